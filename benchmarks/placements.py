@@ -1,8 +1,8 @@
-"""How many tasks a second the scheduler's book places, by itself: no network, no disk, workers that answer at once.
+"""How many tasks a second the scheduler's core places, by itself: no network, no disk, workers that answer at once.
 
     python benchmarks/placements.py [--workers 1000] [--tasks 10000] [--seconds 2] [--needs 1] [--profile]
 
-Each worker has one place and a queue; a task runs for so many simulated seconds. Counted is the CPU time that the book takes for all that
+Each worker has one place and a queue; a task runs for so many simulated seconds. Counted is the CPU time that the core takes for all that
 is said of a task, from the campaign being added to the last result: probes, commits, tickets, places, progress, results, and the beat, five
 times in each simulated second.
 """
@@ -29,8 +29,8 @@ from protocol.values.lease import Fence
 from protocol.values.requirement import Requirement, parse_clause
 from protocol.values.task import Measure, Model, Task, Timeouts
 from protocol.words import WorkerState
-from scheduler.core.commands import CommitTo, Discover, Order, ProbeWorker, ReleaseOn
-from scheduler.core.scheduler import SchedulerState
+from scheduler.core.commands import Command, CommitTo, Discover, ProbeWorker, ReleaseOn
+from scheduler.core.scheduler import SchedulerCore
 from scheduler.core.state import TaskEntry, TaskLimits
 from swarm.net.identity import Identity
 
@@ -41,10 +41,10 @@ R = TypeVar("R")
 
 
 class Field:
-    """Simulated workers around one book."""
+    """Simulated workers around one core."""
 
     def __init__(self, workers: int, tasks: int, seconds: float, needs: int) -> None:
-        self.book = SchedulerState(random.Random(1))
+        self.core = SchedulerCore(random.Random(1))
         self.seconds = seconds
         self.noise = random.Random(2)
         self.adverts = [an_advert(n) for n in range(workers)]
@@ -59,7 +59,7 @@ class Field:
         self.commits = 0
 
     def told(self, say: Callable[[], R]) -> R:
-        """What the book says to it, with the time it takes counted."""
+        """What the core says to it, with the time it takes counted."""
         began = time.thread_time()
         said = say()
         took = time.thread_time() - began
@@ -70,10 +70,10 @@ class Field:
     def later(self, seconds: float, what: Callable[[], None]) -> None:
         heapq.heappush(self.coming, (self.now + seconds, next(self.order), what))
 
-    def do(self, orders: list[Order]) -> None:
+    def do(self, orders: list[Command]) -> None:
         for order in orders:
             if isinstance(order, Discover):
-                self.later(ANSWER_S, lambda need=order.need: self.found(need))  # type: ignore[misc]
+                self.later(ANSWER_S, lambda need=order.group: self.found(need))  # type: ignore[misc]
             elif isinstance(order, ProbeWorker):
                 self.later(ANSWER_S, lambda peer=order.peer: self.quote(peer))  # type: ignore[misc]
             elif isinstance(order, CommitTo):
@@ -85,13 +85,13 @@ class Field:
                 self.waiting[order.peer] = kept
 
     def found(self, need: str) -> None:
-        self.do(self.told(lambda: self.book.found(need, self.adverts, self.now)))
+        self.do(self.told(lambda: self.core.on_adverts(need, self.adverts, self.now)))
 
     def quote(self, peer: str) -> None:
         busy, queue = peer in self.running, len(self.waiting[peer])
         state = WorkerState.BUSY if busy else WorkerState.ACTIVE
         quote = Quote(incarnation=1, ledger=1, state=state, free=0 if busy else 1, queue=queue)
-        self.do(self.told(lambda: self.book.quoted(peer, quote, self.now)))
+        self.do(self.told(lambda: self.core.on_quote(peer, quote, self.now)))
 
     def take(self, order: CommitTo) -> None:
         number = next(self.numbers)
@@ -104,7 +104,7 @@ class Field:
         position = len(self.waiting[order.peer]) if queued else None
         self.do(
             self.told(
-                lambda: self.book.granted(
+                lambda: self.core.on_grant(
                     order.peer,
                     order.task,
                     order.attempt,
@@ -125,34 +125,37 @@ class Field:
 
     def report(self, peer: str, lease: str, fence: Fence) -> None:
         self.told(
-            lambda: self.book.progress(
+            lambda: self.core.on_progress(
                 peer, Progress(lease=lease, fence=fence, seq=1, phase=Phase.RUN), self.now
             )
         )
 
     def finish(self, peer: str, lease: str) -> None:
-        book = self.book
+        core = self.core
         del self.running[peer]
-        entry = next((book.entries[t] for t in book.view(peer).held if book.entries[t].lease == lease), None)
+        entry = next(
+            (core.state.tasks[t] for t in core.state.worker(peer).held if core.state.tasks[t].lease == lease),
+            None,
+        )
         if entry is not None:
-            self.do(self.told(lambda: book.settled(entry.id, TaskEvent.SUCCEED, None, self.now)))
+            self.do(self.told(lambda: core.on_result(entry.id, TaskEvent.SUCCEED, None, self.now)))
         while self.waiting[peer] and peer not in self.running:
             up, fence = self.waiting[peer].popleft()
-            task, orders = self.told(lambda up=up, fence=fence: book.ready(peer, up, fence, self.now))  # type: ignore[misc]
+            task, orders = self.told(lambda up=up, fence=fence: core.on_ready(peer, up, fence, self.now))  # type: ignore[misc]
             self.do(orders)
             if task is not None:
                 self.begin(peer, up, fence)
 
     def beat(self) -> None:
-        self.do(self.told(lambda: self.book.tick(self.now)))
-        if not self.book.idle:
+        self.do(self.told(lambda: self.core.tick(self.now)))
+        if not self.core.idle:
             self.later(BEAT_S, self.beat)
 
     def run(self) -> None:
         entries = [TaskEntry(task) for task in self.tasks]
-        self.do(self.told(lambda: self.book.add(TaskLimits("c-one"), entries, 0.0)))
+        self.do(self.told(lambda: self.core.add(TaskLimits("c-one"), entries, 0.0)))
         self.later(BEAT_S, self.beat)
-        while self.coming and not self.book.idle:
+        while self.coming and not self.core.idle:
             self.now, _, what = heapq.heappop(self.coming)
             what()
 
@@ -197,8 +200,8 @@ def main() -> None:
         field.run()
     else:
         profile.runcall(field.run)
-    field.book.check()
-    done = sum(entry.state is TaskState.SUCCEEDED for entry in field.book.entries.values())
+    field.core.check()
+    done = sum(entry.state is TaskState.SUCCEEDED for entry in field.core.state.tasks.values())
     calls = sorted(field.calls)
     print(f"{a.workers} workers, {a.tasks} tasks of {a.seconds:g} s, {a.needs} needs: {done} succeeded")
     print(

@@ -1,6 +1,6 @@
-"""A task, as the scheduler's book sees it. Each of its attempts is one lease or ticket on one worker; one attempt at a time may run.
+"""A task and its attempts, as their scheduler sees them. An attempt is one lease or ticket at one worker; one attempt at a time may run.
 
-While it is queued a second worker may hold a ticket for it too. Its state is that of the current attempt.
+While a task is queued, a second worker may hold a ticket for it too: its hedge.
 """
 
 from __future__ import annotations
@@ -88,4 +88,83 @@ TASK: Final[Table[TaskState, TaskEvent]] = {
     TaskState.SUCCEEDED: {},
     TaskState.FAILED: {},
     TaskState.CANCELLED: {},
+}
+
+
+class AttemptStatus(StrEnum):
+    """What the scheduler knows of one attempt at its worker."""
+
+    ASKED = "asked"
+    """The worker has not answered the commit."""
+    RESTORED = "restored"
+    """It was in the store when the scheduler started; its worker has not confirmed it."""
+    QUEUED = "queued"
+    GRANTED = "granted"
+    """It has a lease, and nothing has been heard of its run."""
+    CONFIRMED = "confirmed"
+    """Its worker said on reconciliation that it holds the lease."""
+    WAITING = "waiting"
+    """It has a lease and waits until the device is free."""
+    RUNNING = "running"
+    REPORTING = "reporting"
+    """Its run is over and its worker sends the result."""
+    STOPPING = "stopping"
+    """It exceeded its limits, or never began, and is being stopped."""
+
+
+class AttemptEvent(StrEnum):
+    """What a worker says of an attempt, or the scheduler decides."""
+
+    ENQUEUE = "enqueue"
+    GRANT = "grant"
+    CONFIRM = "confirm"
+    WAIT = "wait"
+    PROGRESS = "progress"
+    REPORT = "report"
+    STOP = "stop"
+
+
+_LEASED: Final[dict[AttemptEvent, AttemptStatus]] = {
+    AttemptEvent.CONFIRM: AttemptStatus.CONFIRMED,
+    AttemptEvent.WAIT: AttemptStatus.WAITING,
+    AttemptEvent.PROGRESS: AttemptStatus.RUNNING,
+    AttemptEvent.REPORT: AttemptStatus.REPORTING,
+    AttemptEvent.STOP: AttemptStatus.STOPPING,
+}
+
+ATTEMPT: Final[Table[AttemptStatus, AttemptEvent]] = {
+    AttemptStatus.ASKED: {
+        AttemptEvent.ENQUEUE: AttemptStatus.QUEUED,
+        AttemptEvent.GRANT: AttemptStatus.GRANTED,
+    },
+    AttemptStatus.RESTORED: {
+        AttemptEvent.ENQUEUE: AttemptStatus.QUEUED,
+        AttemptEvent.GRANT: AttemptStatus.GRANTED,
+        **_LEASED,
+    },
+    AttemptStatus.QUEUED: {
+        AttemptEvent.ENQUEUE: AttemptStatus.QUEUED,
+        AttemptEvent.GRANT: AttemptStatus.GRANTED,
+        AttemptEvent.REPORT: AttemptStatus.REPORTING,
+    },
+    AttemptStatus.GRANTED: {AttemptEvent.GRANT: AttemptStatus.GRANTED, **_LEASED},
+    AttemptStatus.CONFIRMED: {AttemptEvent.GRANT: AttemptStatus.CONFIRMED, **_LEASED},
+    AttemptStatus.WAITING: {
+        AttemptEvent.GRANT: AttemptStatus.WAITING,
+        **_LEASED,
+        AttemptEvent.CONFIRM: AttemptStatus.WAITING,
+    },
+    AttemptStatus.RUNNING: {
+        AttemptEvent.GRANT: AttemptStatus.RUNNING,
+        **_LEASED,
+        AttemptEvent.CONFIRM: AttemptStatus.RUNNING,
+        AttemptEvent.WAIT: AttemptStatus.RUNNING,  # a run that has begun does not wait again
+    },
+    AttemptStatus.REPORTING: {
+        AttemptEvent.GRANT: AttemptStatus.CONFIRMED,
+        **_LEASED,
+        AttemptEvent.WAIT: AttemptStatus.REPORTING,
+        AttemptEvent.PROGRESS: AttemptStatus.REPORTING,
+    },
+    AttemptStatus.STOPPING: dict.fromkeys(AttemptEvent, AttemptStatus.STOPPING),
 }

@@ -1,6 +1,6 @@
-"""The part of the book that gives out work: what is discovered, who is probed, which task goes where.
+"""Hands out work: which groups to search for, which workers to probe, which task goes where.
 
-`decide` follows every stimulus, so it looks only at what the stimulus touched; a few times each second it looks at everything.
+A decision follows every event, so it looks only at what the event changed; a few times each second it looks at everything.
 """
 
 from __future__ import annotations
@@ -12,26 +12,25 @@ from typing import Final
 
 from protocol.messages.work import MAX_PREEMPTIONS
 from protocol.values.attempt import TaskEvent, TaskState
-from scheduler.core.commands import CommitTo, Discover, Order, ProbeWorker, RecordProgress
+from scheduler.core.commands import Command, CommitTo, Discover, ProbeWorker, RecordWaitReason
 from scheduler.core.ranking import FETCH_RATE, WorkerView, choose
-from scheduler.core.state import CommitTicket, RequirementGroup, TaskEntry
-from scheduler.core.transitions import Transitions
+from scheduler.core.state import Attempt, RequirementGroup, State, TaskEntry
 
 SEEK_S: Final = 2.0
-"""How often the index is asked while nobody that fits can be had."""
+"""Between searches of the index while no worker that fits can be had."""
 LOOK_S: Final = 15.0
-"""How often it is asked for more while tasks wait and somebody serves."""
+"""Between searches for more workers while tasks wait and some worker serves."""
 MAX_PROBING: Final = 16
 AGAIN_S: Final = 2.0
-"""While tasks wait, a worker that was busy with others' work is asked how it stands so often."""
+"""While tasks wait, a worker that was busy with others' work is probed this often."""
 ELSEWHERE_S: Final = 30.0
 """How long after its backoff a task waits for a worker that has not tried it, while one that has would take it."""
 WORTH_WAITING: Final = 3 * int(FETCH_RATE)
-"""Bytes of a model from which on a fetch is guessed to take longer than a probe's answer."""
+"""Model size in bytes from which a fetch is estimated to take longer than a probe."""
 MAX_SKIPPED: Final = 64
-"""Tasks that are looked at in one go though nobody may have them yet."""
+"""Tasks looked at in one decision although no worker may have them yet."""
 FEW: Final = 8
-"""Workers that fit are gone through by themselves, in order, where there are so many times more others."""
+"""If there are this many times more workers than fit, those that fit are visited on their own, in order."""
 WANT: Final = (8, 64)
 REPLICAS_WAIT: Final = "its other replicas have every device that fits"
 
@@ -41,221 +40,205 @@ class _Pools:
     """Workers that may be given a task now."""
 
     idle: list[WorkerView]
-    others: list[WorkerView]
-    """They have work, and room for more."""
+    busy: list[WorkerView]
+    """They have work, and space for more."""
 
-    def took(self, view: WorkerView) -> None:
-        """It was given one."""
+    def use(self, view: WorkerView) -> None:
+        """It was given a task."""
         if view in self.idle:
             self.idle.remove(view)
-            if view.room() > 0:
-                self.others.append(view)
-        elif view.room() <= 0:
-            self.others.remove(view)
+            if view.space() > 0:
+                self.busy.append(view)
+        elif view.space() <= 0:
+            self.busy.remove(view)
 
 
-class Allocator(Transitions):
-    """Part of `scheduler.book.Book`."""
+class Allocator:
+    def __init__(self, state: State) -> None:
+        self._state = state
 
-    def decide(self, now: float, *, whole: bool = False) -> list[Order]:
-        """What follows from how things stand now. `whole`: whatever was touched; else what has changed since the last time."""
-        orders = self._probe(now)
-        around = self._around(now, whole=whole)
-        able = {peer: view for peer, view in around.items() if view.room() > 0}
-        changed = {peer: view for peer, view in able.items() if peer in self.touched}
-        restless = self._restless(around, now) if whole else []
-        for need in [need for need in self.ranked if need.pending]:
+    def decide(self, now: float, *, whole: bool) -> list[Command]:
+        """What follows from the state. `whole`: look at everything, not only at what changed since the last decision."""
+        state = self._state
+        commands = self._probe(now)
+        serving = self._serving(now, whole=whole)
+        able = {peer: view for peer, view in serving.items() if view.space() > 0}
+        changed = {peer: view for peer, view in able.items() if peer in state.changed}
+        stale = self._stale_quotes(serving, now) if whole else []
+        for group in [group for group in state.ranked if group.pending]:
             if whole:
-                orders += self._look(need, restless, now)
-            if need.explaining:
+                commands += self._look(group, stale, now)
+            if group.explaining:
                 pass
-            elif whole or need.id in self.stirred:
-                orders += self._hand_out(need, now, self._pools(need, able))
+            elif whole or group.id in state.reopened:
+                commands += self._hand_out(group, now, self._pools(group, able))
             elif changed:
-                orders += self._hand_out(need, now, self._pools(need, changed))
+                commands += self._hand_out(group, now, self._pools(group, changed))
             if whole:
-                orders += self._note(need, around)
-        for need in self.ranked if whole else ():
-            if need.queued and not need.pending:  # somebody idle may have what waits at a busy worker
-                orders += self._look(need, restless, now)
-        self.touched.clear()
-        self.stirred.clear()
-        self.stirred.update(self.warming)  # when the answer comes, all are looked at again
-        self.warming.clear()
-        return orders + self._seconds(now, whole=whole)
+                commands += self._explain_wait(group, serving)
+        for group in state.ranked if whole else ():
+            if group.queued and not group.pending:  # an idle worker may take what waits at a busy one
+                commands += self._look(group, stale, now)
+        state.changed.clear()
+        state.reopened.clear()
+        state.reopened.update(state.warming)  # when the quote comes, all are looked at again
+        state.warming.clear()
+        return commands
 
-    def _seconds(self, now: float, *, whole: bool) -> list[Order]:
-        """Second tickets; see `scheduler.core.hedging`."""
-        raise NotImplementedError
+    # -- probes and searches ------------------------------------------------------------------------------------------------------------
 
-    # -- whom to ask --------------------------------------------------------------------------------------------------------------------
-
-    def _probe(self, now: float) -> list[Order]:
-        """Ask workers how they stand that somebody waits for: in random order, so that schedulers do not all begin with the same."""
-        budget = MAX_PROBING - sum(1 for peer in self.strangers if self.views[peer].probing)
-        if budget <= 0 or not self.strangers:
+    def _probe(self, now: float) -> list[Command]:
+        """Probe workers that some task waits for, in random order, so that schedulers do not all begin with the same."""
+        state = self._state
+        budget = MAX_PROBING - sum(1 for peer in state.unquoted if state.workers[peer].probing)
+        if budget <= 0 or not state.unquoted:
             return []
-        wanting = [need for need in self.ranked if need.pending or need.queued]
-        due = [peer for peer in self.strangers if self._due(self.views[peer], now)] if wanting else []
+        groups = [group for group in state.ranked if group.pending or group.queued]
+        due = [peer for peer in state.unquoted if _due(state.workers[peer], now)] if groups else []
         if len(due) > MAX_PROBING * MAX_PROBING:
-            due = self.rng.sample(due, MAX_PROBING * MAX_PROBING)  # the rest will have its turn
+            due = state.rng.sample(due, MAX_PROBING * MAX_PROBING)
         else:
-            self.rng.shuffle(due)
-        orders: list[Order] = []
+            state.rng.shuffle(due)
+        commands: list[Command] = []
         for peer in due:
-            if len(orders) >= budget:
+            if len(commands) >= budget:
                 break
-            if any(peer in need.fits for need in wanting):
-                orders.append(self._ask(self.views[peer]))
-        return orders
+            if any(peer in group.fits for group in groups):
+                commands.append(_probe(state.workers[peer]))
+        return commands
+
+    def _serving(self, now: float, *, whole: bool) -> dict[str, WorkerView]:
+        """Workers that serve now; for a partial decision without reopened groups, only those that changed."""
+        workers = self._state.workers
+        peers = workers if whole or self._state.reopened else self._state.changed
+        return {peer: workers[peer] for peer in peers if workers[peer].serving(now)}
 
     @staticmethod
-    def _due(view: WorkerView, now: float) -> bool:
-        return not view.probing and now >= view.retry_at
-
-    @staticmethod
-    def _ask(view: WorkerView) -> ProbeWorker:
-        view.probing = True
-        return ProbeWorker(view.peer)
-
-    def _around(self, now: float, *, whole: bool) -> dict[str, WorkerView]:
-        """Workers that serve us now; but for a whole decision, or for tasks that came back, only those that were touched."""
-        views = self.views
-        peers = views if whole or self.stirred else self.touched
-        return {peer: views[peer] for peer in peers if views[peer].serving(now)}
-
-    @staticmethod
-    def _near(need: RequirementGroup, views: Mapping[str, WorkerView]) -> Iterable[WorkerView]:
-        """At least those of `views` that fit, in an order that is the same in every run: where they are few, without going through all."""
-        if len(need.fits) * FEW < len(views):
-            return [views[peer] for peer in sorted(need.fits) if peer in views]
-        return views.values()
-
-    @staticmethod
-    def _restless(around: Mapping[str, WorkerView], now: float) -> list[WorkerView]:
-        """Those that were busy with others' work when they last said so, a while ago."""
-        views = around.values()
+    def _stale_quotes(serving: Mapping[str, WorkerView], now: float) -> list[WorkerView]:
+        """Workers that were busy with others' work when they gave a quote, a while ago."""
+        views = serving.values()
         return [view for view in views if view.others and not view.held and now - view.quoted_at >= AGAIN_S]
 
-    def _look(self, need: RequirementGroup, restless: Iterable[WorkerView], now: float) -> list[Order]:
-        """For tasks that nobody has: ask those again that were busy with others' work, and the index for more."""
-        orders: list[Order] = []
-        for view in restless:
-            if view.peer in need.fits and self._due(view, now) and len(orders) < MAX_PROBING:
-                orders.append(self._ask(view))
-        some = any(self.views[peer].hopeful() for peer in need.fits)
-        return orders + self.seek(need, now, self._patience_s(need) if some else SEEK_S)
+    def _look(self, group: RequirementGroup, stale: Iterable[WorkerView], now: float) -> list[Command]:
+        """For tasks that wait: probe workers with a stale quote, and search the index for more."""
+        commands: list[Command] = []
+        for view in stale:
+            if view.peer in group.fits and _due(view, now) and len(commands) < MAX_PROBING:
+                commands.append(_probe(view))
+        some = any(self._state.workers[peer].hopeful() for peer in group.fits)
+        # devices may still be coming up while a campaign begins: search after 1, 2, 4 … s
+        return commands + self.search(
+            group, now, min(LOOK_S, 2.0 ** (group.searches - 1)) if some else SEEK_S
+        )
 
     @staticmethod
-    def _patience_s(need: RequirementGroup) -> float:
-        """Devices may still be coming up while a campaign begins: look for more after 1, 2, 4 … s."""
-        return min(LOOK_S, 2.0 ** (need.asks - 1))
-
-    @staticmethod
-    def seek(need: RequirementGroup, now: float, every: float) -> list[Order]:
-        """Ask the index, unless it was asked within `every` seconds."""
-        if need.asking or (need.asked_at is not None and now - need.asked_at < every):
+    def search(group: RequirementGroup, now: float, every: float) -> list[Command]:
+        """Search the index, unless it was searched within `every` seconds."""
+        if group.searching or (group.searched_at is not None and now - group.searched_at < every):
             return []
-        need.asking, need.asked_at, need.asks = True, now, need.asks + 1
-        want = max(WANT[0], min(WANT[1], 2 * len(need.pending)))
-        return [Discover(need.id, need.requirement, want)]
+        group.searching, group.searched_at, group.searches = True, now, group.searches + 1
+        want = max(WANT[0], min(WANT[1], 2 * len(group.pending)))
+        return [Discover(group.id, group.requirement, want)]
 
     # -- who gets what ------------------------------------------------------------------------------------------------------------------
 
-    def _pools(self, need: RequirementGroup, around: Mapping[str, WorkerView]) -> _Pools:
+    @staticmethod
+    def near(group: RequirementGroup, views: Mapping[str, WorkerView]) -> Iterable[WorkerView]:
+        """A superset of those of `views` that fit, in an order that is the same in every run."""
+        if len(group.fits) * FEW < len(views):
+            return [views[peer] for peer in sorted(group.fits) if peer in views]
+        return views.values()
+
+    def _pools(self, group: RequirementGroup, able: Mapping[str, WorkerView]) -> _Pools:
         pools = _Pools([], [])
-        for view in self._near(need, around):
-            if view.peer in need.fits and view.room() > 0:
-                (pools.idle if view.peer in self.free else pools.others).append(view)
+        for view in self.near(group, able):
+            if view.peer in group.fits and view.space() > 0:
+                (pools.idle if view.peer in self._state.idle else pools.busy).append(view)
         return pools
 
-    def _hand_out(self, need: RequirementGroup, now: float, pools: _Pools) -> list[Order]:
-        orders: list[Order] = []
-        if not pools.idle and not pools.others:
-            return orders
-        room = sum(view.room() for view in (*pools.idle, *pools.others))
+    def _hand_out(self, group: RequirementGroup, now: float, pools: _Pools) -> list[Command]:
+        commands: list[Command] = []
+        space = sum(view.space() for view in (*pools.idle, *pools.busy))
         skipped: list[str] = []
-        for task in tuple(islice(need.pending, room + MAX_SKIPPED)):
-            if not pools.idle and not pools.others:
+        for task in tuple(islice(group.pending, space + MAX_SKIPPED)):
+            if not pools.idle and not pools.busy:
                 break
-            entry = self.entries[task]
+            entry = self._state.tasks[task]
             view = choose(
-                self._candidates(entry, need, pools.idle, now),
-                self._candidates(entry, need, pools.others, now),
+                self.candidates(entry, group, pools.idle, now),
+                self.candidates(entry, group, pools.busy, now),
                 sha256=entry.task.model.sha256,
                 size=entry.task.model.size,
-                rng=self.rng,
+                rng=self._state.rng,
             )
-            if view is None or self._comes_warm(entry, view, need):
+            if view is None or self._comes_warm(entry, view, group):
                 if view is not None:
-                    self.warming[need.id] = None
+                    self._state.warming[group.id] = None
                 skipped.append(task)
                 continue
-            orders.append(self._commit(entry, view, now))
-            pools.took(view)
-        if len(skipped) >= MAX_SKIPPED:  # else nobody would look at those behind them
+            commands.append(self.commit(entry, view, now))
+            pools.use(view)
+        if len(skipped) >= MAX_SKIPPED:  # else those behind them would never be looked at
             for task in skipped:
-                need.pending.move_to_end(task)
-        return orders
+                group.pending.move_to_end(task)
+        return commands
 
-    def _comes_warm(self, entry: TaskEntry, view: WorkerView, need: RequirementGroup) -> bool:
-        """Whether a device that has a large model is just being asked how it stands: to wait for its answer is sooner than a fetch."""
+    def _comes_warm(self, entry: TaskEntry, view: WorkerView, group: RequirementGroup) -> bool:
+        """Whether a device that has a large model is being probed: waiting for its quote is quicker than a fetch."""
         sha256 = entry.task.model.sha256
         if sha256 in view.warm or entry.task.model.size < WORTH_WAITING:
             return False
-        near = (self.views[peer] for peer in need.fits)
+        fitting = (self._state.workers[peer] for peer in group.fits)
         return any(
             each.probing and not each.quoted and sha256 in each.warm and each.hopeful() and not each.held
-            for each in near
+            for each in fitting
         )
 
-    def _candidates(
-        self, entry: TaskEntry, need: RequirementGroup, serving: list[WorkerView], now: float
+    def candidates(
+        self, entry: TaskEntry, group: RequirementGroup, serving: list[WorkerView], now: float
     ) -> list[WorkerView]:
-        """Those of `serving` that may have it: not where a replica of it is or was; none that has tried it while there is one that has
-        not, be it busy, or before the backoff is over.
+        """Those of `serving` that may have the task: no device of a replica of it, and none that has tried it while another that has not
+        can be had, even a busy one, or before the backoff is over.
         """
-        if entry.lacks_model:
-            return []
-        if not (entry.tried or entry.cell):
+        if not (entry.tried or entry.replica_set):
             return serving
-        taken = self._taken(entry)
-        serving = [view for view in serving if view.place() not in taken]
+        taken = self.taken(entry)
+        serving = [view for view in serving if view.device_id() not in taken]
         if not entry.tried:
             return serving
         fresh = [view for view in serving if view.peer not in entry.tried]
         if fresh or now < entry.not_before:
             return fresh
-        if now >= entry.not_before + ELSEWHERE_S:  # those that have not tried it do not come to it
+        if now >= entry.not_before + ELSEWHERE_S:
             return serving
-        others = (self.views[peer] for peer in need.fits - entry.tried)
-        return fresh if any(view.hopeful() and view.place() not in taken for view in others) else serving
+        others = (self._state.workers[peer] for peer in group.fits - entry.tried)
+        return fresh if any(view.hopeful() and view.device_id() not in taken for view in others) else serving
 
-    def _taken(self, entry: TaskEntry) -> set[str]:
+    def taken(self, entry: TaskEntry) -> set[str]:
         """Devices that other replicas of the task are at, or have their result from."""
-        taken: set[str] = set()
-        for task in self.cells.get(entry.cell, ()) if entry.cell else ():
-            other = self.entries[task]
+        state, taken = self._state, set[str]()
+        for task in state.replicas.get(entry.replica_set, ()) if entry.replica_set else ():
+            other = state.tasks[task]
             if other is entry:
                 continue
-            taken |= {self.view(ticket.worker).place() for ticket in other.tickets()}
+            taken |= {state.worker(each.worker).device_id() for each in other.attempts()}
             if other.state is TaskState.SUCCEEDED:
                 taken.add(other.ran_on)
                 if other.worker is not None:  # its device was perhaps not known when the result came
-                    taken.add(self.view(other.worker).place())
+                    taken.add(state.worker(other.worker).device_id())
         return taken
 
-    def _commit(self, entry: TaskEntry, view: WorkerView, now: float, *, second: bool = False) -> CommitTo:
-        """Ask this worker to take the task: as its only one so far, or as a second one."""
+    def commit(self, entry: TaskEntry, view: WorkerView, now: float, *, hedge: bool = False) -> CommitTo:
+        """Ask this worker to take the task, as its only attempt or as a hedge."""
         entry.last += 1
-        ticket = CommitTicket(entry.last, view.peer, told_at=now)
-        if second:
-            entry.spare = ticket
+        attempt = Attempt(entry.last, view.peer, told_at=now)
+        if hedge:
+            entry.hedge = attempt
         else:
-            self._move(entry, TaskEvent.COMMIT)
-            entry.take(ticket)
-        self._hold(view.peer, entry.id)
-        terms = self.courses[entry.task.campaign].terms
+            self._state.move(entry, TaskEvent.COMMIT)
+            entry.current = attempt
+        self._state.hold(view.peer, entry.id)
+        ends_at = self._state.campaign_of(entry).limits.ends_at
         return CommitTo(
             view.peer,
             view.device,
@@ -264,43 +247,56 @@ class Allocator(Transitions):
             entry.last,
             f"{entry.id}/{entry.last}",
             preempted=min(entry.preempted, MAX_PREEMPTIONS),
-            left_s=None if terms.ends_at is None else max(0.0, terms.ends_at - now),
-            second=second,
+            left_s=None if ends_at is None else max(0.0, ends_at - now),
+            hedge=hedge,
         )
 
     # -- why tasks wait -----------------------------------------------------------------------------------------------------------------
 
-    def _note(self, need: RequirementGroup, around: Mapping[str, WorkerView]) -> list[Order]:
-        """Why tasks wait although nobody has any of them: once for each new reason."""
-        words = ""
-        if not need.pending:
+    def _explain_wait(self, group: RequirementGroup, serving: Mapping[str, WorkerView]) -> list[Command]:
+        """Why no task of the group has a worker: once for each new reason."""
+        words, workers = "", self._state.workers
+        if not group.pending:
             pass
-        elif need.fits.isdisjoint(around):
-            looking = need.asked_at is None or need.asking
-            none = "" if looking else "no device that fits is up yet"
-            words = why_waiting([self.views[peer] for peer in sorted(need.fits)]) if need.fits else none
+        elif group.fits.isdisjoint(serving):
+            if group.fits:
+                words = why_waiting([workers[peer] for peer in sorted(group.fits)])
+            elif group.searched_at is not None and not group.searching:
+                words = "no device that fits is up yet"
         else:
-            taken = self._taken(self.entries[next(iter(need.pending))])
-            if taken and all(self.views[peer].place() in taken for peer in need.fits):
+            taken = self.taken(self._state.tasks[next(iter(group.pending))])
+            if taken and all(workers[peer].device_id() in taken for peer in group.fits):
                 words = REPLICAS_WAIT
-        if not words or words == need.noted:
+        if not words or words == group.wait_reason:
             return []
-        need.noted = words
-        return [RecordProgress(tuple(need.pending), words)]
+        group.wait_reason = words
+        return [RecordWaitReason(tuple(group.pending), words)]
+
+
+def _due(view: WorkerView, now: float) -> bool:
+    return not view.probing and now >= view.retry_at
+
+
+def _probe(view: WorkerView) -> ProbeWorker:
+    view.probing = True
+    return ProbeWorker(view.peer)
 
 
 def why_waiting(fits: list[WorkerView]) -> str:
-    """What those that fit say; of those that cannot be reached only that: a live line has no room for addresses."""
-    gone = [view.device or view.peer[-8:] for view in fits if view.trouble]
-    told = [
+    """What the workers that fit say. Of those that cannot be reached only that: a live line has no space for addresses."""
+    gone = [view.device or view.peer[-8:] for view in fits if view.unreachable]
+    reasons = [
         f"{view.device or view.peer[-8:]}: {view.why_aside or view.why}"
         for view in fits
-        if (view.why_aside or view.why) and not view.trouble
+        if (view.why_aside or view.why) and not view.unreachable
     ]
-    words = ["; ".join(told[:3]) + (f" and {len(told) - 3} more" if len(told) > 3 else "")] if told else []
+    words = [_first(reasons, "; ")] if reasons else []
     if gone:
-        who = ", ".join(gone[:3]) + (f" and {len(gone) - 3} more" if len(gone) > 3 else "")
-        words.append(f"{who} {'is' if len(gone) == 1 else 'are'} gone")
-    if gone and not told:
+        words.append(f"{_first(gone, ', ')} {'is' if len(gone) == 1 else 'are'} gone")
+    if gone and not reasons:
         words.append("waiting for a device")
     return "; ".join(words)
+
+
+def _first(texts: list[str], separator: str) -> str:
+    return separator.join(texts[:3]) + (f" and {len(texts) - 3} more" if len(texts) > 3 else "")

@@ -1,4 +1,4 @@
-"""What the book wants done. The service carries each out: first what goes to disk, then what goes over the network."""
+"""Commands of the core. The service carries each out: first those for the disk, then those for the network."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from protocol.words import Reason
 
 @dataclass(frozen=True, slots=True)
 class Discover:
-    """Look in the index for about `want` devices that fit; tell `Book.found`."""
+    """Search the index for about `want` devices that fit. Answered by `on_adverts`."""
 
-    need: str
+    group: str
     requirement: Requirement
     want: int
 
 
 @dataclass(frozen=True, slots=True)
 class ProbeWorker:
-    """Link up with it and ask how it stands; tell `quoted`, `refused` or `unreachable`."""
+    """Connect and ask for a quote. Answered by `on_quote`, `on_refusal` or `on_unreachable`."""
 
     peer: str
 
 
 @dataclass(frozen=True, slots=True)
 class CommitTo:
-    """Put the intent on disk, then ask; tell `granted`, `denied`, `conflict` or `not_committed`."""
+    """Store the intent, then send the commit. Answered by `on_grant`, `on_denial`, `on_conflict` or `on_commit_failure`."""
 
     peer: str
     device: str
@@ -40,16 +40,16 @@ class CommitTo:
     attempt: int
     key: str
     preempted: int = 0
-    """How often the task gave way already."""
+    """How often the task was preempted."""
     left_s: float | None = None
-    """Of the campaign's time; None: it has no limit."""
-    second: bool = False
+    """Of the campaign's time; None: no limit."""
+    hedge: bool = False
     """Another worker holds the task's ticket."""
 
 
 @dataclass(frozen=True, slots=True)
-class KeepGrant:
-    """Put a grant or ticket on disk."""
+class RecordGrant:
+    """Store a lease or a ticket."""
 
     task: str
     attempt: int
@@ -61,8 +61,8 @@ class KeepGrant:
 
 
 @dataclass(frozen=True, slots=True)
-class Switch:
-    """Put on disk that `attempt`, so far the second one, is the task's current one, and that the one before is over: nothing ran in it."""
+class SwitchAttempt:
+    """Store that the hedge `attempt` is the task's current attempt, and that attempt `before` ended without a run."""
 
     task: str
     attempt: int
@@ -72,8 +72,8 @@ class Switch:
 
 
 @dataclass(frozen=True, slots=True)
-class EndSecond:
-    """Put on disk that a second attempt is over: nothing ran in it."""
+class EndHedge:
+    """Store that a hedge ended without a run."""
 
     task: str
     attempt: int
@@ -83,7 +83,7 @@ class EndSecond:
 
 @dataclass(frozen=True, slots=True)
 class EndAttempt:
-    """Put on disk that the current attempt is over without a record. `attempt` 0: none was begun."""
+    """Store that the current attempt ended without a record."""
 
     task: str
     attempt: int
@@ -94,7 +94,7 @@ class EndAttempt:
 
 @dataclass(frozen=True, slots=True)
 class EndPending:
-    """Put on disk that these pending tasks are over."""
+    """Store that these pending tasks ended."""
 
     tasks: tuple[str, ...]
     event: TaskEvent
@@ -103,8 +103,8 @@ class EndPending:
 
 
 @dataclass(frozen=True, slots=True)
-class RecordProgress:
-    """Put on disk why pending tasks wait, in words."""
+class RecordWaitReason:
+    """Store why pending tasks wait, in words."""
 
     tasks: tuple[str, ...]
     words: str
@@ -112,7 +112,7 @@ class RecordProgress:
 
 @dataclass(frozen=True, slots=True)
 class CancelOn:
-    """Have runs stopped; tell `stopped` when the worker confirms."""
+    """Have runs stopped. Answered by `on_stopped`."""
 
     peer: str
     held: tuple[HeldLease, ...]
@@ -121,7 +121,7 @@ class CancelOn:
 
 @dataclass(frozen=True, slots=True)
 class ReleaseOn:
-    """Give tickets back; tell `stopped` when the worker confirms."""
+    """Return tickets. Answered by `on_stopped`."""
 
     peer: str
     held: tuple[HeldLease, ...]
@@ -129,24 +129,24 @@ class ReleaseOn:
 
 @dataclass(frozen=True, slots=True)
 class Explain:
-    """Nothing that fits can be had within the time the campaign waits: find out why and tell `nothing_fits`."""
+    """Nothing that fits can be had within the campaign's waiting time: find out why. Answered by `on_explanation`."""
 
-    need: str
+    group: str
     requirement: Requirement
 
 
 @dataclass(frozen=True, slots=True)
-class CampaignDone:
-    """All tasks of it have ended."""
+class EndCampaign:
+    """Store that all tasks of a campaign have ended."""
 
     campaign: str
     detail: str = ""
-    """Why, where it ended as a whole."""
+    """Why, if it ended as a whole."""
 
 
 @dataclass(frozen=True, slots=True)
-class TellUser:
-    """Put into the events of these campaigns what happened outside their tasks."""
+class RecordEvent:
+    """Add an event to the logs of these campaigns."""
 
     campaigns: tuple[str, ...]
     name: str
@@ -156,7 +156,7 @@ class TellUser:
 
 @dataclass(frozen=True, slots=True)
 class SetAside:
-    """A worker fails fast and often, or takes work and is silent: for the log, and for people."""
+    """A worker fails fast and often, or takes work and is silent: tell the log and the users."""
 
     peer: str
     device: str
@@ -166,22 +166,22 @@ class SetAside:
     """Those that would have used it."""
 
 
-Order = (
+Command = (
     Discover
     | ProbeWorker
     | CommitTo
-    | KeepGrant
-    | Switch
-    | EndSecond
+    | RecordGrant
+    | SwitchAttempt
+    | EndHedge
     | EndAttempt
     | EndPending
-    | RecordProgress
+    | RecordWaitReason
     | CancelOn
     | ReleaseOn
     | Explain
-    | CampaignDone
+    | EndCampaign
     | SetAside
-    | TellUser
+    | RecordEvent
 )
 
 
@@ -195,13 +195,13 @@ class Intent:
     worker: str
     device: str
     epoch: int
-    second: bool = False
-    """Asked for while another worker holds the task's ticket."""
+    hedge: bool = False
+    """Another worker holds the task's ticket."""
 
 
 @dataclass(frozen=True, slots=True)
 class LiveAttempt:
-    """How a running attempt goes. Told often, kept only as the newest."""
+    """Progress of a running attempt; only the newest is kept."""
 
     task: str
     attempt: int
@@ -213,12 +213,12 @@ class LiveAttempt:
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerPlace:
-    """Where a ticket stands in its worker's queue. Told often, kept only as the newest."""
+class QueuePosition:
+    """Position of a ticket in its worker's queue; only the newest is kept."""
 
     task: str
     attempt: int
     position: int | None
     start_s: float | None = None
     note: str = ""
-    """Why it waits, when there is more to say."""
+    """Why it waits, if there is more to say."""

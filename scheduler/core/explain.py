@@ -127,7 +127,7 @@ def why_none(
     """
     refusing = [view for view in fits if view.refused is not None]
     away = [view for view in fits if view.refused is None]
-    resting = [view for view in away if view.trouble == 0 and view.state in RESTING]
+    resting = [view for view in away if view.unreachable == 0 and view.state in RESTING]
     if refusing:
         reason = refusing[0].refused or Reason.NOT_ALLOWED
         hint = ""

@@ -1,4 +1,4 @@
-"""The part of the book that ends things: verdicts on records, lost leases, cancels, stops, and campaigns that went elsewhere."""
+"""How attempts end: verdicts on records, lost leases, cancels and stops, campaigns that another scheduler leads."""
 
 from __future__ import annotations
 
@@ -6,344 +6,375 @@ from collections.abc import Iterable
 from typing import Final
 
 from protocol.messages.work import MAX_PREEMPTIONS, Denied, HeldLease
-from protocol.values.attempt import TaskEvent, TaskState
+from protocol.values.attempt import AttemptEvent, AttemptStatus, TaskEvent, TaskState
 from protocol.values.record import Record
 from protocol.words import Reason, RunOutcome
-from scheduler.core.commands import CampaignDone, CancelOn, EndAttempt, EndPending, Order, SetAside, TellUser
+from scheduler.core.commands import (
+    CancelOn,
+    Command,
+    EndAttempt,
+    EndCampaign,
+    EndPending,
+    RecordEvent,
+    SetAside,
+)
 from scheduler.core.hedging import Hedging
 from scheduler.core.ranking import QUICK_S, WorkerView
-from scheduler.core.state import HAS_PLACE, CampaignRun, ModelEvidence, PendingOutcome, TaskEntry
-from scheduler.core.transitions import LIMITS
+from scheduler.core.state import LEASED, LIMITS, Attempt, CampaignRun, PendingOutcome, State, TaskEntry
 
 MAX_ATTEMPTS: Final = 990
-"""Attempts are numbered up to 1,000 on the wire; refusals count in the number, not in the tries."""
+"""Attempts are numbered up to 1,000 on the wire; refusals use up numbers, but no tries."""
 _BLAMELESS: Final = (*LIMITS, Reason.CANCELLED, Reason.PREEMPTED)
 _DEVICES: Final = (Reason.WRONG_UNIT, Reason.CHECK_FAILED)
-"""What is the device's own: another one may do better."""
+"""The device's own: another one may do better."""
 MAX_RETURNED: Final = 3
-"""A worker that took a task into its queue and had it no more so often counts as one that has tried it."""
+"""A worker that queued a task and dropped it this often counts as one that has tried it."""
 RETURNED_S: Final = 0.5
-"""One that did so is left alone for so long at least."""
-GAVE_BACK: Final = "taking tasks into its queue and having them no more"
+"""Such a worker is left alone for so long at least."""
+RETURNED: Final = "taking tasks into its queue and dropping them"
 ELSEWHERE: Final = "carried on elsewhere (adopted)"
 
 
-class Failures(Hedging):
-    """Part of `scheduler.book.Book`."""
+class Failures:
+    def __init__(self, state: State, hedging: Hedging) -> None:
+        self._state = state
+        self._hedging = hedging
 
     # -- results ------------------------------------------------------------------------------------------------------------------------
 
     def judge(
-        self, record: Record, amiss: tuple[Reason, str] | None = None
+        self, record: Record, rejection: tuple[Reason, str] | None = None
     ) -> tuple[TaskEvent, Reason | None, str]:
-        """What a verified record would do to its task. Changes nothing; `settled` does, once it is on disk.
+        """What a verified record does to its task; `settle` does it, once the record is stored.
 
-        `amiss`: why a complete one is no measurement of what was asked for.
+        `rejection`: why a complete record is no measurement of what was asked for.
         """
-        entry = self.entries[record.task]
-        reason, detail = amiss or (record.reason or Reason.CRASHED, record.detail)
-        if record.outcome is RunOutcome.COMPLETE and amiss is None:
+        entry = self._state.tasks[record.task]
+        reason, detail = rejection or (record.reason or Reason.CRASHED, record.detail)
+        if record.outcome is RunOutcome.COMPLETE and rejection is None:
             return TaskEvent.SUCCEED, None, ""
         if record.outcome is RunOutcome.CANCELLED:
-            if entry.doom is not None:
-                return entry.doom.event, entry.doom.reason, entry.doom.detail
+            if entry.outcome is not None:
+                return entry.outcome.event, entry.outcome.reason, entry.outcome.detail
             if record.reason is Reason.PREEMPTED and _may_yield(entry):
-                return TaskEvent.PREEMPT, Reason.PREEMPTED, self._yielded(entry)
+                return TaskEvent.PREEMPT, Reason.PREEMPTED, self._preempted(entry)
             reason = record.reason or Reason.LOST
-            if entry.overtime:
-                reason = Reason.TIMED_OUT if entry.begun else Reason.LOST
+            if entry.current is not None and entry.current.status is AttemptStatus.STOPPING:
+                reason = Reason.TIMED_OUT if entry.state is TaskState.RUNNING else Reason.LOST
         elif reason in _DEVICES or record.permanent:
             agreed = reason not in _DEVICES and self._agreed(entry, record.worker)
             if agreed or not self._hope_elsewhere(entry, record.worker):
                 return TaskEvent.FAIL, reason, detail
-        if entry.doom is not None and record.outcome is not RunOutcome.CANCELLED:
-            return entry.doom.event, entry.doom.reason, entry.doom.detail
-        return self._after_failure(entry, record.worker, reason, detail)
-
-    def _said(self, entry: TaskEntry) -> ModelEvidence:
-        model = (entry.task.model.sha256, entry.task.unit, entry.task.measure.batch)
-        return self.courses[entry.task.campaign].said.setdefault(model, ModelEvidence())
+        if entry.outcome is not None and record.outcome is not RunOutcome.CANCELLED:
+            return entry.outcome.event, entry.outcome.reason, entry.outcome.detail
+        return self.after_failure(entry, record.worker, reason, detail)
 
     def _agreed(self, entry: TaskEntry, peer: str) -> bool:
-        """Whether another device says of the model too that it can run nowhere, and none has run it: one may be at fault itself."""
-        said = self._said(entry)
-        return not said.good and bool(said.broken - {self.view(peer).place()})
+        """Whether another device says too that the model can run nowhere, and none has run it: a single one may be at fault itself."""
+        evidence = self._state.evidence(entry)
+        return not evidence.good and bool(evidence.broken - {self._state.worker(peer).device_id()})
 
     def _hope_elsewhere(self, entry: TaskEntry, peer: str) -> bool:
-        """Whether another device may do better with it."""
-        here = {self.view(other).place() for other in entry.doubted | {peer}}
-        views = (self.view(other) for other in self.needs[entry.need].fits)
-        return any(view.hopeful() and view.place() not in here for view in views)
+        """Whether another device may do better."""
+        doubted = {self._state.worker(other).device_id() for other in entry.doubted | {peer}}
+        views = (self._state.worker(other) for other in self._state.groups[entry.group].fits)
+        return any(view.hopeful() and view.device_id() not in doubted for view in views)
 
-    def _yielded(self, entry: TaskEntry) -> str:
-        for_whom = "" if entry.yields_to is None else f" of priority {entry.yields_to}"
-        return f"{self._named(entry.worker or '')} needed its place for a task{for_whom}"
+    def _preempted(self, entry: TaskEntry) -> str:
+        priority = None if entry.current is None else entry.current.yields_to
+        for_whom = "" if priority is None else f" of priority {priority}"
+        return f"{self._state.device(entry.worker or '')} needed its slot for a task{for_whom}"
 
-    def _after_failure(
+    def after_failure(
         self, entry: TaskEntry, peer: str, reason: Reason, detail: str
     ) -> tuple[TaskEvent, Reason, str]:
+        """Whether a task that failed at `peer` is tried again."""
         tries = entry.tries + 1
-        terms = self.courses[entry.task.campaign].terms
-        fits = self.needs[entry.need].fits
-        others = any(p != peer and self.view(p).hopeful() for p in fits)
+        fits = self._state.groups[entry.group].fits
+        others = any(each != peer and self._state.worker(each).hopeful() for each in fits)
         if reason in LIMITS and (len(entry.limits | {peer}) >= 2 or not others):
             return TaskEvent.FAIL, reason, detail
-        if tries >= terms.attempts or entry.last >= MAX_ATTEMPTS:
+        if tries >= self._state.campaign_of(entry).limits.attempts or entry.last >= MAX_ATTEMPTS:
             return TaskEvent.FAIL, reason, detail if tries < 2 else f"attempt {tries} of {tries}: {detail}"
         return TaskEvent.RETRY, reason, detail
 
-    def settled(
+    def settle(
         self, task: str, event: TaskEvent, reason: Reason | None, now: float, *, permanent: bool = False
-    ) -> list[Order]:
-        """The result is on disk: move the task by the event that was judged. `permanent`: the worker says that it is the model's fault."""
-        entry = self.entries[task]
-        orders = self._shed(entry, "its result is there")
-        if entry.worker is not None:
-            view = self.view(entry.worker)
+    ) -> list[Command]:
+        """The result is stored: move the task by the event that was judged. `permanent`: the worker says that it is the model's fault."""
+        state = self._state
+        entry = state.tasks[task]
+        commands = self._hedging.release(entry, "its result is there")
+        if entry.current is not None:
+            view = state.worker(entry.current.worker)
             if event is TaskEvent.SUCCEED:
-                if entry.seen:
-                    view.took(now - entry.since)
-                view.succeeded()
+                if entry.current.started_at is not None:
+                    view.add_duration(now - entry.current.started_at)
+                view.forget_failures()
                 view.warm.add(entry.task.model.sha256)
-                self._said(entry).good = True
-            elif event in (TaskEvent.RETRY, TaskEvent.FAIL) and entry.doom is None:
-                if self._its_own(entry, view, reason, permanent=permanent):
-                    orders += self._blame(view, entry, reason, now)
+                state.evidence(entry).good = True
+            elif event in (TaskEvent.RETRY, TaskEvent.FAIL) and entry.outcome is None:
+                if self._is_its_fault(entry, view, reason, permanent=permanent):
+                    commands += self._blame(view, entry, reason, now)
                 if permanent or reason in _DEVICES:
                     entry.doubted.add(view.peer)
-        self._apply(entry, event, reason, now)
-        return orders + self._end_if_done(self.courses[entry.task.campaign]) + self.decide(now)
+        state.end_attempt(entry, event, reason, now)
+        return commands + state.end_if_done(state.campaign_of(entry))
 
-    def _its_own(self, entry: TaskEntry, view: WorkerView, reason: Reason | None, *, permanent: bool) -> bool:
-        """Whether a failure counts against the worker. One that says it of the model counts once for each model, while no other device has
-        run it or says so too; and where no other device could do better nothing is won by leaving this one alone.
+    def _is_its_fault(
+        self, entry: TaskEntry, view: WorkerView, reason: Reason | None, *, permanent: bool
+    ) -> bool:
+        """Whether a failure counts against the worker. One that blames the model counts once for each model, while no other device has
+        run it or says so too; and if no other device could do better, setting this one aside gains nothing.
         """
         if not permanent and reason not in _DEVICES:
             return True
         hope = self._hope_elsewhere(entry, view.peer)
         if reason in _DEVICES:
             return hope
-        said, first = self._said(entry), view.place() not in self._said(entry).broken
-        said.broken.add(view.place())
-        return hope and not self._agreed(entry, view.peer) and (first or said.good)
+        evidence = self._state.evidence(entry)
+        first = view.device_id() not in evidence.broken
+        evidence.broken.add(view.device_id())
+        return hope and not self._agreed(entry, view.peer) and (first or evidence.good)
 
-    def _blame(self, view: WorkerView, entry: TaskEntry, reason: Reason | None, now: float) -> list[Order]:
+    def _blame(self, view: WorkerView, entry: TaskEntry, reason: Reason | None, now: float) -> list[Command]:
         if reason in _BLAMELESS or now - entry.since > QUICK_S:
             return []
-        return self._failed(view, f"quick failures, the last one {reason}", now)
+        return self.count_failure(view, f"quick failures, the last one {reason}", now)
 
-    def _failed(
+    def count_failure(
         self, view: WorkerView, what: str, now: float, *, silent: bool = False, once: bool = False
-    ) -> list[Order]:
-        seconds = view.failed(now, what, silent=silent, once=once)
+    ) -> list[Command]:
+        """Count it against the worker; see `WorkerView.add_failure`."""
+        seconds = view.add_failure(now, what, silent=silent, once=once)
         if seconds is None:
             return []
-        uses = {need.campaign for need in self.ranked if view.peer in need.fits}
-        using = tuple(course for course in self.courses if course in uses and not self.courses[course].done)
-        return [SetAside(view.peer, view.device, seconds, view.why_aside, using)]
+        return [SetAside(view.peer, view.device, seconds, view.why_aside, self._state.users_of(view.peer))]
 
-    # -- losing and stopping ------------------------------------------------------------------------------------------------------------
+    # -- losses -------------------------------------------------------------------------------------------------------------------------
 
-    def lost(
+    def lose_leases(
         self, peer: str, leases: Iterable[str], reason: Reason, now: float, detail: str = ""
-    ) -> list[Order]:
-        """These leases or tickets are gone without a result."""
-        gone = set(leases)
-        orders: list[Order] = []
-        for task in tuple(self.view(peer).held):
-            entry = self.entries[task]
-            ticket = entry.at(peer)
-            if ticket is not None and ticket.lease in gone:
-                orders += self._gave_back(entry, peer, now)
-                orders += self._lose_at(entry, peer, reason, detail or f"{self._named(peer)}: {reason}", now)
-        return orders + self.decide(now)
+    ) -> list[Command]:
+        """These leases or tickets ended without a result."""
+        gone, detail = set(leases), detail or f"{self._state.device(peer)}: {reason}"
+        commands: list[Command] = []
+        for entry, attempt in self._state.held_at(peer):
+            if attempt.lease in gone:
+                commands += self.count_return(entry, attempt, now)
+                commands += self.lose_at(entry, peer, reason, detail, now)
+        return commands
 
-    def _gave_back(self, entry: TaskEntry, peer: str, now: float) -> list[Order]:
-        """It took the task into its queue and has it no more: no try is lost, so it is remembered against the worker.
-
-        Else one that does nothing but that has a task for as long as it likes, and drives up the numbers of its attempts.
+    def count_return(self, entry: TaskEntry, attempt: Attempt, now: float) -> list[Command]:
+        """A worker queued a task and dropped it. That costs no try, so it is remembered against the worker: else it could keep a task
+        for as long as it likes, and drive up the attempt numbers.
         """
-        if entry.state is not TaskState.QUEUED or entry.restored or entry.stopping:
+        if (
+            entry.state is not TaskState.QUEUED
+            or attempt.status is AttemptStatus.RESTORED
+            or entry.outcome is not None
+        ):
             return []
+        peer = attempt.worker
         entry.returned[peer] = entry.returned.get(peer, 0) + 1
         if entry.returned[peer] >= MAX_RETURNED:
             entry.tried.add(peer)
-            entry.not_before = max(entry.not_before, now + self.courses[entry.task.campaign].terms.backoff_s)
-        view = self.view(peer)
+            backoff_s = self._state.campaign_of(entry).limits.backoff_s
+            entry.not_before = max(entry.not_before, now + backoff_s)
+        view = self._state.worker(peer)
         if now >= view.retry_at:
-            view.turned_away(now, RETURNED_S)
-        return [] if now - entry.since > QUICK_S else self._failed(view, GAVE_BACK, now, once=True)
+            view.back_off(now, RETURNED_S)
+        return [] if now - entry.since > QUICK_S else self.count_failure(view, RETURNED, now, once=True)
 
-    def all_lost(
+    def lose_all(
         self, peer: str, reason: Reason, detail: str, now: float, *, silent: bool = False
-    ) -> list[Order]:
-        """The worker has not been heard of for a lease's time: whatever it has of ours is lost. `silent`: it takes links, and is silent."""
-        view = self.view(peer)
-        orders = (
-            self._failed(view, "being silent about what it had taken", now, silent=True) if silent else []
-        )
-        for task in tuple(view.held):
-            entry = self.entries[task]
-            ticket = entry.at(peer)
-            if ticket is not None and (ticket.lease is not None or ticket.restored):
-                orders += self._lose_at(
-                    entry, peer, reason, detail, now
-                )  # a commit on its way has its own patience
-        return orders + self.decide(now)
+    ) -> list[Command]:
+        """The worker was not heard of for a lease's time: what it has of ours is lost. `silent`: it accepts links and does not answer."""
+        commands: list[Command] = []
+        if silent:
+            view = self._state.worker(peer)
+            commands = self.count_failure(view, "being silent about what it had taken", now, silent=True)
+        for entry, attempt in self._state.held_at(peer):
+            if attempt.status is not AttemptStatus.ASKED:  # a commit on its way has its own deadline
+                commands += self.lose_at(entry, peer, reason, detail, now)
+        return commands
 
-    def _lose_at(self, entry: TaskEntry, peer: str, reason: Reason, detail: str, now: float) -> list[Order]:
-        """What this worker has of the task is gone: its second ticket, or the current one."""
-        if entry.spare is not None and entry.spare.worker == peer:
-            return self._drop(entry, reason, detail)
-        return self._lose(entry, reason, detail, now)
+    def lose_at(self, entry: TaskEntry, peer: str, reason: Reason, detail: str, now: float) -> list[Command]:
+        """The attempt at this worker is lost."""
+        if entry.hedge is not None and entry.hedge.worker == peer:
+            return self._hedging.drop(entry, reason, detail)
+        return self.lose(entry, reason, detail, now)
 
-    def _lose(self, entry: TaskEntry, reason: Reason, detail: str, now: float) -> list[Order]:
-        blame: list[Order] = []
+    def lose(self, entry: TaskEntry, reason: Reason, detail: str, now: float) -> list[Command]:
+        """The current attempt is lost."""
+        commands: list[Command] = []
         if reason is Reason.BAD_REQUEST and entry.worker is not None:  # what it sent was no result
-            blame = self._blame(self.view(entry.worker), entry, reason, now)
+            commands = self._blame(self._state.worker(entry.worker), entry, reason, now)
         event = TaskEvent.LOSE
-        if entry.state is TaskState.QUEUED or entry.claimed or reason is Reason.STALE_EPOCH:
-            event = TaskEvent.REFUSE  # nothing ran, or we had never asked for it, or it is not asked again
-        elif reason is Reason.PREEMPTED and entry.state in HAS_PLACE and _may_yield(entry):
-            event, detail = TaskEvent.PREEMPT, self._yielded(entry)
-        return blame + self._let_go(entry, event, reason, detail, now)
+        if entry.state is TaskState.QUEUED or _inherited(entry) or reason is Reason.STALE_EPOCH:
+            event = (
+                TaskEvent.REFUSE
+            )  # nothing ran, or this scheduler never asked for it, or it is not asked again
+        elif reason is Reason.PREEMPTED and entry.state in LEASED and _may_yield(entry):
+            event, detail = TaskEvent.PREEMPT, self._preempted(entry)
+        return commands + self._end_current(entry, event, reason, detail, now)
 
-    def cancel(self, tasks: Iterable[str], now: float) -> list[Order]:
-        """Somebody wants these cancelled."""
-        return self._doom(tasks, PendingOutcome(TaskEvent.CANCEL, Reason.CANCELLED), now) + self.decide(now)
+    def turn_down(
+        self, entry: TaskEntry, number: int, event: TaskEvent, reason: Reason, detail: str, now: float
+    ) -> list[Command]:
+        """The worker did not take this attempt."""
+        if entry.is_hedge(number):
+            return self._hedging.drop(entry, reason, detail)
+        return self._end_current(entry, event, reason, detail, now)
 
-    def _doom(self, tasks: Iterable[str], doom: PendingOutcome, now: float) -> list[Order]:
-        pending: list[str] = []
-        stops: dict[str, list[HeldLease]] = {}
-        courses: dict[str, CampaignRun] = {}
-        orders: list[Order] = []
-        for task in tasks:
-            entry = self.entries.get(task)
-            if entry is None or entry.over or entry.doom is not None:
-                continue
-            if entry.state is TaskState.PENDING:
-                pending.append(task)
-                self._apply(entry, doom.event, doom.reason, now)
-                courses[entry.task.campaign] = self.courses[entry.task.campaign]
-                continue
-            orders += self._shed(entry, "the task is not wanted any more")
-            entry.doom = doom
-            held = entry.held()
-            if held is not None and entry.worker is not None:
-                entry.stop_at = entry.stop_told_at = now
-                stops.setdefault(entry.worker, []).append(held)
-        if pending:
-            orders.append(EndPending(tuple(pending), doom.event, doom.reason, doom.detail))
-        orders += [CancelOn(peer, tuple(held), doom.reason) for peer, held in stops.items()]
-        for course in courses.values():
-            orders += self._end_if_done(course)
-        return orders
-
-    def stopped(self, peer: str, leases: Iterable[str], now: float) -> list[Order]:
-        """The worker confirms that nothing runs under these any more."""
-        gone = set(leases)
-        orders: list[Order] = []
-        for task in tuple(self.view(peer).held):
-            entry = self.entries[task]
-            ticket = entry.at(peer)
-            if ticket is None or ticket.lease not in gone:
-                continue
-            if entry.is_spare(ticket.attempt):
-                orders += self._drop(entry, Reason.LOST, f"{self._named(peer)} gave its ticket up")
-            else:
-                orders += self._gave_back(entry, peer, now)
-                orders += self._stop_ended(entry, f"{self._named(peer)} gave it up", now)
-        return orders + self.decide(now)
-
-    def _stop_ended(self, entry: TaskEntry, detail: str, now: float) -> list[Order]:
-        """What was to be stopped runs no more, or is waited for no more."""
-        if not entry.overtime or entry.doom is not None or entry.worker is None or entry.claimed:
-            return self._lose(entry, Reason.LOST, detail, now)
-        if not entry.begun:
-            words = f"{self._named(entry.worker)} took it and never began"
-            return self._lose(entry, Reason.LOST, words, now)
-        words = "it ran far beyond its limits and was stopped"
-        event, reason, detail = self._after_failure(entry, entry.worker, Reason.TIMED_OUT, words)
-        order = EndAttempt(entry.id, entry.attempt, event, reason, detail)
-        self._apply(entry, event, reason, now)
-        return [order, *self._end_if_done(self.courses[entry.task.campaign])]
-
-    def _stop_again(self, entry: TaskEntry, now: float) -> list[Order]:
-        """Tell its worker to stop what is not wanted any more: as soon as its lease is known, and again whenever a link comes up."""
-        held = entry.held()
-        if not entry.stopping or entry.worker is None or held is None:
-            return []
-        entry.stop_at, entry.stop_told_at = now if entry.stop_at is None else entry.stop_at, now
-        return [CancelOn(entry.worker, (held,), entry.doom.reason if entry.doom else Reason.TIMED_OUT)]
-
-    def _let_go(
+    def _end_current(
         self, entry: TaskEntry, event: TaskEvent, reason: Reason, detail: str, now: float
-    ) -> list[Order]:
-        """The current ticket ended without a record: refused, given back or lost. A second one takes its place, if there is one.
-
-        Else what is doomed ends, and what used all its tries fails.
+    ) -> list[Command]:
+        """The current attempt ended without a record. The hedge takes its place, if there is one; else a pending outcome comes true, and
+        a task that used all its tries fails.
         """
-        if entry.spare is not None:
-            return self._switch(entry, reason, detail)
-        if entry.doom is not None:
-            event, reason, detail = entry.doom.event, entry.doom.reason, entry.doom.detail
+        if entry.hedge is not None:
+            return self._hedging.switch(entry, reason, detail)
+        if entry.outcome is not None:
+            event, reason, detail = entry.outcome.event, entry.outcome.reason, entry.outcome.detail
         elif event is TaskEvent.LOSE and entry.worker is not None:
-            verdict, reason, detail = self._after_failure(entry, entry.worker, reason, detail)
+            verdict, reason, detail = self.after_failure(entry, entry.worker, reason, detail)
             event = TaskEvent.FAIL if verdict is TaskEvent.FAIL else event
         elif entry.last >= MAX_ATTEMPTS:
             event, reason, detail = TaskEvent.FAIL, Reason.GAVE_UP, f"refused too often, last: {detail}"
-        order = EndAttempt(entry.id, entry.attempt, event, reason, detail)
-        self._apply(entry, event, reason, now)
-        return [order, *self._end_if_done(self.courses[entry.task.campaign])]
+        return self._end(entry, event, reason, detail, now)
 
-    # -- elsewhere ----------------------------------------------------------------------------------------------------------------------
+    def _end(
+        self, entry: TaskEntry, event: TaskEvent, reason: Reason, detail: str, now: float
+    ) -> list[Command]:
+        command = EndAttempt(entry.id, entry.attempt, event, reason, detail)
+        self._state.end_attempt(entry, event, reason, now)
+        return [command, *self._state.end_if_done(self._state.campaign_of(entry))]
 
-    def superseded(self, peer: str, campaign: str, now: float) -> list[Order]:
-        """It is proven that another scheduler carries this campaign on, under a higher epoch; see `scheduler.run.epochs`.
+    # -- cancels and stops --------------------------------------------------------------------------------------------------------------
 
-        It ends here, and nothing is touched at any worker. `peer` is who passed the proof on.
-        """
-        course = self.courses.get(campaign)
-        return [] if course is None or course.done else self._end_here(course, now)
-
-    def disowned(self, peer: str, campaign: str, now: float) -> list[Order]:
-        """A worker says so without a proof: it gets no more of the campaign, which goes on."""
-        course = self.courses.get(campaign)
-        if course is None or course.done:
-            return []
-        name = self._named(peer)
-        words = f"{name} says that it is {ELSEWHERE}, without a proof"
-        told: dict[str, str | int | float] = {"peer": peer, "device": name, "why": words}
-        orders: list[Order] = [TellUser((campaign,), "worker.refused", told)]
-        for need in self.ranked:
-            if need.campaign == campaign:
-                need.fits.discard(peer)
-                need.declined[peer] = Denied(reason=Reason.STALE_EPOCH, detail=words)
-        for task in tuple(self.view(peer).held):
-            entry = self.entries[task]
-            if entry.task.campaign == campaign:
-                orders += self._lose_at(entry, peer, Reason.STALE_EPOCH, words, now)
-        return orders + self.decide(now)
-
-    def _end_here(self, course: CampaignRun, now: float) -> list[Order]:
-        orders: list[Order] = []
+    def end_tasks(self, tasks: Iterable[str], outcome: PendingOutcome, now: float) -> list[Command]:
+        """End these tasks: the pending ones at once, the others when their worker has let go of them."""
+        state = self._state
         pending: list[str] = []
-        for task in course.tasks:
-            entry = self.entries[task]
+        stops: dict[str, list[HeldLease]] = {}
+        campaigns: dict[str, CampaignRun] = {}
+        commands: list[Command] = []
+        for task in tasks:
+            entry = state.tasks.get(task)
+            if entry is None or entry.over or entry.outcome is not None:
+                continue
+            if entry.state is TaskState.PENDING:
+                pending.append(task)
+                state.end_attempt(entry, outcome.event, outcome.reason, now)
+                campaigns[entry.task.campaign] = state.campaign_of(entry)
+                continue
+            commands += self._hedging.release(entry, "the task is not wanted any more")
+            entry.outcome = outcome
+            held = None if entry.current is None else entry.current.held(entry.epoch)
+            if held is not None and entry.current is not None:
+                entry.current.stop_at = entry.current.stop_sent_at = now
+                stops.setdefault(entry.current.worker, []).append(held)
+        if pending:
+            commands.append(EndPending(tuple(pending), outcome.event, outcome.reason, outcome.detail))
+        commands += [CancelOn(peer, tuple(held), outcome.reason) for peer, held in stops.items()]
+        for campaign in campaigns.values():
+            commands += state.end_if_done(campaign)
+        return commands
+
+    def confirm_stop(self, peer: str, leases: Iterable[str], now: float) -> list[Command]:
+        """The worker confirms that nothing runs under these leases any more."""
+        gone, device = set(leases), self._state.device(peer)
+        commands: list[Command] = []
+        for entry, attempt in self._state.held_at(peer):
+            if attempt.lease not in gone:
+                continue
+            if entry.is_hedge(attempt.number):
+                commands += self._hedging.drop(entry, Reason.LOST, f"{device} gave its ticket up")
+            else:
+                commands += self.count_return(entry, attempt, now)
+                commands += self.end_stopped(entry, f"{device} gave it up", now)
+        return commands
+
+    def end_stopped(self, entry: TaskEntry, detail: str, now: float) -> list[Command]:
+        """A run that was to be stopped is over, or is not waited for any more."""
+        attempt = entry.current
+        if attempt is None or attempt.status is not AttemptStatus.STOPPING:
+            return self.lose(entry, Reason.LOST, detail, now)
+        if entry.outcome is not None or attempt.inherited:
+            return self.lose(entry, Reason.LOST, detail, now)
+        if entry.state is not TaskState.RUNNING:
+            words = f"{self._state.device(attempt.worker)} took it and never began"
+            return self.lose(entry, Reason.LOST, words, now)
+        words = "it ran far beyond its limits and was stopped"
+        return self._end(entry, *self.after_failure(entry, attempt.worker, Reason.TIMED_OUT, words), now)
+
+    def stop_overdue(self, entry: TaskEntry, now: float) -> list[Command]:
+        """Have the current run stopped: it exceeded its limits, or never began."""
+        if entry.current is not None:
+            entry.current.move(AttemptEvent.STOP)
+        return self.send_stop(entry, now)
+
+    def send_stop(self, entry: TaskEntry, now: float) -> list[Command]:
+        """Tell the worker to stop what is not wanted: as soon as its lease is known, and again whenever a link comes up."""
+        attempt = entry.current
+        held = None if attempt is None else attempt.held(entry.epoch)
+        if not entry.stopping or attempt is None or held is None:
+            return []
+        attempt.stop_at, attempt.stop_sent_at = now if attempt.stop_at is None else attempt.stop_at, now
+        return [
+            CancelOn(attempt.worker, (held,), entry.outcome.reason if entry.outcome else Reason.TIMED_OUT)
+        ]
+
+    # -- campaigns led elsewhere --------------------------------------------------------------------------------------------------------
+
+    def end_superseded(self, campaign: str, now: float) -> list[Command]:
+        """It is proven that another scheduler leads this campaign. It ends here, and nothing is touched at any worker."""
+        state = self._state
+        run = state.campaigns.get(campaign)
+        if run is None or run.done:
+            return []
+        commands: list[Command] = []
+        pending: list[str] = []
+        for task in run.tasks:
+            entry = state.tasks[task]
             if entry.over:
                 continue
-            orders += self._drop(entry, Reason.ADOPTED, ELSEWHERE)
+            commands += self._hedging.drop(entry, Reason.ADOPTED, ELSEWHERE)
             if entry.state is TaskState.PENDING:
                 pending.append(task)
             else:
-                orders.append(EndAttempt(task, entry.attempt, TaskEvent.CANCEL, Reason.ADOPTED, ELSEWHERE))
-            self._apply(entry, TaskEvent.CANCEL, Reason.ADOPTED, now)
+                commands.append(EndAttempt(task, entry.attempt, TaskEvent.CANCEL, Reason.ADOPTED, ELSEWHERE))
+            state.end_attempt(entry, TaskEvent.CANCEL, Reason.ADOPTED, now)
         if pending:
-            orders.append(EndPending(tuple(pending), TaskEvent.CANCEL, Reason.ADOPTED, ELSEWHERE))
-        course.done = True
-        return [*orders, CampaignDone(course.terms.campaign, ELSEWHERE), *self.decide(now)]
+            commands.append(EndPending(tuple(pending), TaskEvent.CANCEL, Reason.ADOPTED, ELSEWHERE))
+        run.done = True
+        return [*commands, EndCampaign(campaign, ELSEWHERE)]
+
+    def exclude(self, peer: str, campaign: str, now: float) -> list[Command]:
+        """A worker says without a proof that another scheduler leads the campaign: it gets no more of it, and the campaign goes on."""
+        state = self._state
+        run = state.campaigns.get(campaign)
+        if run is None or run.done:
+            return []
+        name = state.device(peer)
+        words = f"{name} says that it is {ELSEWHERE}, without a proof"
+        fields: dict[str, str | int | float] = {"peer": peer, "device": name, "why": words}
+        commands: list[Command] = [RecordEvent((campaign,), "worker.refused", fields)]
+        for group in state.ranked:
+            if group.campaign == campaign:
+                group.fits.discard(peer)
+                group.declined[peer] = Denied(reason=Reason.STALE_EPOCH, detail=words)
+        for entry, _ in state.held_at(peer):
+            if entry.task.campaign == campaign:
+                commands += self.lose_at(entry, peer, Reason.STALE_EPOCH, words, now)
+        return commands
 
 
 def _may_yield(entry: TaskEntry) -> bool:
-    """Whether giving way is no try. A worker that says so more often than is allowed has lost the task like any other."""
+    """Whether a preemption costs no try. A worker that reports more of them than are allowed has lost the task like any other."""
     return entry.preempted < MAX_PREEMPTIONS
+
+
+def _inherited(entry: TaskEntry) -> bool:
+    return entry.current is not None and entry.current.inherited

@@ -1,10 +1,10 @@
-"""The part of the book that keeps two tickets for a task: at a worker that is idle by now, or at two busy ones while nothing else waits.
+"""Hedged requests: a second ticket for a queued task, at a worker that is idle by now, or at a busy one while nothing else waits.
 
-    queued at A ──▶ asked at B too ─▶ A is up first: Start there, B's is given back (and skipped, should it come up meanwhile)
-                                    └▶ B is up first, or has a place at once: B's is the current one, A's is given back
+    queued at A ──▶ asked at B too ─▶ A is up first: start there, release B's ticket (and skip it, should it come up meanwhile)
+                                    └▶ B is up first, or grants a lease at once: B's attempt becomes the current one, A's is released
 
 Each ticket is an attempt with its own number. Before a worker is told to start, the other ticket is over on disk: whatever crashes then,
-nobody is told to start the same task twice.
+no two workers are told to start the same task.
 """
 
 from __future__ import annotations
@@ -12,154 +12,153 @@ from __future__ import annotations
 from itertools import islice
 from typing import Final
 
-from protocol.messages.work import HeldLease
-from protocol.values.attempt import TaskEvent, TaskState
+from protocol.values.attempt import AttemptStatus, TaskEvent, TaskState
 from protocol.words import Reason
 from scheduler.core.allocator import ELSEWHERE_S, Allocator
-from scheduler.core.commands import EndSecond, Order, ReleaseOn, Switch
+from scheduler.core.commands import Command, EndHedge, ReleaseOn, SwitchAttempt
 from scheduler.core.ranking import WorkerView
-from scheduler.core.state import CommitTicket, TaskEntry
+from scheduler.core.state import Attempt, State, TaskEntry
 
 SOON_S: Final = 1.0
-"""A ticket that is to start within this is left where it is."""
-MOST_SECONDS: Final = 16
-"""Second tickets at busy workers that are asked for in one go."""
+"""A ticket expected to start within this is left where it is."""
+MAX_HEDGES: Final = 16
+"""Hedges at busy workers asked for in one decision."""
 LOOKED_AT: Final = 64
-"""Tickets that are looked at in one go, the newest first: they wait longest."""
-LAST_SECOND: Final = 500
-"""A task with so many attempts gets no second ticket any more; the rest of the numbers is for first ones."""
+"""Tickets looked at in one decision, the newest first: they wait longest."""
+LAST_HEDGE: Final = 500
+"""A task with so many attempts is not hedged any more; the remaining numbers are for current attempts."""
 SOONER: Final = "another worker was sooner"
 
 
-class Hedging(Allocator):
-    """Part of `scheduler.book.Book`."""
+class Hedging:
+    def __init__(self, state: State, allocator: Allocator) -> None:
+        self._state = state
+        self._allocator = allocator
 
-    def _seconds(self, now: float, *, whole: bool) -> list[Order]:
-        """Second tickets: at idle workers at any time, at busy ones from time to time and while no task is without a ticket."""
-        if not self.queued:
+    def decide(self, now: float, *, whole: bool) -> list[Command]:
+        """Hedges at idle workers at any time; at busy ones from time to time and while no task is without a ticket."""
+        state = self._state
+        if not state.queued:
             return []
-        idle = {peer: self.views[peer] for peer in self.free if self.views[peer].serving(now)}
-        tail = whole and not any(need.pending for need in self.ranked)
-        orders: list[Order] = []
+        idle = {peer: state.workers[peer] for peer in state.idle if state.workers[peer].serving(now)}
+        tail = whole and not any(group.pending for group in state.ranked)
+        commands: list[Command] = []
         if not idle and not tail:
-            return orders
-        tickets = [self.entries[task] for task in islice(reversed(self.queued), LOOKED_AT)]
-        tickets.sort(key=lambda entry: -self.courses[entry.task.campaign].terms.priority)
+            return commands
+        tickets = [state.tasks[task] for task in islice(reversed(state.queued), LOOKED_AT)]
+        tickets.sort(key=lambda entry: -state.campaign_of(entry).limits.priority)
         for entry in tickets if idle else ():
-            if not self._may_have_second(entry) or not self._waits_behind(entry, now):
+            if not _may_hedge(entry) or not self._waits_behind(entry, now):
                 continue
-            if entry.spare is not None and entry.spare.lease is None:
-                continue  # somebody is being asked already
-            there = self._near(self.needs[entry.need], idle)
-            fitting = [view for view in there if self._may_take(view, entry, now)]
+            if entry.hedge is not None and entry.hedge.lease is None:
+                continue  # another worker is being asked already
+            near = self._allocator.near(state.groups[entry.group], idle)
+            fitting = [view for view in near if self._may_take(view, entry, now)]
             if not fitting:
                 continue
-            drawn = fitting if len(fitting) <= 2 else self.rng.sample(fitting, 2)
+            drawn = fitting if len(fitting) <= 2 else state.rng.sample(fitting, 2)
             model = entry.task.model
-            best = min(drawn, key=lambda view: (view.start_s(model.sha256, model.size), self.rng.random()))
-            orders += self._shed(entry, "an idle worker was found")
-            orders.append(self._commit(entry, best, now, second=True))
+            best = min(drawn, key=lambda view: (view.start_s(model.sha256, model.size), state.rng.random()))
+            commands += self.release(entry, "an idle worker was found")
+            commands.append(self._allocator.commit(entry, best, now, hedge=True))
             del idle[best.peer]
-        if tail:
-            orders += self._hedge(tickets, now)
-        return orders
+        return commands + (self._hedge_at_busy(tickets, now) if tail else [])
 
-    def _hedge(self, tickets: list[TaskEntry], now: float) -> list[Order]:
-        """A second ticket where it is expected to come up about as soon, for tasks that wait for a while yet."""
-        orders: list[Order] = []
+    def _hedge_at_busy(self, tickets: list[TaskEntry], now: float) -> list[Command]:
+        """Hedge tasks that wait for a while yet at workers where they are expected to start about as soon."""
+        state = self._state
+        commands: list[Command] = []
         for entry in tickets:
-            if len(orders) >= MOST_SECONDS:
+            if len(commands) >= MAX_HEDGES:
                 break
-            if entry.spare is not None or not self._may_have_second(entry):
+            if entry.hedge is not None or not _may_hedge(entry):
                 continue
-            current = entry.ticket()
-            wait = current.wait_s(now) if current is not None else None
+            wait = None if entry.current is None else entry.current.wait_s(now)
             if now - entry.since < SOON_S or (wait is not None and wait < SOON_S):
                 continue
             model = entry.task.model
-            views = [self.views[peer] for peer in sorted(self.needs[entry.need].fits)]
-            there = [
+            views = [state.workers[peer] for peer in sorted(state.groups[entry.group].fits)]
+            able = [
                 (view.start_s(model.sha256, model.size), view)
                 for view in views
-                if view.serving(now) and view.room() > 0 and self._may_take(view, entry, now)
+                if view.serving(now) and view.space() > 0 and self._may_take(view, entry, now)
             ]
-            soon = [(guess, view) for guess, view in there if wait is None or guess <= 2 * wait]
+            soon = [pair for pair in able if wait is None or pair[0] <= 2 * wait]
             if soon:
-                best = min(soon, key=lambda pair: (pair[0], self.rng.random()))[1]
-                orders.append(self._commit(entry, best, now, second=True))
-        return orders
-
-    @staticmethod
-    def _may_have_second(entry: TaskEntry) -> bool:
-        return (
-            entry.doom is None and entry.lease is not None and not entry.restored and entry.last < LAST_SECOND
-        )
+                best = min(soon, key=lambda pair: (pair[0], state.rng.random()))[1]
+                commands.append(self._allocator.commit(entry, best, now, hedge=True))
+        return commands
 
     def _may_take(self, view: WorkerView, entry: TaskEntry, now: float) -> bool:
-        """Whether it may be asked for this task's second ticket."""
+        """Whether this worker may be asked for the task's hedge."""
         return (
-            view.peer in self.needs[entry.need].fits
+            view.peer in self._state.groups[entry.group].fits
             and (view.peer not in entry.tried or now >= entry.not_before + ELSEWHERE_S)
             and entry.at(view.peer) is None
-            and (not entry.cell or view.place() not in self._taken(entry))
+            and (not entry.replica_set or view.device_id() not in self._allocator.taken(entry))
         )
 
     def _waits_behind(self, entry: TaskEntry, now: float) -> bool:
-        """Whether something is before it where it waits: another task of ours, or what takes longer than a moment."""
-        current = entry.ticket()
-        if current is None:
+        """Whether another task of ours is ahead of it, or something that takes longer than a moment."""
+        if entry.current is None:
             return False
-        wait = current.wait_s(now)
-        if len(self.view(current.worker).held) >= 2 or self.view(current.worker).others > 0:
+        view = self._state.worker(entry.current.worker)
+        if len(view.held) >= 2 or view.others > 0:
             return True
+        wait = entry.current.wait_s(now)
         return wait >= SOON_S if wait is not None else now - entry.since >= SOON_S
 
     # -- which of the two ---------------------------------------------------------------------------------------------------------------
 
-    def _shed(self, entry: TaskEntry, words: str) -> list[Order]:
-        """Its second ticket is not needed: over on disk, and given back. What is granted for it later is given back too."""
-        spare = entry.spare
-        if spare is None:
+    def release(self, entry: TaskEntry, words: str) -> list[Command]:
+        """The hedge, if any, is not needed: end it on disk, and release its ticket. What is granted for it later is cancelled."""
+        hedge = entry.hedge
+        return [] if hedge is None else [*self.drop(entry, None, words), *_release(hedge, entry)]
+
+    def drop(self, entry: TaskEntry, reason: Reason | None, detail: str) -> list[Command]:
+        """The hedge, if any, is gone. The task stays where it is, and has lost no try."""
+        hedge = entry.hedge
+        if hedge is None:
             return []
-        return [*self._drop(entry, None, words), *_give_back(spare, entry)]
+        entry.hedge = None
+        self._state.release(hedge.worker, entry.id)
+        return [EndHedge(entry.id, hedge.number, reason, detail)]
 
-    def _drop(self, entry: TaskEntry, reason: Reason | None, detail: str) -> list[Order]:
-        """Its second ticket is gone. The task stays where it is, and has lost no try."""
-        spare = entry.spare
-        if spare is None:
-            return []
-        entry.spare = None
-        self._let_loose(spare.worker, entry.id)
-        return [EndSecond(entry.id, spare.attempt, reason, detail)]
+    def switch(self, entry: TaskEntry, reason: Reason | None, detail: str) -> list[Command]:
+        """The hedge becomes the current attempt; the one before is gone, or the caller releases it."""
+        hedge, before = entry.hedge, entry.current
+        assert hedge is not None, "there is a hedge"
+        assert before is not None, "beside a current attempt"
+        entry.hedge = None
+        self._state.release(before.worker, entry.id)
+        if hedge.lease is None:
+            self._state.move(entry, TaskEvent.COMMIT)
+        entry.current = hedge
+        return [SwitchAttempt(entry.id, hedge.number, before.number, reason, detail)]
 
-    def _switch(self, entry: TaskEntry, reason: Reason | None, detail: str) -> list[Order]:
-        """The second ticket is the current one from now on; the one before is gone, or to be given back by the caller."""
-        spare, before = entry.spare, entry.ticket()
-        assert spare is not None, "there is a second ticket"
-        assert before is not None, "beside a first one"
-        entry.spare = None
-        self._let_loose(before.worker, entry.id)
-        if spare.lease is None:
-            self._move(entry, TaskEvent.COMMIT)
-        entry.take(spare)
-        return [Switch(entry.id, spare.attempt, before.attempt, reason, detail)]
+    def prefer(self, entry: TaskEntry) -> list[Command]:
+        """The hedge comes up first: it becomes the current attempt, and the other ticket is released."""
+        before = entry.current
+        assert before is not None, "a hedge stands beside a current attempt"
+        return [*self.switch(entry, None, SOONER), *_release(before, entry)]
 
-    def _prefer_spare(self, entry: TaskEntry) -> list[Order]:
-        """It comes up first: it is the current one, and the other is given back."""
-        before = entry.ticket()
-        assert before is not None, "a second ticket stands beside a first one"
-        return [*self._switch(entry, None, SOONER), *_give_back(before, entry)]
-
-    def rivals(self, peer: str, lease: str) -> bool:
-        """Whether another worker may have given this task a place without our knowing yet: then it is better to wait a moment."""
-        for task in self.view(peer).held:
-            entry = self.entries[task]
-            here = entry.at(peer)
-            if here is not None and here.lease == lease and entry.state is TaskState.QUEUED:
-                return any(other.worker != peer and other.lease is None for other in entry.tickets())
+    def rival_asked(self, peer: str, lease: str) -> bool:
+        """Whether another worker was asked for this queued task and has not answered: it may have granted a lease already."""
+        for entry, attempt in self._state.held_at(peer):
+            if attempt.lease == lease and entry.state is TaskState.QUEUED:
+                return any(other.worker != peer and other.lease is None for other in entry.attempts())
         return False
 
 
-def _give_back(ticket: CommitTicket, entry: TaskEntry) -> list[Order]:
-    held: HeldLease | None = ticket.held(entry.epoch)
-    return [] if held is None else [ReleaseOn(ticket.worker, (held,))]
+def _may_hedge(entry: TaskEntry) -> bool:
+    return (
+        entry.outcome is None
+        and entry.current is not None
+        and entry.current.status is AttemptStatus.QUEUED
+        and entry.last < LAST_HEDGE
+    )
+
+
+def _release(attempt: Attempt, entry: TaskEntry) -> list[Command]:
+    held = attempt.held(entry.epoch)
+    return [] if held is None else [ReleaseOn(attempt.worker, (held,))]

@@ -1,10 +1,10 @@
-"""Which of the workers that fit is asked next. Pure: what is known of each worker, and two rules on top of it.
+"""The view of one worker, and the choice among workers that fit.
 
-An idle device comes first; among equals two are drawn at random and the one that would start sooner is taken (so that schedulers that
-know the same do not all run to the same device). A device that has the model starts sooner by the time a fetch would take.
+Idle devices come first. Of two drawn at random the one that would start sooner is taken, so that schedulers that know the same do not all
+choose the same device. A device that has the model starts sooner by the time of a fetch.
 
-One that fails quickly and often, or takes work and is not heard of again, is set aside: for 30 s, then twice as long each time, up to
-600 s; a result makes that forgotten.
+A worker that fails quickly and often, or takes work and falls silent, is set aside for 30 s, then twice as long each time, up to 600 s; a
+result resets that.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from protocol.values.advert import Advert
 from protocol.words import Reason, WorkerState
 
 AHEAD_S: Final = 1.0
-"""Work to keep waiting at a worker, so that it goes from task to task without asking us."""
+"""Work to keep queued at a worker, so that it goes from task to task without a round trip."""
 LEAST_AHEAD: Final = 2
 MOST_AHEAD: Final = 8
 FETCH_RATE: Final = 20e6
-"""Bytes a second, for guessing what a fetch costs."""
+"""Bytes a second, to estimate a fetch."""
 QUICK_S: Final = 10.0
 """A failure within this time is a quick one."""
 QUICK_FAILURES: Final = 3
@@ -31,7 +31,7 @@ WINDOW_S: Final = 120.0
 SAME_S: Final = 2.0
 ASIDE_S: Final = 30.0
 ASIDE_MOST_S: Final = 600.0
-TURNED_MOST_S: Final = 30.0
+BACKOFF_MOST_S: Final = 30.0
 RESTING: Final = (WorkerState.FAULTY, WorkerState.DRAINING)
 _SERVING: Final = (WorkerState.ACTIVE, WorkerState.BUSY, WorkerState.CLEANUP)
 
@@ -46,30 +46,30 @@ class WorkerView:
     """Its name, for people."""
     advert: Advert | None = None
     incarnation: int | None = None
-    rose: bool = False
-    """It said a higher one over the present link: a process has one only."""
+    restarted: bool = False
+    """It reported a higher incarnation over the present link; a process has only one."""
     state: WorkerState | None = None
-    says: str = ""
+    state_why: str = ""
     """Why it takes no work now, in its own words."""
     quoted: bool = False
     """It answered a probe over the present link."""
     quoted_at: float = 0.0
-    """When it last said how it stands."""
+    """When it last gave a quote."""
     probing: bool = False
     others: int = 0
-    """Tasks of others before ours, when it last said so."""
+    """Other schedulers' tasks ahead of ours, when it last said so."""
     run_s: float | None = None
-    """What a run took there lately, by its own account."""
+    """Duration of a recent run, as reported by the worker."""
     held: dict[str, None] = field(default_factory=dict)
-    """Our live tasks there, oldest first; second tickets among them."""
+    """Our live tasks there, oldest first; hedges included."""
     warm: set[str] = field(default_factory=set)
     refused: Reason | None = None
-    """It does not serve us; `why` has its words."""
+    """It does not serve this scheduler; `why` has its words."""
     why: str = ""
     retry_at: float = 0.0
-    turned_s: float = 0.0
-    """How long it was left alone after it last said no; 0 once it takes something."""
-    trouble: int = 0
+    backoff_s: float = 0.0
+    """The pause after it last refused; 0 once it takes something."""
+    unreachable: int = 0
     """Times in a row that it could not be reached."""
     mean_s: float | None = None
     """Seconds from start to result, a moving mean."""
@@ -77,7 +77,7 @@ class WorkerView:
     aside_until: float = 0.0
     asides: int = 0
     why_aside: str = ""
-    """In words; empty: it is not set aside."""
+    """Empty: it is not set aside."""
 
     def serving(self, now: float) -> bool:
         """Whether it may be given work now."""
@@ -90,54 +90,53 @@ class WorkerView:
         )
 
     def hopeful(self) -> bool:
-        """Whether it may be given work at all, be it later: it answers, does not refuse, and is not out of order or leaving."""
-        return self.refused is None and self.trouble == 0 and self.state not in RESTING
+        """Whether it may be given work now or later: it answers, does not refuse, and is neither faulty nor draining."""
+        return self.refused is None and self.unreachable == 0 and self.state not in RESTING
 
-    def place(self) -> str:
-        """The device it works on: by its id where it is known, else it stands for itself."""
+    def device_id(self) -> str:
+        """Id of its device; its peer id while that is unknown."""
         return self.advert.device if self.advert is not None else self.peer
 
-    def room(self) -> int:
+    def space(self) -> int:
         """How many more tasks to hand it now."""
         return depth(self.mean_s) - len(self.held)
 
     def idle(self) -> bool:
-        """Nobody's work is there, as far as we know."""
+        """Without work, as far as known."""
         return not self.held and self.others == 0
 
     def start_s(self, sha256: str, size: int) -> float:
-        """Guess of the seconds until a task given now would start to measure."""
+        """Estimated seconds until a task given now would start to measure."""
         each = self.mean_s if self.mean_s is not None else self.run_s if self.run_s is not None else 1.0
         wait = (len(self.held) + self.others) * each
         return wait + (0.0 if sha256 in self.warm else 0.05 + size / FETCH_RATE)
 
-    def took(self, seconds: float) -> None:
-        """A task of ours took this long from start to result."""
+    def add_duration(self, seconds: float) -> None:
+        """A task took this long from lease to result."""
         self.mean_s = seconds if self.mean_s is None else 0.7 * self.mean_s + 0.3 * seconds
 
-    def unreachable(self, now: float, why: str) -> None:
-        """It did not answer: try again in 1, 2, 4 … 30 s."""
-        self.trouble += 1
+    def mark_unreachable(self, now: float, why: str) -> None:
+        """Try again in 1, 2, 4 … 30 s."""
+        self.unreachable += 1
         self.quoted = False
         self.why = why
-        self.retry_at = now + min(30.0, 2.0 ** (self.trouble - 1))
+        self.retry_at = now + min(30.0, 2.0 ** (self.unreachable - 1))
 
-    def turned_away(self, now: float, seconds: float) -> None:
-        """It said no and may be asked again after `seconds`, or later: each time in a row the wait doubles, up to 30 s."""
-        self.turned_s = max(seconds, min(TURNED_MOST_S, 2 * self.turned_s))
-        self.retry_at = now + self.turned_s
+    def back_off(self, now: float, seconds: float) -> None:
+        """It refused. It is asked again after `seconds`, or later: each time in a row the wait doubles, up to 30 s."""
+        self.backoff_s = max(seconds, min(BACKOFF_MOST_S, 2 * self.backoff_s))
+        self.retry_at = now + self.backoff_s
 
-    def succeeded(self) -> None:
-        """A result came: earlier trouble is forgotten."""
+    def forget_failures(self) -> None:
+        """A result came."""
         self.failures.clear()
         self.asides = 0
 
-    def failed(self, now: float, what: str, *, silent: bool = False, once: bool = False) -> float | None:
-        """It failed once more. The seconds it is set aside for, when that is the last straw.
+    def add_failure(self, now: float, what: str, *, silent: bool = False, once: bool = False) -> float | None:
+        """Count a failure. Gives the seconds it is set aside for, if that was one too many.
 
-        `what` happened, in words, such as "quick failures, the last one crashed". `silent`: it took work and was not heard of again,
-        which costs more time than a failure and so counts double; whatever was lost in the same silence counts once, as does whatever
-        comes at the same time where it is to count `once`.
+        `what`: in words, such as "quick failures, the last one crashed". `silent`: it took work and fell silent, which costs more time
+        and counts double. Losses of one silence count once, and so do failures of one moment that are to count `once`.
         """
         same = bool(self.failures) and now - self.failures[-1] < SAME_S
         if now < self.aside_until or ((silent or once) and same):
@@ -153,8 +152,8 @@ class WorkerView:
         self.why_aside = self.why = f"set aside for {seconds:g} s after {what}"
         return seconds
 
-    def back(self, now: float) -> bool:
-        """Whether the time that it was set aside for is over, told once."""
+    def end_aside(self, now: float) -> bool:
+        """Whether the time that it was set aside for has just ended; true once."""
         if not self.why_aside or now < self.aside_until:
             return False
         if self.why == self.why_aside:
@@ -164,7 +163,7 @@ class WorkerView:
 
 
 def depth(mean_s: float | None) -> int:
-    """Tasks to keep at a worker, the running one included."""
+    """Tasks to keep at a worker, including the running one."""
     if mean_s is None:
         return LEAST_AHEAD
     return max(LEAST_AHEAD, min(MOST_AHEAD, 1 + math.ceil(AHEAD_S / max(mean_s, 0.001))))
@@ -178,9 +177,9 @@ def choose(
     size: int,
     rng: random.Random,
 ) -> WorkerView | None:
-    """The worker to ask: of two random `idle` ones the sooner; where there is none, of two random ones of `others`. None: there is nobody.
+    """The worker to ask: of two random `idle` ones the sooner, else of two random `others`. None: there is none.
 
-    Where one has the model already and the two have not, it is drawn too.
+    If neither of the two has the model, one that has it is drawn too.
     """
     pool = idle or others
     if not pool:

@@ -1,29 +1,43 @@
-"""The part of the book that hears from workers what they have of ours: answers to a commit, and all of it when a link came up."""
+"""Reconciles the state with what workers hold: answers to a commit, tickets that come up, and all leases when a link came up."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Final
 
-from protocol.messages.work import Conflict, Denied, HeldLease, LiveLease
-from protocol.values.attempt import TaskEvent, TaskState
+from protocol.formats.phase import Phase
+from protocol.messages.work import Conflict, Denied, HeldLease, LiveLease, Progress
+from protocol.values.attempt import AttemptEvent, AttemptStatus, TaskEvent, TaskState
 from protocol.values.lease import Fence
 from protocol.words import Reason
-from scheduler.core.commands import CancelOn, KeepGrant, Order
-from scheduler.core.ranking import WorkerView
-from scheduler.core.state import OWED_S, CommitTicket, TaskEntry
-from scheduler.core.worker_view import WorkerTracking
+from scheduler.core.commands import CancelOn, Command, LiveAttempt, RecordEvent, RecordGrant
+from scheduler.core.failures import Failures
+from scheduler.core.hedging import Hedging
+from scheduler.core.state import Attempt, State, TaskEntry
+from scheduler.core.workers import Workers
+
+OWED_S: Final = 60.0
+"""A worker that said it has a result, and does not send it within this time of being linked, has lost it."""
+YIELD_S: Final = 10.0
+"""A run that goes on for so long after a preemption warning is not preempted."""
+MAX_WARNINGS: Final = 8
+"""Preemption warnings recorded for one attempt."""
 
 
-class Reconciler(WorkerTracking):
-    """Part of `scheduler.book.Book`."""
+class Reconciler:
+    def __init__(self, state: State, workers: Workers, hedging: Hedging, failures: Failures) -> None:
+        self._state = state
+        self._workers = workers
+        self._hedging = hedging
+        self._failures = failures
 
     # -- answers to a commit ------------------------------------------------------------------------------------------------------------
 
-    def granted(
+    def grant(
         self,
         peer: str,
         task: str,
-        attempt: int,
+        number: int,
         lease: str,
         fence: Fence,
         now: float,
@@ -31,134 +45,164 @@ class Reconciler(WorkerTracking):
         queued: bool,
         position: int | None = None,
         start_s: float | None = None,
-    ) -> list[Order]:
-        """A worker gave a lease, or a ticket with its place in the queue. If the task is not wanted there any more it is stopped."""
-        entry = self.entries.get(task)
-        ticket = entry.at(peer) if entry is not None else None
-        unwanted = HeldLease(lease=lease, fence=fence, epoch=None if entry is None else entry.epoch)
-        if entry is None or ticket is None or ticket.attempt != attempt:
-            return [CancelOn(peer, (unwanted,), Reason.FENCED)]
-        if ticket.lease is not None:
-            same = (ticket.lease, ticket.fence) == (lease, fence)
-            return [] if same else [CancelOn(peer, (unwanted,), Reason.FENCED)]
-        view = self.view(peer)
-        if self._given_before(peer, lease, fence):  # else it could settle one task in the other's name
+        observed: bool = True,
+    ) -> list[Command]:
+        """A worker gave a lease or a ticket. If the task is not wanted there any more, it is cancelled. `observed`: it was given now."""
+        state, entry = self._state, self._state.tasks.get(task)
+        attempt = entry.at(peer) if entry is not None else None
+        if entry is None or attempt is None or attempt.number != number or attempt.lease is not None:
+            if attempt is not None and (attempt.number, attempt.lease, attempt.fence) == (
+                number,
+                lease,
+                fence,
+            ):
+                return []
+            epoch = None if entry is None else entry.epoch
+            return [CancelOn(peer, (HeldLease(lease=lease, fence=fence, epoch=epoch),), Reason.FENCED)]
+        view = state.worker(peer)
+        if any(lease == other.lease or fence == other.fence for _, other in state.held_at(peer)):
+            # else it could settle one task in the other's name
             no = Denied(reason=Reason.BAD_REQUEST, detail="it gave one lease to two tasks")
-            orders = self._turned_down(entry, attempt, TaskEvent.REFUSE, no.reason, no.detail, now)
-            return orders + self.refused(peer, no, now)
-        orders = []
-        spare = entry.spare if entry.is_spare(attempt) else None
-        if spare is not None and queued:
-            spare.lease, spare.fence, spare.restored = lease, fence, False
-        else:
-            orders += self._prefer_spare(entry) if spare is not None else []
-            entry.lease, entry.fence, entry.restored = lease, fence, False
-            self._move(entry, TaskEvent.ENQUEUE if queued else TaskEvent.GRANT)
-            entry.since = now
-            if not queued:
-                self._placed(entry, now)
-        view.turned_s = 0.0
-        orders += [KeepGrant(task, attempt, lease, fence, queued, position, start_s)]
-        orders += self._stop_again(entry, now)
-        self._counted(entry, view, position, start_s, attempt, now, queued=queued)
-        orders += self._see(view, fence.incarnation, now)
-        return orders + self.decide(now)
-
-    def _given_before(self, peer: str, lease: str, fence: Fence) -> bool:
-        """Whether another task has this lease or fence there."""
-        tickets = (self.entries[task].at(peer) for task in self.view(peer).held)
-        return any(
-            ticket is not None and (ticket.lease == lease or ticket.fence == fence) for ticket in tickets
-        )
-
-    def _counted(
-        self,
-        entry: TaskEntry,
-        view: WorkerView,
-        position: int | None,
-        start_s: float | None,
-        attempt: int,
-        now: float,
-        *,
-        queued: bool,
-    ) -> None:
-        """What the answer to a commit says of others' work there."""
+            commands = self._failures.turn_down(entry, number, TaskEvent.REFUSE, no.reason, no.detail, now)
+            self._workers.refuse(peer, no, now)
+            return commands
+        commands = []
+        hedge = entry.is_hedge(number)
+        if hedge and not queued:
+            commands += self._hedging.prefer(entry)
+        attempt.lease, attempt.fence = lease, fence
         if queued:
-            self._keep_place(entry, attempt, position, start_s, now)
-            places, tickets = self._ours(view)
-            before = 0 if position is None else max(0, position - tickets)
-            view.others = before + (0 if places else 1)
+            attempt.move(AttemptEvent.ENQUEUE)
+        if queued and not hedge:
+            state.move(entry, TaskEvent.ENQUEUE)
+            entry.since = now
+        if not queued:
+            state.start_lease(entry, now, observed=observed)
+        view.backoff_s = 0.0
+        commands += [RecordGrant(task, number, lease, fence, queued, position, start_s)]
+        commands += self._failures.send_stop(entry, now)
+        if queued:
+            self._workers.update_position(entry, attempt, position, start_s, now)
+            leases, tickets = state.leases_at(view)
+            view.others = (0 if position is None else max(0, position - tickets)) + (0 if leases else 1)
         else:
             view.others = 0
-        self._changed(view)
+        state.refresh(view)
+        return commands + self._workers.update_incarnation(view, fence.incarnation, now)
 
-    def _asked(self, task: str, attempt: int) -> TaskEntry | None:
-        """The task, if this attempt of it waits for a worker's answer; the answer may also come when all of that is over."""
-        entry = self.entries.get(task)
-        if entry is None:
-            return None
-        if entry.is_spare(attempt):
-            return entry if entry.spare is not None and entry.spare.lease is None else None
-        waits = entry.attempt == attempt and entry.state is TaskState.COMMITTING
-        return entry if waits else None
+    def _asked(self, task: str, number: int) -> tuple[TaskEntry, Attempt] | None:
+        """The attempt, if it waits for its worker's answer; the answer may also come when all of that is over."""
+        entry = self._state.tasks.get(task)
+        for attempt in entry.attempts() if entry is not None else ():
+            if entry is not None and attempt.number == number and attempt.lease is None:
+                return entry, attempt
+        return None
 
-    def _asked_of(self, entry: TaskEntry, attempt: int) -> str:
-        """Whom."""
-        return (
-            entry.spare.worker if entry.spare is not None and entry.is_spare(attempt) else entry.worker
-        ) or ""
-
-    def _turned_down(
-        self, entry: TaskEntry, attempt: int, event: TaskEvent, reason: Reason, detail: str, now: float
-    ) -> list[Order]:
-        if entry.is_spare(attempt):
-            return self._drop(entry, reason, detail)
-        return self._let_go(entry, event, reason, detail, now)
-
-    def conflict(self, task: str, attempt: int, conflict: Conflict, now: float) -> list[Order]:
-        """Somebody was faster. The worker's new standing came with the answer: it is used at once, and the task goes elsewhere."""
-        entry = self._asked(task, attempt)
-        if entry is None:
+    def conflict(self, task: str, number: int, conflict: Conflict, now: float) -> list[Command]:
+        """Another scheduler was faster. The quote that came with the answer is used at once, and the task goes elsewhere."""
+        asked = self._asked(task, number)
+        if asked is None:
             return []
-        view = self.view(self._asked_of(entry, attempt))
-        view.turned_away(now, 0.2 + 0.3 * self.rng.random())
-        orders = self._turned_down(entry, attempt, TaskEvent.REFUSE, conflict.reason, "", now)
-        self._stand(view, conflict.quote, now)
-        return orders + self.decide(now)
+        entry, attempt = asked
+        view = self._state.worker(attempt.worker)
+        view.back_off(now, 0.2 + 0.3 * self._state.rng.random())
+        commands = self._failures.turn_down(entry, number, TaskEvent.REFUSE, conflict.reason, "", now)
+        self._workers.update_load(view, conflict.quote, now)
+        return commands
 
-    def denied(self, task: str, attempt: int, denied: Denied, now: float) -> list[Order]:
+    def deny(self, task: str, number: int, denied: Denied, now: float) -> list[Command]:
         """The worker does not take it."""
-        entry = self._asked(task, attempt)
-        if entry is None:
+        asked = self._asked(task, number)
+        if asked is None:
             return []
-        peer = self._asked_of(entry, attempt)
-        orders = self._turned_down(entry, attempt, TaskEvent.REFUSE, denied.reason, denied.detail, now)
+        entry, peer = asked[0], asked[1].worker
+        commands = self._failures.turn_down(
+            entry, number, TaskEvent.REFUSE, denied.reason, denied.detail, now
+        )
+        this_task = denied.reason in (Reason.DOES_NOT_FIT, Reason.BAD_REQUEST)
         if denied.reason is Reason.STALE_EPOCH:
-            return orders + self.disowned(peer, entry.task.campaign, now)
-        of_this = denied.reason is Reason.NOT_ALLOWED and denied.unmet
-        if of_this or denied.reason in (
-            Reason.DOES_NOT_FIT,
-            Reason.BAD_REQUEST,
-        ):  # this task, not all of ours
-            need = self.needs[entry.need]
-            need.fits.discard(peer)
-            need.declined[peer] = denied
-            return orders + self.decide(now)
-        return orders + self.refused(peer, denied, now)
+            commands += self._failures.exclude(peer, entry.task.campaign, now)
+        elif this_task or (denied.reason is Reason.NOT_ALLOWED and denied.unmet):
+            group = self._state.groups[entry.group]
+            group.fits.discard(peer)
+            group.declined[peer] = denied
+        else:
+            self._workers.refuse(peer, denied, now)
+        return commands
 
-    def not_committed(self, task: str, attempt: int, why: str, now: float, *, sent: bool) -> list[Order]:
-        """No answer to a commit. `sent`: it may have arrived, so the attempt counts as lost; else nothing has happened."""
-        entry = self._asked(task, attempt)
-        if entry is None:
+    def fail_commit(self, task: str, number: int, why: str, now: float, *, sent: bool) -> list[Command]:
+        """A commit got no answer. `sent`: it may have arrived, so the attempt is lost; else nothing has happened."""
+        asked = self._asked(task, number)
+        if asked is None:
             return []
-        view = self.view(self._asked_of(entry, attempt))
-        orders = self._failed(view, "being asked and not answering", now, silent=True) if sent else []
+        entry, attempt = asked
+        view = self._state.worker(attempt.worker)
+        commands: list[Command] = []
+        if sent:
+            commands = self._failures.count_failure(view, "being asked and not answering", now, silent=True)
         event = TaskEvent.LOSE if sent else TaskEvent.REFUSE
-        return orders + self._turned_down(entry, attempt, event, Reason.LOST, why, now) + self.decide(now)
+        return commands + self._failures.turn_down(entry, number, event, Reason.LOST, why, now)
+
+    # -- runs ---------------------------------------------------------------------------------------------------------------------------
+
+    def start(self, peer: str, lease: str, fence: Fence, now: float) -> tuple[str | None, list[Command]]:
+        """A ticket is up: the task to start there, None to skip it. The commands come before that answer."""
+        held = self._state.by_lease(peer, lease, fence)
+        if held is None or held[0].outcome is not None:
+            return None, []
+        entry, attempt = held
+        commands: list[Command] = []
+        if entry.state is TaskState.QUEUED:
+            if entry.is_hedge(attempt.number):
+                commands += self._hedging.prefer(entry)
+            else:
+                commands += self._hedging.release(entry, "it starts at the other worker")
+            self._state.start_lease(entry, now)
+        return entry.id, commands
+
+    def progress(self, peer: str, report: Progress, now: float) -> LiveAttempt | None:
+        """A run moved on. None: it is not ours any more."""
+        held = self._state.by_lease(peer, report.lease, report.fence)
+        if held is None or held[0].worker != peer or held[0].hedge is not None:
+            return None  # of a hedged task no worker was told to start: it is not to be believed
+        entry, attempt = held
+        if (
+            entry.state is TaskState.QUEUED
+        ):  # the start was sent, and the scheduler restarted before it was stored
+            self._state.start_lease(entry, now, observed=False)
+        self._state.move(entry, TaskEvent.PROGRESS)
+        waited = attempt.status is AttemptStatus.WAITING
+        attempt.move(AttemptEvent.WAIT if report.phase is Phase.QUEUED else AttemptEvent.PROGRESS)
+        if waited and attempt.status is AttemptStatus.RUNNING:
+            entry.since = now
+            attempt.started_at = None if attempt.started_at is None else now
+        if now - attempt.yields_at > YIELD_S:
+            attempt.yields_to = None
+        yields = attempt.yields_to
+        note = report.note or ("" if yields is None else f"gives way to a task of priority {yields}")
+        return LiveAttempt(
+            entry.id, attempt.number, report.phase, report.done, report.total, report.median_ms, note
+        )
+
+    def warn(self, peer: str, lease: str, fence: Fence, priority: int, now: float) -> list[Command]:
+        """A worker announces that a run will be preempted by a task of this priority."""
+        held = self._state.by_lease(peer, lease, fence)
+        if held is None or held[0].worker != peer:
+            return []
+        entry, attempt = held
+        if attempt.yields_to == priority or attempt.warnings >= MAX_WARNINGS:
+            return []
+        attempt.yields_to, attempt.yields_at, attempt.warnings = priority, now, attempt.warnings + 1
+        fields: dict[str, str | int | float] = {
+            "attempt": entry.attempt,
+            "device": self._state.device(peer),
+            "priority": priority,
+        }
+        return [RecordEvent((entry.task.campaign,), "task.yields", fields, entry.id)]
 
     # -- after a link came up -----------------------------------------------------------------------------------------------------------
 
-    def adopted(
+    def reconcile(
         self,
         peer: str,
         campaign: str,
@@ -167,69 +211,67 @@ class Reconciler(WorkerTracking):
         now: float,
         *,
         asked: frozenset[str],
-    ) -> list[Order]:
-        """What a worker holds of a campaign: what is known goes on, the rest is lost or stopped.
+    ) -> list[Command]:
+        """What a worker holds of a campaign: what both know goes on, the rest is lost or cancelled.
 
-        `asked`: the leases we had when the question was sent; what was granted since may be missing from the answer.
+        `asked`: the leases known when the question was sent; what was granted since may be missing from the answer.
         """
-        view = self.view(peer)
-        told = {(lease.task, lease.attempt): lease for lease in leases}
-        orders: list[Order] = []
-        for task in tuple(view.held):
-            entry = self.entries[task]
-            ticket = entry.at(peer)
-            if entry.task.campaign != campaign or ticket is None:
+        state, view = self._state, self._state.worker(peer)
+        reported = {(lease.task, lease.attempt): lease for lease in leases}
+        commands: list[Command] = []
+        for entry, attempt in state.held_at(peer):
+            if entry.task.campaign != campaign:
                 continue
-            lease = told.pop((task, ticket.attempt), None)
+            lease = reported.pop((entry.id, attempt.number), None)
             if lease is not None:
-                orders += self._carry_on(entry, ticket, lease, now)
-            elif ticket.lease in asked:
-                orders += self._gave_back(entry, peer, now)
-                orders += self._lose_at(entry, peer, Reason.LOST, f"{self._named(peer)} has it no more", now)
-            elif ticket.restored:  # the intent never reached it
-                if entry.is_spare(ticket.attempt):
-                    orders += self._drop(entry, Reason.LOST, "never asked")
-                else:
-                    orders += self._let_go(entry, TaskEvent.REFUSE, Reason.LOST, "never asked", now)
-        course = self.courses.get(campaign)
-        epoch = None if course is None else course.terms.epoch
-        zombies = tuple(
+                commands += self._carry_on(entry, attempt, lease, now)
+            elif attempt.lease in asked:
+                words = f"{state.device(peer)} has it no more"
+                commands += self._failures.count_return(entry, attempt, now)
+                commands += self._failures.lose_at(entry, peer, Reason.LOST, words, now)
+            elif attempt.status is AttemptStatus.RESTORED:  # the commit never reached it
+                commands += self._failures.turn_down(
+                    entry, attempt.number, TaskEvent.REFUSE, Reason.LOST, "never asked", now
+                )
+        run = state.campaigns.get(campaign)
+        epoch = None if run is None else run.limits.epoch
+        orphans = tuple(
             HeldLease(lease=lease.lease, fence=lease.fence, epoch=epoch)
-            for lease in told.values()
+            for lease in reported.values()
             if not lease.reporting and not lease.settled
         )
-        if zombies:
-            orders.append(CancelOn(peer, zombies, Reason.FENCED))
+        if orphans:
+            commands.append(CancelOn(peer, orphans, Reason.FENCED))
         view.incarnation = max(incarnation, view.incarnation or 0)
-        return orders + self.decide(now)
+        return commands
 
-    def lacks(self, peer: str, leases: Iterable[LiveLease]) -> bool:
-        """Whether some of these have results that another scheduler took and this one waits for: it adopted the campaign."""
-        view = self.view(peer)
-        live = {(t, x.attempt) for t in view.held if (x := self.entries[t].at(peer)) is not None}
+    def misses_results(self, peer: str, leases: Iterable[LiveLease]) -> bool:
+        """Whether another scheduler took results that this one waits for: it adopted the campaign, and has to ask for them again."""
+        live = {(entry.id, attempt.number) for entry, attempt in self._state.held_at(peer)}
         return any(lease.settled and (lease.task, lease.attempt) in live for lease in leases)
 
-    def _carry_on(self, entry: TaskEntry, ticket: CommitTicket, lease: LiveLease, now: float) -> list[Order]:
-        second = entry.is_spare(ticket.attempt)
-        orders: list[Order] = []
-        if ticket.lease is None:
-            orders += self.granted(
-                ticket.worker, entry.id, ticket.attempt, lease.lease, lease.fence, now, queued=lease.queued
-            )
-            entry.seen = False
-            return orders
-        if second and not lease.queued:  # it runs there
-            orders += self._prefer_spare(entry)
-        elif second and entry.spare is not None:
-            entry.spare.restored = False
-            return orders
-        entry.restored = False
+    def _carry_on(self, entry: TaskEntry, attempt: Attempt, lease: LiveLease, now: float) -> list[Command]:
+        if attempt.lease is None:
+            args = (attempt.worker, entry.id, attempt.number, lease.lease, lease.fence, now)
+            return self.grant(*args, queued=lease.queued, observed=False)
+        commands: list[Command] = []
         owes = lease.settled or lease.reporting
-        entry.owed_until = (entry.owed_until or now + OWED_S) if owes else None  # once for each attempt
-        entry.begun = entry.begun or lease.phase is not None
+        if entry.is_hedge(attempt.number):
+            if lease.queued:
+                attempt.move(AttemptEvent.ENQUEUE)
+                return commands
+            commands += self._hedging.prefer(entry)  # it runs there
         if entry.state is TaskState.QUEUED and not lease.queued:
-            orders += self._shed(entry, "it runs already")
-            self._move(entry, TaskEvent.GRANT)
-            self._placed(entry, now, seen=False)
-        entry.begun = entry.begun or not lease.queued
-        return orders + self._stop_again(entry, now)
+            commands += self._hedging.release(entry, "it runs already")
+            self._state.start_lease(entry, now, observed=False)
+        if owes:
+            attempt.move(AttemptEvent.REPORT)
+        elif not lease.queued:
+            attempt.move(AttemptEvent.CONFIRM)
+        else:
+            attempt.move(AttemptEvent.ENQUEUE if entry.state is TaskState.QUEUED else AttemptEvent.GRANT)
+        reporting = attempt.status is AttemptStatus.REPORTING
+        attempt.due = (attempt.due or now + OWED_S) if reporting else None  # once for each attempt
+        if not lease.queued and (owes or lease.phase is not None):
+            self._state.move(entry, TaskEvent.PROGRESS)
+        return commands + self._failures.send_stop(entry, now)

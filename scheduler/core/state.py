@@ -1,7 +1,11 @@
-"""What the book keeps of each task, of each distinct need, and of each campaign. Values that only `scheduler.core.scheduler` changes."""
+"""The scheduler's state: tasks and their attempts, groups of tasks with one requirement, campaigns, workers.
+
+`State` keeps every count and index in step with what it counts; it decides nothing.
+"""
 
 from __future__ import annotations
 
+import random
 from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import Final
@@ -9,28 +13,23 @@ from typing import Final
 from protocol.formats.model_files import has_program_suffix
 from protocol.messages.work import Denied, HeldLease
 from protocol.values.advert import Advert
-from protocol.values.attempt import TASK, TaskEvent, TaskState
+from protocol.values.attempt import ATTEMPT, TASK, AttemptEvent, AttemptStatus, TaskEvent, TaskState
 from protocol.values.lease import Fence
 from protocol.values.match import match
 from protocol.values.requirement import Op, Requirement
 from protocol.values.task import Task
 from protocol.wire.codec import pack
-from protocol.wire.table import final
+from protocol.wire.table import final, step
 from protocol.words import Reason
 from results.row.stats import MAX_LAUNCHES
+from scheduler.core.commands import Command, EndCampaign, QueuePosition
+from scheduler.core.ranking import WorkerView
 
 LIVE: Final = frozenset({TaskState.COMMITTING, TaskState.QUEUED, TaskState.LEASED, TaskState.RUNNING})
-HAS_PLACE: Final = frozenset({TaskState.LEASED, TaskState.RUNNING})
-OWED_S: Final = 60.0
-"""A worker that said it has a result, and does not send it within this time of being linked, has it no more."""
-STOP_AGAIN_S: Final = 12.0
-"""A worker that has not confirmed a stop by then is told again."""
-STOP_S: Final = 30.0
-"""After so long it is not waited for any more: the task goes on without it, and its lease is left to lapse."""
-FORGET_S: Final = 60.0
-"""An ended campaign is kept for so long: by then nothing that was asked for it is still unanswered."""
+LEASED: Final = frozenset({TaskState.LEASED, TaskState.RUNNING})
+LIMITS: Final = (Reason.TIMED_OUT, Reason.OUT_OF_MEMORY)
 SLACK_S: Final = 60.0
-"""Beyond the limits that the worker itself enforces: after it the scheduler has the run stopped."""
+"""Beyond the limits that the worker itself enforces; after it the scheduler stops the run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +43,7 @@ class TaskLimits:
     ends_at: float | None = None
     priority: int = 50
     epoch: int | None = None
-    """Under which this scheduler speaks of it."""
+    """The epoch under which this scheduler leads the campaign."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,109 +56,94 @@ class PendingOutcome:
 
 
 @dataclass(slots=True)
-class CommitTicket:
-    """An attempt that a worker was asked to take, and its place there once known. Instants are the scheduler's monotonic seconds."""
+class Attempt:
+    """One attempt of a task at one worker. Instants are the scheduler's monotonic seconds."""
 
-    attempt: int
+    number: int
     worker: str
     lease: str | None = None
     fence: Fence | None = None
-    restored: bool = False
-    """In the store when the scheduler started, not yet confirmed by its worker."""
+    status: AttemptStatus = AttemptStatus.ASKED
+    inherited: bool = False
+    """Reported by its worker when the campaign was adopted: this scheduler never asked for it, so losing it costs no try."""
     position: int | None = None
-    """In the worker's queue, from 1, when it last told."""
+    """In the worker's queue, from 1, as of `told_at`."""
     start_s: float | None = None
-    """Expected wait then."""
+    """Expected wait as of `told_at`."""
     told_at: float = 0.0
-    """When it was asked for, or when its worker last told where it stands."""
+    started_at: float | None = None
+    """When its lease began, or its wait for the device ended; None: this scheduler did not see it."""
+    due: float | None = None
+    """When the result of a `REPORTING` attempt has to be here."""
+    stop_at: float | None = None
+    """When its worker was first told to stop it."""
+    stop_sent_at: float = 0.0
+    """When it was last told so."""
+    yields_to: int | None = None
+    """The priority that its worker announced to yield to."""
+    yields_at: float = 0.0
+    warnings: int = 0
+    """Preemption warnings recorded."""
+
+    def move(self, event: AttemptEvent) -> None:
+        """Follow the table. Raises `LocalProtocolError` on an event that the status does not allow."""
+        self.status = step(ATTEMPT, self.status, event, story=f"attempt {self.number} at {self.worker}")
 
     def held(self, epoch: int | None) -> HeldLease | None:
-        """Its lease and fence, once known, to be spoken of under `epoch`."""
+        """Its lease and fence, if known."""
         if self.lease is None or self.fence is None:
             return None
         return HeldLease(lease=self.lease, fence=self.fence, epoch=epoch)
 
     def wait_s(self, now: float) -> float | None:
-        """Seconds until it is expected to start; None: nobody knows."""
+        """Seconds until it is expected to start; None: unknown."""
         return None if self.start_s is None else max(0.0, self.start_s - (now - self.told_at))
 
 
 @dataclass(slots=True)
 class TaskEntry:
-    """One task. Its state, attempt, worker, lease and fence are those of its current ticket."""
+    """One task with its attempts."""
 
     task: Task
     state: TaskState = TaskState.PENDING
-    attempt: int = 0
+    current: Attempt | None = None
+    """The attempt that `state` is about; of an ended task, its last one."""
+    hedge: Attempt | None = None
+    """A second ticket at another worker while the current attempt is queued: whichever comes up first is started."""
     tries: int = 0
     """Attempts that failed or were lost."""
-    worker: str | None = None
-    lease: str | None = None
-    fence: Fence | None = None
     tried: set[str] = field(default_factory=set)
     """Workers where it failed or was lost."""
     returned: dict[str, int] = field(default_factory=dict)
-    """How often each worker took it into its queue and soon had it no more."""
+    """How often each worker queued it and soon dropped it."""
     limits: set[str] = field(default_factory=set)
-    """Workers where it ran into the time or the memory limit."""
+    """Workers where it hit the time or the memory limit."""
     doubted: set[str] = field(default_factory=set)
     """Workers where it failed in a way that another try there would not change."""
     preempted: int = 0
-    """How often it gave way to a higher priority."""
-    yields_to: int | None = None
-    """The priority that its worker said it gives way to now."""
-    yields_at: float = 0.0
-    """When it said so; a warning that nothing follows was taken back."""
-    warned: int = 0
-    """How many such warnings there were in this attempt."""
     last: int = 0
-    """Highest number of an attempt, be it the current one or not."""
-    spare: CommitTicket | None = None
-    """A second ticket at another worker, while the current one waits too: whichever comes up first is started."""
-    position: int | None = None
-    start_s: float | None = None
-    told_at: float = 0.0
-    """As in `CommitTicket`, of the current one."""
+    """Highest attempt number so far."""
     not_before: float = 0.0
     """Before this it only goes to workers that have not tried it."""
     since: float = 0.0
-    """When it got its ticket, then when it got its place."""
-    seen: bool = False
-    """It got its place under our eyes: the time from there to its result says how long a task takes there."""
-    begun: bool = False
-    """Its run was heard of since it got its place."""
-    waits_there: bool = False
-    """It has a place, and by its worker's last word waits for the device, which another run has."""
-    at_work: bool = False
-    """It was told since it got its place that it does not wait."""
-    overtime: bool = False
-    """It is being stopped because it ran far beyond its limits, or never began."""
-    doom: PendingOutcome | None = None
-    stop_at: float | None = None
-    """When its worker was first told to stop it."""
-    stop_told_at: float = 0.0
-    """When it was last told so."""
-    restored: bool = False
-    """Live in the store when the scheduler started, not yet confirmed by its worker."""
-    claimed: bool = False
-    """Its worker said that it has it when the campaign was adopted: we never asked it to. No try is lost when nothing comes of that."""
-    lacks_model: bool = False
-    """Its model is not on this disk: it is given to nobody."""
-    owed_until: float | None = None
-    """Its run is over and its worker sends the result: until then there is nothing to renew. None: it is not so."""
-    need: str = ""
-    """Id of its need; worked out when it is made."""
-    cell: str = ""
-    """What it has in common with its replicas; empty: there are none."""
+    """When it got its ticket, then its lease, then the device."""
+    outcome: PendingOutcome | None = None
+    model_missing: bool = False
+    """Its model is not on this disk, so it is not handed out."""
+    group: str = ""
+    """Id of its requirement group."""
+    replica_set: str = ""
+    """What it shares with its replicas; empty: it has none."""
     ran_on: str = ""
     """Id of the device that its result comes from."""
     epoch: int | None = None
     """Its campaign's."""
 
     def __post_init__(self) -> None:
-        self.need = self.need or need_of(self.task)
-        self.cell = self.cell or cell_of(self.task)
-        self.last = max(self.last, self.attempt, self.spare.attempt if self.spare is not None else 0)
+        self.group = self.group or group_of(self.task)
+        self.replica_set = self.replica_set or replica_set_of(self.task)
+        numbers = [each.number for each in (self.current, self.hedge) if each is not None]
+        self.last = max(self.last, *numbers, 0)
 
     @property
     def id(self) -> str:
@@ -175,57 +159,48 @@ class TaskEntry:
         return final(TASK, self.state)
 
     @property
+    def attempt(self) -> int:
+        """Number of the current attempt; 0: none."""
+        return 0 if self.current is None else self.current.number
+
+    @property
+    def worker(self) -> str | None:
+        return None if self.current is None else self.current.worker
+
+    @property
+    def lease(self) -> str | None:
+        return None if self.current is None else self.current.lease
+
+    @property
+    def fence(self) -> Fence | None:
+        return None if self.current is None else self.current.fence
+
+    @property
     def stopping(self) -> bool:
         """Its run is not wanted any more."""
-        return self.doom is not None or self.overtime
+        stopped = self.current is not None and self.current.status is AttemptStatus.STOPPING
+        return self.outcome is not None or stopped
 
-    def ticket(self) -> CommitTicket | None:
-        """The current one as a value; None: no worker has it or was asked."""
-        if self.worker is None or not self.live:
-            return None
-        return CommitTicket(
-            self.attempt,
-            self.worker,
-            self.lease,
-            self.fence,
-            self.restored,
-            self.position,
-            self.start_s,
-            self.told_at,
-        )
+    def attempts(self) -> tuple[Attempt, ...]:
+        """The current attempt and the hedge, as far as they are live."""
+        if not self.live:
+            return ()
+        return tuple(each for each in (self.current, self.hedge) if each is not None)
 
-    def tickets(self) -> tuple[CommitTicket, ...]:
-        """The current one and the second one, as far as there are any."""
-        return tuple(ticket for ticket in (self.ticket(), self.spare) if ticket is not None)
+    def at(self, peer: str) -> Attempt | None:
+        """The attempt at this worker."""
+        return next((each for each in self.attempts() if each.worker == peer), None)
 
-    def at(self, peer: str) -> CommitTicket | None:
-        """What this worker has of it."""
-        if self.spare is not None and self.spare.worker == peer:
-            return self.spare
-        return self.ticket() if self.worker == peer else None
+    def is_hedge(self, number: int) -> bool:
+        return self.hedge is not None and self.hedge.number == number
 
-    def is_spare(self, attempt: int) -> bool:
-        """Whether that is the attempt of its second ticket."""
-        return self.spare is not None and self.spare.attempt == attempt
-
-    def held(self) -> HeldLease | None:
-        """Lease and fence of the current ticket, once known."""
-        if self.lease is None or self.fence is None:
-            return None
-        return HeldLease(lease=self.lease, fence=self.fence, epoch=self.epoch)
-
-    def take(self, ticket: CommitTicket) -> None:
-        """From now on this is the current one."""
-        self.attempt, self.worker = ticket.attempt, ticket.worker
-        self.lease, self.fence, self.restored = ticket.lease, ticket.fence, ticket.restored
-        self.position, self.start_s, self.told_at = ticket.position, ticket.start_s, ticket.told_at
-
-    def patience_s(self) -> float:
-        """The longest a run may take from place to result, or, where it waited for the device then, from the end of that wait."""
+    def max_run_s(self) -> float:
+        """Longest time from lease to result, or, if it waited for the device then, from the end of that wait."""
         limits, measure = self.task.timeouts, self.task.measure
-        wait_s = limits.queue_s if self.waits_there else 0.0
+        waits = self.current is not None and self.current.status is AttemptStatus.WAITING
         loads = measure.loads if measure.precision is None else MAX_LAUNCHES
-        return wait_s + limits.fetch_s + loads * limits.load_s + limits.load_s + limits.run_s + SLACK_S
+        queue_s = limits.queue_s if waits else 0.0
+        return queue_s + limits.fetch_s + (loads + 1) * limits.load_s + limits.run_s + SLACK_S
 
 
 @dataclass(slots=True)
@@ -235,41 +210,37 @@ class ModelEvidence:
     good: bool = False
     """It ran on one of them."""
     broken: set[str] = field(default_factory=set)
-    """Those that say that it can run on none."""
+    """Devices that say it can run nowhere."""
 
 
 @dataclass(slots=True)
 class RequirementGroup:
-    """All tasks of one campaign with the same requirement and alike in trust (`need_of`): what is looked for, and who was found."""
+    """The tasks of one campaign with the same requirement and alike in trust (`group_of`), and the workers that fit."""
 
     id: str
     campaign: str
     requirement: Requirement
     fits: set[str] = field(default_factory=set)
     declined: dict[str, Denied] = field(default_factory=dict)
-    """Workers that said no to these very tasks."""
-    lacking: dict[str, None] = field(default_factory=dict)
-    """Those that would be pending if their model were here."""
+    """Workers that refused these very tasks."""
+    without_model: dict[str, None] = field(default_factory=dict)
+    """Tasks that would be pending if their model were here."""
     pending: OrderedDict[str, None] = field(default_factory=OrderedDict)
-    """Those that were tried before first: they have waited longest."""
+    """Tasks that were tried before come first."""
     queued: dict[str, None] = field(default_factory=dict)
-    """Those that wait at a worker."""
-    placed: int = 0
-    """How many have a place at a worker."""
+    leased: int = 0
     tasks: list[str] = field(default_factory=list)
-    """All of them."""
-    asked_at: float | None = None
-    """When the index was last asked; None: never."""
-    asks: int = 0
-    asking: bool = False
+    searched_at: float | None = None
+    searches: int = 0
+    searching: bool = False
     hope_at: float = 0.0
-    """When there last was a worker that might take it."""
+    """When some worker could last be expected to take a task."""
     moved_at: float = 0.0
-    """When a task of it last got a place or ended."""
+    """When a task last got a lease or ended."""
     explaining: bool = False
-    noted: str = ""
+    wait_reason: str = ""
     device: str | None = None
-    """The only device that it can be, where the requirement names one; worked out when it is made."""
+    """The only device that it can be, if the requirement names one."""
 
     def __post_init__(self) -> None:
         for clause in self.requirement.clauses:
@@ -277,7 +248,7 @@ class RequirementGroup:
                 self.device = str(clause.value)
 
     def met_by(self, advert: Advert) -> bool:
-        """Whether that device fits. Quick where another one is named: a campaign may have a need for each of a thousand devices."""
+        """Quick if another device is named: a campaign may have a group for each of a thousand devices."""
         return self.device in (None, advert.device) and match(self.requirement, advert).fits
 
 
@@ -285,28 +256,243 @@ class RequirementGroup:
 class CampaignRun:
     """One campaign under way."""
 
-    terms: TaskLimits
+    limits: TaskLimits
     tasks: list[str] = field(default_factory=list)
     open: int = 0
     done: bool = False
     done_at: float | None = None
-    """When that was noticed."""
+    """When `forget` noticed that."""
     timed_out: bool = False
-    said: dict[tuple[str, str, int | None], ModelEvidence] = field(default_factory=dict)
+    evidence: dict[tuple[str, str, int | None], ModelEvidence] = field(default_factory=dict)
     """By model, unit and batch."""
 
 
-def need_of(task: Task) -> str:
-    """Names the need of a task: the same for tasks of one campaign that look for the same devices. Models that carry programs have one of
-    their own: devices that run those for people they know alone refuse them, and take the others.
+def group_of(task: Task) -> str:
+    """Id of a task's requirement group. Models that can execute code have groups of their own: devices that run those only for people
+    they know refuse them, and take the others.
     """
     program = has_program_suffix(task.model.name)
     return task.campaign + "\n" + pack(task.requirement.to_wire()).hex() + ("\nprogram" if program else "")
 
 
-def cell_of(task: Task) -> str:
-    """Names what replicas have in common: tasks of one campaign that are alike in all but their number. Empty: it has none."""
+def replica_set_of(task: Task) -> str:
+    """Names the tasks of one campaign that are alike in all but their number; empty: the task has no replicas."""
     if task.replica is None:
         return ""
     alike = task.model_copy(update={"task": task.campaign, "replica": None})
     return task.campaign + "\n" + pack(alike.to_wire()).hex()
+
+
+class State:
+    """All that a scheduler knows. Sets are dictionaries where their order must be the same in every run."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self.rng = rng
+        self.tasks: dict[str, TaskEntry] = {}
+        self.groups: dict[str, RequirementGroup] = {}
+        self.ranked: list[RequirementGroup] = []
+        """All groups, those of the highest priority first, then the oldest."""
+        self.campaigns: dict[str, CampaignRun] = {}
+        self.workers: dict[str, WorkerView] = {}
+        self.replicas: dict[str, list[str]] = {}
+        """Tasks by replica set."""
+        self.queued: dict[str, None] = {}
+        """Tasks that wait at a worker, the newest last."""
+        self.unquoted: dict[str, None] = {}
+        """Workers without a quote over the present link."""
+        self.idle: dict[str, None] = {}
+        """Workers with a quote and, as far as known, without work."""
+        self.changed: dict[str, None] = {}
+        """Workers that changed since the last decision."""
+        self.reopened: dict[str, None] = {}
+        """Groups with a task that became pending since then."""
+        self.warming: dict[str, None] = {}
+        """Groups with a task that waits for the quote of a device that has its model."""
+        self.positions: dict[str, QueuePosition] = {}
+        """Queue positions since the shell last took them."""
+
+    # -- workers ------------------------------------------------------------------------------------------------------------------------
+
+    def worker(self, peer: str) -> WorkerView:
+        """The view of a worker, made on first use."""
+        view = self.workers.get(peer)
+        if view is None:
+            view = self.workers[peer] = WorkerView(peer)
+            self.unquoted[peer] = None
+        return view
+
+    def device(self, peer: str) -> str:
+        """Its name, for people."""
+        return self.worker(peer).device or peer
+
+    def refresh(self, view: WorkerView) -> None:
+        """To be called after whatever makes a worker more or less free."""
+        peer = view.peer
+        self.changed[peer] = None
+        if view.quoted:
+            self.unquoted.pop(peer, None)
+        else:
+            self.unquoted[peer] = None
+        if view.quoted and view.idle():
+            self.idle[peer] = None
+        else:
+            self.idle.pop(peer, None)
+
+    def hold(self, peer: str, task: str) -> None:
+        view = self.worker(peer)
+        view.held[task] = None
+        self.refresh(view)
+
+    def release(self, peer: str, task: str) -> None:
+        view = self.worker(peer)
+        view.held.pop(task, None)
+        self.refresh(view)
+
+    def held_at(self, peer: str) -> list[tuple[TaskEntry, Attempt]]:
+        """Live tasks at a worker, each with its attempt there."""
+        view = self.workers.get(peer)
+        entries = [self.tasks[task] for task in view.held] if view is not None else []
+        return [(entry, attempt) for entry in entries if (attempt := entry.at(peer)) is not None]
+
+    def by_lease(self, peer: str, lease: str, fence: Fence) -> tuple[TaskEntry, Attempt] | None:
+        for entry, attempt in self.held_at(peer):
+            if attempt.lease == lease and attempt.fence == fence:
+                return entry, attempt
+        return None
+
+    def leases_at(self, view: WorkerView) -> tuple[int, int]:
+        """Number of our leases and of our tickets at a worker."""
+        held = self.held_at(view.peer)
+        tickets = sum(entry.state is TaskState.QUEUED and each.lease is not None for entry, each in held)
+        return sum(entry.state in LEASED for entry, _ in held), tickets
+
+    # -- tasks --------------------------------------------------------------------------------------------------------------------------
+
+    def add(self, limits: TaskLimits, entries: list[TaskEntry], now: float) -> CampaignRun:
+        """A campaign with its tasks, as submitted or as left by an earlier scheduler."""
+        campaign = self.campaigns[limits.campaign] = CampaignRun(limits)
+        for entry in entries:
+            self.tasks[entry.id], entry.epoch = entry, limits.epoch
+            campaign.tasks.append(entry.id)
+            group = self.groups.get(entry.group) or self._new_group(entry, now)
+            group.tasks.append(entry.id)
+            if entry.replica_set:
+                self.replicas.setdefault(entry.replica_set, []).append(entry.id)
+            if entry.state is TaskState.SUCCEEDED and entry.worker is not None:
+                entry.ran_on = entry.ran_on or self.worker(entry.worker).device_id()
+                self.evidence(entry).good = True
+            if entry.over:
+                continue
+            campaign.open += 1
+            self._count(entry, entry.state, +1)
+            for attempt in entry.attempts():
+                self.hold(attempt.worker, entry.id)
+            if entry.live:  # since when is unknown, and since when others could have had it
+                entry.since = entry.not_before = now
+            elif entry.tries:  # how much of its backoff has passed is unknown
+                entry.not_before = now + limits.backoff_s * 2.0 ** (entry.tries - 1)
+        self.ranked = sorted(
+            self.groups.values(), key=lambda group: -self.campaigns[group.campaign].limits.priority
+        )
+        return campaign
+
+    def _new_group(self, entry: TaskEntry, now: float) -> RequirementGroup:
+        group = RequirementGroup(
+            entry.group, entry.task.campaign, entry.task.requirement, hope_at=now, moved_at=now
+        )
+        self.groups[group.id] = group
+        adverts = (view.advert for view in self.workers.values())
+        group.fits = {advert.peer for advert in adverts if advert is not None and group.met_by(advert)}
+        return group
+
+    def drop(self, campaign: CampaignRun) -> None:
+        """Forget a campaign and all that belongs to it."""
+        for task in campaign.tasks:
+            entry = self.tasks.pop(task)
+            self.groups.pop(entry.group, None)
+            self.replicas.pop(entry.replica_set, None)
+            self.positions.pop(task, None)
+        del self.campaigns[campaign.limits.campaign]
+        self.ranked = [group for group in self.ranked if group.id in self.groups]
+
+    def campaign_of(self, entry: TaskEntry) -> CampaignRun:
+        return self.campaigns[entry.task.campaign]
+
+    def evidence(self, entry: TaskEntry) -> ModelEvidence:
+        model = (entry.task.model.sha256, entry.task.unit, entry.task.measure.batch)
+        return self.campaign_of(entry).evidence.setdefault(model, ModelEvidence())
+
+    def move(self, entry: TaskEntry, event: TaskEvent) -> None:
+        """Follow the task table and keep the counts."""
+        before = entry.state
+        entry.state = step(TASK, before, event, story=f"{entry.id} attempt {entry.attempt}")
+        if before is not entry.state:
+            self._count(entry, before, -1)
+            self._count(entry, entry.state, +1)
+
+    def _count(self, entry: TaskEntry, state: TaskState, by: int) -> None:
+        group = self.groups[entry.group]
+        if state in LEASED:
+            group.leased += by
+        elif state is TaskState.QUEUED:
+            for tasks in (group.queued, self.queued):
+                if by > 0:
+                    tasks[entry.id] = None
+                else:
+                    tasks.pop(entry.id, None)
+        elif state is TaskState.PENDING and by > 0 and entry.model_missing:
+            group.without_model[entry.id] = None
+        elif state is TaskState.PENDING and by > 0:
+            group.without_model.pop(entry.id, None)
+            group.pending[entry.id] = None
+            if entry.last:  # it has waited longer than those that nobody was asked to take
+                group.pending.move_to_end(entry.id, last=False)
+            self.reopened[group.id] = None
+        elif state is TaskState.PENDING:
+            group.without_model.pop(entry.id, None)
+            group.pending.pop(entry.id, None)
+
+    def start_lease(self, entry: TaskEntry, now: float, *, observed: bool = True) -> None:
+        """The current attempt got a lease. `observed`: just now, and not at an unknown time."""
+        assert entry.current is not None, "a lease belongs to an attempt"
+        self.move(entry, TaskEvent.GRANT)
+        entry.current.move(AttemptEvent.GRANT)
+        entry.current.started_at = now if observed else None
+        entry.since = self.groups[entry.group].moved_at = now
+
+    def end_attempt(self, entry: TaskEntry, event: TaskEvent, reason: Reason | None, now: float) -> None:
+        """Move a task without a hedge out of its attempt, or end a pending one."""
+        before, peer = entry.state, entry.worker
+        self.move(entry, event)
+        if before is not TaskState.PENDING and peer is not None:
+            self.release(peer, entry.id)
+            if event in (TaskEvent.RETRY, TaskEvent.LOSE):
+                entry.tries += 1
+                entry.tried.add(peer)
+                if reason in LIMITS:
+                    entry.limits.add(peer)
+                backoff_s = self.campaign_of(entry).limits.backoff_s
+                entry.not_before = now + backoff_s * 2.0 ** (entry.tries - 1)
+            elif event is TaskEvent.PREEMPT:
+                entry.preempted += 1
+            if before in LEASED:
+                group = self.groups[entry.group]
+                group.moved_at = max(group.moved_at, now)
+        if not entry.over:
+            entry.current = None
+            return
+        self.campaign_of(entry).open -= 1
+        if event is TaskEvent.SUCCEED and peer is not None and not entry.ran_on:
+            entry.ran_on = self.worker(peer).device_id()
+
+    @staticmethod
+    def end_if_done(campaign: CampaignRun) -> list[Command]:
+        if campaign.open or campaign.done:
+            return []
+        campaign.done = True
+        return [EndCampaign(campaign.limits.campaign)]
+
+    def users_of(self, peer: str) -> tuple[str, ...]:
+        """Running campaigns that would use this worker."""
+        uses = {group.campaign for group in self.ranked if peer in group.fits}
+        return tuple(name for name, run in self.campaigns.items() if name in uses and not run.done)

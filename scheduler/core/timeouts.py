@@ -1,103 +1,119 @@
-"""The part of the book that watches the clock: limits of campaigns, runs and stops, waits that are too long, workers that come back."""
+"""Limits in time: of campaigns, runs, stops and waits, and of workers that were set aside."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from protocol.values.attempt import TaskEvent, TaskState
+from protocol.values.attempt import AttemptStatus, TaskEvent, TaskState
 from protocol.words import Reason
-from scheduler.core.commands import Explain, Order, TellUser
+from scheduler.core.commands import Command, Explain, RecordEvent
 from scheduler.core.failures import Failures
-from scheduler.core.state import HAS_PLACE, STOP_AGAIN_S, STOP_S, PendingOutcome, RequirementGroup, TaskEntry
+from scheduler.core.state import LEASED, PendingOutcome, RequirementGroup, State, TaskEntry
 
 BEGIN_S: Final = 120.0
-"""A worker that granted a place, and of whose run nothing is heard for so long, is taken for one that does not begin."""
+"""A worker that granted a lease, and of whose run nothing is heard for so long, is considered not to begin."""
+STOP_AGAIN_S: Final = 12.0
+"""A worker that has not confirmed a stop by then is told again."""
+STOP_S: Final = 30.0
+"""After so long the task goes on without the worker, and its lease is left to lapse."""
 NOT_SENT: Final = "saying that it has results and not sending them"
 
 
-class Timeouts(Failures):
-    """Part of `scheduler.book.Book`."""
+class Timeouts:
+    def __init__(self, state: State, failures: Failures) -> None:
+        self._state = state
+        self._failures = failures
 
-    def nothing_fits(self, need: str, reason: Reason, text: str, now: float) -> list[Order]:
-        """The answer to `Explain`. If a worker turned up meanwhile the tasks go on."""
-        asked = self.needs.get(need)
-        if asked is None:
-            return []
-        asked.explaining = False
-        self.stirred[asked.id] = None
-        if any(self.view(peer).hopeful() for peer in asked.fits):
-            return self.decide(now)
-        return self._doom(
-            tuple(asked.pending), PendingOutcome(TaskEvent.FAIL, reason, text), now
-        ) + self.decide(now)
+    def enforce(self, now: float) -> list[Command]:
+        """To be called a few times each second."""
+        state = self._state
+        commands: list[Command] = []
+        for campaign in state.campaigns.values():
+            ends_at = campaign.limits.ends_at
+            if ends_at is not None and now >= ends_at and not campaign.timed_out and not campaign.done:
+                campaign.timed_out = True
+                outcome = PendingOutcome(TaskEvent.FAIL, Reason.TIMED_OUT, "the campaign's time limit passed")
+                commands += self._failures.end_tasks(campaign.tasks, outcome, now)
+        for group in state.ranked:
+            commands += self._limit_wait(group, now)
+        for view in tuple(state.workers.values()):
+            for entry, attempt in state.held_at(view.peer):
+                if attempt is entry.current:
+                    commands += self._limit_run(entry, now)
+            if view.end_aside(now):
+                state.refresh(view)
+                fields = {"peer": view.peer, "device": view.device}
+                commands.append(RecordEvent(state.users_of(view.peer), "worker.back", fields))
+        return commands
 
-    def tick(self, now: float) -> list[Order]:
-        """Time passed: limits, waits and retries. To be called a few times each second."""
-        orders: list[Order] = []
-        for course in self.courses.values():
-            ends_at = course.terms.ends_at
-            if ends_at is not None and now >= ends_at and not course.timed_out and not course.done:
-                course.timed_out = True
-                doom = PendingOutcome(TaskEvent.FAIL, Reason.TIMED_OUT, "the campaign's time limit passed")
-                orders += self._doom(tuple(course.tasks), doom, now)
-        for need in self.ranked:
-            orders += self._waited(need, now)
-        for view in tuple(self.views.values()):
-            for task in tuple(view.held):
-                if self.entries[task].worker == view.peer:
-                    orders += self._late(self.entries[task], now)
-            if view.back(now):
-                self._changed(view)
-                uses = {need.campaign for need in self.ranked if view.peer in need.fits}
-                using = tuple(c for c in self.courses if c in uses and not self.courses[c].done)
-                orders.append(TellUser(using, "worker.back", {"peer": view.peer, "device": view.device}))
-        return orders + self.decide(now, whole=True)
-
-    def _late(self, entry: TaskEntry, now: float) -> list[Order]:
-        """A run far beyond its limits, one that never began, or a stop that its worker does not confirm."""
-        if entry.owed_until is not None and not entry.stopping:
-            if now < entry.owed_until and now - entry.since <= entry.patience_s():
+    def _limit_run(self, entry: TaskEntry, now: float) -> list[Command]:
+        """A run that exceeds its limits or never began, a result that is not sent, or a stop that is not confirmed."""
+        attempt, failures = entry.current, self._failures
+        assert attempt is not None, "a live task has an attempt"
+        view = self._state.worker(attempt.worker)
+        name, late = self._state.device(attempt.worker), now - entry.since > entry.max_run_s()
+        if entry.stopping:
+            if attempt.stop_at is None:
                 return []
-            words = f"{self._named(entry.worker or '')} ran it, but did not send its result"
-            blame = self._failed(self.view(entry.worker or ""), NOT_SENT, now, silent=True)
-            return blame + self._lose(entry, Reason.LOST, words, now)
-        if not entry.stopping:
-            if entry.state not in HAS_PLACE:
+            if now - attempt.stop_at >= STOP_S:
+                words = f"{name} did not say within {STOP_S:g} s that it was stopped"
+                return failures.end_stopped(entry, words, now)
+            return failures.send_stop(entry, now) if now - attempt.stop_sent_at >= STOP_AGAIN_S else []
+        if attempt.status is AttemptStatus.REPORTING:
+            if attempt.due is not None and now < attempt.due and not late:
                 return []
-            silent = entry.state is TaskState.LEASED and not entry.begun and now - entry.since > BEGIN_S
-            if not silent and now - entry.since <= entry.patience_s():
-                return []
-            entry.overtime = True
-            orders = self._stop_again(entry, now)
-            if silent and entry.worker is not None:
-                orders += self._failed(
-                    self.view(entry.worker), "taking a task that it never began", now, silent=True
-                )
-            return orders
-        if entry.stop_at is None:
+            blame = failures.count_failure(view, NOT_SENT, now, silent=True)
+            return blame + failures.lose(
+                entry, Reason.LOST, f"{name} ran it, but did not send its result", now
+            )
+        if entry.state not in LEASED:
             return []
-        if now - entry.stop_at >= STOP_S:
-            words = f"{self._named(entry.worker or '')} did not say within {STOP_S:g} s that it was stopped"
-            return self._stop_ended(entry, words, now)
-        return self._stop_again(entry, now) if now - entry.stop_told_at >= STOP_AGAIN_S else []
+        unheard = entry.state is TaskState.LEASED and attempt.status in (
+            AttemptStatus.GRANTED,
+            AttemptStatus.RESTORED,
+        )
+        never_began = unheard and now - entry.since > BEGIN_S
+        if not never_began and not late:
+            return []
+        commands = failures.stop_overdue(entry, now)
+        if never_began:
+            commands += failures.count_failure(view, "taking a task that it never began", now, silent=True)
+        return commands
 
-    def _waited(self, need: RequirementGroup, now: float) -> list[Order]:
-        if not need.pending and not need.queued:
-            need.hope_at = need.moved_at = now
+    def _limit_wait(self, group: RequirementGroup, now: float) -> list[Command]:
+        if not group.pending and not group.queued:
+            group.hope_at = group.moved_at = now
             return []
-        if not need.pending or any(self.view(peer).hopeful() for peer in need.fits):
-            need.hope_at = now
-        if need.placed:
-            need.moved_at = need.hope_at = now
-        waits = self.courses[need.campaign].terms.wait_s
-        asked = need.asked_at is not None and not need.asking
-        if asked and not need.explaining and now - need.hope_at >= waits:
-            need.explaining = True
-            return [Explain(need.id, need.requirement)]
-        first = next(iter(need.pending or need.queued))
-        limit = self.entries[first].task.timeouts.queue_s
-        if now - need.moved_at > limit:
-            words = f"no device came free within {limit:g} s"
-            waiting = (*need.pending, *need.queued)
-            return self._doom(waiting, PendingOutcome(TaskEvent.FAIL, Reason.TIMED_OUT, words), now)
+        if not group.pending or self._has_hope(group):
+            group.hope_at = now
+        if group.leased:
+            group.moved_at = group.hope_at = now
+        wait_s = self._state.campaigns[group.campaign].limits.wait_s
+        searched = group.searched_at is not None and not group.searching
+        if searched and not group.explaining and now - group.hope_at >= wait_s:
+            group.explaining = True
+            return [Explain(group.id, group.requirement)]
+        first = next(iter(group.pending or group.queued))
+        limit_s = self._state.tasks[first].task.timeouts.queue_s
+        if now - group.moved_at > limit_s:
+            words = f"no device came free within {limit_s:g} s"
+            waiting = (*group.pending, *group.queued)
+            outcome = PendingOutcome(TaskEvent.FAIL, Reason.TIMED_OUT, words)
+            return self._failures.end_tasks(waiting, outcome, now)
         return []
+
+    def end_hopeless(self, group: str, reason: Reason, text: str, now: float) -> list[Command]:
+        """The answer to `Explain`: end the group's pending tasks, unless a worker turned up meanwhile."""
+        waiting = self._state.groups.get(group)
+        if waiting is None:
+            return []
+        waiting.explaining = False
+        self._state.reopened[waiting.id] = None
+        if self._has_hope(waiting):
+            return []
+        return self._failures.end_tasks(
+            tuple(waiting.pending), PendingOutcome(TaskEvent.FAIL, reason, text), now
+        )
+
+    def _has_hope(self, group: RequirementGroup) -> bool:
+        return any(self._state.worker(peer).hopeful() for peer in group.fits)

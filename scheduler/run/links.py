@@ -22,8 +22,8 @@ from protocol.messages.work import MAX_BATCH, WORK, AdoptReply, Commit, Conflict
 from protocol.values.lease import LEASE_TTL_S, RENEW_EVERY_S
 from protocol.wire.base import Message
 from protocol.words import ProtocolId, Reason
-from scheduler.core.commands import CancelOn, CommitTo, Order, ReleaseOn
-from scheduler.core.scheduler import SchedulerState
+from scheduler.core.commands import CancelOn, Command, CommitTo, ReleaseOn
+from scheduler.core.scheduler import SchedulerCore
 from scheduler.run.calls import adopt, commit, probe, renew, shapes_of, stop
 from scheduler.run.credentials import CredentialPresenter
 from scheduler.run.epochs import LeadershipClaims
@@ -84,10 +84,10 @@ class WorkerLinks:
         self,
         network: Network,
         nursery: trio.Nursery,
-        book: SchedulerState,
+        core: SchedulerCore,
         *,
         answer: Answer,
-        carry_out: Callable[[Sequence[Order]], None],
+        carry_out: Callable[[Sequence[Command]], None],
         epoch: Callable[[str], int],
         claims: LeadershipClaims,
         reached: Callable[[str], None],
@@ -96,7 +96,7 @@ class WorkerLinks:
         self._presenting = presenting
         self._links = Links(network, ProtocolId.WORK, WORK, nursery, answer)
         self._nursery = nursery
-        self._book = book
+        self._core = core
         self._carry_out = carry_out
         self._epoch = epoch
         self._claims = claims
@@ -143,14 +143,14 @@ class WorkerLinks:
             await self._line(peer).quiet.wait()
 
     async def _link(self, peer: str) -> Link:
-        link = await self._links.get(peer, self._book.view(peer).addresses, max_wait_s=CONNECT_S)
+        link = await self._links.get(peer, self._core.state.worker(peer).addresses, max_wait_s=CONNECT_S)
         await self._introduce(link)
         self.care(peer)
         return link
 
     async def _introduce(self, link: Link) -> None:
         """Show what we may have done there, before anything else is said."""
-        advert = self._book.view(link.peer).advert
+        advert = self._core.state.worker(link.peer).advert
         await self._presenting.introduce(link, advert.pools if advert is not None else None)
 
     async def _allowed_now(self, link: Link, answer: Message) -> bool:
@@ -174,13 +174,13 @@ class WorkerLinks:
 
     async def probe(self, peer: str) -> None:
         """Ask how it stands, and about the tasks that wait for somebody like it."""
-        book = self._book
-        tasks = book.waiting_for(peer)
+        core = self._core
+        tasks = core.tasks_to_probe(peer)
         if not tasks:
-            book.view(peer).probing = False
+            core.state.worker(peer).probing = False
             return
         campaign = tasks[0].campaign
-        shapes = shapes_of(tasks, book.courses[campaign].terms.priority)
+        shapes = shapes_of(tasks, core.state.campaigns[campaign].limits.priority)
         try:
             link = await self._link(peer)
             answer = await probe(link, campaign, shapes)
@@ -191,13 +191,13 @@ class WorkerLinks:
             ProtocolError,
         ) as exc:  # ours too: one requirement may be too large for any frame
             await self._links.drop(peer)
-            self._carry_out(book.unreachable(peer, exc.what, trio.current_time()))
+            self._carry_out(core.on_unreachable(peer, exc.what, trio.current_time()))
             return
         self._reached(peer)
         if isinstance(answer, Denied):
-            self._carry_out(book.refused(peer, answer, trio.current_time()))
+            self._carry_out(core.on_refusal(peer, answer, trio.current_time()))
         else:
-            self._carry_out(book.quoted(peer, answer, trio.current_time(), shapes))
+            self._carry_out(core.on_quote(peer, answer, trio.current_time(), shapes))
 
     async def commit(self, order: CommitTo, message: Commit) -> None:
         """Ask it to take an attempt; with the same key again, for a lease's time, while no answer comes."""
@@ -213,7 +213,7 @@ class WorkerLinks:
                 line.quiet.set()
 
     async def _commit(self, order: CommitTo, message: Commit, line: WorkerLink) -> None:
-        book, entry = self._book, self._book.entries[order.task]
+        core, entry = self._core, self._core.state.tasks[order.task]
         sent_at: float | None = None
         deadline = trio.current_time() + LEASE_TTL_S
         while True:
@@ -228,23 +228,23 @@ class WorkerLinks:
             except (Unreachable, RemoteProtocolError) as exc:
                 now = trio.current_time()
                 ticket = entry.at(order.peer)
-                if ticket is None or ticket.attempt != order.attempt:
+                if ticket is None or ticket.number != order.attempt:
                     return
                 await self._links.drop(order.peer)
                 if sent_at is None or now >= deadline or isinstance(exc, RemoteProtocolError):
                     sent = sent_at is not None
                     self._carry_out(
-                        book.unreachable(order.peer, exc.what, now)
-                        + book.not_committed(order.task, order.attempt, exc.what, now, sent=sent)
+                        core.on_unreachable(order.peer, exc.what, now)
+                        + core.on_commit_failure(order.task, order.attempt, exc.what, now, sent=sent)
                     )
                     return
                 await trio.sleep(AGAIN_S)
         now = trio.current_time()
-        if not book.held_on(order.peer):
+        if not core.held_on(order.peer):
             line.heard_at = asked_at
         match answer:
             case Granted() | Queued():
-                orders = book.granted(
+                orders = core.on_grant(
                     order.peer,
                     order.task,
                     order.attempt,
@@ -256,11 +256,11 @@ class WorkerLinks:
                     start_s=answer.start_s if isinstance(answer, Queued) else None,
                 )
             case Conflict():
-                orders = book.conflict(order.task, order.attempt, answer, now)
+                orders = core.on_conflict(order.task, order.attempt, answer, now)
             case Denied() if self._claims.lost(entry.task.campaign, answer):
-                orders = book.superseded(order.peer, entry.task.campaign, now)
+                orders = core.on_superseded(entry.task.campaign, now)
             case Denied():
-                orders = book.denied(order.task, order.attempt, answer, now)
+                orders = core.on_denial(order.task, order.attempt, answer, now)
         self._carry_out(orders)
 
     async def stop(self, order: CancelOn | ReleaseOn) -> None:
@@ -272,7 +272,7 @@ class WorkerLinks:
             log.info("stop.unanswered", peer=order.peer, why=exc.what)
             await self._links.drop(order.peer)
             return
-        self._carry_out(self._book.stopped(order.peer, leases, trio.current_time()))
+        self._carry_out(self._core.on_stopped(order.peer, leases, trio.current_time()))
 
     # -- keeping ------------------------------------------------------------------------------------------------------------------------
 
@@ -284,7 +284,7 @@ class WorkerLinks:
 
     async def _listen(self, peer: str) -> None:
         """Notice on time that it fell silent, whatever is being tried meanwhile: a call or a dial may hang for seconds."""
-        line, view = self._line(peer), self._book.view(peer)
+        line, view = self._line(peer), self._core.state.worker(peer)
         while True:
             await trio.sleep_until(line.heard_at + SILENT_S)
             now = trio.current_time()
@@ -296,7 +296,7 @@ class WorkerLinks:
                 await self._links.drop(peer)  # whatever is still being asked of it is not waited for
 
     async def _keep_link(self, peer: str) -> None:
-        line, view = self._line(peer), self._book.view(peer)
+        line, view = self._line(peer), self._core.state.worker(peer)
         while True:
             if not view.held:
                 line.heard_at, line.unadopted = trio.current_time(), False
@@ -322,7 +322,7 @@ class WorkerLinks:
             if line.unadopted and not link.closed.is_set():
                 continue
             if link.closed.is_set():
-                self._carry_out(self._book.broken(peer, trio.current_time()))
+                self._carry_out(self._core.on_link_closed(peer, trio.current_time()))
             elif view.held:
                 await self._renew(link, line)
 
@@ -338,14 +338,14 @@ class WorkerLinks:
             line.trouble = exc.what
             since = line.refused_since if line.refused_since is not None else now
             line.refused_since = since if exc.refused else None
-            self._carry_out(self._book.missing(peer, now))
+            self._carry_out(self._core.on_link_failed(peer, now))
             if (
                 line.refused_since is not None
                 and now - line.refused_since >= GONE_S
-                and self._book.view(peer).held
+                and self._core.state.worker(peer).held
             ):
                 self._give_up(peer, line, now, "its process is gone")
-            await trio.sleep(AGAIN_S if self._book.view(peer).held else LATER_S)
+            await trio.sleep(AGAIN_S if self._core.state.worker(peer).held else LATER_S)
 
     def _fell_silent(self, peer: str, line: WorkerLink, now: float) -> None:
         """No renewal was answered for a lease's time, be there a link or none: what it has of ours is lost."""
@@ -353,22 +353,24 @@ class WorkerLinks:
         self._give_up(peer, line, now, f"was not heard of for {SILENT_S:g} s", silent=silent)
 
     def _give_up(self, peer: str, line: WorkerLink, now: float, what: str, *, silent: bool = False) -> None:
-        book = self._book
-        why = f"{book.view(peer).device or peer}: {what}: {line.trouble}"
+        core = self._core
+        why = f"{core.state.worker(peer).device or peer}: {what}: {line.trouble}"
         log.warning("worker.lost", peer=peer, why=why)
         line.heard_at, line.link = now, None
-        line.adrift, line.adrift_until = book.campaigns_on(peer), now + ADRIFT_S
+        line.adrift, line.adrift_until = core.campaigns_on(peer), now + ADRIFT_S
         # first that it is to be probed again, then that its tasks wait: else it would get them back unasked
-        self._carry_out(book.broken(peer, now) + book.all_lost(peer, Reason.LOST, why, now, silent=silent))
+        self._carry_out(core.on_link_closed(peer, now) + core.on_silence(peer, why, now, silent=silent))
 
     async def _adopt(self, link: Link, line: WorkerLink) -> bool:
         """Carry on what it holds of ours, campaign by campaign. False when the link broke on the way."""
-        book, peer = self._book, link.peer
+        core, peer = self._core, link.peer
         deadline = trio.current_time() + ADOPT_S
         await trio.sleep(RESULTS_FIRST_S)
         line.unadopted = False
-        for campaign in dict.fromkeys((*book.campaigns_on(peer), *line.adrift)):
-            if campaign not in book.courses:  # it ended, and was forgotten, while others were asked about
+        for campaign in dict.fromkeys((*core.campaigns_on(peer), *line.adrift)):
+            if (
+                campaign not in core.state.campaigns
+            ):  # it ended, and was forgotten, while others were asked about
                 continue
             try:
                 await self._adopt_one(link, campaign, deadline)
@@ -383,22 +385,22 @@ class WorkerLinks:
 
     async def _adopt_one(self, link: Link, campaign: str, deadline: float) -> None:
         """Carry on what it holds of one campaign, or learn that it is not ours any more. Raises as `_adopted`."""
-        book, peer = self._book, link.peer
-        asked = frozenset(held.lease for held in book.held_on(peer))
+        core, peer = self._core, link.peer
+        asked = frozenset(held.lease for held in core.held_on(peer))
         answer = await self._adopted(link, campaign, self._epoch(campaign), deadline)
         now = trio.current_time()
         if isinstance(answer, AdoptReply):
-            orders = book.adopted(peer, campaign, answer.incarnation, answer.leases, now, asked=asked)
+            orders = core.on_leases(peer, campaign, answer.incarnation, answer.leases, now, asked=asked)
             self._carry_out(orders)
             return
         log.warning("adopt.denied", peer=peer, campaign=campaign, reason=str(answer.reason))
         orders = []
         if self._claims.lost(campaign, answer):
-            orders += book.superseded(peer, campaign, now)
+            orders += core.on_superseded(campaign, now)
         elif answer.reason is Reason.STALE_EPOCH:
-            orders += book.disowned(peer, campaign, now)
-        incarnation = book.view(peer).incarnation or 0
-        orders += book.adopted(peer, campaign, incarnation, (), now, asked=asked)
+            orders += core.on_disowned(peer, campaign, now)
+        incarnation = core.state.worker(peer).incarnation or 0
+        orders += core.on_leases(peer, campaign, incarnation, (), now, asked=asked)
         self._carry_out(orders)
 
     async def _adopted(self, link: Link, campaign: str, epoch: int, deadline: float) -> AdoptReply | Denied:
@@ -408,14 +410,14 @@ class WorkerLinks:
             answer = await adopt(link, campaign, epoch, proof=proof)
             if await self._allowed_now(link, answer):
                 answer = await adopt(link, campaign, epoch, proof=proof)
-            if isinstance(answer, AdoptReply) and self._book.lacks(link.peer, answer.leases):
+            if isinstance(answer, AdoptReply) and self._core.misses_results(link.peer, answer.leases):
                 answer = await adopt(link, campaign, epoch, again=True, proof=proof)
             return answer
         raise Unreachable(f"{link.peer} did not say within {ADOPT_S:g} s what it has of ours")
 
     async def _renew(self, link: Link, line: WorkerLink) -> bool:
-        book, peer = self._book, link.peer
-        held = book.wanted_on(peer)
+        core, peer = self._core, link.peer
+        held = core.renewable_on(peer)
         sent_at = trio.current_time()
         try:
             await self._introduce(link)
@@ -427,7 +429,7 @@ class WorkerLinks:
                     log.info("renew.denied", peer=peer, why=str(answer.reason))
                     return False
                 self._carry_out(
-                    book.seen(
+                    core.on_status(
                         peer,
                         answer.incarnation,
                         answer.state,
@@ -437,11 +439,11 @@ class WorkerLinks:
                     )
                 )
                 stale = {lost.lease for lost in answer.lost if lost.reason is Reason.STALE_EPOCH}
-                for campaign in book.campaigns_of(peer, stale):  # asked for it, it says whose it is now
+                for campaign in core.campaigns_on(peer, stale):  # asked for it, it says whose it is now
                     await self._adopt_one(link, campaign, now + ADOPT_S)
                 for lost in answer.lost:
                     if lost.lease not in stale:
-                        self._carry_out(book.lost(peer, (lost.lease,), lost.reason, now))
+                        self._carry_out(core.on_lost(peer, (lost.lease,), lost.reason, now))
         except (Unreachable, RemoteProtocolError) as exc:
             line.trouble = exc.what
             log.info("renew.unanswered", peer=peer, why=exc.what)

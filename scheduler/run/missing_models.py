@@ -44,7 +44,7 @@ class MissingModels:
                 here[model.sha256] = (self._spool / model.sha256).is_file()
             if entry.over or here[model.sha256] or model.sha256 in by_devices:
                 continue
-            entry.lacks_model = True
+            entry.model_missing = True
             self._waiting.setdefault(model.sha256, []).append(entry)
             if not entry.live:
                 notes.append((entry.id, why_lacking(entry.task.campaign, model.name)))
@@ -64,7 +64,7 @@ class MissingModels:
             if brought:
                 log.info("model.brought", sha256=sha256)
                 for entry in entries:
-                    entry.lacks_model = False
+                    entry.model_missing = False
                 let_go += entries
             left = [] if brought else [entry for entry in entries if not entry.over]
             if left:

@@ -19,9 +19,9 @@ import trio
 from protocol.errors import SarkError
 from protocol.messages.blobs import MAX_OTHERS, HolderInfo, Holders
 from protocol.signed.transfer_grant import TransferGrant, grant_message
-from scheduler.core.commands import Order
+from scheduler.core.commands import Command
 from scheduler.core.ranking import WorkerView
-from scheduler.core.scheduler import SchedulerState
+from scheduler.core.scheduler import SchedulerCore
 from scheduler.planning.candidates import DeviceFinder
 from swarm.net.identity import Identity
 
@@ -40,30 +40,30 @@ class ModelSources:
 
     def __init__(
         self,
-        book: SchedulerState,
+        core: SchedulerCore,
         index: DeviceFinder,
         identity: Identity,
         *,
         nursery: trio.Nursery,
-        carry_out: Callable[[Sequence[Order]], None],
+        carry_out: Callable[[Sequence[Command]], None],
         wall: Callable[[], float],
         rng: random.Random,
     ) -> None:
-        self._book, self._index, self._identity = book, index, identity
+        self._core, self._index, self._identity = core, index, identity
         self._nursery, self._carry_out = nursery, carry_out
         self._wall, self._rng = wall, rng
         self._looked: dict[str, float] = {}
 
     async def where(self, peer: str, sha256: str) -> Holders | None:
         """For `swarm.blobs.serve_blobs`: None for a peer that holds no task of ours which needs it."""
-        book = self._book
-        if not book.may_fetch(peer, sha256):
+        core = self._core
+        if not core.may_fetch(peer, sha256):
             return None
         found = [
             view
-            for view in book.views.values()
+            for view in core.state.workers.values()
             if view.peer != peer
-            and (sha256 in view.warm or book.may_fetch(view.peer, sha256))
+            and (sha256 in view.warm or core.may_fetch(view.peer, sha256))
             and worth_asking(view)
         ]
         if len(found) < FEW:
@@ -96,9 +96,9 @@ class ModelSources:
             log.info("model.not_looked_up", sha256=sha256, why=exc.what)
             return
         adverts = [each.advert for each in result.found]
-        self._carry_out(self._book.found("", adverts, trio.current_time()))
+        self._carry_out(self._core.on_adverts("", adverts, trio.current_time()))
 
 
 def worth_asking(view: WorkerView) -> bool:
     """Whether it can be reached, as far as is known, and serves us: else it would not know what our transfer grant is worth."""
-    return bool(view.addresses) and view.refused is None and view.trouble == 0
+    return bool(view.addresses) and view.refused is None and view.unreachable == 0

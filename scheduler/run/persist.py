@@ -8,19 +8,19 @@ from typing import Any
 import structlog
 
 from scheduler.core.commands import (
-    CampaignDone,
+    Command,
     CommitTo,
     EndAttempt,
+    EndCampaign,
+    EndHedge,
     EndPending,
-    EndSecond,
     Intent,
-    KeepGrant,
     LiveAttempt,
-    Order,
-    RecordProgress,
+    RecordEvent,
+    RecordGrant,
+    RecordWaitReason,
     SetAside,
-    Switch,
-    TellUser,
+    SwitchAttempt,
 )
 from scheduler.run.manifests import CampaignManifests
 from scheduler.store.store import Store
@@ -43,7 +43,7 @@ class CommandWriter:
         self._lives = lives
         self._epochs = epochs
 
-    def carry_out(self, orders: Sequence[Order]) -> None:
+    def carry_out(self, orders: Sequence[Command]) -> None:
         """Intents that follow each other are written together; whatever else moves a task finds there what was decided before it."""
         intents: list[Intent] = []
         for order in orders:
@@ -58,12 +58,12 @@ class CommandWriter:
             self._store.begin_attempts(intents)
 
     def _intent(self, o: CommitTo) -> Intent:
-        return Intent(o.task, o.attempt, o.key, o.peer, o.device, self._epochs[o.campaign], o.second)
+        return Intent(o.task, o.attempt, o.key, o.peer, o.device, self._epochs[o.campaign], o.hedge)
 
-    def _keep(self, order: Order) -> None:
+    def _keep(self, order: Command) -> None:
         store = self._store
         match order:
-            case KeepGrant():
+            case RecordGrant():
                 store.record_grant(
                     order.task,
                     order.attempt,
@@ -73,11 +73,11 @@ class CommandWriter:
                     position=order.position,
                     start_s=order.start_s,
                 )
-            case Switch():
+            case SwitchAttempt():
                 store.switch(
                     order.task, order.attempt, order.before, reason=order.reason, detail=order.detail
                 )
-            case EndSecond():
+            case EndHedge():
                 store.end_second(order.task, order.attempt, reason=order.reason, detail=order.detail)
             case EndAttempt():
                 self._lives.pop(order.task, None)
@@ -93,9 +93,9 @@ class CommandWriter:
                 )
             case EndPending():
                 store.end_pending(order.tasks, order.event, reason=order.reason, detail=order.detail)
-            case RecordProgress():
+            case RecordWaitReason():
                 store.set_notes([(task, order.words) for task in order.tasks])
-            case CampaignDone():
+            case EndCampaign():
                 outcome = store.end_campaign(order.campaign, detail=order.detail)
                 self._manifests.forget(order.campaign)
                 log.info("campaign.ended", campaign=order.campaign, outcome=str(outcome))
@@ -109,12 +109,12 @@ class CommandWriter:
                     seconds=order.seconds,
                     why=order.why,
                 )
-            case TellUser():
+            case RecordEvent():
                 fields: dict[str, Any] = dict(order.fields)
                 store.tell(order.campaigns, order.name, task=order.task, **fields)
             case _:
                 pass
 
 
-_MOVES = (KeepGrant, Switch, EndSecond, EndAttempt, EndPending, CampaignDone)
+_MOVES = (RecordGrant, SwitchAttempt, EndHedge, EndAttempt, EndPending, EndCampaign)
 """Orders that move a task on disk, or say that a campaign has none open."""

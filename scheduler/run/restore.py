@@ -1,16 +1,15 @@
-"""What the store says of a task, as the book takes it up after a restart."""
+"""What the store says of a task, as the core takes it up after a restart."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from protocol.values.attempt import TASK, TaskEvent, TaskState
+from protocol.values.attempt import TASK, AttemptStatus, TaskEvent, TaskState
 from protocol.values.record import read_record
 from protocol.values.task import read_task
 from protocol.wire.table import final
 from protocol.words import Reason
-from scheduler.core.state import CommitTicket, TaskEntry
-from scheduler.core.transitions import LIMITS
+from scheduler.core.state import LIMITS, Attempt, TaskEntry
 from scheduler.store.rows import AttemptRow, AttemptState, TaskRow
 from scheduler.store.store import Store
 from scheduler.store.takeover import HEARSAY
@@ -20,27 +19,30 @@ _FAILED = (AttemptState.LOST, AttemptState.FAILED)
 
 def restored(row: TaskRow, body: bytes, attempts: Sequence[AttemptRow]) -> TaskEntry:
     """A task as the store left it, with its attempts. What was live then is to be confirmed by its worker."""
-    spare = None
+    hedge = None
     for attempt in attempts:
         waits = attempt.state in (AttemptState.INTENDED, AttemptState.QUEUED)
         if waits and attempt.attempt != row.attempt and row.state is TaskState.QUEUED:
-            spare = CommitTicket(attempt.attempt, attempt.worker, attempt.lease, attempt.fence, restored=True)
-    entry = TaskEntry(
+            hedge = Attempt(
+                attempt.attempt, attempt.worker, attempt.lease, attempt.fence, AttemptStatus.RESTORED
+            )
+    current = None
+    if row.state is not TaskState.PENDING and row.worker is not None:
+        inherited = any(a.attempt == row.attempt and a.epoch == HEARSAY for a in attempts)
+        current = Attempt(
+            row.attempt, row.worker, row.lease, row.fence, AttemptStatus.RESTORED, inherited=inherited
+        )
+    return TaskEntry(
         task=read_task(body),
         state=row.state,
-        attempt=row.attempt,
+        current=current,
+        hedge=hedge,
         tries=row.tries,
         tried={a.worker for a in attempts if a.state in _FAILED},
         limits={a.worker for a in attempts if a.state in _FAILED and a.reason in LIMITS},
         preempted=row.preempted,
         last=max((a.attempt for a in attempts), default=0),
-        spare=spare,
     )
-    entry.restored = entry.live
-    entry.claimed = entry.live and any(a.attempt == row.attempt and a.epoch == HEARSAY for a in attempts)
-    if entry.live or entry.over:
-        entry.worker, entry.lease, entry.fence = row.worker, row.lease, row.fence
-    return entry
 
 
 def entries_of(store: Store, campaign: str, bodies: Mapping[str, bytes]) -> list[TaskEntry]:
@@ -49,7 +51,9 @@ def entries_of(store: Store, campaign: str, bodies: Mapping[str, bytes]) -> list
     for attempt in store.attempts(campaign):
         attempts.setdefault(attempt.task, []).append(attempt)
     entries = [restored(task, bodies[task.id], attempts.get(task.id, ())) for task in store.tasks(campaign)]
-    replicas = {entry.id: entry for entry in entries if entry.cell and entry.state is TaskState.SUCCEEDED}
+    replicas = {
+        entry.id: entry for entry in entries if entry.replica_set and entry.state is TaskState.SUCCEEDED
+    }
     for row in store.rows(campaign) if replicas else ():
         entry = replicas.get(row.task.id)
         if entry is not None and row.record is not None:

@@ -1,6 +1,6 @@
 """The scheduler: runs every unfinished campaign of its store, from finding devices to the last recorded result.
 
-    beat       every 0.2 s: what the command line wrote, progress to disk, time to the book
+    beat       every 0.2 s: what the command line wrote, progress to disk, time to the core
     carry_out  the book's orders: those for the disk at once and in order, those for the network each in a task of its own
     answer     what workers say on their links: Ready, Result, Progress, Preempt
 
@@ -29,16 +29,16 @@ from results.export.columns import figures_of
 from results.row.acceptance import check, not_as_asked
 from scheduler.core.commands import (
     CancelOn,
+    Command,
     CommitTo,
     Discover,
     Explain,
     LiveAttempt,
-    Order,
     ProbeWorker,
     ReleaseOn,
 )
 from scheduler.core.explain import LACKS_SIBLING, why_none
-from scheduler.core.scheduler import SchedulerState
+from scheduler.core.scheduler import SchedulerCore
 from scheduler.core.state import TaskEntry, TaskLimits
 from scheduler.models.describe import by_devices
 from scheduler.planning.candidates import DeviceFinder, find, survey
@@ -148,13 +148,13 @@ class _Service:
         self._spool = spool
         self._wall = wall
         self._nursery = nursery
-        self._book = SchedulerState(rng)
+        self._core = SchedulerCore(rng)
         self._epochs: dict[str, int] = {}
         self._claims = LeadershipClaims(identity, credentials)
         self._workers = WorkerLinks(
             network,
             nursery,
-            self._book,
+            self._core,
             answer=self._answer,
             carry_out=self._carry_out,
             epoch=self._epochs.__getitem__,
@@ -163,7 +163,7 @@ class _Service:
             presenting=CredentialPresenter(credentials, wall, self._epochs.keys),
         )
         self.holders = ModelSources(
-            self._book, index, identity, nursery=nursery, carry_out=self._carry_out, wall=wall, rng=rng
+            self._core, index, identity, nursery=nursery, carry_out=self._carry_out, wall=wall, rng=rng
         )
         self._manifests, self._lacking = manifests_in(spool), MissingModels(spool)
         self._manifests.tidy([row.id for row in store.unfinished_campaigns()])
@@ -171,7 +171,7 @@ class _Service:
         self._lives: dict[str, LiveAttempt] = {}
         self._keeper = CommandWriter(store, self._manifests, self._lives, self._epochs)
         self._moved = trio.Event()
-        """Set, and replaced, whenever the book was told something."""
+        """Set, and replaced, whenever the core was told something."""
         self._planning: set[str] = set()
         self._known: dict[str, tuple[str, ...]] = {}
         self._lookups = trio.CapacityLimiter(LOOKUPS)
@@ -195,15 +195,15 @@ class _Service:
             self._flush()
             now = trio.current_time()
             self._workers.beat(now)
-            self._carry_out(self._book.brought(self._lacking.look(now), now))
-            self._carry_out(self._book.tick(now))
-            for course in self._book.forget(trio.current_time()):
-                self._epochs.pop(course.terms.campaign, None)
-                self._claims.forget(course.terms.campaign)
+            self._carry_out(self._core.on_models(self._lacking.look(now), now))
+            self._carry_out(self._core.tick(now))
+            for course in self._core.forget(trio.current_time()):
+                self._epochs.pop(course.limits.campaign, None)
+                self._claims.forget(course.limits.campaign)
                 for task in course.tasks:
                     self._bodies.pop(task, None)
                     self._pulls.pop(task, None)
-            if self._book.idle and not self._planning and not self._workers.asking:
+            if self._core.idle and not self._planning and not self._workers.asking:
                 idle += 1
                 if stop_when_idle and idle >= LINGER_BEATS and not self._store.unfinished_campaigns():
                     await self._workers.close()
@@ -214,14 +214,14 @@ class _Service:
     def load(self) -> None:
         """Take up campaigns that are not under way yet, and wishes to cancel."""
         for row in self._store.unfinished_campaigns():
-            if row.id in self._book.courses or row.id in self._planning:
+            if row.id in self._core.state.campaigns or row.id in self._planning:
                 continue
             if row.planned:
                 self._take_up(row)
             else:
                 self._planning.add(row.id)
                 self._nursery.start_soon(self._plan, row)
-        self._carry_out(self._book.cancel(self._store.cancel_requests(), trio.current_time()))
+        self._carry_out(self._core.cancel(self._store.cancel_requests(), trio.current_time()))
 
     def _take_up(self, row: CampaignRow) -> None:
         now = trio.current_time()
@@ -236,7 +236,7 @@ class _Service:
             return
         self._bodies |= bodies
         for worker in self._store.workers():
-            view = self._book.view(worker.peer)
+            view = self._core.state.worker(worker.peer)
             if not view.addresses:
                 view.addresses, view.device = worker.addresses, worker.device
         left = self._left_s(row)
@@ -253,9 +253,9 @@ class _Service:
         self._manifests.take_up(row, self._store.models(row.id), in_order, self._identity)
         log.info("campaign.taken-up", campaign=row.id, tasks=len(entries), epoch=self._epochs[row.id])
         self._store.set_notes(self._lacking.mark(entries, by_devices(row.spec)))
-        entries.sort(key=lambda entry: entry.lacks_model)
-        self._carry_out(self._book.add(terms, entries, now))
-        for peer in dict.fromkeys(ticket.worker for entry in entries for ticket in entry.tickets()):
+        entries.sort(key=lambda entry: entry.model_missing)
+        self._carry_out(self._core.add(terms, entries, now))
+        for peer in dict.fromkeys(ticket.worker for entry in entries for ticket in entry.attempts()):
             self._workers.adopt_on(peer)
 
     async def _plan(self, row: CampaignRow) -> None:
@@ -276,27 +276,27 @@ class _Service:
         if self._lives:
             self._store.set_progress(tuple(self._lives.values()))
             self._lives.clear()
-        if self._book.places:
-            places = tuple(self._book.places.values())
-            self._book.places.clear()
+        if self._core.state.positions:
+            places = tuple(self._core.state.positions.values())
+            self._core.state.positions.clear()
             self._store.set_places(places)
 
     def _remember(self, peer: str) -> None:
-        view = self._book.view(peer)
+        view = self._core.state.worker(peer)
         if view.addresses and self._known.get(peer) != view.addresses:
             self._known[peer] = view.addresses
             self._store.remember_worker(peer, view.device, view.addresses)
 
     def find_model(self, peer: str, sha256: str) -> Path | Reason:
         """A model of the spool, or a campaign manifest, for a worker that holds a task of ours which needs it."""
-        manifest = self._manifests.find(sha256, self._book.campaigns_on(peer))
+        manifest = self._manifests.find(sha256, self._core.campaigns_on(peer))
         return manifest or (
-            self._spool / sha256 if self._book.may_fetch(peer, sha256) else Reason.NOT_ALLOWED
+            self._spool / sha256 if self._core.may_fetch(peer, sha256) else Reason.NOT_ALLOWED
         )
 
     # -- orders -------------------------------------------------------------------------------------------------------------------------
 
-    def _carry_out(self, orders: Sequence[Order]) -> None:
+    def _carry_out(self, orders: Sequence[Command]) -> None:
         """All of it in order: the disk now, in this very step; the network afterwards, beside each other."""
         self._keeper.carry_out(orders)
         for order in orders:
@@ -305,16 +305,16 @@ class _Service:
             self._moved.set()
             self._moved = trio.Event()
 
-    def _send(self, order: Order) -> None:
+    def _send(self, order: Command) -> None:
         match order:
             case CommitTo():
-                course = self._book.courses[order.campaign]
+                course = self._core.state.campaigns[order.campaign]
                 message = commit_message(
                     order,
                     self._bodies[order.task],
                     self._identity,
                     epoch=self._epochs[order.campaign],
-                    priority=course.terms.priority,
+                    priority=course.limits.priority,
                     manifest=self._manifests.of(order.campaign),
                     proof=self._claims.proof(order.campaign),
                 )
@@ -333,30 +333,30 @@ class _Service:
     async def _discover(self, order: Discover) -> None:
         async with self._lookups:
             adverts = await find(self._index, order.requirement, order.want)
-        self._carry_out(self._book.found(order.need, adverts, trio.current_time()))
+        self._carry_out(self._core.on_adverts(order.group, adverts, trio.current_time()))
 
     async def _explain(self, order: Explain) -> None:
         async with self._lookups:
             adverts = await survey(self._index, order.requirement)
-        need = self._book.needs.get(order.need)
+        need = self._core.state.groups.get(order.group)
         if need is None:
             return
         declined = [
-            f"{self._book.view(peer).device or peer}: {d.detail}" for peer, d in need.declined.items()
+            f"{self._core.state.worker(peer).device or peer}: {d.detail}" for peer, d in need.declined.items()
         ]
-        fits = [self._book.view(peer) for peer in sorted(need.fits)]
+        fits = [self._core.state.worker(peer) for peer in sorted(need.fits)]
         reason, text = why_none(order.requirement, adverts, fits, declined, scheduler=self._identity.peer_id)
-        tasks = [entry.task for entry in self._book.entries.values() if entry.need == order.need]
+        tasks = [entry.task for entry in self._core.state.tasks.values() if entry.group == order.group]
         if reason is Reason.NOTHING_FITS and any(task.replica is not None and task.note for task in tasks):
             text = "\n".join(dict.fromkeys([*(task.note for task in tasks if task.note), LACKS_SIBLING]))
-        self._carry_out(self._book.nothing_fits(order.need, reason, text, trio.current_time()))
+        self._carry_out(self._core.on_explanation(order.group, reason, text, trio.current_time()))
 
     # -- what workers say ---------------------------------------------------------------------------------------------------------------
 
     async def _answer(self, link: Link, message: Message) -> Message | None:
         match message:
             case Progress():
-                live = self._book.progress(link.peer, message, trio.current_time())
+                live = self._core.on_progress(link.peer, message, trio.current_time())
                 if live is not None:
                     self._lives[live.task] = live
                 return None
@@ -366,7 +366,7 @@ class _Service:
                 return await self._result(link.peer, message)
             case Preempt():
                 now = trio.current_time()
-                orders = self._book.preempt(link.peer, message.lease, message.fence, message.priority, now)
+                orders = self._core.on_preempt(link.peer, message.lease, message.fence, message.priority, now)
                 if orders:
                     log.info("task.yields", peer=link.peer, lease=message.lease, by=message.priority)
                 self._carry_out(orders)
@@ -379,29 +379,29 @@ class _Service:
         with trio.move_on_after(
             RIVALS_S
         ):  # another worker may have given it a place: its answer is on its way
-            while self._book.rivals(peer, message.lease):
+            while self._core.rival_asked(peer, message.lease):
                 await self._moved.wait()
         now = trio.current_time()
-        task, orders = self._book.ready(peer, message.lease, message.fence, now)
+        task, orders = self._core.on_ready(peer, message.lease, message.fence, now)
         self._carry_out(orders)
         if task is None:
-            self._carry_out(self._book.stopped(peer, (message.lease,), now))
+            self._carry_out(self._core.on_stopped(peer, (message.lease,), now))
             return Skip()
-        entry = self._book.entries[task]
+        entry = self._core.state.tasks[task]
         self._lives.setdefault(task, LiveAttempt(task, entry.attempt, None))
         return Start()
 
     async def _result(self, peer: str, result: Result) -> Message:
-        entry = self._book.entries.get(result.task)
+        entry = self._core.state.tasks.get(result.task)
         ticket = entry.at(peer) if entry is not None else None
         if entry is not None and ticket is not None and ticket.fence is None:
             await self._workers.quiet(peer)
             ticket = entry.at(peer)
-        early = ticket is not None and ticket.fence is None and ticket.attempt == result.attempt
+        early = ticket is not None and ticket.fence is None and ticket.number == result.attempt
         if entry is not None and early:  # the run was quicker than the answer to its commit
             now = trio.current_time()
             self._carry_out(
-                self._book.granted(
+                self._core.on_grant(
                     peer, entry.id, result.attempt, result.lease, result.fence, now, queued=False
                 )
             )
@@ -429,7 +429,7 @@ class _Service:
             return self._bad(peer, result, exc)
         if not _current(entry, result):  # it ended while the record was fetched and read
             return self._old(peer, result)
-        event, reason, detail = self._book.judge(record, not_as_asked(record, entry.task))
+        event, reason, detail = self._core.judge(record, not_as_asked(record, entry.task))
         kept = self._store.record_result(
             task=entry.id,
             attempt=result.attempt,
@@ -449,7 +449,7 @@ class _Service:
             self._pulls.pop(entry.id, None)
             self._lives.pop(entry.id, None)
             now = trio.current_time()
-            self._carry_out(self._book.settled(entry.id, event, reason, now, permanent=record.permanent))
+            self._carry_out(self._core.on_result(entry.id, event, reason, now, permanent=record.permanent))
             log.info(
                 "attempt.settled",
                 task=entry.id,
@@ -469,7 +469,7 @@ class _Service:
     def _bad(self, peer: str, result: Result, error: RemoteProtocolError) -> Message:
         log.warning("result.refused", peer=peer, task=result.task, why=error.what)
         self._carry_out(
-            self._book.lost(peer, (result.lease,), Reason.BAD_REQUEST, trio.current_time(), error.what)
+            self._core.on_lost(peer, (result.lease,), Reason.BAD_REQUEST, trio.current_time(), error.what)
         )
         return Stale(reason=Reason.BAD_REQUEST)
 

@@ -13,7 +13,7 @@ from protocol.values.lease import Fence
 from protocol.wire.table import final, step
 from protocol.words import Reason
 from results.export.columns import without_figures
-from scheduler.core.commands import Intent, LiveAttempt, WorkerPlace
+from scheduler.core.commands import Intent, LiveAttempt, QueuePosition
 from scheduler.store import schema as t
 from scheduler.store.queries import ENDED, TASK_COLUMNS
 from scheduler.store.rows import AttemptState, StoredAttempts, why_not
@@ -56,10 +56,10 @@ class AttemptRepository(Transactions):
             for intent in intents:
                 row = (
                     self._row_of(c, intent.task)
-                    if intent.second
+                    if intent.hedge
                     else self._step(c, intent.task, TaskEvent.COMMIT)
                 )
-                allowed = TaskState.QUEUED if intent.second else TaskState.PENDING
+                allowed = TaskState.QUEUED if intent.hedge else TaskState.PENDING
                 if row.state != allowed:
                     raise LocalProtocolError(
                         f"attempt {intent.attempt} of {intent.task}, which is {row.state}"
@@ -69,7 +69,7 @@ class AttemptRepository(Transactions):
                 ).scalar()
                 if intent.attempt != (last or 0) + 1:
                     raise LocalProtocolError(f"attempt {intent.attempt} of {intent.task} after {last}")
-                if not intent.second:
+                if not intent.hedge:
                     self._make_current(c, intent)
                 c.execute(
                     t.attempts.insert().values(
@@ -91,7 +91,7 @@ class AttemptRepository(Transactions):
                     attempt=intent.attempt,
                     worker=intent.worker,
                     device=intent.device,
-                    **({"second": True} if intent.second else {}),
+                    **({"second": True} if intent.hedge else {}),
                 )
 
     @staticmethod
@@ -240,7 +240,7 @@ class AttemptRepository(Transactions):
                     )
                 )
 
-    def set_places(self, places: Sequence[WorkerPlace]) -> None:
+    def set_places(self, places: Sequence[QueuePosition]) -> None:
         """Where tickets stand in their queues; those that are not current any more are passed over."""
         with self._writing() as c:
             for place in places:

@@ -11,7 +11,7 @@ from scheduler.store.opening import open_store
 from scheduler.store.rows import NewCampaign
 from swarm.base.home import Home
 from tests.cli.conftest import Typed
-from tests.scheduler.book_parts import SCHEDULER, a_task
+from tests.scheduler.core_parts import SCHEDULER, a_task
 
 
 def a_campaign(typed: Typed, campaign: str, *, ended: bool = True) -> None:

@@ -1,4 +1,4 @@
-"""The few places where the model touches what the scheduler's state is called by: a change of it is followed here."""
+"""The few places where the model touches what the ledger and the core are called by: a change of theirs is followed here."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ def task_of(message: Commit) -> Task:
 
 
 def restored_entry(row: Row, attempts: Sequence[Try]) -> TaskEntry:
-    """What the book takes up after a restart."""
+    """What the core takes up after a restart."""
     stored: Any = row
     tried: Any = attempts
     entry = restored(stored, row.body, tried)
-    if entry.cell and entry.state is TaskState.SUCCEEDED and row.worker is not None:
+    if entry.replica_set and entry.state is TaskState.SUCCEEDED and row.worker is not None:
         entry.ran_on = device_of(row.worker)  # as its record says
     return entry
 

@@ -2,7 +2,7 @@
 
     run(seed) -> Outcome     the history of it, held against every invariant
 
-The book and the ledger are the real ones. Around them stand short shells that do what the services do (`sim_scheduler`, `sim_worker`), a
+The core and the ledger are the real ones. Around them stand short shells that do what the services do (`sim_scheduler`, `sim_worker`), a
 store of dictionaries (`shelf`) and a network of virtual links (`wire`). First everything is fair while campaigns come in, then faults
 come for a minute, then nothing more goes wrong, and everything has to end.
 """
@@ -24,7 +24,7 @@ from protocol.values.advert import Advert, UnitOffer
 from protocol.values.attempt import TaskState
 from protocol.values.requirement import Requirement, parse_clause
 from protocol.values.task import Measure, Model, Task, Timeouts
-from scheduler.core.scheduler import SchedulerState
+from scheduler.core.scheduler import SchedulerCore
 from tests.simulation.adapter import device_of
 from tests.simulation.adopting import SimAdopter
 from tests.simulation.faults import FAULTS_S, Faults
@@ -56,7 +56,7 @@ class Mutant:
     name: str = ""
     make_ledger: Callable[..., Ledger] = Ledger
     make_conversation: Callable[..., WorkerConversation] = WorkerConversation
-    make_book: Callable[[random.Random], SchedulerState] = SchedulerState
+    make_book: Callable[[random.Random], SchedulerCore] = SchedulerCore
     shelf: type[Shelf] = Shelf
     switches: frozenset[str] = frozenset()
     """Mistakes in the shells."""
@@ -83,7 +83,7 @@ class Outcome:
     """Runs that began and whose result was not recorded."""
     began: int = 0
     error: str = ""
-    """A rule of the book, the ledger or the store that was broken on the way."""
+    """A rule of the core, the ledger or the store that was broken on the way."""
 
 
 def peer_name(name: str) -> str:
@@ -321,7 +321,7 @@ class World(Faults):
                     continue  # it is somebody else's now: only that one says how it stands
                 history.final[row.id] = str(row.state)
                 tell(Kind.VIEW, who=shelf.owner, task=row.id, word=str(row.state))
-                entry = scheduler.book.entries.get(row.id)
+                entry = scheduler.core.state.tasks.get(row.id)
                 if entry is not None:
                     tell(Kind.VIEW, who=f"{shelf.owner}'s book", task=row.id, word=str(entry.state))
         history.stored = frozenset(stored)

@@ -19,9 +19,11 @@ from protocol.values.attempt import TASK, TaskEvent, TaskState
 from protocol.values.lease import Fence, LeaseState
 from protocol.wire.table import final
 from protocol.words import Reason
-from scheduler.core.commands import Order
+from scheduler.core.allocator import Allocator
+from scheduler.core.commands import Command
+from scheduler.core.failures import Failures
 from scheduler.core.ranking import WorkerView
-from scheduler.core.scheduler import SchedulerState
+from scheduler.core.scheduler import SchedulerCore
 from scheduler.core.state import RequirementGroup, TaskEntry
 from scheduler.store.rows import StoredAttempts
 from tests.simulation.model import Mutant
@@ -152,60 +154,66 @@ class OwnerLast(Ledger):
         return min(ranks, key=lambda rank: (rank.owner, rank.number), default=None)
 
 
-# -- the scheduler's book -------------------------------------------------------------------------------------------------------
+# -- the scheduler's core -------------------------------------------------------------------------------------------------------
 
 
-class RetriesForEver(SchedulerState):
-    """Another attempt is always worth it."""
-
-    def _after_failure(
+class EndlessRetries(Failures):
+    def after_failure(
         self, entry: TaskEntry, peer: str, reason: Reason, detail: str
     ) -> tuple[TaskEvent, Reason, str]:
         entry.tries = 0
         return TaskEvent.RETRY, reason, detail
 
 
-class GoesBack(SchedulerState):
-    """A task goes back to where it failed, whoever else there is."""
+class RetriesForEver(SchedulerCore):
+    """Another attempt is always worth it."""
 
-    def _candidates(
-        self, entry: TaskEntry, need: RequirementGroup, serving: list[WorkerView], now: float
+    failures_type = EndlessRetries
+
+
+class SameWorkers(Allocator):
+    def candidates(
+        self, entry: TaskEntry, group: RequirementGroup, serving: list[WorkerView], now: float
     ) -> list[WorkerView]:
         return [view for view in serving if view.peer in entry.tried] or serving
 
 
-class StartsTwice(SchedulerState):
+class GoesBack(SchedulerCore):
+    """A task goes back to where it failed, whoever else there is."""
+
+    allocator_type = SameWorkers
+
+
+class StartsTwice(SchedulerCore):
     """Both tickets of a task are told to start."""
 
-    def ready(self, peer: str, lease: str, fence: Fence, now: float) -> tuple[str | None, list[Order]]:
-        for task in self.view(peer).held:
-            ticket = self.entries[task].at(peer)
-            if ticket is not None and ticket.lease == lease:
-                return task, []
-        return None, []
+    def on_ready(self, peer: str, lease: str, fence: Fence, now: float) -> tuple[str | None, list[Command]]:
+        return next((e.id for e, attempt in self.state.held_at(peer) if attempt.lease == lease), None), []
 
 
-class ForgetsTheLost(SchedulerState):
+class ForgetsTheLost(SchedulerCore):
     """What a silent worker had is waited for."""
 
-    def all_lost(
-        self, peer: str, reason: Reason, detail: str, now: float, *, silent: bool = False
-    ) -> list[Order]:
+    def on_silence(self, peer: str, detail: str, now: float, *, silent: bool = False) -> list[Command]:
         return []
 
 
-class ForgetsSettled(SchedulerState):
+class ForgetsSettled(SchedulerCore):
     """Who adopts does not ask for the results that another one took."""
 
-    def lacks(self, peer: str, leases: Iterable[LiveLease]) -> bool:
+    def misses_results(self, peer: str, leases: Iterable[LiveLease]) -> bool:
         return False
 
 
-class ForgetsSiblings(SchedulerState):
-    """Replicas go wherever there is a place."""
-
-    def _taken(self, entry: TaskEntry) -> set[str]:
+class TogetherAllocator(Allocator):
+    def taken(self, entry: TaskEntry) -> set[str]:
         return set()
+
+
+class ForgetsSiblings(SchedulerCore):
+    """Replicas go wherever there is space."""
+
+    allocator_type = TogetherAllocator
 
     def check(self) -> None:
         """It would notice itself."""

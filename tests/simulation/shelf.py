@@ -174,13 +174,13 @@ class Shelf:
         """The intents."""
         self._open()
         for intent in intents:
-            row = self.tasks[intent.task] if intent.second else self._step(intent.task, TaskEvent.COMMIT)
-            if row.state is not (TaskState.QUEUED if intent.second else TaskState.PENDING):
+            row = self.tasks[intent.task] if intent.hedge else self._step(intent.task, TaskEvent.COMMIT)
+            if row.state is not (TaskState.QUEUED if intent.hedge else TaskState.PENDING):
                 raise LocalProtocolError(f"attempt {intent.attempt} of {intent.task}, which is {row.state}")
             last = max((one.attempt for one in self.tries(intent.task)), default=0)
             if intent.attempt != last + 1:
                 raise LocalProtocolError(f"attempt {intent.attempt} of {intent.task} after {last}")
-            if not intent.second:
+            if not intent.hedge:
                 row.state = TaskState.COMMITTING
                 row.attempt, row.worker, row.lease, row.fence = intent.attempt, intent.worker, None, None
             self.attempts[intent.task, intent.attempt] = Try(intent.task, intent.attempt, intent.worker)

@@ -11,8 +11,8 @@ from protocol.errors import RemoteProtocolError, Unreachable
 from protocol.messages.work import AdoptReply, Commit, Conflict, Denied, Granted, Queued
 from protocol.values.lease import LEASE_TTL_S, RENEW_EVERY_S
 from protocol.words import Reason
-from scheduler.core.commands import CancelOn, CommitTo, Order, ReleaseOn
-from scheduler.core.scheduler import SchedulerState
+from scheduler.core.commands import CancelOn, Command, CommitTo, ReleaseOn
+from scheduler.core.scheduler import SchedulerCore
 from scheduler.run.calls import adopt, commit, probe, renew, shapes_of, stop
 from scheduler.run.epochs import FIRST
 from scheduler.run.links import ADRIFT_S, AGAIN_S, CONNECT_S, GONE_S, LATER_S, RESULTS_FIRST_S, SILENT_S
@@ -43,7 +43,7 @@ class Lines:
     name: str
     process: Process
     station: Station
-    book: SchedulerState
+    core: SchedulerCore
     _air: Air
     _rng: random.Random
     _tell: Tell
@@ -57,7 +57,7 @@ class Lines:
         """Seconds on its own clock."""
         return self.process.now()
 
-    def _carry_out(self, orders: Sequence[Order]) -> None:
+    def _carry_out(self, orders: Sequence[Command]) -> None:
         raise NotImplementedError
 
     # -- asking -------------------------------------------------------------------------------------------------------------
@@ -112,23 +112,23 @@ class Lines:
         """Its keeper sees to it."""
 
     async def _probe(self, peer: str) -> None:
-        book = self.book
-        tasks = book.waiting_for(peer)
+        core = self.core
+        tasks = core.tasks_to_probe(peer)
         if not tasks:
-            book.view(peer).probing = False
+            core.state.worker(peer).probing = False
             return
         campaign = tasks[0].campaign
-        shapes = shapes_of(tasks, book.courses[campaign].terms.priority)
+        shapes = shapes_of(tasks, core.state.campaigns[campaign].limits.priority)
         try:
             answer = await probe(self._speak(await self._link(peer)), campaign, shapes)
         except (Unreachable, RemoteProtocolError) as exc:
             self._drop(peer)
-            self._carry_out(book.unreachable(peer, exc.what, self.now()))
+            self._carry_out(core.on_unreachable(peer, exc.what, self.now()))
             return
         if isinstance(answer, Denied):
-            self._carry_out(book.refused(peer, answer, self.now()))
+            self._carry_out(core.on_refusal(peer, answer, self.now()))
         else:
-            self._carry_out(book.quoted(peer, answer, self.now(), shapes))
+            self._carry_out(core.on_quote(peer, answer, self.now(), shapes))
 
     async def _commit(self, order: CommitTo, message: Commit) -> None:
         line = self._line(order.peer)
@@ -141,7 +141,7 @@ class Lines:
             line.quiet.set()
 
     async def _commit_once(self, order: CommitTo, message: Commit, line: Line) -> None:
-        book, entry = self.book, self.book.entries[order.task]
+        core, entry = self.core, self.core.state.tasks[order.task]
         sent_at: float | None = None
         deadline = self.now() + LEASE_TTL_S
         while True:
@@ -154,23 +154,23 @@ class Lines:
             except (Unreachable, RemoteProtocolError) as exc:
                 now = self.now()
                 ticket = entry.at(order.peer)
-                if ticket is None or ticket.attempt != order.attempt:
+                if ticket is None or ticket.number != order.attempt:
                     return
                 self._drop(order.peer)
                 if sent_at is None or now >= deadline or isinstance(exc, RemoteProtocolError):
                     sent = sent_at is not None
                     self._carry_out(
-                        book.unreachable(order.peer, exc.what, now)
-                        + book.not_committed(order.task, order.attempt, exc.what, now, sent=sent)
+                        core.on_unreachable(order.peer, exc.what, now)
+                        + core.on_commit_failure(order.task, order.attempt, exc.what, now, sent=sent)
                     )
                     return
                 await self.process.sleep(AGAIN_S)
         now = self.now()
-        if not book.held_on(order.peer):
+        if not core.held_on(order.peer):
             line.heard_at = asked_at
         match answer:
             case Granted() | Queued():
-                orders = book.granted(
+                orders = core.on_grant(
                     order.peer,
                     order.task,
                     order.attempt,
@@ -182,11 +182,11 @@ class Lines:
                     start_s=answer.start_s if isinstance(answer, Queued) else None,
                 )
             case Conflict():
-                orders = book.conflict(order.task, order.attempt, answer, now)
+                orders = core.on_conflict(order.task, order.attempt, answer, now)
             case Denied() if self._lost(entry.task.campaign, answer):
-                orders = book.superseded(order.peer, entry.task.campaign, now)
+                orders = core.on_superseded(entry.task.campaign, now)
             case Denied():
-                orders = book.denied(order.task, order.attempt, answer, now)
+                orders = core.on_denial(order.task, order.attempt, answer, now)
         self._carry_out(orders)
 
     async def _stop(self, order: CancelOn | ReleaseOn) -> None:
@@ -197,7 +197,7 @@ class Lines:
             return
         for lease in leases:
             self._tell(Kind.CANCEL_CONFIRMED, who=self.name, worker=order.peer, lease=lease)
-        self._carry_out(self.book.stopped(order.peer, leases, self.now()))
+        self._carry_out(self.core.on_stopped(order.peer, leases, self.now()))
 
     # -- keeping ------------------------------------------------------------------------------------------------------------
 
@@ -208,7 +208,7 @@ class Lines:
         ended.set()
 
     async def _listen(self, peer: str, ended: Flag) -> None:
-        line, view = self._line(peer), self.book.view(peer)
+        line, view = self._line(peer), self.core.state.worker(peer)
         while not await ended.wait(self.process, max(0.01, line.heard_at + SILENT_S - self.now())):
             now = self.now()
             if not view.held:
@@ -217,7 +217,7 @@ class Lines:
                 self._give_up(peer, line, now, "silence", silent=self._peek(peer) is not None)
 
     async def _keep_link(self, peer: str) -> None:
-        line, view = self._line(peer), self.book.view(peer)
+        line, view = self._line(peer), self.core.state.worker(peer)
         while True:
             if not view.held:
                 line.heard_at, line.unadopted = self.now(), False
@@ -238,7 +238,7 @@ class Lines:
             if line.unadopted and not link.closed.is_set:
                 continue
             if link.closed.is_set:
-                self._carry_out(self.book.broken(peer, self.now()))
+                self._carry_out(self.core.on_link_closed(peer, self.now()))
             elif view.held and "no-renewal" not in self._mutant:
                 await self._renew(link, line)
 
@@ -250,27 +250,27 @@ class Lines:
             now = self.now()
             since = line.refused_since if line.refused_since is not None else now
             line.refused_since = since if exc.refused else None
-            self._carry_out(self.book.missing(peer, now))
+            self._carry_out(self.core.on_link_failed(peer, now))
             if (
                 line.refused_since is not None
                 and now - line.refused_since >= GONE_S
-                and self.book.view(peer).held
+                and self.core.state.worker(peer).held
             ):
                 self._give_up(peer, line, now, "its process is gone")
-            await self.process.sleep(AGAIN_S if self.book.view(peer).held else LATER_S)
+            await self.process.sleep(AGAIN_S if self.core.state.worker(peer).held else LATER_S)
 
     def _give_up(self, peer: str, line: Line, now: float, why: str, *, silent: bool = False) -> None:
         line.heard_at, line.link = now, None
-        line.adrift, line.adrift_until = self.book.campaigns_on(peer), now + ADRIFT_S
-        orders = self.book.broken(peer, now)
-        self._carry_out(orders + self.book.all_lost(peer, Reason.LOST, why, now, silent=silent))
+        line.adrift, line.adrift_until = self.core.campaigns_on(peer), now + ADRIFT_S
+        orders = self.core.on_link_closed(peer, now)
+        self._carry_out(orders + self.core.on_silence(peer, why, now, silent=silent))
 
     async def _adopt(self, link: End, line: Line) -> bool:
-        book, peer = self.book, link.peer
+        core, peer = self.core, link.peer
         await self.process.sleep(RESULTS_FIRST_S)
         line.unadopted = False
-        for campaign in dict.fromkeys((*book.campaigns_on(peer), *line.adrift)):
-            if campaign not in book.courses:
+        for campaign in dict.fromkeys((*core.campaigns_on(peer), *line.adrift)):
+            if campaign not in core.state.campaigns:
                 continue
             try:
                 await self._adopt_one(link, campaign)
@@ -281,27 +281,27 @@ class Lines:
         return line.unadopted or await self._renew(link, line)
 
     async def _adopt_one(self, link: End, campaign: str) -> None:
-        book, peer = self.book, link.peer
-        asked = frozenset(held.lease for held in book.held_on(peer))
+        core, peer = self.core, link.peer
+        asked = frozenset(held.lease for held in core.held_on(peer))
         answer = await self._adopted(link, campaign)
         now = self.now()
         if isinstance(answer, AdoptReply):
-            orders = book.adopted(peer, campaign, answer.incarnation, answer.leases, now, asked=asked)
+            orders = core.on_leases(peer, campaign, answer.incarnation, answer.leases, now, asked=asked)
             self._carry_out(orders)
             return
         orders = []
         if self._lost(campaign, answer):
-            orders += book.superseded(peer, campaign, now)
+            orders += core.on_superseded(campaign, now)
         elif answer.reason is Reason.STALE_EPOCH:
-            orders += book.disowned(peer, campaign, now)
-        incarnation = book.view(peer).incarnation or 0
-        orders += book.adopted(peer, campaign, incarnation, (), now, asked=asked)
+            orders += core.on_disowned(peer, campaign, now)
+        incarnation = core.state.worker(peer).incarnation or 0
+        orders += core.on_leases(peer, campaign, incarnation, (), now, asked=asked)
         self._carry_out(orders)
 
     async def _adopted(self, link: End, campaign: str) -> AdoptReply | Denied:
         epoch, proof = self._epochs[campaign], self._proof(campaign)
         answer = await adopt(self._speak(link), campaign, epoch, proof=proof)
-        if isinstance(answer, AdoptReply) and self.book.lacks(link.peer, answer.leases):
+        if isinstance(answer, AdoptReply) and self.core.misses_results(link.peer, answer.leases):
             answer = await adopt(self._speak(link), campaign, epoch, again=True, proof=proof)
         return answer
 
@@ -317,8 +317,8 @@ class Lines:
         return int(denied.proof) > self._epochs.get(campaign, 0)
 
     async def _renew(self, link: End, line: Line) -> bool:
-        book, peer = self.book, link.peer
-        held = book.wanted_on(peer)
+        core, peer = self.core, link.peer
+        held = core.renewable_on(peer)
         sent_at = self.now()
         if held:  # fewer than a message takes
             try:
@@ -330,19 +330,19 @@ class Lines:
                 line.link = None
                 return False
             now = self.now()
-            orders = book.seen(
+            orders = core.on_status(
                 peer, answer.incarnation, answer.state, now, why=answer.why, waiting=answer.waiting
             )
             self._carry_out(orders)
             stale = {lost.lease for lost in answer.lost if lost.reason is Reason.STALE_EPOCH}
             try:
-                for campaign in book.campaigns_of(peer, stale):
+                for campaign in core.campaigns_on(peer, stale):
                     await self._adopt_one(link, campaign)
             except (Unreachable, RemoteProtocolError):
                 self._drop(peer)
                 return False
             for lost in answer.lost:
                 if lost.lease not in stale:
-                    self._carry_out(book.lost(peer, (lost.lease,), lost.reason, now))
+                    self._carry_out(core.on_lost(peer, (lost.lease,), lost.reason, now))
         line.heard_at = sent_at
         return True

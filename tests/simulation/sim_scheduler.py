@@ -1,4 +1,4 @@
-"""A scheduler of the model: the real book in a shell that does what `scheduler.run.service` and `scheduler.run.links` do around it.
+"""A scheduler of the model: the real core in a shell that does what `scheduler.run.service` and `scheduler.run.links` do around it.
 
 Mirrored: orders for the disk before those for the network; a kept link to each worker with leases of ours, renewed every RENEW_EVERY_S
 and adopted anew whenever it comes up; commits said again under the same key for a lease's time; a worker given up LEASE_TTL_S after the
@@ -18,22 +18,22 @@ from protocol.wire.base import Message
 from protocol.words import Reason
 from scheduler.core.allocator import ELSEWHERE_S
 from scheduler.core.commands import (
-    CampaignDone,
     CancelOn,
+    Command,
     CommitTo,
     Discover,
     EndAttempt,
+    EndCampaign,
+    EndHedge,
     EndPending,
-    EndSecond,
     Explain,
     Intent,
-    KeepGrant,
-    Order,
     ProbeWorker,
+    RecordGrant,
     ReleaseOn,
-    Switch,
+    SwitchAttempt,
 )
-from scheduler.core.scheduler import SchedulerState
+from scheduler.core.scheduler import SchedulerCore
 from scheduler.core.state import TaskEntry, TaskLimits
 from scheduler.run.links import SETTLE_S
 from tests.simulation import adapter
@@ -63,7 +63,7 @@ class SimScheduler(Lines):
         shelf: Shelf,
         adverts: Callable[[], list[Advert]],
         broke: Callable[[SimScheduler], None],
-        make_book: Callable[[random.Random], SchedulerState] = SchedulerState,
+        make_book: Callable[[random.Random], SchedulerCore] = SchedulerCore,
         peer: str = "",
         mutant: frozenset[str] = frozenset(),
     ) -> None:
@@ -77,7 +77,7 @@ class SimScheduler(Lines):
         self.process.failed = lambda error: broke(self)
         self.station = Station(self.process, self._serve, closed=self._closed, peer=peer)
         self.peer = peer or name
-        self.book: SchedulerState
+        self.core: SchedulerCore
         self._air = air
         self._rng = rng
         self._tell = tell
@@ -91,7 +91,7 @@ class SimScheduler(Lines):
     def start(self) -> None:
         """A new process opens the store."""
         self.process.start()
-        self.book = self._make_book(random.Random(self._rng.random()))
+        self.core = self._make_book(random.Random(self._rng.random()))
         self._epochs: dict[str, int] = {}
         self._bodies: dict[str, bytes] = {}
         self.station.speaks = {}
@@ -119,19 +119,19 @@ class SimScheduler(Lines):
             running, self._running = self._running, {}
             for task, attempt in running.items():
                 self.shelf.set_running(task, attempt)
-            if self.shelf.unfinished() or not self.book.idle:
-                self._carry_out(self.book.tick(self.now()))
-                self.book.check()
-            for course in self.book.forget(self.now()):
-                self._epochs.pop(course.terms.campaign, None)
+            if self.shelf.unfinished() or not self.core.idle:
+                self._carry_out(self.core.tick(self.now()))
+                self.core.check()
+            for course in self.core.forget(self.now()):
+                self._epochs.pop(course.limits.campaign, None)
             await self.process.sleep(BEAT_S)
 
     def _load(self) -> None:
         for folder in self.shelf.unfinished():
             forgets = "forgets-campaigns" in self._mutant and folder.epoch
-            if folder.id not in self.book.courses and not forgets:
+            if folder.id not in self.core.state.campaigns and not forgets:
                 self._take_up(folder)
-        self._carry_out(self.book.cancel(self.shelf.cancel_requests(), self.now()))
+        self._carry_out(self.core.cancel(self.shelf.cancel_requests(), self.now()))
 
     def _take_up(self, folder: Folder) -> None:
         if "same-epoch" not in self._mutant or not folder.epoch:
@@ -148,16 +148,16 @@ class SimScheduler(Lines):
             priority=folder.priority,
             epoch=folder.epoch,
         )
-        self._carry_out(self.book.add(terms, entries, self.now()))
-        for peer in dict.fromkeys(ticket.worker for entry in entries for ticket in entry.tickets()):
+        self._carry_out(self.core.add(terms, entries, self.now()))
+        for peer in dict.fromkeys(ticket.worker for entry in entries for ticket in entry.attempts()):
             self._adopt_on(peer)
 
-    def _carry_out(self, orders: Sequence[Order]) -> None:
+    def _carry_out(self, orders: Sequence[Command]) -> None:
         for order in orders:
             if isinstance(order, CommitTo):
                 o = order
                 epoch = self._epochs[o.campaign]
-                intent = Intent(o.task, o.attempt, o.key, o.peer, o.device, epoch, o.second)
+                intent = Intent(o.task, o.attempt, o.key, o.peer, o.device, epoch, o.hedge)
                 self.shelf.begin_attempts([intent], self._others)
             self._keep_on_disk(order)
         for order in orders:
@@ -167,38 +167,42 @@ class SimScheduler(Lines):
 
     def _others(self, intent: Intent) -> int:
         """Workers that could have had it and have not tried it."""
-        entry = self.book.entries[intent.task]
+        entry = self.core.state.tasks[intent.task]
         if self.now() >= entry.not_before + ELSEWHERE_S:
             return 0  # they had their time
-        fits = self.book.needs[entry.need].fits - entry.tried
+        fits = self.core.state.groups[entry.group].fits - entry.tried
         siblings = [
-            self.book.entries[task] for task in self.book.cells.get(entry.cell, ()) if task != entry.id
+            self.core.state.tasks[task]
+            for task in self.core.state.replicas.get(entry.replica_set, ())
+            if task != entry.id
         ]
-        taken = {ticket.worker for other in siblings for ticket in other.tickets()}
+        taken = {ticket.worker for other in siblings for ticket in other.attempts()}
         taken |= {other.worker for other in siblings if other.over and other.worker}
-        return sum(1 for peer in fits - taken if peer != intent.worker and self.book.view(peer).hopeful())
+        return sum(
+            1 for peer in fits - taken if peer != intent.worker and self.core.state.worker(peer).hopeful()
+        )
 
-    def _keep_on_disk(self, order: Order) -> None:
+    def _keep_on_disk(self, order: Command) -> None:
         match order:
-            case KeepGrant():
+            case RecordGrant():
                 self.shelf.record_grant(
                     order.task, order.attempt, lease=order.lease, fence=order.fence, queued=order.queued
                 )
-            case Switch():
+            case SwitchAttempt():
                 self.shelf.switch(order.task, order.attempt, order.before)
-            case EndSecond():
+            case EndHedge():
                 self.shelf.end_second(order.task, order.attempt)
             case EndAttempt():
                 self._running.pop(order.task, None)
                 self.shelf.end_attempt(order.task, order.attempt, order.event, order.reason)
             case EndPending():
                 self.shelf.end_pending(order.tasks, order.event, order.reason)
-            case CampaignDone():
+            case EndCampaign():
                 self.shelf.end_campaign(order.campaign)
             case _:
                 pass
 
-    def _send(self, order: Order) -> None:
+    def _send(self, order: Command) -> None:
         match order:
             case CommitTo():
                 self.process.spawn(self._commit(order, self._commit_message(order)))
@@ -220,7 +224,7 @@ class SimScheduler(Lines):
             epoch=self._epochs[order.campaign],
             task=self._bodies[order.task],
             signature=b"",
-            priority=self.book.courses[order.campaign].terms.priority,
+            priority=self.core.state.campaigns[order.campaign].limits.priority,
             queue=True,
             preempted=order.preempted,
             left_s=order.left_s,
@@ -231,18 +235,18 @@ class SimScheduler(Lines):
 
     async def _discover(self, order: Discover) -> None:
         await self.process.sleep(self._rng.uniform(0.05, 0.5))
-        self._carry_out(self.book.found(order.need, self._adverts(), self.now()))
+        self._carry_out(self.core.on_adverts(order.group, self._adverts(), self.now()))
 
     async def _explain(self, order: Explain) -> None:
         await self.process.sleep(self._rng.uniform(0.05, 0.5))
-        self._carry_out(self.book.nothing_fits(order.need, Reason.NOTHING_FITS, "none", self.now()))
+        self._carry_out(self.core.on_explanation(order.group, Reason.NOTHING_FITS, "none", self.now()))
 
     # -- what workers say ---------------------------------------------------------------------------------------------------
 
     async def _serve(self, end: End, message: Message) -> Message | None:
         match message:
             case Progress():
-                live = self.book.progress(end.peer, message, self.now())
+                live = self.core.on_progress(end.peer, message, self.now())
                 if live is not None:
                     self._running[live.task] = live.attempt
                 return None
@@ -252,7 +256,7 @@ class SimScheduler(Lines):
                 return await self._result(end.peer, message)
             case Preempt():
                 self._carry_out(
-                    self.book.preempt(end.peer, message.lease, message.fence, message.priority, self.now())
+                    self.core.on_preempt(end.peer, message.lease, message.fence, message.priority, self.now())
                 )
                 return None
             case _:
@@ -264,15 +268,15 @@ class SimScheduler(Lines):
     async def _ready(self, peer: str, message: Ready) -> Message:
         await self._quiet(peer)
         until = self.now() + RIVALS_S
-        while self.book.rivals(peer, message.lease) and self.now() < until:
+        while self.core.rival_asked(peer, message.lease) and self.now() < until:
             await self._moved.wait(self.process, until - self.now())
         now = self.now()
-        task, orders = self.book.ready(peer, message.lease, message.fence, now)
+        task, orders = self.core.on_ready(peer, message.lease, message.fence, now)
         self._carry_out(orders)
         if task is None:
-            self._carry_out(self.book.stopped(peer, (message.lease,), now))
+            self._carry_out(self.core.on_stopped(peer, (message.lease,), now))
             return Skip()
-        entry = self.book.entries[task]
+        entry = self.core.state.tasks[task]
         self._tell(
             Kind.WANTED,
             who=self.name,
@@ -285,15 +289,15 @@ class SimScheduler(Lines):
         return Start()
 
     async def _result(self, peer: str, result: Result) -> Message:
-        entry = self.book.entries.get(result.task)
+        entry = self.core.state.tasks.get(result.task)
         ticket = entry.at(peer) if entry is not None else None
         if entry is not None and ticket is not None and ticket.fence is None:
             await self._quiet(peer)
             ticket = entry.at(peer)
-        early = ticket is not None and ticket.fence is None and ticket.attempt == result.attempt
+        early = ticket is not None and ticket.fence is None and ticket.number == result.attempt
         if entry is not None and early:
             self._carry_out(
-                self.book.granted(
+                self.core.on_grant(
                     peer, entry.id, result.attempt, result.lease, result.fence, self.now(), queued=False
                 )
             )
@@ -319,9 +323,9 @@ class SimScheduler(Lines):
         record = read_record(result.body)
         said = (record.task, record.attempt, record.fence, record.worker)
         if said != (entry.id, result.attempt, result.fence, peer):
-            self._carry_out(self.book.lost(peer, (result.lease,), Reason.BAD_REQUEST, self.now()))
+            self._carry_out(self.core.on_lost(peer, (result.lease,), Reason.BAD_REQUEST, self.now()))
             return Stale(reason=Reason.BAD_REQUEST)
-        event, reason, _ = self.book.judge(record)
+        event, reason, _ = self.core.judge(record)
         kept = self.shelf.record_result(
             task=entry.id,
             attempt=result.attempt,
@@ -335,7 +339,7 @@ class SimScheduler(Lines):
         if not kept.again:
             self._running.pop(entry.id, None)
             self._carry_out(
-                self.book.settled(entry.id, event, reason, self.now(), permanent=record.permanent)
+                self.core.on_result(entry.id, event, reason, self.now(), permanent=record.permanent)
             )
         return Accepted()
 

@@ -60,7 +60,7 @@ class Swarm(RuleBasedStateMachine):
             return
         for scheduler in self.world.schedulers:
             if scheduler.process.alive:
-                scheduler.book.check()
+                scheduler.core.check()
         breaches = [breach for holds in SAFETY for breach in holds(self.world.history)]
         assert not [breach for breach in breaches if not _still_dying(breach)], breaches
 

@@ -9,13 +9,21 @@ import pytest
 
 from protocol.formats.phase import Phase
 from protocol.messages.work import Conflict, Denied, LiveLease, Progress, QueuedLease
-from protocol.values.attempt import TaskEvent, TaskState
+from protocol.values.attempt import AttemptStatus, TaskEvent, TaskState
 from protocol.values.lease import Fence
 from protocol.words import Reason, WorkerState
-from scheduler.core.commands import CancelOn, CommitTo, EndAttempt, EndSecond, KeepGrant, ReleaseOn, Switch
-from scheduler.core.scheduler import SchedulerState
-from scheduler.core.state import CommitTicket, TaskEntry, TaskLimits
-from tests.scheduler.book_parts import PEERS, Story, a_task, advert, of, quote
+from scheduler.core.commands import (
+    CancelOn,
+    CommitTo,
+    EndAttempt,
+    EndHedge,
+    RecordGrant,
+    ReleaseOn,
+    SwitchAttempt,
+)
+from scheduler.core.scheduler import SchedulerCore
+from scheduler.core.state import Attempt, TaskEntry, TaskLimits
+from tests.scheduler.core_parts import PEERS, Story, a_live_task, advert, of, quote
 
 A, B = PEERS[:2]
 ONE = "c-one/1"
@@ -24,14 +32,14 @@ ONE = "c-one/1"
 def both(*, asked_only: bool = False) -> tuple[Story, str, str]:
     """A task that waits at two workers that are busy with others' work: at the first as `l1`, at the second as `l2`."""
     story = Story(workers=0)
-    story.tell(story.book.found(story.need, [advert(0), advert(1)], story.now))
+    story.tell(story.core.on_adverts(story.group, [advert(0), advert(1)], story.now))
     for peer in (A, B):
-        story.tell(story.book.quoted(peer, quote(free=0), story.now))
+        story.tell(story.core.on_quote(peer, quote(free=0), story.now))
     story.grant(story.commits[0], queued=True, position=1, start_s=40.0)
     first = story.commits[0].peer
     second = B if first == A else A
     (commit,) = of(story.after(1.5), CommitTo)
-    assert (commit.peer, commit.second, commit.attempt) == (second, True, 2)
+    assert (commit.peer, commit.hedge, commit.attempt) == (second, True, 2)
     if not asked_only:
         story.grant(commit, queued=True, position=2, start_s=50.0)
     return story, first, second
@@ -42,31 +50,31 @@ def fence(number: int) -> Fence:
 
 
 def entry_of(story: Story) -> TaskEntry:
-    return story.book.entries[ONE]
+    return story.core.state.tasks[ONE]
 
 
 def test_a_task_that_waits_long_at_a_busy_worker_gets_a_ticket_at_another() -> None:
     story, first, second = both()
-    assert [ticket.worker for ticket in entry_of(story).tickets()] == [first, second]
+    assert [ticket.worker for ticket in entry_of(story).attempts()] == [first, second]
     assert entry_of(story).state is TaskState.QUEUED
     assert not of(story.after(10.0), CommitTo), "two are enough"
-    assert [len(story.book.wanted_on(peer)) for peer in (A, B)] == [1, 1], "both are renewed"
+    assert [len(story.core.renewable_on(peer)) for peer in (A, B)] == [1, 1], "both are renewed"
 
 
 def test_a_task_that_is_to_start_at_once_gets_no_second_ticket() -> None:
     story = Story(workers=0)
-    story.tell(story.book.found(story.need, [advert(0), advert(1)], story.now))
+    story.tell(story.core.on_adverts(story.group, [advert(0), advert(1)], story.now))
     for peer in (A, B):
-        story.tell(story.book.quoted(peer, quote(free=0), story.now))
+        story.tell(story.core.on_quote(peer, quote(free=0), story.now))
     story.grant(story.commits[0], queued=True, position=1, start_s=2.0)
     assert not of(story.after(1.5), CommitTo)
 
 
 def test_while_anything_waits_for_a_worker_none_gets_two() -> None:
     story = Story(tasks=5, workers=0)
-    story.tell(story.book.found(story.need, [advert(0), advert(1)], story.now))
+    story.tell(story.core.on_adverts(story.group, [advert(0), advert(1)], story.now))
     for peer in (A, B):
-        story.tell(story.book.quoted(peer, quote(free=0, queue=1), story.now))
+        story.tell(story.core.on_quote(peer, quote(free=0, queue=1), story.now))
     for commit in tuple(story.commits):
         story.grant(commit, queued=True, position=3, start_s=60.0)
     assert len(story.commits) == 4
@@ -75,62 +83,62 @@ def test_while_anything_waits_for_a_worker_none_gets_two() -> None:
 
 def test_the_first_place_that_is_up_is_started_and_the_other_ticket_given_back_and_skipped() -> None:
     story, first, second = both()
-    task, orders = story.book.ready(second, "l2", fence(2), story.now)
+    task, orders = story.core.on_ready(second, "l2", fence(2), story.now)
     story.tell(orders)
     assert task == ONE
-    assert of(orders, Switch) == [Switch(ONE, 2, 1, None, "another worker was sooner")]
+    assert of(orders, SwitchAttempt) == [SwitchAttempt(ONE, 2, 1, None, "another worker was sooner")]
     assert [(order.peer, order.held[0].lease) for order in of(orders, ReleaseOn)] == [(first, "l1")]
-    assert story.book.ready(first, "l1", fence(1), story.now) == (None, [])
+    assert story.core.on_ready(first, "l1", fence(1), story.now) == (None, [])
     entry = entry_of(story)
     assert (entry.state, entry.attempt, entry.worker) == (TaskState.LEASED, 2, second)
 
 
 def test_the_other_ticket_is_over_on_disk_before_the_first_one_is_started() -> None:
     story, first, second = both()
-    task, orders = story.book.ready(first, "l1", fence(1), story.now)
+    task, orders = story.core.on_ready(first, "l1", fence(1), story.now)
     story.tell(orders)
     assert task == ONE
-    assert [(order.attempt, order.reason) for order in of(orders, EndSecond)] == [(2, None)]
+    assert [(order.attempt, order.reason) for order in of(orders, EndHedge)] == [(2, None)]
     assert [order.peer for order in of(orders, ReleaseOn)] == [second]
-    assert story.book.ready(second, "l2", fence(2), story.now) == (None, [])
+    assert story.core.on_ready(second, "l2", fence(2), story.now) == (None, [])
 
 
 def test_a_place_at_once_at_the_second_worker_ends_the_wait_at_the_first() -> None:
     story, first, second = both(asked_only=True)
-    assert story.book.rivals(first, "l1"), "the second worker may have given it a place already"
+    assert story.core.rival_asked(first, "l1"), "the second worker may have given it a place already"
     orders = story.grant(story.commits[-1])
-    assert isinstance(orders[0], Switch)
-    assert of(orders, KeepGrant)[0].attempt == 2
+    assert isinstance(orders[0], SwitchAttempt)
+    assert of(orders, RecordGrant)[0].attempt == 2
     assert [(order.peer, order.held[0].lease) for order in of(orders, ReleaseOn)] == [(first, "l1")]
     assert (entry_of(story).state, entry_of(story).worker) == (TaskState.LEASED, second)
-    assert not story.book.rivals(second, "l2")
+    assert not story.core.rival_asked(second, "l2")
 
 
 @pytest.mark.parametrize("which", ["first", "second"])
 @pytest.mark.parametrize("how", ["lost", "silence", "restart", "gone"])
 def test_one_ticket_lost_while_the_other_lives_is_no_try_and_no_way_back(which: str, how: str) -> None:
     story, first, second = both()
-    book, peer, lease = story.book, *((first, "l1") if which == "first" else (second, "l2"))
+    core, peer, lease = story.core, *((first, "l1") if which == "first" else (second, "l2"))
     if how == "lost":
-        orders = story.tell(book.lost(peer, [lease], Reason.EXPIRED, story.now))
+        orders = story.tell(core.on_lost(peer, [lease], Reason.EXPIRED, story.now))
     elif how == "silence":
-        orders = story.tell(book.all_lost(peer, Reason.LOST, "gone", story.now))
+        orders = story.tell(core.on_silence(peer, "gone", story.now))
     elif how == "restart":
-        orders = story.tell(book.seen(peer, 2, WorkerState.BUSY, story.now))
+        orders = story.tell(core.on_status(peer, 2, WorkerState.BUSY, story.now))
     else:
         asked = frozenset({lease})
-        orders = story.tell(book.adopted(peer, "c-one", 1, (), story.now, asked=asked))
+        orders = story.tell(core.on_leases(peer, "c-one", 1, (), story.now, asked=asked))
     entry = entry_of(story)
     assert (entry.state, entry.tries, entry.tried) == (TaskState.QUEUED, 0, set())
     assert entry.worker == (second if which == "first" else first)
     assert not of(orders, EndAttempt)
-    assert len(of(orders, Switch)) == (which == "first")
-    assert len(of(orders, EndSecond)) == (which == "second")
+    assert len(of(orders, SwitchAttempt)) == (which == "first")
+    assert len(of(orders, EndHedge)) == (which == "second")
 
 
 def test_a_ticket_lost_while_the_other_worker_is_still_asked_leaves_the_task_with_that_one() -> None:
     story, first, second = both(asked_only=True)
-    story.tell(story.book.lost(first, ["l1"], Reason.EXPIRED, story.now))
+    story.tell(story.core.on_lost(first, ["l1"], Reason.EXPIRED, story.now))
     assert (entry_of(story).state, entry_of(story).worker) == (TaskState.COMMITTING, second)
     story.grant(story.commits[-1], queued=True)
     assert entry_of(story).state is TaskState.QUEUED
@@ -139,16 +147,16 @@ def test_a_ticket_lost_while_the_other_worker_is_still_asked_leaves_the_task_wit
 @pytest.mark.parametrize("how", ["conflict", "denied", "silence", "unsent"])
 def test_a_second_worker_that_does_not_take_it_changes_nothing_at_the_first(how: str) -> None:
     story, first, _ = both(asked_only=True)
-    book = story.book
+    core = story.core
     if how == "conflict":
         late = Conflict(reason=Reason.BUSY, quote=quote(free=0, queue=4))
-        orders = book.conflict(ONE, 2, late, story.now)
+        orders = core.on_conflict(ONE, 2, late, story.now)
     elif how == "denied":
-        orders = book.denied(ONE, 2, Denied(reason=Reason.BUSY, retry_s=5.0), story.now)
+        orders = core.on_denial(ONE, 2, Denied(reason=Reason.BUSY, retry_s=5.0), story.now)
     else:
-        orders = book.not_committed(ONE, 2, "silence", story.now, sent=how == "silence")
+        orders = core.on_commit_failure(ONE, 2, "silence", story.now, sent=how == "silence")
     story.tell(orders)
-    assert len(of(orders, EndSecond)) == 1
+    assert len(of(orders, EndHedge)) == 1
     assert (entry_of(story).state, entry_of(story).worker, entry_of(story).tries) == (
         TaskState.QUEUED,
         first,
@@ -159,22 +167,22 @@ def test_a_second_worker_that_does_not_take_it_changes_nothing_at_the_first(how:
 
 def test_a_cancel_ends_both_tickets() -> None:
     story, first, second = both()
-    orders = story.tell(story.book.cancel([ONE], story.now))
+    orders = story.tell(story.core.cancel([ONE], story.now))
     assert [order.peer for order in of(orders, ReleaseOn)] == [second]
     assert [order.peer for order in of(orders, CancelOn)] == [first]
-    (end,) = of(story.tell(story.book.stopped(first, ["l1"], story.now)), EndAttempt)
+    (end,) = of(story.tell(story.core.on_stopped(first, ["l1"], story.now)), EndAttempt)
     assert end.event is TaskEvent.CANCEL
-    assert story.book.ready(second, "l2", fence(2), story.now) == (None, [])
+    assert story.core.on_ready(second, "l2", fence(2), story.now) == (None, [])
 
 
 def test_an_idle_worker_takes_over_what_waits_at_a_busy_one_and_the_ticket_is_kept_until_it_has_it() -> None:
     story = Story(tasks=2)
     story.grant(story.commits[0])
     story.grant(story.commits[1], queued=True)
-    story.tell(story.book.found(story.need, [advert(0), advert(1)], story.now))
-    orders = story.tell(story.book.quoted(B, quote(), story.now))
+    story.tell(story.core.on_adverts(story.group, [advert(0), advert(1)], story.now))
+    orders = story.tell(story.core.on_quote(B, quote(), story.now))
     (commit,) = of(orders, CommitTo)
-    assert (commit.peer, commit.second) == (B, True)
+    assert (commit.peer, commit.hedge) == (B, True)
     assert not of(orders, ReleaseOn)
     assert [order.peer for order in of(story.grant(commit), ReleaseOn)] == [A]
 
@@ -183,7 +191,7 @@ def test_after_a_lost_race_the_task_is_asked_for_at_another_idle_worker_at_once(
     story = Story(workers=3)
     orders = story.grant(story.commits[0], queued=True, position=1, start_s=30.0)
     (commit,) = of(orders, CommitTo)
-    assert commit.second
+    assert commit.hedge
     assert commit.peer != story.commits[0].peer
     orders = story.grant(commit, queued=True, position=1, start_s=30.0)
     (third,) = of(orders, CommitTo)
@@ -194,19 +202,18 @@ def test_after_a_lost_race_the_task_is_asked_for_at_another_idle_worker_at_once(
 def test_a_worker_that_says_that_one_of_two_tickets_runs_is_not_believed() -> None:
     story, first, _ = both()
     told = Progress(lease="l1", fence=fence(1), seq=1, phase=Phase.RUN)
-    assert story.book.progress(first, told, story.now) is None
+    assert story.core.on_progress(first, told, story.now) is None
     assert entry_of(story).state is TaskState.QUEUED
 
 
-def restarted(**spare: Any) -> tuple[SchedulerState, TaskEntry]:
-    """A book after a restart, with a task whose two tickets are on disk."""
-    ticket = CommitTicket(2, B, restored=True, **spare)
-    entry = TaskEntry(a_task(1), state=TaskState.QUEUED, attempt=1, worker=A, restored=True, spare=ticket)
-    entry.lease, entry.fence = "l1", fence(1)
-    book = SchedulerState(random.Random(1))
-    book.add(TaskLimits("c-one"), [entry], 0.0)
-    book.check()
-    return book, entry
+def restarted(**hedge: Any) -> tuple[SchedulerCore, TaskEntry]:
+    """A core after a restart, with a task whose two tickets are on disk."""
+    second = Attempt(2, B, status=AttemptStatus.RESTORED, **hedge)
+    entry = a_live_task(1, TaskState.QUEUED, A, "l1", fence(1), hedge=second)
+    core = SchedulerCore(random.Random(1))
+    core.add(TaskLimits("c-one"), [entry], 0.0)
+    core.check()
+    return core, entry
 
 
 def told(attempt: int, lease: str, *, queued: bool) -> LiveLease:
@@ -214,35 +221,35 @@ def told(attempt: int, lease: str, *, queued: bool) -> LiveLease:
 
 
 def test_after_a_restart_both_tickets_go_on() -> None:
-    book, entry = restarted(lease="l2", fence=fence(2))
+    core, entry = restarted(lease="l2", fence=fence(2))
     for peer, attempt, lease in ((A, 1, "l1"), (B, 2, "l2")):
         told_ = (told(attempt, lease, queued=True),)
-        book.adopted(peer, "c-one", 1, told_, 1.0, asked=frozenset({lease}))
-        book.check()
-    assert [ticket.restored for ticket in entry.tickets()] == [False, False]
+        core.on_leases(peer, "c-one", 1, told_, 1.0, asked=frozenset({lease}))
+        core.check()
+    assert [ticket.status for ticket in entry.attempts()] == [AttemptStatus.QUEUED] * 2
 
 
 def test_after_a_restart_a_second_worker_that_runs_it_already_has_it() -> None:
-    book, entry = restarted()
-    assert book.rivals(A, "l1"), "nobody knows yet whether it was asked"
-    orders = book.adopted(B, "c-one", 1, (told(2, "l2", queued=False),), 1.0, asked=frozenset())
-    book.check()
+    core, entry = restarted()
+    assert core.rival_asked(A, "l1"), "nobody knows yet whether it was asked"
+    orders = core.on_leases(B, "c-one", 1, (told(2, "l2", queued=False),), 1.0, asked=frozenset())
+    core.check()
     assert (entry.state, entry.worker, entry.attempt) == (TaskState.LEASED, B, 2)
     assert [order.peer for order in of(orders, ReleaseOn)] == [A]
 
 
 def test_after_a_restart_a_second_worker_that_was_never_asked_is_left_out() -> None:
-    book, entry = restarted()
-    orders = book.adopted(B, "c-one", 1, (), 1.0, asked=frozenset())
-    book.check()
-    assert of(orders, EndSecond)
-    assert (entry.state, entry.worker, entry.spare) == (TaskState.QUEUED, A, None)
+    core, entry = restarted()
+    orders = core.on_leases(B, "c-one", 1, (), 1.0, asked=frozenset())
+    core.check()
+    assert of(orders, EndHedge)
+    assert (entry.state, entry.worker, entry.hedge) == (TaskState.QUEUED, A, None)
 
 
 def test_where_tickets_stand_is_told_by_the_one_that_comes_up_first() -> None:
     story, _, second = both()
-    assert story.book.places[ONE].position == 1
+    assert story.core.state.positions[ONE].position == 1
     waiting = (QueuedLease(lease="l2", position=1, start_s=3.0),)
-    story.tell(story.book.seen(second, 1, WorkerState.BUSY, story.now, waiting=waiting))
-    place = story.book.places[ONE]
+    story.tell(story.core.on_status(second, 1, WorkerState.BUSY, story.now, waiting=waiting))
+    place = story.core.state.positions[ONE]
     assert (place.attempt, place.position, place.start_s) == (1, 1, 3.0)

@@ -1,4 +1,4 @@
-"""The book against single workers that lie: what one of them says costs others little, and is held against it."""
+"""The core against single workers that lie: what one of them says costs others little, and is held against it."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from protocol.messages.work import LiveLease
 from protocol.values.attempt import TaskEvent, TaskState
 from protocol.values.lease import Fence
 from protocol.words import Reason, WorkerState
-from scheduler.core.commands import CommitTo, SetAside, TellUser
-from scheduler.core.scheduler import MAX_WARNED
-from tests.scheduler.book_parts import PEERS, Story, a_record, of
+from scheduler.core.commands import CommitTo, RecordEvent, SetAside
+from scheduler.core.reconciler import MAX_WARNINGS
+from tests.scheduler.core_parts import PEERS, Story, a_record, of
 
 
 def test_a_worker_that_calls_every_model_broken_costs_no_task_where_others_run_them() -> None:
@@ -30,7 +30,7 @@ def test_a_worker_that_calls_every_model_broken_costs_no_task_where_others_run_t
         if not waiting:
             story.after(6.0)
             waiting += story.commits[before + len(waiting) :]
-    states = [entry.state for entry in story.book.entries.values()]
+    states = [entry.state for entry in story.core.state.tasks.values()]
     assert states == [TaskState.SUCCEEDED] * 30
     assert asides, "and it is set aside"
 
@@ -48,9 +48,9 @@ def test_a_wrong_unit_or_a_failed_check_on_one_device_is_tried_on_another_and_co
         if not complete:
             event, orders = story.fail(commit.task, reason)
         else:
-            record = a_record(story.book, commit.task)
-            event, why, _ = story.book.judge(record, (reason, "not what was asked for"))
-            orders = story.tell(story.book.settled(commit.task, event, why, story.now))
+            record = a_record(story.core, commit.task)
+            event, why, _ = story.core.judge(record, (reason, "not what was asked for"))
+            orders = story.tell(story.core.on_result(commit.task, event, why, story.now))
         asides.extend(of(orders, SetAside))
         return event
 
@@ -62,7 +62,7 @@ def test_a_wrong_unit_or_a_failed_check_on_one_device_is_tried_on_another_and_co
         assert amiss(later) is TaskEvent.RETRY
     assert [aside.peer for aside in asides] == [PEERS[0]]
     assert all(commit.peer != PEERS[0] for commit in again[1:])
-    story.book.check()
+    story.core.check()
 
 
 def test_a_wrong_unit_on_the_only_device_that_fits_ends_the_task_and_is_not_held_against_it() -> None:
@@ -79,16 +79,16 @@ def test_a_worker_that_says_at_every_link_that_results_are_on_their_way_is_waite
     story = Story(1, 1)
     commit = story.commits[0]
     story.begin(commit)
-    entry = story.book.entries[commit.task]
+    entry = story.core.state.tasks[commit.task]
     assert entry.lease is not None
     assert entry.fence is not None
     lease, fence = entry.lease, entry.fence
     owes = LiveLease(task=commit.task, attempt=1, lease=lease, fence=fence, reporting=True)
     began = story.now
     while entry.attempt == 1 and entry.live and story.now < began + 500:
-        story.tell(story.book.broken(commit.peer, story.now))
+        story.tell(story.core.on_link_closed(commit.peer, story.now))
         asked = frozenset({lease})
-        story.tell(story.book.adopted(commit.peer, "c-one", 1, (owes,), story.now, asked=asked))
+        story.tell(story.core.on_leases(commit.peer, "c-one", 1, (owes,), story.now, asked=asked))
         story.after(20.0)
     assert story.now - began <= 80
     assert entry.tries == 1
@@ -107,15 +107,15 @@ def test_a_worker_that_takes_tickets_and_loses_them_is_left_alone_and_drives_no_
             if commit.peer == PEERS[0]:
                 lease = f"l{story.numbers}"
                 asides += of(
-                    story.tell(story.book.lost(PEERS[0], [lease], Reason.EXPIRED, story.now)), SetAside
+                    story.tell(story.core.on_lost(PEERS[0], [lease], Reason.EXPIRED, story.now)), SetAside
                 )
             waiting += story.commits[before:]
         before = len(story.commits)
         story.after(0.2)
         waiting += story.commits[before:]
-    assert max(entry.attempt for entry in story.book.entries.values()) < 12
+    assert max(entry.attempt for entry in story.core.state.tasks.values()) < 12
     assert [aside.seconds for aside in asides] == [30.0]
-    assert not any(entry.over for entry in story.book.entries.values())
+    assert not any(entry.over for entry in story.core.state.tasks.values())
 
 
 def test_a_worker_is_believed_once_for_each_link_that_it_was_restarted() -> None:
@@ -123,11 +123,11 @@ def test_a_worker_is_believed_once_for_each_link_that_it_was_restarted() -> None
     for commit in tuple(story.commits):
         story.grant(commit, queued=True)
     for incarnation in (2, 3, 4):
-        story.tell(story.book.seen(PEERS[0], incarnation, WorkerState.BUSY, story.now))
-    assert story.book.view(PEERS[0]).incarnation == 2
-    story.tell(story.book.broken(PEERS[0], story.now))
-    story.tell(story.book.seen(PEERS[0], 5, WorkerState.BUSY, story.now))
-    assert story.book.view(PEERS[0]).incarnation == 5
+        story.tell(story.core.on_status(PEERS[0], incarnation, WorkerState.BUSY, story.now))
+    assert story.core.state.worker(PEERS[0]).incarnation == 2
+    story.tell(story.core.on_link_closed(PEERS[0], story.now))
+    story.tell(story.core.on_status(PEERS[0], 5, WorkerState.BUSY, story.now))
+    assert story.core.state.worker(PEERS[0]).incarnation == 5
 
 
 def test_a_worker_that_warns_without_end_of_giving_way_fills_no_store() -> None:
@@ -135,11 +135,17 @@ def test_a_worker_that_warns_without_end_of_giving_way_fills_no_store() -> None:
     commit = story.commits[0]
     story.begin(commit)
     fence = Fence(incarnation=1, number=1)
-    told: list[TellUser] = []
+    told: list[RecordEvent] = []
     for n in range(1000):
-        told += of(story.tell(story.book.preempt(PEERS[0], "l1", fence, 60 + n % 2, story.now)), TellUser)
-    assert len(told) == MAX_WARNED
+        told += of(
+            story.tell(story.core.on_preempt(PEERS[0], "l1", fence, 60 + n % 2, story.now)), RecordEvent
+        )
+    assert len(told) == MAX_WARNINGS
     same = Story(1, 1)
     same.begin(same.commits[0])
-    told = [t for _ in range(9) for t in of(same.book.preempt(PEERS[0], "l1", fence, 60, same.now), TellUser)]
+    told = [
+        t
+        for _ in range(9)
+        for t in of(same.core.on_preempt(PEERS[0], "l1", fence, 60, same.now), RecordEvent)
+    ]
     assert len(told) == 1

@@ -11,12 +11,12 @@ from protocol.messages.work import Conflict, Quote
 from protocol.values.attempt import TaskState
 from protocol.values.lease import Fence
 from protocol.words import Reason
-from scheduler.core.commands import CommitTo, Order, ReleaseOn
+from scheduler.core.commands import Command, CommitTo, ReleaseOn
 from scheduler.core.ranking import WorkerView
-from scheduler.core.scheduler import SchedulerState
-from scheduler.core.state import HAS_PLACE, TaskEntry, TaskLimits
+from scheduler.core.scheduler import SchedulerCore
+from scheduler.core.state import LEASED, TaskEntry, TaskLimits
 from swarm.net.identity import Identity
-from tests.scheduler.book_parts import a_task, advert, of, quote
+from tests.scheduler.core_parts import a_task, advert, of, quote
 
 WORKERS = 16
 SCHEDULERS = 4
@@ -38,23 +38,23 @@ class Field:
         self.commits = self.rounds = 0
         self.at: dict[str, list[str]] = {ad.peer: [] for ad in ADVERTS}
         """For each worker the leases there, the one with the place first."""
-        self.books = [SchedulerState(random.Random(f"{seed} {n}")) for n in range(SCHEDULERS)]
-        self.said: list[tuple[SchedulerState, Order]] = []
-        for n, book in enumerate(self.books):
-            book.found("", ADVERTS, 0.0)
+        self.books = [SchedulerCore(random.Random(f"{seed} {n}")) for n in range(SCHEDULERS)]
+        self.said: list[tuple[SchedulerCore, Command]] = []
+        for n, core in enumerate(self.books):
+            core.on_adverts("", ADVERTS, 0.0)
             for ad in ADVERTS:
-                book.view(ad.peer).probing = False
-                book.quoted(ad.peer, quote(), 0.0)
+                core.state.worker(ad.peer).probing = False
+                core.on_quote(ad.peer, quote(), 0.0)
             entries = [TaskEntry(a_task(i, campaign=f"c-{n}")) for i in range(1, tasks + 1)]
-            self.say(book, book.add(TaskLimits(f"c-{n}"), entries, 0.0))
+            self.say(core, core.add(TaskLimits(f"c-{n}"), entries, 0.0))
         for _, order in self.said:
             if isinstance(order, CommitTo):
                 self.first[order.peer] = self.first.get(order.peer, 0) + 1
 
-    def say(self, book: SchedulerState, orders: list[Order]) -> None:
-        book.check()
+    def say(self, core: SchedulerCore, orders: list[Command]) -> None:
+        core.check()
         self.commits += len(of(orders, CommitTo))
-        self.said += [(book, order) for order in orders]
+        self.said += [(core, order) for order in orders]
 
     def standing(self, peer: str) -> Quote:
         there = self.at[peer]
@@ -65,26 +65,26 @@ class Field:
         self.now += 0.01
         said, self.said = self.said, []
         self.rng.shuffle(said)
-        for book, order in said:
+        for core, order in said:
             if isinstance(order, ReleaseOn):
                 for held in order.held:
                     if held.lease in self.at[order.peer]:
                         self.at[order.peer].remove(held.lease)
             elif isinstance(order, CommitTo):
-                self.answer(book, order)
+                self.answer(core, order)
 
-    def answer(self, book: SchedulerState, order: CommitTo) -> None:
+    def answer(self, core: SchedulerCore, order: CommitTo) -> None:
         there = self.at[order.peer]
         if there and not self.queues:
             late = Conflict(reason=Reason.BUSY, quote=self.standing(order.peer))
-            self.say(book, book.conflict(order.task, order.attempt, late, self.now))
+            self.say(core, core.on_conflict(order.task, order.attempt, late, self.now))
             return
         self.number += 1
         lease = f"l{self.number}"
         there.append(lease)
         self.say(
-            book,
-            book.granted(
+            core,
+            core.on_grant(
                 order.peer,
                 order.task,
                 order.attempt,
@@ -98,7 +98,7 @@ class Field:
         )
 
     def placed(self) -> int:
-        return sum(entry.state in HAS_PLACE for book in self.books for entry in book.entries.values())
+        return sum(entry.state in LEASED for core in self.books for entry in core.state.tasks.values())
 
 
 @pytest.mark.parametrize("queues", [True, False], ids=["queued", "conflict"])
@@ -126,15 +126,15 @@ def test_two_workers_at_least_are_drawn_and_the_sooner_is_taken() -> None:
     """Power of two choices: the slowest of all is never taken while there are others, any other may be."""
     taken: set[str] = set()
     for seed in range(200):
-        book = SchedulerState(random.Random(seed))
+        core = SchedulerCore(random.Random(seed))
         views: list[WorkerView] = []
-        book.found("", ADVERTS, 0.0)
+        core.on_adverts("", ADVERTS, 0.0)
         for n, ad in enumerate(ADVERTS):
-            view = book.view(ad.peer)
-            book.quoted(ad.peer, quote(free=0, queue=n), 0.0)
+            view = core.state.worker(ad.peer)
+            core.on_quote(ad.peer, quote(free=0, queue=n), 0.0)
             views.append(view)
-        book.add(TaskLimits("c-one"), [TaskEntry(a_task(1))], 0.0)
-        taken.add(next(entry.worker for entry in book.entries.values() if entry.worker) or "")
-        assert next(iter(book.entries.values())).state is TaskState.COMMITTING
+        core.add(TaskLimits("c-one"), [TaskEntry(a_task(1))], 0.0)
+        taken.add(next(entry.worker for entry in core.state.tasks.values() if entry.worker) or "")
+        assert next(iter(core.state.tasks.values())).state is TaskState.COMMITTING
     assert ADVERTS[-1].peer not in taken
     assert len(taken) >= WORKERS - 4

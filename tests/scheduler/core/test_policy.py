@@ -14,22 +14,24 @@ from protocol.values.lease import Fence
 from protocol.words import Reason, RunOutcome, WorkerState
 from scheduler.core.allocator import REPLICAS_WAIT
 from scheduler.core.commands import (
-    CampaignDone,
     CancelOn,
+    Command,
     CommitTo,
     EndAttempt,
+    EndCampaign,
+    EndHedge,
     EndPending,
-    EndSecond,
-    Order,
     ProbeWorker,
-    RecordProgress,
+    RecordEvent,
+    RecordWaitReason,
     ReleaseOn,
     SetAside,
-    TellUser,
 )
-from scheduler.core.scheduler import SchedulerState
-from scheduler.core.state import OWED_S, STOP_S, TaskEntry, TaskLimits
-from tests.scheduler.book_parts import PEERS, Story, a_record, a_task, advert, of, quote
+from scheduler.core.reconciler import OWED_S
+from scheduler.core.scheduler import SchedulerCore
+from scheduler.core.state import TaskEntry, TaskLimits
+from scheduler.core.timeouts import STOP_S
+from tests.scheduler.core_parts import PEERS, Story, a_live_task, a_record, a_task, advert, of, quote
 
 ONE = "c-one/1"
 
@@ -38,13 +40,13 @@ ONE = "c-one/1"
 
 
 def test_the_higher_priority_is_served_first_and_of_equal_ones_the_older() -> None:
-    book = SchedulerState(random.Random(1))
+    core = SchedulerCore(random.Random(1))
     for campaign, priority in (("c-low", 10), ("c-old", 50), ("c-new", 50), ("c-high", 80)):
-        book.add(TaskLimits(campaign, priority=priority), [TaskEntry(a_task(1, campaign=campaign))], 0.0)
-    book.found("", [advert(n) for n in range(3)], 0.0)
+        core.add(TaskLimits(campaign, priority=priority), [TaskEntry(a_task(1, campaign=campaign))], 0.0)
+    core.on_adverts("", [advert(n) for n in range(3)], 0.0)
     commits: list[CommitTo] = []
     for n in range(3):
-        commits += of(book.quoted(PEERS[n], quote(), 0.0), CommitTo)
+        commits += of(core.on_quote(PEERS[n], quote(), 0.0), CommitTo)
     order = list(dict.fromkeys(commit.campaign for commit in commits))
     assert order == ["c-high", "c-old", "c-new", "c-low"]
 
@@ -53,7 +55,7 @@ def test_a_commit_says_how_often_the_task_gave_way_and_how_long_its_campaign_has
     story = Story(ends_at=160.0)
     story.grant(story.commits[0])
     story.now += 10
-    story.tell(story.book.lost(PEERS[0], ["l1"], Reason.PREEMPTED, story.now))
+    story.tell(story.core.on_lost(PEERS[0], ["l1"], Reason.PREEMPTED, story.now))
     again = story.commits[-1]
     assert (story.commits[0].preempted, story.commits[0].left_s) == (0, 60.0)
     assert (again.preempted, again.left_s) == (1, 50.0)
@@ -63,20 +65,20 @@ def test_a_commit_says_how_often_the_task_gave_way_and_how_long_its_campaign_has
 def test_a_task_that_gave_way_has_lost_no_try_and_goes_on_at_once_anywhere(how: str) -> None:
     story = Story()
     story.grant(story.commits[0])
-    told = story.tell(story.book.preempt(PEERS[0], "l1", Fence(incarnation=1, number=1), 80, story.now))
-    assert of(told, TellUser)[0].fields["priority"] == 80
+    told = story.tell(story.core.on_preempt(PEERS[0], "l1", Fence(incarnation=1, number=1), 80, story.now))
+    assert of(told, RecordEvent)[0].fields["priority"] == 80
     if how == "renewal":
-        orders = story.tell(story.book.lost(PEERS[0], ["l1"], Reason.PREEMPTED, story.now))
+        orders = story.tell(story.core.on_lost(PEERS[0], ["l1"], Reason.PREEMPTED, story.now))
         (end,) = of(orders, EndAttempt)
         assert (end.event, end.reason) == (TaskEvent.PREEMPT, Reason.PREEMPTED)
         assert "of priority 80" in end.detail
     else:
-        record = a_record(story.book, ONE, outcome=RunOutcome.CANCELLED, reason=Reason.PREEMPTED, timings=())
-        event, why, detail = story.book.judge(record)
+        record = a_record(story.core, ONE, outcome=RunOutcome.CANCELLED, reason=Reason.PREEMPTED, timings=())
+        event, why, detail = story.core.judge(record)
         assert (event, why) == (TaskEvent.PREEMPT, Reason.PREEMPTED)
         assert "of priority 80" in detail
-        orders = story.tell(story.book.settled(ONE, event, why, story.now))
-    entry = story.book.entries[ONE]
+        orders = story.tell(story.core.on_result(ONE, event, why, story.now))
+    entry = story.core.state.tasks[ONE]
     assert (entry.preempted, entry.tries, entry.tried) == (1, 0, set())
     assert not of(orders, SetAside)
     assert of(orders, CommitTo), "it is asked for again in the same breath"
@@ -86,9 +88,9 @@ def test_a_worker_that_says_preempted_more_often_than_is_allowed_has_lost_the_ta
     story = Story(attempts=3, backoff_s=0.0)
     for turn in range(5):
         story.grant(story.commits[-1])
-        story.tell(story.book.lost(PEERS[0], [f"l{turn + 1}"], Reason.PREEMPTED, story.now))
+        story.tell(story.core.on_lost(PEERS[0], [f"l{turn + 1}"], Reason.PREEMPTED, story.now))
         story.after(1.0)
-    entry = story.book.entries[ONE]
+    entry = story.core.state.tasks[ONE]
     assert (entry.preempted, entry.attempt, entry.state) == (2, 2 + 3, TaskState.FAILED)
 
 
@@ -100,12 +102,12 @@ def replicas(count: int, workers: int, **hosts: int) -> Story:
     story = Story(tasks=0, workers=0, looks=False)
     tasks = [a_task(n, campaign="c-two", replica=n) for n in range(1, count + 1)]
     story.tell(
-        story.book.add(TaskLimits("c-two", backoff_s=0.0), [TaskEntry(task) for task in tasks], story.now)
+        story.core.add(TaskLimits("c-two", backoff_s=0.0), [TaskEntry(task) for task in tasks], story.now)
     )
     adverts = [advert(n).model_copy(update={"device": f"d{hosts.get(f'w{n}', n)}"}) for n in range(workers)]
-    story.tell(story.book.found("", adverts, story.now))
+    story.tell(story.core.on_adverts("", adverts, story.now))
     for n in range(workers):
-        story.tell(story.book.quoted(PEERS[n], quote(), story.now))
+        story.tell(story.core.on_quote(PEERS[n], quote(), story.now))
     return story
 
 
@@ -117,9 +119,9 @@ def test_replicas_go_to_different_devices_and_wait_when_there_are_too_few() -> N
         story.succeed(commit.task)
     story.after(1.0)
     assert len(story.commits) == 2
-    assert [note.words for note in of(story.orders, RecordProgress)] == [REPLICAS_WAIT]
-    story.tell(story.book.found("", [advert(2)], story.now))
-    story.tell(story.book.quoted(PEERS[2], quote(), story.now))
+    assert [note.words for note in of(story.orders, RecordWaitReason)] == [REPLICAS_WAIT]
+    story.tell(story.core.on_adverts("", [advert(2)], story.now))
+    story.tell(story.core.on_quote(PEERS[2], quote(), story.now))
     assert story.commits[-1].peer == PEERS[2]
 
 
@@ -149,15 +151,15 @@ def test_a_campaign_that_is_carried_on_elsewhere_ends_here_and_nothing_is_touche
     story = Story(tasks=4)
     story.grant(story.commits[0])
     story.grant(story.commits[1], queued=True)
-    orders = story.tell(story.book.superseded(PEERS[0], "c-one", story.now))
+    orders = story.tell(story.core.on_superseded("c-one", story.now))
     assert not of(orders, CancelOn)
     assert not of(orders, ReleaseOn)
     ends = of(orders, EndAttempt)
     assert [(end.event, end.reason) for end in ends] == [(TaskEvent.CANCEL, Reason.ADOPTED)] * 2
     assert of(orders, EndPending)[0].tasks == ("c-one/3", "c-one/4")
-    assert of(orders, CampaignDone)[0].detail == "carried on elsewhere (adopted)"
-    assert story.book.idle
-    assert story.book.ready(PEERS[0], "l2", Fence(incarnation=1, number=2), story.now) == (None, [])
+    assert of(orders, EndCampaign)[0].detail == "carried on elsewhere (adopted)"
+    assert story.core.idle
+    assert story.core.on_ready(PEERS[0], "l2", Fence(incarnation=1, number=2), story.now) == (None, [])
 
 
 def test_workers_are_not_believed_that_a_campaign_went_elsewhere_however_many_they_are() -> None:
@@ -165,74 +167,65 @@ def test_workers_are_not_believed_that_a_campaign_went_elsewhere_however_many_th
     for commit in tuple(story.commits):
         story.grant(commit)
     for liar in PEERS[:3]:
-        orders = story.tell(story.book.disowned(liar, "c-one", story.now))
-        assert not of(orders, CampaignDone)
-        assert [tell.name for tell in of(orders, TellUser)] == ["worker.refused"], "it is told"
-        assert not story.book.view(liar).held
-        assert all(liar not in need.fits for need in story.book.ranked), "it gets no more of it"
-    assert {entry.state for entry in story.book.entries.values()} == {TaskState.PENDING}
-    assert {entry.tries for entry in story.book.entries.values()} == {0}
-    assert all(PEERS[0] in need.declined for need in story.book.ranked), "and is named when people ask"
+        orders = story.tell(story.core.on_disowned(liar, "c-one", story.now))
+        assert not of(orders, EndCampaign)
+        assert [tell.name for tell in of(orders, RecordEvent)] == ["worker.refused"], "it is told"
+        assert not story.core.state.worker(liar).held
+        assert all(liar not in need.fits for need in story.core.state.ranked), "it gets no more of it"
+    assert {entry.state for entry in story.core.state.tasks.values()} == {TaskState.PENDING}
+    assert {entry.tries for entry in story.core.state.tasks.values()} == {0}
+    assert all(PEERS[0] in need.declined for need in story.core.state.ranked), "and is named when people ask"
 
 
 def test_a_campaign_of_which_no_worker_has_anything_cannot_have_gone_elsewhere() -> None:
     story = Story()
     commit = story.commits[0]
-    orders = story.tell(story.book.denied(commit.task, commit.attempt, stale(), story.now))
-    assert not of(orders, CampaignDone)
-    story.tell(story.book.found(story.need, [advert(1)], story.now))
-    assert of(story.tell(story.book.quoted(PEERS[1], quote(), story.now)), CommitTo)
+    orders = story.tell(story.core.on_denial(commit.task, commit.attempt, stale(), story.now))
+    assert not of(orders, EndCampaign)
+    story.tell(story.core.on_adverts(story.group, [advert(1)], story.now))
+    assert of(story.tell(story.core.on_quote(PEERS[1], quote(), story.now)), CommitTo)
 
 
 def test_a_campaign_adopted_with_two_tickets_of_a_task_ends_both() -> None:
     story = Story(workers=2)
     story.grant(story.commits[0], queued=True, position=1, start_s=9.0)
     story.grant(story.commits[1], queued=True, position=1, start_s=9.0)
-    orders = story.tell(story.book.superseded(PEERS[0], "c-one", story.now))
-    assert of(orders, CampaignDone)
-    assert len(of(orders, EndAttempt)) + len(of(orders, EndSecond)) >= 1
+    orders = story.tell(story.core.on_superseded("c-one", story.now))
+    assert of(orders, EndCampaign)
+    assert len(of(orders, EndAttempt)) + len(of(orders, EndHedge)) >= 1
 
 
 # -- what a worker claims to have --------------------------------------------------------------------------------------------------------
 
 
-def claimed(tasks: int = 1, *, attempts: int = 1) -> SchedulerState:
-    """A book with tasks that a worker says it has, as after an adoption."""
-    book = SchedulerState(random.Random(1))
+def claimed(tasks: int = 1, *, attempts: int = 1) -> SchedulerCore:
+    """A core with tasks that a worker says it has, as after an adoption."""
+    core = SchedulerCore(random.Random(1))
     entries = [
-        TaskEntry(
-            a_task(n),
-            state=TaskState.LEASED,
-            attempt=1,
-            worker=PEERS[0],
-            lease=f"x{n}",
-            fence=Fence(incarnation=1, number=n),
-            restored=True,
-            claimed=True,
-        )
+        a_live_task(n, TaskState.LEASED, PEERS[0], f"x{n}", Fence(incarnation=1, number=n), inherited=True)
         for n in range(1, tasks + 1)
     ]
-    book.add(TaskLimits("c-one", attempts=attempts), entries, 100.0)
-    return book
+    core.add(TaskLimits("c-one", attempts=attempts), entries, 100.0)
+    return core
 
 
 def test_a_claim_that_is_not_kept_costs_no_try() -> None:
-    book = claimed(tasks=2)
-    orders = book.adopted(
-        PEERS[0], "c-one", 1, (), 101.0, asked=frozenset(h.lease for h in book.held_on(PEERS[0]))
+    core = claimed(tasks=2)
+    orders = core.on_leases(
+        PEERS[0], "c-one", 1, (), 101.0, asked=frozenset(h.lease for h in core.held_on(PEERS[0]))
     )
     assert {end.event for end in of(orders, EndAttempt)} == {TaskEvent.REFUSE}
-    book.check()
-    for entry in book.entries.values():
-        assert (entry.state, entry.tries, entry.claimed) == (TaskState.PENDING, 0, False)
+    core.check()
+    for entry in core.state.tasks.values():
+        assert (entry.state, entry.tries, entry.current) == (TaskState.PENDING, 0, None)
 
 
 @pytest.mark.parametrize("reporting", [True, False])
 def test_a_claim_that_comes_to_nothing_is_over_within_a_bounded_time_and_costs_no_try(
     reporting: bool,
 ) -> None:
-    book, now = claimed(), 101.0
-    entry = book.entries["c-one/1"]
+    core, now = claimed(), 101.0
+    entry = core.state.tasks["c-one/1"]
     told = LiveLease(
         task=entry.id,
         attempt=1,
@@ -241,12 +234,12 @@ def test_a_claim_that_comes_to_nothing_is_over_within_a_bounded_time_and_costs_n
         reporting=reporting,
         phase=None if reporting else Phase.RUN,
     )
-    book.adopted(PEERS[0], "c-one", 1, (told,), now, asked=frozenset({"x1"}))
+    core.on_leases(PEERS[0], "c-one", 1, (told,), now, asked=frozenset({"x1"}))
     assert entry.live
-    limit = OWED_S if reporting else entry.patience_s() + STOP_S
-    while book.entries["c-one/1"].live and now < 101.0 + limit + 5.0:
+    limit = OWED_S if reporting else entry.max_run_s() + STOP_S
+    while core.state.tasks["c-one/1"].live and now < 101.0 + limit + 5.0:
         now += 1.0
-        book.tick(now)
+        core.tick(now)
     assert (entry.state, entry.tries) == (TaskState.PENDING, 0)
 
 
@@ -255,13 +248,13 @@ def test_a_worker_that_gives_one_lease_to_two_tasks_has_the_second_taken_away(sa
     story = Story(tasks=8, workers=1)
     first, second = story.commits
     story.grant(first)
-    entry, other = story.book.entries[first.task], story.book.entries[second.task]
+    entry, other = story.core.state.tasks[first.task], story.core.state.tasks[second.task]
     assert entry.lease is not None
     assert entry.fence is not None
     lease = entry.lease if same == "lease" else "l99"
     fence = entry.fence if same == "fence" else Fence(incarnation=1, number=99)
     story.tell(
-        story.book.granted(second.peer, second.task, second.attempt, lease, fence, story.now, queued=False)
+        story.core.on_grant(second.peer, second.task, second.attempt, lease, fence, story.now, queued=False)
     )
     assert (other.state, other.tries) == (TaskState.PENDING, 0), "it is not asked again at once"
     assert entry.state is TaskState.LEASED
@@ -274,25 +267,23 @@ def test_a_task_that_was_lost_goes_before_those_that_nobody_was_asked_to_take() 
     story = Story(tasks=8, workers=1)
     first = story.commits[0]
     story.begin(first)
-    story.tell(story.book.broken(PEERS[0], story.now))
-    story.tell(story.book.all_lost(PEERS[0], Reason.LOST, "gone", story.now))
-    story.tell(story.book.found(story.need, [advert(0), advert(1)], story.now))
-    story.tell(story.book.quoted(PEERS[1], quote(), story.now))
+    story.tell(story.core.on_link_closed(PEERS[0], story.now))
+    story.tell(story.core.on_silence(PEERS[0], "gone", story.now))
+    story.tell(story.core.on_adverts(story.group, [advert(0), advert(1)], story.now))
+    story.tell(story.core.on_quote(PEERS[1], quote(), story.now))
     assert next(commit.task for commit in story.commits if commit.peer == PEERS[1]) == first.task
 
 
 def test_many_that_nobody_may_have_now_do_not_keep_the_others_waiting() -> None:
-    book, now = SchedulerState(random.Random(1)), 100.0
-    tried = [
-        TaskEntry(a_task(n), attempt=1, tries=1, tried={PEERS[0]}, not_before=1e9) for n in range(1, 201)
-    ]
-    book.add(TaskLimits("c-one"), [*tried, TaskEntry(a_task(201))], now)
-    (need,) = book.needs
-    book.found(need, [advert(0)], now)
-    commits = of(book.quoted(PEERS[0], quote(), now), CommitTo)
+    core, now = SchedulerCore(random.Random(1)), 100.0
+    tried = [TaskEntry(a_task(n), last=1, tries=1, tried={PEERS[0]}, not_before=1e9) for n in range(1, 201)]
+    core.add(TaskLimits("c-one"), [*tried, TaskEntry(a_task(201))], now)
+    (need,) = core.state.groups
+    core.on_adverts(need, [advert(0)], now)
+    commits = of(core.on_quote(PEERS[0], quote(), now), CommitTo)
     for _ in range(20):
         now += 0.2
-        commits += of(book.tick(now), CommitTo)
+        commits += of(core.tick(now), CommitTo)
     assert [commit.task for commit in commits] == ["c-one/201"]
 
 
@@ -302,22 +293,22 @@ def test_many_that_nobody_may_have_now_do_not_keep_the_others_waiting() -> None:
 def test_a_worker_that_is_asked_and_never_answers_is_set_aside_for_longer_and_longer_and_comes_back() -> None:
     story = Story(tasks=60, attempts=50, backoff_s=0.0)
     asides: list[float] = []
-    back: list[TellUser] = []
+    back: list[RecordEvent] = []
     for _ in range(600):
         while story.commits:
             commit = story.commits.pop()
-            story.tell(story.book.unreachable(commit.peer, "silence", story.now))
+            story.tell(story.core.on_unreachable(commit.peer, "silence", story.now))
             orders = story.tell(
-                story.book.not_committed(commit.task, commit.attempt, "silence", story.now, sent=True)
+                story.core.on_commit_failure(commit.task, commit.attempt, "silence", story.now, sent=True)
             )
             asides += [order.seconds for order in of(orders, SetAside)]
         for probe in of(story.after(3.0), ProbeWorker):
-            story.tell(story.book.quoted(probe.peer, quote(), story.now))
-        back += [order for order in of(story.orders, TellUser) if order.name == "worker.back"]
+            story.tell(story.core.on_quote(probe.peer, quote(), story.now))
+        back += [order for order in of(story.orders, RecordEvent) if order.name == "worker.back"]
     assert asides[:4] == [30.0, 60.0, 120.0, 240.0]
     assert max(asides) <= 600
     assert len(back) >= 3
-    assert "asked and not answering" in story.book.view(PEERS[0]).why_aside or back
+    assert "asked and not answering" in story.core.state.worker(PEERS[0]).why_aside or back
 
 
 def test_a_worker_that_takes_a_task_and_never_begins_loses_it_to_another() -> None:
@@ -327,7 +318,7 @@ def test_a_worker_that_takes_a_task_and_never_begins_loses_it_to_another() -> No
     assert not of(story.after(119.0), CancelOn)
     (stop,) = of(story.after(2.0), CancelOn)
     assert stop.peer == silent.peer
-    orders = story.tell(story.book.stopped(silent.peer, ["l1"], story.now))
+    orders = story.tell(story.core.on_stopped(silent.peer, ["l1"], story.now))
     assert "never began" in of(orders, EndAttempt)[0].detail
     (again,) = of(orders, CommitTo)
     assert again.peer != silent.peer
@@ -339,11 +330,13 @@ def test_why_a_worker_is_set_aside_is_told_to_the_campaigns_that_would_use_it() 
     for _ in range(3):
         story.grant(story.commits.pop(0))
         lease = f"l{story.numbers}"
-        asides += of(story.tell(story.book.lost(PEERS[0], [lease], Reason.BAD_REQUEST, story.now)), SetAside)
+        asides += of(
+            story.tell(story.core.on_lost(PEERS[0], [lease], Reason.BAD_REQUEST, story.now)), SetAside
+        )
     (aside,) = asides
     assert aside.campaigns == ("c-one",)
     assert aside.why.startswith("set aside for 30 s after quick failures")
-    note = [order.words for order in of(story.after(1.0), RecordProgress)]
+    note = [order.words for order in of(story.after(1.0), RecordWaitReason)]
     assert any("set aside for 30 s" in words for words in note)
 
 
@@ -358,8 +351,8 @@ def test_a_faulty_worker_cannot_use_up_the_tries_of_tasks_that_another_worker_wo
             commit = story.commits.pop()
             if commit.peer == bad and fault == "silent":
                 story.now += 1.0
-                story.tell(story.book.unreachable(bad, "silence", story.now))
-                orders: list[Order] = story.book.not_committed(
+                story.tell(story.core.on_unreachable(bad, "silence", story.now))
+                orders: list[Command] = story.core.on_commit_failure(
                     commit.task, commit.attempt, "silence", story.now, sent=True
                 )
                 story.tell(orders)
@@ -370,32 +363,32 @@ def test_a_faulty_worker_cannot_use_up_the_tries_of_tasks_that_another_worker_wo
             elif fault == "quick":
                 story.fail(commit.task, Reason.CRASHED)
             else:
-                story.tell(story.book.lost(bad, [f"l{story.numbers}"], Reason.BAD_REQUEST, story.now))
+                story.tell(story.core.on_lost(bad, [f"l{story.numbers}"], Reason.BAD_REQUEST, story.now))
         for lease, commit in tuple(leases.items()):
             del leases[lease]
-            held = [item for item in story.book.held_on(good) if item.lease == lease]
+            held = [item for item in story.core.held_on(good) if item.lease == lease]
             if held:
-                task, orders = story.book.ready(good, lease, held[0].fence, story.now)
+                task, orders = story.core.on_ready(good, lease, held[0].fence, story.now)
                 story.tell(orders)
                 if task is not None:
                     story.now += 0.5
                     story.succeed(commit.task)
         for probe in of(story.after(0.5), ProbeWorker):
-            story.tell(story.book.quoted(probe.peer, quote(), story.now))
-        if story.book.idle:
+            story.tell(story.core.on_quote(probe.peer, quote(), story.now))
+        if story.core.idle:
             break
-    assert {entry.state for entry in story.book.entries.values()} == {TaskState.SUCCEEDED}
+    assert {entry.state for entry in story.core.state.tasks.values()} == {TaskState.SUCCEEDED}
 
 
 def test_a_worker_that_takes_no_work_is_asked_again_as_soon_as_it_says_that_it_does() -> None:
     story = Story(tasks=3)
     story.grant(story.commits[0])
-    book = story.book
-    story.tell(book.seen(PEERS[0], 1, WorkerState.BUSY, story.now, why="paused by its owner"))
-    view = book.view(PEERS[0])
-    assert (view.says, view.why) == ("paused by its owner", "paused by its owner")
+    core = story.core
+    story.tell(core.on_status(PEERS[0], 1, WorkerState.BUSY, story.now, why="paused by its owner"))
+    view = core.state.worker(PEERS[0])
+    assert (view.state_why, view.why) == ("paused by its owner", "paused by its owner")
     assert not view.serving(story.now)
-    orders = story.tell(book.seen(PEERS[0], 1, WorkerState.BUSY, story.now))
+    orders = story.tell(core.on_status(PEERS[0], 1, WorkerState.BUSY, story.now))
     assert of(orders, ProbeWorker)
 
 
@@ -404,6 +397,6 @@ def test_the_books_own_check_sees_replicas_that_meet_on_one_device_of_two_worker
     story.grant(story.commits[0])
     story.grant(story.commits[1])
     same = advert(1).model_copy(update={"device": "d0", "seq": 2})
-    story.book.found("", [same], story.now)
+    story.core.on_adverts("", [same], story.now)
     with pytest.raises(LocalProtocolError, match="on one device"):
-        story.book.check()
+        story.core.check()

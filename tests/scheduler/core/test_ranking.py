@@ -28,7 +28,7 @@ def view(n: int, *, held: int = 0, others: int = 0, warm: bool = False) -> Worke
 
 
 def picked(views: list[WorkerView], seed: int = 1, size: int = 100) -> str | None:
-    able = [view for view in views if view.room() > 0]
+    able = [view for view in views if view.space() > 0]
     idle, others = [v for v in able if v.idle()], [v for v in able if not v.idle()]
     found = choose(idle, others, sha256=SHA, size=size, rng=random.Random(seed))
     return found.peer if found is not None else None
@@ -70,7 +70,7 @@ def test_trouble_backs_off_and_is_forgotten() -> None:
     worker = view(1)
     waits = []
     for _ in range(7):
-        worker.unreachable(100.0, "silence")
+        worker.mark_unreachable(100.0, "silence")
         waits.append(worker.retry_at - 100.0)
     assert waits == [1, 2, 4, 8, 16, 30, 30]
     assert not worker.hopeful()
@@ -123,7 +123,7 @@ def test_devices_that_fit_but_cannot_be_had_are_told_apart(
     refused: Reason | None, trouble: int, reason: Reason, words: str
 ) -> None:
     worker = view(1)
-    worker.refused, worker.trouble, worker.why, worker.device = refused, trouble, "because", "mini"
+    worker.refused, worker.unreachable, worker.why, worker.device = refused, trouble, "because", "mini"
     found, text = why_none(need(), [], [worker], [], scheduler="me")
     assert found is reason
     assert words in text
@@ -142,5 +142,5 @@ def test_what_owners_must_do_is_said_once_with_the_id_they_must_allow() -> None:
 
 def test_a_name_with_escapes_is_made_safe() -> None:
     worker = view(1)
-    worker.trouble, worker.why, worker.device = 1, "\x1b[31mred", "mini"
+    worker.unreachable, worker.why, worker.device = 1, "\x1b[31mred", "mini"
     assert "\x1b" not in why_none(need(), [], [worker], [], scheduler="me")[1]

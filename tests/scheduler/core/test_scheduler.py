@@ -1,4 +1,4 @@
-"""The book by itself: policy, one stimulus at a time."""
+"""The core by itself: policy, one stimulus at a time."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from protocol.values.lease import Fence
 from protocol.values.task import Model
 from protocol.words import Reason, WorkerState
 from scheduler.core.commands import (
-    CampaignDone,
     CancelOn,
     CommitTo,
     Discover,
     EndAttempt,
+    EndCampaign,
     EndPending,
     Explain,
     ProbeWorker,
     SetAside,
 )
-from scheduler.core.scheduler import SchedulerState
+from scheduler.core.scheduler import SchedulerCore
 from scheduler.core.state import TaskEntry, TaskLimits
-from tests.scheduler.book_parts import PEERS, SHA, Story, a_record, a_task, advert, of, quote
+from tests.scheduler.core_parts import PEERS, SHA, Story, a_live_task, a_record, a_task, advert, of, quote
 
 
 def test_a_worker_is_found_probed_and_asked() -> None:
     story = Story(workers=0)
-    found = story.tell(story.book.found(story.need, [advert(0)], story.now))
+    found = story.tell(story.core.on_adverts(story.group, [advert(0)], story.now))
     assert of(found, ProbeWorker) == [ProbeWorker(PEERS[0])]
-    (commit,) = of(story.tell(story.book.quoted(PEERS[0], quote(), story.now)), CommitTo)
+    (commit,) = of(story.tell(story.core.on_quote(PEERS[0], quote(), story.now)), CommitTo)
     assert (commit.peer, commit.task, commit.attempt, commit.key) == (
         PEERS[0],
         "c-one/1",
@@ -43,11 +43,11 @@ def test_a_worker_is_found_probed_and_asked() -> None:
 
 def test_idle_workers_get_a_task_each_before_any_gets_a_second() -> None:
     story = Story(tasks=3, workers=0)
-    story.tell(story.book.found(story.need, [advert(n) for n in range(3)], story.now))
+    story.tell(story.core.on_adverts(story.group, [advert(n) for n in range(3)], story.now))
     for n in range(3):
-        story.tell(story.book.quoted(PEERS[n], quote(), story.now))
+        story.tell(story.core.on_quote(PEERS[n], quote(), story.now))
     story.grant(story.commits[0])
-    held = [len(story.book.view(peer).held) for peer in PEERS[:3]]
+    held = [len(story.core.state.worker(peer).held) for peer in PEERS[:3]]
     assert max(held) <= 2
     assert sum(held) == 3
 
@@ -55,17 +55,17 @@ def test_idle_workers_get_a_task_each_before_any_gets_a_second() -> None:
 def test_a_large_model_waits_for_the_answer_of_the_device_that_has_it_and_for_nobody_else() -> None:
     large = a_task(1).model_copy(update={"model": Model(name="m.onnx", sha256=SHA, size=10**9)})
     for says in ("free", "busy", "gone"):
-        book, now = SchedulerState(random.Random(1)), 100.0
-        need = of(book.add(TaskLimits("c-one"), [TaskEntry(large)], now), Discover)[0].need
+        core, now = SchedulerCore(random.Random(1)), 100.0
+        need = of(core.add(TaskLimits("c-one"), [TaskEntry(large)], now), Discover)[0].group
         warm = advert(1).model_copy(update={"models": (SHA,)})
-        book.found(need, [advert(0), warm], now)
-        assert of(book.quoted(PEERS[0], quote(), now), CommitTo) == [], "the other one has it"
+        core.on_adverts(need, [advert(0), warm], now)
+        assert of(core.on_quote(PEERS[0], quote(), now), CommitTo) == [], "the other one has it"
         if says == "gone":
-            orders = book.unreachable(PEERS[1], "no answer", now + 1)
+            orders = core.on_unreachable(PEERS[1], "no answer", now + 1)
         else:
             free = says == "free"
-            orders = book.quoted(PEERS[1], quote(free=int(free), queue=0 if free else 3), now + 1)
-        orders += book.tick(now + 1.2)
+            orders = core.on_quote(PEERS[1], quote(free=int(free), queue=0 if free else 3), now + 1)
+        orders += core.tick(now + 1.2)
         (commit,) = of(orders, CommitTo)
         assert commit.peer == PEERS[1 if says == "free" else 0]
 
@@ -77,22 +77,22 @@ def test_two_tickets_are_kept_at_a_worker_and_more_when_its_tasks_are_short() ->
         story.grant(commit)
     story.now += 0.05
     story.succeed("c-one/1")
-    assert len(story.book.view(PEERS[0]).held) == 8
+    assert len(story.core.state.worker(PEERS[0]).held) == 8
 
 
 def test_a_result_that_waited_for_us_while_we_were_down_does_not_make_its_worker_look_quick() -> None:
-    book, now = SchedulerState(random.Random(1)), 100.0
+    core, now = SchedulerCore(random.Random(1)), 100.0
     fence = Fence(incarnation=1, number=1)
-    held = TaskEntry(a_task(1), TaskState.RUNNING, 1, worker=PEERS[0], lease="l1", fence=fence, restored=True)
-    book.add(TaskLimits("c-one"), [held, *(TaskEntry(a_task(n)) for n in range(2, 30))], now)
-    book.found(held.need, [advert(0)], now)
+    held = a_live_task(1, TaskState.RUNNING, PEERS[0], "l1", fence)
+    core.add(TaskLimits("c-one"), [held, *(TaskEntry(a_task(n)) for n in range(2, 30))], now)
+    core.on_adverts(held.group, [advert(0)], now)
     there = LiveLease(task="c-one/1", attempt=1, lease="l1", fence=fence, reporting=True)
-    book.adopted(PEERS[0], "c-one", 1, [there], now, asked=frozenset({"l1"}))
-    book.quoted(PEERS[0], quote(), now)
-    event, why, _ = book.judge(a_record(book, "c-one/1"))
-    book.settled("c-one/1", event, why, now + 0.05)
-    book.check()
-    assert len(book.view(PEERS[0]).held) == 2
+    core.on_leases(PEERS[0], "c-one", 1, [there], now, asked=frozenset({"l1"}))
+    core.on_quote(PEERS[0], quote(), now)
+    event, why, _ = core.judge(a_record(core, "c-one/1"))
+    core.on_result("c-one/1", event, why, now + 0.05)
+    core.check()
+    assert len(core.state.worker(PEERS[0]).held) == 2
 
 
 def test_a_crash_goes_to_a_worker_that_has_not_tried_it_without_delay() -> None:
@@ -121,7 +121,7 @@ def test_attempts_are_bounded_and_the_last_reason_stays() -> None:
     story.grant(story.commits[-1])
     event, orders = story.fail("c-one/1", Reason.CRASHED)
     assert event is TaskEvent.FAIL
-    assert of(orders, CampaignDone)
+    assert of(orders, EndCampaign)
 
 
 @pytest.mark.parametrize("reason", [Reason.TIMED_OUT, Reason.OUT_OF_MEMORY])
@@ -157,7 +157,7 @@ def test_a_worker_that_fails_fast_and_often_is_set_aside_for_a_while() -> None:
         story.now += 0.1
         asides += of(story.fail(commit.task, Reason.CRASHED)[1], SetAside)
     assert [aside.seconds for aside in asides] == [30.0]
-    view = story.book.view(PEERS[0])
+    view = story.core.state.worker(PEERS[0])
     assert not view.serving(story.now)
     assert "quick failures" in view.why
     assert view.serving(story.now + 31)
@@ -182,7 +182,7 @@ def test_a_worker_whose_results_are_no_results_is_set_aside() -> None:
     for _ in range(3):
         story.grant(story.commits.pop(0))
         lease = f"l{story.numbers}"
-        orders = story.tell(story.book.lost(PEERS[0], [lease], Reason.BAD_REQUEST, story.now, "junk"))
+        orders = story.tell(story.core.on_lost(PEERS[0], [lease], Reason.BAD_REQUEST, story.now, "junk"))
         asides += of(orders, SetAside)
     assert len(asides) == 1
 
@@ -191,16 +191,16 @@ def test_a_lost_run_counts_as_a_try_and_a_lost_ticket_does_not() -> None:
     story = Story(tasks=2)
     story.grant(story.commits[0])
     story.grant(story.commits[1], queued=True)
-    orders = story.tell(story.book.all_lost(PEERS[0], Reason.LOST, "gone", story.now))
+    orders = story.tell(story.core.on_silence(PEERS[0], "gone", story.now))
     assert [order.event for order in of(orders, EndAttempt)] == [TaskEvent.LOSE, TaskEvent.REFUSE]
-    assert [story.book.entries[f"c-one/{n}"].tries for n in (1, 2)] == [1, 0]
+    assert [story.core.state.tasks[f"c-one/{n}"].tries for n in (1, 2)] == [1, 0]
 
 
 def test_a_new_incarnation_voids_what_the_old_one_gave() -> None:
     story = Story(tasks=2)
     for commit in tuple(story.commits):
         story.grant(commit)
-    orders = story.tell(story.book.seen(PEERS[0], 2, WorkerState.ACTIVE, story.now))
+    orders = story.tell(story.core.on_status(PEERS[0], 2, WorkerState.ACTIVE, story.now))
     assert len(of(orders, EndAttempt)) == 2
 
 
@@ -208,31 +208,31 @@ def test_a_ticket_is_started_once_its_place_is_up_and_skipped_when_it_is_not_wan
     story = Story(tasks=2)
     for commit in story.commits:
         story.grant(commit, queued=True)
-    book = story.book
-    assert book.ready(PEERS[0], "l1", Fence(incarnation=1, number=1), story.now)[0] == "c-one/1"
-    assert book.entries["c-one/1"].state is TaskState.LEASED
-    story.tell(book.cancel(["c-one/2"], story.now))
-    assert book.ready(PEERS[0], "l2", Fence(incarnation=1, number=2), story.now) == (None, [])
-    assert book.ready(PEERS[1], "l1", Fence(incarnation=1, number=1), story.now) == (None, [])
-    assert book.ready(PEERS[0], "l1", Fence(incarnation=1, number=9), story.now) == (None, [])
+    core = story.core
+    assert core.on_ready(PEERS[0], "l1", Fence(incarnation=1, number=1), story.now)[0] == "c-one/1"
+    assert core.state.tasks["c-one/1"].state is TaskState.LEASED
+    story.tell(core.cancel(["c-one/2"], story.now))
+    assert core.on_ready(PEERS[0], "l2", Fence(incarnation=1, number=2), story.now) == (None, [])
+    assert core.on_ready(PEERS[1], "l1", Fence(incarnation=1, number=1), story.now) == (None, [])
+    assert core.on_ready(PEERS[0], "l1", Fence(incarnation=1, number=9), story.now) == (None, [])
 
 
 def test_a_grant_for_an_attempt_that_is_over_is_given_back() -> None:
     story = Story()
     commit = story.commits[0]
-    story.tell(story.book.not_committed(commit.task, commit.attempt, "silence", story.now, sent=True))
+    story.tell(story.core.on_commit_failure(commit.task, commit.attempt, "silence", story.now, sent=True))
     story.after(10)
-    story.tell(story.book.quoted(PEERS[0], quote(), story.now))
+    story.tell(story.core.on_quote(PEERS[0], quote(), story.now))
     assert story.commits[-1].attempt == 2
     orders = story.grant(commit)
     assert of(orders, CancelOn)
-    assert story.book.entries["c-one/1"].lease is None
+    assert story.core.state.tasks["c-one/1"].lease is None
 
 
 def test_a_late_grant_is_given_back_to_the_worker_that_gave_it() -> None:
     story = Story(workers=2)
     first = story.commits[0]
-    story.tell(story.book.not_committed(first.task, 1, "silence", story.now, sent=True))
+    story.tell(story.core.on_commit_failure(first.task, 1, "silence", story.now, sent=True))
     story.after(1)
     assert story.commits[-1].peer != first.peer
     assert [order.peer for order in of(story.grant(first), CancelOn)] == [first.peer]
@@ -241,16 +241,16 @@ def test_a_late_grant_is_given_back_to_the_worker_that_gave_it() -> None:
 def test_a_cancelled_task_ends_when_its_worker_confirms() -> None:
     story = Story()
     story.grant(story.commits[0])
-    (stop,) = of(story.tell(story.book.cancel(["c-one/1"], story.now)), CancelOn)
-    assert story.book.entries["c-one/1"].state is TaskState.LEASED
-    orders = story.tell(story.book.stopped(PEERS[0], [stop.held[0].lease], story.now))
+    (stop,) = of(story.tell(story.core.cancel(["c-one/1"], story.now)), CancelOn)
+    assert story.core.state.tasks["c-one/1"].state is TaskState.LEASED
+    orders = story.tell(story.core.on_stopped(PEERS[0], [stop.held[0].lease], story.now))
     assert of(orders, EndAttempt)[0].event is TaskEvent.CANCEL
-    assert of(orders, CampaignDone)
+    assert of(orders, EndCampaign)
 
 
 def test_a_task_cancelled_while_it_was_asked_for_is_stopped_on_its_grant() -> None:
     story = Story()
-    assert not of(story.tell(story.book.cancel(["c-one/1"], story.now)), CancelOn)
+    assert not of(story.tell(story.core.cancel(["c-one/1"], story.now)), CancelOn)
     assert of(story.grant(story.commits[0]), CancelOn)
 
 
@@ -258,36 +258,36 @@ def test_a_conflict_or_a_full_queue_is_no_try() -> None:
     story = Story()
     commit = story.commits[0]
     conflict = Conflict(reason=Reason.BUSY, quote=quote(free=0, queue=5))
-    story.tell(story.book.conflict(commit.task, commit.attempt, conflict, story.now))
-    assert story.book.entries[commit.task].tries == 0
+    story.tell(story.core.on_conflict(commit.task, commit.attempt, conflict, story.now))
+    assert story.core.state.tasks[commit.task].tries == 0
     later = story.after(1.0)
     (again,) = of(later, CommitTo)
     assert again.attempt == 2
     denied = Denied(reason=Reason.BUSY, retry_s=3.0)
-    story.tell(story.book.denied(again.task, again.attempt, denied, story.now))
+    story.tell(story.core.on_denial(again.task, again.attempt, denied, story.now))
     assert not of(story.after(2.0), ProbeWorker)
     assert of(story.after(1.5), ProbeWorker)
 
 
 def test_a_program_that_a_worker_runs_for_those_it_knows_alone_costs_the_other_models_nothing() -> None:
-    book, now = SchedulerState(random.Random(1)), 100.0
+    core, now = SchedulerCore(random.Random(1)), 100.0
     program, plain = a_task(1), a_task(2)
     program = program.model_copy(update={"model": program.model.model_copy(update={"name": "net.pt2"})})
-    orders = book.add(TaskLimits(campaign="c-one"), [TaskEntry(program), TaskEntry(plain)], now)
+    orders = core.add(TaskLimits(campaign="c-one"), [TaskEntry(program), TaskEntry(plain)], now)
     for look in of(orders, Discover):
-        book.found(look.need, [advert(0)], now)
-    first, second = of(book.quoted(PEERS[0], quote(), now), CommitTo)
+        core.on_adverts(look.group, [advert(0)], now)
+    first, second = of(core.on_quote(PEERS[0], quote(), now), CommitTo)
     assert (first.task, second.task) == ("c-one/1", "c-one/2")
     denied = Denied(
         reason=Reason.NOT_ALLOWED, detail="net.pt2: it carries a program", unmet=("a model without one",)
     )
-    assert not of(book.denied(first.task, first.attempt, denied, now), CommitTo)
+    assert not of(core.on_denial(first.task, first.attempt, denied, now), CommitTo)
     fence = Fence(incarnation=1, number=1)
-    book.granted(PEERS[0], second.task, second.attempt, "l1", fence, now, queued=False)
-    entry, need = book.entries["c-one/1"], book.needs[book.entries["c-one/1"].need]
+    core.on_grant(PEERS[0], second.task, second.attempt, "l1", fence, now, queued=False)
+    entry, need = core.state.tasks["c-one/1"], core.state.groups[core.state.tasks["c-one/1"].group]
     assert (entry.tries, need.fits, list(need.declined)) == (0, set(), [PEERS[0]])
-    assert book.view(PEERS[0]).refused is None
-    assert book.needs[book.entries["c-one/2"].need].fits == {PEERS[0]}
+    assert core.state.worker(PEERS[0]).refused is None
+    assert core.state.groups[core.state.tasks["c-one/2"].group].fits == {PEERS[0]}
 
 
 @pytest.mark.parametrize("how", ["denied", "conflict"])
@@ -300,28 +300,28 @@ def test_a_worker_that_says_no_again_and_again_is_left_alone_for_longer_and_long
             asked.append(story.now)
             if how == "denied":
                 busy = Denied(reason=Reason.BUSY, retry_s=0.01)
-                story.tell(story.book.denied(commit.task, commit.attempt, busy, story.now))
+                story.tell(story.core.on_denial(commit.task, commit.attempt, busy, story.now))
             else:
                 late = Conflict(reason=Reason.STALE_QUOTE, quote=quote())
-                story.tell(story.book.conflict(commit.task, commit.attempt, late, story.now))
+                story.tell(story.core.on_conflict(commit.task, commit.attempt, late, story.now))
         for probe in of(story.after(0.5), ProbeWorker):
-            story.tell(story.book.quoted(probe.peer, quote(), story.now))
+            story.tell(story.core.on_quote(probe.peer, quote(), story.now))
     waits = [after - before for before, after in itertools.pairwise(asked)]
     assert len(waits) < 12
     assert waits == sorted(waits)
     assert max(waits) <= 31
     story.after(31)
     for probe in of(story.orders, ProbeWorker):
-        story.tell(story.book.quoted(probe.peer, quote(), story.now))
+        story.tell(story.core.on_quote(probe.peer, quote(), story.now))
     story.grant(story.commits[-1])
-    assert story.book.view(PEERS[0]).turned_s == 0
+    assert story.core.state.worker(PEERS[0]).backoff_s == 0
 
 
 def test_a_worker_that_is_out_of_order_does_not_keep_a_task_from_the_others() -> None:
     story = Story(workers=2, backoff_s=5.0)
     first = story.commits[0]
     other = next(peer for peer in PEERS[:2] if peer != first.peer)
-    story.tell(story.book.quoted(other, quote(state=WorkerState.FAULTY), story.now))
+    story.tell(story.core.on_quote(other, quote(state=WorkerState.FAULTY), story.now))
     story.grant(first)
     assert story.fail("c-one/1", Reason.CRASHED)[0] is TaskEvent.RETRY
     (again,) = of(story.after(6.0), CommitTo)
@@ -330,8 +330,8 @@ def test_a_worker_that_is_out_of_order_does_not_keep_a_task_from_the_others() ->
 
 def test_tasks_that_only_workers_out_of_order_fit_are_given_up_after_the_wait() -> None:
     story = Story(workers=0, wait_s=10.0)
-    story.tell(story.book.found(story.need, [advert(0)], story.now))
-    story.tell(story.book.quoted(PEERS[0], quote(state=WorkerState.DRAINING), story.now))
+    story.tell(story.core.on_adverts(story.group, [advert(0)], story.now))
+    story.tell(story.core.on_quote(PEERS[0], quote(state=WorkerState.DRAINING), story.now))
     assert of(story.after(11.0), Explain)
 
 
@@ -342,32 +342,32 @@ def test_a_device_that_was_paused_is_called_paused_and_a_faulty_one_faulty() -> 
         (WorkerState.FAULTY, "three runs crashed", "it is faulty: three runs crashed"),
     ):
         story = Story(workers=0)
-        story.tell(story.book.found(story.need, [advert(0)], story.now))
+        story.tell(story.core.on_adverts(story.group, [advert(0)], story.now))
         told = quote(state=state).model_copy(update={"why": says})
-        story.tell(story.book.quoted(PEERS[0], told, story.now))
-        assert story.book.view(PEERS[0]).why == why
+        story.tell(story.core.on_quote(PEERS[0], told, story.now))
+        assert story.core.state.worker(PEERS[0]).why == why
 
 
 def test_nothing_that_fits_is_explained_after_the_wait_and_fails_the_tasks() -> None:
     story = Story(tasks=2, workers=0, wait_s=10.0)
-    story.tell(story.book.found(story.need, [], story.now))
+    story.tell(story.core.on_adverts(story.group, [], story.now))
     assert not of(story.after(9.0), Explain)
-    story.tell(story.book.found(story.need, [], story.now))
+    story.tell(story.core.on_adverts(story.group, [], story.now))
     (explain,) = of(story.after(1.0), Explain)
     assert not of(story.after(1.0), Explain)
-    orders = story.tell(story.book.nothing_fits(explain.need, Reason.NOTHING_FITS, "none", story.now))
+    orders = story.tell(story.core.on_explanation(explain.group, Reason.NOTHING_FITS, "none", story.now))
     assert of(orders, EndPending)[0].tasks == ("c-one/1", "c-one/2")
-    assert of(orders, CampaignDone)
+    assert of(orders, EndCampaign)
 
 
 def test_a_worker_that_turns_up_while_we_explain_gets_the_tasks() -> None:
     story = Story(workers=0, wait_s=1.0)
-    story.tell(story.book.found(story.need, [], story.now))
+    story.tell(story.core.on_adverts(story.group, [], story.now))
     (explain,) = of(story.after(1.5), Explain)
-    story.tell(story.book.found(story.need, [advert(0)], story.now))
-    orders = story.tell(story.book.nothing_fits(explain.need, Reason.NOTHING_FITS, "none", story.now))
+    story.tell(story.core.on_adverts(story.group, [advert(0)], story.now))
+    orders = story.tell(story.core.on_explanation(explain.group, Reason.NOTHING_FITS, "none", story.now))
     assert not of(orders, EndPending)
-    assert of(story.tell(story.book.quoted(PEERS[0], quote(), story.now)), CommitTo)
+    assert of(story.tell(story.core.on_quote(PEERS[0], quote(), story.now)), CommitTo)
 
 
 def test_the_campaigns_limit_ends_all_of_it() -> None:
@@ -376,18 +376,18 @@ def test_the_campaigns_limit_ends_all_of_it() -> None:
     orders = story.after(150)
     assert len(of(orders, EndPending)[0].tasks) == 2
     assert of(orders, CancelOn)
-    story.tell(story.book.stopped(PEERS[0], ["l1"], story.now))
-    assert story.book.entries["c-one/1"].state is TaskState.FAILED
+    story.tell(story.core.on_stopped(PEERS[0], ["l1"], story.now))
+    assert story.core.state.tasks["c-one/1"].state is TaskState.FAILED
 
 
 def test_a_run_far_beyond_its_limits_is_stopped_and_failed() -> None:
     story = Story()
     story.begin(story.commits[0])
-    patience = story.book.entries["c-one/1"].patience_s()
+    patience = story.core.state.tasks["c-one/1"].max_run_s()
     assert not of(story.after(patience - 1), CancelOn)
     (stop,) = of(story.after(2), CancelOn)
     assert stop.reason is Reason.TIMED_OUT
-    orders = story.tell(story.book.stopped(PEERS[0], ["l1"], story.now))
+    orders = story.tell(story.core.on_stopped(PEERS[0], ["l1"], story.now))
     assert of(orders, EndAttempt)[0].reason is Reason.TIMED_OUT
 
 
@@ -396,105 +396,105 @@ def test_a_campaign_that_ended_is_forgotten_after_a_while() -> None:
     for commit in tuple(story.commits):
         story.grant(commit)
         story.succeed(commit.task)
-    assert story.book.idle
-    assert not story.book.forget(story.now)
-    assert not story.book.forget(story.now + 59)
-    (course,) = story.book.forget(story.now + 60)
-    assert course.terms.campaign == "c-one"
-    book, late = story.book, story.commits[0]
-    assert (book.entries, book.needs, book.courses) == ({}, {}, {})
+    assert story.core.idle
+    assert not story.core.forget(story.now)
+    assert not story.core.forget(story.now + 59)
+    (course,) = story.core.forget(story.now + 60)
+    assert course.limits.campaign == "c-one"
+    core, late = story.core, story.commits[0]
+    assert (core.state.tasks, core.state.groups, core.state.campaigns) == ({}, {}, {})
     assert of(story.grant(late), CancelOn), "what is granted for it now is given back"
-    assert not book.denied(late.task, late.attempt, Denied(reason=Reason.BUSY), story.now)
-    assert not book.nothing_fits(story.need, Reason.NOTHING_FITS, "none", story.now)
-    story.tell(book.found(story.need, [advert(2)], story.now))
+    assert not core.on_denial(late.task, late.attempt, Denied(reason=Reason.BUSY), story.now)
+    assert not core.on_explanation(story.group, Reason.NOTHING_FITS, "none", story.now)
+    story.tell(core.on_adverts(story.group, [advert(2)], story.now))
 
 
 @pytest.mark.parametrize("why", ["overtime", "cancel"])
 def test_a_stop_that_is_not_confirmed_is_said_again_and_then_let_go(why: str) -> None:
     story = Story()
     story.begin(story.commits[0])
-    assert story.book.wanted_on(PEERS[0])
+    assert story.core.renewable_on(PEERS[0])
     if why == "cancel":
-        story.tell(story.book.cancel(["c-one/1"], story.now))
+        story.tell(story.core.cancel(["c-one/1"], story.now))
     else:
-        story.after(story.book.entries["c-one/1"].patience_s() + 1)
+        story.after(story.core.state.tasks["c-one/1"].max_run_s() + 1)
     assert len(of(story.orders, CancelOn)) == 1
-    assert not story.book.wanted_on(PEERS[0]), "what is being stopped is not renewed"
+    assert not story.core.renewable_on(PEERS[0]), "what is being stopped is not renewed"
     again = [of(story.after(1.0), CancelOn) for _ in range(29)]
     assert sum(map(len, again)) == 2
     (end,) = of(story.after(1.0), EndAttempt)
     assert end.reason is (Reason.CANCELLED if why == "cancel" else Reason.TIMED_OUT)
-    assert not story.book.view(PEERS[0]).held
+    assert not story.core.state.worker(PEERS[0]).held
 
 
 def test_whatever_is_said_of_a_lease_is_said_under_the_epoch_of_its_campaign() -> None:
     story = Story(epoch=7)
     story.begin(story.commits[0])
-    (held,) = story.book.held_on(PEERS[0])
-    assert [held.epoch, *(each.epoch for each in story.book.wanted_on(PEERS[0]))] == [7, 7]
+    (held,) = story.core.held_on(PEERS[0])
+    assert [held.epoch, *(each.epoch for each in story.core.renewable_on(PEERS[0]))] == [7, 7]
     zombie = LiveLease(task="c-one/9", attempt=1, lease="l9", fence=Fence(incarnation=1, number=9))
     live = LiveLease(task="c-one/1", attempt=1, lease=held.lease, fence=held.fence)
     asked = frozenset({held.lease})
-    found = story.tell(story.book.adopted(PEERS[0], "c-one", 1, [live, zombie], story.now, asked=asked))
-    stops = of(found, CancelOn) + of(story.tell(story.book.cancel(["c-one/1"], story.now)), CancelOn)
+    found = story.tell(story.core.on_leases(PEERS[0], "c-one", 1, [live, zombie], story.now, asked=asked))
+    stops = of(found, CancelOn) + of(story.tell(story.core.cancel(["c-one/1"], story.now)), CancelOn)
     assert [(each.lease, each.epoch) for stop in stops for each in stop.held] == [("l9", 7), (held.lease, 7)]
 
 
 def test_a_stop_of_overtime_is_said_again_when_the_link_is_back() -> None:
     story = Story()
     story.begin(story.commits[0])
-    story.after(story.book.entries["c-one/1"].patience_s() + 1)
-    (held,) = story.book.held_on(PEERS[0])
+    story.after(story.core.state.tasks["c-one/1"].max_run_s() + 1)
+    (held,) = story.core.held_on(PEERS[0])
     live = LiveLease(task="c-one/1", attempt=1, lease=held.lease, fence=held.fence)
     asked = frozenset({held.lease})
-    orders = story.tell(story.book.adopted(PEERS[0], "c-one", 1, [live], story.now, asked=asked))
+    orders = story.tell(story.core.on_leases(PEERS[0], "c-one", 1, [live], story.now, asked=asked))
     assert [order.reason for order in of(orders, CancelOn)] == [Reason.TIMED_OUT]
 
 
 def test_silence_loses_leases_but_not_a_commit_that_is_on_its_way() -> None:
     story = Story(tasks=2)
     story.grant(story.commits[0])
-    story.tell(story.book.all_lost(PEERS[0], Reason.LOST, "silence", story.now))
-    assert story.book.entries["c-one/1"].tries == 1
-    assert story.book.entries["c-one/2"].state is TaskState.COMMITTING
+    story.tell(story.core.on_silence(PEERS[0], "silence", story.now))
+    assert story.core.state.tasks["c-one/1"].tries == 1
+    assert story.core.state.tasks["c-one/2"].state is TaskState.COMMITTING
 
 
 def test_a_task_that_only_ever_gets_a_ticket_fails_after_the_queue_limit() -> None:
     story = Story()
     story.grant(story.commits[0], queued=True)
-    limit = story.book.entries["c-one/1"].task.timeouts.queue_s
+    limit = story.core.state.tasks["c-one/1"].task.timeouts.queue_s
     story.after(limit - 1)
-    assert story.book.entries["c-one/1"].doom is None
+    assert story.core.state.tasks["c-one/1"].outcome is None
     story.after(2)
     assert of(story.orders, CancelOn)
-    (end,) = of(story.tell(story.book.stopped(PEERS[0], ["l1"], story.now)), EndAttempt)
+    (end,) = of(story.tell(story.core.on_stopped(PEERS[0], ["l1"], story.now)), EndAttempt)
     assert (end.event, end.reason) == (TaskEvent.FAIL, Reason.TIMED_OUT)
 
 
 def test_a_renewal_that_says_nothing_new_asks_nothing_of_the_book() -> None:
     story = Story(tasks=30)
-    assert story.tell(story.book.seen(PEERS[0], 1, WorkerState.ACTIVE, story.now + 60)) == []
+    assert story.tell(story.core.on_status(PEERS[0], 1, WorkerState.ACTIVE, story.now + 60)) == []
 
 
 def test_after_a_restart_what_the_worker_holds_goes_on_and_the_rest_is_lost() -> None:
-    book = SchedulerState(random.Random(1))
+    core = SchedulerCore(random.Random(1))
     fences = [Fence(incarnation=1, number=n) for n in range(4)]
-    entries = [TaskEntry(a_task(n), restored=True, attempt=1, worker=PEERS[0]) for n in (1, 2, 3, 4)]
-    states = (TaskState.COMMITTING, TaskState.QUEUED, TaskState.RUNNING, TaskState.COMMITTING)
-    for n, (entry, state) in enumerate(zip(entries, states, strict=True)):
-        entry.state = state
-        if state is not TaskState.COMMITTING:
-            entry.lease, entry.fence = f"l{n}", fences[n]
-    book.add(TaskLimits("c-one"), entries, 0.0)
-    book.check()
+    entries = [
+        a_live_task(1, TaskState.COMMITTING, PEERS[0], None, None),
+        a_live_task(2, TaskState.QUEUED, PEERS[0], "l1", fences[1]),
+        a_live_task(3, TaskState.RUNNING, PEERS[0], "l2", fences[2]),
+        a_live_task(4, TaskState.COMMITTING, PEERS[0], None, None),
+    ]
+    core.add(TaskLimits("c-one"), entries, 0.0)
+    core.check()
     told = [
         LiveLease(task="c-one/1", attempt=1, lease="l0", fence=fences[0], queued=True),
         LiveLease(task="c-one/2", attempt=1, lease="l1", fence=fences[1]),
         LiveLease(task="c-one/9", attempt=1, lease="l9", fence=fences[3]),
     ]
     asked = frozenset({"l1", "l2"})
-    orders = book.adopted(PEERS[0], "c-one", 1, told, 1.0, asked=asked)
-    book.check()
+    orders = core.on_leases(PEERS[0], "c-one", 1, told, 1.0, asked=asked)
+    core.check()
     assert [entry.state for entry in entries] == [
         TaskState.QUEUED,
         TaskState.LEASED,
@@ -509,5 +509,5 @@ def test_after_a_restart_what_the_worker_holds_goes_on_and_the_rest_is_lost() ->
 def test_a_lease_granted_while_the_question_was_under_way_is_not_taken_for_lost() -> None:
     story = Story()
     story.grant(story.commits[0])
-    orders = story.tell(story.book.adopted(PEERS[0], "c-one", 1, (), story.now, asked=frozenset()))
+    orders = story.tell(story.core.on_leases(PEERS[0], "c-one", 1, (), story.now, asked=frozenset()))
     assert not of(orders, EndAttempt)

@@ -11,33 +11,33 @@ from protocol.values.lease import Fence
 from protocol.words import Reason
 from scheduler.core.allocator import ELSEWHERE_S
 from scheduler.core.commands import CancelOn, CommitTo, Discover, ProbeWorker
-from scheduler.core.scheduler import SchedulerState
+from scheduler.core.scheduler import SchedulerCore
 from scheduler.core.state import TaskEntry, TaskLimits
-from tests.scheduler.book_parts import PEERS, Story, a_task, advert, of, quote
+from tests.scheduler.core_parts import PEERS, Story, a_task, advert, of, quote
 
 
 def test_a_task_whose_model_is_here_is_not_kept_waiting_by_those_whose_model_is_not() -> None:
-    book, now = SchedulerState(random.Random(1)), 100.0
+    core, now = SchedulerCore(random.Random(1)), 100.0
     entries = [TaskEntry(a_task(n)) for n in range(1, 102)]
     here, lacking = entries[50], [entry for entry in entries if entry is not entries[50]]
     for entry in lacking:
-        entry.lacks_model = True
-    need = of(book.add(TaskLimits("c-one"), entries, now), Discover)[0].need
-    book.found(need, [advert(0)], now)
-    (commit,) = of(book.quoted(PEERS[0], quote(), now), CommitTo)
+        entry.model_missing = True
+    need = of(core.add(TaskLimits("c-one"), entries, now), Discover)[0].group
+    core.on_adverts(need, [advert(0)], now)
+    (commit,) = of(core.on_quote(PEERS[0], quote(), now), CommitTo)
     assert commit.task == here.id
     fence = Fence(incarnation=1, number=1)
-    book.granted(commit.peer, commit.task, commit.attempt, "l1", fence, now, queued=False)
-    book.lost(commit.peer, ["l1"], Reason.LOST, now)
+    core.on_grant(commit.peer, commit.task, commit.attempt, "l1", fence, now, queued=False)
+    core.on_lost(commit.peer, ["l1"], Reason.LOST, now)
     again: list[CommitTo] = []
     for _ in range(60):
         now += 1.0
-        again += of(book.tick(now), CommitTo)
-        book.check()
+        again += of(core.tick(now), CommitTo)
+        core.check()
     assert [order.task for order in again] == [here.id]
-    lacking[7].lacks_model = False
-    orders = book.brought([lacking[7]], now)
-    book.check()
+    lacking[7].model_missing = False
+    orders = core.on_models([lacking[7]], now)
+    core.check()
     assert [order.task for order in of(orders, CommitTo)] == [lacking[7].id]
 
 
@@ -55,9 +55,9 @@ def test_a_task_goes_back_to_where_it_failed_when_the_others_do_not_take_it() ->
                 back = story.now - failed_at
             else:
                 busy = Conflict(reason=Reason.BUSY, quote=quote(free=0, queue=5))
-                story.tell(story.book.conflict(commit.task, commit.attempt, busy, story.now))
+                story.tell(story.core.on_conflict(commit.task, commit.attempt, busy, story.now))
         for order in of(story.after(0.5), ProbeWorker):
-            story.tell(story.book.quoted(order.peer, quote(), story.now))
+            story.tell(story.core.on_quote(order.peer, quote(), story.now))
     assert back is not None
     assert 5.0 + ELSEWHERE_S <= back <= 5.0 + ELSEWHERE_S + 5.0
 
@@ -65,13 +65,13 @@ def test_a_task_goes_back_to_where_it_failed_when_the_others_do_not_take_it() ->
 def test_a_run_that_waits_for_a_device_another_run_has_is_given_its_time_from_the_end_of_that_wait() -> None:
     story = Story(1, 1)
     story.grant(story.commits[0])
-    entry = story.book.entries["c-one/1"]
-    fence, patience_s, began = Fence(incarnation=1, number=1), entry.patience_s(), story.now
+    entry = story.core.state.tasks["c-one/1"]
+    fence, patience_s, began = Fence(incarnation=1, number=1), entry.max_run_s(), story.now
 
     def told(phase: Phase, seq: int) -> list[CancelOn]:
         note = Progress(lease="l1", fence=fence, seq=seq, phase=phase)
-        assert story.book.progress(PEERS[0], note, story.now) is not None
-        return of(story.tell(story.book.tick(story.now)), CancelOn)
+        assert story.core.on_progress(PEERS[0], note, story.now) is not None
+        return of(story.tell(story.core.tick(story.now)), CancelOn)
 
     for n in range(50):
         assert not told(Phase.QUEUED, n)
@@ -86,10 +86,10 @@ def test_a_run_that_waits_for_a_device_another_run_has_is_given_its_time_from_th
 
 
 def test_a_task_that_failed_before_a_restart_waits_its_backoff_anew_before_it_goes_back() -> None:
-    book, now = SchedulerState(random.Random(1)), 100.0
+    core, now = SchedulerCore(random.Random(1)), 100.0
     entry = TaskEntry(a_task(1), tries=2, tried={PEERS[0]}, last=2)
-    orders = book.add(TaskLimits("c-one", backoff_s=5.0), [entry], now)
-    book.found(of(orders, Discover)[0].need, [advert(0)], now)
-    assert not of(book.quoted(PEERS[0], quote(), now), CommitTo)
-    assert not of(book.tick(now + 9.0), CommitTo)
-    assert of(book.tick(now + 10.5), CommitTo)
+    orders = core.add(TaskLimits("c-one", backoff_s=5.0), [entry], now)
+    core.on_adverts(of(orders, Discover)[0].group, [advert(0)], now)
+    assert not of(core.on_quote(PEERS[0], quote(), now), CommitTo)
+    assert not of(core.tick(now + 9.0), CommitTo)
+    assert of(core.tick(now + 10.5), CommitTo)

@@ -1,4 +1,4 @@
-"""The book at large: a random walk that no order of stimuli, and no worker, can break; and many needs at once."""
+"""The core at large: a random walk that no order of stimuli, and no worker, can break; and many needs at once."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from protocol.wire.table import step
 from protocol.words import Reason, RunOutcome, WorkerState
 from scheduler.core.allocator import MAX_PROBING
 from scheduler.core.commands import (
-    CampaignDone,
+    Command,
     CommitTo,
     Discover,
     EndAttempt,
+    EndCampaign,
+    EndHedge,
     EndPending,
-    EndSecond,
     Explain,
-    KeepGrant,
-    Order,
     ProbeWorker,
-    Switch,
+    RecordGrant,
+    SwitchAttempt,
 )
 from scheduler.core.ranking import WorkerView
-from scheduler.core.scheduler import SchedulerState
+from scheduler.core.scheduler import SchedulerCore
 from scheduler.core.state import TaskEntry, TaskLimits
 from swarm.net.identity import Identity
-from tests.scheduler.book_parts import PEERS, a_record, a_task, advert, of, quote
+from tests.scheduler.core_parts import PEERS, a_record, a_task, advert, of, quote
 
 X = TypeVar("X")
 
@@ -51,27 +51,27 @@ class Counted(dict[str, WorkerView]):
 def test_a_decision_goes_through_the_workers_as_often_for_many_needs_as_for_few() -> None:
     walks: list[int] = []
     for needs in (1, 40):
-        book = SchedulerState(random.Random(1))
-        counted = book.views = Counted()
-        book.add(
+        core = SchedulerCore(random.Random(1))
+        counted = core.state.workers = Counted()
+        core.add(
             TaskLimits("c-one"), [TaskEntry(a_task(n, f"device == d{n}")) for n in range(1, needs + 1)], 0.0
         )
-        book.found("", [advert(n) for n in range(4)], 0.1)
+        core.on_adverts("", [advert(n) for n in range(4)], 0.1)
         counted.walks = 0
-        book.decide(0.2)
+        core.decide(0.2)
         walks.append(counted.walks)
     assert walks[0] == walks[1]
 
 
 def test_at_most_so_many_workers_are_probed_at_once_whatever_the_needs() -> None:
-    book = SchedulerState(random.Random(1))
-    book.add(TaskLimits("c-one"), [TaskEntry(a_task(n, f"device == d{n}")) for n in range(1, 41)], 0.0)
+    core = SchedulerCore(random.Random(1))
+    core.add(TaskLimits("c-one"), [TaskEntry(a_task(n, f"device == d{n}")) for n in range(1, 41)], 0.0)
     adverts = [
         advert(0).model_copy(update={"peer": Identity.from_seed(f"many {n}").peer_id, "device": f"d{n}"})
         for n in range(1, 41)
     ]
-    assert len(of(book.found("", adverts, 0.1), ProbeWorker)) == MAX_PROBING
-    assert [len(need.fits) for need in book.needs.values()] == [1] * 40
+    assert len(of(core.on_adverts("", adverts, 0.1), ProbeWorker)) == MAX_PROBING
+    assert [len(need.fits) for need in core.state.groups.values()] == [1] * 40
 
 
 def recent(said: list[X]) -> st.SearchStrategy[X]:
@@ -86,7 +86,7 @@ class Walk(RuleBasedStateMachine):
         seed=st.integers(0, 1000), tasks=st.integers(1, 6), others=st.integers(0, 3), replicas=st.booleans()
     )
     def begin(self, seed: int, tasks: int, others: int, replicas: bool) -> None:
-        self.book = SchedulerState(random.Random(seed))
+        self.core = SchedulerCore(random.Random(seed))
         self.now = 0.0
         self.number = 0
         self.commits: list[CommitTo] = []
@@ -104,9 +104,9 @@ class Walk(RuleBasedStateMachine):
         self.disk = dict.fromkeys(names, TaskState.PENDING)
         alike = [a_task(n, replica=n) if replicas else a_task(n) for n in range(1, tasks + 1)]
         terms = TaskLimits("c-one", attempts=2, wait_s=5.0)
-        self.do(self.book.add(terms, [TaskEntry(task) for task in alike], 0.0))
+        self.do(self.core.add(terms, [TaskEntry(task) for task in alike], 0.0))
         entries = [TaskEntry(a_task(n, campaign="c-two")) for n in range(1, others + 1)]
-        self.do(self.book.add(TaskLimits("c-two", attempts=2, priority=90), entries, 0.0))
+        self.do(self.core.add(TaskLimits("c-two", attempts=2, priority=90), entries, 0.0))
         for n in range(4):
             self.found(n)
         for n in range(3):
@@ -119,14 +119,14 @@ class Walk(RuleBasedStateMachine):
             self.preempted[task] = self.preempted.get(task, 0) + 1
             assert self.preempted[task] <= MAX_PREEMPTIONS, "the same task gives way twice at most"
 
-    def do(self, orders: list[Order]) -> None:
+    def do(self, orders: list[Command]) -> None:
         for order in orders:
             match order:
                 case CommitTo():
                     self.intend(order)
-                case KeepGrant():
+                case RecordGrant():
                     self.keep(order)
-                case Switch():
+                case SwitchAttempt():
                     assert (order.before, order.attempt) == (
                         self.took[order.task][0],
                         self.second.pop(order.task),
@@ -135,7 +135,7 @@ class Walk(RuleBasedStateMachine):
                     self.took[order.task] = (order.attempt, None)
                     asked = order.attempt not in self.answered.get(order.task, ())
                     self.disk[order.task] = TaskState.COMMITTING if asked else TaskState.QUEUED
-                case EndSecond():
+                case EndHedge():
                     assert self.second.pop(order.task) == order.attempt
                 case EndAttempt():
                     assert order.attempt == self.took[order.task][0]
@@ -147,18 +147,18 @@ class Walk(RuleBasedStateMachine):
                     for task in order.tasks:
                         assert self.disk[task] is TaskState.PENDING
                         self.write(task, order.event)
-                case CampaignDone(detail=detail) if detail:
+                case EndCampaign(detail=detail) if detail:
                     self.elsewhere.add(order.campaign)
                 case _:
                     pass
         self.commits += of(orders, CommitTo)
-        self.needs += [order.need for order in of(orders, Discover)]
+        self.needs += [order.group for order in of(orders, Discover)]
 
     def intend(self, commit: CommitTo) -> None:
         assert commit.attempt == self.last.get(commit.task, 0) + 1, "attempts rise one by one"
         assert commit.campaign not in self.elsewhere, "what went elsewhere is not asked for any more"
         self.last[commit.task] = commit.attempt
-        if commit.second:
+        if commit.hedge:
             assert self.disk[commit.task] is TaskState.QUEUED
             assert commit.task not in self.second, "two tickets at most"
             self.second[commit.task] = commit.attempt
@@ -166,7 +166,7 @@ class Walk(RuleBasedStateMachine):
             self.write(commit.task, TaskEvent.COMMIT)
             self.took[commit.task] = (commit.attempt, None)
 
-    def keep(self, order: KeepGrant) -> None:
+    def keep(self, order: RecordGrant) -> None:
         self.answered.setdefault(order.task, set()).add(order.attempt)
         if order.attempt == self.second.get(order.task):
             assert order.queued, "a second ticket that has a place is the current one first"
@@ -176,28 +176,28 @@ class Walk(RuleBasedStateMachine):
 
     def up(self, peer: str, lease: str, fence: Fence) -> str | None:
         """A ticket's place is up: what is to be on disk before it is answered is written first."""
-        task, orders = self.book.ready(peer, lease, fence, self.now)
+        task, orders = self.core.on_ready(peer, lease, fence, self.now)
         self.do(orders)
         return task
 
     @rule(n=st.integers(0, 3))
     def found(self, n: int) -> None:
         for need in self.needs[-1:]:
-            self.do(self.book.found(need, [advert(n)], self.now))
+            self.do(self.core.on_adverts(need, [advert(n)], self.now))
 
     @rule(n=st.integers(0, 3), free=st.integers(0, 1), queue=st.integers(0, 3), incarnation=st.integers(1, 3))
     def quoted(self, n: int, free: int, queue: int, incarnation: int) -> None:
         told = quote(free=free, queue=queue, incarnation=incarnation)
-        self.do(self.book.quoted(PEERS[n], told, self.now))
+        self.do(self.core.on_quote(PEERS[n], told, self.now))
 
     @rule(n=st.integers(0, 3))
     def unreachable(self, n: int) -> None:
-        self.do(self.book.unreachable(PEERS[n], "silence", self.now))
+        self.do(self.core.on_unreachable(PEERS[n], "silence", self.now))
 
     @rule(n=st.integers(0, 3), reason=st.sampled_from([Reason.NOT_ALLOWED, Reason.BUSY]))
     def refused(self, n: int, reason: Reason) -> None:
         retry = 1.0 if reason is Reason.BUSY else None
-        self.do(self.book.refused(PEERS[n], Denied(reason=reason, retry_s=retry), self.now))
+        self.do(self.core.on_refusal(PEERS[n], Denied(reason=reason, retry_s=retry), self.now))
 
     @precondition(lambda self: self.commits)
     @rule(data=st.data(), queued=st.booleans(), incarnation=st.integers(1, 3))
@@ -207,12 +207,12 @@ class Walk(RuleBasedStateMachine):
         fence = Fence(incarnation=incarnation, number=self.number)
         self.leases.append((commit, f"l{self.number}", fence))
         lease = f"l{self.number}"
-        entry = self.book.entries[commit.task]
-        mine = next((ticket for ticket in entry.tickets() if ticket.attempt == commit.attempt), None)
+        entry = self.core.state.tasks[commit.task]
+        mine = next((ticket for ticket in entry.attempts() if ticket.number == commit.attempt), None)
         wanted = mine is not None and mine.lease is None
         position = self.number % 3 + 1 if queued else None
         self.do(
-            self.book.granted(
+            self.core.on_grant(
                 commit.peer,
                 commit.task,
                 commit.attempt,
@@ -225,7 +225,7 @@ class Walk(RuleBasedStateMachine):
             )
         )
         if not wanted:
-            assert lease not in {ticket.lease for ticket in entry.tickets()}, (
+            assert lease not in {ticket.lease for ticket in entry.attempts()}, (
                 "an old grant counts for nothing"
             )
 
@@ -233,15 +233,15 @@ class Walk(RuleBasedStateMachine):
     @rule(data=st.data(), how=st.sampled_from(["conflict", "denied", "unfit", "lost", "unsent"]))
     def not_granted(self, data: st.DataObject, how: str) -> None:
         c = data.draw(recent(self.commits))
-        book = self.book
+        core = self.core
         if how == "conflict":
             conflict = Conflict(reason=Reason.BUSY, quote=quote())
-            self.do(book.conflict(c.task, c.attempt, conflict, self.now))
+            self.do(core.on_conflict(c.task, c.attempt, conflict, self.now))
         elif how in ("denied", "unfit"):
             reason = Reason.NOT_SERVING if how == "denied" else Reason.DOES_NOT_FIT
-            self.do(book.denied(c.task, c.attempt, Denied(reason=reason), self.now))
+            self.do(core.on_denial(c.task, c.attempt, Denied(reason=reason), self.now))
         else:
-            self.do(book.not_committed(c.task, c.attempt, "silence", self.now, sent=how == "lost"))
+            self.do(core.on_commit_failure(c.task, c.attempt, "silence", self.now, sent=how == "lost"))
 
     @rule(
         n=st.integers(0, 3),
@@ -268,17 +268,17 @@ class Walk(RuleBasedStateMachine):
         flags: tuple[bool, bool],
         reason: Reason,
     ) -> None:
-        """Of leases, fences, tasks and attempts that are its own, another's or made up: the book stands whatever it is."""
-        book, peer, fence = self.book, PEERS[n], Fence(incarnation=incarnation, number=number)
+        """Of leases, fences, tasks and attempts that are its own, another's or made up: the core stands whatever it is."""
+        core, peer, fence = self.core, PEERS[n], Fence(incarnation=incarnation, number=number)
         if what == "ready":
             if self.up(peer, lease, fence) is None:
-                self.do(book.stopped(peer, (lease,), self.now))
+                self.do(core.on_stopped(peer, (lease,), self.now))
         elif what == "progress":
-            book.progress(peer, Progress(lease=lease, fence=fence, seq=1, phase=Phase.RUN), self.now)
+            core.on_progress(peer, Progress(lease=lease, fence=fence, seq=1, phase=Phase.RUN), self.now)
         elif what == "stopped":
-            self.do(book.stopped(peer, (lease,), self.now))
+            self.do(core.on_stopped(peer, (lease,), self.now))
         elif what == "lost":
-            self.do(book.lost(peer, (lease,), reason, self.now))
+            self.do(core.on_lost(peer, (lease,), reason, self.now))
         elif what == "adopted":
             told = LiveLease(
                 task=f"c-one/{task}",
@@ -288,21 +288,21 @@ class Walk(RuleBasedStateMachine):
                 queued=flags[0],
                 reporting=flags[1],
             )
-            asked = frozenset(held.lease for held in book.held_on(peer))
-            self.do(book.adopted(peer, "c-one", incarnation, (told,), self.now, asked=asked))
+            asked = frozenset(held.lease for held in core.held_on(peer))
+            self.do(core.on_leases(peer, "c-one", incarnation, (told,), self.now, asked=asked))
         elif what == "preempt":
-            self.do(book.preempt(peer, lease, fence, 60 + number, self.now))
+            self.do(core.on_preempt(peer, lease, fence, 60 + number, self.now))
         elif what == "stale":
             if flags == (True, True):
-                self.do(book.superseded(peer, "c-one", self.now))
+                self.do(core.on_superseded("c-one", self.now))
         else:
-            entry = book.entries.get(f"c-one/{task}")
+            entry = core.state.tasks.get(f"c-one/{task}")
             if entry is not None and entry.live and (entry.worker, entry.attempt) == (peer, attempt):
-                self.do(book.granted(peer, entry.id, attempt, lease, fence, self.now, queued=False))
+                self.do(core.on_grant(peer, entry.id, attempt, lease, fence, self.now, queued=False))
 
     @rule(n=st.integers(0, 3))
     def silence(self, n: int) -> None:
-        self.do(self.book.all_lost(PEERS[n], Reason.LOST, "silence", self.now))
+        self.do(self.core.on_silence(PEERS[n], "silence", self.now))
 
     @precondition(lambda self: self.leases)
     @rule(data=st.data())
@@ -310,7 +310,7 @@ class Walk(RuleBasedStateMachine):
         commit, lease, fence = data.draw(recent(self.leases))
         task = self.up(commit.peer, lease, fence)
         told = Progress(lease=lease, fence=fence, seq=1, phase=Phase.RUN)
-        live = self.book.progress(commit.peer, told, self.now)
+        live = self.core.on_progress(commit.peer, told, self.now)
         if task is not None:
             assert live is not None
             assert (live.task, live.attempt) == (task, commit.attempt)
@@ -325,7 +325,7 @@ class Walk(RuleBasedStateMachine):
     def result(self, data: st.DataObject, outcome: RunOutcome, permanent: bool, said: Reason) -> None:
         """As the service and the store do it: only the current attempt under the current fence is recorded."""
         commit, _, fence = data.draw(recent(self.leases))
-        entry = self.book.entries[commit.task]
+        entry = self.core.state.tasks[commit.task]
         if not entry.live or (entry.attempt, entry.fence, entry.worker) != (
             commit.attempt,
             fence,
@@ -333,32 +333,34 @@ class Walk(RuleBasedStateMachine):
         ):
             return
         reason = None if outcome is RunOutcome.COMPLETE else said
-        record = a_record(self.book, commit.task, outcome=outcome, reason=reason, permanent=permanent)
-        event, why, _ = self.book.judge(record)
+        record = a_record(self.core, commit.task, outcome=outcome, reason=reason, permanent=permanent)
+        event, why, _ = self.core.judge(record)
         self.write(commit.task, event)
         if event is TaskEvent.SUCCEED:
             self.recorded[commit.task] = self.recorded.get(commit.task, 0) + 1
-        self.do(self.book.settled(commit.task, event, why, self.now, permanent=permanent))
+        self.do(self.core.on_result(commit.task, event, why, self.now, permanent=permanent))
 
     @precondition(lambda self: self.leases)
     @rule(data=st.data(), how=st.sampled_from(["stopped", "expired", "preempted"]))
     def lost(self, data: st.DataObject, how: str) -> None:
         commit, lease, _ = data.draw(recent(self.leases))
         if how == "stopped":
-            self.do(self.book.stopped(commit.peer, [lease], self.now))
+            self.do(self.core.on_stopped(commit.peer, [lease], self.now))
         else:
             reason = Reason.EXPIRED if how == "expired" else Reason.PREEMPTED
-            self.do(self.book.lost(commit.peer, [lease], reason, self.now))
+            self.do(self.core.on_lost(commit.peer, [lease], reason, self.now))
 
     @rule(n=st.integers(0, 3), incarnation=st.integers(1, 3), paused=st.booleans(), data=st.data())
     def seen(self, n: int, incarnation: int, paused: bool, data: st.DataObject) -> None:
-        held = self.book.wanted_on(PEERS[n])
+        held = self.core.renewable_on(PEERS[n])
         waiting = tuple(
             QueuedLease(lease=item.lease, position=data.draw(st.integers(1, 5)), start_s=30.0)
             for item in held
         )
         why = "paused by its owner" if paused else ""
-        self.do(self.book.seen(PEERS[n], incarnation, WorkerState.BUSY, self.now, why=why, waiting=waiting))
+        self.do(
+            self.core.on_status(PEERS[n], incarnation, WorkerState.BUSY, self.now, why=why, waiting=waiting)
+        )
 
     @rule(n=st.integers(0, 3), data=st.data())
     def adopted(self, n: int, data: st.DataObject) -> None:
@@ -369,54 +371,58 @@ class Walk(RuleBasedStateMachine):
             for queued in (data.draw(st.booleans()),)
         ]
         kept = data.draw(st.lists(st.sampled_from(known), unique_by=lambda x: x.lease)) if known else []
-        asked = frozenset(held.lease for held in self.book.held_on(PEERS[n]))
-        self.do(self.book.adopted(PEERS[n], "c-one", 1, kept, self.now, asked=asked))
+        asked = frozenset(held.lease for held in self.core.held_on(PEERS[n]))
+        self.do(self.core.on_leases(PEERS[n], "c-one", 1, kept, self.now, asked=asked))
 
     @rule(n=st.integers(0, 1), rises=st.integers(1, 3))
     def a_worker_says_that_it_was_restarted(self, n: int, rises: int) -> None:
         """A liar says so in every answer: of what waits there it may lose some, but others go on and no number is driven up for nothing."""
-        view = self.book.view(PEERS[n])
+        view = self.core.state.worker(PEERS[n])
         for _ in range(rises):
-            self.do(self.book.seen(PEERS[n], (view.incarnation or 0) + 1, WorkerState.BUSY, self.now))
+            self.do(self.core.on_status(PEERS[n], (view.incarnation or 0) + 1, WorkerState.BUSY, self.now))
 
     @precondition(lambda self: self.leases)
     @rule(n=st.integers(0, 3), flags=st.tuples(st.booleans(), st.booleans()))
     def a_worker_owes_all_its_results(self, n: int, flags: tuple[bool, bool]) -> None:
         """It says after every break of the link that they are on their way; a minute for each attempt is what that gains."""
-        book, peer = self.book, PEERS[n]
+        core, peer = self.core, PEERS[n]
         told = tuple(
             LiveLease(
                 task=task,
-                attempt=ticket.attempt,
+                attempt=ticket.number,
                 lease=ticket.lease,
                 fence=ticket.fence,
                 reporting=flags[0],
                 settled=flags[1] and not flags[0],
             )
-            for task in book.view(peer).held
-            if (ticket := book.entries[task].at(peer)) is not None
+            for task in core.state.worker(peer).held
+            if (ticket := core.state.tasks[task].at(peer)) is not None
             if ticket.lease is not None and ticket.fence is not None and task.startswith("c-one/")
         )
-        asked = frozenset(held.lease for held in book.held_on(peer))
-        self.do(book.broken(peer, self.now))
-        self.do(book.adopted(peer, "c-one", book.view(peer).incarnation or 0, told, self.now, asked=asked))
+        asked = frozenset(held.lease for held in core.held_on(peer))
+        self.do(core.on_link_closed(peer, self.now))
+        self.do(
+            core.on_leases(
+                peer, "c-one", core.state.worker(peer).incarnation or 0, told, self.now, asked=asked
+            )
+        )
 
     @rule(n=st.integers(1, 30), campaign=st.sampled_from(["c-one", "c-two"]))
     def cancel(self, n: int, campaign: str) -> None:
-        self.do(self.book.cancel([f"{campaign}/{n}"], self.now))
+        self.do(self.core.cancel([f"{campaign}/{n}"], self.now))
 
     @rule(seconds=st.sampled_from([0.2, 1.5, 1.5, 3.0, 3.0, 3.0, 40.0, 700.0]))
     def tick(self, seconds: float) -> None:
         self.now += seconds
-        orders = self.book.tick(self.now)
+        orders = self.core.tick(self.now)
         self.do(orders)
         for explain in of(orders, Explain):
-            self.do(self.book.nothing_fits(explain.need, Reason.NOTHING_FITS, "none", self.now))
+            self.do(self.core.on_explanation(explain.group, Reason.NOTHING_FITS, "none", self.now))
 
     @invariant()
     def holds_together(self) -> None:
-        self.book.check()
-        for task, entry in self.book.entries.items():
+        self.core.check()
+        for task, entry in self.core.state.tasks.items():
             if task in self.final:
                 assert entry.state is self.final[task], "a terminal state is final"
             elif entry.over:
@@ -444,9 +450,9 @@ class BusyWalk(Walk):
                     lease, fence = f"l{self.number}", Fence(incarnation=1, number=self.number)
                     self.leases.append((commit, lease, fence))
                     args = (commit.peer, commit.task, commit.attempt, lease, fence, self.now)
-                    self.do(self.book.granted(*args, queued=True, position=2, start_s=60.0))
+                    self.do(self.core.on_grant(*args, queued=True, position=2, start_s=60.0))
             self.now += seconds
-            self.do(self.book.tick(self.now))
+            self.do(self.core.tick(self.now))
 
 
 Walk.TestCase.settings = settings(max_examples=50, stateful_step_count=40, deadline=None)

@@ -13,7 +13,7 @@ import pytest
 from protocol.values.task import Model
 from scheduler.adoption.adopt import _bring_models
 from scheduler.models.by_url import bring_by_url
-from tests.scheduler.book_parts import a_task
+from tests.scheduler.core_parts import a_task
 from tests.swarm.web_parts import PUBLIC, Net, papers, web
 
 DATA = b"a model" * 1000

@@ -17,7 +17,7 @@ from protocol.values.lease import Fence
 from protocol.values.requirement import Requirement, parse_clause
 from protocol.values.task import Measure, Model, Task, Timeouts, read_task
 from protocol.words import Reason
-from scheduler.core.commands import Intent, LiveAttempt, WorkerPlace
+from scheduler.core.commands import Intent, LiveAttempt, QueuePosition
 from scheduler.preview.why import WhyDevice, WhyReport, gave_way, ranges, why, why_lines
 from scheduler.store.backend import Place as StorePlace
 from scheduler.store.progress import clipped
@@ -137,7 +137,7 @@ def test_tasks_with_the_same_story_are_told_once_with_the_clauses_and_what_would
 def test_a_ticket_says_its_place_its_expected_start_and_what_decides(store: Store, clock: Clock) -> None:
     submit(store, [a_task(1)])
     begin(store, 1, queued=True)
-    store.set_places([WorkerPlace("c-one/1", 1, 3, 40.0)])
+    store.set_places([QueuePosition("c-one/1", 1, 3, 40.0)])
     clock.now += 130
     (story,) = told(store, clock).stories
     assert story.head == "Task 1 waits for its turn, for 2:10"
@@ -151,7 +151,7 @@ def test_tickets_are_told_together_with_where_each_stands(store: Store, clock: C
     submit(store, [a_task(n) for n in (1, 2, 3)])
     for n, device in ((1, "mini-7"), (2, "mini-7"), (3, "old-pi")):
         begin(store, n, queued=True, device=device)
-    store.set_places([WorkerPlace("c-one/1", 1, 1), WorkerPlace("c-one/2", 1, 2, 9.0)])
+    store.set_places([QueuePosition("c-one/1", 1, 1), QueuePosition("c-one/2", 1, 2, 9.0)])
     (story,) = told(store, clock).stories
     assert story.tasks == (1, 2, 3)
     assert story.why[0] == "at mini-7 1st, 2nd in ~9.0 s; old-pi"
@@ -188,7 +188,7 @@ def test_an_attempt_says_each_word_once_and_no_whole_address(store: Store, clock
 def test_what_a_worker_says_of_a_ticket_is_told_with_it(store: Store, clock: Clock) -> None:
     submit(store, [a_task(1)])
     begin(store, 1, queued=True)
-    store.set_places([WorkerPlace("c-one/1", 1, None, None, "paused by its owner\x1b[2J")])
+    store.set_places([QueuePosition("c-one/1", 1, None, None, "paused by its owner\x1b[2J")])
     assert "paused by its owner[2J" in " ".join(told(store, clock).stories[0].why)
 
 

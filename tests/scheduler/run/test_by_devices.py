@@ -137,9 +137,9 @@ def test_its_tasks_do_not_wait_for_a_model_here(tmp_path: Path) -> None:
     lacking = MissingModels(tmp_path)
     entry, other = TaskEntry(task=task_of(text(size=SIZE))), TaskEntry(task=task_of(text(size=SIZE)))
     assert lacking.mark([entry], by_devices(spec)) == ()
-    assert not entry.lacks_model
+    assert not entry.model_missing
     assert len(lacking.mark([other], by_devices("{}"))) == 1
-    assert other.lacks_model
+    assert other.model_missing
 
 
 def test_who_adopts_it_needs_no_model_either(tmp_path: Path) -> None:

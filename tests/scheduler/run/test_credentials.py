@@ -217,8 +217,8 @@ async def test_a_worker_of_the_pool_is_shown_the_credential_before_the_first_pro
     world.submit(3)
     await carry_out(world)
     assert world.states() == {TaskState.SUCCEEDED}
-    assert worker.said[:2] == ["Present", "Probe"]
-    assert worker.said.count("Present") == 1
+    assert worker.said[:2] == ["ShowCredentials", "Probe"]
+    assert worker.said.count("ShowCredentials") == 1
 
 
 async def test_a_worker_whose_advert_does_not_name_the_pool_yet_is_shown_it_when_it_denies(
@@ -228,7 +228,7 @@ async def test_a_worker_whose_advert_does_not_name_the_pool_yet_is_shown_it_when
     world.submit(1)
     await carry_out(world)
     assert world.states() == {TaskState.SUCCEEDED}
-    assert worker.said[:3] == ["Probe", "Present", "Probe"]
+    assert worker.said[:3] == ["Probe", "ShowCredentials", "Probe"]
 
 
 async def test_a_worker_that_forgot_is_shown_it_again_before_the_commit_is_given_up(
@@ -239,7 +239,7 @@ async def test_a_worker_that_forgot_is_shown_it_again_before_the_commit_is_given
     world.submit(3)
     await carry_out(world)
     assert world.states() == {TaskState.SUCCEEDED}
-    assert worker.said.count("Present") == 2
+    assert worker.said.count("ShowCredentials") == 2
     assert len(worker.ran) == 3
 
 

@@ -11,7 +11,7 @@ from trio.testing import MockClock
 from protocol.values.attempt import TaskState
 from protocol.values.record import Timing, pack_samples
 from protocol.words import Reason
-from scheduler.core.state import FORGET_S
+from scheduler.core.scheduler import FORGET_S
 from scheduler.store import schema
 from swarm.net.identity import Identity
 from swarm.net.reservations import RelayReservations

@@ -125,12 +125,12 @@ def test_a_task_without_its_model_waits_until_the_model_is_brought(tmp_path: Pat
     assert task == "c-one/1"
     assert words == "waits for its model m.onnx: sark-node adopt c-one --models FOLDER"
     lacking.look(10.0)
-    assert entry.lacks_model
+    assert entry.model_missing
     (tmp_path / SHA).write_bytes(b"0123456789")
     lacking.look(11.0)
-    assert entry.lacks_model, "the disk was looked at just now"
+    assert entry.model_missing, "the disk was looked at just now"
     lacking.look(12.0)
-    assert not entry.lacks_model
+    assert not entry.model_missing
     assert lacking.mark([TaskEntry(task=tasks(1)[0])]) == ()
 
 

@@ -11,6 +11,7 @@ import trio
 from protocol.messages.blobs import MAX_OTHERS
 from protocol.words import Reason
 from scheduler.core.ranking import WorkerView
+from scheduler.core.state import State
 from scheduler.run.model_sources import LASTS_S, ModelSources
 from swarm.index.query import QueryResult
 from swarm.net.identity import Identity, verify
@@ -22,23 +23,23 @@ AT = ("/ip4/192.0.2.7/tcp/4102",)
 
 
 @dataclass
-class Books:
-    """What is used of the book."""
+class Core:
+    """What is used of the core."""
 
-    views: dict[str, WorkerView] = field(default_factory=dict)
+    state: State = field(default_factory=lambda: State(random.Random(1)))
     fetching: set[str] = field(default_factory=set)
     heard: int = 0
 
     def may_fetch(self, peer: str, sha256: str) -> bool:
         return sha256 == SHA and peer in self.fetching
 
-    def found(self, need: str, adverts: object, now: float) -> list[object]:
+    def on_adverts(self, group: str, adverts: object, now: float) -> list[object]:
         self.heard += 1
         return []
 
     def has(self, peer: str, **more: object) -> WorkerView:
-        self.views[peer] = WorkerView(peer, AT, warm={SHA}, **more)  # type: ignore[arg-type]
-        return self.views[peer]
+        view = self.state.workers[peer] = WorkerView(peer, AT, warm={SHA}, **more)  # type: ignore[arg-type]
+        return view
 
 
 class Index:
@@ -50,15 +51,15 @@ class Index:
 
 
 @pytest.fixture
-def books() -> Books:
-    made = Books(fetching={PEERS[0]})
-    made.views[PEERS[0]] = WorkerView(PEERS[0], AT)
+def core() -> Core:
+    made = Core(fetching={PEERS[0]})
+    made.state.workers[PEERS[0]] = WorkerView(PEERS[0], AT)
     return made
 
 
-def holders(books: Books, nursery: trio.Nursery, index: Index | None = None) -> ModelSources:
+def holders(core: Core, nursery: trio.Nursery, index: Index | None = None) -> ModelSources:
     return ModelSources(
-        books,  # type: ignore[arg-type]
+        core,  # type: ignore[arg-type]
         index or Index(),  # type: ignore[arg-type]
         ME,
         nursery=nursery,
@@ -68,37 +69,37 @@ def holders(books: Books, nursery: trio.Nursery, index: Index | None = None) -> 
     )
 
 
-async def named(books: Books, peer: str = PEERS[0]) -> set[str] | None:
+async def named(core: Core, peer: str = PEERS[0]) -> set[str] | None:
     async with trio.open_nursery() as nursery:
-        told = await holders(books, nursery).where(peer, SHA)
+        told = await holders(core, nursery).where(peer, SHA)
     return None if told is None else {each.peer for each in told.others}
 
 
-async def test_who_has_no_task_that_needs_it_is_told_nothing(books: Books) -> None:
-    books.has(PEERS[1])
-    assert await named(books, PEERS[1]) is None
+async def test_who_has_no_task_that_needs_it_is_told_nothing(core: Core) -> None:
+    core.has(PEERS[1])
+    assert await named(core, PEERS[1]) is None
 
 
-async def test_those_that_have_it_and_those_that_are_fetching_it_are_named(books: Books) -> None:
-    books.has(PEERS[1])
-    books.views[PEERS[2]] = WorkerView(PEERS[2], AT)
-    books.fetching.add(PEERS[2])
-    books.views[PEERS[3]] = WorkerView(PEERS[3], AT)
-    assert await named(books) == {PEERS[1], PEERS[2]}
+async def test_those_that_have_it_and_those_that_are_fetching_it_are_named(core: Core) -> None:
+    core.has(PEERS[1])
+    core.state.workers[PEERS[2]] = WorkerView(PEERS[2], AT)
+    core.fetching.add(PEERS[2])
+    core.state.workers[PEERS[3]] = WorkerView(PEERS[3], AT)
+    assert await named(core) == {PEERS[1], PEERS[2]}
 
 
-async def test_those_that_cannot_be_reached_or_do_not_serve_us_are_not(books: Books) -> None:
-    books.has(PEERS[1], trouble=1)
-    books.has(PEERS[2], refused=Reason.NOT_ALLOWED)
-    books.has(PEERS[3]).addresses = ()
-    assert await named(books) == set()
+async def test_those_that_cannot_be_reached_or_do_not_serve_us_are_not(core: Core) -> None:
+    core.has(PEERS[1], unreachable=1)
+    core.has(PEERS[2], refused=Reason.NOT_ALLOWED)
+    core.has(PEERS[3]).addresses = ()
+    assert await named(core) == set()
 
 
-async def test_of_many_some_are_named_with_a_grant_for_the_asker_alone(books: Books) -> None:
+async def test_of_many_some_are_named_with_a_grant_for_the_asker_alone(core: Core) -> None:
     for peer in PEERS[1:]:
-        books.has(peer)
+        core.has(peer)
     async with trio.open_nursery() as nursery:
-        told = await holders(books, nursery).where(PEERS[0], SHA)
+        told = await holders(core, nursery).where(PEERS[0], SHA)
     assert told is not None
     assert len(told.others) == MAX_OTHERS
     assert told.grant is not None
@@ -106,10 +107,10 @@ async def test_of_many_some_are_named_with_a_grant_for_the_asker_alone(books: Bo
     assert verify(ME.peer_id, told.grant.message, told.grant.signature)
 
 
-async def test_where_few_are_known_the_index_is_asked_once_in_a_while(books: Books) -> None:
+async def test_where_few_are_known_the_index_is_asked_once_in_a_while(core: Core) -> None:
     index = Index()
     async with trio.open_nursery() as nursery:
-        made = holders(books, nursery, index)
+        made = holders(core, nursery, index)
         for _ in range(3):
             await made.where(PEERS[0], SHA)
-    assert (index.asked, books.heard) == (1, 1)
+    assert (index.asked, core.heard) == (1, 1)

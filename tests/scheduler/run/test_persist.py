@@ -1,4 +1,4 @@
-"""What orders write to disk, in the order in which the book decided it."""
+"""What orders write to disk, in the order in which the core decided it."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from pathlib import Path
 from protocol.messages.work import Conflict
 from protocol.values.attempt import TaskState
 from protocol.words import Reason
-from scheduler.core.commands import CommitTo, Switch
+from scheduler.core.commands import CommitTo, SwitchAttempt
 from scheduler.run.manifests import manifests_in
 from scheduler.run.persist import CommandWriter
 from scheduler.store.backend import Place
 from scheduler.store.rows import NewCampaign
 from scheduler.store.store import Store
-from tests.scheduler.book_parts import SCHEDULER, Story, a_task, of, quote
+from tests.scheduler.core_parts import SCHEDULER, Story, a_task, of, quote
 
 
 def test_a_second_ticket_that_is_asked_for_and_at_once_the_only_one_is_written_in_that_order(
@@ -37,16 +37,16 @@ def test_a_second_ticket_that_is_asked_for_and_at_once_the_only_one_is_written_i
     first = story.commits[0]
     keeper.carry_out(story.commits)
     keeper.carry_out(story.grant(first, queued=True, position=1))
-    second = story.book.entries[first.task].spare
+    second = story.core.state.tasks[first.task].hedge
     assert second is not None
     busy = Conflict(reason=Reason.BUSY, quote=quote())
-    keeper.carry_out(story.tell(story.book.conflict(first.task, second.attempt, busy, story.now)))
-    story.now = story.book.view(second.worker).retry_at + 0.05
-    broken = story.book.broken(first.peer, story.now)
-    lost = story.book.all_lost(first.peer, Reason.LOST, "its process is gone", story.now)
+    keeper.carry_out(story.tell(story.core.on_conflict(first.task, second.number, busy, story.now)))
+    story.now = story.core.state.worker(second.worker).retry_at + 0.05
+    broken = story.core.on_link_closed(first.peer, story.now)
+    lost = story.core.on_silence(first.peer, "its process is gone", story.now)
     orders = [*broken, *lost]
     assert of(orders, CommitTo), "it is asked for as a second one"
-    assert of(orders, Switch), "and then the first one is gone"
+    assert of(orders, SwitchAttempt), "and then the first one is gone"
     keeper.carry_out(orders)
     row = store.tasks("c-one")[0]
     assert (row.state, row.worker) == (TaskState.COMMITTING, second.worker)

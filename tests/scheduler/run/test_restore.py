@@ -15,7 +15,7 @@ from scheduler.run.restore import entries_of
 from scheduler.store.backend import Place
 from scheduler.store.rows import NewCampaign, ResultRow
 from scheduler.store.store import Store
-from tests.scheduler.book_parts import PEERS, SCHEDULER, SHA, UNIT, a_task
+from tests.scheduler.core_parts import PEERS, SCHEDULER, SHA, UNIT, a_task
 
 
 class Counting(Store):

@@ -10,7 +10,7 @@ from protocol.errors import ResourceError
 from scheduler.store.migrations import MIGRATIONS
 from scheduler.store.rows import NewCampaign
 from scheduler.store.store import Store
-from tests.scheduler.book_parts import SCHEDULER, a_task
+from tests.scheduler.core_parts import SCHEDULER, a_task
 
 
 def fill(store: Store, campaign: str, tasks: int) -> None:

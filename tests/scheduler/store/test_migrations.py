@@ -14,7 +14,7 @@ from scheduler.store.backend import Place, migrate
 from scheduler.store.event_chain import check_chain
 from scheduler.store.migrations import MIGRATIONS
 from scheduler.store.store import Store, backend_of
-from tests.scheduler.book_parts import PEERS, SCHEDULER, a_task
+from tests.scheduler.core_parts import PEERS, SCHEDULER, a_task
 
 FENCE = Fence(incarnation=1, number=7)
 WORKER = PEERS[0]

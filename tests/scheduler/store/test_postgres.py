@@ -19,8 +19,8 @@ from scheduler.store.rows import NewCampaign
 from scheduler.store.store import Store
 from swarm.base.home import Home
 from swarm.base.settings import SettingsError
-from tests.scheduler.book_parts import SCHEDULER, a_task
 from tests.scheduler.conftest import on_server
+from tests.scheduler.core_parts import SCHEDULER, a_task
 
 SECRET = "hunter2%2F@"
 

@@ -21,7 +21,7 @@ from scheduler.store.backend import Place
 from scheduler.store.migrations import MIGRATIONS
 from scheduler.store.rows import NewCampaign
 from scheduler.store.store import Store
-from tests.scheduler.book_parts import PEERS, SCHEDULER, SHA, UNIT, a_task
+from tests.scheduler.core_parts import PEERS, SCHEDULER, SHA, UNIT, a_task
 
 
 def a_record(task: Task, device: str, ms: int, outcome: RunOutcome = RunOutcome.COMPLETE) -> Record:

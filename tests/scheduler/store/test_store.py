@@ -20,7 +20,7 @@ from protocol.values.requirement import Requirement
 from protocol.values.task import Measure, Model, Task, Timeouts, read_task
 from protocol.words import Reason
 from scheduler.core.commands import Intent, LiveAttempt
-from scheduler.core.commands import WorkerPlace as Seat
+from scheduler.core.commands import QueuePosition as Seat
 from scheduler.store.backend import Place
 from scheduler.store.rows import AttemptState, CampaignOutcome, NewCampaign, NewModel
 from scheduler.store.store import Store

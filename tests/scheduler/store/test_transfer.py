@@ -24,8 +24,8 @@ from scheduler.store.rows import NewCampaign, NewModel
 from scheduler.store.store import Store
 from scheduler.store.transfer import TABLES, LoadedCampaigns
 from swarm.base.units import parse_age
-from tests.scheduler.book_parts import PEERS, SCHEDULER, SHA, a_task
 from tests.scheduler.conftest import on_server
+from tests.scheduler.core_parts import PEERS, SCHEDULER, SHA, a_task
 
 BODY = bytes(range(256))
 HOSTILE = "a\x1b[31m\u202e,=1+1\n<b>é\U0001f600"

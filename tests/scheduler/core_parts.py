@@ -1,23 +1,23 @@
-"""What the tests of the book are made of: tasks, adverts, quotes and records, each with as little as it needs."""
+"""What the tests of the core are made of: tasks, adverts, quotes and records, each with as little as it needs."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Iterable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from protocol.formats.phase import Phase
 from protocol.messages.work import Progress, Quote
 from protocol.values.advert import Advert, UnitOffer
-from protocol.values.attempt import TaskEvent
+from protocol.values.attempt import AttemptStatus, TaskEvent, TaskState
 from protocol.values.lease import Fence
 from protocol.values.record import DeviceFacts, Record, RunFacts, Timing, pack_samples
 from protocol.values.requirement import Requirement, parse_clause
 from protocol.values.task import Measure, Model, Task, Timeouts
 from protocol.words import Reason, RunOutcome, WorkerState
-from scheduler.core.commands import CommitTo, Discover, Order
-from scheduler.core.scheduler import SchedulerState
-from scheduler.core.state import TaskEntry, TaskLimits
+from scheduler.core.commands import Command, CommitTo, Discover
+from scheduler.core.scheduler import SchedulerCore
+from scheduler.core.state import Attempt, TaskEntry, TaskLimits
 from swarm.net.identity import Identity
 
 UNIT = "CPU (ONNX)"
@@ -41,6 +41,15 @@ def a_task(n: int, *clauses: str, campaign: str = "c-one", replica: int | None =
     )
 
 
+def a_live_task(
+    n: int, state: TaskState, worker: str, lease: str | None, fence: Fence | None, **more: Any
+) -> TaskEntry:
+    """A task with an attempt, as a store has it after a restart. `more`: of the entry, or of the attempt."""
+    inherited = more.pop("inherited", False)
+    current = Attempt(1, worker, lease, fence, AttemptStatus.RESTORED, inherited=inherited)
+    return TaskEntry(a_task(n), state, current, **more)
+
+
 def advert(n: int, ram: int = 8 * 1024**3) -> Advert:
     return Advert(
         peer=PEERS[n],
@@ -58,8 +67,8 @@ def quote(
     return Quote(incarnation=incarnation, ledger=1, state=state, free=free, queue=queue)
 
 
-def a_record(book: SchedulerState, task: str, **changes: object) -> Record:
-    entry = book.entries[task]
+def a_record(core: SchedulerCore, task: str, **changes: object) -> Record:
+    entry = core.state.tasks[task]
     values: dict[str, object] = {
         "campaign": entry.task.campaign,
         "task": task,
@@ -76,39 +85,39 @@ def a_record(book: SchedulerState, task: str, **changes: object) -> Record:
     return Record.model_validate({**values, **changes})
 
 
-def of(orders: Iterable[Order], kind: type[O]) -> list[O]:
+def of(orders: Iterable[Command], kind: type[O]) -> list[O]:
     return [order for order in orders if isinstance(order, kind)]
 
 
 class Story:
-    """A book with tasks and workers, told quickly."""
+    """A core with tasks and workers, told quickly."""
 
     def __init__(self, tasks: int = 1, workers: int = 1, *, looks: bool = True, **terms: object) -> None:
-        self.book = SchedulerState(random.Random(1))
+        self.core = SchedulerCore(random.Random(1))
         self.now = 100.0
         values: dict[str, object] = {"campaign": "c-one", **terms}
-        self.orders = self.book.add(
+        self.orders = self.core.add(
             TaskLimits(**values),  # type: ignore[arg-type]
             [TaskEntry(a_task(n)) for n in range(1, tasks + 1)],
             self.now,
         )
-        self.need = of(self.orders, Discover)[0].need if looks else ""
+        self.group = of(self.orders, Discover)[0].group if looks else ""
         self.numbers = 0
         self.commits: list[CommitTo] = []
         if workers:
-            self.tell(self.book.found(self.need, [advert(n) for n in range(workers)], self.now))
+            self.tell(self.core.on_adverts(self.group, [advert(n) for n in range(workers)], self.now))
         for n in range(workers):
-            self.tell(self.book.quoted(PEERS[n], quote(), self.now))
+            self.tell(self.core.on_quote(PEERS[n], quote(), self.now))
 
-    def tell(self, orders: list[Order]) -> list[Order]:
-        self.book.check()
+    def tell(self, orders: list[Command]) -> list[Command]:
+        self.core.check()
         self.orders = orders
         self.commits += of(orders, CommitTo)
         return orders
 
-    def after(self, seconds: float) -> list[Order]:
+    def after(self, seconds: float) -> list[Command]:
         self.now += seconds
-        return self.tell(self.book.tick(self.now))
+        return self.tell(self.core.tick(self.now))
 
     def grant(
         self,
@@ -118,11 +127,11 @@ class Story:
         incarnation: int = 1,
         position: int | None = None,
         start_s: float | None = None,
-    ) -> list[Order]:
+    ) -> list[Command]:
         self.numbers += 1
         fence = Fence(incarnation=incarnation, number=self.numbers)
         return self.tell(
-            self.book.granted(
+            self.core.on_grant(
                 commit.peer,
                 commit.task,
                 commit.attempt,
@@ -140,16 +149,16 @@ class Story:
         self.grant(commit)
         fence = Fence(incarnation=1, number=self.numbers)
         told = Progress(lease=f"l{self.numbers}", fence=fence, seq=1, phase=Phase.RUN)
-        assert self.book.progress(commit.peer, told, self.now) is not None
+        assert self.core.on_progress(commit.peer, told, self.now) is not None
 
-    def fail(self, task: str, reason: Reason, *, permanent: bool = False) -> tuple[TaskEvent, list[Order]]:
+    def fail(self, task: str, reason: Reason, *, permanent: bool = False) -> tuple[TaskEvent, list[Command]]:
         record = a_record(
-            self.book, task, outcome=RunOutcome.FAILED, reason=reason, permanent=permanent, timings=()
+            self.core, task, outcome=RunOutcome.FAILED, reason=reason, permanent=permanent, timings=()
         )
-        event, why, _ = self.book.judge(record)
-        return event, self.tell(self.book.settled(task, event, why, self.now, permanent=permanent))
+        event, why, _ = self.core.judge(record)
+        return event, self.tell(self.core.on_result(task, event, why, self.now, permanent=permanent))
 
-    def succeed(self, task: str) -> list[Order]:
-        event, why, _ = self.book.judge(a_record(self.book, task))
+    def succeed(self, task: str) -> list[Command]:
+        event, why, _ = self.core.judge(a_record(self.core, task))
         assert event is TaskEvent.SUCCEED
-        return self.tell(self.book.settled(task, event, why, self.now))
+        return self.tell(self.core.on_result(task, event, why, self.now))

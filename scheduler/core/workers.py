@@ -1,0 +1,184 @@
+"""What workers say of themselves: adverts, quotes, refusals, and how they and our tickets stand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from protocol.messages.work import Denied, QueuedLease, Quote, Shape
+from protocol.values.advert import Advert
+from protocol.values.attempt import AttemptStatus, TaskState
+from protocol.words import Reason, WorkerState
+from scheduler.core.commands import Command, QueuePosition
+from scheduler.core.failures import Failures
+from scheduler.core.ranking import RESTING, WorkerView
+from scheduler.core.state import Attempt, State, TaskEntry
+
+LEAST_RETRY_S: Final = 1.0
+"""A worker that refuses is not asked again sooner, whatever it says."""
+REST_S: Final = 10.0
+"""A worker that takes no work now is asked again after so long."""
+
+
+class Workers:
+    def __init__(self, state: State, failures: Failures) -> None:
+        self._state = state
+        self._failures = failures
+
+    def add_adverts(self, group: str, adverts: Sequence[Advert], now: float) -> None:
+        """The index answered; adverts serve every group they fit."""
+        state = self._state
+        searched = state.groups.get(group)
+        if searched is not None:
+            searched.searching = False
+        for advert in adverts:
+            view = state.worker(advert.peer)
+            newer = view.advert is None or advert.seq >= view.advert.seq
+            if not newer or advert.gone or advert == view.advert:
+                continue
+            if view.advert is not None and advert.seq > view.advert.seq and view.unreachable:
+                view.retry_at = now  # it is back, or has moved
+            view.advert, view.addresses, view.device = advert, advert.addresses, advert.name
+            view.warm.update(advert.models)
+            for each in state.ranked:
+                if advert.peer not in each.declined and each.met_by(advert):
+                    each.fits.add(advert.peer)
+                else:
+                    each.fits.discard(advert.peer)
+
+    def add_quote(self, peer: str, quote: Quote, shapes: Sequence[Shape], now: float) -> list[Command]:
+        """A worker answered a probe about these shapes."""
+        view = self._state.worker(peer)
+        answers = tuple(zip(shapes, quote.shapes, strict=False))
+        view.warm.difference_update(shape.model for shape, _ in answers)
+        view.warm.update(shape.model for shape, answer in answers if answer.warm)
+        fitting = [shape.requirement for shape, answer in answers if answer.fits]
+        for shape, answer in answers:
+            if shape.requirement not in fitting:
+                denied = Denied(reason=Reason.DOES_NOT_FIT, detail="; ".join(answer.unmet)[:2000])
+                for group in self._state.ranked:
+                    if group.requirement == shape.requirement:
+                        group.fits.discard(peer)
+                        group.declined[peer] = denied
+        view.probing, view.quoted, view.refused, view.unreachable = False, True, None, 0
+        view.why = view.why_aside
+        commands = self.update_incarnation(view, quote.incarnation, now)
+        self.update_load(view, quote, now)
+        return commands
+
+    def update_load(self, view: WorkerView, quote: Quote, now: float) -> None:
+        """Count others' work: what the quote says, less what we have there ourselves."""
+        view.state, view.state_why, view.quoted_at, view.run_s = quote.state, quote.why, now, quote.run_s
+        leases, tickets = self._state.leases_at(view)
+        taken = 1 if quote.free == 0 else 0
+        view.others = max(0, taken - leases) + max(0, quote.queue - tickets)
+        self._rest(view, now)
+        self._state.refresh(view)
+
+    @staticmethod
+    def _rest(view: WorkerView, now: float) -> None:
+        """A worker that takes no work now is asked again later."""
+        if view.state in RESTING or view.state_why:
+            # while it drains its own reason says all: paused, quiet hours, leaving
+            bare = view.state is WorkerState.FAULTY or (view.state in RESTING and not view.state_why)
+            words = f"it is {view.state}" if bare else ""
+            view.quoted, view.retry_at = False, now + REST_S
+            view.why = ": ".join(part for part in (words, view.state_why) if part)
+
+    def refuse(self, peer: str, denied: Denied, now: float) -> None:
+        """A worker does not serve this scheduler, or not now."""
+        view = self._state.worker(peer)
+        view.probing, view.quoted, view.unreachable = False, False, 0
+        view.why = f"{denied.reason}: {denied.detail}" if denied.detail else str(denied.reason)
+        view.back_off(now, 10.0 if denied.retry_s is None else max(denied.retry_s, LEAST_RETRY_S))
+        if denied.retry_s is None and denied.reason is not Reason.NOT_SERVING:
+            view.refused = denied.reason
+        self._state.refresh(view)
+
+    def close_link(self, peer: str) -> None:
+        """Its link ended; what it holds of ours is not lost by that."""
+        view = self._state.worker(peer)
+        view.quoted = view.restarted = False
+        self._state.refresh(view)
+
+    def mark_unreachable(self, peer: str, why: str, now: float) -> None:
+        """A probe or commit got no answer."""
+        view = self._state.worker(peer)
+        view.probing = view.restarted = False
+        view.mark_unreachable(now, why)
+        self._state.refresh(view)
+
+    def update_status(
+        self,
+        peer: str,
+        incarnation: int,
+        state: WorkerState,
+        now: float,
+        *,
+        why: str = "",
+        waiting: Sequence[QueuedLease] = (),
+    ) -> list[Command] | None:
+        """A renewal was answered: how the worker and our tickets stand. None: nothing new."""
+        view = self._state.worker(peer)
+        commands = self.update_incarnation(view, incarnation, now)
+        self._update_queue(view, waiting, now)
+        if state is view.state and why == view.state_why and not commands:
+            return None  # with a thousand workers most of what is heard is not new
+        if state is not view.state or why != view.state_why:
+            view.state, view.state_why = state, why
+            if view.why and not why and state not in RESTING:
+                view.retry_at = min(view.retry_at, now)  # it takes work again: ask at once
+            self._rest(view, now)
+            self._state.refresh(view)
+        return commands
+
+    def _update_queue(self, view: WorkerView, waiting: Sequence[QueuedLease], now: float) -> None:
+        """Our tickets' positions, and by the first of them how much of others' work is before ours."""
+        if not waiting:
+            return
+        by_lease = {ticket.lease: ticket for ticket in waiting}
+        for entry, attempt in self._state.held_at(view.peer):
+            ticket = by_lease.get(attempt.lease or "")
+            if ticket is not None and entry.state is TaskState.QUEUED:
+                self.update_position(entry, attempt, ticket.position, ticket.start_s, now)
+        leases, _ = self._state.leases_at(view)
+        view.others = min(ticket.position for ticket in waiting) - 1 + (0 if leases else 1)
+        self._state.refresh(view)
+
+    def update_position(
+        self, entry: TaskEntry, attempt: Attempt, position: int | None, start_s: float | None, now: float
+    ) -> None:
+        """Where a ticket stands in its worker's queue."""
+        attempt.position, attempt.start_s, attempt.told_at = position, start_s, now
+        current, hedge = entry.current, entry.hedge
+        assert current is not None, "a queued task has an attempt"
+        best = hedge if hedge is not None and _sooner(hedge, current, now) else current
+        self._state.positions[entry.id] = QueuePosition(entry.id, current.number, best.position, best.start_s)
+
+    def update_incarnation(self, view: WorkerView, incarnation: int, now: float) -> list[Command]:
+        """A new incarnation voids what an older one gave."""
+        known = view.incarnation
+        if known is not None and incarnation < known:
+            return []
+        if known is not None and incarnation > known:
+            if view.restarted:  # its renewals tell what it has lost
+                return self._failures.count_failure(
+                    view, "saying again and again that it was restarted", now, once=True
+                )
+            view.restarted = True
+        view.incarnation = incarnation
+        commands: list[Command] = []
+        for entry, attempt in self._state.held_at(view.peer):
+            if attempt.status in (AttemptStatus.RESTORED, AttemptStatus.REPORTING):
+                continue  # its result may be there all the same
+            if attempt.fence is not None and attempt.fence.incarnation < incarnation:
+                words = f"{self._state.device(view.peer)} was restarted"
+                commands += self._failures.count_return(entry, attempt, now)
+                commands += self._failures.lose_at(entry, view.peer, Reason.LOST, words, now)
+        return commands
+
+
+def _sooner(hedge: Attempt, current: Attempt, now: float) -> bool:
+    """Whether the hedge is expected to come up before the current attempt."""
+    hedge_s, current_s = hedge.wait_s(now), current.wait_s(now)
+    return hedge_s is not None and (current_s is None or hedge_s < current_s)
