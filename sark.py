@@ -105,7 +105,7 @@ def _this_device(home: Home, simulate: bool) -> LocalDevice:
 
     settings = WorkerSettings.load(home.config_file, os.environ, {})
     private = private_of(settings, os.environ)
-    return LocalDevice(home, simulate=simulate, private=private, patience_s=settings.patience_s)
+    return LocalDevice(home, simulate=simulate, private=private, patience_s=settings.max_wait_s)
 
 
 def _routers(home: Home, ways: Callable[[], tuple[str, ...]]) -> Sequence[APIRouter]:
@@ -125,7 +125,7 @@ def _telling(home: Home, ways: Callable[[], tuple[str, ...]]) -> Tell:
 
     async def tell(peer: str, action: Action) -> OwnerReplyInfo:
         gates = await trio.to_thread.run_sync(ways)
-        return OwnerReplyInfo(*await node.api.tell_one(home, peer, gates, action))
+        return OwnerReplyInfo(*await node.api.command_worker(home, peer, gates, action))
 
     return tell
 

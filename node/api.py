@@ -1,4 +1,4 @@
-"""This home's worker over HTTP: how it stands, and what its owner can say to it. The same way as `status`, `pause`, `drain`."""
+"""This home's worker over HTTP: its status and its owner's commands, as `status`, `pause` and `drain` have them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import trio
 from fastapi import APIRouter, Body
 from pydantic import BaseModel, ConfigDict
 
-from node.cli.remote import OwnerReply, tell_devices
+from node.cli.remote import OwnerReply, send_command
 from node.cli.status_view import still_held
 from protocol.errors import Unreachable
 from protocol.messages.work import Action, Control, RunningJob, StatusRequest
@@ -20,118 +20,118 @@ from swarm.base.text import escape_text
 from swarm.join.known_gates import left_addresses
 from swarm.net.identity import load_or_create
 
-AT_ONCE: Final = 3
-"""Words that go to the worker at a time: each is said by a node of its own."""
+MAX_COMMANDS: Final = 3
+"""Commands on their way at a time: each is sent by an ephemeral node of its own."""
 
-Say = Callable[
+SendCommand = Callable[
     [Home, Sequence[str], Sequence[str], Control | StatusRequest], Awaitable[tuple[OwnerReply, ...]]
 ]
 
 
 class JobInfo(RunningJob):
-    """A run or a ticket on this worker."""
+    """A running or queued job of this worker."""
 
     mine: bool
-    """It is for this home's own scheduler."""
+    """The job is for this home's own scheduler."""
 
 
 class WorkerInfo(BaseModel):
-    """How this home's worker stands; all but `error` and `hint` are null or empty where that cannot be told."""
+    """The worker's status; all but `error` and `hint` are null or empty where it does not answer."""
 
     peer: str | None = None
     state: WorkerState | None = None
     why: str = ""
-    """Why it takes no new work."""
+    """Why it takes no new work; empty: it does."""
     running: int | None = None
     queue: int | None = None
     jobs: tuple[JobInfo, ...] = ()
-    """Runs first."""
+    """Running ones first."""
     reach: str | None = None
     """How others reach it, in words."""
     still_held: tuple[str, ...] = ()
-    """What is to be said where a rule holds it back that `resume` does not end."""
+    """What to tell the owner if a rule that `resume` does not end still applies."""
     error: str | None = None
-    """Why nothing can be told: it does not run, or does not answer."""
+    """Why there is no status: the worker is not running, or does not answer."""
     hint: str = ""
 
 
 class OwnerOrder(BaseModel):
-    """What goes with a word to the worker."""
+    """Options of a command."""
 
     model_config = ConfigDict(extra="forbid")
 
     now: bool = False
-    """With pause and drain: stop what runs, too; its scheduler has it run elsewhere."""
+    """With pause and drain: stop running tasks too; their schedulers run them elsewhere."""
     finish: bool = False
-    """With drain: run what waits here, too, instead of giving it back."""
+    """With drain: run queued tasks too instead of giving them back."""
 
 
-def router(home: Home, say: Say = tell_devices) -> APIRouter:
-    """Endpoints for `home`. `say`: another way to the worker, for tests."""
+def router(home: Home, send: SendCommand = send_command) -> APIRouter:
+    """Endpoints for `home`. `send`: a double in tests."""
     worker = APIRouter(prefix="/api/v1", tags=["worker"])
-    telling = trio.Semaphore(AT_ONCE)
+    sending = trio.Semaphore(MAX_COMMANDS)
 
     @worker.get("/worker", operation_id="getWorker")
     async def status() -> WorkerInfo:
-        """How this home's worker stands: its state and why, and what it runs for whom."""
+        """The worker's state and what it runs for whom."""
         try:
-            async with telling:
-                return await _tell(home, say, StatusRequest())
+            async with sending:
+                return await _send(home, send, StatusRequest())
         except Unreachable as exc:
             return WorkerInfo(error=exc.what, hint=exc.hint)
 
-    @worker.post("/worker/{action}", operation_id="tellWorker")
-    async def tell(action: Action, order: Annotated[OwnerOrder, Body()] = OwnerOrder()) -> WorkerInfo:
-        """Say this to the worker; the answer is how it stands then. The same again changes nothing.
+    @worker.post("/worker/{action}", operation_id="commandWorker")
+    async def command(action: Action, order: Annotated[OwnerOrder, Body()] = OwnerOrder()) -> WorkerInfo:
+        """Send a command to the worker and return its status afterwards. Repeating it changes nothing.
 
-        pause: no new work until told to resume. drain: no new work, and the worker's process ends once what runs has ended.
-        reset: examine a faulty device now.
+        pause: no new work until resume. drain: no new work; the process ends after the running tasks. reset: test a faulty device.
         """
-        async with telling:
-            return await _tell(home, say, Control(action=action, now=order.now, finish=order.finish))
+        async with sending:
+            return await _send(home, send, Control(action=action, now=order.now, finish=order.finish))
 
     return worker
 
 
-async def tell_one(
-    home: Home, peer: str, ways: Sequence[str], action: Action, say: Say = tell_devices
+async def command_worker(
+    home: Home, peer: str, gates: Sequence[str], action: Action, send: SendCommand = send_command
 ) -> tuple[WorkerState, str]:
-    """Say this to the worker with that id, as its owner: how it stands then, and why. `ways`: into the swarm.
+    """Send a command to the worker with this id, as its owner. Returns its state and the reason for it.
 
-    Raises `Refused` when its owner is somebody else, `Unreachable`.
+    Raises `Refused` if somebody else owns the device, `Unreachable`.
     """
-    told = [one for one in await say(home, (peer,), ways, Control(action=action)) if one.peer in (peer, "")]
-    for one in told:
-        if one.standing is not None:
-            return one.standing.state, escape_text(one.standing.why)
-    for one in told:
-        if one.error is not None:
-            raise one.error
-    raise Unreachable("it is not in the swarm any more", hint="list the devices: sark-node peers")
+    replies = await send(home, (peer,), gates, Control(action=action))
+    replies = tuple(reply for reply in replies if reply.peer in (peer, ""))
+    for reply in replies:
+        if reply.status is not None:
+            return reply.status.state, escape_text(reply.status.why)
+    for reply in replies:
+        if reply.error is not None:
+            raise reply.error
+    raise Unreachable("the device is no longer in the swarm", hint="list the devices: sark-node peers")
 
 
-async def _tell(home: Home, say: Say, message: Control | StatusRequest) -> WorkerInfo:
-    """Raises `Unreachable` when it does not run, `Refused` when it says no."""
+async def _send(home: Home, send: SendCommand, message: Control | StatusRequest) -> WorkerInfo:
+    """Raises `Unreachable` if the worker is not running, `Refused`."""
     if not await trio.to_thread.run_sync(left_addresses, home.worker_file):
-        raise Unreachable("no worker of this home runs", hint="start it: sark-node join")
-    (told,) = await say(home, (), (), message)
-    if told.error is not None:
-        raise told.error
-    assert told.standing is not None, "an answer is one or the other"
-    here = told.standing
+        raise Unreachable("no worker of this home is running", hint="start it: sark-node join")
+    (reply,) = await send(home, (), (), message)
+    if reply.error is not None:
+        raise reply.error
+    status = reply.status
+    assert status is not None, "a reply has a status or an error"
     me = (await trio.to_thread.run_sync(partial(load_or_create, home.key("scheduler")))).peer_id
     return WorkerInfo(
-        peer=told.peer,
-        state=here.state,
-        why=escape_text(here.why),
-        running=here.running,
-        queue=here.queue,
+        peer=reply.peer,
+        state=status.state,
+        why=escape_text(status.why),
+        running=status.running,
+        queue=status.queue,
         jobs=tuple(
             JobInfo(
                 **{name: getattr(job, name) for name in RunningJob.model_fields}, mine=job.principal == me
             )
-            for job in here.jobs
+            for job in status.jobs
         ),
-        reach=here.reach,
-        still_held=tuple(line.strip() for line in still_held(told)),
+        reach=status.reach,
+        still_held=tuple(line.strip() for line in still_held(reply)),
     )

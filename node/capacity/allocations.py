@@ -51,7 +51,7 @@ class SlotRequest:
     """Until the campaign's time is over."""
     queue: bool = False
     ledger: int | None = None
-    longest_s: float = math.inf
+    max_duration_s: float = math.inf
     """The most that the worker's owner lets it wait in the queue, whatever its task says."""
     rests: str = ""
     """The shown permission that it rests on; empty: one that does not end while the worker runs."""
@@ -101,7 +101,7 @@ class Allocation:
             return None
         left_s = math.inf if self.wanted.left_s is None else self.wanted.left_s
         if self.state is LeaseState.QUEUED:
-            left_s = min(left_s, self.wanted.task.timeouts.queue_s, self.wanted.longest_s)
+            left_s = min(left_s, self.wanted.task.timeouts.queue_s, self.wanted.max_duration_s)
         return self.since + left_s
 
 

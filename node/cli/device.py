@@ -1,4 +1,4 @@
-"""What a device's owner types to know it: enroll, doctor."""
+"""Commands of a device's owner about the device: calibrate, doctor."""
 
 from __future__ import annotations
 
@@ -33,62 +33,62 @@ STYLES: Final = {"ok": "green", "note": "yellow", "bad": "bold red"}
 
 
 @app.command(rich_help_panel=PANEL)
-def enroll(
+def calibrate(
     ctx: typer.Context,
     ticket: Annotated[str | None, typer.Argument(hidden=True)] = None,
     full: Annotated[
-        bool, typer.Option("--full", help="Whole curves of the micro-benchmarks: half a minute, not seconds.")
+        bool, typer.Option("--full", help="Measure whole curves: half a minute instead of seconds.")
     ] = False,
-    again: Annotated[
-        bool, typer.Option("--again", help="Also if this device is enrolled and nothing has changed.")
+    force: Annotated[
+        bool, typer.Option("--force", help="Calibrate again even if nothing has changed.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Find out, once, what measuring on this device needs and what it can do at best; the first join does it too.
+    """Measure what this device can do at best and how much warm-up it needs.
 
-    Calibrates the timer, learns the warm-up of each unit, looks at the idle host, and measures memory and arithmetic of processor and GPU.
-    What is found is kept in the home until hardware, system or runtimes change.
+    Measures the timer, the warm-up of each unit, the idle host, and the memory and arithmetic speed of processor and GPU. The result is
+    stored until hardware, system or runtimes change. The first `join` calibrates too.
     """
     import trio
 
     from drivers.launch.launch import probe_units
-    from node.device.calibrate import CalibrationTools, enrolled
+    from node.device.calibrate import CalibrationTools, ensure_calibrated
     from node.device.lock import DeviceLock
     from node.device.probe import lock_name, probe_device
 
     if ticket is not None:
         raise SettingsError(
-            "enroll takes no ticket: it looks at this device",
-            hint="to submit to a pool: sark-node pool join TICKET\nto have this device work for it: sark-node join TICKET",
+            "calibrate takes no ticket",
+            hint="to submit to a pool: sark-node pool join TICKET\nto lend this device to it: sark-node join TICKET",
         )
     home: Home = ctx.obj
     folder = home.folder("worker")
     profile = probe_device(folder, probe_units)
     with _launcher(profile) as launch:
-        found = trio.run(
+        calibration = trio.run(
             partial(
-                enrolled,
+                ensure_calibrated,
                 folder,
                 profile,
                 CalibrationTools(launch),
                 DeviceLock(lock_name()),
                 lambda line: print(line, file=sys.stderr, flush=True),
                 full=full,
-                again=again,
+                force=force,
             )
         )
     if as_json:
-        sys.stdout.write(found.model_dump_json(indent=2) + "\n")
+        sys.stdout.write(calibration.model_dump_json(indent=2) + "\n")
         return
-    _show(found)
+    _show(calibration)
 
 
-app.command("enrol", hidden=True)(enroll)
+app.command("enroll", hidden=True)(calibrate)  # the predecessor's word; goes after the first release
 
 
 @contextlib.contextmanager
 def _launcher(profile: Profile) -> Iterator[Launcher]:
-    """Launches on the units of this device, each driver's from one zygote."""
+    """Launches on the units of this device, with one zygote for each driver."""
     from drivers.launch.launch import Launch, Zygote
 
     with contextlib.ExitStack() as stack:
@@ -103,33 +103,36 @@ def _launcher(profile: Profile) -> Iterator[Launcher]:
         yield launch
 
 
-def _show(found: Calibration) -> None:
+def _show(calibration: Calibration) -> None:
     from node.device.calibration import curves, headline
 
     console = Console() if sys.stdout.isatty() else Console(width=PIPE_WIDTH)
-    print(headline(found))
+    print(headline(calibration))
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
-    host = found.host
+    host = calibration.host
     for what, value in (
-        ("fingerprint", found.fingerprint),
-        ("timer", f"{found.timer_ns} ns"),
-        ("others use", _percent(host.others_share)),
+        ("fingerprint", calibration.fingerprint),
+        ("timer", f"{calibration.timer_ns} ns"),
+        ("other processes", _percent(host.others_share)),
         ("waiting for a processor", _percent(host.stall_share)),
         ("clock", f"{host.clock_mhz:.0f} MHz" if host.clock_mhz is not None else ""),
         ("temperature", f"{host.temperature_c:.0f} °C" if host.temperature_c is not None else ""),
-        *((f"warm-up of {unit}", f"{count} inferences") for unit, count in sorted(found.floors.items())),
+        *(
+            (f"warm-up of {unit}", f"{count} inferences")
+            for unit, count in sorted(calibration.floors.items())
+        ),
     ):
         if value:
             table.add_row(Text(what, style="dim"), Text(value))
-    for one in found.micro:
-        table.add_row(Text(one.device), Text(f"{one.backend}, {one.seconds:.1f} s"))
-        for name, curve in curves(one):
-            told = "  ".join(f"{size.replace('_', ' ')}: {value:.4g}" for size, value in curve.items())
-            table.add_row(Text(f"  {name}", style="dim"), Text(told))
-        if one.throttled:
-            table.add_row(Text("  slowed by", style="dim"), Text(", ".join(one.throttled)))
+    for micro in calibration.micro:
+        table.add_row(Text(micro.device), Text(f"{micro.backend}, {micro.seconds:.1f} s"))
+        for name, curve in curves(micro):
+            text = "  ".join(f"{size.replace('_', ' ')}: {value:.4g}" for size, value in curve.items())
+            table.add_row(Text(f"  {name}", style="dim"), Text(text))
+        if micro.throttled:
+            table.add_row(Text("  throttled by", style="dim"), Text(", ".join(micro.throttled)))
     console.print(table)
-    for note in (*found.notes, *(note for one in found.micro for note in one.notes)):
+    for note in (*calibration.notes, *(note for micro in calibration.micro for note in micro.notes)):
         print(f"  {note}")
 
 
@@ -142,12 +145,16 @@ def doctor(
     ctx: typer.Context,
     gate: Annotated[
         list[str] | None,
-        typer.Option(help="Try this gate. Repeatable.  \\[default: those that join uses]", metavar="ADDRESS"),
+        typer.Option(
+            help="Try this gate. Repeatable.  \\[default: the gates that join uses]", metavar="ADDRESS"
+        ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Look for what stands in the way of good figures on this device and of being reached, and say what to do. Ends with 6 if something
-    is bad."""
+    """Find what disturbs measurements on this device or keeps others from reaching it, and what to do about it.
+
+    Exit code 6: something is bad.
+    """
     from drivers.launch.launch import probe_units
     from drivers.launch.tier import probe
     from node.device.probe import probe_device
@@ -155,23 +162,23 @@ def doctor(
 
     home: Home = ctx.obj
     folder = home.folder("worker")
-    seen = _look_at_the_network(ctx, gate)  # first: what is wrong with the settings is told at once
-    found = checks(gather(probe_device(folder, probe_units, sandbox=probe()), folder, home.cache))
-    found += seen
+    network = _network_checks(ctx, gate)  # first, so that wrong settings fail at once
+    results = checks(gather(probe_device(folder, probe_units, sandbox=probe()), folder, home.cache))
+    results += network
     if as_json:
-        json.dump([asdict(check) for check in found], sys.stdout, indent=2)
+        json.dump([asdict(check) for check in results], sys.stdout, indent=2)
         sys.stdout.write("\n")
     else:
-        show_checks(found)
-    if any(check.state is CheckState.BAD for check in found):
+        show_checks(results)
+    if any(check.state is CheckState.BAD for check in results):
         raise typer.Exit(6)
 
 
-def _look_at_the_network(ctx: typer.Context, gate: list[str] | None) -> list[Check]:
-    """As the worker of this home, or beside it if one runs."""
+def _network_checks(ctx: typer.Context, gate: list[str] | None) -> list[Check]:
+    """Checks made as the worker of this home, or beside it if one is running."""
     import trio
 
-    from node.cli.remote import tell_devices
+    from node.cli.remote import send_command
     from node.doctor.host import Check, CheckState
     from node.doctor.network import ANYWHERE, look, net_checks, pool_checks, usable_gates
     from node.settings.settings import WorkerSettings
@@ -190,47 +197,47 @@ def _look_at_the_network(ctx: typer.Context, gate: list[str] | None) -> list[Che
         home.config_file, ctx.meta["environment"], {"gates": tuple(gate) if gate else None}
     )
     joined = joined_pools(home, Role.WORKER)
-    own = pool_checks(joined, time.time())
+    results = pool_checks(joined, time.time())
     of_pools = [address for pool in joined for address in pool.gates]
     gates = settings.gates or (*(local_gates(home) or remembered_gates(home)), *of_pools)
-    near = None
+    neighbours = None
     if settings.lan:
         roles: tuple[HomeRole, ...] = ("worker", "gate")
-        ours: set[str] = set()
+        own_ids: set[str] = set()
         for role in roles:
-            with contextlib.suppress(ResourceError):  # of a damaged key it is told below
-                ours |= {load_or_create(home.key(role)).peer_id} if home.key(role).exists() else set()
-        near = len({way.rpartition("/")[2] for way in ways_on_lan()} - ours)
+            with contextlib.suppress(ResourceError):  # a damaged key is reported below
+                own_ids |= {load_or_create(home.key(role)).peer_id} if home.key(role).exists() else set()
+        neighbours = len({way.rpartition("/")[2] for way in ways_on_lan()} - own_ids)
     fixed = any(not address.endswith("/tcp/0") for address in settings.listen)
     worker: str | None = None
     listen: tuple[str, ...] = settings.listen or ANYWHERE
     with contextlib.ExitStack() as stack:
         try:
             stack.enter_context(lock_folder(home.folder("worker")))
-        except ResourceError:  # a worker runs
-            told = trio.run(tell_devices, home, (), (), StatusRequest())
-            worker = next((item.standing.reach or "" for item in told if item.standing is not None), "")
+        except ResourceError:  # a worker is running
+            replies = trio.run(send_command, home, (), (), StatusRequest())
+            worker = next((reply.status.reach or "" for reply in replies if reply.status is not None), "")
             me, fixed = Identity.fresh(), False
             listen = tuple(f"{address.rpartition('/')[0]}/0" for address in listen)
         else:
             try:
                 me = load_or_create(home.key("worker"))
-            except ResourceError as exc:  # damaged, or the disk is full: all else can be looked at
-                own.append(Check("key", CheckState.BAD, exc.what, exc.hint))
+            except ResourceError as exc:  # damaged, or the disk is full: check the rest all the same
+                results.append(Check("key", CheckState.BAD, exc.what, exc.hint))
                 me = Identity.fresh()
-        signs = trio.run(
-            partial(look, usable_gates(gates), me, listen, neighbours=near, worker=worker, fixed=fixed)
+        facts = trio.run(
+            partial(look, usable_gates(gates), me, listen, neighbours=neighbours, worker=worker, fixed=fixed)
         )
-        return [*own, *net_checks(signs)]
+        return [*results, *net_checks(facts)]
 
 
-def show_checks(found: Sequence[Check]) -> None:
-    """One line for each, and below it what to do."""
+def show_checks(results: Sequence[Check]) -> None:
+    """Print a line for each check, and below it what to do."""
     console = Console() if sys.stdout.isatty() else Console(width=PIPE_WIDTH)
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
-    for check in found:
-        said = Text(check.what)
+    for check in results:
+        text = Text(check.what)
         if check.todo:
-            said.append("".join(f"\n  {line}" for line in check.todo.splitlines()), style="dim")
-        table.add_row(Text(str(check.state), style=STYLES[check.state]), Text(check.subject), said)
+            text.append("".join(f"\n  {line}" for line in check.todo.splitlines()), style="dim")
+        table.add_row(Text(str(check.state), style=STYLES[check.state]), Text(check.subject), text)
     console.print(table)

@@ -1,4 +1,4 @@
-"""What a device's owner types: info, join."""
+"""Commands of a device's owner: info, join."""
 
 from __future__ import annotations
 
@@ -40,17 +40,18 @@ def info(
     attributes: Annotated[
         bool,
         typer.Option(
-            "--attributes", help="List what a campaign's clauses can speak of, with this device's values."
+            "--attributes",
+            help="List the attributes that campaign clauses can use, with this device's values.",
         ),
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Show what this device is: processor, memory, GPUs and the compute units that really work here. Needs no network."""
+    """Show this device: processor, memory, GPUs and the compute units that work. Needs no network."""
     from importlib.metadata import version
 
     from drivers.launch.launch import probe_units
     from drivers.launch.tier import probe
-    from node.device.calibration import headline, kept
+    from node.device.calibration import headline, read_calibration
     from node.device.probe import build_advert, probe_device
     from node.settings.driver_secrets import private_here
     from protocol.words import Role
@@ -60,7 +61,7 @@ def info(
     home: Home = ctx.obj
     look = partial(probe_units, private=private_here(home.config_file, ctx.meta["environment"]))
     profile = probe_device(home.folder("worker"), look, sandbox=probe())
-    enrolled = kept(home.folder("worker"), profile.fingerprint)
+    stored = read_calibration(home.folder("worker"), profile.fingerprint)
     keys = {role: load_or_create(home.key(role)).peer_id for role in ("worker", "scheduler")}
     pools = joined_pools(home, Role.WORKER)
     advert = build_advert(
@@ -77,7 +78,7 @@ def info(
             "scheduler": keys["scheduler"],
             "notes": list(profile.notes),
             "fingerprint": profile.fingerprint,
-            "enrolment": enrolled.found.model_dump(mode="json") if enrolled.found else None,
+            "calibration": stored.calibration.model_dump(mode="json") if stored.calibration else None,
             "sandbox_notes": list(profile.sandbox_notes),
         }
         json.dump(document, sys.stdout, indent=2)
@@ -97,16 +98,21 @@ def info(
         return
     for what, value in (
         ("device", f"{profile.name}  ({profile.device})"),
-        ("processor", profile.soc or "not known"),
+        ("processor", profile.soc or "unknown"),
         ("cores", f"{_known(profile.cores)} physical, {_known(profile.threads)} logical"),
-        ("memory", show_size(profile.ram) if profile.ram else "not known"),
-        ("system", f"{profile.os or 'not known'}, {profile.arch}"),
+        ("memory", show_size(profile.ram) if profile.ram else "unknown"),
+        ("system", f"{profile.os or 'unknown'}, {profile.arch}"),
         ("GPUs", "\n".join(map(_gpu, profile.found.gpus)) or "none found"),
         ("units", "\n".join(f"{unit.unit}  ({unit.runtime})" for unit in profile.units) or "none works"),
-        ("sandbox", "\n".join((f"{profile.sandbox}: {SHUT_IN[profile.sandbox]}", *profile.sandbox_notes))),
         (
-            "enrolled",
-            headline(enrolled.found) if enrolled.found else f"{enrolled.why}; do it: sark-node enroll",
+            "sandbox",
+            "\n".join((f"{profile.sandbox}: {SANDBOX_TIERS[profile.sandbox]}", *profile.sandbox_notes)),
+        ),
+        (
+            "calibration",
+            headline(stored.calibration)
+            if stored.calibration
+            else f"{stored.missing}; run: sark-node calibrate",
         ),
         ("fingerprint", profile.fingerprint),
         ("works for", "\n".join(f"pool {pool.name}  ({pool.pool})" for pool in pools)),
@@ -114,7 +120,7 @@ def info(
         ("worker id", keys["worker"]),
         (
             "scheduler id",
-            f"{keys['scheduler']}\nworkers elsewhere serve you with: join --allow {keys['scheduler']}",
+            f"{keys['scheduler']}\nother devices serve it with: sark-node join --allow {keys['scheduler']}",
         ),
     ):
         if value:
@@ -124,7 +130,7 @@ def info(
 
 def _gpu(gpu: Gpu) -> str:
     """`NVIDIA H100, 80 GiB, driver 550.54, compute 9.0, tensor cores of generation 4, up to 700 W`: as much as is known."""
-    facts = [gpu.name, show_size(gpu.vram) if gpu.vram else "memory not known"]
+    facts = [gpu.name, show_size(gpu.vram) if gpu.vram else "memory unknown"]
     facts += [f"driver {gpu.driver}"] if gpu.driver else []
     facts += [f"compute {gpu.compute[0]}.{gpu.compute[1]}"] if gpu.compute else []
     facts += [f"tensor cores of generation {gpu.tensor_cores}"] if gpu.tensor_cores else []
@@ -139,34 +145,33 @@ def _known(value: int | None) -> str:
 
 def _shown(value: object) -> str:
     if value is None:
-        return "not known"
+        return "unknown"
     return ", ".join(value) or "none" if isinstance(value, tuple) else str(value)
 
 
-SHUT_IN = {
-    "full": "a run reaches its model, its own folder and the libraries, and nothing else of this device",
-    "partial": "a run is shut in by halves; models only of those you know",
-    "none": "a run can read and reach what you can; models only of those you know",
+SANDBOX_TIERS = {
+    "full": "a run sees its model, its own folder and the libraries, nothing else of this device",
+    "partial": "a run is only partly isolated; serve only people you know",
+    "none": "a run can read and reach what you can; serve only people you know",
 }
-"""What the tiers of the sandbox mean to the owner."""
 
 
 SERVE_PORT: Final = "5000"
-"""Where the home is served if no port is said, as with `serve`."""
+"""Default port of `--serve`, as of the command `serve`."""
 _PLACE: Final = re.compile(r"([^,/]*:)?[0-9]+(,.*)?")
 
 
 def with_places(words: Sequence[str]) -> list[str]:
-    """The command line of `join` with a port for each `--serve` that has none. `--api` is another name of it, unless a URL follows."""
-    said: list[str] = []
+    """The arguments of `join` with a port for each `--serve` that has none. `--api` without a URL is an alias of `--serve`."""
+    completed: list[str] = []
     rest = list(words)
     while rest:
         word = rest.pop(0)
         name, equals, value = word.partition("=")
         if word == "--":
-            return [*said, word, *rest]
+            return [*completed, word, *rest]
         if name not in ("--serve", "--api"):
-            said.append(word)
+            completed.append(word)
             continue
         if (
             not equals
@@ -175,14 +180,14 @@ def with_places(words: Sequence[str]) -> list[str]:
         ):
             value = rest.pop(0)
         if name == "--api" and value and not _PLACE.fullmatch(value):
-            said += [name, value]
+            completed += [name, value]
         else:
-            said += ["--serve", value or SERVE_PORT]
-    return said
+            completed += ["--serve", value or SERVE_PORT]
+    return completed
 
 
 class _Join(TyperCommand):
-    """Some options may stand without their value."""
+    """Lets `--serve` stand without a value."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         return super().parse_args(ctx, with_places(args))
@@ -194,57 +199,58 @@ def join(
     ticket: Annotated[
         str | None,
         typer.Argument(
-            help="Work for a pool: the string that sark-node pool invite printed; or a file that holds it; or - for"
-            " standard input. Needed once.",
+            help="Join a pool with this ticket (from `sark-node pool invite`), once. A file that holds it, or - for standard input.",
             metavar="TICKET",
         ),
     ] = None,
     gate: Annotated[
         list[str] | None,
         typer.Option(
-            help="A way into the swarm. Repeatable.  \\[default: the gate on this --home]", metavar="ADDRESS"
+            help="Address of a gate. Repeatable.  \\[default: the gate on this --home]", metavar="ADDRESS"
         ),
     ] = None,
     owner: Annotated[
         list[str] | None,
         typer.Option(
-            help="A scheduler of yours on another machine: may do what this home's own may. Repeatable.",
+            help="Serve this scheduler of yours, and let it control the device. Repeatable.",
             metavar="SCHEDULER_ID",
         ),
     ] = None,
     allow: Annotated[
         list[str] | None,
         typer.Option(
-            help="Also serve this scheduler of somebody else. Repeatable.",
+            help="Serve this scheduler of somebody else. Repeatable.",
             metavar="SCHEDULER_ID",
         ),
     ] = None,
     name: Annotated[
-        str | None, typer.Option(help="How the device is called in tables.  \\[default: the host's name]")
+        str | None, typer.Option(help="Name of the device in tables.  \\[default: the host's name]")
     ] = None,
     label: Annotated[
         list[str] | None,
-        typer.Option(help="For campaigns to choose by: label.site == lab. Repeatable.", metavar="KEY=VALUE"),
+        typer.Option(
+            help="Label that campaigns can select: label.site == lab. Repeatable.", metavar="KEY=VALUE"
+        ),
     ] = None,
     quiet: Annotated[
         list[str] | None,
         typer.Option(
-            help="No new work then, local time: 22:00-07:00, Sat, 'Mon-Fri 09:00-17:00'. Repeatable.",
+            help="Take no new work at these hours, local time: 22:00-07:00, Sat, 'Mon-Fri 09:00-17:00'. Repeatable.",
             metavar="HOURS",
         ),
     ] = None,
     on_battery: Annotated[bool, typer.Option("--on-battery", help="Take new work on battery too.")] = False,
     only_team: Annotated[
         list[str] | None,
-        typer.Option(help="Of a pool, serve only this team. Repeatable.", metavar="TEAM"),
+        typer.Option(help="Serve only this team of a pool. Repeatable.", metavar="TEAM"),
     ] = None,
     owner_first: Annotated[
-        bool, typer.Option("--owner-first", help="Your tasks go before everybody's, whatever the priorities.")
+        bool, typer.Option("--owner-first", help="Run your tasks first, whatever the priorities.")
     ] = False,
-    longest: Annotated[
+    max_duration: Annotated[
         str | None,
         typer.Option(
-            help="The most that a task of others than you may take by its own limits.  \\[default: 1h]",
+            help="Longest task to accept from other users, by its own limits.  \\[default: 1h]",
             metavar="TIME",
         ),
     ] = None,
@@ -253,72 +259,71 @@ def join(
     ] = False,
     leave_pool: Annotated[
         list[str] | None,
-        typer.Option(help="Work no longer for this pool. Repeatable.", metavar="POOL"),
+        typer.Option(help="Leave this pool. Repeatable.", metavar="POOL"),
     ] = None,
     listen: Annotated[
-        list[str] | None, typer.Option(help="Listen only there, such as /ip4/192.0.2.7/tcp/4102. Repeatable.")
+        list[str] | None,
+        typer.Option(help="Listen only on this address, such as /ip4/192.0.2.7/tcp/4102. Repeatable."),
     ] = None,
     announce: Annotated[
         list[str] | None,
-        typer.Option(help="Tell others this address instead, such as a forwarded port. Repeatable."),
+        typer.Option(help="Announce this address instead, such as a forwarded port. Repeatable."),
     ] = None,
-    no_lan: Annotated[
-        bool, typer.Option("--no-lan", help="Do not look for neighbours on the LAN, nor be seen by them.")
-    ] = False,
+    no_lan: Annotated[bool, typer.Option("--no-lan", help="Turn off discovery on the LAN (mDNS).")] = False,
     upnp: Annotated[
         bool,
         typer.Option(
             "--upnp",
-            help="Ask the router of this LAN for a port (UPnP), so that others can dial this device.",
+            help="Ask the router to forward a port (UPnP), so that others can dial this device.",
         ),
     ] = False,
     api: Annotated[
         str | None,
         typer.Option(
-            help="Offer the unit API (OpenAI): whom this device serves may measure the server there, such as"
-            " http://127.0.0.1:8000/v1. Its key is taken from SARK_API_KEY.",
+            help="Offer this OpenAI-compatible server, such as http://127.0.0.1:8000/v1. SARK_API_KEY holds its key.",
             metavar="URL[,NAME]",
         ),
     ] = None,
     api_watch: Annotated[
         bool,
         typer.Option(
-            "--api-watch", help="Watch that server's processes and counters too, where it runs on this host."
+            "--api-watch", help="Also watch that server's processes and counters, where it runs on this host."
         ),
     ] = False,
     serve: Annotated[
         str | None,
         typer.Option(
-            help="Serve the dashboard and the HTTP API of this home, too; without a value at port 5000. A port alone means this"
-            " machine alone; beyond it a token is wanted. Also: --api [PORT].",
+            help="Also serve the dashboard and HTTP API, by default on port 5000 of this machine only. Other addresses need a"
+            " token. Alias: --api [PORT].",
             metavar="[ADDRESS:]PORT[,NAME]",
         ),
     ] = None,
     simulate: Annotated[
         bool,
-        typer.Option("--simulate", help="Offer the fake unit, which invents its figures. Never for results."),
+        typer.Option(
+            "--simulate", help="Offer the fake unit, whose figures come from a script. Never for results."
+        ),
     ] = False,
-    no_enroll: Annotated[
+    no_calibrate: Annotated[
         bool,
-        typer.Option("--no-enroll", help="Do not look into what this device can do before the first work."),
+        typer.Option("--no-calibrate", help="Do not calibrate the device before the first task."),
     ] = False,
     install: Annotated[
         bool,
         typer.Option(
             "--install",
-            help="Do not run here: write a service for this user that joins with these very arguments, now and after"
-            " each reboot. The ticket is used now and not kept.",
+            help="Install a service that joins with the same options now and after each reboot. The ticket is used now and not stored.",
         ),
     ] = False,
     uninstall: Annotated[
-        bool, typer.Option("--uninstall", help="Stop that service and remove it. Keys and pools stay.")
+        bool, typer.Option("--uninstall", help="Stop and remove that service. Keys and pools stay.")
     ] = False,
     pretend: Annotated[str | None, typer.Option(hidden=True)] = None,
     stop_with_stdin: Annotated[bool, typer.Option(hidden=True)] = False,
 ) -> None:
-    """Make this device a worker: tell the swarm what it is, and run what those it serves ask for. Runs until Ctrl-C.
+    """Make this device a worker that runs tasks for others, until Ctrl-C.
 
-    Serves the scheduler of this home, the pools it joined by ticket (also at later starts), and those named here; nobody else.
+    It serves the scheduler of this home, the pools it joined (also at later starts) and the schedulers named here, nobody else.
     """
     import trio
 
@@ -333,7 +338,7 @@ def join(
 
     home: Home = ctx.obj
     if install and uninstall:
-        raise SettingsError("--install and --uninstall at once", hint="give one of the two")
+        raise SettingsError("--install and --uninstall exclude each other", hint="give one of them")
     if uninstall:
         _uninstall(ctx)
     settings = WorkerSettings.load(
@@ -348,7 +353,7 @@ def join(
             "quiet": _tuple(quiet),
             "on_battery": on_battery or None,
             "teams": _tuple(only_team),
-            "longest": longest,
+            "max_duration": max_duration,
             "owner_first": owner_first or None,
             "accept_anyone": accept_anyone or None,
             "listen": _tuple(listen),
@@ -358,20 +363,20 @@ def join(
             "api": api,
             "api_watch": api_watch or None,
             "simulate": simulate or None,
-            "enroll": False if no_enroll else None,
+            "calibrate": False if no_calibrate else None,
         },
     )
     if settings.accept_anyone:
-        check_anyone(settings, probe())  # a refusal comes before anything else is said or changed
+        check_anyone(settings, probe())  # refuses before anything is printed or changed
     if ticket is not None:
         ticket = secret_text(ticket, sys.stdin)
     pools = pool_changes(home, ticket, leave_pool or ())
     must = () if ticket is None else (read_ticket(ticket).pool,)
     known = settings.gates or local_gates(home) or remembered_gates(home, ("worker",))
     if not known and not any(pool.gates for pool in pools):
-        who = "only devices of this LAN" if settings.lan else "nobody"
-        print(f"No gate is known here: {who} will find this device until one is.", file=sys.stderr)
-        print("  start one, it is found by itself: sark-node gate", file=sys.stderr)
+        who = "only devices on this LAN" if settings.lan else "nobody"
+        print(f"No gate is known here, so {who} can find this device.", file=sys.stderr)
+        print("  start one on this home: sark-node gate", file=sys.stderr)
         print("  or name one: --gate /ip4/…/tcp/4101/p2p/12D3Koo…", file=sys.stderr)
 
     if install:
@@ -380,12 +385,12 @@ def join(
     def joined(here: Entered, profile: Profile, worker: Worker) -> None:
         units = ", ".join(unit.unit for unit in profile.units)
         what = "a simulated worker" if profile.simulated else "a worker"
-        print(f"{profile.name} is {what} now: {units}. Ctrl-C stops it.", flush=True)
+        print(f"{profile.name} is {what} now: {units}. Press Ctrl-C to stop.", flush=True)
         print(f"  {here.identity.peer_id}", flush=True)
         print(f"  serves: {serves(settings, [pool.name for pool in pools])}", flush=True)
 
-    def tell(line: str) -> None:
-        with contextlib.suppress(OSError):  # nobody reads any more; the work goes on
+    def report(line: str) -> None:
+        with contextlib.suppress(OSError):  # nobody reads the output any more; the work goes on
             print(f"{time.strftime('%H:%M:%S')} {line}", flush=True)
 
     private = private_of(settings, ctx.meta["environment"])
@@ -394,7 +399,7 @@ def join(
 
     async def run() -> None:
         async with served:
-            await run_process(home, settings, stop_with_stdin, joined, tell, private, pretended, must)
+            await run_process(home, settings, stop_with_stdin, joined, report, private, pretended, must)
 
     trio.run(run)
 
@@ -402,11 +407,11 @@ def join(
 app.command("start", hidden=True)(join)
 
 ONCE = frozenset({"ticket", "leave_pool", "install", "uninstall", "stop_with_stdin"})
-"""What is for this start alone, and not for a service."""
+"""Options for this start alone, not for the service."""
 
 
 def _install(ctx: typer.Context) -> NoReturn:
-    """Have the system join with the same arguments; exit code 6 where it does not take it up."""
+    """Install the service with the same options; exit code 6 if it is not running then."""
     from node.install.install import (
         install,
         not_carried,
@@ -418,16 +423,16 @@ def _install(ctx: typer.Context) -> NoReturn:
 
     flag = ctx.meta["home_flag"]
     setting = setting_here(ctx.obj, flag, ctx.meta["environment"])
-    command = worker_command(flag, same_again(ctx))
-    well = install(setting, command, run_command, print, busy=lambda: works_here(ctx.obj))
+    command = worker_command(flag, options_given(ctx))
+    running = install(setting, command, run_command, print, busy=lambda: works_here(ctx.obj))
     lost = not_carried(ctx.meta["environment"])
     if lost:
         print(
-            f"The service does not hear of {', '.join(lost)}: these hold in this shell alone.",
+            f"The service does not get {', '.join(lost)}: these are set in this shell only.",
             file=sys.stderr,
         )
-        print(f"  what is no secret can stand in {ctx.obj.config_file}", file=sys.stderr)
-    raise SystemExit(0 if well else 6)
+        print(f"  settings that are not secret can go into {ctx.obj.config_file}", file=sys.stderr)
+    raise SystemExit(0 if running else 6)
 
 
 def _uninstall(ctx: typer.Context) -> NoReturn:
@@ -437,8 +442,8 @@ def _uninstall(ctx: typer.Context) -> NoReturn:
     raise SystemExit(0 if uninstall(setting, run_command, print) else 1)
 
 
-def same_again(ctx: typer.Context) -> list[str]:
-    """The options that this command was given, as they could be typed again, less those for once."""
+def options_given(ctx: typer.Context) -> list[str]:
+    """The options of this command line, without those in `ONCE`."""
     words: list[str] = []
     for parameter in ctx.command.params:
         name, value = parameter.name or "", ctx.params.get(parameter.name or "")
@@ -464,7 +469,7 @@ def serves(settings: WorkerSettings, pools: Sequence[str]) -> str:
     who += [f"pool {name}{teams}" for name in sorted(pools)]
     ids = ", ".join(f"…{peer[-8:]}" for peer in settings.allow)
     who += [f"scheduler{'s' if len(settings.allow) > 1 else ''} {ids}"] if ids else []
-    who += ["anybody who asks"] if settings.accept_anyone else []
+    who += ["anybody"] if settings.accept_anyone else []
     return "; ".join(who)
 
 

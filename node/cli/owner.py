@@ -1,4 +1,4 @@
-"""What a device's owner types to have it do something: status, pause, resume, drain, reset. Here, or on another device of one's own."""
+"""Commands of a device's owner to a worker, here or on another device: status, pause, resume, drain, reset."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ PANEL = "For a device's owner"
 
 
 def _devices(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
-    """For the shell: names and ids that this home knows, as far as the program can tell."""
-    found: list[tuple[str, str]] = ctx.obj.devices(ctx, incomplete) if ctx.obj is not None else []
-    return found
+    """Completion: names and ids of devices that this home knows."""
+    devices: list[tuple[str, str]] = ctx.obj.devices(ctx, incomplete) if ctx.obj is not None else []
+    return devices
 
 
 DEVICES = typer.Argument(
-    help="Name or id of devices of yours, as peers shows them.  \\[default: the worker of this --home]",
+    help="Names or ids of your devices, as `peers` shows them.  \\[default: the worker of this --home]",
     metavar="DEVICE...",
     show_default=False,
     autocompletion=_devices,
 )
 GATE = typer.Option(
     "--gate",
-    help="A way to other devices. Repeatable.  \\[default: the gate on this --home]",
+    help="Reach other devices through this gate. Repeatable.  \\[default: the gate on this --home]",
     metavar="ADDRESS",
 )
-JSON = typer.Option("--json", help="For programs.")
-NOW = typer.Option("--now", help="Stop what runs, too; its scheduler has it run elsewhere.")
+JSON = typer.Option("--json", help="Print JSON.")
+NOW = typer.Option("--now", help="Stop running tasks too; their schedulers run them elsewhere.")
 
 
 @app.command(rich_help_panel=PANEL)
@@ -45,8 +45,11 @@ def status(
     gate: Annotated[list[str] | None, GATE] = None,
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
-    """Show how a worker stands: its state and why, and what it runs for whom. Exit codes: 4 unreachable, 5 not permitted."""
-    _say(ctx, StatusRequest(), device, gate, as_json)
+    """Show a worker's state and what it runs for whom.
+
+    Exit codes: 4 unreachable, 5 not permitted.
+    """
+    _send(ctx, StatusRequest(), device, gate, as_json)
 
 
 @app.command(rich_help_panel=PANEL)
@@ -57,8 +60,11 @@ def pause(
     gate: Annotated[list[str] | None, GATE] = None,
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
-    """Take no new work until told to resume, also over restarts. What runs goes on; what waits is given back."""
-    _say(ctx, Control(action=Action.PAUSE, now=now), device, gate, as_json)
+    """Take no new work until `resume`, also after a restart.
+
+    Running tasks continue; queued ones are given back.
+    """
+    _send(ctx, Control(action=Action.PAUSE, now=now), device, gate, as_json)
 
 
 @app.command(rich_help_panel=PANEL)
@@ -68,8 +74,8 @@ def resume(
     gate: Annotated[list[str] | None, GATE] = None,
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
-    """Take new work again after pause, or after a drain that has not ended yet."""
-    _say(ctx, Control(action=Action.RESUME), device, gate, as_json)
+    """Take new work again after `pause`, or after a `drain` that has not finished."""
+    _send(ctx, Control(action=Action.RESUME), device, gate, as_json)
 
 
 @app.command(rich_help_panel=PANEL)
@@ -77,14 +83,14 @@ def drain(
     ctx: typer.Context,
     device: Annotated[list[str] | None, DEVICES] = None,
     finish: Annotated[
-        bool, typer.Option("--finish", help="Run what waits here, too, instead of giving it back.")
+        bool, typer.Option("--finish", help="Run queued tasks too instead of giving them back.")
     ] = False,
     now: Annotated[bool, NOW] = False,
     gate: Annotated[list[str] | None, GATE] = None,
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
-    """Take no new work, let what runs end, hand over the results, then leave the swarm: the worker's process ends."""
-    _say(ctx, Control(action=Action.DRAIN, now=now, finish=finish), device, gate, as_json)
+    """Finish running tasks, deliver the results, then leave the swarm. The worker's process ends."""
+    _send(ctx, Control(action=Action.DRAIN, now=now, finish=finish), device, gate, as_json)
 
 
 @app.command(rich_help_panel=PANEL)
@@ -94,11 +100,11 @@ def reset(
     gate: Annotated[list[str] | None, GATE] = None,
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
-    """Examine a faulty device now; it serves again if it is well."""
-    _say(ctx, Control(action=Action.RESET), device, gate, as_json)
+    """Test a faulty device now; it serves again if the test passes."""
+    _send(ctx, Control(action=Action.RESET), device, gate, as_json)
 
 
-def _say(
+def _send(
     ctx: typer.Context,
     message: Control | StatusRequest,
     device: list[str] | None,
@@ -107,8 +113,8 @@ def _say(
 ) -> None:
     import trio
 
-    from node.cli.remote import tell_devices
-    from node.cli.status_view import jobs_table, still_held, told_json, told_line
+    from node.cli.remote import send_command
+    from node.cli.status_view import jobs_table, reply_json, status_line, still_held
     from node.settings.settings import WorkerSettings
     from protocol.words import Role
     from swarm.join.known_gates import answers, local_gates, own_worker, remembered_gates
@@ -126,25 +132,27 @@ def _say(
         from swarm.reach.mdns import ways_on_lan
 
         gates = (*gates, *ways_on_lan())
-    told = trio.run(tell_devices, home, tuple(device or ()), gates, message)
+    replies = trio.run(send_command, home, tuple(device or ()), gates, message)
     if as_json:
-        json.dump({"devices": [told_json(item) for item in told]}, sys.stdout, indent=2, ensure_ascii=False)
+        json.dump(
+            {"devices": [reply_json(reply) for reply in replies]}, sys.stdout, indent=2, ensure_ascii=False
+        )
         sys.stdout.write("\n")
     else:
         console = Console() if sys.stdout.isatty() else Console(width=1000)
         me = load_or_create(home.key("scheduler")).peer_id
-        for item in told:
-            if item.error is not None:
-                print(f"sark-node: {told_line(item)}", file=sys.stderr)
-                for line in item.error.hint.splitlines():
+        for reply in replies:
+            if reply.error is not None:
+                print(f"sark-node: {status_line(reply)}", file=sys.stderr)
+                for line in reply.error.hint.splitlines():
                     print(f"  {line}", file=sys.stderr)
                 continue
-            console.print(escape(told_line(item)), highlight=False, soft_wrap=True)
+            console.print(escape(status_line(reply)), highlight=False, soft_wrap=True)
             if isinstance(message, Control) and message.action is Action.RESUME:
-                for line in still_held(item):
+                for line in still_held(reply):
                     console.print(escape(line), highlight=False, soft_wrap=True)
-            if item.standing is not None and item.standing.jobs and isinstance(message, StatusRequest):
-                console.print(jobs_table(item.standing.jobs, me))
-    code = max((item.error.exit_code for item in told if item.error is not None), default=0)
+            if reply.status is not None and reply.status.jobs and isinstance(message, StatusRequest):
+                console.print(jobs_table(reply.status.jobs, me))
+    code = max((reply.error.exit_code for reply in replies if reply.error is not None), default=0)
     if code:
         raise SystemExit(code)

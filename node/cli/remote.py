@@ -1,7 +1,7 @@
-"""An owner's command on its way to devices: this home's worker by the addresses it left here, others by the index.
+"""Sends an owner's command to workers: to this home's by the addresses it left here, to others by the index.
 
-The process that speaks is a passing visitor with a fresh key. It shows each device a permission of a minute that this home's scheduler
-key signed: the scheduler itself may be running in the background, and has its key's place on the network.
+The sender is an ephemeral node with a fresh key, since the scheduler of this home may be running under its own. It shows each worker a
+token that is valid for a minute and signed with the scheduler's key.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ from swarm.net.link import Links
 from swarm.net.network import Network, Path
 from swarm.pools.tokens import Grant, issue
 
-LASTS_S: Final = 60.0
+TOKEN_TTL_S: Final = 60.0
 ANSWER_S: Final = 5.0
-EXAMINED_S: Final = 120.0
-"""A device that is to be examined may have to wait for another worker's measurement first."""
-SHORTEST: Final = 6
-"""Letters of the end of a peer id that are enough to name it."""
+COMMAND_S: Final = 120.0
+"""A reset tests the device, which may have to wait for another measurement first."""
+MIN_TAIL: Final = 6
+"""Trailing characters of a peer id that are enough to name it."""
 HERE: Final = "this device"
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerTarget:
-    """A device to be told."""
+    """A worker to send the command to."""
 
     word: str
-    """As it was named."""
+    """As the owner named it."""
     name: str
     peer: str
     addresses: tuple[str, ...]
@@ -50,18 +50,18 @@ class WorkerTarget:
 
 @dataclass(frozen=True, slots=True)
 class OwnerReply:
-    """What one device answered: how it stands now, or why not."""
+    """One worker's status after the command, or the error."""
 
     name: str
     peer: str
-    standing: WorkerStatus | None
+    status: WorkerStatus | None
     error: SarkError | None = None
     path: Path | None = None
-    """By which way it was spoken with."""
+    """The path the reply took."""
     addresses: tuple[str, ...] = ()
 
 
-async def tell_devices(
+async def send_command(
     home: Home,
     words: Sequence[str],
     gates: Sequence[str],
@@ -69,9 +69,9 @@ async def tell_devices(
     *,
     wall: Callable[[], float] = time.time,
 ) -> tuple[OwnerReply, ...]:
-    """Say it to the devices named by `words` (none: this home's own worker), all at once. One that fails does not keep others from it.
+    """Send `message` to the workers named by `words` (none: this home's own) at once; one that fails does not stop the others.
 
-    A name that fits several devices means all of them; those among them that are not one's own say no, which is told only if all do.
+    A name that several devices share means all of them. Refusals by devices of other owners are dropped unless all refuse.
     """
     me, owner = Identity.fresh(), load_or_create(home.key("scheduler"))
     own = _own(home)
@@ -81,41 +81,41 @@ async def tell_devices(
         open_host(me, bootstrap=() if local else tuple(gates), server=False, rng=rng) as network,
         trio.open_nursery() as nursery,
     ):
-        targets, told = ([own], []) if local else await _find(network, own, words, gates, rng, nursery)
-        grant = Grant(frozenset({Right.CONTROL, Right.STATUS}), lasts_s=LASTS_S)
-        present = ShowCredentials(issuer=owner.peer_id, token=issue(owner, me.peer_id, grant, now=wall()))
+        targets, unknown = ([own], []) if local else await _find(network, own, words, gates, rng, nursery)
+        grant = Grant(frozenset({Right.CONTROL, Right.STATUS}), lasts_s=TOKEN_TTL_S)
+        credentials = ShowCredentials(issuer=owner.peer_id, token=issue(owner, me.peer_id, grant, now=wall()))
         links = Links(network, ProtocolId.WORK, WORK, nursery)
         visitor = Visitor(network, owner, wall=wall)
         await visitor.announce(address for target in targets for address in target.addresses)
-        answers: dict[str, OwnerReply] = {}
+        replies: dict[str, OwnerReply] = {}
 
-        async def tell(target: WorkerTarget) -> None:
+        async def send(target: WorkerTarget) -> None:
             try:
-                standing, took_ms = await _say(links, target, present, message)
+                status, took_ms = await _ask(links, target, credentials, message)
                 path = network.path(target.peer)
                 path = None if path is None else replace(path, rtt_ms=took_ms)
-                answers[target.peer] = OwnerReply(
-                    target.name, target.peer, standing, path=path, addresses=target.addresses
+                replies[target.peer] = OwnerReply(
+                    target.name, target.peer, status, path=path, addresses=target.addresses
                 )
             except SarkError as exc:
-                answers[target.peer] = OwnerReply(target.name, target.peer, None, exc)
+                replies[target.peer] = OwnerReply(target.name, target.peer, None, exc)
 
-        async with trio.open_nursery() as telling:
+        async with trio.open_nursery() as sending:
             for target in {target.peer: target for target in targets}.values():
-                telling.start_soon(tell, target)
+                sending.start_soon(send, target)
         nursery.cancel_scope.cancel()
-    return (*told, *_chosen(targets, answers))
+    return (*unknown, *_own_replies(targets, replies))
 
 
-def _chosen(targets: Sequence[WorkerTarget], answers: dict[str, OwnerReply]) -> list[OwnerReply]:
-    """Without the refusals of those who only share a name with a device that obeyed."""
-    obeyed = {target.word for target in targets if answers[target.peer].standing is not None}
-    kept = {
-        target.peer: answers[target.peer]
+def _own_replies(targets: Sequence[WorkerTarget], replies: dict[str, OwnerReply]) -> list[OwnerReply]:
+    """The replies without refusals of devices that only share a name with one that obeyed."""
+    obeyed = {target.word for target in targets if replies[target.peer].status is not None}
+    own = {
+        target.peer: replies[target.peer]
         for target in targets
-        if target.word not in obeyed or not isinstance(answers[target.peer].error, Refused)
+        if target.word not in obeyed or not isinstance(replies[target.peer].error, Refused)
     }
-    return sorted(kept.values(), key=lambda item: (item.name, item.peer))
+    return sorted(own.values(), key=lambda reply: (reply.name, reply.peer))
 
 
 def _own(home: Home) -> WorkerTarget:
@@ -131,7 +131,7 @@ async def _find(
     rng: random.Random,
     nursery: trio.Nursery,
 ) -> tuple[list[WorkerTarget], list[OwnerReply]]:
-    """The devices that are meant, and what is to be said of words that mean none."""
+    """The workers that `words` name, and an error for each word that names none."""
     if not gates:
         raise Unreachable(
             "no gate is known here, so no other device can be found",
@@ -147,29 +147,31 @@ async def _find(
     targets: list[WorkerTarget] = []
     missing: list[OwnerReply] = []
     for word in words:
-        found = [advert for advert in adverts if means(word, advert)]
-        targets += [WorkerTarget(word, advert.name, advert.peer, advert.addresses) for advert in found]
-        if not found and word in (own.peer, own.peer[-8:]):
+        matches = [advert for advert in adverts if means(word, advert)]
+        targets += [WorkerTarget(word, advert.name, advert.peer, advert.addresses) for advert in matches]
+        if not matches and word in (own.peer, own.peer[-8:]):
             targets.append(own)
-        elif not found:
+        elif not matches:
             error = Unreachable(f"no device {word!r} in the swarm", hint="list them: sark-node peers")
             missing.append(OwnerReply(word, "", None, error))
     return targets, missing
 
 
 def means(word: str, advert: Advert) -> bool:
-    """Whether `word` is the device's name or id, its worker's peer id, or the end of that."""
+    """Whether `word` is the device's name or id, or the end of its worker's peer id."""
     tail = word.removeprefix("…")
-    return word in (advert.name, advert.device) or (len(tail) >= SHORTEST and advert.peer.endswith(tail))
+    return word in (advert.name, advert.device) or (len(tail) >= MIN_TAIL and advert.peer.endswith(tail))
 
 
-async def _say(
-    links: Links, target: WorkerTarget, present: ShowCredentials, message: Control | StatusRequest
+async def _ask(
+    links: Links, target: WorkerTarget, credentials: ShowCredentials, message: Control | StatusRequest
 ) -> tuple[WorkerStatus, float]:
-    """How it stands, and how many ms the first answer took."""
+    """The worker's status, and the round trip of the first call in ms."""
     if not target.addresses:
         raise Unreachable(
-            "no worker of this home runs" if target.name == HERE else f"{target.name} cannot be dialled",
+            "no worker of this home is running"
+            if target.name == HERE
+            else f"{target.name} cannot be dialled",
             hint="start it: sark-node join" if target.name == HERE else "",
         )
     try:
@@ -177,16 +179,14 @@ async def _say(
     except Unreachable as exc:
         if target.name != HERE:
             raise
-        raise Unreachable(
-            "the worker of this home does not answer", hint="is it running? start it: sark-node join"
-        ) from exc
+        raise Unreachable("the worker of this home does not answer", hint="start it: sark-node join") from exc
     began = trio.current_time()
-    answer = await link.call(present, max_wait_s=ANSWER_S)
+    answer = await link.call(credentials, max_wait_s=ANSWER_S)
     took_ms = (trio.current_time() - began) * 1000
     if not isinstance(answer, Denied):
-        answer = await link.call(message, max_wait_s=EXAMINED_S)
+        answer = await link.call(message, max_wait_s=COMMAND_S)
     if isinstance(answer, Denied):
-        hint = f"only its owner can; on that device: sark-node join --owner {present.issuer}"
+        hint = f"only its owner can; on that device: sark-node join --owner {credentials.issuer}"
         not_owner = answer.reason is Reason.NOT_ALLOWED
         raise Refused(
             "you are not its owner" if not_owner else answer.detail,
@@ -194,5 +194,5 @@ async def _say(
             hint=hint if not_owner else "",
         )
     if not isinstance(answer, WorkerStatus):
-        raise RemoteProtocolError(f"answered with {type(answer).__name__}, which is no answer to that")
+        raise RemoteProtocolError(f"answered with {type(answer).__name__}, not with its status")
     return answer, took_ms

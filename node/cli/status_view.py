@@ -1,4 +1,4 @@
-"""What an owner reads of devices that were told something: a line for each, a table of what they have to do, or JSON."""
+"""What an owner reads of a worker's reply: one line, a table of its jobs, or JSON."""
 
 from __future__ import annotations
 
@@ -14,47 +14,37 @@ from swarm.base.text import escape_text
 from swarm.net.paths import path_json, path_words
 
 
-def told_line(told: OwnerReply) -> str:
-    """`lab-1 …nF2cDYa1: paused by its owner; 1 run goes on, 3 tickets wait`."""
-    who = _who(told)
-    if told.standing is None:
-        return f"{who}: {escape_text(told.error.what) if told.error else 'said nothing'}"
-    here = told.standing
-    state, why = str(here.state), f" ({escape_text(here.why)})" if here.why else ""
+def status_line(reply: OwnerReply) -> str:
+    """`lab-1 …nF2cDYa1: paused by its owner; 1 running, 3 queued`."""
+    # Anybody can give a device any name, so the end of its id, which the channel proved, stands beside it.
+    tail = f" …{reply.peer[-8:]}" if reply.peer and reply.name != HERE else ""
+    who = f"{escape_text(reply.name)}{tail}"
+    status = reply.status
+    if status is None:
+        return f"{who}: {escape_text(reply.error.what) if reply.error else 'no reply'}"
+    state = f"{status.state} ({escape_text(status.why)})" if status.why else str(status.state)
     if (
-        here.state is WorkerState.DRAINING and here.why
+        status.state is WorkerState.DRAINING and status.why
     ):  # paused, quiet hours, drained: the reason says it all
-        state, why = escape_text(here.why), ""
-    runs = f"{here.running} run{' goes' if here.running == 1 else 's go'} on"
-    waits = f"{here.queue} ticket{' waits' if here.queue == 1 else 's wait'}"
-    work = "; ".join([", ".join([runs, waits])] if here.running or here.queue else [])
-    told_so = [
-        work,
-        escape_text(here.reach or ""),
-        path_words(told.path, told.addresses) if told.name != HERE else "",
-    ]
-    return "; ".join([f"{who}: {state}{why}", *filter(None, told_so)])
+        state = escape_text(status.why)
+    work = f"{status.running} running, {status.queue} queued" if status.running or status.queue else ""
+    path = path_words(reply.path, reply.addresses) if reply.name != HERE else ""
+    return "; ".join([f"{who}: {state}", *filter(None, (work, escape_text(status.reach or ""), path))])
 
 
-def _who(told: OwnerReply) -> str:
-    """Anybody can give a device any name: the end of its id, which the channel proved, stands beside it."""
-    tail = f" …{told.peer[-8:]}" if told.peer and told.name != HERE else ""
-    return f"{escape_text(told.name)}{tail}"
-
-
-def still_held(told: OwnerReply) -> tuple[str, ...]:
-    """What is to be said to an owner who resumed a device that a rule of theirs still holds back; empty: none does."""
-    here = told.standing
-    if here is None or here.state is not WorkerState.DRAINING or not here.why:
+def still_held(reply: OwnerReply) -> tuple[str, ...]:
+    """What to tell an owner whose `resume` did not end a rule that still holds the worker back; empty: none does."""
+    status = reply.status
+    if status is None or status.state is not WorkerState.DRAINING or not status.why:
         return ()
     return (
-        f"  it is not paused, but a rule still holds: {escape_text(here.why)}",
-        "  it serves again when that ends; to have it serve now, start it again without the rule (--quiet, --on-battery)",
+        f"  it is not paused, but a rule still applies: {escape_text(status.why)}",
+        "  it serves again when the rule ends; to serve now, restart it without the rule (--quiet, --on-battery)",
     )
 
 
 def jobs_table(jobs: Sequence[RunningJob], me: str) -> Table:
-    """A line for each run and ticket, runs first. `me`: the peer id that is shown as `you`."""
+    """A row for each job, running ones first. `me`: the peer id that is shown as `you`."""
     table = Table(box=None, padding=(0, 2, 0, 2), header_style="dim")
     for column in ("task", "model", "for", "team", "priority", "state", "since"):
         table.add_column(
@@ -84,10 +74,10 @@ def show_since(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 6_000 else f"{seconds / 3600:.1f} h"
 
 
-def told_json(told: OwnerReply) -> dict[str, Any]:
-    """A device's answer for programs."""
-    document: dict[str, Any] = {"device": told.name, "peer": told.peer or None}
-    if told.standing is None:
-        return {**document, "error": told.error.what if told.error else None}
-    path = path_json(told.path) if told.name != HERE else None
-    return {**document, **told.standing.model_dump(mode="json", exclude={"type"}), "path": path}
+def reply_json(reply: OwnerReply) -> dict[str, Any]:
+    """A worker's reply for programs."""
+    document: dict[str, Any] = {"device": reply.name, "peer": reply.peer or None}
+    if reply.status is None:
+        return {**document, "error": reply.error.what if reply.error else None}
+    path = path_json(reply.path) if reply.name != HERE else None
+    return {**document, **reply.status.model_dump(mode="json", exclude={"type"}), "path": path}

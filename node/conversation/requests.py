@@ -372,6 +372,6 @@ def _slot_request(
         left_s=request.left_s,
         queue=request.queue,
         ledger=request.ledger,
-        longest_s=max_s,
+        max_duration_s=max_s,
         rests=permission.rests,
     )

@@ -1,8 +1,8 @@
-"""Enrolling this device: find out, once, what measuring on it needs and what it can do at best. Blocks for some seconds.
+"""Calibrates this device: what measuring on it needs and what it can do at best. Takes seconds.
 
-    timer, idle host ─▶ warm-up of each ONNX unit on built-in models ─▶ micro-benchmarks of the processor and of a GPU ─▶ Enrolment
+    timer, idle host ─▶ warm-up of each ONNX unit on built-in models ─▶ micro-benchmarks of processor and GPU ─▶ Calibration
 
-Whoever calls holds the device lock. Nothing here raises for a unit or a GPU that does not work: its part is left out, and a note says why.
+A unit or GPU that does not work raises nothing: its part is left out and a note says why.
 """
 
 from __future__ import annotations
@@ -27,21 +27,28 @@ from drivers.measure.timing import timer_overhead_ns
 from drivers.micro import micro
 from drivers.onnx.session import TINY_MODEL
 from drivers.onnx.synthetic import chain_of_products
-from node.device import calibration
-from node.device.calibration import Calibration, HostFigures, MicroFigures, warm_after
+from node.device.calibration import (
+    Calibration,
+    HostFigures,
+    MicroFigures,
+    headline,
+    read_calibration,
+    warm_after,
+    write_calibration,
+)
 from node.device.lock import DeviceLock
 from node.device.probe import Profile
 
 IDLE_S: Final = 0.35
-"""The host is looked at for so long while this node does nothing."""
+"""Time over which the idle host is observed."""
 UNIT_LIMITS: Final = Limits(load_s=20, run_s=20)
 RUNS: Final = 60
-PATIENCE_S: Final = 3.0
-"""A busy host is waited for so long before anything is measured; ten times that for a full enrolment."""
+MAX_WAIT_S: Final = 3.0
+"""Longest wait for an idle host; ten times that for a full calibration."""
 
 
 class CalibrationLaunch(Protocol):
-    """What is needed of `drivers.launch.Launch`."""
+    """The part of `drivers.launch.launch.Launch` that is used here."""
 
     def events(self) -> Iterator[Event]: ...
 
@@ -52,13 +59,13 @@ RunMicro = Callable[[str, micro.MicroPlan, int], micro.Micro]
 
 @dataclass(frozen=True)
 class CalibrationTools:
-    """What it is done with; tests put in doubles."""
+    """The edges of a calibration; tests put in doubles."""
 
     launch: Launcher
     run_micro: RunMicro = micro.run_micro
     sampler: Callable[[], Sampler] = Sampler
     reader: host.HostReader = field(default_factory=host.HostReader)
-    quiet: Callable[[float], IdleWait] = IdleWait
+    idle_wait: Callable[[float], IdleWait] = IdleWait
     own_cpu_s: Callable[[], float] = family_cpu_s
     wait: Callable[[float], None] = time.sleep
     wall: Callable[[], float] = time.time
@@ -75,148 +82,139 @@ def gpu_kind(profile: Profile, system: str = sys.platform, could: Callable[[], b
     return "mps" if system == "darwin" and any("Torch" in offer.unit for offer in profile.units) else ""
 
 
-def enrol(
-    profile: Profile,
-    means: CalibrationTools,
-    *,
-    full: bool = False,
-    tell: Callable[[str], object] = lambda line: None,
-) -> Calibration:
-    """Find everything out. `tell` hears a word at each step."""
+def calibrate(profile: Profile, tools: CalibrationTools, *, full: bool = False) -> Calibration:
+    """Measure everything; the caller holds the device lock. Blocking."""
     notes: list[str] = []
-    tell("the host, idle")
-    waited = _until_quiet(means.quiet(PATIENCE_S * (10 if full else 1)), means.wait)
-    found_host = _idle_host(means)
+    waited = _wait_until_idle(tools.idle_wait(MAX_WAIT_S * (10 if full else 1)), tools.wait)
+    host_figures = _idle_host(tools)
     if waited.busy_share is not None:
         notes.append(
-            f"the host was busy (others took {waited.busy_share:.0%}): it can do more than this;"
-            " once it is quiet: sark-node enroll --again"
+            f"the host was busy (other processes used {waited.busy_share:.0%}), so these figures are too low;"
+            " once it is idle: sark-node calibrate --force"
         )
     floors = {}
     for offer in profile.units:
         if profile.driver_of(offer.unit) == "onnx":
-            tell(f"warm-up of {offer.unit}")
             try:
-                floors[offer.unit] = learn_floor(offer.unit, means.launch)
+                floors[offer.unit] = learn_floor(offer.unit, tools.launch)
             except DriverError as why:
                 notes.append(f"warm-up of {offer.unit} was not learned: {why}")
-    found: list[MicroFigures] = []
-    plan = means.full if full else means.quick
-    for kind in ("cpu", means.gpu_kind(profile)):
+    micro_figures: list[MicroFigures] = []
+    plan = tools.full if full else tools.quick
+    for kind in ("cpu", tools.gpu_kind(profile)):
         if kind:
-            tell(f"micro-benchmarks: {kind}")
             try:
-                found.append(_micro(kind, plan, profile, means))
+                micro_figures.append(_micro(kind, plan, profile, tools))
             except DriverError as why:
                 notes.append(str(why))
     return Calibration(
         fingerprint=profile.fingerprint,
-        at=means.wall(),
+        at=tools.wall(),
         full=full,
         timer_ns=timer_overhead_ns(),
-        host=found_host,
+        host=host_figures,
         floors=floors,
-        micro=tuple(found),
+        micro=tuple(micro_figures),
         notes=tuple(notes),
     )
 
 
-async def enrolled(
+async def ensure_calibrated(
     folder: Path,
     profile: Profile,
-    means: CalibrationTools,
+    tools: CalibrationTools,
     lock: DeviceLock,
-    tell: Callable[[str], object],
+    report: Callable[[str], object],
     *,
     full: bool = False,
-    again: bool = False,
+    force: bool = False,
 ) -> Calibration:
-    """What is kept of this device, or a fresh enrolment where that does not count any more, or `again`. Holds the device lock meanwhile.
+    """The stored calibration if it is valid and not `force`, else a new one, made under the device lock and stored.
 
-    `tell` hears one line before and one after. Raises `ResourceError` where it cannot be kept.
+    `report` gets a line before and after. Raises `ResourceError` if it cannot be stored.
     """
-    before = await trio.to_thread.run_sync(calibration.kept, folder, profile.fingerprint)
-    if before.found is not None and not again and (before.found.full or not full):
-        return before.found
-    why = before.why or ("once more" if again else "in full")
-    tell(f"enrolling this device, {'half a minute at most' if full else 'a few seconds'}: {why}")
+    stored = await trio.to_thread.run_sync(read_calibration, folder, profile.fingerprint)
+    if stored.calibration is not None and not force and (stored.calibration.full or not full):
+        return stored.calibration
+    why = stored.missing or ("forced" if force else "in full")
+    report(f"calibrating this device, {'up to half a minute' if full else 'a few seconds'}: {why}")
 
     def work() -> Calibration:
-        found = enrol(profile, means, full=full)
-        calibration.keep(folder, found)
-        return found
+        calibration = calibrate(profile, tools, full=full)
+        write_calibration(folder, calibration)
+        return calibration
 
     def waiting() -> None:
-        tell("waiting: something is being measured on this device")
+        report("waiting: another measurement is running on this device")
 
     async with lock.hold(waiting):
-        found = await trio.to_thread.run_sync(work)
-    tell(f"enrolled: {calibration.headline(found)}")
-    return found
+        calibration = await trio.to_thread.run_sync(work)
+    report(f"calibrated: {headline(calibration)}")
+    return calibration
 
 
-def _until_quiet(quiet: IdleWait, wait: Callable[[float], None]) -> IdleWaitReport:
-    waiting = quiet.wait(wait)
+def _wait_until_idle(idle_wait: IdleWait, wait: Callable[[float], None]) -> IdleWaitReport:
+    waiting = idle_wait.wait(wait)
     while True:
         try:
             next(waiting)
-        except StopIteration as over:
-            ended: IdleWaitReport = over.value
-            return ended
+        except StopIteration as end:
+            report: IdleWaitReport = end.value
+            return report
 
 
-def _idle_host(means: CalibrationTools) -> HostFigures:
-    before, own = means.reader.look(), means.own_cpu_s()
-    means.wait(IDLE_S)
-    after = means.reader.look()
-    seen = host.state(before, after, means.own_cpu_s() - own, means.reader)
+def _idle_host(tools: CalibrationTools) -> HostFigures:
+    before, own = tools.reader.look(), tools.own_cpu_s()
+    tools.wait(IDLE_S)
+    after = tools.reader.look()
+    state = host.state(before, after, tools.own_cpu_s() - own, tools.reader)
     return HostFigures(
-        others_share=seen.others_share,
-        steal_share=seen.steal_share,
+        others_share=state.others_share,
+        steal_share=state.steal_share,
         stall_share=host.stall_share(before, after),
-        clock_mhz=seen.clock_mhz,
-        temperature_c=seen.temperature_c,
-        on_battery=seen.on_battery,
+        clock_mhz=state.clock_mhz,
+        temperature_c=state.temperature_c,
+        on_battery=state.on_battery,
     )
 
 
 def learn_floor(unit: str, launch: Launcher) -> int:
-    """How many inferences a fresh session on a unit takes to be warm: the most of two built-in models. Raises `DriverError`."""
-    found = []
-    with tempfile.TemporaryDirectory(prefix="sark-enroll-") as folder:
+    """Inferences until a fresh session on a unit is warm: the higher of two built-in models. Raises `DriverError`."""
+    floors: list[int] = []
+    with tempfile.TemporaryDirectory(prefix="sark-calibrate-") as folder:
         for name, content in (("tiny", TINY_MODEL), ("chain", chain_of_products())):
             path = Path(folder) / f"{name}.onnx"
             path.write_bytes(content)
             order = WorkOrder(model=str(path), unit=unit, runs=RUNS, loads=1, warmup=1, check=False)
-            found += [
+            floors += [
                 warm_after((*event.warmup_ns, *event.samples_ns), event.per_sample)
                 for event in launch(order, UNIT_LIMITS).events()
                 if isinstance(event, MeasureReport)
             ]
-    if not found:
+    if not floors:
         raise DriverError("nothing was measured")
-    return max(found)
+    return max(floors)
 
 
-def _micro(kind: str, plan: micro.MicroPlan, profile: Profile, means: CalibrationTools) -> MicroFigures:
+def _micro(kind: str, plan: micro.MicroPlan, profile: Profile, tools: CalibrationTools) -> MicroFigures:
     if kind == "cpu":
         plan = micro.fitting(plan, micro.last_cache_bytes(), profile.ram or 1 << 32)
-        found = means.run_micro(kind, plan, means.threads())
+        found = tools.run_micro(kind, plan, tools.threads())
         return MicroFigures(
             device=profile.soc or "processor",
             backend=found.backend,
             threads=found.threads,
             figures=dict(found.figures),
             seconds=found.seconds,
-            clock_mhz=means.reader.clock_mhz(),
-            temperature_c=means.reader.temperature_c(),
+            clock_mhz=tools.reader.clock_mhz(),
+            temperature_c=tools.reader.temperature_c(),
             notes=found.notes,
         )
-    sampler = means.sampler()
+    sampler = tools.sampler()
     sampler.start()
     windows: tuple[tuple[int, int], ...] = ()
     try:
-        found = means.run_micro(kind, plan, 1)
+        found = tools.run_micro(kind, plan, 1)
         windows = found.windows
     finally:
         seen = sampler.stop(windows)

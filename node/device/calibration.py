@@ -1,9 +1,8 @@
-"""What a device was found to be when it was enrolled, kept in its home under the fingerprint of its hardware.
+"""The calibration of a device: warm-up floors, timer, idle host, micro-benchmarks, stored in its home.
 
-    Enrolment(fingerprint, floors={"CPU (ONNX)": 7}, timer_ns=38, host=…, micro=(…))
+    Calibration(fingerprint, floors={"CPU (ONNX)": 7}, timer_ns=38, host=…, micro=(…))
 
-It holds as long as the fingerprint does. A file that cannot be read, or is another device's, is no enrolment: it is made again.
-How one is made: `node.device.calibrate`.
+It is valid while the hardware's fingerprint stays the same. `node.device.calibrate` makes one.
 """
 
 from __future__ import annotations
@@ -18,14 +17,14 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from swarm.base.durable import write_durably
 
-FILE: Final = "enrolment.json"
+FILE: Final = "calibration.json"
 MAX_FILE: Final = 1024 * 1024
 FLOOR_UNKNOWN: Final = 5
 LEAST_FLOOR: Final = 2
 MOST_FLOOR: Final = 50
-"""A floor counts for large models too, where each inference takes long."""
+"""The floor applies to large models too, where each inference takes long."""
 SETTLED: Final = 0.05
-"""An inference is warm once those around it are this close to what the last half took."""
+"""An inference is warm once those around it are this close to the median of the last half."""
 AROUND: Final = 5
 HEADLINES: Final = ("fp32_gflops_max", "memory_gb_s", "fp16_gflops_max", "bf16_gflops_max")
 
@@ -41,7 +40,7 @@ class MicroFigures(BaseModel):
     figures: dict[str, float]
     seconds: float
     clock_mhz: float | None = None
-    """Mean while it was at work."""
+    """Mean during the benchmark."""
     temperature_c: float | None = None
     power_w: float | None = None
     throttled: tuple[str, ...] = ()
@@ -49,7 +48,7 @@ class MicroFigures(BaseModel):
 
 
 class HostFigures(BaseModel):
-    """The host while this node did nothing. None: its system does not tell."""
+    """The host while this node was idle. None: unknown."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -62,7 +61,7 @@ class HostFigures(BaseModel):
 
 
 class Calibration(BaseModel):
-    """All that is kept of one."""
+    """One calibration."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -71,24 +70,24 @@ class Calibration(BaseModel):
     at: float
     """Seconds since the epoch."""
     full: bool = False
-    """Made at leisure; the quick one has shorter curves."""
+    """With whole curves; the quick calibration has shorter ones."""
     timer_ns: int
-    """What reading the clock once costs."""
+    """Cost of reading the clock."""
     host: HostFigures = HostFigures()
     floors: dict[str, int] = {}
-    """Unit → fewest warm-up inferences; units that are not in it have none that was learned."""
+    """Unit → fewest warm-up inferences, where learned."""
     micro: tuple[MicroFigures, ...] = ()
     notes: tuple[str, ...] = ()
 
     def floor(self, unit: str) -> int:
-        """Fewest warm-up inferences of a unit; `FLOOR_UNKNOWN` where none was learned."""
+        """Fewest warm-up inferences of a unit; `FLOOR_UNKNOWN` if not learned."""
         return self.floors.get(unit, FLOOR_UNKNOWN)
 
 
 def warm_after(samples: Sequence[int], each: int = 1) -> int:
-    """How many inferences came before those that took as long as the last half did. Pure; nanoseconds in order, first one first.
+    """Inferences before times settle at the level of the last half; `samples` in ns, `each`: inferences per sample.
 
-    Single slow ones do not count: medians of `AROUND` at a time are compared. `each`: inferences behind a sample.
+    Compares medians of `AROUND` samples, so single slow ones do not count.
     """
     if len(samples) < 4 * AROUND:
         return FLOOR_UNKNOWN
@@ -102,70 +101,62 @@ def warm_after(samples: Sequence[int], each: int = 1) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class CalibrationFile:
-    """What lies in the home."""
+class StoredCalibration:
+    """What the home has."""
 
-    found: Calibration | None = None
-    why: str = ""
-    """Why there is none, or none that counts; for people."""
-
-
-def path_of(folder: Path) -> Path:
-    """Where a worker's folder keeps it."""
-    return folder / FILE
+    calibration: Calibration | None = None
+    missing: str = ""
+    """Why there is no valid calibration, for people."""
 
 
-def kept(folder: Path, fingerprint: str) -> CalibrationFile:
-    """The enrolment of this very hardware, if there is one."""
+def read_calibration(folder: Path, fingerprint: str) -> StoredCalibration:
+    """The calibration in a worker's folder, if it is of this hardware."""
+    path = folder / FILE
     try:
-        with path_of(folder).open("rb") as file:
+        with path.open("rb") as file:
             text = file.read(MAX_FILE)
     except FileNotFoundError:
-        return CalibrationFile(why="this device is not enrolled yet")
+        return StoredCalibration(missing="this device is not calibrated yet")
     except OSError as exc:
-        return CalibrationFile(why=f"the enrolment cannot be read ({exc.strerror or exc})")
+        return StoredCalibration(missing=f"cannot read {path}: {exc.strerror or exc}")
     try:
-        found = Calibration.model_validate_json(text)
+        calibration = Calibration.model_validate_json(text)
     except ValidationError:
-        return CalibrationFile(why=f"{path_of(folder)} is damaged")
-    if found.fingerprint != fingerprint:
-        return CalibrationFile(why="hardware, system or runtimes have changed since this device was enrolled")
-    return CalibrationFile(found)
+        return StoredCalibration(missing=f"{path} is damaged")
+    if calibration.fingerprint != fingerprint:
+        return StoredCalibration(missing="hardware, system or runtimes changed since the last calibration")
+    return StoredCalibration(calibration)
 
 
-def keep(folder: Path, found: Calibration) -> None:
-    """Write it, whole or not at all. Raises `ResourceError`."""
-    write_durably(path_of(folder), found.model_dump_json(indent=1).encode() + b"\n")
+def write_calibration(folder: Path, calibration: Calibration) -> None:
+    """Write it durably. Raises `ResourceError`."""
+    write_durably(folder / FILE, calibration.model_dump_json(indent=1).encode() + b"\n")
 
 
-# -- told ----------------------------------------------------------------------------------------------------------------
-
-
-def headline(found: Calibration) -> str:
+def headline(calibration: Calibration) -> str:
     """`cpu 139 GFLOPS fp32, memory 33 GB/s; NVIDIA H100 51000 GFLOPS fp32, …; warm after 7 (CPU (ONNX))`."""
-    parts = [f"{one.device}: {_shown(one.figures)}" for one in found.micro if _shown(one.figures)]
-    warm = ", ".join(f"{count} ({unit})" for unit, count in sorted(found.floors.items()))
+    parts = [f"{micro.device}: {text}" for micro in calibration.micro if (text := _peaks(micro.figures))]
+    warm = ", ".join(f"{count} ({unit})" for unit, count in sorted(calibration.floors.items()))
     parts += [f"warm after {warm}"] if warm else []
     return "; ".join(parts) or "nothing could be measured"
 
 
-def _shown(figures: Mapping[str, float]) -> str:
-    told = []
-    for name in HEADLINES:
-        if name in figures:
-            if name == "memory_gb_s":
-                told.append(f"memory {figures[name]:.3g} GB/s")
-            else:
-                told.append(f"{figures[name]:.4g} GFLOPS {name.split('_', maxsplit=1)[0]}")
-    return ", ".join(told)
+def _peaks(figures: Mapping[str, float]) -> str:
+    return ", ".join(
+        f"memory {figures[name]:.3g} GB/s"
+        if name == "memory_gb_s"
+        else f"{figures[name]:.4g} GFLOPS {name.partition('_')[0]}"
+        for name in HEADLINES
+        if name in figures
+    )
 
 
-def curves(one: MicroFigures) -> list[tuple[str, dict[str, float]]]:
-    """Figures by curve: `copy_gb_s` → {"64_kib": 41.2, …, "max": 55.0}, in the order they were measured."""
-    found: dict[str, dict[str, float]] = {}
-    for name, value in one.figures.items():
+def curves(micro: MicroFigures) -> list[tuple[str, dict[str, float]]]:
+    """Figures by curve, in the order measured: `copy_gb_s` → {"64_kib": 41.2, …, "max": 55.0}."""
+    by_curve: dict[str, dict[str, float]] = {}
+    for name, value in micro.figures.items():
         for unit in ("_gb_s_", "_gflops_"):
             if unit in name:
                 kind, _, size = name.partition(unit)
-                found.setdefault(kind + unit[:-1], {})[size] = value
-    return list(found.items())
+                by_curve.setdefault(kind + unit[:-1], {})[size] = value
+    return list(by_curve.items())

@@ -1,9 +1,9 @@
-"""What `sark-node doctor` says of the network: gates, whether this device can be dialled, its clock against theirs, neighbours.
+"""What `sark-node doctor` checks of the network: gates, whether this device can be dialled, its clock, neighbours.
 
-    look(…): a node for a few seconds ─▶ NetSigns ─▶ net_checks(signs): pure ─▶ Check(subject, ok | note | bad, what, todo)
+    look(…): a node for a few seconds ─▶ NetworkFacts ─▶ net_checks(facts): pure ─▶ Check(subject, ok | note | bad, what, todo)
 
-Where no worker of this home runs, the node is the worker to be: its key and, if one is set, its port. Else it is a passing one on a port
-of the system's choice, and the running worker is asked how it is reached.
+If no worker of this home is running, the node uses the worker's key and port. Otherwise it is an ephemeral node on any port, and the
+running worker is asked how it is reached.
 """
 
 from __future__ import annotations
@@ -45,55 +45,55 @@ ANYWHERE: Final = ("/ip4/0.0.0.0/tcp/0",)
 
 @dataclass(frozen=True, slots=True)
 class GateFacts:
-    """What one gate did."""
+    """One gate."""
 
     name: str
     """`192.0.2.7:4101`."""
     why: str = ""
     """Why it does not answer; empty: it does."""
     expected: str = ""
-    """The peer id that its address names."""
+    """The peer id in its address."""
     other: str = ""
-    """The peer id that answers there instead."""
+    """The peer id that answers instead."""
     ms: float | None = None
     dials_back: bool = True
     observed: str = ""
-    """The IP address at which it sees this device."""
+    """The IP address it sees this device at."""
     ahead_s: float | None = None
-    """Its wall clock less ours."""
-    place: bool = False
-    """It lent a place."""
-    no_place: str = ""
-    """Why not."""
+    """Its wall clock minus this device's."""
+    reserved: bool = False
+    """It gave this device a reservation."""
+    no_reservation: str = ""
+    """Why it gave none."""
     relayed_ms: float | None = None
-    """How long a call through it takes."""
+    """Round trip through it."""
 
 
 @dataclass(frozen=True, slots=True)
 class NetworkFacts:
-    """What was found."""
+    """All that was found out."""
 
     gates: tuple[GateFacts, ...] = ()
     reach: Reach = Reach.UNKNOWN
     reached: tuple[Address, ...] = ()
     far: bool = False
-    """A gate from beyond the LAN was heard."""
+    """A gate outside the LAN answered."""
     own_ip: str = ""
-    """Of this device on its LAN."""
+    """This device's address on its LAN."""
     port: int | None = None
-    """At which it was tried."""
+    """The port that was tried."""
     fixed: bool = False
-    """The port is one that the user chose."""
+    """The user chose the port."""
     behind_router: bool = False
-    """Gates see another address than this device has."""
+    """Gates see this device at an address it does not have."""
     neighbours: int | None = None
-    """Found on the LAN; None: it is not looked for them."""
+    """Found on the LAN; None: discovery is off."""
     worker: str | None = None
-    """What the running worker says of how it is reached; None: none runs."""
+    """How the running worker says it is reached; None: none is running."""
     connected: bool = True
-    """This device has an address beside loopback."""
+    """This device has an address besides loopback."""
     trouble: str = ""
-    """Why nothing could be tried."""
+    """Why nothing could be tried; empty: it was."""
 
 
 async def look(
@@ -106,7 +106,7 @@ async def look(
     fixed: bool,
     wall: Callable[[], float] = time.time,
 ) -> NetworkFacts:
-    """Be a node for a few seconds and see. Raises nothing because of the network."""
+    """Join as a node for a few seconds. Network failures end up in the facts and raise nothing."""
     contacts = gate_contacts(gates)[:GATES]
     if not contacts:
         return NetworkFacts(neighbours=neighbours, worker=worker, fixed=fixed)
@@ -134,11 +134,11 @@ async def _try_all(
     wall: Callable[[], float],
 ) -> NetworkFacts:
     ports = [address.port for text in network.addresses if (address := parse_tcp(text)) is not None]
-    signs: dict[str, GateFacts] = {}
+    facts: dict[str, GateFacts] = {}
     replies: list[DialBackAnswer] = []
 
     async def one(contact: Contact) -> None:
-        signs[contact.peer] = await _try_gate(network, contact, ports[:1], replies, wall)
+        facts[contact.peer] = await _try_gate(network, contact, ports[:1], replies, wall)
 
     async with trio.open_nursery() as nursery:
         for contact in contacts:
@@ -151,7 +151,7 @@ async def _try_all(
     connected = any(not ipaddress.ip_address(ip).is_loopback for ip in ips)
     near = [parsed.host for text in network.addresses if (parsed := parse_tcp(text)) is not None]
     return NetworkFacts(
-        gates=tuple(signs[contact.peer] for contact in contacts),
+        gates=tuple(facts[contact.peer] for contact in contacts),
         reach=standing.reach,
         reached=standing.reached,
         far=standing.far_at is not None,
@@ -179,30 +179,30 @@ async def _try_gate(
         cause = error.__cause__
         other = cause.found if isinstance(cause, AnotherAnswers) else ""
         return GateFacts(name, why=error.what, expected=contact.peer, other=other)
-    sign = GateFacts(name, dials_back=False)
+    fact = GateFacts(name, dials_back=False)
     for _ in range(TRIES):  # one try may be lost
         try:
             reply = await ask(network, contact, ports, wall=wall)
         except (Unreachable, Refused, RemoteProtocolError):
             break
         replies.append(reply)
-        seen = parse_tcp(reply.observed)
-        sign = GateFacts(name, observed=seen.host if seen is not None else "", ahead_s=reply.ahead_s)
+        observed = parse_tcp(reply.observed)
+        fact = GateFacts(name, observed=observed.host if observed is not None else "", ahead_s=reply.ahead_s)
         if reply.reached:
             break
         await trio.sleep(AGAIN_S)
     ms = await _round_trip(network, contact)
     try:
-        place = await network.reserve(contact.peer, contact.addresses, max_wait_s=ANSWER_S)
+        reservation = await network.reserve(contact.peer, contact.addresses, max_wait_s=ANSWER_S)
     except (Unreachable, Refused) as error:
         members = isinstance(error, Refused) and error.reason is Reason.NOT_ALLOWED
-        no_place = "it relays for those it lets in only" if members else error.what
-        return replace(sign, ms=ms, no_place=no_place)
-    return replace(sign, ms=ms, place=True, relayed_ms=await _relayed(network, place.address))
+        why = "it relays for its members only" if members else error.what
+        return replace(fact, ms=ms, no_reservation=why)
+    return replace(fact, ms=ms, reserved=True, relayed_ms=await _relayed(network, reservation.address))
 
 
 async def _round_trip(network: Network, contact: Contact) -> float | None:
-    """Milliseconds of a ping on a link that is up."""
+    """Milliseconds of a ping on an open link; None: no reply."""
     took: float | None = None
     async with trio.open_nursery() as nursery:
         links = Links(network, ProtocolId.HEALTH, HEALTH, nursery)
@@ -216,9 +216,9 @@ async def _round_trip(network: Network, contact: Contact) -> float | None:
 
 
 async def _relayed(network: Network, circuit: Address) -> float | None:
-    """Milliseconds of a ping through a gate, made by a second node of ours; None when there is no answer."""
+    """Milliseconds of a ping through a gate from a second node of this process; None: no reply."""
     async with open_host(Identity.fresh(), server=False, rng=random.Random()) as caller:
-        _answer_pings(caller)  # gates relay for those alone who speak a protocol of ours
+        _answer_pings(caller)  # gates relay only for nodes that speak a Sark protocol
         return await _round_trip(caller, Contact(network.peer_id, (circuit,)))
 
 
@@ -231,122 +231,122 @@ def gate_text(contact: Contact) -> str:
 
 
 def usable_gates(gates: Sequence[str]) -> tuple[str, ...]:
-    """Those that can be read."""
-    kept = []
+    """Those whose address can be parsed."""
+    usable = []
     for gate in gates:
         try:
             split_peer(gate)
         except ValueError:
             continue
-        kept.append(gate)
-    return tuple(kept)
+        usable.append(gate)
+    return tuple(usable)
 
 
 # -- judging -------------------------------------------------------------------------------------------------------------
 
 
-def net_checks(signs: NetworkFacts) -> list[Check]:
-    """All lines, in the order in which they are shown. Pure."""
-    return [*_gates(signs), *_reach(signs), *_clock(signs), *_neighbours(signs)]
+def net_checks(facts: NetworkFacts) -> list[Check]:
+    """All checks, in display order. Pure."""
+    return [*_gates(facts), *_reach(facts), *_clock(facts), *_neighbours(facts)]
 
 
 def pool_checks(joined: Sequence[Membership], now: float) -> list[Check]:
-    """Whether each pool let this device in. `now`: wall seconds."""
+    """Whether each pool admitted this device. `now`: wall seconds."""
     return [_pool(pool, now) for pool in joined]
 
 
 def _pool(pool: Membership, now: float) -> Check:
     if pool.credential is not None and pool.until > now:
-        return Check("pool", CheckState.OK, f"{pool.name} let this device in")
+        return Check("pool", CheckState.OK, f"{pool.name} admitted this device")
     if pool.ticket is not None and not pool.spent and pool.until > now:
-        what = f"{pool.name} has not let this device in yet: no gate that has the pool's key took the ticket"
+        what = f"{pool.name} has not admitted this device yet: no gate with the pool's key took the ticket"
         todo = (
-            "does the worker run (sark-node join), and do the gates answer? else it may be used up: ask the pool's owner for a new one"
+            "is the worker running (sark-node join), and do the gates answer? else ask the pool's owner for a new ticket"
             f"\nor leave the pool: sark-node join --leave-pool {pool.name}"
         )
         return Check("pool", CheckState.NOTE, what, todo)
-    what = f"{pool.name} does not let this device in: its ticket is over or used up, or was taken back"
+    what = f"{pool.name} does not admit this device: its ticket expired, was used up or was revoked"
     return Check(
-        "pool", CheckState.NOTE, what, "ask the pool's owner for a new one, then: sark-node join TICKET"
+        "pool", CheckState.NOTE, what, "ask the pool's owner for a new ticket, then: sark-node join TICKET"
     )
 
 
-def _gates(signs: NetworkFacts) -> list[Check]:
-    if signs.trouble:
-        return [Check("network", CheckState.NOTE, signs.trouble)]
-    if not signs.gates:
-        what = "none is known: devices beyond this LAN and this one do not find each other"
+def _gates(facts: NetworkFacts) -> list[Check]:
+    if facts.trouble:
+        return [Check("network", CheckState.NOTE, facts.trouble)]
+    if not facts.gates:
+        what = "none is known, so devices outside this LAN cannot find this one"
         return [
             Check("gates", CheckState.NOTE, what, "sark-node join TICKET, or: sark-node join --gate ADDRESS")
         ]
-    none = all(gate.why for gate in signs.gates)
+    none = all(gate.why for gate in facts.gates)
     lines = []
-    if none and not signs.connected:
-        what = "this device is on no network: it has no address but loopback"
+    if none and not facts.connected:
+        what = "this device is offline: its only address is loopback"
         lines.append(Check("network", CheckState.BAD, what, "connect it, by cable or Wi-Fi"))
-    for gate in signs.gates:
+    for gate in facts.gates:
         if gate.why:
             state = CheckState.BAD if none else CheckState.NOTE
             if gate.other:
                 what = (
                     f"{gate.name} is another gate: expected …{gate.expected[-8:]}, found …{gate.other[-8:]}"
                 )
-                todo = "ask its operator for its address as it is now; a gate prints its own when it starts"
+                todo = "ask its operator for the current address; a gate prints it when it starts"
                 lines.append(Check("gate", state, what, todo))
                 continue
             port = gate.name.rpartition(":")[2]
-            todo = f"is it running? does this network let TCP connections out to port {port}?"
+            todo = f"is it running? does this network permit outgoing TCP to port {port}?"
             lines.append(Check("gate", state, f"{gate.name} does not answer", todo))
             continue
         took = "" if gate.ms is None else f" in {show_ms(gate.ms)}"
-        more = "" if gate.dials_back else ", but does not tell whether this device can be dialled"
+        more = "" if gate.dials_back else ", but cannot tell whether this device can be dialled"
         lines.append(Check("gate", CheckState.OK, f"{gate.name} answers{took}{more}"))
     return lines
 
 
-def _reach(signs: NetworkFacts) -> list[Check]:
+def _reach(facts: NetworkFacts) -> list[Check]:
     found = []
-    if signs.worker:
-        found.append(Check("worker", CheckState.OK, f"the worker that runs here {signs.worker}"))
-    if not any(not gate.why for gate in signs.gates):
+    if facts.worker:
+        found.append(Check("worker", CheckState.OK, f"the worker running here {facts.worker}"))
+    if not any(not gate.why for gate in facts.gates):
         return found
-    port = signs.port if signs.fixed and signs.port else EXAMPLE_PORT
-    listen = "" if signs.fixed else f" --listen /ip4/0.0.0.0/tcp/{port}"
-    match signs.reach:
-        case Reach.DIRECT if signs.far:
-            what = f"can be dialled from outside: {', '.join(signs.reached)}"
+    port = facts.port if facts.fixed and facts.port else EXAMPLE_PORT
+    listen = "" if facts.fixed else f" --listen /ip4/0.0.0.0/tcp/{port}"
+    match facts.reach:
+        case Reach.DIRECT if facts.far:
+            what = f"can be dialled from outside: {', '.join(facts.reached)}"
             found.append(Check("reach", CheckState.OK, what))
         case Reach.DIRECT:
             found.append(
-                Check("reach", CheckState.OK, "can be dialled on this LAN; no gate from outside was asked")
+                Check("reach", CheckState.OK, "can be dialled on this LAN; no gate outside it was asked")
             )
         case Reach.BEHIND:
-            if signs.behind_router:
+            if facts.behind_router:
                 todo = (
-                    f"to be dialled directly, and for faster transfers: have the router send TCP port {port} to {signs.own_ip},"
-                    f" then: sark-node join{listen}\nor let it be asked to: sark-node join --upnp{listen}"
-                    f"\nwhere the outer port is another: sark-node join{listen} --announce /ip4/{_seen(signs)}/tcp/OUTER_PORT"
+                    f"for faster transfers, forward TCP port {port} on the router to {facts.own_ip}, then: sark-node join{listen}"
+                    f"\nor let the router do it: sark-node join --upnp{listen}"
+                    f"\nif the outer port differs: sark-node join{listen} --announce /ip4/{_observed(facts)}/tcp/OUTER_PORT"
                 )
             else:
-                todo = f"a firewall is in the way: open TCP port {port} in it, then: sark-node join{listen}"
-            found.append(_behind(signs, todo))
+                todo = f"a firewall blocks it: open TCP port {port}, then: sark-node join{listen}"
+            found.append(_behind(facts, todo))
         case Reach.UNKNOWN:
             found.append(
                 Check(
                     "reach",
                     CheckState.NOTE,
-                    "not known: no gate that answers tells",
+                    "unknown: no gate that answers can tell",
                     "ask its operator to update it",
                 )
             )
     return found
 
 
-def _behind(signs: NetworkFacts, todo: str) -> Check:
+def _behind(facts: NetworkFacts, todo: str) -> Check:
     ways = [
         f"gate {gate.name}" + (f" in {show_ms(gate.relayed_ms)}" if gate.relayed_ms is not None else "")
-        for gate in signs.gates
-        if gate.place
+        for gate in facts.gates
+        if gate.reserved
     ]
     if ways:
         return Check(
@@ -355,30 +355,30 @@ def _behind(signs: NetworkFacts, todo: str) -> Check:
             f"cannot be dialled from outside; reached through {' and '.join(ways)}",
             todo,
         )
-    why = "; ".join(f"{gate.name}: {gate.no_place}" for gate in signs.gates if gate.no_place)
+    why = "; ".join(f"{gate.name}: {gate.no_reservation}" for gate in facts.gates if gate.no_reservation)
     return Check(
         "reach", CheckState.BAD, f"cannot be dialled from outside, and no gate relays for it ({why})", todo
     )
 
 
-def _seen(signs: NetworkFacts) -> str:
-    return next((gate.observed for gate in signs.gates if gate.observed), "ROUTER")
+def _observed(facts: NetworkFacts) -> str:
+    return next((gate.observed for gate in facts.gates if gate.observed), "ROUTER")
 
 
-def _clock(signs: NetworkFacts) -> list[Check]:
-    told = [gate.ahead_s for gate in signs.gates if gate.ahead_s is not None]
-    if not told:
+def _clock(facts: NetworkFacts) -> list[Check]:
+    clocks = [gate.ahead_s for gate in facts.gates if gate.ahead_s is not None]
+    if not clocks:
         return []
-    ahead = statistics.median(told)
+    ahead = statistics.median(clocks)
     if abs(ahead) > CLOCK_OFF_S:
         way = "behind" if ahead > 0 else "ahead of"
-        what = f"{abs(ahead):.0f} s {way} the gates': permissions and tickets have times"
+        what = f"{abs(ahead):.0f} s {way} the gates', but tickets and tokens carry times"
         return [Check("clock", CheckState.NOTE, what, f"set it by a time server: {SET_CLOCK}")]
     return [Check("clock", CheckState.OK, f"within {CLOCK_OFF_S:.0f} s of the gates'")]
 
 
-def _neighbours(signs: NetworkFacts) -> list[Check]:
-    if signs.neighbours is None:
-        return [Check("LAN", CheckState.OK, "neighbours are not looked for (lan = false)")]
-    many = f"{signs.neighbours} neighbour{'s' if signs.neighbours != 1 else ''}"
-    return [Check("LAN", CheckState.OK, f"{many if signs.neighbours else 'no neighbour'} found by mDNS")]
+def _neighbours(facts: NetworkFacts) -> list[Check]:
+    if facts.neighbours is None:
+        return [Check("LAN", CheckState.OK, "discovery is off (lan = false)")]
+    many = f"{facts.neighbours} neighbour{'s' if facts.neighbours != 1 else ''}"
+    return [Check("LAN", CheckState.OK, f"{many if facts.neighbours else 'no neighbour'} found by mDNS")]

@@ -25,7 +25,7 @@ from drivers.contract.base import Limits, WorkOrder
 from drivers.contract.registry import SIMULATED
 from drivers.launch.launch import Launch, ProbedUnits, Zygote, probe_units
 from drivers.measure.idle_wait import IdleWait
-from node.device.calibration import FLOOR_UNKNOWN, kept
+from node.device.calibration import FLOOR_UNKNOWN, read_calibration
 from node.device.lock import DeviceLock
 from node.device.probe import Profile, device_facts, lock_name, memory_cap, probe_device
 from node.run.record_builder import RecordJob
@@ -45,7 +45,7 @@ from swarm.net.identity import load_or_create
 
 MEMORY_SHARE: Final = 0.8
 """Of this device's memory that a run may take: its owner sits before it."""
-PATIENCE_S: Final = WorkerSettings().patience_s
+PATIENCE_S: Final = WorkerSettings().max_wait_s
 """As a worker has it of its own accord."""
 
 
@@ -179,7 +179,7 @@ class LocalDevice:
         )
 
     def _floor(self, unit: str) -> int:
-        found = kept(self._home.folder("worker"), self.profile.fingerprint).found
+        found = read_calibration(self._home.folder("worker"), self.profile.fingerprint).calibration
         return found.floor(unit) if found is not None else FLOOR_UNKNOWN
 
     def _task(self, path: Path, unit: str, measure: Measure, timeouts: Timeouts) -> Task:

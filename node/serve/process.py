@@ -17,7 +17,7 @@ from drivers.launch.launch import Launch, Zygote, probe_units
 from drivers.launch.tier import TierProbe, probe
 from drivers.measure.idle_wait import IdleWait
 from drivers.sandbox.rlimits import Tier
-from node.device.calibrate import CalibrationTools, enrolled
+from node.device.calibrate import CalibrationTools, ensure_calibrated
 from node.device.calibration import FLOOR_UNKNOWN
 from node.device.lock import DeviceLock
 from node.device.probe import Profile, lock_name, probe_device, trouble_with
@@ -118,7 +118,7 @@ async def run_process(
             except DriverError as exc:
                 raise ResourceError(str(exc), hint="see that there is room in the temporary folder") from exc
 
-            quiet = IdleWait(settings.patience_s)
+            quiet = IdleWait(settings.max_wait_s)
 
             def launch(order: WorkOrder, limits: Limits) -> Launch:
                 driver = profile.driver_of(order.unit)
@@ -134,8 +134,8 @@ async def run_process(
 
             lock = DeviceLock(await trio.to_thread.run_sync(lock_name))
             found = None
-            if settings.enroll and not settings.simulate:
-                found = await enrolled(folder, profile, CalibrationTools(bare), lock, tell)
+            if settings.calibrate and not settings.simulate:
+                found = await ensure_calibrated(folder, profile, CalibrationTools(bare), lock, tell)
             parts = WorkerParts(
                 profile=profile,
                 incarnation=here.incarnation,

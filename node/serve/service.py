@@ -147,7 +147,7 @@ class Worker:
             sign=network.sign,
             verify=verify,
             log=log,
-            max_duration_s=settings.longest_s,
+            max_duration_s=settings.max_duration_s,
             reach=parts.reach,
         )
         self.conversation = WorkerConversation(self.ledger, outbox, context)

@@ -1,4 +1,4 @@
-"""What a worker can be told: section `[worker]` of the file, `SARK_…` in the environment, flags of `join`."""
+"""Settings of a worker: section `[worker]` of config.toml, `SARK_…` in the environment, options of `join`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def _is_a_scheduler(text: str) -> str:
         peer_id_bytes(text)
     except ValueError:
         raise ValueError(
-            "a scheduler id looks like 12D3Koo… (52 characters); the machine that submits tells its own: sark-node info"
+            "a scheduler id looks like 12D3Koo… (52 characters); on the machine that submits: sark-node info"
         ) from None
     return text
 
@@ -50,53 +50,53 @@ Scheduler = Annotated[str, AfterValidator(_is_a_scheduler)]
 
 
 class WorkerSettings(RoleSettings):
-    """Defaults run a worker for its own user with no file at all."""
+    """The defaults run a worker for its own user."""
 
     section: ClassVar[str] = "worker"
 
     name: Name | None = None
-    """Shown to people; None: the host's."""
+    """Shown to people; None: the host's name."""
     labels: Annotated[dict[Name, Name], Field(max_length=16)] = {}
     owners: tuple[Scheduler, ...] = ()
-    """Schedulers of this device's owner on other machines: they may do all that this home's own may."""
+    """The owner's schedulers on other machines, with the same rights as this home's own."""
     allow: tuple[Scheduler, ...] = ()
-    """Schedulers of others that are served too."""
+    """Schedulers of other people that are served too."""
     accept_anyone: bool = False
-    """Serve strangers, a little and behind all others. Needs the full sandbox."""
+    """Serve strangers, after everybody else and within tight limits. Needs the full sandbox."""
     teams: tuple[Name, ...] = ()
-    """Of those that a pool let in, serve only these teams; none: all."""
-    longest: Annotated[str, AfterValidator(_is_duration)] = "1h"
-    """The most that a task of others than the owner may take by its own limits, and may wait here: `30m`, `2h`."""
+    """Of a pool's members, serve only these teams; empty: all."""
+    max_duration: Annotated[str, AfterValidator(_is_duration)] = "1h"
+    """Longest time that a task of other users may take by its own limits, and may wait here: `30m`, `2h`."""
     owner_first: bool = False
-    """The owner's tasks go before everybody's, whatever the priorities."""
+    """The owner's tasks run first, whatever the priorities."""
     quiet: tuple[Annotated[str, AfterValidator(_is_quiet)], ...] = ()
-    """No new work at these hours, local time: `22:00-07:00`, `Sat`, `Mon-Fri 09:00-17:00`."""
+    """Take no new work at these hours, local time: `22:00-07:00`, `Sat`, `Mon-Fri 09:00-17:00`."""
     on_battery: bool = False
-    """Take new work also while the device runs on its battery."""
+    """Take new work on battery too."""
     slots: Annotated[int, Field(ge=1, le=64)] = 1
-    """Leases at a time. Measuring itself is one at a time for each device, whatever is set here."""
-    patience_s: Annotated[float, Field(ge=0, le=600)] = 10.0
-    """The longest that a measurement waits for other work on this device to end before it is made beside that; 0: it does not wait."""
+    """Leases at a time. A device measures one task at a time whatever is set here."""
+    max_wait_s: Annotated[float, Field(ge=0, le=600)] = 10.0
+    """Longest time that a measurement waits for an idle host before it runs anyway; 0: it does not wait."""
     cache_bytes: Annotated[int, Field(ge=0)] | None = None
-    """Cap of the model cache; None: 20 GiB or half of the free disk."""
+    """Size limit of the model cache; None: 20 GiB or half of the free disk space."""
     memory_share: Annotated[float, Field(gt=0, le=1)] = 0.8
-    """Of this device's memory, the most that one run may take."""
-    enroll: bool = True
-    """Find out at the first start, and when the hardware has changed, what measuring here needs and what this device can do at best."""
+    """Largest share of this device's memory for one run."""
+    calibrate: bool = True
+    """Calibrate at the first start and whenever the hardware has changed."""
     api: Annotated[str, AfterValidator(_is_an_endpoint)] = ""
-    """A server that speaks the OpenAI API, to be measured by whom this device serves: `http://127.0.0.1:8000/v1`, or with a name to show
-    for it, `http://127.0.0.1:8000/v1,vllm`. Its key, if it needs one, is the variable SARK_API_KEY."""
+    """An OpenAI-compatible server to offer as a unit: `http://127.0.0.1:8000/v1`, or with a display name,
+    `http://127.0.0.1:8000/v1,vllm`. The environment variable SARK_API_KEY holds its key."""
     api_watch: bool = False
-    """Look at that server's processes, GPU memory and `/metrics` as well, where it runs on this host."""
+    """Also watch that server's processes, GPU memory and `/metrics`, where it runs on this host."""
     simulate: bool = False
-    """Offer drivers that invent their figures. For trying the swarm out, never for results."""
+    """Offer the fake unit, whose figures come from a script. For trials, never for results."""
 
     @property
-    def longest_s(self) -> float:
-        """`longest` in seconds."""
-        return parse_duration(self.longest)
+    def max_duration_s(self) -> float:
+        """`max_duration` in seconds."""
+        return parse_duration(self.max_duration)
 
     @property
     def rules(self) -> Rules:
-        """When no new work is taken."""
+        """When the worker takes no new work."""
         return Rules(tuple(read_quiet(text) for text in self.quiet), self.on_battery)

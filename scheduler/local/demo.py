@@ -118,12 +118,12 @@ def demo_swarm(
         for number in range(1, workers + 1):
             swarm.start(
                 f"worker-{number}", "join", "--gate", gate, "--allow", scheduler, "--name", f"worker-{number}",
-                "--on-battery", "--no-enroll", "--listen", "/ip4/127.0.0.1/tcp/0", "--stop-with-stdin",
+                "--on-battery", "--no-calibrate", "--listen", "/ip4/127.0.0.1/tcp/0", "--stop-with-stdin",
             )  # fmt: skip
         for member in fleet:
             swarm.start(
                 member.name, "join", "--gate", gate, "--allow", scheduler, "--name", member.name, "--pretend",
-                member.pretended, "--on-battery", "--no-enroll", "--listen", "/ip4/127.0.0.1/tcp/0", "--stop-with-stdin",
+                member.pretended, "--on-battery", "--no-calibrate", "--listen", "/ip4/127.0.0.1/tcp/0", "--stop-with-stdin",
             )  # fmt: skip
         swarm.start("scheduler", "schedule", "--gate", gate, "--stay", "--stop-with-stdin")
         yield swarm, scheduler_home

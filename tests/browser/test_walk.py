@@ -152,7 +152,7 @@ def test_the_gate_tells_its_operator_how_it_stands(site: Site, done: str, visit:
     for words in ("Up for", "Places", "Circuits", "Index", "2 devices", "Refused", "Peers ("):
         expect(gate).to_contain_text(words)
     worker = page.get_by_role("region", name="Worker")
-    expect(worker).to_contain_text("no worker of this home runs; start it: sark-node join")
+    expect(worker).to_contain_text("no worker of this home is running; start it: sark-node join")
 
 
 def test_a_worker_is_paused_and_resumed_from_its_own_page(site: Site, visit: Open) -> None:

@@ -27,7 +27,7 @@ COMMANDS = (
     "peers",
     "cancel",
     "info",
-    "enroll",
+    "calibrate",
     "doctor",
     "join",
     "gate",

@@ -1,16 +1,16 @@
-"""enroll, doctor and what info says of both."""
+"""calibrate, doctor and what info shows of both."""
 
 from __future__ import annotations
 
 import json
 
-from node.device.calibration import Calibration, MicroFigures, keep
+from node.device.calibration import Calibration, MicroFigures, write_calibration
 from swarm.base.home import Home
 from tests.cli.conftest import Typed
 
 
 def test_a_ticket_is_sent_to_where_it_belongs(typed: Typed) -> None:
-    for command in ("enroll", "enrol"):
+    for command in ("calibrate", "enroll"):
         done = typed(command, "sark1abcdef")
         assert (done.code, done.out) == (2, "")
         assert "sark-node pool join TICKET" in done.err
@@ -30,10 +30,10 @@ def test_doctor_goes_on_where_the_key_is_damaged_and_says_so(typed: Typed) -> No
     assert "disk" in lines
 
 
-def test_a_device_that_is_enrolled_is_not_measured_again_and_info_and_doctor_show_it(typed: Typed) -> None:
+def test_a_calibrated_device_is_not_measured_again_and_info_and_doctor_show_it(typed: Typed) -> None:
     before = json.loads(typed("info", "--json").out)
-    assert before["enrolment"] is None
-    found = Calibration(
+    assert before["calibration"] is None
+    calibration = Calibration(
         fingerprint=before["fingerprint"],
         at=1.0,
         timer_ns=41,
@@ -48,14 +48,14 @@ def test_a_device_that_is_enrolled_is_not_measured_again_and_info_and_doctor_sho
             ),
         ),
     )
-    keep(Home.at(typed.home).folder("worker"), found)
-    shown = typed("enroll")
+    write_calibration(Home.at(typed.home).folder("worker"), calibration)
+    shown = typed("calibrate")
     assert (shown.code, shown.err) == (0, "")
     assert "a processor: 123 GFLOPS fp32; warm after 9 (CPU (ONNX))" in shown.out
     assert "1 mib: 45" in shown.out
     assert "123 GFLOPS fp32" in typed("info").out
     lines = json.loads(typed("doctor", "--json").out)
     assert {line["state"] for line in lines} <= {"ok", "note", "bad"}
-    (line,) = [line for line in lines if line["subject"] == "enrolment"]
+    (line,) = [line for line in lines if line["subject"] == "calibration"]
     assert line["state"] == "ok"
     assert "123 GFLOPS" in line["what"]

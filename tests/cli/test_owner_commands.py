@@ -36,7 +36,9 @@ def test_a_gate_on_a_taken_port_is_told_to_take_another(typed: Typed, listener: 
 def test_a_command_to_a_worker_that_does_not_run_says_so(typed: Typed, words: tuple[str, ...]) -> None:
     done = typed(*words)
     assert done.code == 4
-    assert done.err == "sark-node: this device: no worker of this home runs\n  start it: sark-node join\n"
+    assert (
+        done.err == "sark-node: this device: no worker of this home is running\n  start it: sark-node join\n"
+    )
 
 
 def test_a_worker_that_was_killed_is_told_from_one_that_never_ran(typed: Typed) -> None:

@@ -80,7 +80,10 @@ class Worker:
 async def test_a_home_without_a_worker_says_how_to_start_one_and_makes_nothing(home: Home) -> None:
     async with client(node.api.router(home)) as asking:
         told = (await asking.get("/api/v1/worker")).json()
-        assert (told["error"], told["hint"]) == ("no worker of this home runs", "start it: sark-node join")
+        assert (told["error"], told["hint"]) == (
+            "no worker of this home is running",
+            "start it: sark-node join",
+        )
         order = await asking.post("/api/v1/worker/pause", json={})
         assert order.status_code == HTTPStatus.FAILED_DEPENDENCY
     assert not home.key("worker").exists()
@@ -132,7 +135,7 @@ class Few:
 
 
 async def test_a_few_words_at_a_time_go_to_the_worker_however_many_ask(home: Home) -> None:
-    worker, few = Worker(home), Few(node.api.AT_ONCE)
+    worker, few = Worker(home), Few(node.api.MAX_COMMANDS)
 
     async def say(*args: Any) -> tuple[OwnerReply, ...]:
         await few.stay()
@@ -141,7 +144,7 @@ async def test_a_few_words_at_a_time_go_to_the_worker_however_many_ask(home: Hom
     async with client(node.api.router(home, say)) as asking, trio.open_nursery() as nursery:
         for _ in range(10):
             nursery.start_soon(asking.get, "/api/v1/worker")
-    assert (few.most, len(worker.said)) == (node.api.AT_ONCE, 10)
+    assert (few.most, len(worker.said)) == (node.api.MAX_COMMANDS, 10)
 
 
 async def test_a_worker_that_says_no_is_heard(home: Home) -> None:

@@ -149,7 +149,7 @@ async def test_a_task_of_others_that_could_go_on_for_longer_than_the_owner_lets_
     world: Any,
 ) -> None:
     world.pools = {POOL.peer_id: "lab"}
-    worker = await world.start(longest="20m")
+    worker = await world.start(max_duration="20m")
     guest, link = await guest_of(world)
     long = {"measure": Measure(runs=10, loads=3), "timeouts": Timeouts(fetch_s=300, load_s=200, run_s=301)}
     refused = await link.ask(guest.commit(guest.task(1, **long)), Denied)
@@ -164,7 +164,7 @@ async def test_a_task_of_others_that_could_go_on_for_longer_than_the_owner_lets_
     assert max_seconds(guest.task(1, **short)) == 1200
     await link.ask(guest.commit(guest.task(1, **short)), Granted)
     (place,) = worker.ledger.places()
-    assert place.wanted.longest_s == 1200.0, "nor does it wait for longer"
+    assert place.wanted.max_duration_s == 1200.0, "nor does it wait for longer"
     own = await world.link()
     await own.ask(world.ann.commit(world.ann.task(1, **long), queue=True), Queued)
 

@@ -186,7 +186,7 @@ def test_nobody_pushes_out_what_was_heard_of_anothers_campaign() -> None:
 def test_what_waits_longer_than_the_owner_lets_it_ends_whatever_its_task_says() -> None:
     ledger = linked()
     run = held(ledger.commit(want(0, ANN), 0.0))
-    ticket = held(ledger.commit(want(1, BOB, queue=True, longest_s=20.0), 0.0))
+    ticket = held(ledger.commit(want(1, BOB, queue=True, max_duration_s=20.0), 0.0))
     for now in (10.0, 19.0):
         ledger.renew(ANN, [run], now)
         assert ledger.renew(BOB, [ticket], now).renewed

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from node.cli.remote import HERE, OwnerReply, means
-from node.cli.status_view import jobs_table, show_since, told_json, told_line
+from node.cli.status_view import jobs_table, reply_json, show_since, status_line
 from protocol.errors import Unreachable
 from protocol.formats.phase import Phase
 from protocol.messages.work import RunningJob, WorkerStatus
@@ -21,47 +21,47 @@ PEER = Identity.from_seed("worker").peer_id
 ME = Identity.from_seed("me").peer_id
 
 
-def standing(**changes: object) -> WorkerStatus:
+def status(**changes: object) -> WorkerStatus:
     return WorkerStatus.model_validate({"incarnation": 1, "state": "active", **changes}, strict=False)
 
 
 @pytest.mark.parametrize(
-    ("here", "line"),
+    ("reported", "line"),
     [
-        (standing(), f"lab-1 …{PEER[-8:]}: active"),
-        (standing(state="busy", running=1), f"lab-1 …{PEER[-8:]}: busy; 1 run goes on, 0 tickets wait"),
+        (status(), f"lab-1 …{PEER[-8:]}: active"),
+        (status(state="busy", running=1), f"lab-1 …{PEER[-8:]}: busy; 1 running, 0 queued"),
         (
-            standing(state="draining", why="paused by its owner", running=2, queue=1),
-            f"lab-1 …{PEER[-8:]}: paused by its owner; 2 runs go on, 1 ticket waits",
+            status(state="draining", why="paused by its owner", running=2, queue=1),
+            f"lab-1 …{PEER[-8:]}: paused by its owner; 2 running, 1 queued",
         ),
-        (standing(state="faulty", why="\x1b[31mred"), f"lab-1 …{PEER[-8:]}: faulty (\\x1b[31mred)"),
+        (status(state="faulty", why="\x1b[31mred"), f"lab-1 …{PEER[-8:]}: faulty (\\x1b[31mred)"),
     ],
 )
-def test_a_device_is_told_in_a_line(here: WorkerStatus, line: str) -> None:
-    assert told_line(OwnerReply("lab-1", PEER, here)) == line
+def test_a_reply_is_one_line(reported: WorkerStatus, line: str) -> None:
+    assert status_line(OwnerReply("lab-1", PEER, reported)) == line
 
 
-def test_a_device_that_could_not_be_told_says_why_and_programs_read_it_too() -> None:
-    told = OwnerReply("lab-1", PEER, None, Unreachable("no way to lab-1"))
-    assert told_line(told) == f"lab-1 …{PEER[-8:]}: no way to lab-1"
-    assert told_json(told) == {"device": "lab-1", "peer": PEER, "error": "no way to lab-1"}
-    assert told_json(OwnerReply("lab-1", PEER, standing()))["state"] == str(WorkerState.ACTIVE)
+def test_an_error_is_shown_and_is_in_the_json_too() -> None:
+    reply = OwnerReply("lab-1", PEER, None, Unreachable("no way to lab-1"))
+    assert status_line(reply) == f"lab-1 …{PEER[-8:]}: no way to lab-1"
+    assert reply_json(reply) == {"device": "lab-1", "peer": PEER, "error": "no way to lab-1"}
+    assert reply_json(OwnerReply("lab-1", PEER, status()))["state"] == str(WorkerState.ACTIVE)
 
 
-def test_the_way_to_a_device_and_how_others_reach_it_stand_behind_its_state() -> None:
-    behind = standing(reach="cannot be dialled from outside; reached through gate 192.0.2.7:4101")
+def test_the_path_and_how_others_reach_the_device_follow_the_state() -> None:
+    behind = status(reach="cannot be dialled from outside; reached through gate 192.0.2.7:4101")
     far = OwnerReply("lab-1", PEER, behind, path=Path(False, ME, 41.0))
-    assert told_line(far) == (
+    assert status_line(far) == (
         f"lab-1 …{PEER[-8:]}: active; cannot be dialled from outside; reached through gate 192.0.2.7:4101;"
         f" via gate …{ME[-8:]}, 41 ms"
     )
-    assert told_json(far)["path"] == {"direct": False, "gate": ME, "rtt_ms": 41.0}
-    assert told_json(far)["reach"] == behind.reach
-    own = OwnerReply(HERE, PEER, standing(), path=Path(True, None, 0.5))
-    assert told_line(own) == f"{HERE}: active"
+    assert reply_json(far)["path"] == {"direct": False, "gate": ME, "rtt_ms": 41.0}
+    assert reply_json(far)["reach"] == behind.reach
+    own = OwnerReply(HERE, PEER, status(), path=Path(True, None, 0.5))
+    assert status_line(own) == f"{HERE}: active"
 
 
-def test_jobs_stand_in_80_columns_with_who_has_them_done() -> None:
+def test_jobs_fit_in_80_columns_with_their_principal() -> None:
     jobs = (
         RunningJob(task="c-ab23cd45/3", model="mobilenet_v2.onnx", principal=ME, priority=50, state="running", phase=Phase.RUN, since_s=12),
         RunningJob(task="c-ab23cd45/12", model="m" * 40, principal=PEER, team="vision", priority=20, state="queued", since_s=200),
@@ -77,11 +77,11 @@ def test_jobs_stand_in_80_columns_with_who_has_them_done() -> None:
 
 
 @pytest.mark.parametrize(("seconds", "shown"), [(0.4, "0 s"), (99, "99 s"), (100, "2 min"), (9_000, "2.5 h")])
-def test_how_long_is_told_in_one_unit(seconds: float, shown: str) -> None:
+def test_a_duration_has_one_unit(seconds: float, shown: str) -> None:
     assert show_since(seconds) == shown
 
 
-def test_a_device_is_meant_by_its_name_its_id_or_the_end_of_its_peer_id() -> None:
+def test_a_word_names_a_device_by_name_id_or_end_of_peer_id() -> None:
     advert = Advert(peer=PEER, seq=1, device="d-1", name="lab-1")
     for word in ("lab-1", "d-1", PEER, PEER[-8:], "…" + PEER[-8:]):
         assert means(word, advert), word

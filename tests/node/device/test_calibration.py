@@ -1,4 +1,4 @@
-"""What is kept of a device: by its fingerprint, made again when that changes, and with nothing in it that was not measured."""
+"""A calibration is stored by fingerprint, made again when that changes, and holds nothing that was not measured."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from drivers.measure.gpu import FoundGpus, Gpu
 from drivers.measure.idle_wait import IdleWait
 from drivers.measure.telemetry import Sampler
 from drivers.micro import micro
-from node.device.calibrate import CalibrationTools, enrol, enrolled, gpu_kind, learn_floor
+from node.device.calibrate import CalibrationTools, calibrate, ensure_calibrated, gpu_kind, learn_floor
 from node.device.calibration import (
+    FILE,
     FLOOR_UNKNOWN,
     MOST_FLOOR,
     Calibration,
     MicroFigures,
     curves,
     headline,
-    keep,
-    kept,
-    path_of,
+    read_calibration,
     warm_after,
+    write_calibration,
 )
 from node.device.lock import DeviceLock
 from node.device.probe import Profile, device_facts, read_gpus
@@ -158,7 +158,7 @@ class Meter(Sampler):
         return Telemetry("nvml", "NVIDIA H100", 9, power_w=600.0, clock_mhz=1755.0, throttled=("power",))
 
 
-def means(
+def tools(
     tmp_path: Path, launch: Callable[[WorkOrder, Limits], Launch] | None = None, kind: str = ""
 ) -> CalibrationTools:
     return CalibrationTools(
@@ -166,7 +166,7 @@ def means(
         run_micro=found_by,
         sampler=Meter,
         reader=host.HostReader(tmp_path / "no-such-system"),
-        quiet=lambda most_s: IdleWait(most_s, reader=host.HostReader(tmp_path / "no-such-system")),
+        idle_wait=lambda most_s: IdleWait(most_s, reader=host.HostReader(tmp_path / "no-such-system")),
         own_cpu_s=lambda: 0.0,
         wait=lambda seconds: None,
         wall=lambda: 1000.0,
@@ -175,20 +175,20 @@ def means(
     )
 
 
-def test_an_enrolment_has_what_was_found_and_none_for_what_the_system_does_not_tell(tmp_path: Path) -> None:
-    found = enrol(device(), means(tmp_path))
-    assert found.floors == {CPU: 6}
-    assert (found.floor(CPU), found.floor("GPU (Torch)")) == (6, FLOOR_UNKNOWN)
-    (one,) = found.micro
+def test_a_calibration_has_what_was_measured_and_none_for_what_is_unknown(tmp_path: Path) -> None:
+    calibration = calibrate(device(), tools(tmp_path))
+    assert calibration.floors == {CPU: 6}
+    assert (calibration.floor(CPU), calibration.floor("GPU (Torch)")) == (6, FLOOR_UNKNOWN)
+    (one,) = calibration.micro
     assert (one.device, one.threads, one.figures["memory_gb_s"]) == ("EPYC", 2, 20.5)
-    assert (found.host.others_share, found.host.clock_mhz, one.clock_mhz) == (None, None, None)
-    assert found.fingerprint == device().fingerprint
-    assert found.timer_ns > 0
-    assert headline(found) == "EPYC: 90 GFLOPS fp32, memory 20.5 GB/s; warm after 6 (CPU (ONNX))"
+    assert (calibration.host.others_share, calibration.host.clock_mhz, one.clock_mhz) == (None, None, None)
+    assert calibration.fingerprint == device().fingerprint
+    assert calibration.timer_ns > 0
+    assert headline(calibration) == "EPYC: 90 GFLOPS fp32, memory 20.5 GB/s; warm after 6 (CPU (ONNX))"
 
 
 def test_a_gpu_is_read_while_its_micro_benchmarks_run(tmp_path: Path) -> None:
-    _, one = enrol(device(), means(tmp_path, kind="cuda")).micro
+    _, one = calibrate(device(), tools(tmp_path, kind="cuda")).micro
     assert (one.device, one.clock_mhz, one.power_w, one.throttled) == ("NVIDIA H100", 1755, 600, ("power",))
 
 
@@ -203,14 +203,14 @@ def test_what_does_not_work_is_left_out_with_a_note_and_the_rest_stays(tmp_path:
         units=(UnitOffer(unit=CPU, runtime="1"), UnitOffer(unit=GPU, runtime="1")),
         drivers={CPU: "onnx", GPU: "onnx"},
     )
-    found = enrol(both, replace(means(tmp_path, launch), run_micro=run))
-    assert found.floors == {CPU: 6}
-    assert found.micro == ()
-    assert any("SIGSEGV" in note and GPU in note for note in found.notes)
-    assert any("no GPU here" in note for note in found.notes)
+    calibration = calibrate(both, replace(tools(tmp_path, launch), run_micro=run))
+    assert calibration.floors == {CPU: 6}
+    assert calibration.micro == ()
+    assert any("SIGSEGV" in note and GPU in note for note in calibration.notes)
+    assert any("no GPU here" in note for note in calibration.notes)
 
 
-def test_a_busy_host_is_waited_for_and_then_the_enrolment_says_that_it_could_do_more(tmp_path: Path) -> None:
+def test_a_busy_host_is_waited_for_and_then_a_note_says_that_the_figures_are_low(tmp_path: Path) -> None:
     (tmp_path / "proc").mkdir()
     now, waits = [0.0], list[float]()
 
@@ -225,66 +225,70 @@ def test_a_busy_host_is_waited_for_and_then_the_enrolment_says_that_it_could_do_
     wait(0.1)
     reader = host.HostReader(tmp_path, clock=lambda: now[0])
     busy = replace(
-        means(tmp_path),
+        tools(tmp_path),
         reader=reader,
-        quiet=lambda most_s: IdleWait(most_s, reader=reader, own_cpu_s=lambda: 0.0, clock=lambda: now[0]),
+        idle_wait=lambda most_s: IdleWait(most_s, reader=reader, own_cpu_s=lambda: 0.0, clock=lambda: now[0]),
         wait=wait,
     )
-    found = enrol(device(), busy)
-    assert found.host.others_share == pytest.approx(1)
-    assert any("the host was busy (others took 100%)" in note for note in found.notes)
+    calibration = calibrate(device(), busy)
+    assert calibration.host.others_share == pytest.approx(1)
+    assert any("the host was busy (other processes used 100%)" in note for note in calibration.notes)
     assert 3 <= sum(waits) < 5
-    assert enrol(device(), means(tmp_path)).notes == ()
+    assert calibrate(device(), tools(tmp_path)).notes == ()
 
 
-async def test_it_is_made_once_and_again_when_asked_or_when_the_device_is_another(tmp_path: Path) -> None:
+async def test_a_device_is_calibrated_once_and_again_when_forced_or_changed(tmp_path: Path) -> None:
     lines: list[str] = []
     lock = DeviceLock("d", tmp_path)
 
-    async def go(profile: Profile, *, full: bool = False, again: bool = False) -> Calibration:
+    async def go(profile: Profile, *, full: bool = False, force: bool = False) -> Calibration:
         lines.clear()
-        return await enrolled(tmp_path, profile, means(tmp_path), lock, lines.append, full=full, again=again)
+        return await ensure_calibrated(
+            tmp_path, profile, tools(tmp_path), lock, lines.append, full=full, force=force
+        )
 
     first = await go(device())
-    assert "not enrolled yet" in lines[0]
-    assert lines[-1].startswith("enrolled: EPYC: 90 GFLOPS")
+    assert "not calibrated yet" in lines[0]
+    assert lines[-1].startswith("calibrated: EPYC: 90 GFLOPS")
     assert await go(device()) == first
     assert lines == []
-    await go(device(), again=True)
+    await go(device(), force=True)
     assert lines
     assert (await go(device(), full=True)).full
     await go(device(soc="Xeon"))
-    assert "have changed" in lines[0]
-    path_of(tmp_path).write_text('{"v": 1, "fingerprint"')
+    assert "changed since" in lines[0]
+    (tmp_path / FILE).write_text('{"v": 1, "fingerprint"')
     await go(device())
     assert "is damaged" in lines[0]
-    assert kept(tmp_path, device().fingerprint).found is not None
+    assert read_calibration(tmp_path, device().fingerprint).calibration is not None
 
 
 async def test_it_waits_while_something_is_measured_on_the_device(tmp_path: Path) -> None:
     lock, lines = DeviceLock("d", tmp_path), list[str]()
     waited = trio.Event()
 
-    def tell(line: str) -> None:
+    def report(line: str) -> None:
         lines.append(line)
         if line.startswith("waiting"):
             waited.set()
 
     async with trio.open_nursery() as nursery, DeviceLock("d", tmp_path).hold():
-        nursery.start_soon(enrolled, tmp_path, device(), means(tmp_path), lock, tell)
+        nursery.start_soon(ensure_calibrated, tmp_path, device(), tools(tmp_path), lock, report)
         await waited.wait()
-        assert not path_of(tmp_path).exists()
-    assert path_of(tmp_path).exists()
+        assert not (tmp_path / FILE).exists()
+    assert (tmp_path / FILE).exists()
 
 
-def test_a_file_of_another_version_or_full_of_nonsense_is_no_enrolment(tmp_path: Path) -> None:
+def test_a_file_of_another_version_or_full_of_nonsense_is_no_calibration(tmp_path: Path) -> None:
     fingerprint = device().fingerprint
-    assert kept(tmp_path, fingerprint).why == "this device is not enrolled yet"
+    assert read_calibration(tmp_path, fingerprint).missing == "this device is not calibrated yet"
     for text in (b"", b"[]", b"\xff\x00", b'{"v": 2}'):
-        path_of(tmp_path).write_bytes(text)
-        assert "damaged" in kept(tmp_path, fingerprint).why
-    keep(tmp_path, Calibration(fingerprint=fingerprint, at=1.0, timer_ns=40))
-    assert kept(tmp_path, fingerprint).found == Calibration(fingerprint=fingerprint, at=1.0, timer_ns=40)
+        (tmp_path / FILE).write_bytes(text)
+        assert "damaged" in read_calibration(tmp_path, fingerprint).missing
+    write_calibration(tmp_path, Calibration(fingerprint=fingerprint, at=1.0, timer_ns=40))
+    assert read_calibration(tmp_path, fingerprint).calibration == Calibration(
+        fingerprint=fingerprint, at=1.0, timer_ns=40
+    )
 
 
 def test_torch_measures_a_gpu_only_where_there_is_one_that_it_could_see() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from drivers.measure.gpu import FoundGpus, Gpu
 from drivers.sandbox.rlimits import Tier
-from node.device.calibration import Calibration, CalibrationFile
+from node.device.calibration import Calibration, StoredCalibration
 from node.device.probe import Profile, read_gpus
 from node.doctor.host import Check, CheckState, HostFacts, checks, clock_synchronised, gather
 from protocol.values.advert import UnitOffer
@@ -18,7 +18,7 @@ H100 = FoundGpus((Gpu("NVIDIA H100"),), "nvml")
 UNIT = UnitOffer(unit="CPU (ONNX)", runtime="onnxruntime 1.31")
 WELL = HostFacts(
     profile=Profile(device="d", name="lab", units=(UNIT,), sandbox=Tier.FULL),
-    enrolled=CalibrationFile(Calibration(fingerprint="0" * 64, at=1.0, timer_ns=40)),
+    calibration=StoredCalibration(Calibration(fingerprint="0" * 64, at=1.0, timer_ns=40)),
     governor="performance",
     others_share=0.01,
     stall_share=0.0,
@@ -34,8 +34,8 @@ def with_profile(**changes: object) -> HostFacts:
     return replace(WELL, profile=replace(WELL.profile, **changes))  # type: ignore[arg-type]
 
 
-def of(signs: HostFacts, subject: str) -> list[Check]:
-    return [check for check in checks(signs) if check.subject == subject]
+def of(facts: HostFacts, subject: str) -> list[Check]:
+    return [check for check in checks(facts) if check.subject == subject]
 
 
 def test_on_a_device_that_is_well_every_line_is_ok_and_asks_for_nothing() -> None:
@@ -43,7 +43,7 @@ def test_on_a_device_that_is_well_every_line_is_ok_and_asks_for_nothing() -> Non
 
 
 @pytest.mark.parametrize(
-    ("signs", "subject", "state", "said"),
+    ("facts", "subject", "state", "text"),
     [
         (with_profile(units=()), "units", CheckState.BAD, "none works"),
         (with_profile(notes=("driver 'torch': no torch",)), "unit", CheckState.NOTE, "no torch"),
@@ -53,7 +53,7 @@ def test_on_a_device_that_is_well_every_line_is_ok_and_asks_for_nothing() -> Non
             CheckState.BAD,
             "mismatch",
         ),
-        (with_profile(found=H100, gpus=read_gpus(H100)), "GPU", CheckState.NOTE, "no unit runs on it"),
+        (with_profile(found=H100, gpus=read_gpus(H100)), "GPU", CheckState.NOTE, "no unit runs on this GPU"),
         (with_profile(found=replace(H100, source="torch")), "GPU", CheckState.NOTE, "NVML does not answer"),
         (
             with_profile(sandbox=Tier.NONE, sandbox_notes=("no userns",)),
@@ -61,9 +61,14 @@ def test_on_a_device_that_is_well_every_line_is_ok_and_asks_for_nothing() -> Non
             CheckState.NOTE,
             "no userns",
         ),
-        (replace(WELL, enrolled=CalibrationFile(why="not yet")), "enrolment", CheckState.NOTE, "not yet"),
+        (
+            replace(WELL, calibration=StoredCalibration(missing="not yet")),
+            "calibration",
+            CheckState.NOTE,
+            "not yet",
+        ),
         (replace(WELL, governor="powersave"), "governor", CheckState.NOTE, "powersave"),
-        (replace(WELL, others_share=0.4), "load", CheckState.NOTE, "others use 40%"),
+        (replace(WELL, others_share=0.4), "load", CheckState.NOTE, "other processes 40%"),
         (replace(WELL, stall_share=0.2), "load", CheckState.NOTE, "waiting for a processor 20%"),
         (replace(WELL, temperature_c=93.0), "heat", CheckState.NOTE, "93 °C"),
         (replace(WELL, on_battery=True), "power", CheckState.NOTE, "on battery"),
@@ -73,15 +78,15 @@ def test_on_a_device_that_is_well_every_line_is_ok_and_asks_for_nothing() -> Non
         (replace(WELL, timer_ns=2000), "timer", CheckState.NOTE, "2000 ns"),
     ],
 )
-def test_what_stands_in_the_way_is_told_with_what_to_do(
-    signs: HostFacts, subject: str, state: CheckState, said: str
+def test_a_problem_is_reported_with_what_to_do(
+    facts: HostFacts, subject: str, state: CheckState, text: str
 ) -> None:
-    worst = [check for check in of(signs, subject) if check.state is state]
-    assert any(said in check.what for check in worst)
+    worst = [check for check in of(facts, subject) if check.state is state]
+    assert any(text in check.what for check in worst)
     assert subject == "unit" or all(check.todo for check in worst)
 
 
-def test_where_the_kernel_forbids_the_sandbox_the_very_command_is_told(tmp_path: Path) -> None:
+def test_where_the_kernel_denies_the_sandbox_the_command_that_helps_is_shown(tmp_path: Path) -> None:
     kernel = tmp_path / "proc/sys"
     for name, value in (
         ("kernel/apparmor_restrict_unprivileged_userns", "1\n"),
@@ -91,8 +96,8 @@ def test_where_the_kernel_forbids_the_sandbox_the_very_command_is_told(tmp_path:
         (kernel / name).parent.mkdir(parents=True, exist_ok=True)
         (kernel / name).write_text(value)
     profile = replace(WELL.profile, sandbox=Tier.PARTIAL, sandbox_notes=("no user namespace",))
-    signs = gather(profile, tmp_path, tmp_path, root=tmp_path, wait=lambda _: None)
-    (check,) = of(signs, "sandbox")
+    facts = gather(profile, tmp_path, tmp_path, root=tmp_path, wait=lambda _: None)
+    (check,) = of(facts, "sandbox")
     wanted = "kernel.apparmor_restrict_unprivileged_userns=0 user.max_user_namespaces=15000"
     assert f"sudo sysctl -w {wanted}\n" in check.todo
     assert "unprivileged_userns_clone" not in check.todo
@@ -100,7 +105,7 @@ def test_where_the_kernel_forbids_the_sandbox_the_very_command_is_told(tmp_path:
     assert "sysctl" not in plain.todo
 
 
-def test_what_a_system_does_not_tell_is_said_and_never_taken_for_well() -> None:
+def test_an_unknown_value_is_reported_and_never_taken_for_good() -> None:
     silent = replace(
         WELL,
         governor=None,
@@ -111,11 +116,11 @@ def test_what_a_system_does_not_tell_is_said_and_never_taken_for_well() -> None:
         free_disk=None,
         clock_synchronised=None,
     )
-    assert "does not tell" in of(silent, "load")[0].what
+    assert "unknown on this system" in of(silent, "load")[0].what
     assert of(silent, "load")[0].state is CheckState.NOTE
     assert "no sensor" in of(silent, "heat")[0].what
-    assert "not known" in of(silent, "disk")[0].what
-    assert "does not tell" in of(silent, "clock")[0].what
+    assert "unknown" in of(silent, "disk")[0].what
+    assert "unknown on this system" in of(silent, "clock")[0].what
 
 
 def test_the_signs_are_read_from_the_system(tmp_path: Path) -> None:
@@ -123,11 +128,11 @@ def test_the_signs_are_read_from_the_system(tmp_path: Path) -> None:
     policy.mkdir(parents=True)
     (policy / "scaling_governor").write_text("schedutil\n")
     waits: list[float] = []
-    signs = gather(WELL.profile, tmp_path, tmp_path / "not" / "yet", root=tmp_path, wait=waits.append)
-    assert signs.governor == "schedutil"
-    assert signs.others_share is None
-    assert signs.free_disk is not None
-    assert signs.timer_ns > 0
-    assert signs.enrolled.why == "this device is not enrolled yet"
+    facts = gather(WELL.profile, tmp_path, tmp_path / "not" / "yet", root=tmp_path, wait=waits.append)
+    assert facts.governor == "schedutil"
+    assert facts.others_share is None
+    assert facts.free_disk is not None
+    assert facts.timer_ns > 0
+    assert facts.calibration.missing == "this device is not calibrated yet"
     assert len(waits) == 1
     assert clock_synchronised("darwin") is None

@@ -19,7 +19,7 @@ from swarm.net.identity import Identity
 from swarm.pools.membership import Membership
 from swarm.reach.reachability import Reach
 
-GOOD = GateFacts("192.0.2.7:4101", ms=12.0, observed="8.8.4.4", ahead_s=0.1, place=True, relayed_ms=41.0)
+GOOD = GateFacts("192.0.2.7:4101", ms=12.0, observed="8.8.4.4", ahead_s=0.1, reserved=True, relayed_ms=41.0)
 DEAD = GateFacts("192.0.2.8:4101", why="no answer")
 TAKEN = GateFacts("192.0.2.9:4101", why="no way", expected="12D3ExpecteD", other="12D3FoundNow")
 DIRECT = NetworkFacts(
@@ -36,8 +36,8 @@ DIRECT = NetworkFacts(
 BEHIND = replace(DIRECT, reach=Reach.BEHIND, reached=())
 
 
-def of(signs: NetworkFacts, subject: str) -> list[Check]:
-    return [check for check in net_checks(signs) if check.subject == subject]
+def of(facts: NetworkFacts, subject: str) -> list[Check]:
+    return [check for check in net_checks(facts) if check.subject == subject]
 
 
 def test_a_device_that_can_be_dialled_has_nothing_to_do() -> None:
@@ -54,7 +54,7 @@ def test_a_device_behind_a_router_is_told_by_which_gate_it_is_reached_and_what_t
     (reach,) = of(BEHIND, "reach")
     assert reach.state is CheckState.NOTE
     assert "reached through gate 192.0.2.7:4101 in 41 ms" in reach.what
-    assert "send TCP port 4102 to 192.168.1.7" in reach.todo
+    assert "forward TCP port 4102 on the router to 192.168.1.7" in reach.todo
     assert "--upnp" in reach.todo
     assert "--announce /ip4/8.8.4.4/tcp/OUTER_PORT" in reach.todo
     assert "--listen" not in reach.todo
@@ -69,18 +69,18 @@ def test_a_device_without_a_router_in_between_has_a_firewall_to_open() -> None:
 
 
 def test_a_device_that_nobody_can_reach_at_all_is_bad_with_each_gates_reason() -> None:
-    full = replace(GOOD, place=False, no_place="all places are taken", relayed_ms=None)
+    full = replace(GOOD, reserved=False, no_reservation="all reservations are taken", relayed_ms=None)
     (reach,) = of(replace(BEHIND, gates=(full,)), "reach")
     assert reach.state is CheckState.BAD
-    assert "192.0.2.7:4101: all places are taken" in reach.what
+    assert "192.0.2.7:4101: all reservations are taken" in reach.what
 
 
 @pytest.mark.parametrize(
-    ("signs", "subject", "state", "said"),
+    ("facts", "subject", "state", "text"),
     [
         (NetworkFacts(neighbours=0), "gates", CheckState.NOTE, "none is known"),
         (NetworkFacts(neighbours=0), "LAN", CheckState.OK, "no neighbour"),
-        (NetworkFacts(), "LAN", CheckState.OK, "not looked for"),
+        (NetworkFacts(), "LAN", CheckState.OK, "discovery is off"),
         (NetworkFacts(trouble="port 4102 is taken"), "network", CheckState.NOTE, "port 4102 is taken"),
         (replace(DIRECT, gates=(GOOD, DEAD)), "gate", CheckState.NOTE, "192.0.2.8:4101 does not answer"),
         (replace(DIRECT, gates=(DEAD,)), "gate", CheckState.BAD, "192.0.2.8:4101 does not answer"),
@@ -88,7 +88,7 @@ def test_a_device_that_nobody_can_reach_at_all_is_bad_with_each_gates_reason() -
             replace(DIRECT, gates=(DEAD,), connected=False),
             "network",
             CheckState.BAD,
-            "no address but loopback",
+            "only address is loopback",
         ),
         (
             replace(DIRECT, gates=(GOOD, TAKEN)),
@@ -97,8 +97,8 @@ def test_a_device_that_nobody_can_reach_at_all_is_bad_with_each_gates_reason() -
             "is another gate: expected …ExpecteD, found …FoundNow",
         ),
         (replace(DIRECT, far=False), "reach", CheckState.OK, "on this LAN"),
-        (replace(DIRECT, reach=Reach.UNKNOWN), "reach", CheckState.NOTE, "not known"),
-        (replace(DIRECT, gates=(replace(GOOD, dials_back=False),)), "gate", CheckState.OK, "does not tell"),
+        (replace(DIRECT, reach=Reach.UNKNOWN), "reach", CheckState.NOTE, "unknown"),
+        (replace(DIRECT, gates=(replace(GOOD, dials_back=False),)), "gate", CheckState.OK, "cannot tell"),
         (
             replace(DIRECT, gates=(replace(GOOD, ahead_s=7.0),)),
             "clock",
@@ -116,17 +116,17 @@ def test_a_device_that_nobody_can_reach_at_all_is_bad_with_each_gates_reason() -
             replace(DIRECT, worker="can be dialled from outside"),
             "worker",
             CheckState.OK,
-            "that runs here can be dialled",
+            "running here can be dialled",
         ),
     ],
 )
-def test_each_finding_has_its_line(signs: NetworkFacts, subject: str, state: CheckState, said: str) -> None:
-    assert any(check.state is state and said in check.what for check in of(signs, subject))
+def test_each_fact_has_its_line(facts: NetworkFacts, subject: str, state: CheckState, text: str) -> None:
+    assert any(check.state is state and text in check.what for check in of(facts, subject))
 
 
 def test_one_gate_whose_clock_is_wrong_does_not_make_ours_wrong() -> None:
-    signs = replace(DIRECT, gates=(GOOD, replace(GOOD, ahead_s=3600.0), GOOD))
-    assert of(signs, "clock")[0].state is CheckState.OK
+    facts = replace(DIRECT, gates=(GOOD, replace(GOOD, ahead_s=3600.0), GOOD))
+    assert of(facts, "clock")[0].state is CheckState.OK
 
 
 HELD = Membership(
@@ -136,22 +136,20 @@ FRESH = HELD.model_copy(update={"credential": None, "ticket": b"t"})
 
 
 @pytest.mark.parametrize(
-    ("joined", "state", "said", "todo"),
+    ("joined", "state", "text", "todo"),
     [
-        (HELD, CheckState.OK, "lab let this device in", ""),
-        (FRESH, CheckState.NOTE, "has not let this device in yet", "sark-node join --leave-pool lab"),
+        (HELD, CheckState.OK, "lab admitted this device", ""),
+        (FRESH, CheckState.NOTE, "has not admitted this device yet", "sark-node join --leave-pool lab"),
         (FRESH.model_copy(update={"spent": True}), CheckState.NOTE, "used up", "sark-node join TICKET"),
-        (FRESH.model_copy(update={"until": 900}), CheckState.NOTE, "is over", "sark-node join TICKET"),
-        (HELD.model_copy(update={"until": 900}), CheckState.NOTE, "is over", "sark-node join TICKET"),
+        (FRESH.model_copy(update={"until": 900}), CheckState.NOTE, "expired", "sark-node join TICKET"),
+        (HELD.model_copy(update={"until": 900}), CheckState.NOTE, "expired", "sark-node join TICKET"),
     ],
     ids=["in", "waits", "refused", "late", "ended"],
 )
-def test_whether_its_pools_let_it_in_is_told(
-    joined: Membership, state: CheckState, said: str, todo: str
-) -> None:
+def test_each_pool_has_a_check(joined: Membership, state: CheckState, text: str, todo: str) -> None:
     (check,) = pool_checks([joined], 1000.0)
     assert check.state is state
-    assert said in check.what
+    assert text in check.what
     assert todo in check.todo
 
 
@@ -172,7 +170,7 @@ async def test_a_look_at_gates_on_loopback_tells_which_answer_and_how_this_devic
             dead = f"/ip4/127.0.0.1/tcp/{free_port()}/p2p/{Identity.from_seed('dead').peer_id}"
             wrong = Identity.from_seed("wrong").peer_id
             squatter = f"/ip4/127.0.0.1/tcp/{port}/p2p/{wrong}"
-            signs = await look(
+            facts = await look(
                 usable_gates([gate, dead, "nonsense", squatter]),
                 Identity.from_seed("me"),
                 ["/ip4/127.0.0.1/tcp/0"],
@@ -181,16 +179,16 @@ async def test_a_look_at_gates_on_loopback_tells_which_answer_and_how_this_devic
                 fixed=False,
             )
             nursery.cancel_scope.cancel()
-    alive, other, taken = signs.gates
-    assert (alive.why, alive.place, alive.observed) == ("", True, "127.0.0.1")
+    alive, other, taken = facts.gates
+    assert (alive.why, alive.reserved, alive.observed) == ("", True, "127.0.0.1")
     assert 0 < (alive.ms or 0) <= (alive.relayed_ms or 0)
     assert abs(alive.ahead_s or 99) < 1
     assert other.why
     assert other.other == ""
     assert (taken.expected, taken.other) == (wrong, here.identity.peer_id)
-    assert (signs.reach, signs.far, signs.behind_router) == (Reach.DIRECT, False, False)
+    assert (facts.reach, facts.far, facts.behind_router) == (Reach.DIRECT, False, False)
 
 
 async def test_without_a_gate_no_node_is_started() -> None:
-    signs = await look([], Identity.from_seed("me"), [], neighbours=3, worker=None, fixed=False)
-    assert (signs.gates, signs.port, signs.neighbours) == ((), None, 3)
+    facts = await look([], Identity.from_seed("me"), [], neighbours=3, worker=None, fixed=False)
+    assert (facts.gates, facts.port, facts.neighbours) == ((), None, 3)

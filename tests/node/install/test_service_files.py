@@ -19,7 +19,7 @@ import typer.main
 
 import node.cli.main
 import web.cli
-from node.cli.main import SERVE_PORT, same_again, with_places
+from node.cli.main import SERVE_PORT, options_given, with_places
 from node.install.install import (
     install,
     not_carried,
@@ -340,13 +340,13 @@ def test_a_worker_is_run_again_until_it_left_in_good_order_or_its_settings_are_w
 def again(*words: str) -> list[str]:
     group = typer.main.get_command(node.cli.main.app)
     join = group.commands["join"]  # type: ignore[attr-defined]
-    return same_again(join.make_context("join", list(words)))
+    return options_given(join.make_context("join", list(words)))
 
 
 def test_the_service_joins_with_the_same_arguments_but_for_what_was_for_once() -> None:
     given = ["--gate", "/ip4/a", "--gate", "/ip4/b", "--name", "lab 3", "--label", "site=lab", "--on-battery"]
-    words = again("sark1secret", *given, "--install", "--leave-pool", "old", "--no-enroll")
-    assert words == [*given, "--no-enroll"]
+    words = again("sark1secret", *given, "--install", "--leave-pool", "old", "--no-calibrate")
+    assert words == [*given, "--no-calibrate"]
     assert not any("sark1secret" in word for word in worker_command(None, words))
     assert again() == []
 
