@@ -1,11 +1,7 @@
-"""The program: the roles' commands joined into `sark-node`, and what a driver author imports.
+"""The program `sark-node`: the commands of all roles, and the names that driver authors import.
 
-    scheduler/cli/campaigns.py ─┐
-    node/cli/main.py ──────┼──▶ sark-node
-    gate/cli/main.py ──────┘
-
-Our packages have plain names (`node`, `scheduler`, …), so another distribution in the same environment may claim one of them. That
-is checked here before anything else is imported.
+Our packages have plain names (`node`, `scheduler`, …) that another distribution in the same environment may claim. This is checked before
+anything else is imported.
 """
 
 from __future__ import annotations
@@ -24,12 +20,12 @@ from typing import TYPE_CHECKING, Annotated
 
 PACKAGES = ("protocol", "results", "swarm", "drivers", "node", "scheduler", "gate", "web")
 DISTRIBUTION = "sark-node"
-FEW_COLLECTIONS = (50_000, 20, 50)
-"""Loading libp2p makes a million objects that all stay: Python's usual thresholds spend a tenth of the start on looking through them."""
+GC_THRESHOLDS = (50_000, 20, 50)
+"""Importing libp2p creates a million lasting objects; Python's defaults spend a tenth of the start on scanning them."""
 
 
 def foreign_packages() -> dict[str, str]:
-    """Names of ours that somebody else's package answers to, and where it lies. Empty when all is well."""
+    """Our package names that another distribution claims, with its location."""
     foreign: dict[str, str] = {}
     for name in PACKAGES:
         try:
@@ -45,10 +41,10 @@ def foreign_packages() -> dict[str, str]:
 def _refuse_foreign_packages() -> None:
     foreign = foreign_packages()
     if foreign:
-        told = ", ".join(f"{name} ({where})" for name, where in foreign.items())
+        names = ", ".join(f"{name} ({where})" for name, where in foreign.items())
         sys.stderr.write(
-            f"sark-node: these packages are not ours: {told}\n"
-            "  another distribution claims the names; install sark-node into an environment of its own:\n"
+            f"sark-node: another distribution claims these package names: {names}\n"
+            "  install sark-node into an environment of its own:\n"
             "  uv tool install sark-node    or    python3 -m venv sark && sark/bin/pip install sark-node\n"
         )
         raise SystemExit(6)
@@ -72,7 +68,7 @@ try:
     from drivers.contract.base import Driver, Unfit, UnitInfo, WorkOrder
     from protocol.errors import SarkError
     from swarm.base.home import Home
-except KeyboardInterrupt:  # Ctrl-C before there is a program that could say something
+except KeyboardInterrupt:  # Ctrl-C during the imports
     raise SystemExit(130) from None
 
 if TYPE_CHECKING:
@@ -82,7 +78,7 @@ if TYPE_CHECKING:
     from protocol.messages.work import Action
     from results.analysis.compare import Comparison
     from scheduler.local.bench import Bench, Measurement
-    from web.http.context import Tell
+    from web.http.context import SendAction
 
 __all__ = [
     "Bench",
@@ -108,65 +104,65 @@ def _this_device(home: Home, simulate: bool) -> LocalDevice:
     return LocalDevice(home, simulate=simulate, private=private, patience_s=settings.max_wait_s)
 
 
-def _routers(home: Home, ways: Callable[[], tuple[str, ...]]) -> Sequence[APIRouter]:
-    """What the other roles of a home offer beside the scheduler's own endpoints. `ways`: into the swarm, as of now."""
+def _routers(home: Home, gates: Callable[[], tuple[str, ...]]) -> Sequence[APIRouter]:
+    """HTTP endpoints of a home's worker and gate."""
     import gate.api
     import node.api
 
-    return node.api.router(home), gate.api.router(home, ways)
+    return node.api.router(home), gate.api.router(home, gates)
 
 
-def _telling(home: Home, ways: Callable[[], tuple[str, ...]]) -> Tell:
-    """How the API says something to a worker, as its owner. `ways`: into the swarm, as of now; blocking."""
+def _send_action(home: Home, gates: Callable[[], tuple[str, ...]]) -> SendAction:
+    """How the HTTP API controls a worker, as its owner. `gates` blocks."""
     import trio
 
     import node.api
-    from web.http.context import OwnerReplyInfo
+    from web.http.context import ActionReply
 
-    async def tell(peer: str, action: Action) -> OwnerReplyInfo:
-        gates = await trio.to_thread.run_sync(ways)
-        return OwnerReplyInfo(*await node.api.command_worker(home, peer, gates, action))
+    async def send(peer: str, action: Action) -> ActionReply:
+        current = await trio.to_thread.run_sync(gates)
+        return ActionReply(*await node.api.command_worker(home, peer, current, action))
 
-    return tell
+    return send
 
 
 def _serving(ctx: typer.Context, where: str, gate: list[str] | None) -> AbstractAsyncContextManager[None]:
-    """For a worker that serves its home, too."""
-    return web.cli.serving(ctx, _routers, _telling, web.cli.terms_of(where), gate)
+    """The server of `join --serve`."""
+    return web.cli.serving(ctx, _routers, _send_action, web.cli.parse_serve(where), gate)
 
 
 def openapi_text() -> str:
-    """The document of the HTTP API with all that any role offers, as it stands in docs/openapi.json."""
-    from web.app import open_app
+    """The OpenAPI document of all roles: docs/openapi.json."""
+    from web.app import make_open_app
     from web.http.context import ApiContext
     from web.http.openapi import document_text
 
-    home = Home.at(Path("nowhere"))  # nothing of it is looked at
-    desk = ApiContext(home, gates=tuple, keep_alive=lambda: None)
-    return document_text(open_app(desk, _routers(home, tuple)))
+    home = Home.at(Path("unused"))
+    context = ApiContext(home, gates=tuple, start_scheduler=lambda: None)
+    return document_text(make_open_app(context, _routers(home, tuple)))
 
 
 def open_bench(home: Path | None = None, *, simulate: bool = False) -> Bench:
-    """Measure models on this device from Python, without any network but for models by URL; one start of each runtime serves all of them.
+    """Measure models on this device from Python. Each runtime starts once for all models.
 
         with sark.open_bench() as bench:
             for model in ("a.onnx", "b.onnx"):
-                found = bench.measure(model, precision=0.02)
-                print(found.row.file_name, found.median_ms, found.interval_ms, found.verdict)
+                result = bench.measure(model, precision=0.02)
+                print(result.row.file_name, result.median_ms, result.interval_ms, result.verdict)
 
-    A model is a file or, as for `bench`, a URL, which is fetched once, such as `hf://ORG/REPO/model.onnx@REVISION`; `measure(…, sha256=…)`
-    refuses another one. `home`: the folder for keys and the cache instead of the platform's own. Blocking; see `scheduler.bench.Bench`.
+    A model is a file or a URL, such as `hf://ORG/REPO/model.onnx@REVISION`, which is fetched once; `measure(…, sha256=…)` verifies it.
+    `home`: folder for keys and cache instead of the platform's. Blocking; see `scheduler.local.bench.Bench`.
     """
     from scheduler.local.bench import Bench
     from scheduler.models.fetch import downloader
 
-    there = Home.at(home)
-    fetch = downloader(there, lambda name, done, total: None)
-    return Bench(_this_device(there, simulate), fetch=fetch, folder=there.cache)
+    at = Home.at(home)
+    fetch = downloader(at, lambda name, done, total: None)
+    return Bench(_this_device(at, simulate), fetch=fetch, folder=at.cache)
 
 
 def __getattr__(name: str) -> object:
-    """`Bench`, `Comparison` and `Measurement`, imported when they are asked for: the program starts without them."""
+    """Import `Bench`, `Comparison` and `Measurement` on first use: the program starts without them."""
     if name in ("Bench", "Comparison", "Measurement"):
         return getattr(importlib.import_module("scheduler.local.bench"), name)
     raise AttributeError(f"module 'sark' has no attribute {name!r}")
@@ -181,7 +177,7 @@ app = typer.Typer(
         "help_option_names": ["-h", "--help"],
         "obj": scheduler.cli.completion.OFFERS,
     },
-    epilog="Start with: [bold]sark-node demo[/bold].  Exit codes: 0 well, 1 tasks failed, 2 bad input, 3 nothing fits, "
+    epilog="Start with [bold]sark-node demo[/bold].  Exit codes: 0 success, 1 tasks failed, 2 invalid input, 3 no device fits, "
     "4 unreachable, 5 not permitted, 6 local resource, 130 interrupted.",
 )
 app.add_typer(scheduler.cli.campaigns.app)
@@ -192,11 +188,11 @@ app.add_typer(node.cli.owner.app)
 app.add_typer(gate.cli.main.app)
 scheduler.cli.experiments.add_experiment(app)
 scheduler.cli.bench.add_bench(app, _this_device)
-web.cli.add_serve(app, _routers, _telling)
+web.cli.add_serve(app, _routers, _send_action)
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
+def _version(show: bool) -> None:
+    if show:
         from importlib.metadata import version
 
         typer.echo(f"sark-node {version('sark-node')}")
@@ -209,13 +205,13 @@ def common(
     home: Annotated[
         Path | None,
         typer.Option(
-            help="Keep keys, data, cache and logs below this folder instead of the platform's own.",
+            help="Store keys, data, cache and logs in this folder instead of the platform's folders.",
             envvar="SARK_HOME",
             file_okay=False,
         ),
     ] = None,
     log_level: Annotated[
-        str, typer.Option(help="debug, info, warning or error; to stderr.", envvar="SARK_LOG_LEVEL")
+        str, typer.Option(help="Log level on stderr: debug, info, warning or error.", envvar="SARK_LOG_LEVEL")
     ] = "warning",
     version: Annotated[
         bool, typer.Option("--version", help="Show the version and exit.", is_eager=True, callback=_version)
@@ -230,42 +226,42 @@ def common(
     ctx.meta["serving"] = partial(_serving, ctx)
     level = logging.getLevelNamesMapping().get(log_level.upper())
     if level is None:
-        raise typer.BadParameter("one of debug, info, warning, error", param_hint="--log-level")
+        raise typer.BadParameter("must be debug, info, warning or error", param_hint="--log-level")
     set_up_logs(
         sys.stderr, level=level, plain=level >= logging.WARNING and ctx.invoked_subcommand != "schedule"
     )
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run one command (None: the command line's); errors that are not bugs end in a line or two and an exit code."""
-    gc.set_threshold(*FEW_COLLECTIONS)
-    if isinstance(sys.stdout, io.TextIOWrapper):  # a name that this terminal cannot show is no reason to end
+    """Run one command (None: sys.argv). Expected errors print a line with a hint and set the exit code; bugs print a traceback."""
+    gc.set_threshold(*GC_THRESHOLDS)
+    if isinstance(sys.stdout, io.TextIOWrapper):  # show what this terminal cannot encode
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
         code = app(arguments, prog_name="sark-node", standalone_mode=False)
-    except BaseException as exc:  # noqa: BLE001  (the outermost edge: sorts bugs from what can be told in a line)
+    except BaseException as exc:  # noqa: BLE001  (the outermost edge: tells expected errors from bugs)
         raise SystemExit(_exit_code(exc)) from None
     raise SystemExit(code if isinstance(code, int) else 0)
 
 
 def _exit_code(exc: BaseException) -> int:
-    """Tell what went wrong and give the exit code. A bug is raised again, whole."""
+    """Print an expected error and give its exit code; raise a bug again."""
     leaves = list(_leaves(exc))
     for leaf in leaves:
-        if not isinstance(leaf, (SarkError, typer.TyperException, KeyboardInterrupt, *_QUIET)):
+        if not isinstance(leaf, (SarkError, typer.TyperException, KeyboardInterrupt, *_SILENT)):
             raise exc
     for leaf in leaves:
         if isinstance(leaf, SarkError):
-            _tell(leaf.what, leaf.hint)
+            _print_error(leaf.what, leaf.hint)
             return leaf.exit_code
         if isinstance(leaf, typer.TyperException):
             show = getattr(leaf, "show", None)
             if callable(show):
                 show()
             else:
-                _tell(str(leaf), "")
+                _print_error(str(leaf), "")
             return int(getattr(leaf, "exit_code", 2))
-        if isinstance(leaf, BrokenPipeError):  # the reader of our output has gone, as `| head` does
+        if isinstance(leaf, BrokenPipeError):  # the reader of our output has closed it, such as `| head`
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 1
         if isinstance(leaf, (SystemExit, typer.Exit)):
@@ -274,11 +270,11 @@ def _exit_code(exc: BaseException) -> int:
     return 130
 
 
-_QUIET = (SystemExit, typer.Exit, typer.Abort, BrokenPipeError)
+_SILENT = (SystemExit, typer.Exit, typer.Abort, BrokenPipeError)
 
 
 def _leaves(exc: BaseException) -> Iterator[BaseException]:
-    """trio hands over what its tasks raised in groups; their leaves are what happened."""
+    """The exceptions in trio's groups."""
     if isinstance(exc, BaseExceptionGroup):
         for item in exc.exceptions:
             yield from _leaves(item)
@@ -286,7 +282,7 @@ def _leaves(exc: BaseException) -> Iterator[BaseException]:
         yield exc
 
 
-def _tell(what: str, hint: str) -> None:
+def _print_error(what: str, hint: str) -> None:
     from swarm.base.text import safe_text
 
     sys.stderr.write(f"sark-node: {safe_text(what, 2000)}\n")

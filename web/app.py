@@ -1,4 +1,4 @@
-"""The whole application: what the roles offer, mounted behind one guard."""
+"""The whole ASGI application: all routers behind the access rules."""
 
 from __future__ import annotations
 
@@ -13,56 +13,64 @@ from web import compat
 from web.http import static
 from web.http.context import ApiContext
 from web.http.middleware import AccessMiddleware, AccessRules
-from web.http.openapi import describe
-from web.http.problems import Problem, tell_problems
-from web.routes import experiments, fleet, meta, report, v1
-from web.routes.metrics import MetricFamilies, Metrics
+from web.http.openapi import complete_openapi
+from web.http.problems import Problem, add_problem_handlers
+from web.routes import (
+    campaigns,
+    compare,
+    events,
+    experiments,
+    fleet,
+    models,
+    planning,
+    report,
+    results,
+    server,
+    tasks,
+)
 
 
 def make_app(
-    desk: ApiContext,
+    context: ApiContext,
     rules: AccessRules,
     routers: Sequence[APIRouter] = (),
-    lookout: FleetWatcher | None = None,
+    watcher: FleetWatcher | None = None,
 ) -> ASGIApp:
-    """An ASGI application for `desk`'s home. `routers`: what other roles of this home offer, with their whole paths. `lookout`: another
-    view of the swarm than this home's own.
-    """
-    metrics = Metrics()
-    return MetricFamilies(AccessMiddleware(open_app(desk, routers, metrics, lookout), rules), metrics)
+    """The application for one home. `routers`: endpoints of its other roles. `watcher`: another view of the swarm than this home's."""
+    metrics = server.Metrics()
+    guarded = AccessMiddleware(make_open_app(context, routers, metrics, watcher), rules)
+    return server.MetricsMiddleware(guarded, metrics)
 
 
-def open_app(
-    desk: ApiContext,
+def make_open_app(
+    context: ApiContext,
     routers: Sequence[APIRouter] = (),
-    metrics: Metrics | None = None,
-    lookout: FleetWatcher | None = None,
+    metrics: server.Metrics | None = None,
+    watcher: FleetWatcher | None = None,
 ) -> FastAPI:
-    """The same without the guard: for the OpenAPI document and for tests of the endpoints by themselves. `lookout`: another view of the
-    swarm than this home's own."""
-    lookout = lookout or fleet.lookout_of(desk)
+    """`make_app` without access rules and metrics: for the OpenAPI document and for tests."""
+    watcher = watcher or fleet.watcher_of(context)
     app = FastAPI(
         title="Sark",
         version=version("sark-node"),
-        summary="Benchmarks of models on every device that can be reached, served by any node for its own home.",
+        summary="Benchmark models on every device you can reach. Any node serves this API for its own home.",
         license_info={"name": "Apache-2.0", "identifier": "Apache-2.0"},
         docs_url=None,
         redoc_url=None,
         openapi_url="/openapi.json",
-        redirect_slashes=False,  # behind a proxy with TLS it would lead to http, and a client's token with it
-        responses={"default": {"model": Problem, "description": "What went wrong."}},
+        redirect_slashes=False,  # behind a TLS proxy it would redirect to http, together with the client's token
+        responses={"default": {"model": Problem, "description": "An error."}},
     )
-    tell_problems(app)
-    own = (
+    add_problem_handlers(app)
+    modules = (campaigns, results, events, tasks, compare, models, planning, report, experiments)
+    for router in (
         static.router(),
-        v1.router(desk),
-        fleet.router(desk, lookout),
-        compat.router(desk, lookout),
-        report.router(desk),
-        experiments.router(desk),
-        meta.router(desk, metrics or Metrics()),
-    )
-    for router in (*own, *routers):
+        *(module.router(context) for module in modules),
+        fleet.router(context, watcher),
+        compat.router(context, watcher),
+        server.router(context, metrics or server.Metrics()),
+        *routers,
+    ):
         app.include_router(router)
-    describe(app)
+    complete_openapi(app)
     return app

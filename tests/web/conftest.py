@@ -20,7 +20,7 @@ from scheduler.store.rows import NewCampaign, NewModel
 from scheduler.store.store import Store
 from swarm.base.home import Home
 from swarm.net.identity import Identity
-from web.app import make_app, open_app
+from web.app import make_app, make_open_app
 from web.http.context import ApiContext
 from web.http.middleware import AccessRules
 from web.http.server import bind, serve
@@ -42,27 +42,27 @@ def woken() -> Woken:
 
 
 @pytest.fixture
-def desk(tmp_path: Path, woken: Woken) -> Iterator[ApiContext]:
-    made = ApiContext(Home.at(tmp_path / "home"), gates=tuple, keep_alive=woken)
+def context(tmp_path: Path, woken: Woken) -> Iterator[ApiContext]:
+    made = ApiContext(Home.at(tmp_path / "home"), gates=tuple, start_scheduler=woken)
     yield made
     made.close()
 
 
 @pytest.fixture
-async def client(desk: ApiContext) -> AsyncIterator[httpx.AsyncClient]:
+async def client(context: ApiContext) -> AsyncIterator[httpx.AsyncClient]:
     """Asks the endpoints themselves."""
-    transport = httpx.ASGITransport(open_app(desk))
+    transport = httpx.ASGITransport(make_open_app(context))
     async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:5000") as asking:
         yield asking
 
 
 @pytest.fixture
-async def served(desk: ApiContext) -> AsyncIterator[httpx.AsyncClient]:
+async def served(context: ApiContext) -> AsyncIterator[httpx.AsyncClient]:
     """Asks over a real socket, through the guard."""
     sockets = bind(["127.0.0.1"], 0)
     url = f"http://127.0.0.1:{sockets[0].getsockname()[1]}"
     async with trio.open_nursery() as nursery:
-        await nursery.start(serve, make_app(desk, AccessRules()), sockets)
+        await nursery.start(serve, make_app(context, AccessRules()), sockets)
         async with httpx.AsyncClient(base_url=url, trust_env=False) as asking:
             yield asking
         nursery.cancel_scope.cancel()
@@ -132,8 +132,8 @@ class Kept:
 
 
 @pytest.fixture
-def kept(desk: ApiContext) -> Iterator[Kept]:
-    made = Kept(desk.home)
+def kept(context: ApiContext) -> Iterator[Kept]:
+    made = Kept(context.home)
     yield made
     made.store.close()
 

@@ -26,14 +26,14 @@ from protocol.words import Reason, WorkerState
 from swarm.base.home import Home
 from swarm.join.known_gates import leave_addresses
 from swarm.net.identity import Identity, load_or_create
-from web.http.problems import tell_problems
+from web.http.problems import add_problem_handlers
 
 GATES = [Identity.from_seed(f"gate-{n}").peer_id for n in range(3)]
 
 
 def client(router: APIRouter) -> httpx.AsyncClient:
     app = FastAPI()
-    tell_problems(app)
+    add_problem_handlers(app)
     app.include_router(router)
     return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1:5000")
 

@@ -1,4 +1,4 @@
-"""The server itself for the first system's clients: health, queues, monitoring, and clearing what it keeps."""
+"""The predecessor's endpoints for the server itself: health, queues, monitoring and reset."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from scheduler.store.rows import WaitingTasks
 from scheduler.store.store import Store
 from scheduler.submit.daemon import is_running
 from swarm.base.home import Home
-from web.compat.snapshot import SnapshotSource
-from web.compat.worker_models import workers_health
+from web.compat.models import workers_health
+from web.compat.workers import SnapshotSource
 from web.http.context import ApiContext
-from web.http.parts import problems
-from web.http.problems import InvalidField
+from web.http.parameters import problems
+from web.http.problems import HttpProblem
 
 
-class FirstRedis(JsonModel):
-    """The first system kept its state in Redis. Here is none; the key stays for clients that read it."""
+class CompatRedis(JsonModel):
+    """The predecessor's state was in Redis. There is none; the key remains for clients that read it."""
 
     used: bool = False
     connected: bool = False
@@ -34,171 +34,172 @@ class FirstRedis(JsonModel):
     note: str = "there is no Redis: campaigns and results are in this home's own store"
 
 
-class FirstHealth(JsonModel):
+class CompatHealth(JsonModel):
     """The server answers, and its store can be read."""
 
     status: str = "healthy"
     timestamp: str
-    redis: FirstRedis = FirstRedis()
+    redis: CompatRedis = CompatRedis()
     scheduling: bool
-    """A scheduler process of this home runs: one is started when there is something to do."""
+    """A scheduler process of this home is running. One is started when there is work."""
     unfinished: int
     """Campaigns that have not ended."""
 
 
-class FirstReset(JsonModel):
-    """What was cleared. Keys, settings, models that were sent here, experiments and files written before stay."""
+class CompatReset(JsonModel):
+    """What was cleared. Keys, settings, uploaded models, experiments and written files remain."""
 
     status: str = "reset"
     message: str
     workers_cleared: bool
-    """Where workers were last reached; those that are in the swarm are found again."""
+    """Remembered addresses of workers; workers in the swarm are found again."""
     campaigns_cleared: int
     jobs_cleared: int
     results_cleared: int
     backup: str | None
-    """The store as it was before, for `sark-node db restore FILE --replace`; null: nothing was in it."""
+    """The store before the reset, for `sark-node db restore FILE --replace`; null if it was empty."""
 
 
-class FirstWorkerQueue(JsonModel):
-    """Jobs of this home that have a place in a worker's queue."""
+class CompatWorkerQueue(JsonModel):
+    """Jobs of this home in a worker's queue."""
 
     device_name: str
     queue_size: int
 
 
-class FirstQueues(JsonModel):
-    """Jobs of this home that wait."""
+class CompatQueues(JsonModel):
+    """Waiting jobs of this home."""
 
-    worker_queues: dict[str, FirstWorkerQueue]
+    worker_queues: dict[str, CompatWorkerQueue]
     """By worker id."""
     capability_queues: dict[str, int]
-    """By compute unit: jobs that no worker has a place for yet."""
+    """Jobs without a worker, by compute unit."""
     results_queue_size: int = 0
-    """Always 0: a result is on disk before its worker is told that it was taken."""
+    """Always 0: a result is on disk before its worker is acknowledged."""
 
 
-class FirstMonitor(JsonModel):
-    """How the workers are."""
+class CompatMonitor(JsonModel):
+    """Health of the workers."""
 
     check_interval_s: float
-    """Seconds from one look to the next, while somebody looks."""
+    """Seconds between checks, while somebody watches."""
     total_workers: int
     healthy_workers: int
     unhealthy_workers: int
     note: str
 
 
-class FirstTimeouts(JsonModel):
-    """What became of attempts whose worker did not answer or took too long; such a job is tried elsewhere."""
+class CompatTimeouts(JsonModel):
+    """Attempts whose worker did not answer or exceeded a time limit; such jobs are retried elsewhere."""
 
     lost_attempts: int
     failed_attempts: int
     running_attempts: int
 
 
-class FirstMonitoring(JsonModel):
-    """Numbers for watching."""
+class CompatMonitoring(JsonModel):
+    """Monitoring statistics."""
 
     timestamp: str
-    health_monitor: FirstMonitor
-    timeout_handler: FirstTimeouts
+    health_monitor: CompatMonitor
+    timeout_handler: CompatTimeouts
     campaigns: dict[str, int]
-    """By state, in the words of /api/v1."""
+    """By status of /api/v1."""
     tasks: dict[str, int]
 
 
-def router(desk: ApiContext, looking: SnapshotSource) -> APIRouter:
-    """Endpoints over `desk` and what it sees of the swarm."""
-    first = APIRouter(prefix="/api", tags=["first"])
+def router(context: ApiContext, snapshots: SnapshotSource) -> APIRouter:
+    """Health, queues, monitoring and reset."""
+    api = APIRouter(prefix="/api", tags=["compat"])
 
     def now() -> str:
-        return utc(looking.wall()) or ""
+        return utc(snapshots.wall()) or ""
 
-    @first.get("/health", operation_id="firstHealth")
-    async def health() -> FirstHealth:
+    @api.get("/health", operation_id="compatHealth")
+    async def health() -> CompatHealth:
         """Whether the server answers and its store can be read."""
-        unfinished = await desk.store(lambda store: len(store.unfinished_campaigns()))
-        return FirstHealth(
+        unfinished = await context.store(lambda store: len(store.unfinished_campaigns()))
+        scheduling = await trio.to_thread.run_sync(is_running, context.home)
+        return CompatHealth(timestamp=now(), scheduling=scheduling, unfinished=unfinished)
+
+    @api.post("/reset", operation_id="compatReset", responses=problems(HTTPStatus.CONFLICT))
+    async def reset() -> CompatReset:
+        """Delete campaigns, jobs, results and remembered workers of this home, after a backup. Refused while a campaign runs. Keys,
+        settings, uploaded models, experiments and written files remain."""
+        return await context.isolated(lambda store: _reset(store, context.home, snapshots.wall()))
+
+    @api.get("/queue/status", operation_id="compatQueues")
+    async def queues() -> CompatQueues:
+        """Count this home's waiting jobs, by worker and by compute unit."""
+        return _queues(await context.store(Store.waiting))
+
+    @api.get("/monitoring/stats", operation_id="compatMonitoring")
+    async def monitoring() -> CompatMonitoring:
+        """Get the workers' health and the number of lost attempts."""
+        counts = await context.store(Store.counted)
+        snapshot = await snapshots.take()
+        workers = workers_health(snapshot.workers, snapshot.at, snapshots.wall(), snapshot.note)
+        attempts = counts["attempts"]
+        return CompatMonitoring(
             timestamp=now(),
-            scheduling=await trio.to_thread.run_sync(is_running, desk.home),
-            unfinished=unfinished,
-        )
-
-    @first.post("/reset", operation_id="firstReset", responses=problems(HTTPStatus.CONFLICT))
-    async def reset() -> FirstReset:
-        """Clear campaigns, jobs, results and remembered workers of this home. Refused while a campaign runs. The store is copied before;
-        keys, settings, models that were sent, experiments and written files stay."""
-        return await desk.apart(lambda store: _reset(store, desk.home, looking.wall()))
-
-    @first.get("/queue/status", operation_id="firstQueues")
-    async def queues() -> FirstQueues:
-        """This home's jobs that wait: at workers, and for one."""
-        return _queues(await desk.store(Store.waiting))
-
-    @first.get("/monitoring/stats", operation_id="firstMonitoring")
-    async def monitoring() -> FirstMonitoring:
-        """How the workers are, and what was lost."""
-        counted = await desk.store(Store.counted)
-        seen = await looking.look()
-        found = workers_health(seen.workers, seen.at, looking.wall(), seen.note)
-        attempts = counted["attempts"]
-        return FirstMonitoring(
-            timestamp=now(),
-            health_monitor=FirstMonitor(
+            health_monitor=CompatMonitor(
                 check_interval_s=EVERY_S,
-                total_workers=found.total,
-                healthy_workers=found.healthy,
-                unhealthy_workers=found.unhealthy,
-                note=found.note,
+                total_workers=workers.total,
+                healthy_workers=workers.healthy,
+                unhealthy_workers=workers.unhealthy,
+                note=workers.note,
             ),
-            timeout_handler=FirstTimeouts(
+            timeout_handler=CompatTimeouts(
                 lost_attempts=attempts.get("lost", 0),
                 failed_attempts=attempts.get("failed", 0),
                 running_attempts=attempts.get("granted", 0),
             ),
-            campaigns=counted["campaigns"],
-            tasks=counted["tasks"],
+            campaigns=counts["campaigns"],
+            tasks=counts["tasks"],
         )
 
-    return first
+    return api
 
 
-def _queues(waiting: Sequence[WaitingTasks]) -> FirstQueues:
-    at: dict[str, FirstWorkerQueue] = {}
+def _queues(waiting: Sequence[WaitingTasks]) -> CompatQueues:
+    sizes: Counter[str] = Counter()
+    names: dict[str, str] = {}
     units: Counter[str] = Counter()
-    for one in waiting:
-        if one.worker is None:
-            units[one.unit] += one.tasks
+    for group in waiting:
+        if group.worker is None:
+            units[group.unit] += group.tasks
         else:
-            before = at[one.worker].queue_size if one.worker in at else 0
-            at[one.worker] = FirstWorkerQueue(device_name=one.device, queue_size=before + one.tasks)
-    return FirstQueues(worker_queues=at, capability_queues=dict(units))
+            sizes[group.worker] += group.tasks
+            names[group.worker] = group.device
+    queues = {
+        worker: CompatWorkerQueue(device_name=names[worker], queue_size=size)
+        for worker, size in sizes.items()
+    }
+    return CompatQueues(worker_queues=queues, capability_queues=dict(units))
 
 
-def _reset(store: Store, home: Home, wall: float) -> FirstReset:
-    running = store.unfinished_campaigns()
-    if running:
-        raise InvalidField(
+def _reset(store: Store, home: Home, wall: float) -> CompatReset:
+    unfinished = store.unfinished_campaigns()
+    if unfinished:
+        raise HttpProblem(
             HTTPStatus.CONFLICT,
-            f"{len(running)} of this home's campaigns have not ended, such as {running[0].id}",
-            hint=f"wait for them, or cancel each: POST /api/v1/campaigns/{running[0].id}/cancel",
+            f"{len(unfinished)} of this home's campaigns have not ended, such as {unfinished[0].id}",
+            hint=f"wait for them, or cancel each: POST /api/v1/campaigns/{unfinished[0].id}/cancel",
         )
-    there = store.summaries()
-    counted: dict[str, Any] = store.about()["rows"]
+    summaries = store.summaries()
+    rows: dict[str, Any] = store.about()["rows"]
     backup = None
-    if there:
+    if summaries:
         stamp = datetime.fromtimestamp(wall, UTC)
         backup = home.folder("scheduler") / f"before-reset-{stamp:%Y%m%dT%H%M%S}-{stamp.microsecond:06}"
         write_backup(backup, store)
-    gone = sum(store.forget_campaign(item.campaign.id) for item in there)
-    workers = store.forget_workers()
-    return FirstReset(
-        message=f"{gone} campaigns with their results were cleared"
-        + (f"; as it was before: sark-node db restore {backup} --replace" if backup else ""),
-        workers_cleared=workers,
-        campaigns_cleared=gone,
-        jobs_cleared=int(counted["tasks"]),
-        results_cleared=int(counted["results"]),
+    cleared = sum(store.forget_campaign(item.campaign.id) for item in summaries)
+    return CompatReset(
+        message=f"{cleared} campaigns with their results were deleted"
+        + (f"; restore them: sark-node db restore {backup} --replace" if backup else ""),
+        workers_cleared=store.forget_workers(),
+        campaigns_cleared=cleared,
+        jobs_cleared=int(rows["tasks"]),
+        results_cleared=int(rows["results"]),
         backup=None if backup is None else str(backup),
     )

@@ -1,1 +1,1 @@
-"""What every endpoint stands on: the server, its limits, authentication, errors, event streams."""
+"""What every endpoint needs: the server, access rules, problems, idempotency, event streams and the OpenAPI document."""

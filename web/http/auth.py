@@ -1,4 +1,4 @@
-"""The token that a server wants beyond loopback: made once, kept in a file of its owner's alone."""
+"""The API token: generated once for each home, in a file that only its owner can read."""
 
 from __future__ import annotations
 
@@ -13,48 +13,48 @@ from typing import Final
 from protocol.errors import CampaignError, ResourceError
 from swarm.base.durable import write_durably
 
-SHORTEST: Final = 16
-LONGEST: Final = 1000
+MIN_LENGTH: Final = 16
+MAX_LENGTH: Final = 1000
 
 
 def own_token(path: Path) -> str:
-    """This home's own, made where there is none; of servers that make one at once all take the same. Raises as `read_token`, and
-    `ResourceError` where others can read it."""
+    """This home's token, generated if missing; servers that start at once agree on one. Raises like `read_token`, and `ResourceError`
+    if other users can read the file."""
     if not path.exists():
-        _make(path)
+        _generate(path)
     try:
         mode = path.stat().st_mode
     except OSError as exc:
         raise _unreadable(path, exc) from None
     if sys.platform != "win32" and stat.S_IMODE(mode) & 0o077:
         raise ResourceError(
-            f"{path} can be read by other users",
-            hint=f"remove it, and a new one is made; or: chmod 600 {path}",
+            f"{path} is readable by other users",
+            hint=f"remove the file to generate a new token, or run: chmod 600 {path}",
         )
     return read_token(path)
 
 
 def read_token(path: Path) -> str:
-    """The one in this file. Raises `ResourceError` when it cannot be read, `CampaignError` when it is none."""
+    """The token in a file. Raises `ResourceError` if it cannot be read, `CampaignError` if it is not a token."""
     try:
         with path.open("rb") as file:
-            token = file.read(LONGEST + 1).decode("ascii", "replace").strip()
+            token = file.read(MAX_LENGTH + 1).decode("ascii", "replace").strip()
     except OSError as exc:
         raise _unreadable(path, exc) from None
-    good = token.isascii() and token.isprintable() and " " not in token
-    if not good or not SHORTEST <= len(token) <= LONGEST:
+    valid = token.isascii() and token.isprintable() and " " not in token
+    if not valid or not MIN_LENGTH <= len(token) <= MAX_LENGTH:
         raise CampaignError(
-            f"{path}: a token has {SHORTEST} letters or more and no spaces",
-            hint="make one: openssl rand -hex 32",
+            f"{path}: a token has at least {MIN_LENGTH} characters and no spaces",
+            hint="generate one: openssl rand -hex 32",
         )
     return token
 
 
-def _make(path: Path) -> None:
+def _generate(path: Path) -> None:
     fresh = path.with_name(f".{path.name}.{secrets.token_hex(6)}")
     write_durably(fresh, f"{secrets.token_urlsafe(32)}\n".encode())
     try:
-        with contextlib.suppress(FileExistsError):  # another server was quicker: its token is everybody's
+        with contextlib.suppress(FileExistsError):  # another server was faster: use its token
             os.link(fresh, path)
     except OSError:  # a file system without links
         fresh.replace(path)
@@ -63,4 +63,4 @@ def _make(path: Path) -> None:
 
 
 def _unreadable(path: Path, error: OSError) -> ResourceError:
-    return ResourceError(f"cannot read {path}: {error.strerror}", hint="name a file with the token in it")
+    return ResourceError(f"cannot read {path}: {error.strerror}", hint="name a file that contains the token")

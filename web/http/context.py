@@ -1,7 +1,4 @@
-"""What the endpoints work with: this home's store, one step at a time and never in the way of the loop, and ways into the swarm.
-
-The scheduler process of the home does the work, as it does for the command line: it is started when there is something to do.
-"""
+"""What the endpoints work with: this home's store, its scheduler process, and ways into the swarm."""
 
 from __future__ import annotations
 
@@ -24,14 +21,13 @@ from swarm.download.urls import FOR_OTHERS, UrlReach
 from web.http.feeds import Feeds
 from web.http.idempotency import IdempotencyStore
 
-SLOW: Final = 4
-"""Things that may take long that are done at a time."""
-FETCHING: Final = 16
-"""The same of those that may wait for a model to be fetched."""
-
-MIND_S: Final = 5.0
-"""How often it is seen whether a scheduler process runs for what has not ended."""
-RAREST_S: Final = 300.0
+MAX_SLOW: Final = 4
+"""Slow store operations at a time."""
+MAX_FETCHING: Final = 16
+"""Operations at a time that may wait for a model download."""
+CHECK_S: Final = 5.0
+MAX_CHECK_S: Final = 300.0
+"""Upper bound of the back-off for a scheduler process that keeps ending."""
 
 log = structlog.get_logger("sark.api")
 
@@ -39,107 +35,100 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class OwnerReplyInfo:
-    """How a worker stands after it was told something."""
+class ActionReply:
+    """A worker's state after an action of its owner."""
 
     state: WorkerState
     why: str
 
 
-Tell = Callable[[str, Action], Awaitable[OwnerReplyInfo]]
-"""Say this to the worker with this peer id, if it is this home's own or its owner is this home's scheduler. Raises `Refused` when it is
-not, `Unreachable`. The program knows how; nothing here speaks to workers."""
+SendAction = Callable[[str, Action], Awaitable[ActionReply]]
+"""Sends an action to the worker with this peer id, as its owner. Raises `Refused` and `Unreachable`."""
 
 
-async def _nobody(peer: str, action: Action) -> OwnerReplyInfo:
-    raise Unreachable("no worker can be told anything from here", hint="tell it on its own machine")
+async def _no_worker(peer: str, action: Action) -> ActionReply:
+    raise Unreachable(
+        "this server cannot control workers", hint="run the command on the worker's own machine"
+    )
 
 
 @dataclass(slots=True)
 class ApiContext:
-    """One for each server. `gates`: the ways into the swarm as of now; `keep_alive`: starts the scheduler process when it is gone."""
+    """One for each server. `gates`: ways into the swarm as of now; `start_scheduler`: starts the scheduler process unless it runs. Both
+    block."""
 
     home: Home
     gates: Callable[[], tuple[str, ...]]
-    keep_alive: Callable[[], None]
+    start_scheduler: Callable[[], None]
     allow_paths: bool = False
-    """Campaigns that come over HTTP may name files of this machine."""
+    """Campaigns sent over HTTP may name files of this machine."""
     reach: UrlReach = FOR_OTHERS
     """Where their models by URL may be fetched from."""
-    tell: Tell = _nobody
-    _store: Store | None = None
-    _turn: trio.Lock = field(default_factory=trio.Lock)
-    _slow: trio.CapacityLimiter = field(default_factory=lambda: trio.CapacityLimiter(SLOW))
-    _fetching: trio.CapacityLimiter = field(default_factory=lambda: trio.CapacityLimiter(FETCHING))
+    send_action: SendAction = _no_worker
     feeds: Feeds = field(init=False)
-    """What streams are told."""
-    once: IdempotencyStore = field(init=False)
-    """What is done once though it is asked for twice."""
+    idempotency: IdempotencyStore = field(init=False)
+    _store: Store | None = None
+    _store_lock: trio.Lock = field(default_factory=trio.Lock)
+    _slow: trio.CapacityLimiter = field(default_factory=lambda: trio.CapacityLimiter(MAX_SLOW))
+    _fetching: trio.CapacityLimiter = field(default_factory=lambda: trio.CapacityLimiter(MAX_FETCHING))
 
     def __post_init__(self) -> None:
-        self.once = IdempotencyStore(self.home.folder("scheduler") / "once")
+        self.idempotency = IdempotencyStore(self.home.folder("scheduler") / "idempotency")
         self.feeds = Feeds(self.open_store, partial(is_running, self.home))
 
     async def store(self, work: Callable[[Store], T]) -> T:
-        """Do this with the store, in a thread of its own, one caller after the other. Raises what `work` raises, and `ResourceError`."""
-        async with self._turn:
-            return await trio.to_thread.run_sync(partial(self._with_store, work))
+        """`work(store)` in a thread, one caller at a time. Raises what `work` raises, and `ResourceError`."""
 
-    async def apart(self, work: Callable[[Store], T], *, fetching: bool = False) -> T:
-        """Do this with a connection of its own, for what may take long: a few at a time, in nobody's way. Goes on when its caller is gone.
-        `fetching`: it may wait for other servers, for hours: more at a time, and in the way of none that does not.
+        def run() -> T:
+            if self._store is None:
+                self._store = self.open_store()
+            return work(self._store)
 
-        Raises what `work` raises, and `ResourceError`.
-        """
+        async with self._store_lock:
+            return await trio.to_thread.run_sync(run)
 
-        def whole() -> T:
+    async def isolated(self, work: Callable[[Store], T], *, fetching: bool = False) -> T:
+        """`work(store)` with a connection of its own, for slow work: a few at a time; it continues when the caller is cancelled.
+        `fetching`: it may wait hours for downloads, under a limit of its own. Raises what `work` raises, and `ResourceError`."""
+
+        def run() -> T:
             with self.open_store() as store:
                 return work(store)
 
         limiter = self._fetching if fetching else self._slow
-        return await trio.to_thread.run_sync(whole, limiter=limiter, abandon_on_cancel=True)
-
-    def _with_store(self, work: Callable[[Store], T]) -> T:
-        if self._store is None:
-            self._store = self.open_store()
-        return work(self._store)
+        return await trio.to_thread.run_sync(run, limiter=limiter, abandon_on_cancel=True)
 
     def open_store(self) -> Store:
-        """One more connection of its own, to be closed by who asked. Blocking; raises `ResourceError`."""
+        """A new connection, which the caller closes. Blocking; raises `ResourceError`."""
         return open_store(self.home)
 
-    async def wake(self) -> None:
-        """See to it that a scheduler process runs: somebody waits for its work. Raises `ResourceError` when it cannot be started."""
-        await trio.to_thread.run_sync(self.keep_alive)
+    async def wake_scheduler(self) -> None:
+        """Start the scheduler process unless it runs. Raises `ResourceError`."""
+        await trio.to_thread.run_sync(self.start_scheduler)
 
-    async def go_on(self) -> None:
-        """The same for what was stored just now. That it is stored is what its client is told, whatever comes of this: who was told of a
-        failure would ask for it once more. Where no process can be started now, `mind` does it later.
-        """
+    async def ensure_scheduler(self) -> None:
+        """Like `wake_scheduler`, but a failure is only logged: the campaign is stored, and a client that saw an error would send it twice.
+        `keep_scheduler_alive` retries."""
         try:
-            await self.wake()
+            await self.wake_scheduler()
         except SarkError as exc:
-            log.warning("scheduler.gone", why=exc.what)
+            log.warning("scheduler.start_failed", why=exc.what)
 
-    async def mind(self, every_s: float = MIND_S) -> None:
-        """For ever: who submitted here relies on the scheduler process. One that was killed, or ended because its store was away for a
-        moment, is started again; one that ends each time, ever more rarely.
-        """
+    async def keep_scheduler_alive(self, every_s: float = CHECK_S) -> None:
+        """Restart the scheduler process while campaigns are open, with a growing delay when it keeps ending. Never returns."""
         wait_s = every_s
         while True:
             await trio.sleep(wait_s)
             try:
-                open_ = await self.store(lambda store: len(store.unfinished_campaigns()))
-                if not open_ or await trio.to_thread.run_sync(is_running, self.home):
+                unfinished = await self.store(lambda store: len(store.unfinished_campaigns()))
+                if not unfinished or await trio.to_thread.run_sync(is_running, self.home):
                     wait_s = every_s
                     continue
-                log.info("scheduler.again", campaigns=open_)
-                await self.wake()
-            except (
-                SarkError
-            ) as exc:  # also for settings that were changed meanwhile: they may be mended again
-                log.warning("scheduler.gone", why=exc.what)
-            wait_s = min(2 * wait_s, RAREST_S)
+                log.info("scheduler.restarted", campaigns=unfinished)
+                await self.wake_scheduler()
+            except SarkError as exc:  # also for settings that were broken meanwhile: they may be corrected
+                log.warning("scheduler.start_failed", why=exc.what)
+            wait_s = min(2 * wait_s, MAX_CHECK_S)
 
     def close(self) -> None:
         """Close the stores."""

@@ -1,9 +1,9 @@
-"""At the door, before any endpoint: who may ask, from where, and how much they may send. And what every answer carries.
+"""Access rules, checked before any endpoint, and the security headers of every response.
 
-Host     names this server: what a page of another site reaches by a name of its own (DNS rebinding) is refused
-Origin   is this server's own, where a browser tells one: a page of another site cannot submit
-token    beyond loopback every request but for the pages' own files bears it
-size     a body longer than allowed is refused, also when its length was not told, and one that does not come on
+Host     must name this server: DNS rebinding is refused. (Starlette's TrustedHostMiddleware reads no IPv6 address.)
+Origin   must be this server's own: pages of other sites cannot submit
+token    required beyond loopback, except for the static pages
+body     limited in size, also when chunked, and in time
 """
 
 from __future__ import annotations
@@ -24,12 +24,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from web.http.problems import problem
 
 MAX_BODY: Final = 4 * 1024 * 1024
-"""Bytes of a request, but for those whose path says otherwise."""
-
 BODY_S: Final = 60.0
-"""Until an ordinary request's body is here."""
+"""Time limit of a request's whole body."""
 STALL_S: Final = 30.0
-"""Without a byte of a large one."""
+"""Longest pause within a large body."""
 
 SECURITY: Final = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
@@ -41,83 +39,78 @@ SECURITY: Final = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
-"""With every answer. An endpoint may say another `Cache-Control`, and a report a policy of its own."""
+"""Headers of every response that does not set them itself."""
 
 OWN_SITE: Final = frozenset({"none", "same-origin"})
-"""What browsers say of a request from a page of ours, or of what somebody typed. Another port of this machine is another site."""
+"""`Sec-Fetch-Site` of requests from our own pages and the address bar. Another port of this machine is another site."""
 
 _AUTHORITY: Final = re.compile(r"(?:\[([0-9a-fA-F:.]{2,45})\]|([a-zA-Z0-9._-]{1,253}))(?::[0-9]{1,5})?")
-"""A host, and a port if it is not the usual one: nothing before it, such as `name@`, and nothing behind."""
+"""host[:port], without user info."""
 
 LOOPBACK_NAMES: Final = frozenset({"localhost", "127.0.0.1", "::1"})
+
+Refusal = tuple[HTTPStatus, str, str]
+"""Status, detail, hint."""
 
 
 @dataclass(frozen=True, slots=True)
 class AccessRules:
-    """Who may ask. `names`: host names and addresses by which this server may be called; `token` None: none is needed."""
+    """Who may send which requests. `names`: this server's host names and addresses; without `token` none is required."""
 
     names: Collection[str] = LOOPBACK_NAMES
     token: str | None = None
     open_paths: Collection[str] = ("/", "/docs")
-    """Paths that need no token: the pages themselves, which ask for it."""
+    """Pages that need no token: they ask for it."""
     open_folders: Collection[str] = ("/static/",)
     large: Collection[str] = ("/api/v1/models",)
-    """Paths whose bodies have their own limit, which the endpoint keeps."""
+    """Paths whose endpoint limits the body's size itself."""
     max_body: int = MAX_BODY
     body_s: float = BODY_S
     stall_s: float = STALL_S
 
 
-def refusal(
-    rules: AccessRules, path: str, headers: Headers, query: bytes = b""
-) -> tuple[HTTPStatus, str, str] | None:
-    """Why a request with these headers is refused: status, what, what to do. None: it is not. `path`: decoded; `query`: as it came."""
-    host = _host(headers.get("host", ""))
-    if host not in rules.names:
+def refusal(rules: AccessRules, path: str, headers: Headers, query: bytes = b"") -> Refusal | None:
+    """Why a request with these headers is refused, or None. `path` is decoded, `query` raw."""
+    if _host(headers.get("host", "")) not in rules.names:
         return (
             HTTPStatus.MISDIRECTED_REQUEST,
-            "this server is not called by that name",
-            "use the address that `sark-node serve` prints, or tell it the name: --name HOST",
+            "this server does not have that host name",
+            "use the address that `sark-node serve` prints, or add the name: sark-node serve --name HOST",
         )
     origin = headers.get("origin")
     own = headers.get("host", "").lower()
     if origin is not None and origin.lower() not in (f"http://{own}", f"https://{own}"):
-        return HTTPStatus.FORBIDDEN, "a page of another site may not ask here", ""
+        return HTTPStatus.FORBIDDEN, "requests from pages of other sites are refused", ""
     if headers.get("sec-fetch-site", "none") not in OWN_SITE and path not in rules.open_paths:
-        return HTTPStatus.FORBIDDEN, "a page of another site may not ask here", ""
-    if (
-        "transfer-encoding" in headers and "content-length" in headers
-    ):  # whoever stands between reads one of them
+        return HTTPStatus.FORBIDDEN, "requests from pages of other sites are refused", ""
+    if "transfer-encoding" in headers and "content-length" in headers:  # a proxy may read the other one
         return (
             HTTPStatus.BAD_REQUEST,
-            "a body of two lengths",
+            "the body has two lengths",
             "send Content-Length or Transfer-Encoding, not both",
         )
-    if "\x00" in path or b"%00" in query:  # no name holds it, and PostgreSQL takes none
-        return HTTPStatus.BAD_REQUEST, "a zero byte in the address", ""
-    if (
-        rules.token is not None
-        and path not in rules.open_paths
-        and not path.startswith(tuple(rules.open_folders))
-    ):
-        scheme, _, shown = headers.get("authorization", "").partition(" ")
-        good = hmac.compare_digest(shown.strip().encode(), rules.token.encode())
-        if scheme.lower() != "bearer" or not good:
+    if "\x00" in path or b"%00" in query:  # PostgreSQL refuses it in text
+        return HTTPStatus.BAD_REQUEST, "the address contains a zero byte", ""
+    is_open = path in rules.open_paths or path.startswith(tuple(rules.open_folders))
+    if rules.token is not None and not is_open:
+        scheme, _, token = headers.get("authorization", "").partition(" ")
+        valid = hmac.compare_digest(token.strip().encode(), rules.token.encode())
+        if scheme.lower() != "bearer" or not valid:
             return (
                 HTTPStatus.UNAUTHORIZED,
-                "this server wants its token",
-                "send it as: Authorization: Bearer TOKEN; `sark-node serve` says where it is",
+                "this server requires its token",
+                "send the header Authorization: Bearer TOKEN; `sark-node serve` prints where the token is",
             )
     return None
 
 
 def _host(header: str) -> str:
-    """The name in a Host header, in lower case, without port and brackets; nothing when it cannot be read."""
-    found = _AUTHORITY.fullmatch(header)
-    if found is None:
+    """The host of a Host header in lower case, without port and brackets; '' if malformed."""
+    match = _AUTHORITY.fullmatch(header)
+    if match is None:
         return ""
     try:
-        return str(IPv6Address(found[1])) if found[1] else found[2].lower()
+        return str(IPv6Address(match[1])) if match[1] else match[2].lower()
     except ValueError:
         return ""
 
@@ -129,52 +122,54 @@ class AccessMiddleware:
         self._app, self._rules = app, rules
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One request."""
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
             return
-        if scope["type"] != "http":  # nothing here speaks websocket
+        if scope["type"] != "http":  # no endpoint speaks websocket
             await send({"type": "websocket.close", "code": 1000})
             return
         headers, path = Headers(scope=scope), scope["path"]
-        why = refusal(self._rules, path, headers, scope.get("query_string", b""))
+        refused = refusal(self._rules, path, headers, scope.get("query_string", b""))
         large = path in self._rules.large
         length = headers.get("content-length", "0")
-        if why is None and not large and (not length.isdecimal() or int(length) > self._rules.max_body):
-            why = (HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"more than {self._rules.max_body} bytes", "")
+        if refused is None and not large and (not length.isdecimal() or int(length) > self._rules.max_body):
+            refused = (
+                HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+                f"the body is larger than {self._rules.max_body} bytes",
+                "",
+            )
 
-        async def hardened(message: Message) -> None:
+        async def send_hardened(message: Message) -> None:
             if message["type"] == "http.response.start":
-                told = MutableHeaders(scope=message)
+                response_headers = MutableHeaders(scope=message)
                 for name, value in SECURITY.items():
-                    told.setdefault(name, value)
+                    response_headers.setdefault(name, value)
             await send(message)
 
-        if why is not None:
-            extra = {"WWW-Authenticate": "Bearer"} if why[0] is HTTPStatus.UNAUTHORIZED else None
-            await problem(*why, headers=extra)(scope, receive, hardened)
+        if refused is not None:
+            extra = {"WWW-Authenticate": "Bearer"} if refused[0] is HTTPStatus.UNAUTHORIZED else None
+            await problem(*refused, headers=extra)(scope, receive, send_hardened)
             return
-        await self._app(scope, self._counted(receive, large=large), hardened)
+        await self._app(scope, self._limited(receive, large=large), send_hardened)
 
-    def _counted(self, receive: Receive, *, large: bool) -> Receive:
-        """What the endpoint hears: no more than it should, and not for longer."""
-        rules, came, over = self._rules, 0, False
-        until = trio.current_time() + rules.body_s
+    def _limited(self, receive: Receive, *, large: bool) -> Receive:
+        """`receive` within the limits of size and time."""
+        rules, received, complete = self._rules, 0, False
+        body_deadline = trio.current_time() + rules.body_s
 
-        async def counted() -> Message:
-            nonlocal came, over
-            if over:
-                return await receive()  # what comes now is that the client has gone
-            deadline = trio.current_time() + rules.stall_s if large else until
-            with trio.move_on_at(deadline):
+        async def limited() -> Message:
+            nonlocal received, complete
+            if complete:
+                return await receive()  # waits for the client's disconnect
+            with trio.move_on_at(trio.current_time() + rules.stall_s if large else body_deadline):
                 message = await receive()
-                came += len(message.get("body", b""))
-                over = not message.get("more_body", False)
-                if came > rules.max_body and not large:
+                received += len(message.get("body", b""))
+                complete = not message.get("more_body", False)
+                if received > rules.max_body and not large:
                     raise HTTPException(
-                        HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"more than {rules.max_body} bytes"
+                        HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"the body is larger than {rules.max_body} bytes"
                     )
                 return message
-            raise HTTPException(HTTPStatus.REQUEST_TIMEOUT, "the request's body did not come in time")
+            raise HTTPException(HTTPStatus.REQUEST_TIMEOUT, "the request's body did not arrive in time")
 
-        return counted
+        return limited

@@ -1,4 +1,4 @@
-"""The OpenAPI document: what FastAPI finds in the endpoints, put right where it cannot know."""
+"""The OpenAPI document: FastAPI's, completed with what it cannot know."""
 
 from __future__ import annotations
 
@@ -15,42 +15,44 @@ from scheduler.campaign.model import Campaign
 from web.http.problems import MEDIA_TYPE
 
 TAGS: Final = {
-    "campaigns": "Submitted, listed, looked at, cancelled, run again.",
-    "tasks": "One task: its attempts, samples, host state and signed file.",
-    "results": "What came of them: rows a page at a time, or whole files.",
-    "events": "What happened, or what happens: as JSON, or as server-sent events.",
-    "compare": "Results beside one another.",
-    "report": "Results for people: pages and charts.",
-    "models": "Models that are sent here, to be named in campaigns by their sha256.",
+    "campaigns": "Submit, list, cancel and retry campaigns.",
+    "planning": "Validate a campaign, plan it on the current devices, and explain its state.",
+    "tasks": "One task: attempts, samples, charts, host state and the signed result.",
+    "results": "Rows a page at a time, or whole files.",
+    "events": "Campaign events as JSON pages or server-sent events.",
+    "compare": "Comparisons of results.",
+    "report": "Reports and charts of a campaign.",
+    "models": "Uploaded models, which campaigns name by sha256.",
+    "experiments": "Saved campaigns with versions, schedules and results over time.",
     "fleet": "The devices of the swarm.",
     "worker": "This home's own worker.",
     "gate": "The gates that this home knows.",
-    "first": "The first system's endpoints, with its paths and shapes: its clients work as they are.",
-    "server": "This server: its health, its version, its metrics.",
+    "compat": "The predecessor's HTTP API with its paths and JSON shapes. Its clients work unchanged.",
+    "server": "Health, version and metrics of this server.",
 }
-ABOUT: Final = """Everything below `/api/v1` does what a command of `sark-node` does, and answers what that prints with `--json`.
-Below `/api` alone are the first system's endpoints, for its clients.
+ABOUT: Final = """Each endpoint below `/api/v1` does what a `sark-node` command does, and answers what the command prints with `--json`.
+Endpoints directly below `/api` are the predecessor's.
 
-Instants are UTC as ISO 8601, durations are in the unit of their name (`_s`, `_ms`), sizes are in bytes. Lists are
-`{"count", …, "next"}`: give `next` as `after` for the page that follows. What goes wrong is `application/problem+json`, with a `hint` for
-what to do. Beyond loopback each request bears the server's token."""
+Timestamps are ISO 8601 in UTC. Durations are in the unit of their name (`_s`, `_ms`), sizes in bytes. Lists are `{"count", …, "next"}`:
+pass `next` as `after` to get the next page. Errors are `application/problem+json` with a `hint`. A server that listens beyond loopback
+requires its bearer token."""
 _PROBLEM: Final = {"$ref": "#/components/schemas/Problem"}
 
 
-def describe(app: FastAPI) -> None:
-    """Have `app` answer with this document, made once."""
-    plain = app.openapi
+def complete_openapi(app: FastAPI) -> None:
+    """Have `app` serve the completed document, built once."""
+    generate = app.openapi
 
     def openapi() -> dict[str, Any]:
         if app.openapi_schema is None:
-            app.openapi_schema = finished(plain())
+            app.openapi_schema = _completed(generate())
         return app.openapi_schema
 
-    setattr(app, "openapi", openapi)  # noqa: B010  (FastAPI's own way to extend it; no type allows it)
+    setattr(app, "openapi", openapi)  # noqa: B010  (FastAPI's documented way to extend it; no type allows it)
 
 
-def finished(document: dict[str, Any]) -> dict[str, Any]:
-    """`document` with the schemas of a campaign, how the token is borne, and each operation's summary in words."""
+def _completed(document: dict[str, Any]) -> dict[str, Any]:
+    """`document` with the schemas of a campaign, the token, tags, and a summary of each operation."""
     _, shared = models_json_schema(
         [(Campaign, "validation"), (PlainCampaign, "validation")], ref_template="#/components/schemas/{model}"
     )
@@ -58,33 +60,35 @@ def finished(document: dict[str, Any]) -> dict[str, Any]:
     assert not shared["$defs"].keys() & components.get("schemas", {}).keys(), "two schemas of one name"
     components["schemas"] = dict(sorted({**shared["$defs"], **components.get("schemas", {})}.items()))
     components["securitySchemes"] = {
-        "token": {"type": "http", "scheme": "bearer", "description": "As `sark-node serve` prints it."}
+        "token": {
+            "type": "http",
+            "scheme": "bearer",
+            "description": "The token that `sark-node serve` prints.",
+        }
     }
     document["security"] = [{}, {"token": []}]
     document["info"]["description"] = ABOUT
     used = {tag for operation in operations(document) for tag in operation.get("tags", ())}
-    document["tags"] = [
-        {"name": name, **({"description": TAGS[name]} if name in TAGS else {})}
-        for name in (*(tag for tag in TAGS if tag in used), *sorted(used - TAGS.keys()))
-    ]
+    assert used <= TAGS.keys(), f"tags without a description: {used - TAGS.keys()}"
+    document["tags"] = [{"name": name, "description": text} for name, text in TAGS.items() if name in used]
     for operation in operations(document):
-        words = operation.get("description", "")
-        if words:
-            operation["summary"] = re.split(r"(?<=[^.]\w)[.:;] ", " ".join(words.split()), maxsplit=1)[
-                0
-            ].rstrip(".")
-        for answer in operation["responses"].values():
-            if _PROBLEM in (content.get("schema") for content in answer.get("content", {}).values()):
-                answer["content"] = {MEDIA_TYPE: {"schema": _PROBLEM}}
+        sentences = re.split(
+            r"(?<=[^.]\w)[.:;] ", " ".join(operation.get("description", "").split()), maxsplit=1
+        )
+        if sentences[0]:
+            operation["summary"] = sentences[0].rstrip(".")
+        for response in operation["responses"].values():
+            if _PROBLEM in (content.get("schema") for content in response.get("content", {}).values()):
+                response["content"] = {MEDIA_TYPE: {"schema": _PROBLEM}}
     return document
 
 
 def operations(document: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Each of them."""
+    """All operations of an OpenAPI document."""
     for methods in document["paths"].values():
         yield from methods.values()
 
 
 def document_text(app: FastAPI) -> str:
-    """As it stands in docs/openapi.json."""
+    """The text of docs/openapi.json."""
     return json.dumps(app.openapi(), indent=1, ensure_ascii=False) + "\n"

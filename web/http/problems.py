@@ -1,9 +1,9 @@
-"""What is answered when something is wrong: one JSON object, as RFC 9457 names its members, with our line for what to do.
+"""Errors over HTTP: one JSON object after RFC 9457, with a hint.
 
     {"type": "about:blank", "title": "Not Found", "status": 404, "detail": "no campaign 'c-x' on this home",
-     "hint": "list them: sark-node campaigns", "error": "no campaign 'c-x' on this home"}
+     "hint": "list campaigns: /api/v1/campaigns", "error": "no campaign 'c-x' on this home"}
 
-`error` is where the first system's clients look.
+Clients of the predecessor's API read `error`.
 """
 
 from __future__ import annotations
@@ -25,16 +25,15 @@ from swarm.base.text import safe_text
 
 MEDIA_TYPE: Final = "application/problem+json"
 MAX_TEXT: Final = 2000
-"""Letters of what is wrong, which may hold words of the client's."""
-FRAMES: Final = 6
-"""Places of a mistake of ours that the log tells."""
+"""Characters of `detail` and `hint`, which may quote the client."""
+LOGGED_FRAMES: Final = 6
 
 log = structlog.get_logger("sark.api")
 
 _STATUS: Final[dict[int, HTTPStatus]] = {
     2: HTTPStatus.UNPROCESSABLE_ENTITY,
     3: HTTPStatus.CONFLICT,
-    4: HTTPStatus.FAILED_DEPENDENCY,  # this server is well; who was to be asked for the client is not there
+    4: HTTPStatus.FAILED_DEPENDENCY,  # this server is well; a peer that it needs is unreachable
     5: HTTPStatus.FORBIDDEN,
     6: HTTPStatus.INSUFFICIENT_STORAGE,
 }
@@ -51,11 +50,11 @@ class Problem(BaseModel):
     hint: str = ""
     error: str
     line: int | None = None
-    """Of a campaign's text, where it is that which is wrong."""
+    """Line of the campaign's text that is wrong."""
 
 
-class InvalidField(Exception):
-    """An answer that is not 2xx, raised anywhere below an endpoint."""
+class HttpProblem(Exception):
+    """Ends the request with a `Problem`. Raised anywhere below an endpoint."""
 
     def __init__(self, status: HTTPStatus, detail: str, *, hint: str = "") -> None:
         super().__init__(detail)
@@ -70,45 +69,47 @@ def problem(
     *,
     line: int | None = None,
 ) -> JSONResponse:
-    """The answer: on one line, without what cannot be seen or written."""
+    """The response, with control characters escaped and long texts cut."""
     detail, hint = safe_text(detail, MAX_TEXT), safe_text(hint, MAX_TEXT)
-    told = Problem(
+    body = Problem(
         title=HTTPStatus(status).phrase, status=status, detail=detail, hint=hint, error=detail, line=line
-    ).model_dump(exclude_none=True)
-    return JSONResponse(told, status_code=status, media_type=MEDIA_TYPE, headers=headers)
+    )
+    return JSONResponse(
+        body.model_dump(exclude_none=True), status_code=status, media_type=MEDIA_TYPE, headers=headers
+    )
 
 
-def tell_problems(app: FastAPI) -> None:
-    """Answer every error that is not a bug with a `Problem`."""
+def add_problem_handlers(app: FastAPI) -> None:
+    """Answer every error with a `Problem`; log bugs."""
 
-    @app.exception_handler(InvalidField)
-    async def wrong(request: Request, exc: InvalidField) -> JSONResponse:
+    @app.exception_handler(HttpProblem)
+    async def http_problem(request: Request, exc: HttpProblem) -> JSONResponse:
         return problem(exc.status, exc.detail, exc.hint)
 
     @app.exception_handler(SarkError)
-    async def ours(request: Request, exc: SarkError) -> JSONResponse:
+    async def sark_error(request: Request, exc: SarkError) -> JSONResponse:
         line = exc.line if isinstance(exc, CampaignError) else None
         return problem(_STATUS.get(exc.exit_code, HTTPStatus.BAD_REQUEST), exc.what, exc.hint, line=line)
 
     @app.exception_handler(RequestValidationError)
-    async def invalid(request: Request, exc: RequestValidationError) -> JSONResponse:
-        first = exc.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        return problem(HTTPStatus.UNPROCESSABLE_ENTITY, f"{where}: {first['msg']}", "see /docs")
+    async def invalid_request(request: Request, exc: RequestValidationError) -> JSONResponse:
+        error = exc.errors()[0]
+        where = ".".join(str(part) for part in error["loc"])
+        return problem(HTTPStatus.UNPROCESSABLE_ENTITY, f"{where}: {error['msg']}", "see /docs")
 
     @app.exception_handler(HTTPException)
-    async def http(request: Request, exc: HTTPException) -> JSONResponse:
-        hint = "see /docs for what there is" if exc.status_code == HTTPStatus.NOT_FOUND else ""
+    async def http_exception(request: Request, exc: HTTPException) -> JSONResponse:
+        hint = "see /docs for all endpoints" if exc.status_code == HTTPStatus.NOT_FOUND else ""
         return problem(exc.status_code, str(exc.detail), hint, dict(exc.headers or {}))
 
     @app.exception_handler(Exception)
     async def bug(request: Request, exc: Exception) -> JSONResponse:
         route = getattr(request.scope.get("route"), "path", "")
-        frames = traceback.extract_tb(exc.__traceback__)[-FRAMES:]  # and no values: a token may be among them
+        frames = traceback.extract_tb(exc.__traceback__)[
+            -LOGGED_FRAMES:
+        ]  # without values: one may be a token
         at = " > ".join(f"{Path(frame.filename).name}:{frame.lineno}" for frame in frames)
         log.error("api.bug", method=request.method, route=route, error=type(exc).__name__, at=at)
         return problem(
-            HTTPStatus.INTERNAL_SERVER_ERROR,
-            "a mistake of ours",
-            "the server's log says more: please report it",
+            HTTPStatus.INTERNAL_SERVER_ERROR, "internal error", "see the server's log, and please report it"
         )

@@ -1,6 +1,8 @@
-"""An application on sockets: bound before anything is promised, served by Hypercorn in this very loop, ended with its task.
+"""Serves an ASGI application on bound sockets, in this trio loop, with Hypercorn's HTTP/1.1.
 
-sockets ──▶ Door (how many, from where) ──▶ Wire (readers that stop are dropped) ──▶ Hypercorn's HTTP/1.1 ──▶ the application
+sockets ──▶ ConnectionLimiter ──▶ SlowReaderGuard ──▶ Hypercorn's HTTP/1.1 ──▶ the application
+
+Hypercorn's public `serve` limits neither connections nor slow readers, and offers HTTP/2: `HttpConnection` builds on its parts instead.
 """
 
 from __future__ import annotations
@@ -30,21 +32,21 @@ from starlette.types import ASGIApp
 from protocol.errors import ResourceError
 
 BACKLOG: Final = 100
-PIECE: Final = 64 * 1024
+CHUNK: Final = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class ServerLimits:
-    """What clients may take."""
+    """Limits for clients."""
 
     total: int = 500
-    """Connections at a time."""
-    each: int = 60
-    """From one address, but for this machine's own."""
+    """Connections."""
+    per_address: int = 60
+    """Connections from one address other than loopback."""
     idle_s: float = 20.0
-    """Until a whole request head is here, and between one request and the next."""
+    """For a whole request head, and between requests."""
     send_s: float = 20.0
-    """That a reader may take for 64 KiB."""
+    """For a reader to take 64 KiB."""
 
 
 LIMITS: Final = ServerLimits()
@@ -53,30 +55,30 @@ log = structlog.get_logger("sark.api")
 
 
 def bind(hosts: Sequence[str], port: int) -> list[socket.socket]:
-    """Sockets that listen there, all on one port (0: any that is free). Raises `ResourceError`."""
+    """Listening sockets, all on one port (0: any free listener). Raises `ResourceError`."""
     sockets: list[socket.socket] = []
     for host in hosts:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        one = socket.socket(family, socket.SOCK_STREAM)
+        listener = socket.socket(family, socket.SOCK_STREAM)
         try:
             if family == socket.AF_INET6:
-                one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            one.bind((host, port))
-            one.listen(BACKLOG)
-            one.setblocking(False)
+                listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind((host, port))
+            listener.listen(BACKLOG)
+            listener.setblocking(False)
         except OSError as exc:
-            one.close()
+            listener.close()
             if sockets and family == socket.AF_INET6 and exc.errno != errno.EADDRINUSE:
-                continue  # a machine without IPv6
-            for other in sockets:
-                other.close()
+                continue  # no IPv6 on this machine
+            for bound in sockets:
+                bound.close()
             raise ResourceError(
                 f"cannot listen on {host} port {port}: {exc.strerror}",
-                hint="another port: sark-node serve --port 5001",
+                hint="use another port: sark-node serve --port 5001",
             ) from None
-        port = one.getsockname()[1]
-        sockets.append(one)
+        port = listener.getsockname()[1]
+        sockets.append(listener)
     return sockets
 
 
@@ -87,26 +89,26 @@ async def serve(
     limits: ServerLimits = LIMITS,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Answer requests on these sockets, which are then the server's own, until cancelled. Started means that it answers."""
+    """Serve on these sockets, and close them, until cancelled. Started means that requests are answered."""
     config = Config()
     config.keep_alive_timeout = limits.idle_s
     config.include_server_header = False
     config.errorlog = None
-    told: Any = app  # its own name for the same shape
-    wrapped = wrap_app(told, config.wsgi_max_body_size, "asgi")
+    untyped_app: Any = app  # Hypercorn has its own type for the same protocol
+    wrapped = wrap_app(untyped_app, config.wsgi_max_body_size, "asgi")
     lifespan = Lifespan(wrapped, config, {})
     context = WorkerContext(None)
-    door = ConnectionLimiter(limits)
+    limiter = ConnectionLimiter(limits)
 
     async def connected(stream: trio.SocketStream) -> None:
-        with door.entered(stream) as wire:
-            if wire is None:
+        with limiter.admit(stream) as guard:
+            if guard is None:
                 return
-            like_a_stream: Any = wire
+            untyped_stream: Any = guard
             try:
-                await Connection(wrapped, config, context, {}, like_a_stream).run()
-            except* Exception as group:  # noqa: BLE001  (whatever a client made of its connection ends that one, and no other)
-                log.warning("api.connection", why=" ".join(sorted(_kinds(group))))
+                await HttpConnection(wrapped, config, context, {}, untyped_stream).run()
+            except* Exception as group:  # noqa: BLE001  (a client's errors end its own connection only)
+                log.warning("api.connection_failed", why=" ".join(sorted(_error_types(group))))
 
     listeners = [trio.SocketListener(trio.socket.from_stdlib_socket(one)) for one in sockets]
     async with trio.open_nursery() as living:
@@ -120,15 +122,14 @@ async def serve(
                     )
                     task_status.started()
             finally:
-                door.close()
+                limiter.close()
 
 
-def _kinds(group: BaseExceptionGroup[Exception]) -> set[str]:
-    """Of all errors in it."""
+def _error_types(group: BaseExceptionGroup[Exception]) -> set[str]:
     return {
-        kind
-        for inner in group.exceptions
-        for kind in (_kinds(inner) if isinstance(inner, BaseExceptionGroup) else {type(inner).__name__})
+        name
+        for error in group.exceptions
+        for name in (_error_types(error) if isinstance(error, BaseExceptionGroup) else {type(error).__name__})
     }
 
 
@@ -136,91 +137,86 @@ def _kinds(group: BaseExceptionGroup[Exception]) -> set[str]:
 
 
 class SlowReaderGuard:
-    """A connection whose reader must go on reading: what it does not take in time ends it. Hypercorn sees to it that a cancelled server
-    still sends what it began, so only an end of its own makes an end.
-    """
+    """A stream that is closed when its reader stops reading. Hypercorn shields its sends from cancellation, so only closing ends them."""
 
     def __init__(self, stream: trio.SocketStream, send_s: float) -> None:
         self._stream, self._send_s = stream, send_s
         self.socket = stream.socket
 
     async def send_all(self, data: bytes) -> None:
-        """As a stream's. Raises `trio.BrokenResourceError` for a reader that has stopped, and where this side is ending it already."""
-        for start in range(0, len(data), PIECE):
+        """Send within the time limit. Raises `trio.BrokenResourceError` if the reader has stopped or the stream is being closed."""
+        for start in range(0, len(data), CHUNK):
             with trio.move_on_after(self._send_s) as waiting:
                 try:
-                    await self._stream.send_all(data[start : start + PIECE])
+                    await self._stream.send_all(data[start : start + CHUNK])
                 except trio.BusyResourceError:
-                    raise trio.BrokenResourceError("it is being ended") from None
+                    raise trio.BrokenResourceError("the connection is being closed") from None
             if waiting.cancelled_caught:
                 await trio.aclose_forcefully(self._stream)
-                raise trio.BrokenResourceError("the reader does not read")
+                raise trio.BrokenResourceError("the reader has stopped")
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
-        """As a stream's."""
         return await self._stream.receive_some(max_bytes)
 
     async def send_eof(self) -> None:
-        """As a stream's."""
         await self._stream.send_eof()
 
     async def aclose(self) -> None:
-        """As a stream's."""
         await self._stream.aclose()
 
 
 class ConnectionLimiter:
-    """Counts connections, so that nobody takes all there are."""
+    """Limits connections in all and from each address."""
 
     def __init__(self, limits: ServerLimits) -> None:
         self._limits = limits
-        self._from: Counter[str] = Counter()
+        self._by_address: Counter[str] = Counter()
         self._open: set[SlowReaderGuard] = set()
 
     @contextmanager
-    def entered(self, stream: trio.SocketStream) -> Iterator[SlowReaderGuard | None]:
-        """A connection for as long as it lasts; None: there are too many, and this one is closed at once."""
+    def admit(self, stream: trio.SocketStream) -> Iterator[SlowReaderGuard | None]:
+        """The guarded connection, or None if there are too many: it is closed at once."""
         try:
             host = stream.socket.getpeername()[0]
-        except OSError:  # gone already
+        except OSError:  # closed already
             host = ""
-        each = self._limits.total if _is_here(host) else self._limits.each
-        if not host or len(self._open) >= self._limits.total or self._from[host] >= each:
+        limit = self._limits.total if _is_loopback(host) else self._limits.per_address
+        if not host or len(self._open) >= self._limits.total or self._by_address[host] >= limit:
             stream.socket.close()
             yield None
             return
-        wire = SlowReaderGuard(stream, self._limits.send_s)
-        self._open.add(wire)
-        self._from[host] += 1
+        guard = SlowReaderGuard(stream, self._limits.send_s)
+        self._open.add(guard)
+        self._by_address[host] += 1
         try:
-            yield wire
+            yield guard
         finally:
-            self._open.discard(wire)
-            self._from[host] -= 1
-            self._from += Counter()  # only those above zero are kept
+            self._open.discard(guard)
+            self._by_address[host] -= 1
+            self._by_address += Counter()  # drops the zeros
 
     def close(self) -> None:
-        """End those that are still open."""
-        for wire in tuple(self._open):
-            wire.socket.close()
+        """Close all open connections."""
+        for guard in tuple(self._open):
+            guard.socket.close()
 
 
-def _is_here(host: str) -> bool:
+def _is_loopback(host: str) -> bool:
     return host == "::1" or host.startswith("127.")
 
 
 class _Http11(H11Protocol):
-    """HTTP/1.1 and nothing that it might be changed into: no browser speaks HTTP/2 without TLS, which is one more thing to be flooded."""
+    """HTTP/1.1 without upgrades: browsers speak no HTTP/2 without TLS."""
 
     async def _check_protocol(self, event: h11.Request) -> None:
         return
 
 
-class Connection(TCPServer):
-    """One connection."""
+class HttpConnection(TCPServer):
+    """Serves one connection."""
 
     async def run(self) -> None:
-        """Answer what comes until either side has enough."""
+        """Answer requests until either side closes."""
         try:
             async with TaskGroup() as group:
                 self._task_group = group
@@ -239,10 +235,10 @@ class Connection(TCPServer):
                     server,
                     self.protocol_send,
                 )
-                self.protocol = http  # in place of Hypercorn's choice between several
+                self.protocol = http  # Hypercorn would negotiate
                 await self.idle_task.restart(group, self._idle_timeout)
                 await self._read_data()
-                await self.idle_task.stop()  # the client has gone: nothing is waited for
+                await self.idle_task.stop()  # the client has disconnected
         except OSError:
             pass
         finally:

@@ -1,4 +1,4 @@
-"""Server-sent events: an answer that goes on for as long as somebody reads it."""
+"""Server-sent events: a response that lasts as long as its reader."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 MEDIA_TYPE: Final = "text/event-stream"
-BREATH_S: Final = 15.0
-"""A line that says nothing is sent so often: what stands between would cut a silent connection."""
+HEARTBEAT_S: Final = 15.0
+"""Proxies cut silent connections."""
 
 
 def event_text(name: str, value: str, *, id: str | None = None) -> str:
-    """One event; `value` is JSON on one line. `id`: what a reader that was cut off comes back with."""
+    """One event; `value` is JSON on one line. `id`: the Last-Event-ID of a reader that reconnects."""
     return f"event: {name}\ndata: {value}\n" + (f"id: {id}\n" if id is not None else "") + "\n"
 
 
@@ -24,21 +24,20 @@ class SendEvent:
     """Sends events to one reader."""
 
     def __init__(self, send: Send) -> None:
-        self._send, self._turn = send, trio.Lock()
+        self._send, self._lock = send, trio.Lock()
 
-    async def __call__(self, name: str, value: Any, *, id: str | None = None) -> None:
-        """One event."""
-        line = json.dumps(value, ensure_ascii=True, separators=(",", ":"))
-        await self.text(event_text(name, line, id=id))
+    async def __call__(self, name: str, value: Any) -> None:
+        """Send one event."""
+        await self.text(event_text(name, json.dumps(value, separators=(",", ":"))))
 
     async def text(self, text: str) -> None:
-        """Events that are made already, whole ones."""
-        async with self._turn:
+        """Send whole events that are already text."""
+        async with self._lock:
             await self._send({"type": "http.response.body", "body": text.encode(), "more_body": True})
 
 
 class EventStream(Response):
-    """Sends the events that `feed` tells, until it returns or the reader is gone."""
+    """Runs `feed` with a `SendEvent` until it returns or the reader disconnects."""
 
     media_type = MEDIA_TYPE
 
@@ -48,23 +47,22 @@ class EventStream(Response):
         self._feed = feed
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One reader."""
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        tell = SendEvent(send)
+        send_event = SendEvent(send)
 
-        async def breathe() -> None:
+        async def heartbeat() -> None:
             while True:
-                await tell.text(": here\n\n")
-                await trio.sleep(BREATH_S)
+                await send_event.text(": heartbeat\n\n")
+                await trio.sleep(HEARTBEAT_S)
 
-        async def mind() -> None:
+        async def watch_disconnect() -> None:
             while (await receive())["type"] != "http.disconnect":
                 pass
             nursery.cancel_scope.cancel()
 
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(mind)
-            nursery.start_soon(breathe)
-            await self._feed(tell)
+            nursery.start_soon(watch_disconnect)
+            nursery.start_soon(heartbeat)
+            await self._feed(send_event)
             await send({"type": "http.response.body", "body": b"", "more_body": False})
             nursery.cancel_scope.cancel()

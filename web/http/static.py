@@ -1,9 +1,9 @@
-"""The dashboard's own files: read from the package, named one by one when the server starts, so that no path leads elsewhere."""
+"""The dashboard's files, read once from the package: a path can only name one of them."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from typing import Final
@@ -17,37 +17,34 @@ _TYPES: Final = {
     "svg": "image/svg+xml",
     "json": "application/json",
 }
-
-PATHS: Final = {"index.html": "/", "docs.html": "/docs"}
-"""Pages by their own names; all else is below /static."""
+PAGES: Final = {"index.html": "/", "docs.html": "/docs"}
+"""Paths of the pages; all other files are below /static."""
 
 
 def router() -> APIRouter:
-    """`/` and `/static/…`. A browser keeps a file for as long as its content is the same."""
-    pages = APIRouter(include_in_schema=False)
-    for name, content in _found(files("web") / "dashboard"):
-        path = PATHS.get(name, f"/static/{name}")
-        pages.add_api_route(path, _answer(name, content), methods=["GET", "HEAD"])
-    return pages
+    """`/`, `/docs` and `/static/…`, with ETags."""
+    api = APIRouter(include_in_schema=False)
+    for name, content in _read_files(files("web") / "dashboard"):
+        path = PAGES.get(name, f"/static/{name}")
+        api.add_api_route(path, _endpoint(name, content), methods=["GET", "HEAD"])
+    return api
 
 
-def _found(folder: Traversable, above: str = "") -> list[tuple[str, bytes]]:
-    found: list[tuple[str, bytes]] = []
+def _read_files(folder: Traversable, prefix: str = "") -> Iterator[tuple[str, bytes]]:
     for item in folder.iterdir():
         if item.is_dir():
-            found += _found(item, f"{above}{item.name}/")
+            yield from _read_files(item, f"{prefix}{item.name}/")
         elif item.name.rpartition(".")[2] in _TYPES:
-            found.append((above + item.name, item.read_bytes()))
-    return found
+            yield prefix + item.name, item.read_bytes()
 
 
-def _answer(name: str, content: bytes) -> Callable[[Request], Awaitable[Response]]:
-    tag = f'"{hashlib.sha256(content).hexdigest()[:16]}"'
-    headers = {"ETag": tag, "Cache-Control": "no-cache"}
+def _endpoint(name: str, content: bytes) -> Callable[[Request], Awaitable[Response]]:
+    etag = f'"{hashlib.sha256(content).hexdigest()[:16]}"'
+    headers = {"ETag": etag, "Cache-Control": "no-cache"}
 
-    async def answer(request: Request) -> Response:
-        if request.headers.get("if-none-match") == tag:
+    async def endpoint(request: Request) -> Response:
+        if request.headers.get("if-none-match") == etag:
             return Response(status_code=304, headers=headers)
         return Response(content, media_type=_TYPES[name.rpartition(".")[2]], headers=headers)
 
-    return answer
+    return endpoint

@@ -1,1 +1,1 @@
-"""The endpoints of /api/v1."""
+"""The endpoints of /api/v1, one module for each subject."""

@@ -1,21 +1,26 @@
-"""Campaigns and their tasks: listed, looked at, cancelled, run again."""
+"""Campaigns and their tasks: submit, list, clone, cancel, retry."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from http import HTTPStatus
 from typing import Annotated, Any, Final
 
 import trio
-from fastapi import APIRouter, Query, Response
+from fastapi import APIRouter, Query, Request, Response
 from pydantic import ConfigDict
 
 from protocol.errors import CampaignError
 from protocol.values.attempt import TaskState
 from results.row.form import JsonModel
 from results.row.variant import way_of
+from scheduler.campaign.fields import MAX_DURATION_S
+from scheduler.campaign.load import parse_campaign
 from scheduler.experiments.clone import campaign_clone
-from scheduler.models.uploads import Uploads
+from scheduler.models.describe import describe_models
+from scheduler.models.fetch import downloader
+from scheduler.models.uploads import Uploads, placed
 from scheduler.output.schemas import (
     CampaignDetail,
     CampaignInfo,
@@ -24,23 +29,72 @@ from scheduler.output.schemas import (
     campaign_info,
     task_info,
 )
-from scheduler.store.rows import CampaignStatus
+from scheduler.store.rows import CampaignStatus, CampaignSummary
 from scheduler.store.store import Store
 from scheduler.submit.cancel import ask_cancel
 from scheduler.submit.daemon import is_running
+from scheduler.submit.retry import retry_campaign
+from scheduler.submit.submit import store_campaign
+from swarm.base.units import DurationError, parse_duration
 from web.http.context import ApiContext
-from web.http.parts import NOT_FOUND, PAGE, After, CampaignId, Limit, Number, conflict, found, problems
-from web.http.problems import InvalidField
+from web.http.idempotency import Key
+from web.http.parameters import (
+    NOT_FOUND,
+    PAGE,
+    After,
+    CampaignId,
+    Limit,
+    Number,
+    conflict,
+    no_task,
+    problems,
+    require_campaign,
+)
+from web.http.problems import HttpProblem
+
+FILES: Final = {
+    "application/json": "campaign.json",
+    "text/yaml": "campaign.yaml",
+    "application/yaml": "campaign.yaml",
+    "application/x-yaml": "campaign.yaml",
+}
+"""Content types of a campaign, with the file name that errors show."""
+CAMPAIGN_BODY: Final[dict[str, Any]] = {
+    "requestBody": {
+        "required": True,
+        "description": "A campaign in the form of campaign.yaml, or in the plain form (`model_url` with `jobs`).",
+        "content": {
+            "application/json": {
+                "schema": {
+                    "anyOf": [
+                        {"$ref": "#/components/schemas/Campaign"},
+                        {"$ref": "#/components/schemas/PlainCampaign"},
+                    ]
+                },
+                "example": {
+                    "campaign": "vision",
+                    "models": ["https://example.org/mobilenet.onnx"],
+                    "units": ["CPU (ONNX)"],
+                    "measure": {"runs": 100},
+                },
+            },
+            "text/yaml": {"schema": {"type": "string"}},
+        },
+    }
+}
+_CLONED: Final[dict[int | str, dict[str, Any]]] = {
+    200: {"description": "A campaign.yaml.", "content": {"text/yaml": {}}}
+}
 
 
 class CampaignPage(JsonModel):
-    """Campaigns, the newest first."""
+    """Campaigns, newest first."""
 
     count: int
     """On this page."""
     campaigns: tuple[CampaignInfo, ...]
     next: str | None
-    """What to give as `after` for the page that follows; null: this is the last one."""
+    """Pass as `after` for the next page; null on the last."""
 
 
 class TaskPage(JsonModel):
@@ -53,65 +107,113 @@ class TaskPage(JsonModel):
 
 
 class CancelReply(JsonModel):
-    """What a wish to cancel concerns. Devices confirm one by one: the events tell, and the tasks' states."""
+    """A cancellation that was recorded. Devices confirm one by one: follow the events or the tasks' states."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"target": "c-ab23cd45/3", "open_tasks": 1}]})
 
     target: str
-    """A campaign's id, or a task's."""
+    """A campaign's id or a task's."""
     open_tasks: int
-    """How many had not ended; 0: there was nothing left to cancel."""
+    """Tasks that had not ended; 0 if there was nothing to cancel."""
 
 
-_FILE: Final[dict[int | str, dict[str, Any]]] = {
-    200: {"description": "A campaign.yaml.", "content": {"text/yaml": {}}}
-}
+class RetryReply(JsonModel):
+    """A new campaign with the tasks of an old one that did not succeed."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"campaign": "c-ab23cd45", "tasks": 2}]})
+
+    campaign: str
+    tasks: int
 
 
-def router(desk: ApiContext) -> APIRouter:
-    """Endpoints over `desk`."""
+def router(context: ApiContext) -> APIRouter:
+    """Campaigns."""
     v1 = APIRouter(prefix="/api/v1", tags=["campaigns"])
+    uploads = Uploads(context.home)
+
+    @v1.post(
+        "/campaigns",
+        operation_id="createCampaign",
+        status_code=HTTPStatus.CREATED,
+        response_model=CampaignInfo,
+        responses=problems(
+            HTTPStatus.CONFLICT, HTTPStatus.REQUEST_ENTITY_TOO_LARGE, HTTPStatus.UNSUPPORTED_MEDIA_TYPE
+        ),
+        openapi_extra=CAMPAIGN_BODY,
+    )
+    async def create(
+        request: Request,
+        response: Response,
+        wait: Annotated[
+            str,
+            Query(
+                max_length=20,
+                description="How long to wait for a matching device before a task fails, such as 90s or 10m.",
+            ),
+        ] = "60s",
+        key: Key = None,
+    ) -> dict[str, Any]:
+        """Submit a campaign. It is stored on disk before the response, and runs by itself.
+
+        A model is an `https://` or `hf://` URL, or `sha256:…` of a model uploaded to `/api/v1/models`.
+        """
+        wait_s = _seconds(wait)
+        file = file_name_for(request.headers.get("content-type", ""))
+        body = await request.body()
+        reply, replayed = await context.idempotency.run(
+            key,
+            b"\0".join([b"create", file.encode(), wait.encode(), body]),
+            lambda new: create_campaign(context, uploads, body, file, wait_s=wait_s, campaign_id=new),
+        )
+        return await _answer_created(context, response, reply, reply["campaign_id"], replayed=replayed)
 
     @v1.get("/campaigns", operation_id="listCampaigns")
     async def campaigns(
         limit: Limit = PAGE,
-        after: Annotated[
-            str | None, Query(max_length=64, description="The id that the page before ended with.")
+        after: Annotated[str | None, Query(max_length=64, description="`next` of the previous page.")] = None,
+        status: Annotated[
+            CampaignStatus | None, Query(description="Only campaigns with this status.")
         ] = None,
-        status: Annotated[CampaignStatus | None, Query(description="Only those that stand so.")] = None,
-        name: Annotated[str, Query(max_length=100, description="Only those whose name holds this.")] = "",
+        name: Annotated[str, Query(max_length=100, description="Only names that contain this.")] = "",
     ) -> CampaignPage:
-        """All campaigns of this home, the newest first."""
-        scheduling = await trio.to_thread.run_sync(is_running, desk.home)
+        """List this home's campaigns, newest first."""
+        scheduling = await trio.to_thread.run_sync(is_running, context.home)
 
         def page(store: Store) -> CampaignPage:
-            items = store.summaries_page(limit=limit + 1, after=after, status=status, name=name)
-            if items is None:
-                raise InvalidField(
+            summaries = store.summaries_page(limit=limit + 1, after=after, status=status, name=name)
+            if summaries is None:
+                raise HttpProblem(
                     HTTPStatus.UNPROCESSABLE_ENTITY,
                     f"after: no campaign {after!r} on this home",
-                    hint="give the `next` of the page before",
+                    hint="pass the `next` of the previous page",
                 )
-            told = tuple(campaign_info(item, scheduling=scheduling) for item in items[:limit])
+            infos = tuple(campaign_info(item, scheduling=scheduling) for item in summaries[:limit])
+            more = len(summaries) > limit
             return CampaignPage(
-                count=len(told),
-                campaigns=told,
-                next=told[-1].campaign_id if len(items) > limit else None,
+                count=len(infos), campaigns=infos, next=infos[-1].campaign_id if more else None
             )
 
-        return await desk.store(page)
+        return await context.store(page)
 
     @v1.get("/campaigns/{campaign}", operation_id="getCampaign", responses=NOT_FOUND)
     async def campaign_(campaign: CampaignId) -> CampaignDetail:
-        """One campaign: how it stands, its models, and the campaign as it was given."""
-        scheduling = await trio.to_thread.run_sync(is_running, desk.home)
-        return await desk.store(lambda store: detail_of(store, campaign, scheduling=scheduling))
+        """Get a campaign: its status, its models, and the campaign as submitted."""
+        scheduling = await trio.to_thread.run_sync(is_running, context.home)
+
+        def detail(store: Store) -> CampaignDetail:
+            summary = require_summary(store, campaign)
+            models, events = store.models(campaign), store.event_count(campaign)[1]
+            return campaign_detail(
+                summary, models, _read_spec(summary.campaign.spec), events, scheduling=scheduling
+            )
+
+        return await context.store(detail)
 
     @v1.get(
         "/campaigns/{campaign}/file",
         operation_id="cloneCampaign",
         response_class=Response,
-        responses=_FILE
+        responses=_CLONED
         | problems(HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT, HTTPStatus.UNPROCESSABLE_ENTITY),
     )
     async def file(
@@ -121,46 +223,43 @@ def router(desk: ApiContext) -> APIRouter:
             Query(
                 alias="set",
                 max_length=64,
-                description="Change a key on the way: KEY=VALUE, such as measure.batch=[1,8]. Repeatable.",
+                description="Change a key: KEY=VALUE, such as measure.batch=[1,8]. Repeatable.",
             ),
         ] = None,
     ) -> Response:
-        """A campaign as a file, to be edited and submitted again."""
+        """Get a campaign as a file, to edit and submit again."""
 
         def text(store: Store) -> str:
-            found(store, campaign)
+            require_campaign(store, campaign)
             try:
-                return campaign_clone(store, campaign, change or (), Uploads(desk.home).folder)
+                return campaign_clone(store, campaign, change or (), uploads.folder)
             except CampaignError as exc:
                 if change:
-                    raise InvalidField(HTTPStatus.UNPROCESSABLE_ENTITY, exc.what, hint=exc.hint) from None
+                    raise HttpProblem(HTTPStatus.UNPROCESSABLE_ENTITY, exc.what, hint=exc.hint) from None
                 raise conflict(exc) from None
 
-        return Response(await desk.store(text), media_type="text/yaml; charset=utf-8")
+        return Response(await context.store(text), media_type="text/yaml; charset=utf-8")
 
     @v1.get("/campaigns/{campaign}/tasks", operation_id="listTasks", responses=NOT_FOUND)
     async def tasks(
         campaign: CampaignId,
         limit: Limit = PAGE,
         after: After = 0,
-        state: Annotated[TaskState | None, Query(description="Only those in this state.")] = None,
+        state: Annotated[TaskState | None, Query(description="Only tasks in this state.")] = None,
     ) -> TaskPage:
-        """Its tasks as they stand now, in the campaign's order."""
+        """List a campaign's tasks with their current state, in the campaign's order."""
 
         def page(store: Store) -> TaskPage:
-            found(store, campaign)
+            require_campaign(store, campaign)
             rows = store.tasks_page(campaign, limit=limit + 1, after=after, state=state)
             rows, more = rows[:limit], len(rows) > limit
             bodies = store.bodies(campaign, rows[0].n, rows[-1].n) if rows else {}
-            told = tuple(task_info(row, way_of(bodies[row.id])) for row in rows)
+            infos = tuple(task_info(row, way_of(bodies[row.id])) for row in rows)
             return TaskPage(
-                campaign=campaign,
-                count=len(told),
-                tasks=told,
-                next=told[-1].n if more else None,
+                campaign=campaign, count=len(infos), tasks=infos, next=infos[-1].n if more else None
             )
 
-        return await desk.store(page)
+        return await context.store(page)
 
     @v1.post(
         "/campaigns/{campaign}/cancel",
@@ -169,8 +268,8 @@ def router(desk: ApiContext) -> APIRouter:
         responses=problems(HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT),
     )
     async def cancel(campaign: CampaignId) -> CancelReply:
-        """Cancel what of it has not ended. The answer comes at once; devices then confirm one by one."""
-        return await _cancel(desk, campaign, campaign)
+        """Cancel the open tasks of a campaign. The response is immediate; devices confirm one by one."""
+        return await _cancel(context, campaign, None)
 
     @v1.post(
         "/campaigns/{campaign}/tasks/{n}/cancel",
@@ -180,49 +279,124 @@ def router(desk: ApiContext) -> APIRouter:
     )
     async def cancel_task(campaign: CampaignId, n: Number) -> CancelReply:
         """Cancel one task."""
-        return await _cancel(desk, campaign, f"{campaign}/{n}")
+        return await _cancel(context, campaign, n)
+
+    @v1.post(
+        "/campaigns/{campaign}/retry",
+        operation_id="retryCampaign",
+        status_code=HTTPStatus.CREATED,
+        response_model=RetryReply,
+        responses=problems(HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT),
+    )
+    async def retry(campaign: CampaignId, response: Response, key: Key = None) -> dict[str, Any]:
+        """Run the failed and cancelled tasks again, as a new campaign. The old campaign does not change."""
+        reply, replayed = await context.idempotency.run(
+            key, f"retry\0{campaign}".encode(), lambda new: _retry(context, uploads, campaign, new)
+        )
+        return await _answer_created(context, response, reply, reply["campaign"], replayed=replayed)
 
     return v1
 
 
-def detail_of(store: Store, campaign: str, *, scheduling: bool) -> CampaignDetail:
-    """All that is known of a campaign but its tasks. Raises `InvalidField`."""
-    found(store, campaign)
-    item = store.summary(campaign)
-    assert item is not None, "it was found"
-    return campaign_detail(
-        item,
-        store.models(campaign),
-        _spec(item.campaign.spec),
-        store.event_count(campaign)[1],
-        scheduling=scheduling,
-    )
+def require_summary(store: Store, campaign: str) -> CampaignSummary:
+    """The campaign with its counts. Raises `HttpProblem` 404."""
+    require_campaign(store, campaign)
+    summary = store.summary(campaign)
+    assert summary is not None
+    return summary
 
 
-def _spec(text: str) -> dict[str, Any]:
-    """The campaign as stored; of a store that somebody edited, what can be read."""
-    try:
-        value = json.loads(text)
-    except ValueError:
-        return {}
-    return value if isinstance(value, dict) else {}
+def file_name_for(content_type: str) -> str:
+    """The file name that errors show for a campaign of this content type. Raises `HttpProblem`."""
+    media_type = content_type.partition(";")[0].strip().lower()
+    if media_type not in FILES:
+        raise HttpProblem(
+            HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
+            "a campaign is JSON or YAML",
+            hint="send the header Content-Type: application/json or text/yaml",
+        )
+    return FILES[media_type]
 
 
-async def _cancel(desk: ApiContext, campaign: str, target: str) -> CancelReply:
-    def ask(store: Store) -> int:
-        found(store, campaign)
-        if target != campaign and store.task(target) is None:
-            raise InvalidField(
-                HTTPStatus.NOT_FOUND,
-                f"no task {target!r}",
-                hint=f"list them: /api/v1/campaigns/{campaign}/tasks",
+def fetcher(context: ApiContext) -> Callable[..., Any]:
+    """Downloads models by URL for a campaign that came over HTTP, without a progress display."""
+    return downloader(context.home, lambda name, done, total: None, reach=context.reach)
+
+
+async def create_campaign(
+    context: ApiContext, uploads: Uploads, body: bytes, file: str, *, wait_s: float, campaign_id: str
+) -> dict[str, Any]:
+    """Store the campaign unless it is stored; gives its `CampaignInfo` as JSON."""
+
+    def create(store: Store) -> CampaignInfo:
+        if store.campaign(campaign_id) is None:
+            campaign = placed(parse_campaign(body, file), uploads, allow_paths=context.allow_paths)
+            models = describe_models(campaign, uploads.folder, fetcher(context))
+            folder = str(uploads.folder)
+            store_campaign(
+                context.home, store, campaign, models, folder=folder, wait_s=wait_s, campaign_id=campaign_id
             )
+        return campaign_info(require_summary(store, campaign_id), scheduling=is_running(context.home))
+
+    return (await context.isolated(create, fetching=True)).model_dump(mode="json")
+
+
+async def _retry(context: ApiContext, uploads: Uploads, campaign: str, campaign_id: str) -> dict[str, Any]:
+    def retry(store: Store) -> RetryReply:
+        require_campaign(store, campaign)
+        stored = store.summary(campaign_id)
+        if stored is not None:
+            return RetryReply(campaign=campaign_id, tasks=stored.tasks)
+        try:
+            _, tasks = retry_campaign(
+                context.home, store, campaign, uploads.folder, campaign_id=campaign_id, fetch=fetcher(context)
+            )
+        except CampaignError as exc:
+            raise conflict(exc) from None
+        return RetryReply(campaign=campaign_id, tasks=tasks)
+
+    return (await context.isolated(retry, fetching=True)).model_dump(mode="json")
+
+
+async def _answer_created(
+    context: ApiContext, response: Response, reply: dict[str, Any], campaign: str, *, replayed: bool
+) -> dict[str, Any]:
+    await context.ensure_scheduler()
+    response.headers["Location"] = f"/api/v1/campaigns/{campaign}"
+    if replayed:
+        response.headers["Idempotency-Replayed"] = "true"
+    return reply
+
+
+async def _cancel(context: ApiContext, campaign: str, n: int | None) -> CancelReply:
+    target = campaign if n is None else f"{campaign}/{n}"
+
+    def cancel(store: Store) -> int:
+        require_campaign(store, campaign)
+        if n is not None and store.task(target) is None:
+            raise no_task(campaign, n)
         try:
             return ask_cancel(store, target)
         except CampaignError as exc:
             raise conflict(exc) from None
 
-    concerned = await desk.store(ask)
-    if concerned:
-        await desk.go_on()
-    return CancelReply(target=target, open_tasks=concerned)
+    open_tasks = await context.store(cancel)
+    if open_tasks:
+        await context.ensure_scheduler()
+    return CancelReply(target=target, open_tasks=open_tasks)
+
+
+def _seconds(wait: str) -> float:
+    try:
+        return parse_duration(wait, units="ms s m h d", max_s=MAX_DURATION_S)
+    except DurationError as exc:
+        raise HttpProblem(HTTPStatus.UNPROCESSABLE_ENTITY, f"wait: {exc.what}", hint=exc.hint) from None
+
+
+def _read_spec(text: str) -> dict[str, Any]:
+    """The campaign as stored, or {} if it was edited into something else."""
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return {}
+    return value if isinstance(value, dict) else {}

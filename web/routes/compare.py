@@ -1,4 +1,4 @@
-"""Results of this home beside each other: which is faster and how sure that is, and model × device × unit in one table."""
+"""Comparisons of this home's results: which is faster and how sure that is, and the matrix of model × device × unit."""
 
 from __future__ import annotations
 
@@ -20,15 +20,14 @@ from scheduler.output.comparisons import ComparisonTable, ResultMatrix, compare_
 from scheduler.output.sources import merged, one_device, stored_source
 from scheduler.store.store import Store
 from web.http.context import ApiContext
-from web.http.parts import problems
-from web.http.problems import InvalidField
+from web.http.parameters import problems
+from web.http.problems import HttpProblem
 
 MAX_NAMES: Final = 12
-"""Results that are put beside each other at a time."""
+"""Results compared at a time."""
 MAX_ROWS: Final = 1000
-"""Rows of either side: each pair takes some milliseconds."""
+"""Rows of each result: a pair takes milliseconds."""
 
-Name = Annotated[str, Query(max_length=100)]
 Names = Annotated[list[Annotated[str, Query(max_length=100)]], Query(min_length=1, max_length=MAX_NAMES)]
 
 
@@ -40,143 +39,136 @@ class By(StrEnum):
 
 
 class CompareReply(JsonModel):
-    """A with each of the others beside it."""
+    """A compared with each B."""
 
     a: str
     comparisons: tuple[ComparisonTable, ...]
 
 
-def router(desk: ApiContext) -> APIRouter:
-    """Endpoints over `desk`."""
+def router(context: ApiContext) -> APIRouter:
+    """Comparisons."""
     v1 = APIRouter(
         prefix="/api/v1",
         tags=["compare"],
         responses=problems(HTTPStatus.NOT_FOUND, HTTPStatus.UNPROCESSABLE_ENTITY),
     )
-
-    busy = trio.CapacityLimiter(1)  # seconds of a processor, at most: one after the other
+    limiter = trio.CapacityLimiter(1)  # each may take seconds of CPU time
 
     @v1.get("/compare", operation_id="compare")
     async def compare(
         a: Annotated[
-            str, Query(max_length=100, description="A campaign, a task of it (c-ab23cd45/3), or a device.")
+            str,
+            Query(max_length=100, description="A campaign, a task (c-ab23cd45/3), or a device: the base."),
         ],
-        b: Annotated[Names, Query(description="The same; what is told is how B is beside A. Repeatable.")],
+        b: Annotated[Names, Query(description="What to compare with the base. Repeatable.")],
         by: By = By.RESULTS,
         of: Annotated[
             list[str] | None,
             Query(
                 max_length=MAX_NAMES,
-                description="With by=device: whose results. Left out: the latest campaign's.",
+                description="With by=device: the results to use. Default: the latest campaign's.",
             ),
         ] = None,
         reference: Annotated[
             str,
             Query(
                 max_length=200,
-                description="A model by whose time each time is divided, so that devices can differ.",
+                description="Divide each time by this model's time on the same side, to compare across devices.",
             ),
         ] = "",
-        seed: Annotated[int, Query(ge=0, le=2**53, description="Of the bootstrap.")] = 0,
+        seed: Annotated[int, Query(ge=0, le=2**53, description="Seed of the bootstrap.")] = 0,
     ) -> CompareReply:
-        """FASTER, SLOWER, SAME or AMBIGUOUS, with the ratio of the medians and its 95 % interval, for each pair of rows."""
+        """Compare results pair by pair: FASTER, SLOWER, SAME or AMBIGUOUS, with the ratio of the medians and its 95 % interval."""
         if of and by is not By.DEVICE:
-            raise InvalidField(
-                HTTPStatus.UNPROCESSABLE_ENTITY,
-                "of goes with by=device",
-                hint="name what is compared as a and b",
+            raise HttpProblem(
+                HTTPStatus.UNPROCESSABLE_ENTITY, "of requires by=device", hint="name the results as a and b"
             )
 
         def read(store: Store) -> list[ResultSource]:
             if by is By.RESULTS:
                 return [_source(store, name) for name in (a, *b)]
-            whole = _joined([_source(store, name) for name in of or [""]])
-            return [_device(whole, name) for name in (a, *b)]
+            joined = _joined([_source(store, name) for name in of or [""]])
+            return [_device(joined, name) for name in (a, *b)]
 
-        one, *others = await desk.store(read)
+        base, *others = await context.store(read)
 
-        def compared() -> CompareReply:
+        def run() -> CompareReply:
+            across = by is By.DEVICE
             return CompareReply(
-                a=one.name,
+                a=base.name,
                 comparisons=tuple(
-                    compare_sources(
-                        one, other, across_devices=by is By.DEVICE, reference=reference, seed=seed
-                    )[0]
+                    compare_sources(base, other, across_devices=across, reference=reference, seed=seed)[0]
                     for other in others
                 ),
             )
 
-        return await trio.to_thread.run_sync(compared, limiter=busy)
+        return await trio.to_thread.run_sync(run, limiter=limiter)
 
     @v1.get("/matrix", operation_id="matrix")
     async def matrix(
-        of: Annotated[Names, Query(description="Campaigns or tasks whose results are put together.")],
+        of: Annotated[Names, Query(description="Campaigns or tasks whose results are combined.")],
         base: Annotated[
-            str, Query(max_length=200, description="A device, unit, model or variant that ratios are to.")
+            str, Query(max_length=200, description="A device, unit, model or variant as the base of ratios.")
         ] = "",
         model: Annotated[list[str] | None, Query(max_length=100, description="Only these models.")] = None,
         price: Annotated[
             list[str] | None,
             Query(
                 max_length=100,
-                description="NAME:NUMBER, what an hour of a device or chip costs.",
+                description="NAME:NUMBER, the price of an hour of a device or chip.",
                 examples=["mini:0.12"],
             ),
         ] = None,
         currency: Annotated[str, Query(max_length=16)] = "",
     ) -> ResultMatrix:
-        """Model × device × unit: medians with their intervals, ratios to a base, and what no other beats in time and something else."""
+        """Get model × device × unit: medians with intervals, ratios to a base, and Pareto fronts."""
         prices = {name: Price(number, currency) for name, number in map(_price, price or ())}
 
-        def rows(store: Store) -> list[Row]:
+        def read(store: Store) -> list[Row]:
             return [entry.row for entry in merged([_source(store, name) for name in of])]
 
-        found = [row for row in await desk.store(rows) if not model or row.file_name in model]
+        rows = [row for row in await context.store(read) if not model or row.file_name in model]
         try:
             return await trio.to_thread.run_sync(
-                lambda: matrix_of(found, base=base, prices=prices), limiter=busy
+                lambda: matrix_of(rows, base=base, prices=prices), limiter=limiter
             )
         except ValueError as exc:
-            raise InvalidField(
+            raise HttpProblem(
                 HTTPStatus.UNPROCESSABLE_ENTITY,
                 str(exc),
-                hint="write it as it stands in the matrix without a base",
+                hint="write the base as the matrix without a base shows it",
             ) from None
 
     return v1
 
 
 def _source(store: Store, name: str) -> ResultSource:
-    """Results by name, out of the store alone: a client names no files. Raises `InvalidField`."""
+    """Stored results by name: clients cannot name files. Raises `HttpProblem`."""
     try:
         source = stored_source(store, name)
     except CampaignError as exc:
-        raise InvalidField(HTTPStatus.NOT_FOUND, exc.what, hint=exc.hint) from None
+        raise HttpProblem(HTTPStatus.NOT_FOUND, exc.what, hint=exc.hint) from None
     if len(source.results) > MAX_ROWS:
-        raise InvalidField(
+        raise HttpProblem(
             HTTPStatus.UNPROCESSABLE_ENTITY,
-            f"{name} has {len(source.results)} rows; {MAX_ROWS} are compared at a time",
-            hint="name tasks of it, such as c-ab23cd45/3, or compare files: sark-node compare",
+            f"{name} has {len(source.results)} rows; at most {MAX_ROWS} can be compared",
+            hint="name tasks, such as c-ab23cd45/3, or compare files: sark-node compare",
         )
     return source
 
 
 def _joined(sources: Sequence[ResultSource]) -> ResultSource:
-    first = sources[0]
     if len(sources) == 1:
-        return first
-    return ResultSource(
-        " + ".join(source.name for source in sources),
-        first.campaign,
-        tuple(result for source in sources for result in source.results),
-    )
+        return sources[0]
+    results = tuple(result for source in sources for result in source.results)
+    return ResultSource(" + ".join(source.name for source in sources), sources[0].campaign, results)
 
 
 def _device(source: ResultSource, name: str) -> ResultSource:
     try:
         return one_device(source, name)
     except CampaignError as exc:
-        raise InvalidField(HTTPStatus.NOT_FOUND, exc.what, hint=exc.hint) from None
+        raise HttpProblem(HTTPStatus.NOT_FOUND, exc.what, hint=exc.hint) from None
 
 
 def _price(text: str) -> tuple[str, float]:
@@ -186,9 +178,7 @@ def _price(text: str) -> tuple[str, float]:
     except ValueError:
         value = math.nan
     if not name or not 0 <= value < 1e9:
-        raise InvalidField(
-            HTTPStatus.UNPROCESSABLE_ENTITY,
-            f"price: {text!r} is none",
-            hint="write NAME:NUMBER, such as mini:0.12",
+        raise HttpProblem(
+            HTTPStatus.UNPROCESSABLE_ENTITY, f"price {text!r} is not NAME:NUMBER", hint="such as mini:0.12"
         )
     return name, value

@@ -1,4 +1,4 @@
-"""What happens in a campaign: as JSON, a page at a time, or live as server-sent events."""
+"""Events of a campaign: a page at a time, or live as server-sent events."""
 
 from __future__ import annotations
 
@@ -11,8 +11,16 @@ from results.row.form import JsonModel
 from scheduler.output.schemas import EventInfo, event_info
 from scheduler.store.store import Store
 from web.http.context import ApiContext
-from web.http.parts import MAX_NUMBER, NOT_FOUND, PAGE, CampaignId, Limit, found, problems
-from web.http.problems import InvalidField
+from web.http.parameters import (
+    MAX_NUMBER,
+    NOT_FOUND,
+    PAGE,
+    CampaignId,
+    Limit,
+    no_campaign,
+    problems,
+    require_campaign,
+)
 from web.http.sse import MEDIA_TYPE, EventStream
 
 
@@ -23,30 +31,30 @@ class EventPage(JsonModel):
     count: int
     events: tuple[EventInfo, ...]
     next: int | None
-    """What to give as `after` for the page that follows; null: there are no more for now."""
+    """Pass as `after` for the next page; null if there are no more yet."""
 
 
-_BOTH: Final[dict[int | str, dict[str, Any]]] = {
+_RESPONSES: Final[dict[int | str, dict[str, Any]]] = {
     200: {
-        "description": "A page of events; or, where `Accept: text/event-stream` asks for it, a stream.",
+        "description": "A page of events, or with `Accept: text/event-stream` a stream.",
         "content": {
             "application/json": {"schema": {"$ref": "#/components/schemas/EventPage"}},
             MEDIA_TYPE: {},
         },
     },
-    204: {"description": "To who comes back to a stream: the campaign has ended, and all of it was told."},
+    204: {"description": "For a client that reconnects: the campaign has ended and all events were sent."},
 }
 
 
-def router(desk: ApiContext) -> APIRouter:
-    """Endpoints over `desk`."""
+def router(context: ApiContext) -> APIRouter:
+    """Events."""
     v1 = APIRouter(prefix="/api/v1", tags=["events"])
 
     @v1.get(
         "/campaigns/{campaign}/events",
         operation_id="listEvents",
         response_model=EventPage,
-        responses=_BOTH | NOT_FOUND | problems(HTTPStatus.TOO_MANY_REQUESTS),
+        responses=_RESPONSES | NOT_FOUND | problems(HTTPStatus.TOO_MANY_REQUESTS),
     )
     async def events(
         campaign: CampaignId,
@@ -56,43 +64,39 @@ def router(desk: ApiContext) -> APIRouter:
             Query(
                 ge=0,
                 le=MAX_NUMBER,
-                description="Begin after this event. A stream that is not told begins with those to come.",
+                description="Start after this event. A stream without it sends new events only.",
             ),
         ] = None,
         accept: Annotated[str | None, Header(max_length=500, examples=[MEDIA_TYPE])] = None,
         last_event_id: Annotated[
-            str | None,
-            Header(max_length=20, description="Where a stream that was cut goes on, instead of `after`."),
+            str | None, Header(max_length=20, description="Resumes a stream, instead of `after`.")
         ] = None,
     ) -> EventPage | Response:
-        """What happened; or what happens, live.
+        """Get a page of events, or follow them live.
 
-        A stream tells first how the campaign and all its tasks stand, then what changes: `campaign` as in the list of campaigns, `task` as
-        in the list of tasks, `event` as here; `end` when the campaign has ended, `problem` when something is wrong with the server.
+        A stream first sends the campaign and all its tasks, then what changes: `campaign` as in the list of campaigns, `task` as in the
+        list of tasks, `event` as here; `end` when the campaign has ended, `problem` when the server fails.
         """
         if MEDIA_TYPE not in (accept or "").lower():
-            return await desk.store(lambda store: _page(store, campaign, limit, after or 0))
-        start = int(last_event_id) if last_event_id and _is_number(last_event_id) else after
-        follower = await desk.feeds.follow(campaign, start)
+            return await context.store(lambda store: _page(store, campaign, limit, after or 0))
+        resumes = last_event_id is not None and last_event_id.isascii() and last_event_id.isdecimal()
+        start = int(last_event_id or 0) if resumes else after
+        follower = await context.feeds.follow(campaign, start)
         if follower is None:
-            await desk.store(lambda store: found(store, campaign))
-            raise InvalidField(HTTPStatus.NOT_FOUND, f"no campaign {campaign!r} on this home")
-        if last_event_id and start is not None and follower.all_told(start):
+            raise no_campaign(campaign)
+        if last_event_id and start is not None and follower.is_complete(start):
             follower.close()
             return Response(status_code=HTTPStatus.NO_CONTENT)
-        return EventStream(follower.tell_all)
+        return EventStream(follower.send_all)
 
     return v1
 
 
-def _is_number(text: str) -> bool:
-    return text.isascii() and text.isdecimal()
-
-
 def _page(store: Store, campaign: str, limit: int, after: int) -> EventPage:
-    found(store, campaign)
+    require_campaign(store, campaign)
     rows = store.events_since(campaign, after, limit=limit + 1)
-    told = tuple(event_info(row) for row in rows[:limit])
+    events = tuple(map(event_info, rows[:limit]))
+    more = len(rows) > limit
     return EventPage(
-        campaign=campaign, count=len(told), events=told, next=told[-1].seq if len(rows) > limit else None
+        campaign=campaign, count=len(events), events=events, next=events[-1].seq if more else None
     )

@@ -1,6 +1,4 @@
-"""Experiments over HTTP: listed, looked at with their versions and results over time, run. They are saved and scheduled by their owner, on
-this machine: a definition names files and URLs of it.
-"""
+"""Experiments: list, inspect, run. Only their owner saves and schedules them, on this machine: a definition names files and URLs of it."""
 
 from __future__ import annotations
 
@@ -26,8 +24,8 @@ from scheduler.store.experiments import ExperimentRow, VersionRow
 from scheduler.store.store import Store
 from web.http.context import ApiContext
 from web.http.idempotency import Key
-from web.http.parts import MAX_NUMBER, NOT_FOUND, PAGE, Limit, conflict, problems
-from web.http.problems import InvalidField
+from web.http.parameters import MAX_NUMBER, NOT_FOUND, PAGE, Limit, conflict, problems
+from web.http.problems import HttpProblem
 
 ExperimentName = Annotated[
     str,
@@ -47,17 +45,17 @@ class ExperimentPage(JsonModel):
     """On this page."""
     experiments: tuple[ExperimentView, ...]
     next: str | None
-    """What to give as `after` for the page that follows; null: this is the last one."""
+    """Pass as `after` for the next page; null on the last."""
 
 
 class ExperimentDetail(ExperimentView):
-    """An experiment with all its versions, the oldest first."""
+    """An experiment with all its versions, oldest first."""
 
     versions: tuple[VersionView, ...]
 
 
 class RunStarted(JsonModel):
-    """A run that was begun."""
+    """A new run of an experiment."""
 
     model_config = ConfigDict(
         json_schema_extra={"examples": [{"campaign": "c-ab23cd45", "experiment": "nightly", "version": 3}]}
@@ -68,61 +66,57 @@ class RunStarted(JsonModel):
     version: int
 
 
-def router(desk: ApiContext) -> APIRouter:
-    """Endpoints over `desk`."""
+def router(context: ApiContext) -> APIRouter:
+    """Experiments."""
     v1 = APIRouter(prefix="/api/v1", tags=["experiments"])
 
     @v1.get("/experiments", operation_id="listExperiments")
     async def experiments(
         limit: Limit = PAGE,
-        after: Annotated[
-            str, Query(max_length=64, description="Begin after this name: `next` of the page before.")
-        ] = "",
+        after: Annotated[str, Query(max_length=64, description="`next` of the previous page.")] = "",
     ) -> ExperimentPage:
-        """This home's experiments, by name."""
+        """List this home's experiments by name."""
 
         def page(store: Store) -> ExperimentPage:
             rows = [row for row in store.experiments() if row.name > after]
-            told = tuple(experiment_view(store, row) for row in rows[:limit])
-            return ExperimentPage(
-                count=len(told), experiments=told, next=told[-1].name if len(rows) > limit else None
-            )
+            views = tuple(experiment_view(store, row) for row in rows[:limit])
+            more = len(rows) > limit
+            return ExperimentPage(count=len(views), experiments=views, next=views[-1].name if more else None)
 
-        return await desk.store(page)
+        return await context.store(page)
 
     @v1.get("/experiments/{experiment}", operation_id="getExperiment", responses=NOT_FOUND)
     async def experiment_(experiment: ExperimentName) -> ExperimentDetail:
-        """One experiment with its schedule and versions."""
+        """Get an experiment with its schedule and versions."""
 
         def detail(store: Store) -> ExperimentDetail:
-            row = _found(store, experiment)
-            versions = tuple(version_view(version) for version in store.versions(experiment))
+            row = _require(store, experiment)
+            versions = tuple(map(version_view, store.versions(experiment)))
             return ExperimentDetail(**experiment_view(store, row).model_dump(), versions=versions)
 
-        return await desk.store(detail)
+        return await context.store(detail)
 
     @v1.get("/experiments/{experiment}/versions/{version}", operation_id="getVersion", responses=NOT_FOUND)
     async def version_(experiment: ExperimentName, version: Version) -> VersionView:
-        """One version, as a campaign file and the hashes of its models."""
-        return await desk.store(lambda store: version_view(_version(store, experiment, version)))
+        """Get a version as a campaign file, with the hashes of its models."""
+        return await context.store(lambda store: version_view(_require_version(store, experiment, version)))
 
     @v1.get("/experiments/{experiment}/history", operation_id="getHistory", responses=NOT_FOUND)
     async def history(
         experiment: ExperimentName,
         limit: Limit = PAGE,
         after: Annotated[
-            str | None,
-            Query(max_length=64, description="The campaign of the run that the page before ended with."),
+            str | None, Query(max_length=64, description="Campaign of the last run on the previous page.")
         ] = None,
     ) -> History:
-        """Its results over time, the latest run first: the median of every model, unit and device, beside the last good one."""
+        """Get the results over time, latest run first: medians by model, unit and device, compared with the last good run."""
 
-        def told(store: Store) -> History:
-            _found(store, experiment)
+        def read(store: Store) -> History:
+            _require(store, experiment)
             judge_ended(store)
             return history_view(store, experiment, limit=limit, after=after)
 
-        return await desk.apart(told)
+        return await context.isolated(read)
 
     @v1.post(
         "/experiments/{experiment}/run",
@@ -134,62 +128,65 @@ def router(desk: ApiContext) -> APIRouter:
     async def run(
         experiment: ExperimentName,
         response: Response,
-        version: Annotated[
-            int | None, Query(ge=1, le=MAX_NUMBER, description="Left out: the latest.")
-        ] = None,
+        version: Annotated[int | None, Query(ge=1, le=MAX_NUMBER, description="Default: the latest.")] = None,
         key: Key = None,
     ) -> dict[str, Any]:
-        """Run it now, as a campaign: the latest version with its models as they are, or a version just as it was."""
+        """Run the latest version now with its models as they are, or a given version exactly as it was."""
         title = experiment if version is None else f"{experiment}@{version}"
 
-        async def make(new: str) -> dict[str, Any]:
-            return (
-                await desk.apart(lambda store: _begin(desk, store, title, version, new), fetching=True)
-            ).model_dump()
+        async def make(campaign_id: str) -> dict[str, Any]:
+            started = await context.isolated(
+                lambda store: _begin(context, store, title, version, campaign_id), fetching=True
+            )
+            return started.model_dump()
 
-        told, again = await desk.once.do(key, f"experiment\0{title}".encode(), make)
-        await desk.go_on()
-        response.headers["Location"] = f"/api/v1/campaigns/{told['campaign']}"
-        if again:
+        reply, replayed = await context.idempotency.run(key, f"experiment\0{title}".encode(), make)
+        await context.ensure_scheduler()
+        response.headers["Location"] = f"/api/v1/campaigns/{reply['campaign']}"
+        if replayed:
             response.headers["Idempotency-Replayed"] = "true"
-        return told
+        return reply
 
     return v1
 
 
-def _begin(desk: ApiContext, store: Store, title: str, version: int | None, new: str) -> RunStarted:
-    before = store.run(new)  # stored by a server that was killed before it could answer
-    if before is not None:
-        return RunStarted(campaign=new, experiment=before.experiment, version=before.version)
+def _begin(
+    context: ApiContext, store: Store, title: str, version: int | None, campaign_id: str
+) -> RunStarted:
+    stored = store.run(campaign_id)  # by a server that was killed before its response
+    if stored is not None:
+        return RunStarted(campaign=campaign_id, experiment=stored.experiment, version=stored.version)
     name = title.partition("@")[0]
-    _found(store, name)
+    _require(store, name)
     if version is not None:
-        _version(store, name, version)
-    fetch = downloader(desk.home, lambda model, done, total: None)
+        _require_version(store, name, version)
+    fetch = downloader(context.home, lambda model, done, total: None)
     try:
-        started = begin(desk.home, store, title, fetch=fetch, campaign_id=new)
+        started = begin(context.home, store, title, fetch=fetch, campaign_id=campaign_id)
     except CampaignError as exc:
         raise conflict(exc) from None
-    assert started is not None, "only a scheduled run may have been begun by somebody else"
-    return RunStarted(campaign=new, experiment=started[1].experiment, version=started[1].version)
+    assert started is not None, "only scheduled runs can be started by somebody else"
+    return RunStarted(campaign=campaign_id, experiment=started[1].experiment, version=started[1].version)
 
 
-def _found(store: Store, name: str) -> ExperimentRow:
+def _require(store: Store, name: str) -> ExperimentRow:
     row = store.experiment(name)
     if row is None:
-        raise InvalidField(
+        raise HttpProblem(
             HTTPStatus.NOT_FOUND,
             f"no experiment {name!r} on this home",
-            hint="list them: /api/v1/experiments",
+            hint="list experiments: /api/v1/experiments",
         )
     return row
 
 
-def _version(store: Store, name: str, number: int) -> VersionRow:
-    _found(store, name)
+def _require_version(store: Store, name: str, number: int) -> VersionRow:
+    _require(store, name)
     for version in store.versions(name):
         if version.version == number:
             return version
-    raise InvalidField(
-        HTTPStatus.NOT_FOUND, f"{name} has no version {number}", hint=f"see /api/v1/experiments/{name}"
+    raise HttpProblem(
+        HTTPStatus.NOT_FOUND,
+        f"{name} has no version {number}",
+        hint=f"list its versions: /api/v1/experiments/{name}",
     )

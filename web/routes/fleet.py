@@ -1,4 +1,4 @@
-"""The devices of the swarm: once as a list, or live for as long as somebody looks."""
+"""The devices of the swarm, as a list or live."""
 
 from __future__ import annotations
 
@@ -21,146 +21,148 @@ from scheduler.store.store import Store
 from swarm.net.identity import load_or_create
 from web.http.context import ApiContext
 from web.http.feeds import MAX_FOLLOWERS
-from web.http.problems import InvalidField
+from web.http.problems import HttpProblem
 from web.http.sse import MEDIA_TYPE, EventStream, SendEvent
 
-PATIENCE_S: Final = 20.0
-"""So long a list waits for the first look."""
+MAX_WAIT_S: Final = 20.0
+"""For the first snapshot."""
 
 Where = Annotated[
-    list[str], Query(max_length=32, description="A clause, such as `ram >= 8 GiB`. Repeatable: all of them.")
+    list[str],
+    Query(max_length=32, description="A clause, such as `ram >= 8 GiB`. Repeatable; all must hold."),
 ]
 
 
-def lookout_of(desk: ApiContext) -> FleetWatcher:
-    """Watches `desk`'s swarm with a visitor's eyes."""
-    return FleetWatcher(partial(_eyes, desk))
+def watcher_of(context: ApiContext) -> FleetWatcher:
+    """Watches this home's swarm as a visitor."""
+    return FleetWatcher(partial(_observer, context))
 
 
-async def picture_of(lookout: FleetWatcher) -> FleetSnapshot:
-    """How the swarm looks now. Raises `InvalidField` when that cannot be told in time, and the `SarkError` of what is in the way."""
-    with lookout.watching(), trio.move_on_after(PATIENCE_S):
-        picture = await lookout.newer()
-        if picture.error is not None:
-            raise picture.error
-        return picture
-    raise InvalidField(
-        HTTPStatus.FAILED_DEPENDENCY, "the swarm could not be looked at in time", hint="ask again"
+async def snapshot_of(watcher: FleetWatcher) -> FleetSnapshot:
+    """A snapshot of the swarm. Raises `HttpProblem` when it takes too long, and the `SarkError` that prevents it."""
+    with watcher.watching(), trio.move_on_after(MAX_WAIT_S):
+        snapshot = await watcher.newer()
+        if snapshot.error is not None:
+            raise snapshot.error
+        return snapshot
+    raise HttpProblem(
+        HTTPStatus.FAILED_DEPENDENCY, f"the swarm did not answer within {MAX_WAIT_S:g} s", hint="retry later"
     )
 
 
-def router(desk: ApiContext, lookout: FleetWatcher, *, most: int = MAX_FOLLOWERS) -> APIRouter:
-    """Endpoints over what `lookout` sees, which runs for as long as the server does. `most`: live readers at a time."""
+def router(context: ApiContext, watcher: FleetWatcher, *, max_readers: int = MAX_FOLLOWERS) -> APIRouter:
+    """The fleet. `watcher` runs as long as the server. `max_readers`: live readers at a time."""
 
     @asynccontextmanager
-    async def looking(_: Any) -> AsyncIterator[None]:
+    async def run_watcher(_: Any) -> AsyncIterator[None]:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(lookout.run)
+            nursery.start_soon(watcher.run)
             yield
             nursery.cancel_scope.cancel()
 
-    fleet = APIRouter(prefix="/api/v1", tags=["fleet"], lifespan=looking)
+    v1 = APIRouter(prefix="/api/v1", tags=["fleet"], lifespan=run_watcher)
 
-    @fleet.get("/peers", operation_id="listPeers")
+    @v1.get("/peers", operation_id="listPeers")
     async def peers(
         where: Where = [],  # noqa: B006  (FastAPI copies it)
         limit: Annotated[int, Query(ge=1, le=1000)] = 100,
-        after: Annotated[
-            str | None, Query(max_length=64, description="The `next` of the answer before.")
-        ] = None,
+        after: Annotated[str | None, Query(max_length=64, description="`next` of the previous page.")] = None,
     ) -> Fleet:
-        """Every device that can be found, how it is, and whether it meets the clauses: those that do come first."""
+        """List all devices that can be found, their state, and whether they match the clauses; matching devices first."""
         requirement = _requirement(where)
-        return _page(await _fleet(desk, await picture_of(lookout), requirement), limit, after)
+        return _page(await _fleet(context, await snapshot_of(watcher), requirement), limit, after)
 
-    @fleet.get(
+    @v1.get(
         "/fleet",
         operation_id="watchFleet",
         response_class=EventStream,
         responses={HTTPStatus.OK: {"content": {MEDIA_TYPE: {}}, "description": "Server-sent events."}},
     )
     async def live(where: Where = []) -> EventStream:  # noqa: B006
-        """The same, live. Events: `fleet` holds `at`, `count`, `fit`, `explain`, `peers` (those that changed; all of them at first) and
-        `gone` (peer ids); `problem` holds `detail` and `hint` while the swarm cannot be looked at."""
+        """Follow the devices live. Events: `fleet` holds `at`, `count`, `fit`, `explain`, `peers` (at first all, then changed ones) and
+        `gone` (peer ids); `problem` holds `detail` and `hint` while the swarm cannot be reached."""
         requirement = _requirement(where)
-        if lookout.readers >= most:
-            raise InvalidField(
+        if watcher.readers >= max_readers:
+            raise HttpProblem(
                 HTTPStatus.TOO_MANY_REQUESTS,
-                f"{lookout.readers} look at the swarm over this server",
-                hint="close one, or ask for the list now and then: /api/v1/peers",
+                f"{watcher.readers} readers follow the fleet over this server",
+                hint="close one, or poll the list: /api/v1/peers",
             )
-        return EventStream(partial(_feed, desk, lookout, requirement))
+        return EventStream(partial(_send_changes, context, watcher, requirement))
 
-    return fleet
+    return v1
 
 
 @asynccontextmanager
-async def _eyes(desk: ApiContext) -> AsyncIterator[SwarmObserver]:
-    """This home's visitor."""
-    gates = await trio.to_thread.run_sync(desk.gates)  # neighbours on the LAN may have to be looked for
-    signer = await trio.to_thread.run_sync(load_or_create, desk.home.key("scheduler"))
-    async with eyes_open(gates, signer=signer) as eyes:
-        yield eyes
+async def _observer(context: ApiContext) -> AsyncIterator[SwarmObserver]:
+    gates = await trio.to_thread.run_sync(context.gates)  # may search the LAN
+    signer = await trio.to_thread.run_sync(load_or_create, context.home.key("scheduler"))
+    async with eyes_open(gates, signer=signer) as observer:
+        yield observer
 
 
-async def _feed(desk: ApiContext, lookout: FleetWatcher, requirement: Requirement, tell: SendEvent) -> None:
-    """Tell one reader what changed, look by look."""
-    with lookout.watching():
+async def _send_changes(
+    context: ApiContext, watcher: FleetWatcher, requirement: Requirement, send: SendEvent
+) -> None:
+    with watcher.watching():
         number = 0
-        before: Mapping[str, FleetDevice] | None = None
+        previous: Mapping[str, FleetDevice] | None = None
         while True:
-            picture = await lookout.newer(number)
-            number = picture.number
-            if picture.error is not None:
-                await tell("problem", {"detail": picture.error.what, "hint": picture.error.hint})
-                before = None
+            snapshot = await watcher.newer(number)
+            number = snapshot.number
+            if snapshot.error is not None:
+                await send("problem", {"detail": snapshot.error.what, "hint": snapshot.error.hint})
+                previous = None
                 continue
-            whole = await _fleet(desk, picture, requirement)
-            now = {item.peer: item for item in whole.peers}
-            told = whole.model_copy(update={"peers": changed(before or {}, whole.peers)})
-            await tell(
+            fleet = await _fleet(context, snapshot, requirement)
+            current = {device.peer: device for device in fleet.peers}
+            changes = fleet.model_copy(update={"peers": changed(previous or {}, fleet.peers)})
+            await send(
                 "fleet",
                 {
-                    "at": datetime.fromtimestamp(picture.at, UTC).isoformat(timespec="seconds"),
-                    "whole": before is None,
-                    **told.model_dump(mode="json", exclude={"next"}),
-                    "gone": sorted((before or {}).keys() - now.keys()),
+                    "at": datetime.fromtimestamp(snapshot.at, UTC).isoformat(timespec="seconds"),
+                    "whole": previous is None,
+                    **changes.model_dump(mode="json", exclude={"next"}),
+                    "gone": sorted((previous or {}).keys() - current.keys()),
                 },
             )
-            before = now
+            previous = current
 
 
-async def _fleet(desk: ApiContext, picture: FleetSnapshot, requirement: Requirement) -> Fleet:
-    tasks, names = await desk.store(partial(_known, {m for item in picture.seen for m in item.advert.models}))
-    seen = by_fit([item.held_against(requirement) for item in picture.seen])
+async def _fleet(context: ApiContext, snapshot: FleetSnapshot, requirement: Requirement) -> Fleet:
+    models = {model for device in snapshot.seen for model in device.advert.models}
+    tasks, names = await context.store(lambda store: (_running_tasks(store), store.model_names(models)))
+    devices = by_fit([device.held_against(requirement) for device in snapshot.seen])
     return Fleet(
-        count=len(seen),
-        fit=sum(item.verdict.fits for item in seen),
-        explain=explain(requirement, [item.advert for item in seen]) if requirement.clauses else "",
-        peers=tuple(show_fleet_device(item, tasks, names) for item in seen),
+        count=len(devices),
+        fit=sum(device.verdict.fits for device in devices),
+        explain=explain(requirement, [device.advert for device in devices]) if requirement.clauses else "",
+        peers=tuple(show_fleet_device(device, tasks, names) for device in devices),
     )
 
 
-def _known(models: set[str], store: Store) -> tuple[Mapping[str, Sequence[DeviceTask]], Mapping[str, str]]:
-    there: dict[str, list[DeviceTask]] = {}
+def _running_tasks(store: Store) -> Mapping[str, Sequence[DeviceTask]]:
+    """This home's tasks by worker."""
+    tasks: dict[str, list[DeviceTask]] = {}
     for task in store.tasks_at_work():
-        shown = DeviceTask(
-            campaign=task.campaign, n=task.n, model=task.model, unit=task.unit, phase=task.phase
+        tasks.setdefault(task.worker or "", []).append(
+            DeviceTask(campaign=task.campaign, n=task.n, model=task.model, unit=task.unit, phase=task.phase)
         )
-        there.setdefault(task.worker or "", []).append(shown)
-    return there, store.model_names(models)
+    return tasks
 
 
 def _requirement(where: Sequence[str]) -> Requirement:
     return Requirement(clauses=tuple(parse_clause(text) for text in where if text.strip()))
 
 
-def _page(whole: Fleet, limit: int, after: str | None) -> Fleet:
-    begin = next((n for n, item in enumerate(whole.peers, start=1) if item.peer == after), None)
+def _page(fleet: Fleet, limit: int, after: str | None) -> Fleet:
+    begin = next((n for n, device in enumerate(fleet.peers, start=1) if device.peer == after), None)
     if after is not None and begin is None:
-        raise InvalidField(
-            HTTPStatus.UNPROCESSABLE_ENTITY, "that device is gone meanwhile", hint="begin anew, without after"
+        raise HttpProblem(
+            HTTPStatus.UNPROCESSABLE_ENTITY,
+            f"after: the device {after!r} has left",
+            hint="start again without after",
         )
-    shown = whole.peers[begin or 0 :][:limit]
-    more = bool(shown) and shown[-1] is not whole.peers[-1]
-    return whole.model_copy(update={"peers": shown, "next": shown[-1].peer if more else None})
+    page = fleet.peers[begin or 0 :][:limit]
+    more = bool(page) and page[-1] is not fleet.peers[-1]
+    return fleet.model_copy(update={"peers": page, "next": page[-1].peer if more else None})

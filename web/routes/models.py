@@ -1,4 +1,4 @@
-"""Models that clients send: streamed to disk with their hash, listed, removed."""
+"""Uploaded models: streamed to disk with their hash, listed, removed."""
 
 from __future__ import annotations
 
@@ -13,25 +13,15 @@ from results.row.form import JsonModel
 from scheduler.models.uploads import Incoming, ModelName, Upload, Uploads
 from swarm.base.text import is_safe
 from web.http.context import ApiContext
-from web.http.parts import PAGE, Limit, problems
-from web.http.problems import InvalidField
+from web.http.parameters import PAGE, Limit, problems
+from web.http.problems import HttpProblem
 
-AT_ONCE: Final = 4
-"""Models that are being sent at a time."""
-PIECE: Final = 1024**2
-"""Bytes gathered before they are written."""
+MAX_UPLOADS: Final = 4
+"""Uploads at a time."""
+CHUNK: Final = 1024**2
+"""Bytes collected before they are written."""
 
-Hash = Annotated[str, Path(pattern=r"^[0-9a-f]{64}$", description="A model's sha256, in hexadecimal.")]
-
-
-class UploadPage(JsonModel):
-    """Models that were sent here, by their hash."""
-
-    count: int
-    models: tuple[Upload, ...]
-    next: str | None
-
-
+Hash = Annotated[str, Path(pattern=r"^[0-9a-f]{64}$", description="A model's sha256 in hexadecimal.")]
 _BODY: Final[dict[str, Any]] = {
     "requestBody": {
         "required": True,
@@ -41,24 +31,29 @@ _BODY: Final[dict[str, Any]] = {
 }
 
 
-def router(desk: ApiContext) -> APIRouter:
-    """Endpoints over `desk`."""
+class UploadPage(JsonModel):
+    """Uploaded models by hash."""
+
+    count: int
+    models: tuple[Upload, ...]
+    next: str | None
+
+
+def router(context: ApiContext) -> APIRouter:
+    """Uploaded models."""
     v1 = APIRouter(prefix="/api/v1", tags=["models"])
-    uploads = Uploads(desk.home)
-    places = trio.Semaphore(AT_ONCE)
+    uploads = Uploads(context.home)
+    slots = trio.Semaphore(MAX_UPLOADS)
 
     @v1.get("/models", operation_id="listModels")
     async def models(
         limit: Limit = PAGE,
-        after: Annotated[str, Query(max_length=64, description="`next` of the page before.")] = "",
+        after: Annotated[str, Query(max_length=64, description="`next` of the previous page.")] = "",
     ) -> UploadPage:
-        """Models that were sent here and not removed since."""
-        every = await trio.to_thread.run_sync(uploads.all)
-        left = [upload for upload in every if upload.sha256 > after]
-        shown = tuple(left[:limit])
-        return UploadPage(
-            count=len(shown), models=shown, next=shown[-1].sha256 if len(left) > limit else None
-        )
+        """List the uploaded models."""
+        rest = [upload for upload in await trio.to_thread.run_sync(uploads.all) if upload.sha256 > after]
+        page = tuple(rest[:limit])
+        return UploadPage(count=len(page), models=page, next=page[-1].sha256 if len(rest) > limit else None)
 
     @v1.post(
         "/models",
@@ -72,35 +67,35 @@ def router(desk: ApiContext) -> APIRouter:
         response: Response,
         name: Annotated[
             ModelName,
-            Query(description="The file's name: drivers go by its ending.", examples=["mobilenet.onnx"]),
+            Query(description="File name; its suffix selects the driver.", examples=["mobilenet.onnx"]),
         ],
     ) -> Upload:
-        """Send a model. A campaign then names it `sha256:…`. The same bytes once more change its name alone."""
+        """Upload a model. Campaigns name it `sha256:…`. The same bytes again only change its name."""
         if not is_safe(name):
-            raise InvalidField(
+            raise HttpProblem(
                 HTTPStatus.UNPROCESSABLE_ENTITY,
-                "name: it holds characters that cannot be seen",
-                hint="rename it",
+                "name: it contains invisible characters",
+                hint="rename the file",
             )
         try:
-            places.acquire_nowait()
+            slots.acquire_nowait()
         except trio.WouldBlock:
-            raise InvalidField(
-                HTTPStatus.TOO_MANY_REQUESTS, f"{AT_ONCE} models are being sent already", hint="ask again"
+            raise HttpProblem(
+                HTTPStatus.TOO_MANY_REQUESTS, f"{MAX_UPLOADS} uploads are in progress", hint="retry later"
             ) from None
         try:
-            upload = await _take(request, await trio.to_thread.run_sync(uploads.begin, name))
+            upload = await _receive(request, await trio.to_thread.run_sync(uploads.begin, name))
         finally:
-            places.release()
+            slots.release()
         response.headers["Location"] = f"/api/v1/models/{upload.sha256}"
         return upload
 
     @v1.get("/models/{sha256}", operation_id="getModel", responses=problems(HTTPStatus.NOT_FOUND))
     async def model(sha256: Hash) -> Upload:
-        """One that was sent here."""
+        """Get an uploaded model's name and size."""
         upload = await trio.to_thread.run_sync(uploads.find, sha256)
         if upload is None:
-            raise _unknown(sha256)
+            raise _not_found(sha256)
         return upload
 
     @v1.delete(
@@ -110,40 +105,40 @@ def router(desk: ApiContext) -> APIRouter:
         responses=problems(HTTPStatus.NOT_FOUND),
     )
     async def remove(sha256: Hash) -> None:
-        """Remove it. Campaigns that were submitted with it have a copy of their own until they end."""
+        """Remove an uploaded model. Open campaigns keep a copy of their own."""
         if not await trio.to_thread.run_sync(uploads.remove, sha256):
-            raise _unknown(sha256)
+            raise _not_found(sha256)
 
     return v1
 
 
-def _unknown(sha256: str) -> InvalidField:
-    return InvalidField(
+def _not_found(sha256: str) -> HttpProblem:
+    return HttpProblem(
         HTTPStatus.NOT_FOUND,
-        f"no model {sha256[:12]}… was sent here",
-        hint="what is here: GET /api/v1/models",
+        f"no model {sha256[:12]}… was uploaded",
+        hint="list the uploaded models: GET /api/v1/models",
     )
 
 
-async def _take(request: Request, incoming: Incoming) -> Upload:
-    """All bytes of the request. Raises `InvalidField` when they are none, or more than there is room for."""
+async def _receive(request: Request, incoming: Incoming) -> Upload:
+    """Write the request's bytes. Raises `HttpProblem` if there are none, or more than the disk has space for."""
     try:
-        room = await trio.to_thread.run_sync(incoming.room)
-        told = request.headers.get("content-length", "")
-        if told.isdecimal() and int(told) > room:
-            raise _too_large(room)
-        held = bytearray()
-        async with aclosing(request.stream()) as pieces:
-            async for piece in pieces:
-                held += piece
-                if incoming.size + len(held) > room:
-                    raise _too_large(room)
-                if len(held) >= PIECE:
-                    room = await _write(incoming, held)
-        if held:
-            await _write(incoming, held)
+        space = await trio.to_thread.run_sync(incoming.room)
+        length = request.headers.get("content-length", "")
+        if length.isdecimal() and int(length) > space:
+            raise _too_large(space)
+        buffer = bytearray()
+        async with aclosing(request.stream()) as chunks:
+            async for chunk in chunks:
+                buffer += chunk
+                if incoming.size + len(buffer) > space:
+                    raise _too_large(space)
+                if len(buffer) >= CHUNK:
+                    space = await _write(incoming, buffer)
+        if buffer:
+            await _write(incoming, buffer)
         if not incoming.size:
-            raise InvalidField(
+            raise HttpProblem(
                 HTTPStatus.UNPROCESSABLE_ENTITY,
                 "the model is empty",
                 hint="send the file's bytes as the body",
@@ -154,24 +149,24 @@ async def _take(request: Request, incoming: Incoming) -> Upload:
             await trio.to_thread.run_sync(incoming.drop)
 
 
-async def _write(incoming: Incoming, held: bytearray) -> int:
-    """What is held to the disk; how large the model may be as of now: others write there, too. Raises `InvalidField`."""
+async def _write(incoming: Incoming, buffer: bytearray) -> int:
+    """Write the buffer; gives the largest size that the model may have now: others use the disk too. Raises `HttpProblem`."""
 
     def write() -> int:
-        left = incoming.room()
-        if len(held) > left:
-            raise _too_large(incoming.size + left)
-        incoming.write(bytes(held))
-        return incoming.size + left - len(held)
+        space = incoming.room()
+        if len(buffer) > space:
+            raise _too_large(incoming.size + space)
+        incoming.write(bytes(buffer))
+        return incoming.size + space - len(buffer)
 
-    room = await trio.to_thread.run_sync(write)
-    held.clear()
-    return room
+    space = await trio.to_thread.run_sync(write)
+    buffer.clear()
+    return space
 
 
-def _too_large(room: int) -> InvalidField:
-    return InvalidField(
+def _too_large(space: int) -> HttpProblem:
+    return HttpProblem(
         HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
-        f"there is room for {room:,} bytes on the server's disk",
+        f"the server's disk has space for {space:,} bytes",
         hint="remove models that are not needed: DELETE /api/v1/models/SHA256",
     )

@@ -1,4 +1,4 @@
-"""Results: rows for programs a page at a time, files for sheets and for who makes the numbers again."""
+"""Results of a campaign: rows a page at a time, or whole files."""
 
 from __future__ import annotations
 
@@ -20,28 +20,28 @@ from scheduler.store.results import campaign_rows, raw_results
 from scheduler.store.rows import ResultRow
 from scheduler.store.store import Store
 from web.http.context import ApiContext
-from web.http.parts import NOT_FOUND, PAGE, After, CampaignId, Limit, found
+from web.http.parameters import NOT_FOUND, PAGE, After, CampaignId, Limit, require_campaign
 
 T = TypeVar("T")
 
-REPLICAS: Final = 16
-"""The most there are of one task: they stand side by side, and a row's agreement is found by looking at all of them."""
-AT_ONCE: Final = 50
-"""Tasks whose raw samples are held at a time while a file is sent."""
+MAX_REPLICAS: Final = 16
+"""Replicas of a task are numbered consecutively; the agreement in a row comes from all of them."""
+CHUNK_TASKS: Final = 50
+"""Tasks whose raw samples are in memory at a time while a file is sent."""
 
 
 class ResultPage(JsonModel):
-    """Rows of tasks that have ended, in the order of the campaign; their fields are the columns of the CSV (docs/columns.md)."""
+    """Rows of ended tasks, in the order of the campaign. Their fields are the columns of the CSV (docs/columns.md)."""
 
     campaign: str
     count: int
     results: tuple[Row, ...]
     next: int | None
-    """What to give as `after` for the page that follows; null: this is the last one."""
+    """Pass as `after` for the next page; null on the last."""
 
 
 class ResultFormat(StrEnum):
-    """How results are wanted."""
+    """Format of the results."""
 
     JSON = "json"
     CSV = "csv"
@@ -56,9 +56,9 @@ _TYPES: Final[dict[ResultFormat, str]] = {
     ResultFormat.PARQUET: "application/vnd.apache.parquet",
     ResultFormat.RAW: "application/json",
 }
-_FILES: Final[dict[int | str, dict[str, Any]]] = {
+_RESPONSES: Final[dict[int | str, dict[str, Any]]] = {
     200: {
-        "description": "A page of rows, or with `format` the whole file.",
+        "description": "A page of rows, or with `format` a whole file.",
         "content": {
             "application/json": {
                 "schema": {
@@ -76,16 +76,16 @@ _FILES: Final[dict[int | str, dict[str, Any]]] = {
 }
 
 
-def router(desk: ApiContext) -> APIRouter:
-    """Endpoints over `desk`."""
+def router(context: ApiContext) -> APIRouter:
+    """Results."""
     v1 = APIRouter(prefix="/api/v1", tags=["results"])
-    whole_files = trio.Semaphore(1)  # a file that is made whole, with all samples, is held: one at a time
+    parquet_lock = trio.Lock()  # a Parquet file is built in memory, with all samples
 
     @v1.get(
         "/campaigns/{campaign}/results",
         operation_id="listResults",
         response_model=ResultPage,
-        responses=_FILES | NOT_FOUND,
+        responses=_RESPONSES | NOT_FOUND,
     )
     async def results(
         campaign: CampaignId,
@@ -94,38 +94,36 @@ def router(desk: ApiContext) -> APIRouter:
         format: Annotated[
             ResultFormat,
             Query(
-                description="json: a page of rows. The others are files with all of them: csv, jsonl (rows with their samples), "
-                "parquet, raw (samples and signed records: what `sark-node verify` reads)."
+                description="json: a page of rows. All others are whole files: csv, jsonl (rows with samples), parquet, "
+                "raw (samples and signed records, for `sark-node verify`)."
             ),
         ] = ResultFormat.JSON,
     ) -> ResultPage | Response:
-        """What came of the tasks that have ended: rows a page at a time, or a file with all of them."""
+        """Get the results of the tasks that have ended: a page of rows, or a file with all of them."""
         if format is ResultFormat.JSON:
-            return await desk.store(partial(_page, campaign=campaign, limit=limit, after=after))
-        await desk.store(lambda store: found(store, campaign))
+            return await context.store(partial(_page, campaign=campaign, limit=limit, after=after))
+        await context.store(lambda store: require_campaign(store, campaign))
         name = f"{campaign}-raw.json" if format is ResultFormat.RAW else f"{campaign}.{format}"
         headers = {"Content-Disposition": f'attachment; filename="{name}"'}
         if format is ResultFormat.PARQUET:
-            async with whole_files:
-                whole = await desk.store(lambda store: raw_results(store.rows(campaign)))
-                content = await trio.to_thread.run_sync(parquet_bytes, campaign, whole)
+            async with parquet_lock:
+                stored = await context.store(lambda store: raw_results(store.rows(campaign)))
+                content = await trio.to_thread.run_sync(parquet_bytes, campaign, stored)
             return Response(content, media_type=_TYPES[format], headers=headers)
-        sent = pieces(desk, partial(_lines, campaign, format))
-        return StreamingResponse(sent, media_type=_TYPES[format], headers=headers)
+        lines = stream_lines(context, partial(_lines, campaign, format))
+        return StreamingResponse(lines, media_type=_TYPES[format], headers=headers)
 
     return v1
 
 
 def _page(store: Store, *, campaign: str, limit: int, after: int) -> ResultPage:
-    found(store, campaign)
+    require_campaign(store, campaign)
     numbers = store.ended_numbers(campaign, limit=limit + 1, after=after)
-    shown = frozenset(numbers[:limit])
-    rows = rows_of(store, campaign, min(shown), max(shown)) if shown else []
+    page = frozenset(numbers[:limit])
+    rows = result_rows(store, campaign, min(page), max(page)) if page else []
+    more = len(numbers) > limit
     return ResultPage(
-        campaign=campaign,
-        count=len(rows),
-        results=tuple(rows),
-        next=max(shown) if len(numbers) > limit else None,
+        campaign=campaign, count=len(rows), results=tuple(rows), next=max(page) if more else None
     )
 
 
@@ -133,41 +131,40 @@ def _number(row: Row) -> int:
     return int(row.job_id.rpartition("/")[2])
 
 
+def _with_replicas(store: Store, campaign: str, low: int, high: int) -> Sequence[ResultRow]:
+    return store.rows(campaign, low - MAX_REPLICAS, high + MAX_REPLICAS)
+
+
 def _raw(store: Store, campaign: str, low: int, high: int) -> list[RawResult]:
-    """The raw results of the ended tasks with these numbers."""
-    return [raw for raw in raw_results(_near(store, campaign, low, high)) if low <= _number(raw.row) <= high]
+    stored = raw_results(_with_replicas(store, campaign, low, high))
+    return [raw for raw in stored if low <= _number(raw.row) <= high]
 
 
-def rows_of(store: Store, campaign: str, low: int, high: int) -> list[Row]:
-    """The rows of the ended tasks with these numbers."""
-    return [row for row in campaign_rows(_near(store, campaign, low, high)) if low <= _number(row) <= high]
+def result_rows(store: Store, campaign: str, low: int, high: int) -> list[Row]:
+    """Rows of the ended tasks with numbers from `low` to `high`."""
+    stored = campaign_rows(_with_replicas(store, campaign, low, high))
+    return [row for row in stored if low <= _number(row) <= high]
 
 
-def _near(store: Store, campaign: str, low: int, high: int) -> Sequence[ResultRow]:
-    return store.rows(campaign, low - REPLICAS, high + REPLICAS)
-
-
-def walk(store: Store, campaign: str, read: Callable[[Store, str, int, int], list[T]]) -> Iterator[T]:
-    """All that has ended, a few tasks at a time."""
+def iterate_results(
+    store: Store, campaign: str, read: Callable[[Store, str, int, int], list[T]]
+) -> Iterator[T]:
+    """`read` over all ended tasks, a few at a time."""
     last = 0
-    while numbers := store.ended_numbers(campaign, limit=AT_ONCE, after=last):
+    while numbers := store.ended_numbers(campaign, limit=CHUNK_TASKS, after=last):
         last = numbers[-1]
         yield from read(store, campaign, numbers[0], last)
 
 
-def _lines(campaign: str, wanted: ResultFormat, store: Store) -> Iterator[str]:
-    """A file's lines, made as they are taken."""
-    match wanted:
-        case ResultFormat.CSV:
-            return iter(csv_lines(walk(store, campaign, rows_of)))
-        case ResultFormat.JSONL:
-            return jsonl_lines(walk(store, campaign, _raw))
-        case _:
-            return iter(json_lines(campaign, walk(store, campaign, _raw)))
+def _lines(campaign: str, format: ResultFormat, store: Store) -> Iterator[str]:
+    if format is ResultFormat.CSV:
+        return iter(csv_lines(iterate_results(store, campaign, result_rows)))
+    raw = iterate_results(store, campaign, _raw)
+    return jsonl_lines(raw) if format is ResultFormat.JSONL else iter(json_lines(campaign, raw))
 
 
-async def pieces(desk: ApiContext, make: Callable[[Store], Iterator[str]]) -> AsyncIterator[str]:
-    """A file in pieces, each made when the one before has been sent: never the whole of it is held, nor the store."""
-    lines = await desk.store(make)
-    while piece := await desk.store(lambda store: "".join(islice(lines, AT_ONCE))):
-        yield piece
+async def stream_lines(context: ApiContext, make: Callable[[Store], Iterator[str]]) -> AsyncIterator[str]:
+    """A file in chunks, each made when the previous one was sent; the store is free in between."""
+    lines = await context.store(make)
+    while chunk := await context.store(lambda store: "".join(islice(lines, CHUNK_TASKS))):
+        yield chunk

@@ -1,4 +1,4 @@
-"""One task: everything that is known of it, its raw samples, and its signed result as a file."""
+"""One task: its details, raw samples, verification, and its signed result as a file."""
 
 from __future__ import annotations
 
@@ -21,11 +21,10 @@ from scheduler.store.results import campaign_rows, raw_results
 from scheduler.store.rows import ResultRow
 from scheduler.store.store import Store
 from web.http.context import ApiContext
-from web.http.parts import NOT_FOUND, CampaignId, Number, found
-from web.http.problems import InvalidField
+from web.http.parameters import NOT_FOUND, CampaignId, Number, no_task, require_campaign
+from web.http.problems import HttpProblem
+from web.routes.results import MAX_REPLICAS
 
-REPLICAS: Final = 16
-"""The most there are of one task: they stand side by side, and what a row says of their agreement comes from all of them."""
 MAX_POINTS: Final = 100_000
 
 Points = Annotated[
@@ -33,41 +32,32 @@ Points = Annotated[
     Query(
         ge=10,
         le=MAX_POINTS,
-        description="About so many samples in all, thinned so that every extreme stays. Left out: every one.",
+        description="About how many samples to return, thinned so that extremes stay. Default: all.",
     ),
 ]
 
 
-def router(desk: ApiContext) -> APIRouter:
-    """Endpoints over `desk`."""
+def router(context: ApiContext) -> APIRouter:
+    """Tasks."""
     v1 = APIRouter(prefix="/api/v1", tags=["tasks"])
 
     @v1.get("/campaigns/{campaign}/tasks/{n}", operation_id="getTask", responses=NOT_FOUND)
     async def task(campaign: CampaignId, n: Number) -> TaskDetail:
-        """Everything of one task: attempts and refusals, the worker and its device, the host meanwhile, the verdict with its reasons."""
+        """Get a task: attempts and refusals, the worker and its device, host state, the verdict with its reasons."""
 
-        def told(store: Store) -> TaskDetail:
-            name = found(store, campaign).name
-            item = _item(store, campaign, n)
-            return task_detail(
-                item,
-                _row(store, item),
-                name,
-                store.attempts_of(item.task.id),
-                store.events_of(campaign, item.task.id),
-            )
+        def detail(store: Store) -> TaskDetail:
+            name = require_campaign(store, campaign).name
+            stored = _require_task(store, campaign, n)
+            attempts, events = store.attempts_of(stored.task.id), store.events_of(campaign, stored.task.id)
+            return task_detail(stored, _row(store, stored), name, attempts, events)
 
-        return await desk.store(told)
+        return await context.store(detail)
 
     @v1.get("/campaigns/{campaign}/tasks/{n}/samples", operation_id="getSamples", responses=NOT_FOUND)
     async def samples(campaign: CampaignId, n: Number, points: Points = None) -> Samples:
-        """The raw times, launch by launch, with their warm-up, as the worker signed them; and all of them counted into bars."""
-
-        def item(store: Store) -> ResultRow:
-            found(store, campaign)
-            return _item(store, campaign, n)
-
-        return await trio.to_thread.run_sync(_samples, await desk.store(item), points)
+        """Get the raw times launch by launch, with warm-up, as the worker signed them; and a histogram."""
+        stored = await context.store(lambda store: _require_task(store, campaign, n))
+        return await trio.to_thread.run_sync(_samples, stored, points)
 
     @v1.get(
         "/campaigns/{campaign}/tasks/{n}/raw",
@@ -79,80 +69,73 @@ def router(desk: ApiContext) -> APIRouter:
         },
     )
     async def raw(campaign: CampaignId, n: Number) -> Response:
-        """The signed record with its raw samples, as a file for `sark-node verify`. Replicas of the task are in it too."""
-        results = await desk.store(lambda store: _raw(store, campaign, n))
-        body = await trio.to_thread.run_sync(lambda: "".join(json_lines(campaign, results)))
-        name = f"{campaign}-{n}.json"
-        return Response(
-            body,
-            media_type="application/json",
-            headers={"Content-Disposition": f'attachment; filename="{name}"'},
-        )
+        """Get the signed record with its raw samples, for `sark-node verify`. The task's replicas are included."""
+        stored = await context.store(lambda store: _raw(store, campaign, n))
+        body = await trio.to_thread.run_sync(lambda: "".join(json_lines(campaign, stored)))
+        headers = {"Content-Disposition": f'attachment; filename="{campaign}-{n}.json"'}
+        return Response(body, media_type="application/json", headers=headers)
 
     @v1.get("/campaigns/{campaign}/tasks/{n}/verify", operation_id="verifyTask", responses=NOT_FOUND)
     async def verify(campaign: CampaignId, n: Number) -> VerifyFindingInfo:
-        """Whether its result holds: the worker's signature, task and model by their hashes, and the row made again from the samples."""
-        results = await desk.store(lambda store: _raw(store, campaign, n))
-        findings = await trio.to_thread.run_sync(lambda: check_results(campaign, results))
+        """Verify a result: the worker's signature, the hashes of task and model, and the row recomputed from the samples."""
+        stored = await context.store(lambda store: _raw(store, campaign, n))
+        findings = await trio.to_thread.run_sync(check_results, campaign, stored)
         return next(finding_info(finding) for finding in findings if finding.task == f"{campaign}/{n}")
 
     return v1
 
 
-def _item(store: Store, campaign: str, n: int) -> ResultRow:
-    """The task with the record that decided it, or `InvalidField`."""
-    items = store.rows(campaign, n, n)
-    if not items:
-        raise InvalidField(
-            HTTPStatus.NOT_FOUND,
-            f"{campaign} has no task {n}",
-            hint=f"list them: /api/v1/campaigns/{campaign}/tasks",
-        )
-    return items[0]
+def _require_task(store: Store, campaign: str, n: int) -> ResultRow:
+    """The task with its deciding record. Raises `HttpProblem` 404."""
+    require_campaign(store, campaign)
+    stored = store.rows(campaign, n, n)
+    if not stored:
+        raise no_task(campaign, n)
+    return stored[0]
 
 
-def _row(store: Store, item: ResultRow) -> Row | None:
-    """As the campaign's results have it."""
-    if item.task.ended is None:
+def _with_replicas(store: Store, stored: ResultRow) -> list[ResultRow]:
+    """The task with all its replicas, which are numbered consecutively."""
+    task = stored.task
+    if task.replica is None:
+        return [stored]
+    first = task.n - task.replica
+    near = store.rows(task.campaign, task.n - MAX_REPLICAS, task.n + MAX_REPLICAS)
+    return [other for other in near if other.task.replica and other.task.n - other.task.replica == first]
+
+
+def _row(store: Store, stored: ResultRow) -> Row | None:
+    """The task's row of the results, or None until it has ended."""
+    if stored.task.ended is None:
         return None
-    stored = [item]
-    if item.task.replica is not None:
-        stored = list(store.rows(item.task.campaign, item.task.n - REPLICAS, item.task.n + REPLICAS))
-    return next(row for row in campaign_rows(stored) if row.job_id == item.task.id)
+    rows = campaign_rows(_with_replicas(store, stored))
+    return next(row for row in rows if row.job_id == stored.task.id)
 
 
 def _raw(store: Store, campaign: str, n: int) -> list[RawResult]:
-    found(store, campaign)
-    item = _item(store, campaign, n)
-    if item.task.ended is None:
-        raise InvalidField(
+    stored = _require_task(store, campaign, n)
+    if stored.task.ended is None:
+        raise HttpProblem(
             HTTPStatus.NOT_FOUND,
             f"task {n} of {campaign} has not ended",
-            hint=f"see how it stands: /api/v1/campaigns/{campaign}/tasks/{n}",
+            hint=f"see its state: /api/v1/campaigns/{campaign}/tasks/{n}",
         )
-    task = item.task
-    if task.replica is None:
-        return raw_results([item])
-    first = task.n - task.replica  # replicas of one task are numbered on end
-    near = store.rows(campaign, task.n - REPLICAS, task.n + REPLICAS)
-    return raw_results(
-        [other for other in near if other.task.replica and other.task.n - other.task.replica == first]
-    )
+    return raw_results(_with_replicas(store, stored))
 
 
-def _samples(item: ResultRow, points: int | None) -> Samples:
-    """Raises `InvalidField` where there is nothing that can be read."""
-    task = item.task
-    if item.record is None:
-        raise InvalidField(
+def _samples(stored: ResultRow, points: int | None) -> Samples:
+    """Raises `HttpProblem` if there is no readable record."""
+    task = stored.task
+    if stored.record is None:
+        raise HttpProblem(
             HTTPStatus.NOT_FOUND,
-            f"task {task.n} of {task.campaign} has no record: no worker signed anything of it",
-            hint=f"see how it stands: /api/v1/campaigns/{task.campaign}/tasks/{task.n}",
+            f"task {task.n} of {task.campaign} has no record: no worker signed a result",
+            hint=f"see its state: /api/v1/campaigns/{task.campaign}/tasks/{task.n}",
         )
     try:
-        record = read_record(item.record)
+        record = read_record(stored.record)
         return samples_of(task.id, record, observe(record), points)
     except RemoteProtocolError as exc:
-        raise InvalidField(
+        raise HttpProblem(
             HTTPStatus.CONFLICT, f"the record of {task.id} cannot be read: {exc.what}"
         ) from None

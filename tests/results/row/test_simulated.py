@@ -43,7 +43,7 @@ from scheduler.output.watch import render
 from scheduler.store.rows import CampaignSummary, ResultRow, TaskRow
 from tests.scheduler.output.test_top import campaign, device, now, task
 from tests.scheduler.report_parts import complete
-from web.routes.metrics import Metrics
+from web.routes.server import Metrics
 
 SPEC: Final = json.dumps({"campaign": "c", "models": [], "units": [UNIT], "jobs": []})
 

@@ -28,9 +28,9 @@ CONTRACT_COLUMNS: Final = (
 
 
 @pytest.fixture
-def model(desk: ApiContext, tmp_path: Path) -> str:
+def model(context: ApiContext, tmp_path: Path) -> str:
     """A model's file, which campaigns over HTTP may name here."""
-    desk.allow_paths = True
+    context.allow_paths = True
     path = tmp_path / "net.onnx"
     path.write_bytes(MODEL)
     return str(path)

@@ -62,9 +62,9 @@ async def test_reset_is_refused_while_a_campaign_runs(client: httpx.AsyncClient,
 
 
 async def test_reset_clears_all_and_keeps_a_copy_and_the_keys(
-    client: httpx.AsyncClient, desk: ApiContext, kept: Any
+    client: httpx.AsyncClient, context: ApiContext, kept: Any
 ) -> None:
-    key = load_or_create(desk.home.key("scheduler")).peer_id
+    key = load_or_create(context.home.key("scheduler")).peer_id
     for name in ("c-one", "c-two"):
         kept.campaign(name, tasks=2)
         kept.succeed(f"{name}/1")
@@ -78,23 +78,23 @@ async def test_reset_clears_all_and_keeps_a_copy_and_the_keys(
     assert (await client.get("/api/campaigns")).json() == {"count": 0, "campaigns": []}
     assert (await client.get("/api/results/files")).json()["count"] == 0
     assert kept.store.workers() == ()
-    assert load_or_create(desk.home.key("scheduler")).peer_id == key
+    assert load_or_create(context.home.key("scheduler")).peer_id == key
     copy = Path(told["backup"])
-    assert copy.parent == desk.home.folder("scheduler")
+    assert copy.parent == context.home.folder("scheduler")
     assert (await trio.Path(copy).stat()).st_mode & 0o077 == 0
     with Store(copy) as before:
         assert {item.campaign.id for item in before.summaries()} == {"c-one", "c-two"}
         assert len(before.rows("c-one")) == 2
 
 
-async def test_reset_of_what_is_empty_makes_no_copy(client: httpx.AsyncClient, desk: ApiContext) -> None:
+async def test_reset_of_what_is_empty_makes_no_copy(client: httpx.AsyncClient, context: ApiContext) -> None:
     told = (await client.post("/api/reset")).json()
     assert (told["campaigns_cleared"], told["backup"]) == (0, None)
-    assert not list(desk.home.folder("scheduler").glob("before-reset*"))
+    assert not list(context.home.folder("scheduler").glob("before-reset*"))
 
 
 async def test_no_page_of_another_site_and_nobody_without_the_token_resets(
-    desk: ApiContext, kept: Any
+    context: ApiContext, kept: Any
 ) -> None:
     kept.campaign("c-one", tasks=1)
     kept.fail("c-one/1")
@@ -105,7 +105,7 @@ async def test_no_page_of_another_site_and_nobody_without_the_token_resets(
         (AccessRules(), {"Host": "evil.example"}, HTTPStatus.MISDIRECTED_REQUEST),
         (AccessRules(token="t" * 20), {}, HTTPStatus.UNAUTHORIZED),
     ):
-        transport = httpx.ASGITransport(make_app(desk, rules))
+        transport = httpx.ASGITransport(make_app(context, rules))
         async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:5000") as asking:
             answer = await asking.post("/api/reset", headers=headers)
         assert answer.status_code == status

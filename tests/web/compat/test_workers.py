@@ -19,9 +19,9 @@ from scheduler.output.watcher import FleetWatcher
 from swarm.join.known_gates import leave_addresses
 from swarm.net.identity import Identity, load_or_create
 from tests.web.swarm_parts import GATE, HOSTILE, Swarm, seen
-from web.app import open_app
-from web.compat.worker_models import WORKER, ip_address
-from web.http.context import ApiContext, OwnerReplyInfo
+from web.app import make_open_app
+from web.compat.models import WORKER, ip_address
+from web.http.context import ActionReply, ApiContext
 
 BIG = Identity.from_seed("big").peer_id
 SILENT = Identity.from_seed("dumb").peer_id
@@ -42,12 +42,12 @@ class Owner:
     said: list[tuple[str, Action]] = field(default_factory=list)
     state: WorkerState = WorkerState.ACTIVE
 
-    async def tell(self, peer: str, action: Action) -> OwnerReplyInfo:
+    async def tell(self, peer: str, action: Action) -> ActionReply:
         await trio.lowlevel.checkpoint()
         if peer not in self.own:
             raise Refused("you are not its owner", reason=Reason.NOT_ALLOWED, hint="on that device: …")
         self.said.append((peer, action))
-        return OwnerReplyInfo(WorkerState.DRAINING if action is Action.PAUSE else self.state, "")
+        return ActionReply(WorkerState.DRAINING if action is Action.PAUSE else self.state, "")
 
 
 @pytest.fixture
@@ -57,18 +57,18 @@ def swarm() -> Swarm:
 
 
 @pytest.fixture
-def owner(desk: ApiContext) -> Owner:
+def owner(context: ApiContext) -> Owner:
     owner = Owner()
-    desk.tell = owner.tell
+    context.send_action = owner.tell
     return owner
 
 
 @pytest.fixture
-async def asking(desk: ApiContext, swarm: Swarm, owner: Owner) -> AsyncIterator[httpx.AsyncClient]:
-    lookout = FleetWatcher(swarm.eyes)  # type: ignore[arg-type]
-    transport = httpx.ASGITransport(open_app(desk, lookout=lookout))
+async def asking(context: ApiContext, swarm: Swarm, owner: Owner) -> AsyncIterator[httpx.AsyncClient]:
+    watcher = FleetWatcher(swarm.eyes)  # type: ignore[arg-type]
+    transport = httpx.ASGITransport(make_open_app(context, watcher=watcher))
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(lookout.run)
+        nursery.start_soon(watcher.run)
         async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:5000") as client:
             yield client
         nursery.cancel_scope.cancel()
@@ -104,7 +104,7 @@ async def test_our_states_in_its_words(
     assert (await asking.get(f"/api/workers/{BIG}")).json()["status"] == word
     health = (await asking.get(f"/api/workers/{BIG}/health")).json()
     assert health["is_healthy"] is (word != "faulty")
-    assert set(WORKER) == {*WorkerState, None}
+    assert set(WORKER) == set(WorkerState)
 
 
 async def test_health_of_one_and_of_all(asking: httpx.AsyncClient) -> None:
@@ -134,14 +134,14 @@ async def test_without_a_swarm_there_are_no_workers_and_it_is_said_why(
 
 
 async def test_registering_says_how_a_device_joins_and_keeps_nothing(
-    asking: httpx.AsyncClient, desk: ApiContext
+    asking: httpx.AsyncClient, context: ApiContext
 ) -> None:
-    desk.gates = lambda: ("/ip4/127.0.0.1/tcp/4101/p2p/" + GATE, "/ip4/192.0.2.7/tcp/4101/p2p/" + GATE)
+    context.gates = lambda: ("/ip4/127.0.0.1/tcp/4101/p2p/" + GATE, "/ip4/192.0.2.7/tcp/4101/p2p/" + GATE)
     answer = await asking.post("/api/register", content=json.dumps(REGISTER).encode())  # as `curl -d`
     told = answer.json()
     assert answer.status_code == HTTPStatus.OK
     assert (told["status"], told["action"], told["joined"]) == ("registered", "created", False)
-    me = load_or_create(desk.home.key("scheduler")).peer_id
+    me = load_or_create(context.home.key("scheduler")).peer_id
     join = f"sark-node join --gate /ip4/192.0.2.7/tcp/4101/p2p/{GATE} --allow {me}"
     assert told["how_to_join"] == join
     again = (await asking.post("/api/register", json=REGISTER)).json()
@@ -185,15 +185,15 @@ async def test_ones_own_worker_does_as_it_is_told(asking: httpx.AsyncClient, own
     assert owner.said[-1] == (BIG, Action.RESET)
     owner.state = WorkerState.FAULTY
     still = (await asking.put(f"/api/workers/{BIG}/reset")).json()
-    assert (still["status"], still["message"]) == ("faulty", "it was examined, and is still faulty")
+    assert (still["status"], still["message"]) == ("faulty", "the worker was examined and is still faulty")
 
 
 async def test_this_homes_worker_is_told_also_where_no_gate_is(
-    asking: httpx.AsyncClient, desk: ApiContext, owner: Owner, swarm: Swarm
+    asking: httpx.AsyncClient, context: ApiContext, owner: Owner, swarm: Swarm
 ) -> None:
     swarm.dark = True
-    own = load_or_create(desk.home.key("worker")).peer_id
-    leave_addresses(desk.home.worker_file, ["/ip4/127.0.0.1/tcp/4001"])
+    own = load_or_create(context.home.key("worker")).peer_id
+    leave_addresses(context.home.worker_file, ["/ip4/127.0.0.1/tcp/4001"])
     owner.own = {own}
     told = await asking.put(f"/api/workers/{own}/status", json={"status": "cleanup"})
     assert told.json()["status"] == "cleanup"

@@ -40,7 +40,7 @@ def test_one_that_others_can_read_is_not_used(tmp_path: Path) -> None:
     path = tmp_path / "api-token"
     own_token(path)
     path.chmod(0o644)
-    with pytest.raises(ResourceError, match="can be read by other users"):
+    with pytest.raises(ResourceError, match="is readable by other users"):
         own_token(path)
     assert read_token(path)  # of a file that its owner named it is their business
 
@@ -49,7 +49,7 @@ def test_one_that_others_can_read_is_not_used(tmp_path: Path) -> None:
 def test_what_is_no_token_is_refused(tmp_path: Path, content: str) -> None:
     path = tmp_path / "token"
     path.write_text(content, encoding="utf-8")
-    with pytest.raises(CampaignError, match="16 letters or more"):
+    with pytest.raises(CampaignError, match="at least 16 characters"):
         read_token(path)
     with pytest.raises(ResourceError, match="cannot read"):
         read_token(tmp_path / "none")

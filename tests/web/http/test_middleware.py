@@ -113,13 +113,13 @@ async def test_every_answer_says_what_a_browser_may_do_with_it(served: httpx.Asy
 
 @pytest.mark.parametrize("chunked", [False, True])
 async def test_a_body_that_is_too_long_is_refused_whether_its_length_was_told_or_not(
-    desk: ApiContext, chunked: bool
+    context: ApiContext, chunked: bool
 ) -> None:
     async def parts() -> AsyncIterator[bytes]:
         for _ in range(3):
             yield b"x" * 1000
 
-    async with odd(desk, AccessRules(max_body=2000)) as asking:
+    async with odd(context, AccessRules(max_body=2000)) as asking:
         body = parts() if chunked else b"x" * 3000
         answer = await asking.post("/echo", content=body)
         assert answer.status_code == HTTPStatus.REQUEST_ENTITY_TOO_LARGE
@@ -141,9 +141,9 @@ async def test_a_zero_byte_in_the_address_is_refused_before_a_store_is_asked(
 
 
 async def test_what_is_wrong_is_told_on_one_line_of_letters_whatever_the_client_wrote(
-    desk: ApiContext,
+    context: ApiContext,
 ) -> None:
-    async with odd(desk) as asking:
+    async with odd(context) as asking:
         for name in (r"\ud800", r"\u202e", r"\n\u001b[31m", "x" * 100_000):
             answer = await asking.post("/order", content=f'{{"{name}": 1}}', headers=JSON)
             assert answer.status_code == HTTPStatus.UNPROCESSABLE_ENTITY
@@ -160,8 +160,8 @@ async def test_nobody_is_led_elsewhere_and_the_pages_have_a_head(served: httpx.A
     assert head.headers["content-security-policy"] == SECURITY["Content-Security-Policy"]
 
 
-async def test_a_mistake_of_ours_is_a_problem_too_and_does_not_say_what_it_was(desk: ApiContext) -> None:
-    async with odd(desk) as asking:
+async def test_a_mistake_of_ours_is_a_problem_too_and_does_not_say_what_it_was(context: ApiContext) -> None:
+    async with odd(context) as asking:
         answer = await asking.get("/bug")
     assert answer.status_code == HTTPStatus.INTERNAL_SERVER_ERROR
     assert answer.headers["content-type"] == "application/problem+json"
@@ -170,12 +170,12 @@ async def test_a_mistake_of_ours_is_a_problem_too_and_does_not_say_what_it_was(d
 
 
 @asynccontextmanager
-async def odd(desk: ApiContext, rules: AccessRules | None = None) -> AsyncIterator[httpx.AsyncClient]:
+async def odd(context: ApiContext, rules: AccessRules | None = None) -> AsyncIterator[httpx.AsyncClient]:
     """Asks a server that has some endpoints more."""
     sockets = bind(["127.0.0.1"], 0)
     url = f"http://127.0.0.1:{sockets[0].getsockname()[1]}"
     async with trio.open_nursery() as nursery:
-        await nursery.start(serve, make_app(desk, rules or AccessRules(), [_odd()]), sockets)
+        await nursery.start(serve, make_app(context, rules or AccessRules(), [_odd()]), sockets)
         async with httpx.AsyncClient(base_url=url, trust_env=False) as asking:
             yield asking
         nursery.cancel_scope.cancel()

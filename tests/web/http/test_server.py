@@ -23,7 +23,7 @@ GET = b"GET /api/v1/version HTTP/1.1\r\n" + HOST
 
 @asynccontextmanager
 async def serving(
-    desk: ApiContext, rules: AccessRules | None = None, *, gone: trio.Event | None = None, **limits: float
+    context: ApiContext, rules: AccessRules | None = None, *, gone: trio.Event | None = None, **limits: float
 ) -> AsyncIterator[int]:
     """A server with limits of its own; its port. `gone` is set when the server is done with an answer of much."""
     sockets = bind(["127.0.0.1"], 0)
@@ -31,7 +31,9 @@ async def serving(
     with trio.fail_after(PATIENCE_S):
         async with trio.open_nursery() as nursery:
             app = make_app(
-                desk, rules or AccessRules(large=("/take",)), [_odd(trio.Event() if gone is None else gone)]
+                context,
+                rules or AccessRules(large=("/take",)),
+                [_odd(trio.Event() if gone is None else gone)],
             )
             await nursery.start(
                 lambda task_status: serve(
@@ -100,8 +102,8 @@ async def ended(stream: trio.SocketStream) -> bytes:
     return heard
 
 
-async def test_a_head_that_comes_a_byte_at_a_time_is_not_waited_for(desk: ApiContext) -> None:
-    async with serving(desk, idle_s=0.3) as port, await trio.open_tcp_stream("127.0.0.1", port) as stream:
+async def test_a_head_that_comes_a_byte_at_a_time_is_not_waited_for(context: ApiContext) -> None:
+    async with serving(context, idle_s=0.3) as port, await trio.open_tcp_stream("127.0.0.1", port) as stream:
         await stream.send_all(GET + b"X-Slow: ")
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_drip, stream)
@@ -119,19 +121,21 @@ async def _drip(stream: trio.SocketStream) -> None:
 
 
 @pytest.mark.parametrize(("path", "limit"), [("/api/v1/campaigns", "body_s"), ("/take", "stall_s")])
-async def test_a_body_that_does_not_come_is_not_waited_for(desk: ApiContext, path: str, limit: str) -> None:
+async def test_a_body_that_does_not_come_is_not_waited_for(
+    context: ApiContext, path: str, limit: str
+) -> None:
     rules = AccessRules(large=("/take",), **{limit: 0.3})  # type: ignore[arg-type]
-    async with serving(desk, rules) as port:
+    async with serving(context, rules) as port:
         head = f"POST {path} HTTP/1.1\r\nContent-Type: text/yaml\r\nContent-Length: 100\r\n".encode() + HOST
         answer = await say(port, head + b"\r\nabc")
         assert answer.startswith(b"HTTP/1.1 408 ")
-        assert b"did not come in time" in answer
+        assert b"did not arrive in time" in answer
 
 
-async def test_a_reader_that_stops_reading_is_dropped(desk: ApiContext, kept: Any) -> None:
+async def test_a_reader_that_stops_reading_is_dropped(context: ApiContext, kept: Any) -> None:
     gone = trio.Event()
     async with (
-        serving(desk, gone=gone, send_s=0.3) as port,
+        serving(context, gone=gone, send_s=0.3) as port,
         await trio.open_tcp_stream("127.0.0.1", port) as stream,
     ):
         await stream.send_all(b"GET /much HTTP/1.1\r\n" + HOST + b"\r\n")
@@ -141,11 +145,11 @@ async def test_a_reader_that_stops_reading_is_dropped(desk: ApiContext, kept: An
 
 
 async def test_a_server_ends_at_once_though_a_reader_has_stopped_and_another_follows(
-    desk: ApiContext, kept: Any
+    context: ApiContext, kept: Any
 ) -> None:
     kept.campaign("c-one")
     with trio.fail_after(PATIENCE_S):
-        async with serving(desk, send_s=1000.0) as port:
+        async with serving(context, send_s=1000.0) as port:
             stopped = await trio.open_tcp_stream("127.0.0.1", port)
             await stopped.send_all(b"GET /much HTTP/1.1\r\n" + HOST + b"\r\n")
             await stopped.receive_some(10)
@@ -156,18 +160,18 @@ async def test_a_server_ends_at_once_though_a_reader_has_stopped_and_another_fol
                 + b"\r\n"
             )
             await follows.receive_some(10)
-            assert desk.feeds.followers == 1
+            assert context.feeds.followers == 1
         await ended(stopped)
         await ended(follows)
-    assert not desk.feeds.followers
+    assert not context.feeds.followers
     await stopped.aclose()
     await follows.aclose()
 
 
 async def test_more_connections_than_there_is_room_for_are_closed_and_room_comes_back(
-    desk: ApiContext,
+    context: ApiContext,
 ) -> None:
-    async with serving(desk, total=2) as port:
+    async with serving(context, total=2) as port:
         one = await trio.open_tcp_stream("127.0.0.1", port)
         two = await trio.open_tcp_stream("127.0.0.1", port)
         for stream in (one, two):
@@ -210,15 +214,15 @@ async def _answers(port: int) -> bool:
     ],
 )  # fmt: skip
 async def test_what_another_could_read_in_another_way_is_refused(
-    desk: ApiContext, request_: bytes, status: int
+    context: ApiContext, request_: bytes, status: int
 ) -> None:
-    async with serving(desk) as port:
+    async with serving(context) as port:
         answer = await say(port, request_)
     assert answer.startswith(f"HTTP/1.1 {status} ".encode())
 
 
-async def test_nothing_here_speaks_websocket(desk: ApiContext) -> None:
-    async with serving(desk) as port:
+async def test_nothing_here_speaks_websocket(context: ApiContext) -> None:
+    async with serving(context) as port:
         answer = await say(
             port,
             GET + b"Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
@@ -227,9 +231,9 @@ async def test_nothing_here_speaks_websocket(desk: ApiContext) -> None:
     assert answer.startswith(b"HTTP/1.1 403 ")
 
 
-async def test_a_request_sent_behind_a_refused_one_is_not_answered_as_its_own(desk: ApiContext) -> None:
+async def test_a_request_sent_behind_a_refused_one_is_not_answered_as_its_own(context: ApiContext) -> None:
     hidden = GET + b"\r\n"
-    async with serving(desk) as port, await trio.open_tcp_stream("127.0.0.1", port) as stream:
+    async with serving(context) as port, await trio.open_tcp_stream("127.0.0.1", port) as stream:
         await stream.send_all(
             b"POST /take HTTP/1.1\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n"
             + HOST
@@ -252,8 +256,8 @@ async def test_a_request_sent_behind_a_refused_one_is_not_answered_as_its_own(de
     ],
     ids=["more after the last", "a second one that is none", "as of old", "no websocket"],
 )
-async def test_whatever_a_client_sends_ends_its_own_connection_alone(desk: ApiContext, odd: bytes) -> None:
-    async with serving(desk, idle_s=0.5) as port:
+async def test_whatever_a_client_sends_ends_its_own_connection_alone(context: ApiContext, odd: bytes) -> None:
+    async with serving(context, idle_s=0.5) as port:
         for cut in range(len(odd) // 2, len(odd), 3):
             async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
                 await stream.send_all(odd[:cut])
@@ -271,8 +275,8 @@ class _Broken(Response):
         self.headers["content-length"] = "2"
 
 
-async def test_an_error_within_a_connection_ends_no_other(desk: ApiContext) -> None:
-    async with serving(desk) as port:
+async def test_an_error_within_a_connection_ends_no_other(context: ApiContext) -> None:
+    async with serving(context) as port:
         async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
             await stream.send_all(b"GET /broken HTTP/1.1\r\n" + HOST + b"\r\n")
             await ended(stream)

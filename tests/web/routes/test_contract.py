@@ -19,7 +19,7 @@ import sark
 from scheduler.output.peers import SeenPeer
 from scheduler.output.watcher import FleetWatcher
 from swarm.base.home import Home
-from web.app import make_app, open_app
+from web.app import make_app, make_open_app
 from web.http.context import ApiContext
 from web.http.middleware import AccessRules
 from web.http.server import bind, serve
@@ -44,8 +44,8 @@ class Eyes:
 
 def _document() -> dict[str, Any]:
     home = Home.at(Path("nowhere"))
-    desk = ApiContext(home, gates=tuple, keep_alive=lambda: None)
-    return open_app(desk, sark._routers(home, tuple)).openapi()
+    context = ApiContext(home, gates=tuple, start_scheduler=lambda: None)
+    return make_open_app(context, sark._routers(home, tuple)).openapi()
 
 
 SCHEMA: Final = schemathesis.openapi.from_dict(_document())
@@ -65,10 +65,10 @@ def address(tmp_path_factory: pytest.TempPathFactory, filled: Callable[[Home], N
     """A server in a thread of its own, for a client that waits: with one campaign, `c-one`, some of whose tasks have ended."""
     home = Home.at(tmp_path_factory.mktemp("contract"))
     filled(home)
-    desk = ApiContext(home, gates=tuple, keep_alive=lambda: None)
+    context = ApiContext(home, gates=tuple, start_scheduler=lambda: None)
     sockets = bind(["127.0.0.1"], 0)
     url = f"http://127.0.0.1:{sockets[0].getsockname()[1]}"
-    app = make_app(desk, AccessRules(), sark._routers(home, tuple), lookout=FleetWatcher(Eyes().open))  # type: ignore[arg-type]
+    app = make_app(context, AccessRules(), sark._routers(home, tuple), watcher=FleetWatcher(Eyes().open))  # type: ignore[arg-type]
     stop, begun = trio.Event(), threading.Event()
     token: list[trio.lowlevel.TrioToken] = []
 
@@ -86,7 +86,7 @@ def address(tmp_path_factory: pytest.TempPathFactory, filled: Callable[[Home], N
     yield url
     token[0].run_sync_soon(stop.set)
     thread.join(PATIENCE_S)
-    desk.close()
+    context.close()
     assert not thread.is_alive()
 
 

@@ -174,17 +174,17 @@ async def test_who_was_cut_off_goes_on_where_it_was(served: httpx.AsyncClient, k
 
 
 async def test_a_late_reader_gets_every_event_though_only_the_last_are_held(
-    kept: Any, desk: ApiContext
+    kept: Any, context: ApiContext
 ) -> None:
     kept.campaign("c-one", tasks=20)
     for n in range(1, 21):
         kept.begin(f"c-one/{n}")
-    few = feeds.Feeds(desk.open_store, lambda: False, recent=7)
+    few = feeds.Feeds(context.open_store, lambda: False, recent=7)
     follower = await few.follow("c-one", 3)
     assert follower is not None
     seen: list[int] = []
     while len(seen) < kept.store.event_count("c-one")[1] - 3:
-        seen += [mark for name, _, mark in await follower.more() or [] if name == "event"]
+        seen += [mark for name, _, mark in await follower.next_events() or [] if name == "event"]
     assert seen == list(range(4, len(seen) + 4))
     follower.close()
     few.close()
@@ -208,27 +208,27 @@ class Odd(Store):
         return found
 
 
-async def test_what_a_look_finds_is_seen_whole_or_not_at_all(kept: Any, desk: ApiContext) -> None:
+async def test_what_a_look_finds_is_seen_whole_or_not_at_all(kept: Any, context: ApiContext) -> None:
     kept.campaign("c-one", tasks=2)
-    store = Odd(desk.home.store)
+    store = Odd(context.home.store)
     some = feeds.Feeds(lambda: store, lambda: False)
     one, two = [await some.follow("c-one", None) for _ in range(2)]
     assert one is not None
     assert two is not None
-    await one.more()
+    await one.next_events()
     store.reading.clear()
     store.go.clear()
     kept.begin("c-one/1")
-    heard: list[list[feeds.Told] | None] = []
+    heard: list[list[feeds.StreamEvent] | None] = []
 
     async def hear() -> None:
-        heard.append(await one.more())
+        heard.append(await one.next_events())
 
     with trio.fail_after(PATIENCE_S):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(hear)
             await trio.to_thread.run_sync(store.reading.wait, PATIENCE_S)
-            before = await two.more()  # while a thread reads: what was before, all of it
+            before = await two.next_events()  # while a thread reads: what was before, all of it
             store.go.set()
     assert before is not None
     assert [getattr(said, "state", None) for name, said, _ in before if name == "task"] == ["pending"] * 2
@@ -241,24 +241,24 @@ async def test_what_a_look_finds_is_seen_whole_or_not_at_all(kept: Any, desk: Ap
     some.close()
 
 
-async def test_a_look_that_failed_is_made_again_and_nothing_is_lost(kept: Any, desk: ApiContext) -> None:
+async def test_a_look_that_failed_is_made_again_and_nothing_is_lost(kept: Any, context: ApiContext) -> None:
     kept.campaign("c-one", tasks=1)
-    store = Odd(desk.home.store)
+    store = Odd(context.home.store)
     some = feeds.Feeds(lambda: store, lambda: False)
     follower = await some.follow("c-one", None)
     assert follower is not None
-    await follower.more()
+    await follower.next_events()
     with trio.fail_after(PATIENCE_S):
         store.broken = True
         kept.fail("c-one/1")
         kept.store.end_campaign("c-one")
         with pytest.raises(ResourceError):
-            await follower.more()
+            await follower.next_events()
         store.broken = False
-        told = await follower.more()
+        told = await follower.next_events()
         assert told is not None
         assert [name for name, *_ in told][:2] == ["campaign", "task"]
-        ended = await follower.more()
+        ended = await follower.next_events()
         assert ended is not None
         assert ended[0][0] == "end"
     follower.close()
@@ -266,35 +266,35 @@ async def test_a_look_that_failed_is_made_again_and_nothing_is_lost(kept: Any, d
 
 
 async def test_many_readers_share_one_look_and_nothing_of_them_is_left(
-    served: httpx.AsyncClient, kept: Any, desk: ApiContext
+    served: httpx.AsyncClient, kept: Any, context: ApiContext
 ) -> None:
     kept.campaign("c-one", tasks=1)
     async with listening(served, "c-one") as one, listening(served, "c-one") as two:
         await one.until("task")
         await two.until("task")
-        assert desk.feeds.followers == 2
-        look = desk.feeds.look
+        assert context.feeds.followers == 2
+        look = context.feeds.revision
         kept.begin("c-one/1")
         assert (await one.until("task"))[0]["state"] != "pending"
         assert (await two.until("task"))[0]["state"] != "pending"
-        assert desk.feeds.look - look <= 2  # two writes, of which each look may see one
+        assert context.feeds.revision - look <= 2  # two writes, of which each look may see one
     with trio.fail_after(PATIENCE_S):
-        while desk.feeds.followers:
+        while context.feeds.followers:
             await trio.sleep(0.01)
-    assert not desk.feeds._feeds
+    assert not context.feeds._feeds
 
 
 async def test_more_readers_than_there_is_room_for_are_told_so(
-    served: httpx.AsyncClient, kept: Any, desk: ApiContext
+    served: httpx.AsyncClient, kept: Any, context: ApiContext
 ) -> None:
     kept.campaign("c-one", tasks=1)
-    desk.feeds.followers = feeds.MAX_FOLLOWERS
+    context.feeds.followers = feeds.MAX_FOLLOWERS
     answer = await served.get(f"{BASE}/c-one/events", headers={"Accept": "text/event-stream"})
     assert answer.status_code == HTTPStatus.TOO_MANY_REQUESTS
-    assert desk.feeds.followers == feeds.MAX_FOLLOWERS
+    assert context.feeds.followers == feeds.MAX_FOLLOWERS
 
 
-async def test_a_stream_of_no_campaign_is_refused(served: httpx.AsyncClient, desk: ApiContext) -> None:
+async def test_a_stream_of_no_campaign_is_refused(served: httpx.AsyncClient, context: ApiContext) -> None:
     answer = await served.get(f"{BASE}/c-none/events", headers={"Accept": "text/event-stream"})
     assert answer.status_code == HTTPStatus.NOT_FOUND
-    assert not desk.feeds.followers
+    assert not context.feeds.followers

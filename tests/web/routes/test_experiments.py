@@ -17,7 +17,7 @@ RUN = "/api/v1/experiments/nightly/run"
 
 
 @pytest.fixture
-def saved(desk: ApiContext, tmp_path: Path) -> Path:
+def saved(context: ApiContext, tmp_path: Path) -> Path:
     """The model's file of an experiment with one version."""
     model = tmp_path / "m.json"
     model.write_text('{"latencies_ms": [1]}')
@@ -29,15 +29,15 @@ def saved(desk: ApiContext, tmp_path: Path) -> Path:
         "schedule": {"every": "1d", "at": "03:00", "webhook": "https://example.org/a-key"},
     }
     file.write_text(json.dumps(content))
-    with Store(desk.home.store) as store:
+    with Store(context.home.store) as store:
         save(store, file)
     return model
 
 
 async def test_experiments_are_listed_page_by_page_and_no_webhook_is_told(
-    client: httpx.AsyncClient, saved: Path, desk: ApiContext
+    client: httpx.AsyncClient, saved: Path, context: ApiContext
 ) -> None:
-    with Store(desk.home.store) as store:
+    with Store(context.home.store) as store:
         save(store, saved.parent / "campaign.yaml", name="other")
     first = (await client.get("/api/v1/experiments", params={"limit": 1})).json()
     assert (first["count"], first["next"], first["experiments"][0]["name"]) == (1, "nightly", "nightly")
@@ -52,7 +52,7 @@ async def test_experiments_are_listed_page_by_page_and_no_webhook_is_told(
 
 
 async def test_a_run_begins_once_for_one_key_and_is_in_the_history(
-    client: httpx.AsyncClient, saved: Path, desk: ApiContext
+    client: httpx.AsyncClient, saved: Path, context: ApiContext
 ) -> None:
     answers = [await client.post(RUN, headers={"Idempotency-Key": "k"}) for _ in range(2)]
     assert [answer.status_code for answer in answers] == [201, 201]
@@ -63,8 +63,8 @@ async def test_a_run_begins_once_for_one_key_and_is_in_the_history(
     assert [(run["campaign"], run["finding"]) for run in history["runs"]] == [(campaign, None)]
     info = (await client.get(f"/api/v1/campaigns/{campaign}")).json()
     assert (info["experiment"], info["finding"]) == ("nightly@1", None)
-    with Store(desk.home.store) as store:
-        started = begin(desk.home, store, "nightly")
+    with Store(context.home.store) as store:
+        started = begin(context.home, store, "nightly")
     assert started is not None
     page = (await client.get("/api/v1/experiments/nightly/history", params={"after": started[0]})).json()
     assert [run["campaign"] for run in page["runs"]] == [campaign]

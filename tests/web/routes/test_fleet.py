@@ -18,7 +18,7 @@ from scheduler.output.watcher import FleetWatcher
 from swarm.net.identity import Identity
 from tests.web.swarm_parts import GATE, HOSTILE, Swarm, seen
 from web.http.context import ApiContext
-from web.http.problems import tell_problems
+from web.http.problems import add_problem_handlers
 from web.http.server import bind, serve
 from web.http.sse import EventStream
 from web.routes import fleet
@@ -30,11 +30,11 @@ def swarm() -> Swarm:
 
 
 @pytest.fixture
-async def asking(desk: ApiContext, swarm: Swarm) -> AsyncIterator[httpx.AsyncClient]:
+async def asking(context: ApiContext, swarm: Swarm) -> AsyncIterator[httpx.AsyncClient]:
     """Over a real socket, for the server starts what looks around."""
     app = FastAPI()
-    tell_problems(app)
-    app.include_router(fleet.router(desk, FleetWatcher(swarm.eyes)))  # type: ignore[arg-type]
+    add_problem_handlers(app)
+    app.include_router(fleet.router(context, FleetWatcher(swarm.eyes)))  # type: ignore[arg-type]
     sockets = bind(["127.0.0.1"], 0)
     url = f"http://127.0.0.1:{sockets[0].getsockname()[1]}"
     async with trio.open_nursery() as nursery:
@@ -92,10 +92,12 @@ async def test_a_swarm_that_cannot_be_reached_is_no_fault_of_the_server(
     assert answer.json()["hint"] == "start one with: sark-node gate"
 
 
-async def test_more_live_readers_than_there_is_room_for_are_told_so(desk: ApiContext, swarm: Swarm) -> None:
-    live = fleet.router(desk, FleetWatcher(swarm.eyes), most=0)  # type: ignore[arg-type]
+async def test_more_live_readers_than_there_is_room_for_are_told_so(
+    context: ApiContext, swarm: Swarm
+) -> None:
+    live = fleet.router(context, FleetWatcher(swarm.eyes), max_readers=0)  # type: ignore[arg-type]
     app = FastAPI()
-    tell_problems(app)
+    add_problem_handlers(app)
     app.include_router(live)
     transport = httpx.ASGITransport(app)
     async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:5000") as client:
@@ -104,8 +106,8 @@ async def test_more_live_readers_than_there_is_room_for_are_told_so(desk: ApiCon
     assert "/api/v1/peers" in answer.json()["hint"]
 
 
-async def test_a_reader_who_goes_is_no_longer_told(desk: ApiContext, swarm: Swarm) -> None:
-    lookout = FleetWatcher(swarm.eyes)  # type: ignore[arg-type]
+async def test_a_reader_who_goes_is_no_longer_told(context: ApiContext, swarm: Swarm) -> None:
+    watcher = FleetWatcher(swarm.eyes)  # type: ignore[arg-type]
     sent: list[dict[str, Any]] = []
     gone = trio.Event()
 
@@ -119,11 +121,11 @@ async def test_a_reader_who_goes_is_no_longer_told(desk: ApiContext, swarm: Swar
         return {"type": "http.disconnect"}
 
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(lookout.run)
-        answer = EventStream(partial(fleet._feed, desk, lookout, Requirement()))
+        nursery.start_soon(watcher.run)
+        answer = EventStream(partial(fleet._send_changes, context, watcher, Requirement()))
         with trio.fail_after(20):
             await answer({"type": "http"}, receive, send)  # returns: nothing is held any more
-        assert lookout._looking == 0
+        assert watcher._looking == 0
         nursery.cancel_scope.cancel()
     assert (b"content-type", b"text/event-stream") in [
         (name, value.partition(b";")[0]) for name, value in sent[0]["headers"]
@@ -131,9 +133,9 @@ async def test_a_reader_who_goes_is_no_longer_told(desk: ApiContext, swarm: Swar
 
 
 async def test_live_readers_are_told_all_at_first_and_then_what_changed(
-    desk: ApiContext, swarm: Swarm
+    context: ApiContext, swarm: Swarm
 ) -> None:
-    lookout = FleetWatcher(swarm.eyes, every_s=0.01)  # type: ignore[arg-type]
+    watcher = FleetWatcher(swarm.eyes, every_s=0.01)  # type: ignore[arg-type]
     told, hear = trio.open_memory_channel[tuple[str, dict[str, Any]]](0)
 
     async def tell(name: str, value: Any, *, id: str | None = None) -> None:
@@ -147,8 +149,8 @@ async def test_live_readers_are_told_all_at_first_and_then_what_changed(
 
     with trio.fail_after(20):
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(lookout.run)
-            nursery.start_soon(fleet._feed, desk, lookout, Requirement(), tell)
+            nursery.start_soon(watcher.run)
+            nursery.start_soon(fleet._send_changes, context, watcher, Requirement(), tell)
             _, first = await changes()
             assert (first["whole"], first["count"], len(first["peers"])) == (True, 4, 4)
             swarm.devices[2] = seen("small", 4)
@@ -162,9 +164,9 @@ async def test_live_readers_are_told_all_at_first_and_then_what_changed(
             nursery.cancel_scope.cancel()
 
 
-async def test_live_readers_are_told_why_nothing_is_seen(desk: ApiContext, swarm: Swarm) -> None:
+async def test_live_readers_are_told_why_nothing_is_seen(context: ApiContext, swarm: Swarm) -> None:
     swarm.dark = True
-    lookout = FleetWatcher(swarm.eyes, every_s=0.01)  # type: ignore[arg-type]
+    watcher = FleetWatcher(swarm.eyes, every_s=0.01)  # type: ignore[arg-type]
     told, hear = trio.open_memory_channel[tuple[str, dict[str, Any]]](0)
 
     async def tell(name: str, value: Any, *, id: str | None = None) -> None:
@@ -172,8 +174,8 @@ async def test_live_readers_are_told_why_nothing_is_seen(desk: ApiContext, swarm
 
     with trio.fail_after(20):
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(lookout.run)
-            nursery.start_soon(fleet._feed, desk, lookout, Requirement(), tell)
+            nursery.start_soon(watcher.run)
+            nursery.start_soon(fleet._send_changes, context, watcher, Requirement(), tell)
             assert await hear.receive() == (
                 "problem",
                 {"detail": "no gate is known here", "hint": "start one with: sark-node gate"},

@@ -19,7 +19,7 @@ from scheduler.store.store import Store
 from swarm.base.home import Home
 from swarm.base.locks import lock_folder
 from swarm.base.settings import SettingsError
-from web.http.context import FETCHING, ApiContext
+from web.http.context import MAX_FETCHING, ApiContext
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "openapi.json"
 
@@ -35,16 +35,16 @@ async def test_health_and_version_are_told(client: httpx.AsyncClient, kept: Any)
 
 
 async def test_while_a_campaign_goes_on_a_scheduler_process_that_is_gone_is_started_again(
-    desk: ApiContext, kept: Any, woken: Any
+    context: ApiContext, kept: Any, woken: Any
 ) -> None:
     kept.campaign("c-one")
     with trio.fail_after(20):
         async with trio.open_nursery() as nursery:
-            with lock_folder(desk.home.folder("scheduler")):  # one runs
-                nursery.start_soon(desk.mind, 0.01)
+            with lock_folder(context.home.folder("scheduler")):  # one runs
+                nursery.start_soon(context.keep_scheduler_alive, 0.01)
                 looks = 0
                 while looks < 5:
-                    await desk.store(lambda store: None)  # in turn with the looks
+                    await context.store(lambda store: None)  # in turn with the looks
                     await trio.sleep(0.01)
                     looks += 1
                 assert woken.times == 0
@@ -64,14 +64,14 @@ async def test_settings_that_are_wrong_for_a_while_end_no_server(tmp_path: Path,
         if times == 1:
             raise SettingsError("config.toml: gates: no list")
 
-    desk = ApiContext(Home.at(tmp_path / "home"), gates=tuple, keep_alive=keep_alive)
+    context = ApiContext(Home.at(tmp_path / "home"), gates=tuple, start_scheduler=keep_alive)
     with trio.fail_after(20):
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(desk.mind, 0.01)
+            nursery.start_soon(context.keep_scheduler_alive, 0.01)
             while times < 2:
                 await trio.sleep(0.01)
             nursery.cancel_scope.cancel()
-    desk.close()
+    context.close()
 
 
 async def test_experiments_are_seen_to_again_after_settings_were_wrong(
@@ -95,17 +95,17 @@ async def test_experiments_are_seen_to_again_after_settings_were_wrong(
 
 
 async def test_models_that_are_being_fetched_are_in_the_way_of_nothing_else(
-    client: httpx.AsyncClient, desk: ApiContext, kept: Any
+    client: httpx.AsyncClient, context: ApiContext, kept: Any
 ) -> None:
     kept.campaign("c-one")
     go = threading.Event()
     with trio.fail_after(20):
         async with trio.open_nursery() as nursery:
-            for _ in range(FETCHING):
-                nursery.start_soon(partial(desk.apart, lambda store: go.wait(20), fetching=True))
-            while desk._fetching.available_tokens:
+            for _ in range(MAX_FETCHING):
+                nursery.start_soon(partial(context.isolated, lambda store: go.wait(20), fetching=True))
+            while context._fetching.available_tokens:
                 await trio.sleep(0.01)
-            assert await desk.apart(lambda store: store.campaign("c-one")) is not None
+            assert await context.isolated(lambda store: store.campaign("c-one")) is not None
             go.set()
 
 

@@ -20,10 +20,10 @@ from protocol.errors import ResourceError
 from scheduler.models.uploads import Uploads
 from swarm.base.home import Home
 from swarm.base.settings import SettingsError
-from web.app import open_app
+from web.app import make_open_app
 from web.http.context import ApiContext
 from web.http.idempotency import KEEP_S, IdempotencyStore
-from web.http.problems import InvalidField
+from web.http.problems import HttpProblem
 
 CAMPAIGNS = "/api/v1/campaigns"
 MODELS = "/api/v1/models"
@@ -40,7 +40,9 @@ async def sent(client: httpx.AsyncClient) -> str:
     return f"sha256:{answer.json()['sha256']}"
 
 
-async def test_a_model_is_sent_listed_named_and_removed(client: httpx.AsyncClient, desk: ApiContext) -> None:
+async def test_a_model_is_sent_listed_named_and_removed(
+    client: httpx.AsyncClient, context: ApiContext
+) -> None:
     answer = await client.post(MODELS, params={"name": "net.onnx"}, content=MODEL)
     assert answer.json()["sha256"] == SHA
     assert answer.headers["location"] == f"{MODELS}/{SHA}"
@@ -50,7 +52,7 @@ async def test_a_model_is_sent_listed_named_and_removed(client: httpx.AsyncClien
     assert (await client.delete(f"{MODELS}/{SHA}")).status_code == HTTPStatus.NO_CONTENT
     assert (await client.delete(f"{MODELS}/{SHA}")).status_code == HTTPStatus.NOT_FOUND
     assert (await client.get(f"{MODELS}/{SHA}")).status_code == HTTPStatus.NOT_FOUND
-    assert list(Uploads(desk.home).folder.iterdir()) == []
+    assert list(Uploads(context.home).folder.iterdir()) == []
 
 
 async def test_models_are_listed_a_page_at_a_time(client: httpx.AsyncClient) -> None:
@@ -63,21 +65,21 @@ async def test_models_are_listed_a_page_at_a_time(client: httpx.AsyncClient) -> 
 
 @pytest.mark.parametrize("name", ["../x.onnx", "a/b", "", "x" * 101, "a\u202eb", "a\x00", "..\\x"])
 async def test_a_name_that_is_no_file_s_is_refused(
-    client: httpx.AsyncClient, desk: ApiContext, name: str
+    client: httpx.AsyncClient, context: ApiContext, name: str
 ) -> None:
     answer = await client.post(MODELS, params={"name": name}, content=MODEL)
     assert answer.status_code == HTTPStatus.UNPROCESSABLE_ENTITY
-    assert Uploads(desk.home).all() == []
+    assert Uploads(context.home).all() == []
 
 
-async def test_an_empty_model_leaves_nothing(client: httpx.AsyncClient, desk: ApiContext) -> None:
+async def test_an_empty_model_leaves_nothing(client: httpx.AsyncClient, context: ApiContext) -> None:
     answer = await client.post(MODELS, params={"name": "x.onnx"}, content=b"")
     assert answer.status_code == HTTPStatus.UNPROCESSABLE_ENTITY
-    assert list(Uploads(desk.home).folder.iterdir()) == []
+    assert list(Uploads(context.home).folder.iterdir()) == []
 
 
 async def test_a_campaign_of_a_model_that_was_sent_is_stored_and_woken(
-    client: httpx.AsyncClient, kept: Any, woken: Any, sent: str, desk: ApiContext
+    client: httpx.AsyncClient, kept: Any, woken: Any, sent: str, context: ApiContext
 ) -> None:
     answer = await client.post(CAMPAIGNS, json=NAMED)
     assert answer.status_code == HTTPStatus.CREATED, answer.text
@@ -87,7 +89,7 @@ async def test_a_campaign_of_a_model_that_was_sent_is_stored_and_woken(
     assert woken.times == 1
     task = kept.store.tasks(told["campaign_id"])[0]
     assert (task.model, task.sha256) == ("net.onnx", SHA)
-    assert (desk.home.spool / SHA).read_bytes() == MODEL
+    assert (context.home.spool / SHA).read_bytes() == MODEL
 
 
 async def test_yaml_and_the_plain_form_are_read_as_well(
@@ -151,9 +153,9 @@ async def test_what_is_the_server_s_own_cannot_be_named(
 
 
 async def test_with_leave_files_of_the_machine_may_be_named_by_their_whole_path(
-    client: httpx.AsyncClient, kept: Any, desk: ApiContext, tmp_path: Path
+    client: httpx.AsyncClient, kept: Any, context: ApiContext, tmp_path: Path
 ) -> None:
-    desk.allow_paths = True
+    context.allow_paths = True
     (tmp_path / "own.onnx").write_bytes(MODEL)
     bad = await client.post(CAMPAIGNS, json={**NAMED, "models": ["own.onnx"]})
     assert "relative" in bad.json()["detail"]
@@ -185,7 +187,7 @@ async def test_what_is_wrong_is_told_with_its_line(client: httpx.AsyncClient) ->
 
 
 async def test_the_same_key_and_body_make_one_campaign_and_the_same_answer(
-    client: httpx.AsyncClient, kept: Any, sent: str, desk: ApiContext
+    client: httpx.AsyncClient, kept: Any, sent: str, context: ApiContext
 ) -> None:
     headers = {"Idempotency-Key": "3f0c"}
     first = await client.post(CAMPAIGNS, json=NAMED, headers=headers)
@@ -210,11 +212,11 @@ async def test_a_key_whose_request_was_wrong_is_free_for_a_better_one(
 
 
 async def test_a_server_killed_before_it_answered_finds_the_campaign_by_its_key(
-    client: httpx.AsyncClient, kept: Any, sent: str, desk: ApiContext
+    client: httpx.AsyncClient, kept: Any, sent: str, context: ApiContext
 ) -> None:
     headers = {"Idempotency-Key": "k"}
     first = (await client.post(CAMPAIGNS, json=NAMED, headers=headers)).json()
-    (note,) = (desk.home.folder("scheduler") / "once").glob("*.json")
+    (note,) = (context.home.folder("scheduler") / "idempotency").glob("*.json")
     claim = json.loads(note.read_text())
     note.write_text(json.dumps({**claim, "answer": None}))  # as it was before the answer was kept
     second = (await client.post(CAMPAIGNS, json=NAMED, headers=headers)).json()
@@ -235,15 +237,15 @@ async def test_a_key_is_kept_for_a_day_and_in_use_by_one_at_a_time(tmp_path: Pat
         return {"campaign": campaign}
 
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(once.do, "k", b"body", make)
+        nursery.start_soon(once.run, "k", b"body", make)
         await began.wait()
-        with pytest.raises(InvalidField, match="is being answered"):
-            await once.do("k", b"body", make)
+        with pytest.raises(HttpProblem, match="is in progress"):
+            await once.run("k", b"body", make)
         go.set()
     now[0] += KEEP_S - 1
-    assert (await once.do("k", b"body", make))[1]
+    assert (await once.run("k", b"body", make))[1]
     now[0] += 2
-    assert not (await once.do("k", b"other", make))[1]
+    assert not (await once.run("k", b"other", make))[1]
     assert len(made) == 2
 
 
@@ -260,8 +262,8 @@ async def test_a_store_that_was_gone_when_it_should_have_answered_makes_no_secon
         return {"campaign": campaign}
 
     with pytest.raises(ResourceError):
-        await once.do("k", b"body", stored_and_gone)
-    assert await once.do("k", b"body", stored_and_gone) == ({"campaign": asked[0]}, False)
+        await once.run("k", b"body", stored_and_gone)
+    assert await once.run("k", b"body", stored_and_gone) == ({"campaign": asked[0]}, False)
     assert asked[0] == asked[1]
 
 
@@ -269,6 +271,7 @@ OTHER = """
 import sys
 from pathlib import Path
 from swarm.base.locks import try_lock
+Path(sys.argv[1]).parent.mkdir(parents=True, exist_ok=True)
 with try_lock(Path(sys.argv[1])) as mine:
     print(mine, flush=True)
     sys.stdin.read()
@@ -281,7 +284,6 @@ NAME = f"{hashlib.sha256(b'k').hexdigest()}.lock"
 @pytest.fixture
 def other(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     """Another process that is about to answer to the key `k`."""
-    (tmp_path / "once").mkdir()
     with subprocess.Popen(
         [sys.executable, "-c", OTHER, str(tmp_path / "once" / NAME)],
         stdin=subprocess.PIPE,
@@ -302,16 +304,14 @@ async def test_a_key_that_another_server_of_the_home_answers_to_is_free_when_tha
     async def make(campaign: str) -> dict[str, Any]:
         return {"campaign": campaign}
 
-    with pytest.raises(InvalidField, match="is being answered"):
-        await once.do("k", b"body", make)
-    assert not (await once.do("another", b"body", make))[1]
-    with pytest.raises(
-        InvalidField, match="is being answered"
-    ):  # nor has the other key given the first one back
-        await once.do("k", b"body", make)
+    with pytest.raises(HttpProblem, match="is in progress"):
+        await once.run("k", b"body", make)
+    assert not (await once.run("another", b"body", make))[1]
+    with pytest.raises(HttpProblem, match="is in progress"):  # nor has the other key given the first one back
+        await once.run("k", b"body", make)
     other.kill()
     await trio.to_thread.run_sync(other.wait)
-    assert not (await once.do("k", b"body", make))[1]
+    assert not (await once.run("k", b"body", make))[1]
 
 
 @pytest.mark.parametrize("key", ["", "x" * 201, "with space"])
@@ -328,8 +328,8 @@ async def test_what_is_stored_is_told_as_stored_though_no_scheduler_can_be_start
     def keep_alive() -> None:
         raise SettingsError("config.toml: gates: no list")
 
-    desk = ApiContext(Home.at(tmp_path / "home"), gates=tuple, keep_alive=keep_alive)
-    transport = httpx.ASGITransport(open_app(desk))
+    context = ApiContext(Home.at(tmp_path / "home"), gates=tuple, start_scheduler=keep_alive)
+    transport = httpx.ASGITransport(make_open_app(context))
     async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:5000") as client:
         assert (await client.post(f"{MODELS}?name=m.onnx", content=MODEL)).status_code == HTTPStatus.CREATED
         made = await client.post(CAMPAIGNS, json=NAMED)
@@ -338,21 +338,21 @@ async def test_what_is_stored_is_told_as_stored_though_no_scheduler_can_be_start
         assert made.json()["campaign_id"] == item.campaign.id
         gone = await client.post(f"{CAMPAIGNS}/{item.campaign.id}/cancel")
         assert gone.status_code == HTTPStatus.ACCEPTED, gone.text
-    desk.close()
+    context.close()
 
 
 # -- again ----------------------------------------------------------------------------------------------------------------------
 
 
 async def test_what_failed_runs_again_as_a_new_campaign_once_for_each_key(
-    client: httpx.AsyncClient, kept: Any, sent: str, desk: ApiContext, woken: Any
+    client: httpx.AsyncClient, kept: Any, sent: str, context: ApiContext, woken: Any
 ) -> None:
     old = (await client.post(CAMPAIGNS, json=NAMED)).json()["campaign_id"]
     early = await client.post(f"{CAMPAIGNS}/{old}/retry")
     assert (early.status_code, early.json()["hint"] != "") == (HTTPStatus.CONFLICT, True)
     kept.fail(f"{old}/1")
     kept.store.end_campaign(old)
-    (desk.home.spool / SHA).unlink()  # tidied away since: the upload is still there
+    (context.home.spool / SHA).unlink()  # tidied away since: the upload is still there
     first = await client.post(f"{CAMPAIGNS}/{old}/retry", headers={"Idempotency-Key": "again"})
     assert first.status_code == HTTPStatus.CREATED, first.text
     assert first.json()["tasks"] == 1

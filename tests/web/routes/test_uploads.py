@@ -15,8 +15,8 @@ from starlette.types import Message
 
 from protocol.errors import ResourceError
 from scheduler.models.uploads import LEFT_FREE, Disk, Incoming
-from web.http.problems import InvalidField
-from web.routes.models import PIECE, _take
+from web.http.problems import HttpProblem
+from web.routes.models import CHUNK, _receive
 
 
 class Full(io.RawIOBase):
@@ -34,7 +34,7 @@ def request(pieces: int) -> Request:
     left = [True] * (pieces - 1) + [False]
 
     async def receive() -> Message:
-        return {"type": "http.request", "body": b"x" * PIECE, "more_body": left.pop(0)}
+        return {"type": "http.request", "body": b"x" * CHUNK, "more_body": left.pop(0)}
 
     return Request({"type": "http", "method": "POST", "headers": []}, receive)
 
@@ -53,20 +53,20 @@ def shrinking(*sizes: int) -> Callable[[Path], int]:
 
 
 async def test_a_disk_that_others_fill_meanwhile_is_noticed_and_keeps_its_reserve(tmp_path: Path) -> None:
-    incoming = Incoming(tmp_path, "m.onnx", wall, Disk(free=shrinking(100 * PIECE, 100 * PIECE, PIECE // 2)))
-    with pytest.raises(InvalidField) as told:
-        await _take(request(5), incoming)
+    incoming = Incoming(tmp_path, "m.onnx", wall, Disk(free=shrinking(100 * CHUNK, 100 * CHUNK, CHUNK // 2)))
+    with pytest.raises(HttpProblem) as told:
+        await _receive(request(5), incoming)
     assert told.value.status is HTTPStatus.REQUEST_ENTITY_TOO_LARGE
-    assert incoming.size == PIECE
+    assert incoming.size == CHUNK
     assert names(tmp_path) == []
 
 
 async def test_a_disk_that_is_full_is_told_as_that_and_nothing_is_left(tmp_path: Path) -> None:
     def new(path: Path) -> io.BufferedWriter:
         path.touch()
-        return io.BufferedWriter(Full(), buffer_size=2 * PIECE)
+        return io.BufferedWriter(Full(), buffer_size=2 * CHUNK)
 
     incoming = Incoming(tmp_path, "m.onnx", wall, Disk(new=new))
     with pytest.raises(ResourceError, match="No space left"):
-        await _take(request(5), incoming)
+        await _receive(request(5), incoming)
     assert names(tmp_path) == []

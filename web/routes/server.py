@@ -1,0 +1,153 @@
+"""The server itself: health, version and metrics for Prometheus."""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections.abc import Callable, Iterator, Mapping
+from importlib.metadata import version
+from typing import Final
+
+import trio
+from fastapi import APIRouter, Response
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from results.row.form import JsonModel
+from scheduler.store.store import Store
+from scheduler.submit.daemon import is_running
+from web.http.context import ApiContext
+
+API: Final = "v1"
+METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+NO_ROUTE: Final = "(none)"
+"""The path itself would be a label of the client's making."""
+METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+
+
+class Health(JsonModel):
+    """The server answers, and the store can be read."""
+
+    status: str = "ok"
+    scheduling: bool
+    """A scheduler process of this home is running. One is started when there is work."""
+    unfinished: int
+    """Campaigns that have not ended."""
+
+
+class Version(JsonModel):
+    """The version of the server."""
+
+    name: str = "sark-node"
+    version: str
+    api: str = API
+    python: str
+    system: str
+
+
+class Metrics:
+    """Counters of one server."""
+
+    def __init__(self) -> None:
+        self._registry = CollectorRegistry()
+        self._requests = Counter(
+            "sark_api_requests", "Requests answered.", ("method", "route", "status"), registry=self._registry
+        )
+        self._latency = Histogram(
+            "sark_api_request_seconds",
+            "Seconds until the response started.",
+            ("method", "route"),
+            buckets=BUCKETS,
+            registry=self._registry,
+        )
+        self.open = Gauge("sark_api_requests_open", "Requests in progress.", registry=self._registry)
+
+    def count(self, method: str, route: str, status: int, seconds: float) -> None:
+        """A response has started."""
+        method = method if method in METHODS else "other"
+        self._requests.labels(method, route, str(status)).inc()
+        self._latency.labels(method, route).observe(seconds)
+
+    def text(self, counts: Mapping[str, Mapping[str, int]], *, followers: int, scheduling: bool) -> bytes:
+        """All metrics in Prometheus' text format. `counts`: campaigns, tasks and attempts by state."""
+        registry = CollectorRegistry()
+        registry.register(_StoreCollector(counts, followers=followers, scheduling=scheduling))
+        return generate_latest(registry) + generate_latest(self._registry)
+
+
+class _StoreCollector(Collector):
+    def __init__(self, counts: Mapping[str, Mapping[str, int]], *, followers: int, scheduling: bool) -> None:
+        self._counts, self._followers, self._scheduling = counts, followers, scheduling
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        for name, states in self._counts.items():
+            family = GaugeMetricFamily(f"sark_{name}", f"In the store, by state: {name}.", labels=["state"])
+            for state, number in sorted(states.items()):
+                family.add_metric([state], number)
+            yield family
+        yield GaugeMetricFamily("sark_api_streams", "Open event streams.", value=self._followers)
+        yield GaugeMetricFamily(
+            "sark_scheduling", "1 while a scheduler process of this home runs.", value=int(self._scheduling)
+        )
+
+
+class MetricsMiddleware:
+    """ASGI middleware that counts responses."""
+
+    def __init__(
+        self, app: ASGIApp, metrics: Metrics, clock: Callable[[], float] = time.perf_counter
+    ) -> None:
+        self._app, self._metrics, self._clock = app, metrics, clock
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        started = self._clock()
+
+        async def send_counted(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                route = getattr(scope.get("route"), "path", NO_ROUTE)
+                self._metrics.count(scope["method"], route, message["status"], self._clock() - started)
+            await send(message)
+
+        with self._metrics.open.track_inprogress():
+            await self._app(scope, receive, send_counted)
+
+
+def router(context: ApiContext, metrics: Metrics) -> APIRouter:
+    """Health, version and metrics."""
+    v1 = APIRouter(prefix="/api/v1", tags=["server"])
+
+    async def is_scheduling() -> bool:
+        return await trio.to_thread.run_sync(is_running, context.home)
+
+    @v1.get("/health", operation_id="getHealth")
+    async def health() -> Health:
+        """Whether the server answers and its store can be read."""
+        unfinished = await context.store(lambda store: len(store.unfinished_campaigns()))
+        return Health(scheduling=await is_scheduling(), unfinished=unfinished)
+
+    @v1.get("/version", operation_id="getServerVersion")
+    async def version_() -> Version:
+        """Get the server's version."""
+        return Version(
+            version=version("sark-node"), python=platform.python_version(), system=platform.system()
+        )
+
+    @v1.get(
+        "/metrics",
+        operation_id="getMetrics",
+        response_class=Response,
+        responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}},
+    )
+    async def metrics_() -> Response:
+        """Get metrics for Prometheus: campaigns, tasks and attempts by state, requests by route and status, latencies."""
+        counts = await context.store(Store.counted)
+        text = metrics.text(counts, followers=context.feeds.followers, scheduling=await is_scheduling())
+        return Response(text, media_type=METRICS_TYPE)
+
+    return v1
