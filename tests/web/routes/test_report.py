@@ -86,8 +86,8 @@ async def test_a_chart_comes_as_svg_or_png(
         ("c-one/report?format=pdf", 422),
         ("c-one/chart?kind=pie", 422),
         ("c-one/chart?size=9:16", 422),
-        ("c-one/chart?format=svg&kind=pareto&against=luck", 422),
-        ("c-one/chart?kind=pareto&against=energy", 422),
+        ("c-one/chart?format=svg&kind=pareto&axis=luck", 422),
+        ("c-one/chart?kind=pareto&axis=energy", 422),
     ],
 )
 async def test_what_is_not_there_is_a_problem_in_one_line(
