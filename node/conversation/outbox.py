@@ -85,9 +85,9 @@ class Outbox:
         """What waits for one scheduler, oldest first."""
         return _oldest_first(item for item in self._waiting.values() if item.peer == peer)
 
-    def hashes(self) -> set[str]:
-        """Of all that wait."""
-        return set(self._waiting)
+    def states(self) -> dict[str, bool]:
+        """By sha256 of all records whether it is settled."""
+        return dict.fromkeys(self._waiting, False) | dict.fromkeys(self._settled, True)
 
     def is_for(self, peer: str, sha256: str) -> bool:
         """Whether a record waits for this scheduler."""

@@ -83,9 +83,11 @@ class LocalDevice:
         private: DriverSecrets | None = None,
         probe: Callable[[], ProbedUnits] | None = None,
         patience_s: float = PATIENCE_S,
+        lock_folder: Path | None = None,
     ) -> None:
         """`private`: what the owner gives single drivers. `probe` instead of trying out the units. `patience_s`: the longest that a
-        measurement waits for other work on this device to end; 0: it does not wait.
+        measurement waits for other work on this device to end; 0: it does not wait. `lock_folder`: where the device lock is, if not
+        where everybody on this host looks for it.
         """
         self._home = home
         self._simulate = simulate
@@ -96,7 +98,7 @@ class LocalDevice:
             home.folder("worker"), probe or partial(probe_units, simulate, private=self._private)
         )
         """What this device is, and the units that work here."""
-        self._lock = DeviceLock(lock_name())
+        self._lock = DeviceLock(lock_name(), lock_folder)
         self._quiet = IdleWait(patience_s)
         self._campaign, self._count = f"bench-{secrets.token_hex(4)}", 0
 

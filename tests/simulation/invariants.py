@@ -323,6 +323,54 @@ def the_signed_model_ran(history: History) -> Iterator[Breach]:
             yield Breach("the_signed_model_ran", f"{event.task} ran {event.sha256[:12]}", event.at)
 
 
+def sent_is_stored(history: History) -> Iterator[Breach]:
+    """A worker sends a result only once it is on its disk, or in memory because no disk took it."""
+    stored: dict[str, dict[str, bool]] = defaultdict(dict)
+    for event in history.of(Kind.BORN, Kind.STORED, Kind.SENT):
+        records = stored[event.worker]
+        match event.kind:
+            case Kind.BORN:
+                stored[event.worker] = {sha256: True for sha256, on_disk in records.items() if on_disk}
+            case Kind.STORED:
+                records[event.sha256] = bool(event.number)
+            case _:
+                if event.sha256 not in records:
+                    yield Breach("sent_is_stored", f"{event.worker} sent {event.sha256[:12]}", event.at)
+
+
+def let_go_was_answered(history: History) -> Iterator[Breach]:
+    """A result waits for its scheduler until one has answered it."""
+    answered: set[tuple[str, str]] = set()
+    for event in history.of(Kind.ANSWERED, Kind.LET_GO):
+        result = (event.worker, event.sha256)
+        if event.kind is Kind.ANSWERED:
+            answered.add(result)
+        elif result not in answered:
+            yield Breach("let_go_was_answered", f"{event.worker} let {event.sha256[:12]} go", event.at)
+
+
+def stored_survives(history: History) -> Iterator[Breach]:
+    """After a restart a worker has every record that was on its disk and that it did not remove."""
+    stored: dict[str, set[str]] = defaultdict(set)
+    restored: dict[str, set[str]] = defaultdict(set)
+    for event in history.of(Kind.STORED, Kind.LET_GO, Kind.RESTORED, Kind.BORN):
+        records = stored[event.worker]
+        match event.kind:
+            case Kind.STORED if event.number:
+                records.add(event.sha256)
+            case Kind.LET_GO if not event.number:
+                records.discard(event.sha256)
+            case Kind.RESTORED:
+                restored[event.worker].add(event.sha256)
+            case Kind.BORN:
+                lost = records - restored.pop(event.worker, set())
+                if lost:
+                    yield Breach("stored_survives", f"{event.worker} forgot {len(lost)} results", event.at)
+                records -= lost
+            case _:
+                pass
+
+
 def the_old_one_has_no_say(history: History) -> Iterator[Breach]:
     """In one life of a worker nothing happens to a campaign under a lower epoch than one that was heard."""
     heard: dict[tuple[str, str], tuple[int, str]] = {}
@@ -521,6 +569,9 @@ SAFETY: Final[tuple[Invariant, ...]] = (
     preempted_at_most_twice,
     every_verb_was_authorised,
     the_signed_model_ran,
+    sent_is_stored,
+    let_go_was_answered,
+    stored_survives,
     the_old_one_has_no_say,
     a_run_has_one_record,
     adoption_repeats_nothing,

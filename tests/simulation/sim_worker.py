@@ -196,13 +196,13 @@ class SimWorker:
             Outbox(context.wall, self._files.waiting, self._files.settled),
             context,
         )
-        for item in (*self._files.waiting, *self._files.settled):
-            self._tell(Kind.RESTORED, sha256=item.sha256)
+        self._records = self.conversation.outbox.states()
+        for sha256 in self._records:
+            self._tell(Kind.RESTORED, sha256=sha256)
         self._runs: dict[str, Run] = {}
         self._disk: deque[DiskCommand] = deque()
         self._to_disk = Flag()
         self._shadow: dict[str, LeaseState] = {}
-        self._unsent = {item.sha256 for item in self._files.waiting}
         self._newest = 0
         self._unanswered: dict[str, float] = {}
         self._counted: dict[str, int] = {}
@@ -367,8 +367,7 @@ class SimWorker:
                     self._tell(Kind.STOP_ORDERED, lease=command.lease, word=str(command.reason))
                     run = self._runs[command.lease]
                     run.why = command.reason
-                    if "kill-forgotten" not in self._mutant:
-                        run.stop.set()
+                    run.stop.set()
                 case SendReply() | ControlDevice():
                     raise AssertionError("nobody here asks for that")
                 case _:
@@ -497,11 +496,11 @@ class SimWorker:
                 elif before is None and place.state is LeaseState.QUEUED:
                     self._tell_place(Kind.QUEUED, place)
         self._shadow = {lease: place.state for lease, place in now.items()}
-        outbox = self.conversation.outbox
-        unsent = outbox.hashes()
-        for sha256 in sorted(self._unsent - unsent):
-            self._tell(Kind.LET_GO, sha256=sha256, number=int(outbox.is_settled(sha256)))
-        self._unsent = unsent
+        records = self.conversation.outbox.states()
+        for sha256, settled in self._records.items():
+            if not settled and records.get(sha256, True):
+                self._tell(Kind.LET_GO, sha256=sha256, number=int(sha256 in records))
+        self._records = records
 
     def _count(self, place: Allocation, number: int) -> None:
         """Of a principal with a quota: told when it is more than before."""
