@@ -255,7 +255,7 @@ def test_rows_are_put_beside_those_of_their_own_batch() -> None:
     after = [ResultEntry(row("m", 12.0, 8)), ResultEntry(row("m", 1.0, 1))]
     pairs = pair_up(before, after)
     assert [(pair.a and pair.a.batch, pair.b and pair.b.batch) for pair in pairs] == [(1, 1), (8, 8)]
-    assert pairs[1].said.ratio == pytest.approx(2.0)
+    assert pairs[1].comparison.ratio == pytest.approx(2.0)
 
 
 def test_the_ratio_to_a_variant_is_of_the_same_model_and_batch_whatever_its_element_types() -> None:
