@@ -1,4 +1,4 @@
-"""Model × device × unit: each median beside the others, its ratio to a base, and what it costs in energy and in money. Pure.
+"""Model × device × unit: each median, its ratio to a base, and what it costs in energy and in money. Pure.
 
 A cell that is not valid carries why, a fact that was not measured is None. Nothing is put in for it: a watt comes from a meter, a price
 from the user's file.
@@ -7,7 +7,7 @@ from the user's file.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from results.analysis.pairs import stem, unlike
@@ -29,7 +29,7 @@ class MatrixCell:
     unit: str
     threads: int | None = None
     batch: int | None = None
-    """That was asked for; None: as the model has it."""
+    """As asked for; None: the model's own."""
     variant: str = ""
     """Which form of the model it is; `model` ends in it."""
     median_ms: float | None = None
@@ -75,13 +75,7 @@ def make_matrix(
     """
     ordered = sorted(
         rows,
-        key=lambda row: (
-            row.file_name,
-            row.device_name,
-            row.compute_units,
-            row.threads or 0,
-            row.batch or 0,
-        ),
+        key=lambda row: (row.file_name, row.device_name, row.compute_units, row.threads or 0, row.batch or 0),
     )
     if base and not any(_is_base(row, base) for row in ordered):
         known = {
@@ -105,7 +99,7 @@ def _base_of(row: Row, rows: Sequence[Row], base: str) -> Row | None:
     """The row that differs from `row` in that it is the base, and in nothing else that is in the matrix; threads as near as there are."""
     if not base:
         return None
-    found = []
+    bases = []
     for other in rows:
         if not _is_base(other, base):
             continue
@@ -114,26 +108,25 @@ def _base_of(row: Row, rows: Sequence[Row], base: str) -> Row | None:
         device = base in (other.device_name, other.device_id) or other.device_id == row.device_id
         unit = base == other.compute_units or other.compute_units == row.compute_units
         if model and device and unit and other.batch == row.batch and other.status is RowStatus.COMPLETE:
-            found.append(other)
-    same = [other for other in found if other.threads == row.threads]
-    return next(iter(same or found), None)
+            bases.append(other)
+    same = [other for other in bases if other.threads == row.threads]
+    return next(iter(same or bases), None)
 
 
 def _cell(row: Row, base: Row | None, wanted: str, prices: Mapping[str, Price]) -> MatrixCell:
-    price = next((prices[name] for name in (row.device_name, row.device_id, row.soc) if name in prices), None)
-    if row.status is not RowStatus.COMPLETE or row.inference_ms_median is None:
-        why = ": ".join(filter(None, [row.reason, row.detail])) or str(row.status)
-        return MatrixCell(
-            row.file_name,
-            row.device_name,
-            row.compute_units,
-            row.threads,
-            row.batch,
-            row.variant,
-            remark=f"{row.status}, {why}",
-            job=row.job_id,
-        )
+    cell = MatrixCell(
+        model=row.file_name,
+        device=row.device_name,
+        unit=row.compute_units,
+        threads=row.threads,
+        batch=row.batch,
+        variant=row.variant,
+        job=row.job_id,
+    )
     median, joules = row.inference_ms_median, row.energy_per_inference_j
+    if row.status is not RowStatus.COMPLETE or median is None:
+        why = ": ".join(filter(None, [row.reason, row.detail])) or str(row.status)
+        return replace(cell, remark=f"{row.status}, {why}")
     ratio, why = None, ""
     if wanted and base is None:
         why = "no base to compare with"
@@ -141,15 +134,18 @@ def _cell(row: Row, base: Row | None, wanted: str, prices: Mapping[str, Price]) 
         why = f"no ratio: {why}".replace("B is", "it is").replace("A is", "the base is")
     elif base is not None and base.inference_ms_median:
         ratio = median / base.inference_ms_median
-    verdict = "" if row.verdict == RowVerdict.VALID else f"{row.verdict}: {row.verdict_reason}"
-    per_hour = None if price is None else price.per_hour
-    return MatrixCell(
-        model=row.file_name,
-        device=row.device_name,
-        unit=row.compute_units,
-        threads=row.threads,
-        batch=row.batch,
-        variant=row.variant,
+    price = next((prices[name] for name in (row.device_name, row.device_id, row.soc) if name in prices), None)
+    if price is not None:
+        hours = median / 1000 / HOUR_S
+        cell = replace(
+            cell,
+            price_per_hour=price.per_hour,
+            per_million=price.per_hour * hours * MILLION / (row.batch or 1),
+            currency=price.currency,
+        )
+    doubt = "" if row.verdict == RowVerdict.VALID else f"{row.verdict}: {row.verdict_reason}"
+    return replace(
+        cell,
         median_ms=median,
         low_ms=row.inference_ms_median_low,
         high_ms=row.inference_ms_median_high,
@@ -157,13 +153,7 @@ def _cell(row: Row, base: Row | None, wanted: str, prices: Mapping[str, Price]) 
         per_s=row.throughput_per_s,
         joules=joules,
         per_watt=1 / joules if joules else None,
-        price_per_hour=per_hour,
-        per_million=None
-        if per_hour is None
-        else per_hour * median / 1000 / HOUR_S * MILLION / (row.batch or 1),
-        currency="" if price is None else price.currency,
-        remark="; ".join(filter(None, [verdict, why])),
-        job=row.job_id,
+        remark="; ".join(filter(None, [doubt, why])),
         verdict=row.verdict,
         load_ms=row.load_ms_median,
         memory_mb=row.peak_inference_ram_usage,

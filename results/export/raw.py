@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from protocol.errors import RemoteProtocolError, ResourceError
 from protocol.values.record import RunFacts, SignedRecord, read_record
 from results.row.record import observe
-from results.row.row import COLUMNS, Row, later_columns
+from results.row.row import COLUMNS, Row
 from swarm.base.durable import replacing
 from swarm.base.text import safe_text
 
@@ -158,14 +158,12 @@ def raw_result(row: Row, task_body: bytes, signed: SignedRecord | None) -> RawRe
     )
 
 
-def json_lines(campaign: str, results: Iterable[RawResult], *, as_read: bool = False) -> Iterable[str]:
-    """One JSON document in pieces, one result on each line, so that a large campaign need not be held at once. `as_read`: without the
-    columns that rows read from an older file lack."""
+def json_lines(campaign: str, results: Iterable[RawResult]) -> Iterable[str]:
+    """One JSON document in pieces, one result on each line, so that a large campaign need not be held at once."""
     yield f'{{"format": {json.dumps(FORMAT)}, "campaign": {json.dumps(campaign)}, "results": [\n'
     comma = ""
     for result in results:
-        lacks = set(later_columns(result.row)) if as_read else set[str]()
-        yield comma + result.model_dump_json(exclude={"row": lacks} if lacks else None)
+        yield comma + result.model_dump_json()
         comma = ",\n"
     yield "\n]}\n"
 

@@ -1,4 +1,4 @@
-"""Whether a signed record answers its task: whole, sensible, and measured as asked."""
+"""Whether a signed record answers its task: whole, sensible, and measured as the task asks."""
 
 from __future__ import annotations
 
@@ -10,19 +10,22 @@ from protocol.messages.work import Result
 from protocol.values.record import Record, read_record, record_message
 from protocol.values.task import Task
 from protocol.words import Reason, RunOutcome
-from results.row.record import RecordView, observe
+from results.row.record import SERVED, RecordView, observe
 from results.row.stats import MAX_LAUNCHES
 from swarm.net.identity import verify
 
+CLOCK_NS: Final = 1000
+"""By which a window and the times in it may differ: both come through floating point."""
+
 
 def check(result: Result, body: bytes, peer: str, task: Task, task_body: bytes) -> Record:
-    """The record in `body`, if `peer` signed it and it speaks of this very task, attempt, fence and model, and one that says that it is
-    complete holds all the loads and inferences that were asked for. Else `RemoteProtocolError`.
+    """The record in `body`, if `peer` signed it and it is of this task, attempt, fence and model; a complete one holds all the loads and
+    inferences that the task asks for. Else `RemoteProtocolError`.
     """
     if not verify(peer, record_message(body), result.signature):
         raise RemoteProtocolError(f"the record of {result.task} is not signed by the worker that sent it")
     record = read_record(body)
-    asked = {
+    facts = {
         "campaign": (record.campaign, task.campaign, result.campaign),
         "task": (record.task, task.task, result.task),
         "attempt": (record.attempt, result.attempt),
@@ -31,9 +34,9 @@ def check(result: Result, body: bytes, peer: str, task: Task, task_body: bytes) 
         "task_sha256": (record.task_sha256, hashlib.sha256(task_body).hexdigest()),
         "model_sha256": (record.model_sha256, task.model.sha256),
     }
-    for name, values in asked.items():
+    for name, values in facts.items():
         if len(set(values)) != 1:
-            raise RemoteProtocolError(f"the record of {result.task} has another {name} than was asked for")
+            raise RemoteProtocolError(f"the record of {result.task} has another {name} than the task")
     if record.outcome is RunOutcome.COMPLETE:
         check_whole(record, task)
     if record.outcome is RunOutcome.FAILED and record.reason is None:
@@ -42,19 +45,23 @@ def check(result: Result, body: bytes, peer: str, task: Task, task_body: bytes) 
 
 
 def check_whole(record: Record, task: Task) -> None:
-    """As many loads and inferences as were asked for; with a precision, which asks for no number, as many as that may come to."""
+    """Raise `RemoteProtocolError` unless it has as many loads and inferences as the task asks for; with a precision, which asks for no
+    number, as many as that may come to.
+    """
+    name = f"the record of {task.task}"
     if record.ran is None or not record.timings:
-        raise RemoteProtocolError(f"the record of {task.task} is complete without a measurement")
+        raise RemoteProtocolError(f"{name} is complete without a measurement")
     try:
         observed = observe(record)
     except RemoteProtocolError as exc:
-        raise RemoteProtocolError(f"the record of {task.task} cannot be read: {exc.what}") from exc
+        raise RemoteProtocolError(f"{name} cannot be read: {exc.what}") from exc
     measure, launches, loads = task.measure, len(observed.launches), len(observed.loads)
     if any(not launch.samples for launch in observed.launches):
-        raise RemoteProtocolError(f"the record of {task.task} has a launch without inferences")
+        raise RemoteProtocolError(f"{name} has a launch without inferences")
     check_sense(record, task, observed)
-    served = task.unit.startswith(SERVED) and not loads  # a server has loaded the model long ago
-    if served:
+    runs = len(observed.runs)
+    asked_runs = runs if measure.precision is not None else measure.runs
+    if task.unit.startswith(SERVED) and not loads:  # a server has loaded the model long ago
         asked_loads, asked_launches = 0, 1
     elif measure.precision is not None:
         # each launch loads and times: a load without its times would be a launch that was left out
@@ -62,28 +69,24 @@ def check_whole(record: Record, task: Task) -> None:
     else:
         asked_loads, asked_launches = measure.loads, min(launches, measure.loads)
         if any(launch.per_sample != 1 for launch in observed.launches):
-            raise RemoteProtocolError(f"the record of {task.task} has means where single runs were asked for")
-    runs = len(observed.runs)
-    for what, there, asked in (
-        ("inferences", runs, runs if measure.precision is not None else measure.runs),
+            raise RemoteProtocolError(f"{name} has means where the task asks for single runs")
+    for what, number, asked in (
+        ("inferences", runs, asked_runs),
         ("loads", loads, asked_loads),
         ("launches that timed inferences", launches, asked_launches),
     ):
-        if there != asked:
-            raise RemoteProtocolError(
-                f"the record of {task.task} has {there} {what} where {asked} were asked for"
-            )
+        if number != asked:
+            raise RemoteProtocolError(f"{name} has {number} {what}, the task asks for {asked}")
 
 
 def check_sense(record: Record, task: Task, observed: RecordView) -> None:
-    """What no measurement can show, whatever was measured: `RemoteProtocolError`."""
+    """Raise `RemoteProtocolError` for what no measurement can show, whatever was measured."""
+    name = f"the record of {task.task}"
     ran, asked = record.ran, task.measure.threads
     if ran is not None and asked is not None and ran.threads > asked:
-        raise RemoteProtocolError(
-            f"the record of {task.task} ran on {ran.threads} threads where {asked} were asked for"
-        )
+        raise RemoteProtocolError(f"{name} ran on {ran.threads} threads, the task asks for {asked}")
     if ran is not None and any(size < 0 for shape in ran.shapes.values() for size in shape):
-        raise RemoteProtocolError(f"the record of {task.task} has an input of a size below 0")
+        raise RemoteProtocolError(f"{name} has an input of a size below 0")
     if task.unit.startswith(SERVED):
         return  # several requests are under way at a time
     for launch in observed.launches:
@@ -91,33 +94,21 @@ def check_sense(record: Record, task: Task, observed: RecordView) -> None:
         taken = sum(launch.samples) * launch.per_sample
         if taken - inferences > launch.wall_s * 1e9 + CLOCK_NS:  # each sample is rounded to a nanosecond
             raise RemoteProtocolError(
-                f"the record of {task.task} has {taken / 1e9:.3g} s of inferences in a window of {launch.wall_s:.3g} s"
+                f"{name} has {taken / 1e9:.3g} s of inferences in a window of {launch.wall_s:.3g} s"
             )
 
 
 def not_as_asked(record: Record, task: Task) -> tuple[Reason, str] | None:
-    """Why a measurement is one of something else: on another unit or with another batch than was asked for, or with other outputs than
-    the reference's.
-
-    None when there is nothing of the kind to say.
+    """Why a complete measurement is one of something else: on another unit or with another batch than the task asks for, or with other
+    outputs than the reference's. None where it is as asked.
     """
-    if record.outcome is not RunOutcome.COMPLETE or record.ran is None:
+    ran, batch = record.ran, task.measure.batch
+    if record.outcome is not RunOutcome.COMPLETE or ran is None:
         return None
-    if record.ran.unit != task.unit:
-        words = f"{task.unit} was asked for, {record.ran.unit} ran the model"
-        return Reason.WRONG_UNIT, words
-    asked = task.measure.batch
-    if asked is not None and record.ran.batch != asked:  # a worker of a version that knows no batches
-        words = f"a batch of {asked} was asked for, the worker ran without: its sark-node is older"
-        return Reason.DOES_NOT_FIT, words
-    if record.ran.agrees is False:
+    if ran.unit != task.unit:
+        return Reason.WRONG_UNIT, f"{task.unit} was asked for, {ran.unit} ran the model"
+    if batch is not None and ran.batch != batch:  # a worker of a version that knows no batches
+        return Reason.DOES_NOT_FIT, f"a batch of {batch} was asked for, the worker ran {ran.batch or 'none'}"
+    if ran.agrees is False:
         return Reason.CHECK_FAILED, "the outputs do not agree with the reference"
     return None
-
-
-CLOCK_NS: Final = 1000
-"""By which a window and the times in it may differ: both come through floating point."""
-
-
-SERVED: Final = "API "
-"""What units begin with whose model a server has loaded, not the task."""

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Final, Literal
 
 from protocol.values.record import Accelerator, LoadSample, Record, Timing
-from results.row.record import RecordLaunch, RecordView
+from protocol.values.task import Measure
+from results.row.record import SERVED, RecordLaunch, RecordView
 from results.row.stats import centre, median, outliers, summarise
 from results.row.verdict import judge, mean_share, stall_share
 
 MB: Final = 1024 * 1024
 TICKS_S: Final = 0.2
-"""A process whose processor time has a limit, as a run has, is told of it in ticks of up to 10 ms: over less they tell nothing."""
+"""Processor time of a process with a limit, as a run has, comes in ticks of up to 10 ms: over less time they say nothing."""
 
 FIGURES: Final[dict[str, str]] = {
     "output_tokens_per_s": "tokens_per_second",
@@ -36,45 +37,36 @@ SERIES: Final[dict[str, str]] = {
 }
 """Series of a record whose median has a column, and its field."""
 
-SERVED: Final = "API "
-"""How units begin whose model is in a server."""
 Access = Literal["white", "gray", "black"]
 
 
-def measured(
-    record: Record,
-    observed: RecordView,
-    *,
-    precision: float | None,
-    batch: int | None = None,
-    simulated: bool = False,
+def measure_figures(
+    record: Record, observed: RecordView, measure: Measure, simulated: bool = False
 ) -> dict[str, object]:
-    """All that was measured, and the verdict on it. `precision`: the share that the task asked for, None for a number of runs; `batch`:
-    what it asked for, None for none. `simulated`: nothing was measured at all.
-    """
+    """All that was measured of a complete task, by field of its row, and the verdict on it. `simulated`: nothing was measured at all."""
     ran = record.ran
     verdict, why = judge(
         observed,
         agrees=ran.agrees if ran else None,
-        precision=precision,
+        precision=measure.precision,
         accelerator=record.accelerator,
         crowded=crowded(record, observed),
         simulated=simulated,
     )
-    found: dict[str, object] = {"verdict": str(verdict), "verdict_reason": why}
-    found |= _loads(record, observed) | _beside(record, observed)
+    figures: dict[str, object] = {"verdict": str(verdict), "verdict_reason": why}
+    figures |= _loads(record, observed) | _series(record, observed)
     if ran is not None:
-        found |= {
+        figures |= {
             "output_sha256": ran.output_sha256 or "",
             "max_error": ran.max_error,
             "tolerance": ran.tolerance,
             "access": access(record),
         }
     if observed.runs:
-        found |= _inferences(record, observed, batch) | _host(observed.launches)
+        figures |= _inferences(record, observed, measure.batch) | _host(observed.launches)
     if record.accelerator is not None:
-        found |= _accelerator(record.accelerator, observed.inferences)
-    return found
+        figures |= _accelerator(record.accelerator, observed.inferences)
+    return figures
 
 
 def crowded(record: Record, observed: RecordView) -> bool:
@@ -89,9 +81,7 @@ def crowded(record: Record, observed: RecordView) -> bool:
 
 
 def access(record: Record) -> Access:
-    """How much the driver could see: white, it loaded the model itself; gray, also the server's process beside the answers; black, answers
-    alone.
-    """
+    """How much the driver could see: white, it loaded the model itself; gray, a server's process and its answers; black, answers alone."""
     ran = record.ran
     if ran is None or not ran.unit.startswith(SERVED):
         return "white"
@@ -99,7 +89,7 @@ def access(record: Record) -> Access:
 
 
 def _loads(record: Record, observed: RecordView) -> dict[str, object]:
-    """A cold load is told apart; where there is no other, it is all that is known of loading."""
+    """A cold load stands apart; where there is no other, it is all that is known of loading."""
     load = summarise(observed.fresh or observed.cold)
     warm = summarise(observed.warm)
     fresh = tuple(load for load in record.loads if load.kind != "warm")
@@ -122,9 +112,9 @@ def _inferences(record: Record, observed: RecordView, batch: int | None) -> dict
     timings, launches = record.timings, [launch.samples for launch in observed.launches]
     run, middle, odd = summarise(observed.runs), centre(launches), outliers(launches)
     per_sample = max(timing.per_sample for timing in timings)
-    # means of several inferences scatter less than inferences do: nothing that tells of single ones is told from them
+    # means of several inferences scatter less than single ones: leave spread and percentiles empty
     single = per_sample == 1
-    width = middle.half_width
+    switches = [timing.switches for timing in timings]
     served = record.ran is not None and record.ran.unit.startswith(SERVED)
     return {
         "inference_ms_median": middle.median,
@@ -140,9 +130,9 @@ def _inferences(record: Record, observed: RecordView, batch: int | None) -> dict
         "inference_ms_p95": run.p95 if single else None,
         "inference_ms_p99": run.p99 if single else None,
         "throughput_per_s": 1000 * (batch or 1) / middle.median if middle.median and not served else None,
-        "half_width_percent": None if width is None else 100 * width,
+        "half_width_percent": _percent(middle.half_width),
         "launches": middle.launches,
-        "launch_spread_percent": None if middle.spread is None else 100 * middle.spread,
+        "launch_spread_percent": _percent(middle.spread),
         "runs": run.n,
         "per_sample": per_sample,
         "warmups": len(observed.warmup),
@@ -152,23 +142,23 @@ def _inferences(record: Record, observed: RecordView, batch: int | None) -> dict
         "cpu_percent": _cpu_percent(record),
         "peak_inference_ram_usage": _highest(timings, above=True),
         "peak_inference_ram_total": _highest(timings, above=False),
-        "timer_overhead_ns": max(one.timer_ns for one in timings) or None,
-        "involuntary_switches": _sum(one.switches for one in timings),
+        "timer_overhead_ns": max(timing.timer_ns for timing in timings) or None,
+        "involuntary_switches": None if None in switches else sum(number or 0 for number in switches),
     }
 
 
 def _host(launches: Sequence[RecordLaunch]) -> dict[str, object]:
     hosts = [launch.host for launch in launches]
     clocks = [host.clock_mhz for host in hosts if host.clock_mhz is not None]
-    temperatures = [host.temperature_c for host in hosts if host.temperature_c is not None]
     throttles = [host.throttles for host in hosts if host.throttles is not None]
     battery = [host.on_battery for host in hosts if host.on_battery is not None]
+    temperatures = (host.temperature_c for host in hosts if host.temperature_c is not None)
     return {
-        "stall_percent": _hundred(stall_share(launches)),
-        "others_percent": _hundred(mean_share(launches, "others")),
-        "steal_percent": _hundred(mean_share(launches, "steal")),
+        "stall_percent": _percent(stall_share(launches)),
+        "others_percent": _percent(mean_share(launches, "others")),
+        "steal_percent": _percent(mean_share(launches, "steal")),
         "clock_mhz": median(clocks) if clocks else None,
-        "temperature_c": max(temperatures) if temperatures else None,
+        "temperature_c": max(temperatures, default=None),
         "throttles": sum(throttles) if throttles else None,
         "on_battery": any(battery) if battery else None,
     }
@@ -179,7 +169,7 @@ def _accelerator(facts: Accelerator, inferences: int) -> dict[str, object]:
     return {
         "accelerator": facts.device,
         "accelerator_source": facts.source,
-        "gpu_util": _hundred(facts.utilisation),
+        "gpu_util": _percent(facts.utilisation),
         "vram_mb": None if facts.memory is None else facts.memory / MB,
         "power_w": facts.power_w,
         "idle_power_w": facts.idle_w,
@@ -191,45 +181,32 @@ def _accelerator(facts: Accelerator, inferences: int) -> dict[str, object]:
 
 
 def _cpu_percent(record: Record) -> float | None:
-    """Of the process that ran the model; the client of a server says nothing of that. Not of so little time that ticks tell nothing."""
-    wall_s = sum(one.wall_s for one in record.timings)
+    """Of the process that ran the model, which is not the client of a server. None for too few ticks."""
+    wall_s = sum(timing.wall_s for timing in record.timings)
     if wall_s < TICKS_S or (record.ran is not None and record.ran.driver == "api"):
         return None
-    return _percent(sum(one.cpu_s for one in record.timings), wall_s)
+    return _percent(sum(timing.cpu_s for timing in record.timings), wall_s)
 
 
-def _beside(record: Record, observed: RecordView) -> dict[str, object]:
-    """Figures and series: those with a column, and the other figures in one."""
-    found: dict[str, object] = {}
-    for name, field in SERIES.items():
-        if times := observed.series.get(name):
-            found[field] = median(times) / 1e6
+def _series(record: Record, observed: RecordView) -> dict[str, object]:
+    """Series and figures: those with a column, and the other figures in one."""
+    fields: dict[str, object] = {
+        field: median(times) / 1e6 for name, field in SERIES.items() if (times := observed.series.get(name))
+    }
     if times := observed.series.get("ttft"):
-        found["ttft_ms_p90"] = summarise(times).p90
-    found |= {field: record.figures[name] for name, field in FIGURES.items() if name in record.figures}
+        fields["ttft_ms_p90"] = summarise(times).p90
+    fields |= {field: record.figures[name] for name, field in FIGURES.items() if name in record.figures}
     others = {name: value for name, value in record.figures.items() if name not in FIGURES}
-    found["figures"] = "; ".join(f"{name}={value:.9g}" for name, value in sorted(others.items()))
-    return found
+    fields["figures"] = "; ".join(f"{name}={value:.9g}" for name, value in sorted(others.items()))
+    return fields
 
 
-def _hundred(share: float | None) -> float | None:
-    return None if share is None else 100 * share
-
-
-def _percent(part: float, whole: float) -> float | None:
+def _percent(part: float | None, whole: float = 1.0) -> float | None:
     """None where the quotient says nothing: of no time, or of so little that it is no number."""
-    percent = 100 * part / whole if whole > 0 else math.inf
+    if part is None or whole <= 0:
+        return None
+    percent = 100 * part / whole
     return percent if math.isfinite(percent) else None
-
-
-def _sum(counts: Iterable[int | None]) -> int | None:
-    """None where one of them is not known."""
-    whole = 0
-    for count in counts:
-        if count is None:
-            return None
-        whole += count
-    return whole
 
 
 def _highest(samples: tuple[LoadSample, ...] | tuple[Timing, ...], *, above: bool) -> float | None:

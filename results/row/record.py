@@ -19,6 +19,8 @@ from protocol.values.record import (
 )
 
 MAX_BLOCKS: Final = 100_000
+SERVED: Final = "API "
+"""What units begin with whose model a server has loaded, not the task."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,11 +107,11 @@ class _Bounded:
         self._what, self._left = what, left
 
     def unpack(self, packed: bytes) -> tuple[int, ...]:
-        found = unpack_samples(packed)
-        self._left -= len(found)
+        numbers = unpack_samples(packed)
+        self._left -= len(numbers)
         if self._left < 0:
             raise RemoteProtocolError(f"bad record: too many {self._what}")
-        return found
+        return numbers
 
 
 def _loads(loads: Iterable[LoadSample], *kinds: str) -> tuple[int, ...]:
@@ -132,12 +134,12 @@ def _blocks(numbers: tuple[int, ...], samples: int) -> tuple[RecordBlock, ...]:
     width = len(BLOCK_FIELDS)
     if len(numbers) % width:
         raise RemoteProtocolError("bad record: a block is cut off")
-    found = tuple(
+    blocks = tuple(
         RecordBlock(count, wall, cpu, stall - 1 if stall else None, switches - 1 if switches else None)
         for count, wall, cpu, stall, switches in zip(
             *(numbers[at::width] for at in range(width)), strict=True
         )
     )
-    if sum(block.samples for block in found) > samples:
+    if sum(block.samples for block in blocks) > samples:
         raise RemoteProtocolError("bad record: its blocks hold more samples than there are")
-    return found
+    return blocks

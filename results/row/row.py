@@ -6,19 +6,21 @@ Complete carries no measured number, so that none is averaged by mistake; what w
 
 from __future__ import annotations
 
+import hashlib
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
+from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict
 
 from protocol.errors import RemoteProtocolError
 from protocol.values.attempt import TaskState
 from protocol.values.record import Record
-from protocol.values.task import Task
+from protocol.values.task import Task, read_task
+from protocol.wire.codec import pack
 from protocol.words import UNIT as SIMULATED_UNIT
 from protocol.words import Reason
-from results.row.figures import measured
-from results.row.fingerprint import fingerprint
+from results.row.figures import measure_figures
 from results.row.record import observe
 from results.row.verdict import RowVerdict
 
@@ -300,14 +302,6 @@ class Row(BaseModel):
 
 CONTRACT: Final = 17
 COLUMNS: Final[tuple[str, ...]] = tuple(column_name(name) for name in Row.model_fields)
-"""All columns in order."""
-LATER: Final = frozenset({"simulated", "variant", "batch", "throughput_per_s"})
-"""Fields of columns that files of results from before lack. Whatever is added from now on belongs here: people keep their files."""
-
-
-def later_columns(row: Row) -> frozenset[str]:
-    """Those of `LATER` that `row` was read without."""
-    return LATER - row.model_fields_set
 
 
 def columns_page() -> str:
@@ -345,9 +339,8 @@ def make_row(
     """The row of `task`. `record`: that of the attempt that decided it, if one did; `reason`, `detail`, `attempt` and `device` (a name)
     are the scheduler's own and stand where the record says nothing.
     """
-    status = RowStatus.ADOPTED if reason is Reason.ADOPTED else _STATUS[state]
-    base = Row(
-        status=status,
+    row = Row(
+        status=RowStatus.ADOPTED if reason is Reason.ADOPTED else _STATUS[state],
         job_id=task.task,
         file_name=task.model.name,
         file_size=task.model.size,
@@ -359,60 +352,47 @@ def make_row(
         replica=task.replica,
         variant=task.model.variant or "",
         batch=task.measure.batch,
-        throughput_per_s=None,  # said, and not left out: see `later_columns`
         reason=str(reason or ""),
         detail=detail,
         simulated=True if task.unit == SIMULATED_UNIT else None,
     )
     if record is None:
-        return base
-    failed = status is not RowStatus.COMPLETE
-    row = base.model_copy(update=_context(record) | {"fingerprint": fingerprint(task, record)})
-    if failed and not row.reason:
-        row = row.model_copy(update={"reason": str(record.reason or "")})
-    if failed and not row.detail:
-        row = row.model_copy(update={"detail": record.detail})
-    if failed:
         return row
+    row = row.model_copy(update=_context(record) | {"fingerprint": fingerprint(task, record)})
+    if row.status is not RowStatus.COMPLETE:
+        why = {"reason": row.reason or str(record.reason or ""), "detail": row.detail or record.detail}
+        return row.model_copy(update=why)
     try:
         observed = observe(record)
     except RemoteProtocolError as exc:
         return row.model_copy(update={"verdict": str(RowVerdict.UNREADABLE), "verdict_reason": str(exc)})
-    told = measured(
-        record,
-        observed,
-        precision=task.measure.precision,
-        batch=task.measure.batch,
-        simulated=bool(row.simulated),
-    )
-    return row.model_copy(update=told)
+    return row.model_copy(update=measure_figures(record, observed, task.measure, bool(row.simulated)))
 
 
 def _context(record: Record) -> dict[str, object]:
     """Where and with what it ran: facts that hold for failures too."""
-    facts, ran = record.device, record.ran
-    found: dict[str, object] = {
-        "device_name": facts.name,
-        "soc": facts.soc,
-        "ram": None if facts.ram is None else round(facts.ram / GB, 1),
-        "device_os": facts.os,
-        "device_id": facts.device,
-        "arch": facts.arch,
-        "cores": facts.cores,
-        "node_version": facts.version,
+    device, ran = record.device, record.ran
+    facts: dict[str, object] = {
+        "device_name": device.name,
+        "soc": device.soc,
+        "ram": None if device.ram is None else round(device.ram / GB, 1),
+        "device_os": device.os,
+        "device_id": device.device,
+        "arch": device.arch,
+        "cores": device.cores,
+        "node_version": device.version,
         "worker_id": record.worker,
         "attempt": record.attempt,
         "task_sha256": record.task_sha256,
         "stages": "; ".join(f"{stage.stage} {stage.seconds:.3f}" for stage in record.stages),
     }
-    if facts.simulated:
-        found["simulated"] = True
+    if device.simulated:
+        facts["simulated"] = True
     if ran is not None:
-        found |= {
+        shapes = (f"{name} {'x'.join(map(str, shape)) or 'scalar'}" for name, shape in ran.shapes.items())
+        facts |= {
             "threads": ran.threads or None,
-            "shapes": "; ".join(
-                f"{name} {'x'.join(map(str, shape)) or 'scalar'}" for name, shape in ran.shapes.items()
-            ),
+            "shapes": "; ".join(shapes),
             "dtypes": "; ".join(f"{name} {dtype}" for name, dtype in ran.dtypes.items()),
             "seed": ran.seed,
             "driver": ran.driver,
@@ -420,4 +400,51 @@ def _context(record: Record) -> dict[str, object]:
             "providers": "; ".join(ran.providers),
             "notes": "; ".join(ran.notes),
         }
-    return found
+    return facts
+
+
+def fingerprint(task: Task, record: Record) -> str:
+    """What a measurement was one of, as 64 hexadecimal digits: rows with the same fingerprint were made alike, and no others may be
+    averaged. Empty for a run that never came to run anything.
+    """
+    ran = record.ran
+    if ran is None:
+        return ""
+    facts: dict[str, Any] = {
+        "device": record.device.to_wire(),
+        "model": record.model_sha256,
+        "unit": ran.unit,
+        "driver": ran.driver,
+        "runtime": ran.runtime,
+        "providers": list(ran.providers),
+        "threads": ran.threads,
+        "shapes": {name: list(ran.shapes[name]) for name in sorted(ran.shapes)},
+        "dtypes": {name: ran.dtypes[name] for name in sorted(ran.dtypes)},
+        "seed": ran.seed,
+        "warmup": task.measure.warmup,
+        "pre": [step.to_wire() for step in task.measure.pre],
+        "post": [step.to_wire() for step in task.measure.post],
+    }
+    return hashlib.sha256(pack(facts)).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """With how many threads and which batch a task is measured, which tells tasks of one model on one unit apart. None: as chosen there."""
+
+    threads: int | None = None
+    batch: int | None = None
+
+    def on(self, unit: str) -> str:
+        """`CPU (ONNX) ×2, batch 8`, as in the table of results."""
+        threads = "" if self.threads is None else f" ×{self.threads}"
+        return unit + threads + ("" if self.batch is None else f", batch {self.batch}")
+
+
+def configuration_of(body: bytes) -> Configuration:
+    """Of a task by its canonical bytes; of one that cannot be read, an empty one."""
+    try:
+        measure = read_task(body).measure
+    except RemoteProtocolError:
+        return Configuration()
+    return Configuration(measure.threads, measure.batch)

@@ -14,7 +14,7 @@ from typing import Final
 
 from protocol.values.record import Accelerator
 from results.row.record import RecordLaunch, RecordView
-from results.row.stats import MIN_LAUNCHES, Centre, centre, follows, launch_medians, median, nearest_rank
+from results.row.stats import MIN_LAUNCHES, centre, follows, launch_medians, median, nearest_rank
 from swarm.base.text import count
 
 NOISY: Final = 0.10
@@ -41,18 +41,18 @@ CLOCK: Final = 0.75
 """A launch's clock below this share of the fastest launch's is a fall."""
 
 
-PRETENDED: Final = "a simulation: its figures come from a script, nothing was measured"
+SIMULATION: Final = "a simulation: its figures come from a script, nothing was measured"
 
 
 class RowVerdict(StrEnum):
-    """What the numbers of a complete row are worth."""
+    """What the numbers of a complete row are worth; of several, the first of `GRAVITY`."""
 
     VALID = "valid"
-    """Checked against the reference, its interval is as narrow as asked, and nothing that was seen of the host speaks against it."""
+    """Checked against the reference, its interval as narrow as asked, and nothing known of the host speaks against it."""
     SIMULATED = "simulated"
-    """A simulation: its figures come from a script or its device only pretends to be one. Nothing was measured."""
+    """A simulation: its figures come from a script or its device is simulated. Nothing was measured."""
     UNCHECKED = "unchecked"
-    """The outputs were not compared with a reference: the time is right, what was computed may not be."""
+    """The outputs were not compared with a reference, or differ from it."""
     FEW_RUNS = "few-runs"
     """Too few launches for an interval."""
     THROTTLED = "throttled"
@@ -69,23 +69,14 @@ class RowVerdict(StrEnum):
     """The record's samples are not what the protocol says; no number was made of them."""
 
 
-_GRAVEST: Final = (
-    RowVerdict.SIMULATED,
-    RowVerdict.UNCHECKED,
-    RowVerdict.FEW_RUNS,
-    RowVerdict.THROTTLED,
-    RowVerdict.BUSY_HOST,
-    RowVerdict.DRIFT,
-    RowVerdict.BIMODAL,
-    RowVerdict.NOISY,
-)
+GRAVITY: Final = tuple(verdict for verdict in RowVerdict if verdict not in ("valid", "unreadable"))
 MEANS: Final[dict[RowVerdict, tuple[str, str]]] = {
     RowVerdict.VALID: (
-        "The outputs are right, the median is known as closely as asked, and nothing that was seen of the device speaks against it.",
+        "The outputs are right, the median is known as closely as asked, and nothing that is known of the device speaks against it.",
         "",
     ),
     RowVerdict.SIMULATED: (
-        "These figures come from a script, or from a device that is not there: they say nothing of any device or model.",
+        "These figures come from a script or a simulated device: they say nothing of any device or model.",
         "measure on a real unit, such as CPU (ONNX)",
     ),
     RowVerdict.UNCHECKED: (
@@ -93,7 +84,7 @@ MEANS: Final[dict[RowVerdict, tuple[str, str]]] = {
         "measure with check: reference, or look at max_error where the outputs differ",
     ),
     RowVerdict.FEW_RUNS: (
-        "How far the median may lie from what another day would give cannot be said from so few launches.",
+        "Too few launches to say how far the median may lie from what another day would give.",
         f"measure with loads: {MIN_LAUNCHES} or more and at least four runs for each of them, or with precision: 2%",
     ),
     RowVerdict.THROTTLED: (
@@ -102,7 +93,7 @@ MEANS: Final[dict[RowVerdict, tuple[str, str]]] = {
     ),
     RowVerdict.BUSY_HOST: (
         "Other programs took part of the device while it was measured: alone it would be quicker.",
-        "end what runs beside, and measure again",
+        "end the other programs, and measure again",
     ),
     RowVerdict.DRIFT: (
         "Later times differ from earlier ones: something changed meanwhile, so one number does not say it all.",
@@ -113,8 +104,8 @@ MEANS: Final[dict[RowVerdict, tuple[str, str]]] = {
         "look at both groups below; more launches tell how often each comes",
     ),
     RowVerdict.NOISY: (
-        "The times scatter more than asked: the median may be off by as much as is told.",
-        "measure with more launches (loads:), or end what runs beside",
+        "The times scatter more than asked: the median may be off by as much as the reason says.",
+        "measure with more launches (loads:), or end other programs",
     ),
     RowVerdict.UNREADABLE: ("The samples in the record cannot be read, so no number was made of them.", ""),
 }
@@ -132,11 +123,8 @@ def judge(
     crowded: bool = False,
     simulated: bool = False,
 ) -> Finding:
-    """The verdict on a measurement and why. `precision`: the share of the median that was asked for; None: a number of runs was.
-    `crowded`: its threads wait for each other, being as many as there are cores or more: that something waited says nothing of others.
-    `simulated`: nothing was measured, whatever else is to be said of the numbers.
-    """
-    found = findings(
+    """The verdict on a measurement and why. Arguments as of `findings`."""
+    reasons = findings(
         observed,
         agrees=agrees,
         precision=precision,
@@ -144,7 +132,7 @@ def judge(
         crowded=crowded,
         simulated=simulated,
     )
-    return found[0][0], "; ".join(why for _, why in found)
+    return reasons[0][0], "; ".join(why for _, why in reasons)
 
 
 def findings(
@@ -156,55 +144,56 @@ def findings(
     crowded: bool = False,
     simulated: bool = False,
 ) -> list[Finding]:
-    """Each reason of its own, the gravest first; at least one, as `valid` has a reason too. Arguments as of `judge`."""
+    """Each reason on its own, the gravest first; at least one, as `valid` has a reason too. `precision`: the share of the median that was
+    asked for; None: a number of runs was. `crowded`: its threads wait for each other, being as many as there are cores or more: that
+    something waited says nothing of others.
+    """
     launches = [launch for launch in observed.launches if launch.samples]
-    found = [
-        *([(RowVerdict.SIMULATED, PRETENDED)] if simulated else []),
-        *_checked(agrees),
-        *_enough(launches),
+    reasons = [
+        *([(RowVerdict.SIMULATED, SIMULATION)] if simulated else []),
+        *_unchecked(agrees),
+        *_few_runs(launches),
         *_throttled(launches, accelerator),
         *_busy(launches, crowded),
-        *_steady(launches),
-        *_narrow(launches, precision),
+        *_unsteady(launches),
+        *_noisy(launches, precision),
     ]
-    if not found:
-        width = centre([launch.samples for launch in launches]).half_width
-        why = (
-            f"checked; {count(len(launches), 'launch', 'launches')}, the median within ±{(width or 0.0):.1%}"
-        )
-        return [(RowVerdict.VALID, why)]
-    return sorted(found, key=lambda item: _GRAVEST.index(item[0]))
+    if reasons:
+        return sorted(reasons, key=lambda reason: GRAVITY.index(reason[0]))
+    width = centre([launch.samples for launch in launches]).half_width or 0.0
+    why = f"checked; {count(len(launches), 'launch', 'launches')}, the median within ±{width:.1%}"
+    return [(RowVerdict.VALID, why)]
 
 
-def _checked(agrees: bool | None) -> list[Finding]:
+def _unchecked(agrees: bool | None) -> list[Finding]:
     if agrees:
         return []
     why = "outputs not compared with a reference" if agrees is None else "outputs differ from the reference"
     return [(RowVerdict.UNCHECKED, why)]
 
 
-def _enough(launches: Sequence[RecordLaunch]) -> list[Finding]:
+def _few_runs(launches: Sequence[RecordLaunch]) -> list[Finding]:
     if len(launches) >= MIN_LAUNCHES:
         return []
-    runs = sum(len(launch.samples) for launch in launches)
-    told = f"{count(runs, 'timed inference')} in {count(len(launches), 'launch', 'launches')}"
-    return [(RowVerdict.FEW_RUNS, f"{told}, {MIN_LAUNCHES} launches are needed for an interval")]
+    runs = count(sum(len(launch.samples) for launch in launches), "timed inference")
+    why = f"{runs} in {count(len(launches), 'launch', 'launches')}, {MIN_LAUNCHES} launches are needed for an interval"
+    return [(RowVerdict.FEW_RUNS, why)]
 
 
 # -- the host --------------------------------------------------------------------------------------------------------------------
 
 
 def _throttled(launches: Sequence[RecordLaunch], accelerator: Accelerator | None) -> list[Finding]:
-    found = []
+    reasons = []
     times = sum(launch.host.throttles or 0 for launch in launches)
     if times:
-        found.append(f"the processors were slowed because of heat {times} times")
+        reasons.append(f"the processors were slowed because of heat {times} times")
     clocks = [launch.host.clock_mhz for launch in launches if launch.host.clock_mhz]
     if len(clocks) > 1 and min(clocks) < CLOCK * max(clocks):
-        found.append(f"the clock fell from {max(clocks):.0f} to {min(clocks):.0f} MHz")
+        reasons.append(f"the clock fell from {max(clocks):.0f} to {min(clocks):.0f} MHz")
     if accelerator is not None and accelerator.throttled:
-        found.append(f"the accelerator was slowed: {', '.join(accelerator.throttled)}")
-    return [(RowVerdict.THROTTLED, why) for why in found]
+        reasons.append(f"the accelerator was slowed: {', '.join(accelerator.throttled)}")
+    return [(RowVerdict.THROTTLED, why) for why in reasons]
 
 
 def _busy(launches: Sequence[RecordLaunch], crowded: bool) -> list[Finding]:
@@ -221,31 +210,31 @@ def _busy(launches: Sequence[RecordLaunch], crowded: bool) -> list[Finding]:
 
 
 def stall_share(launches: Iterable[RecordLaunch]) -> float | None:
-    """Of the wall time of the blocks that tell it; at most 1."""
-    told = [block for launch in launches for block in launch.blocks if block.stall_ns is not None]
-    wall = sum(block.wall_ns for block in told)
-    return min(sum(block.stall_ns or 0 for block in told) / wall, 1.0) if wall else None
+    """Of the wall time of the blocks that have it; at most 1."""
+    blocks = [block for launch in launches for block in launch.blocks if block.stall_ns is not None]
+    wall = sum(block.wall_ns for block in blocks)
+    return min(sum(block.stall_ns or 0 for block in blocks) / wall, 1.0) if wall else None
 
 
 def mean_share(launches: Iterable[RecordLaunch], name: str) -> float | None:
-    """`others` or `steal` of the launches that tell it, by their wall time."""
-    told = [
+    """`others` or `steal` of the launches that have it, weighted by their wall time."""
+    shares = [
         (share, launch.wall_s) for launch in launches if (share := getattr(launch.host, name)) is not None
     ]
-    wall = sum(seconds for _, seconds in told)
+    wall = sum(seconds for _, seconds in shares)
     if not wall:
-        return sum(share for share, _ in told) / len(told) if told else None
-    return float(sum(share * seconds for share, seconds in told) / wall)
+        return sum(share for share, _ in shares) / len(shares) if shares else None
+    return float(sum(share * seconds for share, seconds in shares) / wall)
 
 
 # -- the times ---------------------------------------------------------------------------------------------------------------------
 
 
-def _steady(launches: Sequence[RecordLaunch]) -> list[Finding]:
+def _unsteady(launches: Sequence[RecordLaunch]) -> list[Finding]:
     """A change from one launch to the next, else two modes, else launches that follow each other; and a change within the launches."""
     medians = launch_medians([launch.samples for launch in launches])
-    found = change(medians) or modes(medians) or waves(medians)
-    return [finding for finding in (found, _halves(launches)) if finding]
+    across = change(medians) or modes(medians) or waves(medians)
+    return [finding for finding in (across, _halves(launches)) if finding]
 
 
 def change(medians: Sequence[float]) -> Finding | None:
@@ -285,8 +274,9 @@ def modes(medians: Sequence[float]) -> Finding | None:
         low, high = ordered[:at], ordered[at:]
         gap = high[0] - low[-1]
         if whole and gap / whole > MODES and gap > 2 * max(low[-1] - low[0], high[-1] - high[0]):
-            told = f"{count(at, 'launch', 'launches')} at {median(low) / 1e6:.4g} ms, {len(high)} at {median(high) / 1e6:.4g} ms"
-            return RowVerdict.BIMODAL, f"two modes: {told}"
+            slower = f"{len(high)} at {median(high) / 1e6:.4g} ms"
+            why = f"two modes: {count(at, 'launch', 'launches')} at {median(low) / 1e6:.4g} ms, {slower}"
+            return RowVerdict.BIMODAL, why
     return None
 
 
@@ -304,21 +294,19 @@ def _halves(launches: Sequence[RecordLaunch]) -> Finding | None:
     return RowVerdict.DRIFT, f"second half {step:+.0%} against the first"
 
 
-def _narrow(launches: Sequence[RecordLaunch], precision: float | None) -> list[Finding]:
-    found: Centre = centre([launch.samples for launch in launches])
-    width, asked = found.half_width, NOISY if precision is None else precision
+def _noisy(launches: Sequence[RecordLaunch], precision: float | None) -> list[Finding]:
+    centre_of_all = centre([launch.samples for launch in launches])
+    width, limit = centre_of_all.half_width, NOISY if precision is None else precision
     if width is not None:
-        if width <= asked:
+        if width <= limit:
             return []
-        wanted = f"±{asked:.1%} {'is the limit' if precision is None else 'was asked for'}"
-        return [(RowVerdict.NOISY, f"the median is known within ±{width:.1%}, {wanted}")]
+        asked = f"±{limit:.1%} {'is the limit' if precision is None else 'was asked for'}"
+        return [(RowVerdict.NOISY, f"the median is known within ±{width:.1%}, {asked}")]
     ordered = sorted(sample for launch in launches for sample in launch.samples)
-    if ordered and not found.median:
+    if ordered and not centre_of_all.median:
         return [(RowVerdict.NOISY, "the median is 0: no inference takes no time, whatever was timed")]
     whole = median(ordered) if len(ordered) >= MIN_LAUNCHES else 0.0
     scatter = (nearest_rank(ordered, 75) - nearest_rank(ordered, 25)) / whole if whole > 0 else 0.0
-    return (
-        [(RowVerdict.NOISY, f"the middle half spans {scatter:.0%} of the median")]
-        if scatter > SCATTER
-        else []
-    )
+    if scatter <= SCATTER:
+        return []
+    return [(RowVerdict.NOISY, f"the middle half spans {scatter:.0%} of the median")]

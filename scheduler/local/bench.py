@@ -79,12 +79,7 @@ class BenchDevice(Protocol):
     def units(self) -> tuple[str, ...]: ...
 
     def measure(
-        self,
-        path: Path,
-        unit: str,
-        measure: Measure,
-        timeouts: Timeouts | None = None,
-        report: Told = ...,
+        self, path: Path, unit: str, measure: Measure, timeouts: Timeouts | None = None, report: Told = ...
     ) -> SignedResult: ...
 
     def close(self) -> None: ...

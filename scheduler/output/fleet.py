@@ -108,9 +108,7 @@ def changed(before: Mapping[str, FleetDevice], now: Iterable[FleetDevice]) -> tu
 def _plain(seen: SeenPeer) -> dict[str, Any]:
     pong, path, advert = seen.pong, seen.path, seen.advert
     way = path and UnitOfDevice(
-        direct=path.direct,
-        gate=path.via,
-        rtt_ms=None if path.rtt_ms is None else round(path.rtt_ms, 3),
+        direct=path.direct, gate=path.via, rtt_ms=None if path.rtt_ms is None else round(path.rtt_ms, 3)
     )
     return {
         **{name: getattr(advert, name) for name in Advert.model_fields},

@@ -13,7 +13,7 @@ from protocol.formats.phase import Phase
 from protocol.values.attempt import TaskState
 from protocol.words import UNIT, Reason, asks_for_it
 from results.row.form import JsonModel, utc
-from results.row.variant import UNSAID, Variant
+from results.row.row import Configuration
 from scheduler.store.progress import fraction, progress_text
 from scheduler.store.rows import (
     CampaignOutcome,
@@ -193,7 +193,7 @@ class TaskInfo(JsonModel):
     ended: str | None
 
 
-def task_info(row: TaskRow, way: Variant = UNSAID) -> TaskInfo:
+def task_info(row: TaskRow, configuration: Configuration = Configuration()) -> TaskInfo:
     """`row` for programs."""
     return TaskInfo(
         task=row.id,
@@ -201,8 +201,8 @@ def task_info(row: TaskRow, way: Variant = UNSAID) -> TaskInfo:
         model=row.model,
         sha256=row.sha256,
         unit=row.unit,
-        threads=way.threads,
-        batch=way.batch,
+        threads=configuration.threads,
+        batch=configuration.batch,
         simulated=row.unit == UNIT,
         state=row.state,
         progress=progress_text(row),

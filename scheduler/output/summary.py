@@ -160,10 +160,7 @@ def peers_table(seen: Sequence[SeenPeer], width: int = 80) -> Table:
             state = why if item.pong.state is WorkerState.DRAINING else f"{state} ({why})"
         units = ", ".join(safe_text(unit.unit) for unit in advert.units) or "none"
         table.add_row(
-            Text(
-                shown_name(advert),
-                style="" if item.verdict.fits else "dim",
-            ),
+            Text(shown_name(advert), style="" if item.verdict.fits else "dim"),
             Text(f"…{advert.peer[-8:]}"),
             *((Text(safe_text(advert.device, 40)),) if roomy else ()),
             Text(state, style="red" if item.pong is None else ""),

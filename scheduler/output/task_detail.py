@@ -21,9 +21,8 @@ from results.export.raw import csv_lines
 from results.row.figures import crowded
 from results.row.form import JsonModel, utc
 from results.row.record import RecordLaunch, RecordView, observe
-from results.row.row import Row, RowStatus
+from results.row.row import Configuration, Row, RowStatus
 from results.row.stats import median
-from results.row.variant import Variant
 from results.row.verdict import MEANS, RowVerdict, findings
 from scheduler.output.events import event_words
 from scheduler.output.schemas import TaskInfo, task_info
@@ -169,7 +168,7 @@ def task_detail(
     if row is not None and row.status is RowStatus.COMPLETE:
         judgement = _judged(row, record, observed, asked)
     return TaskDetail(
-        task=task_info(item.task, Variant(asked.measure.threads, asked.measure.batch)),
+        task=task_info(item.task, Configuration(asked.measure.threads, asked.measure.batch)),
         campaign_name=campaign_name,
         asked=asked.model_dump(mode="json"),
         needs=tuple(str(clause) for clause in asked.requirement.clauses),

@@ -31,11 +31,7 @@ PIPE_WIDTH: Final = 1000
 """From here on it is no terminal: tables are as wide as what they hold."""
 HEADS: Final = 7
 """Lines that are neither a campaign nor a device: headline, gaps, the tables' heads, what is left out, the hint."""
-_STATES: Final = {
-    WorkerState.FAULTY: "red",
-    WorkerState.DRAINING: "yellow",
-    WorkerState.BUSY: "cyan",
-}
+_STATES: Final = {WorkerState.FAULTY: "red", WorkerState.DRAINING: "yellow", WorkerState.BUSY: "cyan"}
 
 
 @dataclass(frozen=True, slots=True)

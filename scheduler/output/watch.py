@@ -15,8 +15,8 @@ from rich.text import Text
 from protocol.formats.phase import Phase
 from protocol.values.attempt import TaskState
 from protocol.words import asks_for_it
+from results.row.row import Configuration, configuration_of
 from results.row.simulated import marked
-from results.row.variant import UNSAID, Variant, ways_of
 from scheduler.store.progress import BUSY, ENDED, STATE_WORDS, fraction, progress_text
 from scheduler.store.rows import CampaignRow, TaskRow
 from scheduler.store.store import Store
@@ -71,15 +71,16 @@ def watch(
     with show:
         rounds, version = 0, -1
         tasks: Sequence[TaskRow] = ()
-        ways: dict[str, Variant] = {}
+        configurations: dict[str, Configuration] = {}
         while True:
             changed = store.changed_by_others()
             if changed != version:
                 version = changed
                 tasks = store.tasks(campaign_id)
-                if len(ways) != len(tasks):
-                    ways = ways_of(store.bodies(campaign_id))
-                tasks = [replace(task, unit=ways.get(task.id, UNSAID).on(task.unit)) for task in tasks]
+                if len(configurations) != len(tasks):
+                    bodies = store.bodies(campaign_id)
+                    configurations = {task: configuration_of(body) for task, body in bodies.items()}
+                tasks = [replace(task, unit=configurations[task.id].on(task.unit)) for task in tasks]
             campaign = store.campaign(campaign_id)
             if campaign is None:
                 raise LookupError(campaign_id)  # it was there: only a store put in place of ours explains it

@@ -21,7 +21,7 @@ from pydantic import BaseModel
 
 from protocol.errors import ResourceError
 from results.row.form import JsonModel
-from results.row.variant import UNSAID, Variant, ways_of
+from results.row.row import Configuration, configuration_of
 from scheduler.output.schemas import CampaignInfo, TaskInfo, campaign_info, event_info, task_info
 from scheduler.store.rows import CampaignStatus, EventRow, TaskRow
 from scheduler.store.store import Store
@@ -50,7 +50,7 @@ class FeedChanges:
     info: CampaignInfo
     tasks: tuple[tuple[TaskRow, TaskInfo], ...]
     """Changed tasks."""
-    variants: Mapping[str, Variant]
+    configurations: Mapping[str, Configuration]
     """Of all tasks."""
     events: tuple[EventRow, ...]
 
@@ -65,7 +65,7 @@ class Feed:
     rows: dict[str, TaskRow] = field(default_factory=dict)
     tasks: dict[str, tuple[int, TaskInfo]] = field(default_factory=dict)
     """Each task with the revision that changed it."""
-    variants: Mapping[str, Variant] = field(default_factory=dict)
+    configurations: Mapping[str, Configuration] = field(default_factory=dict)
     """A task's signed bytes never change and are read once."""
     events: deque[EventRow] = field(default_factory=deque)
     """The most recent events."""
@@ -84,20 +84,23 @@ class Feed:
         if summary is None:
             return None  # the store was replaced
         changed = [task for task in store.tasks(self.campaign) if self.rows.get(task.id) != task]
-        variants = self.variants
-        if any(task.id not in variants for task in changed):
-            variants = ways_of(store.bodies(self.campaign))
-        tasks = tuple((task, task_info(task, variants.get(task.id, UNSAID))) for task in changed)
+        configurations = self.configurations
+        if any(task.id not in configurations for task in changed):
+            bodies = store.bodies(self.campaign)
+            configurations = {task: configuration_of(body) for task, body in bodies.items()}
+        tasks = tuple((task, task_info(task, configurations[task.id])) for task in changed)
         events: list[EventRow] = []
         last = self.last
         while page := store.events_since(self.campaign, last):
             events += page
             last = page[-1].seq
-        return FeedChanges(campaign_info(summary, scheduling=scheduling), tasks, variants, tuple(events))
+        return FeedChanges(
+            campaign_info(summary, scheduling=scheduling), tasks, configurations, tuple(events)
+        )
 
     def apply(self, changes: FeedChanges, revision: int) -> None:
         """Take over what a poll read."""
-        self.variants = changes.variants
+        self.configurations = changes.configurations
         for row, info in changes.tasks:
             self.rows[row.id] = row
             self.tasks[row.id] = (revision, info)

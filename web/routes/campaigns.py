@@ -14,7 +14,7 @@ from pydantic import ConfigDict
 from protocol.errors import CampaignError
 from protocol.values.attempt import TaskState
 from results.row.form import JsonModel
-from results.row.variant import way_of
+from results.row.row import configuration_of
 from scheduler.campaign.fields import MAX_DURATION_S
 from scheduler.campaign.load import parse_campaign
 from scheduler.experiments.clone import campaign_clone
@@ -254,7 +254,7 @@ def router(context: ApiContext) -> APIRouter:
             rows = store.tasks_page(campaign, limit=limit + 1, after=after, state=state)
             rows, more = rows[:limit], len(rows) > limit
             bodies = store.bodies(campaign, rows[0].n, rows[-1].n) if rows else {}
-            infos = tuple(task_info(row, way_of(bodies[row.id])) for row in rows)
+            infos = tuple(task_info(row, configuration_of(bodies[row.id])) for row in rows)
             return TaskPage(
                 campaign=campaign, count=len(infos), tasks=infos, next=infos[-1].n if more else None
             )

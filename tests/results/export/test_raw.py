@@ -440,11 +440,7 @@ def test_below_the_table_stands_why_a_row_is_not_simply_valid_and_what_was_guess
     noisy = valid.model_copy(
         update={"job_id": "c-1/4", "verdict": "noisy", "verdict_reason": "varies\x1b[2J by 9 %", "notes": "x"}
     )
-    assert remarks([valid, noisy]) == [
-        LEGEND,
-        "4 noisy: varies[2J by 9 %",
-        "3: dim 'batch' not given: 1",
-    ]
+    assert remarks([valid, noisy]) == [LEGEND, "4 noisy: varies[2J by 9 %", "3: dim 'batch' not given: 1"]
     many = remarks([noisy] * 20)
     assert (len(many), many[-1]) == (MAX_REMARKS + 2, "and 8 more: see Notes and AgreementReason in the CSV")
     assert remarks([make_row(TASK, TaskState.CANCELLED)]) == []

@@ -13,7 +13,7 @@ from rich.console import Console
 from protocol.formats.phase import Phase
 from protocol.values.attempt import TaskState
 from protocol.words import Reason
-from results.row.variant import Variant
+from results.row.row import Configuration
 from scheduler.core.allocator import why_waiting
 from scheduler.core.ranking import WorkerView
 from scheduler.output.watch import _Lines, render, watch
@@ -176,7 +176,7 @@ def test_long_names_leave_room_for_how_it_stands() -> None:
 
 
 def test_what_tells_tasks_of_one_model_apart_has_room_at_80() -> None:
-    task = changed(unit=Variant(2, 8).on("CPU (ONNX)"))
+    task = changed(unit=Configuration(2, 8).on("CPU (ONNX)"))
     out = io.StringIO()
     Console(file=out, width=80, color_system=None).print(
         render(CAMPAIGN, [task], 114.0, width=80, height=10, hint="q")

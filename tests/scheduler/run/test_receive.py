@@ -267,7 +267,7 @@ def test_a_run_on_more_threads_than_were_asked_for_is_none_of_what_was_asked_for
     if threads <= 2:  # a device with fewer cores takes fewer, and its row says so
         assert check(result, body, WORKER.peer_id, task, asked).ran == ran
         return
-    with pytest.raises(RemoteProtocolError, match="ran on 3 threads where 2 were asked for"):
+    with pytest.raises(RemoteProtocolError, match="ran on 3 threads, the task asks for 2"):
         check(result, body, WORKER.peer_id, task, asked)
 
 
