@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING, Annotated
 
 PACKAGES = ("protocol", "results", "swarm", "drivers", "node", "scheduler", "gate", "web")
 DISTRIBUTION = "sark-node"
+__path__ = [str(Path(__file__).with_suffix(""))]
+"""Holds `sark.testing`; its `__init__.pyi` tells type checkers what is public here."""
 GC_THRESHOLDS = (50_000, 20, 50)
 """Importing libp2p creates a million lasting objects; Python's defaults spend a tenth of the start on scanning them."""
 

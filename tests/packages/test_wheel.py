@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -29,8 +30,8 @@ OF_THE_TREE: Final = shutil.ignore_patterns(
 
 
 def of_the_program(root: Path) -> set[str]:
-    """Every file of the packages, and the program."""
-    inside = (path for name in PACKAGES for path in (root / name).rglob("*") if path.is_file())
+    """Every file of the packages, the program and its submodules."""
+    inside = (path for name in (*PACKAGES, "sark") for path in (root / name).rglob("*") if path.is_file())
     return {path.relative_to(root).as_posix() for path in inside if "__pycache__" not in path.parts} | {
         "sark.py"
     }
@@ -137,6 +138,47 @@ def test_the_installed_program_works_away_from_the_tree(program: Path, tmp_path:
     ).stdout.splitlines()  # fmt: skip
     assert all(line.startswith(str(program.parents[1])) for line in told), told
     assert Path(told[1]).is_file()
+
+
+def test_the_installed_wheel_offers_what_tests_of_others_need_with_its_types(
+    program: Path, tmp_path: Path
+) -> None:
+    page = (ROOT / "docs" / "testing.md").read_text(encoding="utf-8")
+    examples = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    assert len(examples) == 3
+    python = program.with_name("python")
+    for number, text in enumerate(examples):
+        file = tmp_path / f"example_{number}.py"
+        file.write_text(text, encoding="utf-8")
+        done = subprocess.run(
+            [str(python), str(file)], cwd=tmp_path, env=environment(tmp_path), capture_output=True, text=True,
+            check=False, timeout=120,
+        )  # fmt: skip
+        assert done.returncode == 0, (text, done.stderr)
+    (tmp_path / "typed.py").write_text(TYPED, encoding="utf-8")
+    for checker in (
+        ["mypy", "--strict", "--python-executable", str(python)],
+        ["pyright", "--pythonpath", str(python)],
+    ):
+        done = subprocess.run(
+            [sys.executable, "-m", *checker, "typed.py"], cwd=tmp_path, capture_output=True, text=True,
+            check=False, timeout=300,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stdout
+
+
+TYPED: Final = """
+import random
+from pathlib import Path
+
+from sark import Bench, Driver, open_bench
+from sark.testing import FakeDriver, Identity, MemoryNetwork, MemorySwarm, Subject, check_all
+
+driver: Driver = FakeDriver()
+node: MemoryNetwork = MemorySwarm(random.Random(1)).node(Identity.from_seed(1))
+bench: Bench = open_bench(Path("home"))
+check_all(Subject("fake", unit="Fake (Simulation)", model="m", simulate=True))
+"""
 
 
 def test_the_installed_program_serves_its_pages(program: Path, tmp_path: Path) -> None:

@@ -377,7 +377,7 @@ async def test_nobody_gets_an_advert_kept_that_is_not_his_own_word_of_now(kind: 
                 listed = (say.ListedAdvert(advert=advert, age_s=age_s),)
                 answer = await call(say.HandOver(attribute=EVERYBODY, depth=0, adverts=listed))
                 assert isinstance(answer, say.HandOverReply)
-                return answer.kept
+                return answer.stored
 
             async def shown() -> set[str]:
                 answer = await call(say.QueryShard(attribute=EVERYBODY))
