@@ -8,7 +8,7 @@ from importlib.metadata import version
 from fastapi import APIRouter, FastAPI
 from starlette.types import ASGIApp
 
-from scheduler.output.watcher import FleetWatcher
+from scheduler.output.fleet import FleetWatcher
 from web import compat
 from web.http import static
 from web.http.context import ApiContext

@@ -54,7 +54,7 @@ def verify(
     """
     from results.analysis.verify import check_results, finding_info
     from scheduler.models.describe import sha256_of
-    from scheduler.output.sources import read_source, read_text
+    from scheduler.output.comparisons import read_source, read_text
 
     source = read_source(result, ctx.obj)
     if source.rows:
@@ -138,8 +138,7 @@ def compare(
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
     """Compare results: FASTER, SLOWER, SAME or AMBIGUOUS, with the ratio of the medians and its 95 % interval."""
-    from scheduler.output.comparisons import PAIR, both, both_units, compare_sources
-    from scheduler.output.sources import one_device, read_source
+    from scheduler.output.comparisons import PAIR, both, both_units, compare_sources, one_device, read_source
 
     home: Home = ctx.obj
     if by not in ("results", "device"):
@@ -220,8 +219,7 @@ def matrix(
     """Model × device × unit, with the ratio to a base; per watt where it was measured, per price where a price file names the device."""
     from results.analysis.matrix import MatrixCell
     from results.analysis.prices import read_prices
-    from scheduler.output.comparisons import matrix_of
-    from scheduler.output.sources import merged, read_source
+    from scheduler.output.comparisons import matrix_of, merged, read_source
 
     rows = [entry.row for entry in merged([read_source(name, ctx.obj) for name in results])]
     try:

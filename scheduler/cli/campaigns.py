@@ -254,7 +254,7 @@ app.command("attach", hidden=True)(watch)
 def campaigns(ctx: typer.Context, as_json: Annotated[bool, JSON] = False) -> None:
     """List the campaigns of this home, the latest first."""
     from scheduler.output.schemas import campaign_info
-    from scheduler.output.summary import campaigns_table
+    from scheduler.output.tables import campaigns_table
     from scheduler.store.opening import open_store
     from scheduler.store.progress import nobody_line
     from scheduler.submit.daemon import is_running
@@ -378,8 +378,8 @@ def peers(
     import trio
 
     from protocol.values.requirement import Requirement, parse_clause
-    from scheduler.output.peers import look_around
-    from scheduler.output.summary import peer_json, peer_remarks, peers_table
+    from scheduler.output.fleet import look_around
+    from scheduler.output.tables import peer_json, peer_remarks, peers_table
     from swarm.net.identity import load_or_create
 
     requirement = Requirement(clauses=tuple(parse_clause(text) for text in where or ()))

@@ -96,7 +96,7 @@ def follow(
     as_json: bool,
 ) -> None:
     """Watch to the end, show what came out, and leave with the exit code that says how it went."""
-    from scheduler.output.summary import finish
+    from scheduler.output.tables import finish
     from scheduler.output.watch import watch as watch_campaign
     from scheduler.store.opening import open_store
 

@@ -139,7 +139,7 @@ def explain(
     """Say why a campaign, or one task of it, stands as it stands: what it waits for, what was tried, who refused, what would help."""
     from rich.text import Text
 
-    from scheduler.preview.ask_why import ask_why
+    from scheduler.preview.look import ask_why
     from scheduler.preview.why import why_lines
     from scheduler.store.opening import open_store
 

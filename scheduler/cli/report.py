@@ -43,8 +43,8 @@ def report(
 ) -> None:
     """Write a report of results: one HTML file that needs nothing else, or Markdown."""
     from results.export.raw import replace_file
+    from scheduler.output.comparisons import read_source
     from scheduler.output.render import ReportFormat, StoredCampaign, find_stored, make_report, render
-    from scheduler.output.sources import read_source
     from scheduler.store.opening import has_store, open_store
 
     home: Home = ctx.obj
@@ -92,9 +92,9 @@ def chart(
     from results.analysis.pareto import Axis
     from results.export.raw import replace_bytes
     from results.report.charts import CHART_AXES, ChartKind
+    from scheduler.output.comparisons import read_source
     from scheduler.output.render import SIZES, picture
     from scheduler.output.render import chart as drawn
-    from scheduler.output.sources import read_source
     from scheduler.store.opening import open_store
 
     home: Home = ctx.obj

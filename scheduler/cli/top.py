@@ -16,9 +16,8 @@ from swarm.base.home import Home
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from scheduler.output.peers import SwarmObserver
+    from scheduler.output.fleet import FleetSnapshot, FleetWatcher, SwarmObserver
     from scheduler.output.top import TopSnapshot
-    from scheduler.output.watcher import FleetSnapshot, FleetWatcher
     from scheduler.store.store import Store
 
 app = typer.Typer()
@@ -46,8 +45,7 @@ def top(
     """
     import trio
 
-    from scheduler.output.peers import eyes_open
-    from scheduler.output.watcher import FleetWatcher
+    from scheduler.output.fleet import FleetWatcher, eyes_open
     from scheduler.store.opening import open_store
     from swarm.base.screen import can_live
     from swarm.net.identity import load_or_create

@@ -22,7 +22,7 @@ from rich.console import Console
 
 from protocol.errors import ResourceError
 from scheduler.local.demo_fleet import DemoNode, members, write_campaign
-from scheduler.output.summary import finish
+from scheduler.output.tables import finish
 from scheduler.output.watch import watch
 from scheduler.store.opening import open_store
 from scheduler.submit.submit import submit_campaign

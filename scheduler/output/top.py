@@ -14,8 +14,7 @@ from rich.text import Text
 from protocol.values.attempt import TaskState
 from protocol.words import WorkerState, asks_for_it
 from results.row.simulated import marked, shown_name
-from scheduler.output.fleet import DeviceTask, show_fleet_device
-from scheduler.output.peers import SeenPeer
+from scheduler.output.fleet import DeviceTask, SeenPeer, show_fleet_device
 from scheduler.output.schemas import campaign_info
 from scheduler.store.progress import progress_text
 from scheduler.store.rows import CampaignOutcome, CampaignSummary, TaskRow

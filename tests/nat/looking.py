@@ -14,7 +14,7 @@ import trio
 
 from protocol.errors import SarkError
 from protocol.values.requirement import Requirement
-from scheduler.output.peers import look_around
+from scheduler.output.fleet import look_around
 from swarm.base.logs import set_up_logs
 
 

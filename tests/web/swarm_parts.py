@@ -13,7 +13,7 @@ from protocol.values.advert import Advert, UnitOffer
 from protocol.values.match import match
 from protocol.values.requirement import Requirement
 from protocol.words import WorkerState
-from scheduler.output.peers import SeenPeer
+from scheduler.output.fleet import SeenPeer
 from swarm.net.identity import Identity
 from swarm.net.network import Path
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fastapi import APIRouter
 
-from scheduler.output.watcher import FleetWatcher
+from scheduler.output.fleet import FleetWatcher
 from web.compat import campaigns, system, workers
 from web.http.context import ApiContext
 

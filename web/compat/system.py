@@ -12,7 +12,7 @@ import trio
 from fastapi import APIRouter
 
 from results.row.form import JsonModel, utc
-from scheduler.output.watcher import EVERY_S
+from scheduler.output.fleet import EVERY_S
 from scheduler.store.archive import write_backup
 from scheduler.store.rows import WaitingTasks
 from scheduler.store.store import Store

@@ -18,8 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from protocol.errors import SarkError
 from protocol.messages.work import Action
 from results.row.form import JsonModel
-from scheduler.output.fleet import show_device
-from scheduler.output.watcher import FleetWatcher
+from scheduler.output.fleet import FleetWatcher, show_device
 from swarm.base.home import Home
 from swarm.join.known_gates import own_worker
 from swarm.net.identity import load_or_create

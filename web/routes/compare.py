@@ -16,8 +16,15 @@ from results.analysis.prices import Price
 from results.export.raw import ResultSource
 from results.row.form import JsonModel
 from results.row.row import Row
-from scheduler.output.comparisons import ComparisonTable, ResultMatrix, compare_sources, matrix_of
-from scheduler.output.sources import merged, one_device, stored_source
+from scheduler.output.comparisons import (
+    ComparisonTable,
+    ResultMatrix,
+    compare_sources,
+    matrix_of,
+    merged,
+    one_device,
+    stored_source,
+)
 from scheduler.store.store import Store
 from web.http.context import ApiContext
 from web.http.parameters import problems

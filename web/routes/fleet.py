@@ -14,9 +14,18 @@ from fastapi import APIRouter, Query
 
 from protocol.values.requirement import Requirement, parse_clause
 from scheduler.core.explain import explain
-from scheduler.output.fleet import DeviceTask, Fleet, FleetDevice, changed, show_fleet_device
-from scheduler.output.peers import SwarmObserver, by_fit, eyes_open
-from scheduler.output.watcher import FleetSnapshot, FleetWatcher
+from scheduler.output.fleet import (
+    DeviceTask,
+    Fleet,
+    FleetDevice,
+    FleetSnapshot,
+    FleetWatcher,
+    SwarmObserver,
+    by_fit,
+    changed,
+    eyes_open,
+    show_fleet_device,
+)
 from scheduler.store.store import Store
 from swarm.net.identity import load_or_create
 from web.http.context import ApiContext

@@ -13,8 +13,7 @@ from scheduler.campaign.model import Campaign
 from scheduler.campaign.schema import campaign_schema
 from scheduler.models.describe import Models, describe_models
 from scheduler.models.uploads import Uploads, placed
-from scheduler.preview.ask_why import ask_why
-from scheduler.preview.look import look_at
+from scheduler.preview.look import ask_why, look_at
 from scheduler.preview.plan import LivePlan
 from scheduler.preview.plan_table import keep_plan
 from scheduler.preview.validate import ValidationReport, check

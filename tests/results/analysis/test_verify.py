@@ -35,7 +35,7 @@ from results.row.row import make_row
 from scheduler.cli.analysis import app
 from scheduler.core.commands import Intent
 from scheduler.models.describe import sha256_of
-from scheduler.output.sources import read_source
+from scheduler.output.comparisons import read_source
 from scheduler.store.rows import NewCampaign, NewModel
 from scheduler.store.store import Store
 from swarm.base.home import Home

@@ -32,11 +32,9 @@ from results.row.simulated import counting
 from results.row.verdict import RowVerdict
 from scheduler.core.explain import explain
 from scheduler.output.comparisons import matrix_of, pair_info
-from scheduler.output.fleet import show_device
-from scheduler.output.peers import SeenPeer
+from scheduler.output.fleet import SeenPeer, show_device
 from scheduler.output.schemas import campaign_info, task_info
-from scheduler.output.summary import campaigns_table, peer_json, peer_remarks, peers_table
-from scheduler.output.tables import show_results
+from scheduler.output.tables import campaigns_table, peer_json, peer_remarks, peers_table, show_results
 from scheduler.output.task_detail import task_detail
 from scheduler.output.top import draw, top_json
 from scheduler.output.watch import render

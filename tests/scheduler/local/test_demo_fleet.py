@@ -21,8 +21,8 @@ from results.export.raw import ResultEntry
 from results.row.row import Row, RowStatus
 from scheduler.campaign.load import load_campaign
 from scheduler.local.demo_fleet import KINDS, MODELS, members, script, write_campaign
-from scheduler.output.peers import SeenPeer
-from scheduler.output.summary import peer_json, peer_remarks, peers_table
+from scheduler.output.fleet import SeenPeer
+from scheduler.output.tables import peer_json, peer_remarks, peers_table
 from scheduler.planning.tasks import device_class
 from swarm.base.settings import SettingsError
 from swarm.net.identity import Identity

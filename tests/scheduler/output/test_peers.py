@@ -10,8 +10,8 @@ from rich.console import Console
 from protocol.values.advert import Advert, UnitOffer
 from protocol.values.match import match
 from protocol.values.requirement import Requirement, parse_clause
-from scheduler.output.peers import SeenPeer
-from scheduler.output.summary import peer_json, peer_remarks, peers_table
+from scheduler.output.fleet import SeenPeer
+from scheduler.output.tables import peer_json, peer_remarks, peers_table
 from swarm.net.identity import Identity
 from swarm.net.network import Path
 

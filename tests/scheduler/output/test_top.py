@@ -16,7 +16,7 @@ from protocol.values.attempt import TaskState
 from protocol.values.match import match
 from protocol.values.requirement import Requirement
 from protocol.words import WorkerState
-from scheduler.output.peers import SeenPeer
+from scheduler.output.fleet import SeenPeer
 from scheduler.output.top import TopSnapshot, bar, draw, top_json
 from scheduler.store.rows import CampaignOutcome, CampaignRow, CampaignSummary, TaskRow
 from swarm.net.identity import Identity

@@ -13,8 +13,7 @@ from protocol.errors import Unreachable
 from protocol.values.advert import Advert
 from protocol.values.match import match
 from protocol.values.requirement import Requirement
-from scheduler.output.peers import SeenPeer
-from scheduler.output.watcher import FleetWatcher
+from scheduler.output.fleet import FleetWatcher, SeenPeer
 from swarm.net.identity import Identity
 
 

@@ -19,7 +19,7 @@ from results.row.row import RowStatus
 from scheduler.campaign.load import parse_campaign
 from scheduler.core.commands import Intent
 from scheduler.output.schemas import campaign_info
-from scheduler.output.summary import campaigns_table
+from scheduler.output.tables import campaigns_table
 from scheduler.store.progress import progress_text
 from scheduler.store.results import campaign_rows
 from scheduler.store.rows import CampaignOutcome, NewCampaign, NewModel

@@ -15,7 +15,7 @@ import trio
 from protocol.errors import Refused
 from protocol.messages.work import Action
 from protocol.words import Reason, WorkerState
-from scheduler.output.watcher import FleetWatcher
+from scheduler.output.fleet import FleetWatcher
 from swarm.join.known_gates import leave_addresses
 from swarm.net.identity import Identity, load_or_create
 from tests.web.swarm_parts import GATE, HOSTILE, Swarm, seen

@@ -16,8 +16,7 @@ import trio
 from hypothesis import HealthCheck, Phase, given, settings
 
 import sark
-from scheduler.output.peers import SeenPeer
-from scheduler.output.watcher import FleetWatcher
+from scheduler.output.fleet import FleetWatcher, SeenPeer
 from swarm.base.home import Home
 from web.app import make_app, make_open_app
 from web.http.context import ApiContext

@@ -14,7 +14,7 @@ import trio
 from fastapi import FastAPI
 
 from protocol.values.requirement import Requirement
-from scheduler.output.watcher import FleetWatcher
+from scheduler.output.fleet import FleetWatcher
 from swarm.net.identity import Identity
 from tests.web.swarm_parts import GATE, HOSTILE, Swarm, seen
 from web.http.context import ApiContext
