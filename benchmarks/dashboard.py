@@ -98,14 +98,14 @@ def fill(store: Store, tasks: int) -> list[str]:
     """One campaign; gives the ids of the tasks that run: every second one."""
     models = [NewModel(f"model-{n}.onnx", f"{n:064x}", 1_000_000) for n in range(20)]
     new = NewCampaign(CAMPAIGN, "a large one", SCHEDULER, "{}")
-    store.create_campaign(new, models, [task(n) for n in range(1, tasks + 1)])
-    store.plan_campaign(CAMPAIGN, ())
+    store.campaigns.create(new, models, [task(n) for n in range(1, tasks + 1)])
+    store.campaigns.plan(CAMPAIGN, ())
     running = [f"{CAMPAIGN}/{n}" for n in range(1, tasks + 1, 2)]
     for number, one in enumerate(running):
         worker = number % len(WORKERS)
-        store.begin_attempts([Intent(one, 1, f"key {one}", WORKERS[worker], f"device-{worker}", 1)])
+        store.attempts.begin([Intent(one, 1, f"key {one}", WORKERS[worker], f"device-{worker}", 1)])
         fence = Fence(incarnation=1, number=number + 1)
-        store.record_grant(one, 1, lease=f"lease {one}", fence=fence, queued=False)
+        store.attempts.record_grant(one, 1, lease=f"lease {one}", fence=fence, queued=False)
     return running
 
 
@@ -121,7 +121,7 @@ def going_on(home: Home, running: Sequence[str], changes: int) -> Iterator[None]
                 done += 1
                 some = [running[(done * changes // 5 + k) % len(running)] for k in range(changes // 5)]
                 try:
-                    store.set_progress(
+                    store.attempts.set_progress(
                         [LiveAttempt(one, 1, Phase.RUN, done % 500, 500, 12.5 + done % 7) for one in some]
                     )
                 except SarkError as exc:

@@ -66,9 +66,9 @@ def finish(store: Store, campaign: str, within_s: float) -> tuple[float, tuple[R
     """Wait for the end; gives when the campaign was created and its results."""
     deadline = time.monotonic() + within_s
     while True:
-        row = store.campaign(campaign)
+        row = store.campaigns.get(campaign)
         if row is not None and row.ended is not None:
-            return row.created, store.rows(campaign)
+            return row.created, store.results.rows(campaign)
         if time.monotonic() > deadline:
             raise SystemExit(f"{campaign} did not end within {within_s} s")
         time.sleep(0.01)

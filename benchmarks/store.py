@@ -20,8 +20,6 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import sqlalchemy as sa
-
 from protocol.values.record import (
     DeviceFacts,
     LoadSample,
@@ -36,8 +34,7 @@ from protocol.values.task import Measure, Model, Task, Timeouts, task_body
 from protocol.words import RunOutcome
 from results.export.columns import Dimension, FigureColumn, Filters, figures_of
 from scheduler.store import schema as t
-from scheduler.store.backend import Place, ServerPlace, server_url
-from scheduler.store.migrations import _results
+from scheduler.store.backend import Location, ServerLocation, server_url
 from scheduler.store.rows import NewCampaign, NewModel
 from scheduler.store.store import Store
 
@@ -127,10 +124,10 @@ def fill(store: Store, number: int) -> tuple[int, float]:
             )
             told = {"device": device, "device_id": f"id-{device}", "inference_ms_median": median}
             results.append({**row, "task": task.task, "reason": ""} | figures | told)
-        store.create_campaign(
+        store.campaigns.create(
             NewCampaign(campaign, f"campaign {start}", SCHEDULER, "{}"), [NewModel("m", "ab" * 32, 1)], []
         )
-        with store._writing() as c:
+        with store.database.transaction() as c:
             for table, rows in ((t.tasks, tasks), (t.records, records), (t.results, results)):
                 c.execute(table.insert(), rows)
     return size, 1000 * spent / max(made, 1)
@@ -147,56 +144,40 @@ def timed(name: str, work: Callable[[], object]) -> None:
     print(f"  {name:<42} {told}", flush=True)
 
 
-def look(place: Place, number: int) -> None:
+def look(place: Location, number: int) -> None:
     with Store(place) as store:
         began = time.perf_counter()
         size, each = fill(store, number)
         took = time.perf_counter() - began
-        about = store._backend.about(store._connection)
+        about = store.describe()
         print(
             f"{about['engine']}: {number:,} results with {size / 1e6:,.0f} MB of records, made in {took:.0f} s; {about['bytes'] / 1e6:,.0f}"
             f" MB in all; columns of one result {each:.2f} ms; load of this machine {os.getloadavg()[0]:.1f}"
         )
-        if isinstance(place, ServerPlace):
-            store._connection.exec_driver_sql("ANALYZE")
-        first = store.results_page()
+        if isinstance(place, ServerLocation):
+            store.database.connection.exec_driver_sql("ANALYZE")
+        first = store.results.page()
         half = f"{1_700_000_000.0 + number / 2!r}~"
         one = Filters(model="model-3.onnx")
         rare = Filters(model="model-3.onnx", device="device-7", unit="GPU (CUDA)")
-        timed("list: the first 100", store.results_page)
-        timed("list: the 100 after them", lambda: store.results_page(first.next))
-        timed("list: 100 from the middle", lambda: store.results_page(half))
-        timed("list: 1,000 of one model", lambda: store.results_page(limit=1000, filters=one))
-        timed("list: of one model on one device", lambda: store.results_page(limit=1000, filters=rare))
-        timed("list: nothing of that model", lambda: store.results_page(filters=Filters(model="none")))
+        timed("list: the first 100", store.results.page)
+        timed("list: the 100 after them", lambda: store.results.page(first.next))
+        timed("list: 100 from the middle", lambda: store.results.page(half))
+        timed("list: 1,000 of one model", lambda: store.results.page(limit=1000, filters=one))
+        timed("list: of one model on one device", lambda: store.results.page(limit=1000, filters=rare))
+        timed("list: nothing of that model", lambda: store.results.page(filters=Filters(model="none")))
         campaign = Filters(campaign="c-00000000")
-        timed("list: one campaign of 1,000", lambda: store.results_page(limit=1000, filters=campaign))
+        timed("list: one campaign of 1,000", lambda: store.results.page(limit=1000, filters=campaign))
         d, value = Dimension, FigureColumn.INFERENCE
-        timed("pivot: model by device", lambda: store.pivot(d.MODEL, d.DEVICE, value))
-        timed("pivot: device by unit, load", lambda: store.pivot(d.DEVICE, d.UNIT, FigureColumn.LOAD))
-        timed("pivot: model by campaign", lambda: store.pivot(d.MODEL, d.CAMPAIGN, value))
-        timed("pivot: model by device, one model", lambda: store.pivot(d.MODEL, d.DEVICE, value, one))
-        timed("pivot: model by device, one campaign", lambda: store.pivot(d.MODEL, d.DEVICE, value, campaign))
-        timed("campaigns, with their counts", store.summaries)
-        if isinstance(place, ServerPlace):
-            return
-        with Store(place.with_name("old.db")) as old:
-            fill(old, min(number, 1000))
-            migration(old)
-
-
-def migration(store: Store) -> None:
-    """How long the step takes that fills the table for results of earlier versions."""
-    count = store._all(sa.select(sa.func.count()).select_from(t.results))[0][0]
-    with store._writing() as c:
-        t.results.drop(c)
-        c.exec_driver_sql("DROP INDEX ix_tasks_state")
-        began = time.perf_counter()
-        _results(c)
-        took = time.perf_counter() - began
-    print(
-        f"  the migration that makes the table for {count:,} results: {took:.1f} s, {1000 * took / count:.2f} ms each"
-    )
+        timed("pivot: model by device", lambda: store.results.pivot(d.MODEL, d.DEVICE, value))
+        timed("pivot: device by unit, load", lambda: store.results.pivot(d.DEVICE, d.UNIT, FigureColumn.LOAD))
+        timed("pivot: model by campaign", lambda: store.results.pivot(d.MODEL, d.CAMPAIGN, value))
+        timed("pivot: model by device, one model", lambda: store.results.pivot(d.MODEL, d.DEVICE, value, one))
+        timed(
+            "pivot: model by device, one campaign",
+            lambda: store.results.pivot(d.MODEL, d.DEVICE, value, campaign),
+        )
+        timed("campaigns, with their counts", store.campaigns.summaries)
 
 
 def main() -> None:
@@ -209,12 +190,12 @@ def main() -> None:
         with tempfile.TemporaryDirectory(prefix="sark-store-") as folder:
             look(Path(folder) / "store.db", given.number)
     if given.url:
-        place = ServerPlace(server_url(given.url), f"sark_benchmark_{os.getpid()}")
+        place = ServerLocation(server_url(given.url), f"sark_benchmark_{os.getpid()}")
         try:
             look(place, given.number)
         finally:
             with Store(place) as store:
-                store._connection.exec_driver_sql(f'DROP SCHEMA "{place.schema}" CASCADE')
+                store.database.connection.exec_driver_sql(f'DROP SCHEMA "{place.schema}" CASCADE')
 
 
 if __name__ == "__main__":

@@ -27,9 +27,8 @@ from scheduler.models.by_url import bring_by_url
 from scheduler.models.describe import by_devices
 from scheduler.models.spool import spool as copy_in
 from scheduler.run.manifests import manifests_in
-from scheduler.store.rows import NewCampaign, NewModel
+from scheduler.store.rows import NewCampaign, NewModel, WorkerTask
 from scheduler.store.store import Store
-from scheduler.store.takeover import FoundCampaign
 from swarm.base.text import count
 from swarm.download.download import EDGE, Edge
 
@@ -86,7 +85,7 @@ async def adopt_campaign(
 
     Raises `CampaignError` when it is here already, or its manifest cannot be had; then nothing was stored.
     """
-    if store.campaign(campaign) is not None:
+    if store.campaigns.get(campaign) is not None:
         raise CampaignError(f"{campaign} is on this home already", hint=f"sark-node watch {campaign}")
     gathered = await gatherer.gather()
     if not any(each.manifest is not None for each in gathered.heard.values()):
@@ -102,7 +101,7 @@ async def adopt_campaign(
     keep()
     manifests_in(spool).keep(campaign, data)
     manifest = opened.manifest
-    store.take_over(
+    store.campaigns.take_over(
         _new(manifest),
         [NewModel(model.name, model.sha256, model.size, model.facts) for model in manifest.models],
         list(zip(opened.tasks, manifest.tasks, strict=True)),
@@ -112,7 +111,7 @@ async def adopt_campaign(
     )
     for peer in dict.fromkeys(place.worker for place in found.values()):
         advert = gatherer.adverts[peer]
-        store.remember_worker(peer, advert.name, advert.addresses)
+        store.workers.save(peer, advert.name, advert.addresses)
     log.info("campaign.taken-over", campaign=campaign, tasks=len(known), found=len(found))
     return replace(tally(manifest, opened.tasks, found, gathered.silent), lacking=lacking)
 
@@ -144,7 +143,7 @@ def _needing(tasks: Iterable[Task], spec: str) -> tuple[Task, ...]:
 def tally(
     manifest: CampaignManifest,
     tasks: Iterable[Task],
-    found: Mapping[str, FoundCampaign],
+    found: Mapping[str, WorkerTask],
     silent: Mapping[str, str],
 ) -> Adoption:
     """Count where the tasks are."""
@@ -153,9 +152,9 @@ def tally(
         campaign=manifest.campaign,
         name=manifest.name,
         tasks=len(manifest.tasks),
-        running=sum(not place.queued and not place.over for place in places),
+        running=sum(not place.queued and not place.ended for place in places),
         waiting=sum(place.queued for place in places),
-        finished=sum(place.over for place in places),
+        finished=sum(place.ended for place in places),
         silent=dict(silent),
     )
 
@@ -180,7 +179,7 @@ def _new(manifest: CampaignManifest) -> NewCampaign:
 async def _bring_models(
     gatherer: RecoveryScan,
     opened: OpenedManifest,
-    found: Mapping[str, FoundCampaign],
+    found: Mapping[str, WorkerTask],
     spool: Path,
     folder: Path | None,
     edge: Edge = EDGE,

@@ -27,7 +27,7 @@ from protocol.messages.work import AdoptReply, Denied, ListLeases, LiveLease
 from protocol.signed.campaign_manifest import MAX_MANIFEST, OpenedManifest, open_manifest, read_cover
 from protocol.values.advert import Advert
 from scheduler.run.epochs import proven_epoch
-from scheduler.store.takeover import FoundCampaign
+from scheduler.store.rows import WorkerTask
 from swarm.blobs.client import fetch_blob
 from swarm.index.query import QueryResult
 from swarm.net.addresses import Address
@@ -101,21 +101,21 @@ class Recovery:
         proven = (proven_epoch(each.proof, campaign, {owner}) or 0 for each in self.heard.values())
         return max(said, *proven)
 
-    def places(self, manifest: str | None = None) -> dict[str, FoundCampaign]:
+    def places(self, manifest: str | None = None) -> dict[str, WorkerTask]:
         """Where each task is: by the highest attempt that got further than a queue, else by the highest ticket.
 
         An attempt above another one was only begun, or done, because that one had failed; a ticket above it need not have been.
         Attempts above `HIGHEST` are nobody's: numbers must be left for those that follow. Before all others go those that know the
         `manifest`, where it is given: workers were told it with what they were asked to take, and strangers were not.
         """
-        best: dict[str, tuple[tuple[bool, bool, int], FoundCampaign]] = {}
+        best: dict[str, tuple[tuple[bool, bool, int], WorkerTask]] = {}
         highest: dict[str, int] = {}
         for peer, each in self.heard.items():
             for lease in each.leases:
                 if lease.attempt > HIGHEST:
                     log.warning("look.attempt", peer=peer, task=lease.task, attempt=lease.attempt)
                     continue
-                found = FoundCampaign(
+                found = WorkerTask(
                     task=lease.task,
                     attempt=lease.attempt,
                     worker=peer,
@@ -123,7 +123,7 @@ class Recovery:
                     lease=lease.lease,
                     fence=lease.fence,
                     queued=lease.queued,
-                    over=lease.reporting or lease.settled,
+                    ended=lease.reporting or lease.settled,
                 )
                 highest[lease.task] = max(highest.get(lease.task, 0), lease.attempt)
                 rank = (manifest in (None, each.manifest), not lease.queued, lease.attempt)

@@ -14,7 +14,6 @@ import typer
 from protocol.errors import CampaignError, NotPermitted, ResourceError
 from scheduler.cli import completion
 from scheduler.cli.options import GATE, JSON, PANEL, duration_option, gates_of, keeper, print_json
-from scheduler.store.queries import find_campaign
 from swarm.base.home import Home
 from swarm.base.text import count, safe_text
 from swarm.base.units import DAY_S
@@ -60,8 +59,8 @@ def delegate(
         ) from None
     key = load_or_create(home.key("scheduler"))
     with open_store(home) as store:
-        found = find_campaign(store, campaign)
-        row = store.campaign(found)
+        found = store.campaigns.resolve(campaign)
+        row = store.campaigns.get(found)
         if row is not None and row.scheduler != key.peer_id:
             raise NotPermitted(
                 f"{found} is another scheduler's, which let this one carry it on",
@@ -208,7 +207,7 @@ def watch_elsewhere(ctx: typer.Context, campaign: str, gate: list[str] | None, *
 
 def elsewhere(store: Store, campaign: str) -> bool:
     """Whether this is a whole campaign's id, and none of this home's."""
-    return bool(_WHOLE.fullmatch(campaign)) and not store.find_campaign(campaign)
+    return bool(_WHOLE.fullmatch(campaign)) and not store.campaigns.find(campaign)
 
 
 def refuse_elsewhere(campaign: str) -> NoReturn:
@@ -254,7 +253,7 @@ def already_here(
     from scheduler.adoption.adopt import bring_models
     from swarm.pools.membership import keep_tokens
 
-    row = store.campaign(campaign)
+    row = store.campaigns.get(campaign)
     if row is None:
         return ""
     told: list[str] = []
@@ -264,7 +263,9 @@ def already_here(
         keep_tokens(home, speaks.held)
         told.append("The token is kept: the campaign goes on with it.")
     if models is not None:
-        left = bring_models(map(read_task, store.bodies(campaign).values()), row.spec, home.spool, models)
+        left = bring_models(
+            map(read_task, store.tasks.bodies(campaign).values()), row.spec, home.spool, models
+        )
         if left:
             raise CampaignError(f"{models} has no {', '.join(safe_text(name, 80) for name in left)}")
         told.append("All models of the campaign are here.")
@@ -286,7 +287,7 @@ def _given_key(home: Home, file: Path) -> Identity:
     owner, place = load_or_create(file), home.key("scheduler")
     if place.exists() and load_or_create(place).peer_id != owner.peer_id:
         with open_store(home) as store:
-            if store.find_campaign("") or is_running(home):
+            if store.campaigns.find("") or is_running(home):
                 raise CampaignError(
                     "this home has campaigns under another scheduler key, which must stay",
                     hint="adopt into an empty home: --home FOLDER; or ask for a token: sark-node delegate",

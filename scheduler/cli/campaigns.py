@@ -28,7 +28,6 @@ from scheduler.cli.options import (
     new_console,
     print_json,
 )
-from scheduler.store.queries import find_campaign
 from swarm.base.home import Home
 from swarm.base.text import count, safe_text
 
@@ -240,7 +239,7 @@ def watch(
         check_folder(csv)
     with open_store(home) as store:
         here = not adopt.elsewhere(store, campaign)
-        found = find_campaign(store, campaign) if here else campaign
+        found = store.campaigns.resolve(campaign) if here else campaign
     if not here:
         adopt.watch_elsewhere(ctx, campaign, gate, as_json=as_json)
         return
@@ -261,7 +260,7 @@ def campaigns(ctx: typer.Context, as_json: Annotated[bool, JSON] = False) -> Non
 
     home: Home = ctx.obj
     with open_store(home) as store:
-        summaries = store.summaries()
+        summaries = store.campaigns.summaries()
     scheduling = is_running(home)
     if as_json:
         told = [campaign_info(item, scheduling=scheduling).model_dump(mode="json") for item in summaries]
@@ -326,9 +325,9 @@ def results(
             hint="give the other a file",
         )
     with open_store(home) as store:
-        found = find_campaign(store, campaign)
-        stored = store.rows(found)
-        row = store.campaign(found)
+        found = store.campaigns.resolve(campaign)
+        stored = store.results.rows(found)
+        row = store.campaigns.get(found)
     rows = campaign_rows(stored)
     open_ = row is not None and row.ended is None
     if raw == "-":
@@ -424,7 +423,7 @@ def cancel(
                 raise CampaignError("no campaign is named", hint="list them: sark-node campaigns")
             if adopt.elsewhere(store, campaign):
                 adopt.refuse_elsewhere(campaign)
-            found = find_campaign(store, campaign)
+            found = store.campaigns.resolve(campaign)
             whole.append(f"{found}/{number}" if number else found)
         keep_alive = keeper(ctx, gates_of(ctx, gate))
         for target in dict.fromkeys(whole):

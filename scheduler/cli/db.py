@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from protocol.errors import CampaignError
+from protocol.errors import CampaignError, ResourceError
 from scheduler.cli.options import JSON, new_console, print_json
 from swarm.base.home import Home
 from swarm.base.text import count, safe_text
 from swarm.base.units import DurationError, parse_age
 
 if TYPE_CHECKING:  # the store brings SQLAlchemy, which no other command should wait for
-    from scheduler.store.transfer import Entry
+    from scheduler.store.archive import Entry
 
 db = typer.Typer(no_args_is_help=True, help="Look after the store of campaigns and results.")
 SQLITE: Final = b"SQLite format 3\0"
@@ -31,7 +31,7 @@ def info(ctx: typer.Context, as_json: Annotated[bool, JSON] = False) -> None:
     from scheduler.store.opening import open_store, store_settings
 
     with open_store(ctx.obj) as store:
-        told = store.about() | {"keep": store_settings(ctx.obj).keep}
+        told = store.describe() | {"keep": store_settings(ctx.obj).keep}
     if as_json:
         print_json(told)
         return
@@ -63,18 +63,18 @@ def info_lines(told: dict[str, Any]) -> Iterator[str]:
 @db.command()
 def migrate(ctx: typer.Context) -> None:
     """Bring the store to the form of this sark-node. Every command does so by itself; here nothing else happens."""
-    from scheduler.store.migrations import MIGRATIONS
-    from scheduler.store.opening import has_store, open_store, store_place
-    from scheduler.store.store import backend_of
+    from scheduler.store.database import backend_of
+    from scheduler.store.opening import has_store, open_store, store_location
+    from scheduler.store.schema import MIGRATIONS
 
     home: Home = ctx.obj
     before = 0
     if has_store(home):
-        backend = backend_of(store_place(home))
-        with backend.connect() as c, backend.told():
+        backend = backend_of(store_location(home))
+        with backend.connect() as c, backend.errors():
             before = backend.version(c)
     with open_store(home) as store:
-        place = store.place
+        place = store.location
     if before == len(MIGRATIONS):
         print(f"{place} has form {before}, the newest that this sark-node knows.")
     else:
@@ -92,7 +92,7 @@ def backup(ctx: typer.Context, file: Annotated[Path, FILE]) -> None:
     _refuse_there(file)
     with open_store(ctx.obj) as store:
         write_backup(file, store)
-        told = store.about()["rows"]["campaigns"]
+        told = store.describe()["rows"]["campaigns"]
     print(f"{count(told, 'campaign')} in {file}. Models of open campaigns and the keys are no part of it.")
 
 
@@ -105,30 +105,38 @@ def restore(
     ] = False,
 ) -> None:
     """Have the store as it was when FILE was written by `db backup` or `db export`, here or elsewhere. All of it or nothing."""
+    from scheduler.store import archive
     from scheduler.store.opening import open_store
-    from scheduler.store.transfer import refuse_full, refuse_running
     from scheduler.submit.daemon import is_running
 
     home: Home = ctx.obj
     with open_store(home) as store:
-        refuse_running(is_running(home))
+        if is_running(home):
+            raise ResourceError(
+                "the scheduler of this home is running: a backup cannot be restored now",
+                hint="wait until its campaigns have ended, or cancel them",
+            )
         store.claim()
-        if not replace:
-            refuse_full(store.about()["rows"]["campaigns"], store.place)
+        campaigns = store.describe()["rows"]["campaigns"]
+        if campaigns and not replace:
+            raise CampaignError(
+                f"{store.location} holds {count(campaigns, 'campaign')}, which restoring would delete",
+                hint="replace them with --replace, or add to them with: sark-node db import FILE",
+            )
         with _entries_of(file) as entries:
-            told = store.replace(entries)
+            told = archive.replace(store, entries)
     print(f"{count(told, 'campaign')} from {file}.")
 
 
 @db.command("export")
 def export(ctx: typer.Context, file: Annotated[Path, FILE]) -> None:
     """Write everything into FILE as gzipped JSON Lines, as of one instant: to be read in anywhere, also by another kind of store."""
-    from scheduler.store.archive import write_archive
+    from scheduler.store.archive import dump, write_archive
     from scheduler.store.opening import open_store
 
     _refuse_there(file)
     with open_store(ctx.obj) as store:
-        told = write_archive(file, store.dump())
+        told = write_archive(file, dump(store))
     print(f"{count(told, 'campaign')} in {file}.")
 
 
@@ -145,10 +153,11 @@ def import_(
     ] = False,
 ) -> None:
     """Take in the campaigns of FILE that are not here yet, with all their results, signatures and events. Those that are here stay."""
+    from scheduler.store.archive import load
     from scheduler.store.opening import open_store
 
     with open_store(ctx.obj) as store, _entries_of(file) as entries:
-        told = store.load(entries, with_open=with_open)
+        told = load(store, entries, with_open=with_open)
     print(f"{count(told.new, 'campaign')} taken in; {told.known} were here already.")
     if told.open:
         print(
@@ -167,8 +176,7 @@ def prune(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say which.")] = False,
 ) -> None:
     """Remove campaigns that ended long ago, with their results and records. Open ones always stay, as do files already written."""
-    from scheduler.store.opening import open_store, store_settings
-    from scheduler.store.retention import forget_old
+    from scheduler.store.opening import delete_old, open_store, store_settings
 
     asked = older or store_settings(ctx.obj).keep
     if not asked:
@@ -181,10 +189,10 @@ def prune(
         raise CampaignError(f"--older: {safe_text(exc.what)}", hint=exc.hint) from None
     with open_store(ctx.obj) as store:
         if dry_run:
-            for campaign in store.old_campaigns(age_s, keep=keep):
+            for campaign in store.campaigns.old(age_s, keep=keep):
                 print(f"{campaign.id}  {safe_text(campaign.name, 60)}")
             return
-        gone = forget_old(store, age_s, keep=keep)
+        gone = delete_old(store, age_s, keep=keep)
     print(f"{count(len(gone), 'campaign')} removed.")
 
 
@@ -196,7 +204,7 @@ def _refuse_there(file: Path) -> None:
 @contextmanager
 def _entries_of(file: Path) -> Iterator[Iterator[Entry]]:
     """The rows in a backup or an export, whichever it is; it has been read through once and is whole."""
-    from scheduler.store.archive import check_archive, read_archive
+    from scheduler.store.archive import check_archive, dump, read_archive
     from scheduler.store.store import Store
 
     try:
@@ -212,7 +220,7 @@ def _entries_of(file: Path) -> Iterator[Iterator[Entry]]:
         copy = Path(folder) / "store.db"
         copy.write_bytes(file.read_bytes())  # it is brought to the newest form, and the backup stays as it is
         with Store(copy) as source:
-            yield source.dump()
+            yield dump(source)
 
 
 app = typer.Typer()

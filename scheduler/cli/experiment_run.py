@@ -24,7 +24,6 @@ from scheduler.cli.options import (
     new_console,
     print_json,
 )
-from scheduler.store.queries import find_campaign
 from swarm.base.home import Home
 from swarm.base.text import count, safe_text
 
@@ -84,7 +83,7 @@ def ended(ctx: typer.Context, campaign: str, follow: Callable[[], None]) -> None
         raise SystemExit(130)
     step(ctx, begin=False)
     with open_store(ctx.obj) as store:
-        found = store.run(campaign)
+        found = store.experiments.run(campaign)
     if found is not None:
         print(f"Held against the runs before: {found.finding}.", file=sys.stderr)
         for line in alarm_lines(found):
@@ -132,8 +131,8 @@ def accept(
 
     with open_store(ctx.obj) as store:
         judge_ended(store)
-        found = find_campaign(store, campaign)
-        if not store.accept_run(found):
+        found = store.campaigns.resolve(campaign)
+        if not store.experiments.accept_run(found):
             raise CampaignError(
                 f"{found} is no run of an experiment that has ended",
                 hint="see: sark-node experiment history NAME",

@@ -69,7 +69,12 @@ def tick(ctx: typer.Context, gate: Annotated[list[str] | None, GATE] = None) -> 
     from scheduler.store.opening import open_store
 
     with open_store(ctx.obj) as store:
-        before = {run.campaign for row in store.experiments() for run in store.runs(row.name) if run.judged}
+        before = {
+            run.campaign
+            for row in store.experiments.all()
+            for run in store.experiments.runs(row.name)
+            if run.judged
+        }
     begun = step(ctx, begin=True)
     if begun:
         keep_alive = keeper(ctx, gates_of(ctx, gate))
@@ -77,8 +82,8 @@ def tick(ctx: typer.Context, gate: Annotated[list[str] | None, GATE] = None) -> 
         step(ctx, begin=False)
     worse = False
     with open_store(ctx.obj) as store:
-        for row in store.experiments():
-            for run in reversed(store.runs(row.name)):
+        for row in store.experiments.all():
+            for run in reversed(store.experiments.runs(row.name)):
                 if run.judged is None or run.campaign in before:
                     continue
                 print(
@@ -98,7 +103,7 @@ def _await_end(home: Home, campaigns: list[str], keep_alive: Callable[[], None])
     from scheduler.store.opening import open_store
 
     with open_store(home) as store:
-        while set(campaigns) & {row.id for row in store.unfinished_campaigns()}:
+        while set(campaigns) & {row.id for row in store.campaigns.unfinished()}:
             keep_alive()
             time.sleep(0.5)
 

@@ -36,7 +36,7 @@ def save(
     home: Home = ctx.obj
     with open_store(home) as store:
         version, new = keep(store, file, name=name, fetch=fetching(home))
-        row = store.experiment(version.experiment)
+        row = store.experiments.get(version.experiment)
     if as_json:
         print_json({**version_view(version).model_dump(mode="json"), "new": new})
         return
@@ -149,7 +149,7 @@ def remove(ctx: typer.Context, name: Annotated[str, NAME]) -> None:
 
     with open_store(ctx.obj) as store:
         find(store, name)
-        store.remove_experiment(name)
+        store.experiments.remove(name)
     print(f"{safe_text(name)} is forgotten.")
 
 

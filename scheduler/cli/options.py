@@ -104,7 +104,7 @@ def follow(
     console = Console(stderr=as_json)
     with open_store(home) as store:
         try:
-            kept = store.campaign(campaign_id)
+            kept = store.campaigns.get(campaign_id)
             if not as_json and kept is not None and kept.ended is None:
                 console.print(f"Campaign {campaign_id} is safe on disk.", highlight=False)
             campaign = watch_campaign(store, campaign_id, console, keep_alive=keep_alive)

@@ -23,7 +23,6 @@ from scheduler.cli.options import (
     new_console,
     print_json,
 )
-from scheduler.store.queries import find_campaign
 from swarm.base.home import Home
 from swarm.base.text import count
 
@@ -74,20 +73,20 @@ def events(
             "--last: this is no hash of an event", hint="it has 64 digits: sark-node events CAMPAIGN --verify"
         )
     with open_store(home) as store:
-        found = find_campaign(store, campaign)
+        found = store.campaigns.resolve(campaign)
         if verify:
             raise SystemExit(_verify(store, found, last.lower(), as_json=as_json))
         if as_json:
-            told = [event_info(event).model_dump(mode="json") for event in store.all_events(found)]
+            told = [event_info(event).model_dump(mode="json") for event in store.events.all(found)]
             print_json({"campaign": found, "count": len(told), "events": told})
             return
         seen = 0
         while True:
-            row = store.campaign(found)
-            for event in store.events_since(found, seen):
+            row = store.campaigns.get(found)
+            for event in store.events.since(found, seen):
                 print(event_line(event))
                 seen = event.seq
-            if not follow and seen >= store.event_count(found)[1]:
+            if not follow and seen >= store.events.count(found)[1]:
                 return
             if follow:
                 sys.stdout.flush()
@@ -97,11 +96,11 @@ def events(
 
 
 def _verify(store: Store, campaign: str, noted: str, *, as_json: bool) -> int:
-    from scheduler.store.event_chain import check_chain
+    from scheduler.store.events import check_chain
 
-    written = store.event_count(campaign)
-    broken = check_chain(store.all_events(campaign), written, noted)
-    last = store.events_since(campaign, written[1] - 1, limit=1)
+    written = store.events.count(campaign)
+    broken = check_chain(store.events.all(campaign), written, noted)
+    last = store.events.since(campaign, written[1] - 1, limit=1)
     head = last[0].hash if last else ""
     if as_json:
         print_json(
@@ -146,7 +145,7 @@ def explain(
     home: Home = ctx.obj
     campaign, _, number = target.partition("/")
     with open_store(home) as store:
-        found = find_campaign(store, campaign)
+        found = store.campaigns.resolve(campaign)
         told = ask_why(home, store, found, number, gates_of(ctx, gate))
     if as_json:
         print_json(told.model_dump(mode="json"))
@@ -204,7 +203,7 @@ def retry(
 
     home: Home = ctx.obj
     with open_store(home) as store:
-        old = find_campaign(store, campaign)
+        old = store.campaigns.resolve(campaign)
         made, tasks = retry_campaign(home, store, old, folder.absolute(), fetch=fetching(home))
     keeper(ctx, gates_of(ctx, gate))()
     if as_json:

@@ -115,7 +115,7 @@ def chart(
         )
     if not title and source.text is None:
         with open_store(home) as store:
-            stored = store.campaign(source.campaign)
+            stored = store.campaigns.get(source.campaign)
         title = stored.name if stored is not None else ""
     drawing = drawn(
         source.results,

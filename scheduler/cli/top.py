@@ -86,7 +86,10 @@ async def _once(home: Home, store: Store, lookout: FleetWatcher, console: Consol
     now = _now(home, store, picture)
     if as_json:
         print_json(
-            top_json(now, store.model_names({model for seen in now.devices for model in seen.advert.models}))
+            top_json(
+                now,
+                store.campaigns.model_names({model for seen in now.devices for model in seen.advert.models}),
+            )
         )
     else:
         console.print(draw(now, width=console.width, height=None))
@@ -123,8 +126,8 @@ def _now(home: Home, store: Store, picture: FleetSnapshot | None) -> TopSnapshot
 
     return TopSnapshot(
         at=time.time(),
-        campaigns=store.summaries(),
-        tasks=store.tasks_at_work(),
+        campaigns=store.campaigns.summaries(),
+        tasks=store.tasks.active(),
         devices=picture.seen if picture else (),
         scheduling=is_running(home),
         blind=picture.error.what if picture is not None and picture.error is not None else "",

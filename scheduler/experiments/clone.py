@@ -15,7 +15,6 @@ from scheduler.campaign.model import Campaign
 from scheduler.experiments.service import find_version, utc
 from scheduler.experiments.view import model_notes
 from scheduler.models.uploads import SCHEME
-from scheduler.store.queries import find_campaign
 from scheduler.store.store import Store
 from swarm.base.text import safe_text
 from swarm.base.yaml import parse_document
@@ -30,13 +29,13 @@ def clone_text(store: Store, source: str, changes: Sequence[str] = ()) -> str:
     """The text of `source`: a campaign's id or the beginning of it, or an experiment as `nightly` or `nightly@3`. `changes`: such as
     `measure.batch=[1,8]`. Raises `CampaignError`.
     """
-    if "@" in source or store.experiment(source) is not None:  # its runs bear the same name
+    if "@" in source or store.experiments.get(source) is not None:  # its runs bear the same name
         version = find_version(store, source)
         campaign = read_spec(version.spec, version.title)
         note = f"{version.title}, saved {utc(version.created)} from {safe_text(version.folder, 400)}"
         models = () if changes else version.models
         return _text(campaign, version.folder, note, changes) + model_notes(models)
-    found = find_campaign(store, source)
+    found = store.campaigns.resolve(source)
     return campaign_clone(store, found, changes)
 
 
@@ -46,9 +45,10 @@ def campaign_clone(
     """The text of a stored campaign by its whole id. `uploads`: the folder of models that were sent here, which are named by their hash.
     Raises `CampaignError`, KeyError for one that is not there.
     """
-    row, folder = store.campaign(campaign), store.folder(campaign)
+    row = store.campaigns.get(campaign)
     if row is None:
         raise KeyError(campaign)
+    folder = row.folder
     spec = read_spec(row.spec, campaign)
     note = f"From campaign {campaign}."
     if uploads is not None and folder and Path(folder) == uploads:

@@ -18,7 +18,7 @@ from protocol.errors import SarkError
 from scheduler.experiments.service import alarm_lines, begin_due, hook_body, judge_ended
 from scheduler.experiments.webhook import post, read_secret
 from scheduler.models.describe import Fetch
-from scheduler.store.experiments import SENT, RunRow
+from scheduler.store.experiments import SENT, ExperimentRow, RunRow
 from scheduler.store.store import Store
 from swarm.base.home import Home
 
@@ -79,8 +79,8 @@ class Schedules:
 
     async def tell(self) -> None:
         """Send the webhooks that are due."""
-        for run in await self._with(Store.take_hooks):
-            experiment = await self._with(partial(Store.experiment, name=run.experiment))
+        for run in await self._with(lambda store: store.experiments.take_hooks()):
+            experiment = await self._with(partial(_experiment, run))
             became = ""
             if experiment is not None and experiment.webhook:
                 body = await self._with(partial(hook_body, run))
@@ -91,7 +91,7 @@ class Schedules:
                     became = exc.what
                 if became != SENT:
                     log.warning("webhook.failed", experiment=run.experiment, why=became)
-            await self._with(partial(Store.set_hook, campaign=run.campaign, became=became))
+            await self._with(partial(_set_hook, run, became))
 
     async def _post(self, url: str, body: bytes, secret: bytes) -> str:
         if self.send is not None:
@@ -115,3 +115,11 @@ class Schedules:
         if self._store is not None:
             self._store.close()
             self._store = None
+
+
+def _experiment(run: RunRow, store: Store) -> ExperimentRow | None:
+    return store.experiments.get(run.experiment)
+
+
+def _set_hook(run: RunRow, status: str, store: Store) -> None:
+    store.experiments.set_hook(run.campaign, status)

@@ -68,7 +68,7 @@ def _keep(
 ) -> tuple[VersionRow, bool]:
     kept = [StoredModel(label, model.sha256, model.size) for label, (_, model) in models.items()]
     spec = campaign.spec()
-    return store.save_version(
+    return store.experiments.save_version(
         name, digest=digest_of(spec, kept), spec=spec, models=kept, folder=folder, alarm=MARGIN
     )
 
@@ -80,7 +80,7 @@ def set_schedule(
     before = find(store, name)
     secret = before.secret_file if secret_file is None else secret_file
     if schedule is None:
-        store.set_schedule(
+        store.experiments.set_schedule(
             name,
             every_s=None,
             at_s=None,
@@ -91,7 +91,7 @@ def set_schedule(
         )
         return
     same = (before.every_s, before.at_s) == (schedule.every, schedule.at) and before.due is not None
-    store.set_schedule(
+    store.experiments.set_schedule(
         name,
         every_s=schedule.every,
         at_s=schedule.at,
@@ -116,7 +116,7 @@ def schedule_of(row: ExperimentRow) -> Schedule | None:
 
 def find(store: Store, name: str) -> ExperimentRow:
     """The experiment of that name. Raises `CampaignError`."""
-    found = store.experiment(name)
+    found = store.experiments.get(name)
     if found is None:
         raise CampaignError(
             f"no experiment {safe_text(name, 80)!r} on this home",
@@ -129,7 +129,7 @@ def find_version(store: Store, title: str) -> VersionRow:
     """The version that `nightly@3` names, or the latest of `nightly`. Raises `CampaignError`."""
     name, number = read_title(title)
     find(store, name)
-    versions = store.versions(name)
+    versions = store.experiments.versions(name)
     for version in versions:
         if version.version == (number or versions[-1].version):
             return version
@@ -185,22 +185,22 @@ def begin(
 def begin_due(home: Home, store: Store, *, now: float, fetch: Fetch = no_fetch) -> list[str]:
     """Start every run that is due, once, and only if the one before it has ended; gives their campaigns. Blocking."""
     begun = []
-    for row in store.experiments():
+    for row in store.experiments.all():
         if row.every_s is None or row.due is None:
             continue
         if strayed(row, now):
-            store.move_due(row.name, row.due, first_due(row.every_s, row.at_s, now))
+            store.experiments.move_due(row.name, row.due, first_due(row.every_s, row.at_s, now))
         elif is_due(row, now):
             then = following(row.due, row.every_s, now)
-            if store.under_way(row.name):
-                store.move_due(row.name, row.due, then)
+            if store.experiments.is_running(row.name):
+                store.experiments.move_due(row.name, row.due, then)
                 continue
             try:
                 started = begin(home, store, row.name, fetch=fetch, due=(row.due, then))
             except SarkError as exc:
-                if store.move_due(row.name, row.due, then):
-                    latest = store.versions(row.name)[-1].version
-                    store.put_unstarted(
+                if store.experiments.move_due(row.name, row.due, then):
+                    latest = store.experiments.versions(row.name)[-1].version
+                    store.experiments.add_failed_run(
                         new_campaign_id(),
                         row.name,
                         latest,
@@ -219,15 +219,17 @@ def begin_due(home: Home, store: Store, *, now: float, fetch: Fetch = no_fetch) 
 def judge_ended(store: Store) -> list[RunRow]:
     """Say of every run that has ended what it is beside those before; gives those that nobody else has said it of. Blocking."""
     told = []
-    for run in store.unjudged():
-        campaign = store.campaign(run.campaign)
-        experiment = store.experiment(run.experiment)
+    for run in store.experiments.unjudged():
+        campaign = store.campaigns.get(run.campaign)
+        experiment = store.experiments.get(run.experiment)
         if campaign is None or experiment is None:
             continue
         finding, cells = found_of(store, run, campaign, alarm=experiment.alarm)
         kept = [cell.model_dump(mode="json") for cell in cells]
-        if store.set_finding(run.campaign, str(finding), kept, tell=finding is RegressionFinding.REGRESSION):
-            judged = store.run(run.campaign)
+        if store.experiments.set_finding(
+            run.campaign, str(finding), kept, notify=finding is RegressionFinding.REGRESSION
+        ):
+            judged = store.experiments.run(run.campaign)
             told += [judged] if judged is not None else []
     return told
 
@@ -238,7 +240,7 @@ def found_of(
     """What this run is beside the good results of the runs that began before it."""
     earlier = [
         (other, [cell for cell in read_cells(other) if cell.good or (other.accepted and _measured(cell))])
-        for other in store.runs(run.experiment)
+        for other in store.experiments.runs(run.experiment)
         if other.judged is not None and other.begun < run.begun
     ][:LOOK_BACK]
     opened: dict[str, dict[str, CellMeasurement]] = {}
@@ -246,7 +248,7 @@ def found_of(
     def measured_in(other: str) -> dict[str, CellMeasurement]:
         if other not in opened:
             opened[other] = {
-                item.row.job_id: item for item in map(_measured_of, raw_results(store.rows(other)))
+                item.row.job_id: item for item in map(_measured_of, raw_results(store.results.rows(other)))
             }
         return opened[other]
 
@@ -264,7 +266,7 @@ def found_of(
                     return KnownGood(other.campaign, _again(cell, row, measured_in(other.campaign)))
         return None
 
-    results = [_measured_of(item) for item in raw_results(store.rows(run.campaign))]
+    results = [_measured_of(item) for item in raw_results(store.results.rows(run.campaign))]
     finding, cells = judge(results, last_good, alarm=alarm)
     if finding is RegressionFinding.FINE and campaign.outcome is not CampaignOutcome.SUCCEEDED:
         finding = RegressionFinding.INCOMPLETE
@@ -350,7 +352,7 @@ def why_unstarted(run: RunRow) -> str:
 def hook_body(run: RunRow, store: Store) -> bytes:
     """What a webhook is sent."""
     worse = [cell.model_dump(mode="json") for cell in read_cells(run) if cell.finding in WORSE]
-    campaign = store.campaign(run.campaign)
+    campaign = store.campaigns.get(run.campaign)
     told: dict[str, Any] = {
         "event": "experiment." + run.finding,
         "experiment": run.experiment,

@@ -115,19 +115,19 @@ class History(_Shown):
 
 def experiments_view(store: Store) -> list[ExperimentView]:
     """All of this home, by name."""
-    return [experiment_view(store, row) for row in store.experiments()]
+    return [experiment_view(store, row) for row in store.experiments.all()]
 
 
 def experiment_view(store: Store, row: ExperimentRow) -> ExperimentView:
     """One of them."""
-    runs = store.runs(row.name)
+    runs = store.experiments.runs(row.name)
     last = runs[0] if runs else None
     at = None if row.at_s is None else show_time_of_day(row.at_s)
     every = None if row.every_s is None else show_every(row.every_s)
     return ExperimentView(
         name=row.name,
         created=utc(row.created) or "",
-        latest=len(store.versions(row.name)),
+        latest=len(store.experiments.versions(row.name)),
         runs=len(runs),
         every_s=row.every_s,
         at=at,
@@ -177,7 +177,7 @@ def model_notes(models: Sequence[StoredModel]) -> str:
 def history_view(store: Store, name: str, *, limit: int = 20, after: str | None = None) -> History:
     """The latest `limit` runs, or those before the run `after` (its campaign). Raises `CampaignError`."""
     find(store, name)
-    runs = store.runs(name)
+    runs = store.experiments.runs(name)
     at = next((index + 1 for index, run in enumerate(runs) if run.campaign == after), 0) if after else 0
     told = runs[at : at + limit]
     cells: dict[tuple[str, ...], list[HistoryPoint]] = {}

@@ -22,7 +22,6 @@ from results.row.form import JsonModel
 from results.row.row import COLUMNS, CONTRACT, Row
 from results.row.simulated import marked
 from scheduler.store.opening import has_store, open_store
-from scheduler.store.queries import find_campaign
 from scheduler.store.results import raw_results
 from scheduler.store.store import Store
 from swarm.base.home import Home
@@ -193,8 +192,8 @@ def read_source(name: str, home: Home) -> ResultSource:
 def stored_source(store: Store, name: str) -> ResultSource:
     """Results of a campaign in the store (the latest for an empty name), or of one task of it (`c-…/3`). Raises `CampaignError`."""
     campaign, _, number = name.partition("/")
-    found = find_campaign(store, campaign)
-    whole = tuple(raw_results(store.rows(found)))
+    found = store.campaigns.resolve(campaign)
+    whole = tuple(raw_results(store.results.rows(found)))
     results = whole
     if number:
         results = tuple(result for result in whole if result.row.job_id == f"{found}/{number}")

@@ -48,7 +48,7 @@ class StoredCampaign:
 
 def find_stored(store: Store, source: ResultSource) -> StoredCampaign:
     """What is stored of the campaign of `source`."""
-    summary = store.summary(source.campaign) if source.text is None else None
+    summary = store.campaigns.summary(source.campaign) if source.text is None else None
     if summary is None:
         return StoredCampaign()
     return StoredCampaign(summary.campaign, None if _is_part(source) else summary.tasks)

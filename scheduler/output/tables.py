@@ -79,7 +79,7 @@ def finish(
     store: Store, campaign: CampaignRow, console: Console, *, csv: Path | None, raw: Path, as_json: bool
 ) -> int:
     """Show and write what came of a campaign that has ended; gives the exit code. Raises `ResourceError` when it cannot be written."""
-    stored = store.rows(campaign.id)
+    stored = store.results.rows(campaign.id)
     rows = campaign_rows(stored)
     raw_file = raw / "raw.json"
     raw.mkdir(parents=True, exist_ok=True)

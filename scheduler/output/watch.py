@@ -73,15 +73,15 @@ def watch(
         tasks: Sequence[TaskRow] = ()
         configurations: dict[str, Configuration] = {}
         while True:
-            changed = store.changed_by_others()
+            changed = store.changes_by_others()
             if changed != version:
                 version = changed
-                tasks = store.tasks(campaign_id)
+                tasks = store.tasks.all(campaign_id)
                 if len(configurations) != len(tasks):
-                    bodies = store.bodies(campaign_id)
+                    bodies = store.tasks.bodies(campaign_id)
                     configurations = {task: configuration_of(body) for task, body in bodies.items()}
                 tasks = [replace(task, unit=configurations[task.id].on(task.unit)) for task in tasks]
-            campaign = store.campaign(campaign_id)
+            campaign = store.campaigns.get(campaign_id)
             if campaign is None:
                 raise LookupError(campaign_id)  # it was there: only a store put in place of ours explains it
             show.update(campaign, tasks)

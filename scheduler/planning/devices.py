@@ -25,15 +25,15 @@ async def fix_plan(index: DeviceFinder, store: Store, row: CampaignRow, left_s: 
     before: frozenset[str] = frozenset()
     try:
         while True:
-            tasks, seen = await plan_on_devices(index, row, store.models(row.id))
-            current = store.campaign(row.id)
+            tasks, seen = await plan_on_devices(index, row, store.campaigns.models(row.id))
+            current = store.campaigns.get(row.id)
             if current is None or current.cancel:
-                store.end_campaign(row.id)
+                store.campaigns.end(row.id)
                 return
             if (seen and seen == before) or trio.current_time() >= until:
-                store.plan_campaign(row.id, tasks)
+                store.campaigns.plan(row.id, tasks)
                 return
             before = seen
             await trio.sleep(AGREE_S if seen else SEEK_S)
     except CampaignError as exc:
-        store.end_campaign(row.id, detail=exc.what)
+        store.campaigns.end(row.id, detail=exc.what)

@@ -59,7 +59,7 @@ def history(home: Home, models: set[str]) -> list[tuple[Task, float]]:
     if not has_store(home):
         return []
     with open_store(home) as store:
-        found = store.run_times(models)
+        found = store.tasks.run_times(models)
     told = []
     for body, seconds in found:
         try:
@@ -71,27 +71,27 @@ def history(home: Home, models: set[str]) -> list[tuple[Task, float]]:
 
 def ask_why(home: Home, store: Store, campaign: str, number: str, gates: Sequence[str]) -> WhyReport:
     """The story of a campaign, or of its task `number`. Raises `CampaignError` when there is no such task. Blocking."""
-    row = store.campaign(campaign)
+    row = store.campaigns.get(campaign)
     if row is None:
         raise CampaignError(f"no campaign {campaign!r} on this home", hint="list them: sark-node campaigns")
-    tasks = [task for task in store.tasks(campaign) if number in ("", str(task.n))]
+    tasks = [task for task in store.tasks.all(campaign) if number in ("", str(task.n))]
     if number and not tasks:
         raise CampaignError(
             f"{campaign} has no task {number!r}", hint=f"see its tasks: sark-node explain {campaign}"
         )
     waiting = {task.id for task in tasks if task.state is TaskState.PENDING}
-    bodies = {task: read_task(body) for task, body in store.bodies(campaign).items() if task in waiting}
+    bodies = {task: read_task(body) for task, body in store.tasks.bodies(campaign).items() if task in waiting}
     looking = row.ended is None and (bool(waiting) or not row.planned)
     seen = _look(gates) if looking else WhyDevice(adverts=None)
     attempts = [
-        attempt for attempt in store.attempts(campaign) if attempt.task in {task.id for task in tasks}
+        attempt for attempt in store.attempts.all(campaign) if attempt.task in {task.id for task in tasks}
     ]
     return why(
         row,
         tasks,
         bodies,
         attempts,
-        store.all_events(campaign),
+        store.events.all(campaign),
         seen.model_copy(
             update={"scheduling": row.ended is not None or is_running(home), "busy": _busy(store)}
         ),
@@ -122,8 +122,8 @@ def _busy(store: Store) -> Counter[str]:
     live = (TaskState.COMMITTING, TaskState.QUEUED, TaskState.LEASED, TaskState.RUNNING)
     return Counter(
         safe_text(task.device, 40)
-        for campaign in store.unfinished_campaigns()
-        for task in store.tasks(campaign.id)
+        for campaign in store.campaigns.unfinished()
+        for task in store.tasks.all(campaign.id)
         if task.state in live
     )
 

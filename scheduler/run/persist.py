@@ -51,11 +51,11 @@ class CommandWriter:
                 intents.append(self._intent(order))
                 continue
             if intents and isinstance(order, _MOVES):
-                self._store.begin_attempts(intents)
+                self._store.attempts.begin(intents)
                 intents = []
             self._keep(order)
         if intents:
-            self._store.begin_attempts(intents)
+            self._store.attempts.begin(intents)
 
     def _intent(self, o: CommitTo) -> Intent:
         return Intent(o.task, o.attempt, o.key, o.peer, o.device, self._epochs[o.campaign], o.hedge)
@@ -64,7 +64,7 @@ class CommandWriter:
         store = self._store
         match order:
             case RecordGrant():
-                store.record_grant(
+                store.attempts.record_grant(
                     order.task,
                     order.attempt,
                     lease=order.lease,
@@ -74,14 +74,14 @@ class CommandWriter:
                     start_s=order.start_s,
                 )
             case SwitchAttempt():
-                store.switch(
+                store.attempts.switch(
                     order.task, order.attempt, order.before, reason=order.reason, detail=order.detail
                 )
             case EndHedge():
-                store.end_second(order.task, order.attempt, reason=order.reason, detail=order.detail)
+                store.attempts.end_hedge(order.task, order.attempt, reason=order.reason, detail=order.detail)
             case EndAttempt():
                 self._lives.pop(order.task, None)
-                store.end_attempt(
+                store.attempts.end(
                     order.task, order.attempt, order.event, reason=order.reason, detail=order.detail
                 )
                 log.info(
@@ -92,16 +92,16 @@ class CommandWriter:
                     why=order.detail,
                 )
             case EndPending():
-                store.end_pending(order.tasks, order.event, reason=order.reason, detail=order.detail)
+                store.attempts.end_pending(order.tasks, order.event, reason=order.reason, detail=order.detail)
             case RecordWaitReason():
-                store.set_notes([(task, order.words) for task in order.tasks])
+                store.tasks.set_notes([(task, order.words) for task in order.tasks])
             case EndCampaign():
-                outcome = store.end_campaign(order.campaign, detail=order.detail)
+                outcome = store.campaigns.end(order.campaign, detail=order.detail)
                 self._manifests.forget(order.campaign)
                 log.info("campaign.ended", campaign=order.campaign, outcome=str(outcome))
             case SetAside():
                 log.warning("worker.set-aside", peer=order.peer, device=order.device, why=order.why)
-                store.tell(
+                store.events.add(
                     order.campaigns,
                     "worker.set-aside",
                     peer=order.peer,
@@ -111,7 +111,7 @@ class CommandWriter:
                 )
             case RecordEvent():
                 fields: dict[str, Any] = dict(order.fields)
-                store.tell(order.campaigns, order.name, task=order.task, **fields)
+                store.events.add(order.campaigns, order.name, task=order.task, **fields)
             case _:
                 pass
 

@@ -17,8 +17,7 @@ from scheduler.models.fetch import DownloadProgress, downloader
 from scheduler.models.spool import tidy
 from scheduler.planning.verified_index import VerifiedIndex
 from scheduler.run.service import run_scheduler
-from scheduler.store.opening import open_store
-from scheduler.store.retention import keep_tidy
+from scheduler.store.opening import delete_old_daily, open_store
 from scheduler.store.settings import SchedulerSettings
 from scheduler.submit.daemon import is_running
 from swarm.base.home import Home
@@ -45,7 +44,7 @@ async def run_process(home: Home, settings: SchedulerSettings, stay: bool, stop_
             await trio.sleep(LOCK_TRY_S)
         told_to_stop = await _run_once(home, settings, stay, stop_with_stdin)
         with open_store(home) as store:
-            if told_to_stop or not store.unfinished_campaigns():
+            if told_to_stop or not store.campaigns.unfinished():
                 return
 
 
@@ -83,10 +82,10 @@ async def _run_once(home: Home, settings: SchedulerSettings, stay: bool, stop_wi
         schedules = Schedules(home, lambda: open_store(home), downloader(home, DownloadProgress(sys.stderr)))
         nursery.start_soon(partial(schedules.keep, trio.lowlevel.checkpoint, begin=stay))
         if settings.keep is not None:
-            nursery.start_soon(keep_tidy, partial(open_store, home), settings.keep)
+            nursery.start_soon(delete_old_daily, partial(open_store, home), settings.keep)
         with open_store(home) as store:
             store.claim()
-            tidied = tidy(home.spool, store.needed_models())
+            tidied = tidy(home.spool, store.campaigns.needed_models())
             log.info(
                 "scheduler.up", models_removed=tidied, peer=here.identity.peer_id, gates=list(here.gates)
             )

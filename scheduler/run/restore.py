@@ -10,9 +10,8 @@ from protocol.values.task import read_task
 from protocol.wire.table import final
 from protocol.words import Reason
 from scheduler.core.state import LIMITS, Attempt, TaskEntry
-from scheduler.store.rows import AttemptRow, AttemptState, TaskRow
+from scheduler.store.rows import UNOBSERVED_EPOCH, AttemptRow, AttemptState, TaskRow
 from scheduler.store.store import Store
-from scheduler.store.takeover import HEARSAY
 
 _FAILED = (AttemptState.LOST, AttemptState.FAILED)
 
@@ -28,7 +27,7 @@ def restored(row: TaskRow, body: bytes, attempts: Sequence[AttemptRow]) -> TaskE
             )
     current = None
     if row.state is not TaskState.PENDING and row.worker is not None:
-        inherited = any(a.attempt == row.attempt and a.epoch == HEARSAY for a in attempts)
+        inherited = any(a.attempt == row.attempt and a.epoch == UNOBSERVED_EPOCH for a in attempts)
         current = Attempt(
             row.attempt, row.worker, row.lease, row.fence, AttemptStatus.RESTORED, inherited=inherited
         )
@@ -48,13 +47,15 @@ def restored(row: TaskRow, body: bytes, attempts: Sequence[AttemptRow]) -> TaskE
 def entries_of(store: Store, campaign: str, bodies: Mapping[str, bytes]) -> list[TaskEntry]:
     """All tasks of a campaign, in its order."""
     attempts: dict[str, list[AttemptRow]] = {}
-    for attempt in store.attempts(campaign):
+    for attempt in store.attempts.all(campaign):
         attempts.setdefault(attempt.task, []).append(attempt)
-    entries = [restored(task, bodies[task.id], attempts.get(task.id, ())) for task in store.tasks(campaign)]
+    entries = [
+        restored(task, bodies[task.id], attempts.get(task.id, ())) for task in store.tasks.all(campaign)
+    ]
     replicas = {
         entry.id: entry for entry in entries if entry.replica_set and entry.state is TaskState.SUCCEEDED
     }
-    for row in store.rows(campaign) if replicas else ():
+    for row in store.results.rows(campaign) if replicas else ():
         entry = replicas.get(row.task.id)
         if entry is not None and row.record is not None:
             entry.ran_on = read_record(row.record).device.device
@@ -64,10 +65,10 @@ def entries_of(store: Store, campaign: str, bodies: Mapping[str, bytes]) -> list
 def end_unreadable(store: Store, campaign: str, why: str) -> None:
     """End a campaign whose tasks cannot be read back: whatever is open has failed."""
     pending: list[str] = []
-    for row in store.tasks(campaign):
+    for row in store.tasks.all(campaign):
         if row.state is TaskState.PENDING:
             pending.append(row.id)
         elif not final(TASK, row.state):
-            store.end_attempt(row.id, row.attempt, TaskEvent.FAIL, reason=Reason.BAD_REQUEST, detail=why)
-    store.end_pending(pending, TaskEvent.FAIL, reason=Reason.BAD_REQUEST, detail=why)
-    store.end_campaign(campaign, detail=why)
+            store.attempts.end(row.id, row.attempt, TaskEvent.FAIL, reason=Reason.BAD_REQUEST, detail=why)
+    store.attempts.end_pending(pending, TaskEvent.FAIL, reason=Reason.BAD_REQUEST, detail=why)
+    store.campaigns.end(campaign, detail=why)

@@ -166,7 +166,7 @@ class _Service:
             self._core, index, identity, nursery=nursery, carry_out=self._carry_out, wall=wall, rng=rng
         )
         self._manifests, self._lacking = manifests_in(spool), MissingModels(spool)
-        self._manifests.tidy([row.id for row in store.unfinished_campaigns()])
+        self._manifests.tidy([row.id for row in store.campaigns.unfinished()])
         self._bodies: dict[str, bytes] = {}
         self._lives: dict[str, LiveAttempt] = {}
         self._keeper = CommandWriter(store, self._manifests, self._lives, self._epochs)
@@ -187,7 +187,7 @@ class _Service:
         while True:
             for _ in range(LOOKS):
                 await trio.sleep(BEAT_S / LOOKS)
-                changed = self._store.changed_by_others()
+                changed = self._store.changes_by_others()
                 if changed != seen:  # somebody submits or cancels: do not let them wait for the beat
                     seen = changed
                     self.load()
@@ -205,7 +205,7 @@ class _Service:
                     self._pulls.pop(task, None)
             if self._core.idle and not self._planning and not self._workers.asking:
                 idle += 1
-                if stop_when_idle and idle >= LINGER_BEATS and not self._store.unfinished_campaigns():
+                if stop_when_idle and idle >= LINGER_BEATS and not self._store.campaigns.unfinished():
                     await self._workers.close()
                     return
             else:
@@ -213,7 +213,7 @@ class _Service:
 
     def load(self) -> None:
         """Take up campaigns that are not under way yet, and wishes to cancel."""
-        for row in self._store.unfinished_campaigns():
+        for row in self._store.campaigns.unfinished():
             if row.id in self._core.state.campaigns or row.id in self._planning:
                 continue
             if row.planned:
@@ -221,13 +221,13 @@ class _Service:
             else:
                 self._planning.add(row.id)
                 self._nursery.start_soon(self._plan, row)
-        self._carry_out(self._core.cancel(self._store.cancel_requests(), trio.current_time()))
+        self._carry_out(self._core.cancel(self._store.tasks.cancel_requests(), trio.current_time()))
 
     def _take_up(self, row: CampaignRow) -> None:
         now = trio.current_time()
-        self._epochs[row.id] = self._store.next_epoch(row.id)
+        self._epochs[row.id] = self._store.campaigns.next_epoch(row.id)
         self._claims.take_up(row.id, row.scheduler, self._epochs[row.id])
-        bodies = self._store.bodies(row.id)
+        bodies = self._store.tasks.bodies(row.id)
         try:
             entries = entries_of(self._store, row.id, bodies)
         except RemoteProtocolError as exc:  # the others go on
@@ -235,7 +235,7 @@ class _Service:
             end_unreadable(self._store, row.id, exc.what)
             return
         self._bodies |= bodies
-        for worker in self._store.workers():
+        for worker in self._store.workers.all():
             view = self._core.state.worker(worker.peer)
             if not view.addresses:
                 view.addresses, view.device = worker.addresses, worker.device
@@ -250,9 +250,9 @@ class _Service:
             epoch=self._epochs[row.id],
         )
         in_order = {entry.id: bodies[entry.id] for entry in entries}
-        self._manifests.take_up(row, self._store.models(row.id), in_order, self._identity)
+        self._manifests.take_up(row, self._store.campaigns.models(row.id), in_order, self._identity)
         log.info("campaign.taken-up", campaign=row.id, tasks=len(entries), epoch=self._epochs[row.id])
-        self._store.set_notes(self._lacking.mark(entries, by_devices(row.spec)))
+        self._store.tasks.set_notes(self._lacking.mark(entries, by_devices(row.spec)))
         entries.sort(key=lambda entry: entry.model_missing)
         self._carry_out(self._core.add(terms, entries, now))
         for peer in dict.fromkeys(ticket.worker for entry in entries for ticket in entry.attempts()):
@@ -274,18 +274,18 @@ class _Service:
 
     def _flush(self) -> None:
         if self._lives:
-            self._store.set_progress(tuple(self._lives.values()))
+            self._store.attempts.set_progress(tuple(self._lives.values()))
             self._lives.clear()
         if self._core.state.positions:
             places = tuple(self._core.state.positions.values())
             self._core.state.positions.clear()
-            self._store.set_places(places)
+            self._store.attempts.set_positions(places)
 
     def _remember(self, peer: str) -> None:
         view = self._core.state.worker(peer)
         if view.addresses and self._known.get(peer) != view.addresses:
             self._known[peer] = view.addresses
-            self._store.remember_worker(peer, view.device, view.addresses)
+            self._store.workers.save(peer, view.device, view.addresses)
 
     def find_model(self, peer: str, sha256: str) -> Path | Reason:
         """A model of the spool, or a campaign manifest, for a worker that holds a task of ours which needs it."""
@@ -430,7 +430,7 @@ class _Service:
         if not _current(entry, result):  # it ended while the record was fetched and read
             return self._old(peer, result)
         event, reason, detail = self._core.judge(record, not_as_asked(record, entry.task))
-        kept = self._store.record_result(
+        kept = self._store.attempts.record_result(
             task=entry.id,
             attempt=result.attempt,
             fence=result.fence,
@@ -445,7 +445,7 @@ class _Service:
         )
         if kept.stale is not None:
             return Stale(reason=kept.stale)
-        if not kept.again:
+        if not kept.duplicate:
             self._pulls.pop(entry.id, None)
             self._lives.pop(entry.id, None)
             now = trio.current_time()
@@ -461,7 +461,7 @@ class _Service:
         return Accepted()
 
     def _old(self, peer: str, result: Result) -> Message:
-        kept = self._store.known_result(
+        kept = self._store.attempts.known_result(
             task=result.task, attempt=result.attempt, worker=peer, sha256=result.sha256
         )
         return Accepted() if kept.stale is None else Stale(reason=kept.stale)

@@ -1,4 +1,4 @@
-"""How tasks and their attempts move in the store: intents, grants, progress, records, ends. Each step by `protocol.attempt.TASK`."""
+"""Attempts in the store: intents, grants, progress, records, ends. Every state change follows the table `protocol.values.attempt.TASK`."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from protocol.words import Reason
 from results.export.columns import without_figures
 from scheduler.core.commands import Intent, LiveAttempt, QueuePosition
 from scheduler.store import schema as t
-from scheduler.store.queries import ENDED, TASK_COLUMNS
-from scheduler.store.rows import AttemptState, StoredAttempts, why_not
-from scheduler.store.transactions import Transactions
+from scheduler.store.database import Database
+from scheduler.store.events import EventRepository
+from scheduler.store.rows import ENDED, AttemptRow, AttemptState, ResultReceipt, stale_reason
+from scheduler.store.tasks import TASK_COLUMNS, fence_of
 
 _ENDED_AS: Final[dict[TaskEvent, AttemptState]] = {
     TaskEvent.REFUSE: AttemptState.REFUSED,
@@ -42,25 +43,47 @@ _EVENT_NAMES: Final[dict[TaskEvent, str]] = {
 }
 
 
-class AttemptRepository(Transactions):
-    """The part of `scheduler.store.Store` that the running scheduler writes."""
+class AttemptRepository:
+    """Attempts, and the state of their tasks. The scheduler process is the only writer."""
 
-    # -- tasks ------------------------------------------------------------------------------------------------------------------------
+    def __init__(self, database: Database, events: EventRepository) -> None:
+        self._database, self._events = database, events
 
-    def begin_attempts(self, intents: Sequence[Intent]) -> None:
-        """The intents, on disk before any worker is asked.
+    # -- reading --------------------------------------------------------------------------------------------------------------------
 
-        LocalProtocolError when a task is not pending, or for a second ticket not queued.
+    def all(self, campaign: str) -> tuple[AttemptRow, ...]:
+        """All attempts of a campaign, by task number and attempt."""
+        query = sa.select(t.attempts).join(t.tasks).where(t.tasks.c.campaign == campaign)
+        return self._select(query.order_by(t.tasks.c.n, t.attempts.c.attempt))
+
+    def of_task(self, task: str) -> tuple[AttemptRow, ...]:
+        """All attempts of a task, in order."""
+        query = sa.select(t.attempts).where(t.attempts.c.task == task)
+        return self._select(query.order_by(t.attempts.c.attempt))
+
+    def _select(self, query: sa.Select[Any]) -> tuple[AttemptRow, ...]:
+        return tuple(_attempt(row) for row in self._database.all(query))
+
+    def known_result(self, *, task: str, attempt: int, worker: str, sha256: str) -> ResultReceipt:
+        """The receipt for a result that belongs to no current attempt: stored before, or stale. Changes nothing."""
+        r = t.records.c
+        stored = sa.select(r.sha256).where(r.task == task, r.attempt == attempt, r.worker == worker)
+        if any(row.sha256 == sha256 for row in self._database.all(stored)):
+            return ResultReceipt(duplicate=True)
+        row = self._database.first(sa.select(t.tasks.c.state, t.tasks.c.reason).where(t.tasks.c.id == task))
+        return ResultReceipt(Reason.UNKNOWN if row is None else stale_reason(row.state, row.reason))
+
+    # -- writing --------------------------------------------------------------------------------------------------------------------
+
+    def begin(self, intents: Sequence[Intent]) -> None:
+        """Store the intents before any worker is asked.
+
+        Raises `LocalProtocolError` when a task is not pending, or for a hedge not queued.
         """
-        with self._writing() as c:
+        with self._database.transaction() as c:
             for intent in intents:
-                row = (
-                    self._row_of(c, intent.task)
-                    if intent.hedge
-                    else self._step(c, intent.task, TaskEvent.COMMIT)
-                )
-                allowed = TaskState.QUEUED if intent.hedge else TaskState.PENDING
-                if row.state != allowed:
+                row = _task(c, intent.task) if intent.hedge else _step(c, intent.task, TaskEvent.COMMIT)
+                if row.state != (TaskState.QUEUED if intent.hedge else TaskState.PENDING):
                     raise LocalProtocolError(
                         f"attempt {intent.attempt} of {intent.task}, which is {row.state}"
                     )
@@ -70,7 +93,16 @@ class AttemptRepository(Transactions):
                 if intent.attempt != (last or 0) + 1:
                     raise LocalProtocolError(f"attempt {intent.attempt} of {intent.task} after {last}")
                 if not intent.hedge:
-                    self._make_current(c, intent)
+                    current = {"attempt": intent.attempt, "worker": intent.worker, "device": intent.device}
+                    _update_task(
+                        c,
+                        intent.task,
+                        state=str(TaskState.COMMITTING),
+                        **current,
+                        **_NO_LEASE,
+                        **_NO_PROGRESS,
+                        note="",
+                    )
                 c.execute(
                     t.attempts.insert().values(
                         task=intent.task,
@@ -80,10 +112,10 @@ class AttemptRepository(Transactions):
                         device=intent.device,
                         epoch=intent.epoch,
                         state=str(AttemptState.INTENDED),
-                        begun=self._wall(),
+                        begun=self._database.wall(),
                     )
                 )
-                self._event(
+                self._events.append(
                     c,
                     row.campaign,
                     _EVENT_NAMES[TaskEvent.COMMIT],
@@ -91,31 +123,8 @@ class AttemptRepository(Transactions):
                     attempt=intent.attempt,
                     worker=intent.worker,
                     device=intent.device,
-                    **({"second": True} if intent.hedge else {}),
+                    **({"hedge": True} if intent.hedge else {}),
                 )
-
-    @staticmethod
-    def _make_current(c: sa.Connection, intent: Intent) -> None:
-        c.execute(
-            t.tasks.update()
-            .where(t.tasks.c.id == intent.task)
-            .values(
-                state=str(TaskState.COMMITTING),
-                attempt=intent.attempt,
-                worker=intent.worker,
-                device=intent.device,
-                lease=None,
-                incarnation=None,
-                number=None,
-                position=None,
-                start_s=None,
-                phase=None,
-                done=0,
-                total=None,
-                median_ms=None,
-                note="",
-            )
-        )
 
     def record_grant(
         self,
@@ -128,140 +137,106 @@ class AttemptRepository(Transactions):
         position: int | None = None,
         start_s: float | None = None,
     ) -> None:
-        """The worker gave a lease, or a ticket with its place in the queue.
+        """The worker granted a lease, or queued the task.
 
-        LocalProtocolError when it is of neither the current attempt nor a second one, or a lease of a second one: it is made current first.
+        Raises `LocalProtocolError` when the attempt is neither the current one nor a hedge, or when a hedge is granted before `switch`.
         """
         event = TaskEvent.ENQUEUE if queued else TaskEvent.GRANT
-        with self._writing() as c:
-            row = self._row_of(c, task)
+        with self._database.transaction() as c:
+            row = _task(c, task)
             values = {"lease": lease, "incarnation": fence.incarnation, "number": fence.number}
             if row.attempt == attempt:
                 state = step(TASK, TaskState(row.state), event, story=task)
-                c.execute(
-                    t.tasks.update()
-                    .where(t.tasks.c.id == task)
-                    .values(state=str(state), position=position, start_s=start_s, **values)
-                )
-            elif not queued or not self._is_second(c, row, attempt):
+                _update_task(c, task, state=str(state), position=position, start_s=start_s, **values)
+            elif not queued or _hedge(c, row, attempt) is None:
                 raise LocalProtocolError(
                     f"a grant for attempt {attempt} of {task}, which is at {row.attempt}"
                 )
-            self._end_attempt(
-                c,
-                task,
-                attempt,
-                AttemptState.QUEUED if queued else AttemptState.GRANTED,
-                ended=None,
-                **values,
-            )
-            self._event(
+            attempt_state = AttemptState.QUEUED if queued else AttemptState.GRANTED
+            _update_attempt(c, task, attempt, state=str(attempt_state), **values)
+            self._events.append(
                 c,
                 row.campaign,
                 _EVENT_NAMES[event],
                 task,
                 attempt=attempt,
-                device=self._device(c, task, attempt),
+                device=_device(c, task, attempt),
                 lease=lease,
                 fence=list(fence.key()),
             )
 
     def switch(self, task: str, attempt: int, before: int, *, reason: Reason | None, detail: str) -> None:
-        """The second attempt is the task's current one from now on; the one before is over, and nothing ran in it."""
-        with self._writing() as c:
-            row = self._row_of(c, task)
-            second = self._is_second(c, row, attempt)
-            if second is None or row.attempt != before:
+        """Make the hedge the current attempt; the attempt before ends without a run."""
+        with self._database.transaction() as c:
+            row = _task(c, task)
+            hedge = _hedge(c, row, attempt)
+            if hedge is None or row.attempt != before:
                 raise LocalProtocolError(
                     f"attempt {attempt} of {task} after {before}, which is at {row.attempt}"
                 )
-            state = TaskState.QUEUED if second.lease is not None else TaskState.COMMITTING
-            c.execute(
-                t.tasks.update()
-                .where(t.tasks.c.id == task)
-                .values(
-                    state=str(state),
-                    attempt=attempt,
-                    worker=second.worker,
-                    device=second.device,
-                    lease=second.lease,
-                    incarnation=second.incarnation,
-                    number=second.number,
-                    position=None,
-                    start_s=None,
-                )
+            _update_task(
+                c,
+                task,
+                state=str(TaskState.QUEUED if hedge.lease is not None else TaskState.COMMITTING),
+                attempt=attempt,
+                worker=hedge.worker,
+                device=hedge.device,
+                lease=hedge.lease,
+                incarnation=hedge.incarnation,
+                number=hedge.number,
+                **_NO_POSITION,
             )
             self._end_ticket(c, row.campaign, task, before, reason, detail)
 
-    def end_second(self, task: str, attempt: int, *, reason: Reason | None, detail: str) -> None:
-        """A second attempt is over; nothing ran in it, and the task stays where it is."""
-        with self._writing() as c:
-            row = self._row_of(c, task)
-            if self._is_second(c, row, attempt) is None:
-                raise LocalProtocolError(f"attempt {attempt} of {task} is no second one, or is over")
+    def end_hedge(self, task: str, attempt: int, *, reason: Reason | None, detail: str) -> None:
+        """End a hedge without a run; the task keeps its current attempt."""
+        with self._database.transaction() as c:
+            row = _task(c, task)
+            if _hedge(c, row, attempt) is None:
+                raise LocalProtocolError(f"attempt {attempt} of {task} is not an open hedge")
             self._end_ticket(c, row.campaign, task, attempt, reason, detail)
 
     def _end_ticket(
         self, c: sa.Connection, campaign: str, task: str, attempt: int, reason: Reason | None, detail: str
     ) -> None:
-        told = {"reason": str(reason) if reason is not None else None, "detail": detail}
-        self._end_attempt(c, task, attempt, AttemptState.REFUSED, ended=self._wall(), **told)
-        fields = {key: value for key, value in told.items() if value}
-        device = self._device(c, task, attempt)
-        self._event(c, campaign, "task.ticket-ended", task, attempt=attempt, device=device, **fields)
-
-    @staticmethod
-    def _device(c: sa.Connection, task: str, attempt: int) -> str:
-        """Where that attempt is, for people."""
-        where = (t.attempts.c.task == task, t.attempts.c.attempt == attempt)
-        return str(c.execute(sa.select(t.attempts.c.device).where(*where)).scalar() or "")
+        why = {"reason": str(reason) if reason is not None else None, "detail": detail}
+        _update_attempt(c, task, attempt, state=str(AttemptState.REFUSED), ended=self._database.wall(), **why)
+        fields = {key: value for key, value in why.items() if value}
+        device = _device(c, task, attempt)
+        self._events.append(c, campaign, "task.ticket-ended", task, attempt=attempt, device=device, **fields)
 
     def set_progress(self, lives: Sequence[LiveAttempt]) -> None:
-        """How running attempts go; those that are not current any more are passed over. The caller sees to it that it is not too often."""
-        with self._writing() as c:
+        """Progress of running attempts. Those that are no longer current are ignored. The caller limits how often."""
+        inactive = (*ENDED, str(TaskState.PENDING), str(TaskState.COMMITTING))
+        with self._database.transaction() as c:
             for live in lives:
-                c.execute(
-                    t.tasks.update()
-                    .where(
-                        t.tasks.c.id == live.task,
-                        t.tasks.c.attempt == live.attempt,
-                        t.tasks.c.state.not_in((*ENDED, str(TaskState.PENDING), str(TaskState.COMMITTING))),
-                    )
-                    .values(
-                        state=str(TaskState.RUNNING if live.phase is not None else TaskState.LEASED),
-                        phase=str(live.phase) if live.phase is not None else None,
-                        position=None,
-                        start_s=None,
-                        done=live.done,
-                        total=live.total,
-                        median_ms=live.median_ms,
-                        note=live.note,
-                        begun=sa.func.coalesce(t.tasks.c.begun, self._wall()),
-                    )
+                _update_task(
+                    c,
+                    live.task,
+                    t.tasks.c.attempt == live.attempt,
+                    t.tasks.c.state.not_in(inactive),
+                    state=str(TaskState.RUNNING if live.phase is not None else TaskState.LEASED),
+                    phase=str(live.phase) if live.phase is not None else None,
+                    done=live.done,
+                    total=live.total,
+                    median_ms=live.median_ms,
+                    note=live.note,
+                    begun=sa.func.coalesce(t.tasks.c.begun, self._database.wall()),
+                    **_NO_POSITION,
                 )
 
-    def set_places(self, places: Sequence[QueuePosition]) -> None:
-        """Where tickets stand in their queues; those that are not current any more are passed over."""
-        with self._writing() as c:
-            for place in places:
-                c.execute(
-                    t.tasks.update()
-                    .where(
-                        t.tasks.c.id == place.task,
-                        t.tasks.c.attempt == place.attempt,
-                        t.tasks.c.state == str(TaskState.QUEUED),
-                    )
-                    .values(position=place.position, start_s=place.start_s, note=place.note)
-                )
-
-    def set_notes(self, notes: Sequence[tuple[str, str]]) -> None:
-        """Why a pending task waits, for people: (task, words)."""
-        with self._writing() as c:
-            for task, note in notes:
-                c.execute(
-                    t.tasks.update()
-                    .where(t.tasks.c.id == task, t.tasks.c.state == str(TaskState.PENDING))
-                    .values(note=note)
+    def set_positions(self, positions: Sequence[QueuePosition]) -> None:
+        """Queue positions of queued attempts. Those that are no longer current are ignored."""
+        with self._database.transaction() as c:
+            for queued in positions:
+                _update_task(
+                    c,
+                    queued.task,
+                    t.tasks.c.attempt == queued.attempt,
+                    t.tasks.c.state == str(TaskState.QUEUED),
+                    position=queued.position,
+                    start_s=queued.start_s,
+                    note=queued.note,
                 )
 
     def record_result(
@@ -278,32 +253,32 @@ class AttemptRepository(Transactions):
         reason: Reason | None = None,
         detail: str = "",
         figures: Mapping[str, Any] | None = None,
-    ) -> StoredAttempts:
-        """Keep a verified record if it comes from the current attempt under the current fence, and move the task by `event` with it.
-        `figures`: what `scheduler.figures.figures_of` says of it, for lists.
+    ) -> ResultReceipt:
+        """Store a verified record of the current attempt under the current fence, and move the task by `event`, in one transaction.
+        `figures`: of `results.export.columns.figures_of`, for lists.
 
-        Compare, record and move are one transaction. The same record again is answered as the first time. A stale one changes nothing.
+        The same record again gets the same receipt. A stale one changes nothing.
         """
-        with self._writing() as c:
-            row = self._row(c, task)
+        with self._database.transaction() as c:
+            row = c.execute(sa.select(*TASK_COLUMNS).where(t.tasks.c.id == task)).one_or_none()
             if row is None:
-                return StoredAttempts(Reason.UNKNOWN)
-            known = c.execute(
-                sa.select(t.records.c.sha256).where(
-                    t.records.c.task == task, t.records.c.attempt == attempt, t.records.c.worker == worker
-                )
+                return ResultReceipt(Reason.UNKNOWN)
+            r = t.records.c
+            stored = c.execute(
+                sa.select(r.sha256).where(r.task == task, r.attempt == attempt, r.worker == worker)
             ).scalar()
-            if known is not None:
-                return StoredAttempts(again=True) if known == sha256 else StoredAttempts(Reason.FENCED)
-            if row.state == TaskState.CANCELLED:
-                return StoredAttempts(why_not(row.state, row.reason))
+            if stored is not None:
+                return ResultReceipt(duplicate=True) if stored == sha256 else ResultReceipt(Reason.FENCED)
+            if final(TASK, TaskState(row.state)):
+                return ResultReceipt(stale_reason(row.state, row.reason))
             current = (row.attempt, row.worker, row.incarnation, row.number)
-            if (
-                final(TASK, TaskState(row.state))
-                or row.state == TaskState.PENDING
-                or current != (attempt, worker, fence.incarnation, fence.number)
+            if row.state == TaskState.PENDING or current != (
+                attempt,
+                worker,
+                fence.incarnation,
+                fence.number,
             ):
-                return StoredAttempts(Reason.FENCED)
+                return ResultReceipt(Reason.FENCED)
             self._end(
                 c, row, event, reason, detail, tries=event is TaskEvent.RETRY, record=sha256, figures=figures
             )
@@ -316,17 +291,17 @@ class AttemptRepository(Transactions):
                     body=body,
                     signature=signature,
                     decides=event in (TaskEvent.SUCCEED, TaskEvent.FAIL, TaskEvent.CANCEL),
-                    accepted=self._wall(),
+                    accepted=self._database.wall(),
                 )
             )
-            return StoredAttempts()
+            return ResultReceipt()
 
-    def end_attempt(
+    def end(
         self, task: str, attempt: int, event: TaskEvent, *, reason: Reason | None = None, detail: str = ""
     ) -> None:
-        """Without a record: refused, given back, lost, failed or cancelled. `attempt` must be the current one (0: none begun yet)."""
-        with self._writing() as c:
-            row = self._step(c, task, event)
+        """End the current attempt (0: none has begun) without a record: refused, given back, lost, failed or cancelled."""
+        with self._database.transaction() as c:
+            row = _step(c, task, event)
             if row.attempt != attempt:
                 raise LocalProtocolError(
                     f"{event} for attempt {attempt} of {task}, which is at {row.attempt}"
@@ -336,40 +311,13 @@ class AttemptRepository(Transactions):
     def end_pending(
         self, tasks: Sequence[str], event: TaskEvent, *, reason: Reason | None = None, detail: str = ""
     ) -> None:
-        """Many pending tasks fail or are cancelled for one reason."""
-        with self._writing() as c:
+        """End many pending tasks for one reason: failed or cancelled."""
+        with self._database.transaction() as c:
             for task in tasks:
-                row = self._step(c, task, event)
+                row = _step(c, task, event)
                 if row.state != TaskState.PENDING:
                     raise LocalProtocolError(f"{task} is {row.state}, not pending")
                 self._end(c, row, event, reason, detail, tries=False)
-
-    # -- inside a transaction -----------------------------------------------------------------------------------------------------------
-
-    @staticmethod
-    def _row(c: sa.Connection, task: str) -> sa.Row[Any] | None:
-        return c.execute(sa.select(*TASK_COLUMNS).where(t.tasks.c.id == task)).one_or_none()
-
-    def _row_of(self, c: sa.Connection, task: str) -> sa.Row[Any]:
-        row = self._row(c, task)
-        if row is None:
-            raise LocalProtocolError(f"no task {task} in the store")
-        return row
-
-    @staticmethod
-    def _is_second(c: sa.Connection, row: sa.Row[Any], attempt: int) -> sa.Row[Any] | None:
-        """The row of that attempt, if it is not the task's current one and waits for an answer or for its turn."""
-        open_ = (str(AttemptState.INTENDED), str(AttemptState.QUEUED))
-        where = (t.attempts.c.task == row.id, t.attempts.c.attempt == attempt, t.attempts.c.state.in_(open_))
-        return (
-            None if attempt == row.attempt else c.execute(sa.select(t.attempts).where(*where)).one_or_none()
-        )
-
-    def _step(self, c: sa.Connection, task: str, event: TaskEvent) -> sa.Row[Any]:
-        """The task's row, if `event` is possible now."""
-        row = self._row_of(c, task)
-        step(TASK, TaskState(row.state), event, story=task)
-        return row
 
     def _end(
         self,
@@ -384,30 +332,30 @@ class AttemptRepository(Transactions):
         figures: Mapping[str, Any] | None = None,
     ) -> None:
         state = step(TASK, TaskState(row.state), event, story=row.id)
-        now = self._wall()
-        told = {"reason": str(reason) if reason is not None else None, "detail": detail}
-        over = final(TASK, state)
-        c.execute(
-            t.tasks.update()
-            .where(t.tasks.c.id == row.id, t.tasks.c.attempt == row.attempt, t.tasks.c.state == row.state)
-            .values(
-                state=str(state),
-                tries=row.tries + tries,
-                preempted=t.tasks.c.preempted + int(event is TaskEvent.PREEMPT),
-                ended=now if over else None,
-                note="",
-                position=None,
-                start_s=None,
-                **({} if over else {"phase": None, "done": 0, "total": None, "median_ms": None}),
-                **told,
-            )
+        now = self._database.wall()
+        why = {"reason": str(reason) if reason is not None else None, "detail": detail}
+        ended = final(TASK, state)
+        _update_task(
+            c,
+            row.id,
+            state=str(state),
+            tries=row.tries + tries,
+            preempted=row.preempted + (event is TaskEvent.PREEMPT),
+            ended=now if ended else None,
+            note="",
+            **_NO_POSITION,
+            **({} if ended else _NO_PROGRESS),
+            **why,
         )
-        if over:
-            found = dict(figures or {}) if state is TaskState.SUCCEEDED else without_figures(figures or {})
-            c.execute(t.results.insert().values(**result_columns(row, state, reason, now) | found))
+        if ended:
+            columns = {name: getattr(row, name) for name in _RESULT_COLUMNS}
+            columns |= {"task": row.id, "ended": now, "state": str(state), "reason": str(reason or "")}
+            columns |= figures or {} if state is TaskState.SUCCEEDED else without_figures(figures or {})
+            c.execute(t.results.insert().values(**columns))
         if row.attempt and row.state != TaskState.PENDING:
-            self._end_attempt(c, row.id, row.attempt, _ENDED_AS[event], ended=now, **told)
-        self._event(
+            _update_attempt(c, row.id, row.attempt, state=str(_ENDED_AS[event]), ended=now, **why)
+        fields = {key: value for key, value in {**why, "record": record}.items() if value}
+        self._events.append(
             c,
             row.campaign,
             _EVENT_NAMES[event],
@@ -415,32 +363,58 @@ class AttemptRepository(Transactions):
             attempt=row.attempt,
             worker=row.worker,
             device=row.device,
-            **{key: value for key, value in {**told, "record": record}.items() if value},
-        )
-
-    @staticmethod
-    def _end_attempt(
-        c: sa.Connection, task: str, attempt: int, state: AttemptState, *, ended: float | None, **values: Any
-    ) -> None:
-        c.execute(
-            t.attempts.update()
-            .where(t.attempts.c.task == task, t.attempts.c.attempt == attempt)
-            .values(state=str(state), ended=ended, **values)
+            **fields,
         )
 
 
-def result_columns(row: sa.Row[Any], state: TaskState, reason: Reason | None, ended: float) -> dict[str, Any]:
-    """What the task itself says in its row among the results."""
-    return {
-        "task": row.id,
-        "campaign": row.campaign,
-        "n": row.n,
-        "ended": ended,
-        "state": str(state),
-        "reason": str(reason or ""),
-        "model": row.model,
-        "sha256": row.sha256,
-        "unit": row.unit,
-        "device": row.device,
-        "replica": row.replica,
+_NO_LEASE: Final[dict[str, Any]] = {"lease": None, "incarnation": None, "number": None}
+_NO_POSITION: Final[dict[str, Any]] = {"position": None, "start_s": None}
+_NO_PROGRESS: Final[dict[str, Any]] = {"phase": None, "done": 0, "total": None, "median_ms": None}
+_RESULT_COLUMNS: Final = ("campaign", "n", "model", "sha256", "unit", "device", "replica")
+
+
+def _task(c: sa.Connection, task: str) -> sa.Row[Any]:
+    row = c.execute(sa.select(*TASK_COLUMNS).where(t.tasks.c.id == task)).one_or_none()
+    if row is None:
+        raise LocalProtocolError(f"no task {task} in the store")
+    return row
+
+
+def _step(c: sa.Connection, task: str, event: TaskEvent) -> sa.Row[Any]:
+    """The task's row, if `event` is possible now."""
+    row = _task(c, task)
+    step(TASK, TaskState(row.state), event, story=task)
+    return row
+
+
+def _hedge(c: sa.Connection, row: sa.Row[Any], attempt: int) -> sa.Row[Any] | None:
+    """The row of that attempt, if it is open and not the task's current one."""
+    if attempt == row.attempt:
+        return None
+    open_ = (str(AttemptState.INTENDED), str(AttemptState.QUEUED))
+    where = (t.attempts.c.task == row.id, t.attempts.c.attempt == attempt, t.attempts.c.state.in_(open_))
+    return c.execute(sa.select(t.attempts).where(*where)).one_or_none()
+
+
+def _device(c: sa.Connection, task: str, attempt: int) -> str:
+    where = (t.attempts.c.task == task, t.attempts.c.attempt == attempt)
+    return str(c.execute(sa.select(t.attempts.c.device).where(*where)).scalar() or "")
+
+
+def _update_task(c: sa.Connection, task: str, *where: sa.ColumnElement[bool], **values: Any) -> None:
+    c.execute(t.tasks.update().where(t.tasks.c.id == task, *where).values(**values))
+
+
+def _update_attempt(c: sa.Connection, task: str, attempt: int, **values: Any) -> None:
+    where = (t.attempts.c.task == task, t.attempts.c.attempt == attempt)
+    c.execute(t.attempts.update().where(*where).values(**values))
+
+
+def _attempt(row: sa.Row[Any]) -> AttemptRow:
+    values = {name: row._mapping[name] for name in AttemptRow.__dataclass_fields__ if name != "fence"}
+    values |= {
+        "fence": fence_of(row),
+        "state": AttemptState(row.state),
+        "reason": Reason(row.reason) if row.reason else None,
     }
+    return AttemptRow(**values)

@@ -1,20 +1,19 @@
-"""The part of the store that keeps experiments. A schedule's run is claimed in the very transaction that stores its campaign."""
+"""Experiments in the store: versions, schedules, runs and their findings. A run is claimed in the transaction that creates its campaign."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 import sqlalchemy as sa
 
-from scheduler.store import experiment_schema as x
 from scheduler.store import schema as t
-from scheduler.store.transactions import Transactions
+from scheduler.store.database import Database
 
-RETAKEN_S: Final = 600.0
-"""A webhook that somebody took on and that was not heard of for so long is somebody else's to send."""
+HOOK_TIMEOUT_S: Final = 600.0
+"""A webhook that a process began to send this long ago is free for another process."""
 DUE: Final = "due"
 SENDING: Final = "sending"
 SENT: Final = "sent"
@@ -92,88 +91,79 @@ class RunRow:
     hook_at: float | None
 
 
-class ExperimentRepository(Transactions):
-    """See `scheduler.store.Store`."""
+class ExperimentRepository:
+    """Experiments with their versions and runs."""
 
-    # -- asking -------------------------------------------------------------------------------------------------------------------------
+    def __init__(self, database: Database) -> None:
+        self._database = database
 
-    def experiments(self) -> tuple[ExperimentRow, ...]:
-        """All, by name."""
-        return tuple(
-            _experiment(row) for row in self._all(sa.select(x.experiments).order_by(x.experiments.c.name))
-        )
+    # -- reading --------------------------------------------------------------------------------------------------------------------
 
-    def experiment(self, name: str) -> ExperimentRow | None:
-        """One by its name."""
-        rows = self._all(sa.select(x.experiments).where(x.experiments.c.name == name))
-        return _experiment(rows[0]) if rows else None
+    def all(self) -> tuple[ExperimentRow, ...]:
+        """All experiments, by name."""
+        rows = self._database.all(sa.select(t.experiments).order_by(t.experiments.c.name))
+        return tuple(ExperimentRow(**row._mapping) for row in rows)
+
+    def get(self, name: str) -> ExperimentRow | None:
+        """The experiment with this name."""
+        row = self._database.first(sa.select(t.experiments).where(t.experiments.c.name == name))
+        return None if row is None else ExperimentRow(**row._mapping)
 
     def versions(self, experiment: str) -> tuple[VersionRow, ...]:
-        """All of one experiment, the oldest first."""
-        query = sa.select(x.versions).where(x.versions.c.experiment == experiment)
-        return tuple(_version(row) for row in self._all(query.order_by(x.versions.c.version)))
+        """All versions of an experiment, the oldest first."""
+        query = sa.select(t.versions).where(t.versions.c.experiment == experiment)
+        return tuple(_version(row) for row in self._database.all(query.order_by(t.versions.c.version)))
+
+    def _runs(self, query: sa.Select[Any]) -> tuple[RunRow, ...]:
+        return tuple(_run(row) for row in self._database.all(query))
 
     def runs(self, experiment: str) -> tuple[RunRow, ...]:
-        """All of one experiment, the latest first."""
-        c = x.runs.c
-        query = sa.select(x.runs).where(c.experiment == experiment).order_by(c.begun.desc(), c.campaign)
-        return tuple(_run(row) for row in self._all(query))
+        """All runs of an experiment, the latest first."""
+        c = t.runs.c
+        return self._runs(
+            sa.select(t.runs).where(c.experiment == experiment).order_by(c.begun.desc(), c.campaign)
+        )
 
     def run(self, campaign: str) -> RunRow | None:
-        """The run that this campaign is; None: it is none."""
-        rows = self._all(sa.select(x.runs).where(x.runs.c.campaign == campaign))
-        return _run(rows[0]) if rows else None
+        """The run that this campaign is, if it is one."""
+        row = self._database.first(sa.select(t.runs).where(t.runs.c.campaign == campaign))
+        return None if row is None else _run(row)
 
     def unjudged(self) -> tuple[RunRow, ...]:
-        """Runs whose campaign has ended and of which nothing was found yet, in the order they began."""
+        """Runs that have no finding yet although their campaign has ended, the oldest first."""
         ended = sa.select(t.campaigns.c.id).where(t.campaigns.c.ended.is_not(None))
-        query = sa.select(x.runs).where(x.runs.c.judged.is_(None), x.runs.c.campaign.in_(ended))
-        return tuple(_run(row) for row in self._all(query.order_by(x.runs.c.begun)))
+        query = sa.select(t.runs).where(t.runs.c.judged.is_(None), t.runs.c.campaign.in_(ended))
+        return self._runs(query.order_by(t.runs.c.begun))
 
-    def under_way(self, experiment: str) -> bool:
-        """Whether a run of it has not ended."""
-        query = (
-            sa.select(sa.func.count())
-            .select_from(x.runs.join(t.campaigns, t.campaigns.c.id == x.runs.c.campaign))
-            .where(x.runs.c.experiment == experiment, t.campaigns.c.ended.is_(None))
+    def is_running(self, experiment: str) -> bool:
+        """Whether a run of this experiment has not ended."""
+        open_ = sa.select(t.campaigns.c.id).where(t.campaigns.c.ended.is_(None))
+        return (
+            self._database.count(t.runs, t.runs.c.experiment == experiment, t.runs.c.campaign.in_(open_)) > 0
         )
-        return bool(self._all(query)[0][0])
 
-    def folder(self, campaign: str) -> str:
-        """The folder its file lay in; empty: not known."""
-        rows = self._all(sa.select(x.folders.c.folder).where(x.folders.c.campaign == campaign))
-        return str(rows[0].folder) if rows else ""
-
-    # -- changing -----------------------------------------------------------------------------------------------------------------------
+    # -- writing --------------------------------------------------------------------------------------------------------------------
 
     def save_version(
         self, name: str, *, digest: str, spec: str, models: Sequence[StoredModel], folder: str, alarm: float
     ) -> tuple[VersionRow, bool]:
-        """The version with this content, and whether it is new. The experiment is made if it is not there."""
-        with self._writing() as c:
-            if not c.execute(sa.select(x.experiments.c.name).where(x.experiments.c.name == name)).all():
-                c.execute(
-                    x.experiments.insert().values(
-                        name=name, created=self._wall(), alarm=alarm, webhook="", secret_file=""
-                    )
-                )
-            rows = c.execute(
-                sa.select(x.versions)
-                .where(x.versions.c.experiment == name)
-                .order_by(x.versions.c.version.desc())
-            ).all()
-            if rows and rows[0].digest == digest:
-                c.execute(
-                    x.versions.update()
-                    .where(x.versions.c.experiment == name, x.versions.c.version == rows[0].version)
-                    .values(folder=folder)
-                )
-                return _version(rows[0], folder=folder), False
-            number = rows[0].version + 1 if rows else 1
-            made = VersionRow(name, number, digest, spec, tuple(models), folder, self._wall())
-            kept = json.dumps([asdict(model) for model in models])
-            c.execute(x.versions.insert().values(**{**asdict(made), "models": kept}))
-            return made, True
+        """The version with this content, and whether it is new. Creates the experiment if it does not exist."""
+        now, v = self._database.wall(), t.versions.c
+        with self._database.transaction() as c:
+            if not c.execute(sa.select(t.experiments.c.name).where(t.experiments.c.name == name)).all():
+                c.execute(t.experiments.insert().values(name=name, created=now, alarm=alarm))
+            latest = c.execute(
+                sa.select(t.versions).where(v.experiment == name).order_by(v.version.desc()).limit(1)
+            ).first()
+            if latest is not None and latest.digest == digest:
+                same = (v.experiment == name, v.version == latest.version)
+                c.execute(t.versions.update().where(*same).values(folder=folder))
+                return replace(_version(latest), folder=folder), False
+            number = latest.version + 1 if latest is not None else 1
+            row = VersionRow(name, number, digest, spec, tuple(models), folder, now)
+            values = asdict(row) | {"models": json.dumps([asdict(model) for model in models])}
+            c.execute(t.versions.insert().values(**values))
+            return row, True
 
     def set_schedule(
         self,
@@ -186,73 +176,47 @@ class ExperimentRepository(Transactions):
         secret_file: str,
         due: float | None,
     ) -> None:
-        """From now on it runs so; `every_s` None: only when it is asked for."""
-        with self._writing() as c:
-            c.execute(
-                x.experiments.update()
-                .where(x.experiments.c.name == name)
-                .values(
-                    every_s=every_s,
-                    at_s=at_s,
-                    alarm=alarm,
-                    webhook=webhook,
-                    secret_file=secret_file,
-                    due=due,
-                )
-            )
+        """Replace the schedule; `every_s` None: the experiment runs only on request."""
+        values = {
+            "every_s": every_s,
+            "at_s": at_s,
+            "alarm": alarm,
+            "webhook": webhook,
+            "secret_file": secret_file,
+            "due": due,
+        }
+        with self._database.transaction() as c:
+            c.execute(t.experiments.update().where(t.experiments.c.name == name).values(**values))
 
     def move_due(self, name: str, due: float, then: float) -> bool:
-        """What was due then is due at another time. False: another process was first."""
-        with self._writing() as c:
-            return _moved(c, name, due, then)
+        """Move the run that was due at `due` to `then`. False: another process was first."""
+        with self._database.transaction() as c:
+            return _move_due(c, name, due, then)
 
-    def claim_run(self, c: sa.Connection, campaign: str, claim: RunClaim) -> bool:
-        """Inside the transaction that stores the campaign: it is this run. False: another process has started it; nothing is changed."""
-        if claim.due is not None and not _moved(c, claim.experiment, claim.due, claim.then):
-            return False
-        c.execute(
-            x.runs.insert().values(
-                campaign=campaign,
-                experiment=claim.experiment,
-                version=claim.version,
-                scheduled=claim.due is not None,
-                begun=self._wall(),
-                finding="",
-                cells="[]",
-                accepted=False,
-                hook="",
-            )
-        )
-        return True
-
-    @staticmethod
-    def keep_folder(c: sa.Connection, campaign: str, folder: str) -> None:
-        """Inside the transaction that stores the campaign."""
-        c.execute(x.folders.insert().values(campaign=campaign, folder=folder))
+    def _update_run(self, campaign: str, *where: sa.ColumnElement[bool], **values: Any) -> bool:
+        with self._database.transaction() as c:
+            update = t.runs.update().where(t.runs.c.campaign == campaign, *where).values(**values)
+            return bool(c.execute(update).rowcount)
 
     def set_finding(
-        self, campaign: str, finding: str, cells: Sequence[dict[str, Any]], *, tell: bool
+        self, campaign: str, finding: str, cells: Sequence[dict[str, Any]], *, notify: bool
     ) -> bool:
-        """What was found of a run. `tell`: its webhook is due. False: another process has said so before."""
-        with self._writing() as c:
-            done = c.execute(
-                x.runs.update()
-                .where(x.runs.c.campaign == campaign, x.runs.c.judged.is_(None))
-                .values(
-                    judged=self._wall(),
-                    finding=finding,
-                    cells=json.dumps(list(cells)),
-                    hook=DUE if tell else "",
-                )
-            )
-            return bool(done.rowcount)
+        """Store what a run found. `notify`: its webhook is due. False: another process was first."""
+        return self._update_run(
+            campaign,
+            t.runs.c.judged.is_(None),
+            judged=self._database.wall(),
+            finding=finding,
+            cells=json.dumps(list(cells)),
+            hook=DUE if notify else "",
+        )
 
-    def put_unstarted(self, campaign: str, experiment: str, version: int, *, why: str, finding: str) -> None:
-        """A scheduled run that could not begin: it stands in the history, and its webhook is due. `campaign`: an id that is none."""
-        now = self._wall()
-        with self._writing() as c:
+    def add_failed_run(self, campaign: str, experiment: str, version: int, *, why: str, finding: str) -> None:
+        """Store a scheduled run that could not start, with its webhook due. `campaign`: an id that no campaign has."""
+        now = self._database.wall()
+        with self._database.transaction() as c:
             c.execute(
-                x.runs.insert().values(
+                t.runs.insert().values(
                     campaign=campaign,
                     experiment=experiment,
                     version=version,
@@ -261,65 +225,60 @@ class ExperimentRepository(Transactions):
                     judged=now,
                     finding=finding,
                     cells=json.dumps([{"why": why}]),
-                    accepted=False,
                     hook=DUE,
                 )
             )
 
     def accept_run(self, campaign: str) -> bool:
-        """Its results are good ones from now on, whatever was found. False: there is no such run, or nothing was found of it yet."""
-        with self._writing() as c:
-            return bool(
-                c.execute(
-                    x.runs.update()
-                    .where(x.runs.c.campaign == campaign, x.runs.c.judged.is_not(None))
-                    .values(accepted=True)
-                ).rowcount
-            )
+        """Accept the results of a run as a baseline, whatever it found. False: there is no such run, or it has no finding yet."""
+        return self._update_run(campaign, t.runs.c.judged.is_not(None), accepted=True)
 
     def take_hooks(self) -> tuple[RunRow, ...]:
-        """Runs whose webhook is due; from now on they are the caller's to send."""
-        now, c_ = self._wall(), x.runs.c
-        lost = sa.and_(c_.hook == SENDING, sa.or_(c_.hook_at < now - RETAKEN_S, c_.hook_at > now))
-        with self._writing() as c:
-            rows = c.execute(sa.select(x.runs).where(sa.or_(c_.hook == DUE, lost))).all()
-            for row in rows:
-                c.execute(
-                    x.runs.update().where(c_.campaign == row.campaign).values(hook=SENDING, hook_at=now)
-                )
+        """Runs whose webhook is due; the caller sends it."""
+        now, r = self._database.wall(), t.runs.c
+        stuck = sa.and_(r.hook == SENDING, sa.or_(r.hook_at < now - HOOK_TIMEOUT_S, r.hook_at > now))
+        with self._database.transaction() as c:
+            rows = c.execute(sa.select(t.runs).where(sa.or_(r.hook == DUE, stuck))).all()
+            campaigns = [row.campaign for row in rows]
+            c.execute(t.runs.update().where(r.campaign.in_(campaigns)).values(hook=SENDING, hook_at=now))
         return tuple(_run(row) for row in rows)
 
-    def set_hook(self, campaign: str, became: str) -> None:
-        """`SENT`, or why it could not be sent."""
-        with self._writing() as c:
-            c.execute(
-                x.runs.update().where(x.runs.c.campaign == campaign).values(hook=became, hook_at=self._wall())
-            )
+    def set_hook(self, campaign: str, status: str) -> None:
+        """The outcome of a webhook: `SENT`, or why it could not be sent."""
+        self._update_run(campaign, hook=status, hook_at=self._database.wall())
 
-    def remove_experiment(self, name: str) -> None:
-        """Its definition, versions and history; its campaigns stay."""
-        with self._writing() as c:
-            for table in (x.runs, x.versions):
+    def remove(self, name: str) -> None:
+        """Delete an experiment with its versions and runs. Their campaigns stay."""
+        with self._database.transaction() as c:
+            for table in (t.runs, t.versions):
                 c.execute(table.delete().where(table.c.experiment == name))
-            c.execute(x.experiments.delete().where(x.experiments.c.name == name))
+            c.execute(t.experiments.delete().where(t.experiments.c.name == name))
 
 
-def _moved(c: sa.Connection, name: str, due: float, then: float | None) -> bool:
-    done = c.execute(
-        x.experiments.update()
-        .where(x.experiments.c.name == name, x.experiments.c.due == due)
-        .values(due=then)
+def claim_run(c: sa.Connection, campaign: str, claim: RunClaim, now: float) -> bool:
+    """Inside the transaction that creates the campaign: it is this run. False: another process has started the run."""
+    if claim.due is not None and not _move_due(c, claim.experiment, claim.due, claim.then):
+        return False
+    c.execute(
+        t.runs.insert().values(
+            campaign=campaign,
+            experiment=claim.experiment,
+            version=claim.version,
+            scheduled=claim.due is not None,
+            begun=now,
+        )
     )
-    return bool(done.rowcount)
+    return True
 
 
-def _experiment(row: sa.Row[Any]) -> ExperimentRow:
-    return ExperimentRow(**row._mapping)
+def _move_due(c: sa.Connection, name: str, due: float, then: float | None) -> bool:
+    where = (t.experiments.c.name == name, t.experiments.c.due == due)
+    return bool(c.execute(t.experiments.update().where(*where).values(due=then)).rowcount)
 
 
-def _version(row: sa.Row[Any], folder: str | None = None) -> VersionRow:
-    values = {**row._mapping, "models": tuple(StoredModel(**model) for model in json.loads(row.models))}
-    return VersionRow(**(values if folder is None else {**values, "folder": folder}))
+def _version(row: sa.Row[Any]) -> VersionRow:
+    models = tuple(StoredModel(**model) for model in json.loads(row.models))
+    return VersionRow(**{**row._mapping, "models": models})
 
 
 def _run(row: sa.Row[Any]) -> RunRow:

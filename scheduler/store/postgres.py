@@ -1,10 +1,10 @@
-"""A store on a PostgreSQL server: one schema for each scheduler, one writer at a time as on SQLite.
+"""A store on a PostgreSQL server: one schema per scheduler, one writer at a time as on SQLite.
 
-    begin     an advisory lock that the transaction holds: who reads is never kept waiting, who writes waits for one other at most
-    commit    the last statement counts the change, so that others see by one row whether they must look; the lock is held already
-    claim     an advisory lock that the session holds: two machines with one key do not run the same campaigns
+    begin     takes an advisory lock for the transaction: readers never wait, writers wait for each other
+    commit    increments a counter in its last statement, so that other processes can poll for changes
+    claim     takes an advisory lock for the session: two machines with one key do not run the same campaigns
 
-A pooler that gives each transaction another session (pgbouncer's transaction mode) breaks both the claim and the schema's search path.
+A pooler that changes the session between transactions (pgbouncer's transaction mode) breaks the claim and the schema's search path.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import ArgumentError, DBAPIError, InternalError, OperationalError
 
 from protocol.errors import ResourceError
-from scheduler.store.backend import BUSY_MS, LOOKS_LIKE, Backend, ServerPlace
+from scheduler.store.backend import BUSY_MS, LOOKS_LIKE, Backend, ServerLocation
 
 CONNECT_S: Final = 10
 """How long to wait for the server when a connection is made."""
@@ -29,40 +29,42 @@ _ALIVE: Final = {
     "tcp_user_timeout": 30_000,
     "application_name": "sark-node",
 }
-"""For libpq: a server that falls silent is noticed within half a minute."""
+"""For libpq: notices a silent server within half a minute."""
 
 
 class PostgreSQL(Backend):
     """One connection with the schema of one scheduler as its search path."""
 
-    makes_medians = True
+    has_median = True
 
-    def __init__(self, place: ServerPlace) -> None:
-        self.place = self._server = place
+    def __init__(self, location: ServerLocation) -> None:
+        self.location = self._server = location
         self._own = 0
-        """Changes that were counted by this connection: they are taken off the count."""
+        """Changes that this connection made: `changes` does not count them."""
         self._claimed = False
         self.busy_ms, self.claim_ms = BUSY_MS, BUSY_MS
 
     def connect(self) -> sa.Connection:
         url = self._server.url
         given = {name: value for name, value in _ALIVE.items() if name not in url.query}
-        with self.told():
+        with self.errors():
             try:
                 engine = sa.create_engine(
                     url.set(drivername="postgresql+psycopg"),
-                    isolation_level="AUTOCOMMIT",  # transactions are begun and ended in one place: Writing._writing
+                    isolation_level="AUTOCOMMIT",  # Database.transaction begins and ends transactions
                     poolclass=sa.NullPool,
                     connect_args=given,
                     hide_parameters=True,
                 )
             except ModuleNotFoundError:
                 raise ResourceError(
-                    f"{self.place}: the driver for PostgreSQL is not installed",
+                    f"{self.location}: the driver for PostgreSQL is not installed",
                     hint="install it: pip install 'sark-node[postgres]'",
                 ) from None
-            except ArgumentError:  # what it says repeats the URL
-                raise ResourceError(f"{self.place}: this address cannot be used", hint=LOOKS_LIKE) from None
+            except ArgumentError:  # its message repeats the URL
+                raise ResourceError(
+                    f"{self.location}: this address cannot be used", hint=LOOKS_LIKE
+                ) from None
             connection = engine.connect()
             try:
                 connection.exec_driver_sql(f'SET search_path TO "{self._server.schema}"')
@@ -83,12 +85,12 @@ class PostgreSQL(Backend):
         )
 
     def commit(self, c: sa.Connection) -> None:
-        self._at_once(c, "UPDATE store_state SET changes = changes + 1; COMMIT")
+        self._at_once(c, "UPDATE store_version SET changes = changes + 1; COMMIT")
         self._own += 1
 
     @staticmethod
     def _at_once(c: sa.Connection, statements: str) -> None:
-        """Several statements in one message: the server is asked once for all of them."""
+        """Run several statements in one round trip."""
         c.exec_driver_sql(statements, execution_options={"no_parameters": True})
 
     def roll_back(self, c: sa.Connection) -> None:
@@ -98,34 +100,33 @@ class PostgreSQL(Backend):
         if not driver.closed and driver.info.transaction_status != 0:  # 0: idle, nothing is open
             c.exec_driver_sql("ROLLBACK")
 
-    def begin_reading(self, c: sa.Connection) -> None:
+    def begin_snapshot(self, c: sa.Connection) -> None:
         c.exec_driver_sql("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
 
-    def make_room(self, c: sa.Connection) -> None:
+    def prepare(self, c: sa.Connection) -> None:
         schema = self._server.schema
         if c.execute(sa.text("SELECT to_regnamespace(quote_ident(:s))"), {"s": schema}).scalar() is None:
             c.exec_driver_sql(f'CREATE SCHEMA "{schema}"')
         if not self._has_state(c):
-            c.exec_driver_sql("CREATE TABLE store_state (version BIGINT NOT NULL, changes BIGINT NOT NULL)")
-            c.exec_driver_sql("INSERT INTO store_state VALUES (0, 0)")
+            c.exec_driver_sql("CREATE TABLE store_version (version BIGINT NOT NULL, changes BIGINT NOT NULL)")
+            c.exec_driver_sql("INSERT INTO store_version VALUES (0, 0)")
 
     def _has_state(self, c: sa.Connection) -> bool:
-        return c.exec_driver_sql("SELECT to_regclass('store_state')").scalar() is not None
+        return c.exec_driver_sql("SELECT to_regclass('store_version')").scalar() is not None
 
     def version(self, c: sa.Connection) -> int:
         if not self._has_state(c):
             return 0
-        return int(c.exec_driver_sql("SELECT version FROM store_state").scalar_one())
+        return int(c.exec_driver_sql("SELECT version FROM store_version").scalar_one())
 
     def set_version(self, c: sa.Connection, version: int) -> None:
-        c.execute(sa.text("UPDATE store_state SET version = :version"), {"version": version})
+        c.execute(sa.text("UPDATE store_version SET version = :version"), {"version": version})
 
     def changes(self, c: sa.Connection) -> int:
-        """One short question to the server."""
-        return int(c.exec_driver_sql("SELECT changes FROM store_state").scalar_one()) - self._own
+        return int(c.exec_driver_sql("SELECT changes FROM store_version").scalar_one()) - self._own
 
     def claim(self, c: sa.Connection) -> None:
-        try:  # a moment: the server may not have seen yet that the process before us has ended
+        try:  # wait: the server may not know yet that the previous process has ended
             self._at_once(
                 c,
                 f"BEGIN; SET LOCAL lock_timeout = {self.claim_ms};"
@@ -136,12 +137,12 @@ class PostgreSQL(Backend):
             if getattr(exc.orig, "sqlstate", None) != "55P03":
                 raise
             raise ResourceError(
-                f"{self.place}: another machine with the same scheduler.key runs the campaigns of this store",
-                hint="let that one run them, or stop it first",
+                f"{self.location}: another machine with the same scheduler.key runs the campaigns of this store",
+                hint="stop the scheduler on that machine first",
             ) from None
         self._claimed = True
 
-    def about(self, c: sa.Connection) -> dict[str, Any]:
+    def describe(self, c: sa.Connection) -> dict[str, Any]:
         size = (
             "SELECT coalesce(sum(pg_total_relation_size(c.oid)), 0) FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
             " WHERE n.nspname = current_schema() AND c.relkind = 'r'"
@@ -153,84 +154,88 @@ class PostgreSQL(Backend):
             "flushes": c.exec_driver_sql("SHOW fsync").scalar_one() == "on",
         }
 
-    def say(self, error: DBAPIError) -> ResourceError | None:
+    def explain(self, error: DBAPIError) -> ResourceError | None:
         state = getattr(error.orig, "sqlstate", None)
-        words = _first_line(str(error.orig), self._server.url.password)
-        what, hint = _what(state, words) or ("", "")
+        message = _first_line(str(error.orig), self._server.url.password)
+        what, hint = _what(state, message) or ("", "")
         if not what and isinstance(error, (OperationalError, InternalError)):
-            what, hint = f"the server says: {words}", _LOOK
-        return ResourceError(f"{self.place}: {what}", hint=hint) if what else None
+            what, hint = f"the server reports: {message}", _LOOK
+        return ResourceError(f"{self.location}: {what}", hint=hint) if what else None
 
     def _key(self, what: str) -> int:
-        """Advisory locks are named by a number of 64 bits, in one heap for the whole database."""
+        """Advisory locks are named by 64-bit numbers, shared by the whole database."""
         digest = hashlib.sha256(f"sark-node {what} {self._server.schema}".encode()).digest()
         return int.from_bytes(digest[:8], "big", signed=True)
 
 
 def _first_line(text: str, password: object) -> str:
-    """What the server or libpq said, without the password should it ever be quoted."""
+    """The first line of a message of the server or libpq, without the password."""
     line = next((line.strip() for line in text.splitlines() if line.strip()), "nothing")
     line = re.sub(r"^.* failed: (?:FATAL|ERROR):\s*", "", line)
     return line.replace(str(password), "…") if password else line
 
 
 _LOOK: Final = "look at the server's log; nothing that was stored is lost"
-_AGAIN: Final = "is it running, and is the address right? What was stored is safe: run it again then"
 _PASSWORD: Final = (
-    "the server does not let us in: user or password is wrong",
-    "say them in the URL of `store`, or in PGPASSWORD or ~/.pgpass",
+    "the server refuses the login: user or password is wrong",
+    "set them in the URL of `store`, in PGPASSWORD or in ~/.pgpass",
 )
-_FULL: Final = ("the server's disk is full", "free some space there and run it again: nothing is lost")
-_DATABASE: Final = ("there is no such database", "make it on the server: createdb NAME")
+_FULL: Final = ("the server's disk is full", "free some space there and try again: nothing is lost")
+_LOCKED: Final = (
+    "another process keeps the store locked",
+    "find the other process that uses this store, then try again",
+)
+_DATABASE: Final = ("the database does not exist", "create it on the server: createdb NAME")
+_RESTORE: Final = "restore a backup: sark-node db restore FILE"
 _BY_STATE: Final[dict[str, tuple[str, str]]] = {
     "53100": _FULL,
-    "53200": ("the server has no memory left", _LOOK),
-    "53300": ("the server has no connection left", "raise its max_connections, or end what else uses it"),
-    "55P03": ("another process keeps the store locked", "see what else uses this store; then run it again"),
-    "40P01": ("another process keeps the store locked", "see what else uses this store; then run it again"),
+    "53200": ("the server is out of memory", _LOOK),
+    "53300": ("the server has no free connection", "raise its max_connections, or close other connections"),
+    "55P03": _LOCKED,
+    "40P01": _LOCKED,
     "42501": (
-        "the user may not make tables there",
-        "on the server: GRANT CREATE ON DATABASE … TO …; the schema that it makes is its own",
+        "the user may not create tables there",
+        "on the server: GRANT CREATE ON DATABASE NAME TO USER; sark-node creates its own schema",
     ),
-    "25006": ("the server only lets us read: it is a standby", "name the primary server"),
+    "25006": ("the server is a read-only standby", "use the URL of the primary server"),
     "3D000": _DATABASE,
     "28P01": _PASSWORD,
     "28000": _PASSWORD,
-    "42P01": ("the store's tables are gone", "restore a copy: sark-node db restore FILE"),
-    "3F000": ("the store's schema is gone", "restore a copy: sark-node db restore FILE"),
-    "XX001": ("the store is damaged", "restore a copy: sark-node db restore FILE"),
-    "XX002": ("the store is damaged", "restore a copy: sark-node db restore FILE"),
+    "42P01": ("the store's tables are gone", _RESTORE),
+    "3F000": ("the store's schema is gone", _RESTORE),
+    "XX001": ("the store is damaged", _RESTORE),
+    "XX002": ("the store is damaged", _RESTORE),
 }
-_GONE: Final = ("the server does not answer", _AGAIN)
-_BY_WORDS: Final[tuple[tuple[str, tuple[str, str]], ...]] = (
+_UNREACHABLE: Final = (
+    "the server does not answer",
+    "check that it is running and that the address is right, then try again: nothing is lost",
+)
+_BY_TEXT: Final[tuple[tuple[str, tuple[str, str]], ...]] = (
     ("password", _PASSWORD),
     ("no pg_hba.conf entry", _PASSWORD),
     ("authentication failed", _PASSWORD),
     ('role "', _PASSWORD),
     ('database "', _DATABASE),
     ("no space left", _FULL),
+    *(
+        (text, _UNREACHABLE)
+        for text in (
+            "connect",
+            "timeout",
+            "could not translate",
+            "resolve",
+            "name or service",
+            "terminat",
+            "shutting down",
+            "starting up",
+        )
+    ),
 )
-"""A connection that could not be made has no state; its text may also be in the server's own language."""
-_LOST: Final = (
-    "connection",
-    "connect",
-    "timeout",
-    "could not translate",
-    "resolve",
-    "name or service",
-    "terminat",
-    "shutting down",
-    "starting up",
-)
+"""For a connection that failed: it has no state. The server may also write in another language."""
 
 
-def _what(state: str | None, words: str) -> tuple[str, str] | None:
-    if state in _BY_STATE:
-        return _BY_STATE[state]
+def _what(state: str | None, message: str) -> tuple[str, str] | None:
     if state is not None:
-        return _GONE if state[:2] in ("08", "57") else None
-    lower = words.lower()
-    for part, told in _BY_WORDS:
-        if part in lower:
-            return told
-    return _GONE if any(part in lower for part in _LOST) else None
+        return _BY_STATE.get(state, _UNREACHABLE if state[:2] in ("08", "57") else None)
+    lower = message.lower()
+    return next((meaning for text, meaning in _BY_TEXT if text in lower), None)

@@ -1,20 +1,133 @@
-"""Rows and raw results of a campaign, made from what the store keeps."""
+"""Results in the store: signed records and rows of one campaign, and lists and pivots over all that ended."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
+from statistics import median
+from typing import Any, Final
 
-from protocol.errors import RemoteProtocolError
+import sqlalchemy as sa
+
+from protocol.errors import CampaignError, RemoteProtocolError
+from protocol.values.attempt import TaskState
 from protocol.values.record import SignedRecord, read_record
 from protocol.values.task import read_task
+from protocol.words import UNIT
+from results.export.columns import Dimension, FigureColumn, Filters, Pivot, PivotCell, ResultLine, ResultsPage
 from results.export.raw import RawResult, raw_result
 from results.row.replicas import compare_replicas
 from results.row.row import Row, make_row
+from results.row.verdict import RowVerdict
+from scheduler.store import schema as t
+from scheduler.store.database import Database
 from scheduler.store.rows import ResultRow
+from scheduler.store.tasks import task_row
+
+MAX_PAGE: Final = 1000
+_EXACT: Final = ("campaign", "model", "sha256", "unit", "soc", "state", "verdict")
+
+
+class ResultRepository:
+    """Results, read only; `AttemptRepository.record_result` writes them."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def rows(self, campaign: str, low: int = 0, high: int | None = None) -> tuple[ResultRow, ...]:
+        """The tasks of a campaign with numbers `low` to `high`, each with the record that decided it."""
+        query = (
+            sa.select(
+                *t.tasks.c,
+                t.records.c.worker.label("by"),
+                t.records.c.attempt.label("at"),
+                t.records.c.body.label("record"),
+                t.records.c.signature,
+                t.records.c.accepted,
+            )
+            .join_from(
+                t.tasks,
+                t.records,
+                sa.and_(t.records.c.task == t.tasks.c.id, t.records.c.decides),
+                isouter=True,
+            )
+            .where(t.tasks.c.campaign == campaign, t.tasks.c.n >= low)
+            .order_by(t.tasks.c.n)
+        )
+        if high is not None:
+            query = query.where(t.tasks.c.n <= high)
+        return tuple(
+            ResultRow(task_row(r), r.body, r.by, r.at, r.record, r.signature, r.accepted)
+            for r in self._database.all(query)
+        )
+
+    def page(self, after: str | None = None, limit: int = 100, filters: Filters | None = None) -> ResultsPage:
+        """Ended tasks, the latest first, at most `limit` (1 to 1000). `after`: the `next` of the page before.
+
+        What ends meanwhile is on no later page, and moves none. Raises `CampaignError` for an `after` that no page gave.
+        """
+        r, limit = t.results.c, max(1, min(limit, MAX_PAGE))
+        query = (
+            sa.select(t.results, t.campaigns.c.name.label("campaign_name"))
+            .join(t.campaigns, t.campaigns.c.id == r.campaign)
+            .where(*_where(filters or Filters()))
+            .order_by(r.ended.desc(), r.task.desc())
+            .limit(limit + 1)
+        )
+        if after is not None:
+            ended, task = _parse_cursor(after)
+            query = query.where(r.ended <= ended, sa.or_(r.ended < ended, r.task < task))
+        lines = tuple(_line(row) for row in self._database.all(query))
+        last = lines[limit - 1] if len(lines) > limit else None
+        return ResultsPage(lines[:limit], f"{last.ended!r}~{last.task}" if last else None)
+
+    def pivot(
+        self, rows: Dimension, columns: Dimension, value: FigureColumn, filters: Filters | None = None
+    ) -> Pivot:
+        """The median of `value` over all succeeded tasks that have it, for each pair of `rows` and `columns`. Simulations are left out
+        when anything was measured.
+        """
+        row, column, figure = (t.results.c[str(name)] for name in (rows, columns, value))
+        where = [
+            t.results.c.state == str(TaskState.SUCCEEDED),
+            figure.is_not(None),
+            *_where(filters or Filters()),
+        ]
+        measured = t.results.c.verdict != str(RowVerdict.SIMULATED)
+        cells = self._cells(row, column, figure, [*where, measured]) or self._cells(
+            row, column, figure, where
+        )
+        cells.sort(key=lambda cell: (_order(cell.row), _order(cell.column)))
+        return Pivot(
+            rows=tuple(sorted({cell.row for cell in cells}, key=_order)),
+            columns=tuple(sorted({cell.column for cell in cells}, key=_order)),
+            cells=tuple(cells),
+        )
+
+    def _cells(
+        self,
+        row: sa.ColumnElement[Any],
+        column: sa.ColumnElement[Any],
+        figure: sa.ColumnElement[Any],
+        where: Sequence[sa.ColumnElement[bool]],
+    ) -> list[PivotCell]:
+        if self._database.backend.has_median:
+            middle = sa.func.percentile_cont(0.5).within_group(figure)
+            numbers = (sa.func.count(), middle, sa.func.min(figure), sa.func.max(figure))
+            query = sa.select(row, column, *numbers).where(*where).group_by(row, column)
+            return [PivotCell(_text(r), _text(c), *cell) for r, c, *cell in self._database.tuples(query)]
+        values: defaultdict[tuple[Any, Any], list[float]] = defaultdict(list)
+        # reading every number is three times as fast as asking SQLite for the medians
+        for r, c, number in self._database.tuples(sa.select(row, column, figure).where(*where)):
+            values[r, c].append(number)
+        return [
+            PivotCell(_text(r), _text(c), len(cell), median(cell), min(cell), max(cell))
+            for (r, c), cell in values.items()
+        ]
 
 
 def campaign_rows(stored: Sequence[ResultRow]) -> list[Row]:
-    """A row for each task that has ended, in the campaign's order."""
+    """A row for each ended task, in the campaign's order."""
     return compare_replicas([_row(item) for item in stored if item.task.ended is not None])
 
 
@@ -29,14 +142,10 @@ def raw_results(stored: Sequence[ResultRow]) -> list[RawResult]:
 
 def _row(item: ResultRow) -> Row:
     signed = _signed(item)
-    record = None
-    if signed is not None:
-        try:
-            record = read_record(signed.body)
-        except (
-            RemoteProtocolError
-        ):  # it could be read when it was accepted: the row says that nothing was measured
-            record = None
+    try:
+        record = read_record(signed.body) if signed is not None else None
+    except RemoteProtocolError:  # readable when it was accepted: the row says that nothing was measured
+        record = None
     return make_row(
         read_task(item.body),
         item.task.state,
@@ -52,3 +161,46 @@ def _signed(item: ResultRow) -> SignedRecord | None:
     if item.record is None or item.signature is None:
         return None
     return SignedRecord(body=item.record, signature=item.signature)
+
+
+def _where(filters: Filters) -> list[sa.ColumnElement[bool]]:
+    r = t.results.c
+    where = [r[name] == str(getattr(filters, name)) for name in _EXACT if getattr(filters, name) is not None]
+    if filters.device is not None:
+        where.append(sa.or_(r.device == filters.device, r.device_id == filters.device))
+    if filters.simulated is not None:
+        where.append(r.unit == UNIT if filters.simulated else r.unit != UNIT)
+    if filters.since is not None:
+        where.append(r.ended >= filters.since)
+    if filters.until is not None:
+        where.append(r.ended < filters.until)
+    return where
+
+
+def _parse_cursor(after: str) -> tuple[float, str]:
+    ended, tilde, task = after.partition("~")
+    try:
+        if not tilde:
+            raise ValueError(after)
+        return float(ended), task
+    except ValueError:
+        raise CampaignError(
+            f"no page ends with `after` {after!r}", hint="pass the `next` of the page before"
+        ) from None
+
+
+def _line(row: sa.Row[Any]) -> ResultLine:
+    values = row._mapping
+    own = {name: values[name] for name in ResultLine.__dataclass_fields__ if name not in ("figures", "state")}
+    return ResultLine(
+        **own, state=TaskState(row.state), figures={figure: values[str(figure)] for figure in FigureColumn}
+    )
+
+
+def _text(value: Any) -> str:
+    return "" if value is None else str(value)
+
+
+def _order(text: str) -> tuple[int, int, str]:
+    """Numbers by value, before text."""
+    return (0, int(text), "") if text.isdecimal() else (1, 0, text)

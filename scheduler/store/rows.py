@@ -5,16 +5,24 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, Final
 
 from protocol.formats.phase import Phase
-from protocol.values.attempt import TaskState
+from protocol.values.attempt import TASK, TaskState
 from protocol.values.lease import Fence
+from protocol.wire.table import final
 from protocol.words import Reason
+
+ENDED: Final = tuple(str(state) for state in TaskState if final(TASK, state))
+"""The words of the final task states."""
+UNOBSERVED_EPOCH: Final = 0
+"""The epoch of attempts that another scheduler made and a worker reported. The epochs of this store begin at 1."""
+UNKNOWN_WORKER: Final = "unknown"
+"""The worker of attempts that nobody reports any more."""
 
 
 class AttemptState(StrEnum):
-    """How one attempt stands, for people and for rows."""
+    """The state of one attempt."""
 
     INTENDED = "intended"
     """On disk, perhaps asked, no answer recorded."""
@@ -67,6 +75,8 @@ class NewCampaign:
     limit_s: float | None = None
     """The whole campaign; None: no limit."""
     priority: int = 50
+    folder: str = ""
+    """Where the campaign file lies; empty: unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +100,7 @@ class CampaignRow:
     ended: float | None
     outcome: CampaignOutcome | None
     detail: str
+    folder: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,18 +162,18 @@ class AttemptRow:
 
 
 @dataclass(frozen=True, slots=True)
-class StoredAttempts:
-    """What became of a result: `stale` is None when it is recorded, now or by an earlier delivery of the same one."""
+class ResultReceipt:
+    """What became of a delivered result."""
 
     stale: Reason | None = None
-    again: bool = False
-    """It had been recorded before."""
+    """Why it was not stored; None: it is stored."""
+    duplicate: bool = False
+    """It was stored by an earlier delivery."""
 
 
-def why_not(state: str, reason: str | None) -> Reason:
-    """Why a result of an attempt that is not open is not recorded, by how its task stands.
-
-    That of a task which ended here because another scheduler carries it on is that one's, and says so: its worker is to keep it.
+def stale_reason(state: str, reason: str | None) -> Reason:
+    """Why a result of an attempt that is not open is not stored, by the state of its task. The worker keeps a result of a task that
+    another scheduler adopted.
     """
     if state != TaskState.CANCELLED:
         return Reason.FENCED
@@ -194,7 +205,24 @@ class EventRow:
     task: str | None
     fields: Mapping[str, Any] = field(default_factory=dict)
     hash: str = ""
-    """Over this event and the hash of the one before; see `scheduler.store.event_chain`."""
+    """Over this event and the hash of the one before; see `scheduler.store.events`."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerTask:
+    """A task of an adopted campaign as a worker reports it: waiting, running or ended."""
+
+    task: str
+    attempt: int
+    worker: str
+    device: str
+    lease: str
+    fence: Fence
+    queued: bool = False
+    ended: bool = False
+    """It has run; its result is on the worker."""
+    highest: int = 0
+    """The highest attempt of the task that any worker reported."""
 
 
 @dataclass(frozen=True, slots=True)

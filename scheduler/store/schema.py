@@ -1,8 +1,9 @@
-"""The tables of the scheduler's store as they are now, for SQLite and for PostgreSQL. A change here is a migration too."""
+"""The tables of the scheduler's store, for SQLite and PostgreSQL."""
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Callable
+from typing import Any, Final
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Dialect
@@ -11,14 +12,19 @@ from sqlalchemy.types import TypeDecorator
 from results.export.columns import FigureColumn
 
 
-class Words(TypeDecorator[str]):
-    """Text. PostgreSQL keeps no NUL in one, and peers may send it in what they say: it is replaced wherever it is stored."""
+class Text(TypeDecorator[str]):
+    """Text, ordered by its bytes. PostgreSQL stores no NUL, which peers may send: it is replaced on both."""
 
     impl = sa.Text
     cache_ok = True
 
+    def load_dialect_impl(self, dialect: Dialect) -> Any:
+        """The column type of `dialect`."""
+        collation = "C" if dialect.name == "postgresql" else None
+        return dialect.type_descriptor(sa.Text(collation=collation))
+
     def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
-        """What is stored for `value`."""
+        """The stored form of `value`."""
         return value.replace("\0", "\ufffd") if value is not None and "\0" in value else value
 
 
@@ -32,10 +38,10 @@ metadata = sa.MetaData()
 campaigns = sa.Table(
     "campaigns",
     metadata,
-    sa.Column("id", Words, primary_key=True),
-    sa.Column("name", Words, nullable=False),
-    sa.Column("scheduler", Words, nullable=False),
-    sa.Column("spec", Words, nullable=False),
+    sa.Column("id", Text, primary_key=True),
+    sa.Column("name", Text, nullable=False),
+    sa.Column("scheduler", Text, nullable=False),
+    sa.Column("spec", Text, nullable=False),
     sa.Column("attempts", Whole, nullable=False),
     sa.Column("backoff_s", Real, nullable=False),
     sa.Column("wait_s", Real, nullable=False),
@@ -46,47 +52,48 @@ campaigns = sa.Table(
     sa.Column("cancel", sa.Boolean, nullable=False, default=False),
     sa.Column("created", Real, nullable=False),
     sa.Column("ended", Real),
-    sa.Column("outcome", Words),
-    sa.Column("detail", Words, nullable=False, default=""),
+    sa.Column("outcome", Text),
+    sa.Column("detail", Text, nullable=False, default=""),
     sa.Column("next_seq", Whole, nullable=False, default=1),
+    sa.Column("folder", Text, nullable=False, default=""),
 )
 
 models = sa.Table(
     "models",
     metadata,
     sa.Column("campaign", sa.ForeignKey("campaigns.id"), primary_key=True),
-    sa.Column("name", Words, primary_key=True),
-    sa.Column("sha256", Words, nullable=False, index=True),
+    sa.Column("name", Text, primary_key=True),
+    sa.Column("sha256", Text, nullable=False, index=True),
     sa.Column("size", Whole, nullable=False),
-    sa.Column("facts", Words, nullable=False, default=""),
+    sa.Column("facts", Text, nullable=False, default=""),
 )
 
 tasks = sa.Table(
     "tasks",
     metadata,
-    sa.Column("id", Words, primary_key=True),
+    sa.Column("id", Text, primary_key=True),
     sa.Column("campaign", sa.ForeignKey("campaigns.id"), nullable=False),
     sa.Column("n", Whole, nullable=False),
     sa.Column("body", sa.LargeBinary, nullable=False),
-    sa.Column("model", Words, nullable=False),
-    sa.Column("sha256", Words, nullable=False),
-    sa.Column("unit", Words, nullable=False),
-    sa.Column("state", Words, nullable=False),
+    sa.Column("model", Text, nullable=False),
+    sa.Column("sha256", Text, nullable=False),
+    sa.Column("unit", Text, nullable=False),
+    sa.Column("state", Text, nullable=False),
     sa.Column("attempt", Whole, nullable=False, default=0),
     sa.Column("tries", Whole, nullable=False, default=0),
-    sa.Column("worker", Words),
-    sa.Column("device", Words, nullable=False, default=""),
-    sa.Column("lease", Words),
+    sa.Column("worker", Text),
+    sa.Column("device", Text, nullable=False, default=""),
+    sa.Column("lease", Text),
     sa.Column("incarnation", Whole),
     sa.Column("number", Whole),
-    sa.Column("reason", Words),
-    sa.Column("detail", Words, nullable=False, default=""),
+    sa.Column("reason", Text),
+    sa.Column("detail", Text, nullable=False, default=""),
     sa.Column("cancel", sa.Boolean, nullable=False, default=False),
-    sa.Column("phase", Words),
+    sa.Column("phase", Text),
     sa.Column("done", Whole, nullable=False, default=0),
     sa.Column("total", Whole),
     sa.Column("median_ms", Real),
-    sa.Column("note", Words, nullable=False, default=""),
+    sa.Column("note", Text, nullable=False, default=""),
     sa.Column("begun", Real),
     sa.Column("ended", Real),
     sa.Column("position", Whole),
@@ -102,16 +109,16 @@ attempts = sa.Table(
     metadata,
     sa.Column("task", sa.ForeignKey("tasks.id"), primary_key=True),
     sa.Column("attempt", Whole, primary_key=True),
-    sa.Column("key", Words, nullable=False),
-    sa.Column("worker", Words, nullable=False),
-    sa.Column("device", Words, nullable=False),
+    sa.Column("key", Text, nullable=False),
+    sa.Column("worker", Text, nullable=False),
+    sa.Column("device", Text, nullable=False),
     sa.Column("epoch", Whole, nullable=False),
-    sa.Column("state", Words, nullable=False),
-    sa.Column("lease", Words),
+    sa.Column("state", Text, nullable=False),
+    sa.Column("lease", Text),
     sa.Column("incarnation", Whole),
     sa.Column("number", Whole),
-    sa.Column("reason", Words),
-    sa.Column("detail", Words, nullable=False, default=""),
+    sa.Column("reason", Text),
+    sa.Column("detail", Text, nullable=False, default=""),
     sa.Column("begun", Real, nullable=False),
     sa.Column("ended", Real),
 )
@@ -121,8 +128,8 @@ records = sa.Table(
     metadata,
     sa.Column("task", sa.ForeignKey("tasks.id"), primary_key=True),
     sa.Column("attempt", Whole, primary_key=True),
-    sa.Column("worker", Words, nullable=False),
-    sa.Column("sha256", Words, nullable=False),
+    sa.Column("worker", Text, nullable=False),
+    sa.Column("sha256", Text, nullable=False),
     sa.Column("body", sa.LargeBinary, nullable=False),
     sa.Column("signature", sa.LargeBinary, nullable=False),
     sa.Column("decides", sa.Boolean, nullable=False),
@@ -143,26 +150,26 @@ results = sa.Table(
     sa.Column("campaign", sa.ForeignKey("campaigns.id"), nullable=False),
     sa.Column("n", Whole, nullable=False),
     sa.Column("ended", Real, nullable=False),
-    sa.Column("state", Words, nullable=False),
-    sa.Column("reason", Words, nullable=False, default=""),
-    sa.Column("model", Words, nullable=False),
-    sa.Column("sha256", Words, nullable=False),
-    sa.Column("unit", Words, nullable=False),
-    sa.Column("device", Words, nullable=False, default=""),
-    sa.Column("device_id", Words, nullable=False, default=""),
-    sa.Column("soc", Words, nullable=False, default=""),
-    sa.Column("system", Words, nullable=False, default=""),
-    sa.Column("runtime", Words, nullable=False, default=""),
+    sa.Column("state", Text, nullable=False),
+    sa.Column("reason", Text, nullable=False, default=""),
+    sa.Column("model", Text, nullable=False),
+    sa.Column("sha256", Text, nullable=False),
+    sa.Column("unit", Text, nullable=False),
+    sa.Column("device", Text, nullable=False, default=""),
+    sa.Column("device_id", Text, nullable=False, default=""),
+    sa.Column("soc", Text, nullable=False, default=""),
+    sa.Column("system", Text, nullable=False, default=""),
+    sa.Column("runtime", Text, nullable=False, default=""),
     sa.Column("threads", Whole),
-    sa.Column("verdict", Words, nullable=False, default=""),
-    sa.Column("fingerprint", Words, nullable=False, default=""),
+    sa.Column("verdict", Text, nullable=False, default=""),
+    sa.Column("fingerprint", Text, nullable=False, default=""),
     sa.Column("replica", Whole),
     *(sa.Column(str(figure), Real) for figure in FigureColumn),
     sa.Index("ix_results_ended", "ended", "task"),
     sa.Index("ix_results_campaign", "campaign", "ended", "task"),
     sa.Index("ix_results_model", "model", "ended", "task"),
 )
-"""One row for each task that has ended: what lists and pivots read. All of it follows from the other tables."""
+"""One row for each ended task, derived from the other tables: what lists and pivots read."""
 
 events = sa.Table(
     "events",
@@ -170,17 +177,71 @@ events = sa.Table(
     sa.Column("campaign", sa.ForeignKey("campaigns.id"), primary_key=True),
     sa.Column("seq", Whole, primary_key=True),
     sa.Column("at", Real, nullable=False),
-    sa.Column("name", Words, nullable=False),
-    sa.Column("task", Words),
-    sa.Column("fields", Words, nullable=False),
-    sa.Column("hash", Words, nullable=False, default=""),
+    sa.Column("name", Text, nullable=False),
+    sa.Column("task", Text),
+    sa.Column("fields", Text, nullable=False),
+    sa.Column("hash", Text, nullable=False, default=""),
 )
 
 workers = sa.Table(
     "workers",
     metadata,
-    sa.Column("peer", Words, primary_key=True),
-    sa.Column("device", Words, nullable=False),
-    sa.Column("addresses", Words, nullable=False),
+    sa.Column("peer", Text, primary_key=True),
+    sa.Column("device", Text, nullable=False),
+    sa.Column("addresses", Text, nullable=False),
     sa.Column("seen", Real, nullable=False),
 )
+
+experiments = sa.Table(
+    "experiments",
+    metadata,
+    sa.Column("name", Text, primary_key=True),
+    sa.Column("created", Real, nullable=False),
+    sa.Column("every_s", Real),
+    sa.Column("at_s", Real),
+    sa.Column("alarm", Real, nullable=False),
+    sa.Column("webhook", Text, nullable=False, default=""),
+    sa.Column("secret_file", Text, nullable=False, default=""),
+    sa.Column("due", Real),
+)
+
+versions = sa.Table(
+    "experiment_versions",
+    metadata,
+    sa.Column("experiment", sa.ForeignKey("experiments.name"), primary_key=True),
+    sa.Column("version", Whole, primary_key=True),
+    sa.Column("digest", Text, nullable=False),
+    sa.Column("spec", Text, nullable=False),
+    sa.Column("models", Text, nullable=False),
+    sa.Column("folder", Text, nullable=False),
+    sa.Column("created", Real, nullable=False),
+)
+
+runs = sa.Table(
+    "experiment_runs",
+    metadata,
+    sa.Column("campaign", Text, primary_key=True),
+    sa.Column("experiment", sa.ForeignKey("experiments.name"), nullable=False, index=True),
+    sa.Column("version", Whole, nullable=False),
+    sa.Column("scheduled", sa.Boolean, nullable=False),
+    sa.Column("begun", Real, nullable=False),
+    sa.Column("judged", Real),
+    sa.Column("finding", Text, nullable=False, default=""),
+    sa.Column("cells", Text, nullable=False, default="[]"),
+    sa.Column("accepted", sa.Boolean, nullable=False, default=False),
+    sa.Column("hook", Text, nullable=False, default=""),
+    sa.Column("hook_at", Real),
+)
+"""Runs outlive their campaigns, which may be deleted when they are old: the history is in the run itself."""
+
+Migration = Callable[[sa.Connection], None]
+
+
+def baseline(c: sa.Connection) -> None:
+    """Version 1: all tables, in the open transaction."""
+    metadata.create_all(c, checkfirst=False)
+
+
+MIGRATIONS: Final[tuple[Migration, ...]] = (baseline,)
+"""Numbered steps, only ever appended to. A store knows how many of them it has been through. The first step that is added freezes the
+baseline as the tables that were released."""

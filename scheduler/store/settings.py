@@ -1,4 +1,4 @@
-"""What can be set for the scheduler of a home."""
+"""Settings of a home's scheduler."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ from swarm.base.units import parse_age
 from swarm.net.settings import RoleSettings
 
 
-def _is_a_server(text: str) -> str:
-    from scheduler.store.backend import server_url  # SQLAlchemy: only where there is something to look at
+def _check_url(text: str) -> str:
+    from scheduler.store.backend import server_url  # SQLAlchemy, only where it is needed
 
     server_url(text)
     return text
 
 
-def _is_an_age(text: str) -> str:
+def _check_age(text: str) -> str:
     parse_age(text)
     return text
 
 
 class StoreSettings(BaseModel):
-    """Where campaigns and results are kept, and for how long."""
+    """Where campaigns and results are stored, and for how long."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    store: Annotated[str, AfterValidator(_is_a_server)] | None = None
+    store: Annotated[str, AfterValidator(_check_url)] | None = None
     """`postgresql://user:password@host/database`; None: a file of this home."""
-    keep: Annotated[str, AfterValidator(_is_an_age)] | None = None
-    """How long after its end a campaign is kept, such as `90d`; None: for ever."""
+    keep: Annotated[str, AfterValidator(_check_age)] | None = None
+    """How long after its end a campaign is kept, such as `90d`; None: forever."""
 
 
 class SchedulerSettings(RoleSettings, StoreSettings):
-    """Like any role's. It listens on a free port, so that workers behind one can reach it too."""
+    """Settings of the scheduler role. It listens on a free port, so that workers behind a NAT can reach it too."""
 
     section: ClassVar[str] = "scheduler"

@@ -1,4 +1,4 @@
-"""A store in a file: SQLite in WAL mode. `PRAGMA user_version` is the number of migrations it has been through."""
+"""A store in a file: SQLite in WAL mode. `PRAGMA user_version` is the schema version where `PRAGMA application_id` is ours."""
 
 from __future__ import annotations
 
@@ -13,19 +13,21 @@ from sqlalchemy.exc import DBAPIError
 from protocol.errors import ResourceError
 from scheduler.store.backend import BUSY_MS, Backend
 
+APPLICATION_ID: Final = int.from_bytes(b"Sark")
+
 
 class SQLite(Backend):
-    """A file on a local disk. Which process schedules is settled by the lock of the home's folder."""
+    """A file on a local disk. A lock in the home's folder decides which process schedules, so there is nothing to claim."""
 
     def __init__(self, path: Path) -> None:
-        self.place = self.path = path
+        self.location = self.path = path
 
     def connect(self) -> sa.Connection:
-        with self.told():
+        with self.errors():
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             engine = sa.create_engine(
                 f"sqlite:///{self.path}",
-                isolation_level="AUTOCOMMIT",  # transactions are begun and ended in one place: Writing._writing
+                isolation_level="AUTOCOMMIT",  # Database.transaction begins and ends transactions
                 poolclass=sa.NullPool,
                 connect_args={"timeout": BUSY_MS / 1000, "check_same_thread": False},
             )
@@ -57,30 +59,22 @@ class SQLite(Backend):
         if driver.in_transaction:  # SQLite may have undone it by itself, as it does on a full disk
             c.exec_driver_sql("ROLLBACK")
 
-    def begin_reading(self, c: sa.Connection) -> None:
+    def begin_snapshot(self, c: sa.Connection) -> None:
         c.exec_driver_sql("BEGIN")
 
-    def make_room(self, c: sa.Connection) -> None:
-        return None
-
     def version(self, c: sa.Connection) -> int:
-        return int(c.exec_driver_sql("PRAGMA user_version").scalar_one())
+        return _pragma(c, "user_version") if _pragma(c, "application_id") == APPLICATION_ID else 0
 
     def set_version(self, c: sa.Connection, version: int) -> None:
+        c.exec_driver_sql(f"PRAGMA application_id = {APPLICATION_ID}")
         c.exec_driver_sql(f"PRAGMA user_version = {version}")
 
     def changes(self, c: sa.Connection) -> int:
-        """A few microseconds."""
-        return int(c.exec_driver_sql("PRAGMA data_version").scalar_one())
+        """Takes a few microseconds."""
+        return _pragma(c, "data_version")
 
-    def claim(self, c: sa.Connection) -> None:
-        return None
-
-    def about(self, c: sa.Connection) -> dict[str, Any]:
-        page, pages, free = (
-            int(c.exec_driver_sql(f"PRAGMA {name}").scalar_one())
-            for name in ("page_size", "page_count", "freelist_count")
-        )
+    def describe(self, c: sa.Connection) -> dict[str, Any]:
+        page, pages, free = (_pragma(c, name) for name in ("page_size", "page_count", "freelist_count"))
         wal = self.path.with_name(self.path.name + "-wal")
         return {
             "engine": f"SQLite {sqlite3.sqlite_version}",
@@ -88,37 +82,49 @@ class SQLite(Backend):
             "free_bytes": page * free,
         }
 
-    def copy_file(self, c: sa.Connection, target: Path) -> bool:
+    def copy_to(self, c: sa.Connection, target: Path) -> bool:
         driver: Any = c.connection.driver_connection
         try:
             with closing(sqlite3.connect(target)) as copy:
                 driver.backup(copy)
-                copy.execute("PRAGMA journal_mode = DELETE")  # one file, without a second one beside it
+                copy.execute("PRAGMA journal_mode = DELETE")  # one file, without a -wal
         except sqlite3.Error as exc:
-            raise ResourceError(f"cannot write {target}: {exc}", hint="is there room?") from None
+            raise ResourceError(
+                f"cannot write {target}: {exc}", hint="check that the disk has enough free space"
+            ) from None
         return True
 
-    def say(self, error: DBAPIError) -> ResourceError | None:
+    def explain(self, error: DBAPIError) -> ResourceError | None:
         code: Any = getattr(error.orig, "sqlite_errorcode", None)
-        if not isinstance(code, int) or code & 0xFF not in _WHAT:
+        if not isinstance(code, int) or code & 0xFF not in _ERRORS:
             return None
-        what, hint = _WHAT[code & 0xFF]
+        what, hint = _ERRORS[code & 0xFF]
         return ResourceError(f"{self.path}: {what}", hint=hint)
+
+
+def _pragma(c: sa.Connection, name: str) -> int:
+    return int(c.exec_driver_sql(f"PRAGMA {name}").scalar_one())
 
 
 _LOCKED: Final = (
     "another process keeps the store locked",
-    "see what else uses this --home; then run it again",
+    "find the other process that uses this --home, then try again",
 )
-_RIGHTS: Final = ("the store cannot be written", "check the folder and its rights")
-_WHAT: Final[dict[int, tuple[str, str]]] = {
-    sqlite3.SQLITE_FULL: ("the disk is full", "free some space and run it again: nothing is lost"),
-    sqlite3.SQLITE_IOERR: ("the disk does not read or write", "check the disk"),
+_READ_ONLY: Final = ("the store cannot be written", "check the permissions of the file and its folder")
+_ERRORS: Final[dict[int, tuple[str, str]]] = {
+    sqlite3.SQLITE_FULL: ("the disk is full", "free some space and try again: nothing is lost"),
+    sqlite3.SQLITE_IOERR: ("the disk reports a read or write error", "check the disk"),
     sqlite3.SQLITE_BUSY: _LOCKED,
     sqlite3.SQLITE_LOCKED: _LOCKED,
-    sqlite3.SQLITE_CORRUPT: ("the store is damaged", "move it away to begin anew, or restore a copy"),
-    sqlite3.SQLITE_NOTADB: ("this is not a store of sark-node", "move it away to begin anew"),
-    sqlite3.SQLITE_CANTOPEN: ("the store cannot be opened", "check the folder and its rights"),
-    sqlite3.SQLITE_READONLY: _RIGHTS,
-    sqlite3.SQLITE_PERM: _RIGHTS,
+    sqlite3.SQLITE_CORRUPT: (
+        "the store is damaged",
+        "move it away to start with an empty one, or restore a backup: sark-node db restore FILE",
+    ),
+    sqlite3.SQLITE_NOTADB: (
+        "this file is not a store of sark-node",
+        "move it away to start with an empty one",
+    ),
+    sqlite3.SQLITE_CANTOPEN: ("the store cannot be opened", "check that the folder exists and is writable"),
+    sqlite3.SQLITE_READONLY: _READ_ONLY,
+    sqlite3.SQLITE_PERM: _READ_ONLY,
 }

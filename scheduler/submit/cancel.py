@@ -56,15 +56,15 @@ def ask_cancel(store: Store, target: str) -> int:
     if "/" in target and not _tasks(store, target):
         raise CampaignError(f"no task {target!r}", hint="list a campaign's tasks: sark-node results CAMPAIGN")
     if _settled(store, target):
-        row = store.campaign(target.partition("/")[0])
+        row = store.campaigns.get(target.partition("/")[0])
         if row is not None and row.outcome is CampaignOutcome.ADOPTED:
             raise CampaignError(f"{target} is {ADOPTED}", hint="cancel it on the machine that carries it on")
         return 0
-    return store.request_cancel(target)
+    return store.campaigns.request_cancel(target)
 
 
 def _settled(store: Store, target: str) -> bool:
-    campaign = store.campaign(target.partition("/")[0])
+    campaign = store.campaigns.get(target.partition("/")[0])
     if campaign is not None and campaign.ended is not None:
         return True
     tasks = _tasks(store, target)
@@ -73,6 +73,6 @@ def _settled(store: Store, target: str) -> bool:
 
 def _tasks(store: Store, target: str) -> tuple[TaskRow, ...]:
     if "/" not in target:
-        return store.tasks(target)
-    task = store.task(target)
+        return store.tasks.all(target)
+    task = store.tasks.get(target)
     return () if task is None else (task,)

@@ -38,7 +38,7 @@ def retry_campaign(
     A model that is no longer in the spool is taken again from where the file said, paths read from `folder`, URLs by `fetch`.
     Raises `CampaignError` when the campaign goes on, has none such, or a model is gone or another one; then nothing was stored.
     """
-    row = store.campaign(campaign)
+    row = store.campaigns.get(campaign)
     if row is None or row.ended is None:
         raise CampaignError(
             f"{campaign} has not ended yet", hint=f"sark-node watch {campaign}, or cancel it first"
@@ -48,8 +48,8 @@ def retry_campaign(
             f"{campaign} is {ADOPTED}: its tasks did not fail",
             hint="retry it on the machine that carries it on, if some fail there",
         )
-    rows = store.tasks(campaign)
-    bodies = store.bodies(campaign)
+    rows = store.tasks.all(campaign)
+    bodies = store.tasks.bodies(campaign)
     wanted = [task for task in rows if task.state in AGAIN]
     if not wanted:
         raise CampaignError(
@@ -60,9 +60,9 @@ def retry_campaign(
     olds = {task.id: read_task(bodies[task.id]) for task in rows}
     tasks = again(wanted, olds, whole_groups(rows, olds), new_id, scheduler)
     hashes = {task.model.sha256 for task in tasks}
-    models = [model for model in store.models(campaign) if model.sha256 in hashes]
+    models = [model for model in store.campaigns.models(campaign) if model.sha256 in hashes]
     _bring_back(home, row, {task.model.sha256: task.model for task in tasks}, models, folder, fetch)
-    store.create_campaign(
+    store.campaigns.create(
         NewCampaign(
             id=new_id,
             name=row.name,

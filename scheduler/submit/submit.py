@@ -70,17 +70,16 @@ def store_campaign(
     for path, model in models.values():
         if path is not None:
             spool(path, model, home.spool)
-    done = store.create_campaign(
-        _row(campaign, campaign_id, identity.peer_id, wait_s),
+    done = store.campaigns.create(
+        _row(campaign, campaign_id, identity.peer_id, wait_s, folder),
         [NewModel(name, model.sha256, model.size, facts=model.name) for name, (_, model) in models.items()],
         tasks,
-        folder=folder,
         claim=claim,
     )
     return campaign_id if done else None
 
 
-def _row(campaign: Campaign, campaign_id: str, scheduler: str, wait_s: float) -> NewCampaign:
+def _row(campaign: Campaign, campaign_id: str, scheduler: str, wait_s: float, folder: str) -> NewCampaign:
     return NewCampaign(
         id=campaign_id,
         name=campaign.campaign,
@@ -91,4 +90,5 @@ def _row(campaign: Campaign, campaign_id: str, scheduler: str, wait_s: float) ->
         wait_s=wait_s,
         limit_s=campaign.timeouts.campaign,
         priority=campaign.priority,
+        folder=folder,
     )

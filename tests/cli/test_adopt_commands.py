@@ -73,7 +73,7 @@ def adopted(home: Home, owner: Identity = ANN) -> Store:
         measure=Measure(),
         timeouts=Timeouts(),
     )
-    store.create_campaign(NewCampaign(CAMPAIGN, "one", owner.peer_id, "{}"), [], [task])
+    store.campaigns.create(NewCampaign(CAMPAIGN, "one", owner.peer_id, "{}"), [], [task])
     return store
 
 

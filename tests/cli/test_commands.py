@@ -282,11 +282,11 @@ def ended(typed: Typed) -> None:
         timeouts=Timeouts(),
     )
     with Store(Home.at(typed.home).store) as store:
-        store.create_campaign(
+        store.campaigns.create(
             NewCampaign("c-ended", "ended", me, "{}"), [NewModel("m.onnx", "ab" * 32, 10)], [task]
         )
-        store.end_pending(["c-ended/1"], TaskEvent.CANCEL)
-        store.end_campaign("c-ended")
+        store.attempts.end_pending(["c-ended/1"], TaskEvent.CANCEL)
+        store.campaigns.end("c-ended")
 
 
 def test_a_dash_is_standard_output_for_raw_samples_too(typed: Typed, monkeypatch: pytest.MonkeyPatch) -> None:

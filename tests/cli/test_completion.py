@@ -38,11 +38,13 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 for n in (1, 2)
             ]  # fmt: skip
             new = NewCampaign(id_, f"name of {id_[2]}", PEER, "{}")
-            store.create_campaign(new, [NewModel("mobilenet.onnx", "a" * 64, 3)], tasks)
-        store.remember_worker(PEER, "lab 1", ())
-        store.remember_worker(Identity.from_seed("rude").peer_id, "lab\x1b[2J", ())
+            store.campaigns.create(new, [NewModel("mobilenet.onnx", "a" * 64, 3)], tasks)
+        store.workers.save(PEER, "lab 1", ())
+        store.workers.save(Identity.from_seed("rude").peer_id, "lab\x1b[2J", ())
         for spec in ("{}", '{"a": 1}'):
-            store.save_version("nightly", digest=spec, spec=spec, models=(), folder="/", alarm=0.01)
+            store.experiments.save_version(
+                "nightly", digest=spec, spec=spec, models=(), folder="/", alarm=0.01
+            )
     models = here.cache / "models"
     models.mkdir(parents=True)
     (folder / "net.onnx").write_bytes(b"net")

@@ -17,9 +17,9 @@ from tests.scheduler.core_parts import SCHEDULER, a_task
 def a_campaign(typed: Typed, campaign: str, *, ended: bool = True) -> None:
     with open_store(Home.at(typed.home)) as store:
         tasks = [] if ended else [a_task(1, campaign=campaign)]
-        store.create_campaign(NewCampaign(campaign, "one", SCHEDULER, "{}"), [], tasks)
+        store.campaigns.create(NewCampaign(campaign, "one", SCHEDULER, "{}"), [], tasks)
         if ended:
-            store.end_campaign(campaign)
+            store.campaigns.end(campaign)
 
 
 def on(typed: Typed, text: str) -> None:
@@ -93,10 +93,10 @@ def test_a_home_moves_to_a_server_and_back(typed: Typed, tmp_path: Path, postgre
 
 def test_what_ended_long_ago_is_removed_when_that_is_asked_for(typed: Typed) -> None:
     with open_store(Home.at(typed.home)) as store:
-        store._wall = lambda: time.time() - 100 * 86_400
-        store.create_campaign(NewCampaign("c-old", "old", SCHEDULER, "{}"), [], [])
-        store.end_campaign("c-old")
-        store.create_campaign(NewCampaign("c-open", "open", SCHEDULER, "{}"), [], None)
+        store.database.wall = lambda: time.time() - 100 * 86_400
+        store.campaigns.create(NewCampaign("c-old", "old", SCHEDULER, "{}"), [], [])
+        store.campaigns.end("c-old")
+        store.campaigns.create(NewCampaign("c-open", "open", SCHEDULER, "{}"), [], None)
     a_campaign(typed, "c-new")
     assert typed("db", "prune").code == 2
     assert typed("db", "prune", "--older", "soon").code == 2

@@ -41,17 +41,17 @@ def measured(typed: Typed) -> Typed:
     ]
     with Store(Home.at(typed.home).store) as store:
         new = NewCampaign(CAMPAIGN, "edge", WORKERS[3].peer_id, "{}")
-        store.create_campaign(new, [NewModel("net.onnx", "ab" * 32, 7)], tasks)
+        store.campaigns.create(new, [NewModel("net.onnx", "ab" * 32, 7)], tasks)
         for device, task in enumerate(tasks):
             body = record_body(a_record(task, device=device, ms=10.0 * (device + 1)))
             peer, fence = WORKERS[device].peer_id, Fence(incarnation=1, number=1)
-            store.begin_attempts([Intent(task.task, 1, f"key {task.task}", peer, f"lab-{device}", 1)])
-            store.record_grant(task.task, 1, lease=f"l-{device}", fence=fence, queued=False)
-            store.record_result(
+            store.attempts.begin([Intent(task.task, 1, f"key {task.task}", peer, f"lab-{device}", 1)])
+            store.attempts.record_grant(task.task, 1, lease=f"l-{device}", fence=fence, queued=False)
+            store.attempts.record_result(
                 task=task.task, attempt=1, fence=fence, worker=peer, sha256=hashlib.sha256(body).hexdigest(), body=body,
                 signature=WORKERS[device].sign(record_message(body)), event=TaskEvent.SUCCEED,
             )  # fmt: skip
-        store.end_campaign(CAMPAIGN)
+        store.campaigns.end(CAMPAIGN)
     return typed
 
 

@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from protocol.values.record import read_record
-from scheduler.store.event_chain import check_chain
+from scheduler.store.events import check_chain
 from scheduler.store.store import Store
 from tests.real.chaos import HOME, ON_WORKER, Fault, Kind, Storm
 from tests.real.lab import launches, marked, until
@@ -161,14 +161,14 @@ def _scheduler(storm: Storm, found: History, names: dict[str, str]) -> None:
     }
     found.stored = frozenset(f"{task}/{attempt}/{worker}" for (task, attempt), (worker, _) in kept.items())
     with Store(storm.lab.home(HOME).store) as store:
-        row = store.campaign(campaign)
+        row = store.campaigns.get(campaign)
         assert row is not None, "the campaign is gone from the store"
         found.attempts[campaign] = row.attempts
-        found.final = {task.id: str(task.state) for task in store.tasks(campaign)}
+        found.final = {task.id: str(task.state) for task in store.tasks.all(campaign)}
         found.tasks = dict.fromkeys(found.final, campaign)
-        broken = check_chain(store.all_events(campaign), store.event_count(campaign))
+        broken = check_chain(store.events.all(campaign), store.events.count(campaign))
         found.broken_chains = () if broken is None else (f"{campaign}: {broken.why}",)
-        for event in store.all_events(campaign):
+        for event in store.events.all(campaign):
             at, task, told = event.at - storm.began, event.task or "", event.fields
             about = {"who": HOME, "task": task, "attempt": told.get("attempt", 0)}
             if event.name == "campaign.created":

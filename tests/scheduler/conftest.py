@@ -70,8 +70,8 @@ from protocol.words import (
     WorkerState,
 )
 from scheduler.run.service import run_scheduler
-from scheduler.store.backend import Place as StorePlace
-from scheduler.store.backend import ServerPlace, server_url
+from scheduler.store.backend import Location as StorePlace
+from scheduler.store.backend import ServerLocation, server_url
 from scheduler.store.rows import NewCampaign, TaskRow
 from scheduler.store.store import Store
 from swarm.blobs.client import fetch_blob, serve_blobs
@@ -478,7 +478,7 @@ class World:
     ) -> None:
         need = Requirement(clauses=tuple(parse_clause(text) for text in (f"units has {UNIT}", *clauses)))
         with Store(self.store_path) as other:
-            other.create_campaign(
+            other.campaigns.create(
                 NewCampaign(
                     campaign, "one", SCHEDULER.peer_id, "{}", attempts=attempts, wait_s=wait_s, **terms
                 ),
@@ -531,12 +531,12 @@ class World:
         self.network = self.swarm.node(SCHEDULER)
 
     def task(self, n: int = 1, campaign: str = "c-one") -> TaskRow:
-        row = self.store.task(f"{campaign}/{n}")
+        row = self.store.tasks.get(f"{campaign}/{n}")
         assert row is not None
         return row
 
     def states(self, campaign: str = "c-one") -> set[TaskState]:
-        return {task.state for task in self.store.tasks(campaign)}
+        return {task.state for task in self.store.tasks.all(campaign)}
 
     async def until(self, condition: Callable[[], bool], seconds: float = 60.0) -> None:
         with trio.fail_after(seconds):
@@ -560,9 +560,9 @@ def second_place(place: StorePlace) -> StorePlace:
     return replace(place, schema=place.schema + "_2")
 
 
-def on_server(url: str) -> ServerPlace:
+def on_server(url: str) -> ServerLocation:
     """A place on that server that nobody else has."""
-    return ServerPlace(server_url(url), f"sark_{secrets.token_hex(16)}")
+    return ServerLocation(server_url(url), f"sark_{secrets.token_hex(16)}")
 
 
 @pytest.fixture

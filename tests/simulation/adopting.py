@@ -1,6 +1,6 @@
 """Adoption in the model: another machine carries a campaign on, while who had it lives, stands still, or is dead and comes back.
 
-Mirrored of `scheduler.adoption` and `scheduler.store.takeover`: looks at all workers until nobody new answers, the places of
+Mirrored of `scheduler.adoption` and `scheduler.store.campaigns`: looks at all workers until nobody new answers, the places of
 the tasks (the real `Recovery`), the leap of the epochs, the store as if this machine had always had it; then the ordinary start.
 The adopter has a copy of the owner's key, and so the same peer id, or a token of the owner's and a peer id of its own.
 """
@@ -14,7 +14,7 @@ from protocol.errors import Unreachable
 from protocol.messages.work import AdoptReply, ListLeases
 from scheduler.adoption.adopt import epoch_after
 from scheduler.adoption.recovery import PATIENCE_S, PATIENT_ROUNDS, ROUND_S, ROUNDS, Recovery, WorkerReport
-from scheduler.store.takeover import FoundCampaign
+from scheduler.store.rows import WorkerTask
 from tests.simulation.history import Kind
 from tests.simulation.shelf import Folder
 from tests.simulation.sim_scheduler import SimScheduler
@@ -77,7 +77,7 @@ class SimAdopter(SimScheduler):
         for at in found.values():
             self._found(at)
         if "ignores-settled" in self._mutant:
-            found = {task: at for task, at in found.items() if not at.over}
+            found = {task: at for task, at in found.items() if not at.ended}
         folder = Folder(
             self.manifest.id,
             self.manifest.attempts,
@@ -108,7 +108,7 @@ class SimAdopter(SimScheduler):
         gathered.silent.pop(advert.name, None)
         gathered.heard[advert.peer] = WorkerReport(advert, page.leases, page.epoch, page.manifest)
 
-    def _found(self, at: FoundCampaign) -> None:
+    def _found(self, at: WorkerTask) -> None:
         if self._honest(at.worker):
             self._tell(
                 Kind.FOUND,
@@ -118,5 +118,5 @@ class SimAdopter(SimScheduler):
                 attempt=at.attempt,
                 worker=at.worker,
                 lease=at.lease,
-                word="over" if at.over else "queued" if at.queued else "running",
+                word="over" if at.ended else "queued" if at.queued else "running",
             )

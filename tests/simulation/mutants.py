@@ -43,7 +43,7 @@ from scheduler.core.failures import Failures
 from scheduler.core.ranking import WorkerView
 from scheduler.core.scheduler import SchedulerCore
 from scheduler.core.state import RequirementGroup, TaskEntry
-from scheduler.store.rows import StoredAttempts
+from scheduler.store.rows import ResultReceipt
 from tests.simulation.model import Mutant
 from tests.simulation.shelf import Row, Shelf
 
@@ -357,7 +357,7 @@ class TakesAgain(Shelf):
 
     def record_result(
         self, *, task: str, attempt: int, fence: Fence, worker: str, sha256: str, event: TaskEvent
-    ) -> StoredAttempts:
+    ) -> ResultReceipt:
         row = self.tasks[task]
         if final(TASK, row.state):
             row.state = TaskState.RUNNING

@@ -16,8 +16,14 @@ from protocol.values.task import Task, task_body
 from protocol.wire.table import final, step
 from protocol.words import Reason
 from scheduler.core.commands import Intent
-from scheduler.store.rows import AttemptState, StoredAttempts, why_not
-from scheduler.store.takeover import HEARSAY, NOBODY, FoundCampaign
+from scheduler.store.rows import (
+    UNKNOWN_WORKER,
+    UNOBSERVED_EPOCH,
+    AttemptState,
+    ResultReceipt,
+    WorkerTask,
+    stale_reason,
+)
 from tests.simulation.history import Kind
 
 TRIES: Final = frozenset({TaskEvent.LOSE, TaskEvent.RETRY})
@@ -105,7 +111,7 @@ class Shelf:
         """The process was killed. Nothing is lost."""
 
     def take_over(
-        self, folder: Folder, bodies: Mapping[str, bytes], found: Mapping[str, FoundCampaign], *, epoch: int
+        self, folder: Folder, bodies: Mapping[str, bytes], found: Mapping[str, WorkerTask], *, epoch: int
     ) -> None:
         """As `scheduler.takeover.TakeOver` does."""
         self._open()
@@ -117,7 +123,9 @@ class Shelf:
             at = found.get(task)
             if at is None:
                 self.tasks[task] = Row(task, folder.id, body, attempt=before)
-                self.attempts[task, before] = Try(task, before, NOBODY, AttemptState.REFUSED, epoch=HEARSAY)
+                self.attempts[task, before] = Try(
+                    task, before, UNKNOWN_WORKER, AttemptState.REFUSED, epoch=UNOBSERVED_EPOCH
+                )
                 continue
             row = self.tasks[task] = Row(
                 task,
@@ -131,11 +139,11 @@ class Shelf:
             )
             state = AttemptState.QUEUED if at.queued else AttemptState.GRANTED
             self.attempts[task, at.attempt] = Try(
-                task, at.attempt, at.worker, state, at.lease, at.fence, epoch=HEARSAY
+                task, at.attempt, at.worker, state, at.lease, at.fence, epoch=UNOBSERVED_EPOCH
             )
             if at.highest > at.attempt:
                 self.attempts[task, at.highest] = Try(
-                    task, at.highest, NOBODY, AttemptState.REFUSED, epoch=HEARSAY
+                    task, at.highest, UNKNOWN_WORKER, AttemptState.REFUSED, epoch=UNOBSERVED_EPOCH
                 )
             self._told(Kind.COMMITTED, row)
             if not at.queued:
@@ -232,19 +240,19 @@ class Shelf:
 
     def record_result(
         self, *, task: str, attempt: int, fence: Fence, worker: str, sha256: str, event: TaskEvent
-    ) -> StoredAttempts:
+    ) -> ResultReceipt:
         """Compare, record and move in one step."""
         self._open()
         row = self.tasks.get(task)
         if row is None:
-            return StoredAttempts(Reason.UNKNOWN)
+            return ResultReceipt(Reason.UNKNOWN)
         known = self.attempts.get((task, attempt))
         if known is not None and known.worker == worker and known.sha256:
-            return StoredAttempts(again=True) if known.sha256 == sha256 else StoredAttempts(Reason.FENCED)
+            return ResultReceipt(duplicate=True) if known.sha256 == sha256 else ResultReceipt(Reason.FENCED)
         if row.state is TaskState.CANCELLED:
-            return StoredAttempts(why_not(row.state, row.reason))
+            return ResultReceipt(stale_reason(row.state, row.reason))
         if not self.current(row, attempt, worker, fence):
-            return StoredAttempts(Reason.FENCED)
+            return ResultReceipt(Reason.FENCED)
         state = step(TASK, row.state, event)
         self.attempts[task, attempt].sha256 = sha256
         counts = event in TRIES
@@ -258,7 +266,7 @@ class Shelf:
             worker=worker,
         )
         self._end(row, event)
-        return StoredAttempts()
+        return ResultReceipt()
 
     def current(self, row: Row, attempt: int, worker: str, fence: Fence) -> bool:
         """The compare of the compare-and-set."""
@@ -266,15 +274,15 @@ class Shelf:
             return False
         return (row.attempt, row.worker, row.fence) == (attempt, worker, fence)
 
-    def known_result(self, *, task: str, attempt: int, worker: str, sha256: str) -> StoredAttempts:
+    def known_result(self, *, task: str, attempt: int, worker: str, sha256: str) -> ResultReceipt:
         """What became of a result that is not the current attempt's."""
         row = self.tasks.get(task)
         if row is None:
-            return StoredAttempts(Reason.UNKNOWN)
+            return ResultReceipt(Reason.UNKNOWN)
         known = self.attempts.get((task, attempt))
         if known is not None and known.worker == worker and known.sha256 == sha256:
-            return StoredAttempts(again=True)
-        return StoredAttempts(why_not(row.state, row.reason))
+            return ResultReceipt(duplicate=True)
+        return ResultReceipt(stale_reason(row.state, row.reason))
 
     def end_attempt(self, task: str, attempt: int, event: TaskEvent, reason: Reason | None) -> None:
         """Without a record."""

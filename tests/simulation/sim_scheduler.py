@@ -336,7 +336,7 @@ class SimScheduler(Lines):
         )
         if kept.stale is not None:
             return Stale(reason=kept.stale)
-        if not kept.again:
+        if not kept.duplicate:
             self._running.pop(entry.id, None)
             self._carry_out(
                 self.core.on_result(entry.id, event, reason, self.now(), permanent=record.permanent)

@@ -263,7 +263,7 @@ class Storm:
         self.history.attempts[CAMPAIGN] = 6
         with Store(self.folder / "store.db", wall=self.clock) as store:
             new = NewCampaign(CAMPAIGN, "one", OWNER.peer_id, "{}", attempts=6, backoff_s=1.0, wait_s=120.0)
-            store.create_campaign(new, [], made)
+            store.campaigns.create(new, [], made)
 
     async def schedule(self) -> None:
         """One life of the scheduler."""
@@ -300,12 +300,12 @@ class Storm:
             self.swarm.heal()
         else:
             with Store(self.folder / "store.db", wall=self.clock) as store:
-                store.request_cancel(f"{CAMPAIGN}/{rng.randint(1, len(self.history.tasks))}")
+                store.campaigns.request_cancel(f"{CAMPAIGN}/{rng.randint(1, len(self.history.tasks))}")
 
     def done(self) -> bool:
         """Whether the campaign has ended."""
         with Store(self.folder / "store.db", wall=self.clock) as store:
-            return all(str(row.state) in FINAL for row in store.tasks(CAMPAIGN))
+            return all(str(row.state) in FINAL for row in store.tasks.all(CAMPAIGN))
 
     async def run(self) -> None:
         """From the first start to the last end."""

@@ -10,8 +10,9 @@ import sqlalchemy as sa
 
 from protocol.values.record import read_record
 from scheduler.store import schema as t
-from scheduler.store.event_chain import check_chain
-from scheduler.store.store import Store, backend_of
+from scheduler.store.database import backend_of
+from scheduler.store.events import check_chain
+from scheduler.store.store import Store
 from tests.simulation.history import History, Kind
 
 ENDS: Final = {"task.succeeded": "succeeded", "task.failed": "failed", "task.cancelled": "cancelled"}
@@ -28,16 +29,16 @@ def from_store(path: Path, who: str, history: History, *, began: float = 0.0) ->
     """Add it to `history`, with the states at the end. `began`: what the store's wall clock said at the history's 0."""
     history.final = dict(history.final or {})
     with Store(path) as store:
-        campaigns = [summary.campaign for summary in store.summaries()]
+        campaigns = [summary.campaign for summary in store.campaigns.summaries()]
         kept = {(row.task, row.attempt): row for row in _records(path)}
         history.stored = (history.stored or frozenset()) | {row.sha256 for row in kept.values()}
         for campaign in campaigns:
             history.attempts.setdefault(campaign.id, campaign.attempts)
-            history.final |= {task.id: str(task.state) for task in store.tasks(campaign.id)}
-            broken = check_chain(store.all_events(campaign.id), store.event_count(campaign.id))
+            history.final |= {task.id: str(task.state) for task in store.tasks.all(campaign.id)}
+            broken = check_chain(store.events.all(campaign.id), store.events.count(campaign.id))
             if broken is not None:
                 history.broken_chains += (f"{campaign.id}: {broken.why}",)
-            for event in store.all_events(campaign.id):
+            for event in store.events.all(campaign.id):
                 at, task = event.at - began, event.task or ""
                 attempt = int(event.fields.get("attempt") or 0)
                 record = kept.get((task, attempt))

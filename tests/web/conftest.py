@@ -88,7 +88,7 @@ class Kept:
         batches: bool = False,
     ) -> str:
         """A campaign none of whose tasks has begun. `batches`: the n-th has one of n, with two threads."""
-        self.store.create_campaign(
+        self.store.campaigns.create(
             NewCampaign(name, title, SCHEDULER, SPEC.model_dump_json()),
             [NewModel("m.onnx", "ab" * 32, 7, facts="m.onnx")],
             [
@@ -114,21 +114,23 @@ class Kept:
     def begin(self, task: str, device: str = "laptop-7") -> Fence:
         """A worker has a place for it."""
         fence = Fence(incarnation=1, number=int(task.rpartition("/")[2]))
-        self.store.begin_attempts([Intent(task, 1, f"key of {task}", WORKER, device, 1)])
-        self.store.record_grant(task, 1, lease=f"lease of {task}", fence=fence, queued=False)
+        self.store.attempts.begin([Intent(task, 1, f"key of {task}", WORKER, device, 1)])
+        self.store.attempts.record_grant(task, 1, lease=f"lease of {task}", fence=fence, queued=False)
         return fence
 
     def succeed(self, task: str, device: str = "laptop-7", body: bytes = b"cannot be read") -> None:
         """It is done."""
         fence = self.begin(task, device)
-        self.store.record_result(
+        self.store.attempts.record_result(
             task=task, attempt=1, fence=fence, worker=WORKER, sha256="cd" * 32, body=body,
             signature=b"s" * 64, event=TaskEvent.SUCCEED,
         )  # fmt: skip
 
     def fail(self, *tasks: str, detail: str = "") -> None:
         """No device fits."""
-        self.store.end_pending(list(tasks), TaskEvent.FAIL, reason=Reason.NOTHING_FITS, detail=detail)
+        self.store.attempts.end_pending(
+            list(tasks), TaskEvent.FAIL, reason=Reason.NOTHING_FITS, detail=detail
+        )
 
 
 @pytest.fixture

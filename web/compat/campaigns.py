@@ -100,7 +100,7 @@ def router(context: ApiContext) -> APIRouter:
     @api.get("/campaigns", operation_id="compatListCampaigns")
     async def campaigns() -> CompatCampaigns:
         """List all campaigns with their jobs counted, newest first."""
-        summaries = await context.store(Store.summaries)
+        summaries = await context.store(lambda store: store.campaigns.summaries())
         return CompatCampaigns(count=len(summaries), campaigns=tuple(map(compat_campaign, summaries)))
 
     @api.get("/campaigns/{campaign}", operation_id="compatGetCampaign", responses=NOT_FOUND)
@@ -149,14 +149,14 @@ def router(context: ApiContext) -> APIRouter:
 
 
 def _created(store: Store, campaign: str) -> CompatCreated:
-    jobs = tuple(map(compat_job, store.tasks(campaign)))
+    jobs = tuple(map(compat_job, store.tasks.all(campaign)))
     status = CAMPAIGN[status_of(require_campaign(store, campaign))]
     return CompatCreated(campaign_id=campaign, total_jobs=len(jobs), status=status, jobs=jobs)
 
 
 def _job(store: Store, job: str) -> CompatJobDetail:
     address = task_of(job)
-    task = None if address is None else store.task(f"{address[0]}/{address[1]}")
+    task = None if address is None else store.tasks.get(f"{address[0]}/{address[1]}")
     if address is None or task is None:
         raise HttpProblem(
             HTTPStatus.NOT_FOUND,
@@ -178,7 +178,7 @@ def _csv(context: ApiContext, campaign: str, name: str) -> StreamingResponse:
 
 
 def _campaign_of_file(store: Store, filename: str) -> CampaignRow:
-    campaign = store.campaign(campaign_of(filename) or "")
+    campaign = store.campaigns.get(campaign_of(filename) or "")
     if campaign is None or campaign.ended is None or file_name(campaign) != filename:
         raise HttpProblem(
             HTTPStatus.NOT_FOUND, f"no result file {filename!r}", hint="list result files: /api/results/files"
@@ -187,7 +187,11 @@ def _campaign_of_file(store: Store, filename: str) -> CampaignRow:
 
 
 def _files(store: Store, sizes: dict[str, float], limit: int, after: str) -> CompatFiles:
-    ended = {file_name(item.campaign): item for item in store.summaries() if item.campaign.ended is not None}
+    ended = {
+        file_name(item.campaign): item
+        for item in store.campaigns.summaries()
+        if item.campaign.ended is not None
+    }
     names = list(ended)
     if after and after not in ended:
         raise HttpProblem(

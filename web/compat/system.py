@@ -118,7 +118,7 @@ def router(context: ApiContext, snapshots: SnapshotSource) -> APIRouter:
     @api.get("/health", operation_id="compatHealth")
     async def health() -> CompatHealth:
         """Whether the server answers and its store can be read."""
-        unfinished = await context.store(lambda store: len(store.unfinished_campaigns()))
+        unfinished = await context.store(lambda store: len(store.campaigns.unfinished()))
         scheduling = await trio.to_thread.run_sync(is_running, context.home)
         return CompatHealth(timestamp=now(), scheduling=scheduling, unfinished=unfinished)
 
@@ -131,12 +131,12 @@ def router(context: ApiContext, snapshots: SnapshotSource) -> APIRouter:
     @api.get("/queue/status", operation_id="compatQueues")
     async def queues() -> CompatQueues:
         """Count this home's waiting jobs, by worker and by compute unit."""
-        return _queues(await context.store(Store.waiting))
+        return _queues(await context.store(lambda store: store.tasks.waiting()))
 
     @api.get("/monitoring/stats", operation_id="compatMonitoring")
     async def monitoring() -> CompatMonitoring:
         """Get the workers' health and the number of lost attempts."""
-        counts = await context.store(Store.counted)
+        counts = await context.store(lambda store: store.campaigns.state_counts())
         snapshot = await snapshots.take()
         workers = workers_health(snapshot.workers, snapshot.at, snapshots.wall(), snapshot.note)
         attempts = counts["attempts"]
@@ -179,25 +179,25 @@ def _queues(waiting: Sequence[WaitingTasks]) -> CompatQueues:
 
 
 def _reset(store: Store, home: Home, wall: float) -> CompatReset:
-    unfinished = store.unfinished_campaigns()
+    unfinished = store.campaigns.unfinished()
     if unfinished:
         raise HttpProblem(
             HTTPStatus.CONFLICT,
             f"{len(unfinished)} of this home's campaigns have not ended, such as {unfinished[0].id}",
             hint=f"wait for them, or cancel each: POST /api/v1/campaigns/{unfinished[0].id}/cancel",
         )
-    summaries = store.summaries()
-    rows: dict[str, Any] = store.about()["rows"]
+    summaries = store.campaigns.summaries()
+    rows: dict[str, Any] = store.describe()["rows"]
     backup = None
     if summaries:
         stamp = datetime.fromtimestamp(wall, UTC)
         backup = home.folder("scheduler") / f"before-reset-{stamp:%Y%m%dT%H%M%S}-{stamp.microsecond:06}"
         write_backup(backup, store)
-    cleared = sum(store.forget_campaign(item.campaign.id) for item in summaries)
+    cleared = sum(store.campaigns.delete(item.campaign.id) for item in summaries)
     return CompatReset(
         message=f"{cleared} campaigns with their results were deleted"
         + (f"; restore them: sark-node db restore {backup} --replace" if backup else ""),
-        workers_cleared=store.forget_workers(),
+        workers_cleared=store.workers.clear(),
         campaigns_cleared=cleared,
         jobs_cleared=int(rows["tasks"]),
         results_cleared=int(rows["results"]),

@@ -120,7 +120,7 @@ class ApiContext:
         while True:
             await trio.sleep(wait_s)
             try:
-                unfinished = await self.store(lambda store: len(store.unfinished_campaigns()))
+                unfinished = await self.store(lambda store: len(store.campaigns.unfinished()))
                 if not unfinished or await trio.to_thread.run_sync(is_running, self.home):
                     wait_s = every_s
                     continue

@@ -80,18 +80,18 @@ class Feed:
 
     def read(self, store: Store, *, scheduling: bool) -> FeedChanges | None:
         """Changes for `apply`, or None if the campaign is gone. Blocking; raises `ResourceError`."""
-        summary = store.summary(self.campaign)
+        summary = store.campaigns.summary(self.campaign)
         if summary is None:
             return None  # the store was replaced
-        changed = [task for task in store.tasks(self.campaign) if self.rows.get(task.id) != task]
+        changed = [task for task in store.tasks.all(self.campaign) if self.rows.get(task.id) != task]
         configurations = self.configurations
         if any(task.id not in configurations for task in changed):
-            bodies = store.bodies(self.campaign)
+            bodies = store.tasks.bodies(self.campaign)
             configurations = {task: configuration_of(body) for task, body in bodies.items()}
         tasks = tuple((task, task_info(task, configurations[task.id])) for task in changed)
         events: list[EventRow] = []
         last = self.last
-        while page := store.events_since(self.campaign, last):
+        while page := store.events.since(self.campaign, last):
             events += page
             last = page[-1].seq
         return FeedChanges(
@@ -174,7 +174,7 @@ class Feeds:
         """Events that the feed no longer holds."""
         async with self._lock:
             return await trio.to_thread.run_sync(
-                lambda: self._connection().events_since(campaign, after, limit=PAGE)
+                lambda: self._connection().events.since(campaign, after, limit=PAGE)
             )
 
     def close(self) -> None:
@@ -195,7 +195,7 @@ class Feeds:
         store = self._connection()
         if campaign in self._feeds:
             return self._feeds[campaign]
-        summary = store.summary(campaign)
+        summary = store.campaigns.summary(campaign)
         if summary is None:
             return None
         scheduling = self._is_scheduling()
@@ -204,7 +204,7 @@ class Feeds:
             campaign_info(summary, scheduling=scheduling),
             info_revision=self.revision,
             events=deque(maxlen=self._recent),
-            last=max(0, store.event_count(campaign)[1] - self._recent),
+            last=max(0, store.events.count(campaign)[1] - self._recent),
         )
         changes = feed.read(store, scheduling=scheduling)
         if changes is not None:  # nobody else has this feed yet
@@ -215,7 +215,7 @@ class Feeds:
         """Changes of all feeds, or None if nothing was written. A poll that fails changes no state: the next one repeats it."""
         store = self._connection()
         self._polls += 1
-        version, scheduling = store.changed_by_others(), self._scheduling
+        version, scheduling = store.changes_by_others(), self._scheduling
         if self._polls % CHECK_SCHEDULER == 0:
             scheduling = self._is_scheduling()
         if version == self._store_version and scheduling == self._scheduling:

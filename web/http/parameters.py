@@ -50,7 +50,7 @@ NOT_FOUND: Final = problems(HTTPStatus.NOT_FOUND)
 
 def require_campaign(store: Store, campaign: str) -> CampaignRow:
     """The campaign's row. Raises `HttpProblem` 404."""
-    row = store.campaign(campaign)
+    row = store.campaigns.get(campaign)
     if row is None:
         raise no_campaign(campaign)
     return row

@@ -180,7 +180,7 @@ def router(context: ApiContext) -> APIRouter:
         scheduling = await trio.to_thread.run_sync(is_running, context.home)
 
         def page(store: Store) -> CampaignPage:
-            summaries = store.summaries_page(limit=limit + 1, after=after, status=status, name=name)
+            summaries = store.campaigns.page(limit=limit + 1, after=after, status=status, name=name)
             if summaries is None:
                 raise HttpProblem(
                     HTTPStatus.UNPROCESSABLE_ENTITY,
@@ -202,7 +202,7 @@ def router(context: ApiContext) -> APIRouter:
 
         def detail(store: Store) -> CampaignDetail:
             summary = require_summary(store, campaign)
-            models, events = store.models(campaign), store.event_count(campaign)[1]
+            models, events = store.campaigns.models(campaign), store.events.count(campaign)[1]
             return campaign_detail(
                 summary, models, _read_spec(summary.campaign.spec), events, scheduling=scheduling
             )
@@ -251,9 +251,9 @@ def router(context: ApiContext) -> APIRouter:
 
         def page(store: Store) -> TaskPage:
             require_campaign(store, campaign)
-            rows = store.tasks_page(campaign, limit=limit + 1, after=after, state=state)
+            rows = store.tasks.page(campaign, limit=limit + 1, after=after, state=state)
             rows, more = rows[:limit], len(rows) > limit
-            bodies = store.bodies(campaign, rows[0].n, rows[-1].n) if rows else {}
+            bodies = store.tasks.bodies(campaign, rows[0].n, rows[-1].n) if rows else {}
             infos = tuple(task_info(row, configuration_of(bodies[row.id])) for row in rows)
             return TaskPage(
                 campaign=campaign, count=len(infos), tasks=infos, next=infos[-1].n if more else None
@@ -301,7 +301,7 @@ def router(context: ApiContext) -> APIRouter:
 def require_summary(store: Store, campaign: str) -> CampaignSummary:
     """The campaign with its counts. Raises `HttpProblem` 404."""
     require_campaign(store, campaign)
-    summary = store.summary(campaign)
+    summary = store.campaigns.summary(campaign)
     assert summary is not None
     return summary
 
@@ -329,7 +329,7 @@ async def create_campaign(
     """Store the campaign unless it is stored; gives its `CampaignInfo` as JSON."""
 
     def create(store: Store) -> CampaignInfo:
-        if store.campaign(campaign_id) is None:
+        if store.campaigns.get(campaign_id) is None:
             campaign = placed(parse_campaign(body, file), uploads, allow_paths=context.allow_paths)
             models = describe_models(campaign, uploads.folder, fetcher(context))
             folder = str(uploads.folder)
@@ -344,7 +344,7 @@ async def create_campaign(
 async def _retry(context: ApiContext, uploads: Uploads, campaign: str, campaign_id: str) -> dict[str, Any]:
     def retry(store: Store) -> RetryReply:
         require_campaign(store, campaign)
-        stored = store.summary(campaign_id)
+        stored = store.campaigns.summary(campaign_id)
         if stored is not None:
             return RetryReply(campaign=campaign_id, tasks=stored.tasks)
         try:
@@ -373,7 +373,7 @@ async def _cancel(context: ApiContext, campaign: str, n: int | None) -> CancelRe
 
     def cancel(store: Store) -> int:
         require_campaign(store, campaign)
-        if n is not None and store.task(target) is None:
+        if n is not None and store.tasks.get(target) is None:
             raise no_task(campaign, n)
         try:
             return ask_cancel(store, target)

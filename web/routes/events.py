@@ -94,7 +94,7 @@ def router(context: ApiContext) -> APIRouter:
 
 def _page(store: Store, campaign: str, limit: int, after: int) -> EventPage:
     require_campaign(store, campaign)
-    rows = store.events_since(campaign, after, limit=limit + 1)
+    rows = store.events.since(campaign, after, limit=limit + 1)
     events = tuple(map(event_info, rows[:limit]))
     more = len(rows) > limit
     return EventPage(

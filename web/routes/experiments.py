@@ -78,7 +78,7 @@ def router(context: ApiContext) -> APIRouter:
         """List this home's experiments by name."""
 
         def page(store: Store) -> ExperimentPage:
-            rows = [row for row in store.experiments() if row.name > after]
+            rows = [row for row in store.experiments.all() if row.name > after]
             views = tuple(experiment_view(store, row) for row in rows[:limit])
             more = len(rows) > limit
             return ExperimentPage(count=len(views), experiments=views, next=views[-1].name if more else None)
@@ -91,7 +91,7 @@ def router(context: ApiContext) -> APIRouter:
 
         def detail(store: Store) -> ExperimentDetail:
             row = _require(store, experiment)
-            versions = tuple(map(version_view, store.versions(experiment)))
+            versions = tuple(map(version_view, store.experiments.versions(experiment)))
             return ExperimentDetail(**experiment_view(store, row).model_dump(), versions=versions)
 
         return await context.store(detail)
@@ -153,7 +153,7 @@ def router(context: ApiContext) -> APIRouter:
 def _begin(
     context: ApiContext, store: Store, title: str, version: int | None, campaign_id: str
 ) -> RunStarted:
-    stored = store.run(campaign_id)  # by a server that was killed before its response
+    stored = store.experiments.run(campaign_id)  # by a server that was killed before its response
     if stored is not None:
         return RunStarted(campaign=campaign_id, experiment=stored.experiment, version=stored.version)
     name = title.partition("@")[0]
@@ -170,7 +170,7 @@ def _begin(
 
 
 def _require(store: Store, name: str) -> ExperimentRow:
-    row = store.experiment(name)
+    row = store.experiments.get(name)
     if row is None:
         raise HttpProblem(
             HTTPStatus.NOT_FOUND,
@@ -182,7 +182,7 @@ def _require(store: Store, name: str) -> ExperimentRow:
 
 def _require_version(store: Store, name: str, number: int) -> VersionRow:
     _require(store, name)
-    for version in store.versions(name):
+    for version in store.experiments.versions(name):
         if version.version == number:
             return version
     raise HttpProblem(

@@ -140,7 +140,9 @@ async def _send_changes(
 
 async def _fleet(context: ApiContext, snapshot: FleetSnapshot, requirement: Requirement) -> Fleet:
     models = {model for device in snapshot.seen for model in device.advert.models}
-    tasks, names = await context.store(lambda store: (_running_tasks(store), store.model_names(models)))
+    tasks, names = await context.store(
+        lambda store: (_running_tasks(store), store.campaigns.model_names(models))
+    )
     devices = by_fit([device.held_against(requirement) for device in snapshot.seen])
     return Fleet(
         count=len(devices),
@@ -153,7 +155,7 @@ async def _fleet(context: ApiContext, snapshot: FleetSnapshot, requirement: Requ
 def _running_tasks(store: Store) -> Mapping[str, Sequence[DeviceTask]]:
     """This home's tasks by worker."""
     tasks: dict[str, list[DeviceTask]] = {}
-    for task in store.tasks_at_work():
+    for task in store.tasks.active():
         tasks.setdefault(task.worker or "", []).append(
             DeviceTask(campaign=task.campaign, n=task.n, model=task.model, unit=task.unit, phase=task.phase)
         )

@@ -83,6 +83,6 @@ def router(context: ApiContext) -> APIRouter:
 
 def _explain(context: ApiContext, store: Store, campaign: str, n: int | None) -> WhyReport:
     require_campaign(store, campaign)
-    if n is not None and store.task(f"{campaign}/{n}") is None:
+    if n is not None and store.tasks.get(f"{campaign}/{n}") is None:
         raise no_task(campaign, n)
     return ask_why(context.home, store, campaign, "" if n is None else str(n), context.gates())

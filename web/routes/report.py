@@ -72,7 +72,7 @@ def router(context: ApiContext, wall: Callable[[], float] = time.time) -> APIRou
     ) -> Response:
         """A snapshot for a slide."""
         source = await context.store(lambda store: _source(store, campaign))
-        stored = await context.store(lambda store: store.campaign(campaign))
+        stored = await context.store(lambda store: store.campaigns.get(campaign))
 
         def make() -> Response:
             title = stored.name if stored is not None else campaign
@@ -86,5 +86,5 @@ def router(context: ApiContext, wall: Callable[[], float] = time.time) -> APIRou
 
 def _source(store: Store, campaign: str) -> ResultSource:
     require_campaign(store, campaign)
-    results = tuple(raw_results(store.rows(campaign)))
+    results = tuple(raw_results(store.results.rows(campaign)))
     return ResultSource(campaign, campaign, results, whole=results)

@@ -107,7 +107,7 @@ def router(context: ApiContext) -> APIRouter:
         headers = {"Content-Disposition": f'attachment; filename="{name}"'}
         if format is ResultFormat.PARQUET:
             async with parquet_lock:
-                stored = await context.store(lambda store: raw_results(store.rows(campaign)))
+                stored = await context.store(lambda store: raw_results(store.results.rows(campaign)))
                 content = await trio.to_thread.run_sync(parquet_bytes, campaign, stored)
             return Response(content, media_type=_TYPES[format], headers=headers)
         lines = stream_lines(context, partial(_lines, campaign, format))
@@ -118,7 +118,7 @@ def router(context: ApiContext) -> APIRouter:
 
 def _page(store: Store, *, campaign: str, limit: int, after: int) -> ResultPage:
     require_campaign(store, campaign)
-    numbers = store.ended_numbers(campaign, limit=limit + 1, after=after)
+    numbers = store.tasks.ended_numbers(campaign, limit=limit + 1, after=after)
     page = frozenset(numbers[:limit])
     rows = result_rows(store, campaign, min(page), max(page)) if page else []
     more = len(numbers) > limit
@@ -132,7 +132,7 @@ def _number(row: Row) -> int:
 
 
 def _with_replicas(store: Store, campaign: str, low: int, high: int) -> Sequence[ResultRow]:
-    return store.rows(campaign, low - MAX_REPLICAS, high + MAX_REPLICAS)
+    return store.results.rows(campaign, low - MAX_REPLICAS, high + MAX_REPLICAS)
 
 
 def _raw(store: Store, campaign: str, low: int, high: int) -> list[RawResult]:
@@ -151,7 +151,7 @@ def iterate_results(
 ) -> Iterator[T]:
     """`read` over all ended tasks, a few at a time."""
     last = 0
-    while numbers := store.ended_numbers(campaign, limit=CHUNK_TASKS, after=last):
+    while numbers := store.tasks.ended_numbers(campaign, limit=CHUNK_TASKS, after=last):
         last = numbers[-1]
         yield from read(store, campaign, numbers[0], last)
 

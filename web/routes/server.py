@@ -16,7 +16,6 @@ from prometheus_client.registry import Collector
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from results.row.form import JsonModel
-from scheduler.store.store import Store
 from scheduler.submit.daemon import is_running
 from web.http.context import ApiContext
 
@@ -128,7 +127,7 @@ def router(context: ApiContext, metrics: Metrics) -> APIRouter:
     @v1.get("/health", operation_id="getHealth")
     async def health() -> Health:
         """Whether the server answers and its store can be read."""
-        unfinished = await context.store(lambda store: len(store.unfinished_campaigns()))
+        unfinished = await context.store(lambda store: len(store.campaigns.unfinished()))
         return Health(scheduling=await is_scheduling(), unfinished=unfinished)
 
     @v1.get("/version", operation_id="getServerVersion")
@@ -146,7 +145,7 @@ def router(context: ApiContext, metrics: Metrics) -> APIRouter:
     )
     async def metrics_() -> Response:
         """Get metrics for Prometheus: campaigns, tasks and attempts by state, requests by route and status, latencies."""
-        counts = await context.store(Store.counted)
+        counts = await context.store(lambda store: store.campaigns.state_counts())
         text = metrics.text(counts, followers=context.feeds.followers, scheduling=await is_scheduling())
         return Response(text, media_type=METRICS_TYPE)
 

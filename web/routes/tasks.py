@@ -48,7 +48,10 @@ def router(context: ApiContext) -> APIRouter:
         def detail(store: Store) -> TaskDetail:
             name = require_campaign(store, campaign).name
             stored = _require_task(store, campaign, n)
-            attempts, events = store.attempts_of(stored.task.id), store.events_of(campaign, stored.task.id)
+            attempts, events = (
+                store.attempts.of_task(stored.task.id),
+                store.events.of_task(campaign, stored.task.id),
+            )
             return task_detail(stored, _row(store, stored), name, attempts, events)
 
         return await context.store(detail)
@@ -88,7 +91,7 @@ def router(context: ApiContext) -> APIRouter:
 def _require_task(store: Store, campaign: str, n: int) -> ResultRow:
     """The task with its deciding record. Raises `HttpProblem` 404."""
     require_campaign(store, campaign)
-    stored = store.rows(campaign, n, n)
+    stored = store.results.rows(campaign, n, n)
     if not stored:
         raise no_task(campaign, n)
     return stored[0]
@@ -100,7 +103,7 @@ def _with_replicas(store: Store, stored: ResultRow) -> list[ResultRow]:
     if task.replica is None:
         return [stored]
     first = task.n - task.replica
-    near = store.rows(task.campaign, task.n - MAX_REPLICAS, task.n + MAX_REPLICAS)
+    near = store.results.rows(task.campaign, task.n - MAX_REPLICAS, task.n + MAX_REPLICAS)
     return [other for other in near if other.task.replica and other.task.n - other.task.replica == first]
 
 

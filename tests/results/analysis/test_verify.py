@@ -277,16 +277,16 @@ def stored(home: Home) -> None:
     home.store.parent.mkdir(parents=True, exist_ok=True)
     with Store(home.store) as store:
         new = NewCampaign(id="c-1", name="one", scheduler=TASK.scheduler, spec="{}")
-        store.create_campaign(new, [NewModel("m.onnx", TASK.model.sha256, len(MODEL))], tasks)
+        store.campaigns.create(new, [NewModel("m.onnx", TASK.model.sha256, len(MODEL))], tasks)
         for task in tasks:
             fence = Fence(incarnation=1, number=task.replica or 0)
             found = record(
                 task, fence=fence, device=DeviceFacts(device=f"dev-{task.replica}", name=f"w{task.replica}")
             )
             body = record_body(found)
-            store.begin_attempts([Intent(task.task, 1, task.task, WORKER.peer_id, "w", 1)])
-            store.record_grant(task.task, 1, lease=f"l{fence.number}", fence=fence, queued=False)
-            store.record_result(
+            store.attempts.begin([Intent(task.task, 1, task.task, WORKER.peer_id, "w", 1)])
+            store.attempts.record_grant(task.task, 1, lease=f"l{fence.number}", fence=fence, queued=False)
+            store.attempts.record_result(
                 task=task.task,
                 attempt=1,
                 fence=fence,

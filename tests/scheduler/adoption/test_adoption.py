@@ -18,12 +18,12 @@ TASKS = 7
 
 
 def states(store: Store) -> Counter[TaskState]:
-    return Counter(task.state for task in store.tasks(CAMPAIGN))
+    return Counter(task.state for task in store.tasks.all(CAMPAIGN))
 
 
 def records(store: Store) -> list[int]:
     """How many results each task has."""
-    return [0 if row.record is None else 1 for row in store.rows(CAMPAIGN)]
+    return [0 if row.record is None else 1 for row in store.results.rows(CAMPAIGN)]
 
 
 async def midway(world: World) -> None:
@@ -43,7 +43,7 @@ async def midway(world: World) -> None:
 async def end(world: World, store: Store) -> None:
     for worker in world.workers.values():
         worker.let_go()
-    await until(lambda: store.campaign(CAMPAIGN).ended is not None, "the campaign ends")
+    await until(lambda: store.campaigns.get(CAMPAIGN).ended is not None, "the campaign ends")
 
 
 async def test_with_the_owners_key_it_goes_on_elsewhere_and_nothing_is_run_again(world: World) -> None:
@@ -56,15 +56,15 @@ async def test_with_the_owners_key_it_goes_on_elsewhere_and_nothing_is_run_again
         await until(lambda: states(store)[TaskState.SUCCEEDED] >= 2, "what had ended is recorded")
         assert world.launched <= 5, "the place that is free may have gone to a ticket"
         await end(world, store)
-        assert store.campaign(CAMPAIGN).outcome is CampaignOutcome.SUCCEEDED
+        assert store.campaigns.get(CAMPAIGN).outcome is CampaignOutcome.SUCCEEDED
         assert states(store) == {TaskState.SUCCEEDED: TASKS}
         assert records(store) == [1] * TASKS
     assert world.launched == TASKS
     with world.store("home-a") as before:
-        first = next(task for task in before.tasks(CAMPAIGN) if task.state is TaskState.SUCCEEDED)
-        kept = {row.task.id: row.record for row in before.rows(CAMPAIGN)}[first.id]
+        first = next(task for task in before.tasks.all(CAMPAIGN) if task.state is TaskState.SUCCEEDED)
+        kept = {row.task.id: row.record for row in before.results.rows(CAMPAIGN)}[first.id]
     with world.store("home-b") as after:
-        assert {row.task.id: row.record for row in after.rows(CAMPAIGN)}[first.id] == kept
+        assert {row.task.id: row.record for row in after.results.rows(CAMPAIGN)}[first.id] == kept
 
 
 async def test_the_campaigns_limit_counts_from_when_it_was_submitted_wherever_it_is_carried_on(
@@ -73,7 +73,7 @@ async def test_the_campaigns_limit_counts_from_when_it_was_submitted_wherever_it
     await midway(world)
     await world.adopt("home-b", wall=lambda: time.time() + 3600.0)
     with world.store("home-a") as before, world.store("home-b") as after:
-        assert after.campaign(CAMPAIGN).created == int(before.campaign(CAMPAIGN).created)
+        assert after.campaigns.get(CAMPAIGN).created == int(before.campaigns.get(CAMPAIGN).created)
 
 
 async def test_what_lets_a_home_speak_for_a_campaign_is_kept_before_the_campaign_is_there(
@@ -84,7 +84,7 @@ async def test_what_lets_a_home_speak_for_a_campaign_is_kept_before_the_campaign
 
     def keep() -> None:
         with world.store("home-b") as store:
-            seen.append(store.campaign(CAMPAIGN))
+            seen.append(store.campaigns.get(CAMPAIGN))
 
     await world.adopt("home-b", keep=keep)
     assert seen == [None]
@@ -102,7 +102,7 @@ async def test_with_the_owners_token_another_scheduler_carries_it_on(world: Worl
     async with world.scheduler("home-b", BOB, held) as store:
         await until(lambda: states(store)[TaskState.SUCCEEDED] >= 2, "what had ended is recorded")
         async with world.scheduler("home-a") as old:  # it comes back, and hears that it is not needed
-            await until(lambda: old.campaign(CAMPAIGN).ended is not None, "the old one ends here")
+            await until(lambda: old.campaigns.get(CAMPAIGN).ended is not None, "the old one ends here")
         await end(world, store)
         assert states(store) == {TaskState.SUCCEEDED: TASKS}
         assert records(store) == [1] * TASKS

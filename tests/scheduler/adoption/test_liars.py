@@ -78,10 +78,10 @@ async def test_a_strangers_device_neither_stops_an_adoption_nor_takes_tasks_away
     liar(world, says)
     await world.adopt("home-b")
     with world.store("home-b") as store:
-        assert store.campaign(CAMPAIGN).epoch <= UNPROVEN + 2 * LEAP
+        assert store.campaigns.get(CAMPAIGN).epoch <= UNPROVEN + 2 * LEAP
     async with world.scheduler("home-b") as store:
         await end(world, store)
-        assert store.campaign(CAMPAIGN).outcome is CampaignOutcome.SUCCEEDED
+        assert store.campaigns.get(CAMPAIGN).outcome is CampaignOutcome.SUCCEEDED
         assert states(store) == {TaskState.SUCCEEDED: TASKS}
         assert records(store) == [1] * TASKS
     assert world.launched == TASKS, "what honest workers had was not run again"
@@ -92,8 +92,8 @@ async def test_an_epoch_that_is_proven_is_gone_beyond(world: World) -> None:
     await world.adopt("home-b")
     async with world.scheduler("home-b") as store:
         await end(world, store)
-        first = store.campaign(CAMPAIGN).epoch
+        first = store.campaigns.get(CAMPAIGN).epoch
     assert first > UNPROVEN
     await world.adopt("home-c")
     with world.store("home-c") as store:
-        assert store.campaign(CAMPAIGN).epoch >= first + LEAP
+        assert store.campaigns.get(CAMPAIGN).epoch >= first + LEAP

@@ -253,7 +253,7 @@ def test_no_attempt_that_any_worker_told_is_ever_used_again(tmp_path: Path) -> N
     new = NewCampaign(CAMPAIGN, "one", ANN.peer_id, "{}")
     both = [(one, task_body(one)) for one in (task(1), task(2))]
     with Store(tmp_path / "store.db") as store:
-        store.take_over(new, [], both, found, epoch=1, created=0.0)
-        running, to_do = entries_of(store, CAMPAIGN, store.bodies(CAMPAIGN))
+        store.campaigns.take_over(new, [], both, found, epoch=1, created=0.0)
+        running, to_do = entries_of(store, CAMPAIGN, store.tasks.bodies(CAMPAIGN))
     assert (running.attempt, running.worker, running.last) == (1, peer("one"), 5)
     assert to_do.last == 5

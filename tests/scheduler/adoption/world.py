@@ -234,7 +234,7 @@ class World:
         need = Requirement(clauses=(parse_clause(f"units has {UNIT}"),))
         model = Model(name="tiny.onnx", sha256=SHA, size=len(CONTENT))
         with self.store(home) as store:
-            store.create_campaign(
+            store.campaigns.create(
                 NewCampaign(CAMPAIGN, "one", ANN.peer_id, json.dumps({}), backoff_s=0.2),
                 [NewModel("tiny", SHA, len(CONTENT), "tiny.onnx")],
                 [

@@ -150,11 +150,11 @@ def test_a_run_of_the_latest_takes_the_model_as_it_is_and_a_named_version_only_t
         write(tmp_path, '{"latencies_ms": [3]}')
         with pytest.raises(CampaignError, match="is another file than it was"):
             begin(home, store, "nightly@1")
-        assert store.summaries() == ()
+        assert store.campaigns.summaries() == ()
         started = begin(home, store, "nightly")
         assert started is not None
         assert started[1].title == "nightly@2"
-        assert [run.version for run in store.runs("nightly")] == [2]
+        assert [run.version for run in store.experiments.runs("nightly")] == [2]
         assert find_version(store, "nightly@1").version == 1
         with pytest.raises(CampaignError, match="no version 9"):
             find_version(store, "nightly@9")
@@ -169,8 +169,8 @@ def test_a_scheduled_run_begins_once_whoever_looks_and_none_while_one_is_under_w
         assert len(begun) == 1
         clock.now += 5 * DAY_S + 1  # it slept, and the run has not ended
         assert begin_due(home, one, now=clock.now) == []
-        assert one.experiment("nightly") == replace(
-            one.experiment("nightly") or row(None), due=START + 6 * DAY_S
+        assert one.experiments.get("nightly") == replace(
+            one.experiments.get("nightly") or row(None), due=START + 6 * DAY_S
         )
 
 
@@ -182,7 +182,7 @@ def test_two_processes_that_both_saw_it_due_store_one_campaign(
         due = (START, START + DAY_S)
         assert begin(home, one, "nightly", due=due) is not None
         assert begin(home, two, "nightly", due=due) is None
-        assert len(two.summaries()) == len(two.runs("nightly")) == 1
+        assert len(two.campaigns.summaries()) == len(two.experiments.runs("nightly")) == 1
 
 
 def test_a_run_that_cannot_begin_stands_in_the_history_and_is_not_tried_again_at_once(
@@ -196,10 +196,10 @@ def test_a_run_that_cannot_begin_stands_in_the_history_and_is_not_tried_again_at
         (run,) = history_view(store, "nightly").runs
         assert run.finding == "not-started"
         assert "no such file" in run.why
-        assert [item.campaign for item in store.take_hooks()] == [run.campaign]
-        assert store.take_hooks() == ()
+        assert [item.campaign for item in store.experiments.take_hooks()] == [run.campaign]
+        assert store.experiments.take_hooks() == ()
         clock.now += 601.0
-        assert len(store.take_hooks()) == 1, "who took it was not heard of again"
+        assert len(store.experiments.take_hooks()) == 1, "who took it was not heard of again"
 
 
 def test_a_schedule_that_is_saved_again_keeps_the_instant_that_is_due(
@@ -208,11 +208,11 @@ def test_a_schedule_that_is_saved_again_keeps_the_instant_that_is_due(
     with Store(home.store, wall=clock) as store:
         file = write(tmp_path, schedule={"every": "1d", "at": "03:00", "webhook": "https://example.org/h"})
         save(store, file, now=clock.now)
-        before = store.experiment("nightly")
+        before = store.experiments.get("nightly")
         save(store, file, now=clock.now + 2 * DAY_S)
-        assert store.experiment("nightly") == before
+        assert store.experiments.get("nightly") == before
         set_schedule(store, "nightly", None, now=clock.now)
-        after = store.experiment("nightly")
+        after = store.experiments.get("nightly")
         assert after is not None
         assert (after.every_s, after.due) == (None, None)
 

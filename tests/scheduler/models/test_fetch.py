@@ -77,7 +77,7 @@ def test_submitting_it_leaves_a_copy_under_its_hash_and_tells_workers_the_url(
     found = submit_campaign(home, file, wait_s=60, fetch=downloader(home, lambda *told: None))
     assert (home.spool / SHA).read_bytes() == DATA
     with Store(home.store) as store:
-        assert [model.sha256 for model in store.models(found)] == [SHA]
+        assert [model.sha256 for model in store.campaigns.models(found)] == [SHA]
     campaign = parse_campaign(file.read_bytes(), "c.yaml")
     models = describe_models(campaign, tmp_path, downloader(home, lambda *told: None))
     task = derive_tasks(campaign, models, campaign_id="c-x", scheduler="1" * 44)[0]

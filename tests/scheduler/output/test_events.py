@@ -17,8 +17,8 @@ from protocol.words import Reason
 from scheduler.core.commands import Intent
 from scheduler.output.events import SAYS, event_line, event_words
 from scheduler.output.schemas import event_info
-from scheduler.store.backend import Place
-from scheduler.store.event_chain import chained, check_chain
+from scheduler.store.backend import Location
+from scheduler.store.events import chain_hash, check_chain
 from scheduler.store.rows import EventRow, NewCampaign
 from scheduler.store.store import Store
 from swarm.base.home import Home
@@ -41,26 +41,26 @@ def a_task(n: int) -> Task:
     )
 
 
-def lived(place: Place) -> Store:
+def lived(place: Location) -> Store:
     """A store in which one task failed and one was refused, lost and cancelled."""
     store = Store(place, wall=lambda: 1_790_000_000.25)
-    store.create_campaign(NewCampaign("c-one", "one", SCHEDULER, "{}"), [], [a_task(1), a_task(2)])
-    store.begin_attempts([Intent(f"c-one/{n}", 1, f"key-{n}", WORKER, "mini-7", 1) for n in (1, 2)])
-    store.record_grant("c-one/1", 1, lease="l1", fence=Fence(incarnation=1, number=1), queued=True)
-    store.end_attempt("c-one/2", 1, TaskEvent.REFUSE, reason=Reason.BUSY, detail="mini-7 is full\nmore")
-    store.end_attempt("c-one/1", 1, TaskEvent.FAIL, reason=Reason.CRASHED, detail="boom\x1b[31m")
-    store.tell(
+    store.campaigns.create(NewCampaign("c-one", "one", SCHEDULER, "{}"), [], [a_task(1), a_task(2)])
+    store.attempts.begin([Intent(f"c-one/{n}", 1, f"key-{n}", WORKER, "mini-7", 1) for n in (1, 2)])
+    store.attempts.record_grant("c-one/1", 1, lease="l1", fence=Fence(incarnation=1, number=1), queued=True)
+    store.attempts.end("c-one/2", 1, TaskEvent.REFUSE, reason=Reason.BUSY, detail="mini-7 is full\nmore")
+    store.attempts.end("c-one/1", 1, TaskEvent.FAIL, reason=Reason.CRASHED, detail="boom\x1b[31m")
+    store.events.add(
         ["c-one"], "worker.set-aside", peer=WORKER, device="mini-7", seconds=30, why="3 quick failures"
     )
-    store.request_cancel("c-one")
-    store.end_pending(["c-one/2"], TaskEvent.CANCEL, reason=Reason.CANCELLED)
-    store.end_campaign("c-one")
+    store.campaigns.request_cancel("c-one")
+    store.attempts.end_pending(["c-one/2"], TaskEvent.CANCEL, reason=Reason.CANCELLED)
+    store.campaigns.end("c-one")
     return store
 
 
-def test_each_event_is_a_line_that_says_when_which_task_and_what(place: Place) -> None:
+def test_each_event_is_a_line_that_says_when_which_task_and_what(place: Location) -> None:
     with lived(place) as store:
-        lines = [event_line(event) for event in store.all_events("c-one")]
+        lines = [event_line(event) for event in store.events.all("c-one")]
     assert [line[25:] for line in lines] == [
         "   1             created: one, 2 tasks",
         "   2  task 1     asks mini-7 (attempt 1)",
@@ -84,9 +84,9 @@ def test_an_event_of_a_newer_version_is_told_by_its_name_and_fields() -> None:
         assert event_words(EventRow("c-one", 1, 0.0, name, None, {}))
 
 
-def test_a_chain_shows_what_was_changed_left_out_or_put_in(place: Place) -> None:
+def test_a_chain_shows_what_was_changed_left_out_or_put_in(place: Location) -> None:
     with lived(place) as store:
-        events, count = tuple(store.all_events("c-one")), store.event_count("c-one")
+        events, count = tuple(store.events.all("c-one")), store.events.count("c-one")
     assert count == (10, 10)
     assert check_chain(events, count) is None
     for position in range(len(events)):
@@ -110,13 +110,13 @@ def test_a_chain_shows_what_was_changed_left_out_or_put_in(place: Place) -> None
     assert check_chain(events[:-1], (10, 9)) is not None, "the last one was taken away"
     put_in = check_chain(events, (9, 10))
     assert put_in is not None
-    assert "put in" in put_in.why
+    assert "inserted" in put_in.why
     assert check_chain(events, (9, 9)) is None, "one more was written since they were counted"
 
 
-def test_a_chain_that_was_written_anew_holds_but_lacks_the_hash_that_was_noted(place: Place) -> None:
+def test_a_chain_that_was_written_anew_holds_but_lacks_the_hash_that_was_noted(place: Location) -> None:
     with lived(place) as store:
-        events = tuple(store.all_events("c-one"))
+        events = tuple(store.events.all("c-one"))
     noted, count = events[6].hash, (10, 10)
     assert check_chain(events, count, noted) is None
     anew: list[EventRow] = []
@@ -126,7 +126,7 @@ def test_a_chain_that_was_written_anew_holds_but_lacks_the_hash_that_was_noted(p
         fields = json.dumps(told.fields)
         anew.append(
             replace(
-                told, hash=chained(before, told.campaign, told.seq, told.at, told.name, told.task, fields)
+                told, hash=chain_hash(before, told.campaign, told.seq, told.at, told.name, told.task, fields)
             )
         )
     assert check_chain(anew, count) is None, "there is no key in it"
@@ -135,17 +135,17 @@ def test_a_chain_that_was_written_anew_holds_but_lacks_the_hash_that_was_noted(p
     assert "the hash that was noted" in broken.why
 
 
-def test_the_chain_holds_the_hash_of_each_record(place: Place) -> None:
+def test_the_chain_holds_the_hash_of_each_record(place: Location) -> None:
     fence = Fence(incarnation=1, number=1)
     with Store(place) as store:
-        store.create_campaign(NewCampaign("c-one", "one", SCHEDULER, "{}"), [], [a_task(1)])
-        store.begin_attempts([Intent("c-one/1", 1, "key-1", WORKER, "mini-7", 1)])
-        store.record_grant("c-one/1", 1, lease="l1", fence=fence, queued=False)
-        store.record_result(
+        store.campaigns.create(NewCampaign("c-one", "one", SCHEDULER, "{}"), [], [a_task(1)])
+        store.attempts.begin([Intent("c-one/1", 1, "key-1", WORKER, "mini-7", 1)])
+        store.attempts.record_grant("c-one/1", 1, lease="l1", fence=fence, queued=False)
+        store.attempts.record_result(
             task="c-one/1", attempt=1, fence=fence, worker=WORKER, sha256="ab" * 32, body=b"r", signature=b"s" * 64,
             event=TaskEvent.SUCCEED,
         )  # fmt: skip
-        *_, granted, done = store.all_events("c-one")
+        *_, granted, done = store.events.all("c-one")
     assert (granted.fields["device"], done.name, done.fields["record"]) == (
         "mini-7",
         "task.succeeded",
@@ -153,10 +153,10 @@ def test_the_chain_holds_the_hash_of_each_record(place: Place) -> None:
     )
 
 
-def test_no_key_and_no_token_is_in_an_event(place: Place) -> None:
+def test_no_key_and_no_token_is_in_an_event(place: Location) -> None:
     with lived(place) as store:
-        told = json.dumps([event_info(event).model_dump() for event in store.all_events("c-one")])
-        fields = {key for event in store.all_events("c-one") for key in event.fields}
+        told = json.dumps([event_info(event).model_dump() for event in store.events.all("c-one")])
+        fields = {key for event in store.events.all("c-one") for key in event.fields}
     assert "key-1" not in told
     assert "token" not in told
     assert fields <= {
@@ -195,7 +195,7 @@ def test_the_command_shows_them_checks_them_and_names_the_first_broken_link(
     assert run(tmp_path, "events", "c-one", "--verify", "--last", "xyz") == 2
     capsys.readouterr()
     with Store(path) as store:
-        store._connection.exec_driver_sql("UPDATE events SET fields = 'junk' WHERE seq = 6")
+        store.database.connection.exec_driver_sql("UPDATE events SET fields = 'junk' WHERE seq = 6")
     assert run(tmp_path, "events", "c-one", "--verify") == 1
     assert "broken at event 6" in capsys.readouterr().out
     assert run(tmp_path, "events", "c-one") == 0, "what is there can still be read"

@@ -19,7 +19,7 @@ from protocol.values.task import Measure, Model, Task, Timeouts, read_task
 from protocol.words import Reason
 from scheduler.core.commands import Intent, LiveAttempt, QueuePosition
 from scheduler.preview.why import WhyDevice, WhyReport, gave_way, ranges, why, why_lines
-from scheduler.store.backend import Place as StorePlace
+from scheduler.store.backend import Location as StorePlace
 from scheduler.store.progress import clipped
 from scheduler.store.rows import NewCampaign
 from scheduler.store.store import Store
@@ -75,16 +75,18 @@ def store(place: StorePlace, clock: Clock) -> Store:
 
 
 def submit(store: Store, tasks: Sequence[Task] | None, **terms: int) -> None:
-    store.create_campaign(NewCampaign("c-one", "one", SCHEDULER, "{}", **terms), [], tasks)
+    store.campaigns.create(NewCampaign("c-one", "one", SCHEDULER, "{}", **terms), [], tasks)
 
 
 def begin(
     store: Store, n: int, attempt: int = 1, *, queued: bool | None = None, device: str = "mini-7"
 ) -> None:
-    store.begin_attempts([Intent(f"c-one/{n}", attempt, f"k{n}.{attempt}", WORKER, device, 1)])
+    store.attempts.begin([Intent(f"c-one/{n}", attempt, f"k{n}.{attempt}", WORKER, device, 1)])
     if queued is not None:
         fence = Fence(incarnation=1, number=10 * n + attempt)
-        store.record_grant(f"c-one/{n}", attempt, lease=f"l{n}.{attempt}", fence=fence, queued=queued)
+        store.attempts.record_grant(
+            f"c-one/{n}", attempt, lease=f"l{n}.{attempt}", fence=fence, queued=queued
+        )
 
 
 def told(
@@ -95,17 +97,17 @@ def told(
     only: int | None = None,
     **more: Sequence[Requirement],
 ) -> WhyReport:
-    row = store.campaign("c-one")
+    row = store.campaigns.get("c-one")
     assert row is not None
-    tasks = [task for task in store.tasks("c-one") if only in (None, task.n)]
-    bodies = {task: read_task(body) for task, body in store.bodies("c-one").items()}
-    attempts = [a for a in store.attempts("c-one") if a.task in {task.id for task in tasks}]
+    tasks = [task for task in store.tasks.all("c-one") if only in (None, task.n)]
+    bodies = {task: read_task(body) for task, body in store.tasks.bodies("c-one").items()}
+    attempts = [a for a in store.attempts.all("c-one") if a.task in {task.id for task in tasks}]
     return why(
         row,
         tasks,
         bodies,
         attempts,
-        store.all_events("c-one"),
+        store.events.all("c-one"),
         seen or WhyDevice(adverts=(advert("one"),)),
         clock.now,
         unplanned=more.get("unplanned", ()),
@@ -137,7 +139,7 @@ def test_tasks_with_the_same_story_are_told_once_with_the_clauses_and_what_would
 def test_a_ticket_says_its_place_its_expected_start_and_what_decides(store: Store, clock: Clock) -> None:
     submit(store, [a_task(1)])
     begin(store, 1, queued=True)
-    store.set_places([QueuePosition("c-one/1", 1, 3, 40.0)])
+    store.attempts.set_positions([QueuePosition("c-one/1", 1, 3, 40.0)])
     clock.now += 130
     (story,) = told(store, clock).stories
     assert story.head == "Task 1 waits for its turn, for 2:10"
@@ -151,7 +153,7 @@ def test_tickets_are_told_together_with_where_each_stands(store: Store, clock: C
     submit(store, [a_task(n) for n in (1, 2, 3)])
     for n, device in ((1, "mini-7"), (2, "mini-7"), (3, "old-pi")):
         begin(store, n, queued=True, device=device)
-    store.set_places([QueuePosition("c-one/1", 1, 1), QueuePosition("c-one/2", 1, 2, 9.0)])
+    store.attempts.set_positions([QueuePosition("c-one/1", 1, 1), QueuePosition("c-one/2", 1, 2, 9.0)])
     (story,) = told(store, clock).stories
     assert story.tasks == (1, 2, 3)
     assert story.why[0] == "at mini-7 1st, 2nd in ~9.0 s; old-pi"
@@ -179,7 +181,7 @@ def test_an_attempt_says_each_word_once_and_no_whole_address(store: Store, clock
     )
     submit(store, [a_task(1)])
     begin(store, 1)
-    store.end_attempt("c-one/1", 1, TaskEvent.LOSE, reason=Reason.LOST, detail="mini-7: its process is gone")
+    store.attempts.end("c-one/1", 1, TaskEvent.LOSE, reason=Reason.LOST, detail="mini-7: its process is gone")
     assert (
         told(store, clock).stories[0].tried[0].startswith("attempt 1: mini-7 lost it: its process is gone (")
     )
@@ -188,7 +190,7 @@ def test_an_attempt_says_each_word_once_and_no_whole_address(store: Store, clock
 def test_what_a_worker_says_of_a_ticket_is_told_with_it(store: Store, clock: Clock) -> None:
     submit(store, [a_task(1)])
     begin(store, 1, queued=True)
-    store.set_places([QueuePosition("c-one/1", 1, None, None, "paused by its owner\x1b[2J")])
+    store.attempts.set_positions([QueuePosition("c-one/1", 1, None, None, "paused by its owner\x1b[2J")])
     assert "paused by its owner[2J" in " ".join(told(store, clock).stories[0].why)
 
 
@@ -197,9 +199,9 @@ def test_attempts_are_told_one_by_one_for_a_task_and_counted_for_many(store: Sto
     for n in (1, 2):
         begin(store, n, 1, queued=False)
         clock.now += 12
-        store.end_attempt(f"c-one/{n}", 1, TaskEvent.RETRY, reason=Reason.CRASHED, detail="boom\nmore")
+        store.attempts.end(f"c-one/{n}", 1, TaskEvent.RETRY, reason=Reason.CRASHED, detail="boom\nmore")
         begin(store, n, 2, device="old-pi")
-        store.end_attempt(f"c-one/{n}", 2, TaskEvent.REFUSE, reason=Reason.NOT_ALLOWED, detail="not you")
+        store.attempts.end(f"c-one/{n}", 2, TaskEvent.REFUSE, reason=Reason.NOT_ALLOWED, detail="not you")
     together = told(store, clock)
     assert {line for story in together.stories for line in story.tried} == {
         "mini-7 failed: crashed: boom",
@@ -220,13 +222,13 @@ def test_attempts_are_told_one_by_one_for_a_task_and_counted_for_many(store: Sto
 
 def test_a_task_that_failed_says_why_in_full(store: Store, clock: Clock) -> None:
     submit(store, [a_task(1)])
-    store.end_pending(
+    store.attempts.end_pending(
         ["c-one/1"],
         TaskEvent.FAIL,
         reason=Reason.NOTHING_FITS,
         detail="0 of 2 devices fit\n  ram >= 1 TiB  0 fit",
     )
-    store.end_campaign("c-one")
+    store.campaigns.end("c-one")
     lines = why_lines(told(store, clock))
     assert lines[0] == "c-one  one  failed after 0:00, priority 50"
     assert lines[2] == "Task 1 failed"
@@ -236,9 +238,9 @@ def test_a_task_that_failed_says_why_in_full(store: Store, clock: Clock) -> None
 def test_a_run_says_where_it_is_and_that_it_gave_way(store: Store, clock: Clock) -> None:
     submit(store, [a_task(1)])
     begin(store, 1, queued=False)
-    store.end_attempt("c-one/1", 1, TaskEvent.PREEMPT, reason=Reason.PREEMPTED)
+    store.attempts.end("c-one/1", 1, TaskEvent.PREEMPT, reason=Reason.PREEMPTED)
     begin(store, 1, 2, queued=False)
-    store.set_progress([LiveAttempt("c-one/1", 2, Phase.RUN, 12, 100, 1.5)])
+    store.attempts.set_progress([LiveAttempt("c-one/1", 2, Phase.RUN, 12, 100, 1.5)])
     (story,) = told(store, clock).stories
     assert story.state is TaskState.RUNNING
     assert story.why == (
@@ -252,7 +254,7 @@ def test_a_run_says_where_it_is_and_that_it_gave_way(store: Store, clock: Clock)
 def test_workers_set_aside_are_told_with_the_reason_and_until_when(store: Store, clock: Clock) -> None:
     submit(store, [a_task(1)])
     for peer in ("peer-a", "peer-b", "peer-b", "peer-c"):
-        store.tell(
+        store.events.add(
             ["c-one"],
             "worker.set-aside",
             peer=peer,
@@ -260,7 +262,7 @@ def test_workers_set_aside_are_told_with_the_reason_and_until_when(store: Store,
             seconds=30,
             why="3 quick failures",
         )
-    store.tell(["c-one"], "worker.back", peer="peer-c", device="dc")
+    store.events.add(["c-one"], "worker.back", peer="peer-c", device="dc")
     clock.now += 10
     assert told(store, clock).remarks == (
         "da is set aside for another 0:20: 3 quick failures",
@@ -298,8 +300,8 @@ def test_a_replica_that_lacks_a_device_says_so(store: Store, clock: Clock) -> No
 def test_every_state_of_a_task_has_a_story(store: Store, clock: Clock) -> None:
     submit(store, [a_task(1)])
     begin(store, 1)
-    (task,) = store.tasks("c-one")
-    row = store.campaign("c-one")
+    (task,) = store.tasks.all("c-one")
+    row = store.campaigns.get("c-one")
     assert row is not None
     for state in TaskState:
         found = why(
@@ -320,7 +322,7 @@ def test_the_command_tells_a_campaign_a_task_and_what_is_not_there(
     home = tmp_path / "home"
     with Store(Home.at(home).store) as store:
         submit(store, [a_task(1), a_task(2)])
-        store.end_pending(["c-one/1"], TaskEvent.CANCEL)
+        store.attempts.end_pending(["c-one/1"], TaskEvent.CANCEL)
 
     def run(*arguments: str) -> int:
         with pytest.raises(SystemExit) as ended:

@@ -107,9 +107,9 @@ def test_submitting_it_fetches_and_copies_nothing(home: Home, file: Path) -> Non
     found = submit_campaign(home, file, wait_s=60, fetch=never)
     assert not home.spool.exists()
     with Store(home.store) as store:
-        (model,) = store.models(found)
+        (model,) = store.campaigns.models(found)
         assert (model.sha256, model.size) == (SHA, SIZE)
-        row = store.campaign(found)
+        row = store.campaigns.get(found)
         assert row is not None
         assert by_devices(row.spec) == {SHA}
 
@@ -153,9 +153,9 @@ def test_who_adopts_it_needs_no_model_either(tmp_path: Path) -> None:
 def test_what_failed_is_tried_again_without_it(home: Home, file: Path, tmp_path: Path) -> None:
     old = submit_campaign(home, file, wait_s=60)
     with Store(home.store) as store:
-        store.end_pending([f"{old}/1"], TaskEvent.FAIL, reason=Reason.NOTHING_FITS)
-        store.end_campaign(old)
+        store.attempts.end_pending([f"{old}/1"], TaskEvent.FAIL, reason=Reason.NOTHING_FITS)
+        store.campaigns.end(old)
         new, count = retry_campaign(home, store, old, tmp_path)
         assert count == 1
-        (task,) = [read_task(body) for body in store.bodies(new).values()]
+        (task,) = [read_task(body) for body in store.tasks.bodies(new).values()]
         assert (task.model_url, task.model.sha256) == (URL, SHA)

@@ -28,14 +28,14 @@ async def test_a_task_that_waits_at_two_busy_workers_runs_once_where_it_comes_up
         worker.occupy(worker.seconds)
     world.submit(1)
     async with world.scheduler():
-        await world.until(lambda: len(world.store.attempts("c-one")) == 2)
+        await world.until(lambda: len(world.store.attempts.all("c-one")) == 2)
         await world.until(lambda: all(len(worker.places) == 2 for worker in (slow, quick)))
         assert world.task().state is TaskState.QUEUED
         await world.until(lambda: world.task().state is TaskState.SUCCEEDED)
         assert world.task().worker == quick.peer
         await world.until(lambda: len(slow.places) == 1)  # given back at once, not when its turn comes
     assert [task for worker in (slow, quick) for task, _ in worker.ran] == ["c-one/1"]
-    states = sorted(attempt.state for attempt in world.store.attempts("c-one"))
+    states = sorted(attempt.state for attempt in world.store.attempts.all("c-one"))
     assert states == [AttemptState.REFUSED, AttemptState.SUCCEEDED]
     assert world.task().tries == 0
 
@@ -52,7 +52,7 @@ async def test_a_scheduler_killed_while_a_task_waits_at_two_workers_keeps_both_t
     world.new_process()
     await world.run()
     assert world.states() == {TaskState.SUCCEEDED}
-    assert len(world.store.attempts("c-one")) == 2
+    assert len(world.store.attempts.all("c-one")) == 2
     assert sum(len(worker.ran) for worker in workers) == 1
 
 
@@ -81,10 +81,10 @@ async def test_a_task_that_gave_way_is_run_again_and_has_lost_no_try(
         await world.until(lambda: world.task().state is TaskState.SUCCEEDED, seconds=100)
     assert [commit.preempted for commit in worker.commits] == [0, 1]
     assert world.task().tries == 0
-    first, _ = world.store.attempts("c-one")
+    first, _ = world.store.attempts.all("c-one")
     assert (first.state, first.reason) == (AttemptState.PREEMPTED, Reason.PREEMPTED)
     assert "of priority 80" in first.detail
-    names = [event.name for event in world.store.events_since("c-one")]
+    names = [event.name for event in world.store.events.since("c-one")]
     assert names.index("task.yields") < names.index("task.preempted")
 
 
@@ -98,10 +98,10 @@ async def test_a_campaign_that_was_adopted_elsewhere_ends_here_and_its_run_goes_
         proof = make_proof(SCHEDULER.peer_id, "c-one", 9, SCHEDULER.sign)
         worker.stale = Denied(reason=Reason.STALE_EPOCH, detail="adopted under epoch 9", proof=proof)
         began = trio.current_time()
-        await world.until(lambda: not world.store.unfinished_campaigns())
+        await world.until(lambda: not world.store.campaigns.unfinished())
         assert trio.current_time() - began < 10
-    assert {task.reason for task in world.store.tasks("c-one")} == {Reason.ADOPTED}
-    (summary,) = world.store.summaries()
+    assert {task.reason for task in world.store.tasks.all("c-one")} == {Reason.ADOPTED}
+    (summary,) = world.store.campaigns.summaries()
     assert summary.campaign.outcome is CampaignOutcome.ADOPTED
     assert summary.campaign.detail == "carried on elsewhere (adopted)"
     assert not worker.cancelled
@@ -118,8 +118,8 @@ async def test_two_workers_that_only_say_that_it_was_adopted_get_no_more_of_it_a
     world.submit(5, attempts=1)
     await world.run()
     assert world.states() == {TaskState.SUCCEEDED}
-    assert {row.worker for row in world.store.rows("c-one")} == {good.peer}
-    told = [event for event in world.store.events_since("c-one") if event.name == "worker.refused"]
+    assert {row.worker for row in world.store.results.rows("c-one")} == {good.peer}
+    told = [event for event in world.store.events.since("c-one") if event.name == "worker.refused"]
     assert {event.fields["device"] for event in told} == {"x1", "x2"}
 
 
@@ -134,8 +134,8 @@ async def test_a_lease_that_is_said_to_be_lost_to_another_scheduler_leads_to_a_q
             reason=Reason.STALE_EPOCH,
             proof=make_proof(SCHEDULER.peer_id, "c-one", 9, SCHEDULER.sign),
         )
-        await world.until(lambda: not world.store.unfinished_campaigns())
-    assert {task.reason for task in world.store.tasks("c-one")} == {Reason.ADOPTED}
+        await world.until(lambda: not world.store.campaigns.unfinished())
+    assert {task.reason for task in world.store.tasks.all("c-one")} == {Reason.ADOPTED}
 
 
 async def test_a_worker_that_was_given_up_is_told_when_it_is_back_that_its_run_is_not_wanted(
@@ -172,7 +172,7 @@ async def test_a_worker_that_never_answers_commits_is_set_aside_and_the_others_d
     world.submit(12, backoff_s=0.1)
     await world.run()
     assert world.states() == {TaskState.SUCCEEDED}
-    assert {row.worker for row in world.store.rows("c-one")} == {good.peer}
-    told = [event for event in world.store.events_since("c-one") if event.name == "worker.set-aside"]
+    assert {row.worker for row in world.store.results.rows("c-one")} == {good.peer}
+    told = [event for event in world.store.events.since("c-one") if event.name == "worker.set-aside"]
     assert told
     assert "not answering" in str(told[0].fields["why"])

@@ -47,7 +47,7 @@ async def test_a_worker_that_ends_each_link_at_once_is_linked_once_a_second_and_
         assert worker.opens - before <= SILENT_S
         worker.shut = False
         await trio.sleep(2 * AGAIN_S)
-        assert world.store.task("c-one/1").attempt == 1, "it came back in time, and nothing was lost"
+        assert world.store.tasks.get("c-one/1").attempt == 1, "it came back in time, and nothing was lost"
 
 
 async def test_a_scheduler_that_stood_still_itself_does_not_take_its_workers_for_silent(
@@ -60,5 +60,5 @@ async def test_a_scheduler_that_stood_still_itself_does_not_take_its_workers_for
         await trio.sleep(1.0)
         autojump_clock.jump(SILENT_S + 5.0)
         await world.until(lambda: world.states() == {TaskState.SUCCEEDED})
-    assert "task.lost" not in {event.name for event in world.store.all_events("c-one")}
+    assert "task.lost" not in {event.name for event in world.store.events.all("c-one")}
     assert sorted(len(worker.ran) for worker in workers) == [1, 1]

@@ -31,7 +31,7 @@ async def test_a_worker_that_says_page_by_page_and_slowly_what_it_has_neither_st
     world.new_process()
     worker.page_s = 4.5
     async with world.scheduler():
-        world.store.request_cancel("c-two")
+        world.store.campaigns.request_cancel("c-two")
         quick = world.worker("b")
         world.index.workers.remove(worker)
         await world.until(lambda: world.states("c-two") == {TaskState.CANCELLED})
@@ -50,12 +50,12 @@ async def test_a_campaign_whose_tasks_cannot_be_read_back_ends_with_the_reason_a
     world.submit(2)
     world.submit(1, campaign="c-two")
     world.worker("a")
-    with world.store._writing() as c:
+    with world.store.database.transaction() as c:
         c.execute(schema.tasks.update().where(schema.tasks.c.id == "c-one/2").values(body=b"\0"))
     await world.run()
     assert world.states() == {TaskState.FAILED}
     assert world.states("c-two") == {TaskState.SUCCEEDED}
-    assert {task.reason for task in world.store.tasks("c-one")} == {Reason.BAD_REQUEST}
+    assert {task.reason for task in world.store.tasks.all("c-one")} == {Reason.BAD_REQUEST}
 
 
 async def test_the_records_of_one_task_are_fetched_one_at_a_time(

@@ -45,10 +45,10 @@ def test_a_manifest_is_made_once_and_says_what_the_campaign_is(tmp_path: Path) -
     new = NewCampaign("c-one", "one", ANN.peer_id, "{}", limit_s=60.0, priority=70)
     models = [NewModel("m", SHA, 10, "m.onnx")]
     with Store(tmp_path / "store.db", wall=lambda: 1_790_000_000.5) as store:
-        store.create_campaign(new, models, tasks(12))
-        row = store.campaign("c-one")
+        store.campaigns.create(new, models, tasks(12))
+        row = store.campaigns.get("c-one")
         assert row is not None
-        bodies = {task.id: store.bodies("c-one")[task.id] for task in store.tasks("c-one")}
+        bodies = {task.id: store.tasks.bodies("c-one")[task.id] for task in store.tasks.all("c-one")}
     manifests = manifests_in(tmp_path)
     kept = manifests.take_up(row, models, bodies, ANN)
     assert kept is not None
@@ -108,10 +108,10 @@ def test_the_count_of_an_adoption_is_told_in_a_line(tmp_path: Path) -> None:
     gathered = Recovery()
     gathered.heard |= dict([heard("one", lease(1), lease(2, settled=True), lease(3, queued=True))])
     with Store(tmp_path / "store.db") as store:
-        store.create_campaign(NewCampaign("c-one", "one", ANN.peer_id, "{}"), [], tasks(5))
-        row = store.campaign("c-one")
+        store.campaigns.create(NewCampaign("c-one", "one", ANN.peer_id, "{}"), [], tasks(5))
+        row = store.campaigns.get("c-one")
         assert row is not None
-        kept = manifests_in(tmp_path).take_up(row, [], store.bodies("c-one"), ANN)
+        kept = manifests_in(tmp_path).take_up(row, [], store.tasks.bodies("c-one"), ANN)
     assert kept is not None
     opened = open_manifest(read_cover(kept.path.read_bytes()))
     adoption = tally(opened.manifest, opened.tasks, gathered.places(), {})

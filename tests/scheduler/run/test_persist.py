@@ -10,14 +10,14 @@ from protocol.words import Reason
 from scheduler.core.commands import CommitTo, SwitchAttempt
 from scheduler.run.manifests import manifests_in
 from scheduler.run.persist import CommandWriter
-from scheduler.store.backend import Place
+from scheduler.store.backend import Location
 from scheduler.store.rows import NewCampaign
 from scheduler.store.store import Store
 from tests.scheduler.core_parts import SCHEDULER, Story, a_task, of, quote
 
 
 def test_a_second_ticket_that_is_asked_for_and_at_once_the_only_one_is_written_in_that_order(
-    tmp_path: Path, place: Place
+    tmp_path: Path, place: Location
 ) -> None:
     store = Store(place)
     campaign = NewCampaign(
@@ -31,7 +31,7 @@ def test_a_second_ticket_that_is_asked_for_and_at_once_the_only_one_is_written_i
         limit_s=None,
         priority=50,
     )
-    store.create_campaign(campaign, [], [a_task(1)])
+    store.campaigns.create(campaign, [], [a_task(1)])
     keeper = CommandWriter(store, manifests_in(tmp_path), {}, {"c-one": 1})
     story = Story(1, 2)
     first = story.commits[0]
@@ -48,6 +48,6 @@ def test_a_second_ticket_that_is_asked_for_and_at_once_the_only_one_is_written_i
     assert of(orders, CommitTo), "it is asked for as a second one"
     assert of(orders, SwitchAttempt), "and then the first one is gone"
     keeper.carry_out(orders)
-    row = store.tasks("c-one")[0]
+    row = store.tasks.all("c-one")[0]
     assert (row.state, row.worker) == (TaskState.COMMITTING, second.worker)
     store.close()

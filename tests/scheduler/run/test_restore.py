@@ -12,33 +12,34 @@ from protocol.values.record import DeviceFacts, Record, RunFacts, Timing, pack_s
 from protocol.words import RunOutcome
 from scheduler.core.commands import Intent
 from scheduler.run.restore import entries_of
-from scheduler.store.backend import Place
+from scheduler.store.backend import Location
+from scheduler.store.results import ResultRepository
 from scheduler.store.rows import NewCampaign, ResultRow
 from scheduler.store.store import Store
 from tests.scheduler.core_parts import PEERS, SCHEDULER, SHA, UNIT, a_task
 
 
-class Counting(Store):
+class Counting(ResultRepository):
     """Counts how often all results are read."""
 
     reads = 0
 
-    def rows(self, campaign: str) -> tuple[ResultRow, ...]:
+    def rows(self, campaign: str, low: int = 0, high: int | None = None) -> tuple[ResultRow, ...]:
         self.reads += 1
-        return super().rows(campaign)
+        return super().rows(campaign, low, high)
 
 
 @pytest.fixture
-def store(place: Place) -> Iterator[Counting]:
-    opened = Counting(place)
-    with opened:
+def store(place: Location) -> Iterator[Store]:
+    with Store(place) as opened:
+        opened.results = Counting(opened.database)
         yield opened
 
 
 def succeed(store: Store, n: int, device: str) -> None:
     task, fence = f"c-one/{n}", Fence(incarnation=1, number=n)
-    store.begin_attempts([Intent(task, 1, f"key-{n}", PEERS[0], "w", 1)])
-    store.record_grant(task, 1, lease=f"l-{n}", fence=fence, queued=False)
+    store.attempts.begin([Intent(task, 1, f"key-{n}", PEERS[0], "w", 1)])
+    store.attempts.record_grant(task, 1, lease=f"l-{n}", fence=fence, queued=False)
     record = Record(
         campaign="c-one",
         task=task,
@@ -52,7 +53,7 @@ def succeed(store: Store, n: int, device: str) -> None:
         ran=RunFacts(unit=UNIT, driver="x", runtime="r"),
         timings=(Timing(samples=pack_samples([1]), warmup=pack_samples([]), cpu_s=0, wall_s=0),),
     )
-    kept = store.record_result(
+    kept = store.attempts.record_result(
         task=task,
         attempt=1,
         fence=fence,
@@ -65,11 +66,12 @@ def succeed(store: Store, n: int, device: str) -> None:
     assert kept.stale is None
 
 
-def test_where_replicas_ran_is_read_at_once_however_many_there_are(store: Counting) -> None:
+def test_where_replicas_ran_is_read_at_once_however_many_there_are(store: Store) -> None:
     tasks = [a_task(n, replica=1 + (n - 1) % 2) for n in range(1, 9)]
-    store.create_campaign(NewCampaign("c-one", "one", SCHEDULER, "{}"), [], tasks)
+    store.campaigns.create(NewCampaign("c-one", "one", SCHEDULER, "{}"), [], tasks)
     for n in range(1, 7):
         succeed(store, n, f"device-{n}")
-    entries = entries_of(store, "c-one", store.bodies("c-one"))
+    entries = entries_of(store, "c-one", store.tasks.bodies("c-one"))
     assert [entry.ran_on for entry in entries] == [*(f"device-{n}" for n in range(1, 7)), "", ""]
-    assert store.reads == 1
+    assert isinstance(store.results, Counting)
+    assert store.results.reads == 1

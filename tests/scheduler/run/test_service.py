@@ -36,9 +36,9 @@ async def test_a_campaign_runs_to_its_end_and_the_scheduler_leaves(
     await world.run()
     assert world.states() == {TaskState.SUCCEEDED}
     assert sorted(worker.ran) == [("c-one/1", 1), ("c-one/2", 1), ("c-one/3", 1)]
-    (summary,) = world.store.summaries()
+    (summary,) = world.store.campaigns.summaries()
     assert summary.campaign.outcome is CampaignOutcome.SUCCEEDED
-    rows = world.store.rows("c-one")
+    rows = world.store.results.rows("c-one")
     assert all(row.record is not None and row.worker == worker.peer for row in rows)
     assert worker.answers == ["accepted"] * 3
 
@@ -72,7 +72,7 @@ async def test_a_ticket_moves_from_a_busy_worker_to_one_that_turns_up_idle(
         await world.until(lambda: world.states() == {TaskState.QUEUED, TaskState.RUNNING})
         idle = world.worker("idle", seconds=1.0)  # met when the index is asked again
         await world.until(lambda: TaskState.SUCCEEDED in world.states())
-        (moved,) = (task for task in world.store.tasks("c-one") if task.state is TaskState.SUCCEEDED)
+        (moved,) = (task for task in world.store.tasks.all("c-one") if task.state is TaskState.SUCCEEDED)
         assert moved.worker == idle.peer
         assert (moved.id, 1) not in busy.ran
         assert len(busy.ran) == 1
@@ -101,7 +101,7 @@ async def test_a_large_record_is_pulled_by_its_hash(world: World, autojump_clock
     worker.outcome = lambda task: {"timings": (timing,)}
     world.submit(1, runs=15_000)
     await world.run()
-    row = world.store.rows("c-one")[0]
+    row = world.store.results.rows("c-one")[0]
     assert row.record is not None
     assert len(row.record) > MAX_INLINE
     assert worker.answers == ["accepted"]
@@ -121,7 +121,7 @@ async def test_a_worker_that_dies_in_mid_run_loses_its_tasks_to_another(
         await world.until(lambda: world.states() == {TaskState.SUCCEEDED})
         assert trio.current_time() - died < 6  # its port refuses: it is not waited for as silence would be
         assert {task for task, _ in second.ran} == {"c-one/1", "c-one/2"}
-    lost = [row for row in world.store.attempts("c-one") if row.state is AttemptState.LOST]
+    lost = [row for row in world.store.attempts.all("c-one") if row.state is AttemptState.LOST]
     assert [(row.worker, row.reason) for row in lost] == [(first.peer, Reason.LOST)]
 
 
@@ -147,7 +147,7 @@ async def test_a_result_delivered_twice_is_recorded_once(world: World, autojump_
     world.submit(1)
     await world.run()
     assert worker.answers == ["accepted"] * 3
-    assert [event.name for event in world.store.events_since("c-one")].count("task.succeeded") == 1
+    assert [event.name for event in world.store.events.since("c-one")].count("task.succeeded") == 1
 
 
 async def test_a_partitioned_worker_comes_back_with_a_stale_result(
@@ -182,7 +182,7 @@ async def test_a_scheduler_that_was_killed_carries_on_and_nothing_runs_twice(
     assert world.states() == {TaskState.SUCCEEDED}
     ran = sorted(task for worker in workers for task, _ in worker.ran)
     assert ran == sorted(set(ran))
-    row = world.store.campaign("c-one")
+    row = world.store.campaigns.get("c-one")
     assert row is not None
     assert row.epoch == 2
 
@@ -191,8 +191,8 @@ async def test_a_scheduler_killed_before_it_asked_asks_again(world: World, autoj
     worker = world.worker("mini")
     world.submit(1)
     # the very state that a kill between intent and commit leaves
-    world.store.begin_attempts([Intent("c-one/1", 1, "c-one/1/1", worker.peer, "mini", 1)])
-    world.store.remember_worker(worker.peer, "mini", worker.advert.addresses)
+    world.store.attempts.begin([Intent("c-one/1", 1, "c-one/1/1", worker.peer, "mini", 1)])
+    world.store.workers.save(worker.peer, "mini", worker.advert.addresses)
     await world.run()
     assert world.states() == {TaskState.SUCCEEDED}
     assert worker.ran == [("c-one/1", 2)]
@@ -207,12 +207,12 @@ async def test_a_cancel_ends_running_queued_and_pending_tasks(
         await world.until(lambda: TaskState.RUNNING in world.states())
         asked = trio.current_time()
         with Store(world.store_path) as other:
-            assert other.request_cancel("c-one") == 20
-        await world.until(lambda: not world.store.unfinished_campaigns())
+            assert other.campaigns.request_cancel("c-one") == 20
+        await world.until(lambda: not world.store.campaigns.unfinished())
         assert trio.current_time() - asked < 2
     assert world.states() == {TaskState.CANCELLED}
     assert worker.ran[0][0] in worker.cancelled
-    assert world.store.summaries()[0].campaign.outcome is CampaignOutcome.CANCELLED
+    assert world.store.campaigns.summaries()[0].campaign.outcome is CampaignOutcome.CANCELLED
 
 
 async def test_a_cancel_of_a_task_on_a_vanished_worker_ends_when_its_lease_does(
@@ -224,7 +224,7 @@ async def test_a_cancel_of_a_task_on_a_vanished_worker_ends_when_its_lease_does(
         await world.until(lambda: world.task().state is TaskState.RUNNING)
         worker.die()
         with Store(world.store_path) as other:
-            other.request_cancel("c-one/1")
+            other.campaigns.request_cancel("c-one/1")
         asked = trio.current_time()
         await world.until(lambda: world.task().state is TaskState.CANCELLED)
         assert trio.current_time() - asked < 20
@@ -242,9 +242,9 @@ async def test_a_worker_that_takes_links_but_does_not_answer_loses_what_it_has(
     async with world.scheduler():
         await world.until(lambda: world.task().state is TaskState.RUNNING)
         with Store(world.store_path) as other:
-            other.request_cancel("c-one")
+            other.campaigns.request_cancel("c-one")
         asked = trio.current_time()
-        await world.until(lambda: not world.store.unfinished_campaigns())
+        await world.until(lambda: not world.store.campaigns.unfinished())
         assert trio.current_time() - asked < 35
     assert world.states() == {TaskState.CANCELLED}
 
@@ -309,7 +309,7 @@ async def test_a_model_that_two_devices_call_broken_is_not_tried_on_a_third(
         "not a model",
         2,
     )
-    assert world.store.rows("c-one")[0].record is not None
+    assert world.store.results.rows("c-one")[0].record is not None
 
 
 async def test_a_crash_is_tried_on_another_device(world: World, autojump_clock: MockClock) -> None:
@@ -325,7 +325,7 @@ async def test_a_crash_is_tried_on_another_device(world: World, autojump_clock: 
     await world.run()
     task = world.task()
     assert (task.state, task.reason, task.tries) == (TaskState.FAILED, Reason.CRASHED, 2)
-    assert {row.worker for row in world.store.attempts("c-one")} == {worker.peer for worker in workers}
+    assert {row.worker for row in world.store.attempts.all("c-one")} == {worker.peer for worker in workers}
 
 
 async def test_another_unit_than_was_asked_for_is_a_failure_for_good(
@@ -368,11 +368,11 @@ async def test_a_full_disk_ends_the_scheduler_with_one_line_and_a_new_start_carr
 ) -> None:
     worker = world.worker("mini")
     world.submit(200)
-    pages = world.store._connection.exec_driver_sql("PRAGMA page_count").scalar_one()
-    world.store._connection.exec_driver_sql(f"PRAGMA max_page_count = {pages + 12}")
+    pages = world.store.database.connection.exec_driver_sql("PRAGMA page_count").scalar_one()
+    world.store.database.connection.exec_driver_sql(f"PRAGMA max_page_count = {pages + 12}")
     with pytest.raises(ResourceError, match="the disk is full"):
         await world.run()
-    done = sum(task.state is TaskState.SUCCEEDED for task in world.store.tasks("c-one"))
+    done = sum(task.state is TaskState.SUCCEEDED for task in world.store.tasks.all("c-one"))
     world.new_process()
     await world.run()
     assert world.states() == {TaskState.SUCCEEDED}
@@ -389,7 +389,7 @@ async def test_a_worker_that_sends_half_a_measurement_does_not_get_it_recorded(
         await world.until(lambda: lazy.answers == ["bad-request"])
         world.worker("honest")
         await world.until(lambda: world.task().state is TaskState.SUCCEEDED)
-    assert all(row.worker != lazy.peer for row in world.store.rows("c-one"))
+    assert all(row.worker != lazy.peer for row in world.store.results.rows("c-one"))
 
 
 async def test_outputs_that_differ_from_the_reference_are_a_failure(
@@ -415,7 +415,7 @@ def over_devices(world: World, *where: str, wait_s: float = 60.0, limit_s: float
         "c-all", "everywhere", world.network.peer_id, spec.model_dump_json(), wait_s=wait_s, limit_s=limit_s
     )
     with Store(world.store_path) as other:
-        other.create_campaign(new, [NewModel(label, world.sha256, 7, facts="tiny.onnx")], None)
+        other.campaigns.create(new, [NewModel(label, world.sha256, 7, facts="tiny.onnx")], None)
 
 
 async def test_a_campaign_for_each_device_is_planned_on_those_that_are_there(
@@ -425,7 +425,7 @@ async def test_a_campaign_for_each_device_is_planned_on_those_that_are_there(
     async with world.scheduler():
         await trio.sleep(5)
         workers = [world.worker(name) for name in ("a", "b", "c")]
-        await world.until(lambda: not world.store.unfinished_campaigns())
+        await world.until(lambda: not world.store.campaigns.unfinished())
     assert [len(worker.ran) for worker in workers] == [1, 1, 1]
     assert world.states("c-all") == {TaskState.SUCCEEDED}
 
@@ -473,14 +473,14 @@ async def test_a_cancel_that_comes_between_the_last_look_and_the_plan_is_heeded(
 ) -> None:
     worker = world.worker("a", seconds=1000.0)
     over_devices(world)
-    planned = world.store.plan_campaign
+    planned = world.store.campaigns.plan
 
     def plan(campaign: str, tasks: Any) -> None:
         with Store(world.store_path) as other:
-            other.request_cancel(campaign)
+            other.campaigns.request_cancel(campaign)
         planned(campaign, tasks)
 
-    world.store.plan_campaign = plan
+    world.store.campaigns.plan = plan
     await world.run()
     assert world.states("c-all") == {TaskState.CANCELLED}
     assert not worker.ran
@@ -491,14 +491,14 @@ async def test_a_campaign_submitted_while_the_scheduler_starts_is_seen(
 ) -> None:
     worker = world.worker("a")
     world.submit(1)
-    epoch = world.store.next_epoch
+    epoch = world.store.campaigns.next_epoch
 
     def slow(campaign: str) -> int:
         if campaign == "c-one":
             world.submit(1, campaign="c-two")
         return int(epoch(campaign))
 
-    world.store.next_epoch = slow
+    world.store.campaigns.next_epoch = slow
     with trio.fail_after(60):
         await world.run()
     assert len(worker.ran) == 2
@@ -534,7 +534,7 @@ async def test_a_campaign_for_each_device_that_finds_none_says_so(
     world.worker("mini")
     over_devices(world, "ram >= 64 GiB", wait_s=5.0)
     await world.run()
-    (task,) = world.store.tasks("c-all")
+    (task,) = world.store.tasks.all("c-all")
     assert (task.state, task.reason) == (TaskState.FAILED, Reason.NOTHING_FITS)
     assert "ram >= 64 GiB" in task.detail
 
@@ -546,6 +546,6 @@ async def test_a_campaign_that_is_cancelled_before_it_is_planned_ends(
     async with world.scheduler():
         await trio.sleep(3)
         with Store(world.store_path) as other:
-            assert other.request_cancel("c-all") == 1
-        await world.until(lambda: not world.store.unfinished_campaigns())
-    assert world.store.summaries()[0].campaign.outcome is CampaignOutcome.CANCELLED
+            assert other.campaigns.request_cancel("c-all") == 1
+        await world.until(lambda: not world.store.campaigns.unfinished())
+    assert world.store.campaigns.summaries()[0].campaign.outcome is CampaignOutcome.CANCELLED

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from scheduler.store.backend import ServerPlace
+from scheduler.store.backend import ServerLocation
 from tests.scheduler.conftest import on_server
 from tests.scheduler.run import test_service as same
 
 
 @pytest.fixture
-def world_place(postgres: str) -> ServerPlace:
+def world_place(postgres: str) -> ServerLocation:
     """Instead of a file."""
     return on_server(postgres)
 

@@ -12,8 +12,8 @@ import sqlalchemy as sa
 
 from protocol.errors import ResourceError
 from scheduler.store import opening
-from scheduler.store.backend import ServerPlace, server_url
-from scheduler.store.opening import has_store, open_store, store_place
+from scheduler.store.backend import ServerLocation, server_url
+from scheduler.store.opening import has_store, open_store, store_location
 from scheduler.store.postgres import PostgreSQL
 from scheduler.store.rows import NewCampaign
 from scheduler.store.store import Store
@@ -26,20 +26,20 @@ SECRET = "hunter2%2F@"
 
 
 def named(store: Store, campaign: str = "c-one") -> None:
-    store.create_campaign(NewCampaign(campaign, "one", SCHEDULER, "{}"), [], [a_task(1, campaign=campaign)])
+    store.campaigns.create(NewCampaign(campaign, "one", SCHEDULER, "{}"), [], [a_task(1, campaign=campaign)])
 
 
 def write_around(store: Store, happens: Callable[[sa.Connection], object]) -> None:
     """Something happens between two events of one transaction."""
-    with store._writing() as c:
-        store._event(c, "c-one", "half.done", None)
+    with store.database.transaction() as c:
+        store.events.append(c, "c-one", "half.done", None)
         happens(c)
-        store._event(c, "c-one", "all.done", None)
+        store.events.append(c, "c-one", "all.done", None)
 
 
 def cut_off(store: Store, pid: int) -> None:
     """End the server's process for another connection."""
-    store._connection.exec_driver_sql(f"SELECT pg_terminate_backend({pid})")
+    store.database.connection.exec_driver_sql(f"SELECT pg_terminate_backend({pid})")
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def store(postgres: str) -> Store:
 def refusal(url: sa.URL) -> ResourceError:
     """How opening a store there ends; it never tells a password."""
     with pytest.raises(ResourceError) as told:
-        Store(ServerPlace(url, "sark_nobody"))
+        Store(ServerLocation(url, "sark_nobody"))
     for text in (str(told.value), told.value.hint, repr(told.value)):
         assert "hunter2" not in text
     return told.value
@@ -61,7 +61,7 @@ def refusal(url: sa.URL) -> ResourceError:
 def test_a_server_that_is_down_is_one_clear_line(tmp_path: Path) -> None:
     told = refusal(server_url(f"postgresql://sark:hunter2@/db?host={tmp_path}&password=hunter2"))
     assert told.what == "postgresql://sark@/db: the server does not answer"
-    assert "is it running" in told.hint
+    assert "check that it is running" in told.hint
     assert "does not answer" in refusal(server_url("postgresql://sark:hunter2@127.0.0.1:1/db")).what
     assert "cannot be used" in refusal(server_url("postgresql://h/db?password=hunter2&port=x")).what
 
@@ -77,24 +77,24 @@ def test_a_server_that_stays_away_is_asked_again_each_time_and_found_when_it_is_
         way.symlink_to(str(url.query["host"]))
         with Store(on_server(str(url.set(query={"host": str(way)})))) as other:
             named(other)
-            pid = other._connection.exec_driver_sql("SELECT pg_backend_pid()").scalar_one()
+            pid = other.database.connection.exec_driver_sql("SELECT pg_backend_pid()").scalar_one()
             way.unlink()
             cut_off(store, pid)
             for _ in range(3):
                 with pytest.raises(ResourceError, match="does not answer"):
-                    other.campaign("c-one")
+                    other.campaigns.get("c-one")
             way.symlink_to(str(url.query["host"]))
-            assert other.campaign("c-one") is not None
+            assert other.campaigns.get("c-one") is not None
 
 
 def test_a_database_that_is_missing_is_one_clear_line(postgres: str) -> None:
     told = refusal(server_url(postgres).set(database="nowhere", password="hunter2"))
-    assert "there is no such database" in told.what
+    assert "the database does not exist" in told.what
     assert "createdb" in told.hint
 
 
 def test_a_wrong_password_is_one_clear_line_and_a_right_one_opens(postgres: str, store: Store) -> None:
-    c = store._connection
+    c = store.database.connection
     if not c.exec_driver_sql("SELECT 1 FROM pg_roles WHERE rolname = 'guarded'").scalar():
         c.exec_driver_sql("CREATE ROLE guarded LOGIN PASSWORD 'hunter2/@'")
     url = server_url(postgres).set(username="guarded")
@@ -102,59 +102,59 @@ def test_a_wrong_password_is_one_clear_line_and_a_right_one_opens(postgres: str,
     assert "user or password is wrong" in refusal(url).what
     assert "user or password is wrong" in refusal(url.set(username="who", password="x")).what
     right = server_url(postgres.replace("sark@", f"guarded:{SECRET.replace('@', '%40')}@"))
-    assert "may not make tables" in refusal(right).what
+    assert "may not create tables" in refusal(right).what
     c.exec_driver_sql("GRANT CREATE ON DATABASE postgres TO guarded")
-    with Store(ServerPlace(right, on_server(postgres).schema)) as opened:
+    with Store(ServerLocation(right, on_server(postgres).schema)) as opened:
         named(opened)
-        assert "hunter2" not in str(opened.place)
+        assert "hunter2" not in str(opened.location)
 
 
 def test_a_connection_that_is_cut_is_told_once_and_made_again(store: Store) -> None:
-    with Store(store.place) as other:
-        pid = other._connection.exec_driver_sql("SELECT pg_backend_pid()").scalar_one()
-        seen = other.changed_by_others()
+    with Store(store.location) as other:
+        pid = other.database.connection.exec_driver_sql("SELECT pg_backend_pid()").scalar_one()
+        seen = other.changes_by_others()
         cut_off(store, pid)
         with pytest.raises(ResourceError, match="does not answer"):
-            other.request_cancel("c-one")
-        assert [task.cancel for task in other.tasks("c-one")] == [False]
-        assert other.request_cancel("c-one") == 1
-        assert other.changed_by_others() == seen
+            other.campaigns.request_cancel("c-one")
+        assert [task.cancel for task in other.tasks.all("c-one")] == [False]
+        assert other.campaigns.request_cancel("c-one") == 1
+        assert other.changes_by_others() == seen
 
 
 def test_a_connection_that_is_cut_inside_a_transaction_leaves_nothing_of_it(store: Store) -> None:
-    with Store(store.place) as other:
-        pid = other._connection.exec_driver_sql("SELECT pg_backend_pid()").scalar_one()
+    with Store(store.location) as other:
+        pid = other.database.connection.exec_driver_sql("SELECT pg_backend_pid()").scalar_one()
         with pytest.raises(ResourceError, match="does not answer"):
             write_around(other, lambda c: cut_off(store, pid))
-        assert [event.name for event in other.events_since("c-one")] == ["campaign.created"]
+        assert [event.name for event in other.events.since("c-one")] == ["campaign.created"]
 
 
 def test_a_full_disk_of_the_server_is_one_clear_line_and_nothing_is_lost(store: Store) -> None:
     full = "DO $$ BEGIN RAISE EXCEPTION 'could not extend file' USING ERRCODE = 'disk_full'; END $$"
     with pytest.raises(ResourceError, match="the server's disk is full"):
         write_around(store, lambda c: c.exec_driver_sql(full))
-    assert len(store.events_since("c-one")) == 1
+    assert len(store.events.since("c-one")) == 1
     named(store, "c-two")
 
 
 def test_a_writer_waits_for_another_and_says_so_when_that_takes_too_long(store: Store) -> None:
-    with Store(store.place) as other, store._writing():
-        assert len(other.tasks("c-one")) == 1  # who reads never waits
-        assert isinstance(other._backend, PostgreSQL)
-        other._backend.busy_ms = 20
+    with Store(store.location) as other, store.database.transaction():
+        assert len(other.tasks.all("c-one")) == 1  # who reads never waits
+        assert isinstance(other.database.backend, PostgreSQL)
+        other.database.backend.busy_ms = 20
         with pytest.raises(ResourceError, match="locked"):
-            other.request_cancel("c-one")
+            other.campaigns.request_cancel("c-one")
 
 
 def test_one_machine_alone_runs_the_campaigns_of_a_store(store: Store) -> None:
     store.claim()
-    with Store(store.place) as other:
-        assert isinstance(other._backend, PostgreSQL)
-        other._backend.claim_ms = 20
+    with Store(store.location) as other:
+        assert isinstance(other.database.backend, PostgreSQL)
+        other.database.backend.claim_ms = 20
         with pytest.raises(ResourceError, match="another machine"):
             other.claim()
         store.close()
-        other._backend.claim_ms = 60_000
+        other.database.backend.claim_ms = 60_000
         other.claim()
 
 
@@ -165,19 +165,19 @@ def test_two_homes_on_one_database_see_nothing_of_each_other(postgres: str, tmp_
         home.config_file.write_text(f'[scheduler]\nstore = "{postgres}"\n')
         assert has_store(home)
         with open_store(home) as mine:
-            assert mine.summaries() == ()
+            assert mine.campaigns.summaries() == ()
             named(mine, "c-same")
             mine.claim()
     with open_store(homes[0]) as mine:
-        assert len(mine.summaries()) == 1
+        assert len(mine.campaigns.summaries()) == 1
     assert not homes[0].store.exists()
 
 
 def test_what_a_peer_says_may_hold_a_nul(store: Store) -> None:
-    store.tell(["c-one"], "worker.says", why="a\0b")
-    store.remember_worker("peer", "a\0b", [])
-    assert store.events_since("c-one", 1)[0].fields["why"] == "a\0b"
-    assert store.workers()[0].device == "a\ufffdb"
+    store.events.add(["c-one"], "worker.says", why="a\0b")
+    store.workers.save("peer", "a\0b", [])
+    assert store.events.since("c-one", 1)[0].fields["why"] == "a\0b"
+    assert store.workers.all()[0].device == "a\ufffdb"
 
 
 def test_an_address_that_is_none_is_told_without_being_repeated(tmp_path: Path) -> None:
@@ -191,10 +191,10 @@ def test_an_address_that_is_none_is_told_without_being_repeated(tmp_path: Path) 
         "hunter2",
     ):
         with pytest.raises(SettingsError) as told:
-            store_place(home, {"SARK_STORE": text})
+            store_location(home, {"SARK_STORE": text})
         assert "postgresql://user:password@host/database" in told.value.hint
         assert "hunter2@" not in told.value.what
-    assert store_place(home, {}) == home.store
+    assert store_location(home, {}) == home.store
 
 
 def test_whatever_opens_the_store_of_a_home_looks_at_its_settings() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-import sqlalchemy as sa
 
 from protocol.errors import CampaignError
 from protocol.values.attempt import TaskEvent, TaskState
@@ -17,8 +16,7 @@ from results.export.columns import Dimension, FigureColumn, Filters, figures_of
 from results.row.verdict import RowVerdict
 from scheduler.core.commands import Intent
 from scheduler.store import schema
-from scheduler.store.backend import Place
-from scheduler.store.migrations import MIGRATIONS
+from scheduler.store.backend import Location
 from scheduler.store.rows import NewCampaign
 from scheduler.store.store import Store
 from tests.scheduler.core_parts import PEERS, SCHEDULER, SHA, UNIT, a_task
@@ -57,14 +55,14 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def store(place: Place, clock: Clock) -> Iterator[Store]:
+def store(place: Location, clock: Clock) -> Iterator[Store]:
     with Store(place, wall=clock) as opened:
         yield opened
 
 
 def campaign(store: Store, name: str, tasks: int) -> None:
     new = NewCampaign(name, f"the {name}", SCHEDULER, "{}")
-    store.create_campaign(new, [], [a_task(n, campaign=name) for n in range(1, tasks + 1)])
+    store.campaigns.create(new, [], [a_task(n, campaign=name) for n in range(1, tasks + 1)])
 
 
 def finish(
@@ -74,10 +72,10 @@ def finish(
     record = a_record(
         task, device, ms, RunOutcome.COMPLETE if event is TaskEvent.SUCCEED else RunOutcome.FAILED
     )
-    store.begin_attempts([Intent(task.task, 1, task.task, PEERS[0], device, 1)])
+    store.attempts.begin([Intent(task.task, 1, task.task, PEERS[0], device, 1)])
     fence = Fence(incarnation=1, number=1)
-    store.record_grant(task.task, 1, lease="l", fence=fence, queued=False)
-    kept = store.record_result(
+    store.attempts.record_grant(task.task, 1, lease="l", fence=fence, queued=False)
+    kept = store.attempts.record_result(
         task=task.task,
         attempt=1,
         fence=fence,
@@ -94,14 +92,14 @@ def finish(
 
 def test_what_has_ended_is_listed_the_latest_first_a_page_at_a_time(store: Store, clock: Clock) -> None:
     campaign(store, "c-one", 7)
-    assert store.results_page().results == ()
+    assert store.results.page().results == ()
     for n in range(1, 6):
         clock.now += n % 2  # some end at one instant
         finish(store, "c-one", n, "mini", n)
-    store.end_pending(["c-one/6"], TaskEvent.CANCEL, reason=Reason.CANCELLED)
+    store.attempts.end_pending(["c-one/6"], TaskEvent.CANCEL, reason=Reason.CANCELLED)
     found, after = [], None
     while True:
-        page = store.results_page(after, limit=2)
+        page = store.results.page(after, limit=2)
         found += [line.task for line in page.results]
         after = page.next
         if after is None:
@@ -110,8 +108,8 @@ def test_what_has_ended_is_listed_the_latest_first_a_page_at_a_time(store: Store
         if len(found) == 2:  # what ends meanwhile moves nothing
             finish(store, "c-one", 7, "mini", 7)
     assert sorted(found) == [f"c-one/{n}" for n in range(1, 7)]
-    assert len(store.results_page().results) == 7
-    (latest, *_) = store.results_page().results
+    assert len(store.results.page().results) == 7
+    (latest, *_) = store.results.page().results
     assert (latest.task, latest.campaign_name, latest.state, latest.device, latest.device_id) == (
         "c-one/7",
         "the c-one",
@@ -136,7 +134,7 @@ def test_a_list_is_narrowed_by_what_is_asked_for(store: Store, clock: Clock) -> 
     finish(store, "c-two", 2, "mini", 6, TaskEvent.FAIL)
 
     def names(filters: Filters) -> list[str]:
-        return [line.task for line in store.results_page(filters=filters).results]
+        return [line.task for line in store.results.page(filters=filters).results]
 
     assert names(Filters(campaign="c-one")) == ["c-one/1"]
     assert names(Filters(device="mini")) == ["c-two/2", "c-one/1"]
@@ -150,7 +148,7 @@ def test_a_list_is_narrowed_by_what_is_asked_for(store: Store, clock: Clock) -> 
 def test_a_task_that_failed_has_no_figures_whatever_its_record_says(store: Store) -> None:
     campaign(store, "c-one", 1)
     finish(store, "c-one", 1, "mini", 5, TaskEvent.FAIL)
-    (line,) = store.results_page().results
+    (line,) = store.results.page().results
     assert (line.state, line.reason, line.device_id, line.verdict) == (
         TaskState.FAILED,
         "crashed",
@@ -163,7 +161,7 @@ def test_a_task_that_failed_has_no_figures_whatever_its_record_says(store: Store
 def test_a_cursor_that_was_never_given_out_is_refused(store: Store) -> None:
     for after in ("x", "1000", "x~y"):
         with pytest.raises(CampaignError, match="after"):
-            store.results_page(after)
+            store.results.page(after)
 
 
 def test_a_pivot_shows_the_median_of_each_pair(store: Store) -> None:
@@ -173,47 +171,31 @@ def test_a_pivot_shows_the_median_of_each_pair(store: Store) -> None:
     ):
         finish(store, "c-one", n, device, ms)
     finish(store, "c-one", 6, "mini", 100, TaskEvent.FAIL)
-    pivot = store.pivot(Dimension.DEVICE, Dimension.MODEL, FigureColumn.INFERENCE)
+    pivot = store.results.pivot(Dimension.DEVICE, Dimension.MODEL, FigureColumn.INFERENCE)
     assert (pivot.rows, pivot.columns) == (("maxi", "mini"), ("m.onnx",))
     assert [(cell.row, cell.count, cell.median, cell.low, cell.high) for cell in pivot.cells] == [
         ("maxi", 2, 6.0, 4.0, 8.0),
         ("mini", 3, 2.0, 1.0, 9.0),
     ]
-    narrowed = store.pivot(Dimension.THREADS, Dimension.UNIT, FigureColumn.INFERENCE, Filters(device="maxi"))
+    narrowed = store.results.pivot(
+        Dimension.THREADS, Dimension.UNIT, FigureColumn.INFERENCE, Filters(device="maxi")
+    )
     assert [(cell.row, cell.column, cell.count) for cell in narrowed.cells] == [("4", UNIT, 2)]
-    assert store.pivot(Dimension.DEVICE, Dimension.UNIT, FigureColumn.TOKENS).cells == ()
+    assert store.results.pivot(Dimension.DEVICE, Dimension.UNIT, FigureColumn.TOKENS).cells == ()
 
 
 def test_simulations_are_in_a_pivot_only_where_nothing_was_measured(store: Store) -> None:
     campaign(store, "c-one", 3)
     finish(store, "c-one", 1, "mini", 5)
     finish(store, "c-one", 2, "mini", 9)
-    with store._writing() as c:
+    with store.database.transaction() as c:
         c.execute(schema.results.update().values(verdict=str(RowVerdict.SIMULATED)))
-    (cell,) = store.pivot(Dimension.DEVICE, Dimension.MODEL, FigureColumn.INFERENCE).cells
+    (cell,) = store.results.pivot(Dimension.DEVICE, Dimension.MODEL, FigureColumn.INFERENCE).cells
     assert (cell.count, cell.median) == (2, 7.0)
     finish(store, "c-one", 3, "mini", 1)
-    (cell,) = store.pivot(Dimension.DEVICE, Dimension.MODEL, FigureColumn.INFERENCE).cells
+    (cell,) = store.results.pivot(Dimension.DEVICE, Dimension.MODEL, FigureColumn.INFERENCE).cells
     assert (cell.count, cell.median) == (1, 1.0)
 
 
-def test_results_of_an_older_store_are_in_the_lists_with_all_their_figures(store: Store) -> None:
-    campaign(store, "c-one", 4)
-    finish(store, "c-one", 1, "mini", 5)
-    finish(store, "c-one", 2, "mini", 5, TaskEvent.FAIL)
-    store.end_pending(["c-one/3"], TaskEvent.CANCEL, reason=Reason.CANCELLED)
-    before = store.results_page()
-    with store._writing() as c:
-        schema.results.drop(c)
-        c.exec_driver_sql("DROP INDEX ix_tasks_state")
-        MIGRATIONS[3](c)
-    assert store.results_page() == before
-    assert len(before.results) == 3
-
-
-def test_every_figure_has_a_column_and_the_migration_fills_each(store: Store) -> None:
+def test_every_figure_has_a_column() -> None:
     assert {str(figure) for figure in FigureColumn} <= {column.name for column in schema.results.c}
-    look = sa.inspect(store._connection)
-    assert {str(index["name"]) for index in look.get_indexes("results")} == {
-        str(index.name) for index in schema.results.indexes
-    }

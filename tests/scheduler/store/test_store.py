@@ -21,7 +21,7 @@ from protocol.values.task import Measure, Model, Task, Timeouts, read_task
 from protocol.words import Reason
 from scheduler.core.commands import Intent, LiveAttempt
 from scheduler.core.commands import QueuePosition as Seat
-from scheduler.store.backend import Place
+from scheduler.store.backend import Location
 from scheduler.store.rows import AttemptState, CampaignOutcome, NewCampaign, NewModel
 from scheduler.store.store import Store
 from swarm.net.identity import Identity
@@ -45,7 +45,7 @@ def a_task(campaign: str, n: int) -> Task:
 
 
 def fill(store: Store, campaign: str = "c-one", tasks: int = 3) -> None:
-    store.create_campaign(
+    store.campaigns.create(
         NewCampaign(id=campaign, name="one", scheduler=SCHEDULER, spec="{}"),
         [NewModel("tiny.onnx", "ab" * 32, 100)],
         [a_task(campaign, n) for n in range(1, tasks + 1)],
@@ -53,11 +53,11 @@ def fill(store: Store, campaign: str = "c-one", tasks: int = 3) -> None:
 
 
 def begin(store: Store, task: str = "c-one/1", attempt: int = 1, worker: str = WORKER) -> None:
-    store.begin_attempts([Intent(task, attempt, f"{task}/{attempt}", worker, "mini-7", 1)])
+    store.attempts.begin([Intent(task, attempt, f"{task}/{attempt}", worker, "mini-7", 1)])
 
 
 def grant(store: Store, task: str = "c-one/1", attempt: int = 1, fence: Fence = FENCE) -> None:
-    store.record_grant(task, attempt, lease=f"l{fence.number}", fence=fence, queued=False)
+    store.attempts.record_grant(task, attempt, lease=f"l{fence.number}", fence=fence, queued=False)
 
 
 def result(
@@ -69,7 +69,7 @@ def result(
     sha256: str = "cd" * 32,
     reason: Reason | None = None,
 ) -> Reason | str | None:
-    kept = store.record_result(
+    receipt = store.attempts.record_result(
         task="c-one/1",
         attempt=attempt,
         fence=fence,
@@ -80,11 +80,11 @@ def result(
         event=event,
         reason=reason,
     )
-    return "again" if kept.again else kept.stale
+    return "again" if receipt.duplicate else receipt.stale
 
 
 @pytest.fixture
-def store(place: Place) -> Iterator[Store]:
+def store(place: Location) -> Iterator[Store]:
     """On SQLite, then on PostgreSQL."""
     with Store(place, wall=lambda: 1000.0) as made:
         fill(made)
@@ -92,44 +92,44 @@ def store(place: Place) -> Iterator[Store]:
 
 
 def test_a_campaign_comes_back_as_it_was_stored(store: Store) -> None:
-    (row,) = store.unfinished_campaigns()
+    (row,) = store.campaigns.unfinished()
     assert (row.id, row.planned, row.epoch, row.created, row.outcome) == ("c-one", True, 0, 1000.0, None)
-    assert [task.id for task in store.tasks("c-one")] == ["c-one/1", "c-one/2", "c-one/3"]
-    assert read_task(store.bodies("c-one")["c-one/2"]) == a_task("c-one", 2)
-    assert store.models("c-one") == (NewModel("tiny.onnx", "ab" * 32, 100),)
-    assert store.needed_models() == {"ab" * 32}
+    assert [task.id for task in store.tasks.all("c-one")] == ["c-one/1", "c-one/2", "c-one/3"]
+    assert read_task(store.tasks.bodies("c-one")["c-one/2"]) == a_task("c-one", 2)
+    assert store.campaigns.models("c-one") == (NewModel("tiny.onnx", "ab" * 32, 100),)
+    assert store.campaigns.needed_models() == {"ab" * 32}
 
 
 def test_a_campaign_is_found_by_a_prefix_of_its_id_or_by_its_name(store: Store) -> None:
     fill(store, "c-other")
-    assert [row.id for row in store.find_campaign("c-ot")] == ["c-other"]
-    assert {row.id for row in store.find_campaign("one")} == {"c-one", "c-other"}
-    assert [row.id for row in store.find_campaign("c-one")] == ["c-one"]
-    assert store.find_campaign("%") == ()
+    assert [row.id for row in store.campaigns.find("c-ot")] == ["c-other"]
+    assert {row.id for row in store.campaigns.find("one")} == {"c-one", "c-other"}
+    assert [row.id for row in store.campaigns.find("c-one")] == ["c-one"]
+    assert store.campaigns.find("%") == ()
 
 
 def test_a_campaign_is_stored_whole_or_not_at_all(store: Store) -> None:
     twice = [a_task("c-two", 1), a_task("c-two", 1)]
     with pytest.raises(IntegrityError):
-        store.create_campaign(NewCampaign("c-two", "two", SCHEDULER, "{}"), [], twice)
-    assert store.campaign("c-two") is None
+        store.campaigns.create(NewCampaign("c-two", "two", SCHEDULER, "{}"), [], twice)
+    assert store.campaigns.get("c-two") is None
 
 
 def test_a_campaign_without_tasks_is_planned_once(store: Store) -> None:
-    store.create_campaign(NewCampaign("c-late", "late", SCHEDULER, "{}"), [], None)
-    late = store.campaign("c-late")
+    store.campaigns.create(NewCampaign("c-late", "late", SCHEDULER, "{}"), [], None)
+    late = store.campaigns.get("c-late")
     assert late is not None
     assert not late.planned
-    store.plan_campaign("c-late", [a_task("c-late", 1)])
-    store.plan_campaign("c-late", [a_task("c-late", 1), a_task("c-late", 2)])
-    assert len(store.tasks("c-late")) == 1
+    store.campaigns.plan("c-late", [a_task("c-late", 1)])
+    store.campaigns.plan("c-late", [a_task("c-late", 1), a_task("c-late", 2)])
+    assert len(store.tasks.all("c-late")) == 1
 
 
 def test_a_task_goes_its_way_and_every_step_is_an_event_without_gaps(store: Store) -> None:
     begin(store)
     grant(store)
-    store.set_progress([LiveAttempt("c-one/1", 1, Phase.RUN, 5, 10, 1.5)])
-    running = store.task("c-one/1")
+    store.attempts.set_progress([LiveAttempt("c-one/1", 1, Phase.RUN, 5, 10, 1.5)])
+    running = store.tasks.get("c-one/1")
     assert running is not None
     assert (running.state, running.phase, running.done, running.fence) == (
         TaskState.RUNNING,
@@ -138,12 +138,12 @@ def test_a_task_goes_its_way_and_every_step_is_an_event_without_gaps(store: Stor
         FENCE,
     )
     assert result(store) is None
-    done = store.task("c-one/1")
+    done = store.tasks.get("c-one/1")
     assert done is not None
     assert done.state is TaskState.SUCCEEDED
-    (attempt,) = store.attempts("c-one")
+    (attempt,) = store.attempts.all("c-one")
     assert (attempt.state, attempt.worker, attempt.lease) == (AttemptState.SUCCEEDED, WORKER, "l7")
-    events = store.events_since("c-one")
+    events = store.events.since("c-one")
     assert [event.seq for event in events] == list(range(1, len(events) + 1))
     assert [event.name for event in events] == [
         "campaign.created",
@@ -151,10 +151,10 @@ def test_a_task_goes_its_way_and_every_step_is_an_event_without_gaps(store: Stor
         "task.granted",
         "task.succeeded",
     ]
-    assert [event.name for event in store.events_since("c-one", 3)] == ["task.succeeded"]
-    row = store.rows("c-one")[0]
+    assert [event.name for event in store.events.since("c-one", 3)] == ["task.succeeded"]
+    row = store.results.rows("c-one")[0]
     assert (row.record, row.worker, row.attempt) == (b"record", WORKER, 1)
-    assert store.rows("c-one")[1].record is None
+    assert store.results.rows("c-one")[1].record is None
 
 
 def test_the_same_result_twice_is_recorded_once_and_answered_the_same(store: Store) -> None:
@@ -163,20 +163,20 @@ def test_the_same_result_twice_is_recorded_once_and_answered_the_same(store: Sto
     assert result(store) is None
     assert result(store) == "again"
     assert result(store, sha256="ef" * 32) is Reason.FENCED
-    assert [event.name for event in store.events_since("c-one")].count("task.succeeded") == 1
+    assert [event.name for event in store.events.since("c-one")].count("task.succeeded") == 1
 
 
 def test_a_result_under_an_older_fence_or_attempt_changes_nothing(store: Store) -> None:
     begin(store)
     grant(store)
-    store.end_attempt("c-one/1", 1, TaskEvent.LOSE, reason=Reason.LOST)
+    store.attempts.end("c-one/1", 1, TaskEvent.LOSE, reason=Reason.LOST)
     assert result(store) is Reason.FENCED
     begin(store, attempt=2)
     assert result(store) is Reason.FENCED
     grant(store, attempt=2, fence=Fence(incarnation=1, number=9))
     assert result(store) is Reason.FENCED
     assert result(store, attempt=2) is Reason.FENCED
-    row = store.task("c-one/1")
+    row = store.tasks.get("c-one/1")
     assert row is not None
     assert (row.state, row.attempt, row.tries) == (TaskState.LEASED, 2, 1)
 
@@ -188,44 +188,44 @@ def test_a_failed_attempt_keeps_its_record_and_does_not_decide(store: Store) -> 
     begin(store, attempt=2)
     grant(store, attempt=2, fence=Fence(incarnation=1, number=8))
     assert result(store, attempt=2, fence=Fence(incarnation=1, number=8)) is None
-    assert store.rows("c-one")[0].attempt == 2
-    assert [row.state for row in store.attempts("c-one")] == [AttemptState.FAILED, AttemptState.SUCCEEDED]
+    assert store.results.rows("c-one")[0].attempt == 2
+    assert [row.state for row in store.attempts.all("c-one")] == [AttemptState.FAILED, AttemptState.SUCCEEDED]
 
 
 def test_what_the_table_does_not_allow_changes_nothing(store: Store) -> None:
     begin(store)
-    before = store.events_since("c-one")
+    before = store.events.since("c-one")
     with pytest.raises(LocalProtocolError):
         begin(store, attempt=2)
     with pytest.raises(LocalProtocolError):
-        store.begin_attempts([Intent("c-one/2", 5, "k", WORKER, "d", 1)])
+        store.attempts.begin([Intent("c-one/2", 5, "k", WORKER, "d", 1)])
     with pytest.raises(LocalProtocolError):
-        store.record_grant("c-one/1", 4, lease="l", fence=FENCE, queued=True)
+        store.attempts.record_grant("c-one/1", 4, lease="l", fence=FENCE, queued=True)
     with pytest.raises(LocalProtocolError):
-        store.end_campaign("c-one")
-    assert store.events_since("c-one") == before
+        store.campaigns.end("c-one")
+    assert store.events.since("c-one") == before
 
 
 def test_progress_of_an_attempt_that_is_over_is_passed_over(store: Store) -> None:
     begin(store)
     grant(store)
-    store.end_attempt("c-one/1", 1, TaskEvent.LOSE, reason=Reason.LOST)
-    store.set_progress([LiveAttempt("c-one/1", 1, Phase.RUN, 5)])
-    row = store.task("c-one/1")
+    store.attempts.end("c-one/1", 1, TaskEvent.LOSE, reason=Reason.LOST)
+    store.attempts.set_progress([LiveAttempt("c-one/1", 1, Phase.RUN, 5)])
+    row = store.tasks.get("c-one/1")
     assert row is not None
     assert (row.state, row.phase) == (TaskState.PENDING, None)
 
 
 def test_a_cancel_is_asked_for_by_campaign_or_by_task(store: Store) -> None:
-    assert store.request_cancel("c-one/2") == 1
-    assert store.cancel_requests() == ("c-one/2",)
-    assert store.request_cancel("c-one") == 3
-    store.end_pending(["c-one/1", "c-one/2", "c-one/3"], TaskEvent.CANCEL, reason=Reason.CANCELLED)
-    assert store.cancel_requests() == ()
-    assert store.end_campaign("c-one") is CampaignOutcome.CANCELLED
-    assert store.unfinished_campaigns() == ()
-    assert store.request_cancel("c-one") == 0
-    assert store.request_cancel("c-nobody") == 0
+    assert store.campaigns.request_cancel("c-one/2") == 1
+    assert store.tasks.cancel_requests() == ("c-one/2",)
+    assert store.campaigns.request_cancel("c-one") == 3
+    store.attempts.end_pending(["c-one/1", "c-one/2", "c-one/3"], TaskEvent.CANCEL, reason=Reason.CANCELLED)
+    assert store.tasks.cancel_requests() == ()
+    assert store.campaigns.end("c-one") is CampaignOutcome.CANCELLED
+    assert store.campaigns.unfinished() == ()
+    assert store.campaigns.request_cancel("c-one") == 0
+    assert store.campaigns.request_cancel("c-nobody") == 0
 
 
 def test_a_result_for_who_carries_the_campaign_on_is_called_that_for_its_worker_keeps_it_then(
@@ -233,46 +233,48 @@ def test_a_result_for_who_carries_the_campaign_on_is_called_that_for_its_worker_
 ) -> None:
     begin(store)
     grant(store)
-    store.end_attempt("c-one/1", 1, TaskEvent.CANCEL, reason=Reason.ADOPTED)
-    store.end_pending(["c-one/2"], TaskEvent.CANCEL, reason=Reason.CANCELLED)
+    store.attempts.end("c-one/1", 1, TaskEvent.CANCEL, reason=Reason.ADOPTED)
+    store.attempts.end_pending(["c-one/2"], TaskEvent.CANCEL, reason=Reason.CANCELLED)
     for task, why in (("c-one/1", Reason.ADOPTED), ("c-one/2", Reason.CANCELLED)):
-        assert store.known_result(task=task, attempt=1, worker=WORKER, sha256="cd" * 32).stale is why
+        assert store.attempts.known_result(task=task, attempt=1, worker=WORKER, sha256="cd" * 32).stale is why
     assert result(store) is Reason.ADOPTED
 
 
 def test_the_outcome_is_failed_as_soon_as_one_task_failed(store: Store) -> None:
-    store.end_pending(["c-one/1"], TaskEvent.FAIL, reason=Reason.NOTHING_FITS, detail="no device fits")
-    store.end_pending(["c-one/2", "c-one/3"], TaskEvent.CANCEL)
-    assert store.end_campaign("c-one") is CampaignOutcome.FAILED
-    (summary,) = store.summaries()
+    store.attempts.end_pending(
+        ["c-one/1"], TaskEvent.FAIL, reason=Reason.NOTHING_FITS, detail="no device fits"
+    )
+    store.attempts.end_pending(["c-one/2", "c-one/3"], TaskEvent.CANCEL)
+    assert store.campaigns.end("c-one") is CampaignOutcome.FAILED
+    (summary,) = store.campaigns.summaries()
     assert summary.counts == {TaskState.FAILED: 1, TaskState.CANCELLED: 2}
     assert summary.tasks == 3
 
 
 def test_epochs_rise(store: Store) -> None:
-    assert [store.next_epoch("c-one"), store.next_epoch("c-one")] == [1, 2]
+    assert [store.campaigns.next_epoch("c-one"), store.campaigns.next_epoch("c-one")] == [1, 2]
 
 
 def test_another_process_is_noticed_and_we_ourselves_are_not(store: Store) -> None:
-    first = store.changed_by_others()
+    first = store.changes_by_others()
     begin(store)
-    assert store.changed_by_others() == first
-    with Store(store.place) as other:
-        other.request_cancel("c-one")
-    assert store.changed_by_others() != first
+    assert store.changes_by_others() == first
+    with Store(store.location) as other:
+        other.campaigns.request_cancel("c-one")
+    assert store.changes_by_others() != first
 
 
 OPEN = """
 import sys
 from pathlib import Path
-from scheduler.store.backend import ServerPlace, server_url
+from scheduler.store.backend import ServerLocation, server_url
 from scheduler.store.store import Store
-place = Path(sys.argv[1]) if len(sys.argv) == 2 else ServerPlace(server_url(sys.argv[1]), sys.argv[2])
+place = Path(sys.argv[1]) if len(sys.argv) == 2 else ServerLocation(server_url(sys.argv[1]), sys.argv[2])
 store = Store(place)
 """
 
 
-def run_in_child(place: Place, script: str) -> list[str]:
+def run_in_child(place: Location, script: str) -> list[str]:
     """The command of a process that opens the store there and does what `script` says."""
     where = [str(place)] if isinstance(place, Path) else [place.url.render_as_string(False), place.schema]
     return [sys.executable, "-c", OPEN + script, *where]
@@ -280,9 +282,9 @@ def run_in_child(place: Place, script: str) -> list[str]:
 
 WRITER = """
 from protocol.values.attempt import TaskEvent
-store.end_pending(["c-one/1"], TaskEvent.FAIL, detail="on disk")
-with store._writing() as c:
-    store._event(c, "c-one", "half.done", None)
+store.attempts.end_pending(["c-one/1"], TaskEvent.FAIL, detail="on disk")
+with store.database.transaction() as c:
+    store.events.append(c, "c-one", "half.done", None)
     c.exec_driver_sql("UPDATE tasks SET state = 'failed'")
     print("half way", flush=True)
     sys.stdin.read()
@@ -291,43 +293,43 @@ with store._writing() as c:
 
 def test_a_writer_killed_in_the_middle_of_a_transaction_leaves_all_of_it_or_nothing(store: Store) -> None:
     with subprocess.Popen(
-        run_in_child(store.place, WRITER), stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        run_in_child(store.location, WRITER), stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as child:
         assert child.stdout is not None
         assert child.stdout.readline() == b"half way\n"
         os.kill(child.pid, signal.SIGKILL)
-    states = [task.state for task in store.tasks("c-one")]
+    states = [task.state for task in store.tasks.all("c-one")]
     assert states == [TaskState.FAILED, TaskState.PENDING, TaskState.PENDING]
-    assert [event.name for event in store.events_since("c-one")] == ["campaign.created", "task.failed"]
-    assert store.request_cancel("c-one") == 2
+    assert [event.name for event in store.events.since("c-one")] == ["campaign.created", "task.failed"]
+    assert store.campaigns.request_cancel("c-one") == 2
 
 
 EVENTS = """
 for _ in range(40):
-    store.next_epoch("c-one")
+    store.campaigns.next_epoch("c-one")
 """
 
 
 def test_two_processes_write_side_by_side_and_no_event_is_lost(store: Store) -> None:
-    children = [subprocess.Popen(run_in_child(store.place, EVENTS)) for _ in range(2)]
+    children = [subprocess.Popen(run_in_child(store.location, EVENTS)) for _ in range(2)]
     assert [child.wait() for child in children] == [0, 0]
-    row = store.campaign("c-one")
+    row = store.campaigns.get("c-one")
     assert row is not None
     assert row.epoch == 80
-    assert [event.seq for event in store.events_since("c-one")] == list(range(1, 82))
+    assert [event.seq for event in store.events.since("c-one")] == list(range(1, 82))
 
 
 def test_a_ticket_s_place_is_kept_while_it_waits_and_gone_when_it_runs(store: Store) -> None:
     begin(store)
-    store.record_grant("c-one/1", 1, lease="l7", fence=FENCE, queued=True)
-    store.set_places(
+    store.attempts.record_grant("c-one/1", 1, lease="l7", fence=FENCE, queued=True)
+    store.attempts.set_positions(
         [Seat("c-one/1", 1, 3, 40.0, "behind others"), Seat("c-one/2", 1, 1), Seat("c-one/1", 9, 9)]
     )
-    row = store.task("c-one/1")
+    row = store.tasks.get("c-one/1")
     assert row is not None
     assert (row.position, row.start_s, row.note) == (3, 40.0, "behind others")
-    store.record_grant("c-one/1", 1, lease="l7", fence=FENCE, queued=False)
-    store.set_progress([LiveAttempt("c-one/1", 1, Phase.LOAD)])
-    row = store.task("c-one/1")
+    store.attempts.record_grant("c-one/1", 1, lease="l7", fence=FENCE, queued=False)
+    store.attempts.set_progress([LiveAttempt("c-one/1", 1, Phase.LOAD)])
+    row = store.tasks.get("c-one/1")
     assert row is not None
     assert (row.position, row.start_s) == (None, None)

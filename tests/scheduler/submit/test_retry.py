@@ -59,47 +59,47 @@ def home(tmp_path: Path) -> Home:
 def ended(home: Home, tasks: list[Task], done: tuple[int, ...] = ()) -> Store:
     """A campaign of which the tasks in `done` succeeded and the others failed."""
     store = Store(home.store, wall=lambda: 1000.0)
-    store.create_campaign(
+    store.campaigns.create(
         NewCampaign("c-old", "t", OLD, SPEC.model_dump_json(), attempts=7, priority=30),
         [NewModel("m.onnx", SHA, len(MODEL), facts="m.onnx")],
         tasks,
     )
     for n in range(1, len(tasks) + 1):
         if n not in done:
-            store.end_pending([f"c-old/{n}"], TaskEvent.FAIL, reason=Reason.NOTHING_FITS)
+            store.attempts.end_pending([f"c-old/{n}"], TaskEvent.FAIL, reason=Reason.NOTHING_FITS)
             continue
         fence = Fence(incarnation=1, number=n)
-        store.begin_attempts([Intent(f"c-old/{n}", 1, f"k{n}", WORKER, "d", 1)])
-        store.record_grant(f"c-old/{n}", 1, lease=f"l{n}", fence=fence, queued=False)
-        store.record_result(
+        store.attempts.begin([Intent(f"c-old/{n}", 1, f"k{n}", WORKER, "d", 1)])
+        store.attempts.record_grant(f"c-old/{n}", 1, lease=f"l{n}", fence=fence, queued=False)
+        store.attempts.record_result(
             task=f"c-old/{n}", attempt=1, fence=fence, worker=WORKER, sha256="ab" * 32, body=b"r",
             signature=b"s" * 64, event=TaskEvent.SUCCEED,
         )  # fmt: skip
-    store.end_campaign("c-old")
+    store.campaigns.end("c-old")
     return store
 
 
 def test_only_what_did_not_succeed_runs_again_and_the_old_campaign_stays(home: Home, tmp_path: Path) -> None:
     with ended(home, [a_task(1), a_task(2), a_task(3)], done=(2,)) as store:
-        before = store.tasks("c-old")
+        before = store.tasks.all("c-old")
         new, count = retry_campaign(home, store, "c-old", tmp_path)
         assert count == 2
-        tasks = [read_task(body) for body in store.bodies(new).values()]
+        tasks = [read_task(body) for body in store.tasks.bodies(new).values()]
         assert [task.task for task in tasks] == [f"{new}/1", f"{new}/2"]
         assert [str(task.requirement.clauses[0]) for task in tasks] == ["device == d1", "device == d3"]
         assert {task.scheduler for task in tasks} == {load_or_create(home.key("scheduler")).peer_id}
-        row = store.campaign(new)
+        row = store.campaigns.get(new)
         assert row is not None
         assert (row.name, row.attempts, row.priority, row.ended) == ("t", 7, 30, None)
         assert (home.spool / SHA).read_bytes() == MODEL
-        assert store.tasks("c-old") == before
+        assert store.tasks.all("c-old") == before
 
 
 def test_replicas_stay_together_or_are_none(home: Home, tmp_path: Path) -> None:
     tasks = [a_task(1, 1), a_task(2, 2), a_task(3, 1), a_task(4, 2)]
     with ended(home, tasks, done=(1,)) as store:
         new, _ = retry_campaign(home, store, "c-old", tmp_path)
-        assert [task.replica for task in store.tasks(new)] == [None, 1, 2]
+        assert [task.replica for task in store.tasks.all(new)] == [None, 1, 2]
 
 
 def test_it_is_refused_when_it_goes_on_has_nothing_to_retry_or_lacks_its_model(
@@ -115,7 +115,7 @@ def test_it_is_refused_when_it_goes_on_has_nothing_to_retry_or_lacks_its_model(
         new, _ = retry_campaign(home, store, "c-old", tmp_path)
         with pytest.raises(CampaignError, match="has not ended yet"):
             retry_campaign(home, store, new, tmp_path)
-        assert len(store.summaries()) == 2
+        assert len(store.campaigns.summaries()) == 2
 
 
 def test_nothing_is_made_of_a_campaign_in_which_all_went_well(home: Home, tmp_path: Path) -> None:
@@ -130,28 +130,32 @@ def test_what_another_scheduler_carries_on_is_neither_retried_nor_cancelled_and_
     home: Home, tmp_path: Path
 ) -> None:
     with Store(home.store, wall=lambda: 1000.0) as store:
-        store.create_campaign(
+        store.campaigns.create(
             NewCampaign("c-old", "t", OLD, SPEC.model_dump_json(), attempts=7),
             [NewModel("m.onnx", SHA, len(MODEL), facts="m.onnx")],
             [a_task(1)],
         )
-        store.end_pending(["c-old/1"], TaskEvent.CANCEL, reason=Reason.ADOPTED, detail="carried on elsewhere")
-        assert store.end_campaign("c-old", detail="carried on elsewhere (adopted)") is CampaignOutcome.ADOPTED
+        store.attempts.end_pending(
+            ["c-old/1"], TaskEvent.CANCEL, reason=Reason.ADOPTED, detail="carried on elsewhere"
+        )
+        assert (
+            store.campaigns.end("c-old", detail="carried on elsewhere (adopted)") is CampaignOutcome.ADOPTED
+        )
         with pytest.raises(CampaignError, match=r"c-old is carried on elsewhere \(adopted\)"):
             retry_campaign(home, store, "c-old", tmp_path)
         with pytest.raises(CampaignError, match="carried on elsewhere"):
             cancel_and_wait(store, "c-old", keep_alive=lambda: None)
-        assert [row.status for row in campaign_rows(store.rows("c-old"))] == [RowStatus.ADOPTED]
-        assert campaign_info(store.summaries()[0]).status == "adopted"
-        assert progress_text(store.tasks("c-old")[0]) == "carried on elsewhere (adopted)"
+        assert [row.status for row in campaign_rows(store.results.rows("c-old"))] == [RowStatus.ADOPTED]
+        assert campaign_info(store.campaigns.summaries()[0]).status == "adopted"
+        assert progress_text(store.tasks.all("c-old")[0]) == "carried on elsewhere (adopted)"
 
 
 def test_a_campaign_that_nobody_carries_on_is_told_as_halted(home: Home) -> None:
     with Store(home.store, wall=lambda: 1000.0) as store:
-        store.create_campaign(
+        store.campaigns.create(
             NewCampaign("c-old", "t", OLD, SPEC.model_dump_json(), attempts=7), [], [a_task(1)]
         )
         console = Console(width=80, record=True, file=io.StringIO())
-        console.print(campaigns_table(store.summaries(), scheduling=False))
+        console.print(campaigns_table(store.campaigns.summaries(), scheduling=False))
         assert "halted" in console.export_text()
-        assert campaign_info(store.summaries()[0], scheduling=False).carried_on is False
+        assert campaign_info(store.campaigns.summaries()[0], scheduling=False).carried_on is False

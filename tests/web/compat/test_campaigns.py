@@ -130,17 +130,17 @@ async def test_a_campaign_that_is_over_is_completed_if_anything_came_of_it(
     for n in done:
         kept.succeed(f"c-one/{n}")
     kept.fail(*(f"c-one/{n}" for n in range(1, 4) if n not in done))
-    kept.store.end_campaign("c-one")
+    kept.store.campaigns.end("c-one")
     told = (await client.get("/api/campaigns/c-one")).json()
     assert (told["status"], told["completed_jobs"]) == (word, len(done))
 
 
 async def test_a_cancelled_campaign_says_so(client: httpx.AsyncClient, kept: Any) -> None:
     kept.campaign("c-one", tasks=1)
-    kept.store.request_cancel("c-one")
+    kept.store.campaigns.request_cancel("c-one")
     assert (await client.get("/api/campaigns/c-one")).json()["status"] == "running"
-    kept.store.end_pending(["c-one/1"], TaskEvent.CANCEL, reason=Reason.CANCELLED, detail="")
-    kept.store.end_campaign("c-one")
+    kept.store.attempts.end_pending(["c-one/1"], TaskEvent.CANCEL, reason=Reason.CANCELLED, detail="")
+    kept.store.campaigns.end("c-one")
     assert (await client.get("/api/campaigns/c-one")).json()["status"] == "cancelled"
 
 
@@ -188,7 +188,7 @@ async def test_a_file_for_each_campaign_that_is_over(client: httpx.AsyncClient, 
         kept.campaign(name, tasks=1)
     for name in ("c-one", "c-two"):
         kept.fail(f"{name}/1")
-        kept.store.end_campaign(name)
+        kept.store.campaigns.end(name)
     told = (await client.get("/api/results/files")).json()
     assert (told["count"], told["next"]) == (2, None)
     assert [item["campaign_id"] for item in told["files"]] == ["c-two", "c-one"]

@@ -36,14 +36,14 @@ async def test_queues_are_this_homes_jobs_that_wait(client: httpx.AsyncClient, k
     kept.campaign("c-one", tasks=6)
     kept.begin("c-one/1")
     for n in (2, 3):
-        kept.store.begin_attempts([Intent(f"c-one/{n}", 1, f"key {n}", WORKER, "laptop-7", 1)])
-        kept.store.record_grant(
+        kept.store.attempts.begin([Intent(f"c-one/{n}", 1, f"key {n}", WORKER, "laptop-7", 1)])
+        kept.store.attempts.record_grant(
             f"c-one/{n}", 1, lease=f"l{n}", fence=Fence(incarnation=1, number=n), queued=True
         )
     kept.fail("c-one/4")
     kept.campaign("c-over", tasks=1)
     kept.fail("c-over/1")
-    kept.store.end_campaign("c-over")
+    kept.store.campaigns.end("c-over")
     told = (await client.get("/api/queue/status")).json()
     assert told["worker_queues"] == {WORKER: {"device_name": "laptop-7", "queue_size": 2}}
     assert told["capability_queues"] == {"CPU (ONNX)": 2}
@@ -52,7 +52,7 @@ async def test_queues_are_this_homes_jobs_that_wait(client: httpx.AsyncClient, k
 async def test_reset_is_refused_while_a_campaign_runs(client: httpx.AsyncClient, kept: Any) -> None:
     kept.campaign("c-over", tasks=1)
     kept.fail("c-over/1")
-    kept.store.end_campaign("c-over")
+    kept.store.campaigns.end("c-over")
     kept.campaign("c-runs")
     answer = await client.post("/api/reset")
     assert answer.status_code == HTTPStatus.CONFLICT
@@ -69,22 +69,22 @@ async def test_reset_clears_all_and_keeps_a_copy_and_the_keys(
         kept.campaign(name, tasks=2)
         kept.succeed(f"{name}/1")
         kept.fail(f"{name}/2")
-        kept.store.end_campaign(name)
-    kept.store.remember_worker(WORKER, "laptop-7", ["/ip4/192.0.2.7/tcp/1"])
+        kept.store.campaigns.end(name)
+    kept.store.workers.save(WORKER, "laptop-7", ["/ip4/192.0.2.7/tcp/1"])
     told = (await client.post("/api/reset")).json()
     assert {"status", "message", "workers_cleared"} <= set(told)
     assert (told["status"], told["workers_cleared"]) == ("reset", True)
     assert (told["campaigns_cleared"], told["jobs_cleared"], told["results_cleared"]) == (2, 4, 4)
     assert (await client.get("/api/campaigns")).json() == {"count": 0, "campaigns": []}
     assert (await client.get("/api/results/files")).json()["count"] == 0
-    assert kept.store.workers() == ()
+    assert kept.store.workers.all() == ()
     assert load_or_create(context.home.key("scheduler")).peer_id == key
     copy = Path(told["backup"])
     assert copy.parent == context.home.folder("scheduler")
     assert (await trio.Path(copy).stat()).st_mode & 0o077 == 0
     with Store(copy) as before:
-        assert {item.campaign.id for item in before.summaries()} == {"c-one", "c-two"}
-        assert len(before.rows("c-one")) == 2
+        assert {item.campaign.id for item in before.campaigns.summaries()} == {"c-one", "c-two"}
+        assert len(before.results.rows("c-one")) == 2
 
 
 async def test_reset_of_what_is_empty_makes_no_copy(client: httpx.AsyncClient, context: ApiContext) -> None:
@@ -98,7 +98,7 @@ async def test_no_page_of_another_site_and_nobody_without_the_token_resets(
 ) -> None:
     kept.campaign("c-one", tasks=1)
     kept.fail("c-one/1")
-    kept.store.end_campaign("c-one")
+    kept.store.campaigns.end("c-one")
     for rules, headers, status in (
         (AccessRules(), {"Origin": "http://evil.example"}, HTTPStatus.FORBIDDEN),
         (AccessRules(), {"Sec-Fetch-Site": "cross-site"}, HTTPStatus.FORBIDDEN),
@@ -110,4 +110,4 @@ async def test_no_page_of_another_site_and_nobody_without_the_token_resets(
             answer = await asking.post("/api/reset", headers=headers)
         assert answer.status_code == status
         assert answer.json()["error"]
-    assert kept.store.campaign("c-one") is not None
+    assert kept.store.campaigns.get("c-one") is not None

@@ -30,9 +30,9 @@ async def test_only_those_that_are_asked_for(client: httpx.AsyncClient, kept: An
     kept.campaign("c-a", title="Edge 100%")
     kept.campaign("c-b", title="cloud")
     kept.fail("c-b/1", "c-b/2", "c-b/3")
-    kept.store.end_campaign("c-b")
+    kept.store.campaigns.end("c-b")
     kept.campaign("c-c", title="edges")
-    kept.store.request_cancel("c-c")
+    kept.store.campaigns.request_cancel("c-c")
 
     async def ids(**wanted: str) -> list[str]:
         answer = await client.get(BASE, params=wanted)
@@ -93,11 +93,11 @@ async def test_cancelling_puts_the_wish_on_disk_and_wakes_the_scheduler(
     kept.campaign("c-one")
     one = await client.post(f"{BASE}/c-one/tasks/2/cancel")
     assert (one.status_code, one.json()) == (HTTPStatus.ACCEPTED, {"target": "c-one/2", "open_tasks": 1})
-    assert kept.store.cancel_requests() == ("c-one/2",)
+    assert kept.store.tasks.cancel_requests() == ("c-one/2",)
     assert woken.times == 1
     whole = await client.post(f"{BASE}/c-one/cancel")
     assert whole.json() == {"target": "c-one", "open_tasks": 3}
-    assert kept.store.campaign("c-one").cancel
+    assert kept.store.campaigns.get("c-one").cancel
 
 
 async def test_what_has_ended_is_not_cancelled_again(
@@ -105,7 +105,7 @@ async def test_what_has_ended_is_not_cancelled_again(
 ) -> None:
     kept.campaign("c-one")
     kept.fail("c-one/1", "c-one/2", "c-one/3")
-    kept.store.end_campaign("c-one")
+    kept.store.campaigns.end("c-one")
     answer = await client.post(f"{BASE}/c-one/cancel")
     assert (answer.status_code, answer.json()["open_tasks"]) == (HTTPStatus.ACCEPTED, 0)
     assert woken.times == 0
@@ -196,6 +196,7 @@ async def test_what_a_command_prints_as_json_is_what_is_answered(
     kept.campaign("c-one")
     told = (await client.get(BASE)).json()["campaigns"]
     assert told == [
-        campaign_info(item, scheduling=False).model_dump(mode="json") for item in kept.store.summaries()
+        campaign_info(item, scheduling=False).model_dump(mode="json")
+        for item in kept.store.campaigns.summaries()
     ]
     assert set(told[0]["tasks"]) == {str(state) for state in TaskState}

@@ -7,7 +7,6 @@ import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from http import HTTPStatus
-from pathlib import Path
 from typing import Any
 
 import h11
@@ -16,6 +15,8 @@ import pytest
 import trio
 
 from protocol.errors import ResourceError
+from scheduler.store.database import Database
+from scheduler.store.events import EventRepository
 from scheduler.store.rows import EventRow
 from scheduler.store.store import Store
 from web.http import feeds
@@ -139,7 +140,7 @@ async def test_a_stream_tells_how_all_stands_then_what_changes_and_that_it_has_e
         while value.get("name") != "task.granted":
             value, mark = await told.until("event")
         assert mark == str(value["seq"])
-        kept.store.request_cancel("c-one")
+        kept.store.campaigns.request_cancel("c-one")
         value, _ = await told.until("campaign")
         assert value["status"] == "cancelling"
 
@@ -149,7 +150,7 @@ async def test_a_campaign_that_has_ended_is_told_whole_and_the_stream_closes(
 ) -> None:
     kept.campaign("c-one", tasks=1)
     kept.fail("c-one/1")
-    kept.store.end_campaign("c-one")
+    kept.store.campaigns.end("c-one")
     async with listening(served, "c-one", "?after=0") as told:
         names = []
         while names[-1:] != ["end"]:
@@ -183,26 +184,26 @@ async def test_a_late_reader_gets_every_event_though_only_the_last_are_held(
     follower = await few.follow("c-one", 3)
     assert follower is not None
     seen: list[int] = []
-    while len(seen) < kept.store.event_count("c-one")[1] - 3:
+    while len(seen) < kept.store.events.count("c-one")[1] - 3:
         seen += [mark for name, _, mark in await follower.next_events() or [] if name == "event"]
     assert seen == list(range(4, len(seen) + 4))
     follower.close()
     few.close()
 
 
-class Odd(Store):
-    """One whose events are read only when they may be, and which can be told to break."""
+class GatedEvents(EventRepository):
+    """Events that are read only when the test lets them, and can be made to fail."""
 
-    def __init__(self, place: Path) -> None:
-        super().__init__(place)
+    def __init__(self, database: Database) -> None:
+        super().__init__(database)
         self.go, self.reading = threading.Event(), threading.Event()
         self.go.set()
         self.broken = False
 
-    def events_since(self, campaign: str, seq: int = 0, *, limit: int = 1000) -> tuple[EventRow, ...]:
+    def since(self, campaign: str, seq: int = 0, *, limit: int = 1000) -> tuple[EventRow, ...]:
         if self.broken:
             raise ResourceError("the server does not answer")
-        found = super().events_since(campaign, seq, limit=limit)
+        found = super().since(campaign, seq, limit=limit)
         self.reading.set()
         assert self.go.wait(PATIENCE_S)
         return found
@@ -210,14 +211,15 @@ class Odd(Store):
 
 async def test_what_a_look_finds_is_seen_whole_or_not_at_all(kept: Any, context: ApiContext) -> None:
     kept.campaign("c-one", tasks=2)
-    store = Odd(context.home.store)
+    store = Store(context.home.store)
+    store.events = events = GatedEvents(store.database)
     some = feeds.Feeds(lambda: store, lambda: False)
     one, two = [await some.follow("c-one", None) for _ in range(2)]
     assert one is not None
     assert two is not None
     await one.next_events()
-    store.reading.clear()
-    store.go.clear()
+    events.reading.clear()
+    events.go.clear()
     kept.begin("c-one/1")
     heard: list[list[feeds.StreamEvent] | None] = []
 
@@ -227,9 +229,9 @@ async def test_what_a_look_finds_is_seen_whole_or_not_at_all(kept: Any, context:
     with trio.fail_after(PATIENCE_S):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(hear)
-            await trio.to_thread.run_sync(store.reading.wait, PATIENCE_S)
+            await trio.to_thread.run_sync(events.reading.wait, PATIENCE_S)
             before = await two.next_events()  # while a thread reads: what was before, all of it
-            store.go.set()
+            events.go.set()
     assert before is not None
     assert [getattr(said, "state", None) for name, said, _ in before if name == "task"] == ["pending"] * 2
     (told,) = heard
@@ -243,18 +245,19 @@ async def test_what_a_look_finds_is_seen_whole_or_not_at_all(kept: Any, context:
 
 async def test_a_look_that_failed_is_made_again_and_nothing_is_lost(kept: Any, context: ApiContext) -> None:
     kept.campaign("c-one", tasks=1)
-    store = Odd(context.home.store)
+    store = Store(context.home.store)
+    store.events = events = GatedEvents(store.database)
     some = feeds.Feeds(lambda: store, lambda: False)
     follower = await some.follow("c-one", None)
     assert follower is not None
     await follower.next_events()
     with trio.fail_after(PATIENCE_S):
-        store.broken = True
+        events.broken = True
         kept.fail("c-one/1")
-        kept.store.end_campaign("c-one")
+        kept.store.campaigns.end("c-one")
         with pytest.raises(ResourceError):
             await follower.next_events()
-        store.broken = False
+        events.broken = False
         told = await follower.next_events()
         assert told is not None
         assert [name for name, *_ in told][:2] == ["campaign", "task"]

@@ -105,7 +105,7 @@ async def test_models_that_are_being_fetched_are_in_the_way_of_nothing_else(
                 nursery.start_soon(partial(context.isolated, lambda store: go.wait(20), fetching=True))
             while context._fetching.available_tokens:
                 await trio.sleep(0.01)
-            assert await context.isolated(lambda store: store.campaign("c-one")) is not None
+            assert await context.isolated(lambda store: store.campaigns.get("c-one")) is not None
             go.set()
 
 

@@ -89,7 +89,7 @@ async def test_a_plan_without_a_swarm_says_so(client: httpx.AsyncClient) -> None
 async def test_why_a_campaign_and_a_task_stand_as_they_do(client: httpx.AsyncClient, kept: Any) -> None:
     kept.campaign("c-one", tasks=2)
     kept.fail("c-one/1", "c-one/2", detail="0 of 3 devices fit\n  ram >= 1 GiB  0 fit")
-    kept.store.end_campaign("c-one")
+    kept.store.campaigns.end("c-one")
     whole = (await client.get("/api/v1/explain/c-one")).json()
     assert whole["stories"][0]["tasks"] == [1, 2]
     assert whole["stories"][0]["why"][0] == "nothing-fits: 0 of 3 devices fit"

@@ -87,7 +87,7 @@ async def test_a_campaign_of_a_model_that_was_sent_is_stored_and_woken(
     assert answer.headers["location"] == f"{CAMPAIGNS}/{told['campaign_id']}"
     assert (told["status"], told["total_tasks"]) == ("running", 1)
     assert woken.times == 1
-    task = kept.store.tasks(told["campaign_id"])[0]
+    task = kept.store.tasks.all(told["campaign_id"])[0]
     assert (task.model, task.sha256) == ("net.onnx", SHA)
     assert (context.home.spool / SHA).read_bytes() == MODEL
 
@@ -99,7 +99,7 @@ async def test_yaml_and_the_plain_form_are_read_as_well(
     for kind in ("text/yaml", "application/yaml; charset=utf-8"):
         answer = await client.post(CAMPAIGNS, content=yaml, headers={"Content-Type": kind})
         assert answer.status_code == HTTPStatus.CREATED, answer.text
-        assert kept.store.tasks(answer.json()["campaign_id"])[0].model == "a.onnx"
+        assert kept.store.tasks.all(answer.json()["campaign_id"])[0].model == "a.onnx"
 
 
 async def test_without_its_content_type_a_campaign_is_not_read(client: httpx.AsyncClient, sent: str) -> None:
@@ -149,7 +149,7 @@ async def test_what_is_the_server_s_own_cannot_be_named(
     answer = await client.post(CAMPAIGNS, json={**NAMED, "models": [model]})
     assert answer.status_code == HTTPStatus.UNPROCESSABLE_ENTITY
     assert word in answer.json()["detail"]
-    assert kept.store.summaries() == ()
+    assert kept.store.campaigns.summaries() == ()
 
 
 async def test_with_leave_files_of_the_machine_may_be_named_by_their_whole_path(
@@ -191,15 +191,15 @@ async def test_the_same_key_and_body_make_one_campaign_and_the_same_answer(
 ) -> None:
     headers = {"Idempotency-Key": "3f0c"}
     first = await client.post(CAMPAIGNS, json=NAMED, headers=headers)
-    kept.store.request_cancel(first.json()["campaign_id"])
+    kept.store.campaigns.request_cancel(first.json()["campaign_id"])
     second = await client.post(CAMPAIGNS, json=NAMED, headers=headers)
     assert second.status_code == HTTPStatus.CREATED
     assert second.json() == first.json()
     assert second.headers["idempotency-replayed"] == "true"
-    assert len(kept.store.summaries()) == 1
+    assert len(kept.store.campaigns.summaries()) == 1
     other = await client.post(CAMPAIGNS, json={**NAMED, "campaign": "other"}, headers=headers)
     assert other.status_code == HTTPStatus.CONFLICT
-    assert len(kept.store.summaries()) == 1
+    assert len(kept.store.campaigns.summaries()) == 1
 
 
 async def test_a_key_whose_request_was_wrong_is_free_for_a_better_one(
@@ -221,7 +221,7 @@ async def test_a_server_killed_before_it_answered_finds_the_campaign_by_its_key(
     note.write_text(json.dumps({**claim, "answer": None}))  # as it was before the answer was kept
     second = (await client.post(CAMPAIGNS, json=NAMED, headers=headers)).json()
     assert second["campaign_id"] == first["campaign_id"]
-    assert len(kept.store.summaries()) == 1
+    assert len(kept.store.campaigns.summaries()) == 1
 
 
 async def test_a_key_is_kept_for_a_day_and_in_use_by_one_at_a_time(tmp_path: Path) -> None:
@@ -334,7 +334,7 @@ async def test_what_is_stored_is_told_as_stored_though_no_scheduler_can_be_start
         assert (await client.post(f"{MODELS}?name=m.onnx", content=MODEL)).status_code == HTTPStatus.CREATED
         made = await client.post(CAMPAIGNS, json=NAMED)
         assert made.status_code == HTTPStatus.CREATED, made.text
-        (item,) = kept.store.summaries()
+        (item,) = kept.store.campaigns.summaries()
         assert made.json()["campaign_id"] == item.campaign.id
         gone = await client.post(f"{CAMPAIGNS}/{item.campaign.id}/cancel")
         assert gone.status_code == HTTPStatus.ACCEPTED, gone.text
@@ -351,12 +351,12 @@ async def test_what_failed_runs_again_as_a_new_campaign_once_for_each_key(
     early = await client.post(f"{CAMPAIGNS}/{old}/retry")
     assert (early.status_code, early.json()["hint"] != "") == (HTTPStatus.CONFLICT, True)
     kept.fail(f"{old}/1")
-    kept.store.end_campaign(old)
+    kept.store.campaigns.end(old)
     (context.home.spool / SHA).unlink()  # tidied away since: the upload is still there
     first = await client.post(f"{CAMPAIGNS}/{old}/retry", headers={"Idempotency-Key": "again"})
     assert first.status_code == HTTPStatus.CREATED, first.text
     assert first.json()["tasks"] == 1
     second = await client.post(f"{CAMPAIGNS}/{old}/retry", headers={"Idempotency-Key": "again"})
     assert second.json() == first.json()
-    assert len(kept.store.summaries()) == 2
+    assert len(kept.store.campaigns.summaries()) == 2
     assert (await client.post(f"{CAMPAIGNS}/c-none/retry")).status_code == HTTPStatus.NOT_FOUND

@@ -85,10 +85,10 @@ def measure(kept: Any, campaign: str, n: int, **wanted: Any) -> None:
     """The task is done, with a record that its worker signed."""
     task, device = f"{campaign}/{n}", str(wanted.get("device", "laptop-7"))
     fence = Fence(incarnation=1, number=n)
-    kept.store.begin_attempts([Intent(task, 1, f"key of {task}", WORKER.peer_id, device, 1)])
-    kept.store.record_grant(task, 1, lease=f"lease of {task}", fence=fence, queued=False)
+    kept.store.attempts.begin([Intent(task, 1, f"key of {task}", WORKER.peer_id, device, 1)])
+    kept.store.attempts.record_grant(task, 1, lease=f"lease of {task}", fence=fence, queued=False)
     body = record_body(record(kept, campaign, n, fence, **wanted))
-    kept.store.record_result(
+    kept.store.attempts.record_result(
         task=task, attempt=1, fence=fence, worker=WORKER.peer_id, sha256=hashlib.sha256(body).hexdigest(),
         body=body, signature=WORKER.sign(record_message(body)), event=TaskEvent.SUCCEED,
     )  # fmt: skip
@@ -124,7 +124,7 @@ async def test_each_reason_of_a_verdict_is_told_with_what_it_means(
     few = found.model_copy(
         update={"timings": found.timings[:2], "ran": found.ran.model_copy(update={"agrees": None})}
     )
-    kept.store.record_result(
+    kept.store.attempts.record_result(
         task=task.task, attempt=1, fence=fence, worker=WORKER.peer_id, sha256="cd" * 32,
         body=record_body(few), signature=b"s" * 64, event=TaskEvent.SUCCEED,
     )  # fmt: skip

@@ -15,14 +15,22 @@ from protocol.values.lease import Fence
 from protocol.words import Reason
 from scheduler.core.commands import Intent
 from scheduler.store import schema
-from scheduler.store.archive import check_archive, read_archive, write_archive
-from scheduler.store.backend import Place
-from scheduler.store.event_chain import check_chain
+from scheduler.store.archive import (
+    TABLES,
+    LoadedCampaigns,
+    check_archive,
+    dump,
+    load,
+    read_archive,
+    replace,
+    write_archive,
+)
+from scheduler.store.backend import Location
+from scheduler.store.events import check_chain
 from scheduler.store.experiments import StoredModel
-from scheduler.store.retention import forget_old
+from scheduler.store.opening import delete_old
 from scheduler.store.rows import NewCampaign, NewModel
 from scheduler.store.store import Store
-from scheduler.store.transfer import TABLES, LoadedCampaigns
 from swarm.base.units import parse_age
 from tests.scheduler.conftest import on_server
 from tests.scheduler.core_parts import PEERS, SCHEDULER, SHA, a_task
@@ -41,16 +49,15 @@ class Clock:
 
 def live(store: Store, campaign: str, *, tasks: int = 3, end: bool = True) -> None:
     """A campaign with a result, a failure, a cancelled task and one that is lost and tried again."""
-    store.create_campaign(
-        NewCampaign(campaign, HOSTILE, SCHEDULER, '{"x": 1}', limit_s=1.1),
+    store.campaigns.create(
+        NewCampaign(campaign, HOSTILE, SCHEDULER, '{"x": 1}', limit_s=1.1, folder=f"/of/{campaign}"),
         [NewModel("m.onnx", SHA, 3_000_000_000)],
         [a_task(n, campaign=campaign) for n in range(1, tasks + 1)],
-        folder=f"/of/{campaign}",
     )
     fence = Fence(incarnation=2**32, number=2**50)
-    store.begin_attempts([Intent(f"{campaign}/1", 1, f"{campaign}/1/1", PEERS[0], "mini", 1)])
-    store.record_grant(f"{campaign}/1", 1, lease="l", fence=fence, queued=False)
-    store.record_result(
+    store.attempts.begin([Intent(f"{campaign}/1", 1, f"{campaign}/1/1", PEERS[0], "mini", 1)])
+    store.attempts.record_grant(f"{campaign}/1", 1, lease="l", fence=fence, queued=False)
+    store.attempts.record_result(
         task=f"{campaign}/1",
         attempt=1,
         fence=fence,
@@ -61,13 +68,13 @@ def live(store: Store, campaign: str, *, tasks: int = 3, end: bool = True) -> No
         event=TaskEvent.SUCCEED,
         figures={"inference_ms_median": 1 / 3, "device": HOSTILE},
     )
-    store.end_pending([f"{campaign}/2"], TaskEvent.FAIL, reason=Reason.NOTHING_FITS, detail=HOSTILE)
-    store.tell([campaign], "worker.says", why=HOSTILE, nul="\0", number=0.1)
+    store.attempts.end_pending([f"{campaign}/2"], TaskEvent.FAIL, reason=Reason.NOTHING_FITS, detail=HOSTILE)
+    store.events.add([campaign], "worker.says", why=HOSTILE, nul="\0", number=0.1)
     if end:
         rest = [f"{campaign}/{n}" for n in range(3, tasks + 1)]
-        store.end_pending(rest, TaskEvent.CANCEL, reason=Reason.CANCELLED)
-        store.end_campaign(campaign)
-    store.remember_worker(PEERS[0], "mini", ["/ip4/192.0.2.1/tcp/1"])
+        store.attempts.end_pending(rest, TaskEvent.CANCEL, reason=Reason.CANCELLED)
+        store.campaigns.end(campaign)
+    store.workers.save(PEERS[0], "mini", ["/ip4/192.0.2.1/tcp/1"])
 
 
 @pytest.fixture
@@ -76,30 +83,28 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def store(place: Place, clock: Clock) -> Iterator[Store]:
+def store(place: Location, clock: Clock) -> Iterator[Store]:
     with Store(place, wall=clock) as made:
-        made.page = 2
         live(made, "c-one")
         clock.now += 100
         live(made, "c-two", tasks=5)
         clock.now += 100
         live(made, "c-open", end=False)
-        made.save_version(
+        made.experiments.save_version(
             "nightly", digest="d", spec="{}", models=[StoredModel("m", SHA, 1)], folder="/", alarm=0.1
         )
         yield made
 
 
 @pytest.fixture(params=["to sqlite", "to postgresql"])
-def target(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+def target(request: pytest.FixtureRequest, tmp_path: Path) -> Location:
     if request.param == "to sqlite":
         return tmp_path / "target.db"
     return on_server(request.getfixturevalue("postgres"))
 
 
 def everything(store: Store) -> list[object]:
-    store.page = 2  # what is longer goes out page by page
-    return list(store.dump())
+    return list(dump(store, page=2))
 
 
 def test_every_table_goes_along() -> None:
@@ -107,68 +112,60 @@ def test_every_table_goes_along() -> None:
 
 
 def test_all_that_goes_out_comes_in_byte_for_byte_and_a_second_time_changes_nothing(
-    store: Store, target: Place, tmp_path: Path
+    store: Store, target: Location, tmp_path: Path
 ) -> None:
     before = everything(store)
     file = tmp_path / "all.jsonl.gz"
-    assert write_archive(file, store.dump()) == 3
+    assert write_archive(file, dump(store)) == 3
     assert file.stat().st_mode & 0o777 == 0o600
     check_archive(file)
     with Store(target) as other:
-        assert other.load(read_archive(file), with_open=True) == LoadedCampaigns(new=3)
+        assert load(other, read_archive(file), with_open=True) == LoadedCampaigns(new=3)
         assert everything(other) == before
-        assert other.load(read_archive(file), with_open=True) == LoadedCampaigns(known=3)
+        assert load(other, read_archive(file), with_open=True) == LoadedCampaigns(known=3)
         assert everything(other) == before
         for campaign in ("c-one", "c-two", "c-open"):
-            assert check_chain(other.all_events(campaign), other.event_count(campaign)) is None
-        assert other.rows("c-one")[0].record == BODY
-        assert other.results_page() == store.results_page()
-        other.next_epoch("c-open")  # and it goes on, with the chain
-        assert check_chain(other.all_events("c-open"), other.event_count("c-open")) is None
-        assert [task.state for task in other.tasks("c-open")][2] is TaskState.PENDING
+            assert check_chain(other.events.all(campaign), other.events.count(campaign)) is None
+        assert other.results.rows("c-one")[0].record == BODY
+        assert other.results.page() == store.results.page()
+        other.campaigns.next_epoch("c-open")  # and it goes on, with the chain
+        assert check_chain(other.events.all("c-open"), other.events.count("c-open")) is None
+        assert [task.state for task in other.tasks.all("c-open")][2] is TaskState.PENDING
 
 
-def test_simulations_in_files_from_before_they_had_a_verdict_are_not_taken_for_measurements(
-    store: Store, tmp_path: Path
+def test_open_campaigns_stay_out_unless_they_are_wanted(
+    store: Store, target: Location, tmp_path: Path
 ) -> None:
-    rows = [row for name, row in list(store.dump()) if name == "results" and row["state"] == "succeeded"]
-    units = ("Fake (Simulation)", "CPU (ONNX)")
-    file = tmp_path / "old.jsonl.gz"
-    write_archive(file, [("results", rows[0] | {"unit": unit, "verdict": "valid"}) for unit in units])
-    assert [row["verdict"] for _, row in read_archive(file)] == ["simulated", "valid"]
-
-
-def test_open_campaigns_stay_out_unless_they_are_wanted(store: Store, target: Place, tmp_path: Path) -> None:
     file = tmp_path / "all.jsonl.gz"
-    write_archive(file, store.dump())
+    write_archive(file, dump(store))
     with Store(target) as other:
-        assert other.load(read_archive(file), with_open=False) == LoadedCampaigns(new=2, open=1)
-        assert other.unfinished_campaigns() == ()
+        assert load(other, read_archive(file), with_open=False) == LoadedCampaigns(new=2, open=1)
+        assert other.campaigns.unfinished() == ()
 
 
-def test_a_backup_takes_the_place_of_what_is_there(store: Store, target: Place) -> None:
+def test_a_backup_takes_the_place_of_what_is_there(store: Store, target: Location) -> None:
     with Store(target) as other:
         live(other, "c-else")
-        assert other.replace(store.dump()) == 3
+        assert replace(other, dump(store)) == 3
         assert everything(other) == everything(store)
 
 
 def test_what_goes_out_is_of_one_instant_while_others_write(store: Store) -> None:
-    entries = store.dump()
+    entries = dump(store)
     first = next(entries)
-    with Store(store.place) as other:
-        other.next_epoch("c-one")
+    with Store(store.location) as other:
+        other.campaigns.next_epoch("c-one")
         live(other, "c-late")
     dumped = [first, *entries]
     assert {row["id"] for name, row in dumped if name == "campaigns"} == {"c-one", "c-two", "c-open"}
     assert next(row for name, row in dumped if name == "campaigns")["epoch"] == 0
-    assert store.campaign("c-late") is not None
+    assert store.campaigns.get("c-late") is not None
 
 
 def test_a_file_of_sqlite_is_copied_whole_while_others_write(store: Store, tmp_path: Path) -> None:
     copy = tmp_path / "copy.db"
-    if not store.copy_file(copy):
-        assert not isinstance(store.place, Path)
+    if not store.copy_to(copy):
+        assert not isinstance(store.location, Path)
         return
     with Store(copy) as other:
         assert everything(other) == everything(store)
@@ -211,7 +208,7 @@ def test_a_damaged_file_is_told_apart_before_anything_is_changed(
     file = tmp_path / "all.jsonl.gz"
     with Store(tmp_path / "store.db") as store:
         live(store, "c-one")
-        write_archive(file, store.dump())
+        write_archive(file, dump(store))
     file.write_bytes(damage(file.read_bytes()))
     with pytest.raises(CampaignError) as told:
         check_archive(file)
@@ -230,20 +227,20 @@ def test_what_ended_long_ago_goes_with_all_that_belongs_to_it_and_open_campaigns
     store: Store, clock: Clock
 ) -> None:
     clock.now += parse_age("1d")
-    assert [row.id for row in store.old_campaigns(parse_age("1d"))] == ["c-one", "c-two"]
-    assert [row.id for row in store.old_campaigns(parse_age("1d"), keep=1)] == ["c-one"]
-    assert store.old_campaigns(parse_age("2d")) == ()
-    assert forget_old(store, parse_age("1d"), keep=1) == ("c-one",)
+    assert [row.id for row in store.campaigns.old(parse_age("1d"))] == ["c-one", "c-two"]
+    assert [row.id for row in store.campaigns.old(parse_age("1d"), keep=1)] == ["c-one"]
+    assert store.campaigns.old(parse_age("2d")) == ()
+    assert delete_old(store, parse_age("1d"), keep=1) == ("c-one",)
     assert {name for name, row in everything(store) if "c-one" in str(row)} == set()
-    assert forget_old(store, parse_age("1h")) == ("c-two",)
-    assert [row.id for row in store.unfinished_campaigns()] == ["c-open"]
-    assert not store.forget_campaign("c-open")
-    assert not store.forget_campaign("c-nobody")
-    assert len(store.tasks("c-open")) == 3
+    assert delete_old(store, parse_age("1h")) == ("c-two",)
+    assert [row.id for row in store.campaigns.unfinished()] == ["c-open"]
+    assert not store.campaigns.delete("c-open")
+    assert not store.campaigns.delete("c-nobody")
+    assert len(store.tasks.all("c-open")) == 3
 
 
 def test_the_store_says_where_it_is_and_how_much_there_is(store: Store) -> None:
-    told = store.about()
+    told = store.describe()
     assert (told["rows"]["campaigns"], told["open_campaigns"], told["rows"]["records"]) == (3, 1, 3)
     assert told["bytes"] > 10_000
     assert told["engine"].split()[0] in ("SQLite", "PostgreSQL")

@@ -1,0 +1,392 @@
+"""Campaigns in the store: creating, adopting, ending, deleting and listing them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import sqlalchemy as sa
+
+from protocol.errors import CampaignError, LocalProtocolError
+from protocol.values.attempt import TaskState
+from protocol.values.lease import MAX_EPOCH
+from protocol.values.task import Task, task_body
+from protocol.words import UNIT, Reason
+from scheduler.store import schema as t
+from scheduler.store.database import Database
+from scheduler.store.events import EventRepository
+from scheduler.store.experiments import RunClaim, claim_run
+from scheduler.store.rows import (
+    ENDED,
+    UNKNOWN_WORKER,
+    UNOBSERVED_EPOCH,
+    AttemptState,
+    CampaignOutcome,
+    CampaignRow,
+    CampaignStatus,
+    CampaignSummary,
+    NewCampaign,
+    NewModel,
+    WorkerTask,
+)
+
+
+class CampaignRepository:
+    """Campaigns with their models and tasks."""
+
+    def __init__(self, database: Database, events: EventRepository) -> None:
+        self._database, self._events = database, events
+
+    # -- writing --------------------------------------------------------------------------------------------------------------------
+
+    def create(
+        self,
+        new: NewCampaign,
+        models: Sequence[NewModel],
+        tasks: Sequence[Task] | None,
+        *,
+        claim: RunClaim | None = None,
+    ) -> bool:
+        """Store a whole campaign. `tasks` None: they are planned once its devices are known.
+
+        `claim`: the experiment run that the campaign is. False: another process has started that run, and nothing is stored.
+        """
+        with self._database.transaction() as c:
+            if claim is not None and not claim_run(c, new.id, claim, self._database.wall()):
+                return False
+            created = self._database.wall()
+            self._insert(c, new, models, planned=tasks is not None, created=created)
+            self._events.append(c, new.id, "campaign.created", name=new.name, tasks=len(tasks or ()))
+            _insert_tasks(c, new.id, tasks or ())
+            return True
+
+    @staticmethod
+    def _insert(c: sa.Connection, new: NewCampaign, models: Sequence[NewModel], **values: Any) -> None:
+        c.execute(t.campaigns.insert().values(**asdict(new), **values))
+        if models:
+            c.execute(t.models.insert(), [{"campaign": new.id, **asdict(model)} for model in models])
+
+    def plan(self, campaign: str, tasks: Sequence[Task]) -> None:
+        """Store the tasks of a campaign that was created without them. Does nothing when it is planned already."""
+        with self._database.transaction() as c:
+            unplanned = (t.campaigns.c.id == campaign, sa.not_(t.campaigns.c.planned))
+            if c.execute(t.campaigns.update().where(*unplanned).values(planned=True)).rowcount:
+                self._events.append(c, campaign, "campaign.planned", tasks=len(tasks))
+                _insert_tasks(c, campaign, tasks)
+
+    def take_over(
+        self,
+        new: NewCampaign,
+        models: Sequence[NewModel],
+        tasks: Sequence[tuple[Task, bytes]],
+        reports: Mapping[str, WorkerTask],
+        *,
+        epoch: int,
+        created: float,
+    ) -> None:
+        """Store a campaign of another scheduler, with its tasks where workers report them. Raises `CampaignError` when it is stored.
+
+        `epoch`: the highest that its workers know; `created`: wall seconds. A task that no worker reports is pending. Its attempts are
+        counted on from the highest that any worker reported, so that no new request repeats the number of an old one.
+        """
+        first = max((max(report.attempt, report.highest) for report in reports.values()), default=1)
+        with self._database.transaction() as c:
+            if c.execute(sa.select(t.campaigns.c.id).where(t.campaigns.c.id == new.id)).first():
+                raise CampaignError(f"{new.id} is on this home already", hint=f"sark-node watch {new.id}")
+            self._insert(c, new, models, epoch=epoch, planned=True, created=created)
+            self._events.append(
+                c, new.id, "campaign.taken-over", tasks=len(tasks), found=len(reports), epoch=epoch
+            )
+            for n, (task, body) in enumerate(tasks, start=1):
+                self._take_over_task(c, new.id, n, task, body, reports.get(task.task), first)
+
+    def _take_over_task(
+        self,
+        c: sa.Connection,
+        campaign: str,
+        n: int,
+        task: Task,
+        body: bytes,
+        report: WorkerTask | None,
+        first: int,
+    ) -> None:
+        row = _task_row(campaign, n, task) | {"body": body}
+        if report is None:
+            c.execute(t.tasks.insert().values(**row, attempt=first))
+            self._insert_old_attempt(c, task.task, first)
+            return
+        lease = {
+            "worker": report.worker,
+            "device": report.device,
+            "lease": report.lease,
+            "incarnation": report.fence.incarnation,
+            "number": report.fence.number,
+        }
+        row["state"] = str(TaskState.QUEUED if report.queued else TaskState.LEASED)
+        c.execute(t.tasks.insert().values(**row, **lease, attempt=report.attempt))
+        state = AttemptState.QUEUED if report.queued else AttemptState.GRANTED
+        self._insert_old_attempt(c, task.task, report.attempt, state=str(state), ended=None, **lease)
+        if report.highest > report.attempt:
+            self._insert_old_attempt(c, task.task, report.highest)
+
+    def _insert_old_attempt(self, c: sa.Connection, task: str, attempt: int, **values: Any) -> None:
+        now = self._database.wall()
+        defaults = {
+            "task": task,
+            "attempt": attempt,
+            "key": f"{task}/{attempt}",
+            "worker": UNKNOWN_WORKER,
+            "device": "",
+            "epoch": UNOBSERVED_EPOCH,
+            "state": str(AttemptState.REFUSED),
+            "detail": "before the campaign was adopted" if not values else "",
+            "begun": now,
+            "ended": now,
+        }
+        c.execute(t.attempts.insert().values(**defaults | values))
+
+    def next_epoch(self, campaign: str) -> int:
+        """Raise the campaign's epoch, up to `MAX_EPOCH`; workers refuse older ones from now on."""
+        current = t.campaigns.c.epoch
+        with self._database.transaction() as c:
+            epoch = c.execute(
+                t.campaigns.update()
+                .where(t.campaigns.c.id == campaign)
+                .values(epoch=sa.case((current < MAX_EPOCH, current + 1), else_=MAX_EPOCH))
+                .returning(t.campaigns.c.epoch)
+            ).scalar_one()
+            self._events.append(c, campaign, "campaign.adopted", epoch=epoch)
+            return int(epoch)
+
+    def end(self, campaign: str, *, detail: str = "") -> CampaignOutcome:
+        """End a campaign whose tasks have all ended. Raises `LocalProtocolError` while one is open."""
+        with self._database.transaction() as c:
+            tasks = t.tasks.c
+            query = sa.select(tasks.state, sa.func.count()).where(tasks.campaign == campaign)
+            counts = {state: count for state, count in c.execute(query.group_by(tasks.state))}  # noqa: C416  (rows are Row objects)
+            if set(counts) - set(ENDED):
+                raise LocalProtocolError(f"campaign {campaign} still has open tasks")
+            cancelled = c.execute(
+                sa.select(t.campaigns.c.cancel).where(t.campaigns.c.id == campaign)
+            ).scalar_one()
+            adopted = sa.select(tasks.id).where(
+                tasks.campaign == campaign, tasks.reason == str(Reason.ADOPTED)
+            )
+            if c.execute(adopted.limit(1)).first():
+                outcome = CampaignOutcome.ADOPTED
+            elif TaskState.FAILED in counts or (detail and not counts and not cancelled):
+                outcome = CampaignOutcome.FAILED
+            elif TaskState.CANCELLED in counts or cancelled:
+                outcome = CampaignOutcome.CANCELLED
+            else:
+                outcome = CampaignOutcome.SUCCEEDED
+            c.execute(
+                t.campaigns.update()
+                .where(t.campaigns.c.id == campaign, t.campaigns.c.ended.is_(None))
+                .values(ended=self._database.wall(), outcome=str(outcome), detail=detail)
+            )
+            self._events.append(c, campaign, "campaign.ended", outcome=str(outcome), detail=detail, **counts)
+            return outcome
+
+    def request_cancel(self, target: str) -> int:
+        """Request the cancellation of a campaign or of one task. How many open tasks that concerns; 0: nothing to do."""
+        with self._database.transaction() as c:
+            whole = c.execute(
+                t.campaigns.update()
+                .where(t.campaigns.c.id == target, t.campaigns.c.ended.is_(None))
+                .values(cancel=True)
+            ).rowcount
+            tasks = c.execute(
+                t.tasks.update()
+                .where(
+                    t.tasks.c.campaign == target if whole else t.tasks.c.id == target,
+                    t.tasks.c.state.not_in(ENDED),
+                )
+                .values(cancel=True)
+                .returning(t.tasks.c.campaign)
+            ).all()
+            if whole:
+                self._events.append(c, target, "cancel.requested", tasks=len(tasks))
+            elif tasks:
+                self._events.append(c, tasks[0].campaign, "cancel.requested", target, tasks=len(tasks))
+            return max(len(tasks), whole)
+
+    def delete(self, campaign: str) -> bool:
+        """Delete an ended campaign and all that belongs to it. False: it has not ended, or is not stored."""
+        with self._database.transaction() as c:
+            ended = sa.and_(t.campaigns.c.id == campaign, t.campaigns.c.ended.is_not(None))
+            if not c.execute(sa.select(t.campaigns.c.id).where(ended)).first():
+                return False
+            tasks = sa.select(t.tasks.c.id).where(t.tasks.c.campaign == campaign)
+            for table in (t.results, t.records, t.attempts):
+                c.execute(table.delete().where(table.c.task.in_(tasks)))
+            for table in (t.tasks, t.events, t.models):
+                c.execute(table.delete().where(table.c.campaign == campaign))
+            c.execute(t.campaigns.delete().where(ended))
+            return True
+
+    # -- reading --------------------------------------------------------------------------------------------------------------------
+
+    def get(self, campaign: str) -> CampaignRow | None:
+        """The campaign with this id."""
+        row = self._database.first(sa.select(t.campaigns).where(t.campaigns.c.id == campaign))
+        return None if row is None else _campaign(row)
+
+    def _select(self, query: sa.Select[Any]) -> tuple[CampaignRow, ...]:
+        return tuple(_campaign(row) for row in self._database.all(query))
+
+    def unfinished(self) -> tuple[CampaignRow, ...]:
+        """Campaigns that have not ended, oldest first."""
+        query = sa.select(t.campaigns).where(t.campaigns.c.ended.is_(None))
+        return self._select(query.order_by(t.campaigns.c.created))
+
+    def old(self, older_s: float, *, keep: int = 0) -> tuple[CampaignRow, ...]:
+        """Campaigns that ended more than `older_s` ago, oldest first, without the `keep` that ended last."""
+        c = t.campaigns.c
+        query = sa.select(t.campaigns).where(c.ended.is_not(None), c.ended < self._database.wall() - older_s)
+        if keep:
+            newest = sa.select(c.id).where(c.ended.is_not(None)).order_by(c.ended.desc(), c.id).limit(keep)
+            query = query.where(c.id.not_in(newest))
+        return self._select(query.order_by(c.ended, c.id))
+
+    def find(self, prefix: str) -> tuple[CampaignRow, ...]:
+        """Campaigns whose id begins with `prefix` or whose name is `prefix`, newest first. An exact id matches alone."""
+        exact = self.get(prefix)
+        if exact is not None:
+            return (exact,)
+        c = t.campaigns.c
+        matches = sa.or_(c.id.startswith(prefix, autoescape=True), c.name == prefix)
+        return self._select(sa.select(t.campaigns).where(matches).order_by(c.created.desc()))
+
+    def resolve(self, prefix: str) -> str:
+        """The id of the one campaign that `prefix` names; of the newest for ''. Raises `CampaignError`."""
+        matches = self.find(prefix)
+        if not matches and not prefix:
+            raise CampaignError(
+                "no campaign on this home yet", hint="begin with: sark-node init, then: sark-node submit FILE"
+            )
+        if not matches:
+            raise CampaignError(f"no campaign {prefix!r} on this home", hint="list them: sark-node campaigns")
+        if len(matches) > 1 and prefix:
+            raise CampaignError(
+                f"{prefix!r} matches several campaigns: {', '.join(row.id for row in matches[:5])}",
+                hint="write more of the id",
+            )
+        return matches[0].id
+
+    def summary(self, campaign: str) -> CampaignSummary | None:
+        """One campaign with its task counts."""
+        return next(iter(self._summaries(sa.select(t.campaigns).where(t.campaigns.c.id == campaign))), None)
+
+    def summaries(self) -> tuple[CampaignSummary, ...]:
+        """All campaigns with their task counts, newest first."""
+        return self._summaries(sa.select(t.campaigns).order_by(t.campaigns.c.created.desc()))
+
+    def page(
+        self,
+        *,
+        limit: int,
+        after: str | None = None,
+        status: CampaignStatus | None = None,
+        name: str = "",
+    ) -> tuple[CampaignSummary, ...] | None:
+        """Campaigns with their task counts, newest first, `limit` of those after the campaign `after`; None when `after` is not stored.
+
+        `name`: only campaigns whose name contains it, ignoring case.
+        """
+        c = t.campaigns.c
+        query = sa.select(t.campaigns).order_by(c.created.desc(), c.id.desc()).limit(limit)
+        if after is not None:
+            last = self.get(after)
+            if last is None:
+                return None
+            query = query.where(
+                sa.or_(c.created < last.created, sa.and_(c.created == last.created, c.id < last.id))
+            )
+        if status in (CampaignStatus.RUNNING, CampaignStatus.CANCELLING):
+            query = query.where(c.ended.is_(None), c.cancel == (status is CampaignStatus.CANCELLING))
+        elif status is not None:
+            query = query.where(c.ended.is_not(None), c.outcome == str(status))
+        if name:
+            query = query.where(sa.func.lower(c.name).contains(name.lower(), autoescape=True))
+        return self._summaries(query)
+
+    def _summaries(self, query: sa.Select[Any]) -> tuple[CampaignSummary, ...]:
+        rows = self._select(query)
+        ids = query.with_only_columns(t.campaigns.c.id)
+        c = t.tasks.c
+        counts: dict[str, dict[TaskState, int]] = {}
+        counted = sa.select(c.campaign, c.state, sa.func.count().label("tasks")).where(c.campaign.in_(ids))
+        for row in self._database.all(counted.group_by(c.campaign, c.state)):
+            counts.setdefault(row.campaign, {})[TaskState(row.state)] = row.tasks
+        runs = {
+            row.campaign: (f"{row.experiment}@{row.version}", row.finding)
+            for row in self._database.all(sa.select(t.runs).where(t.runs.c.campaign.in_(ids)))
+        }
+        return tuple(CampaignSummary(row, counts.get(row.id, {}), *runs.get(row.id, ())) for row in rows)
+
+    def models(self, campaign: str) -> tuple[NewModel, ...]:
+        """The campaign's models by name."""
+        query = sa.select(t.models).where(t.models.c.campaign == campaign).order_by(t.models.c.name)
+        return tuple(NewModel(r.name, r.sha256, r.size, r.facts) for r in self._database.all(query))
+
+    def needed_models(self) -> frozenset[str]:
+        """Hashes of the models of unfinished campaigns: the spool must keep these."""
+        query = sa.select(t.models.c.sha256).join(t.campaigns).where(t.campaigns.c.ended.is_(None))
+        return frozenset(row.sha256 for row in self._database.all(query))
+
+    def model_names(self, hashes: Collection[str]) -> dict[str, str]:
+        """A name for each of these models, by hash."""
+        if not hashes:
+            return {}
+        query = sa.select(t.models.c.sha256, sa.func.min(t.models.c.name).label("name"))
+        query = query.where(t.models.c.sha256.in_(hashes)).group_by(t.models.c.sha256)
+        return {row.sha256: row.name for row in self._database.all(query)}
+
+    def state_counts(self) -> dict[str, dict[str, int]]:
+        """Campaigns, tasks, simulated tasks and attempts by state, for gauges: `{"campaigns": {"running": 1}, …}`."""
+        c = t.campaigns.c
+        status = sa.case((c.ended.is_not(None), c.outcome), (c.cancel, "cancelling"), else_="running")
+        simulated = t.tasks.c.unit == UNIT
+        states: dict[str, tuple[sa.ColumnElement[str], sa.ColumnElement[bool]]] = {
+            "campaigns": (status, sa.true()),
+            "tasks": (t.tasks.c.state, sa.not_(simulated)),
+            "simulated_tasks": (t.tasks.c.state, simulated),
+            "attempts": (t.attempts.c.state, sa.true()),
+        }
+        return {
+            name: {
+                str(row.state): int(row.number)
+                for row in self._database.all(
+                    sa.select(state.label("state"), sa.func.count().label("number"))
+                    .where(where)
+                    .group_by("state")
+                )
+            }
+            for name, (state, where) in states.items()
+        }
+
+
+def _insert_tasks(c: sa.Connection, campaign: str, tasks: Sequence[Task]) -> None:
+    if tasks:
+        rows = [_task_row(campaign, n, task) | {"body": task_body(task)} for n, task in enumerate(tasks, 1)]
+        c.execute(t.tasks.insert(), rows)
+
+
+def _task_row(campaign: str, n: int, task: Task) -> dict[str, Any]:
+    return {
+        "id": task.task,
+        "campaign": campaign,
+        "n": n,
+        "model": task.model.name,
+        "sha256": task.model.sha256,
+        "unit": task.unit,
+        "state": str(TaskState.PENDING),
+        "replica": task.replica,
+    }
+
+
+def _campaign(row: sa.Row[Any]) -> CampaignRow:
+    values = {name: row._mapping[name] for name in CampaignRow.__dataclass_fields__}
+    return CampaignRow(**{**values, "outcome": CampaignOutcome(row.outcome) if row.outcome else None})

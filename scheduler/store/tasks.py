@@ -1,0 +1,173 @@
+"""Reading tasks, and the workers they were last found on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Sequence
+from typing import Any, Final
+
+import sqlalchemy as sa
+
+from protocol.formats.phase import Phase
+from protocol.values.attempt import TaskState
+from protocol.values.lease import Fence
+from protocol.words import Reason
+from scheduler.store import schema as t
+from scheduler.store.database import Database
+from scheduler.store.rows import ENDED, TaskRow, WaitingTasks, WorkerRow
+
+TASK_COLUMNS: Final = tuple(column for column in t.tasks.c if column.name != "body")
+_WAITING: Final = (str(TaskState.PENDING), str(TaskState.COMMITTING), str(TaskState.QUEUED))
+_ACTIVE: Final = (str(TaskState.LEASED), str(TaskState.RUNNING))
+
+
+class TaskRepository:
+    """Tasks as they are now."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def get(self, task: str) -> TaskRow | None:
+        """The task with this id."""
+        row = self._database.first(sa.select(*TASK_COLUMNS).where(t.tasks.c.id == task))
+        return None if row is None else task_row(row)
+
+    def _select(self, query: sa.Select[Any]) -> tuple[TaskRow, ...]:
+        return tuple(task_row(row) for row in self._database.all(query))
+
+    def all(self, campaign: str) -> tuple[TaskRow, ...]:
+        """The tasks of a campaign, by number."""
+        return self._select(
+            sa.select(*TASK_COLUMNS).where(t.tasks.c.campaign == campaign).order_by(t.tasks.c.n)
+        )
+
+    def page(
+        self, campaign: str, *, limit: int, after: int = 0, state: TaskState | None = None
+    ) -> tuple[TaskRow, ...]:
+        """The first `limit` tasks of a campaign with a number above `after`."""
+        c = t.tasks.c
+        query = sa.select(*TASK_COLUMNS).where(c.campaign == campaign, c.n > after)
+        if state is not None:
+            query = query.where(c.state == str(state))
+        return self._select(query.order_by(c.n).limit(limit))
+
+    def active(self) -> tuple[TaskRow, ...]:
+        """Leased and running tasks of unfinished campaigns."""
+        query = (
+            sa.select(*TASK_COLUMNS)
+            .join(t.campaigns)
+            .where(t.campaigns.c.ended.is_(None), t.tasks.c.state.in_(_ACTIVE))
+        )
+        return self._select(query.order_by(t.tasks.c.campaign, t.tasks.c.n))
+
+    def waiting(self) -> tuple[WaitingTasks, ...]:
+        """Counts of the tasks of unfinished campaigns that wait to start."""
+        c = t.tasks.c
+        query = (
+            sa.select(c.unit, c.state, c.worker, c.device, sa.func.count().label("tasks"))
+            .join(t.campaigns)
+            .where(t.campaigns.c.ended.is_(None), c.state.in_(_WAITING))
+            .group_by(c.unit, c.state, c.worker, c.device)
+            .order_by(c.unit, c.worker)
+        )
+        return tuple(
+            WaitingTasks(
+                row.unit, row.worker if row.state == TaskState.QUEUED else None, row.device, row.tasks
+            )
+            for row in self._database.all(query)
+        )
+
+    def bodies(self, campaign: str, first: int = 1, last: int | None = None) -> dict[str, bytes]:
+        """The canonical bytes of the tasks with numbers `first` to `last`, by id."""
+        c = t.tasks.c
+        query = sa.select(c.id, c.body).where(c.campaign == campaign, c.n >= first)
+        if last is not None:
+            query = query.where(c.n <= last)
+        return {row.id: row.body for row in self._database.all(query)}
+
+    def ended_numbers(self, campaign: str, *, limit: int, after: int = 0) -> tuple[int, ...]:
+        """The first `limit` numbers above `after` of ended tasks."""
+        c = t.tasks.c
+        query = sa.select(c.n).where(c.campaign == campaign, c.n > after, c.ended.is_not(None))
+        return tuple(row.n for row in self._database.all(query.order_by(c.n).limit(limit)))
+
+    def run_times(self, models: Collection[str], limit: int = 500) -> tuple[tuple[bytes, float], ...]:
+        """The latest succeeded tasks with one of these models: canonical bytes, and seconds from grant to result."""
+        c = t.tasks.c
+        query = (
+            sa.select(c.body, c.begun, c.ended)
+            .where(c.sha256.in_(models), c.state == str(TaskState.SUCCEEDED), c.begun.is_not(None))
+            .order_by(c.ended.desc())
+            .limit(limit)
+        )
+        return tuple((row.body, row.ended - row.begun) for row in self._database.all(query))
+
+    def cancel_requests(self) -> tuple[str, ...]:
+        """Ids of open tasks whose cancellation, or whose campaign's, was requested."""
+        query = (
+            sa.select(t.tasks.c.id)
+            .join(t.campaigns)
+            .where(
+                sa.or_(
+                    t.tasks.c.cancel, t.campaigns.c.cancel
+                ),  # a campaign may be cancelled before it is planned
+                t.tasks.c.state.not_in(ENDED),
+                t.campaigns.c.ended.is_(None),
+            )
+        )
+        return tuple(row.id for row in self._database.all(query))
+
+    def set_notes(self, notes: Sequence[tuple[str, str]]) -> None:
+        """Why pending tasks wait, for people: (task, note)."""
+        with self._database.transaction() as c:
+            for task, note in notes:
+                pending = (t.tasks.c.id == task, t.tasks.c.state == str(TaskState.PENDING))
+                c.execute(t.tasks.update().where(*pending).values(note=note))
+
+
+class WorkerRepository:
+    """Where workers were last reached, to find them again after a restart."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def all(self) -> tuple[WorkerRow, ...]:
+        """Every worker that was reached."""
+        rows = self._database.all(sa.select(t.workers))
+        return tuple(WorkerRow(r.peer, r.device, tuple(json.loads(r.addresses)), r.seen) for r in rows)
+
+    def save(self, peer: str, device: str, addresses: Sequence[str]) -> None:
+        """Store where a worker is reached now."""
+        values = {
+            "device": device,
+            "addresses": json.dumps(list(addresses)),
+            "seen": self._database.wall(),
+        }
+        with self._database.transaction() as c:
+            if not c.execute(t.workers.update().where(t.workers.c.peer == peer).values(**values)).rowcount:
+                c.execute(t.workers.insert().values(peer=peer, **values))
+
+    def clear(self) -> bool:
+        """Delete all of them. False: an unfinished campaign needs them."""
+        with self._database.transaction() as c:
+            if c.execute(sa.select(t.campaigns.c.id).where(t.campaigns.c.ended.is_(None))).first():
+                return False
+            c.execute(t.workers.delete())
+            return True
+
+
+def fence_of(row: sa.Row[Any]) -> Fence | None:
+    """The fence in a row of tasks or attempts."""
+    return None if row.number is None else Fence(incarnation=row.incarnation, number=row.number)
+
+
+def task_row(row: sa.Row[Any]) -> TaskRow:
+    """A task from a row of `TASK_COLUMNS`."""
+    values = {name: row._mapping[name] for name in TaskRow.__dataclass_fields__ if name != "fence"}
+    values |= {
+        "fence": fence_of(row),
+        "state": TaskState(row.state),
+        "reason": Reason(row.reason) if row.reason else None,
+        "phase": Phase(row.phase) if row.phase else None,
+    }
+    return TaskRow(**values)
