@@ -100,7 +100,7 @@ def tasks(rounds: int) -> None:
             "full, prepared": (Tier.FULL, 6),
         }
         zygotes = {
-            name: Zygote("onnx", tier=tier, ahead=ahead).start() for name, (tier, ahead) in ways.items()
+            name: Zygote("onnx", tier=tier, prefork=ahead).start() for name, (tier, ahead) in ways.items()
         }
         walls: dict[str, list[float]] = {name: [] for name in ways}
         for counts in range(-1, rounds):

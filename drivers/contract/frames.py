@@ -1,22 +1,26 @@
-"""How a child tells its parent what happened: frames of JSON over a pipe.
+"""The messages between a child and its parent: frames of JSON over a pipe.
 
-The child runs other people's models, so the parent trusts nothing it says: never pickle, every frame bounded, every field
-checked against the table below before an `Event` is made of it. `json` is enough here: a launch speaks a few dozen times.
+The child runs other people's models, so the parent trusts nothing it sends: no pickle, every frame bounded, every field
+checked against the table below before an `Event` is made of it. `json` is fast enough: a launch sends a few dozen frames.
 
     frame = 4 bytes length, big endian │ {"event": "LoadReport", "load_ns": 1, …}
 """
 
 from __future__ import annotations
 
+import array
 import json
 import math
 import re
-from collections.abc import Callable, Mapping
+import socket
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any, Final
 
 from drivers.contract.base import (
     CheckReport,
+    Crashed,
+    DriverError,
     Event,
     HostState,
     Limits,
@@ -24,11 +28,15 @@ from drivers.contract.base import (
     LoadReport,
     MeasureReport,
     ModelDescription,
+    OutOfMemory,
     ProgressReport,
     RunFindings,
     SampleBlock,
+    TimedOut,
+    Unfit,
     UnitInfo,
     WorkOrder,
+    WrongUnit,
 )
 from protocol.formats.phase import NODE_PHASES, Phase
 
@@ -42,7 +50,7 @@ MAX_INT: Final = 2**53
 MAX_SECONDS: Final = 31_536_000
 MAX_THREADS: Final = 8192
 MAX_SAMPLES: Final = 1_000_000
-"""What a record can hold: the caps of the protocol, which this package does not know. A test holds them against each other."""
+"""The most that a record can hold: a cap of the protocol, which a test compares."""
 MAX_RANK: Final = 64
 MAX_FIGURES: Final = 256
 MAX_SERIES: Final = 16
@@ -50,18 +58,18 @@ MAX_FIGURE: Final = 1e18
 MAX_CONTAINERS: Final = 40_000
 MAX_QUOTES: Final = 400_000
 MAX_COMMAS: Final = 2_500_000
-"""Of each as many in a frame as no event needs: what is read of a frame could otherwise be twenty times as large as it is."""
+"""More of each than any event has: a parsed frame could otherwise take twenty times its own size."""
 
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 _NAME: Final = re.compile("[a-z][a-z0-9_]{0,63}")
 _SHA256: Final = re.compile("[0-9a-f]{64}")
 
-Failure = tuple[str, str]
-"""What a child gave up with: the name of a `DriverError` and one sentence."""
+FAILURES: Final = {error.__name__: error for error in (WrongUnit, Unfit, OutOfMemory, Crashed, TimedOut)}
+"""What a child may fail with, the most specific first: an error's name travels, its sentence decides nothing."""
 
 
 class Garbled(Exception):
-    """The child sent something that is not an event."""
+    """A child sent something that is not an event."""
 
 
 def frame(payload: bytes) -> bytes:
@@ -74,33 +82,56 @@ def pack_event(event: Event | UnitInfo) -> bytes:
     return frame(json.dumps({"event": type(event).__name__, **asdict(event)}).encode())
 
 
-def pack_failure(error: str, sentence: str) -> bytes:
-    """A `DriverError` as a whole frame."""
-    return frame(json.dumps({"event": "Failure", "error": error, "sentence": sentence[:MAX_TEXT]}).encode())
+def pack_failure(error: DriverError) -> bytes:
+    """An error as a whole frame."""
+    name = next((name for name, kind in FAILURES.items() if isinstance(error, kind)), Crashed.__name__)
+    return frame(json.dumps({"event": "Failure", "error": name, "sentence": str(error)[:MAX_TEXT]}).encode())
 
 
 def pack_order(order: WorkOrder, limits: Limits, driver: str, simulate: bool, job: str) -> bytes:
-    """What a launch is told; `job` is one of `run`, `load` and `units`."""
-    told = {
+    """The order of a launch; `job`: a `MeasureJob`."""
+    fields = {
         "order": asdict(order),
         "limits": asdict(limits),
         "driver": driver,
         "simulate": simulate,
         "job": job,
     }
-    return json.dumps(told).encode()
+    return json.dumps(fields).encode()
 
 
-def unpack_order(told: bytes) -> tuple[WorkOrder, Limits, str, bool, str]:
-    """The child's half of `pack_order`. The parent is trusted; types are what it wrote."""
-    fields = json.loads(told)
+def unpack_order(packed: bytes) -> tuple[WorkOrder, Limits, str, bool, str]:
+    """The inverse of `pack_order`, in the child. The parent is trusted."""
+    fields = json.loads(packed)
     order, limits = WorkOrder(**fields["order"]), Limits(**fields["limits"])
     order = replace(order, pre=tuple(order.pre), post=tuple(order.post))  # JSON makes lists of them
     return order, limits, fields["driver"], fields["simulate"], fields["job"]
 
 
+def send_request(to: socket.socket, payload: bytes, fds: Sequence[int]) -> None:
+    """One launch: its folder and order, and three file descriptors: the control socket, the pipe for events, the log. Raises OSError."""
+    message = frame(payload)
+    sent = socket.send_fds(to, [message], fds)
+    to.sendall(message[sent:])
+
+
+def receive_request(control: socket.socket) -> tuple[bytes, list[int]] | None:
+    """The other end of `send_request`; None: the sender is gone."""
+    data, ancillary, _, _ = control.recvmsg(65536, socket.CMSG_LEN(3 * array.array("i").itemsize))
+    fds = array.array("i")
+    for level, kind, content in ancillary:
+        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+            fds.frombytes(content)
+    while len(data) < HEADER_BYTES or len(data) < HEADER_BYTES + int.from_bytes(data[:HEADER_BYTES], "big"):
+        more = control.recv(65536) if data else b""
+        if not more:
+            return None
+        data += more
+    return data[HEADER_BYTES:], fds.tolist()
+
+
 class Reassembler:
-    """Bytes in as they come, whole frames out. Raises `Garbled` as soon as a frame is too long to be meant."""
+    """Bytes in as they arrive, whole frames out. Raises `Garbled` as soon as a frame announces too great a length."""
 
     def __init__(self, total_limit: int) -> None:
         self._buffer = bytearray()
@@ -260,7 +291,7 @@ PARTS: Final[Mapping[type, Mapping[str, Callable[[object], Any]]]] = {
         "on_battery": _maybe(_truth),
     },
 }
-"""The dataclasses within events."""
+"""Dataclasses within events."""
 
 FIELDS: Final[Mapping[type, Mapping[str, Callable[[object], Any]]]] = {
     ProgressReport: {"phase": _phase, "done": _whole, "total": _maybe(_whole), "median_ms": _maybe(_real)},
@@ -307,26 +338,26 @@ FIELDS: Final[Mapping[type, Mapping[str, Callable[[object], Any]]]] = {
 }
 """Every field of every event and what it must be. A test holds it against the dataclasses."""
 
-# Telemetry is not here: the parent reads it, and no child may claim it
+# without Telemetry: the parent reads it, and no child may claim it
 KINDS: Final = {kind.__name__: kind for kind in FIELDS}
 
 
-def unpack(payload: bytes) -> Event | UnitInfo | Failure:
-    """One frame of a child as a checked event, or as the failure it reports. Raises `Garbled` for anything else."""
+def unpack(payload: bytes) -> Event | UnitInfo | DriverError:
+    """One frame of a child as a checked event, or as the error it reports. Raises `Garbled` for anything else."""
     containers = payload.count(b"[") + payload.count(b"{")
     if containers > MAX_CONTAINERS or payload.count(b'"') > MAX_QUOTES or payload.count(b",") > MAX_COMMAS:
         raise Garbled(f"{payload[:60]!r} … has more parts than any event")
     try:
-        said = json.loads(payload)
+        fields = json.loads(payload)
     except (ValueError, RecursionError):
         raise Garbled(f"{payload[:60]!r} is not JSON") from None
-    if type(said) is not dict:
+    if type(fields) is not dict:
         raise Garbled(f"{payload[:60]!r} is not an event")
-    kind = said.pop("event", None)
-    if kind == "Failure":
-        return _text(said.get("error")), _text(said.get("sentence"))
-    made = KINDS.get(kind) if isinstance(kind, str) else None
-    if made is None or said.keys() != FIELDS[made].keys():
+    name = fields.pop("event", None)
+    if name == "Failure":
+        return FAILURES.get(_text(fields.get("error")), Crashed)(_text(fields.get("sentence")))
+    kind = KINDS.get(name) if isinstance(name, str) else None
+    if kind is None or fields.keys() != FIELDS[kind].keys():
         raise Garbled(f"{payload[:60]!r} is not an event")
-    event: Event | UnitInfo = made(**{name: check(said[name]) for name, check in FIELDS[made].items()})
+    event: Event | UnitInfo = kind(**{key: check(fields[key]) for key, check in FIELDS[kind].items()})
     return event

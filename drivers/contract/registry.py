@@ -14,6 +14,8 @@ from drivers.contract.base import Driver, Unfit
 GROUP: Final = "sark.drivers"
 SIMULATED: Final = frozenset({"fake"})
 """Drivers that invent their figures: never offered unless simulation was asked for in so many words."""
+SANDBOX_PROBE: Final = "sandbox-probe"
+"""Never installed: see `drivers.launch.tier`."""
 OWNED: Final = frozenset({"api"})
 """Drivers that need something of the device's owner, such as a server's URL."""
 

@@ -1,15 +1,14 @@
-"""The keeper: forked from the zygote for one launch, it forks what runs the model and sees to it that nothing is left of it.
+"""What stands between the zygote and one worker: the reaper, and in the full sandbox an init of the worker's own namespace.
 
-    zygote ── orders ──▶ keeper ── fork ──▶ worker                      on the lesser tiers
-                                └─ fork ──▶ porter ── fork ──▶ worker   in the full sandbox (drivers/sandbox/linux.py)
+    zygote ── order ──▶ reaper ── fork ──▶ worker                    on the lesser tiers
+                               └─ fork ──▶ init ── fork ──▶ worker   in the full sandbox (drivers/sandbox/linux.py)
 
-An order is told after the fork, so that a keeper with its porter can be made while nothing runs and wait for one: what then is
-left to do for a launch is to put its model and its folder into the view. A keeper serves once, and so does its porter.
+The order comes after the fork, so that a reaper with its init can be forked while nothing runs and wait for one: a launch then only has to
+mount its model and its folder. A reaper serves one launch.
 """
 
 from __future__ import annotations
 
-import array
 import os
 import select
 import signal
@@ -23,45 +22,18 @@ from drivers.contract.base import Driver, Unfit, looks_outside, opens_connection
 from drivers.launch import child
 from drivers.sandbox import cleanup, linux, mounts, rlimits
 from drivers.sandbox.mounts import MountPlan
-from drivers.sandbox.rlimits import Shelter, Tier
+from drivers.sandbox.rlimits import Sandbox, Tier
 
-FDS: Final = 3
-"""Passed with each request: the launch's control socket, the pipe for events, the file for what it prints."""
-HEADER_BYTES: Final = 4
 RETRY_MS: Final = 5
 
 
-def receive_request(control: socket.socket) -> tuple[bytes, list[int]] | None:
-    """One launch: what it is told and its three file descriptors. None when the parent is gone."""
-    data, ancillary, _, _ = control.recvmsg(65536, socket.CMSG_LEN(FDS * array.array("i").itemsize))
-    fds = array.array("i")
-    for level, kind, content in ancillary:
-        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
-            fds.frombytes(content)
-    if not data:
-        return None
-    while len(data) < HEADER_BYTES or len(data) < HEADER_BYTES + int.from_bytes(data[:HEADER_BYTES], "big"):
-        more = control.recv(65536)
-        if not more:
-            return None
-        data += more
-    return data[HEADER_BYTES:], fds.tolist()
-
-
-def pass_on(to: socket.socket, told: bytes, fds: list[int]) -> None:
-    """The other end of `receive_request`. Raises OSError when nobody is there."""
-    message = len(told).to_bytes(HEADER_BYTES, "big") + told
-    sent = socket.send_fds(to, [message], fds)
-    to.sendall(message[sent:])
-
-
-def shelter_for(told: bytes, driver: Driver | None, tier: Tier) -> Shelter | None:
-    """How a launch is shut in; None: without a model there is nobody to be shut in."""
-    folder, _, packed = told.partition(b"\0")
+def sandbox_for(order_bytes: bytes, driver: Driver | None, tier: Tier) -> Sandbox | None:
+    """The sandbox of a launch; None: it has none, such as one without a model."""
+    folder, _, packed = order_bytes.partition(b"\0")
     order, limits, name, simulate, _ = frames.unpack_order(packed)
     if not order.model or tier is Tier.NONE:
         return None
-    with suppress(Unfit, *registry.BREAKAGE):  # one that does not load is told by the worker
+    with suppress(Unfit, *registry.BREAKAGE):  # the worker reports a driver that does not load
         driver = driver or registry.load(name, simulate)
     if driver is not None and looks_outside(driver):
         return None
@@ -75,70 +47,76 @@ def shelter_for(told: bytes, driver: Driver | None, tier: Tier) -> Shelter | Non
         network=network,
         gpu=order.unit.startswith(child.UNLIMITED_UNITS),
     )
-    return Shelter(Tier.PARTIAL if network else tier, plan)
+    return Sandbox(Tier.PARTIAL if network else tier, plan)
 
 
-def keep(
-    orders: socket.socket, driver: Driver | None, tier: Tier, begun: MountPlan | None = None
+def serve_launch(
+    orders: socket.socket, driver: Driver | None, tier: Tier, base: MountPlan | None = None
 ) -> NoReturn:
-    """Hear what is to be launched, launch it; when it ends or the parent lets go, end all that is left and say how it ended.
+    """The reaper: receive an order and launch it. When it ends, or the parent hangs up, kill whatever is left and report the exit code.
 
-    `begun`: what the view will have beside the model and the folder, for the full sandbox, which is begun before the order comes.
+    `base`: the view without model and folder, for the full sandbox, which is prepared before the order comes.
     """
     try:
-        keeper = os.getpid()
-        rlimits.be_called("sark-keeper")
+        reaper = os.getpid()
+        rlimits.set_process_name("sark-reaper")
         os.setsid()
         rlimits.prctl(rlimits.PR_SET_CHILD_SUBREAPER, 1)
-        woken, wake = os.pipe()
-        os.set_blocking(wake, False)
-        signal.signal(signal.SIGCHLD, lambda *_: None)
-        signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
-        heard, verdict = os.pipe()
-        porter, hall = 0, None
-        if begun is not None:
-            trouble = linux.trouble_with(linux.own_processes)
-            hall, inner = socket.socketpair()
-            porter = os.fork()
-            if porter == 0:
-                _alone(orders, hall, heard, woken, wake)
-                linux.die_with_keeper(verdict)
-                _attend(inner, verdict, driver, begun, trouble)
+        woken, wake = watch_children()
+        status_read, status_write = os.pipe()
+        init, to_init = 0, None
+        if base is not None:
+            trouble = linux.error_of(linux.own_processes)
+            to_init, inner = socket.socketpair()
+            init = os.fork()
+            if init == 0:
+                _close_inherited(orders, to_init, status_read, woken, wake)
+                linux.die_with_reaper(status_write)
+                _run_init(inner, status_write, driver, base, trouble)
             inner.close()
-        request = receive_request(orders)
+        request = frames.receive_request(orders)
         if request is None:
-            os._exit(0)  # and the porter with it
-        told, fds = request
+            os._exit(0)  # and the init with it
+        order_bytes, fds = request
         control, events, log = socket.socket(fileno=fds[0]), fds[1], fds[2]
-        if hall is not None:
-            with suppress(OSError):  # the porter is dead, which is told like the end of any run
-                pass_on(hall, told, [events, log])
-            worker = porter
+        if to_init is not None:
+            with suppress(OSError):  # a dead init is reported like the end of any run
+                frames.send_request(to_init, order_bytes, [events, log])
+            worker = init
         else:
-            shelter = shelter_for(told, driver, tier)
+            sandbox = sandbox_for(order_bytes, driver, tier)
             worker = os.fork()
             if worker == 0:
-                _alone(orders, control, heard, woken, wake, verdict)
-                rlimits.die_with(keeper)
+                _close_inherited(orders, control, status_read, woken, wake, status_write)
+                rlimits.die_with(reaper)
                 os.setsid()
-                child.work(events, log, told, driver, shelter)
-        for end in (events, log, verdict):
-            os.close(end)
-        with suppress(OSError):  # the parent may be gone already
+                child.work(events, log, order_bytes, driver, sandbox)
+        for fd in (events, log, status_write):
+            os.close(fd)
+        with suppress(OSError):  # the parent may be gone
             control.sendall(b"%d\n" % worker)
         status = sweep(worker, woken, await_end(control.fileno(), woken, worker))
-        said = os.read(heard, linux.VERDICT.size)  # all who could write are dead
-        if len(said) == linux.VERDICT.size:
-            (status,) = linux.VERDICT.unpack(said)
-        cleanup.remove(os.fsdecode(told.partition(b"\0")[0]))  # here, because the parent may be gone
+        exit_status = os.read(status_read, linux.EXIT_STATUS.size)  # all who could write are dead
+        if len(exit_status) == linux.EXIT_STATUS.size:
+            (status,) = linux.EXIT_STATUS.unpack(exit_status)
+        cleanup.remove(os.fsdecode(order_bytes.partition(b"\0")[0]))  # the parent may be gone
         with suppress(OSError):
             control.sendall(b"%d\n" % status)
     finally:
         os._exit(0)
 
 
-def _alone(*ends: socket.socket | int) -> None:
-    """In what was just forked: the keeper's signals and its ends of everything are not for it."""
+def watch_children() -> tuple[int, int]:
+    """Both ends of a pipe that becomes readable when a child ends."""
+    woken, wake = os.pipe()
+    os.set_blocking(wake, False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+    return woken, wake
+
+
+def _close_inherited(*ends: socket.socket | int) -> None:
+    """After a fork: drop the reaper's signal handling and its ends of everything."""
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     for end in ends:
@@ -148,33 +126,33 @@ def _alone(*ends: socket.socket | int) -> None:
             end.close()
 
 
-def _attend(
-    inner: socket.socket, verdict: int, driver: Driver | None, begun: MountPlan, trouble: str
+def _run_init(
+    inner: socket.socket, status_write: int, driver: Driver | None, base: MountPlan, trouble: str
 ) -> NoReturn:
-    """The porter: begin the view, wait for the order, finish it, and let the worker in."""
+    """Begin the view, wait for the order, finish the view, and fork the worker."""
     try:
         os.setsid()
-        trouble = trouble or linux.trouble_with(lambda: linux.begin_view(begun))
-        request = receive_request(inner)
+        trouble = trouble or linux.error_of(lambda: linux.begin_view(base))
+        request = frames.receive_request(inner)
         inner.close()
         if request is None:
             os._exit(0)
-        told, (events, log) = request
-        shelter = shelter_for(told, driver, Tier.FULL)
-        assert shelter is not None
-        plan = shelter.plan
-        trouble = trouble or linux.trouble_with(lambda: linux.finish_view(plan))
-        linux.stand_at_the_door(verdict)
-        child.work(events, log, told, driver, shelter, trouble)
+        order_bytes, (events, log) = request
+        sandbox = sandbox_for(order_bytes, driver, Tier.FULL)
+        assert sandbox is not None
+        plan = sandbox.plan
+        trouble = trouble or linux.error_of(lambda: linux.finish_view(plan))
+        linux.fork_worker(status_write)
+        child.work(events, log, order_bytes, driver, sandbox, trouble)
     finally:
         os._exit(1)
 
 
 def await_end(control: int, woken: int, worker: int) -> int | None:
-    """Return when the worker has ended or the parent has let go.
+    """Return when the worker has ended or the parent has hung up.
 
-    Where the system can look without reaping, the ended worker is left unreaped, so that its number stays its own. macOS can
-    only from Python 3.13 on: there it is reaped, and its exit code returned.
+    The ended worker is left unreaped, so that its number stays its own, where `waitid` exists. macOS has it only from Python 3.13 on:
+    before, the worker is reaped and its exit code returned.
     """
     while True:
         ready = {fd for fd, _ in poll(control, woken)}
@@ -201,11 +179,11 @@ def poll(*fds: int, timeout_ms: int | None = None) -> list[tuple[int, int]]:
 def sweep(worker: int, woken: int, reaped: int | None = None) -> int:
     """Kill the worker, its group and all descendants; return the worker's exit code, negative for a signal.
 
-    `reaped`: that code, if the worker was reaped already; its number is then used for what is left of its group only.
+    `reaped`: that code, if the worker was reaped already; its number then stands only for what is left of its group.
     """
-    for end in (os.killpg, os.kill) if reaped is None else (os.killpg,):  # the group may not exist yet
+    for kill in (os.killpg, os.kill) if reaped is None else (os.killpg,):  # the group may not exist yet
         with suppress(ProcessLookupError, PermissionError):
-            end(worker, signal.SIGKILL)
+            kill(worker, signal.SIGKILL)
     code = reaped or 0
     while True:
         try:
@@ -215,16 +193,16 @@ def sweep(worker: int, woken: int, reaped: int | None = None) -> int:
         if pid == worker:
             code = os.waitstatus_to_exitcode(status)
         elif pid == 0:
-            for orphan in children():
+            for orphan in _children():
                 with suppress(ProcessLookupError):
                     os.kill(orphan, signal.SIGKILL)
             poll(woken, timeout_ms=RETRY_MS)
 
 
-def children() -> list[int]:
+def _children() -> list[int]:
     """Direct children of this single-threaded process, adopted ones too; empty where the kernel does not list them."""
     try:
-        listed = Path(f"/proc/self/task/{os.getpid()}/children").read_text()
+        text = Path(f"/proc/self/task/{os.getpid()}/children").read_text()
     except OSError:
         return []
-    return [int(pid) for pid in listed.split()]
+    return [int(pid) for pid in text.split()]

@@ -1,6 +1,6 @@
 """The parent's end of the child processes: start a zygote, fork a launch, read its frames, kill it.
 
-`drivers.launch.launch` decides what to run and for how long; this module only knows processes. `drivers.launch.spawn` is its stand-in where
+`drivers.launch.launch` decides what to run and for how long; this module only knows processes. `drivers.launch.spawn` replaces it where
 there is no fork.
 """
 
@@ -20,17 +20,17 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Final, Protocol
 
-from drivers.contract import frames as wire
-from drivers.contract.base import Crashed
+from drivers.contract import frames
+from drivers.contract.base import MIB, Crashed, DriverError, Event, Limits, OutOfMemory, TimedOut, UnitInfo
 from drivers.contract.boot import boot_command, clean_environment
 from drivers.sandbox import cleanup
 
 KILL_S: Final = 2.0
-"""How long a killed launch may take to be gone before its group is killed past its keeper."""
+"""How long a killed launch may take to be gone before its group is killed without its reaper."""
 READ_BYTES: Final = 1 << 16
-LOOK_S: Final = 60.0
-"""The longest that is waited at a time: poll(2) counts milliseconds in 31 bits, and a limit may be a year."""
-LAST_WORDS: Final = 1500
+MAX_POLL_S: Final = 60.0
+"""poll(2) counts milliseconds in 31 bits, and a limit may be a year."""
+OUTPUT_TAIL: Final = 1500
 
 
 class Child(Protocol):
@@ -38,7 +38,7 @@ class Child(Protocol):
 
     def frames(self, deadline: Callable[[], float]) -> Iterator[bytes]:
         """Frames until the process and all below it are gone. Raises TimeoutError past `deadline()` (monotonic seconds),
-        `wire.Garbled` for nonsense."""
+        `frames.Garbled` for nonsense."""
         ...
 
     def kill(self) -> None:
@@ -51,12 +51,12 @@ class Child(Protocol):
 
     @property
     def code(self) -> int | None:
-        """Exit code, negative for a signal; None when nobody could tell."""
+        """Exit code, negative for a signal; None if unknown."""
         ...
 
 
 class ForkedChild:
-    """A launch forked from a zygote: a keeper with a worker below it. `control` is this end of the keeper's socket."""
+    """A launch forked from a zygote: a reaper with a worker below it. `control` is this end of the reaper's socket."""
 
     def __init__(
         self, control: socket.socket, events: int, log: IO[bytes], folder: str, output_bytes: int
@@ -65,17 +65,17 @@ class ForkedChild:
         self._events = events
         self._log = log
         self._folder = folder
-        self._pieces = wire.Reassembler(output_bytes)
-        self._said = b""
-        self._open = threading.Lock()
+        self._frames = frames.Reassembler(output_bytes)
+        self._reply = b""
+        """The reaper's lines: the worker's process id, then its exit code."""
+        self._lock = threading.Lock()
         self._closed = False
         os.set_blocking(events, False)
         control.setblocking(False)
 
     @property
     def code(self) -> int | None:
-        """The keeper's second line; its first is the worker's process id."""
-        lines = self._said.split(b"\n")
+        lines = self._reply.split(b"\n")
         return int(lines[1]) if len(lines) > 2 else None
 
     def frames(self, deadline: Callable[[], float]) -> Iterator[bytes]:
@@ -88,15 +88,15 @@ class ForkedChild:
             left = deadline() - time.monotonic()
             if left <= 0:
                 raise TimeoutError
-            ready = {fd for fd, _ in poller.poll(math.ceil(min(left, LOOK_S) * 1000))}
-            ended = self._control.fileno() in ready and self._hear_keeper()
-            if self._events in ready or ended:  # once all below the keeper is dead the pipe holds the rest
+            ready = {fd for fd, _ in poller.poll(math.ceil(min(left, MAX_POLL_S) * 1000))}
+            ended = self._control.fileno() in ready and self._read_reply()
+            if self._events in ready or ended:  # once all below the reaper is dead the pipe holds the rest
                 while (data := self._read()) is not None:
                     if not data:
                         with contextlib.suppress(KeyError):
                             poller.unregister(self._events)
                         break
-                    yield from self._pieces.feed(data)
+                    yield from self._frames.feed(data)
 
     def _read(self) -> bytes | None:
         try:
@@ -104,68 +104,106 @@ class ForkedChild:
         except BlockingIOError:
             return None
 
-    def _hear_keeper(self) -> bool:
-        """Take what the keeper said; True when it is gone, or has said that all below it is."""
+    def _read_reply(self) -> bool:
+        """True when the reaper is gone, or has reported the worker's exit code."""
         try:
-            said = self._control.recv(64)
+            data = self._control.recv(64)
         except BlockingIOError:
             return False
         except ConnectionResetError:
             return True
-        self._said += said[: 64 - len(self._said)]
-        return not said or self.code is not None
+        self._reply += data[: 64 - len(self._reply)]
+        return not data or self.code is not None
 
     def kill(self) -> None:
-        """See `Child`. Letting go of the socket is the order to the keeper; its hang-up says that nothing is left."""
-        with self._open:
+        """See `Child`. Shutting the socket down is the reaper's order; its hang-up says that nothing is left."""
+        with self._lock:
             if self._closed or self.code is not None:
                 return
             with contextlib.suppress(OSError):
                 self._control.shutdown(socket.SHUT_WR)
             poller = select.poll()
-            poller.register(self._control, 0)  # POLLHUP alone: the words in it are for frames()
+            poller.register(self._control, 0)  # POLLHUP alone: the data is for frames()
             if not poller.poll(KILL_S * 1000):
-                self._kill_by_number()
+                self._kill_worker()
 
-    def _kill_by_number(self) -> None:
-        """Past a keeper that does not answer."""
-        self._hear_keeper()
-        numbers = self._said.split()
-        if numbers and int(numbers[0]) > 1:  # anything else is no process of ours, or means everybody's
-            for end in (os.killpg, os.kill):
+    def _kill_worker(self) -> None:
+        """Without a reaper that does not respond."""
+        self._read_reply()
+        lines = self._reply.split()
+        if lines and int(lines[0]) > 1:  # any other number is no process of ours, or means all processes
+            for kill in (os.killpg, os.kill):
                 with contextlib.suppress(OSError):
-                    end(int(numbers[0]), signal.SIGKILL)
+                    kill(int(lines[0]), signal.SIGKILL)
 
     def close(self) -> str:
         """See `Child`."""
         self.kill()
         poller = select.poll()
         poller.register(self._control, select.POLLIN)
-        while not self._hear_keeper() and poller.poll(KILL_S * 1000):
+        while not self._read_reply() and poller.poll(KILL_S * 1000):
             pass
-        if self.code is None:  # the keeper was killed before it could sweep
-            self._kill_by_number()
-        with self._open:
+        if self.code is None:  # the reaper was killed before it could sweep
+            self._kill_worker()
+        with self._lock:
             self._closed = True
             self._control.close()
             os.close(self._events)
-        words = last_words(self._log)
+        output = output_tail(self._log)
         cleanup.remove(self._folder)
-        return words
+        return output
 
 
-def last_words(log: IO[bytes]) -> str:
+def output_tail(log: IO[bytes]) -> str:
     """The end of what a process printed, as printable text; closes the file."""
     with log:
         log.seek(0, os.SEEK_END)
-        log.seek(max(0, log.tell() - LAST_WORDS))
-        text = log.read(LAST_WORDS).decode(errors="replace")
+        log.seek(max(0, log.tell() - OUTPUT_TAIL))
+        text = log.read(OUTPUT_TAIL).decode(errors="replace")
     return "".join(letter if letter.isprintable() or letter == "\n" else "�" for letter in text).strip()
+
+
+def death(code: int | None, output: str, limits: Limits) -> Crashed:
+    """How a process died, in one line: its exit code (negative for a signal), the last line it printed, a likely reason."""
+    if code is None:
+        end = "the process vanished"
+    elif code < 0:
+        name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
+        end = f"killed by {name}"
+    else:
+        end = f"exit code {code}"
+    out_of_memory = any(hint in output for hint in ("bad_alloc", "Cannot allocate memory", "MemoryError"))
+    if out_of_memory:
+        end += f", out of memory (limit {limits.memory_bytes // MIB} MiB)"
+    last = output.splitlines()[-1].strip() if output else ""
+    return (OutOfMemory if out_of_memory else Crashed)(f"{end}: {last}" if last else end)
+
+
+def replies(running: Child, limits: Limits) -> list[Event | UnitInfo]:
+    """Everything that a child sends until it ends, within `limits.load_s`. Raises `DriverError`."""
+    until = time.monotonic() + limits.load_s
+    received: list[Event | UnitInfo] = []
+    output = ""
+    try:
+        for payload in running.frames(lambda: until):
+            message = frames.unpack(payload)
+            if isinstance(message, DriverError):
+                raise message
+            received.append(message)
+    except TimeoutError:
+        raise TimedOut(f"no reply within {limits.load_s:g} s") from None
+    except frames.Garbled as why:
+        raise Crashed(f"it broke its contract: {why}") from why
+    finally:
+        output = running.close()
+    if running.code != 0:
+        raise death(running.code, output, limits)
+    return received
 
 
 @contextlib.contextmanager
 def starting() -> Iterator[contextlib.ExitStack]:
-    """Undo what the block put on the stack when it fails; what this device lacks (files, processes, room) becomes `Crashed`."""
+    """Undo what the block put on the stack when it fails; a shortage of this device (files, processes, space) becomes `Crashed`."""
     with contextlib.ExitStack() as undo:
         try:
             yield undo
@@ -175,7 +213,7 @@ def starting() -> Iterator[contextlib.ExitStack]:
 
 
 def private_folder(undo: contextlib.ExitStack) -> str:
-    """A new folder for one launch; undone by rmdir, which needs no open file where they may be what is lacking."""
+    """A new folder for one launch; undone by rmdir, which needs no open file, of which there may be too many."""
     folder = tempfile.mkdtemp(prefix="sark-run-")
 
     def remove() -> None:
@@ -196,22 +234,21 @@ class ZygoteProcess:
         preload: bool,
         tier: str = "best",
         private: Mapping[str, str] | None = None,
-        ahead: int = 0,
+        prefork: int = 0,
     ) -> None:
-        """`tier`: how far its launches are shut in (`confine.Tier`), or `best`: as far as it finds it can. `private`: variables that
-        the device's owner gives this driver and no other. `ahead`: launches that it prepares for while it is idle.
+        """`tier`: the sandbox of its launches (`rlimits.Tier`), or `best`: the best that it can enter. `private`: environment variables of
+        this driver alone. `prefork`: launches that it prepares for while it is idle.
 
-        Raises `Crashed` when this device has no room for another process.
+        Raises `Crashed` if this device cannot start another process.
         """
         with starting() as undo:
             self._socket, theirs = socket.socketpair()
             undo.enter_context(self._socket)
             with theirs:
                 self._log = undo.enter_context(tempfile.TemporaryFile())  # noqa: SIM115
-                options = (str(int(simulate)), tier, str(ahead), str(int(preload)))
-                arguments = (str(theirs.fileno()), driver, *options)
+                options = (str(int(simulate)), tier, str(prefork), str(int(preload)))
                 self._process = subprocess.Popen(
-                    self.command(*arguments),
+                    self.command(str(theirs.fileno()), driver, *options),
                     pass_fds=(theirs.fileno(),),
                     stdin=subprocess.DEVNULL,
                     stdout=self._log,
@@ -224,12 +261,11 @@ class ZygoteProcess:
 
     @staticmethod
     def command(*arguments: str) -> list[str]:
-        """What is run; `arguments` are those of `drivers.zygote.main`."""
+        """Its command line; `arguments` are those of `drivers.launch.zygote.main`."""
         return boot_command("launch.zygote", *arguments)
 
     @property
     def pid(self) -> int:
-        """Process id."""
         return self._process.pid
 
     @property
@@ -237,33 +273,28 @@ class ZygoteProcess:
         """Whether it can still fork."""
         return self._process.poll() is None
 
-    def fork(self, told: bytes, output_bytes: int) -> ForkedChild:
+    def fork(self, order_bytes: bytes, output_bytes: int) -> ForkedChild:
         """Start one launch in a private folder of its own.
 
-        Raises `Crashed` when the zygote is gone, or this device has no room for a launch.
+        Raises `Crashed` if the zygote is gone, or this device cannot start another launch.
         """
         with starting() as undo:
             folder = private_folder(undo)
             log = undo.enter_context(tempfile.TemporaryFile())  # noqa: SIM115
-            control, keepers = socket.socketpair()
+            control, reapers = socket.socketpair()
             undo.enter_context(control)
-            with keepers:
-                events, tell = os.pipe()
+            with reapers:
+                events, workers = os.pipe()
                 undo.callback(os.close, events)
                 try:
-                    self._ask(os.fsencode(folder) + b"\0" + told, [keepers.fileno(), tell, log.fileno()])
+                    request = os.fsencode(folder) + b"\0" + order_bytes
+                    with self._sending:
+                        frames.send_request(self._socket, request, [reapers.fileno(), workers, log.fileno()])
+                except OSError as why:
+                    raise Crashed(f"the process that launches drivers is gone: {why}") from why
                 finally:
-                    os.close(tell)
+                    os.close(workers)
             return ForkedChild(control, events, log, folder, output_bytes)
-
-    def _ask(self, payload: bytes, fds: list[int]) -> None:
-        message = len(payload).to_bytes(wire.HEADER_BYTES, "big") + payload
-        try:
-            with self._sending:
-                sent = socket.send_fds(self._socket, [message], fds)
-                self._socket.sendall(message[sent:])
-        except OSError as why:
-            raise Crashed(f"the process that launches drivers is gone: {why}") from why
 
     def close(self) -> str:
         """End it; launches that are still running end by their own sockets. Returns the last of what it printed."""
@@ -273,4 +304,4 @@ class ZygoteProcess:
         except subprocess.TimeoutExpired:  # still importing
             self._process.kill()
             self._process.wait()
-        return last_words(self._log)
+        return output_tail(self._log)

@@ -1,7 +1,7 @@
-"""Launches where there is no fork (Windows): a fresh interpreter for each, told on its stdin, heard on its stdout.
+"""Launches where there is no fork (Windows): a fresh interpreter for each, with the order on its stdin and events on its stdout.
 
-Dearer (the runtime is imported every time, outside every figure) and weaker (no memory limit on Windows, descendants that
-leave the process group are not found) than `drivers.launch.process`; the same face. It also runs on POSIX, where it is tested.
+Slower (the runtime is imported every time, outside every figure) and weaker (descendants that leave the process group are not found) than
+`drivers.launch.process`, with the same interface. It also runs on POSIX, where it is tested.
 """
 
 from __future__ import annotations
@@ -18,21 +18,23 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import BinaryIO, Final, NoReturn
 
-from drivers.contract import frames as wire
+from drivers.contract import frames
 from drivers.contract.boot import boot_command, clean_environment
 from drivers.launch import child
-from drivers.launch.process import LOOK_S, READ_BYTES, last_words, private_folder, starting
+from drivers.launch.process import MAX_POLL_S, READ_BYTES, output_tail, private_folder, starting
 from drivers.sandbox import cleanup
 
 _END: Final = b""
 
 
-class PlainChild:
-    """See `drivers.process.Child`."""
+class SpawnedChild:
+    """See `drivers.launch.process.Child`."""
 
-    def __init__(self, told: bytes, output_bytes: int, private: Mapping[str, str] | None = None) -> None:
-        """`private`: variables beside the clean environment."""
-        self._pieces = wire.Reassembler(output_bytes)
+    def __init__(
+        self, order_bytes: bytes, output_bytes: int, private: Mapping[str, str] | None = None
+    ) -> None:
+        """`private`: environment variables of this driver alone."""
+        self._frames = frames.Reassembler(output_bytes)
         self._chunks: queue.Queue[bytes] = queue.Queue(maxsize=64)
         with starting() as undo:
             self._folder = private_folder(undo)
@@ -48,9 +50,9 @@ class PlainChild:
             )
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        with contextlib.suppress(OSError):  # it died at once: frames() will tell
-            self._process.stdin.write(wire.frame(os.fsencode(self._folder) + b"\0" + told))
-            self._process.stdin.flush()  # and stays open: its end is how the child learns that we are gone
+        with contextlib.suppress(OSError):  # it died at once: frames() reports it
+            self._process.stdin.write(frames.frame(os.fsencode(self._folder) + b"\0" + order_bytes))
+            self._process.stdin.flush()  # stays open: its end tells the child that we are gone
         self._reader = threading.Thread(target=self._read, args=(self._process.stdout,), daemon=True)
         self._reader.start()
 
@@ -61,7 +63,6 @@ class PlainChild:
 
     @property
     def code(self) -> int | None:
-        """See `Child`."""
         return self._process.poll()
 
     def frames(self, deadline: Callable[[], float]) -> Iterator[bytes]:
@@ -71,13 +72,13 @@ class PlainChild:
             if left <= 0:
                 raise TimeoutError
             try:
-                data = self._chunks.get(timeout=min(left, LOOK_S))
+                data = self._chunks.get(timeout=min(left, MAX_POLL_S))
             except queue.Empty:
                 continue
             if data == _END:
                 self._process.wait()
                 return
-            yield from self._pieces.feed(data)
+            yield from self._frames.feed(data)
 
     def kill(self) -> None:
         """See `Child`."""
@@ -85,7 +86,7 @@ class PlainChild:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._process.pid, signal.SIGKILL)
         elif self._process.poll() is None:
-            subprocess.run(  # the one tool of Windows that ends a whole tree
+            subprocess.run(  # the only tool of Windows that ends a whole tree
                 ["taskkill", "/F", "/T", "/PID", str(self._process.pid)], capture_output=True, check=False
             )
             self._process.kill()
@@ -101,19 +102,19 @@ class PlainChild:
             assert pipe is not None
             with contextlib.suppress(OSError):
                 pipe.close()
-        words = last_words(self._log)
+        output = output_tail(self._log)
         cleanup.remove(self._folder)
-        return words
+        return output
 
 
 def main(arguments: list[str]) -> NoReturn:
-    """The child: read the order, watch for the parent's end in a thread, go to work with stdout as the pipe for events."""
+    """The child: read the order, watch for the parent's end in a thread, work with stdout as the pipe for events."""
     assert not arguments
-    orders = sys.stdin.buffer
-    told = orders.read(int.from_bytes(orders.read(wire.HEADER_BYTES), "big"))
-    watched = os.dup(orders.fileno())
+    stdin = sys.stdin.buffer
+    order_bytes = stdin.read(int.from_bytes(stdin.read(frames.HEADER_BYTES), "big"))
+    watched = os.dup(stdin.fileno())
     threading.Thread(target=_end_with_parent, args=(watched,), daemon=True).start()
-    child.work(os.dup(1), os.dup(2), told, None)
+    child.work(os.dup(1), os.dup(2), order_bytes, None)
 
 
 def _end_with_parent(watched: int) -> None:

@@ -1,7 +1,6 @@
-"""Which GPUs are here: NVML's word, else torch's, else that of `nvidia-smi`; the first that knows of any is believed.
+"""The GPUs of this device, by NVML, else torch, else `nvidia-smi`: the first that finds any.
 
-Each reader takes the thing it reads from as an argument: a module, a program that prints. What a source does not tell is None.
-torch is asked in a process of its own (importing it takes seconds and starts threads), and only where its build could have a GPU.
+torch runs in a process of its own (importing it takes seconds and starts threads), and only if its build supports a GPU.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ _NO_TENSOR_CORES: Final = re.compile(r"\bGTX 16|\bMX\s?\d|\bQuadro T|\bT(400|500
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """One GPU. None or empty: not told."""
+    """One GPU. None or empty: not reported."""
 
     name: str
     vram: int | None = None
@@ -45,27 +44,27 @@ class Gpu:
 
     @property
     def tensor_cores(self) -> int | None:
-        """Generation of its tensor cores; 0: it has none; None: not known."""
+        """See `tensor_core_generation`."""
         return tensor_core_generation(self.compute, self.name)
 
 
 @dataclass(frozen=True, slots=True)
-class FoundGpus:
-    """What the sources said."""
+class GpuReport:
+    """The GPUs, and where the list comes from."""
 
     gpus: tuple[Gpu, ...] = ()
     source: str = ""
-    """`nvml`, `torch` or `nvidia-smi`; empty: none knows of a GPU."""
+    """`nvml`, `torch` or `nvidia-smi`; empty: no GPU."""
     notes: tuple[str, ...] = ()
-    """Sources that are here and do not work, and why."""
+    """Sources that are installed and do not work, and why."""
 
 
 class Unreadable(Exception):
-    """A source is here and does not work; the message is for people."""
+    """A source is installed and does not work; the message is for people."""
 
 
 def tensor_core_generation(compute: tuple[int, int] | None, name: str = "") -> int | None:
-    """Generation of the tensor cores behind a CUDA compute capability; 0 where there are none, None where we do not know."""
+    """Generation of the tensor cores behind a CUDA compute capability; 0: none; None: unknown."""
     if compute is None:
         return None
     major, minor = compute
@@ -80,8 +79,8 @@ def tensor_core_generation(compute: tuple[int, int] | None, name: str = "") -> i
     return {9: 4, 10: 5, 11: 5, 12: 5}.get(major)
 
 
-def find_gpus(sources: Sequence[tuple[str, Callable[[], tuple[Gpu, ...]]]] | None = None) -> FoundGpus:
-    """Ask the sources in order until one knows of a GPU (blocking). `sources`: names and readers; None: the real ones."""
+def find_gpus(sources: Sequence[tuple[str, Callable[[], tuple[Gpu, ...]]]] | None = None) -> GpuReport:
+    """Try the sources in order until one finds a GPU (blocking). `sources`: names and readers; None: the real ones."""
     notes: list[str] = []
     for source, read in sources if sources is not None else SOURCES:
         try:
@@ -90,15 +89,15 @@ def find_gpus(sources: Sequence[tuple[str, Callable[[], tuple[Gpu, ...]]]] | Non
             notes.append(str(why))
             continue
         if gpus:
-            return FoundGpus(gpus[:MAX_GPUS], source, tuple(notes))
-    return FoundGpus(notes=tuple(notes))
+            return GpuReport(gpus[:MAX_GPUS], source, tuple(notes))
+    return GpuReport(notes=tuple(notes))
 
 
 # -- NVML ----------------------------------------------------------------------------------------------------------------
 
 
 def from_nvml(library: Any = None) -> tuple[Gpu, ...]:
-    """NVIDIA GPUs through their own library; nothing where it is not installed. `library`: pynvml, or a double of it."""
+    """NVIDIA GPUs; empty if NVML is not installed. `library`: pynvml, or a double."""
     nvml: Any = library or importlib.import_module("pynvml")
     try:
         nvml.nvmlInit()
@@ -107,7 +106,7 @@ def from_nvml(library: Any = None) -> tuple[Gpu, ...]:
     except nvml.NVMLError as exc:
         raise Unreadable(f"NVIDIA driver: {exc}") from exc
     try:
-        driver = words(nvml.nvmlSystemGetDriverVersion())
+        driver = decoded(nvml.nvmlSystemGetDriverVersion())
         return tuple(
             _nvml_gpu(nvml, index, driver) for index in range(min(MAX_GPUS, nvml.nvmlDeviceGetCount()))
         )
@@ -119,32 +118,32 @@ def from_nvml(library: Any = None) -> tuple[Gpu, ...]:
 
 def _nvml_gpu(nvml: Any, index: int, driver: str) -> Gpu:
     handle = nvml.nvmlDeviceGetHandleByIndex(index)
-    memory = told(nvml, "nvmlDeviceGetMemoryInfo", handle)
-    compute = told(nvml, "nvmlDeviceGetCudaComputeCapability", handle)
-    limit = told(nvml, "nvmlDeviceGetPowerManagementLimit", handle)
+    memory = query(nvml, "nvmlDeviceGetMemoryInfo", handle)
+    compute = query(nvml, "nvmlDeviceGetCudaComputeCapability", handle)
+    limit = query(nvml, "nvmlDeviceGetPowerManagementLimit", handle)
     return Gpu(
-        name=words(nvml.nvmlDeviceGetName(handle)),
+        name=decoded(nvml.nvmlDeviceGetName(handle)),
         vram=int(memory.total) if memory is not None else None,
         driver=driver,
-        uuid=words(told(nvml, "nvmlDeviceGetUUID", handle) or ""),
+        uuid=decoded(query(nvml, "nvmlDeviceGetUUID", handle) or ""),
         compute=(int(compute[0]), int(compute[1])) if compute is not None else None,
         power_limit_w=limit / 1000 if limit is not None else None,
     )
 
 
-def told(nvml: Any, question: str, *arguments: Any) -> Any:
-    """The answer of one function of NVML; None where this library, driver or GPU does not give it."""
-    ask = getattr(nvml, question, None)
-    if ask is None:
+def query(nvml: Any, function: str, *arguments: Any) -> Any:
+    """The result of one function of NVML; None if this library, driver or GPU does not support it."""
+    call = getattr(nvml, function, None)
+    if call is None:
         return None
     try:
-        return ask(*arguments)
+        return call(*arguments)
     except nvml.NVMLError:
         return None
 
 
-def words(value: str | bytes) -> str:
-    """Text of NVML, whose older bindings give bytes."""
+def decoded(value: str | bytes) -> str:
+    """Older bindings of NVML return bytes."""
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
 
 
@@ -152,7 +151,7 @@ def words(value: str | bytes) -> str:
 
 
 def torch_could(folder: Path | None = None) -> bool:
-    """Whether an installed torch was built for some GPU, by the words of its `version.py`. `folder`: the package's; None: find it."""
+    """Whether an installed torch was built for some GPU, by its `version.py`. `folder`: the package's; None: find it."""
     if folder is None:
         spec = importlib.util.find_spec("torch")
         if spec is None or not spec.origin:
@@ -168,43 +167,43 @@ def torch_could(folder: Path | None = None) -> bool:
 def from_torch(
     could: Callable[[], bool] = torch_could, run: Callable[[Sequence[str], float], str | None] | None = None
 ) -> tuple[Gpu, ...]:
-    """GPUs that torch sees (AMD's too), asked in a process of its own. `run`: command and seconds → what it prints."""
+    """GPUs that torch finds (AMD's too), in a process of its own. `run`: command and seconds → its output."""
     if not could():
         return ()
-    said = (run or printed_by)(boot_command("measure.gpu"), TORCH_S)
-    if said is None:
+    output = (run or output_of)(boot_command("measure.gpu"), TORCH_S)
+    if output is None:
         return ()
     try:
-        gpus = json.loads(said)
+        gpus = json.loads(output)
         return tuple(
             Gpu(**{**gpu, "compute": tuple(gpu["compute"]) if gpu["compute"] else None}) for gpu in gpus
         )
     except (ValueError, TypeError, KeyError) as exc:
-        raise Unreadable("torch: its answer about GPUs cannot be read") from exc
+        raise Unreadable("torch: its list of GPUs cannot be read") from exc
 
 
 def read_torch(torch: Any) -> tuple[Gpu, ...]:
-    """In that process. `torch`: the module, or a double of it."""
+    """In that process. `torch`: the module, or a double."""
     if not torch.cuda.is_available():
         return ()
     gpus = []
     for index in range(min(MAX_GPUS, torch.cuda.device_count())):
-        seen = torch.cuda.get_device_properties(index)
-        uuid = getattr(seen, "uuid", None)
+        device = torch.cuda.get_device_properties(index)
+        uuid = getattr(device, "uuid", None)
         of_nvidia = torch.version.hip is None
         gpus.append(
             Gpu(
-                name=str(seen.name),
-                vram=int(seen.total_memory),
+                name=str(device.name),
+                vram=int(device.total_memory),
                 uuid=f"GPU-{uuid}" if uuid is not None and of_nvidia else str(uuid or ""),
-                compute=(int(seen.major), int(seen.minor)) if of_nvidia else None,
+                compute=(int(device.major), int(device.minor)) if of_nvidia else None,
             )
         )
     return tuple(gpus)
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Print what torch sees, for `from_torch`."""
+    """Print the GPUs for `from_torch`."""
     assert not arguments
     torch = importlib.import_module("torch")
     sys.stdout.write(json.dumps([asdict(gpu) for gpu in read_torch(torch)]))
@@ -214,9 +213,11 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def from_smi(run: Callable[[Sequence[str], float], str | None] | None = None) -> tuple[Gpu, ...]:
-    """What the tool of NVIDIA's driver lists. `run`: command and seconds → what it prints."""
-    said = (run or printed_by)(_SMI, TOOL_S)
-    return tuple(_smi_gpu(row) for row in (said or "").splitlines() if row.count(",") >= len(SMI_FIELDS) - 1)
+    """NVIDIA GPUs by the driver's tool. `run`: command and seconds → its output."""
+    output = (run or output_of)(_SMI, TOOL_S)
+    return tuple(
+        _smi_gpu(row) for row in (output or "").splitlines() if row.count(",") >= len(SMI_FIELDS) - 1
+    )
 
 
 def _smi_gpu(row: str) -> Gpu:
@@ -235,8 +236,8 @@ def _smi_gpu(row: str) -> Gpu:
     )
 
 
-def printed_by(command: Sequence[str], seconds: float) -> str | None:
-    """What a program prints, started with nothing secret in its environment; None when it is not there, fails or takes too long."""
+def output_of(command: Sequence[str], seconds: float) -> str | None:
+    """A program's output, without secrets in its environment; None if it is missing, fails or takes too long."""
     try:
         done = subprocess.run(
             command, capture_output=True, timeout=seconds, check=False, env=clean_environment(os.environ)

@@ -1,14 +1,13 @@
-"""How the host is: pressure, other processes' share, clocks, heat, power. Parsers of the kernel's texts, and a thin reader.
+"""The state of the host: pressure, other processes' share, clocks, heat, power. Parsers of the kernel's files, and a thin reader.
 
-Everything here is read between timed stretches, never inside one. What a system does not tell is None.
+Everything is read between timed stretches, never inside one. None: this system does not report it.
 
     before, after = reader.look(), reader.look()
-    state(before, after, own_cpu_s, reader)  what others took in between, and how the host is now
+    state(before, after, own_cpu_s, reader)  what others used in between, and the host now
 """
 
 from __future__ import annotations
 
-import math
 import re
 import time
 from collections.abc import Callable, Sequence
@@ -21,10 +20,10 @@ from drivers.contract.base import HostState
 
 TICKS_S: Final = 100
 """The unit of /proc/stat: hundredths of a second, on every architecture that reports to user space."""
-LEAST_SPAN_S: Final = 0.3
-"""Ticks say what others took to one or two hundredths only over at least so long."""
-HOTTEST_C: Final = 150.0
-"""A sensor that says more is broken."""
+MIN_SPAN_S: Final = 0.3
+"""Over less, ticks do not give shares to one or two hundredths."""
+MAX_C: Final = 150.0
+"""A sensor above it is broken."""
 
 _SOME: Final = re.compile(rb"^some .*\btotal=(\d+)", re.MULTILINE)
 _CPU: Final = re.compile(rb"^cpu +([\d ]+)", re.MULTILINE)
@@ -35,35 +34,35 @@ _CPU_ZONE: Final = re.compile(r"x86_pkg_temp|cpu|core|soc|package|k10temp", re.I
 
 @dataclass(frozen=True, slots=True)
 class CpuTimes:
-    """The processors' time since the start of the system, all together, in seconds."""
+    """The time of all processors together since boot, in seconds."""
 
     total_s: float
     idle_s: float
     steal_s: float
     processors: int
     running: int
-    """Processes that run or could run at this moment, the reader's own among them."""
+    """Runnable processes, including this one."""
 
 
 def stall_ns(pressure: bytes) -> int | None:
     """The total of `some` in /proc/pressure/cpu, in nanoseconds."""
-    found = _SOME.search(pressure)
-    return int(found[1]) * 1000 if found else None
+    match = _SOME.search(pressure)
+    return int(match[1]) * 1000 if match else None
 
 
 def times(stat: bytes) -> CpuTimes | None:
-    """The first line of /proc/stat and its number of running processes. None for a text that is no such thing."""
+    """The first line of /proc/stat and its number of running processes. None for any other text."""
     line, running = _CPU.search(stat), _RUNNING.search(stat)
     fields = [int(field) / TICKS_S for field in line[1].split()] if line else []
     processors = len(_EACH_CPU.findall(stat))
     if len(fields) < 8 or running is None or not processors:
         return None
-    # user nice system idle iowait irq softirq steal; what guests took is in user already
+    # user nice system idle iowait irq softirq steal; user includes guests
     return CpuTimes(sum(fields[:8]), fields[3] + fields[4], fields[7], processors, int(running[1]))
 
 
 def whole(text: bytes | None) -> int | None:
-    """A file with one whole number in it."""
+    """The content of a file with one integer."""
     try:
         return int(text) if text is not None else None
     except ValueError:
@@ -71,14 +70,14 @@ def whole(text: bytes | None) -> int | None:
 
 
 def hottest(zones: Sequence[tuple[str, int]]) -> float | None:
-    """The hottest of the processor's thermal zones, in °C. `zones`: type and thousandths of a degree; of any kind where none is its own."""
+    """The hottest thermal zone of the processor, or of any kind if it has none, in °C. `zones`: type and thousandths of a degree."""
     own = [milli for kind, milli in zones if _CPU_ZONE.search(kind)]
-    sound = [milli / 1000 for milli in own or [milli for _, milli in zones] if 0 < milli / 1000 < HOTTEST_C]
-    return max(sound, default=None)
+    valid = [milli / 1000 for milli in own or [milli for _, milli in zones] if 0 < milli / 1000 < MAX_C]
+    return max(valid, default=None)
 
 
 def on_battery(supplies: Sequence[tuple[str, str, str]]) -> bool | None:
-    """Whether the device runs on its battery. `supplies`: type, `online` and status of each. None where it has no battery of its own."""
+    """Whether the device runs on its battery; None: it has none. `supplies`: type, `online` and status of each."""
     if not any(kind == "Battery" for kind, _, _ in supplies):
         return None
     mains = [online for kind, online, _ in supplies if kind in ("Mains", "USB")]
@@ -98,25 +97,25 @@ class HostSample:
 
 
 def others_share(before: HostSample, after: HostSample, own_cpu_s: float) -> float | None:
-    """Share of all processors' time that others than `own_cpu_s` took, 0 to 1. None where it is not told."""
+    """Share of all processors' time used by others than `own_cpu_s`, 0 to 1."""
     if before.times is None or after.times is None:
         return None
     total = after.times.total_s - before.times.total_s
     if total <= 0:
         return None
-    spare = after.times.idle_s - before.times.idle_s + max(0.0, after.times.steal_s - before.times.steal_s)
-    return min(1.0, max(0.0, (total - spare - own_cpu_s) / total))
+    idle = after.times.idle_s - before.times.idle_s + max(0.0, after.times.steal_s - before.times.steal_s)
+    return min(1.0, max(0.0, (total - idle - own_cpu_s) / total))
 
 
 def without(share: float | None, cpu_s: float, span_s: float, processors: int) -> float | None:
-    """A share of all processors' time less what was taken by somebody who counts as one of us."""
+    """A share of all processors' time, less `cpu_s` of our own."""
     if share is None or span_s <= 0 or processors < 1:
         return share
     return max(0.0, share - cpu_s / (span_s * processors))
 
 
 def steal_share(before: HostSample, after: HostSample) -> float | None:
-    """Share of all processors' time that the hypervisor took, 0 to 1."""
+    """Share of all processors' time taken by the hypervisor, 0 to 1."""
     if before.times is None or after.times is None:
         return None
     total = after.times.total_s - before.times.total_s
@@ -124,7 +123,7 @@ def steal_share(before: HostSample, after: HostSample) -> float | None:
 
 
 def stall_share(before: HostSample, after: HostSample) -> float | None:
-    """Share of the time in which something that wanted to run had no processor, 0 to 1."""
+    """Share of the time in which something runnable had no processor, 0 to 1."""
     span = after.at_s - before.at_s
     if before.stall_ns is None or after.stall_ns is None or span <= 0:
         return None
@@ -138,18 +137,22 @@ def state(
     reader: HostReader,
     glances: Sequence[float | None] = (),
 ) -> HostState:
-    """The host between two looks and at the second. Over less than `LEAST_SPAN_S` the ticks tell no shares: others' is then the mean of
-    `glances`, which are the share that they took at single moments.
+    """The host between two looks and at the second. Over less than `MIN_SPAN_S` the share of others is the mean of `glances`, their share
+    at single moments.
     """
-    seen = [glance for glance in glances if glance is not None]
-    long_enough = after.at_s - before.at_s >= LEAST_SPAN_S
+    moments = [glance for glance in glances if glance is not None]
+    long_enough = after.at_s - before.at_s >= MIN_SPAN_S
     throttles = (
         None
         if before.throttles is None or after.throttles is None
         else max(0, after.throttles - before.throttles)
     )
     return HostState(
-        others_share=others_share(before, after, own_cpu_s) if long_enough else fmean(seen) if seen else None,
+        others_share=others_share(before, after, own_cpu_s)
+        if long_enough
+        else fmean(moments)
+        if moments
+        else None,
         steal_share=steal_share(before, after) if long_enough else None,
         clock_mhz=reader.clock_mhz(),
         throttles=throttles,
@@ -159,7 +162,7 @@ def state(
 
 
 class HostReader:
-    """The thin edge: files below `root`, and a clock in seconds. Linux only; elsewhere every answer is None."""
+    """Reads files below `root`, and a clock in seconds. Linux only; elsewhere everything is None."""
 
     def __init__(self, root: Path = Path("/"), clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -181,41 +184,38 @@ class HostReader:
         return stall_ns(pressure) if pressure else None
 
     def running(self) -> tuple[int, int] | None:
-        """Processes that run at this moment, this one among them, and how many processors there are."""
+        """Runnable processes, including this one, and the number of processors."""
         stat = _text(self._stat)
-        seen = times(stat) if stat else None
-        return (seen.running, seen.processors) if seen else None
+        now = times(stat) if stat else None
+        return (now.running, now.processors) if now else None
 
     def others_now(self) -> float | None:
-        """Share of the processors on which others run at this moment, 0 to 1: all that run less this process's own threads."""
-        told, own = self.running(), 0
-        if told is None:
+        """Share of the processors on which others run at this moment, 0 to 1: without this process's own threads."""
+        running, own = self.running(), 0
+        if running is None:
             return None
         for thread in self._threads.glob("*/stat"):
             own += (_text(thread) or b"").rpartition(b")")[2].split(maxsplit=1)[:1] == [b"R"]
-        return min(1.0, max(0, told[0] - max(1, own)) / told[1])
+        return min(1.0, max(0, running[0] - max(1, own)) / running[1])
 
     def clock_mhz(self) -> float | None:
         """Mean of the processors' clocks."""
-        told = [
-            whole(_text(path)) for path in self._cpus.glob("cpu[0-9]*/cpufreq/scaling_cur_freq")
-        ]  # in kHz
-        known = [khz for khz in told if khz]
-        return fmean(known) / 1000 if known else None
+        clocks = [whole(_text(path)) for path in self._cpus.glob("cpu[0-9]*/cpufreq/scaling_cur_freq")]
+        khz = [clock for clock in clocks if clock]
+        return fmean(khz) / 1000 if khz else None
 
     def temperature_c(self) -> float | None:
-        """Of the processor's hottest sensor."""
+        """See `hottest`."""
         zones = []
         for zone in self._thermal.glob("thermal_zone*"):
             milli = whole(_text(zone / "temp"))
             if milli is not None:
                 zones.append((_word(zone / "type"), milli))
-        found = hottest(zones)
-        return found if found is None or math.isfinite(found) else None
+        return hottest(zones)
 
     def on_battery(self) -> bool | None:
         """See `on_battery`."""
-        # a mouse has a battery too: its scope says that it is not the device's
+        # a mouse's battery has another scope
         return on_battery(
             [
                 (_word(supply / "type"), _word(supply / "online"), _word(supply / "status"))
@@ -225,11 +225,9 @@ class HostReader:
         )
 
     def _throttles(self) -> int | None:
-        told = [
-            whole(_text(path)) for path in self._cpus.glob("cpu[0-9]*/thermal_throttle/core_throttle_count")
-        ]
-        known = [count for count in told if count is not None]
-        return sum(known) if known else None
+        files = self._cpus.glob("cpu[0-9]*/thermal_throttle/core_throttle_count")
+        counts = [count for path in files if (count := whole(_text(path))) is not None]
+        return sum(counts) if counts else None
 
 
 def _text(path: Path) -> bytes | None:

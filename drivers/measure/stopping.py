@@ -16,26 +16,26 @@ from typing import Final
 
 from drivers.contract.base import Unfit, WorkOrder
 
-LEAST_SHARE: Final = 4
+MIN_SHARE: Final = 4
 """Fewest runs for a launch: with fewer its median says little, and all runs are made in the first."""
 WINDOW_S: Final = 0.05
 """Of one launch that goes by time."""
-LOOKED_AT: Final = (6, 8, 10, 12, 16, 20)
-"""Launches after which it may stop. Looking after each of them would find a narrow interval by chance."""
+CHECKED_AFTER: Final = (6, 8, 10, 12, 16, 20)
+"""Launches after which it may stop. Checking after every launch would find a narrow interval by chance."""
 RANKS: Final = {6: 1, 8: 1, 10: 2, 12: 3, 16: 4, 20: 6}
-"""The k-th smallest and the k-th largest of so many medians hold their median with at least 95 %: 96.9, 99.2, 97.9, 96.1, 97.9, 95.9."""
-SHRINKS: Final = 0.9
+"""n → k: the k-th smallest and k-th largest of n medians enclose the true median with at least 95 %: 96.9, 99.2, 97.9, 96.1, 97.9, 95.9."""
+SHRINKING: Final = 0.9
 """An interval that is still above this share of its earlier best no longer shrinks."""
 
 
 class MeasureJob(StrEnum):
-    """What a child is told to do."""
+    """The job of a child."""
 
     UNITS = "units"
-    """Say which units work here."""
+    """List the units that work on this device."""
     RUN = "run"
-    """All of it: load, describe, time, check, and load once more in the same process."""
-    AGAIN = "again"
+    """Load, describe, time, check, and load once more in the same process."""
+    REPEAT = "repeat"
     """Load and time."""
     LOAD = "load"
     """Load."""
@@ -47,13 +47,13 @@ class StopRule(StrEnum):
     DONE = "all launches made"
     PRECISE = "the interval is as narrow as asked"
     STABLE = "the interval does not become narrower"
-    MOST = "as many launches as there may be"
+    MAXIMUM = "as many launches as there may be"
     TIME = "the time limit is near"
 
 
 @dataclass(frozen=True, slots=True)
-class LaunchPlanner:
-    """One launch: what to do, with so many runs or for so long."""
+class LaunchSpec:
+    """One launch: its job, and the number of runs or the window of time."""
 
     job: MeasureJob
     runs: int = 0
@@ -65,7 +65,7 @@ def shares(runs: int, loads: int) -> tuple[int, ...]:
 
     Sums to `runs` exactly; 0 is a launch that only loads.
     """
-    if runs < LEAST_SHARE * loads:
+    if runs < MIN_SHARE * loads:
         return (runs, *(0,) * (loads - 1))
     each, more = divmod(runs, loads)
     return tuple(each + (index < more) for index in range(loads))
@@ -80,8 +80,8 @@ def half_width(medians: Sequence[float]) -> float:
 
 
 @dataclass(slots=True)
-class MeasurePlan:
-    """The launches of one order, one after the other. Tell it what each launch showed; ask it for the next."""
+class LaunchPlanner:
+    """The launches of one order, one after the other."""
 
     order: WorkOrder
     budget_s: float
@@ -105,20 +105,20 @@ class MeasurePlan:
         """The samples of the launch that was given last."""
         self._medians.append(median(samples_ns))
 
-    def next(self, spent_s: float) -> LaunchPlanner | None:
+    def next(self, spent_s: float) -> LaunchSpec | None:
         """The next launch, or None; `stopped` then says why. `spent_s`: since the first began."""
         self._longest_s, self._last_s = max(self._longest_s, spent_s - self._last_s), spent_s
         made, self._made = self._made, self._made + 1
-        job = MeasureJob.AGAIN if made else MeasureJob.RUN
+        job = MeasureJob.REPEAT if made else MeasureJob.RUN
         if self.served:
-            return self._or(StopRule.DONE if made else None, LaunchPlanner(job, self.order.runs))
+            return self._or(StopRule.DONE if made else None, LaunchSpec(job, self.order.runs))
         if self.order.precision is not None:
             why = self._enough(self.order.precision, spent_s) if made else None
-            return self._or(why, LaunchPlanner(job, window_s=WINDOW_S))
+            return self._or(why, LaunchSpec(job, window_s=WINDOW_S))
         runs = (*shares(self.order.runs, self.order.loads), 0)[made]
         return self._or(
             StopRule.DONE if made == self.order.loads else None,
-            LaunchPlanner(job if runs else MeasureJob.LOAD, runs),
+            LaunchSpec(job if runs else MeasureJob.LOAD, runs),
         )
 
     def _enough(self, precision: float, spent_s: float) -> StopRule | None:
@@ -127,12 +127,12 @@ class MeasurePlan:
             self._widths.append(half_width(self._medians))
             if self._widths[-1] <= precision:
                 return StopRule.PRECISE
-            if launches == LOOKED_AT[-1]:
-                return StopRule.MOST
-            if len(self._widths) >= 4 and min(self._widths[-2:]) > SHRINKS * min(self._widths[:-2]):
+            if launches == CHECKED_AFTER[-1]:
+                return StopRule.MAXIMUM
+            if len(self._widths) >= 4 and min(self._widths[-2:]) > SHRINKING * min(self._widths[:-2]):
                 return StopRule.STABLE
         return StopRule.TIME if spent_s + self._longest_s > self.budget_s else None
 
-    def _or(self, why: StopRule | None, launch: LaunchPlanner) -> LaunchPlanner | None:
+    def _or(self, why: StopRule | None, launch: LaunchSpec) -> LaunchSpec | None:
         self.stopped = why
         return None if why else launch

@@ -1,12 +1,11 @@
-"""The accelerator while it is measured: readings by a process apart, cut out where inferences were timed.
+"""Readings of the accelerator by a separate process while inferences are timed.
 
-    sampler = Sampler(gpu)                  a process at the lowest priority asks NVML every 30 ms and writes down what it is told
-    sampler.start()                         … and has seen the device idle when this returns
-    (launches: Measured.began_ns, wall_s)
-    sampler.stop(windows) ─▶ Telemetry      the readings inside the windows, summed up by a pure function; None: no NVML here
+    sampler = Sampler(gpu)                  a process at the lowest priority reads NVML every 30 ms
+    sampler.start()                         … and has read the idle device when this returns
+    (launches: MeasureReport.began_ns, wall_s)
+    sampler.stop(windows) ─▶ Telemetry      of the readings inside the windows; None: no NVML
 
-Both sides read `time.perf_counter_ns`, which is the same clock for all processes of a host. The measured process knows nothing of this
-one: no thread runs beside its loop.
+Both sides read `time.perf_counter_ns`, which is one clock for all processes of a host. No thread runs beside the measured loop.
 """
 
 from __future__ import annotations
@@ -21,39 +20,77 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Collection, Sequence
-from dataclasses import asdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from statistics import fmean, median
 from typing import IO, Any, Final, Protocol
 
-from drivers.contract.base import Telemetry
+from drivers.contract.base import MeasureReport, Telemetry
 from drivers.contract.boot import boot_command, clean_environment
-from drivers.measure.gpu import told, words
-from drivers.measure.readings import TelemetryReading, Window, summarise
+from drivers.measure.gpu import decoded, query
 
-EVERY_S: Final = 0.03
+INTERVAL_S: Final = 0.03
 IDLE_READINGS: Final = 5
-"""So many before `start` returns: the device before anything of the run is on it."""
+"""Before `start` returns."""
 READY_S: Final = 5.0
-"""As long as NVML may take to open."""
+"""Limit for NVML to open."""
 END_S: Final = 2.0
 MAX_BYTES: Final = 64 * 1024 * 1024
+NEAR_NS: Final = 60_000_000
+"""A window between two readings takes the next one, if it is no further away."""
+SLOW_METER_S: Final = 1.0
+"""The driver averages power and utilisation over up to so long."""
+
+REASONS: Final = (
+    (0x4, "power"),
+    (0x8, "hardware"),
+    (0x20, "heat"),
+    (0x40, "heat"),
+    (0x80, "power"),
+)
+"""NVML's clock event reasons that mean less speed than possible; the others mean idle, or a setting."""
+
+Window = tuple[int, int]
+"""Begin and end, in nanoseconds of `time.perf_counter_ns`."""
+
+
+@dataclass(frozen=True, slots=True)
+class TelemetryReading:
+    """The device at one moment. None: not reported."""
+
+    at_ns: int
+    utilisation: float | None = None
+    """0 to 1."""
+    memory: int | None = None
+    """Bytes in use on the whole device."""
+    by_process: Mapping[int, int] = field(default_factory=dict)
+    """Process id → bytes."""
+    power_w: float | None = None
+    energy_j: float | None = None
+    """A counter that only rises."""
+    clock_mhz: float | None = None
+    temperature_c: float | None = None
+    slowed: int = 0
+    """Bits of `REASONS`."""
+
+
 # -- the process that reads ----------------------------------------------------------------------------------------------
 
 
 def read(nvml: Any, handle: Any) -> TelemetryReading:
-    """Ask the device once."""
+    """Read the device once."""
     at_ns = time.perf_counter_ns()
-    used = told(nvml, "nvmlDeviceGetUtilizationRates", handle)
-    memory = told(nvml, "nvmlDeviceGetMemoryInfo", handle)
-    power = told(nvml, "nvmlDeviceGetPowerUsage", handle)
-    energy = told(nvml, "nvmlDeviceGetTotalEnergyConsumption", handle)
-    clock = told(nvml, "nvmlDeviceGetClockInfo", handle, nvml.NVML_CLOCK_SM)
-    temperature = told(nvml, "nvmlDeviceGetTemperature", handle, nvml.NVML_TEMPERATURE_GPU)
-    slowed = told(nvml, "nvmlDeviceGetCurrentClocksEventReasons", handle)
+    used = query(nvml, "nvmlDeviceGetUtilizationRates", handle)
+    memory = query(nvml, "nvmlDeviceGetMemoryInfo", handle)
+    power = query(nvml, "nvmlDeviceGetPowerUsage", handle)
+    energy = query(nvml, "nvmlDeviceGetTotalEnergyConsumption", handle)
+    clock = query(nvml, "nvmlDeviceGetClockInfo", handle, nvml.NVML_CLOCK_SM)
+    temperature = query(nvml, "nvmlDeviceGetTemperature", handle, nvml.NVML_TEMPERATURE_GPU)
+    slowed = query(nvml, "nvmlDeviceGetCurrentClocksEventReasons", handle)
     if slowed is None:  # its name before driver 535
-        slowed = told(nvml, "nvmlDeviceGetCurrentClocksThrottleReasons", handle)
-    processes = told(nvml, "nvmlDeviceGetComputeRunningProcesses", handle) or ()
+        slowed = query(nvml, "nvmlDeviceGetCurrentClocksThrottleReasons", handle)
+    processes = query(nvml, "nvmlDeviceGetComputeRunningProcesses", handle) or ()
     return TelemetryReading(
         at_ns=at_ns,
         utilisation=used.gpu / 100 if used is not None else None,
@@ -70,22 +107,22 @@ def read(nvml: Any, handle: Any) -> TelemetryReading:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Read until standard input ends: the device's name as the first line, then a line of JSON for each reading.
+    """Read until standard input ends: the device's name as the first line, then a line of JSON per reading.
 
-    `arguments`: which GPU, seconds between readings, path of a module in place of pynvml. Says `ready` on stderr once it knows
-    the idle device, and nothing at all where there is no such GPU.
+    `arguments`: GPU, seconds between readings, path of a module instead of pynvml. Prints `ready` on stderr after the idle readings, and
+    nothing at all without such a GPU.
     """
     which, every, module = arguments
-    _be_last()
+    _lower_priority()
     nvml = _library(module)
     try:
         nvml.nvmlInit()
         handle = _handle(nvml, which)
-        name = words(nvml.nvmlDeviceGetName(handle))
+        name = decoded(nvml.nvmlDeviceGetName(handle))
     except nvml.NVMLError:
         return
     ended = threading.Event()
-    threading.Thread(target=_wait_for_end, args=(ended,), daemon=True).start()
+    threading.Thread(target=_set_at_end, args=(ended,), daemon=True).start()
     out = sys.stdout
     out.write(json.dumps(name) + "\n")
     count = written = 0
@@ -97,19 +134,16 @@ def main(arguments: Sequence[str]) -> None:
             sys.stderr.write("ready\n")
             sys.stderr.flush()
         ended.wait(float(every))
-    out.write(
-        json.dumps(asdict(read(nvml, handle))) + "\n"
-    )  # so that the counter is known after the last window
+    out.write(json.dumps(asdict(read(nvml, handle))) + "\n")  # the energy counter after the last window
     out.flush()
 
 
-def _wait_for_end(ended: threading.Event) -> None:
+def _set_at_end(ended: threading.Event) -> None:
     sys.stdin.buffer.read()
     ended.set()
 
 
-def _be_last() -> None:
-    """Whatever else wants the processor goes first."""
+def _lower_priority() -> None:
     if sys.platform == "win32":
         import psutil
 
@@ -140,31 +174,31 @@ def _handle(nvml: Any, which: str) -> Any:
 
 
 class Sampling(Protocol):
-    """What is needed of a `Sampler`."""
+    """The interface of `Sampler`."""
 
     def start(self) -> bool:
-        """Begin to read. False: there is nothing to read."""
+        """False: there is nothing to read."""
         ...
 
     def stop(self, windows: Sequence[Window]) -> Telemetry | None:
-        """End it and sum up the windows; None: nothing was read in them. However the run ended, and again without harm."""
+        """End it and sum up the windows; None: nothing was read in them. May be called repeatedly."""
         ...
 
 
 class Sampler:
-    """Readings of one GPU while something runs. Use once; `stop` always, however the run ends. Never raises for a GPU that is not there.
+    """Readings of one GPU. Use once; always call `stop`. A missing GPU raises nothing.
 
-    `gpu`: UUID or index as in `WorkOrder.gpu`; `module`: path of a module in place of pynvml.
+    `gpu`: UUID or index as in `WorkOrder.gpu`; `module`: path of a module instead of pynvml.
     """
 
-    def __init__(self, gpu: str = "", *, every_s: float = EVERY_S, module: str = "") -> None:
+    def __init__(self, gpu: str = "", *, every_s: float = INTERVAL_S, module: str = "") -> None:
         self._command = boot_command("measure.telemetry", gpu, str(every_s), module)
         self._process: subprocess.Popen[bytes] | None = None
         self._file: IO[bytes] | None = None
         self._began_ns = 0
 
     def start(self) -> bool:
-        """Begin to read; returns when the idle device has been seen (a fifth of a second), or False where there is nothing to read."""
+        """Returns True after the idle readings (a fifth of a second), or False if there is nothing to read."""
         self._file = tempfile.TemporaryFile()  # noqa: SIM115 - lives until stop()
         try:
             self._process = subprocess.Popen(
@@ -176,20 +210,20 @@ class Sampler:
             )
         except OSError:
             return False
-        said: list[bytes] = []
+        lines: list[bytes] = []
         errors = self._process.stderr
         assert errors is not None
-        hearer = threading.Thread(target=lambda: said.append(errors.readline()), daemon=True)
-        hearer.start()
-        hearer.join(READY_S)
-        ready = said == [b"ready\n"]
+        reader = threading.Thread(target=lambda: lines.append(errors.readline()), daemon=True)
+        reader.start()
+        reader.join(READY_S)
+        ready = lines == [b"ready\n"]
         if not ready:
             self._end()
         self._began_ns = time.perf_counter_ns()
         return ready
 
     def stop(self, windows: Sequence[Window], pids: Collection[int] = ()) -> Telemetry | None:
-        """End it and sum up the windows (`windows_of`). None: no GPU that tells, or no window. Again: None."""
+        """End it and sum up the windows (`windows_of`). None: no readings in them; also at a second call."""
         self._end()
         if self._file is None:
             return None
@@ -215,15 +249,144 @@ class Sampler:
         process.stderr.close()
 
 
-def parse(written: bytes) -> tuple[str, list[TelemetryReading]]:
-    """The device's name and the readings; a last line that was cut short is left out."""
-    name, *rows = written.split(b"\n")
+def parse(output: bytes) -> tuple[str, list[TelemetryReading]]:
+    """The device's name and the readings, without a last line that was cut off."""
+    name, *rows = output.split(b"\n")
     readings = []
     for row in rows:
         try:
             values = json.loads(row)
         except ValueError:
             continue
-        values["by_process"] = {int(pid): held for pid, held in values["by_process"].items()}
+        values["by_process"] = {int(pid): size for pid, size in values["by_process"].items()}
         readings.append(TelemetryReading(**values))
     return (json.loads(name) if name else ""), readings
+
+
+# -- readings to figures ---------------------------------------------------------------------------------------------------
+
+
+def windows_of(measured: Sequence[MeasureReport]) -> tuple[Window, ...]:
+    """The windows in which inferences were timed."""
+    return tuple(
+        (one.began_ns, one.began_ns + round(one.wall_s * 1e9))
+        for one in measured
+        if one.began_ns and one.wall_s
+    )
+
+
+def summarise(
+    readings: Sequence[TelemetryReading],
+    windows: Sequence[Window],
+    *,
+    device: str,
+    began_ns: int,
+    pids: Collection[int] = (),
+    source: str = "nvml",
+) -> Telemetry | None:
+    """The device over the windows; None without a reading near one.
+
+    `began_ns`: readings before it are of the idle device. `pids`: the run's processes, for their memory; empty: those that have appeared
+    since the device was idle (inside a container NVML reports other process ids).
+    """
+    inside = [reading for window in windows for reading in _within(readings, window)]
+    if not inside:
+        return None
+    notes: list[str] = []
+    longest = max(end - begin for begin, end in windows) / 1e9
+    if longest < SLOW_METER_S:
+        notes.append(
+            f"the longest timed window is {longest:.2g} s; power and utilisation are the driver's means over up to {SLOW_METER_S:g} s"
+        )
+    memory, note = _memory(readings, began_ns, pids)
+    energy, energy_note = _energy(readings, windows)
+    notes += [text for text in (note, energy_note) if text]
+    idle = [r.power_w for r in readings if r.at_ns < began_ns and r.power_w is not None]
+    slowed = 0
+    for reading in inside:
+        slowed |= reading.slowed
+    return Telemetry(
+        source=source,
+        device=device,
+        samples=len(inside),
+        utilisation=_mean(reading.utilisation for reading in inside),
+        memory_bytes=memory,
+        power_w=_mean(reading.power_w for reading in inside),
+        idle_w=median(idle) if idle else None,
+        energy_j=energy,
+        clock_mhz=_mean(reading.clock_mhz for reading in inside),
+        temperature_c=max((r.temperature_c for r in inside if r.temperature_c is not None), default=None),
+        throttled=tuple(dict.fromkeys(reason for bit, reason in REASONS if slowed & bit)),
+        notes=tuple(notes),
+    )
+
+
+def _within(readings: Sequence[TelemetryReading], window: Window) -> list[TelemetryReading]:
+    """Those inside a window; if there are none, the first one after it, if it is near."""
+    begin, end = window
+    inside = [reading for reading in readings if begin <= reading.at_ns <= end]
+    return inside or [r for r in readings if end < r.at_ns <= end + NEAR_NS][:1]
+
+
+def _mean(values: Iterator[float | None]) -> float | None:
+    numbers = [value for value in values if value is not None]
+    return fmean(numbers) if numbers else None
+
+
+def _memory(
+    readings: Sequence[TelemetryReading], began_ns: int, pids: Collection[int]
+) -> tuple[int | None, str]:
+    """The peak of the run, and a note on how it is known."""
+    idle = {pid for reading in readings if reading.at_ns < began_ns for pid in reading.by_process}
+    busy = [reading for reading in readings if reading.at_ns >= began_ns]
+    note = ""
+    own = {pid for reading in busy for pid in reading.by_process if pid in pids}
+    if not own and not pids:
+        own = {pid for reading in busy for pid in reading.by_process} - idle
+        note = "memory is of the processes that appeared on the device with the run"
+    if own:
+        return max(
+            sum(size for pid, size in reading.by_process.items() if pid in own) for reading in busy
+        ), note
+    whole = max((reading.memory for reading in busy if reading.memory is not None), default=None)
+    return whole, "memory is of the whole device: it is not reported by process" if whole is not None else ""
+
+
+def _energy(readings: Sequence[TelemetryReading], windows: Sequence[Window]) -> tuple[float | None, str]:
+    """Joules over all windows: the counter's difference if it was read on both sides, else power × time; and a note."""
+    total, counted = 0.0, True
+    for begin, end in windows:
+        used = _counter_between(readings, begin, end)
+        if used is None:
+            counted = False
+            power = _mean(reading.power_w for reading in _within(readings, (begin, end)))
+            if power is None:
+                return None, ""
+            used = power * (end - begin) / 1e9
+        total += used
+    return total, "" if counted else "energy is power × time: the device's counter does not cover the windows"
+
+
+def _counter_between(readings: Sequence[TelemetryReading], begin: int, end: int) -> float | None:
+    """Increase of the energy counter between two moments; None if it did not rise, or was not read around them."""
+    at_begin, at_end = _counter_at(readings, begin), _counter_at(readings, end)
+    if at_begin is None or at_end is None or at_end <= at_begin:
+        return None
+    return at_end - at_begin
+
+
+def _counter_at(readings: Sequence[TelemetryReading], at_ns: int) -> float | None:
+    """The counter at a moment, interpolated linearly."""
+    before = after = None
+    for reading in readings:
+        if reading.energy_j is None:
+            continue
+        if reading.at_ns <= at_ns:
+            before = reading
+        else:
+            after = reading
+            break
+    if before is None or after is None or before.energy_j is None or after.energy_j is None:
+        return None
+    share = (at_ns - before.at_ns) / (after.at_ns - before.at_ns)
+    return before.energy_j + share * (after.energy_j - before.energy_j)

@@ -1,7 +1,7 @@
-"""Taking away what a launch left in its folder, whatever that is. Called when all that ran there is dead.
+"""Removes the folder of a launch whose processes are dead, whatever is in it.
 
-A folder of the disk's, as on the lesser tiers, may hold a thousand folders in each other, which is more than `shutil.rmtree` can go down,
-or folders that nobody may look into. Neither may stay on the disk, nor end the process that tidies up.
+On the lesser tiers the folder may hold a thousand nested folders, too deep for `shutil.rmtree`, or unreadable ones. Neither may stay on
+the disk, nor crash the process that cleans up.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from contextlib import suppress
 
 
 def remove(folder: str) -> None:
-    """Take `folder` away with all that is in it; links are not followed. What the system will not let go stays."""
+    """Remove `folder` with its content; links are not followed. What the system refuses to remove stays."""
     with suppress(RecursionError):
         shutil.rmtree(folder, ignore_errors=True)
     if os.name != "nt" and _is_folder(folder):
@@ -23,24 +23,24 @@ def remove(folder: str) -> None:
 
 
 def _flatten(folder: str) -> None:
-    """Empty it without ever going down more than one level: what lies deeper is brought up first."""
-    brought = 0
+    """Empty it without going down more than one level: deeper folders are moved up first."""
+    moved = 0
     while True:
-        _open_up(folder)
-        below = [path for path in _listed(folder) if not _unlinked(path)]
-        went = 0
+        _make_writable(folder)
+        below = [path for path in _listed(folder) if not _unlink(path)]
+        removed = 0
         for path in below:
-            _open_up(path)
+            _make_writable(path)
             for deeper in _listed(path):
-                if not _unlinked(deeper):
-                    _open_up(deeper)  # a folder that may not be written to may not be moved
-                    brought += 1
+                if not _unlink(deeper):
+                    _make_writable(deeper)  # a folder that may not be written to may not be moved
+                    moved += 1
                     with suppress(OSError):
-                        os.rename(deeper, os.path.join(folder, f"sark-{os.getpid()}-{brought}"))  # noqa: PTH104, PTH118
+                        os.rename(deeper, os.path.join(folder, f"sark-{os.getpid()}-{moved}"))  # noqa: PTH104, PTH118
             with suppress(OSError):
                 os.rmdir(path)  # noqa: PTH106
-                went += 1
-        if not went:
+                removed += 1
+        if not removed:
             return
 
 
@@ -50,8 +50,8 @@ def _listed(folder: str) -> list[str]:
     return []
 
 
-def _unlinked(path: str) -> bool:
-    """Whether it is no folder; then it is taken away."""
+def _unlink(path: str) -> bool:
+    """Remove a file or link; False for a folder."""
     if _is_folder(path):
         return False
     with suppress(OSError):
@@ -60,12 +60,12 @@ def _unlinked(path: str) -> bool:
 
 
 def _is_folder(path: str) -> bool:
-    """Itself, not where a link leads."""
+    """Does not follow links."""
     with suppress(OSError):
         return stat.S_ISDIR(os.lstat(path).st_mode)
     return False
 
 
-def _open_up(folder: str) -> None:
+def _make_writable(folder: str) -> None:
     with suppress(OSError):
         os.chmod(folder, 0o700)  # noqa: PTH101

@@ -1,7 +1,4 @@
-"""Landlock: which files a process may read and write from now on, without any privilege and for good.
-
-What the kernel is told is made by pure functions from its Landlock version; `restrict` tells it.
-"""
+"""Landlock: which files a process may read and write from now on, without any privilege and for good."""
 
 from __future__ import annotations
 
@@ -27,11 +24,11 @@ DEVICE: Final = READ | WRITE_FILE | IOCTL_DEV
 TCP: Final = 0b11
 """Binding and connecting."""
 SCOPES: Final = 0b11
-"""Abstract sockets and signals, to nobody outside."""
+"""No abstract sockets and signals to processes outside."""
 
 
-def known(version: int) -> int:
-    """The rights on files that this version knows; all of them are taken away unless a rule gives them."""
+def known_rights(version: int) -> int:
+    """The rights on files of a Landlock version; a process loses all of them that no rule gives."""
     rights = EXECUTE | WRITE_FILE | READ | REMOVE | MAKE
     for since, right in ((2, REFER), (3, TRUNCATE), (5, IOCTL_DEV)):
         rights |= right if version >= since else 0
@@ -39,8 +36,8 @@ def known(version: int) -> int:
 
 
 def ruleset(version: int, network: bool) -> bytes:
-    """The kernel's `landlock_ruleset_attr`: what is governed, as much as this version knows."""
-    words = [known(version)]
+    """The kernel's `landlock_ruleset_attr`: what a version can restrict."""
+    words = [known_rights(version)]
     if version >= 4:
         words.append(0 if network else TCP)
     if version >= 6:
@@ -50,7 +47,7 @@ def ruleset(version: int, network: bool) -> bytes:
 
 def rule(version: int, rights: int, is_folder: bool, fd: int) -> bytes:
     """The kernel's `landlock_path_beneath_attr` for an open path."""
-    rights &= known(version)
+    rights &= known_rights(version)
     return struct.pack("=Qi", rights if is_folder else rights & OF_FILES, fd)
 
 
@@ -60,15 +57,15 @@ def version(libc: ctypes.CDLL) -> int:
 
 
 def restrict(libc: ctypes.CDLL, allowed: Iterable[tuple[str, int]], network: bool) -> None:
-    """Take every right on files from this thread and those it starts, but for `allowed`: (path, rights). Paths that are not there
-    are passed over. Raises OSError where there is no Landlock. Needs `no_new_privileges` before.
+    """Take all rights on files from this thread and those it starts, except `allowed`: (path, rights). Missing paths are skipped. Raises
+    OSError without Landlock. Call `no_new_privileges` before.
     """
     abi = version(libc)
     if not abi:
         raise OSError(ctypes.get_errno(), "Landlock")
-    told = ruleset(abi, network)
-    made = int(libc.syscall(_CREATE, told, len(told), 0))
-    if made < 0:
+    attributes = ruleset(abi, network)
+    rules = int(libc.syscall(_CREATE, attributes, len(attributes), 0))
+    if rules < 0:
         raise OSError(ctypes.get_errno(), "Landlock: rule set")
     try:
         for path, rights in allowed:
@@ -77,12 +74,12 @@ def restrict(libc: ctypes.CDLL, allowed: Iterable[tuple[str, int]], network: boo
             except OSError:
                 continue
             try:
-                said = rule(abi, rights, stat.S_ISDIR(os.fstat(fd).st_mode), fd)
-                if libc.syscall(_ADD, made, _BENEATH, said, 0):
+                beneath = rule(abi, rights, stat.S_ISDIR(os.fstat(fd).st_mode), fd)
+                if libc.syscall(_ADD, rules, _BENEATH, beneath, 0):
                     raise OSError(ctypes.get_errno(), f"Landlock: {path}")
             finally:
                 os.close(fd)
-        if libc.syscall(_RESTRICT, made, 0):
+        if libc.syscall(_RESTRICT, rules, 0):
             raise OSError(ctypes.get_errno(), "Landlock")
     finally:
-        os.close(made)
+        os.close(rules)

@@ -1,12 +1,12 @@
-"""The sandbox of Linux, from the inside. Called by `drivers.launch.zygote` and `drivers.launch.child` in the processes that are shut in.
+"""The sandbox of Linux, from the inside: called by `drivers.launch.init` and `drivers.launch.child` in the sandboxed processes.
 
-    keeper     own_processes()   a user namespace of its own, and a process namespace for what it forks next
-      └ porter   begin_view()      no network, nothing but the plan's view: what every launch of the driver has, before there is one
-                 finish_view()     the model and the folder; no capabilities; then waits, tells how the worker ended
-          └ worker   shut_calls()    Landlock and the call filter, just before the model is touched
+    reaper     own_processes()   a user namespace of its own, and a process namespace for what it forks next
+      └ init     begin_view()      no network, nothing but what every launch of the driver sees
+                 finish_view()     the model and the folder; no capabilities; then waits and reports the worker's exit code
+          └ worker   restrict()      Landlock and the call filter, just before the model is touched
 
-The porter is process 1 of the namespace: when it goes, the kernel ends everything in it. The worker is not process 1 itself, for
-the kernel lets no such process end by a signal of its own, and an abort would be told as something else.
+The init is process 1 of the namespace: when it ends, the kernel kills everything in it. The worker is not process 1 itself, because such a
+process cannot die by a signal of its own, and an abort would look like something else.
 """
 
 from __future__ import annotations
@@ -37,21 +37,20 @@ _AT_FDCWD, _AT_RECURSIVE = -100, 0x8000
 _RDONLY, _NOSUID, _NODEV, _NOEXEC = 1, 2, 4, 8  # MOUNT_ATTR_*
 _CAPABILITY_VERSION: Final = 0x20080522
 NOBODY: Final = 65534
-STAGE: Final = "/proc"
-"""Where the view is made: a folder that every Linux has, and of which nothing is bound."""
+NEW_ROOT: Final = "/proc"
+"""The view is built over this folder, which every Linux has, and of which nothing is bound."""
 WORKER: Final = 2
-"""Number of the worker in its namespace."""
-VERDICT: Final = struct.Struct("=i")
+"""The worker's process id in its namespace."""
+EXIT_STATUS: Final = struct.Struct("=i")
 
 
 def libc() -> ctypes.CDLL:
-    """The C library of this process."""
     return ctypes.CDLL(None, use_errno=True)
 
 
 @contextlib.contextmanager
 def doing(what: str) -> Iterator[None]:
-    """An `OSError` of the block says what was being done."""
+    """Prefix an `OSError` of the block."""
     try:
         yield
     except OSError as why:
@@ -64,18 +63,17 @@ def _must(result: int) -> None:
         raise OSError(number, os.strerror(number))
 
 
-# -- the keeper ------------------------------------------------------------------------------------------------------------
+# -- the reaper ------------------------------------------------------------------------------------------------------------
 
 
 def own_processes() -> None:
     """What this process forks next is process 1 of a namespace, in a user namespace of its own. Raises OSError.
 
-    The superuser is counted under nobody's number from here on, for its processes and threads would be bounded by nothing; what
-    it may open is not changed by that.
+    Root continues as `nobody`, because limits do not bound root's processes; its access to files does not change.
     """
     uid, gid = os.geteuid(), os.getegid()
     if uid == 0:
-        with doing("counting under another user"):
+        with doing("changing the user"):
             os.setresuid(NOBODY, 0, 0)
     with doing("a user namespace"):
         _must(libc().unshare(CLONE_NEWUSER | CLONE_NEWPID))
@@ -84,8 +82,8 @@ def own_processes() -> None:
         Path("/proc/self/gid_map").write_text(f"{gid} {gid} 1")
 
 
-def trouble_with(step: Callable[[], None]) -> str:
-    """Do one step; why it failed, empty when it did not."""
+def error_of(step: Callable[[], None]) -> str:
+    """Do one step; why it failed, empty if it did not."""
     try:
         step()
     except OSError as why:
@@ -94,7 +92,7 @@ def trouble_with(step: Callable[[], None]) -> str:
 
 
 def try_out(full: bool, code: tuple[str, ...]) -> NoReturn:
-    """In a forked child: shut it in, and end with 0 if that can be done here."""
+    """In a forked child: enter the sandbox, and exit with 0 if that works."""
     try:
         plan = mounts.plan("/sark-try", "", mounts.ROOT_BYTES, code=code, in_dev=())
         if full:
@@ -104,7 +102,7 @@ def try_out(full: bool, code: tuple[str, ...]) -> NoReturn:
             if full:
                 begin_view(plan)
                 finish_view(plan)
-            shut_calls(plan, all_of_it=full)
+            restrict(plan, full=full)
             os._exit(0)
         failed = os.waitpid(inner, 0)[1]
         os._exit(1 if failed else 0)
@@ -112,49 +110,49 @@ def try_out(full: bool, code: tuple[str, ...]) -> NoReturn:
         os._exit(1)
 
 
-# -- the porter ------------------------------------------------------------------------------------------------------------
+# -- the init --------------------------------------------------------------------------------------------------------------
 
 
 def begin_view(plan: MountPlan) -> None:
-    """No network but with `plan.network`, and below `STAGE` all of the view that does not depend on the launch. Raises OSError saying
-    at which step.
+    """No network unless `plan.network`, and below `NEW_ROOT` the view as far as it does not depend on the launch. Raises OSError, naming
+    the step.
     """
     lib = libc()
     spaces = CLONE_NEWNS | CLONE_NEWIPC | CLONE_NEWUTS | CLONE_NEWCGROUP
     with doing("namespaces"):
         _must(lib.unshare(spaces | (0 if plan.network else CLONE_NEWNET)))
     with doing("private mounts"):
-        # what the system unmounts goes here too: a view that waits for its launch must not hold a disk that was taken out
+        # unmounts propagate: a waiting view must not hold a removed disk
         _mount(lib, None, "/", None, MS_REC | MS_SLAVE, None)
     with doing("a root of its own"):
-        _mount(lib, "sark", STAGE, "tmpfs", MS_NOSUID | MS_NODEV, f"size={mounts.ROOT_BYTES},mode=755")
-    _take_all(lib, mounts.kept_base(plan.reads, plan.devices).steps, plan)
+        _mount(lib, "sark", NEW_ROOT, "tmpfs", MS_NOSUID | MS_NODEV, f"size={mounts.ROOT_BYTES},mode=755")
+    _do_all(lib, mounts.cached_base(plan.reads, plan.devices).steps, plan)
 
 
 def finish_view(plan: MountPlan) -> None:
-    """Put the model and the folder of `plan` into the view, move into it, give up all rights. Raises OSError saying at which step."""
+    """Add the model and the folder of `plan` to the view, move into it, drop capabilities. Raises OSError, naming the step."""
     lib = libc()
-    begun = mounts.kept_base(plan.reads, plan.devices)
-    _take_all(lib, mounts.steps(plan, begun)[len(begun.steps) :], plan)
+    base = mounts.cached_base(plan.reads, plan.devices)
+    _do_all(lib, mounts.steps(plan, base)[len(base.steps) :], plan)
     with doing("moving in"):
-        os.chdir(STAGE)
+        os.chdir(NEW_ROOT)
         _must(lib.syscall(_PIVOT_ROOT[os.uname().machine], b".", b"."))
         _must(lib.umount2(b".", MNT_DETACH))
         os.chdir("/")
-        _only(lib, "/", _RDONLY | _NOSUID | _NODEV, recursive=False)
-    with doing("giving up rights"):
-        no_rights(lib)
+        _set_attributes(lib, "/", _RDONLY | _NOSUID | _NODEV, recursive=False)
+    with doing("dropping capabilities"):
+        drop_capabilities(lib)
 
 
-def _take_all(lib: ctypes.CDLL, steps: Sequence[MountStep], plan: MountPlan) -> None:
+def _do_all(lib: ctypes.CDLL, steps: Sequence[MountStep], plan: MountPlan) -> None:
     for step in steps:
-        with doing(f"{step.act} {step.path}"):
-            _take(lib, STAGE, step, plan)
+        with doing(f"{step.action} {step.path}"):
+            _do(lib, NEW_ROOT, step, plan)
 
 
-def _take(lib: ctypes.CDLL, root: str, step: MountStep, plan: MountPlan) -> None:
+def _do(lib: ctypes.CDLL, root: str, step: MountStep, plan: MountPlan) -> None:
     place = root + step.path
-    match step.act:
+    match step.action:
         case MountAction.FOLDER:
             os.makedirs(place, mode=0o755, exist_ok=True)  # noqa: PTH103
         case MountAction.FILE:
@@ -169,21 +167,23 @@ def _take(lib: ctypes.CDLL, root: str, step: MountStep, plan: MountPlan) -> None
                 if step.source == plan.model:
                     raise
                 return
-            _only(lib, place, _RDONLY | _NOSUID | _NODEV | (_NOEXEC if step.source == plan.model else 0))
+            _set_attributes(
+                lib, place, _RDONLY | _NOSUID | _NODEV | (_NOEXEC if step.source == plan.model else 0)
+            )
         case MountAction.DEVICE:
             _mount(lib, step.source, place, None, MS_BIND | MS_REC, None)
-            _only(lib, place, _NOSUID | _NOEXEC)
+            _set_attributes(lib, place, _NOSUID | _NOEXEC)
         case MountAction.PROC:
             _mount(lib, "proc", place, "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, None)
-            for name in mounts.PROC_SHUT:
-                shut = f"{place}/{name}"
-                if mounts.kind(shut):
-                    _mount(lib, shut, shut, None, MS_BIND, None)
-                    _only(lib, shut, _RDONLY)
-        case MountAction.ROOM:
+            for name in mounts.PROC_READ_ONLY:
+                path = f"{place}/{name}"
+                if mounts.kind(path):
+                    _mount(lib, path, path, None, MS_BIND, None)
+                    _set_attributes(lib, path, _RDONLY)
+        case MountAction.TMPFS:
             os.makedirs(place, mode=0o700, exist_ok=True)  # noqa: PTH103
-            room = f"size={plan.room_bytes},mode=700,nr_inodes=4096"
-            _mount(lib, "sark", place, "tmpfs", MS_NOSUID | MS_NODEV | MS_NOEXEC, room)
+            options = f"size={plan.size_bytes},mode=700,nr_inodes=4096"
+            _mount(lib, "sark", place, "tmpfs", MS_NOSUID | MS_NODEV | MS_NOEXEC, options)
 
 
 def _mount(
@@ -193,42 +193,51 @@ def _mount(
     _must(lib.mount(texts[0], texts[1], texts[2], ctypes.c_ulong(flags), texts[3]))
 
 
-def _only(lib: ctypes.CDLL, place: str, attributes: int, *, recursive: bool = True) -> None:
-    """Set attributes on a mount and those below it (Linux 5.12), to which nothing that the system mounts there later will come."""
-    told = struct.pack("=4Q", attributes, 0, MS_PRIVATE, 0)
+def _set_attributes(lib: ctypes.CDLL, place: str, attributes: int, *, recursive: bool = True) -> None:
+    """Set attributes on a mount and those below it (Linux 5.12), and keep later mounts of the system out."""
+    attributes_ = struct.pack("=4Q", attributes, 0, MS_PRIVATE, 0)
     flags = _AT_RECURSIVE if recursive else 0
-    _must(lib.syscall(_MOUNT_SETATTR, _AT_FDCWD, os.fsencode(place), flags, told, ctypes.c_size_t(len(told))))
+    _must(
+        lib.syscall(
+            _MOUNT_SETATTR,
+            _AT_FDCWD,
+            os.fsencode(place),
+            flags,
+            attributes_,
+            ctypes.c_size_t(len(attributes_)),
+        )
+    )
 
 
-def no_rights(lib: ctypes.CDLL) -> None:
-    """No capabilities, and none to be had by executing anything."""
+def drop_capabilities(lib: ctypes.CDLL) -> None:
+    """No capabilities, and none by executing anything."""
     seccomp.no_new_privileges(lib)
     header = struct.pack("=Ii", _CAPABILITY_VERSION, 0)
     _must(lib.syscall(_CAPSET[os.uname().machine], header, bytes(24)))
 
 
-def stand_at_the_door(verdict: int) -> None:
-    """Fork the worker and return in it. In the porter: wait, write how the worker ended to `verdict`, end; all else ends with it."""
+def fork_worker(status_write: int) -> None:
+    """Fork the worker and return in it. In the init: wait for it, write its exit code to `status_write`, and end, which ends all else."""
     worker = os.fork()
     if worker == 0:
-        os.close(verdict)
+        os.close(status_write)
         return
     try:
-        os.closerange(0, verdict)
-        os.closerange(verdict + 1, 1 << 16)
+        os.closerange(0, status_write)
+        os.closerange(status_write + 1, 1 << 16)
         pid = status = 0
-        while pid != worker:  # what the worker left behind comes to process 1
+        while pid != worker:  # process 1 inherits orphans
             pid, status = os.waitpid(-1, 0)
-        os.write(verdict, VERDICT.pack(os.waitstatus_to_exitcode(status)))
+        os.write(status_write, EXIT_STATUS.pack(os.waitstatus_to_exitcode(status)))
     finally:
         os._exit(0)
 
 
-def die_with_keeper(verdict: int) -> None:
-    """As `confine.die_with`, for a process that cannot see its parent: the other end of `verdict` is open while that lives."""
+def die_with_reaper(status_write: int) -> None:
+    """As `rlimits.die_with`, for a process that cannot see its parent, which has the other end of `status_write` open while it lives."""
     rlimits.prctl(rlimits.PR_SET_PDEATHSIG, 9)
     poller = select.poll()
-    poller.register(verdict, 0)
+    poller.register(status_write, 0)
     if poller.poll(0):
         os._exit(1)
 
@@ -236,42 +245,42 @@ def die_with_keeper(verdict: int) -> None:
 # -- the worker ------------------------------------------------------------------------------------------------------------
 
 
-def shut_calls(plan: MountPlan, *, all_of_it: bool) -> tuple[str, ...]:
-    """Landlock and the call filter, for good; what of them is not to be had here, in words.
+def restrict(plan: MountPlan, *, full: bool) -> tuple[str, ...]:
+    """Landlock and the call filter, for good; returns what of them is missing, in words.
 
-    `all_of_it`: a missing filter raises OSError. Otherwise one of the two is enough, and OSError says that there is neither.
+    `full`: raises OSError without the call filter; otherwise only if both are missing.
     """
     lib = libc()
     missing: list[str] = []
-    no_rights(lib)
+    drop_capabilities(lib)
     parts: tuple[tuple[str, Callable[[], None]], ...] = (
         (
             "Landlock",
-            lambda: landlock.restrict(lib, mounts.landlock_rules(plan, in_view=all_of_it), plan.network),
+            lambda: landlock.restrict(lib, mounts.landlock_rules(plan, in_view=full), plan.network),
         ),
         (
             "seccomp",
-            lambda: seccomp.install(lib, seccomp.prepared(os.getpid(), plan.network, plan.gpu, all_of_it)),
+            lambda: seccomp.install(lib, seccomp.filter_for(os.getpid(), plan.network, plan.gpu, full)),
         ),
     )
-    for name, shut in parts:
+    for name, install in parts:
         try:
-            shut()
+            install()
         except OSError as why:
-            if all_of_it and name == "seccomp":
+            if full and name == "seccomp":
                 raise
-            missing.append(f"no {name} here ({os.strerror(why.errno or errno.EPERM)})")
+            missing.append(f"no {name} ({os.strerror(why.errno or errno.EPERM)})")
     if len(missing) == len(parts):
         raise OSError(errno.ENOSYS, "; ".join(missing))
     return tuple(missing)
 
 
 def prepare(plan: MountPlan) -> None:
-    """In the zygote: make once what each launch forked from it needs."""
-    mounts.kept_base(plan.reads, plan.devices)
-    seccomp.prepared(WORKER, plan.network, plan.gpu, True)
+    """In the zygote: build once what each launch forked from it needs."""
+    mounts.cached_base(plan.reads, plan.devices)
+    seccomp.filter_for(WORKER, plan.network, plan.gpu, True)
 
 
-def is_here() -> bool:
-    """Whether this is a system for which all this is written."""
+def is_supported() -> bool:
+    """Whether this module works on this system."""
     return sys.platform == "linux" and os.uname().machine in seccomp.ARCHITECTURES

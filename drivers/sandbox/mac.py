@@ -1,7 +1,7 @@
 """The sandbox of macOS: a profile for the system's own sandbox, entered by the worker just before the model is touched.
 
-`profile` is pure. It takes away the network, other programs, writing anywhere but in the launch's folder, and reading in the
-folders of users; it hides no processes, and memory has no limit of its own there: the tier is `partial`.
+It takes away the network, other programs, writing outside the launch's folder, and reading in users' folders. It hides no processes and
+bounds no memory: the tier is `partial`.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from typing import Any, Final
 from drivers.sandbox.mounts import MountPlan
 
 HOMES: Final = ("/Users", "/Volumes", "/private/var/root", "/Library/Keychains")
-"""Where people keep what is theirs."""
+"""Folders with users' files."""
 OWN: Final = "/private"
-"""Behind /tmp and /var, which are links: rules are about the real paths."""
+"""Where /tmp and /var lead: rules need real paths."""
 
 
 def real(path: str) -> str:
-    """A path as the sandbox's rules want it."""
+    """A path as the rules need it."""
     return f"{OWN}{path}" if path.startswith(("/tmp/", "/var/", "/etc/")) else path  # noqa: S108
 
 
@@ -50,12 +50,11 @@ def profile(plan: MountPlan) -> str:
 
 
 def system_library() -> Any:
-    """Where the call is."""
     return ctypes.CDLL("/usr/lib/libSystem.dylib")
 
 
-def shut(library: Any, plan: MountPlan) -> None:
-    """Enter it, for good. Raises OSError with the system's own words."""
-    said = ctypes.c_char_p()
-    if library.sandbox_init(profile(plan).encode(), ctypes.c_uint64(0), ctypes.byref(said)):
-        raise OSError((said.value or b"the sandbox refused its profile").decode("utf-8", "replace"))
+def enter(library: Any, plan: MountPlan) -> None:
+    """Enter the sandbox, for good. Raises OSError with the system's own message."""
+    error = ctypes.c_char_p()
+    if library.sandbox_init(profile(plan).encode(), ctypes.c_uint64(0), ctypes.byref(error)):
+        raise OSError((error.value or b"the sandbox refused its profile").decode("utf-8", "replace"))

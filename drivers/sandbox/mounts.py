@@ -1,6 +1,5 @@
-"""What a shut-in process sees of the file system: its plan, and the mounts that make it.
-
-`MountPlan` says it once; the mounts of the full tier and the Landlock rules of both tiers are made of it, here, by pure functions.
+"""What a sandboxed process sees of the file system. `MountPlan` says it once; the mounts of the full tier and the Landlock rules of both
+tiers are derived from it.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ SYSTEM: Final = (
 )
 """Programs and libraries; nothing of /etc that names people, hosts or secrets."""
 KERNEL: Final = ("/sys/devices", "/sys/class", "/sys/bus", "/sys/module", "/sys/fs/cgroup")
-"""What a runtime reads of the processors, a measurement of the host's state, a driver of its GPU."""
+"""Read by runtimes (processors), measurements (the host's state) and GPU drivers."""
 OF_NETWORK: Final = (
     "/etc/resolv.conf",
     "/etc/hosts",
@@ -37,9 +36,9 @@ OF_NETWORK: Final = (
 )
 DEVICES: Final = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
 GPU_DEVICES: Final = ("nvidia", "dri", "kfd", "dxg", "mali", "accel")
-"""Beginnings of the names in /dev that belong to accelerators."""
-PROC_SHUT: Final = ("sys", "irq", "bus", "fs", "sysrq-trigger")
-"""Of /proc: what the superuser, who is one by number also without any right, could write to."""
+"""Prefixes of accelerators' names in /dev."""
+PROC_READ_ONLY: Final = ("sys", "irq", "bus", "fs", "sysrq-trigger")
+"""Of /proc: what uid 0 could write to even without capabilities."""
 ROOT_BYTES: Final = 4 * MIB
 
 
@@ -48,13 +47,13 @@ class MountPlan:
     """One launch's view. Paths are absolute and the same inside as outside."""
 
     folder: str
-    """Its own, the only one it may write to."""
+    """The only one it may write to."""
     model: str
     """A file or folder; empty: none."""
     reads: tuple[str, ...]
     devices: tuple[str, ...]
-    room_bytes: int
-    """Of its folder, all files together."""
+    size_bytes: int
+    """Limit of all files in the folder together."""
     network: bool = False
     gpu: bool = False
 
@@ -71,7 +70,7 @@ def code_folders(frozen: bool = bool(getattr(sys, "frozen", False))) -> tuple[st
 def plan(
     folder: str,
     model: str,
-    room_bytes: int,
+    size_bytes: int,
     *,
     code: Iterable[str],
     in_dev: Iterable[str],
@@ -79,23 +78,20 @@ def plan(
     gpu: bool = False,
 ) -> MountPlan:
     """What a launch needs. `code`: see `code_folders`; `in_dev`: the names in /dev."""
-    accelerators = [f"/dev/{name}" for name in sorted(in_dev) if gpu and name.startswith(GPU_DEVICES)]
+    gpus = [f"/dev/{name}" for name in sorted(in_dev) if gpu and name.startswith(GPU_DEVICES)]
     reads = (*SYSTEM, *KERNEL, *(OF_NETWORK if network else ()), *code)
-    return MountPlan(folder, model, tuple(reads), (*DEVICES, *accelerators), room_bytes, network, gpu)
+    return MountPlan(folder, model, tuple(reads), (*DEVICES, *gpus), size_bytes, network, gpu)
 
 
-def landlock_rules(wanted: MountPlan, *, in_view: bool) -> tuple[tuple[str, int], ...]:
-    """(path, rights) for `landlock.restrict`; `in_view`: there is nothing but the plan to be read, so that one rule says it.
-
-    Of /proc the rest is the kernel's affair: Landlock hides other processes' secrets.
-    """
-    paths = ("/",) if in_view else (*wanted.reads, "/proc", wanted.model)
-    writes = ((wanted.folder, WRITE), ("/proc/self", READ | WRITE_FILE))
-    return (*((path, READ) for path in paths if path), *writes, *((path, DEVICE) for path in wanted.devices))
+def landlock_rules(plan: MountPlan, *, in_view: bool) -> tuple[tuple[str, int], ...]:
+    """(path, rights) for `landlock.restrict`. `in_view`: nothing but the plan is mounted, so that one rule is enough."""
+    paths = ("/",) if in_view else (*plan.reads, "/proc", plan.model)
+    writes = ((plan.folder, WRITE), ("/proc/self", READ | WRITE_FILE))
+    return (*((path, READ) for path in paths if path), *writes, *((path, DEVICE) for path in plan.devices))
 
 
 class MountAction(StrEnum):
-    """One step of making the view."""
+    """One step of building the view."""
 
     FOLDER = "folder"
     LINK = "link"
@@ -103,29 +99,29 @@ class MountAction(StrEnum):
     BIND = "bind"
     DEVICE = "device"
     PROC = "proc"
-    ROOM = "room"
+    TMPFS = "tmpfs"
 
 
 @dataclass(frozen=True, slots=True)
 class MountStep:
-    """`path` is made below the new root; `source` is what a link says or what is bound."""
+    """`path`: below the new root. `source`: a link's target, or what is bound."""
 
-    act: MountAction
+    action: MountAction
     path: str
     source: str = ""
 
 
-class MountedView:
-    """A view as it grows: what is there already need not be made again."""
+class ViewBuilder:
+    """Collects the steps of a view, each path once."""
 
-    def __init__(self, kind: Callable[[str], str], before: MountedView | None = None) -> None:
+    def __init__(self, kind: Callable[[str], str], base: ViewBuilder | None = None) -> None:
         self.kind = kind
-        self.steps: list[MountStep] = list(before.steps) if before else []
-        self.there: set[str] = set(before.there) if before else {"", "/"}
-        self.bound: set[str] = set(before.bound) if before else set()
+        self.steps: list[MountStep] = list(base.steps) if base else []
+        self.made: set[str] = set(base.made) if base else {"", "/"}
+        self.bound: set[str] = set(base.bound) if base else set()
 
     def within(self, path: str) -> bool:
-        """Whether it lies in something that is bound."""
+        """Whether it lies in something bound."""
         while len(path) > 1:
             if path in self.bound:
                 return True
@@ -133,69 +129,69 @@ class MountedView:
         return False
 
     def folder(self, path: str) -> None:
-        """A folder with those above it."""
-        if path in self.there or self.within(path):
+        """A folder with its parents."""
+        if path in self.made or self.within(path):
             return
         self.folder(path.rpartition("/")[0])
-        self.there.add(path)
+        self.made.add(path)
         self.steps.append(MountStep(MountAction.FOLDER, path))
 
-    def bind(self, path: str, act: MountAction) -> None:
-        """What is there, at its own place."""
+    def bind(self, path: str, action: MountAction) -> None:
+        """Bind `path` at the same path, if it exists."""
         what = self.kind(path)
-        if not what or path in self.there or self.within(path):
+        if not what or path in self.made or self.within(path):
             return
         self.folder(path.rpartition("/")[0])
-        if what.startswith(">") and path in SYSTEM:  # such as /lib, which is usr/lib
+        if what.startswith(">") and path in SYSTEM:  # such as /lib → usr/lib
             self.link(path, what[1:])
             return
         if what.startswith(">"):
             what = self.kind(os.path.realpath(path))
-        self.there.add(path)
+        self.made.add(path)
         self.bound.add(path)
         self.steps.append(MountStep(MountAction.FOLDER if what == "folder" else MountAction.FILE, path))
-        self.steps.append(MountStep(act, path, path))
+        self.steps.append(MountStep(action, path, path))
 
     def link(self, path: str, to: str) -> None:
-        """A symbolic link, where nothing else is."""
-        if path not in self.there:
-            self.there.add(path)
+        """A symbolic link, unless the path is taken."""
+        if path not in self.made:
+            self.made.add(path)
             self.steps.append(MountStep(MountAction.LINK, path, to))
 
 
-def base(reads: Iterable[str], devices: Iterable[str], kind: Callable[[str], str]) -> MountedView:
-    """What the launches of one driver have in common."""
-    made = MountedView(kind)
+def base_view(reads: Iterable[str], devices: Iterable[str], kind: Callable[[str], str]) -> ViewBuilder:
+    """What all launches of one driver share."""
+    view = ViewBuilder(kind)
     for path in sorted(set(reads) - {"", "/"}):
-        made.bind(path, MountAction.BIND)
+        view.bind(path, MountAction.BIND)
     for path in sorted(devices):
-        made.bind(path, MountAction.DEVICE)
-    made.folder("/dev")
-    made.folder("/proc")
-    made.steps.append(MountStep(MountAction.PROC, "/proc"))
-    return made
+        view.bind(path, MountAction.DEVICE)
+    view.folder("/dev")
+    view.folder("/proc")
+    view.steps.append(MountStep(MountAction.PROC, "/proc"))
+    return view
 
 
 @cache
-def kept_base(reads: tuple[str, ...], devices: tuple[str, ...]) -> MountedView:
-    """`base` of this file system; a zygote makes it once, and each launch forked from it has it."""
-    return base(reads, devices, kind)
+def cached_base(reads: tuple[str, ...], devices: tuple[str, ...]) -> ViewBuilder:
+    """`base_view` of this file system, built once by a zygote for all launches forked from it."""
+    return base_view(reads, devices, kind)
 
 
-def steps(wanted: MountPlan, begun: MountedView) -> tuple[MountStep, ...]:
-    """The steps in order. `begun` is `base` of the plan."""
-    made = MountedView(begun.kind, begun)
-    if wanted.model:
-        made.bind(wanted.model, MountAction.BIND)
-    made.folder(wanted.folder)
-    made.steps.append(MountStep(MountAction.ROOM, wanted.folder))
-    made.link("/dev/shm", wanted.folder)  # noqa: S108
-    made.link("/tmp", wanted.folder)  # noqa: S108
-    return tuple(made.steps)
+def steps(plan: MountPlan, base: ViewBuilder) -> tuple[MountStep, ...]:
+    """The steps in order. `base`: `base_view` of the plan."""
+    view = ViewBuilder(base.kind, base)
+    if plan.model:
+        view.bind(plan.model, MountAction.BIND)
+    view.folder(plan.folder)
+    view.steps.append(MountStep(MountAction.TMPFS, plan.folder))
+    view.link("/dev/shm", plan.folder)  # noqa: S108
+    view.link("/tmp", plan.folder)  # noqa: S108
+    return tuple(view.steps)
 
 
 def kind(path: str) -> str:
-    """`folder`, `file`, empty for nothing, or `>` and where a symbolic link leads."""
+    """`folder`, `file`, empty for nothing, or `>` and the target of a symbolic link."""
     if os.path.islink(path):  # noqa: PTH114
         return f">{os.readlink(path)}"  # noqa: PTH115
     if os.path.isdir(path):  # noqa: PTH112

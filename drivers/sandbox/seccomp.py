@@ -1,8 +1,7 @@
-"""Which system calls a child may make: a filter program for the kernel, built here and installed for good.
+"""Which system calls a child may make: a classic BPF program for the kernel, built here and installed for good.
 
-`program` is pure: it gives the bytes of a classic BPF program. What is not named is allowed, since runtimes differ in what they
-call; what is named is what reaches beyond the process or opens much of the kernel. EPERM where a harmless library may try and
-then do without; an end by SIGSYS where nothing harmless calls it, so that the row says why.
+Calls that are not listed are allowed, since runtimes differ; listed are those that reach beyond the process or open much of the kernel:
+with EPERM where a harmless library may try and then do without, with SIGSYS where nothing harmless calls it, so that the row says why.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from functools import cache
 from typing import Final
 
 
-class How(StrEnum):
+class Condition(StrEnum):
     """When a call is refused, by one of its arguments (its low 32 bits)."""
 
     ALWAYS = "always"
@@ -30,18 +29,18 @@ class How(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One call by its number on (x86-64, arm64), None where it does not exist."""
+    """One call by its number on (x86-64, arm64); None if it does not exist there."""
 
     name: str
     numbers: tuple[int | None, int | None]
     fatal: bool = False
-    how: How = How.ALWAYS
+    condition: Condition = Condition.ALWAYS
     argument: int = 0
     values: tuple[int, ...] = ()
 
 
 ARCHITECTURES: Final = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
-"""Machine as uname says it → its column in a rule, the kernel's word for it."""
+"""Machine by `uname` → its column in a rule, its AUDIT_ARCH."""
 X32: Final = 0x40000000
 AF_UNIX: Final = 1
 CLONE_THREAD: Final = 0x10000
@@ -172,38 +171,46 @@ _OF_FILES: Final[tuple[tuple[str, tuple[int | None, int | None]], ...]] = (
     ("futimesat", (261, None)),
     ("utimensat", (280, 88)),
 )
-"""What Landlock lets through on every file of the same user: rights, owners, attributes, times; and, before its version 3, the length."""
+"""What Landlock allows on every file of the same user: modes, owners, attributes, times; before its version 3 also the length."""
 CLONE3: Final = _new(435)
-"""Answered with ENOSYS: its flags are behind a pointer, and the C library then takes `clone`, whose flags can be read."""
+"""Fails with ENOSYS: its flags are behind a pointer, and the C library then uses `clone`, whose flags a filter can read."""
 
 
 def rules(pid: int, network: bool, gpu: bool, in_view: bool = True) -> tuple[Rule, ...]:
-    """What is refused to process `pid`. `network`: it may open any socket; `gpu`: its driver may make files in memory, and local sockets.
-    `in_view`: it sees no files but its own; otherwise it may not change what they are, and not speak to the services behind them.
+    """What is refused to process `pid`. `network`: it may open any socket; `gpu`: it may create memory files and local sockets. `in_view`:
+    it sees no files but its own; otherwise it may not change their attributes, nor connect to services by their files.
     """
-    some = [Rule(name, numbers, fatal=True) for name, numbers in _FATAL]
-    some += [Rule(name, numbers) for name, numbers in _REFUSED]
-    if not gpu:  # such files are bounded by nothing but their number
-        some.append(Rule("memfd_create", (319, 279)))
+    rules_ = [Rule(name, numbers, fatal=True) for name, numbers in _FATAL]
+    rules_ += [Rule(name, numbers) for name, numbers in _REFUSED]
+    if not gpu:  # only the number of such files is bounded
+        rules_.append(Rule("memfd_create", (319, 279)))
     if not in_view:
-        some += [Rule(name, numbers) for name, numbers in _OF_FILES]
+        rules_ += [Rule(name, numbers) for name, numbers in _OF_FILES]
     if not network:
         local = (AF_UNIX,) if in_view or gpu else ()
-        some.append(Rule("socket", (41, 198), how=How.UNLESS, values=local))
+        rules_.append(Rule("socket", (41, 198), condition=Condition.UNLESS, values=local))
     own = (pid,)
     return (
-        *some,
-        Rule("clone", (56, 220), how=How.WITHOUT, values=(CLONE_THREAD,)),
-        Rule("kill", (62, 129), how=How.UNLESS, values=own),
-        Rule("tgkill", (234, 131), how=How.UNLESS, values=own),
-        Rule("rt_sigqueueinfo", (129, 138), how=How.UNLESS, values=own),
-        Rule("rt_tgsigqueueinfo", (297, 240), how=How.UNLESS, values=own),
-        Rule("prlimit64", (302, 261), how=How.UNLESS, values=(0, *own)),
-        Rule("setpriority", (141, 140), how=How.UNLESS, values=(0,)),
-        Rule("prctl", (157, 167), how=How.WHEN, values=(PR_SET_PDEATHSIG,)),
-        Rule("ioctl", (16, 29), how=How.WHEN, argument=1, values=(TIOCSTI, TIOCLINUX, FIOSETOWN, SIOCSPGRP)),
-        # a file that is ready sends its owner any signal it is told to, also to end
-        Rule("fcntl", (72, 25), how=How.WHEN, argument=1, values=(F_SETOWN, F_SETSIG, F_SETOWN_EX)),
+        *rules_,
+        Rule("clone", (56, 220), condition=Condition.WITHOUT, values=(CLONE_THREAD,)),
+        Rule("kill", (62, 129), condition=Condition.UNLESS, values=own),
+        Rule("tgkill", (234, 131), condition=Condition.UNLESS, values=own),
+        Rule("rt_sigqueueinfo", (129, 138), condition=Condition.UNLESS, values=own),
+        Rule("rt_tgsigqueueinfo", (297, 240), condition=Condition.UNLESS, values=own),
+        Rule("prlimit64", (302, 261), condition=Condition.UNLESS, values=(0, *own)),
+        Rule("setpriority", (141, 140), condition=Condition.UNLESS, values=(0,)),
+        Rule("prctl", (157, 167), condition=Condition.WHEN, values=(PR_SET_PDEATHSIG,)),
+        Rule(
+            "ioctl",
+            (16, 29),
+            condition=Condition.WHEN,
+            argument=1,
+            values=(TIOCSTI, TIOCLINUX, FIOSETOWN, SIOCSPGRP),
+        ),
+        # a file that becomes ready can send its owner any signal
+        Rule(
+            "fcntl", (72, 25), condition=Condition.WHEN, argument=1, values=(F_SETOWN, F_SETSIG, F_SETOWN_EX)
+        ),
     )
 
 
@@ -221,21 +228,23 @@ def _op(code: int, k: int, yes: int = 0, no: int = 0) -> bytes:
 
 
 def _body(rule: Rule) -> list[bytes]:
-    """What follows once the number is this rule's."""
+    """What follows once the number matches."""
     refuse = _op(_RETURN, KILL if rule.fatal else REFUSE)
-    if rule.how is How.ALWAYS:
+    if rule.condition is Condition.ALWAYS:
         return [refuse]
     load = _op(_LOAD, _ARGUMENTS + 8 * rule.argument)
-    if rule.how is How.WITHOUT:
+    if rule.condition is Condition.WITHOUT:
         return [load, _op(_ANY_BIT, rule.values[0], 1, 0), refuse, _op(_RETURN, ALLOW)]
     count = len(rule.values)
     tests = [_op(_EQUAL, value, count - place, 0) for place, value in enumerate(rule.values)]
-    hit, miss = (refuse, _op(_RETURN, ALLOW)) if rule.how is How.WHEN else (_op(_RETURN, ALLOW), refuse)
+    hit, miss = (
+        (refuse, _op(_RETURN, ALLOW)) if rule.condition is Condition.WHEN else (_op(_RETURN, ALLOW), refuse)
+    )
     return [load, *tests, miss, hit]
 
 
 def program(machine: str, refused: Sequence[Rule]) -> bytes:
-    """The filter for one kind of processor; instructions of 8 bytes. Raises KeyError for a kind that it is not known for."""
+    """The filter for one kind of processor, in instructions of 8 bytes. Raises KeyError for other kinds."""
     column, word = ARCHITECTURES[machine]
     ops = [_op(_LOAD, _ARCH), _op(_EQUAL, word, 1, 0), _op(_RETURN, KILL), _op(_LOAD, _NUMBER)]
     if machine == "x86_64":
@@ -262,14 +271,14 @@ class _Program(ctypes.Structure):
 
 
 def no_new_privileges(libc: ctypes.CDLL) -> None:
-    """For good, whatever is executed. Raises OSError."""
+    """Raises OSError."""
     if libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0):
         raise OSError(ctypes.get_errno(), "no_new_privs")
 
 
 @cache
-def prepared(pid: int, network: bool, gpu: bool, in_view: bool) -> bytes:
-    """The filter for this machine, made once for each kind of launch. Raises OSError for a kind of processor that it is not known for."""
+def filter_for(pid: int, network: bool, gpu: bool, in_view: bool) -> bytes:
+    """The filter for this machine. Raises OSError for other kinds of processor."""
     machine = os.uname().machine if sys.platform != "win32" else ""
     if machine not in ARCHITECTURES or sys.maxsize < 2**32:
         raise OSError(errno.ENOSYS, f"seccomp: no filter for processors of kind {machine}")
@@ -277,12 +286,11 @@ def prepared(pid: int, network: bool, gpu: bool, in_view: bool) -> bytes:
 
 
 def install(libc: ctypes.CDLL, code: bytes) -> None:
-    """Filter this process's calls from now on, those of all its threads. Raises OSError where the kernel will not.
+    """Filter the calls of all threads of this process from now on. Raises OSError. Call `no_new_privileges` before.
 
-    Without the kernel's mitigation of speculative store bypass, which older ones tie to a filter: it would slow the model down
-    and so falsify what is measured. Needs `no_new_privileges` before.
+    Without the mitigation of speculative store bypass, which older kernels tie to a filter: it would slow the model down.
     """
-    told = _Program(len(code) // 8, code)
+    bpf = _Program(len(code) // 8, code)
     flags = _ALL_THREADS | _NO_MITIGATION
-    if libc.syscall(_SECCOMP[os.uname().machine], _SET_FILTER, flags, ctypes.byref(told)):
+    if libc.syscall(_SECCOMP[os.uname().machine], _SET_FILTER, flags, ctypes.byref(bpf)):
         raise OSError(ctypes.get_errno() or errno.EBUSY, "seccomp")

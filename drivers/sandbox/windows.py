@@ -1,5 +1,5 @@
-"""Windows: a job object around the child. It bounds memory and processes and ends what is left when the child ends; what the child
-may read, write and reach stays open, so the tier is `none`.
+"""Windows: a job object around the child. It bounds memory and processes and kills what is left when the child ends; what the child
+reads, writes and reaches stays open, so the tier is `none`.
 """
 
 from __future__ import annotations
@@ -42,18 +42,17 @@ class Extended(ctypes.Structure):
 
 
 def limits(memory_bytes: int | None) -> Extended:
-    """What the job is limited to: one process, its memory if that is given, and an end together."""
-    told = Extended()
-    told.basic.flags = ACTIVE_PROCESS | DIE_ON_UNHANDLED_EXCEPTION | KILL_ON_JOB_CLOSE
-    told.basic.processes = 1
+    """The limits of the job: one process, its memory if given, and all of it killed together."""
+    information = Extended()
+    information.basic.flags = ACTIVE_PROCESS | DIE_ON_UNHANDLED_EXCEPTION | KILL_ON_JOB_CLOSE
+    information.basic.processes = 1
     if memory_bytes is not None:
-        told.basic.flags |= PROCESS_MEMORY
-        told.process_memory = memory_bytes
-    return told
+        information.basic.flags |= PROCESS_MEMORY
+        information.process_memory = memory_bytes
+    return information
 
 
 def system_library() -> Any:
-    """Where the calls are."""
     return ctypes.CDLL("kernel32", use_last_error=True)
 
 
@@ -66,11 +65,11 @@ def enter_job(memory_bytes: int | None, kernel: Any = None) -> None:
     kernel.CreateJobObjectW.restype = ctypes.c_void_p
     kernel.GetCurrentProcess.restype = ctypes.c_void_p
     job = ctypes.c_void_p(kernel.CreateJobObjectW(None, None))
-    told = limits(memory_bytes)
-    size = ctypes.c_uint32(ctypes.sizeof(told))
+    information = limits(memory_bytes)
+    size = ctypes.c_uint32(ctypes.sizeof(information))
     if not (
         job.value
-        and kernel.SetInformationJobObject(job, _EXTENDED, ctypes.byref(told), size)
+        and kernel.SetInformationJobObject(job, _EXTENDED, ctypes.byref(information), size)
         and kernel.AssignProcessToJobObject(job, ctypes.c_void_p(kernel.GetCurrentProcess()))
     ):
         raise OSError("this process cannot be put into a job of its own")

@@ -19,7 +19,7 @@ import psutil
 
 from drivers.launch.launch import ProbedUnits
 from drivers.launch.tier import TierProbe
-from drivers.measure.gpu import FoundGpus, find_gpus
+from drivers.measure.gpu import GpuReport, find_gpus
 from drivers.sandbox.rlimits import Tier
 from node.device import probe_parsers
 from protocol.errors import LocalProtocolError
@@ -49,7 +49,7 @@ class Profile:
     drivers: Mapping[str, str] | None = None
     """Unit → name of the driver that has it."""
     gpus: tuple[GpuInfo, ...] = ()
-    found: FoundGpus = field(default_factory=FoundGpus)
+    found: GpuReport = field(default_factory=GpuReport)
     """The GPUs with all that their source tells of them."""
     notes: tuple[str, ...] = ()
     """What could not be found out, and why."""
@@ -87,7 +87,7 @@ def probe_device(
     wanted_name: str = "",
     system: str = sys.platform,
     root: Path = Path("/"),
-    find: Callable[[], FoundGpus] = find_gpus,
+    find: Callable[[], GpuReport] = find_gpus,
 ) -> Profile:
     """Look at this device (blocking, a second or two for the units). `data`: where an id is kept if the system has none; `sandbox`: what
     `drivers.sandbox.probe` found.
@@ -202,7 +202,7 @@ def read_ram(root: Path) -> int | None:
     return min([*limits, int(told)] if told.isdigit() else limits) or None
 
 
-def read_gpus(found: FoundGpus) -> tuple[GpuInfo, ...]:
+def read_gpus(found: GpuReport) -> tuple[GpuInfo, ...]:
     """The GPUs as they stand in an advert."""
     return tuple(
         GpuInfo(name=ascii_line(gpu.name), vram=gpu.vram, driver=ascii_line(gpu.driver)) for gpu in found.gpus

@@ -110,7 +110,7 @@ async def run_process(
                             simulate=settings.simulate,
                             tier=sandbox.tier,
                             private=private.get(name),
-                            ahead=AHEAD,
+                            prefork=AHEAD,
                         ).start()
                     )
                     for name in sorted(set((profile.drivers or {}).values()))

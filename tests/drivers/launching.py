@@ -30,7 +30,7 @@ def play(model: str, stage: Zygote, limits: Limits = QUICK, runs: int = 4, loads
 
 
 def below(stage: Zygote) -> list[psutil.Process]:
-    """Every process that hangs below the zygotes: keepers, workers, and what was re-parented to keepers."""
+    """Every process that hangs below the zygotes: reapers, workers, and what was re-parented to reapers."""
     found: list[psutil.Process] = []
     for pid in stage.pids:
         found += psutil.Process(pid).children(recursive=True)

@@ -138,7 +138,7 @@ def big_file(room: int) -> None:
         out.write(b"end")
 
 
-def speak_for_the_keeper() -> None:
+def speak_for_the_reaper() -> None:
     """By any socket that was left open. Raises OSError when there is none."""
     for name in os.listdir("/proc/self/fd"):  # noqa: PTH208
         with contextlib.suppress(FileNotFoundError):
@@ -239,8 +239,8 @@ def tries(told: dict[str, Any]) -> dict[str, Callable[[], object]]:
         "signal the node by a file": lambda: own_the_node(node),
         "hold the node by its number": lambda: os.close(os.pidfd_open(node)),
         "limit the node": lambda: resource.prlimit(node, resource.RLIMIT_CPU),
-        "speak for the keeper": speak_for_the_keeper,
-        "outlive the keeper": lambda: _prctl(1, 0),
+        "speak for the reaper": speak_for_the_reaper,
+        "outlive the reaper": lambda: _prctl(1, 0),
         "be somebody else": lambda: os.setresuid(os.geteuid(), os.geteuid(), os.geteuid()),
         "new namespaces": lambda: call("unshare", 0x10000000),
         "watch the kernel": lambda: call("perf_event_open", None, 0, -1, -1, 0),

@@ -12,14 +12,18 @@ from pydantic import ValidationError
 
 from drivers.contract import frames
 from drivers.contract.base import (
+    Cancelled,
     CheckReport,
+    Crashed,
     Event,
     Limits,
     LoadReport,
     MeasureReport,
     ModelDescription,
+    OutOfMemory,
     ProgressReport,
     SampleBlock,
+    Unfit,
     UnitInfo,
     WorkOrder,
 )
@@ -67,8 +71,10 @@ def test_frames_come_out_whole_however_the_bytes_arrive() -> None:
 
 
 def test_a_failure_is_told_by_name_and_sentence() -> None:
-    (payload,) = frames.Reassembler(1000).feed(frames.pack_failure("Unfit", "no"))
-    assert frames.unpack(payload) == ("Unfit", "no")
+    for error, kind in ((Unfit("no"), Unfit), (OutOfMemory("no"), OutOfMemory), (Cancelled("no"), Crashed)):
+        (payload,) = frames.Reassembler(1000).feed(frames.pack_failure(error))
+        received = frames.unpack(payload)
+        assert (type(received), str(received)) == (kind, "no")
 
 
 def test_an_announced_length_beyond_the_cap_is_refused_before_it_arrives() -> None:

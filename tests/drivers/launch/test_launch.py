@@ -217,4 +217,4 @@ def test_a_busy_host_before_the_first_launch_is_a_note_and_no_figure_of_the_time
     shares = [event.host.others_share for event in events if isinstance(event, MeasureReport)]
     described = next(event for event in events if isinstance(event, ModelDescription))
     assert shares == [None, None], "the windows are too short to tell"
-    assert "others took 90% of the processors before the first launch" in described.notes[-1]
+    assert "other processes used 90% of the processors before the first launch" in described.notes[-1]

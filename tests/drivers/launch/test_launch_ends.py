@@ -204,10 +204,10 @@ def test_a_device_without_room_for_a_launch_fails_the_run_and_leaks_nothing(
     assert end == "True []", told.stderr
 
 
-KEEPER = """
+REAPER = """
 import os, socket, sys, tempfile
 del os.waitid, os.P_PID, os.WNOWAIT
-from drivers.launch import init as keeper
+from drivers.launch import init
 from drivers.contract import frames as wire
 from drivers.contract.base import Limits, WorkOrder
 from drivers.sandbox.rlimits import Tier
@@ -219,8 +219,8 @@ log = tempfile.TemporaryFile()
 if os.fork() == 0:
     for end in (ours, theirs, teller):
         end.close()
-    keeper.keep(orders, None, Tier.NONE)
-keeper.pass_on(teller, os.fsencode(tempfile.mkdtemp()) + b"\\0" + told, [theirs.fileno(), tell, log.fileno()])
+    init.serve_launch(orders, None, Tier.NONE)
+wire.send_request(teller, os.fsencode(tempfile.mkdtemp()) + b"\\0" + told, [theirs.fileno(), tell, log.fileno()])
 theirs.close()
 said = b""
 while more := ours.recv(64):
@@ -230,12 +230,12 @@ print(said.split()[1].decode())
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no fork there")
-def test_a_keeper_on_a_system_that_cannot_look_without_reaping_tells_the_exit_code_too(
+def test_a_reaper_on_a_system_that_cannot_look_without_reaping_tells_the_exit_code_too(
     script: Script,
 ) -> None:
     model = script(fail={"phase": "run", "error": "crash"}, orphan=True)
     told = subprocess.run(
-        [sys.executable, "-P", "-c", KEEPER, model],
+        [sys.executable, "-P", "-c", REAPER, model],
         env={**os.environ, "TMPDIR": tempfile.gettempdir()},
         capture_output=True,
         text=True,

@@ -38,7 +38,7 @@ def hanging(stage: Zygote, script: Script) -> tuple[Launch, Iterator[Event]]:
     for event in events:
         if isinstance(event, LoadReport):
             break
-    wait_until(lambda: len(below(stage)) >= 3, "keeper, worker and orphan are up")
+    wait_until(lambda: len(below(stage)) >= 3, "reaper, worker and orphan are up")
     return launch, events
 
 
@@ -56,7 +56,7 @@ def test_a_kill_from_another_thread_ends_everything_before_it_returns(bare: Zygo
     consumer = threading.Thread(target=consume)
     consumer.start()
     launch.kill()
-    assert not any(lives(one) for one in doomed[1:]), "the keeper hangs up after all below it are dead"
+    assert not any(lives(one) for one in doomed[1:]), "the reaper hangs up after all below it are dead"
     consumer.join(GONE_S)
     assert len(ended) == 1
     launch.kill()  # once more does nothing
@@ -68,12 +68,12 @@ def test_a_launch_that_nobody_listens_to_any_more_is_ended(bare: Zygote, script:
     wait_until(lambda: not below(bare), "an abandoned launch lives on")
 
 
-def test_a_killed_keeper_takes_its_worker_along(stage: Zygote, script: Script) -> None:
+def test_a_killed_reaper_takes_its_worker_along(stage: Zygote, script: Script) -> None:
     launch = Launch(order(script(hang="run")), QUICK, stage)
     events = launch.events()
     assert any(isinstance(event, LoadReport) for event in [next(events), next(events), next(events)])
-    (keeper,) = psutil.Process(stage.pids[0]).children()
-    keeper.kill()
+    (reaper,) = psutil.Process(stage.pids[0]).children()
+    reaper.kill()
     with pytest.raises(Crashed, match="vanished"):
         list(events)
 
@@ -118,10 +118,10 @@ def test_nothing_outlives_a_node_that_is_killed(script: Script, way: str, proces
         family = psutil.Process(node.pid)
         wait_until(
             lambda: len(family.children(recursive=True)) >= processes,
-            "zygote, keeper, worker and orphan are up",
+            "zygote, reaper, worker and orphan are up",
         )
         doomed = family.children(recursive=True)
         node.kill()
         wait_until(lambda: not any(lives(one) for one in doomed), f"some of {doomed} live on")
     for folder in Path(tempfile.gettempdir()).glob("sark-run-*") if way == "plain" else ():
-        shutil.rmtree(folder)  # without a keeper nobody is left to do it
+        shutil.rmtree(folder)  # without a reaper nobody is left to do it

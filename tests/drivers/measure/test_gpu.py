@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from drivers.measure.gpu import (
-    FoundGpus,
     Gpu,
+    GpuReport,
     Unreadable,
     find_gpus,
     from_nvml,
@@ -89,9 +89,9 @@ def test_the_first_source_that_knows_of_a_gpu_is_believed() -> None:
 
     other = Gpu("other")
     found = find_gpus((("nvml", broken), ("torch", lambda: (other,)), ("nvidia-smi", never)))
-    assert found == FoundGpus((other,), "torch", ("NVIDIA driver: Driver/library version mismatch",))
+    assert found == GpuReport((other,), "torch", ("NVIDIA driver: Driver/library version mismatch",))
     none = find_gpus((("nvml", lambda: from_nvml(Nvml(absent=True))), ("torch", lambda: ())))
-    assert none == FoundGpus()
+    assert none == GpuReport()
 
 
 @pytest.mark.parametrize(

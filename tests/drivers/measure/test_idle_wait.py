@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from drivers.measure.host import CpuTimes, HostSample
-from drivers.measure.idle_wait import LEAST_S, IdleWait, IdleWaitReport
+from drivers.measure.idle_wait import MIN_WAIT_S, IdleWait, IdleWaitReport
 
 PROCESSORS = 2
 
@@ -93,7 +93,7 @@ def test_a_host_that_stays_busy_is_measured_on_after_the_patience_and_that_is_sa
     assert ended.busy_share == pytest.approx(0.5)
     assert 10.0 <= ended.seconds < 10.5
     assert told
-    assert "others took 50% of the processors before the first launch" in ended.note()
+    assert "other processes used 50% of the processors before the first launch" in ended.note()
 
 
 def test_patience_halves_where_waiting_never_helps_and_is_whole_again_after_it_did() -> None:
@@ -107,8 +107,8 @@ def test_patience_halves_where_waiting_never_helps_and_is_whole_again_after_it_d
         spans.append(machine.now - began)
     assert spans[0] == pytest.approx(4.0, abs=0.3)
     assert spans[1] == pytest.approx(2.0, abs=0.3)
-    assert spans[-1] <= LEAST_S + 0.3
-    assert quiet.allowed_s == LEAST_S
+    assert spans[-1] <= MIN_WAIT_S + 0.3
+    assert quiet.allowed_s == MIN_WAIT_S
     machine.others = lambda now: 1.0 if now < until else 0.0
     until = machine.now + 0.1
     waited(machine, quiet)

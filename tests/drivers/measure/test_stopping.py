@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 
 from drivers.contract.base import Unfit, WorkOrder
 from drivers.measure.stopping import (
-    LEAST_SHARE,
-    LOOKED_AT,
+    CHECKED_AFTER,
+    MIN_SHARE,
     RANKS,
     LaunchPlanner,
+    LaunchSpec,
     MeasureJob,
-    MeasurePlan,
     StopRule,
     half_width,
     shares,
@@ -32,10 +32,10 @@ def planned(
     budget_s: float = 300.0,
     served: bool = False,
     **asked: object,
-) -> tuple[list[LaunchPlanner], StopRule | None]:
+) -> tuple[list[LaunchSpec], StopRule | None]:
     """All launches of an order, each with this median in nanoseconds, and why they ended."""
-    plan = MeasurePlan(WorkOrder("m", "u", **asked), budget_s, served)  # type: ignore[arg-type]
-    made: list[LaunchPlanner] = []
+    plan = LaunchPlanner(WorkOrder("m", "u", **asked), budget_s, served)  # type: ignore[arg-type]
+    made: list[LaunchSpec] = []
     while (launch := plan.next(len(made) * lasts_s)) is not None:
         assert len(made) < 200, "it ends"
         made.append(launch)
@@ -49,9 +49,9 @@ def test_the_shares_are_all_runs_and_differ_by_one_at_most(runs: int, loads: int
     shared = shares(runs, loads)
     assert sum(shared) == runs
     assert len(shared) == loads
-    if runs >= LEAST_SHARE * loads:
+    if runs >= MIN_SHARE * loads:
         assert max(shared) - min(shared) <= 1
-        assert min(shared) >= LEAST_SHARE
+        assert min(shared) >= MIN_SHARE
     else:
         assert shared[0] == runs
     assert list(shared) == sorted(shared, reverse=True)
@@ -71,7 +71,7 @@ def test_runs_are_made_exactly_and_the_first_launch_is_the_full_one(runs: int, l
 def test_the_order_as_it_comes_by_default_is_six_launches_of_its_hundred_runs() -> None:
     made, _ = planned()
     assert [launch.runs for launch in made] == [17, 17, 17, 17, 16, 16]
-    assert [launch.job for launch in made] == [MeasureJob.RUN, *[MeasureJob.AGAIN] * 5]
+    assert [launch.job for launch in made] == [MeasureJob.RUN, *[MeasureJob.REPEAT] * 5]
 
 
 def test_times_that_are_always_the_same_are_precise_after_six_launches() -> None:
@@ -92,7 +92,7 @@ def test_two_modes_that_will_not_become_one_are_given_up_before_all_launches_are
 
 def test_an_interval_that_becomes_narrower_all_the_time_gets_all_launches() -> None:
     made, why = planned(lambda launch: MS + (400_000 * (launch % 2) * 6**2) // launch**2, precision=0.0001)
-    assert (len(made), why) == (20, StopRule.MOST)
+    assert (len(made), why) == (20, StopRule.MAXIMUM)
 
 
 def test_a_launch_that_would_end_after_the_limit_is_not_begun() -> None:
@@ -113,14 +113,14 @@ def test_a_precision_ends_at_a_launch_where_it_is_looked_at_or_for_want_of_time(
         lambda launch: medians[launch - 1], lasts_s=lasts_s, budget_s=budget_s, precision=precision
     )
     assert 1 <= len(made) <= 20
-    assert len(made) in LOOKED_AT or why is StopRule.TIME
+    assert len(made) in CHECKED_AFTER or why is StopRule.TIME
     if why is StopRule.PRECISE:
         assert half_width(medians[: len(made)]) <= precision
     if why is StopRule.TIME:
         assert (len(made) + 1) * lasts_s > budget_s * (1 - 1e-9)
 
 
-@pytest.mark.parametrize("launches", LOOKED_AT)
+@pytest.mark.parametrize("launches", CHECKED_AFTER)
 def test_the_interval_is_the_one_that_the_row_will_show(launches: int) -> None:
     medians = [(7 * launch) % 23 * MS + MS for launch in range(launches)]
     shown = centre([(median,) for median in medians]).half_width
@@ -130,7 +130,7 @@ def test_the_interval_is_the_one_that_the_row_will_show(launches: int) -> None:
 
 def test_a_server_that_has_the_model_already_is_asked_in_one_launch() -> None:
     made, why = planned(served=True, runs=100, loads=6)
-    assert made == [LaunchPlanner(MeasureJob.RUN, 100)]
+    assert made == [LaunchSpec(MeasureJob.RUN, 100)]
     assert why is StopRule.DONE
 
 
@@ -145,4 +145,4 @@ def test_a_server_that_has_the_model_already_is_asked_in_one_launch() -> None:
 )
 def test_what_cannot_be_planned_is_refused_in_one_line(asked: WorkOrder) -> None:
     with pytest.raises(Unfit, match="must be"):
-        MeasurePlan(asked, 300.0)
+        LaunchPlanner(asked, 300.0)

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from drivers.contract.base import MeasureReport
-from drivers.measure.readings import TelemetryReading, summarise, windows_of
-from drivers.measure.telemetry import Sampler, parse
+from drivers.measure.telemetry import Sampler, TelemetryReading, parse, summarise, windows_of
 
 DOUBLE = Path(__file__).parents[1] / "nvml_double.py"
 S = 1_000_000_000
@@ -78,7 +77,7 @@ def test_memory_is_that_of_the_runs_processes_else_of_the_device_with_a_note() -
     came = summarise(later, [(2 * S, 3 * S)], device="H", began_ns=S)
     assert came is not None
     assert came.memory_bytes == 500 + 4950
-    assert any("came to the device" in note for note in came.notes)
+    assert any("appeared on the device" in note for note in came.notes)
     assert ours is not None
     assert whole is not None
     assert (ours.memory_bytes, whole.memory_bytes) == (500 + 4950, 10_000 + 4950)

@@ -16,7 +16,7 @@ import pytest
 from drivers.contract.base import Limits, MeasureReport, WorkOrder
 from drivers.launch import tier as sandbox
 from drivers.launch.launch import Zygote, measure
-from drivers.launch.zygote import FEW, IDLE_MS, LATELY_S, pause_ms, ready_for, worth_preparing
+from drivers.launch.zygote import IDLE_MS, MIN_READY, RECENT_S, pause_ms, prefork_of, ready_for
 from drivers.openai.driver import ApiDriver
 from drivers.sandbox.rlimits import Tier
 from drivers.testing.fake import UNIT, FakeDriver
@@ -28,10 +28,10 @@ def reached() -> sandbox.TierProbe:
     return sandbox.probe()
 
 
-def waiting_below(zygote: Zygote, reached: sandbox.TierProbe, keepers: int = 1) -> list[psutil.Process]:
-    """Prepared keepers and their porters, once they are there; nobody where nothing is prepared."""
+def waiting_below(zygote: Zygote, reached: sandbox.TierProbe, reapers: int = 1) -> list[psutil.Process]:
+    """Reapers forked in advance and their inits, once they are there; nobody where none are."""
     until = time.monotonic() + 10
-    while reached.tier is Tier.FULL and len(below(zygote)) < 2 * keepers and time.monotonic() < until:
+    while reached.tier is Tier.FULL and len(below(zygote)) < 2 * reapers and time.monotonic() < until:
         threading.Event().wait(0.01)
     return below(zygote)
 
@@ -47,7 +47,7 @@ def test_launches_that_were_prepared_for_are_as_good_as_others_and_end_with_the_
     model = tmp_path / "script.json"
     model.write_text('{"latencies_ms": [1, 2]}')
     order = WorkOrder(str(model), UNIT, 8, 2)
-    with Zygote("fake", simulate=True, tier=reached.tier, ahead=1).start() as zygote:
+    with Zygote("fake", simulate=True, tier=reached.tier, prefork=1).start() as zygote:
         waiting = waiting_below(zygote, reached)
         assert len(waiting) == (2 if reached.tier is Tier.FULL else 0)
         events = list(measure(order, Limits(load_s=20, run_s=20), zygote))
@@ -59,13 +59,13 @@ def test_launches_that_were_prepared_for_are_as_good_as_others_and_end_with_the_
     assert psutil.wait_procs(doomed, timeout=5)[1] == []
 
 
-def test_a_launch_whose_prepared_keeper_was_ended_gets_another(
+def test_a_launch_whose_prepared_reaper_was_ended_gets_another(
     tmp_path: Path, reached: sandbox.TierProbe
 ) -> None:
     model = tmp_path / "script.json"
     model.write_text('{"latencies_ms": [1, 2]}')
     order = WorkOrder(str(model), UNIT, 2, 1)
-    with Zygote("fake", simulate=True, tier=reached.tier, ahead=1).start() as zygote:
+    with Zygote("fake", simulate=True, tier=reached.tier, prefork=1).start() as zygote:
         waiting = waiting_below(zygote, reached)
         for one in waiting:
             one.kill()
@@ -82,26 +82,31 @@ def test_a_driver_that_was_used_has_more_prepared_than_one_that_only_waits(
     model = tmp_path / "script.json"
     model.write_text('{"latencies_ms": [1, 2]}')
     order = WorkOrder(str(model), UNIT, 2, 1)
-    with Zygote("fake", simulate=True, tier=reached.tier, ahead=3).start() as zygote:
+    with Zygote("fake", simulate=True, tier=reached.tier, prefork=3).start() as zygote:
         before = waiting_below(zygote, reached)
         list(measure(order, Limits(load_s=20, run_s=20), zygote))
         psutil.wait_procs(before, timeout=5)
-        after = waiting_below(zygote, reached, keepers=3)
+        after = waiting_below(zygote, reached, reapers=3)
     assert (len(before), len(after)) == ((2, 6) if reached.tier is Tier.FULL else (0, 0))
 
 
 def test_what_was_prepared_is_given_up_when_nothing_was_launched_for_long() -> None:
-    assert [ready_for(6, unused) for unused in (0.0, LATELY_S - 1, LATELY_S, math.inf)] == [6, 6, FEW, FEW]
+    assert [ready_for(6, unused) for unused in (0.0, RECENT_S - 1, RECENT_S, math.inf)] == [
+        6,
+        6,
+        MIN_READY,
+        MIN_READY,
+    ]
     assert ready_for(0, 0.0) == ready_for(0, math.inf) == 0
-    assert pause_ms(wanting=True, ready=0, left_s=-math.inf) == IDLE_MS
-    assert pause_ms(wanting=False, ready=6, left_s=2.5) == 2500
-    assert pause_ms(wanting=False, ready=FEW, left_s=-math.inf) is None
+    assert pause_ms(forking=True, ready=0, left_s=-math.inf) == IDLE_MS
+    assert pause_ms(forking=False, ready=6, left_s=2.5) == 2500
+    assert pause_ms(forking=False, ready=MIN_READY, left_s=-math.inf) is None
 
 
 @pytest.mark.parametrize(("tier", "number"), [(Tier.FULL, 6), (Tier.PARTIAL, 0), (Tier.NONE, 0)])
 def test_only_launches_in_the_full_sandbox_are_prepared_for(tier: Tier, number: int) -> None:
-    assert worth_preparing(FakeDriver(), tier, 6) == number
-    assert worth_preparing(ApiDriver(), tier, 6) == 0  # which has the partial one, for its connections
+    assert prefork_of(FakeDriver(), tier, 6) == number
+    assert prefork_of(ApiDriver(), tier, 6) == 0  # which has the partial one, for its connections
 
 
 TAKEN_OUT: Final = """
@@ -126,7 +131,7 @@ assert lib.mount(b"the-disk", place, b"tmpfs", 0, b"size=1m") == 0
 def mounts():
     return [Path(f"/proc/{one.pid}/mountinfo").read_text() for one in psutil.Process(zygote.pids[0]).children(recursive=True)]
 
-with Zygote("fake", simulate=True, tier=Tier.FULL, ahead=1).start() as zygote:
+with Zygote("fake", simulate=True, tier=Tier.FULL, prefork=1).start() as zygote:
     until = time.monotonic() + 20
     while not any(" - tmpfs sark " in told and " - proc proc " in told.split(" - tmpfs sark ")[1] for told in mounts()):
         assert time.monotonic() < until

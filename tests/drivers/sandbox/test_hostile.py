@@ -43,7 +43,7 @@ ROOM: Final = 4 * MIB
 LIMITS: Final = Limits(load_s=20, run_s=20, memory_bytes=1024 * MIB, output_bytes=ROOM)
 
 ALWAYS: Final = frozenset(
-    {"open more files", "take more memory than allowed", "dump its memory", "speak for the keeper"}
+    {"open more files", "take more memory than allowed", "dump its memory", "speak for the reaper"}
 )
 """Refused on every tier: the limits, and what nobody hands it."""
 ROOT_ONLY: Final = frozenset({"take more memory than allowed", "dump its memory"})
@@ -83,7 +83,7 @@ BY_PROBE: Final = {
         "limit the node",
         "hold the node by its number",
         "signal everybody",
-        "outlive the keeper",
+        "outlive the reaper",
         "be somebody else",
         "new namespaces",
         "watch the kernel",
@@ -164,7 +164,7 @@ class Den:
 
 
 REACHED: Final = sandbox.probe()
-OPEN: Final = sandbox.experienced(REACHED.tier) if REACHED.tier is not Tier.NONE else tuple(BY_PROBE)
+OPEN: Final = sandbox.find_open(REACHED.tier) if REACHED.tier is not Tier.NONE else tuple(BY_PROBE)
 REFUSED: Final = sorted(
     {act for name, acts in BY_PROBE.items() if name not in OPEN for act in acts}
     | (ALWAYS if REACHED.tier is not Tier.NONE or os.geteuid() else ALWAYS - ROOT_ONLY)
@@ -334,7 +334,7 @@ def test_on_every_tier_harm_ends_with_a_reason_and_leaves_nothing(
     with pytest.raises(error, match=words):
         play(held, surroundings(do=manifest), limits if error is TimedOut else LIMITS)
     left = psutil.Process(held.process.pid).children(recursive=True)
-    assert psutil.wait_procs(left, timeout=GONE_S)[1] == []  # the keeper may just be ending
+    assert psutil.wait_procs(left, timeout=GONE_S)[1] == []  # the reaper may just be ending
     assert list(Path(tempfile.gettempdir()).glob("sark-run-*")) == []
     assert list(Path(tempfile.gettempdir()).rglob("core*")) == []
 

@@ -16,7 +16,6 @@ import pytest
 
 from drivers.contract.base import MIB, Crashed, Event, Limits, MeasureReport, WorkOrder
 from drivers.launch import tier as sandbox
-from drivers.launch import tier_probe
 from drivers.launch.launch import Zygote, measure
 from drivers.sandbox import landlock, linux, mac, mounts, seccomp, windows
 from drivers.sandbox.mounts import MountAction
@@ -150,8 +149,8 @@ def test_a_driver_with_a_server_keeps_its_sockets_and_one_with_a_gpu_its_files_i
 def test_landlock_is_told_as_much_as_its_version_knows(version: int, words: int) -> None:
     told = landlock.ruleset(version, network=False)
     assert len(told) == 8 * words
-    assert struct.unpack_from("=Q", told)[0] == landlock.known(version)
-    assert bool(landlock.known(version) & landlock.IOCTL_DEV) is (version >= 5)
+    assert struct.unpack_from("=Q", told)[0] == landlock.known_rights(version)
+    assert bool(landlock.known_rights(version) & landlock.IOCTL_DEV) is (version >= 5)
 
 
 def test_landlock_gives_a_file_no_rights_of_folders() -> None:
@@ -192,15 +191,15 @@ def planned(gpu: bool = False) -> mounts.MountPlan:
 
 def made(plan: mounts.MountPlan) -> tuple[mounts.MountStep, ...]:
     """Its steps on a machine with that tree."""
-    return mounts.steps(plan, mounts.base(plan.reads, plan.devices, lambda path: TREE.get(path, "")))
+    return mounts.steps(plan, mounts.base_view(plan.reads, plan.devices, lambda path: TREE.get(path, "")))
 
 
 def test_the_view_has_the_libraries_the_model_and_its_own_folder_and_nothing_else() -> None:
     steps = made(planned())
-    bound = [step.path for step in steps if step.act in (MountAction.BIND, MountAction.DEVICE)]
+    bound = [step.path for step in steps if step.action in (MountAction.BIND, MountAction.DEVICE)]
     assert sorted(bound) == ["/dev/null", "/home/ann/.cache/models/m", "/opt/venv", "/sys/devices", "/usr"]
-    assert [step.path for step in steps if step.act is MountAction.ROOM] == ["/tmp/run"]
-    assert ("/lib", "usr/lib") in [(step.path, step.source) for step in steps if step.act is MountAction.LINK]
+    assert [step.path for step in steps if step.action is MountAction.TMPFS] == ["/tmp/run"]
+    assert ("/lib", "usr/lib") in [(step.path, step.source) for step in steps if step.action is MountAction.LINK]
 
 
 def test_every_folder_of_the_view_is_made_before_what_lies_in_it() -> None:
@@ -268,10 +267,10 @@ class Mac:
 
 def test_a_refused_profile_is_no_sandbox() -> None:
     good = Mac(refuses=False)
-    mac.shut(good, planned())
+    mac.enter(good, planned())
     assert b"deny network" in good.told
     with pytest.raises(OSError, match="refused its profile"):
-        mac.shut(Mac(refuses=True), planned())
+        mac.enter(Mac(refuses=True), planned())
 
 
 class Windows:
@@ -336,14 +335,14 @@ def test_the_tier_is_what_a_child_experienced_and_less_than_full_has_reasons(
 ) -> None:
     tier, reasons = reached
     if tier is Tier.FULL:
-        assert sandbox.experienced(tier) == ()
+        assert sandbox.find_open(tier) == ()
         assert reasons == ()
     else:
         assert reasons
 
 
 def test_a_child_without_a_sandbox_gets_out_everywhere_so_the_probe_can_see_it() -> None:
-    open_ = set(sandbox.experienced(Tier.NONE))
+    open_ = set(sandbox.find_open(Tier.NONE))
     assert open_ >= {
         "reads_secret",
         "writes_outside",
@@ -371,11 +370,11 @@ def test_a_home_that_holds_nothing_but_the_program_has_nothing_to_hide(tmp_path:
     """A user made for the program alone: what leads to its code is seen by every launch."""
     inside = tmp_path / ".local" / "share"
     inside.mkdir(parents=True)
-    order = WorkOrder("model", tier_probe.UNIT, 1, 1, dims={"port": 1, "pid": 1, "room": 1})
+    order = WorkOrder("model", sandbox.UNIT, 1, 1, dims={"port": 1, "pid": 1, "size": 1})
 
     def sees_it(code: tuple[str, ...]) -> bool:
         try:
-            tier_probe.TierProber(str(tmp_path), code).tries(order)["reads_home"]()
+            sandbox.SandboxProber(str(tmp_path), code).attempts(order)["reads_home"]()
         except OSError:
             return False
         return True
@@ -391,16 +390,16 @@ def test_a_system_without_namespaces_is_partial_and_says_what_to_look_at() -> No
         Tier.FULL: "a user namespace: Operation not permitted",
         Tier.PARTIAL: ("sees_processes",),
     }
-    tier, reasons = sandbox.judge(sandbox.LADDER, held(Tier.FULL, got))
+    tier, reasons = sandbox.judge(sandbox.TIERS, held(Tier.FULL, got))
     assert tier is Tier.PARTIAL
     assert "kernel.apparmor_restrict_unprivileged_userns" in reasons[0]
-    assert reasons[1] == tier_probe.OPEN["sees_processes"]
+    assert reasons[1] == sandbox.OPEN["sees_processes"]
 
 
 def test_a_sandbox_that_leaks_is_not_the_one_it_calls_itself() -> None:
-    everything = tuple(tier_probe.OPEN)
+    everything = tuple(sandbox.OPEN)
     got: dict[Tier, tuple[str, ...] | str] = {Tier.FULL: ("connects",), Tier.PARTIAL: everything}
-    tier, reasons = sandbox.judge(sandbox.LADDER, held(Tier.FULL, got))
+    tier, reasons = sandbox.judge(sandbox.TIERS, held(Tier.FULL, got))
     assert tier is Tier.NONE
     assert "it can use the network" in reasons[0]
 
@@ -455,7 +454,7 @@ print("; ".join(reasons))
 def test_a_poorer_system_gets_the_tier_that_holds_there_and_what_must_be_full_does_not_run(
     reached: sandbox.TierProbe, lacks: list[str], tier: str
 ) -> None:
-    if not linux.is_here():
+    if not linux.is_supported():
         assert reached.tier is not Tier.FULL
         return
     rich = reached.tier is Tier.FULL
@@ -465,7 +464,7 @@ def test_a_poorer_system_gets_the_tier_that_holds_there_and_what_must_be_full_do
     found, reasons = told.stdout.splitlines()
     assert found == tier or not rich, told.stderr
     assert found != "full"
-    assert reasons.startswith("no full sandbox: this device could not shut the run in: ")
+    assert reasons.startswith("no full sandbox: this device could not sandbox the run: ")
 
 
 def test_no_error_number_is_lost_on_the_way() -> None:

@@ -20,7 +20,7 @@ from drivers.contract.base import (
     WorkOrder,
 )
 from drivers.measure import host
-from drivers.measure.gpu import FoundGpus, Gpu
+from drivers.measure.gpu import Gpu, GpuReport
 from drivers.measure.idle_wait import IdleWait
 from drivers.measure.telemetry import Sampler
 from drivers.micro import micro
@@ -61,7 +61,7 @@ def device(**changes: object) -> Profile:
     return replace(profile, **changes)  # type: ignore[arg-type]
 
 
-H100 = FoundGpus((Gpu("NVIDIA H100", 80 << 30, "550"),), "nvml")
+H100 = GpuReport((Gpu("NVIDIA H100", 80 << 30, "550"),), "nvml")
 
 
 @pytest.mark.parametrize(

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from drivers.measure.gpu import FoundGpus, Gpu
+from drivers.measure.gpu import Gpu, GpuReport
 from drivers.sandbox.rlimits import Tier
 from node.device.calibration import Calibration, StoredCalibration
 from node.device.probe import Profile, read_gpus
 from node.doctor.host import Check, CheckState, HostFacts, checks, clock_synchronised, gather
 from protocol.values.advert import UnitOffer
 
-H100 = FoundGpus((Gpu("NVIDIA H100"),), "nvml")
+H100 = GpuReport((Gpu("NVIDIA H100"),), "nvml")
 UNIT = UnitOffer(unit="CPU (ONNX)", runtime="onnxruntime 1.31")
 WELL = HostFacts(
     profile=Profile(device="d", name="lab", units=(UNIT,), sandbox=Tier.FULL),
@@ -48,7 +48,7 @@ def test_on_a_device_that_is_well_every_line_is_ok_and_asks_for_nothing() -> Non
         (with_profile(units=()), "units", CheckState.BAD, "none works"),
         (with_profile(notes=("driver 'torch': no torch",)), "unit", CheckState.NOTE, "no torch"),
         (
-            with_profile(found=FoundGpus(notes=("NVIDIA driver: mismatch",))),
+            with_profile(found=GpuReport(notes=("NVIDIA driver: mismatch",))),
             "GPU",
             CheckState.BAD,
             "mismatch",

@@ -33,7 +33,7 @@ from drivers.contract.base import (
     WorkOrder,
     WrongUnit,
 )
-from drivers.launch.launch import Launch, Zygote, start_zygote
+from drivers.launch.launch import Launch, Zygote
 from node.device.lock import DeviceLock
 from node.run.record_builder import RecordJob, RunObservations, Throttle, end_of
 from node.run.runner import RunBench, StopRun, limits, run, work_order
@@ -529,7 +529,7 @@ def magika() -> bytes:
 
 @pytest.fixture(scope="module")
 def zygote() -> Iterator[Zygote]:
-    with start_zygote("onnx") as started:
+    with Zygote("onnx").start() as started:
         yield started
 
 
