@@ -199,7 +199,9 @@ def test_the_view_has_the_libraries_the_model_and_its_own_folder_and_nothing_els
     bound = [step.path for step in steps if step.action in (MountAction.BIND, MountAction.DEVICE)]
     assert sorted(bound) == ["/dev/null", "/home/ann/.cache/models/m", "/opt/venv", "/sys/devices", "/usr"]
     assert [step.path for step in steps if step.action is MountAction.TMPFS] == ["/tmp/run"]
-    assert ("/lib", "usr/lib") in [(step.path, step.source) for step in steps if step.action is MountAction.LINK]
+    assert ("/lib", "usr/lib") in [
+        (step.path, step.source) for step in steps if step.action is MountAction.LINK
+    ]
 
 
 def test_every_folder_of_the_view_is_made_before_what_lies_in_it() -> None:
