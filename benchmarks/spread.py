@@ -33,7 +33,7 @@ from protocol.messages.blobs import HolderInfo, Holders
 from protocol.signed.transfer_grant import TransferGrant
 from protocol.values.task import Model
 from swarm.base.logs import set_up_logs
-from swarm.blobs.client import serve_blobs
+from swarm.blobs.server import serve_blobs
 from swarm.join.host import open_host
 from swarm.net.identity import Identity
 

@@ -29,7 +29,8 @@ from libp2p.peer.id import ID
 from libp2p.security.noise.transport import Transport
 
 from protocol.messages.blobs import WRITE_SIZE
-from swarm.blobs.client import fetch_blob, serve_blobs
+from swarm.blobs.client import fetch_blob
+from swarm.blobs.server import serve_blobs
 from swarm.join.host import open_host
 from swarm.net.identity import Identity
 

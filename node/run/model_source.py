@@ -14,7 +14,7 @@ from node.run.url_source import url_pieces, url_source, with_url
 from node.store.cache import Progress, Source
 from node.store.partial import PartialFile
 from protocol.values.task import Model, Task
-from swarm.blobs.swarm_download import DownloadRequest, HeldElsewhere, pull
+from swarm.blobs.swarm_download import DownloadRequest, Mirror, pull
 from swarm.download.download import EDGE, Edge
 from swarm.download.urls import without_secrets
 from swarm.net.addresses import PeerId
@@ -34,9 +34,9 @@ def task_source(
     """All there is for the model of a task of `principal`. `owner`: that is the device's owner, whose URLs may lead anywhere."""
     if task.model_url is None:
         return model_source(network, task.model, speaker, principal=principal, rng=rng)
-    beside = url_pieces(task.model_url, task.model, owner=True, edge=edge) if owner else None
+    mirror = url_pieces(task.model_url, task.model, owner=True, edge=edge) if owner else None
     spoken = model_source(
-        network, task.model, speaker, principal=principal, rng=rng, patient=False, beside=beside
+        network, task.model, speaker, principal=principal, rng=rng, retry_leader=False, mirror=mirror
     )
     by_url = url_source(task.model_url, task.model, owner=owner, edge=edge)
     return with_url(spoken, by_url, without_secrets(task.model_url))
@@ -49,12 +49,12 @@ def model_source(
     *,
     principal: str,
     rng: random.Random,
-    patient: bool = True,
-    beside: HeldElsewhere | None = None,
+    retry_leader: bool = True,
+    mirror: Mirror | None = None,
 ) -> Source:
     """`model` for a task of `principal`, for whom `speaker` speaks at that moment: as far as it is here, others of theirs can have it too.
 
-    `patient`: tried until the fetch's time is over, where nobody can be reached.
+    `retry_leader`: while nobody can be reached, retry until the fetch's time is over.
     """
 
     def relayed(peer: PeerId) -> bool:
@@ -64,7 +64,7 @@ def model_source(
     async def fetch(offset: int, target: PartialFile, progress: Progress) -> None:
         await trio.to_thread.run_sync(target.begin, principal)
         target.origin = f"scheduler …{principal[-8:]}"
-        wanted = DownloadRequest(model.sha256, model.size, speaker, relayed, patient, beside)
-        await pull(network, target, wanted, rng=rng, progress=progress)
+        request = DownloadRequest(model.sha256, model.size, speaker, relayed, retry_leader, mirror)
+        await pull(network, target, request, rng=rng, progress=progress)
 
     return fetch

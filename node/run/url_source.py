@@ -19,7 +19,7 @@ from node.store.partial import PartialFile
 from protocol.errors import Refused, RunError, Unreachable
 from protocol.values.task import Model
 from protocol.words import Reason
-from swarm.blobs.swarm_download import HeldElsewhere
+from swarm.blobs.swarm_download import Mirror
 from swarm.download.download import EDGE, Edge, download
 from swarm.download.response import FileChanged, ResponseHead
 from swarm.download.urls import FOR_OTHERS, FOR_OWNER, read_url
@@ -84,7 +84,7 @@ def url_source(url: str, model: Model, *, owner: bool, edge: Edge = EDGE) -> Sou
     return fetch
 
 
-def url_pieces(url: str, model: Model, *, owner: bool, edge: Edge = EDGE) -> HeldElsewhere:
+def url_pieces(url: str, model: Model, *, owner: bool, edge: Edge = EDGE) -> Mirror:
     """The same in pieces, beside the swarm's sources; what each must be is the caller's to know."""
     reach, tag = FOR_OWNER if owner else FOR_OTHERS, ""
 
@@ -104,7 +104,7 @@ def url_pieces(url: str, model: Model, *, owner: bool, edge: Edge = EDGE) -> Hel
         tag = head.tag
         return data
 
-    return HeldElsewhere(f"the URL of {model.name}", piece)
+    return Mirror(f"the URL of {model.name}", piece)
 
 
 def _changed(model: Model, why: str) -> RunError:

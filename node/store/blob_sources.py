@@ -16,8 +16,7 @@ from node.store.campaigns import CampaignStore
 from node.store.outbox_files import record_name
 from protocol.signed.transfer_grant import TransferGrant
 from protocol.words import Reason
-from swarm.blobs.client import serve_blobs
-from swarm.blobs.server import BlobServer, Content
+from swarm.blobs.server import BlobServer, Content, serve_blobs
 from swarm.net.addresses import PeerId
 from swarm.net.network import Network
 

@@ -55,7 +55,7 @@ from scheduler.run.receive import pull
 from scheduler.run.restore import end_unreadable, entries_of
 from scheduler.store.rows import CampaignRow
 from scheduler.store.store import Store
-from swarm.blobs.client import serve_blobs
+from swarm.blobs.server import serve_blobs
 from swarm.net.identity import Identity
 from swarm.net.link import Link
 from swarm.net.network import Network

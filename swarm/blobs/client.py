@@ -1,46 +1,150 @@
-"""Moving files named by their sha256, `/sark/blob/1`: the taker pulls piece by piece, the holder sends nothing unasked.
+"""Download files by their sha256 over `/sark/blob/1`. The downloader requests piece by piece; the holder sends nothing unasked.
 
-    serve_blobs(network, find)                                 find(peer, sha256) -> Path | bytes | Reason | None
     await fetch_blob(network, peer, addresses, sha256, offset=0, sink=file.write)
 
-Here one taker pulls a file in order from one peer: records, manifests, and models where they are wanted whole. `swarm_download.py` brings a
-model from several at once; `swarm/blobs/server.py` is the other side.
-
-The next piece is asked for before the last one is stored, so neither side waits for the other; the sink is called in worker threads.
-At most three pieces are in memory at once. Whether the whole is what its name says is for the taker to check: it hashes what the sink
-got, and a resumed file from its first byte.
+`BlobClient` is one stream's requests and their replies in order, for every downloader. `fetch_blob` reads a file in order from one peer:
+records, manifests, and models of a cancelled campaign. `swarm_download.py` reads a model from several peers at once, in any order,
+and `LeaderClient` asks the scheduler that leads the campaign what each piece has to be, and who else has it.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final
 
+import structlog
 import trio
 
 from protocol.errors import Refused, RemoteProtocolError, Unreachable
-from protocol.messages.blobs import BLOB, MAX_PIECE, BlobAbsent, FetchPiece, PieceFollows
+from protocol.messages.blobs import (
+    BLOB,
+    HASH_SIZE,
+    MAX_PIECE,
+    PIECE_SIZE,
+    AskHolders,
+    AskPieceHashes,
+    AskPieces,
+    BlobAbsent,
+    FetchPiece,
+    HavePieces,
+    Holders,
+    PieceFollows,
+)
+from protocol.signed.transfer_grant import TransferGrant
+from protocol.wire.base import Message
 from protocol.wire.codec import Frame, FrameKind
 from protocol.words import ProtocolId
-from swarm.blobs.server import Find, serve_blobs
+from swarm.blobs.pieces import Hashes, count_of, from_bits, span, split_hashes
 from swarm.blobs.wire import STALL_S, FrameReader
 from swarm.net.addresses import Address, PeerId
 from swarm.net.network import Network, Stream
 
-__all__ = ["PIECE", "PIECE_S", "STALL_S", "Find", "Progress", "Sink", "fetch_blob", "serve_blobs"]
-
 PIECE: Final = 2 * 1024 * 1024
-"""Bytes asked for at once: large against a round trip, small against memory."""
+"""Bytes of one request of `fetch_blob`: large against a round trip, small against memory."""
 PIECE_S: Final = 120.0
-"""A whole piece, however slow the link."""
+"""Time limit of one such piece, however slow the link."""
+HASHES_S: Final = 120.0
+"""The leader may have to read a file of many GB first."""
+RETRY_S: Final = 1.0
 
 Sink = Callable[[bytearray], object]
-"""Stores the next bytes, in order. Called in a worker thread; what it raises goes to the caller of `fetch_blob`."""
+"""Stores the next bytes, in order. Called in a worker thread; the OSError or ValueError that it raises goes to the caller."""
 Progress = Callable[[int, int], None]
 """(bytes so far, bytes in all)"""
+Request = FetchPiece | AskPieces | AskPieceHashes | AskHolders
+
+log = structlog.get_logger("sark.blobs")
 
 
-# -- the taker -----------------------------------------------------------------------------------------------------------
+class BlobClient:
+    """Requests for one file on one stream, and their replies in order. Methods raise as streams do, and `trio.TooSlowError`."""
+
+    def __init__(
+        self,
+        stream: Stream,
+        sha256: str,
+        *,
+        size: int | None = None,
+        grant: TransferGrant | None = None,
+        piece_s: float = PIECE_S,
+    ) -> None:
+        """`size`: of the whole file; None until the first reply says it. `piece_s`: time limit of one reply, bytes included."""
+        self.size = size
+        self.pending: deque[Request] = deque()
+        self._stream = stream
+        self._reader = FrameReader(stream)
+        self._sha256, self._grant, self._piece_s = sha256, grant, piece_s
+        self._calls = 0
+
+    async def fetch(self, offset: int, length: int, missing: bytes | None = None) -> None:
+        """Request a piece; `missing`: bits of the pieces of which the holder may send any other instead."""
+        await self.request(
+            FetchPiece(sha256=self._sha256, offset=offset, length=length, grant=self._grant, missing=missing)
+        )
+
+    async def ask_pieces(self) -> None:
+        """Request which pieces the peer has."""
+        await self.request(AskPieces(sha256=self._sha256, grant=self._grant))
+
+    async def request(self, message: Request) -> None:
+        self._calls += 1
+        with trio.fail_after(STALL_S):
+            await self._stream.send_all(BLOB.encode(Frame(FrameKind.CALL, self._calls, message)))
+        self.pending.append(message)
+
+    async def reply(self, *, first_byte_s: float = STALL_S) -> tuple[Request, Message, bytearray]:
+        """The oldest pending request, its reply, and the bytes that follow. The `offset` of a `PieceFollows` is always filled in.
+
+        Raises `Refused` where the peer has no such file for us, `RemoteProtocolError` where it breaks the rules.
+        """
+        peer = self._stream.peer
+        call = self._calls - len(self.pending) + 1
+        request = self.pending.popleft()
+        with trio.fail_after(self._piece_s):
+            with trio.fail_after(first_byte_s):
+                frame = await self._reader.frame()
+            if frame is None:
+                raise trio.BrokenResourceError
+            match frame.message:
+                case BlobAbsent() as absent:
+                    raise Refused(
+                        f"{peer} does not give {self._sha256[:12]}…: {absent.detail or absent.reason}",
+                        reason=absent.reason,
+                    )
+                case PieceFollows(size=size) | HavePieces(size=size) if self.size not in (None, size):
+                    raise RemoteProtocolError(f"{peer} has {size} bytes under this hash, not {self.size}")
+                case _ if frame.kind is not FrameKind.ANSWER or frame.id != call:
+                    pass
+                case PieceFollows() as head if isinstance(request, FetchPiece):
+                    self.size = head.size
+                    head = head.model_copy(update={"offset": self._check_piece(request, head)})
+                    return request, head, await self._reader.raw(head.length)
+                case PieceFollows() as head if isinstance(request, AskPieceHashes):
+                    return request, head, await self._reader.raw(head.length)
+                case HavePieces() as have if isinstance(request, AskPieces) or (
+                    isinstance(request, FetchPiece) and request.missing is not None
+                ):
+                    return request, have, bytearray()
+                case Holders() as holders if isinstance(request, AskHolders):
+                    return request, holders, bytearray()
+                case _:
+                    pass
+        raise RemoteProtocolError(f"{peer} sent a {type(frame.message).__name__} out of turn")
+
+    def _check_piece(self, request: FetchPiece, head: PieceFollows) -> int:
+        """The offset of the piece that follows."""
+        offset, expected = request.offset, max(0, min(request.length, head.size - request.offset))
+        if head.offset is not None and head.offset != offset:
+            index = head.offset // PIECE_SIZE
+            if request.missing is None or index not in from_bits(request.missing, count_of(head.size)):
+                raise RemoteProtocolError(f"{self._stream.peer} sent another piece than requested")
+            offset, expected = span(index, head.size)
+        if head.length != expected:
+            raise RemoteProtocolError(
+                f"{self._stream.peer} sent {head.length} bytes instead of the {expected} requested"
+            )
+        return offset
 
 
 async def fetch_blob(
@@ -55,14 +159,16 @@ async def fetch_blob(
     progress: Progress | None = None,
     piece: int = PIECE,
 ) -> int:
-    """Pull a file from byte `offset` on into `sink`. Gives its whole size.
+    """Read a file from byte `offset` on into `sink`, at most three pieces in memory at once. Returns its whole size.
 
-    Raises `Refused` when the peer has none for us, `Unreachable` when it stalls or the link breaks (what the sink got stays good
-    and can be resumed), `RemoteProtocolError` when it breaks the rules, or says another size than `size`.
+    The caller checks the hash of the whole, of a resumed file from its first byte. Raises `Refused` when the peer has none for us,
+    `Unreachable` when it stalls or the link breaks (what the sink has stays good and can be resumed), `RemoteProtocolError` when it
+    breaks the rules, or says another size than `size`.
     """
     stream = await network.open(peer, ProtocolId.BLOB, addresses)
+    client = BlobClient(stream, sha256, size=size)
     try:
-        total = await _pull(_Taker(stream, sha256, min(piece, MAX_PIECE), size), offset, sink, progress)
+        await _read_in_order(client, offset, min(piece, MAX_PIECE), sink, progress)
     except trio.TooSlowError:
         await stream.reset()
         raise Unreachable(
@@ -76,119 +182,105 @@ async def fetch_blob(
             await stream.reset()
         raise
     await stream.aclose()
-    return total
+    assert client.size is not None
+    return client.size
 
 
-async def _pull(taker: _Taker, offset: int, sink: Sink, progress: Progress | None) -> int:
-    failure: list[Exception] = []
-    done = offset
-
-    async def store(pieces: trio.MemoryReceiveChannel[bytearray]) -> None:
-        nonlocal done
-        async for data in pieces:
-            problem = await trio.to_thread.run_sync(_store, sink, data)
-            if problem is not None:
-                failure.append(problem)
-                nursery.cancel_scope.cancel()
-                return
-            done += len(data)
-            if progress is not None:
-                progress(done, taker.total)
-
+async def _read_in_order(
+    client: BlobClient, offset: int, length: int, sink: Sink, progress: Progress | None
+) -> None:
     send, receive = trio.open_memory_channel[bytearray](1)
-    # Only errors of the stream leave the nursery as such; they are told apart from a group of one here, once.
+
+    async def store() -> None:
+        stored = offset
+        async for data in receive:
+            await trio.to_thread.run_sync(sink, data)
+            stored += len(data)
+            if progress is not None:
+                progress(stored, client.size or 0)
+
+    async def read() -> None:
+        position = requested = offset
+        async with send:
+            while True:
+                while len(client.pending) < 2 and (
+                    requested == position or (client.size is not None and requested < client.size)
+                ):
+                    await client.fetch(requested, length)  # one ahead: the link never waits for the disk
+                    requested += length
+                _, _, data = await client.reply()
+                position += len(data)
+                if data:
+                    await send.send(data)
+                if position >= (client.size or 0):
+                    return
+                if not data:
+                    raise RemoteProtocolError(f"the peer sent nothing at byte {position} of {client.size}")
+
     try:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(store, receive)
-            async with send:
-                await taker.run(offset, send)
+            nursery.start_soon(store)
+            nursery.start_soon(read)
     except* (
         OSError,
+        ValueError,
         RemoteProtocolError,
         Refused,
         trio.TooSlowError,
         trio.BrokenResourceError,
         trio.ClosedResourceError,
     ) as group:
-        raise _single(group) from None
-    if failure:
-        raise failure[0]
-    return taker.total
+        raise _first(group) from None
 
 
-def _store(sink: Sink, data: bytearray) -> Exception | None:
-    try:
-        sink(data)
-    except (OSError, ValueError) as exc:
-        return exc
-    return None
-
-
-def _single(group: BaseExceptionGroup[Exception]) -> Exception:
+def _first(group: BaseExceptionGroup[Exception]) -> Exception:
     first = group.exceptions[0]
-    return _single(first) if isinstance(first, BaseExceptionGroup) else first
+    return _first(first) if isinstance(first, BaseExceptionGroup) else first
 
 
-class _Taker:
-    """Asks one piece ahead and reads them in order."""
+class LeaderClient:
+    """Asks the scheduler that leads a campaign about one model, each question on a stream of its own: the leader may change."""
 
-    def __init__(self, stream: Stream, sha256: str, piece: int, size: int | None) -> None:
-        self.total = size or 0
-        self._stream = stream
-        self._reader = FrameReader(stream)
-        self._sha256 = sha256
-        self._piece = piece
-        self._size = size
+    def __init__(self, network: Network, sha256: str, size: int, leader: Callable[[], PeerId]) -> None:
+        """`leader`: the present one, with which there is a connection."""
+        self._network, self._sha256, self._size, self._leader = network, sha256, size, leader
 
-    async def run(self, offset: int, pieces: trio.MemorySendChannel[bytearray]) -> None:
-        call, end, known = 1, offset, self._size
-        await self._ask(call, end)
-        end += self._piece
-        position = offset
+    async def holders(self) -> Holders | None:
+        """Who else has it, and the transfer grant for them; None: no answer now."""
+        try:
+            reply, _ = await self._ask(AskHolders(sha256=self._sha256), STALL_S)
+        except (Unreachable, Refused, RemoteProtocolError) as exc:
+            log.debug("model.holders_unknown", sha256=self._sha256, why=exc.what)
+            return None
+        return reply if isinstance(reply, Holders) and reply.grant is not None else None
+
+    async def hashes(self) -> Hashes | None:
+        """The hash of each piece, retried until there is an answer; None: the leader does not have them."""
         while True:
-            if known is not None and end < known:
-                await self._ask(call + 1, end)
-                end += self._piece
-                ahead = True
-            else:
-                ahead = False
-            data = await self._take(call, position)
-            known = self.total
-            position += len(data)
-            if data:
-                await pieces.send(data)
-            if position >= known:
-                return
-            if not data:
-                raise RemoteProtocolError(f"{self._stream.peer} sent nothing at byte {position} of {known}")
-            call += 1
-            if not ahead:
-                await self._ask(call, position)
-                end = position + self._piece
+            try:
+                reply, data = await self._ask(AskPieceHashes(sha256=self._sha256), HASHES_S)
+            except Unreachable:
+                await trio.sleep(RETRY_S)
+                continue
+            except (Refused, RemoteProtocolError) as exc:  # an older one does not know the request
+                log.info("model.hashes_refused", sha256=self._sha256, why=exc.what)
+                return None
+            expected = (self._size, count_of(self._size) * HASH_SIZE)
+            if not isinstance(reply, PieceFollows) or (reply.size, len(data)) != expected:
+                log.warning("model.hashes_invalid", sha256=self._sha256, bytes=len(data))
+                return None
+            return split_hashes(bytes(data))
 
-    async def _ask(self, call: int, offset: int) -> None:
-        ask = FetchPiece(sha256=self._sha256, offset=offset, length=self._piece)
-        with trio.fail_after(STALL_S):
-            await self._stream.send_all(BLOB.encode(Frame(FrameKind.CALL, call, ask)))
-
-    async def _take(self, call: int, position: int) -> bytearray:
-        peer = self._stream.peer
-        with trio.fail_after(PIECE_S):
-            with trio.fail_after(STALL_S):
-                frame = await self._reader.frame()
-            if frame is None:
-                raise trio.BrokenResourceError
-            match frame.message:
-                case PieceFollows() as head if frame.kind is FrameKind.ANSWER and frame.id == call:
-                    pass
-                case BlobAbsent() as no:
-                    raise Refused(f"{peer} does not give {self._sha256[:12]}…: {no.detail}", reason=no.reason)
-                case _:
-                    raise RemoteProtocolError(f"{peer} sent a {type(frame.message).__name__} out of turn")
-            if head.size != (self._size if self._size is not None else head.size):
-                raise RemoteProtocolError(f"{peer} has {head.size} bytes under this hash, not {self._size}")
-            expected = max(0, min(self._piece, head.size - position))
-            if head.length != expected:
-                raise RemoteProtocolError(f"{peer} sent {head.length} bytes where {expected} were asked for")
-            self._size = self.total = head.size
-            return await self._reader.raw(head.length)
+    async def _ask(self, request: Request, max_wait_s: float) -> tuple[Message, bytearray]:
+        peer = self._leader()
+        stream = await self._network.open(peer, ProtocolId.BLOB, ())
+        client = BlobClient(stream, self._sha256, piece_s=max_wait_s)
+        try:
+            await client.request(request)
+            _, reply, data = await client.reply(first_byte_s=max_wait_s)
+            return reply, data
+        except (trio.TooSlowError, trio.BrokenResourceError, trio.ClosedResourceError) as exc:
+            raise Unreachable(f"{peer} did not answer") from exc
+        finally:
+            with trio.CancelScope(shield=True):
+                await stream.reset()

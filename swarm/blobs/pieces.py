@@ -64,12 +64,12 @@ def hashes_of(content: Path | bytes) -> Hashes:
             found.append(digest.digest())
 
 
-def joined(hashes: Hashes) -> bytes:
+def join_hashes(hashes: Hashes) -> bytes:
     """As they travel."""
     return b"".join(hashes)
 
 
-def parted(data: bytes) -> Hashes:
+def split_hashes(data: bytes) -> Hashes:
     """As they came."""
     return tuple(bytes(data[start : start + HASH_SIZE]) for start in range(0, len(data), HASH_SIZE))
 

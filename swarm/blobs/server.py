@@ -37,7 +37,7 @@ from protocol.signed.transfer_grant import TransferGrant
 from protocol.wire.base import Message
 from protocol.wire.codec import Frame, FrameKind
 from protocol.words import ProtocolId, Reason
-from swarm.blobs.pieces import count_of, covered, divides, from_bits, hashes_of, joined, span, to_bits
+from swarm.blobs.pieces import count_of, covered, divides, from_bits, hashes_of, join_hashes, span, to_bits
 from swarm.blobs.wire import ASIDE, BURST, STALL_S, Aside, FrameReader
 from swarm.net.addresses import PeerId
 from swarm.net.network import Network, Stream
@@ -297,7 +297,7 @@ class BlobServer:
             if divides(size):
                 async with self._hashing:
                     if sha256 not in self._hashes:
-                        made = joined(await self.aside(hashes_of, found))
+                        made = join_hashes(await self.aside(hashes_of, found))
                         self._hashes[sha256] = made
                     while len(self._hashes) > MAX_HASHED:
                         self._hashes.popitem(last=False)

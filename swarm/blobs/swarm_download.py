@@ -1,15 +1,15 @@
-"""A model from several sources at once: the scheduler that speaks for the task, and the workers that it names.
+"""Download a model from several sources at once: the scheduler that leads the campaign, the workers that it names, and a mirror.
 
-    await pull(network, store, sha256, size, speaker=…, rng=…)
+    await pull(network, store, DownloadRequest(sha256, size, leader=…), rng=rng)
 
-    learn   Pieces: the hash of each piece, of the speaker alone ─▶ Where: who else has it, again and again
-    draw    one for each source: Which, Fetch, Fetch, …; each piece is verified and stored as it arrives, in any order
-    beside  one that is no peer, such as a URL: asked for pieces once it is known what each must be
+    hashes   the leader alone says what each piece has to be, and, again and again, who else has pieces
+    sources  one task for each peer: AskPieces, FetchPiece, FetchPiece, …; each piece is verified and stored in any order
+    mirror   a source that is no peer, such as a URL: asked once the hashes are here
 
-The hashes come from whom the task came from, that named the model by its hash: it could as well have named another. A piece that does
-not have its hash shows a liar, who is dropped. Until they are known only the speaker is asked. The whole is for the caller to verify.
-What is not stored yet is bounded: `DEPTH` pieces of each of at most `MAX_SOURCES` are on their way, one of each being read and
-`STORING` waiting for the disk. `pull_plan.py` decides who is asked for what.
+The leader named the model by its hash, so its piece hashes are trusted. A piece that does not have its hash exposes a liar, who is
+dropped. Until the hashes are here, only the leader is asked. The caller verifies the whole. Memory is bounded: `DEPTH` pieces of each
+of at most `MAX_SOURCES` sources are on their way, one of each being read, and `STORING` wait for the disk. `piece_picker.py` decides
+who is asked for what.
 """
 
 from __future__ import annotations
@@ -24,35 +24,34 @@ import structlog
 import trio
 
 from protocol.errors import Refused, RemoteProtocolError, SarkError, Unreachable
-from protocol.messages.blobs import HavePieces, HolderInfo
+from protocol.messages.blobs import PIECE_SIZE, FetchPiece, HavePieces, HolderInfo, PieceFollows
 from protocol.signed.transfer_grant import TransferGrant
 from protocol.words import ProtocolId, Reason
-from swarm.blobs.piece_picker import DEPTH, PiecePlan, PieceSource
-from swarm.blobs.pieces import Hashes, count_of, divides, from_bits, span
-from swarm.blobs.pull_client import PIECE_S, PullClient, PullDeclined
-from swarm.blobs.pull_server import PullServer
+from swarm.blobs.client import BlobClient, LeaderClient, Progress
+from swarm.blobs.piece_picker import DEPTH, PiecePicker, PieceSource
+from swarm.blobs.pieces import Hashes, count_of, divides, from_bits, span, to_bits
 from swarm.blobs.wire import ASIDE, STALL_S, Aside
 from swarm.net.addresses import PeerId
 from swarm.net.network import Network
 
 MAX_SOURCES: Final = 8
 STORING: Final = 4
-SPEAKER_AGAIN_S: Final = 1.0
-LOOK_S: Final = (0.25, 5.0)
-"""Between two questions to the speaker for others: twice as long each time, up to the second figure."""
+PIECE_S: Final = 300.0
+"""Time limit of a whole piece, however slow the link."""
+LEADER_RETRY_S: Final = 1.0
+HOLDERS_S: Final = (0.25, 5.0)
+"""Between two requests for the holders: twice as long each time, up to the second figure."""
 IDLE_S: Final = 0.25
-"""A source that had nothing to be asked for is looked at again after so long."""
-FIRST_LOOK_S: Final = 1.0
-"""The speaker is asked for no piece before it has said who else is there, or this time has passed: so not all begin with the same."""
+"""A source that had no piece to offer is looked at again after so long."""
+FIRST_HOLDERS_S: Final = 1.0
+"""The leader is asked for no piece before it has named the holders, or this time has passed: so not everybody begins with the same."""
 TRIES: Final = 6
-"""A worker that failed so often in a row is not asked any more; one that only has nothing yet, when the scheduler names it again."""
-HOPE_S: Final = (60.0, 10.0)
-"""When the speaker gives nothing more, the others are asked on for so long after the last sign that somebody's share grows; the second
+"""A worker that failed so often in a row is not asked any more; one that only has nothing yet, when the leader names it again."""
+GROWTH_S: Final = (60.0, 10.0)
+"""When the leader gives nothing more, the others are asked for so long after the last sign that somebody's share grows; the second
 figure where the caller has another way."""
 
 log = structlog.get_logger("sark.blobs")
-
-Progress = Callable[[int, int], None]
 
 
 class PartialStore(Protocol):
@@ -63,198 +62,191 @@ class PartialStore(Protocol):
         ...
 
     def know(self, hashes: Hashes) -> Collection[int]:
-        """What each piece must be from now on. Gives the pieces that were here and are not that: they are missing now."""
+        """Verify by these hashes from now on. Returns the stored pieces that were wrong: they are missing now."""
         ...
 
     def put(self, index: int, data: bytearray) -> bool:
-        """Keep a piece; False when it has not the hash that is known of it."""
+        """Store a piece; False when its hash is wrong."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
-class HeldElsewhere:
-    """A place that is no peer and has the file, it is said."""
+class Mirror:
+    """A source that is no peer."""
 
     name: str
     """For people."""
-    piece: Callable[[int, int], Awaitable[bytearray]]
+    fetch: Callable[[int, int], Awaitable[bytearray]]
     """(offset, length). Raises `Refused` and `Unreachable`."""
 
 
 @dataclass(frozen=True, slots=True)
 class DownloadRequest:
-    """What is to be brought, and with whose help."""
+    """What to download, and with whose help."""
 
     sha256: str
     size: int
-    speaker: Callable[[], PeerId]
-    """Who speaks for the task at the moment; there is a connection with it."""
+    leader: Callable[[], PeerId]
+    """Who leads the campaign now; there is a connection with it."""
     relayed: Callable[[PeerId], bool] = lambda peer: False
     """Whether a connected peer is reached through a gate only."""
-    patient: bool = True
-    """A speaker that cannot be reached is tried again for ever: the caller has a deadline. Else that is an end where nobody else gives:
-    the caller has another way to the file."""
-    beside: HeldElsewhere | None = None
+    retry_leader: bool = True
+    """Retry an unreachable leader for ever: the caller has a deadline. Else that is the end where nobody else gives pieces."""
+    mirror: Mirror | None = None
 
 
 async def pull(
     network: Network,
     store: PartialStore,
-    wanted: DownloadRequest,
+    request: DownloadRequest,
     *,
     rng: random.Random,
     progress: Progress = lambda done, total: None,
     aside: Aside = ASIDE,
 ) -> None:
-    """Bring all that is missing.
+    """Download all missing pieces.
 
-    Raises `Refused` when the speaker gives it to us no more and nobody else has it or is about to, `RemoteProtocolError` when the
-    speaker breaks the rules, `Unreachable` when it cannot be reached and we are not `patient`, `OSError` of the store.
+    Raises `Refused` when the leader refuses and nobody else has the pieces or is about to, `RemoteProtocolError` when the leader breaks
+    the rules, `Unreachable` when it cannot be reached and is not retried, `OSError` of the store.
     """
-    missing = await aside(store.missing)
-    await _Pull(network, store, wanted, PiecePlan(missing, rng), progress, aside).run()
+    picker = PiecePicker(await aside(store.missing), rng)
+    if picker.missing:
+        await _Pull(network, store, request, picker, progress, aside).run()
 
 
 @dataclass
 class _Pull:
     network: Network
     store: PartialStore
-    wanted: DownloadRequest
-    plan: PiecePlan
+    request: DownloadRequest
+    picker: PiecePicker
     progress: Progress
     aside: Aside
     grant: TransferGrant | None = None
     ended: trio.Event = field(default_factory=trio.Event)
     failure: Exception | None = None
-    moved: trio.Event = field(default_factory=trio.Event)
-    """Set, and replaced, when there may be something to ask for that there was not before."""
-    looked: trio.Event = field(default_factory=trio.Event)
-    """The speaker has said who else is there, or will not."""
-    room: trio.Semaphore = field(default_factory=lambda: trio.Semaphore(STORING))
-    spoke: SarkError | None = None
-    """Why the speaker gives nothing more."""
-    mute: bool = False
-    """It does not tell what the pieces must be, so nobody else can be asked."""
+    changed: trio.Event = field(default_factory=trio.Event)
+    """Set, and replaced, when there may be something new to request."""
+    holders_named: trio.Event = field(default_factory=trio.Event)
+    """The leader has named the holders, or will not."""
+    storing: trio.Semaphore = field(default_factory=lambda: trio.Semaphore(STORING))
+    leader_error: SarkError | None = None
+    """Why the leader gives nothing more."""
+    no_hashes: bool = False
+    """The leader has no hashes, so nobody else can be asked."""
     grew_at: float = -math.inf
     """When a piece came last, or another source had more than before."""
 
     async def run(self) -> None:
-        if self.plan.over:
-            return
-        self.speaker = PullServer(self.network, self.wanted.sha256, self.wanted.size, self.wanted.speaker)
+        request = self.request
+        self.leader = LeaderClient(self.network, request.sha256, request.size, request.leader)
         async with trio.open_nursery() as self.nursery:
-            speaker = PieceSource(self.wanted.speaker(), speaker=True)
-            self.plan.add(speaker, trio.current_time())
-            self.nursery.start_soon(self._draw, speaker)
-            if divides(self.wanted.size):
+            leader = PieceSource(request.leader(), leader=True)
+            self.picker.add(leader, trio.current_time())
+            self.nursery.start_soon(self._draw, leader)
+            if divides(request.size):
                 self.nursery.start_soon(self._learn)
-                if self.wanted.beside is not None:
-                    self.nursery.start_soon(self._draw_beside, self.wanted.beside)
+                if request.mirror is not None:
+                    self.nursery.start_soon(self._draw_from_mirror, request.mirror)
             await self.ended.wait()
             self.nursery.cancel_scope.cancel()
         if self.failure is not None:
             raise self.failure
-        gave = {source.peer[-8:]: source.got for source in self.plan.sources.values() if source.got}
-        log.info("model.came", sha256=self.wanted.sha256, bytes=self.wanted.size, pieces=gave)
+        pieces = {source.peer[-8:]: source.got for source in self.picker.sources.values() if source.got}
+        log.info("model.downloaded", sha256=request.sha256, bytes=request.size, pieces=pieces)
 
-    def _stir(self) -> None:
-        self.moved.set()
-        self.moved = trio.Event()
+    def _notify(self) -> None:
+        self.changed.set()
+        self.changed = trio.Event()
+
+    async def _wait_for_change(self, max_wait_s: float = IDLE_S) -> None:
+        with trio.move_on_after(max_wait_s):
+            await self.changed.wait()
 
     def _fail(self, why: Exception) -> None:
-        if self.failure is None and not self.plan.over:
+        if self.failure is None and self.picker.missing:
             self.failure = why
             self.ended.set()
 
-    def _told(self) -> None:
-        count = count_of(self.wanted.size) - len(self.plan.missing)
-        done = self.wanted.size if self.plan.over else count * span(0, self.wanted.size)[1]
-        self.progress(done, self.wanted.size)
-
-    # -- who has it, and what it must be ---------------------------------------------------------------------------------
+    # -- who has pieces, and their hashes --------------------------------------------------------------------------------
 
     async def _learn(self) -> None:
-        await self._look()
-        self.looked.set()
-        hashes = await self.speaker.hashes()
+        await self._ask_holders()
+        self.holders_named.set()
+        hashes = await self.leader.hashes()
         if hashes is None:
-            self.mute = True
-            self._consider()
+            self.no_hashes = True
+            self._check_end()
             return
         try:
             wrong = await self.aside(self.store.know, hashes)
         except OSError as exc:
             self._fail(exc)
             return
-        self.plan.hashed = True
-        self.plan.lost(wrong)
-        self._stir()
-        pause, most = LOOK_S
+        self.picker.hashed = True
+        self.picker.missing |= set(wrong)
+        self._notify()
+        pause, longest = HOLDERS_S
         while True:
             await trio.sleep(pause)
-            pause = min(2 * pause, most)
-            await self._look()
+            pause = min(2 * pause, longest)
+            await self._ask_holders()
 
-    async def _look(self) -> None:
-        """Who else has it, by the speaker's word: begin with those that are new, as many as there is room for."""
-        told = await self.speaker.others()
-        if told is None:
+    async def _ask_holders(self) -> None:
+        """Begin with the holders that are new, and again with those that had nothing, up to `MAX_SOURCES`."""
+        reply = await self.leader.holders()
+        if reply is None:
             return
-        self.grant = told.grant
-        known = self.plan.sources
-        fresh = [
-            other for other in told.others if other.peer not in known and other.peer != self.network.peer_id
-        ]
-        again = [other for other in told.others if other.peer in known and known[other.peer].absent]
-        self._begin(*fresh, *again)
+        self.grant = reply.grant
+        sources = self.picker.sources
+        new = [h for h in reply.others if h.peer not in sources and h.peer != self.network.peer_id]
+        again = [h for h in reply.others if h.peer in sources and sources[h.peer].absent]
+        self._begin(*new, *again)
 
-    def _begin(self, *others: HolderInfo) -> None:
-        for other in others:
-            if len(self.plan.alive()) >= MAX_SOURCES:
+    def _begin(self, *holders: HolderInfo) -> None:
+        for holder in holders:
+            if len(self.picker.alive()) >= MAX_SOURCES:
                 return
-            source = PieceSource(other.peer, other.addresses)
-            self.plan.add(source, trio.current_time())
+            source = PieceSource(holder.peer, holder.addresses)
+            self.picker.add(source, trio.current_time())
             self.nursery.start_soon(self._draw, source)
 
     # -- when to give up -------------------------------------------------------------------------------------------------
 
-    def _given_up(self, why: SarkError) -> None:
-        """The speaker gives nothing more. Who had nothing before may have it by now."""
-        self.spoke = why
+    def _leader_gives_nothing(self, why: SarkError) -> None:
+        """Others that had nothing before may have pieces by now."""
+        self.leader_error = why
         self.grew_at = max(self.grew_at, trio.current_time())
-        absent = [each for each in self.plan.sources.values() if each.absent]
-        self._begin(*(HolderInfo(peer=each.peer, addresses=each.addresses) for each in absent))
-        self.nursery.start_soon(self._hope, why)
+        absent = [source for source in self.picker.sources.values() if source.absent]
+        self._begin(*(HolderInfo(peer=source.peer, addresses=source.addresses) for source in absent))
+        self.nursery.start_soon(self._fail_when_nothing_grows, why)
 
-    def _consider(self) -> None:
-        """Whether there is an end to it."""
-        if self.spoke is not None and (self.mute or not self.plan.alive()):
-            self._fail(self.spoke)
+    def _check_end(self) -> None:
+        if self.leader_error is not None and (self.no_hashes or not self.picker.alive()):
+            self._fail(self.leader_error)
 
-    async def _hope(self, why: SarkError) -> None:
-        """The others may still be fetching it, or be about to."""
-        patience = HOPE_S[0] if self.wanted.patient else HOPE_S[1]
-        while (left := self.grew_at + patience - trio.current_time()) > 0 or any(
-            each.asked for each in self.plan.alive()
+    async def _fail_when_nothing_grows(self, why: SarkError) -> None:
+        """The others may still be fetching pieces, or be about to."""
+        growth_s = GROWTH_S[0] if self.request.retry_leader else GROWTH_S[1]
+        while (left := self.grew_at + growth_s - trio.current_time()) > 0 or any(
+            source.asked for source in self.picker.alive()
         ):
-            with trio.move_on_after(max(left, IDLE_S)):
-                await self.moved.wait()
+            await self._wait_for_change(max(left, IDLE_S))
         self._fail(why)
 
     # -- from one source -------------------------------------------------------------------------------------------------
 
     async def _draw(self, source: PieceSource) -> None:
-        """Ask it for what is missing, until all is here or it is dropped."""
-        if source.speaker and divides(self.wanted.size):
-            with trio.move_on_after(FIRST_LOOK_S):
-                await self.looked.wait()
-        while not source.dropped and not self.plan.over:
+        """Request missing pieces until all are here or the source is dropped."""
+        if source.leader and divides(self.request.size):
+            with trio.move_on_after(FIRST_HOLDERS_S):
+                await self.holders_named.wait()
+        while not source.dropped and self.picker.missing:
             pause = 0.0
             try:
                 await self._visit(source)
             except Unreachable as exc:
                 pause = self._failed(source, exc.what)
-                self._stir()
             except Refused as exc:
                 pause = self._refused(source, exc)
             except RemoteProtocolError as exc:
@@ -262,150 +254,154 @@ class _Pull:
                 return
             await trio.sleep(pause)
 
-    async def _draw_beside(self, place: HeldElsewhere) -> None:
-        """The same from a place that is no peer."""
-        while not self.plan.hashed:
-            await self.moved.wait()
-        source = PieceSource(place.name, known=True)
-        self.plan.add(source, trio.current_time())
+    async def _draw_from_mirror(self, mirror: Mirror) -> None:
+        while not self.picker.hashed:
+            await self.changed.wait()
+        source = PieceSource(mirror.name, known=True)
+        self.picker.add(source, trio.current_time())
         for _ in range(DEPTH):  # each piece is an exchange of its own: one sets out while another comes
-            self.nursery.start_soon(self._bring, source, place)
+            self.nursery.start_soon(self._draw_pieces, source, mirror)
 
-    async def _bring(self, source: PieceSource, place: HeldElsewhere) -> None:
+    async def _draw_pieces(self, source: PieceSource, mirror: Mirror) -> None:
         while not source.dropped:
-            index = self.plan.next(source, trio.current_time())
+            index = self.picker.next(source, trio.current_time())
             if index is None:
-                with trio.move_on_after(IDLE_S):
-                    await self.moved.wait()
+                await self._wait_for_change()
                 continue
             try:
                 with trio.fail_after(PIECE_S):
-                    data = await place.piece(*span(index, self.wanted.size))
+                    data = await mirror.fetch(*span(index, self.request.size))
             except Refused as exc:
                 self._drop(source, exc)
             except (Unreachable, trio.TooSlowError) as exc:
-                pause = self._failed(source, str(exc) or "too slow")
-                self._stir()
-                await trio.sleep(pause)
+                await trio.sleep(self._failed(source, str(exc) or "too slow"))
             else:
                 await self._arrived(source, index, data)
 
     def _failed(self, source: PieceSource, why: str) -> float:
-        log.info("model.source_failed", sha256=self.wanted.sha256, peer=source.peer, why=why)
-        pause = self.plan.rests(source, trio.current_time())
-        if source.speaker:
-            source.rests_until = trio.current_time() + min(pause, SPEAKER_AGAIN_S)
-            if not self.wanted.patient and not any(
-                each.got and not each.failures for each in self.plan.others()
-            ):
+        """Seconds to wait before the next try."""
+        log.info("model.source_failed", sha256=self.request.sha256, peer=source.peer, why=why)
+        now = trio.current_time()
+        pause = self.picker.rest(source, now)
+        if source.leader:
+            pause = min(pause, LEADER_RETRY_S)
+            source.rests_until = now + pause
+            others_give = any(other.got and not other.failures for other in self.picker.others())
+            if not self.request.retry_leader and not others_give:
                 self._fail(Unreachable(why))
-            return min(pause, SPEAKER_AGAIN_S)
-        if source.failures >= TRIES:
+        elif source.failures >= TRIES:
             self._drop(source, Unreachable(why))
+        self._notify()
         return pause
 
     def _refused(self, source: PieceSource, why: Refused) -> float:
-        """A worker may only now be bringing it, or be measuring."""
-        if source.speaker or why.reason not in (Reason.UNKNOWN, Reason.BUSY):
+        """A worker may only now be fetching it, or be measuring. Seconds to wait before the next try."""
+        if source.leader or why.reason not in (Reason.UNKNOWN, Reason.BUSY):
             self._drop(source, why)
             return 0.0
-        self._stir()
-        pause = self.plan.rests(source, trio.current_time())
-        if self.spoke is not None:  # there is nobody better to wait for
-            pause = min(pause, LOOK_S[1])
-            source.rests_until = trio.current_time() + pause
+        self._notify()
+        now = trio.current_time()
+        pause = self.picker.rest(source, now)
+        if self.leader_error is not None:  # there is nobody better to wait for
+            pause = min(pause, HOLDERS_S[1])
+            source.rests_until = now + pause
         elif source.failures >= TRIES:  # makes room for others; it may be named again
             source.absent = True
             self._drop(source, why)
         return pause
 
     def _drop(self, source: PieceSource, why: SarkError) -> None:
-        told = log.info if isinstance(why, Refused) else log.warning
-        told("model.source_dropped", sha256=self.wanted.sha256, peer=source.peer, why=why.what)
-        self.plan.drop(source, why.what)
-        if source.speaker:
-            self._given_up(why)
-        self._consider()
-        self._stir()
+        level = log.info if isinstance(why, Refused) else log.warning
+        level("model.source_dropped", sha256=self.request.sha256, peer=source.peer, why=why.what)
+        self.picker.drop(source, why.what)
+        if source.leader:
+            self._leader_gives_nothing(why)
+        self._check_end()
+        self._notify()
 
     async def _visit(self, source: PieceSource) -> None:
         """One stream with it, until there is a better link. Raises `Unreachable`, `Refused`, `RemoteProtocolError`."""
-        if source.speaker:
-            source.peer = self.wanted.speaker()
+        sha256, relayed = self.request.sha256, self.request.relayed
+        if source.leader:
+            source.peer = self.request.leader()
         stream = await self.network.open(source.peer, ProtocolId.BLOB, source.addresses)
-        source.relayed = self.wanted.relayed(source.peer)
-        asker = PullClient(
-            stream, self.wanted.sha256, self.wanted.size, None if source.speaker else self.grant
-        )
+        source.relayed = relayed(source.peer)
+        grant = None if source.leader else self.grant
+        client = BlobClient(stream, sha256, size=self.request.size, grant=grant, piece_s=PIECE_S)
+        asked_at = trio.current_time()
         try:
-            if not source.speaker:
-                await asker.which()
-            while not self.plan.over and not source.dropped:
-                if source.relayed and not asker.pending and not self.wanted.relayed(source.peer):
+            if not source.leader:
+                await client.ask_pieces()
+            while self.picker.missing and not source.dropped:
+                if source.relayed and not client.pending and not relayed(source.peer):
                     return  # a direct link came meanwhile; new streams take it
-                await self._exchange(source, asker)
+                asked_at = await self._exchange(source, client, asked_at)
         except trio.TooSlowError:
             raise Unreachable(
-                f"{source.peer} stopped sending {self.wanted.sha256[:12]}… (no byte for {STALL_S:g} s)"
+                f"{source.peer} stopped sending {sha256[:12]}… (no byte for {STALL_S:g} s)"
             ) from None
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             raise Unreachable(
-                f"the link with {source.peer} broke while {self.wanted.sha256[:12]}… was being fetched"
+                f"the link with {source.peer} broke while {sha256[:12]}… was being fetched"
             ) from None
         finally:
-            self.plan.released(source)
+            source.asked.clear()
             with trio.CancelScope(shield=True):
                 await stream.reset()
 
-    async def _exchange(self, source: PieceSource, asker: PullClient) -> None:
-        """Ask for what there is to ask for, then take one answer."""
-        while (index := self.plan.next(source, trio.current_time())) is not None:
-            await asker.fetch(index, self.plan.would_do(source, index))
-            if self.plan.others():  # what it has by then comes along
-                await asker.which()
-        if not asker.pending:
-            with trio.move_on_after(IDLE_S):
-                await self.moved.wait()
-            if self.plan.others() and trio.current_time() >= asker.looked_at + IDLE_S:
-                await asker.which()
-            return
-        answer = await asker.answer()
-        if isinstance(answer, PullDeclined):
-            self.plan.declined(source, answer.index)
-            answer = answer.have
-        if isinstance(answer, HavePieces):
-            count = count_of(self.wanted.size)
-            have = None if answer.pieces is None else from_bits(answer.pieces, count)
-            fresh = None if answer.fresh is None else from_bits(answer.fresh, count)
-            if self.plan.heard(source, have, fresh):
+    async def _exchange(self, source: PieceSource, client: BlobClient, asked_at: float) -> float:
+        """Request what there is to request, then take one reply. Returns when the peer was last asked which pieces it has."""
+        size, count = self.request.size, count_of(self.request.size)
+        while (index := self.picker.next(source, trio.current_time())) is not None:
+            alternatives = self.picker.alternatives(source, index)
+            bits = None if alternatives is None else to_bits(alternatives, count)
+            await client.fetch(*span(index, size), bits)
+            if self.picker.others():  # what it has by then comes along
+                asked_at = trio.current_time()
+                await client.ask_pieces()
+        if not client.pending:
+            await self._wait_for_change()
+            if self.picker.others() and trio.current_time() >= asked_at + IDLE_S:
+                asked_at = trio.current_time()
+                await client.ask_pieces()
+            return asked_at
+        request, reply, data = await client.reply()
+        if isinstance(reply, HavePieces):
+            if isinstance(request, FetchPiece):  # it sends none of them, for others can
+                source.asked.pop(request.offset // PIECE_SIZE, None)
+            have = None if reply.pieces is None else from_bits(reply.pieces, count)
+            fresh = None if reply.fresh is None else from_bits(reply.fresh, count)
+            if self.picker.update(source, have, fresh):
                 self.grew_at = trio.current_time()
-            return
-        index, named, data = answer
-        if index != named:
-            self.plan.instead(source, named, index)
-        await self._arrived(source, index, data)
+        elif isinstance(request, FetchPiece) and isinstance(reply, PieceFollows):
+            requested, sent = request.offset // PIECE_SIZE, (reply.offset or 0) // PIECE_SIZE
+            if sent != requested:
+                source.asked[sent] = source.asked.pop(requested)
+            await self._arrived(source, sent, data)
+        return asked_at
 
     async def _arrived(self, source: PieceSource, index: int, data: bytearray) -> None:
-        self.plan.arrived(source, index, trio.current_time())
-        await self.room.acquire()
-        self.nursery.start_soon(self._keep, source, index, data)
+        self.picker.arrived(source, index, trio.current_time())
+        await self.storing.acquire()
+        self.nursery.start_soon(self._store, source, index, data)
 
-    async def _keep(self, source: PieceSource, index: int, data: bytearray) -> None:
+    async def _store(self, source: PieceSource, index: int, data: bytearray) -> None:
         try:
             good = await self.aside(self.store.put, index, data)
         except OSError as exc:
             self._fail(exc)
             return
         finally:
-            self.room.release()
+            self.storing.release()
         if not good:
-            self.plan.bad(index)
-            self._drop(source, RemoteProtocolError(f"{source.peer} sent a piece that is not the model's"))
+            self.picker.invalid(index)
+            self._drop(source, RemoteProtocolError(f"{source.peer} sent a piece with a wrong hash"))
             return
-        before, self.grew_at = len(self.plan.missing), trio.current_time()
-        self.plan.came(source, index, self.grew_at)
-        if len(self.plan.missing) < before:
-            self._told()
-        self._stir()
-        if self.plan.over:
+        before, self.grew_at = len(self.picker.missing), trio.current_time()
+        self.picker.stored(source, index, self.grew_at)
+        left, size = len(self.picker.missing), self.request.size
+        if left < before:
+            self.progress((count_of(size) - left) * span(0, size)[1] if left else size, size)
+        self._notify()
+        if not left:
             self.ended.set()

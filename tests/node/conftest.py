@@ -52,7 +52,7 @@ from protocol.values.requirement import Requirement
 from protocol.values.task import Measure, Model, Task, Timeouts, task_body, task_message
 from protocol.wire.base import Message
 from protocol.words import ProtocolId
-from swarm.blobs.client import serve_blobs
+from swarm.blobs.server import serve_blobs
 from swarm.memory.network import MemoryNetwork, MemorySwarm
 from swarm.net.identity import Identity, verify
 from swarm.net.link import Link

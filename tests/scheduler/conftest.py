@@ -74,7 +74,8 @@ from scheduler.store.backend import Location as StorePlace
 from scheduler.store.backend import ServerLocation, server_url
 from scheduler.store.rows import NewCampaign, TaskRow
 from scheduler.store.store import Store
-from swarm.blobs.client import fetch_blob, serve_blobs
+from swarm.blobs.client import fetch_blob
+from swarm.blobs.server import serve_blobs
 from swarm.index.merge import Sighting
 from swarm.index.query import QueryResult
 from swarm.memory.network import MemoryNetwork, MemorySwarm

@@ -22,9 +22,8 @@ from protocol.messages.blobs import PIECE_SIZE, HolderInfo, Holders
 from protocol.signed.transfer_grant import TransferGrant, grant_message
 from protocol.values.task import Model
 from protocol.words import Reason
-from swarm.blobs.client import serve_blobs
 from swarm.blobs.pieces import hashes_of
-from swarm.blobs.server import Content
+from swarm.blobs.server import Content, serve_blobs
 from swarm.memory.network import MemorySwarm
 from swarm.net.addresses import PeerId
 from swarm.net.identity import Identity
@@ -180,7 +179,7 @@ async def test_a_scheduler_that_knows_only_the_hash_gets_no_model_through_its_ow
         serve_blobs(eve, lambda *_: bytes(len(CONTENT)), where=where)
         await worker.connect(eve.peer_id, eve.addresses)
         source = model_source(
-            worker, MODEL, lambda: eve.peer_id, principal=eve.peer_id, rng=random.Random(1), patient=False
+            worker, MODEL, lambda: eve.peer_id, principal=eve.peer_id, rng=random.Random(1), retry_leader=False
         )
         cache = ModelCache(tmp_path / "cache", 10**9, free=lambda path: 10**12)
         with pytest.raises(RunError):

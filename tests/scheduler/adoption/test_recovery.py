@@ -27,7 +27,7 @@ from scheduler.adoption.recovery import Recovery, RecoveryScan, WorkerReport
 from scheduler.run.restore import entries_of
 from scheduler.store.rows import NewCampaign
 from scheduler.store.store import Store
-from swarm.blobs.client import serve_blobs
+from swarm.blobs.server import serve_blobs
 from swarm.index.merge import Sighting
 from swarm.index.query import QueryResult
 from swarm.memory.network import MemorySwarm

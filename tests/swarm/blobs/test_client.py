@@ -16,7 +16,8 @@ from protocol.errors import Refused, RemoteProtocolError, Unreachable
 from protocol.messages.blobs import BLOB, FetchPiece, PieceFollows
 from protocol.wire.codec import PREFIX, Frame, FrameKind
 from protocol.words import ProtocolId, Reason
-from swarm.blobs.client import Find, fetch_blob, serve_blobs
+from swarm.blobs.client import fetch_blob
+from swarm.blobs.server import Find, serve_blobs
 from swarm.memory.network import MemoryNetwork, MemorySwarm
 from swarm.net.identity import Identity
 from swarm.net.network import Stream

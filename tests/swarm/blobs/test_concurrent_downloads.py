@@ -11,7 +11,7 @@ import trio
 from protocol.errors import Refused, Unreachable
 from protocol.words import Reason
 from swarm.blobs.pieces import PIECE_SIZE
-from swarm.blobs.swarm_download import DownloadRequest, HeldElsewhere, pull
+from swarm.blobs.swarm_download import DownloadRequest, Mirror, pull
 from swarm.memory.network import MemorySwarm
 from tests.swarm.blobs.test_swarm_download import CONTENT, SHA, Field, Kept
 
@@ -25,16 +25,16 @@ async def slow() -> AsyncIterator[Field]:
         yield Field(swarm)
 
 
-async def takes(field: Field, piece: Piece, *, patient: bool = True) -> Kept:
+async def takes(field: Field, piece: Piece, *, retry_leader: bool = True) -> Kept:
     kept = Kept()
     node = field.node("taker")
-    await node.connect(field.speaker.peer_id, field.speaker.addresses)
+    await node.connect(field.leader.peer_id, field.leader.addresses)
     wanted = DownloadRequest(
         SHA,
         len(CONTENT),
-        lambda: field.speaker.peer_id,
-        patient=patient,
-        beside=HeldElsewhere("a URL", piece),
+        lambda: field.leader.peer_id,
+        retry_leader=retry_leader,
+        mirror=Mirror("a URL", piece),
     )
     await pull(node, kept, wanted, rng=random.Random(1))
     return kept
@@ -63,7 +63,7 @@ async def silent(offset: int, length: int) -> bytearray:
 
 async def test_it_takes_the_load_off_the_scheduler(slow: Field) -> None:
     assert (await takes(slow, good)).whole() == CONTENT
-    assert slow.sent[slow.speaker.peer_id] <= 3 * PIECE_SIZE
+    assert slow.sent[slow.leader.peer_id] <= 3 * PIECE_SIZE
 
 
 @pytest.mark.parametrize("piece", [false, gone, refused, silent])
@@ -88,7 +88,7 @@ async def test_it_is_not_asked_before_the_scheduler_has_said_what_the_pieces_are
 async def test_when_the_scheduler_goes_it_brings_the_rest(slow: Field) -> None:
     async def then_alone(offset: int, length: int) -> bytearray:
         if came:
-            slow.swarm.kill(slow.speaker.peer_id)
+            slow.swarm.kill(slow.leader.peer_id)
         came.append(offset)
         return await good(offset, length)
 

@@ -13,15 +13,15 @@ from protocol.errors import Refused
 from protocol.messages.blobs import BLOB, AskHolders, AskPieceHashes, BlobAbsent, Holders, PieceFollows
 from protocol.wire.codec import Frame, FrameKind
 from protocol.words import ProtocolId, Reason
-from swarm.blobs.pieces import hashes_of, joined
-from swarm.blobs.swarm_download import HOPE_S
+from swarm.blobs.pieces import hashes_of, join_hashes
+from swarm.blobs.swarm_download import GROWTH_S
 from swarm.blobs.wire import FrameReader
 from swarm.memory.network import MemorySwarm
 from swarm.net.network import Stream
 from tests.swarm.blobs.test_swarm_download import CONTENT, PIECES, Field, Kept, Part, piece
 
 MUST = hashes_of(CONTENT)
-HASHES = joined(MUST)
+HASHES = join_hashes(MUST)
 
 
 class Stingy(Field):
@@ -32,8 +32,8 @@ class Stingy(Field):
         self.names = True
         self.silent_until = 0.0
         """Before that it leaves who asks for a piece without an answer."""
-        self.speaker = self.node("stingy")
-        self.speaker.handle(ProtocolId.BLOB, self.answers)
+        self.leader = self.node("stingy")
+        self.leader.handle(ProtocolId.BLOB, self.answers)
 
     async def answers(self, stream: Stream) -> None:
         reader = FrameReader(stream)
@@ -82,7 +82,7 @@ async def test_one_that_only_begins_to_have_it_is_waited_for(
     stingy: Stingy, autojump_clock: MockClock
 ) -> None:
     stingy.begins("later", lambda: all_of() if trio.current_time() > 50 else None)
-    with trio.fail_after(HOPE_S[0]):
+    with trio.fail_after(GROWTH_S[0]):
         assert (await stingy.takes()).whole() == CONTENT
 
 
@@ -94,24 +94,24 @@ async def test_as_long_as_somebodys_share_grows_there_is_hope(
 
     async def grows() -> None:
         for index in range(PIECES):
-            await trio.sleep(HOPE_S[0] - 15)
+            await trio.sleep(GROWTH_S[0] - 15)
             slow.pieces[index] = piece(index)
 
     half = all_of(until=2)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(grows)  # at first by what is here already
         assert (await stingy.takes(store=half)).whole() == CONTENT
-    assert trio.current_time() > 2 * HOPE_S[0]
+    assert trio.current_time() > 2 * GROWTH_S[0]
 
 
-@pytest.mark.parametrize(("patient", "most_s"), [(True, HOPE_S[0]), (False, HOPE_S[1])])
+@pytest.mark.parametrize(("retry_leader", "most_s"), [(True, GROWTH_S[0]), (False, GROWTH_S[1])])
 async def test_where_nobody_gets_it_there_is_an_end(
-    stingy: Stingy, autojump_clock: MockClock, patient: bool, most_s: float
+    stingy: Stingy, autojump_clock: MockClock, retry_leader: bool, most_s: float
 ) -> None:
     stingy.begins("never", lambda: None)
     stingy.begins("stuck", lambda: all_of(until=1))
     with trio.fail_after(most_s + 5), pytest.raises(Refused) as told:
-        await stingy.takes(patient=patient)
+        await stingy.takes(retry_leader=retry_leader)
     assert told.value.reason is Reason.NOT_ALLOWED
     assert trio.current_time() > most_s
 

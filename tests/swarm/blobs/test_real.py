@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack
 import trio
 
 from protocol.messages.blobs import HolderInfo, Holders
-from swarm.blobs.client import serve_blobs
+from swarm.blobs.server import serve_blobs
 from swarm.blobs.swarm_download import DownloadRequest, pull
 from swarm.join.host import open_host
 from swarm.net.identity import Identity
@@ -17,7 +17,7 @@ from tests.swarm.blobs.test_swarm_download import CONTENT, SHA, Kept, grant
 
 async def test_a_model_comes_from_the_scheduler_and_two_workers_one_of_which_lies() -> None:
     async with AsyncExitStack() as stack:
-        speaker, good, liar, taker = [
+        leader, good, liar, taker = [
             await stack.enter_async_context(
                 open_host(Identity.fresh(), listen=["/ip4/127.0.0.1/tcp/0"], server=True)
             )
@@ -26,7 +26,7 @@ async def test_a_model_comes_from_the_scheduler_and_two_workers_one_of_which_lie
 
         async def where(peer: str, sha256: str) -> Holders:
             others = tuple(HolderInfo(peer=each.peer_id, addresses=each.addresses) for each in (good, liar))
-            return Holders(grant=grant(speaker.peer_id, peer), others=others)
+            return Holders(grant=grant(leader.peer_id, peer), others=others)
 
         asked: list[str] = []
 
@@ -37,12 +37,12 @@ async def test_a_model_comes_from_the_scheduler_and_two_workers_one_of_which_lie
 
             return shared
 
-        serve_blobs(speaker, lambda *_: CONTENT, where=where)
+        serve_blobs(leader, lambda *_: CONTENT, where=where)
         serve_blobs(good, lambda *_: None, shared=gives("good", CONTENT))
         serve_blobs(liar, lambda *_: None, shared=gives("liar", bytes(len(CONTENT))))
-        await taker.connect(speaker.peer_id, speaker.addresses)
+        await taker.connect(leader.peer_id, leader.addresses)
         store = Kept()
-        wanted = DownloadRequest(SHA, len(CONTENT), lambda: speaker.peer_id)
+        wanted = DownloadRequest(SHA, len(CONTENT), lambda: leader.peer_id)
         with trio.fail_after(60):
             await pull(taker, store, wanted, rng=random.Random(1))
         assert store.whole() == CONTENT

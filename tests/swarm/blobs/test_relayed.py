@@ -29,7 +29,7 @@ class Relayed(Field):
 
     async def where(self, peer: str, sha256: str) -> Holders:
         found = (HolderInfo(peer=self.office.peer_id, addresses=(self.circuit,)),)
-        return Holders(grant=grant(self.speaker.peer_id, peer), others=found)
+        return Holders(grant=grant(self.leader.peer_id, peer), others=found)
 
     async def brings(self, store: Kept, taker: MemoryNetwork) -> None:
         """As `node.run.model_source` does."""
@@ -38,8 +38,8 @@ class Relayed(Field):
             path = taker.path(peer)
             return path is not None and not path.direct
 
-        await taker.connect(self.speaker.peer_id, self.speaker.addresses)
-        wanted = DownloadRequest(SHA, len(CONTENT), lambda: self.speaker.peer_id, relayed)
+        await taker.connect(self.leader.peer_id, self.leader.addresses)
+        wanted = DownloadRequest(SHA, len(CONTENT), lambda: self.leader.peer_id, relayed)
         await pull(taker, store, wanted, rng=random.Random(1), aside=here)
 
 
@@ -69,7 +69,7 @@ async def test_where_nobody_gives_directly_any_more_the_gate_carries_the_rest(
     async def goes() -> None:
         while len(store.pieces) < 2:
             await trio.sleep(0.05)
-        relayed.swarm.kill(relayed.speaker.peer_id)
+        relayed.swarm.kill(relayed.leader.peer_id)
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(goes)

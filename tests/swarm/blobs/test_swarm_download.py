@@ -18,10 +18,10 @@ from protocol.messages.blobs import BLOB, PIECE_SIZE, AskPieces, HavePieces, Hol
 from protocol.signed.transfer_grant import TransferGrant
 from protocol.wire.codec import Frame, FrameKind
 from protocol.words import ProtocolId, Reason
-from swarm.blobs.client import serve_blobs
-from swarm.blobs.piece_picker import PiecePlan, PieceSource
+from swarm.blobs.piece_picker import PiecePicker, PieceSource
 from swarm.blobs.pieces import Hashes, count_of, span
-from swarm.blobs.swarm_download import DownloadRequest, HeldElsewhere, pull
+from swarm.blobs.server import serve_blobs
+from swarm.blobs.swarm_download import DownloadRequest, Mirror, pull
 from swarm.blobs.wire import FrameReader
 from swarm.memory.network import MemoryNetwork, MemorySwarm
 from swarm.net.identity import Identity
@@ -83,14 +83,14 @@ class Field:
     def __init__(self, swarm: MemorySwarm) -> None:
         self.swarm = swarm
         self.nodes: dict[str, MemoryNetwork] = {}
-        self.speaker = self.node("speaker")
+        self.leader = self.node("leader")
         self.sent: Counter[str] = Counter()
         """By holder: bytes."""
         self.others: list[MemoryNetwork] = []
         self.content: bytes | Reason = CONTENT
-        """What the speaker gives."""
-        self.speakers = Counted(self.speaker, self.sent)
-        serve_blobs(self.speakers, lambda *_: self.content, where=self.where, aside=here)
+        """What the leader gives."""
+        self.leaders = Counted(self.leader, self.sent)
+        serve_blobs(self.leaders, lambda *_: self.content, where=self.where, aside=here)
 
     def node(self, name: str) -> MemoryNetwork:
         if name not in self.nodes:
@@ -103,7 +103,7 @@ class Field:
             for node in self.others
             if node.peer_id != peer
         )
-        return Holders(grant=grant(self.speaker.peer_id, peer), others=found)
+        return Holders(grant=grant(self.leader.peer_id, peer), others=found)
 
     def shares(self, name: str, content: bytes = CONTENT) -> MemoryNetwork:
         """A worker that has all of it."""
@@ -127,15 +127,15 @@ class Field:
         name: str = "taker",
         store: Kept | None = None,
         *,
-        patient: bool = True,
-        beside: HeldElsewhere | None = None,
+        retry_leader: bool = True,
+        mirror: Mirror | None = None,
         **more: object,
     ) -> Kept:
         kept = store or Kept()
         node = self.node(name)
-        await node.connect(self.speaker.peer_id, self.speaker.addresses)
+        await node.connect(self.leader.peer_id, self.leader.addresses)
         wanted = DownloadRequest(
-            SHA, len(CONTENT), lambda: self.speaker.peer_id, patient=patient, beside=beside
+            SHA, len(CONTENT), lambda: self.leader.peer_id, retry_leader=retry_leader, mirror=mirror
         )
         await pull(node, kept, wanted, rng=random.Random(name), aside=here, **more)
         return kept
@@ -181,7 +181,7 @@ async def test_from_one_source_it_comes_whole_with_progress(field_: Field, autoj
     assert kept.whole() == CONTENT
     assert seen[-1] == (len(CONTENT), len(CONTENT))
     assert len(seen) == PIECES
-    assert field_.sent[field_.speaker.peer_id] < len(CONTENT) + 10_000
+    assert field_.sent[field_.leader.peer_id] < len(CONTENT) + 10_000
 
 
 async def test_others_that_have_it_give_most_of_it(field_: Field, autojump_clock: MockClock) -> None:
@@ -243,7 +243,7 @@ async def test_one_that_is_not_there_holds_nothing_up(field_: Field, autojump_cl
     assert (await field_.takes()).whole() == CONTENT
 
 
-async def test_when_the_speaker_goes_the_others_bring_the_rest(
+async def test_when_the_leader_goes_the_others_bring_the_rest(
     field_: Field, autojump_clock: MockClock
 ) -> None:
     field_.shares("other")
@@ -251,14 +251,14 @@ async def test_when_the_speaker_goes_the_others_bring_the_rest(
 
     def came(done: int, total: int) -> None:
         if done <= 2 * PIECE_SIZE:
-            field_.swarm.kill(field_.speaker.peer_id)
+            field_.swarm.kill(field_.leader.peer_id)
 
     with trio.fail_after(60):
         kept = await field_.takes(store=store, progress=came)
     assert kept.whole() == CONTENT
 
 
-async def test_a_speaker_that_gives_nothing_more_is_an_end_where_nobody_else_has_it(
+async def test_a_leader_that_gives_nothing_more_is_an_end_where_nobody_else_has_it(
     field_: Field, autojump_clock: MockClock
 ) -> None:
     field_.content = Reason.NOT_ALLOWED
@@ -267,23 +267,23 @@ async def test_a_speaker_that_gives_nothing_more_is_an_end_where_nobody_else_has
     assert told.value.reason is Reason.NOT_ALLOWED
 
 
-async def test_a_speaker_with_another_size_is_told_apart(field_: Field, autojump_clock: MockClock) -> None:
+async def test_a_leader_with_another_size_is_told_apart(field_: Field, autojump_clock: MockClock) -> None:
     field_.content = CONTENT + b"!"
     with trio.fail_after(5), pytest.raises(RemoteProtocolError, match="bytes under this hash"):
         await field_.takes()
 
 
-@pytest.mark.parametrize("patient", [True, False])
-async def test_an_unreachable_speaker_is_tried_again_unless_there_is_no_patience(
-    field_: Field, autojump_clock: MockClock, patient: bool
+@pytest.mark.parametrize("retry_leader", [True, False])
+async def test_an_unreachable_leader_is_tried_again_unless_there_is_no_patience(
+    field_: Field, autojump_clock: MockClock, retry_leader: bool
 ) -> None:
     node = field_.node("taker")
-    field_.swarm.kill(field_.speaker.peer_id)
-    wanted = DownloadRequest(SHA, len(CONTENT), lambda: field_.speaker.peer_id, patient=patient)
+    field_.swarm.kill(field_.leader.peer_id)
+    wanted = DownloadRequest(SHA, len(CONTENT), lambda: field_.leader.peer_id, retry_leader=retry_leader)
     with trio.move_on_after(300) as waited:
         with pytest.raises(Unreachable):
             await pull(node, Kept(), wanted, rng=random.Random(1), aside=here)
-    assert waited.cancelled_caught is patient
+    assert waited.cancelled_caught is retry_leader
 
 
 async def test_a_full_disk_ends_it_with_its_own_error(field_: Field, autojump_clock: MockClock) -> None:
@@ -295,7 +295,7 @@ async def test_a_full_disk_ends_it_with_its_own_error(field_: Field, autojump_cl
 async def test_what_is_there_already_is_not_asked_for_again(field_: Field, autojump_clock: MockClock) -> None:
     half = Kept(pieces={index: piece(index) for index in range(4)})
     assert (await field_.takes(store=half)).whole() == CONTENT
-    assert field_.sent[field_.speaker.peer_id] < 2 * PIECE_SIZE + 10_000
+    assert field_.sent[field_.leader.peer_id] < 2 * PIECE_SIZE + 10_000
 
 
 async def test_what_is_there_and_wrong_is_brought_again(field_: Field, autojump_clock: MockClock) -> None:
@@ -314,7 +314,7 @@ async def test_one_that_is_busy_is_asked_again_later(field_: Field, autojump_clo
         rests = False
         if alive and done >= 2 * PIECE_SIZE:
             alive = False
-            field_.swarm.kill(field_.speaker.peer_id)
+            field_.swarm.kill(field_.leader.peer_id)
 
     with trio.fail_after(60):
         kept = await field_.takes(store=store, progress=came)
@@ -328,16 +328,16 @@ async def test_those_that_have_none_for_us_make_room_for_those_that_have(
         field_.serves(stingy := field_.node(f"stingy {n}"), lambda *_: None)
         field_.others.append(stingy)
     other = field_.shares("other")
-    field_.speakers.silent = True
+    field_.leaders.silent = True
     with trio.fail_after(900):
         assert (await field_.takes()).whole() == CONTENT
     assert field_.sent[other.peer_id] > len(CONTENT) - 10
 
 
-async def test_without_hashes_only_the_speaker_is_asked(field_: Field, autojump_clock: MockClock) -> None:
+async def test_without_hashes_only_the_leader_is_asked(field_: Field, autojump_clock: MockClock) -> None:
     """An older scheduler does not know the question."""
     other = field_.shares("other", bytes(len(CONTENT)))
-    field_.speaker = field_.node("older")
+    field_.leader = field_.node("older")
 
     async def older(stream: Stream) -> None:
         reader = FrameReader(stream)
@@ -350,7 +350,7 @@ async def test_without_hashes_only_the_speaker_is_asked(field_: Field, autojump_
             head = PieceFollows(size=len(CONTENT), length=len(part))
             await stream.send_all(BLOB.encode(Frame(FrameKind.ANSWER, frame.id, head)) + part)
 
-    field_.speaker.handle(ProtocolId.BLOB, older)
+    field_.leader.handle(ProtocolId.BLOB, older)
     with trio.fail_after(30):
         assert (await field_.takes()).whole() == CONTENT
     assert field_.sent[other.peer_id] == 0
@@ -370,7 +370,7 @@ async def test_eight_takers_at_once_bring_it_to_each_other(field_: Field, autoju
         for n, node in enumerate(takers):
             nursery.start_soon(field_.takes, f"taker {n}", kept[node.peer_id])
     assert all(each.whole() == CONTENT for each in kept.values())
-    assert field_.sent[field_.speaker.peer_id] < 4 * len(CONTENT)
+    assert field_.sent[field_.leader.peer_id] < 4 * len(CONTENT)
 
 
 @dataclass
@@ -423,8 +423,8 @@ class Pieced:
 # -- the plan --------------------------------------------------------------------------------------------------------------
 
 
-def plan(*sources: PieceSource, missing: Sequence[int] = range(6)) -> PiecePlan:
-    made = PiecePlan(missing, random.Random(1))
+def plan(*sources: PieceSource, missing: Sequence[int] = range(6)) -> PiecePicker:
+    made = PiecePicker(missing, random.Random(1))
     made.hashed = True
     for each in sources:
         made.add(each, 0.0)
@@ -437,28 +437,28 @@ def test_what_fewest_others_have_is_asked_for_first() -> None:
     assert made.next(one, 0.0) == 5
 
 
-def test_the_speaker_is_asked_for_what_it_sent_nobody_and_for_more_only_when_others_give_nothing() -> None:
-    speaker = PieceSource("s", speaker=True, known=True, fresh=frozenset({3}))
+def test_the_leader_is_asked_for_what_it_sent_nobody_and_for_more_only_when_others_give_nothing() -> None:
+    leader = PieceSource("s", leader=True, known=True, fresh=frozenset({3}))
     other = PieceSource("o", known=True, have=frozenset({0, 1, 2, 3, 4}))
-    made = plan(speaker, other)
-    made.came(other, 0, 10.0)
-    assert made.next(speaker, 10.0) == 3
-    assert made.would_do(speaker, 3) == {1, 2, 3, 4, 5}
-    assert made.next(speaker, 10.0) is None, "one at a time, for what it sends others changes"
-    made.instead(speaker, 3, 2)
-    made.arrived(speaker, 2, 10.1)
-    made.heard(speaker, None, set())
-    assert made.next(speaker, 10.5) is None
-    assert made.next(speaker, 11.5) == 5, "nothing came from others for a while"
-    assert made.would_do(speaker, 5) is None
+    made = plan(leader, other)
+    made.stored(other, 0, 10.0)
+    assert made.next(leader, 10.0) == 3
+    assert made.alternatives(leader, 3) == {1, 2, 3, 4, 5}
+    assert made.next(leader, 10.0) is None, "one at a time, for what it sends others changes"
+    leader.asked[2] = leader.asked.pop(3)
+    made.arrived(leader, 2, 10.1)
+    made.update(leader, None, set())
+    assert made.next(leader, 10.5) is None
+    assert made.next(leader, 11.5) == 5, "nothing came from others for a while"
+    assert made.alternatives(leader, 5) is None
 
 
-def test_nobody_but_the_speaker_is_asked_before_the_hashes_are_known() -> None:
-    speaker, other = PieceSource("s", speaker=True), PieceSource("o", known=True)
-    made = plan(speaker, other)
+def test_nobody_but_the_leader_is_asked_before_the_hashes_are_known() -> None:
+    leader, other = PieceSource("s", leader=True), PieceSource("o", known=True)
+    made = plan(leader, other)
     made.hashed = False
     assert made.next(other, 0.0) is None
-    assert made.next(speaker, 0.0) is not None
+    assert made.next(leader, 0.0) is not None
 
 
 def test_a_gate_carries_nothing_while_somebody_gives_directly() -> None:
@@ -482,6 +482,6 @@ def test_a_late_piece_is_asked_of_one_other_beside() -> None:
 def test_one_that_fails_rests_longer_each_time() -> None:
     source = PieceSource("a", known=True)
     made = plan(source)
-    assert [made.rests(source, 0.0) for _ in range(7)] == [0.5, 1, 2, 4, 8, 16, 16]
+    assert [made.rest(source, 0.0) for _ in range(7)] == [0.5, 1, 2, 4, 8, 16, 16]
     assert made.next(source, 15.0) is None
     assert made.next(source, 16.0) is not None
