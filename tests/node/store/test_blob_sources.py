@@ -179,7 +179,12 @@ async def test_a_scheduler_that_knows_only_the_hash_gets_no_model_through_its_ow
         serve_blobs(eve, lambda *_: bytes(len(CONTENT)), where=where)
         await worker.connect(eve.peer_id, eve.addresses)
         source = model_source(
-            worker, MODEL, lambda: eve.peer_id, principal=eve.peer_id, rng=random.Random(1), retry_leader=False
+            worker,
+            MODEL,
+            lambda: eve.peer_id,
+            principal=eve.peer_id,
+            rng=random.Random(1),
+            retry_leader=False,
         )
         cache = ModelCache(tmp_path / "cache", 10**9, free=lambda path: 10**12)
         with pytest.raises(RunError):
