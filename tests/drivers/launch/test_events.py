@@ -31,5 +31,5 @@ def test_phases_that_change_without_end_are_not_told_on() -> None:
     for at in range(MAX_CHANGES):
         for done in range(3):  # going on within one is no change
             assert answers.take(ProgressReport((Phase.LOAD, Phase.RUN)[at % 2], done))
-    with pytest.raises(Garbled, match="another phase"):
+    with pytest.raises(Garbled, match="changed its phase"):
         answers.take(ProgressReport(Phase.CHECK))
