@@ -1,6 +1,6 @@
-"""Micro-benchmarks of the processor, by numpy: how fast memory gives and takes, how fast matrices are multiplied.
+"""Micro-benchmarks of the processor, by numpy: memory bandwidth and matrix products.
 
-Runs in the process that `micro.run_micro` starts: that sets how many threads numpy's library of matrix products has.
+Runs in the process of `run_micro`, which sets the number of BLAS threads.
 """
 
 from __future__ import annotations
@@ -14,49 +14,49 @@ from typing import Any
 import numpy as np
 
 from drivers.contract.base import Crashed
-from drivers.micro.micro import SEED, Micro, MicroPlan, MicroRun, check_product, size_name, timed_by
+from drivers.micro.plan import SEED, MicroPlan, MicroResult, MicroRun, check_product, size_name, timed_by
 
 
-def measure(plan: MicroPlan, threads: int, clock: Callable[[], float] = time.perf_counter) -> Micro:
-    """Bandwidth of one core by size, of `threads` of them together at the largest, and products of matrices on as many threads as
-    numpy's library was told. Raises `Crashed` where a result is wrong.
+def measure(plan: MicroPlan, threads: int, clock: Callable[[], float] = time.perf_counter) -> MicroResult:
+    """Bandwidth of one core by size and of `threads` cores together at the largest size, and matrix products. Raises `Crashed` if a result
+    is wrong.
     """
     precisions = [name for name in ("fp64", "fp32") if name in plan.precisions]
-    course = MicroRun(plan, 4 * len(plan.sizes) + 1 + len(plan.gemm) * len(precisions), clock)
+    run = MicroRun(plan, 4 * len(plan.sizes) + 1 + len(plan.gemm) * len(precisions), clock)
     began = time.perf_counter_ns()
-    course.left()
+    run.left()
     for precision in precisions:
-        _products(course, precision)
+        _products(run, precision)
     idle = _idle(clock)
     if plan.sizes:
-        _together(course, max(plan.sizes), threads)
+        _parallel_copy(run, max(plan.sizes), threads)
     for size in plan.sizes:
-        if course.left() <= 0:
-            course.notes.append(f"arrays of {size_name(size)}: left out, no time")
+        if run.left() <= 0:
+            run.notes.append(f"arrays of {size_name(size)}: left out, no time")
             continue
         arrays = _Arrays(size // 8)
         for name, (times, call) in arrays.kernels.items():
             label = f"{name}_gb_s_{size_name(size)}"
-            course.put(
+            run.add(
                 label,
-                course.rate(label, times * size / 1e9, timed_by(call, clock), idle_s=idle[name]),
+                run.rate(label, times * size / 1e9, timed_by(call, clock), idle_s=idle[name]),
             )
         arrays.check()
     for name in ("copy", "add", "read", "write"):
-        course.maximum(f"{name}_gb_s")
-    return Micro(
+        run.add_maximum(f"{name}_gb_s")
+    return MicroResult(
         device="cpu",
         backend=f"numpy {np.__version__}",
         threads=threads,
-        figures=course.figures,
-        notes=tuple(course.notes),
+        figures=run.figures,
+        notes=tuple(run.notes),
         windows=((began, time.perf_counter_ns()),),
         seconds=(time.perf_counter_ns() - began) / 1e9,
     )
 
 
 class _Arrays:
-    """Three arrays of one size and what is done with them: how many times their bytes move in one call, and the call."""
+    """The arrays of one size; `kernels`: how many times their bytes move in one call, and the call."""
 
     def __init__(self, count: int) -> None:
         self._pattern = np.resize(np.arange(7.0), count)
@@ -74,7 +74,7 @@ class _Arrays:
         return int(np.bitwise_xor.reduce(self._bits))
 
     def check(self) -> None:
-        """All of them did what they were timed for: compared with what the pattern must give."""
+        """Check the result of every kernel."""
         for _, call in self.kernels.values():
             call()
         count = len(self._pattern)
@@ -90,19 +90,19 @@ class _Arrays:
             and self._read() == all_bits
         )
         if not right:
-            raise Crashed(f"arrays of {size_name(count * 8)} did not hold what was put there")
+            raise Crashed(f"arrays of {size_name(count * 8)} do not hold what was written")
 
 
 def _idle(clock: Callable[[], float]) -> dict[str, float]:
-    """Seconds that each kernel's call takes for one number: what is taken off."""
+    """Seconds of each kernel's call for one number, to be subtracted."""
     return {
         name: min(timed_by(call, clock)(200) / 200 for _ in range(5))
         for name, (_, call) in _Arrays(1).kernels.items()
     }
 
 
-def _together(course: MicroRun, size: int, threads: int) -> None:
-    """Copies on several threads at once, each with arrays of its own: what memory gives to all cores together."""
+def _parallel_copy(run: MicroRun, size: int, threads: int) -> None:
+    """Copies on several threads at once, each with arrays of its own."""
     size //= threads
     pairs = [(np.ones(size // 8), np.full(size // 8, float(at + 2))) for at in range(threads)]
 
@@ -118,38 +118,38 @@ def _together(course: MicroRun, size: int, threads: int) -> None:
         for worker in workers:
             worker.start()
         gate.wait()
-        began = course.clock()
+        began = run.clock()
         for worker in workers:
             worker.join()
-        return course.clock() - began
+        return run.clock() - began
 
-    found = course.rate("memory_gb_s", 2 * size * threads / 1e9, timed)
-    course.put("memory_gb_s", found)
-    if found and any(float(to[-1]) != at + 2 for at, (to, _) in enumerate(pairs)):
-        raise Crashed("arrays that were copied on several threads did not hold what was put there")
+    rate = run.rate("memory_gb_s", 2 * size * threads / 1e9, timed)
+    run.add("memory_gb_s", rate)
+    if rate and any(float(to[-1]) != at + 2 for at, (to, _) in enumerate(pairs)):
+        raise Crashed("arrays that were copied on several threads do not hold what was written")
 
 
-def _products(course: MicroRun, precision: str) -> None:
+def _products(run: MicroRun, precision: str) -> None:
     """Square matrices from small to large."""
     dtype: Any = {"fp64": np.float64, "fp32": np.float32}[precision]
     random = np.random.default_rng(SEED)
     speed = 0.0
-    for size in course.plan.gemm:
+    for size in run.plan.gemm:
         label = f"{precision}_gflops_{size}"
         work = 2 * size**3 / 1e9
-        if course.hopeless(label, work, speed):
+        if run.exceeds_time(label, work, speed):
             continue
         left = random.standard_normal((size, size)).astype(dtype)
         right = random.standard_normal((size, size)).astype(dtype)
         made = np.zeros((size, size), dtype)
-        found = course.rate(
+        rate = run.rate(
             label,
             work,
-            timed_by(lambda a=left, b=right, c=made: np.matmul(a, b, out=c), course.clock),  # type: ignore[misc]
+            timed_by(lambda a=left, b=right, c=made: np.matmul(a, b, out=c), run.clock),  # type: ignore[misc]
         )
-        course.put(label, found)
-        speed = found or speed
-        if found:
+        run.add(label, rate)
+        speed = rate or speed
+        if rate:
             check_product(
                 size,
                 lambda row, a=left: a[row].tolist(),  # type: ignore[misc]
@@ -158,4 +158,4 @@ def _products(course: MicroRun, precision: str) -> None:
                 float(np.finfo(dtype).eps),
                 label,
             )
-    course.maximum(f"{precision}_gflops")
+    run.add_maximum(f"{precision}_gflops")

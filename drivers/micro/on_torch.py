@@ -1,6 +1,6 @@
-"""Micro-benchmarks of a GPU, by torch: the same figures as `drivers.micro.micro` has of the processor, timed by the device's own events.
+"""Micro-benchmarks of a GPU, by torch, timed by the device's own events.
 
-Runs in the process that `micro.run_micro` starts. What this torch or this GPU has not (fp8, int8, …) is left out with a note.
+Runs in the process of `run_micro`. What this torch or GPU lacks (fp8, int8, …) is left out with a note.
 """
 
 from __future__ import annotations
@@ -12,20 +12,29 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from drivers.contract.base import Crashed, Unfit
-from drivers.micro.micro import MIB, Micro, MicroPlan, MicroRun, Timed, check_product, size_name, timed_by
+from drivers.micro.plan import (
+    MIB,
+    MicroPlan,
+    MicroResult,
+    MicroRun,
+    Timed,
+    check_product,
+    size_name,
+    timed_by,
+)
 
 FLOOR_S: Final = 20e-6
-"""A shorter call would tell how fast calls are handed to the device, not how fast it is."""
+"""A shorter call would measure the launch overhead."""
 LARGEST: Final = 1024 * MIB
 SMALLEST: Final = MIB
 
 EPSILON: Final = {"fp64": 2.0**-52, "fp32": 2.0**-23, "tf32": 2.0**-10, "bf16": 2.0**-7, "fp16": 2.0**-10}
-"""Of each precision; int8 is exact, and fp8 gives its products in bf16."""
+"""int8 is exact, and fp8 products are in bf16."""
 
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """A square product, made ready: the call, and the factors as the device has them."""
+    """A square product: the call, and its factors on the device."""
 
     call: Callable[[], Any]
     left: Any
@@ -33,50 +42,50 @@ class Product:
     epsilon: float
 
 
-def measure(plan: MicroPlan, kind: str, torch: Any = None) -> Micro:
-    """Go through the plan on the first device of a kind: `cuda` (NVIDIA's and AMD's), `mps`, or `cpu` for trying this out.
+def measure(plan: MicroPlan, kind: str, torch: Any = None) -> MicroResult:
+    """Run the plan on the first device of a kind: `cuda` (NVIDIA and AMD), `mps`, or `cpu` for tests.
 
-    Raises `Unfit` where there is none, `Crashed` where a result is wrong.
+    Raises `Unfit` if there is none, `Crashed` if a result is wrong.
     """
     torch = torch or importlib.import_module("torch")
     if kind == "cuda" and not torch.cuda.is_available():
-        raise Unfit("torch sees no GPU here")
+        raise Unfit("torch finds no GPU")
     if kind == "mps" and not torch.backends.mps.is_available():
-        raise Unfit("torch sees no Metal device here")
+        raise Unfit("torch finds no Metal device")
     sizes = sizes_for(plan, *_memory(torch, kind))
     precisions = [name for name in plan.precisions if name in precisions_of(torch, kind)]
-    course = MicroRun(plan, 4 * len(sizes) + len(plan.gemm) * len(precisions))
+    run = MicroRun(plan, 4 * len(sizes) + len(plan.gemm) * len(precisions))
     began = time.perf_counter_ns()
     with torch.inference_mode():
         for precision in precisions:
             try:
-                _products(torch, kind, precision, course)
+                _products(torch, kind, precision, run)
             except (RuntimeError, NotImplementedError, AttributeError) as why:
-                course.notes.append(f"{precision}: left out, {str(why).splitlines()[0][:120]}")
-            course.maximum(f"{precision}_gflops")
+                run.notes.append(f"{precision}: left out, {str(why).splitlines()[0][:120]}")
+            run.add_maximum(f"{precision}_gflops")
         for size in sizes:
-            _arrays(torch, kind, size, course)
+            _arrays(torch, kind, size, run)
     for name in ("copy", "triad", "read", "write"):
-        course.maximum(f"{name}_gb_s")
+        run.add_maximum(f"{name}_gb_s")
     largest = (
-        [course.figures.get(f"{name}_gb_s_{size_name(max(sizes))}") for name in ("copy", "triad")]
+        [run.figures.get(f"{name}_gb_s_{size_name(max(sizes))}") for name in ("copy", "triad")]
         if sizes
         else []
     )
-    course.put("memory_gb_s", max((figure for figure in largest if figure), default=None))
-    return Micro(
+    run.add("memory_gb_s", max((figure for figure in largest if figure), default=None))
+    return MicroResult(
         device=torch.cuda.get_device_name(0) if kind == "cuda" else kind,
         backend=f"torch {torch.__version__}",
         threads=0,
-        figures=course.figures,
-        notes=tuple(course.notes),
+        figures=run.figures,
+        notes=tuple(run.notes),
         windows=((began, time.perf_counter_ns()),),
         seconds=(time.perf_counter_ns() - began) / 1e9,
     )
 
 
 def sizes_for(plan: MicroPlan, memory: int | None, cache: int | None) -> tuple[int, ...]:
-    """Of the plan, those that fill a GPU at all, and one well beyond its cache; none that takes more than a sixteenth of its memory."""
+    """The plan's sizes that fill a GPU, and one well beyond its cache; none above 1/16 of its memory."""
     sizes = {size for size in plan.sizes if size >= SMALLEST} | {
         min(LARGEST, max(256 * MIB, 8 * (cache or 0)))
     }
@@ -84,16 +93,16 @@ def sizes_for(plan: MicroPlan, memory: int | None, cache: int | None) -> tuple[i
 
 
 def _memory(torch: Any, kind: str) -> tuple[int | None, int | None]:
-    """Bytes of the device's memory and of its last cache, as far as torch tells."""
+    """Bytes of the device's memory and of its last cache; None if unknown."""
     if kind != "cuda":
         return None, None
-    seen = torch.cuda.get_device_properties(0)
-    cache = getattr(seen, "L2_cache_size", None)
-    return int(seen.total_memory), int(cache) if cache else None
+    device = torch.cuda.get_device_properties(0)
+    cache = getattr(device, "L2_cache_size", None)
+    return int(device.total_memory), int(cache) if cache else None
 
 
 def precisions_of(torch: Any, kind: str) -> tuple[str, ...]:
-    """What the device multiplies in its own units; the others it would only emulate."""
+    """What the device multiplies natively; others would be emulated."""
     if kind == "mps":
         return ("fp32", "fp16", "bf16")
     if kind == "cpu":
@@ -106,7 +115,7 @@ def precisions_of(torch: Any, kind: str) -> tuple[str, ...]:
 
 
 def _timed(torch: Any, kind: str, call: Callable[[], Any]) -> Timed:
-    """By the device's events where it has them, else by the clock around all that was handed to it."""
+    """By CUDA events, else by the clock."""
     if kind == "cpu":
         return timed_by(call, time.perf_counter)
 
@@ -135,19 +144,19 @@ def _timed(torch: Any, kind: str, call: Callable[[], Any]) -> Timed:
     return by_events
 
 
-def _products(torch: Any, kind: str, precision: str, course: MicroRun) -> None:
+def _products(torch: Any, kind: str, precision: str, run: MicroRun) -> None:
     speed = 0.0
-    for size in course.plan.gemm:
+    for size in run.plan.gemm:
         label = f"{precision}_gflops_{size}"
         work = 2 * size**3 / 1e9
-        if course.hopeless(label, work, speed):
+        if run.exceeds_time(label, work, speed):
             continue
         product = make_product(torch, kind, precision, size)
-        product.call()  # the library chooses its way at the first call
-        found = course.rate(label, work, _timed(torch, kind, product.call), floor_s=_floor(kind))
-        course.put(label, found)
-        speed = found or speed
-        if found:
+        product.call()  # the library chooses an algorithm at the first call
+        rate = run.rate(label, work, _timed(torch, kind, product.call), floor_s=_floor(kind))
+        run.add(label, rate)
+        speed = rate or speed
+        if rate:
             made = product.call()
             check_product(
                 size,
@@ -160,7 +169,7 @@ def _products(torch: Any, kind: str, precision: str, course: MicroRun) -> None:
 
 
 def make_product(torch: Any, kind: str, precision: str, size: int) -> Product:
-    """Two factors on the device, made from a fixed seed, and the call that multiplies them."""
+    """Two factors on the device, from a fixed seed, and the call that multiplies them."""
     random = torch.Generator().manual_seed(size)
     if kind == "cuda":
         torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
@@ -172,9 +181,7 @@ def make_product(torch: Any, kind: str, precision: str, size: int) -> Product:
     plain = [torch.randn((size, size), generator=random) for _ in range(2)]
     if precision == "fp8":
         left = plain[0].to(kind).to(torch.float8_e4m3fn)
-        right = (
-            plain[1].to(kind).to(torch.float8_e4m3fn).t()
-        )  # this product wants its right factor by columns
+        right = plain[1].to(kind).to(torch.float8_e4m3fn).t()  # column-major, as this product needs it
         one = torch.ones((), device=kind)
         return Product(
             lambda: torch._scaled_mm(left, right, scale_a=one, scale_b=one, out_dtype=torch.bfloat16),
@@ -192,7 +199,7 @@ def make_product(torch: Any, kind: str, precision: str, size: int) -> Product:
     return Product(lambda: torch.matmul(left, right, out=made), left, right, EPSILON[precision])
 
 
-def _arrays(torch: Any, kind: str, size: int, course: MicroRun) -> None:
+def _arrays(torch: Any, kind: str, size: int, run: MicroRun) -> None:
     """Copy, triad (a = b + 3c), read and write of arrays of one size, each checked."""
     count = size // 4
     pattern = (torch.arange(count, device=kind) % 7).to(torch.float32)
@@ -206,9 +213,7 @@ def _arrays(torch: Any, kind: str, size: int, course: MicroRun) -> None:
     }
     for name, (times, call) in kernels.items():
         label = f"{name}_gb_s_{size_name(size)}"
-        course.put(
-            label, course.rate(label, times * size / 1e9, _timed(torch, kind, call), floor_s=_floor(kind))
-        )
+        run.add(label, run.rate(label, times * size / 1e9, _timed(torch, kind, call), floor_s=_floor(kind)))
         call()
     places = [0, 1, count // 3, count - 1]
     right = (
@@ -218,7 +223,7 @@ def _arrays(torch: Any, kind: str, size: int, course: MicroRun) -> None:
         and float(torch.max(pattern)) == 6
     )
     if not right:
-        raise Crashed(f"arrays of {size_name(size)} did not hold what was put there")
+        raise Crashed(f"arrays of {size_name(size)} do not hold what was written")
 
 
 def _floor(kind: str) -> float:

@@ -25,6 +25,7 @@ from drivers.measure.idle_wait import IdleWait, IdleWaitReport, family_cpu_s
 from drivers.measure.telemetry import Sampler
 from drivers.measure.timing import timer_overhead_ns
 from drivers.micro import micro
+from drivers.micro.plan import FULL, QUICK, MicroPlan, MicroResult
 from drivers.onnx.session import TINY_MODEL
 from drivers.onnx.synthetic import chain_of_products
 from node.device.calibration import (
@@ -54,7 +55,7 @@ class CalibrationLaunch(Protocol):
 
 
 Launcher = Callable[[WorkOrder, Limits], CalibrationLaunch]
-RunMicro = Callable[[str, micro.MicroPlan, int], micro.Micro]
+RunMicro = Callable[[str, MicroPlan, int], MicroResult]
 
 
 @dataclass(frozen=True)
@@ -71,8 +72,8 @@ class CalibrationTools:
     wall: Callable[[], float] = time.time
     threads: Callable[[], int] = usable_cores
     gpu_kind: Callable[[Profile], str] = lambda profile: gpu_kind(profile)
-    quick: micro.MicroPlan = micro.QUICK
-    full: micro.MicroPlan = micro.FULL
+    quick: MicroPlan = QUICK
+    full: MicroPlan = FULL
 
 
 def gpu_kind(profile: Profile, system: str = sys.platform, could: Callable[[], bool] = torch_could) -> str:
@@ -196,9 +197,9 @@ def learn_floor(unit: str, launch: Launcher) -> int:
     return max(floors)
 
 
-def _micro(kind: str, plan: micro.MicroPlan, profile: Profile, tools: CalibrationTools) -> MicroFigures:
+def _micro(kind: str, plan: MicroPlan, profile: Profile, tools: CalibrationTools) -> MicroFigures:
     if kind == "cpu":
-        plan = micro.fitting(plan, micro.last_cache_bytes(), profile.ram or 1 << 32)
+        plan = micro.fit_plan(plan, micro.last_cache_bytes(), profile.ram or 1 << 32)
         found = tools.run_micro(kind, plan, tools.threads())
         return MicroFigures(
             device=profile.soc or "processor",

@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 
 from drivers.contract.base import Crashed, Unfit
-from drivers.micro.micro import MIB, MicroPlan, check_product, run_micro
+from drivers.micro.micro import run_micro
 from drivers.micro.on_torch import make_product, measure
+from drivers.micro.plan import MIB, MicroPlan, check_product
 
 TINY = MicroPlan(sizes=(MIB,), gemm=(16, 64), block_s=0.001, blocks=2, spread=0.5, total_s=4.0)
 
@@ -43,5 +44,5 @@ def test_the_product_of_each_precision_is_right_and_a_wrong_one_is_seen(precisio
 
 
 def test_where_torch_sees_no_gpu_there_is_nothing_to_measure() -> None:
-    with pytest.raises(Unfit, match="no GPU here"):
+    with pytest.raises(Unfit, match="finds no GPU"):
         run_micro("cuda", replace(TINY, total_s=1.0), 1)

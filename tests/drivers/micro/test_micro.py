@@ -13,19 +13,8 @@ import pytest
 
 from drivers.contract.base import Crashed, TimedOut, Unfit
 from drivers.micro import on_numpy, on_torch
-from drivers.micro.micro import (
-    FULL,
-    KIB,
-    MIB,
-    QUICK,
-    MicroPlan,
-    MicroRun,
-    check_product,
-    fitting,
-    last_cache_bytes,
-    run_micro,
-    size_name,
-)
+from drivers.micro.micro import fit_plan, last_cache_bytes, run_micro
+from drivers.micro.plan import FULL, KIB, MIB, QUICK, MicroPlan, MicroRun, check_product, size_name
 
 TINY = MicroPlan(sizes=(64 * KIB, MIB), gemm=(4, 48), block_s=0.001, blocks=2, spread=0.5, total_s=2.0)
 
@@ -96,14 +85,14 @@ def test_what_is_too_short_to_be_told_from_its_call_is_left_out_and_said() -> No
     clock = Clock()
     course = MicroRun(MicroPlan(), 1, clock)
     assert course.rate("copy", 1.0, clock.device(lambda n: 3e-6), idle_s=1e-6) is None
-    assert course.notes == ["copy: left out, too short to be told from its call"]
+    assert course.notes == ["copy: left out, too short to time"]
     assert rate_of(lambda n: 6e-6, idle_s=1e-6) == pytest.approx(1 / 5e-6)
 
 
 def test_what_would_take_too_long_is_left_out_and_said() -> None:
     course = MicroRun(MicroPlan(total_s=1.0), 2, Clock())
-    assert course.hopeless("fp32_gflops_8192", 1000.0, 100.0)
-    assert not course.hopeless("fp32_gflops_64", 1.0, 100.0)
+    assert course.exceeds_time("fp32_gflops_8192", 1000.0, 100.0)
+    assert not course.exceeds_time("fp32_gflops_64", 1.0, 100.0)
     assert course.notes == ["fp32_gflops_8192: left out, no time"]
 
 
@@ -152,9 +141,9 @@ def test_a_product_that_is_wrong_in_one_checked_place_or_everywhere_is_refused()
 
 def test_arrays_are_beyond_the_last_cache_and_within_memory() -> None:
     gib = 1024 * MIB
-    assert max(fitting(QUICK, 256 * MIB, 64 * gib).sizes) == 512 * MIB
-    assert max(fitting(FULL, None, 64 * gib).sizes) == 64 * MIB
-    assert max(fitting(QUICK, 32 * MIB, gib // 2).sizes) == MIB
+    assert max(fit_plan(QUICK, 256 * MIB, 64 * gib).sizes) == 512 * MIB
+    assert max(fit_plan(FULL, None, 64 * gib).sizes) == 64 * MIB
+    assert max(fit_plan(QUICK, 32 * MIB, gib // 2).sizes) == MIB
     assert [size_name(size) for size in QUICK.sizes] == ["64_kib", "1_mib", "64_mib"]
 
 

@@ -23,7 +23,7 @@ from drivers.measure import host
 from drivers.measure.gpu import Gpu, GpuReport
 from drivers.measure.idle_wait import IdleWait
 from drivers.measure.telemetry import Sampler
-from drivers.micro import micro
+from drivers.micro import plan as micro
 from node.device.calibrate import CalibrationTools, calibrate, ensure_calibrated, gpu_kind, learn_floor
 from node.device.calibration import (
     FILE,
@@ -133,7 +133,7 @@ def test_the_floor_is_the_most_that_a_small_and_a_larger_model_need() -> None:
 # -- the whole -----------------------------------------------------------------------------------------------------------
 
 
-def found_by(kind: str, plan: micro.MicroPlan, threads: int) -> micro.Micro:
+def found_by(kind: str, plan: micro.MicroPlan, threads: int) -> micro.MicroResult:
     figures = {
         "fp32_gflops_1024": 90.0,
         "fp32_gflops_max": 90.0,
@@ -142,7 +142,7 @@ def found_by(kind: str, plan: micro.MicroPlan, threads: int) -> micro.Micro:
     }
     if kind == "cuda":
         figures = {"bf16_gflops_4096": 700_000.0, "bf16_gflops_max": 700_000.0}
-    return micro.Micro(
+    return micro.MicroResult(
         "NVIDIA H100" if kind == "cuda" else "cpu", "double", threads, figures, windows=((1, 2),), seconds=1.0
     )
 
@@ -196,7 +196,7 @@ def test_what_does_not_work_is_left_out_with_a_note_and_the_rest_stays(tmp_path:
     def launch(order: WorkOrder, limits: Limits) -> Launch:
         return Launch(order, 6, fails=order.unit == GPU)
 
-    def run(kind: str, plan: micro.MicroPlan, threads: int) -> micro.Micro:
+    def run(kind: str, plan: micro.MicroPlan, threads: int) -> micro.MicroResult:
         raise Unfit("torch sees no GPU here")
 
     both = device(

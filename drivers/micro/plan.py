@@ -1,0 +1,173 @@
+"""What the micro-benchmarks measure and how: the plan, one run through it, and the check of a product."""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from drivers.contract.base import Crashed
+
+KIB: Final = 1024
+MIB: Final = 1024 * KIB
+RESOLVABLE: Final = 4.0
+"""A call is timed only if it takes at least so many times as long as one that does nothing."""
+SEED: Final = 20250101
+CHECKED: Final = 8
+"""Entries of each product that are computed again."""
+
+
+@dataclass(frozen=True, slots=True)
+class MicroPlan:
+    """What to measure and for how long at most."""
+
+    sizes: tuple[int, ...] = (64 * KIB, MIB, 64 * MIB)
+    """Bytes of each array that is copied, added, read or written."""
+    gemm: tuple[int, ...] = (256, 1024)
+    """Rows and columns of the square matrices that are multiplied."""
+    precisions: tuple[str, ...] = ("fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "int8")
+    block_s: float = 0.01
+    blocks: int = 4
+    """Fewest blocks of each figure …"""
+    spread: float = 0.05
+    """… and more until the three best are within this share of the best."""
+    total_s: float = 3.0
+
+
+QUICK: Final = MicroPlan()
+FULL: Final = MicroPlan(
+    sizes=(16 * KIB, 64 * KIB, 256 * KIB, MIB, 4 * MIB, 16 * MIB, 64 * MIB),
+    gemm=(128, 256, 512, 1024, 2048, 4096, 8192),
+    block_s=0.02,
+    blocks=6,
+    spread=0.02,
+    total_s=20.0,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class MicroResult:
+    """Figures by name with their unit in it; what could not be measured is left out."""
+
+    device: str
+    backend: str
+    """Such as `numpy 2.4.6`."""
+    threads: int
+    figures: Mapping[str, float]
+    notes: tuple[str, ...] = ()
+    windows: tuple[tuple[int, int], ...] = ()
+    """When it was working, in nanoseconds of `time.perf_counter_ns`, for telemetry."""
+    seconds: float = 0.0
+
+
+Timed = Callable[[int], float]
+"""Repeats → seconds."""
+
+
+@dataclass(slots=True)
+class MicroRun:
+    """One run through a plan: measures each figure in its share of the time, and never goes past the end."""
+
+    plan: MicroPlan
+    kernels: int
+    """Figures still to measure."""
+    clock: Callable[[], float] = time.perf_counter
+    figures: dict[str, float] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    _began: float = -1.0
+
+    def left(self) -> float:
+        """Seconds until the plan is over."""
+        if self._began < 0:
+            self._began = self.clock()
+        return self.plan.total_s - (self.clock() - self._began)
+
+    def rate(
+        self, name: str, work: float, timed: Timed, *, idle_s: float = 0.0, floor_s: float = 0.0
+    ) -> float | None:
+        """The best work per second. `idle_s`: of a call that does nothing, subtracted; `floor_s`: the shortest call that can be timed.
+
+        None, with a note, if no time is left or the call is too short.
+        """
+        share = self.left() / max(1, self.kernels)
+        self.kernels -= 1
+        if self.left() <= 0:
+            self.notes.append(f"{name}: left out, no time")
+            return None
+        until = self.clock() + share
+        repeats = 1
+        while (took := timed(repeats)) < self.plan.block_s / 2 and self.clock() < until:
+            repeats = math.ceil(repeats * min(10.0, max(2.0, self.plan.block_s / max(took, 1e-9))))
+        best = [took / repeats - idle_s]
+        while len(best) < self.plan.blocks or not _close(best, self.plan.spread):
+            if self.clock() >= until:
+                break
+            best = sorted([*best, timed(repeats) / repeats - idle_s])
+        if best[0] + idle_s < max(RESOLVABLE * idle_s, floor_s):
+            self.notes.append(f"{name}: left out, too short to time")
+            return None
+        return work / best[0] if best[0] > 0 else None
+
+    def exceeds_time(self, name: str, work: float, speed: float) -> bool:
+        """Whether the work would take more than the time left, at the speed measured for less work; then notes it."""
+        if not speed or 3 * work / speed <= self.left():
+            return False
+        self.notes.append(f"{name}: left out, no time")
+        self.kernels -= 1
+        return True
+
+    def add(self, name: str, value: float | None) -> None:
+        """Add a figure, if there is one."""
+        if value is not None and math.isfinite(value) and value > 0:
+            self.figures[name] = float(f"{value:.6g}")
+
+    def add_maximum(self, prefix: str) -> None:
+        """Add the best of a curve."""
+        curve = [value for name, value in self.figures.items() if name.startswith(prefix + "_")]
+        if curve:
+            self.figures[f"{prefix}_max"] = max(curve)
+
+
+def _close(times: Sequence[float], spread: float) -> bool:
+    return len(times) >= 3 and times[2] - times[0] <= spread * times[0]
+
+
+def size_name(size: int) -> str:
+    """`64_kib`, `128_mib`."""
+    return f"{size // MIB}_mib" if size >= MIB else f"{size // KIB}_kib"
+
+
+def timed_by(call: Callable[[], object], clock: Callable[[], float]) -> Timed:
+    """Repeats of a call, by a clock."""
+
+    def timed(repeats: int) -> float:
+        began = clock()
+        for _ in range(repeats):
+            call()
+        return clock() - began
+
+    return timed
+
+
+def check_product(
+    size: int,
+    row: Callable[[int], Sequence[float]],
+    column: Callable[[int], Sequence[float]],
+    entry: Callable[[int, int], float],
+    epsilon: float,
+    name: str,
+) -> None:
+    """Compute some entries of a square product again, one number at a time. Raises `Crashed` if they differ.
+
+    `row` of the left factor, `column` of the right one, `entry` of the product; `epsilon`: of the precision, 0 for integers.
+    """
+    rng = random.Random(SEED)
+    for _ in range(CHECKED):
+        down, across = rng.randrange(size), rng.randrange(size)
+        terms = [a * b for a, b in zip(row(down), column(across), strict=True)]
+        tolerance = 4 * epsilon * math.fsum(map(abs, terms))
+        if not abs(entry(down, across) - math.fsum(terms)) <= tolerance:
+            raise Crashed(f"{name}: the product is wrong at row {down}, column {across}")
