@@ -1,7 +1,7 @@
-"""A gate: a node with a known address that routes for the swarm, keeps index shards, relays for nodes that nobody can dial, and runs
-nothing for anybody.
+"""A gate: a node with a known address that routes for the swarm, stores index shards, relays for nodes that cannot be dialled, and runs
+no tasks.
 
-    reception ── asked by ─▶ index, pools, relay       census ─▶ status, metrics, log       told to stop ─▶ draining ─▶ over
+    policy ── asked by ─▶ index, pools, relay       census ─▶ status, metrics, log       a signal to stop ─▶ draining ─▶ end
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from gate.status.handlers import GateHandlers
 from gate.status.metrics import page_of
 from gate.status.metrics_http import serve_metrics
 from protocol.messages.index import RefusedMessage
-from protocol.messages.pool import Enrolled, EnrolRequest
+from protocol.messages.pool import EnrolRequest, ManifestMessage
 from protocol.words import Reason
 from swarm.base.home import Home
 from swarm.join.enter import Entered, enter, hear_stops
@@ -37,7 +37,7 @@ from swarm.pools.service import PoolNode
 log = structlog.get_logger("sark.gate")
 
 MAX_ENROLLING: Final = 16
-"""Newcomers that wait for the disk at a time."""
+"""Enrolments that wait for the disk at a time."""
 STOPPING: Final = "stopping"
 
 
@@ -49,29 +49,29 @@ async def run_gate(
     say: Callable[[str], object] = lambda line: None,
     task_status: trio.TaskStatus[Entered] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Be a gate until told to stop. Raises `ResourceError` for a port or folder that cannot be had.
+    """Be a gate until a signal. Raises `ResourceError` for a port or folder that cannot be used.
 
-    `with_stdin`: the end of standard input ends it too, and nothing is waited for. `say` is given lines for whoever started it, once
-    it was told to stop.
+    `with_stdin`: the end of standard input ends it too, without draining. `say` is called with lines for whoever started it, once
+    it stops.
     """
-    reception, stops = AdmissionPolicy(home, settings), DrainSignals()
-    admit = partial(reception.refusal, wanted="index")
-    arrivals = ConnectionGater(settings.arrival_limits, reception.knows)
+    policy, stops = AdmissionPolicy(home, settings), DrainSignals()
+    admit = partial(policy.refusal, wanted="index")
+    arrivals = ConnectionGater(settings.arrival_limits, policy.knows)
     async with (
         enter("gate", home, settings, holder=True, admit=admit, arrivals=arrivals, tell=say) as here,
         trio.open_nursery() as nursery,
     ):
-        pools = _pools(here, settings, reception)
-        reception.served = pools.shelf.manifest
-        relay = _relay(here, settings, reception)
-        await nursery.start(reception.run)
+        pools = _pools(here, settings, policy)
+        policy.served = pools.registry.manifest
+        relay = _relay(here, settings, policy)
+        await nursery.start(policy.run)
         await nursery.start(pools.run)
         refused = {
             "connection": lambda: arrivals.refused,
             "index": lambda: here.index.refused,
             "pool": lambda: pools.refused,
         }
-        await _show(here, settings, reception, relay, refused, stops, nursery)
+        await _show(here, settings, policy, relay, refused, stops, nursery)
         await nursery.start(partial(hear_stops, stops.asked, with_stdin=with_stdin))
         addresses = full_addresses(here)
         with addresses_left(home.gate_file, addresses):
@@ -95,25 +95,23 @@ async def _drain(
 
     if circuits():
         some = f"{circuits()} relayed connection{'s' if circuits() != 1 else ''}"
-        say(f"draining: {some} may go on for {grace_s:g} s; Ctrl-C again ends at once")
+        say(f"draining: {some} may finish within {grace_s:g} s; press Ctrl-C again to stop at once")
     over = await drain(relay, circuits, grace_s, again)
     log.info("gate.drained", why=str(over), circuits=circuits())
 
 
-def _pools(here: Entered, settings: GateSettings, reception: AdmissionPolicy) -> PoolNode:
-    """What the gate does for pools: lets into those of its home, and keeps the newest manifest of any."""
+def _pools(here: Entered, settings: GateSettings, policy: AdmissionPolicy) -> PoolNode:
+    """The gate's part in pools: it admits to those of its home, and stores the newest manifest of any."""
     enrolment, one = PoolEnrolment(here.home, time.time), trio.CapacityLimiter(1)
 
-    async def enrol(peer: PeerId, message: EnrolRequest) -> Enrolled | RefusedMessage:
-        if (
-            one.statistics().tasks_waiting >= MAX_ENROLLING
-        ):  # keys cost nothing, and a look at a ticket milliseconds
+    async def enrol(peer: PeerId, message: EnrolRequest) -> ManifestMessage | RefusedMessage:
+        if one.statistics().tasks_waiting >= MAX_ENROLLING:  # fresh keys cost nothing, a ticket milliseconds
             return RefusedMessage(
                 reason=Reason.OVERLOADED, detail="too many newcomers at once", retry_after_s=2.0
             )
         answer = await trio.to_thread.run_sync(enrolment, peer, message, limiter=one)  # it waits for the disk
-        if isinstance(answer, Enrolled):
-            reception.enrolled(peer)
+        if isinstance(answer, ManifestMessage):
+            policy.enrolled(peer)
         return answer
 
     node = PoolNode(
@@ -126,34 +124,34 @@ def _pools(here: Entered, settings: GateSettings, reception: AdmissionPolicy) ->
         rng=here.rng,
         enrol=enrol,
         gates=lambda: here.gates,
-        admit=partial(reception.refusal, wanted="pool"),
+        admit=partial(policy.refusal, wanted="pool"),
         serves=settings.pools,
     )
     node.serve()
     return node
 
 
-def _relay(here: Entered, settings: GateSettings, reception: AdmissionPolicy) -> RelayReservations | None:
-    """The desk that lends places and circuits, unless the operator wants none."""
+def _relay(here: Entered, settings: GateSettings, policy: AdmissionPolicy) -> RelayReservations | None:
+    """The relay's reservations and circuits, unless the operator turned the relay off."""
     limits = settings.relay_limits
     if limits is None:
         return None
-    desk = RelayReservations(limits, reception.lets_in, reception.answers_for)
-    here.network.serve_relay(desk)
-    return desk
+    relay = RelayReservations(limits, policy.admits, policy.answers_for)
+    here.network.serve_relay(relay)
+    return relay
 
 
 async def _show(
     here: Entered,
     settings: GateSettings,
-    reception: AdmissionPolicy,
+    policy: AdmissionPolicy,
     relay: RelayReservations | None,
     refused: Mapping[str, Callable[[], Mapping[str, int]]],
     stops: DrainSignals,
     nursery: trio.Nursery,
 ) -> None:
     """What operators see: status, log and metrics."""
-    desk = GateHandlers(reception)
+    handlers = GateHandlers(policy)
     census = Census(
         here.network,
         here.index.holder,
@@ -161,10 +159,10 @@ async def _show(
         settings.admit,
         version("sark-node"),
         here.incarnation,
-        {**refused, "gate": lambda: desk.refused},
+        {**refused, "gate": lambda: handlers.refused},
         draining=stops.first.is_set,
     )
-    desk.serve(here.network, census.take)
+    handlers.serve(here.network, census.take)
     nursery.start_soon(census.lag.run)
     nursery.start_soon(census.keep_log)
     if settings.metrics:
@@ -173,6 +171,6 @@ async def _show(
 
 
 def full_addresses(here: Entered) -> tuple[str, ...]:
-    """What others put behind `--gate`, loopback last."""
+    """The gate's addresses as `--gate` takes them, loopback last."""
     ordered = sorted(here.network.addresses, key=lambda address: "/127." in address or "/::1/" in address)
     return tuple(f"{address}/p2p/{here.identity.peer_id}" for address in ordered)

@@ -1,45 +1,43 @@
-"""Whom a gate lets in: those for whom it relays, whose adverts it keeps and whose pools' manifests it takes. Pure.
+"""Whom a gate serves: for whom it relays, whose adverts it stores and whose pools' manifests it takes. Pure.
 
     open     anybody
-    ticket   members of the pools this gate serves, as their manifests have them; a join ticket makes one a member
-    list     those that are named
+    ticket   members of the pools this gate serves, by their manifests; a join ticket makes a peer a member
+    list     the peers that are named
 
-Looking around stays open to everybody in all three: whoever asks costs next to nothing, and a newcomer must begin somewhere.
+Queries are open to everybody in all three: they cost next to nothing, and a newcomer must begin somewhere.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
 from gate.settings import Admit
-from protocol.messages.pool import PoolManifest
 from swarm.net.addresses import PeerId
-from swarm.pools.tokens import LEEWAY_S
 
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """Who is let in just now."""
+    """The peers admitted now."""
 
     admit: Admit = Admit.OPEN
     always: frozenset[PeerId] = frozenset()
     """The gate's own home, its operators and the other gates it knows."""
     allow: frozenset[PeerId] = frozenset()
-    """Those that are named: let in by `ticket` and `list` alike."""
+    """Named peers: `ticket` and `list` admit them."""
     members: frozenset[PeerId] = frozenset()
     """Of the pools this gate serves."""
 
-    def lets_in(self, peer: PeerId) -> bool:
-        """Whether that peer may cost this gate something."""
+    def admits(self, peer: PeerId) -> bool:
+        """Whether that peer may use this gate's resources."""
         if self.admit is Admit.OPEN or peer in self.always or peer in self.allow:
             return True
         return self.admit is Admit.TICKET and peer in self.members
 
     def why_not(self, peer: PeerId) -> str:
-        """What somebody who is not let in is told; empty: it is let in."""
-        return "" if self.lets_in(peer) else _WHY[self.admit]
+        """Why a peer is refused; empty: it is admitted."""
+        return "" if self.admits(peer) else _WHY[self.admit]
 
 
 _WHY: Final = {
@@ -49,18 +47,8 @@ _WHY: Final = {
 }
 
 
-def live_members(manifest: PoolManifest, ends: Mapping[PeerId, float], now: float) -> frozenset[PeerId]:
-    """The members whose credentials still last, as far as is known. `ends`: wall seconds at which what was given to a peer ends;
-    one that is not in it was given something of which this home has no note."""
-    return frozenset(
-        member.peer
-        for member in manifest.members
-        if member.peer not in manifest.revoked and ends.get(member.peer, now) + LEEWAY_S >= now
-    )
-
-
 class RetryPauses:
-    """When somebody who was not let in may try again: soon at first, for its ticket may be on the way, then ever later."""
+    """When a refused peer may try again: soon at first, as its ticket may be on the way, then ever later."""
 
     FIRST_S: Final = 3.0
     MOST_S: Final = 300.0
@@ -79,6 +67,6 @@ class RetryPauses:
         return pause
 
     def forget(self, peers: Iterable[PeerId]) -> None:
-        """They were let in."""
+        """They were admitted."""
         for peer in peers:
             self._pauses.pop(peer, None)

@@ -1,7 +1,7 @@
-"""Who is let in now: `admission` kept up to date with the home's pools, visitors that somebody vouches for, and what was refused.
+"""Whom a gate serves now: `Admission` kept up to date with the home's pools, visitors whom somebody answers for, and refusals.
 
-A command of somebody who is let in comes under a fresh key: it shows a permission of a minute that a key of its home signed. The same
-permission, of an operator's key, lets it read the gate's status.
+A command runs under a fresh key. It shows a token of a minute that a key of its home signed; the gate serves it like that key. With an
+operator's token it reads the gate's status.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Final
 import structlog
 import trio
 
-from gate.admission.admission import Admission, RetryPauses, live_members
+from gate.admission.admission import Admission, RetryPauses
 from gate.settings import Admit, GateSettings
 from protocol.errors import NotPermitted, ResourceError
 from protocol.messages.index import RefusedMessage
@@ -26,15 +26,16 @@ from swarm.base.home import Home
 from swarm.index.server import TokenBuckets
 from swarm.net.addresses import PeerId, split_peer
 from swarm.net.identity import load_or_create
+from swarm.pools.manifests import live_members
 from swarm.pools.owner import own_pools
 from swarm.pools.tokens import prove
 
 LOOK_S: Final = 5.0
-"""How often the pools of the home are looked at; who is enrolled here is let in at once."""
-SHOWS_PER_S: Final = 2.0
-"""Permissions that one peer may show, on average; bursts up to twice that."""
-SHOWS_PER_S_OF_ALL: Final = 50.0
-"""And all peers together: to prove one takes a millisecond, and fresh keys cost nothing."""
+"""How often the pools of the home are read; a peer that enrols here is admitted at once."""
+TOKENS_PER_S: Final = 2.0
+"""That one peer may show, on average; bursts up to twice that."""
+TOKENS_PER_S_OF_ALL: Final = 50.0
+"""Of all peers together: proving one takes a millisecond, and fresh keys cost nothing."""
 MAX_VISITORS: Final = 1_024
 
 log = structlog.get_logger("sark.gate")
@@ -42,15 +43,15 @@ log = structlog.get_logger("sark.gate")
 
 @dataclass(frozen=True, slots=True)
 class _Visitor:
-    """Somebody for whom another vouches."""
+    """A peer that another one answers for."""
 
-    by: PeerId
+    issuer: PeerId
     until: float
     """Wall seconds."""
 
 
 class AdmissionPolicy:
-    """Lets in, or not. `run` must be running for changes on disk to be seen."""
+    """Admits peers, or not. While `run` runs it follows changes on disk."""
 
     def __init__(
         self,
@@ -60,49 +61,49 @@ class AdmissionPolicy:
         wall: Callable[[], float] = time.time,
         served: Callable[[str], PoolManifest | None] = lambda pool: None,
     ) -> None:
-        """`served`: the newest manifest of a pool whose key is elsewhere (`pools` in the settings), if one was heard of."""
+        """`served`: the newest manifest of a pool whose key is elsewhere (`pools` in the settings), if there is one."""
         self._home = home
         self._wall = wall
         self.served = served
         self._served_pools = settings.pools
-        others = frozenset(split_peer(gate)[0] for gate in settings.gates)
-        self._always = others | frozenset(settings.operators)
+        gates = frozenset(split_peer(gate)[0] for gate in settings.gates)
+        self._always = gates | frozenset(settings.operators)
         self._operators = frozenset(settings.operators)
         self.admission = Admission(settings.admit, self._always, frozenset(settings.allow))
         self.refused: Counter[str] = Counter()
-        """How often somebody was not let in, by what it wanted."""
-        self._patience = RetryPauses()
-        self._shows = TokenBuckets(SHOWS_PER_S)
-        self._all_shows = TokenBuckets(SHOWS_PER_S_OF_ALL)
+        """Refusals, by what was wanted."""
+        self._pauses = RetryPauses()
+        self._tokens = TokenBuckets(TOKENS_PER_S)
+        self._all_tokens = TokenBuckets(TOKENS_PER_S_OF_ALL)
         self._visitors: OrderedDict[PeerId, _Visitor] = OrderedDict()
 
-    # -- asking ----------------------------------------------------------------------------------------------------------
+    # -- questions -------------------------------------------------------------------------------------------------------
 
-    def lets_in(self, peer: PeerId) -> bool:
-        """Whether that peer, or who vouches for it, may cost this gate something."""
-        if self.admission.lets_in(peer):
+    def admits(self, peer: PeerId) -> bool:
+        """Whether that peer, or the one that answers for it, may use this gate's resources."""
+        if self.admission.admits(peer):
             return True
         visitor = self._visitor(peer)
-        return visitor is not None and self.admission.lets_in(visitor.by)
+        return visitor is not None and self.admission.admits(visitor.issuer)
 
     def answers_for(self, peer: PeerId) -> PeerId:
-        """Because of whom that peer is let in: itself, or who vouches for it."""
-        visitor = None if self.admission.lets_in(peer) else self._visitor(peer)
-        return peer if visitor is None else visitor.by
+        """Whom to charge for what that peer uses: itself, or the peer that answers for it."""
+        visitor = None if self.admission.admits(peer) else self._visitor(peer)
+        return peer if visitor is None else visitor.issuer
 
     def knows(self, peer: PeerId) -> bool:
-        """Whether the operator knows that peer, also where anybody is let in: the last places are kept for those."""
+        """Whether the operator knows that peer, even at an open gate: the last connections are kept for those."""
         admission = self.admission
         return peer in admission.always or peer in admission.allow or peer in admission.members
 
     def refusal(self, peer: PeerId, wanted: str) -> RefusedMessage | None:
-        """The answer for somebody who is not let in; None: it is. `wanted`: `index`, `pool` or `relay`, for the count."""
-        if self.lets_in(peer):
+        """The answer for a peer that is not admitted; None: it is. `wanted`: `index`, `pool` or `relay`, for the count."""
+        if self.admits(peer):
             return None
         self.refused[wanted] += 1
-        again = self._patience.pause(peer) if self.admission.admit is Admit.TICKET else None
+        pause = self._pauses.pause(peer) if self.admission.admit is Admit.TICKET else None
         return RefusedMessage(
-            reason=Reason.NOT_ALLOWED, detail=self.admission.why_not(peer), retry_after_s=again
+            reason=Reason.NOT_ALLOWED, detail=self.admission.why_not(peer), retry_after_s=pause
         )
 
     def operates(self, peer: PeerId) -> bool:
@@ -110,7 +111,7 @@ class AdmissionPolicy:
         if peer in self._operators:
             return True
         visitor = self._visitor(peer)
-        return visitor is not None and visitor.by in self._operators
+        return visitor is not None and visitor.issuer in self._operators
 
     def _visitor(self, peer: PeerId) -> _Visitor | None:
         visitor = self._visitors.get(peer)
@@ -119,25 +120,21 @@ class AdmissionPolicy:
             return None
         return visitor
 
-    # -- being told ------------------------------------------------------------------------------------------------------
+    # -- changes ---------------------------------------------------------------------------------------------------------
 
-    def present(
+    def authenticate(
         self, peer: PeerId, message: ShowCredentials, now: float
     ) -> CredentialsReply | RefusedMessage:
-        """A visitor shows whose it is. `now`: seconds of the monotonic clock."""
-        wait = self._shows.wait(now, peer) or self._all_shows.wait(now, "")
+        """Take a visitor's token. `now`: seconds of the monotonic clock."""
+        wait = self._tokens.wait(now, peer) or self._all_tokens.wait(now, "")
         if wait:
-            return RefusedMessage(
-                reason=Reason.OVERLOADED, detail="too many permissions are shown", retry_after_s=wait
-            )
+            return RefusedMessage(reason=Reason.OVERLOADED, detail="too many tokens", retry_after_s=wait)
         operated = message.issuer in self._operators
-        if (
-            self.admission.admit is Admit.OPEN and not operated
-        ):  # it makes no difference: nothing is looked at
+        if self.admission.admit is Admit.OPEN and not operated:  # it would change nothing: do not prove it
             return CredentialsReply(principal=peer, rights=(), priority=0)
         try:
-            if not operated and not self.admission.lets_in(message.issuer):
-                raise NotPermitted("nobody known here has signed this permission")
+            if not operated and not self.admission.admits(message.issuer):
+                raise NotPermitted("this gate does not know the key that signed this token")
             proof = prove(message.token, message.issuer, peer, now=self._wall())
         except NotPermitted as exc:
             self.refused["permission"] += 1
@@ -154,20 +151,20 @@ class AdmissionPolicy:
         )
 
     def enrolled(self, peer: PeerId) -> None:
-        """It was let into a pool of this home just now."""
+        """A pool of this home has just admitted that peer."""
         self.admission = replace(self.admission, members=self.admission.members | {peer})
-        self._patience.forget((peer,))
+        self._pauses.forget((peer,))
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Look at the home's keys and pools again and again, for ever; started once they were looked at.
+        """Read the home's keys and pools every few seconds until cancelled; started after the first time.
 
-        Raises `ResourceError` for a key that cannot be used before that; later the gate goes on with what it knows.
+        Raises `ResourceError` when a key cannot be used the first time; later the gate goes on with what it has.
         """
         up = False
         while True:
-            known = self.admission.members
+            before = self.admission.members
             try:
-                own, members = await trio.to_thread.run_sync(self._look, self._wall())
+                own, members = await trio.to_thread.run_sync(self._read_home, self._wall())
             except (ResourceError, OSError) as exc:
                 if not up:
                     raise
@@ -175,23 +172,17 @@ class AdmissionPolicy:
                 await trio.sleep(LOOK_S)
                 continue
             self._operators |= own
-            fresh = self.admission.members - known  # enrolled while the disk was read
-            served = (self.served(pool) for pool in self._served_pools)
-            members |= {
-                peer
-                for manifest in served
-                if manifest is not None
-                for peer in live_members(manifest, {}, self._wall())
-            }
-            self.admission = replace(
-                self.admission, always=self._always | self._operators, members=members | fresh
-            )
+            members |= self.admission.members - before  # enrolled while the disk was read
+            for manifest in map(self.served, self._served_pools):
+                if manifest is not None:
+                    members |= live_members(manifest, self._wall())
+            self.admission = replace(self.admission, always=self._always | self._operators, members=members)
             if not up:
                 task_status.started()
                 up = True
             await trio.sleep(LOOK_S)
 
-    def _look(self, now: float) -> tuple[frozenset[PeerId], frozenset[PeerId]]:
+    def _read_home(self, now: float) -> tuple[frozenset[PeerId], frozenset[PeerId]]:
         """The ids of this home's roles, and the members of its own pools. Blocking."""
         own = frozenset(
             load_or_create(path).peer_id
@@ -200,14 +191,13 @@ class AdmissionPolicy:
         )
         members: frozenset[PeerId] = frozenset()
         if self.admission.admit is not Admit.LIST:
-            for pool in own_pools(self._home, _damaged):
+            for pool in own_pools(self._home, _warn):
                 try:
-                    ends = {end.peer: float(end.until) for end in pool.notes.ends() if end.peer is not None}
-                    members |= live_members(pool.manifest(), ends, now)
+                    members |= live_members(pool.manifest(), now)
                 except ResourceError as exc:
-                    _damaged(exc)
+                    _warn(exc)
         return own, members
 
 
-def _damaged(exc: ResourceError) -> None:
+def _warn(exc: ResourceError) -> None:
     log.warning("pool.unusable", why=exc.what)

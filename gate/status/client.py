@@ -25,7 +25,7 @@ from swarm.p2p.dialler import AnotherAnswers
 from swarm.pools.tokens import Grant, issue
 
 ANSWER_S: Final = 5.0
-LASTS_S: Final = 60.0
+TTL_S: Final = 60.0
 RENEW_S: Final = 40.0
 
 
@@ -53,7 +53,7 @@ class GateAnswer:
         raise _no(answer, self._signer)
 
     async def _show(self) -> None:
-        grant = Grant(frozenset({Right.STATUS}), lasts_s=LASTS_S)
+        grant = Grant(frozenset({Right.STATUS}), ttl_s=TTL_S)
         token = issue(self._signer, self._me, grant, now=self._wall())
         answer = await self._call(ShowCredentials(issuer=self._signer.peer_id, token=token))
         if not isinstance(answer, CredentialsReply):

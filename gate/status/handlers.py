@@ -1,4 +1,4 @@
-"""What a gate answers about itself, on `/sark/gate/1`: its status to those who operate it, and whose visitor somebody is."""
+"""Serves `/sark/gate/1`: the gate's status for its operators, and visitors' tokens."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ ASKS_PER_S: Final = 2.0
 class GateHandlers:
     """Answers `/sark/gate/1`."""
 
-    def __init__(self, reception: AdmissionPolicy) -> None:
-        self._reception = reception
+    def __init__(self, policy: AdmissionPolicy) -> None:
+        self._policy = policy
         self._asks = TokenBuckets(ASKS_PER_S)
         self.refused: Counter[str] = Counter()
-        """Calls that were answered with a no, by reason."""
+        """Refused calls, by reason."""
 
-    def serve(self, network: Network, standing: Callable[[], GateSnapshot]) -> None:
-        """Answer whoever asks; operators are given `standing`."""
-        self._standing = standing
+    def serve(self, network: Network, snapshot: Callable[[], GateSnapshot]) -> None:
+        """Answer any peer; operators get `snapshot`."""
+        self._snapshot = snapshot
         serve_links(network, ProtocolId.GATE, GATE, self.answer)
 
     async def answer(self, link: Link, message: Message) -> Message:
@@ -48,16 +48,16 @@ class GateHandlers:
         now = trio.current_time()
         match message:
             case ShowCredentials():
-                return self._reception.present(link.peer, message, now)
+                return self._policy.authenticate(link.peer, message, now)
             case GateStatus():
                 wait = self._asks.wait(now, link.peer)
                 if wait:
                     return RefusedMessage(
                         reason=Reason.OVERLOADED, detail="too many calls", retry_after_s=wait
                     )
-                if not self._reception.operates(link.peer):
+                if not self._policy.operates(link.peer):
                     return RefusedMessage(
-                        reason=Reason.NOT_ALLOWED, detail="how this gate stands is told to its operators"
+                        reason=Reason.NOT_ALLOWED, detail="only its operators may read this gate's status"
                     )
-                return self._standing()
+                return self._snapshot()
         raise RemoteProtocolError(f"a {type(message).__name__} is an answer, not a call")

@@ -1,4 +1,4 @@
-"""What the pool commands do over the network, as passing visitors: push a manifest, and be let in by a ticket."""
+"""What the pool commands do over the network: push a manifest, and enrol."""
 
 from __future__ import annotations
 
@@ -15,18 +15,19 @@ from swarm.base.home import Home
 from swarm.index.index import Index
 from swarm.join.host import open_host
 from swarm.net.identity import Identity, load_or_create
-from swarm.pools.client import HeardManifest, enrol, pool_links, push
-from swarm.pools.membership import Membership, keep_joined, keep_manifest
+from swarm.pools.client import SpreadResult, enrol, pool_links, push
+from swarm.pools.manifests import verified
+from swarm.pools.membership import Membership, store_manifest, store_membership, stored_manifest
 from swarm.pools.owner import OwnPool
 
 PUSH_S: Final = 20.0
 
 
-async def tell_swarm(gates: Sequence[str], pool: OwnPool) -> HeardManifest:
-    """Bring the pool's manifest to the gates, the holders and the workers that can be found. Nobody is no error."""
-    heard = HeardManifest(0, 0)
+async def push_manifest(gates: Sequence[str], pool: OwnPool) -> SpreadResult:
+    """Bring the pool's manifest to the gates, holders and workers that can be found. It is no error to find none."""
+    result = SpreadResult(0, 0)
     if not gates:
-        return heard
+        return result
     rng = random.Random()
     async with AsyncExitStack() as stack:
         network = await stack.enter_async_context(
@@ -38,13 +39,14 @@ async def tell_swarm(gates: Sequence[str], pool: OwnPool) -> HeardManifest:
             await nursery.start(index.run)
             with trio.move_on_after(PUSH_S):
                 links = pool_links(network, nursery)
-                heard = await push(links, index, gates, pool, workers=True, me=network.peer_id)
+                me, now = network.peer_id, time.time()
+                result = await push(links, index, gates, pool, workers=True, me=me, now=now)
         nursery.cancel_scope.cancel()
-    return heard
+    return result
 
 
-async def be_let_in(home: Home, joined: Membership, gates: Sequence[str], name: str) -> Membership:
-    """Use a ticket as this home's scheduler, whose key no other process may be using now. Raises `Unreachable`, `NotPermitted`."""
+async def enrol_scheduler(home: Home, joined: Membership, gates: Sequence[str], name: str) -> Membership:
+    """Show a ticket as this home's scheduler; no other process may use its key now. Raises `Unreachable`, `NotPermitted`."""
     identity = load_or_create(home.key("scheduler"))
     async with AsyncExitStack() as stack:
         network = await stack.enter_async_context(
@@ -53,11 +55,14 @@ async def be_let_in(home: Home, joined: Membership, gates: Sequence[str], name: 
         nursery = await stack.enter_async_context(trio.open_nursery())
         try:
             if not network.connected():
-                raise Unreachable("no gate of the pool answers now")
+                raise Unreachable("no gate of the pool answers")
             links = pool_links(network, nursery)
-            fresh, signed = await enrol(links, gates, joined, identity.peer_id, name, now=time.time())
+            stored = stored_manifest(home, joined.pool)
+            manifest = verified(stored) if stored is not None else None
+            me, now = identity.peer_id, time.time()
+            fresh, signed = await enrol(links, gates, joined, manifest, me, name, now=now)
         finally:
             nursery.cancel_scope.cancel()
-    keep_joined(home, fresh)
-    keep_manifest(home, signed)
+    store_membership(home, fresh)
+    store_manifest(home, signed)
     return fresh

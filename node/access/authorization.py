@@ -1,77 +1,85 @@
-"""Who may do what at this worker, now. Pure but for the wall clock that is handed in.
+"""Who may do what at this worker, now. Pure: the wall clock is an argument.
 
-    the owner's own keys ─▶ everything          `allow` ─▶ have tasks run, ask how it stands
-    a presented token    ─▶ what is in it, if a key signed it that this worker trusts: an owner's, an allowed scheduler's, a joined pool's
-    `accept_anyone`      ─▶ have tasks run, a little and behind all others
+    the owner's own keys ─▶ everything          `allow` ─▶ run tasks, read the status
+    a pool's members     ─▶ what their lines in the newest manifest say
+    a token's holder     ─▶ at most what its signer may do here, if that is one of the above
+    `accept_anyone`      ─▶ run tasks, a few, after all others
 
-Everybody else is refused every verb. A token is proved once, when it is presented; that it has not expired and was not taken back is
-looked at on every verb. The channel proves who presents it, so it holds for that peer on all its links, and for nobody else.
+Everybody else is refused every verb. A token is proved once, when it is shown; that it has not expired and that its signer still has the
+right is checked on every verb. The channel proves who shows it: it counts for that peer on all its links, and for nobody else.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
 from node.capacity.allocations import SlotRequest
 from protocol.errors import NotPermitted
 from protocol.messages.permission import ALL, CallPermission
-from protocol.messages.pool import PoolManifest
+from protocol.messages.pool import PoolManifest, PoolMember
 from protocol.messages.work import Cancel, CredentialsReply, Denied, Release, Renew, ShowCredentials
 from protocol.wire.base import Message
 from protocol.words import Reason, Right, Role
 from swarm.base.text import shorten
 from swarm.net.addresses import PeerId
-from swarm.pools.tokens import LEEWAY_S, TokenProof
+from swarm.pools.manifests import DELEGATION_S, is_live
+from swarm.pools.tokens import LEEWAY_S, Grant, TokenProof, least
 
 MAX_PEERS: Final = 4_096
 MAX_PEERS_EACH: Final = 256
-"""Peers that act for one principal: whoever delegates without end pushes out only its own."""
+"""Peers with tokens of one signer: one that delegates without end displaces only its own."""
 MAX_TOKENS: Final = 8
 """Of one peer."""
-LONGEST_S: Final = 31_536_000.0
+MAX_LEFT_S: Final = 31_536_000.0
 ANYONE_PRIORITY: Final = 50
 ANYONE_SLOTS: Final = 2
 WORK: Final = frozenset({Right.SUBMIT, Right.STATUS})
-"""What anybody but an owner can have here at most."""
+"""The most that anybody but an owner can have."""
+MEMBER_RIGHTS: Final = {Role.SUBMIT: WORK, Role.WORKER: frozenset({Right.STATUS})}
+_REVOKED: Final = "your permission was revoked"
+_EXPIRED: Final = "your permission has expired"
 
 
 class ProveToken(Protocol):
-    """`swarm.tokens.prove`: what a token is worth in the hand of `peer`. Raises `NotPermitted`."""
+    """`swarm.pools.tokens.prove`: what a token allows `peer`. Raises `NotPermitted`."""
 
     def __call__(self, token: bytes, issuer: str, peer: str, *, now: float) -> TokenProof: ...
 
 
 @dataclass(frozen=True, slots=True)
-class _Shown:
+class _Token:
     """A token that was proved."""
 
     issuer: str
-    ids: tuple[bytes, ...]
-    holders: frozenset[str]
-    """All through whose hands it went."""
-    expires: float
-    """Wall seconds, our clock's leeway included."""
-    permit: CallPermission
+    proof: TokenProof
+
+    @property
+    def expires(self) -> float:
+        """Wall seconds, the clock's leeway included."""
+        return self.proof.expires + LEEWAY_S
+
+    @property
+    def id(self) -> str:
+        """What a run that rests on it is known by."""
+        return f"{self.issuer} {' '.join(each.hex() for each in self.proof.ids)}"
 
 
 @dataclass(slots=True)
 class _Pool:
-    """What the newest manifest of a joined pool takes away."""
+    """A joined pool, by its newest manifest."""
 
     name: str
     number: int = -1
-    peers: frozenset[str] = frozenset()
-    tokens: frozenset[bytes] = frozenset()
-    caps: Mapping[str, tuple[int, int | None]] = field(default_factory=dict)
-    """Member → highest priority, slots."""
+    members: Mapping[PeerId, tuple[PoolMember, ...]] = field(default_factory=dict)
+    revoked: frozenset[PeerId] = frozenset()
 
 
 class Authorization:
-    """What each peer may do here. `owners`: scheduler keys that are the owner's; `pools`: id → name of those this worker works for;
-    `teams`: if there are any, permission that others gave counts for these teams only.
+    """What each peer may do here. `owners`: scheduler keys of the owner; `pools`: id → name of those this worker works for;
+    `teams`: if there are any, permissions of pools and tokens count for these teams only.
     """
 
     def __init__(
@@ -92,20 +100,24 @@ class Authorization:
         self._pools = {pool: _Pool(name) for pool, name in (pools or {}).items()}
         self._prove = prove
         self._wall = wall
-        self._shown: OrderedDict[PeerId, list[_Shown]] = OrderedDict()
+        self._tokens: OrderedDict[PeerId, list[_Token]] = OrderedDict()
         """Longest unused first."""
+        self._checked_at = wall()
+        """When `expired` looked last."""
 
     # -- every verb ------------------------------------------------------------------------------------------------------
 
     def check(self, peer: PeerId, verb: Message, campaign: str | None = None) -> CallPermission | Denied:
-        """What `peer` may do, if it covers `verb`; else the refusal. `campaign`: which one the verb is about, where it does not say so.
+        """What `peer` may do, if that covers `verb`; else the refusal. `campaign`: the one the verb is about, where it does not say so.
 
-        Of several permissions that cover the verb one that names the campaign counts, else the strongest. Verbs that name leases may
-        be about several campaigns at once: there all permissions that cover the verb count together.
+        Of several permissions that cover the verb, one that names the campaign counts, else the strongest. Verbs that name leases may
+        be about several campaigns: there all permissions that cover the verb count together.
         """
         permits = self._permits(peer)
         if not permits:
             return self._nobody(peer)
+        if peer in self._tokens:
+            self._tokens.move_to_end(peer)
         fitting = [permit for permit in permits if self._covers(permit, verb, campaign)]
         if not fitting:
             first = permits[0]
@@ -120,7 +132,7 @@ class Authorization:
         return next((permit for permit in fitting if about in (permit.campaigns or ())), fitting[0])
 
     def carries(self, peer: PeerId, wanted: SlotRequest, rests: str) -> bool:
-        """Whether what was taken from `peer` still stands on a permission: on the one that it rests on, or on another."""
+        """Whether a task accepted from `peer` still has a permission: the one that it rests on, or another."""
         if not rests:
             return True
         permits = self._permits(peer)
@@ -134,12 +146,12 @@ class Authorization:
         )
 
     def permit_of(self, peer: PeerId) -> CallPermission | None:
-        """The strongest permission `peer` has now; None: it is a stranger."""
+        """The strongest permission of `peer` now; None: it has none."""
         permits = self._permits(peer)
         return permits[0] if permits else None
 
     def principals_of(self, peer: PeerId) -> frozenset[str]:
-        """On whose behalf `peer` may have tasks run here now."""
+        """On whose behalf `peer` may run tasks here now."""
         return frozenset(each.principal for each in self._permits(peer) if Right.SUBMIT in each.rights)
 
     def _covers(self, permit: CallPermission, verb: Message, campaign: str | None) -> bool:
@@ -147,177 +159,198 @@ class Authorization:
 
     def _permits(self, peer: PeerId) -> list[CallPermission]:
         """All that hold now, strongest first."""
-        permits: list[CallPermission] = []
-        if peer in self._owners:
-            permits.append(CallPermission(principal=peer, rights=ALL, owner=True))
-        elif peer in self._allow:
-            permits.append(CallPermission(principal=peer, rights=WORK))
-        if peer in self._shown:
-            now = self._wall()
-            self._shown.move_to_end(peer)
-            permits += [self._capped(shown) for shown in self._shown[peer] if self._holds(shown, now)]
-            permits.sort(key=_strength, reverse=True)
+        now = self._wall()
+        permits = list(self._direct(peer, now))
+        for token in self._tokens.get(peer, ()):
+            permits += self._delegated(token, now)
         if self._anyone and not permits and not self._teams:
+            rights = frozenset({Right.SUBMIT})
             permits = [
-                CallPermission(
-                    principal=peer,
-                    rights=frozenset({Right.SUBMIT}),
-                    stranger=True,
-                    priority=ANYONE_PRIORITY,
-                    slots=ANYONE_SLOTS,
-                )
+                CallPermission(peer, rights, stranger=True, priority=ANYONE_PRIORITY, slots=ANYONE_SLOTS)
             ]
-        return permits
+        return sorted(permits, key=_strength, reverse=True)
 
-    def _holds(self, shown: _Shown, now: float) -> bool:
-        return now < shown.expires and not self._revoked(shown)
+    def _direct(
+        self, peer: PeerId, now: float, holders: Collection[PeerId] = ()
+    ) -> Iterator[CallPermission]:
+        """What `peer` may do without a token, in each pool where none of `holders` is revoked."""
+        if peer in self._owners:
+            yield CallPermission(principal=peer, rights=ALL, owner=True)
+            return
+        if peer in self._allow:
+            yield CallPermission(principal=peer, rights=WORK)
+            return
+        for pool, state in self._pools.items():
+            for member in state.members.get(peer, ()) if state.revoked.isdisjoint(holders) else ():
+                if is_live(member, now) and (not self._teams or member.team in self._teams):
+                    yield CallPermission(
+                        principal=peer,
+                        rights=MEMBER_RIGHTS[member.role],
+                        priority=member.priority,
+                        slots=member.slots,
+                        team=member.team,
+                        rests=pool,
+                    )
 
-    def _revoked(self, shown: _Shown) -> bool:
-        pool = self._pools.get(shown.issuer)
-        return pool is not None and not (
-            pool.peers.isdisjoint(shown.holders) and pool.tokens.isdisjoint(shown.ids)
-        )
+    def _delegated(self, token: _Token, now: float) -> Iterator[CallPermission]:
+        """What a token gives its holder: at most what its signer may do itself.
 
-    def _capped(self, shown: _Shown) -> CallPermission:
-        """The permission, lowered to what the pool's newest manifest leaves its principal."""
-        pool, permit = self._pools.get(shown.issuer), shown.permit
-        cap = pool.caps.get(permit.principal) if pool is not None else None
-        if cap is None:
-            return permit
-        priority, slots = cap
-        return replace(permit, priority=min(permit.priority, priority), slots=_fewer(permit.slots, slots))
+        An owner's token for campaigns, or for control, acts for the owner: it is served like the owner, within its grant. An owner's
+        token for neither makes a guest. All others act for their signer; a pool's member delegates tasks only of named campaigns.
+        """
+        if now >= token.expires:
+            return
+        proof, grant = token.proof, token.proof.grant
+        for signer in self._direct(token.issuer, now, proof.holders):
+            rights, team = signer.rights, signer.team
+            if not signer.rests:  # an owner, or an allowed scheduler: it names teams itself
+                team = grant.team
+            elif proof.life_s > DELEGATION_S:  # a manifest lists a revoked peer for only so long
+                continue
+            elif grant.campaigns is None:
+                rights -= {Right.SUBMIT}
+            try:
+                given = least(Grant(rights, signer.priority, signer.slots, team), grant)
+            except (NotPermitted, ValueError):  # nothing is left
+                continue
+            owner = signer.owner and (grant.campaigns is not None or Right.CONTROL in grant.rights)
+            if self._teams and not owner and given.team not in self._teams:
+                continue
+            yield CallPermission(
+                principal=proof.principal if signer.owner and not owner else token.issuer,
+                rights=given.rights,
+                owner=owner,
+                priority=given.priority,
+                slots=given.slots,
+                campaigns=given.campaigns,
+                team=given.team,
+                rests=token.id,
+            )
 
     def _nobody(self, peer: PeerId) -> Denied:
-        shown = self._shown.get(peer, [])
-        if any(self._revoked(each) for each in shown):
-            why = "your permission was taken back"
-        elif shown:
-            why = "your permission has expired; present a fresh one"
-        else:
-            why = (
-                "this worker does not serve you; its owner can: sark-node join --allow "
-                f"{peer}, or with a ticket of a pool that you are in"
-            )
-        return Denied(reason=Reason.NOT_ALLOWED, detail=why)
+        tokens, now = self._tokens.get(peer, ()), self._wall()
+        if any(peer in pool.revoked for pool in self._pools.values()):
+            return _no(_REVOKED)
+        if any(peer in pool.members for pool in self._pools.values()):
+            ended = not any(is_live(m, now) for pool in self._pools.values() for m in pool.members.get(peer, ()))
+            return _no(_EXPIRED if ended else self._other_teams(peer))
+        if tokens:
+            return _no(_EXPIRED if all(now >= token.expires for token in tokens) else _REVOKED)
+        return _no(
+            "this worker does not serve you; its owner can: sark-node join --allow "
+            f"{peer}, or with a ticket of a pool that you are in"
+        )
+
+    def _other_teams(self, peer: PeerId) -> str:
+        teams = sorted(
+            {member.team for pool in self._pools.values() for member in pool.members.get(peer, ())} - {""}
+        )
+        return _wrong_team(self._teams, teams)
 
     # -- tokens ----------------------------------------------------------------------------------------------------------
 
-    def present(self, peer: PeerId, message: ShowCredentials) -> CredentialsReply | Denied:
-        """Keep what the token lets `peer` do. The same token again changes nothing."""
+    def authenticate(self, peer: PeerId, message: ShowCredentials) -> CredentialsReply | Denied:
+        """Take a token that `peer` shows. The same token again changes nothing."""
         now = self._wall()
         issuer = message.issuer
-        if issuer not in self._owners and issuer not in self._allow and issuer not in self._pools:
+        if not any(self._direct(issuer, now)):
             names = ", ".join(sorted(pool.name for pool in self._pools.values())) or "none"
-            return _no(
-                f"this worker trusts no permission under the key {issuer}; it works for pools: {names}"
-            )
+            return _no(f"this worker does not serve {issuer}, who signed this token; it works for pools: {names}")
         try:
-            proof = self._prove(message.token, issuer, peer, now=now)
+            token = _Token(issuer, self._prove(message.token, issuer, peer, now=now))
         except NotPermitted as exc:
             return _no(exc.what)
-        shown = _Shown(
-            issuer,
-            proof.ids,
-            frozenset(proof.holders),
-            proof.expires + LEEWAY_S,
-            self._permit(issuer, proof),
-        )
-        if self._revoked(shown):
-            return _no("your permission was taken back")
-        if now >= shown.expires:
-            return _no("your permission has expired; present a fresh one")
-        team = shown.permit.team
-        if self._teams and not shown.permit.owner and team not in self._teams:
-            yours = f"team {team}" if team else "no team"
-            return _no(f"this worker serves only {_teams(self._teams)}; your permission names {yours}")
-        self._keep(peer, shown, now)
-        permit = self._capped(shown)
-        return CredentialsReply(
-            principal=permit.principal,
-            rights=tuple(sorted(permit.rights)),
-            priority=permit.priority,
-            slots=permit.slots,
-            left_s=min(LONGEST_S, max(0.0, proof.expires - now)),
-        )
+        given = max(self._delegated(token, now), key=_strength, default=None)
+        if given is None:
+            return _no(self._why_nothing(token, now))
+        self._keep(peer, token, now)
+        return _reply(given, min(MAX_LEFT_S, max(0.0, token.proof.expires - now)))
 
-    def _permit(self, issuer: str, proof: TokenProof) -> CallPermission:
-        """What the token is worth here. An owner's token for campaigns, or for control, acts for the owner: it is served like the owner
-        itself, within its grant. An owner's token for neither is a guest's. An allowed scheduler answers for whom it sends.
-        """
-        grant = proof.grant
-        for_owner = issuer in self._owners and (grant.campaigns is not None or Right.CONTROL in grant.rights)
-        own = for_owner or issuer in self._allow
-        return CallPermission(
-            principal=issuer if own else proof.principal,
-            rights=grant.rights if issuer in self._owners else grant.rights & WORK,
-            owner=for_owner,
-            priority=grant.priority,
-            slots=grant.slots,
-            campaigns=grant.campaigns,
-            team=grant.team,
-            rests=f"{issuer} {' '.join(each.hex() for each in proof.ids)}",
-        )
+    def reply(self, peer: PeerId) -> CredentialsReply | Denied:
+        """What `peer` may do now."""
+        permit = self.permit_of(peer)
+        return _reply(permit) if permit is not None else self._nobody(peer)
 
-    def _keep(self, peer: PeerId, shown: _Shown, now: float) -> None:
+    def _why_nothing(self, token: _Token, now: float) -> str:
+        """Why a good token of a signer who is served gives nothing."""
+        proof = token.proof
+        if now >= token.expires:
+            return _EXPIRED
+        signers = list(self._direct(token.issuer, now, proof.holders))
+        if not signers:
+            return _REVOKED
+        if all(signer.rests for signer in signers) and proof.life_s > DELEGATION_S:
+            return f"a pool's member delegates for at most {DELEGATION_S / 86_400:g} days"
+        if self._teams and proof.grant.team not in self._teams:
+            return _wrong_team(self._teams, [proof.grant.team] if proof.grant.team else [])
+        return "this permission goes beyond what its signer may do here"
+
+    def _keep(self, peer: PeerId, token: _Token, now: float) -> None:
         others = [
-            each
-            for each in self._shown.pop(peer, [])
-            if (each.issuer, each.ids) != (shown.issuer, shown.ids) and self._holds(each, now)
+            each for each in self._tokens.pop(peer, []) if each.id != token.id and now < each.expires
         ]
-        self._shown[peer] = [*others[-(MAX_TOKENS - 1) :], shown]
+        self._tokens[peer] = [*others[-(MAX_TOKENS - 1) :], token]
         of_same = [
             name
-            for name, kept in self._shown.items()
-            if any(each.permit.principal == shown.permit.principal for each in kept)
+            for name, tokens in self._tokens.items()
+            if any(each.issuer == token.issuer for each in tokens)
         ]
         for name in of_same[: max(0, len(of_same) - MAX_PEERS_EACH)]:
-            del self._shown[name]
-        while len(self._shown) > MAX_PEERS:
-            self._shown.popitem(last=False)
+            del self._tokens[name]
+        while len(self._tokens) > MAX_PEERS:
+            self._tokens.popitem(last=False)
 
-    # -- what ends -------------------------------------------------------------------------------------------------------
+    # -- changes ---------------------------------------------------------------------------------------------------------
 
-    def manifest(self, news: PoolManifest) -> tuple[PeerId, ...]:
-        """Take a verified manifest to heart. Gives the peers that may do nothing here any more because of it."""
-        pool = self._pools.get(news.pool)
-        if pool is None or news.number <= pool.number:
+    def follows(self, pool: str) -> bool:
+        """Whether this worker works for that pool."""
+        return pool in self._pools
+
+    def update(self, manifest: PoolManifest) -> tuple[PeerId, ...]:
+        """Take a verified manifest, if it is newer. Returns the peers that may do nothing here any more because of it."""
+        pool = self._pools.get(manifest.pool)
+        if pool is None or manifest.number <= pool.number:
             return ()
-        pool.number = news.number
-        pool.peers = frozenset(news.revoked)
-        pool.tokens = frozenset(news.revoked_tokens)
-        pool.caps = {
-            member.peer: (member.priority, member.slots)
-            for member in news.members
-            if member.role is Role.SUBMIT
-        }
-        hit = [
-            peer
-            for peer, kept in self._shown.items()
-            if any(each.issuer == news.pool and self._revoked(each) for each in kept)
-        ]
-        return tuple(peer for peer in hit if not self._permits(peer))
+        peers = [peer for peer in {*pool.members, *self._tokens} if self._permits(peer)]
+        members: dict[PeerId, tuple[PoolMember, ...]] = {}
+        for member in manifest.members:
+            members[member.peer] = (*members.get(member.peer, ()), member)
+        pool.number, pool.members = manifest.number, members
+        pool.revoked = frozenset(each.peer for each in manifest.revoked)
+        return tuple(peer for peer in peers if not self._permits(peer))
 
     def expired(self) -> tuple[PeerId, ...]:
-        """Forget the permissions whose time is over. Gives the peers that have none left; each comes out once."""
-        now = self._wall()
+        """Forget the tokens that have expired. Returns the peers that have no permission left; each is returned once."""
+        since, self._checked_at = self._checked_at, self._wall()
         gone: list[PeerId] = []
-        for peer, kept in list(self._shown.items()):
-            left = [each for each in kept if now < each.expires]
-            if len(left) == len(kept):
-                continue
-            self._shown[peer] = left
-            if not left:
-                del self._shown[peer]
-            if self.permit_of(peer) is None:
+        for peer, tokens in list(self._tokens.items()):
+            left = [token for token in tokens if self._checked_at < token.expires]
+            if len(left) < len(tokens):
                 gone.append(peer)
-        return tuple(gone)
+                self._tokens[peer] = left
+                if not left:
+                    del self._tokens[peer]
+        ended = {
+            member.peer
+            for _, member in self._members()
+            if is_live(member, since) and not is_live(member, self._checked_at)
+        }
+        gone += [peer for peer, tokens in self._tokens.items() if any(t.issuer in ended for t in tokens)]
+        return tuple(peer for peer in dict.fromkeys((*gone, *ended)) if self.permit_of(peer) is None)
 
     def next_end(self) -> float | None:
         """Wall time at which `expired` has something to do next."""
-        return min(
-            (each.expires for kept in self._shown.values() for each in kept),
-            default=None,
-        )
+        ends = [token.expires for tokens in self._tokens.values() for token in tokens]
+        ends += [end for end, _ in self._members() if end > self._checked_at]
+        return min(ends, default=None)
+
+    def _members(self) -> Iterator[tuple[float, PoolMember]]:
+        """The members of all pools whose membership ends, each with when."""
+        for pool in self._pools.values():
+            for lines in pool.members.values():
+                for member in lines:
+                    if member.until is not None:
+                        yield member.until + LEEWAY_S, member
 
 
 def _strength(permit: CallPermission) -> tuple[bool, int, float, bool]:
@@ -325,12 +358,20 @@ def _strength(permit: CallPermission) -> tuple[bool, int, float, bool]:
     return (permit.owner, permit.priority, slots, permit.campaigns is None)
 
 
-def _fewer(one: int | None, other: int | None) -> int | None:
-    return min((each for each in (one, other) if each is not None), default=None)
+def _wrong_team(teams: Collection[str], yours: Collection[str]) -> str:
+    serves = ("team " if len(teams) == 1 else "teams ") + ", ".join(sorted(teams))
+    names = f"team {', '.join(yours)}" if yours else "no team"
+    return f"this worker serves only {serves}; your permission names {names}"
 
 
-def _teams(names: Collection[str]) -> str:
-    return ("team " if len(names) == 1 else "teams ") + ", ".join(sorted(names))
+def _reply(permit: CallPermission, left_s: float | None = None) -> CredentialsReply:
+    return CredentialsReply(
+        principal=permit.principal,
+        rights=tuple(sorted(permit.rights)),
+        priority=permit.priority,
+        slots=permit.slots,
+        left_s=left_s,
+    )
 
 
 def _no(why: str) -> Denied:

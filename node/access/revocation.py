@@ -1,6 +1,6 @@
-"""What happens when somebody's permission begins or ends: links that waited for it are taken up, runs that rested on it are stopped.
+"""What follows when a permission begins or ends: links that wait for it are used, runs that rest on it are stopped.
 
-The permissions themselves are `node.access.authorization`; who asks for something is checked by the desk on every verb.
+`node.access.authorization` has the permissions; the handlers check them on every verb.
 """
 
 from __future__ import annotations
@@ -15,23 +15,24 @@ import trio
 from node.access.authorization import Authorization
 from node.capacity.allocations import ENDED
 from node.capacity.ledger import Ledger
-from protocol.messages.pool import PoolManifest
+from protocol.messages.pool import ManifestMessage, PoolManifest
 from protocol.messages.work import CredentialsReply, Denied, ShowCredentials
 from protocol.words import Reason
 from swarm.index.server import TokenBuckets
 from swarm.net.addresses import PeerId
+from swarm.pools.manifests import verified
 
 LOOK_S = 5.0
-"""Permissions end by the wall clock, which may jump: it is looked at so often at least."""
+"""Permissions end by the wall clock, which may jump: it is read at least this often."""
 SHOWS_PER_S = 8.0
-"""Tokens that one peer may show, on average; bursts up to twice that."""
+"""Tokens and manifests that one peer may show, on average; bursts up to twice that."""
 
-log = structlog.get_logger("sark.door")
+log = structlog.get_logger("sark.permissions")
 
 
 @dataclass
 class Revocation:
-    """Between the permissions and those who have, or had, one."""
+    """Applies changed permissions to links and runs."""
 
     permits: Authorization
     ledger: Ledger
@@ -41,29 +42,43 @@ class Revocation:
     _news: trio.Event = field(default_factory=trio.Event)
     _shows: TokenBuckets = field(default_factory=lambda: TokenBuckets(SHOWS_PER_S))
 
-    def present(self, peer: PeerId, message: ShowCredentials) -> CredentialsReply | Denied:
-        """A token is shown. To prove one costs time that a stranger must not have without end while runs are timed."""
+    def authenticate(
+        self, peer: PeerId, message: ShowCredentials | ManifestMessage
+    ) -> CredentialsReply | Denied:
+        """Take a token, or a pool's manifest, that `peer` shows. Raises `RemoteProtocolError` for a forged manifest.
+
+        Proving one costs time, of which a stranger must not take much while runs are timed.
+        """
         wait = self._shows.wait(trio.current_time(), peer)
         if wait:
-            return Denied(reason=Reason.OVERLOADED, detail="too many permissions are shown", retry_s=wait)
-        return self.permits.present(peer, message)
+            return Denied(reason=Reason.OVERLOADED, detail="too many tokens and manifests", retry_s=wait)
+        if isinstance(message, ManifestMessage):
+            manifest = verified(message)
+            if not self.permits.follows(manifest.pool):
+                return Denied(reason=Reason.NOT_ALLOWED, detail=f"this worker does not work for {manifest.name}")
+            self.update(manifest)
+            return self.permits.reply(peer)
+        answer = self.permits.authenticate(peer, message)
+        if isinstance(answer, CredentialsReply):
+            self._notify()
+        return answer
 
-    def presented(self, peer: PeerId) -> None:
-        """It may do something now that it perhaps could not before."""
+    def _notify(self) -> None:
         self._news.set()
         self._news = trio.Event()
 
-    async def let_in(self, peer: PeerId) -> None:
+    async def admitted(self, peer: PeerId) -> None:
         """Wait until `peer` may do anything here."""
         while self.permits.permit_of(peer) is None:
             await self._news.wait()
 
-    def heard(self, manifest: PoolManifest) -> None:
-        """A verified manifest of a joined pool: what it takes away holds at once, and what runs on it is stopped."""
-        self._end(self.permits.manifest(manifest), "taken back")
+    def update(self, manifest: PoolManifest) -> None:
+        """A verified manifest of a joined pool: what it takes away ends at once, and runs that rest on that are stopped."""
+        self._end(self.permits.update(manifest), "revoked")
+        self._notify()
 
     async def keep(self) -> None:
-        """Stop what runs on a permission when that ends, for ever."""
+        """Stop runs whose permission ends, until cancelled."""
         while True:
             end = self.permits.next_end()
             ahead = math.inf if end is None else max(0.0, min(LOOK_S, end - self.wall()))
@@ -81,7 +96,7 @@ class Revocation:
             for place in self.ledger.places()
             if place.state not in ENDED and not self.permits.carries(place.peer, place.wanted, place.rests)
         ]
-        if without:  # their scheduler may do something here still, but not this
+        if without:  # their scheduler may still do something here, but not this
             log.info("permission.narrowed", leases=without, why=why)
             self.ledger.evict_those(
                 lambda place: place.lease in without, Reason.NOT_ALLOWED, trio.current_time()

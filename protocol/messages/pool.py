@@ -1,15 +1,16 @@
-"""The pool protocol, `/sark/pool/1`: who is in a pool, who was revoked, and how a peer joins.
+"""The pool protocol, `/sark/pool/1`: who is in a pool, who was revoked, and how a newcomer joins.
 
-    anybody                                     a holder, a member or a gate
-        │ AskManifest ───────────────────────────▶ │   is there a newer manifest than mine?
-        │ ◀──────────── ManifestMessage, NoManifest │
-        │ SpreadManifest ────────────────────────▶ │   stored if its signature holds and its number is higher
-        │ ◀────────────────────────── ManifestStored │
-    a newcomer                                  the gate that has the pool's key
-        │ EnrolRequest ──────────────────────────▶ │   with a ticket's token, or with a credential to renew
-        │ ◀──────────────── Enrolled, RefusedMessage │   a credential bound to the peer id, and the manifest that names it
+    any peer                                    a holder, a member or a gate
+        │ AskManifest ───────────────────────────▶ │   do you have a newer manifest than mine?
+        │ ◀──────────────────── Manifest, NoManifest │
+        │ Manifest ──────────────────────────────▶ │   here is one; stored if its signature is good and its number higher
+        │ ◀───────────────────────── ManifestStored │
+    a newcomer or a member                      the gate that has the pool's key
+        │ EnrolRequest ──────────────────────────▶ │   this ticket admits me; or: renew my membership
+        │ ◀───────────────────── Manifest, Refused │   the manifest with me in it
 
-A pool is an Ed25519 key; its id is that key as a peer id. A manifest is signed, so anybody may pass it on.
+A pool is its Ed25519 key; its id is that key as a peer id. The manifest is the one list of its members. It carries the pool's signature,
+so any peer may pass it on; a member shows it to a worker whose own copy is older.
 """
 
 from __future__ import annotations
@@ -19,48 +20,61 @@ from typing import Annotated, Final, Literal
 from pydantic import Field
 
 from protocol.messages.index import RefusedMessage
-from protocol.wire.base import Count, Detail, Line, Message, Name, PeerName, Priority, Signature, Token
+from protocol.wire.base import Count, Line, Message, Name, PeerName, Priority, Signature
 from protocol.wire.codec import Vocabulary, pack, read_value
 from protocol.words import Role
 
 MAX_MANIFEST: Final = 48 * 1024
 """Bytes of a manifest's body: it fits into one frame."""
 MAX_ELEMENTS: Final = 8_192
-"""Elements of a manifest; it travels as bytes, so the limit of a frame does not apply."""
+"""A manifest travels as bytes, so a frame's own cap does not bind it."""
 MAX_MEMBERS: Final = 256
 MAX_REVOKED: Final = 256
+SECRET_BYTES: Final = 16
 _CONTEXT: Final = b"sark pool 1\n"
 
-TokenId = Annotated[bytes, Field(min_length=8, max_length=8)]
-"""The first 8 bytes of a token block's revocation id."""
+TicketSecret = Annotated[bytes, Field(min_length=SECRET_BYTES, max_length=SECRET_BYTES)]
+"""Random bytes that admit whoever shows them. The pool's owner stores their hash."""
 
 
 class PoolMember(Message):
-    """One member of a pool."""
+    """A member of a pool, in one role."""
 
     peer: PeerName
     role: Annotated[Role, Field(strict=False)]
     name: Name
     team: Line = ""
     priority: Priority = 100
+    """The highest that counts."""
     slots: Annotated[int, Field(ge=1, le=100_000)] | None = None
+    """Runs and queued tasks at a time at each worker; None: no limit."""
+    until: Count | None = None
+    """Wall seconds at which the membership ends; None: never."""
+    ttl_s: Count | None = None
+    """What a renewal adds, from then on; None: it needs no renewal."""
+
+
+class RevokedPeer(Message):
+    """A peer that has no right in the pool, whoever delegates one to it."""
+
+    peer: PeerName
+    until: Count
+    """Wall seconds from which no token delegated before the revocation can still be good."""
 
 
 class PoolManifest(Message):
-    """The signed member list of a pool. The highest number counts."""
+    """The members of a pool, as its key signs them. The highest number counts."""
 
     v: Literal[1] = 1
     pool: PeerName
     name: Name
     number: Count
     members: Annotated[tuple[PoolMember, ...], Field(max_length=MAX_MEMBERS)] = ()
-    revoked: Annotated[tuple[PeerName, ...], Field(max_length=MAX_REVOKED)] = ()
-    """Peers that are refused, whatever token they show."""
-    revoked_tokens: Annotated[tuple[TokenId, ...], Field(max_length=MAX_REVOKED)] = ()
+    revoked: Annotated[tuple[RevokedPeer, ...], Field(max_length=MAX_REVOKED)] = ()
 
 
 class AskManifest(Message):
-    """Ask for the newest manifest of this pool if it is newer than `have`."""
+    """The newest manifest of this pool, if it is newer than `have`."""
 
     type: Literal["ask-manifest"] = "ask-manifest"
     pool: PeerName
@@ -68,7 +82,7 @@ class AskManifest(Message):
 
 
 class ManifestMessage(Message):
-    """Canonical bytes of a `PoolManifest`, signed with the pool's key."""
+    """Canonical bytes of a `PoolManifest`, signed by the pool's key."""
 
     type: Literal["manifest"] = "manifest"
     body: Annotated[bytes, Field(max_length=MAX_MANIFEST)]
@@ -76,55 +90,30 @@ class ManifestMessage(Message):
 
 
 class NoManifest(Message):
-    """There is no newer manifest here."""
+    """I have none that is newer than yours."""
 
     type: Literal["no-manifest"] = "no-manifest"
 
 
-class SpreadManifest(Message):
-    """Offer this manifest: store it, and use it if you belong to the pool."""
-
-    type: Literal["spread-manifest"] = "spread-manifest"
-    body: Annotated[bytes, Field(max_length=MAX_MANIFEST)]
-    signature: Signature
-
-
 class ManifestStored(Message):
-    """The highest manifest number of that pool stored here."""
+    """The highest number of that pool that I have now."""
 
     type: Literal["manifest-stored"] = "manifest-stored"
     number: Count
 
 
 class EnrolRequest(Message):
-    """Ask to join with a ticket's token, or to renew the credential that is shown."""
+    """Admit me by this ticket; without one: renew my membership."""
 
     type: Literal["enrol-request"] = "enrol-request"
     pool: PeerName
-    token: Token
     role: Annotated[Role, Field(strict=False)]
     name: Name
-
-
-class Enrolled(Message):
-    """Joined: a credential bound to the peer id, and the manifest that names it."""
-
-    type: Literal["enrolled"] = "enrolled"
-    token: Token
-    body: Annotated[bytes, Field(max_length=MAX_MANIFEST)]
-    signature: Signature
-    detail: Detail = ""
+    ticket: TicketSecret | None = None
 
 
 POOL: Final = Vocabulary(
-    AskManifest,
-    ManifestMessage,
-    NoManifest,
-    SpreadManifest,
-    ManifestStored,
-    EnrolRequest,
-    Enrolled,
-    RefusedMessage,
+    AskManifest, ManifestMessage, NoManifest, ManifestStored, EnrolRequest, RefusedMessage
 )
 """All of the above, and the index's `RefusedMessage`."""
 

@@ -1,7 +1,8 @@
 """The work protocol, `/sark/work/1`: a scheduler and a worker agree on a task, run it and settle it.
 
     scheduler                                        worker
-        │ ShowCredentials ───────────────────────────▶ │   a token that says what the sender may do here
+        │ ShowCredentials ───────────────────────────▶ │   a token by which a peer you serve delegates to the sender
+        │ Manifest ──────────────────────────────────▶ │   a newer one of your pool, which lists the sender
         │ ◀────────────────── CredentialsReply, Denied │
         │ Probe ─────────────────────────────────────▶ │   could you run this, when, is the model cached?
         │ ◀───────────────────────────── Quote, Denied │   reserves nothing
@@ -35,6 +36,7 @@ from typing import Annotated, Final, Literal
 from pydantic import Field
 
 from protocol.formats.phase import Phase
+from protocol.messages.pool import ManifestMessage
 from protocol.values.lease import MAX_PROOF, Epoch, Fence
 from protocol.values.requirement import Requirement
 from protocol.values.task import MAX_TASK
@@ -76,11 +78,11 @@ May = Annotated[Right, Field(strict=False)]
 
 
 class ShowCredentials(Message):
-    """Present a token. It counts for every link of this peer until it expires or is revoked."""
+    """Present a token. It counts for every link of this peer until it expires or its issuer's right ends."""
 
     type: Literal["show-credentials"] = "show-credentials"
     issuer: PeerName
-    """Who signed the token: a pool id or an owner's scheduler id."""
+    """Who signed the token: an owner, an allowed scheduler or a pool's member."""
     token: Token
 
 
@@ -501,8 +503,8 @@ class WorkerStatus(Message):
 
 
 WORK: Final = Vocabulary(
-    ShowCredentials, CredentialsReply, Probe, Quote, Denied, Commit, Granted, Queued, Conflict, Ready, Start, Skip, Renew, Renewed,
+    ShowCredentials, ManifestMessage, CredentialsReply, Probe, Quote, Denied, Commit, Granted, Queued, Conflict, Ready, Start, Skip, Renew, Renewed,
     Progress,
     Result, Accepted, Stale, Cancel, Release, Stopped, Preempt, AdoptRequest, ListLeases, AdoptReply, Control, StatusRequest, WorkerStatus,
 )  # fmt: skip
-"""Every message of this protocol, in the order of use."""
+"""Every message of this protocol, in the order of use, and the pool protocol's `ManifestMessage`."""

@@ -1,8 +1,8 @@
-"""Asking others about pools: the newest manifest, being let in, having a credential renewed, pushing what was taken back.
+"""Asking others about pools: the newest manifest, admission, renewal, and spreading a manifest.
 
-members ── Latest, every minute ──▶ gates of the pool, holders near its key        what was taken back is heard within a poll
-owner   ── Spread, at once ──────▶ the same, and every worker found under `pool:NAME`
-newcomer ─ Enrol ────────────────▶ gates of the pool, until one that has its key answers
+members   ── AskManifest, every minute ─▶ gates of the pool, holders near its key        a revocation arrives within a poll
+owner     ── Manifest, at once ─────────▶ the same, and every worker found under `pool:NAME`
+newcomer  ── EnrolRequest ──────────────▶ gates of the pool, until one that has its key answers
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from protocol.messages.index import RefusedMessage
 from protocol.messages.pool import (
     POOL,
     AskManifest,
-    Enrolled,
     EnrolRequest,
     ManifestMessage,
     ManifestStored,
     NoManifest,
-    SpreadManifest,
+    PoolManifest,
+    PoolMember,
 )
 from protocol.values.requirement import Clause, Op, Requirement
 from protocol.wire.base import Message
@@ -35,16 +35,16 @@ from swarm.net.addresses import Contact, gate_contacts
 from swarm.net.identity import routing_key
 from swarm.net.link import Links
 from swarm.net.network import Network
-from swarm.pools.manifests import caught_up, verified
+from swarm.pools.manifests import caught_up, find_member, verified
 from swarm.pools.membership import Membership
 from swarm.pools.owner import OwnPool
-from swarm.pools.tokens import prove
 
-ASK_S: Final = 3.0
-AT_ONCE: Final = 32
+ANSWER_S: Final = 3.0
+CONCURRENT: Final = 32
 WORKERS: Final = 10_000
-ASKED_GATES: Final = 3
-ASKED_HOLDERS: Final = 3
+GATES: Final = 3
+HOLDERS: Final = 3
+"""As many gates, and as many holders, are asked for the newest manifest."""
 MAX_LINKS: Final = 64
 
 log = structlog.get_logger("sark.pools")
@@ -53,7 +53,7 @@ M = TypeVar("M", bound=Message)
 
 
 class ManifestDirectory(Protocol):
-    """What is used of `swarm.index.Index`."""
+    """The part of `swarm.index.Index` used here."""
 
     async def query(self, requirement: Requirement, want: int = 16) -> QueryResult: ...
 
@@ -61,21 +61,40 @@ class ManifestDirectory(Protocol):
 
 
 def pool_links(network: Network, nursery: trio.Nursery) -> Links:
-    """Links for asking others about pools."""
+    """Links for `/sark/pool/1`."""
     return Links(network, ProtocolId.POOL, POOL, nursery, keep=MAX_LINKS)
 
 
-# -- asking others ----------------------------------------------------------------------------------------------------------------
-
-
-async def _ask(links: Links, contact: Contact, message: Message, expected: type[M]) -> M:
-    """One call. Raises `Unreachable`, `NotPermitted` for a no, `RemoteProtocolError` for nonsense."""
-    answer = await links.call(contact.peer, contact.addresses, message, max_wait_s=ASK_S)
+async def _call(links: Links, contact: Contact, message: Message, expected: type[M]) -> M:
+    """One call. Raises `Unreachable`, `NotPermitted` for a refusal, `RemoteProtocolError` for any other answer."""
+    answer = await links.call(contact.peer, contact.addresses, message, max_wait_s=ANSWER_S)
     if isinstance(answer, RefusedMessage):
         raise NotPermitted(answer.detail or str(answer.reason), hint=str(answer.reason))
     if not isinstance(answer, expected):
         raise RemoteProtocolError(f"{contact.peer} answered with {type(answer).__name__}")
     return answer
+
+
+def _contacts(gates: Sequence[str]) -> list[Contact]:
+    """The well-formed gates: they come from a ticket that anybody may have written."""
+    contacts: list[Contact] = []
+    for gate in dict.fromkeys(gates):
+        try:
+            contacts += gate_contacts((gate,))
+        except ResourceError as exc:
+            log.debug("pool.bad_gate", gate=gate, why=exc.what)
+    return contacts
+
+
+async def _holders(index: ManifestDirectory, pool: str) -> list[Contact]:
+    try:
+        return [contact for contact in await index.nearest(routing_key(pool)) if contact.addresses]
+    except SarkError as exc:
+        log.debug("pool.no_holders", pool=pool, why=exc.what)
+        return []
+
+
+# -- manifests --------------------------------------------------------------------------------------------------------------------
 
 
 async def newest(
@@ -88,38 +107,38 @@ async def newest(
     *,
     me: str = "",
 ) -> ManifestMessage | None:
-    """The newest manifest of a pool that its gates or holders, `me` left out, have, if its number is above `have`."""
-    known = [contact for contact in _contacts(gates) if contact.peer != me]
-    near = [contact for contact in await _near(index, pool) if contact.peer != me]
-    asked = {c.peer: c for c in rng.sample(known, min(len(known), ASKED_GATES))}
-    asked |= {c.peer: c for c in rng.sample(near, min(len(near), ASKED_HOLDERS))}
-    found: list[tuple[int, ManifestMessage]] = []
+    """The newest manifest with a number above `have` that the pool's gates and holders, except `me`, have."""
+    from_gates = [contact for contact in _contacts(gates) if contact.peer != me]
+    holders = [contact for contact in await _holders(index, pool) if contact.peer != me]
+    targets = {c.peer: c for c in rng.sample(from_gates, min(len(from_gates), GATES))}
+    targets |= {c.peer: c for c in rng.sample(holders, min(len(holders), HOLDERS))}
+    answers: list[tuple[int, ManifestMessage]] = []
 
     async def ask(contact: Contact) -> None:
         try:
-            answer = await _ask(links, contact, AskManifest(pool=pool, have=have), Message)
+            answer = await _call(links, contact, AskManifest(pool=pool, have=have), Message)
             if isinstance(answer, ManifestMessage):
-                manifest = verified(answer.body, answer.signature)
+                manifest = verified(answer)
                 if manifest.pool == pool:
-                    found.append((manifest.number, answer))
+                    answers.append((manifest.number, answer))
             elif not isinstance(answer, NoManifest):
                 raise RemoteProtocolError(f"{contact.peer} answered with {type(answer).__name__}")
         except (Unreachable, NotPermitted, RemoteProtocolError) as exc:
             log.debug("pool.unanswered", peer=contact.peer, why=exc.what)
 
     async with trio.open_nursery() as nursery:
-        for contact in asked.values():
+        for contact in targets.values():
             nursery.start_soon(ask, contact)
-    number, signed = max(found, key=lambda item: item[0], default=(have, None))
+    number, signed = max(answers, key=lambda item: item[0], default=(have, None))
     return signed if number > have else None
 
 
 @dataclass(frozen=True, slots=True)
-class HeardManifest:
-    """How far a manifest came."""
+class SpreadResult:
+    """How many nodes were called with a manifest, and how many have it now."""
 
-    asked: int
-    kept: int
+    called: int
+    stored: int
 
 
 async def spread(
@@ -130,134 +149,141 @@ async def spread(
     *,
     workers: bool = True,
     me: str = "",
-) -> HeardManifest:
-    """Bring a manifest to the pool's gates, the holders near its key and (`workers`) all that work for it; not to `me`."""
-    manifest = verified(signed.body, signed.signature)
+) -> SpreadResult:
+    """Bring a manifest to the pool's gates, the holders near its key and, with `workers`, all of its workers; not to `me`."""
+    manifest = verified(signed)
     targets = {contact.peer: contact for contact in _contacts(gates)}
-    targets |= {contact.peer: contact for contact in await _near(index, manifest.pool)}
+    targets |= {contact.peer: contact for contact in await _holders(index, manifest.pool)}
     if workers:
         try:
-            seen = await index.query(works_for(manifest.name), WORKERS)
+            result = await index.query(works_for(manifest.name), WORKERS)
         except SarkError as exc:
             log.warning("index.unreachable", why=exc.what)
         else:
-            targets |= {s.advert.peer: Contact(s.advert.peer, s.advert.addresses) for s in seen.found}
+            targets |= {s.advert.peer: Contact(s.advert.peer, s.advert.addresses) for s in result.found}
     targets.pop(me, None)
-    kept = 0
-    slots = trio.CapacityLimiter(AT_ONCE)
+    stored = 0
+    limiter = trio.CapacityLimiter(CONCURRENT)
 
-    async def tell(contact: Contact) -> None:
-        nonlocal kept
-        async with slots:
+    async def send(contact: Contact) -> None:
+        nonlocal stored
+        async with limiter:
             try:
-                message = SpreadManifest(body=signed.body, signature=signed.signature)
-                answer = await _ask(links, contact, message, ManifestStored)
-                kept += answer.number >= manifest.number
+                answer = await _call(links, contact, signed, ManifestStored)
+                stored += answer.number >= manifest.number
             except (Unreachable, NotPermitted, RemoteProtocolError) as exc:
-                log.info("pool.not_told", peer=contact.peer, why=exc.what)
+                log.info("pool.not_spread", peer=contact.peer, why=exc.what)
 
     async with trio.open_nursery() as nursery:
         for contact in targets.values():
-            nursery.start_soon(tell, contact)
-    return HeardManifest(len(targets), kept)
+            nursery.start_soon(send, contact)
+    return SpreadResult(len(targets), stored)
 
 
 async def push(
-    links: Links, index: ManifestDirectory, gates: Sequence[str], pool: OwnPool, *, workers: bool, me: str
-) -> HeardManifest:
-    """Spread the manifest of a pool whose key is here. A newer one that is met, from before this home was restored, is caught up with.
+    links: Links,
+    index: ManifestDirectory,
+    gates: Sequence[str],
+    pool: OwnPool,
+    *,
+    workers: bool,
+    me: str,
+    now: float,
+) -> SpreadResult:
+    """Spread the manifest of a pool whose key is here. If a newer one is met, this home was restored from a copy: it catches up first.
 
-    Raises `ResourceError`, and `NotPermitted` when the two cannot be made one.
+    Raises `ResourceError`, and `NotPermitted` when the two manifests cannot be merged.
     """
     newer = await newest(links, index, gates, pool.id, pool.manifest().number, random.Random(), me=me)
     if newer is not None:
-        met = verified(newer.body, newer.signature)
-        log.warning("pool.caught_up", pool=pool.name, number=met.number)
-        pool.notes.unsure()
-        pool.change(lambda manifest: caught_up(manifest, met))
+        log.warning("pool.caught_up", pool=pool.name, number=verified(newer).number)
+        pool.change(lambda manifest: caught_up(manifest, verified(newer), now))
     return await spread(links, index, gates, pool.signed(), workers=workers, me=me)
 
 
 def works_for(pool_name: str) -> Requirement:
-    """What finds the workers of a pool."""
+    """Matches the workers of a pool."""
     return Requirement(clauses=(Clause(attribute="pools", op=Op.HAS, value=pool_name),))
 
 
-def _contacts(gates: Sequence[str]) -> list[Contact]:
-    """The gates that make sense: they came with a ticket that anybody may have written."""
-    found: list[Contact] = []
-    for gate in dict.fromkeys(gates):
-        try:
-            found += gate_contacts((gate,))
-        except ResourceError as exc:
-            log.debug("pool.no_gate", gate=gate, why=exc.what)
-    return found
+# -- admission --------------------------------------------------------------------------------------------------------------------
 
 
-async def _near(index: ManifestDirectory, pool: str) -> list[Contact]:
-    try:
-        return [contact for contact in await index.nearest(routing_key(pool)) if contact.addresses]
-    except SarkError as exc:
-        log.debug("pool.no_holders", pool=pool, why=exc.what)
-        return []
+def is_due(member: PoolMember | None, now: float) -> bool:
+    """Whether a membership is to be renewed: half of its life is over."""
+    if member is None or member.until is None or member.ttl_s is None:
+        return member is None
+    return now >= member.until - member.ttl_s / 2
 
 
 async def enrol(
-    links: Links, gates: Sequence[str], joined: Membership, peer: str, name: str, *, now: float
+    links: Links,
+    gates: Sequence[str],
+    joined: Membership,
+    manifest: PoolManifest | None,
+    peer: str,
+    name: str,
+    *,
+    now: float,
 ) -> tuple[Membership, ManifestMessage]:
-    """Be let in, or have a credential renewed: the first gate that has the pool's key decides. `peer`: our own id.
+    """Join a pool by its ticket, or renew a membership: the first gate that has the pool's key decides. `peer`: our own id.
 
-    A ticket that was not used yet goes before the credential at hand, and is shown to the gates that it names and to no other:
-    whoever sees it can use it. `gates`: asked, too, about a credential, which is of no use to them. Raises `NotPermitted` when it
-    says no, `Unreachable` when none of them answers or has the key.
+    An unused ticket goes first, and only to the gates that it names: whoever sees it can use it. `gates`: also asked to renew.
+    Raises `NotPermitted` when the pool refuses, `Unreachable` when no gate answers or has its key.
     """
-    tokens = joined.to_show(now)
-    if not tokens:
+    member = find_member(manifest, peer, joined.role, now)
+    everywhere = (*joined.gates, *gates)
+    tries: list[tuple[bytes | None, Sequence[str]]] = [(joined.ticket, joined.gates)] if joined.unused else []
+    if member is not None:
+        tries.append((None, everywhere))
+    elif joined.ticket is not None and joined.spent:  # a used ticket admits its peer again
+        tries.append((joined.ticket, joined.gates))
+    if not tries:
         raise NotPermitted(
-            f"what pool {joined.name} gave to this {joined.role} is over",
+            f"the membership in pool {joined.name} as {joined.role} has ended",
             hint="ask its owner for a new ticket",
         )
     spent, first = joined.spent, None
-    for token in tokens:
-        by_ticket = token == joined.ticket
+    for ticket, ways in tries:
         try:
-            asked = joined.gates if by_ticket else (*joined.gates, *gates)
-            answer, until = await _enrol(links, asked, joined, token, peer, name, now)
+            signed = await _enrol(links, ways, joined, ticket, peer, name, now)
         except (NotPermitted, Unreachable) as exc:
             first = first or exc
-            spent |= by_ticket and isinstance(exc, NotPermitted)
-            if isinstance(exc, Unreachable) and now < (joined.since + joined.until) / 2:
-                break  # the credential need not be renewed yet
+            spent |= ticket is not None and isinstance(exc, NotPermitted)
+            if isinstance(exc, Unreachable) and not is_due(member, now):
+                break
             continue
-        update = {"credential": answer.token, "since": int(now), "until": until, "spent": spent or by_ticket}
-        return joined.model_copy(update=update), ManifestMessage(body=answer.body, signature=answer.signature)
+        return joined.model_copy(update={"spent": spent or ticket is not None}), signed
     assert first is not None
     raise first
 
 
 async def _enrol(
-    links: Links, gates: Sequence[str], joined: Membership, token: bytes, peer: str, name: str, now: float
-) -> tuple[Enrolled, int]:
-    """Show one token; the answer, and until when it is good."""
-    message = EnrolRequest(pool=joined.pool, token=token, role=joined.role, name=name)
+    links: Links,
+    gates: Sequence[str],
+    joined: Membership,
+    ticket: bytes | None,
+    peer: str,
+    name: str,
+    now: float,
+) -> ManifestMessage:
+    """The manifest by which the pool admits us."""
+    message = EnrolRequest(pool=joined.pool, ticket=ticket, role=joined.role, name=name)
     why = "it has no gate"
     for contact in _contacts(gates):
         try:
-            answer = await _ask(links, contact, message, Enrolled)
-            manifest = verified(answer.body, answer.signature)
-            proof = prove(answer.token, joined.pool, peer, now=now)
+            signed = await _call(links, contact, message, ManifestMessage)
+            manifest = verified(signed)
         except NotPermitted as exc:
             if exc.hint == Reason.NOT_ALLOWED:
                 raise NotPermitted(
-                    f"pool {joined.name} says no: {exc.what}", hint="ask its owner for a new ticket"
+                    f"pool {joined.name} refuses: {exc.what}", hint="ask its owner for a new ticket"
                 ) from None
             why = exc.what
-            continue
         except (Unreachable, RemoteProtocolError) as exc:
             why = exc.what
-            continue
-        if manifest.pool != joined.pool:
-            why = f"{contact.peer} answered for another pool"
-            continue
-        return answer, int(proof.expires)
-    raise Unreachable(f"no gate of pool {joined.name} lets in now: {why}")
+        else:
+            if manifest.pool == joined.pool and find_member(manifest, peer, joined.role, now) is not None:
+                return signed
+            why = f"{contact.peer} answered with a manifest that does not list this node"
+    raise Unreachable(f"no gate of pool {joined.name} admits now: {why}")

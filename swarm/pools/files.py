@@ -1,4 +1,4 @@
-"""The files of pools below a home: where they lie, how they are read, how one process at a time changes them."""
+"""The files of pools below a home: where they are, how to read one, and a lock for changes."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from swarm.base.locks import lock_folder
 MAX_FILE: Final = 256 * 1024
 MAX_FILE_ELEMENTS: Final = 262_144
 JOINED: Final = "joined"
-"""The folder of the joined ones, beside a folder for each pool that was made here."""
-MAX_SECRET: Final = 32 * 1024
+"""The folder of joined pools; each pool made here has a folder of its own next to it."""
+MAX_SECRET: Final = 96 * 1024
 MAX_PATH: Final = 1024
 _SECRETS: Final = ("sark",)
 """How tickets and tokens begin."""
 _FILE_LIKE: Final = frozenset("./\\")
-"""In no ticket and no token, so it was meant as a file."""
+"""Characters that no ticket or token has: the text means a file."""
 LOCK_TRIES: Final = 200
 LOCK_TRY_S: Final = 0.01
 
@@ -31,12 +31,12 @@ M = TypeVar("M", bound=Message)
 
 
 def pools_folder(home: Home) -> Path:
-    """All that a home knows of pools."""
+    """The folder of a home's pools."""
     return home.data / "pools"
 
 
 def read_file(path: Path, shape: type[M]) -> M:
-    """What is in a file of ours. Raises `ResourceError` naming it."""
+    """Parse a file of ours. Raises `ResourceError` naming it."""
     try:
         if path.stat().st_size > MAX_FILE:
             raise damaged(path)
@@ -47,43 +47,40 @@ def read_file(path: Path, shape: type[M]) -> M:
         raise damaged(path) from error
 
 
-def secret_text(said: str, stdin: IO[str]) -> str:
-    """A ticket or token as it was typed: itself, `-` for the first line of standard input, or the path of a file that holds it.
+def secret_text(text: str, stdin: IO[str]) -> str:
+    """A ticket or token from the command line: the string itself, `-` for the first line of standard input, or the path of a file.
 
-    What is typed on a command line can be read by every user of the machine. Raises `ResourceError` for a file that cannot be read, or
-    is not there, and where nothing came on standard input.
+    Every user of the machine can read what is typed on a command line. Raises `ResourceError` for a missing or unreadable file, and
+    for empty standard input.
     """
-    said = said.strip()
-    if said == "-":
-        text = stdin.readline(MAX_SECRET)
-        if not text.strip():
+    text = text.strip()
+    if text == "-":
+        typed = stdin.readline(MAX_SECRET)
+        if not typed.strip():
             raise ResourceError(
-                "nothing came on standard input",
-                hint="paste it and press Enter, or name a file that holds it",
+                "standard input is empty", hint="paste it and press Enter, or name a file that holds it"
             )
+        return typed
+    if text.startswith(_SECRETS) or len(text) > MAX_PATH:
         return text
-    if said.startswith(_SECRETS) or len(said) > MAX_PATH:
-        return said
-    path = Path(said)
+    path = Path(text)
     try:
         if not path.is_file():
-            if _FILE_LIKE & set(said):
-                what = "is a folder" if path.is_dir() else "is not there"
-                raise ResourceError(
-                    f"the file {said} {what}", hint="name the file that holds it, or paste it"
-                )
-            return said
+            if _FILE_LIKE & set(text):
+                what = "is a folder" if path.is_dir() else "does not exist"
+                raise ResourceError(f"the file {text} {what}", hint="name the file that holds it, or paste it")
+            return text
         with path.open(encoding="ascii", errors="replace") as file:
             return file.read(MAX_SECRET)
     except OSError as error:
         raise unreadable(path, error) from error
-    except ValueError:  # it has a character that no path can have
-        return said
+    except ValueError:  # a character that no path can have
+        return text
 
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Alone in a folder for the few milliseconds that a change takes. Raises `ResourceError` after two seconds of waiting."""
+    """Lock a folder for the few milliseconds of a change. Raises `ResourceError` after two seconds of waiting."""
     for left in reversed(range(LOCK_TRIES)):
         with contextlib.ExitStack() as stack:
             try:
@@ -98,12 +95,12 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def unreadable(path: Path, error: OSError) -> ResourceError:
-    """To be raised for a file that cannot be had."""
+    """The error for a file that cannot be read."""
     return ResourceError(
-        f"cannot read {path}: {error.strerror or error}", hint="mend its rights, or restore it"
+        f"cannot read {path}: {error.strerror or error}", hint="check its permissions, or restore it"
     )
 
 
 def damaged(path: Path) -> ResourceError:
-    """To be raised for a file that makes no sense."""
+    """The error for a file that cannot be parsed."""
     return ResourceError(f"{path} is damaged", hint="restore it from a copy, or move it away and join again")

@@ -1,13 +1,12 @@
-"""Manifests of pools: signed, checked and changed. Pure; `protocol/messages/pool.py` says what is in one.
+"""Manifests of pools: signed, verified, searched and changed. Pure; `protocol/messages/pool.py` has their fields.
 
-The number only rises, and the highest counts. A manifest only takes away: a good token is enough to be let in, whether or not the
-manifest at hand names its holder yet.
+A member may act while its line in the newest manifest has not ended. The number only rises, and the highest counts.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Final, TypeVar
+from typing import Final
 
 from protocol.errors import LocalProtocolError, NotPermitted, RemoteProtocolError
 from protocol.messages.pool import (
@@ -17,16 +16,22 @@ from protocol.messages.pool import (
     ManifestMessage,
     PoolManifest,
     PoolMember,
+    RevokedPeer,
     manifest_body,
     manifest_message,
     read_manifest,
 )
+from protocol.words import Role
 from swarm.net.identity import Identity, verify
+from swarm.pools.tokens import LEEWAY_S
 
-_T = TypeVar("_T")
-ROOM: Final = 6 * 1024
-"""Bytes that members leave free, so that something can always be taken back."""
-_FULL: Final = "make a second pool for the others: sark-node pool create NAME"
+RESERVED: Final = 8 * 1024
+"""Bytes that members leave free, so that there is room for a revocation."""
+DELEGATION_S: Final = 30 * 86_400.0
+"""Workers of a pool accept a member's token only if it was issued for at most this long."""
+MARGIN_S: Final = 86_400.0
+"""Ended lines stay in the manifest for this long: clocks differ."""
+_FULL: Final = "make a second pool: sark-node pool create NAME"
 
 
 def sign_manifest(key: Identity, manifest: PoolManifest) -> ManifestMessage:
@@ -39,95 +44,109 @@ def sign_manifest(key: Identity, manifest: PoolManifest) -> ManifestMessage:
     return ManifestMessage(body=body, signature=key.sign(manifest_message(body)))
 
 
-def verified(body: bytes, signature: bytes) -> PoolManifest:
-    """The manifest in `body`, signed by the pool it speaks of. Raises `RemoteProtocolError`."""
-    manifest = read_manifest(body)
-    if not verify(manifest.pool, manifest_message(body), signature):
+def verified(signed: ManifestMessage) -> PoolManifest:
+    """The manifest in a message, signed by the pool that it names. Raises `RemoteProtocolError`."""
+    manifest = read_manifest(signed.body)
+    if not verify(manifest.pool, manifest_message(signed.body), signed.signature):
         raise RemoteProtocolError(f"a manifest of {manifest.pool} that it did not sign")
     return manifest
 
 
-def with_member(manifest: PoolManifest, member: PoolMember) -> PoolManifest:
-    """With this member in the place of what stood there for its peer and role. The same again gives the same, number and all.
+# -- searching ----------------------------------------------------------------------------------------------------------------
 
-    Raises `NotPermitted` when the peer's permission was taken back, and when the pool is full.
+
+def is_live(member: PoolMember, now: float) -> bool:
+    """Whether a membership has not ended. `now`: wall seconds; clocks may differ by `LEEWAY_S`."""
+    return member.until is None or now <= member.until + LEEWAY_S
+
+
+def find_member(manifest: PoolManifest | None, peer: str, role: Role, now: float) -> PoolMember | None:
+    """The live line of a peer in that role."""
+    members = manifest.members if manifest is not None else ()
+    return next((m for m in members if (m.peer, m.role) == (peer, role) and is_live(m, now)), None)
+
+
+def live_members(manifest: PoolManifest, now: float) -> frozenset[str]:
+    """The peers whose membership has not ended."""
+    return frozenset(member.peer for member in manifest.members if is_live(member, now))
+
+
+def is_revoked(manifest: PoolManifest, peer: str) -> bool:
+    """Whether that peer was revoked."""
+    return any(revoked.peer == peer for revoked in manifest.revoked)
+
+
+# -- changing -----------------------------------------------------------------------------------------------------------------
+
+
+def with_member(
+    manifest: PoolManifest, member: PoolMember, now: float, *, pardon: bool = False
+) -> PoolManifest:
+    """With this line instead of the one of its peer and role. An equal line gives the same manifest, number and all.
+
+    Raises `NotPermitted` when the pool is full, and, without `pardon`, when the peer was revoked.
     """
-    if member.peer in manifest.revoked:
-        raise NotPermitted(f"what pool {manifest.name} allowed {member.peer} was taken back")
-    if member in manifest.members:
+    revoked = manifest.revoked
+    if pardon:
+        revoked = tuple(each for each in revoked if each.peer != member.peer)
+    elif is_revoked(manifest, member.peer):
+        raise NotPermitted(f"pool {manifest.name} revoked {member.peer}")
+    if member in manifest.members and revoked == manifest.revoked:
         return manifest
     others = tuple(m for m in manifest.members if (m.peer, m.role) != (member.peer, member.role))
-    fuller = _next(manifest, members=(*others, member))
-    if len(others) >= MAX_MEMBERS or len(manifest_body(fuller)) > MAX_MANIFEST - ROOM:
-        raise NotPermitted(f"pool {manifest.name} has {len(others)} members and is full", hint=_FULL)
+    fuller = _next(manifest, now, members=(*others, member), revoked=revoked)
+    count = len(fuller.members)
+    if count > MAX_MEMBERS or len(manifest_body(fuller)) > MAX_MANIFEST - RESERVED:
+        raise NotPermitted(f"pool {manifest.name} has {count - 1} members and is full", hint=_FULL)
     return fuller
 
 
-def without(
-    manifest: PoolManifest, peers: Collection[str] = (), tokens: Collection[bytes] = ()
-) -> PoolManifest:
-    """With the permission of these peers, and these tokens, taken back. Raises `NotPermitted` when there is no room for more."""
-    revoked = _added(manifest.revoked, peers)
-    revoked_tokens = _added(manifest.revoked_tokens, tokens)
-    if max(len(revoked), len(revoked_tokens)) > MAX_REVOKED:
+def without(manifest: PoolManifest, peers: Collection[str], now: float) -> PoolManifest:
+    """With these peers revoked. Raises `NotPermitted` when there is no room for more."""
+    until = int(now + DELEGATION_S + MARGIN_S)
+    fresh = tuple(RevokedPeer(peer=p, until=until) for p in dict.fromkeys(peers) if not is_revoked(manifest, p))
+    members = tuple(member for member in manifest.members if member.peer not in peers)
+    if not fresh and members == manifest.members:
+        return manifest
+    after = _next(manifest, now, members=members, revoked=(*manifest.revoked, *fresh))
+    if len(after.revoked) > MAX_REVOKED:
         raise NotPermitted(
-            f"pool {manifest.name} has taken back {MAX_REVOKED} permissions; there is no room for more",
+            f"pool {manifest.name} has revoked {MAX_REVOKED} peers in the last month, which is the most",
             hint="make a new pool, and invite those who may stay: sark-node pool create NAME",
         )
-    members = tuple(member for member in manifest.members if member.peer not in peers)
-    if (revoked, revoked_tokens, members) == (manifest.revoked, manifest.revoked_tokens, manifest.members):
-        return manifest
-    return _next(manifest, members=members, revoked=revoked, revoked_tokens=revoked_tokens)
+    return after
 
 
-def forgiven(manifest: PoolManifest, peer: str) -> PoolManifest:
-    """With this peer no longer among the revoked."""
-    if peer not in manifest.revoked:
-        return manifest
-    return _next(manifest, revoked=tuple(other for other in manifest.revoked if other != peer))
+def caught_up(manifest: PoolManifest, newer: PoolManifest, now: float) -> PoolManifest:
+    """The newer of two manifests of our own pool, whose home was restored from a copy, with the peers of either revoked.
 
-
-def pruned(manifest: PoolManifest, peers: Collection[str], tokens: Collection[bytes]) -> PoolManifest:
-    """With these no longer among the revoked: nothing that they were given can still be good."""
-    revoked = tuple(peer for peer in manifest.revoked if peer not in peers)
-    revoked_tokens = tuple(token for token in manifest.revoked_tokens if token not in tokens)
-    if (revoked, revoked_tokens) == (manifest.revoked, manifest.revoked_tokens):
-        return manifest
-    return _next(manifest, revoked=revoked, revoked_tokens=revoked_tokens)
-
-
-def caught_up(manifest: PoolManifest, newer: PoolManifest) -> PoolManifest:
-    """Ours, after one of our own key with a higher number was met: its home was restored from a copy. What either took back stays so.
-
-    Raises `NotPermitted` when the two together took back more than a manifest can say: nothing of it is dropped in silence.
+    Raises `NotPermitted` when they are more than a manifest can hold: none is dropped in silence.
     """
     if newer.number <= manifest.number:
         return manifest
-    revoked = _added(newer.revoked, manifest.revoked)
-    revoked_tokens = _added(newer.revoked_tokens, manifest.revoked_tokens)
-    members = tuple(m for m in newer.members if m.peer not in manifest.revoked)
-    if (revoked, revoked_tokens, members) == (newer.revoked, newer.revoked_tokens, newer.members):
-        return newer
-    merged = _next(newer, revoked=revoked, revoked_tokens=revoked_tokens, members=members)
-    while members and len(manifest_body(merged)) > MAX_MANIFEST:  # it is more to be revoked than to be listed
-        members = members[:-1]
-        merged = _next(newer, revoked=revoked, revoked_tokens=revoked_tokens, members=members)
-    if max(len(revoked), len(revoked_tokens)) > MAX_REVOKED or len(manifest_body(merged)) > MAX_MANIFEST:
+    merged = without(newer, [revoked.peer for revoked in manifest.revoked], now)
+    while merged.members and len(manifest_body(merged)) > MAX_MANIFEST:  # revocations come before members
+        merged = merged.model_copy(update={"members": merged.members[:-1]})
+    if len(manifest_body(merged)) > MAX_MANIFEST:
         raise NotPermitted(
-            f"pool {manifest.name} was restored from a copy, and took back more since than one manifest can say",
+            f"pool {manifest.name} was restored from a copy and has revoked more peers than one manifest holds",
             hint="make a new pool, and invite those who may stay: sark-node pool create NAME",
         )
     return merged
 
 
-def taken_back(manifest: PoolManifest, peers: Collection[str], tokens: Collection[bytes]) -> bool:
-    """Whether one of the peers, or one of the token ids, is revoked."""
-    return not (set(manifest.revoked).isdisjoint(peers) and set(manifest.revoked_tokens).isdisjoint(tokens))
-
-
-def _added(had: tuple[_T, ...], more: Collection[_T]) -> tuple[_T, ...]:
-    return (*had, *(item for item in dict.fromkeys(more) if item not in had))
-
-
-def _next(manifest: PoolManifest, **changes: object) -> PoolManifest:
-    return manifest.model_copy(update={**changes, "number": manifest.number + 1})
+def _next(
+    manifest: PoolManifest,
+    now: float,
+    *,
+    members: tuple[PoolMember, ...],
+    revoked: tuple[RevokedPeer, ...],
+) -> PoolManifest:
+    """The next manifest, without the lines that ended long ago."""
+    kept = tuple(m for m in members if m.until is None or m.until + MARGIN_S > now)
+    update = {
+        "number": manifest.number + 1,
+        "members": kept,
+        "revoked": tuple(each for each in revoked if each.until > now),
+    }
+    return manifest.model_copy(update=update)

@@ -1,50 +1,90 @@
-"""The pools made on this home: their keys and their manifests; `pool_notes` has what else their owner remembers."""
+"""The pools made on this home: their keys, their manifests and their open tickets."""
 
 from __future__ import annotations
 
+import hashlib
+import secrets
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Final
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import Field, StringConstraints, TypeAdapter, ValidationError
 
-from protocol.errors import RemoteProtocolError, ResourceError
-from protocol.messages.pool import ManifestMessage, PoolManifest
-from protocol.wire.base import AddressText, Message, Name
+from protocol.errors import NotPermitted, RemoteProtocolError, ResourceError
+from protocol.messages.pool import MAX_MEMBERS, SECRET_BYTES, ManifestMessage, PoolManifest
+from protocol.wire.base import AddressText, Count, Message, Name, PeerName, Priority
 from protocol.wire.codec import pack
-from swarm.base.durable import write_durably
+from protocol.words import Role
 from swarm.base.home import Home
 from swarm.base.settings import SettingsError
+from swarm.base.durable import write_durably
 from swarm.net.identity import load_or_create
 from swarm.pools.files import JOINED, damaged, locked, pools_folder, read_file, unreadable
 from swarm.pools.manifests import sign_manifest, verified
-from swarm.pools.notes import PoolJournal
 from swarm.pools.tickets import MAX_GATES
+
+MAX_TICKETS: Final = 512
+MAX_USES: Final = MAX_MEMBERS
+"""Of one ticket."""
+MAX_OPEN_USES: Final = 2048
+"""Of all open tickets: so their file stays readable."""
+TICKET_ID_BYTES: Final = 8
 
 _NAME: Final = TypeAdapter(Name)
 
 
-class _About(Message):
+class _PoolFile(Message):
     """What a pool's owner set."""
 
     name: Name
     gates: Annotated[tuple[AddressText, ...], Field(max_length=MAX_GATES)] = ()
 
 
+class TicketRecord(Message):
+    """A ticket that was issued, and what it gives."""
+
+    digest: Annotated[bytes, Field(min_length=32, max_length=32)]
+    """SHA-256 of its secret."""
+    role: Annotated[Role, Field(strict=False)]
+    until: Count
+    """Wall seconds."""
+    ttl_s: Count
+    """Of the membership."""
+    priority: Priority = 100
+    slots: Annotated[int, Field(ge=1, le=100_000)] | None = None
+    team: Annotated[str, StringConstraints(max_length=64)] = ""
+    uses: Annotated[int, Field(ge=1, le=MAX_USES)] = 1
+    """How many peers it admits."""
+    used: Annotated[tuple[PeerName, ...], Field(max_length=MAX_USES)] = ()
+    """The peers that it admitted."""
+
+    @property
+    def id(self) -> str:
+        """What its owner calls it by."""
+        return self.digest[:TICKET_ID_BYTES].hex()
+
+    def is_open(self, now: float) -> bool:
+        """Whether it can still be used, by the clock that issued it."""
+        return now <= self.until
+
+
+class _TicketsFile(Message):
+    tickets: Annotated[tuple[TicketRecord, ...], Field(max_length=MAX_TICKETS + MAX_MEMBERS)] = ()
+
+
 class OwnPool:
-    """A pool whose key is on this home."""
+    """A pool whose key is on this home. Each change holds a lock among the processes of the home."""
 
     def __init__(self, folder: Path) -> None:
-        """Raises `ResourceError` when something of it is missing or damaged."""
+        """Raises `ResourceError` when one of its files is missing or damaged."""
         if not (folder / "pool.key").exists():
-            raise ResourceError(f"{folder / 'pool.key'} is not there", hint="restore it from a copy")
+            raise ResourceError(f"{folder / 'pool.key'} is missing", hint="restore it from a copy")
         self.folder: Final = folder
         self.key: Final = load_or_create(folder / "pool.key")
-        about = read_file(folder / "pool", _About)
-        self.name: Final = about.name
-        self.gates: Final = about.gates
-        self.notes: Final = PoolJournal(folder, about.name)
-        self._seen: tuple[object, ...] | None = None
+        file = read_file(folder / "pool", _PoolFile)
+        self.name: Final = file.name
+        self.gates: Final = file.gates
+        self._stat: tuple[object, ...] | None = None
         self._signed: ManifestMessage | None = None
         self._manifest: PoolManifest | None = None
 
@@ -53,20 +93,22 @@ class OwnPool:
         """The key as a peer id."""
         return self.key.peer_id
 
+    # -- manifest -------------------------------------------------------------------------------------------------------------
+
     def signed(self) -> ManifestMessage:
-        """The manifest as it is now, whichever process changed it."""
-        self._look()
+        """The newest manifest, whichever process wrote it."""
+        self._read()
         assert self._signed is not None
         return self._signed
 
     def manifest(self) -> PoolManifest:
-        """What is in it."""
-        self._look()
+        """The content of `signed`."""
+        self._read()
         assert self._manifest is not None
         return self._manifest
 
     def change(self, how: Callable[[PoolManifest], PoolManifest]) -> PoolManifest:
-        """Change the manifest, alone among the processes of this home. What `how` raises leaves all as it was."""
+        """Change the manifest. When `how` raises, nothing changes."""
         with locked(self.folder):
             before = self.manifest()
             after = how(before)
@@ -74,43 +116,132 @@ class OwnPool:
                 write_durably(self.folder / "manifest", pack(sign_manifest(self.key, after).to_wire()))
         return self.manifest()
 
-    def _look(self) -> None:
+    def _read(self) -> None:
         path = self.folder / "manifest"
         try:
             info = path.stat()
         except OSError as error:
             raise unreadable(path, error) from error
-        seen = (info.st_mtime_ns, info.st_ino, info.st_size)
-        if seen == self._seen:
+        stat = (info.st_mtime_ns, info.st_ino, info.st_size)
+        if stat == self._stat:
             return
         signed = read_file(path, ManifestMessage)
         try:
-            manifest = verified(signed.body, signed.signature)
+            manifest = verified(signed)
         except RemoteProtocolError as error:
             raise damaged(path) from error
         if manifest.pool != self.id:
             raise damaged(path)
-        self._signed, self._manifest, self._seen = signed, manifest, seen
+        self._signed, self._manifest, self._stat = signed, manifest, stat
+
+    # -- tickets --------------------------------------------------------------------------------------------------------------
+
+    def tickets(self) -> tuple[TicketRecord, ...]:
+        """The open tickets, and those by which a member joined. Raises `ResourceError` for a damaged file."""
+        path = self.folder / "tickets"
+        return read_file(path, _TicketsFile).tickets if path.exists() else ()
+
+    def open_tickets(self, now: float) -> tuple[TicketRecord, ...]:
+        """Those that can still be used."""
+        return tuple(ticket for ticket in self.tickets() if ticket.is_open(now))
+
+    def issue_ticket(
+        self, now: float, *, role: Role, until: int, ttl_s: int, priority: int, slots: int | None, team: str, uses: int
+    ) -> tuple[bytes, TicketRecord]:
+        """A new ticket: its secret and its record. Raises `NotPermitted` when too many are open."""
+        secret = secrets.token_bytes(SECRET_BYTES)
+        ticket = TicketRecord(
+            digest=_digest(secret),
+            role=role,
+            until=until,
+            ttl_s=ttl_s,
+            priority=priority,
+            slots=slots,
+            team=team,
+            uses=uses,
+        )
+        with locked(self.folder):
+            tickets = self.open_tickets(now)
+            open_uses = sum(each.uses for each in tickets)
+            if len(tickets) >= MAX_TICKETS or open_uses + uses > MAX_OPEN_USES:
+                raise NotPermitted(
+                    f"{len(tickets)} tickets of pool {self.name}, for {open_uses} newcomers, are open;"
+                    f" {MAX_TICKETS} for {MAX_OPEN_USES} is the most",
+                    hint="issue shorter ones, for fewer: --for 1h --uses 1",
+                )
+            self.write_tickets((*self._retained(now), ticket))
+        return secret, ticket
+
+    def find_ticket(self, secret: bytes, now: float) -> TicketRecord:
+        """The open ticket with this secret. Raises `NotPermitted`."""
+        digest = _digest(secret)
+        ticket = next((each for each in self.tickets() if each.digest == digest), None)
+        if ticket is None:
+            raise NotPermitted(f"pool {self.name} has no such ticket; it may have been revoked")
+        if not ticket.is_open(now):
+            raise NotPermitted("this ticket has expired")
+        return ticket
+
+    def use_ticket(self, secret: bytes, peer: str, now: float) -> bool:
+        """Count `peer` among those that the ticket admitted; returns whether it is new among them.
+
+        Raises `NotPermitted` when the ticket is closed, or has admitted as many as it may.
+        """
+        with locked(self.folder):
+            ticket = self.find_ticket(secret, now)
+            if peer in ticket.used:
+                return False
+            if len(ticket.used) >= ticket.uses:
+                raise NotPermitted(f"this ticket is used up: it was for {ticket.uses}")
+            fresh = ticket.model_copy(update={"used": (*ticket.used, peer)})
+            tickets = self._retained(now)
+            self.write_tickets(tuple(fresh if each.digest == fresh.digest else each for each in tickets))
+            return True
+
+    def revoke_tickets(self, ids: frozenset[str], now: float) -> None:
+        """Forget these tickets: nobody joins with them any more."""
+        with locked(self.folder):
+            self.write_tickets(tuple(ticket for ticket in self._retained(now) if ticket.id not in ids))
+
+    def write_tickets(self, tickets: tuple[TicketRecord, ...]) -> None:
+        """Replace the file."""
+        write_durably(self.folder / "tickets", pack(_TicketsFile(tickets=tickets).to_wire()))
+
+    def _retained(self, now: float) -> tuple[TicketRecord, ...]:
+        """The open tickets, and the last one by which each member joined."""
+        members = {member.peer for member in self.manifest().members}
+        kept: list[TicketRecord] = []
+        for ticket in reversed(self.tickets()):
+            if not ticket.is_open(now):
+                ticket = ticket.model_copy(update={"used": tuple(p for p in ticket.used if p in members)})
+            if ticket.used or ticket.is_open(now):
+                kept.append(ticket)
+            members -= set(ticket.used)
+        return tuple(reversed(kept))
+
+
+def _digest(secret: bytes) -> bytes:
+    return hashlib.sha256(secret).digest()
 
 
 def create_pool(home: Home, name: str, gates: tuple[str, ...] = ()) -> OwnPool:
-    """A new pool of that name, with a key of its own. Raises `SettingsError` when the name cannot be had."""
+    """A new pool of that name, with its own key. Raises `SettingsError` when the name is taken or bad."""
     _check_pool_name(name)
     folder = pools_folder(home) / name
     if (folder / "manifest").exists():
         raise SettingsError(
-            f"there is a pool {name} on this home already",
-            hint=f"see it with: sark-node pool members {name}",
+            f"this home already has a pool {name}",
+            hint=f"show it with: sark-node pool members {name}",
         )
     key = load_or_create(folder / "pool.key")
-    write_durably(folder / "pool", pack(_About(name=name, gates=gates).to_wire()))
+    write_durably(folder / "pool", pack(_PoolFile(name=name, gates=gates).to_wire()))
     empty = PoolManifest(pool=key.peer_id, name=name, number=1)
     write_durably(folder / "manifest", pack(sign_manifest(key, empty).to_wire()))
     return OwnPool(folder)
 
 
 def check_name(name: str, what: str = "a member") -> None:
-    """Raises `SettingsError` unless a pool or a member of it can be called so."""
+    """Raises `SettingsError` unless a pool or one of its members can have this name."""
     try:
         _NAME.validate_python(name)
     except ValidationError:
@@ -122,37 +253,37 @@ def check_name(name: str, what: str = "a member") -> None:
 
 def _check_pool_name(name: str) -> None:
     check_name(name, "a pool")
-    if name.lower() == JOINED or name != name.rstrip(" ."):  # it is the name of a folder
-        raise SettingsError(f"a pool cannot be called {name!r}", hint="take another name")
+    if name.lower() == JOINED or name != name.rstrip(" ."):  # it names a folder
+        raise SettingsError(f"a pool cannot be called {name!r}", hint="choose another name")
 
 
 def own_pools(home: Home, damaged: Callable[[ResourceError], object] | None = None) -> tuple[OwnPool, ...]:
-    """The pools made on this home, by name. `damaged` is told of each that cannot be read, and the others are given; without it
-    the first such raises `ResourceError`."""
+    """The pools made on this home, by name. Those that cannot be read are left out and passed to `damaged`; without it
+    the first one raises `ResourceError`."""
     folder = pools_folder(home)
     if not folder.is_dir():
         return ()
-    found: list[OwnPool] = []
+    pools: list[OwnPool] = []
     for path in sorted(folder.iterdir()):
         if path.name == JOINED or not (path / "manifest").is_file():
             continue
         try:
-            found.append(OwnPool(path))
+            pools.append(OwnPool(path))
         except ResourceError as exc:
             if damaged is None:
                 raise
             damaged(exc)
-    return tuple(found)
+    return tuple(pools)
 
 
 def own_pool(home: Home, name: str) -> OwnPool:
-    """The pool of that name. Raises `SettingsError` when there is none here."""
+    """The pool of that name. Raises `SettingsError` when this home has none."""
     _check_pool_name(name)
     folder = pools_folder(home) / name
     if not (folder / "manifest").is_file():
         names = ", ".join(pool.name for pool in own_pools(home, lambda exc: None))
         raise SettingsError(
-            f"no pool {name} was made on this home",
-            hint=f"there is: {names}" if names else f"make it with: sark-node pool create {name}",
+            f"this home has no pool {name}",
+            hint=f"its pools: {names}" if names else f"create it with: sark-node pool create {name}",
         )
     return OwnPool(folder)

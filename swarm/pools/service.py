@@ -1,11 +1,11 @@
-"""A node's part in pools, in one object that each role runs: serve and follow manifests, be let in, renew what was given.
+"""A node's part in pools, in one object that each role runs: serve and follow manifests, join by ticket, renew.
 
     pools = PoolNode(network, index, home, Role.WORKER, name="lab-3", wall=time.time, rng=rng, news=permits.manifest)
     pools.serve()
     nursery.start_soon(pools.run)
 
-A node that joined by ticket belongs to the pool at once: the ticket is consent enough. It enrols so that the pool's owner sees it, and
-is given a credential bound to its key; it asks again and again until a gate that has the pool's key answers.
+A worker that has a ticket works for the pool at once: the ticket is its owner's consent. It enrols so that the pool lists it, and
+asks until a gate that has the pool's key answers.
 """
 
 from __future__ import annotations
@@ -19,35 +19,39 @@ from typing import Final
 import structlog
 import trio
 
-from protocol.errors import NotPermitted, ResourceError, Unreachable
+from protocol.errors import NotPermitted, ResourceError, SarkError, Unreachable
 from protocol.messages.pool import ManifestMessage, PoolManifest
 from protocol.words import Role
 from swarm.base.home import Home
 from swarm.net.link import Links
 from swarm.net.network import Network
-from swarm.pools.client import ManifestDirectory, enrol, newest, pool_links, push
+from swarm.pools.client import ManifestDirectory, enrol, is_due, newest, pool_links, push
+from swarm.pools.manifests import find_member
 from swarm.pools.membership import (
     Membership,
     joined_pools,
-    keep_joined,
-    keep_manifest,
-    kept_manifest,
     leave_pool,
+    store_manifest,
+    store_membership,
+    stored_manifest,
 )
 from swarm.pools.owner import OwnPool, own_pools
-from swarm.pools.server import Admit, Enroller, ManifestShelf, PoolServer
+from swarm.pools.server import Admit, Enroller, ManifestRegistry, PoolServer
+from swarm.pools.tokens import LEEWAY_S
 
 POLL_S: Final = 60.0
 JITTER: Final = 0.2
 LOOK_S: Final = 5.0
-"""How often it is looked whether a pool was joined, or made, by another process of the home; and whether somebody has to be asked."""
+"""How often the home is read again, which other processes change, and due calls are made."""
 RESPREAD_S: Final = 600.0
-"""How often a gate brings its own pools' manifests to their holders again: these keep them in memory only."""
+"""How often a gate brings its own pools' manifests to their holders again, which keep them in memory only."""
 DOUBT_S: Final = 10.0
-"""A manifest that is doubted is asked for again after this long."""
-ENROL_AGAIN_S: Final = (2.0, 300.0)
+"""A doubted manifest is asked for this long after the last poll."""
+ENROL_RETRY_S: Final = (2.0, 300.0)
+"""The first pause, and the longest."""
 
 Aside = Callable[[Callable[[], object]], Awaitable[object]]
+"""Runs a call that waits for the disk."""
 
 log = structlog.get_logger("sark.pools")
 
@@ -55,8 +59,8 @@ log = structlog.get_logger("sark.pools")
 class PoolNode:
     """Serves and follows manifests, enrols and renews, for as long as `run` runs.
 
-    `role`: as what this node is in the pools it joined; None: in none, as a gate. `news` is told each manifest of a pool it is in, once
-    read from disk and then whenever a newer one is heard of. `enrol` lets others in, where keys of pools are here.
+    `role`: of this node in the pools it joined; None: it joins none, as a gate. `news` is called with each manifest of a pool it follows:
+    the one on disk first, then each newer one. `enrol` admits others, where pools' keys are here.
     """
 
     def __init__(
@@ -77,10 +81,10 @@ class PoolNode:
         serves: Sequence[str] = (),
         must: Collection[str] = (),
     ) -> None:
-        """`name`: what the pool's owner calls this member by. `gates`: ways in, besides those of the tickets. `aside`: has something
-        done that waits for the disk, which would disturb what is being timed here. `admit`: who may leave manifests of other pools
-        here. `serves`: ids of pools whose newest manifest is always known here, though this node is not in them. `must`: ids of pools
-        that it comes to be let in to: `run` forgets one that says no, and raises `NotPermitted`, unless it has let this node in before."""
+        """`name`: this member's name in its pools. `gates`: known besides those of the tickets. `aside` keeps slow disks out of the event
+        loop. `admit`: which peers may leave manifests of other pools here. `serves`: ids of pools that are followed though this node
+        is not in them. `must`: ids of pools that it was started to join: if one refuses, `run` forgets it and raises `NotPermitted`,
+        unless this node is a member already."""
         self._network = network
         self._index = index
         self._home = home
@@ -94,17 +98,16 @@ class PoolNode:
         self._joined: dict[str, Membership] = {}
         self._polled: dict[str, float] = {}
         self._poll_at: dict[str, float] = {}
-        self._tries: dict[str, tuple[float, float]] = {}
-        """Pool → when to ask a gate again, and the pause after that."""
-        self._said: set[str] = set()
+        self._retries: dict[str, tuple[float, float]] = {}
+        """Pool → when to call a gate again, and the pause after that."""
+        self._warned: set[str] = set()
         self._spread: dict[str, tuple[PoolManifest, float]] = {}
-        """Pool made here → what was spread, and when."""
+        """Own pool → the manifest that was spread, and when."""
         self._aside = aside
-        self._to_keep: dict[str, ManifestMessage] = {}
-        """Pool → what is to be written."""
-        self._keep_now = trio.Event()
-        self.shelf: Final = ManifestShelf(self._own_manifest, self._newer, network.peer_id)
-        self._desk = PoolServer(self.shelf, enrol, admit)
+        self._unwritten: dict[str, ManifestMessage] = {}
+        self._write_now = trio.Event()
+        self.registry: Final = ManifestRegistry(self._own_manifest, self._newer, network.peer_id)
+        self._server = PoolServer(self.registry, enrol, admit)
         self._serves = tuple(serves)
         self._must = frozenset(must)
         self._follow(self._serves)
@@ -112,137 +115,135 @@ class PoolNode:
 
     @property
     def refused(self) -> Counter[str]:
-        """What others asked about pools and were not given, by reason."""
-        return self._desk.refused
+        """Refused calls of others, by reason."""
+        return self._server.refused
 
     def serve(self) -> None:
         """Answer others from now on."""
-        self._desk.serve(self._network)
+        self._server.serve(self._network)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Follow, for ever."""
+        """Follow the pools until cancelled."""
         async with trio.open_nursery() as nursery:
             links = pool_links(self._network, nursery)
-            nursery.start_soon(self._keep)
+            nursery.start_soon(self._write_news)
             task_status.started()
             while True:
                 self._look()
                 now = trio.current_time()
-                async with trio.open_nursery() as asking:
+                async with trio.open_nursery() as calls:
                     for joined in tuple(self._joined.values()):
-                        if self._due(joined) and self._tries.get(joined.pool, (now, 0.0))[0] <= now:
-                            asking.start_soon(self._enrol, links, joined)
-                        if self._to_poll(joined.pool, now):
-                            asking.start_soon(self._poll, links, joined.pool, joined.gates)
+                        if self._must_enrol(joined) and self._retries.get(joined.pool, (now, 0.0))[0] <= now:
+                            calls.start_soon(self._enrol, links, joined)
+                        if self._must_poll(joined.pool, now):
+                            calls.start_soon(self._poll, links, joined.pool, joined.gates)
                     for served in self._serves:
-                        if self._to_poll(served, now):
-                            asking.start_soon(self._poll, links, served, ())
+                        if self._must_poll(served, now):
+                            calls.start_soon(self._poll, links, served, ())
                     for pool in tuple(self._own.values()):
-                        if self._to_spread(pool, now):
-                            asking.start_soon(self._respread, links, pool)
+                        if self._must_spread(pool, now):
+                            calls.start_soon(self._respread, links, pool)
                 await trio.sleep(LOOK_S * self._rng.uniform(1 - JITTER, 1 + JITTER))
 
     def doubt(self, name: str) -> None:
-        """Something was seen that the manifest at hand of a pool of that name does not say: ask for a newer one soon."""
+        """Something contradicts the manifest at hand of a pool of that name: ask for a newer one soon."""
         for joined in self._joined.values():
             if joined.name == name and joined.pool in self._polled:
                 soon = self._polled[joined.pool] + DOUBT_S
                 self._poll_at[joined.pool] = min(self._poll_at[joined.pool], soon)
 
-    # -- what is on disk --------------------------------------------------------------------------------------------------------
+    # -- disk -------------------------------------------------------------------------------------------------------------------
 
     def _look(self) -> None:
-        """See what the home's other processes have made or joined. What is damaged is told once and left alone."""
+        """Read what the home's other processes made or joined. Each damaged file is logged once."""
         try:
             if self._role is None:
-                self._own = {pool.id: pool for pool in own_pools(self._home, self._damaged)}
+                self._own = {pool.id: pool for pool in own_pools(self._home, self._warn)}
                 return
-            joined = joined_pools(self._home, self._role, self._damaged)
+            joined = joined_pools(self._home, self._role, self._warn)
             self._joined = {each.pool: each for each in joined}
-        except ResourceError as exc:
-            self._say(exc.what)
-            return
-        except OSError as exc:  # no more open files, say: it is looked again soon
-            self._say(f"cannot look through the pools of this home: {exc.strerror or exc}")
+        except (ResourceError, OSError) as exc:  # too many open files, for example
+            self._warn(exc)
             return
         self._follow(self._joined)
 
     def _follow(self, pools: Iterable[str]) -> None:
-        """Keep the newest manifest of these from now on, beginning with what is on disk."""
+        """Follow these pools from now on, beginning with their manifests on disk."""
         for pool in pools:
-            if pool not in self.shelf.followed:
-                self.shelf.follow((pool,))
-                kept = kept_manifest(self._home, pool)
-                if kept is not None:
-                    self.shelf.take(kept.body, kept.signature)
+            if pool not in self.registry.followed:
+                self.registry.follow((pool,))
+                stored = stored_manifest(self._home, pool)
+                if stored is not None:
+                    self.registry.store(stored)
 
     def _own_manifest(self, pool: str) -> ManifestMessage | None:
         own = self._own.get(pool)
         try:
             return own.signed() if own is not None else None
         except ResourceError as exc:
-            self._say(exc.what)
+            self._warn(exc)
             return None
 
     def _newer(self, manifest: PoolManifest, signed: ManifestMessage) -> None:
         self._news(manifest)
-        self._to_keep[manifest.pool] = signed
-        self._keep_now.set()
+        self._unwritten[manifest.pool] = signed
+        self._write_now.set()
 
-    async def _keep(self) -> None:
-        """Write what was heard, beside the event loop."""
+    async def _write_news(self) -> None:
         while True:
-            await self._keep_now.wait()
-            self._keep_now = trio.Event()
-            fresh, self._to_keep = self._to_keep, {}
+            await self._write_now.wait()
+            self._write_now = trio.Event()
+            fresh, self._unwritten = self._unwritten, {}
             for signed in fresh.values():
-                await self._write(partial(keep_manifest, self._home, signed))
+                await self._write(partial(store_manifest, self._home, signed))
 
     async def _write(self, write: Callable[[], object]) -> None:
         try:
             await self._aside(write)
         except ResourceError as exc:
-            self._say(exc.what)
+            self._warn(exc)
 
-    def _damaged(self, exc: ResourceError) -> None:
-        self._say(exc.what)
-
-    def _say(self, line: str) -> None:
-        if line not in self._said:
-            self._said.add(line)
+    def _warn(self, exc: Exception) -> None:
+        """Log an error once."""
+        line = exc.what if isinstance(exc, SarkError) else f"cannot read the pools of this home: {exc}"
+        if isinstance(exc, NotPermitted) and exc.hint:
+            line = f"{line}; {exc.hint}"
+        if line not in self._warned:
+            self._warned.add(line)
             log.warning(line)
 
-    # -- asking -------------------------------------------------------------------------------------------------------------------
+    # -- calls ------------------------------------------------------------------------------------------------------------------
 
-    def _due(self, joined: Membership) -> bool:
-        """Whether a gate is to be asked for a credential: there is none, half of its life is over, or there is a new ticket."""
+    def _must_enrol(self, joined: Membership) -> bool:
+        """Whether to call a gate: to show a ticket, or to renew."""
         now = self._wall()
-        if joined.credential is None or joined.until <= now or (joined.ticket and not joined.spent):
-            return joined.ticket is not None
-        return now >= (joined.since + joined.until) / 2
+        member = find_member(self.registry.manifest(joined.pool), self._network.peer_id, joined.role, now)
+        if joined.unused or member is None:
+            return joined.ticket is not None and (joined.unused or now <= joined.until + LEEWAY_S)
+        return is_due(member, now)
 
     async def _enrol(self, links: Links, joined: Membership) -> None:
-        gates = tuple(dict.fromkeys((*joined.gates, *self._gates())))
+        me, now = self._network.peer_id, self._wall()
+        manifest = self.registry.manifest(joined.pool)
         try:
-            fresh, signed = await enrol(
-                links, gates, joined, self._network.peer_id, self._name, now=self._wall()
-            )
+            fresh, signed = await enrol(links, self._gates(), joined, manifest, me, self._name, now=now)
         except (NotPermitted, Unreachable, ResourceError) as exc:
-            first, most = ENROL_AGAIN_S
-            pause = self._tries.get(joined.pool, (0.0, first))[1]
-            self._tries[joined.pool] = (trio.current_time() + pause, min(2 * pause, most))
-            if isinstance(exc, NotPermitted) and joined.pool in self._must and joined.credential is None:
+            first, most = ENROL_RETRY_S
+            pause = self._retries.get(joined.pool, (0.0, first))[1]
+            self._retries[joined.pool] = (trio.current_time() + pause, min(2 * pause, most))
+            member = find_member(manifest, me, joined.role, now)
+            if isinstance(exc, NotPermitted) and joined.pool in self._must and member is None:
                 await self._write(partial(leave_pool, self._home, joined.pool, joined.role))
                 raise NotPermitted(exc.what, hint=exc.hint) from None
             if not isinstance(exc, Unreachable):
-                self._say(f"{exc.what}; {exc.hint}" if exc.hint else exc.what)
+                self._warn(exc)
             return
-        self._tries.pop(joined.pool, None)
-        await self._write(partial(keep_joined, self._home, fresh))
+        self._retries.pop(joined.pool, None)
+        await self._write(partial(store_membership, self._home, fresh))
         log.info("pool.enrolled", pool=joined.pool, name=joined.name, role=str(joined.role))
-        self.shelf.take(signed.body, signed.signature)
+        self.registry.store(signed)
 
-    def _to_poll(self, pool: str, now: float) -> bool:
+    def _must_poll(self, pool: str, now: float) -> bool:
         """Whether to ask for a newer manifest; if so, the next time is set."""
         if self._poll_at.get(pool, now) > now:
             return False
@@ -250,34 +251,32 @@ class PoolNode:
         self._poll_at[pool] = now + POLL_S * self._rng.uniform(1 - JITTER, 1 + JITTER)
         return True
 
-    async def _poll(self, links: Links, pool: str, of_pool: Sequence[str]) -> None:
-        """`of_pool`: the gates that the pool's ticket named."""
-        known = self.shelf.manifest(pool)
-        gates = tuple(dict.fromkeys((*of_pool, *self._gates())))
-        have = known.number if known is not None else 0
+    async def _poll(self, links: Links, pool: str, of_ticket: Sequence[str]) -> None:
+        manifest = self.registry.manifest(pool)
+        gates = tuple(dict.fromkeys((*of_ticket, *self._gates())))
+        have = manifest.number if manifest is not None else 0
         signed = await newest(links, self._index, gates, pool, have, self._rng, me=self._network.peer_id)
         if signed is not None:
-            self.shelf.take(signed.body, signed.signature)
+            self.registry.store(signed)
 
-    def _to_spread(self, pool: OwnPool, now: float) -> bool:
+    def _must_spread(self, pool: OwnPool, now: float) -> bool:
         try:
             manifest = pool.manifest()
         except ResourceError as exc:
-            self._say(exc.what)
+            self._warn(exc)
             return False
         done = self._spread.get(pool.id)
         return done is None or manifest.number != done[0].number or now - done[1] >= RESPREAD_S
 
     async def _respread(self, links: Links, pool: OwnPool) -> None:
-        """To the holders; and to all workers when something was taken back: that a member came in can wait for their next poll."""
+        """Spread to the holders; after a revocation to all workers. They learn of a new member from their next poll, or from itself."""
         before = self._spread.get(pool.id)
         try:
             manifest = pool.manifest()
             self._spread[pool.id] = (manifest, trio.current_time())
-            urgent = before is not None and (
-                (before[0].revoked, before[0].revoked_tokens) != (manifest.revoked, manifest.revoked_tokens)
-            )
+            urgent = before is not None and before[0].revoked != manifest.revoked
             gates = (*pool.gates, *self._gates())
-            await push(links, self._index, gates, pool, workers=urgent, me=self._network.peer_id)
+            me, now = self._network.peer_id, self._wall()
+            await push(links, self._index, gates, pool, workers=urgent, me=me, now=now)
         except (NotPermitted, ResourceError) as exc:
-            self._say(exc.what)
+            self._warn(exc)

@@ -1,9 +1,9 @@
-"""Join tickets: everything a newcomer needs, in one string to be pasted. Pure.
+"""Join tickets: all that a newcomer needs, in one string to paste. Pure.
 
-    sark1 + base58( checksum of 4 bytes + msgpack of: pool, name, gates, role, token )
+    sark1 + base58( checksum of 4 bytes + msgpack of a `Ticket` )
 
-The token in it is a bearer's (it lets in whoever has the ticket, until it ends), or is bound to one peer id (`to`): then nobody else
-can use it and no gate needs to be asked.
+A ticket either holds a secret, which admits whoever shows it to a gate of the pool until it ends, or is for one peer (`to`) and holds
+the manifest that already lists it: then nobody else can use it, and no gate is needed.
 """
 
 from __future__ import annotations
@@ -15,34 +15,36 @@ import base58
 from pydantic import Field
 
 from protocol.errors import BadTicket, RemoteProtocolError
-from protocol.wire.base import AddressText, Message, Name, PeerName, Token
+from protocol.messages.pool import ManifestMessage, TicketSecret
+from protocol.wire.base import AddressText, Count, Message, Name, PeerName
 from protocol.wire.codec import pack, read_value
 from protocol.words import Role
 
 MARK: Final = "sark"
 VERSION: Final = "1"
-MAX_TEXT: Final = 16 * 1024
+MAX_TEXT: Final = 80 * 1024
 MAX_GATES: Final = 8
-_MAX_BODY: Final = 12 * 1024
+_MAX_BODY: Final = 56 * 1024
 _CHECKSUM: Final = 4
 _CONTEXT: Final = b"sark ticket 1\n"
 _DAMAGED: Final = "this ticket is damaged"
-_AGAIN: Final = "copy it whole, from sark1 to its last letter"
+_COPY: Final = "copy all of it, from sark1 to its last letter"
 
 
 class Ticket(Message):
-    """What is in a ticket."""
+    """The content of a ticket: `secret`, or `to` and `manifest`."""
 
     v: Literal[1] = 1
     pool: PeerName
-    """The pool's id: its key."""
     name: Name
     gates: Annotated[tuple[AddressText, ...], Field(max_length=MAX_GATES)] = ()
-    """Where it can be used, with their peer ids."""
+    """Of the pool, with their peer ids."""
     role: Annotated[Role, Field(strict=False)]
-    token: Token
+    until: Count
+    """Wall seconds at which the ticket, or the membership it grants, ends."""
+    secret: TicketSecret | None = None
     to: PeerName | None = None
-    """The only peer id it is good for; None: anybody's."""
+    manifest: ManifestMessage | None = None
 
 
 def write_ticket(ticket: Ticket) -> str:
@@ -52,31 +54,31 @@ def write_ticket(ticket: Ticket) -> str:
 
 
 def read_ticket(text: str) -> Ticket:
-    """What is in the string; spaces and line breaks in it do not count. Raises `BadTicket` with what to do."""
+    """Parse the string; white space in it does not count. Raises `BadTicket` with what to do."""
     text = "".join(text.split())
     if not text.startswith(MARK) or not text[len(MARK) : len(MARK) + 1].isdigit():
-        raise BadTicket("this is no ticket: a ticket begins with sark1", hint="ask the pool's owner for one")
+        raise BadTicket("this is not a ticket: tickets begin with sark1", hint="ask the pool's owner for one")
     if text[len(MARK)] != VERSION:
         raise BadTicket(
-            f"this ticket is of version {text[len(MARK)]}, which is not known here",
-            hint=f"{_AGAIN}; or update sark-node",
+            f"this ticket has version {text[len(MARK)]}; this sark-node reads version {VERSION}",
+            hint=f"{_COPY}; or update sark-node",
         )
     if len(text) > MAX_TEXT:
-        raise BadTicket(f"{_DAMAGED}: it is longer than any", hint=_AGAIN)
+        raise BadTicket(f"{_DAMAGED}: it is too long", hint=_COPY)
     try:
         raw = base58.b58decode(text[len(MARK) + 1 :])
     except ValueError:
-        raise BadTicket(f"{_DAMAGED}: it has a character that no ticket has", hint=_AGAIN) from None
+        raise BadTicket(f"{_DAMAGED}: it has a character that no ticket has", hint=_COPY) from None
     body = raw[_CHECKSUM:]
     if len(raw) <= _CHECKSUM or raw[:_CHECKSUM] != _checksum(body):
-        raise BadTicket(f"{_DAMAGED}: a part is missing or was changed", hint=_AGAIN)
+        raise BadTicket(f"{_DAMAGED}: a part is missing or was changed", hint=_COPY)
     try:
-        return read_value(Ticket, body, max_bytes=_MAX_BODY)
+        ticket = read_value(Ticket, body, max_bytes=_MAX_BODY)
     except RemoteProtocolError:
-        raise BadTicket(
-            "this ticket says something that is not understood here",
-            hint="update sark-node, or ask for another",
-        ) from None
+        ticket = None
+    if ticket is None or (ticket.to is None) is (ticket.secret is None):
+        raise BadTicket("this sark-node does not understand this ticket", hint="update sark-node, or ask for another")
+    return ticket
 
 
 def _checksum(body: bytes) -> bytes:
