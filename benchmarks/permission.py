@@ -2,8 +2,9 @@
 
     python benchmarks/permission.py [rounds]
 
-A pool's token that its holder delegated (2 blocks), at a worker that has 1,000 other permissions and a manifest with 256 revoked peers.
-`check` is what each commit pays; `present` is paid once for each token; `present + check` is the most that a first commit could cost.
+A token of a pool's member that its holder delegated on (2 blocks), at a worker that has 1,000 other tokens and a manifest with 256
+members and 256 revoked peers. `check` is what each commit pays; `authenticate` is paid once for each token; both together are the most
+that a first commit could cost.
 p50 and p99 over the rounds (5,000 unless told otherwise), one thread, wall time.
 """
 
@@ -16,66 +17,69 @@ from collections.abc import Callable
 
 from node.access.authorization import Authorization
 from protocol.messages.permission import CallPermission
-from protocol.messages.pool import PoolManifest
+from protocol.messages.pool import PoolManifest, PoolMember, RevokedPeer
 from protocol.messages.work import Commit, CredentialsReply, Denied, ShowCredentials
-from protocol.words import Right
+from protocol.words import Right, Role
 from swarm.net.identity import Identity
 from swarm.pools.tokens import Grant, delegate, issue, prove
 
 OTHERS = 1_000
-REVOKED = 256
+MEMBERS = 256
 SUBMIT = frozenset({Right.SUBMIT})
 
 
 def main() -> None:
     """Print the table."""
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 5_000
-    pool, holder, me = (Identity.from_seed(name) for name in ("pool", "holder", "me"))
-    owner = Identity.from_seed("owner").peer_id
-    others = [Identity.from_seed(f"other {number}") for number in range(OTHERS)]
+    pool, member, holder, me = (Identity.from_seed(name) for name in ("pool", "member", "holder", "me"))
+    owner = Identity.from_seed("owner")
     now = time.time()
-    permits = Authorization(owners={owner}, pools={pool.peer_id: "lab"}, prove=prove, wall=time.time)
-    permits.manifest(
+    permits = Authorization(owners={owner.peer_id}, pools={pool.peer_id: "lab"}, prove=prove, wall=time.time)
+    others = (Identity.from_seed(f"member {number}").peer_id for number in range(MEMBERS - 1))
+    permits.update(
         PoolManifest(
             pool=pool.peer_id,
             name="lab",
             number=1,
-            revoked=tuple(Identity.from_seed(f"revoked {number}").peer_id for number in range(REVOKED)),
+            members=tuple(
+                PoolMember(peer=peer, role=Role.SUBMIT, name="n") for peer in (*others, member.peer_id)
+            ),
+            revoked=tuple(
+                RevokedPeer(peer=Identity.from_seed(f"revoked {number}").peer_id, until=int(now) + 86_400)
+                for number in range(MEMBERS)
+            ),
         )
     )
-    for other in others:
-        token = issue(pool, other.peer_id, Grant(SUBMIT), now=now)
-        assert isinstance(
-            permits.present(other.peer_id, ShowCredentials(issuer=pool.peer_id, token=token)),
-            CredentialsReply,
-        )
-    token = issue(pool, holder.peer_id, Grant(SUBMIT, slots=8), now=now)
-    passed = delegate(
-        token, pool.peer_id, holder, me.peer_id, Grant(SUBMIT, campaigns=frozenset({"c-1"})), now=now
-    )
-    shown = ShowCredentials(issuer=pool.peer_id, token=passed)
+    for number in range(OTHERS):
+        other = Identity.from_seed(f"other {number}").peer_id
+        shown = ShowCredentials(issuer=owner.peer_id, token=issue(owner, other, Grant(SUBMIT), now=now))
+        assert isinstance(permits.authenticate(other, shown), CredentialsReply)
+    grant = Grant(SUBMIT, campaigns=frozenset({"c-1"}))
+    token = issue(member, holder.peer_id, grant, now=now)
+    passed = delegate(token, member.peer_id, holder, me.peer_id, grant, now=now)
+    shown = ShowCredentials(issuer=member.peer_id, token=passed)
     commit = Commit(key="c-1/1/1", attempt=1, epoch=1, task=b"task", signature=b"s" * 64)
 
-    def present() -> None:
-        assert isinstance(permits.present(me.peer_id, shown), CredentialsReply)
+    def authenticate() -> None:
+        assert isinstance(permits.authenticate(me.peer_id, shown), CredentialsReply)
 
     def check() -> None:
         assert isinstance(permits.check(me.peer_id, commit, "c-1"), CallPermission)
 
     def both() -> None:
-        present()
+        authenticate()
         check()
 
     def refuse() -> None:
         assert isinstance(permits.check("12D3KooStranger", commit, "c-1"), Denied)
 
-    present()
+    authenticate()
     print(f"{'':18}{'p50 ms':>10}{'p99 ms':>10}")
     for name, act in (
         ("check", check),
         ("a stranger's check", refuse),
-        ("present", present),
-        ("present + check", both),
+        ("authenticate", authenticate),
+        ("both", both),
     ):
         p50, p99 = timed(act, rounds)
         print(f"{name:18}{p50:10.4f}{p99:10.4f}")

@@ -122,7 +122,9 @@ def _name(manifest: PoolManifest, peer: PeerId, message: EnrolRequest, now: floa
     if member is not None:
         return member.name
     if looks_like_id(message.name):
-        raise NotPermitted(f"nobody can be called {message.name!r}: it looks like an id; choose another: --name")
+        raise NotPermitted(
+            f"nobody can be called {message.name!r}: it looks like an id; choose another: --name"
+        )
     tail = f"-{peer[-TAIL:]}"
     taken = {member.name for member in manifest.members if member.peer != peer}
     for name in (message.name, message.name[: MAX_NAME - len(tail)] + tail):

@@ -108,7 +108,10 @@ def revoke(pool: OwnPool, who: str, now: float, *, with_members: bool = False) -
     tickets = frozenset(ticket.id for ticket in pool.open_tickets(now) if peer in ticket.used)
     pool.change(lambda manifest: without(manifest, (peer,), now))
     pool.revoke_tickets(tickets, now)
-    return (f"{who} is revoked", *(f"ticket {each}, with which it joined, is revoked" for each in sorted(tickets)))
+    return (
+        f"{who} is revoked",
+        *(f"ticket {each}, with which it joined, is revoked" for each in sorted(tickets)),
+    )
 
 
 def _revoke_ticket(pool: OwnPool, ticket: str, now: float, *, with_members: bool) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""`sark-node pool …`: what a pool's owner types, and who was given a ticket for submitting."""
+"""`sark-node pool …`: create pools, invite, revoke, and join one to submit to it."""
 
 from __future__ import annotations
 
@@ -6,14 +6,17 @@ import contextlib
 import json
 import sys
 import time
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Final
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
 from gate.settings import GateSettings
 from protocol.errors import NotPermitted, ResourceError, Unreachable
+from protocol.messages.pool import PoolMember
 from protocol.words import Role
 from swarm.base.home import Home
 from swarm.base.settings import SettingsError
@@ -26,20 +29,25 @@ if TYPE_CHECKING:
     from swarm.pools.owner import OwnPool
 
 app = typer.Typer()
-pool = typer.Typer(no_args_is_help=True, help="Pools: let others use your devices, and take it back.")
+pool = typer.Typer(no_args_is_help=True, help="Manage pools: share devices with others, and revoke access.")
 app.add_typer(pool, name="pool", rich_help_panel="For a pool's owner")
 
 PIPE_WIDTH: Final = 1000
-DEFAULT_LASTS: Final = "30d"
+ROOMY: Final = 120
+"""Columns from which whole peer ids fit."""
+TAIL: Final = 8
+"""Letters at the end of a peer id that stand for it."""
+DEFAULT_TTL: Final = "30d"
 DEVICES: Final = 25
-"""A ticket for devices is for so many of them: one string for a rack, and too few to fill a pool."""
+"""Uses of a ticket for devices: one ticket for a rack, and too few to fill a pool."""
 MAX_VALIDITY_S: Final = 3_650 * DAY_S
 
 NAME = typer.Argument(help="The pool's name.", metavar="NAME")
 GATE = typer.Option(
-    help="A gate that newcomers can reach. Repeatable.  \\[default: the gate on this --home]",
+    help="Address of a gate that newcomers can reach. Repeatable.  \\[default: the gate of this home]",
     metavar="ADDRESS",
 )
+JSON = typer.Option("--json", help="Print JSON.")
 
 
 @pool.command()
@@ -48,141 +56,129 @@ def create(
     name: Annotated[str, NAME],
     gate: Annotated[list[str] | None, GATE] = None,
 ) -> None:
-    """Make a pool: a key of its own on this home. The gate of this home lets in whoever has a ticket.
+    """Create a pool, with its key on this home.
 
-    This home's own scheduler may submit to the pool from now on.
+    The gate of this home admits newcomers who have a ticket. This home's scheduler may submit to the pool.
     """
-    from protocol.messages.pool import PoolMember
     from swarm.net.identity import load_or_create
     from swarm.pools.manifests import with_member
     from swarm.pools.owner import create_pool
 
     home: Home = ctx.obj
-    made = create_pool(home, name, _given_gates(ctx, gate))
-    me = load_or_create(home.key("scheduler")).peer_id
-    made.change(lambda m: with_member(m, PoolMember(peer=me, role=Role.SUBMIT, name="owner")))
-    print(f"pool {name} is made: {made.id}")
-    print(f"  its key: {made.folder / 'pool.key'}   keep a copy: who has it has the pool")
+    created = create_pool(home, name, _given_gates(ctx, gate))
+    owner = PoolMember(peer=load_or_create(home.key("scheduler")).peer_id, role=Role.SUBMIT, name="owner")
+    created.change(lambda manifest: with_member(manifest, owner, time.time()))
+    print(f"Created pool {name}: {created.id}")
+    print(f"  its key: {created.folder / 'pool.key'}   keep a copy; whoever has it controls the pool")
     print(f"  invite a device: sark-node pool invite {_quoted(name)}")
-    print(f"  invite somebody to submit: sark-node pool invite {_quoted(name)} --submit")
-    if not _gates_of(ctx, made):
-        print("No gate is known here. Tickets need one: sark-node gate, on this --home.", file=sys.stderr)
+    print(f"  invite a submitter: sark-node pool invite {_quoted(name)} --submit")
+    if not _gates_of(ctx, created):
+        print(
+            "Tickets need a gate, and none is known. Start one on this home: sark-node gate", file=sys.stderr
+        )
 
 
 @pool.command()
 def invite(
     ctx: typer.Context,
     name: Annotated[str, NAME],
-    submit: Annotated[
-        bool, typer.Option("--submit", help="For somebody who submits campaigns, instead of for a device.")
-    ] = False,
+    submit: Annotated[bool, typer.Option("--submit", help="Invite a submitter instead of a device.")] = False,
     to: Annotated[
         str | None,
         typer.Option(
-            help="Only for this scheduler (shown by: sark-node info); it needs to ask no gate. Implies --submit.",
+            help="Invite only this scheduler, whose id `sark-node info` shows; it joins without a gate. Implies --submit.",
             metavar="SCHEDULER_ID",
         ),
     ] = None,
     member: Annotated[
-        str | None, typer.Option("--name", help="With --to: what `members` calls it.", metavar="MEMBER")
+        str | None, typer.Option("--name", help="With --to: the member's name.", metavar="MEMBER")
     ] = None,
     priority: Annotated[
-        int, typer.Option(min=0, max=100, help="The highest priority that counts for it.")
+        int, typer.Option(min=0, max=100, help="Highest priority of the member's tasks.")
     ] = 100,
     slots: Annotated[
         int | None,
-        typer.Option(min=1, max=100_000, help="Places and tickets it may have at a time at each worker."),
+        typer.Option(
+            min=1, max=100_000, help="Runs and queued tasks that the member may have on each worker."
+        ),
     ] = None,
-    team: Annotated[str, typer.Option(help="On whose account it works.", metavar="TEAM")] = "",
+    team: Annotated[str, typer.Option(help="Team that the member belongs to.", metavar="TEAM")] = "",
     uses: Annotated[
         int | None,
         typer.Option(
             min=1,
             max=256,
-            help=f"How many may come by it.  \\[default: {DEVICES} for devices, 1 for who submits]",
+            help=f"How many members may join with this ticket.  \\[default: {DEVICES} devices, or 1 submitter]",
             show_default=False,
         ),
     ] = None,
-    good_for: Annotated[
+    valid_for: Annotated[
         str, typer.Option("--for", help="How long the ticket can be used.", metavar="24h")
     ] = "24h",
-    lasts: Annotated[
+    ttl: Annotated[
         str,
-        typer.Option(help="How long what it gives lasts; members renew it by themselves.", metavar="30d"),
-    ] = DEFAULT_LASTS,
+        typer.Option(help="How long a membership lasts; members renew theirs automatically.", metavar="30d"),
+    ] = DEFAULT_TTL,
     gate: Annotated[list[str] | None, GATE] = None,
 ) -> None:
-    """Print a ticket, and nothing else, on standard output. What it is good for is told on standard error.
+    """Print a ticket to a pool.
 
-    A device uses it with `sark-node join TICKET`, who submits with `sark-node pool join TICKET`.
+    Devices use it with `sark-node join TICKET`, submitters with `sark-node pool join TICKET`. Standard output has the ticket alone.
     """
-    from gate.admission.tickets import give_ticket
+    from gate.admission.tickets import invite as issue_ticket
+    from gate.admission.tickets import invite_peer
     from swarm.pools.owner import check_name
     from swarm.pools.tickets import write_ticket
 
     now = time.time()
-    found = _find(ctx, name)
-    gates = _given_gates(ctx, gate) or _gates_of(ctx, found)
+    own = _find(ctx, name)
+    gates = _given_gates(ctx, gate) or _gates_of(ctx, own)
     if not gates and to is None:
         raise ResourceError(
-            "no gate is known here, and a ticket must name one",
-            hint=f"start it on this --home: sark-node gate\nor name it: sark-node pool invite {_quoted(name)} --gate ADDRESS",
+            "a ticket must name a gate, and none is known",
+            hint=f"start one on this home: sark-node gate\nor name one: sark-node pool invite {_quoted(name)} --gate ADDRESS",
         )
-    if member is not None and to is None:
-        raise SettingsError("--name goes with --to", hint="who joins by a ticket says its own name")
     if member is not None:
+        if to is None:
+            raise SettingsError("--name needs --to", hint="whoever joins with a ticket chooses its own name")
         check_name(member)
     if uses is not None and to is not None:
-        raise SettingsError("--uses goes with no --to", hint="a ticket for one scheduler is for that one")
+        raise SettingsError("--uses cannot be used with --to", hint="that ticket is for one scheduler")
     role = Role.SUBMIT if submit or to is not None else Role.WORKER
     if role is Role.WORKER and (priority != 100 or slots is not None or team):
         raise SettingsError(
-            "--priority, --slots and --team are for who submits, and this ticket is for a device",
+            "--priority, --slots and --team are for submitters, and this ticket is for a device",
             hint="add --submit, or leave them out",
         )
-    if uses is None:
-        uses = DEVICES if role is Role.WORKER else 1
+    uses = uses or (DEVICES if role is Role.WORKER else 1)
+    for_s, ttl_s = _seconds("--for", valid_for), _seconds("--ttl", ttl)
+    limits: dict[str, Any] = {"priority": priority, "slots": slots, "team": team}
     try:
-        ticket, note = give_ticket(
-            found,
-            gates,
-            role=role,
-            to=to,
-            member=member,
-            priority=priority,
-            slots=slots,
-            team=team,
-            ticket_s=_seconds("--for", good_for),
-            lasts_s=_seconds("--lasts", lasts),
-            now=now,
-            uses=uses,
-        )
+        if to is not None:
+            ticket = invite_peer(own, gates, to, now=now, ttl_s=ttl_s, name=member, **limits)
+            whom, revocable = f"scheduler {to}", to
+        else:
+            ticket, record = issue_ticket(
+                own, gates, role=role, now=now, for_s=for_s, ttl_s=ttl_s, uses=uses, **limits
+            )
+            what = "device" if role is Role.WORKER else "submitter"
+            whom, revocable = f"{uses} {what}{'s' if uses != 1 else ''}", record.id
     except ValueError as exc:
         raise SettingsError(str(exc), hint="see: sark-node pool invite --help") from None
+    form = "%Y-%m-%d %H:%M" if ticket.until - now > 3600 else "%H:%M:%S"
+    until = time.strftime(form, time.localtime(ticket.until))
     how = "pool join" if role is Role.SUBMIT else "join"
-    each = "device" if role is Role.WORKER else "home"
-    many = f"1 {each}" if uses == 1 else f"{uses} {each}s"
-    whom = (
-        f"scheduler {to} alone"
-        if to
-        else f"the first {many} that {'uses' if uses == 1 else 'use'} it (--uses)"
-    )
-    until = time.strftime(
-        "%Y-%m-%d %H:%M" if note.until - now > 3600 else "%H:%M:%S", time.localtime(note.until)
-    )
-    what = "submitting to" if role is Role.SUBMIT else "joining a device to"
-    print(f"A ticket for {what} pool {found.name}, good for {whom} until {until}.", file=sys.stderr)
-    print(f"  used with: sark-node {how} TICKET", file=sys.stderr)
-    print(f"  taken back with: sark-node pool revoke {_quoted(name)} {note.id.hex()}", file=sys.stderr)
+    lines = [
+        f"Ticket to pool {own.name} for {whom}, valid until {until}.",
+        f"  use: sark-node {how} TICKET",
+        f"  revoke: sark-node pool revoke {_quoted(name)} {revocable}",
+    ]
     if to is None:
-        print(
-            "  It is as good as a key while it lasts: send it privately. In its place a file that holds it",
-            file=sys.stderr,
-        )
-        print(
-            "  can be named, or - for standard input: what is typed shows in the list of processes.",
-            file=sys.stderr,
-        )
+        lines += [
+            "  Whoever has the ticket can join: send it privately. `TICKET` can also be a file that holds it,",
+            "  or - for standard input: other users of a machine can see what is typed on its command lines.",
+        ]
+    print("\n".join(lines), file=sys.stderr)
     print(write_ticket(ticket))
 
 
@@ -190,54 +186,49 @@ def invite(
 def members(
     ctx: typer.Context,
     name: Annotated[str, NAME],
-    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    as_json: Annotated[bool, JSON] = False,
 ) -> None:
-    """Show who is in a pool, which tickets are out, and what was taken back; of one joined here, who is in it as last heard."""
-    from gate.cli.pool_views import members_table
-
+    """Show the members of a pool; of one made on this home, also its open tickets and who was revoked."""
     joined = _only_joined(ctx, name)
     if joined is not None:
         _show_joined(ctx, joined, as_json=as_json)
         return
-    found = _find(ctx, name)
-    manifest, tickets = found.manifest(), found.notes.tickets(time.time())
+    own = _find(ctx, name)
+    manifest, tickets = own.manifest(), own.open_tickets(time.time())
+    revoked = [each.peer for each in manifest.revoked]
     if as_json:
-        document = {
-            "pool": found.id,
-            "name": found.name,
-            "number": manifest.number,
-            "members": [member.model_dump(mode="json") for member in manifest.members],
-            "tickets": [
-                {
-                    "id": note.id.hex(),
-                    "role": str(note.role),
-                    "until": note.until,
-                    "to": note.to,
-                    "uses": note.uses,
-                    "used": list(note.used),
-                }
-                for note in tickets
-            ],
-            "revoked": list(manifest.revoked),
-            "revoked_tokens": [token.hex() for token in manifest.revoked_tokens],
-        }
-        json.dump(document, sys.stdout, indent=2)
-        sys.stdout.write("\n")
-        return
-    console = Console() if sys.stdout.isatty() else Console(width=PIPE_WIDTH)
-    console.print(f"pool {found.name}, manifest {manifest.number}: {found.id}", markup=False, highlight=False)
-    console.print(
-        members_table(manifest.members, console.width) if manifest.members else "nobody is in it yet"
-    )
-    for note in tickets:
-        until = time.strftime("%Y-%m-%d %H:%M", time.localtime(note.until))
-        used = f"used by {len(note.used)} of {note.uses}" if note.to is None else f"for {note.to}"
-        back = ", taken back" if note.id in manifest.revoked_tokens else ""
-        console.print(
-            f"ticket {note.id.hex()}: {note.role}, until {until}, {used}{back}", markup=False, highlight=False
+        _print_json(
+            {
+                "pool": own.id,
+                "name": own.name,
+                "number": manifest.number,
+                "members": [member.model_dump(mode="json") for member in manifest.members],
+                "tickets": [
+                    {
+                        "id": ticket.id,
+                        "role": str(ticket.role),
+                        "until": ticket.until,
+                        "uses": ticket.uses,
+                        "used": list(ticket.used),
+                    }
+                    for ticket in tickets
+                ],
+                "revoked": revoked,
+            }
         )
-    for peer in manifest.revoked:
-        console.print(f"taken back: {peer}", markup=False, highlight=False)
+        return
+    console = _console()
+    lines = [f"pool {own.name}, manifest {manifest.number}: {own.id}"]
+    console.print(*lines, markup=False, highlight=False)
+    console.print(members_table(manifest.members, console.width) if manifest.members else "no members yet")
+    lines = []
+    for ticket in tickets:
+        until = time.strftime("%Y-%m-%d %H:%M", time.localtime(ticket.until))
+        lines.append(
+            f"ticket {ticket.id}: {ticket.role}, until {until}, used by {len(ticket.used)} of {ticket.uses}"
+        )
+    for line in (*lines, *(f"revoked: {peer}" for peer in revoked)):
+        console.print(line, markup=False, highlight=False)
 
 
 def _only_joined(ctx: typer.Context, name: str) -> Membership | None:
@@ -248,58 +239,51 @@ def _only_joined(ctx: typer.Context, name: str) -> Membership | None:
     home: Home = ctx.obj
     if any(name in (own.name, own.id) for own in own_pools(home)):
         return None
-    found = [pool for role in (Role.WORKER, Role.SUBMIT) for pool in joined_pools(home, role)]
-    return next((pool for pool in found if name in (pool.name, pool.pool)), None)
+    joined = [pool for role in (Role.WORKER, Role.SUBMIT) for pool in joined_pools(home, role)]
+    return next((pool for pool in joined if name in (pool.name, pool.pool)), None)
 
 
 def _show_joined(ctx: typer.Context, joined: Membership, *, as_json: bool) -> None:
-    from gate.cli.pool_views import members_table
     from swarm.pools.manifests import verified
-    from swarm.pools.membership import kept_manifest
+    from swarm.pools.membership import stored_manifest
 
-    kept = kept_manifest(ctx.obj, joined.pool)
-    manifest = verified(kept.body, kept.signature) if kept is not None else None
+    stored = stored_manifest(ctx.obj, joined.pool)
+    listed = verified(stored).members if stored is not None else ()
     if as_json:
-        shown = [] if manifest is None else [one.model_dump(mode="json") for one in manifest.members]
-        document = {"pool": joined.pool, "name": joined.name, "members": shown}
-        json.dump(document, sys.stdout, indent=2)
-        sys.stdout.write("\n")
+        shown = [member.model_dump(mode="json") for member in listed]
+        _print_json({"pool": joined.pool, "name": joined.name, "members": shown})
         return
-    console = Console() if sys.stdout.isatty() else Console(width=PIPE_WIDTH)
+    console = _console()
     console.print(f"pool {joined.name}, made elsewhere: {joined.pool}", markup=False, highlight=False)
-    if manifest is None:
-        print("Nothing was heard of its members yet; its owner can list them there: sark-node pool members")
+    if stored is None:
+        print("This home has not received its member list yet.")
     else:
-        console.print(members_table(manifest.members, console.width))
+        console.print(members_table(listed, console.width))
 
 
 @pool.command("list")
-def list_(
-    ctx: typer.Context,
-    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
-) -> None:
-    """List the pools of this home: those made here, and those it joined with its device or to submit."""
-    from gate.cli.pool_views import pools_table
-    from swarm.pools.membership import joined_pools
+def list_(ctx: typer.Context, as_json: Annotated[bool, JSON] = False) -> None:
+    """List the pools that this home made or joined."""
+    from swarm.net.identity import load_or_create
+    from swarm.pools.membership import joined_pools, membership_of
     from swarm.pools.owner import own_pools
 
     home: Home = ctx.obj
-    lines = [(own.name, "made here", own.id) for own in own_pools(home)]
-    for role, what in ((Role.WORKER, "its device works for it"), (Role.SUBMIT, "may submit to it")):
-        for one in joined_pools(home, role):
-            until = time.strftime("%Y-%m-%d", time.localtime(one.until)) if one.until else ""
-            lines.append(
-                (one.name, what + (f" until {until}" if until and role is Role.SUBMIT else ""), one.pool)
-            )
+    rows = [(own.name, "made here", own.id) for own in own_pools(home)]
+    rows += [(one.name, "its device works for it", one.pool) for one in joined_pools(home, Role.WORKER)]
+    for one in joined_pools(home, Role.SUBMIT):
+        me = load_or_create(home.key("scheduler")).peer_id
+        member = membership_of(home, one, me, time.time())
+        until = f" until {_date(member.until)}" if member is not None and member.until is not None else ""
+        rows.append((one.name, f"may submit to it{until}", one.pool))
     if as_json:
-        told = [{"name": name, "what": what, "pool": peer} for name, what, peer in lines]
-        json.dump({"count": len(told), "pools": told}, sys.stdout, indent=2)
-        sys.stdout.write("\n")
-    elif not lines:
-        print("No pool was made or joined here. Make one: sark-node pool create NAME")
+        pools = [{"name": name, "what": what, "pool": peer} for name, what, peer in rows]
+        _print_json({"count": len(pools), "pools": pools})
+    elif not rows:
+        print("This home has no pools. Create one: sark-node pool create NAME")
     else:
-        console = Console() if sys.stdout.isatty() else Console(width=PIPE_WIDTH)
-        console.print(pools_table(lines, console.width))
+        console = _console()
+        console.print(pools_table(rows, console.width))
 
 
 @pool.command()
@@ -308,36 +292,32 @@ def revoke(
     name: Annotated[str, NAME],
     who: Annotated[str, typer.Argument(help="A member's name or peer id, or a ticket's id.", metavar="WHO")],
     with_members: Annotated[
-        bool, typer.Option("--with-members", help="With a ticket: also what all were given who came by it.")
+        bool, typer.Option("--with-members", help="With a ticket: also revoke all who joined with it.")
     ] = False,
 ) -> None:
-    """Take back what a member, or a ticket, was given; the swarm is told at once, and every worker within a minute and a half.
+    """Revoke a member or a ticket.
 
-    With a member, the ticket by which it came is taken back too: others that came by it stay. With a ticket for one scheduler,
-    what that has is taken back.
+    With a member, the ticket with which it joined is revoked too; others who joined with that stay. Workers that can be found learn of
+    it at once, all others within 90 seconds.
     """
     import trio
 
-    from gate.admission.tickets import take_back
-    from gate.status.visit import tell_swarm
+    from gate.admission.tickets import revoke as revoke_in
+    from gate.status.visit import push_manifest
 
-    found = _find(ctx, name)
-    told = take_back(found, who, time.time(), with_members=with_members)
-    for line in told:
+    own = _find(ctx, name)
+    for line in revoke_in(own, who, time.time(), with_members=with_members):
         print(line)
-    gates = _gates_of(ctx, found)
     try:
-        heard = trio.run(tell_swarm, gates, found)
+        result = trio.run(push_manifest, _gates_of(ctx, own), own)
     except* (NotPermitted, ResourceError, Unreachable) as group:
-        print(f"the swarm could not be told now: {_first(group)}", file=sys.stderr)
+        print(f"could not tell the swarm now: {_first(group)}", file=sys.stderr)
     else:
-        if heard.kept:
-            nodes = "1 node" if heard.kept == 1 else f"{heard.kept} nodes"
-            print(
-                f"{nodes} of {heard.asked} that were found heard it; the others ask within a minute and a half"
-            )
+        if result.stored:
+            nodes = "node" if result.called == 1 else "nodes"
+            print(f"told {result.stored} of {result.called} {nodes}; the others ask within 90 seconds")
         else:
-            print("no node could be told now; the pool's gate tells it when it runs", file=sys.stderr)
+            print("no node could be told now; the pool's gate tells them when it runs", file=sys.stderr)
 
 
 @pool.command("join")
@@ -346,62 +326,112 @@ def join(
     ticket: Annotated[
         str,
         typer.Argument(
-            help="The ticket: one string that begins with sark1; or a file that holds it; or - for standard input."
+            help="The ticket, which begins with sark1; a file that holds it; or - for standard input."
         ),
     ],
     name: Annotated[
         str | None,
-        typer.Option(help="What the pool's owner sees you called by.  \\[default: the host's name]"),
+        typer.Option(help="Your name in the pool.  \\[default: the host's name]"),
     ] = None,
 ) -> None:
-    """Be one who submits to a pool: what this home submits may run on the pool's devices from then on."""
+    """Join a pool as a submitter: what this home submits may then run on the pool's devices."""
     import trio
 
-    from gate.status.visit import be_let_in
+    from gate.status.visit import enrol_scheduler
     from swarm.base.locks import lock_folder
     from swarm.net.identity import load_or_create
     from swarm.pools.files import secret_text
-    from swarm.pools.membership import host_name, join_pool, keep_joined, leave_pool
+    from swarm.pools.membership import host_name, join_pool, leave_pool, membership_of, store_membership
     from swarm.pools.owner import check_name
     from swarm.pools.tickets import read_ticket
 
     home: Home = ctx.obj
     if name is not None:
         check_name(name)
-    said = read_ticket(secret_text(ticket, sys.stdin))
+    content = read_ticket(secret_text(ticket, sys.stdin))
     me = load_or_create(home.key("scheduler")).peer_id
-    joined = join_pool(home, said, Role.SUBMIT, me, now=time.time())
+    joined = join_pool(home, content, Role.SUBMIT, me, now=time.time())
     if joined.gates and not remembered_gates(home, ("scheduler",)):
         remember_gates(home, joined.gates)  # so that submit needs no --gate
-    if joined.ticket is not None and not joined.spent:
+    if joined.unused:
         gates = tuple(dict.fromkeys((*joined.gates, *_settings(ctx, None).gates, *local_gates(home))))
         with contextlib.ExitStack() as stack:
             try:
                 stack.enter_context(lock_folder(home.folder("scheduler")))
             except ResourceError:
-                print(
-                    "This home's scheduler is running: it shows the ticket to the pool's gate.",
-                    file=sys.stderr,
-                )
+                print("This home's scheduler is running: it uses the ticket.", file=sys.stderr)
             else:
                 try:
-                    joined = trio.run(be_let_in, home, joined, gates, name or host_name())
+                    trio.run(enrol_scheduler, home, joined, gates, name or host_name())
                 except* NotPermitted:
-                    if joined.credential is None:
+                    if membership_of(home, joined, me, time.time()) is None:
                         leave_pool(home, joined.pool, Role.SUBMIT)
-                    else:  # what an earlier ticket gave stays
-                        keep_joined(home, joined.model_copy(update={"spent": True}))
+                    else:  # an earlier membership stays
+                        store_membership(home, joined.model_copy(update={"spent": True}))
                     raise
                 except* (ResourceError, Unreachable):
                     raise Unreachable(
-                        f"no gate of pool {joined.name} answers now; the ticket is kept",
-                        hint="the same command again shows it, and so does this home's scheduler whenever it runs",
+                        f"no gate of pool {joined.name} answers now; the ticket is stored",
+                        hint="run the same command later, or start this home's scheduler, which uses it too",
                     ) from None
-    if joined.credential is None:
+    member = membership_of(home, joined, me, time.time())
+    if member is None:
         return
-    until = time.strftime("%Y-%m-%d", time.localtime(joined.until))
-    print(f"This home may submit to pool {joined.name} until {until}; it renews that by itself.")
-    print(f'  a campaign for its devices alone:  where: ["pools has {joined.name}"]')
+    until = f" until {_date(member.until)}, and renews that automatically" if member.until is not None else ""
+    print(f"This home may submit to pool {joined.name}{until}.")
+    print(f'  to run a campaign on its devices alone:  where: ["pools has {joined.name}"]')
+
+
+# -- tables -------------------------------------------------------------------------------------------------------------------
+
+
+def members_table(members: Iterable[PoolMember], width: int = 80) -> Table:
+    """A row for each member, with the whole peer id where it fits."""
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    for column in ("member", "role", "team", "priority", "slots", "peer"):
+        wraps = column in ("member", "team")
+        justify: Any = "right" if column in ("priority", "slots") else "left"
+        table.add_column(column, no_wrap=not wraps, overflow="fold", justify=justify)
+    for one in members:
+        table.add_row(
+            Text(one.name),
+            str(one.role),
+            Text(one.team or "-"),
+            str(one.priority),
+            "any" if one.slots is None else str(one.slots),
+            _peer(one.peer, width),
+        )
+    return table
+
+
+def pools_table(rows: Sequence[tuple[str, str, str]], width: int = 80) -> Table:
+    """`rows`: name, this home's part in it, id."""
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    for column in ("pool", "this home", "id"):
+        table.add_column(column, no_wrap=column != "this home", overflow="fold")
+    for name, what, peer in rows:
+        table.add_row(Text(name), Text(what), _peer(peer, width))
+    return table
+
+
+def _peer(peer: str, width: int) -> str:
+    return peer if width >= ROOMY else f"…{peer[-TAIL:]}"
+
+
+def _console() -> Console:
+    return Console() if sys.stdout.isatty() else Console(width=PIPE_WIDTH)
+
+
+def _print_json(document: dict[str, Any]) -> None:
+    json.dump(document, sys.stdout, indent=2)
+    sys.stdout.write("\n")
+
+
+def _date(wall_s: float) -> str:
+    return time.strftime("%Y-%m-%d", time.localtime(wall_s))
+
+
+# -- arguments ----------------------------------------------------------------------------------------------------------------
 
 
 def _find(ctx: typer.Context, name: str) -> OwnPool:
@@ -427,14 +457,14 @@ def _given_gates(ctx: typer.Context, gates: Sequence[str] | None) -> tuple[str, 
     return _settings(ctx, gates).gates if gates else ()
 
 
-def _gates_of(ctx: typer.Context, found: OwnPool) -> tuple[str, ...]:
-    """The pool's own, else this home's, else those that are set. Loopback is of no use to others, unless there is nothing else."""
+def _gates_of(ctx: typer.Context, own: OwnPool) -> tuple[str, ...]:
+    """The pool's own, else this home's, else the configured ones. Loopback addresses only if there are no others."""
     from swarm.pools.tickets import MAX_GATES
 
     home: Home = ctx.obj
-    gates = found.gates or local_gates(home) or _settings(ctx, None).gates
-    told = [gate for gate in gates if not gate.startswith(("/ip4/127.", "/ip6/::1/"))]
-    return tuple(told or gates)[:MAX_GATES]
+    gates = own.gates or local_gates(home) or _settings(ctx, None).gates
+    public = [gate for gate in gates if not gate.startswith(("/ip4/127.", "/ip6/::1/"))]
+    return tuple(public or gates)[:MAX_GATES]
 
 
 def _seconds(flag: str, text: str) -> float:

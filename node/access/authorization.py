@@ -30,7 +30,7 @@ from swarm.pools.tokens import LEEWAY_S, Grant, TokenProof, least
 
 MAX_PEERS: Final = 4_096
 MAX_PEERS_EACH: Final = 256
-"""Peers with tokens of one signer: one that delegates without end displaces only its own."""
+"""Peers that act for one principal: one that delegates without end displaces only its own."""
 MAX_TOKENS: Final = 8
 """Of one peer."""
 MAX_LEFT_S: Final = 31_536_000.0
@@ -55,6 +55,8 @@ class _Token:
 
     issuer: str
     proof: TokenProof
+    principal: str = ""
+    """On whose behalf it was accepted."""
 
     @property
     def expires(self) -> float:
@@ -170,9 +172,7 @@ class Authorization:
             ]
         return sorted(permits, key=_strength, reverse=True)
 
-    def _direct(
-        self, peer: PeerId, now: float, holders: Collection[PeerId] = ()
-    ) -> Iterator[CallPermission]:
+    def _direct(self, peer: PeerId, now: float, holders: Collection[PeerId] = ()) -> Iterator[CallPermission]:
         """What `peer` may do without a token, in each pool where none of `holders` is revoked."""
         if peer in self._owners:
             yield CallPermission(principal=peer, rights=ALL, owner=True)
@@ -232,7 +232,9 @@ class Authorization:
         if any(peer in pool.revoked for pool in self._pools.values()):
             return _no(_REVOKED)
         if any(peer in pool.members for pool in self._pools.values()):
-            ended = not any(is_live(m, now) for pool in self._pools.values() for m in pool.members.get(peer, ()))
+            ended = not any(
+                is_live(m, now) for pool in self._pools.values() for m in pool.members.get(peer, ())
+            )
             return _no(_EXPIRED if ended else self._other_teams(peer))
         if tokens:
             return _no(_EXPIRED if all(now >= token.expires for token in tokens) else _REVOKED)
@@ -255,7 +257,9 @@ class Authorization:
         issuer = message.issuer
         if not any(self._direct(issuer, now)):
             names = ", ".join(sorted(pool.name for pool in self._pools.values())) or "none"
-            return _no(f"this worker does not serve {issuer}, who signed this token; it works for pools: {names}")
+            return _no(
+                f"this worker does not serve {issuer}, who signed this token; it works for pools: {names}"
+            )
         try:
             token = _Token(issuer, self._prove(message.token, issuer, peer, now=now))
         except NotPermitted as exc:
@@ -263,7 +267,7 @@ class Authorization:
         given = max(self._delegated(token, now), key=_strength, default=None)
         if given is None:
             return _no(self._why_nothing(token, now))
-        self._keep(peer, token, now)
+        self._keep(peer, replace(token, principal=given.principal), now)
         return _reply(given, min(MAX_LEFT_S, max(0.0, token.proof.expires - now)))
 
     def reply(self, peer: PeerId) -> CredentialsReply | Denied:
@@ -286,14 +290,12 @@ class Authorization:
         return "this permission goes beyond what its signer may do here"
 
     def _keep(self, peer: PeerId, token: _Token, now: float) -> None:
-        others = [
-            each for each in self._tokens.pop(peer, []) if each.id != token.id and now < each.expires
-        ]
+        others = [each for each in self._tokens.pop(peer, []) if each.id != token.id and now < each.expires]
         self._tokens[peer] = [*others[-(MAX_TOKENS - 1) :], token]
         of_same = [
             name
             for name, tokens in self._tokens.items()
-            if any(each.issuer == token.issuer for each in tokens)
+            if any(each.principal == token.principal for each in tokens)
         ]
         for name in of_same[: max(0, len(of_same) - MAX_PEERS_EACH)]:
             del self._tokens[name]

@@ -55,7 +55,9 @@ class Revocation:
         if isinstance(message, ManifestMessage):
             manifest = verified(message)
             if not self.permits.follows(manifest.pool):
-                return Denied(reason=Reason.NOT_ALLOWED, detail=f"this worker does not work for {manifest.name}")
+                return Denied(
+                    reason=Reason.NOT_ALLOWED, detail=f"this worker does not work for {manifest.name}"
+                )
             self.update(manifest)
             return self.permits.reply(peer)
         answer = self.permits.authenticate(peer, message)

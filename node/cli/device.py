@@ -189,7 +189,7 @@ def _network_checks(ctx: typer.Context, gate: list[str] | None) -> list[Check]:
     from swarm.base.locks import lock_folder
     from swarm.join.known_gates import local_gates, remembered_gates
     from swarm.net.identity import Identity, load_or_create
-    from swarm.pools.membership import joined_pools
+    from swarm.pools.membership import joined_pools, membership_of
     from swarm.reach.mdns import ways_on_lan
 
     home: Home = ctx.obj
@@ -197,7 +197,10 @@ def _network_checks(ctx: typer.Context, gate: list[str] | None) -> list[Check]:
         home.config_file, ctx.meta["environment"], {"gates": tuple(gate) if gate else None}
     )
     joined = joined_pools(home, Role.WORKER)
-    results = pool_checks(joined, time.time())
+    now = time.time()
+    device = load_or_create(home.key("worker")).peer_id if joined else ""
+    listed = [membership_of(home, pool, device, now) is not None for pool in joined]
+    results = pool_checks(zip(joined, listed, strict=True), now)
     of_pools = [address for pool in joined for address in pool.gates]
     gates = settings.gates or (*(local_gates(home) or remembered_gates(home)), *of_pools)
     neighbours = None

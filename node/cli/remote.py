@@ -82,7 +82,7 @@ async def send_command(
         trio.open_nursery() as nursery,
     ):
         targets, unknown = ([own], []) if local else await _find(network, own, words, gates, rng, nursery)
-        grant = Grant(frozenset({Right.CONTROL, Right.STATUS}), lasts_s=TOKEN_TTL_S)
+        grant = Grant(frozenset({Right.CONTROL, Right.STATUS}), ttl_s=TOKEN_TTL_S)
         credentials = ShowCredentials(issuer=owner.peer_id, token=issue(owner, me.peer_id, grant, now=wall()))
         links = Links(network, ProtocolId.WORK, WORK, nursery)
         visitor = Visitor(network, owner, wall=wall)

@@ -42,6 +42,7 @@ from node.conversation.requests import RequestHandlers, WorkerContext
 from protocol.errors import RemoteProtocolError
 from protocol.formats.phase import Phase
 from protocol.messages.permission import CallPermission
+from protocol.messages.pool import ManifestMessage
 from protocol.messages.work import (
     AdoptRequest,
     Cancel,
@@ -66,7 +67,7 @@ from protocol.wire.base import Message
 from protocol.words import Reason
 
 REQUESTS: Final = (Probe, Commit, Renew, Cancel, Release, AdoptRequest, ListLeases, Control, StatusRequest)
-"""What is answered, if the caller is permitted. `ShowCredentials`, which says why the caller is, is taken from anybody."""
+"""What is answered, if the caller is permitted. `ShowCredentials` and `ManifestMessage`, which show why, are accepted from anybody."""
 OFFER_S: Final = 5.0
 """A scheduler that does not say Start or Skip for so long is taken for gone."""
 LINK_WAIT_S: Final = 1.0
@@ -142,8 +143,8 @@ class WorkerConversation:
 
     def _reply(self, link: Link, message: Message, request: object) -> Message | None:
         """The reply; None: it is sent later."""
-        if isinstance(message, ShowCredentials):
-            return self._context.show_credentials(link.peer, message)
+        if isinstance(message, (ShowCredentials, ManifestMessage)):
+            return self._context.authenticate(link.peer, message)
         if not isinstance(message, REQUESTS):
             raise RemoteProtocolError(f"a scheduler does not send {type(message).__name__}")
         permission = self.requests.permit(link.peer, message)

@@ -20,6 +20,7 @@ from protocol.errors import RemoteProtocolError
 from protocol.formats.model_files import may_run_code
 from protocol.formats.phase import Phase
 from protocol.messages.permission import CallPermission
+from protocol.messages.pool import ManifestMessage
 from protocol.messages.work import (
     MAX_BATCH,
     AdoptReply,
@@ -89,7 +90,7 @@ class WorkerContext:
     """Seconds since the epoch, for retention over restarts."""
     permit: Callable[[str, Message, str | None], CallPermission | Denied]
     """What a peer may do, if that covers the request (about the campaign, where it is one); else the refusal."""
-    show_credentials: Callable[[str, ShowCredentials], CredentialsReply | Denied]
+    authenticate: Callable[[str, ShowCredentials | ManifestMessage], CredentialsReply | Denied]
     advert: Callable[[], Advert]
     """This worker's own, as others see it."""
     has_model: Callable[[str], bool]

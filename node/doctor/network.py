@@ -13,7 +13,7 @@ import ipaddress
 import random
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -250,15 +250,15 @@ def net_checks(facts: NetworkFacts) -> list[Check]:
     return [*_gates(facts), *_reach(facts), *_clock(facts), *_neighbours(facts)]
 
 
-def pool_checks(joined: Sequence[Membership], now: float) -> list[Check]:
-    """Whether each pool admitted this device. `now`: wall seconds."""
-    return [_pool(pool, now) for pool in joined]
+def pool_checks(joined: Iterable[tuple[Membership, bool]], now: float) -> list[Check]:
+    """Whether each pool admitted this device: `joined` has each with whether its manifest lists the device. `now`: wall seconds."""
+    return [_pool(pool, listed, now) for pool, listed in joined]
 
 
-def _pool(pool: Membership, now: float) -> Check:
-    if pool.credential is not None and pool.until > now:
+def _pool(pool: Membership, listed: bool, now: float) -> Check:
+    if listed:
         return Check("pool", CheckState.OK, f"{pool.name} admitted this device")
-    if pool.ticket is not None and not pool.spent and pool.until > now:
+    if pool.unused and pool.until > now:
         what = f"{pool.name} has not admitted this device yet: no gate with the pool's key took the ticket"
         todo = (
             "is the worker running (sark-node join), and do the gates answer? else ask the pool's owner for a new ticket"

@@ -40,7 +40,7 @@ from swarm.join.known_gates import addresses_left, local_gates, remember_gates
 from swarm.net.addresses import concrete
 from swarm.net.identity import load_or_create
 from swarm.pools.manifests import verified
-from swarm.pools.membership import Membership, join_pool, joined_pools, kept_manifest, leave_pool
+from swarm.pools.membership import Membership, join_pool, joined_pools, leave_pool, stored_manifest
 from swarm.pools.service import PoolNode
 from swarm.pools.tickets import read_ticket
 
@@ -141,7 +141,7 @@ async def run_process(
                 incarnation=here.incarnation,
                 owners={owner, *settings.owners},
                 pools={pool.pool: pool.name for pool in pools},
-                manifests=_kept_manifests(home, pools),
+                manifests=_stored_manifests(home, pools),
                 pause=Pause(folder / "paused"),
                 cache=await trio.to_thread.run_sync(ModelCache, home.cache / "models", settings.cache_bytes),
                 outbox=await trio.to_thread.run_sync(open_outbox, folder / "outbox"),
@@ -246,9 +246,9 @@ def near_addresses(listen: Sequence[str], told: Sequence[str]) -> tuple[str, ...
     return tuple(dict.fromkeys([*concrete(fixed), *told]))
 
 
-def _kept_manifests(home: Home, pools: Sequence[Membership]) -> tuple[PoolManifest, ...]:
-    kept = [kept_manifest(home, pool.pool) for pool in pools]
-    return tuple(verified(one.body, one.signature) for one in kept if one is not None)
+def _stored_manifests(home: Home, pools: Sequence[Membership]) -> tuple[PoolManifest, ...]:
+    stored = [stored_manifest(home, pool.pool) for pool in pools]
+    return tuple(verified(signed) for signed in stored if signed is not None)
 
 
 async def _follow(here: Entered, worker: Worker) -> None:

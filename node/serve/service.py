@@ -31,7 +31,7 @@ from node.store.campaigns import CampaignStore
 from node.store.manifests import ManifestStore
 from protocol.errors import RemoteProtocolError
 from protocol.messages.health import HEALTH, Ping, Pong
-from protocol.messages.pool import PoolManifest
+from protocol.messages.pool import ManifestMessage, PoolManifest
 from protocol.messages.work import WORK, CredentialsReply, Denied, ShowCredentials
 from protocol.values.advert import Advert
 from protocol.wire.base import Message
@@ -105,7 +105,7 @@ class Worker:
             wall=parts.wall,
         )
         for manifest in parts.manifests:
-            self.permits.manifest(manifest)
+            self.permits.update(manifest)
         self.ledger = Ledger(
             parts.incarnation,
             name=network.peer_id[-8:],
@@ -140,7 +140,7 @@ class Worker:
             now=trio.current_time,
             wall=parts.wall,
             permit=self.permits.check,
-            show_credentials=self._show_credentials,
+            authenticate=self._authenticate,
             advert=self.advert,
             has_model=parts.cache.has,
             manifests=self.estate.manifests,
@@ -171,7 +171,7 @@ class Worker:
 
     def heard(self, manifest: PoolManifest) -> None:
         """A verified manifest of a joined pool."""
-        self.door.heard(manifest)
+        self.door.update(manifest)
 
     def advert(self) -> Advert:
         """This worker's advert, as of now."""
@@ -207,19 +207,19 @@ class Worker:
 
     async def opened(self, link: Link) -> None:
         """For each scheduler's link: what waits for it goes out once it may do anything here."""
-        await self.door.let_in(link.peer)
+        await self.door.admitted(link.peer)
         await self.shell.use(link)
 
     def carry_out(self) -> None:
         """To be called after each change of the ledger. Never waits."""
         self.shell.carry_out()
 
-    def _show_credentials(self, peer: PeerId, message: ShowCredentials) -> CredentialsReply | Denied:
-        reply = self.door.present(peer, message)
+    def _authenticate(
+        self, peer: PeerId, message: ShowCredentials | ManifestMessage
+    ) -> CredentialsReply | Denied:
+        reply = self.door.authenticate(peer, message)
         if isinstance(reply, Denied):
-            log.info("token.refused", peer=peer, issuer=message.issuer, why=reply.detail)
-        else:
-            self.door.presented(peer)
+            log.info("credentials.refused", peer=peer, why=reply.detail)
         return reply
 
     async def _control(self, command: ControlDevice) -> None:

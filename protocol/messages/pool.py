@@ -1,13 +1,13 @@
 """The pool protocol, `/sark/pool/1`: who is in a pool, who was revoked, and how a newcomer joins.
 
     any peer                                    a holder, a member or a gate
-        │ AskManifest ───────────────────────────▶ │   do you have a newer manifest than mine?
-        │ ◀──────────────────── Manifest, NoManifest │
-        │ Manifest ──────────────────────────────▶ │   here is one; stored if its signature is good and its number higher
-        │ ◀───────────────────────── ManifestStored │
+        │ AskManifest ───────────────────────────▶ │   is there a newer manifest than mine?
+        │ ◀──────────── ManifestMessage, NoManifest │
+        │ ManifestMessage ───────────────────────▶ │   stored if its signature holds and its number is higher
+        │ ◀────────────────────────── ManifestStored │
     a newcomer or a member                      the gate that has the pool's key
-        │ EnrolRequest ──────────────────────────▶ │   this ticket admits me; or: renew my membership
-        │ ◀───────────────────── Manifest, Refused │   the manifest with me in it
+        │ EnrolRequest ──────────────────────────▶ │   with a ticket's secret, or without one to renew
+        │ ◀────────── ManifestMessage, RefusedMessage │   the manifest that lists the sender
 
 A pool is its Ed25519 key; its id is that key as a peer id. The manifest is the one list of its members. It carries the pool's signature,
 so any peer may pass it on; a member shows it to a worker whose own copy is older.
@@ -27,7 +27,7 @@ from protocol.words import Role
 MAX_MANIFEST: Final = 48 * 1024
 """Bytes of a manifest's body: it fits into one frame."""
 MAX_ELEMENTS: Final = 8_192
-"""A manifest travels as bytes, so a frame's own cap does not bind it."""
+"""Elements of a manifest; it travels as bytes, so the limit of a frame does not apply."""
 MAX_MEMBERS: Final = 256
 MAX_REVOKED: Final = 256
 SECRET_BYTES: Final = 16
@@ -74,7 +74,7 @@ class PoolManifest(Message):
 
 
 class AskManifest(Message):
-    """The newest manifest of this pool, if it is newer than `have`."""
+    """Ask for the newest manifest of this pool if it is newer than `have`."""
 
     type: Literal["ask-manifest"] = "ask-manifest"
     pool: PeerName
@@ -82,7 +82,7 @@ class AskManifest(Message):
 
 
 class ManifestMessage(Message):
-    """Canonical bytes of a `PoolManifest`, signed by the pool's key."""
+    """Canonical bytes of a `PoolManifest`, signed with the pool's key. As a call: store it, and use it if you belong to the pool."""
 
     type: Literal["manifest"] = "manifest"
     body: Annotated[bytes, Field(max_length=MAX_MANIFEST)]
@@ -90,20 +90,20 @@ class ManifestMessage(Message):
 
 
 class NoManifest(Message):
-    """I have none that is newer than yours."""
+    """There is no newer manifest here."""
 
     type: Literal["no-manifest"] = "no-manifest"
 
 
 class ManifestStored(Message):
-    """The highest number of that pool that I have now."""
+    """The highest manifest number of that pool stored here."""
 
     type: Literal["manifest-stored"] = "manifest-stored"
     number: Count
 
 
 class EnrolRequest(Message):
-    """Admit me by this ticket; without one: renew my membership."""
+    """Ask to join by a ticket's secret, or, without one, to renew the sender's membership. The answer is the manifest that lists it."""
 
     type: Literal["enrol-request"] = "enrol-request"
     pool: PeerName

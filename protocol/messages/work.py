@@ -2,7 +2,7 @@
 
     scheduler                                        worker
         │ ShowCredentials ───────────────────────────▶ │   a token by which a peer you serve delegates to the sender
-        │ Manifest ──────────────────────────────────▶ │   a newer one of your pool, which lists the sender
+        │ ManifestMessage ───────────────────────────▶ │   a newer one of your pool, which lists the sender
         │ ◀────────────────── CredentialsReply, Denied │
         │ Probe ─────────────────────────────────────▶ │   could you run this, when, is the model cached?
         │ ◀───────────────────────────── Quote, Denied │   reserves nothing
@@ -503,8 +503,8 @@ class WorkerStatus(Message):
 
 
 WORK: Final = Vocabulary(
-    ShowCredentials, ManifestMessage, CredentialsReply, Probe, Quote, Denied, Commit, Granted, Queued, Conflict, Ready, Start, Skip, Renew, Renewed,
-    Progress,
+    ShowCredentials, ManifestMessage, CredentialsReply, Probe, Quote, Denied, Commit, Granted, Queued, Conflict, Ready, Start, Skip,
+    Renew, Renewed, Progress,
     Result, Accepted, Stale, Cancel, Release, Stopped, Preempt, AdoptRequest, ListLeases, AdoptReply, Control, StatusRequest, WorkerStatus,
 )  # fmt: skip
 """Every message of this protocol, in the order of use, and the pool protocol's `ManifestMessage`."""

@@ -54,12 +54,12 @@ async def visiting(gates: Sequence[str], campaign: str, speaks: CurrentLeader) -
         handed = passed_on(
             speaks.key, speaks.held, visitor.peer_id, campaign, own=speaks.own, lasts_s=VISIT_S, now=now
         )
-        return [Credential(each.issuer, each.token, "", now + VISIT_S, campaign) for each in handed]
+        return [Credential(each.issuer, each.token, now + VISIT_S, campaign) for each in handed]
 
     presenting = CredentialPresenter(tokens, time.time)
 
     async def introduce(link: Link, advert: Advert) -> None:
-        await presenting.introduce(link, advert.pools)
+        await presenting.introduce(link)
 
     async with inside(gates, visitor) as (network, index, nursery):
         links = Links(network, ProtocolId.WORK, WORK, nursery)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Annotated, Final, Literal
 
 import base58
@@ -20,6 +21,7 @@ from protocol.wire.base import AddressText, Message, PeerName, Token
 from protocol.wire.codec import pack, read_value
 from protocol.words import Right
 from swarm.net.identity import Identity
+from swarm.pools.manifests import DELEGATION_S
 from swarm.pools.membership import Credential
 from swarm.pools.tokens import Grant, delegate, issue, prove
 
@@ -59,12 +61,17 @@ def passed_on(
     lasts_s: float,
     now: float,
 ) -> tuple[HandoverFile, ...]:
-    """Tokens that let `to` do for one campaign what `held` let `key` do, and with `own` what `key` may do where workers know it itself.
+    """Tokens that delegate one campaign to `to`: those of `held`, and with `own` what `key` may do itself.
 
-    Nothing of it goes beyond the campaign. ValueError when `to` is no peer id.
+    ValueError when `to` is not a peer id.
     """
-    grant = Grant(RIGHTS, campaigns=frozenset({campaign}), lasts_s=lasts_s)
-    found = [HandoverFile(issuer=key.peer_id, token=issue(key, to, grant, now=now))] if own else []
+    grant = Grant(RIGHTS, campaigns=frozenset({campaign}), ttl_s=lasts_s)
+    found: list[HandoverFile] = []
+    for ttl_s in (
+        sorted({min(lasts_s, DELEGATION_S), lasts_s}) if own else ()
+    ):  # a pool's workers take the short one only
+        token = issue(key, to, replace(grant, ttl_s=ttl_s), now=now)
+        found.append(HandoverFile(issuer=key.peer_id, token=token))
     for credential in held:
         if credential.campaign not in ("", campaign):
             continue
@@ -114,7 +121,7 @@ def _credential(handover: Handover, handed: HandoverFile, peer: str, now: float)
         raise NotPermitted("this token is not for the campaign that it names")
     if handover.owner not in (handed.issuer, proof.principal):
         raise NotPermitted("this token is not from the campaign's owner")
-    return Credential(handed.issuer, handed.token, "", proof.expires, handover.campaign)
+    return Credential(handed.issuer, handed.token, proof.expires, handover.campaign)
 
 
 def _checksum(body: bytes) -> bytes:

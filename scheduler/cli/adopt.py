@@ -42,7 +42,6 @@ def delegate(
     gate: Annotated[list[str] | None, GATE] = None,
 ) -> None:
     """Let another machine carry on a campaign of yours, if this one cannot. Prints the token for its adopt command."""
-    from protocol.words import Role
     from scheduler.adoption.token import Handover, passed_on, write_handover
     from scheduler.store.opening import open_store
     from swarm.net.identity import load_or_create, peer_id_bytes
@@ -71,8 +70,7 @@ def delegate(
                 f"{found} has ended: nothing is left to carry on", hint=f"sark-node results {found}"
             )
     now = time.time()
-    held = credentials(home, Role.SUBMIT, key.peer_id, now=now)
-    tokens = passed_on(key, held, to, found, own=True, lasts_s=lasts_s, now=now)
+    tokens = passed_on(key, credentials(home, now=now), to, found, own=True, lasts_s=lasts_s, now=now)
     gates = gates_of(ctx, gate)[:8]
     text = write_handover(Handover(campaign=found, owner=key.peer_id, gates=gates, tokens=tokens))
     print(text)
@@ -115,7 +113,7 @@ def adopt(
     from swarm.base.durable import write_durably
     from swarm.join.known_gates import remember_gates
     from swarm.pools.files import secret_text
-    from swarm.pools.membership import keep_tokens
+    from swarm.pools.membership import store_tokens
 
     home: Home = ctx.obj
     if key is not None and token is not None:
@@ -132,7 +130,7 @@ def adopt(
         if key is not None:
             write_durably(home.key("scheduler"), key.read_bytes())
         if token is not None:
-            keep_tokens(home, speaks.held)
+            store_tokens(home, speaks.held)
 
     with open_store(home) as store:
 
@@ -223,17 +221,14 @@ def _speaks(
     home: Home, campaign: str, token: str | None, given: Identity | None = None
 ) -> tuple[CurrentLeader, tuple[str, ...]]:
     """On whose behalf we act, and the gates that a token names. `given`: the key to act with, if it is not this home's."""
-    from protocol.words import Role
     from scheduler.adoption.remote import CurrentLeader
     from scheduler.adoption.token import read_handover
     from swarm.net.identity import load_or_create
-    from swarm.pools.membership import credentials
 
     now = time.time()
     key = given or load_or_create(home.key("scheduler"))
     if token is None:
-        mine = [c for c in credentials(home, Role.SUBMIT, key.peer_id, now=now) if not c.campaign]
-        return CurrentLeader(key, key.peer_id, mine, own=True), ()
+        return CurrentLeader(key, key.peer_id, (), own=True), ()
     handover, handed = read_handover(token, key.peer_id, now=now)
     if handover.campaign != campaign:
         raise NotPermitted(
@@ -251,7 +246,7 @@ def already_here(
     """
     from protocol.values.task import read_task
     from scheduler.adoption.adopt import bring_models
-    from swarm.pools.membership import keep_tokens
+    from swarm.pools.membership import store_tokens
 
     row = store.campaigns.get(campaign)
     if row is None:
@@ -260,7 +255,7 @@ def already_here(
     if renew and row.ended is None:
         if row.scheduler != speaks.owner:
             raise NotPermitted(f"this token is not from the owner of {campaign}")
-        keep_tokens(home, speaks.held)
+        store_tokens(home, speaks.held)
         told.append("The token is kept: the campaign goes on with it.")
     if models is not None:
         left = bring_models(

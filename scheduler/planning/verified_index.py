@@ -77,8 +77,6 @@ def vouched(advert: Advert, known: Known) -> Advert:
 
 
 def _names(manifest: PoolManifest | None, peer: str) -> bool:
-    return (
-        manifest is not None
-        and peer not in manifest.revoked
-        and any((member.peer, member.role) == (peer, Role.WORKER) for member in manifest.members)
+    return manifest is not None and any(
+        (member.peer, member.role) == (peer, Role.WORKER) for member in manifest.members
     )

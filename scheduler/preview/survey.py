@@ -7,13 +7,14 @@ a minute with the right to ask, made from what the scheduler of this home may do
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 import trio
 
-from protocol.errors import NotPermitted, SarkError
+from protocol.errors import SarkError
+from protocol.messages.pool import ManifestMessage
 from protocol.messages.work import WORK, Denied, Quote, ShapeQuote, ShowCredentials
 from protocol.values.advert import Advert
 from protocol.values.match import match
@@ -28,8 +29,8 @@ from swarm.join.ephemeral import Visitor, inside
 from swarm.net.identity import Identity, load_or_create
 from swarm.net.link import Link, Links
 from swarm.net.network import Network
-from swarm.pools.membership import Credential, credentials
-from swarm.pools.tokens import Grant, delegate, issue
+from swarm.pools.membership import signed_manifests
+from swarm.pools.tokens import Grant, issue
 
 EVERYBODY: Final = 256
 """Devices that are looked for: in all, and when there are more, again for each need."""
@@ -95,15 +96,14 @@ async def visit(
     Raises `Unreachable` when no gate answers.
     """
     visitor, scheduler = Identity.fresh(), load_or_create(home.key("scheduler"))
-    tokens = visitor_tokens(
-        scheduler, credentials(home, Role.SUBMIT, scheduler.peer_id, now=now), visitor.peer_id, now=now
-    )
+    token = visitor_token(scheduler, visitor.peer_id, now=now)
+    manifests = signed_manifests(home, Role.SUBMIT)
     async with inside(gates, visitor) as (network, index, _):
         adverts, complete = await see(index, needs)
         tasks = tuple(tasks_on(adverts))
         known = Visitor(network, scheduler)
         await known.announce(address for advert in adverts for address in advert.addresses)
-        told = await ask_everybody(network, adverts, tasks, tokens, priority=priority)
+        told = await ask_everybody(network, adverts, tasks, token, manifests, priority=priority)
     return SwarmVisit(adverts, tasks, told, complete)
 
 
@@ -138,28 +138,18 @@ async def see(index: SurveyFinder, needs: Sequence[Requirement]) -> tuple[tuple[
     return tuple(found.values()), all(whole)
 
 
-def visitor_tokens(
-    scheduler: Identity, held: Iterable[Credential], visitor: str, *, now: float
-) -> dict[str, ShowCredentials]:
-    """What to show a worker, by the name of the pool that it is good in; under the empty name what is good everywhere it is trusted."""
-    grant = Grant(_ASK, lasts_s=TOKEN_S)
-    found = {"": ShowCredentials(issuer=scheduler.peer_id, token=issue(scheduler, visitor, grant, now=now))}
-    for credential in held:
-        if not credential.pool_name or credential.campaign:
-            continue  # handed over for one campaign: not for looking around
-        try:
-            token = delegate(credential.token, credential.issuer, scheduler, visitor, grant, now=now)
-        except NotPermitted:  # passed on as often as it may be, or over
-            continue
-        found[credential.pool_name] = ShowCredentials(issuer=credential.issuer, token=token)
-    return found
+def visitor_token(scheduler: Identity, visitor: str, *, now: float) -> ShowCredentials:
+    """A token by which the visitor asks as the scheduler does."""
+    token = issue(scheduler, visitor, Grant(_ASK, ttl_s=TOKEN_S), now=now)
+    return ShowCredentials(issuer=scheduler.peer_id, token=token)
 
 
 async def ask_everybody(
     network: Network,
     adverts: Sequence[Advert],
     tasks: Sequence[Task],
-    tokens: Mapping[str, ShowCredentials],
+    token: ShowCredentials,
+    manifests: Sequence[tuple[str, ManifestMessage | None]] = (),
     *,
     priority: int,
 ) -> dict[str, DeviceAnswer]:
@@ -178,9 +168,11 @@ async def ask_everybody(
         async with slots:
             try:
                 link = await links.get(advert.peer, advert.addresses, max_wait_s=3.0)
-                for name in ("", *advert.pools):
-                    if name in tokens:
-                        await link.call(tokens[name], max_wait_s=3.0)  # the probe shows what became of it
+                if isinstance(await link.call(token, max_wait_s=3.0), Denied):
+                    for name, manifest in manifests:  # the worker's copy may be older than our membership
+                        if name in advert.pools and manifest is not None:
+                            await link.call(manifest, max_wait_s=3.0)
+                    await link.call(token, max_wait_s=3.0)  # the probe shows what became of it
                 await _ask(link, fitting, heard, priority)
             except SarkError as exc:
                 heard.quote, heard.why = None, exc.what

@@ -1,8 +1,8 @@
-"""Showing workers what this scheduler may have done there, before anything else is said on a link.
+"""Shows workers by what right this scheduler uses them.
 
-a link comes up ──▶ introduce: a Present for each credential of the pools that the worker advertises, and for each that was handed over
-Denied, not-allowed ──▶ again: all there are, once; a worker forgets when it restarts, and adverts may be behind
-half of what was presented is over ──▶ introduce presents what has been renewed meanwhile
+a link comes up ──────▶ introduce: every token that others delegated to this scheduler
+not-allowed ──────────▶ retry: the manifests of its pools, for the worker's copy may be old; and all tokens again, for a restart loses them
+half of a token's life is over ─▶ introduce shows what has been delegated meanwhile
 """
 
 from __future__ import annotations
@@ -15,35 +15,36 @@ import structlog
 import trio
 
 from protocol.errors import Unreachable
+from protocol.messages.pool import ManifestMessage
 from protocol.messages.work import CredentialsReply, Denied, ShowCredentials
 from swarm.net.link import Link
 from swarm.pools.membership import Credential
 
-AGAIN_S: Final = 30.0
-"""A worker that denies is shown everything again at most so often."""
+RETRY_S: Final = 30.0
+"""A worker that denies is shown everything at most this often."""
 LOOK_S: Final = 5.0
-"""How old what is known of the credentials may be."""
+"""How long credentials and manifests that were read are used."""
 MAX_SHOWN: Final = 8
-"""Credentials shown to one worker: as many as it keeps of one peer."""
+"""Tokens shown to one worker: as many as it stores of one peer."""
+MAX_MANIFESTS: Final = 8
 
 log = structlog.get_logger("sark.workers")
 
 
 @dataclass(slots=True)
-class _Met:
+class _Introduction:
     """What a worker was shown over a link."""
 
     link: Link
-    shown: trio.Event = field(default_factory=trio.Event)
+    done: trio.Event = field(default_factory=trio.Event)
     renew_at: float = float("inf")
     """Wall seconds."""
-    again_at: float = float("-inf")
+    retry_at: float = float("-inf")
 
 
 class CredentialPresenter:
-    """`credentials`: all that can be presented now; `wall`: seconds since the epoch; `at_hand`: the campaigns that this scheduler has.
-
-    What is for other campaigns than those is shown last: a worker keeps only so much of one peer.
+    """`credentials`: the tokens to show; `manifests`: those of this home's pools; `wall`: seconds since the epoch; `at_hand`: the
+    campaigns of this scheduler. Tokens for other campaigns come last: a worker stores only a few of one peer.
     """
 
     def __init__(
@@ -51,61 +52,62 @@ class CredentialPresenter:
         credentials: Callable[[], Sequence[Credential]],
         wall: Callable[[], float],
         at_hand: Callable[[], Collection[str]] = tuple,
+        manifests: Callable[[], Sequence[ManifestMessage]] = tuple,
     ) -> None:
         self._at_hand = at_hand
         self._read = credentials
+        self._manifests = manifests
         self._wall = wall
-        self._met: dict[str, _Met] = {}
-        self._known: tuple[Credential, ...] = ()
-        self._known_at = float("-inf")
+        self._introductions: dict[str, _Introduction] = {}
+        self._credentials: tuple[Credential, ...] = ()
+        self._read_at = float("-inf")
 
-    async def introduce(self, link: Link, pools: Collection[str] | None) -> None:
-        """See that the worker at this link has been shown what is for it, before this returns. `pools`: those it advertises, if known.
-
-        Raises `Unreachable` when the link breaks meanwhile.
-        """
-        met = self._met.get(link.peer)
-        if met is not None and met.link is link and self._wall() < met.renew_at:
-            await met.shown.wait()
+    async def introduce(self, link: Link) -> None:
+        """Return when the worker at this link has been shown the tokens. Raises `Unreachable` when the link breaks meanwhile."""
+        before = self._introductions.get(link.peer)
+        if before is not None and before.link is link and self._wall() < before.renew_at:
+            await before.done.wait()
             return
-        met = self._met[link.peer] = _Met(link, again_at=met.again_at if met is not None else float("-inf"))
+        retry_at = before.retry_at if before is not None else float("-inf")
+        introduction = self._introductions[link.peer] = _Introduction(link, retry_at=retry_at)
+        if trio.current_time() - self._read_at >= LOOK_S:
+            self._credentials, self._read_at = tuple(self._read()), trio.current_time()
         try:
-            await self._show(met, self._fitting(pools))
+            await self._show(introduction)
         finally:
-            met.shown.set()
+            introduction.done.set()
 
-    async def again(self, link: Link) -> bool:
-        """The worker said not-allowed: show it everything there is, unless that was just done. Gives whether it took any of it."""
-        met, now = self._met.get(link.peer), trio.current_time()
-        if met is None or met.link is not link or now < met.again_at + AGAIN_S:
+    async def retry(self, link: Link) -> bool:
+        """The worker denied for want of permission: show it everything, unless that was just done. Returns whether it accepted any."""
+        introduction, now = self._introductions.get(link.peer), trio.current_time()
+        if introduction is None or introduction.link is not link or now < introduction.retry_at:
             return False
-        met.again_at, self._known_at = now, float("-inf")
-        return await self._show(met, self._credentials())
+        introduction.retry_at = now + RETRY_S
+        accepted = False
+        for manifest in self._manifests()[:MAX_MANIFESTS]:
+            accepted |= await self._call(link, manifest)
+        self._credentials, self._read_at = tuple(self._read()), now
+        return await self._show(introduction) or accepted
 
-    def _credentials(self) -> tuple[Credential, ...]:
-        now = trio.current_time()
-        if now - self._known_at >= LOOK_S:
-            self._known, self._known_at = tuple(self._read()), now
-        return self._known
-
-    def _fitting(self, pools: Collection[str] | None) -> tuple[Credential, ...]:
-        return tuple(
-            c for c in self._credentials() if pools is None or not c.pool_name or c.pool_name in pools
-        )
-
-    async def _show(self, met: _Met, credentials: Sequence[Credential]) -> bool:
-        taken = False
+    async def _show(self, introduction: _Introduction) -> bool:
+        accepted = False
         at_hand = self._at_hand()
-        ordered = sorted(credentials, key=lambda c: bool(c.campaign) and c.campaign not in at_hand)
+        ordered = sorted(self._credentials, key=lambda c: bool(c.campaign) and c.campaign not in at_hand)
         for credential in ordered[:MAX_SHOWN]:
-            answer = await met.link.call(ShowCredentials(issuer=credential.issuer, token=credential.token))
-            now = self._wall()
-            if isinstance(answer, CredentialsReply):
-                taken = True
-                met.renew_at = min(met.renew_at, now + (credential.expires - now) / 2)
-            elif isinstance(answer, Denied):
-                log.info("present.denied", peer=met.link.peer, pool=credential.pool_name, why=answer.detail)
-            else:
-                await met.link.reset()
-                raise Unreachable(f"{met.link.peer} answered Present with {type(answer).__name__}")
-        return taken
+            message = ShowCredentials(issuer=credential.issuer, token=credential.token)
+            if await self._call(introduction.link, message):
+                accepted = True
+                now = self._wall()
+                introduction.renew_at = min(introduction.renew_at, now + (credential.expires - now) / 2)
+        return accepted
+
+    async def _call(self, link: Link, message: ShowCredentials | ManifestMessage) -> bool:
+        answer = await link.call(message)
+        if isinstance(answer, CredentialsReply):
+            return True
+        if isinstance(answer, Denied):
+            log.info("credentials.denied", peer=link.peer, why=answer.detail)
+            return False
+        await link.reset()
+        name = type(message).__name__
+        raise Unreachable(f"{link.peer} answered {name} with {type(answer).__name__}")

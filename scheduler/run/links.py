@@ -150,13 +150,12 @@ class WorkerLinks:
 
     async def _introduce(self, link: Link) -> None:
         """Show what we may have done there, before anything else is said."""
-        advert = self._core.state.worker(link.peer).advert
-        await self._presenting.introduce(link, advert.pools if advert is not None else None)
+        await self._presenting.introduce(link)
 
     async def _allowed_now(self, link: Link, answer: Message) -> bool:
         """Whether it denied for want of permission, and took what we showed it thereupon."""
         denied = isinstance(answer, Denied) and answer.reason is Reason.NOT_ALLOWED
-        return denied and await self._presenting.again(link)
+        return denied and await self._presenting.retry(link)
 
     @property
     def asking(self) -> bool:

@@ -22,7 +22,13 @@ from scheduler.store.settings import SchedulerSettings
 from scheduler.submit.daemon import is_running
 from swarm.base.home import Home
 from swarm.join.enter import enter, until_told_to_stop
-from swarm.pools.membership import Credential, credentials, host_name, known_manifests
+from swarm.pools.membership import (
+    Credential,
+    credentials,
+    host_name,
+    known_manifests,
+    signed_manifests,
+)
 from swarm.pools.service import PoolNode
 
 LOCK_TRIES: Final = 10
@@ -62,7 +68,7 @@ async def _run_once(home: Home, settings: SchedulerSettings, stay: bool, stop_wi
 
         def can_present() -> tuple[Credential, ...]:
             try:
-                return credentials(home, Role.SUBMIT, here.identity.peer_id, now=time.time())
+                return credentials(home, now=time.time())
             except ResourceError as exc:
                 log.warning("credentials.unusable", why=exc.what)
                 return ()
@@ -96,6 +102,9 @@ async def _run_once(home: Home, settings: SchedulerSettings, stay: bool, stop_wi
                 store=store,
                 spool=home.spool,
                 credentials=can_present,
+                manifests=lambda: [
+                    signed for _, signed in signed_manifests(home, Role.SUBMIT) if signed is not None
+                ],
                 stop_when_idle=not stay,
             )
         nursery.cancel_scope.cancel()

@@ -20,6 +20,7 @@ import structlog
 import trio
 
 from protocol.errors import RemoteProtocolError, ResourceError, Unreachable
+from protocol.messages.pool import ManifestMessage
 from protocol.messages.work import Accepted, Preempt, Progress, Ready, Result, Skip, Stale, Start
 from protocol.values.record import Record
 from protocol.values.task import Task
@@ -88,13 +89,14 @@ async def run_scheduler(
     rng: random.Random | None = None,
     wall: Callable[[], float] = time.time,
     credentials: Callable[[], Sequence[Credential]] = tuple,
+    manifests: Callable[[], Sequence[ManifestMessage]] = tuple,
     stop_when_idle: bool = True,
     aside: Aside = trio.to_thread.run_sync,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Run until no campaign is left, or for ever if not `stop_when_idle`. `spool`: the models, named by their hash. `credentials`: what
-    can be presented to workers now. `aside`: reads a record while everything else goes on; one may hold millions of numbers, which take
-    seconds.
+    """Run until no campaign is left, or for ever if not `stop_when_idle`. `spool`: the models, named by their hash. `credentials`:
+    the tokens to show to workers now; `manifests`: those of our pools. `aside`: reads a record while everything else goes on; one may
+    hold millions of numbers, which take seconds.
 
     Raises `ResourceError` when the store cannot be written; what was acknowledged is safe, and a new start carries on.
     """
@@ -109,6 +111,7 @@ async def run_scheduler(
                 rng or random.Random(),
                 wall,
                 credentials,
+                manifests,
                 aside,
                 nursery,
             )
@@ -138,6 +141,7 @@ class _Service:
         rng: random.Random,
         wall: Callable[[], float],
         credentials: Callable[[], Sequence[Credential]],
+        manifests: Callable[[], Sequence[ManifestMessage]],
         aside: Aside,
         nursery: trio.Nursery,
     ) -> None:
@@ -160,7 +164,7 @@ class _Service:
             epoch=self._epochs.__getitem__,
             claims=self._claims,
             reached=self._remember,
-            presenting=CredentialPresenter(credentials, wall, self._epochs.keys),
+            presenting=CredentialPresenter(credentials, wall, self._epochs.keys, manifests),
         )
         self.holders = ModelSources(
             self._core, index, identity, nursery=nursery, carry_out=self._carry_out, wall=wall, rng=rng

@@ -30,7 +30,7 @@ from swarm.net.link import Links
 from swarm.net.network import Network
 from swarm.pools.tokens import Grant, issue
 
-LASTS_S: Final = 600.0
+TTL_S: Final = 600.0
 ANSWER_S: Final = 3.0
 MAX_GATES: Final = 16
 """Addresses come from adverts: nobody can have us dial more."""
@@ -83,11 +83,11 @@ class Visitor:
         on_the_way: dict[PeerId, Circuit] = {}
         for address in addresses:
             circuit = parse_circuit(address)
-            if circuit is not None and now - self._shown.get(circuit.gate, -math.inf) > LASTS_S / 2:
+            if circuit is not None and now - self._shown.get(circuit.gate, -math.inf) > TTL_S / 2:
                 on_the_way.setdefault(circuit.gate, circuit)
         if not on_the_way:
             return
-        grant = Grant(frozenset({Right.STATUS}), lasts_s=LASTS_S)
+        grant = Grant(frozenset({Right.STATUS}), ttl_s=TTL_S)
         token = issue(self._signer, self._network.peer_id, grant, now=self._wall())
         present = ShowCredentials(issuer=self._signer.peer_id, token=token)
         async with trio.open_nursery() as nursery:

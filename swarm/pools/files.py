@@ -68,7 +68,9 @@ def secret_text(text: str, stdin: IO[str]) -> str:
         if not path.is_file():
             if _FILE_LIKE & set(text):
                 what = "is a folder" if path.is_dir() else "does not exist"
-                raise ResourceError(f"the file {text} {what}", hint="name the file that holds it, or paste it")
+                raise ResourceError(
+                    f"the file {text} {what}", hint="name the file that holds it, or paste it"
+                )
             return text
         with path.open(encoding="ascii", errors="replace") as file:
             return file.read(MAX_SECRET)

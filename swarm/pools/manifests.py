@@ -104,7 +104,9 @@ def with_member(
 def without(manifest: PoolManifest, peers: Collection[str], now: float) -> PoolManifest:
     """With these peers revoked. Raises `NotPermitted` when there is no room for more."""
     until = int(now + DELEGATION_S + MARGIN_S)
-    fresh = tuple(RevokedPeer(peer=p, until=until) for p in dict.fromkeys(peers) if not is_revoked(manifest, p))
+    fresh = tuple(
+        RevokedPeer(peer=p, until=until) for p in dict.fromkeys(peers) if not is_revoked(manifest, p)
+    )
     members = tuple(member for member in manifest.members if member.peer not in peers)
     if not fresh and members == manifest.members:
         return manifest

@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated
 
 import structlog
 from pydantic import Field
@@ -25,8 +25,8 @@ from protocol.messages.pool import ManifestMessage, PoolManifest, PoolMember, Ti
 from protocol.wire.base import AddressText, Count, Id, Message, Name, PeerName, Token
 from protocol.wire.codec import pack
 from protocol.words import Role
-from swarm.base.home import Home
 from swarm.base.durable import UNFINISHED, write_durably
+from swarm.base.home import Home
 from swarm.pools.files import JOINED, locked, pools_folder, read_file
 from swarm.pools.manifests import find_member, verified
 from swarm.pools.owner import own_pools

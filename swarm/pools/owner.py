@@ -15,9 +15,9 @@ from protocol.messages.pool import MAX_MEMBERS, SECRET_BYTES, ManifestMessage, P
 from protocol.wire.base import AddressText, Count, Message, Name, PeerName, Priority
 from protocol.wire.codec import pack
 from protocol.words import Role
+from swarm.base.durable import write_durably
 from swarm.base.home import Home
 from swarm.base.settings import SettingsError
-from swarm.base.durable import write_durably
 from swarm.net.identity import load_or_create
 from swarm.pools.files import JOINED, damaged, locked, pools_folder, read_file, unreadable
 from swarm.pools.manifests import sign_manifest, verified
@@ -146,7 +146,16 @@ class OwnPool:
         return tuple(ticket for ticket in self.tickets() if ticket.is_open(now))
 
     def issue_ticket(
-        self, now: float, *, role: Role, until: int, ttl_s: int, priority: int, slots: int | None, team: str, uses: int
+        self,
+        now: float,
+        *,
+        role: Role,
+        until: int,
+        ttl_s: int,
+        priority: int,
+        slots: int | None,
+        team: str,
+        uses: int,
     ) -> tuple[bytes, TicketRecord]:
         """A new ticket: its secret and its record. Raises `NotPermitted` when too many are open."""
         secret = secrets.token_bytes(SECRET_BYTES)

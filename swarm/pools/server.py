@@ -103,7 +103,7 @@ class ManifestRegistry:
         return self.latest(pool)
 
     def store(self, signed: ManifestMessage) -> int:
-        """Store a manifest if it is newer than the one here; returns the highest number here. Raises `RemoteProtocolError` for a forgery."""
+        """Store a manifest if it is newer; returns the highest number here. Raises `RemoteProtocolError` for a forgery."""
         manifest = verified(signed)
         pool = manifest.pool
         latest = self.latest(pool)

@@ -77,7 +77,9 @@ def read_ticket(text: str) -> Ticket:
     except RemoteProtocolError:
         ticket = None
     if ticket is None or (ticket.to is None) is (ticket.secret is None):
-        raise BadTicket("this sark-node does not understand this ticket", hint="update sark-node, or ask for another")
+        raise BadTicket(
+            "this sark-node does not understand this ticket", hint="update sark-node, or ask for another"
+        )
     return ticket
 
 

@@ -11,9 +11,9 @@ from pathlib import Path
 import trio
 
 from gate.admission.enrolment import PoolEnrolment
-from gate.admission.tickets import give_ticket
+from gate.admission.tickets import invite, invite_peer
 from protocol.messages.index import RefusedMessage
-from protocol.messages.pool import Enrolled, EnrolRequest, PoolManifest
+from protocol.messages.pool import EnrolRequest, ManifestMessage, PoolManifest
 from protocol.values.advert import Advert
 from protocol.words import Role
 from swarm.base.home import Home
@@ -81,7 +81,7 @@ class Field:
     async def start_gate(self) -> Node:
         enrolment = PoolEnrolment(self.gate_home, wall)
 
-        async def enrol(peer: str, message: EnrolRequest) -> Enrolled | RefusedMessage:
+        async def enrol(peer: str, message: EnrolRequest) -> ManifestMessage | RefusedMessage:
             self.enrolled.append(peer)
             return enrolment(peer, message)
 
@@ -92,24 +92,16 @@ class Field:
         role: Role,
         *,
         to: str | None = None,
-        lasts_s: float = 30 * DAY,
+        ttl_s: float = 30 * DAY,
         uses: int = 25,
         priority: int = 100,
     ) -> Ticket:
         """A ticket as `pool invite` prints it."""
-        return give_ticket(
-            self.pool,
-            self.gates,
-            role=role,
-            to=to,
-            member=None,
-            priority=priority,
-            slots=None,
-            team="",
-            ticket_s=DAY,
-            lasts_s=lasts_s,
-            now=wall(),
-            uses=uses,
+        now = wall()
+        if to is not None:
+            return invite_peer(self.pool, self.gates, to, now=now, ttl_s=ttl_s, priority=priority)
+        return invite(
+            self.pool, self.gates, role=role, now=now, for_s=DAY, ttl_s=ttl_s, uses=uses, priority=priority
         )[0]
 
     async def join(

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 import trio
 
-from gate.admission.tickets import give_ticket, take_back
+from gate.admission.tickets import invite, revoke
 from gate.service import full_addresses, run_gate
 from gate.settings import GateSettings
-from gate.status.visit import be_let_in, tell_swarm
+from gate.status.visit import enrol_scheduler, push_manifest
 from protocol.errors import NotPermitted
 from protocol.messages.index import RefusedMessage
 from protocol.messages.pool import AskManifest, EnrolRequest, NoManifest
@@ -22,7 +22,7 @@ from swarm.join.enter import Entered
 from swarm.join.host import open_host
 from swarm.net.identity import Identity, load_or_create
 from swarm.pools.client import pool_links
-from swarm.pools.membership import join_pool, kept_manifest
+from swarm.pools.membership import join_pool, membership_of, stored_manifest
 from swarm.pools.owner import create_pool
 
 SETTINGS = GateSettings(listen=("/ip4/127.0.0.1/tcp/0",))
@@ -35,36 +35,36 @@ async def test_a_gate_lets_in_by_ticket_until_that_is_taken_back(tmp_path: Path)
         gates = full_addresses(here)
         pool = create_pool(home, "lab")  # made while the gate runs
         now = time.time()
-        ticket, note = give_ticket(
+        ticket, record = invite(
             pool,
             gates,
             role=Role.SUBMIT,
-            to=None,
-            member=None,
             priority=60,
             slots=2,
             team="vision",
-            ticket_s=600.0,
-            lasts_s=3600.0,
+            for_s=600.0,
+            ttl_s=3600.0,
             now=now,
+            uses=1,
         )
         me = load_or_create(guest.key("scheduler")).peer_id
         joined = join_pool(guest, ticket, Role.SUBMIT, me, now=now)
-        inside = await be_let_in(guest, joined, gates, "ann")
-        assert inside.credential is not None
-        assert inside.until - now == pytest.approx(3600, abs=30)
-        assert kept_manifest(guest, pool.id) == pool.signed()
+        inside = await enrol_scheduler(guest, joined, gates, "ann")
+        assert inside.spent
+        assert stored_manifest(guest, pool.id) == pool.signed()
         (member,) = pool.manifest().members
+        assert member == membership_of(guest, inside, me, now)
+        assert member.until is not None
+        assert member.until - now == pytest.approx(3600, abs=30)
         assert (member.peer, member.name, member.team) == (me, "ann", "vision")
         assert (member.priority, member.slots) == (60, 2)
-        assert pool.notes.tickets(now)[0].used == (me,)
+        assert pool.open_tickets(now)[0].used == (me,)
 
-        assert len(take_back(pool, "ann", now)) == 2  # and the ticket by which it came
-        assert note.id in pool.manifest().revoked_tokens
-        heard = await tell_swarm(gates, pool)
-        assert heard.kept >= 1
-        with pytest.raises(NotPermitted, match="taken back"):
-            await be_let_in(guest, inside, gates, "ann")
+        assert len(revoke(pool, "ann", now)) == 2  # and the ticket by which it came
+        assert record.id not in {each.id for each in pool.tickets()}
+        assert (await push_manifest(gates, pool)).stored >= 1
+        with pytest.raises(NotPermitted, match="revoked"):
+            await enrol_scheduler(guest, inside, gates, "ann")
         nursery.cancel_scope.cancel()
 
 
@@ -78,7 +78,9 @@ async def test_a_stranger_gets_nothing_at_a_gate(tmp_path: Path) -> None:
         ) as network:
             links = pool_links(network, nursery)
             where = here.network.addresses
-            message = EnrolRequest(pool=pool.id, token=b"anything", role=Role.SUBMIT, name="stranger")
+            message = EnrolRequest(
+                pool=pool.id, ticket=b"any 16 bytes at ", role=Role.SUBMIT, name="stranger"
+            )
             answer = await links.call(here.identity.peer_id, where, message)
             assert isinstance(answer, RefusedMessage)
             assert (

@@ -88,7 +88,7 @@ async def _everything(me: Identity, lab: Lab) -> dict[str, Message]:
     )
     body = task_body(task)
     now = 1_700_000_000.0
-    own = issue(me, me.peer_id, Grant(frozenset(Right), lasts_s=3e8), now=now)
+    own = issue(me, me.peer_id, Grant(frozenset(Right), ttl_s=3e8), now=now)
     shape = Shape(unit=task.unit, requirement=Requirement(), model="a" * 64, size=1)
     verbs: tuple[Message, ...] = (
         ShowCredentials(issuer=me.peer_id, token=own),

@@ -180,7 +180,7 @@ class SimWorker:
             now=self._now,
             wall=lambda: self.process.kernel.now,
             permit=self._may,
-            show_credentials=self._no_credentials,
+            authenticate=self._no_credentials,
             advert=self._advert,
             has_model=lambda sha256: False,
             manifests=self._manifests,

@@ -1,4 +1,4 @@
-"""The reception of a gate: it follows the home's pools, takes visitors on somebody's word, and is not fooled."""
+"""The admission policy of a gate: it follows the home's pools, admits visitors of known peers, and is not fooled."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import trio.testing
 
 from gate.admission.enrolment import PoolEnrolment
 from gate.admission.policy import MAX_VISITORS, AdmissionPolicy
-from gate.admission.tickets import give_ticket, take_back
+from gate.admission.tickets import invite, invite_peer, revoke
 from gate.settings import Admit, GateSettings
 from protocol.errors import ResourceError
 from protocol.messages.index import RefusedMessage
-from protocol.messages.pool import Enrolled, EnrolRequest, PoolMember
+from protocol.messages.pool import EnrolRequest, ManifestMessage, PoolMember
 from protocol.messages.work import CredentialsReply, ShowCredentials
 from protocol.words import Reason, Right, Role
 from swarm.base.home import Home
@@ -36,71 +36,61 @@ def home(tmp_path: Path) -> Home:
     return Home.at(tmp_path)
 
 
-def reception(
+def policy(
     home: Home, admit: Admit, wall: Callable[[], float] = lambda: START, **more: object
 ) -> AdmissionPolicy:
     return AdmissionPolicy(home, GateSettings.model_validate({"admit": admit, **more}), wall=wall)
 
 
-def word(
-    of: Identity, to: Identity, *, right: Right = Right.STATUS, lasts_s: float = 60.0
-) -> ShowCredentials:
+def word(of: Identity, to: Identity, *, right: Right = Right.STATUS, ttl_s: float = 60.0) -> ShowCredentials:
     """What `of` gives its visitor to show."""
-    token = issue(of, to.peer_id, Grant(frozenset({right}), lasts_s=lasts_s), now=START)
+    token = issue(of, to.peer_id, Grant(frozenset({right}), ttl_s=ttl_s), now=START)
     return ShowCredentials(issuer=of.peer_id, token=token)
 
 
 async def test_the_keys_of_its_own_home_and_the_other_gates_are_let_in_whatever_is_set(home: Home) -> None:
     keys = [load_or_create(home.key(role)).peer_id for role in ("gate", "worker", "scheduler")]
-    desk = reception(
-        home, Admit.LIST, gates=(f"/ip4/192.0.2.1/tcp/4101/p2p/{GATE}",), operators=(ANN.peer_id,)
-    )
+    gate = policy(home, Admit.LIST, gates=(f"/ip4/192.0.2.1/tcp/4101/p2p/{GATE}",), operators=(ANN.peer_id,))
     async with trio.open_nursery() as nursery:
-        await nursery.start(desk.run)
+        await nursery.start(gate.run)
         for peer in (*keys, GATE, ANN.peer_id):
-            assert desk.lets_in(peer)
-        assert not desk.lets_in(BEN.peer_id)
+            assert gate.admits(peer)
+        assert not gate.admits(BEN.peer_id)
         nursery.cancel_scope.cancel()
 
 
 async def test_a_ticket_opens_the_gate_at_once_and_taking_it_back_closes_it(home: Home) -> None:
     pool = create_pool(home, "lab")
-    desk, enrolment = reception(home, Admit.TICKET), PoolEnrolment(home, lambda: START)
-    ticket, _ = give_ticket(
-        pool, (), role=Role.WORKER, to=None, member=None, priority=100, slots=None, team="",
-        ticket_s=DAY, lasts_s=DAY, now=START,
-    )  # fmt: skip
+    gate, enrolment = policy(home, Admit.TICKET), PoolEnrolment(home, lambda: START)
+    ticket, _ = invite(pool, (), role=Role.WORKER, now=START, for_s=DAY, ttl_s=DAY, uses=1)
     async with trio.open_nursery() as nursery:
-        await nursery.start(desk.run)
-        no = desk.refusal(BEN.peer_id, "index")
+        await nursery.start(gate.run)
+        no = gate.refusal(BEN.peer_id, "index")
         assert no is not None
         assert no.reason is Reason.NOT_ALLOWED
         assert no.retry_after_s == 3.0
-        message = EnrolRequest(pool=pool.id, token=ticket.token, role=Role.WORKER, name="ben")
-        assert isinstance(enrolment(BEN.peer_id, message), Enrolled)
-        desk.enrolled(BEN.peer_id)
-        assert desk.refusal(BEN.peer_id, "index") is None
+        message = EnrolRequest(pool=pool.id, ticket=ticket.secret, role=Role.WORKER, name="ben")
+        assert isinstance(enrolment(BEN.peer_id, message), ManifestMessage)
+        gate.enrolled(BEN.peer_id)
+        assert gate.refusal(BEN.peer_id, "index") is None
         nursery.cancel_scope.cancel()
-    take_back(pool, "ben", START)
+    revoke(pool, "ben", START)
     async with trio.open_nursery() as nursery:
-        await nursery.start(desk.run)
-        assert not desk.lets_in(BEN.peer_id)
+        await nursery.start(gate.run)
+        assert not gate.admits(BEN.peer_id)
         nursery.cancel_scope.cancel()
-    assert desk.refused == {"index": 1}
+    assert gate.refused == {"index": 1}
 
 
 async def test_a_credential_that_was_not_renewed_lets_nobody_in(home: Home) -> None:
     now = START
     pool = create_pool(home, "lab")
-    give_ticket(
-        pool, (), role=Role.SUBMIT, to=BEN.peer_id, member="ben", priority=100, slots=None, team="",
-        ticket_s=DAY, lasts_s=DAY, now=START,
-    )  # fmt: skip
+    invite_peer(pool, (), BEN.peer_id, now=START, ttl_s=DAY)
     for now, alive in ((START, True), (START + 2 * DAY, False)):
-        desk = reception(home, Admit.TICKET, lambda now=now: now)  # type: ignore[misc]
+        gate = policy(home, Admit.TICKET, lambda now=now: now)  # type: ignore[misc]
         async with trio.open_nursery() as nursery:
-            await nursery.start(desk.run)
-            assert desk.lets_in(BEN.peer_id) is alive
+            await nursery.start(gate.run)
+            assert gate.admits(BEN.peer_id) is alive
             nursery.cancel_scope.cancel()
 
 
@@ -109,27 +99,27 @@ async def test_members_of_a_pool_that_was_made_elsewhere_come_in_once_its_manife
 ) -> None:
     elsewhere = create_pool(Home.at(home.data / "elsewhere"), "far")
     member = PoolMember(peer=BEN.peer_id, role=Role.WORKER, name="ben")
-    desk = reception(home, Admit.TICKET, pools=(elsewhere.id,))
+    gate = policy(home, Admit.TICKET, pools=(elsewhere.id,))
     async with trio.open_nursery() as nursery:
-        await nursery.start(desk.run)
-        assert not desk.lets_in(BEN.peer_id)
+        await nursery.start(gate.run)
+        assert not gate.admits(BEN.peer_id)
         nursery.cancel_scope.cancel()
-    manifest = elsewhere.change(lambda before: with_member(before, member))
-    desk.served = lambda pool: manifest if pool == elsewhere.id else None
+    manifest = elsewhere.change(lambda before: with_member(before, member, START))
+    gate.served = lambda pool: manifest if pool == elsewhere.id else None
     async with trio.open_nursery() as nursery:
-        await nursery.start(desk.run)
-        assert desk.lets_in(BEN.peer_id)
+        await nursery.start(gate.run)
+        assert gate.admits(BEN.peer_id)
         nursery.cancel_scope.cancel()
 
 
 async def test_a_damaged_pool_shuts_its_members_out_and_nobody_else(home: Home) -> None:
     good, bad = create_pool(home, "good"), create_pool(home, "bad")
-    good.change(lambda m: with_member(m, PoolMember(peer=BEN.peer_id, role=Role.WORKER, name="ben")))
+    good.change(lambda m: with_member(m, PoolMember(peer=BEN.peer_id, role=Role.WORKER, name="ben"), START))
     (bad.folder / "manifest").write_bytes(b"junk")
-    desk = reception(home, Admit.TICKET)
+    gate = policy(home, Admit.TICKET)
     async with trio.open_nursery() as nursery:
-        await nursery.start(desk.run)
-        assert desk.lets_in(BEN.peer_id)
+        await nursery.start(gate.run)
+        assert gate.admits(BEN.peer_id)
         nursery.cancel_scope.cancel()
 
 
@@ -138,22 +128,22 @@ async def test_a_damaged_pool_shuts_its_members_out_and_nobody_else(home: Home) 
 
 def test_an_operators_visitor_may_look_until_its_permission_ends(home: Home) -> None:
     now = START
-    desk = reception(home, Admit.OPEN, lambda: now, operators=(ANN.peer_id,))
-    answer = desk.present(EVE.peer_id, word(ANN, EVE), 0.0)
+    gate = policy(home, Admit.OPEN, lambda: now, operators=(ANN.peer_id,))
+    answer = gate.authenticate(EVE.peer_id, word(ANN, EVE), 0.0)
     assert isinstance(answer, CredentialsReply)
     assert answer.rights == (Right.STATUS,)
-    assert desk.operates(EVE.peer_id)
+    assert gate.operates(EVE.peer_id)
     now = START + 61
-    assert not desk.operates(EVE.peer_id)
+    assert not gate.operates(EVE.peer_id)
 
 
 def test_a_visitor_of_somebody_who_is_let_in_is_let_in_and_operates_nothing(home: Home) -> None:
-    desk = reception(home, Admit.LIST, allow=(BEN.peer_id,))
-    answer = desk.present(EVE.peer_id, word(BEN, EVE), 0.0)
+    gate = policy(home, Admit.LIST, allow=(BEN.peer_id,))
+    answer = gate.authenticate(EVE.peer_id, word(BEN, EVE), 0.0)
     assert isinstance(answer, CredentialsReply)
     assert answer.rights == ()
-    assert desk.lets_in(EVE.peer_id)
-    assert not desk.operates(EVE.peer_id)
+    assert gate.admits(EVE.peer_id)
+    assert not gate.operates(EVE.peer_id)
 
 
 @pytest.mark.parametrize(
@@ -163,47 +153,47 @@ def test_a_visitor_of_somebody_who_is_let_in_is_let_in_and_operates_nothing(home
         (word(EVE, EVE), "eve vouches for eve"),
         (ShowCredentials(issuer=ANN.peer_id, token=word(EVE, EVE).token), "signed by another than it says"),
         (word(ANN, BEN), "given to another"),
-        (word(ANN, EVE, lasts_s=0.0).model_copy(update={"token": b"x" * 200}), "no token at all"),
+        (word(ANN, EVE, ttl_s=0.0).model_copy(update={"token": b"x" * 200}), "no token at all"),
     ],
     ids=lambda value: value.replace(" ", "-") if isinstance(value, str) else "",
 )
 def test_a_permission_that_is_not_good_opens_nothing(home: Home, shown: ShowCredentials, by: str) -> None:
-    desk = reception(home, Admit.LIST, operators=(ANN.peer_id,))
-    answer = desk.present(EVE.peer_id, shown, 0.0)
+    gate = policy(home, Admit.LIST, operators=(ANN.peer_id,))
+    answer = gate.authenticate(EVE.peer_id, shown, 0.0)
     assert isinstance(answer, RefusedMessage), by
     assert answer.reason is Reason.NOT_ALLOWED
-    assert not desk.lets_in(EVE.peer_id)
-    assert not desk.operates(EVE.peer_id)
-    assert desk.refused["permission"] == 1
+    assert not gate.admits(EVE.peer_id)
+    assert not gate.operates(EVE.peer_id)
+    assert gate.refused["permission"] == 1
 
 
 def test_a_visitor_cannot_vouch_for_the_next_one(home: Home) -> None:
-    desk = reception(home, Admit.LIST, allow=(ANN.peer_id,))
-    assert isinstance(desk.present(BEN.peer_id, word(ANN, BEN), 0.0), CredentialsReply)
-    assert isinstance(desk.present(EVE.peer_id, word(BEN, EVE), 0.0), RefusedMessage)
-    assert not desk.lets_in(EVE.peer_id)
+    gate = policy(home, Admit.LIST, allow=(ANN.peer_id,))
+    assert isinstance(gate.authenticate(BEN.peer_id, word(ANN, BEN), 0.0), CredentialsReply)
+    assert isinstance(gate.authenticate(EVE.peer_id, word(BEN, EVE), 0.0), RefusedMessage)
+    assert not gate.admits(EVE.peer_id)
 
 
 def test_permissions_in_a_flood_are_not_even_looked_at(home: Home) -> None:
-    desk = reception(home, Admit.LIST, operators=(ANN.peer_id,))
-    reasons = [desk.present(EVE.peer_id, word(BEN, EVE), 0.0) for _ in range(6)]
+    gate = policy(home, Admit.LIST, operators=(ANN.peer_id,))
+    reasons = [gate.authenticate(EVE.peer_id, word(BEN, EVE), 0.0) for _ in range(6)]
     assert [answer.reason for answer in reasons if isinstance(answer, RefusedMessage)] == [
         *[Reason.NOT_ALLOWED] * 4,
         *[Reason.OVERLOADED] * 2,
     ]
     fresh = [Identity.from_seed(f"flood-{number}").peer_id for number in range(120)]
-    last = [desk.present(peer, word(BEN, EVE), 0.0) for peer in fresh][-1]
+    last = [gate.authenticate(peer, word(BEN, EVE), 0.0) for peer in fresh][-1]
     assert isinstance(last, RefusedMessage)
     assert last.reason is Reason.OVERLOADED  # fresh keys cost nothing, so all together have a share
 
 
 def test_visitors_are_remembered_up_to_a_number(home: Home) -> None:
-    desk = reception(home, Admit.OPEN, operators=(ANN.peer_id,))
+    gate = policy(home, Admit.OPEN, operators=(ANN.peer_id,))
     guests = [Identity.from_seed(f"guest-{number}") for number in range(MAX_VISITORS + 1)]
     for number, guest in enumerate(guests):
-        assert isinstance(desk.present(guest.peer_id, word(ANN, guest), float(number)), CredentialsReply)
-    assert not desk.operates(guests[0].peer_id)
-    assert all(desk.operates(guest.peer_id) for guest in guests[1:])
+        assert isinstance(gate.authenticate(guest.peer_id, word(ANN, guest), float(number)), CredentialsReply)
+    assert not gate.operates(guests[0].peer_id)
+    assert all(gate.operates(guest.peer_id) for guest in guests[1:])
 
 
 async def test_a_key_that_cannot_be_read_keeps_a_gate_from_starting_and_one_that_runs_going(
@@ -213,21 +203,21 @@ async def test_a_key_that_cannot_be_read_keeps_a_gate_from_starting_and_one_that
     load_or_create(key)
     good = key.read_bytes()
     key.write_bytes(b"no key")
-    early = reception(home, Admit.LIST)
+    early = policy(home, Admit.LIST)
     with pytest.raises(ResourceError):
         await early.run()
     key.write_bytes(good)
-    desk = reception(home, Admit.LIST)
+    gate = policy(home, Admit.LIST)
     worker = load_or_create(key).peer_id
     async with trio.open_nursery() as nursery:
-        await nursery.start(desk.run)
+        await nursery.start(gate.run)
         key.write_bytes(b"no key")
         with structlog.testing.capture_logs() as logs:
             while not any(line["event"] == "home.unreadable" for line in logs):
                 await trio.sleep(1)
-        assert desk.lets_in(worker), "it goes by what it knows"
+        assert gate.admits(worker), "it goes by what it knows"
         key.unlink()
         other = load_or_create(key).peer_id
-        while not desk.lets_in(other):
+        while not gate.admits(other):
             await trio.sleep(1)
         nursery.cancel_scope.cancel()

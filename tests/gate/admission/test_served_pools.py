@@ -11,7 +11,7 @@ import trio.testing
 from gate.admission.policy import AdmissionPolicy
 from gate.settings import GateSettings
 from protocol.messages.index import RefusedMessage
-from protocol.messages.pool import POOL, ManifestStored, PoolManifest, PoolMember, SpreadManifest
+from protocol.messages.pool import POOL, ManifestStored, PoolManifest, PoolMember
 from protocol.words import ProtocolId, Reason, Role
 from swarm.base.home import Home
 from swarm.index.index import Index
@@ -20,7 +20,7 @@ from swarm.net.addresses import Contact
 from swarm.net.identity import Identity
 from swarm.net.link import Links
 from swarm.pools.manifests import with_member
-from swarm.pools.membership import kept_manifest
+from swarm.pools.membership import stored_manifest
 from swarm.pools.owner import OwnPool, create_pool
 from swarm.pools.service import POLL_S, PoolNode
 from tests.gate.field import inline, wall
@@ -40,7 +40,9 @@ def pool_node(network: MemoryNetwork, home: Home, pools: tuple[str, ...], index:
 
 def with_ben(pool: OwnPool) -> PoolManifest:
     return pool.change(
-        lambda manifest: with_member(manifest, PoolMember(peer=BEN.peer_id, role=Role.WORKER, name="ben"))
+        lambda manifest: with_member(
+            manifest, PoolMember(peer=BEN.peer_id, role=Role.WORKER, name="ben"), wall()
+        )
     )
 
 
@@ -59,19 +61,17 @@ async def test_anybody_may_bring_a_served_pools_manifest_and_it_survives_a_resta
         await nursery.start(pools.run)
         links = Links(guest, ProtocolId.POOL, POOL, nursery)
         for pool, kept in ((served, True), (other, False)):
-            signed = pool.signed()
-            message = SpreadManifest(body=signed.body, signature=signed.signature)
-            answer = await links.call(gate.peer_id, gate.addresses, message)
+            answer = await links.call(gate.peer_id, gate.addresses, pool.signed())
             assert isinstance(answer, ManifestStored) is kept
         assert pools.refused == {"not-allowed": 1}
         await trio.sleep(1)
-        assert kept_manifest(home, served.id) == served.signed()
+        assert stored_manifest(home, served.id) == served.signed()
 
         settings = GateSettings.model_validate({"admit": "ticket", "pools": (served.id,)})
         again = pool_node(swarm.node(Identity.from_seed("again")), home, (served.id,), index)
-        reception = AdmissionPolicy(home, settings, wall=wall, served=again.shelf.manifest)
-        await nursery.start(reception.run)
-        assert reception.lets_in(BEN.peer_id)
+        policy = AdmissionPolicy(home, settings, wall=wall, served=again.registry.manifest)
+        await nursery.start(policy.run)
+        assert policy.admits(BEN.peer_id)
         nursery.cancel_scope.cancel()
 
 
@@ -83,20 +83,20 @@ async def test_a_served_pools_newer_manifest_is_asked_for_where_it_is_kept(
     async with MemorySwarm(random.Random(1), latency_s=0.01) as swarm, trio.open_nursery() as nursery:
         nodes = [swarm.node(Identity.from_seed(name)) for name in ("gate", "owner")]
         homes = [Home.at(tmp_path / "gate"), owner]
-        shelves = []
+        registries = []
         for node, home, serves in zip(nodes, homes, ((pool.id,), ()), strict=True):
             index = Index(node, rng=random.Random(2), incarnation=1)
             await nursery.start(index.run)
             pools = pool_node(node, home, serves, index)
             pools.serve()
             await nursery.start(pools.run)
-            shelves.append(pools.shelf)
+            registries.append(pools.registry)
         await nodes[0].connect(nodes[1].peer_id, nodes[1].addresses)
         for one, other in (nodes, nodes[::-1]):
             one.learn(Contact(other.peer_id, other.addresses))
         with_ben(pool)
         with trio.fail_after(5 * POLL_S):
-            while (manifest := shelves[0].manifest(pool.id)) is None or not manifest.members:
+            while (manifest := registries[0].manifest(pool.id)) is None or not manifest.members:
                 await trio.sleep(1)
         assert manifest.members[0].peer == BEN.peer_id
         nursery.cancel_scope.cancel()

@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 import trio
 
-from gate.admission.tickets import give_ticket, take_back
+from gate.admission.tickets import revoke
 from gate.service import run_gate
 from gate.settings import Admit, GateSettings
 from protocol.errors import Refused, Unreachable
 from protocol.messages.gate import GATE
 from protocol.messages.index import RefusedMessage as RefusedMessage
+from protocol.messages.pool import PoolMember
 from protocol.messages.work import CredentialsReply, ShowCredentials
 from protocol.words import ProtocolId, Reason, Right, Role
 from swarm.base.home import Home
@@ -25,6 +26,7 @@ from swarm.net.addresses import PeerId
 from swarm.net.identity import Identity
 from swarm.net.link import Links
 from swarm.net.network import Stream
+from swarm.pools.manifests import with_member
 from swarm.pools.owner import OwnPool, create_pool
 from swarm.pools.tokens import Grant, issue
 
@@ -44,10 +46,9 @@ async def ticket_gate(tmp_path: Path) -> AsyncIterator[tuple[Entered, OwnPool]]:
 
 
 def make_member(pool: OwnPool, peer: PeerId, role: Role) -> None:
-    give_ticket(
-        pool, (), role=role, to=peer, member=None, priority=100, slots=None, team="",
-        ticket_s=600.0, lasts_s=3600.0, now=time.time(),
-    )  # fmt: skip
+    now = time.time()
+    member = PoolMember(peer=peer, role=role, name=f"m-{peer[-6:]}", until=int(now) + 3600, ttl_s=3600)
+    pool.change(lambda manifest: with_member(manifest, member, now))
 
 
 async def echo(stream: Stream) -> None:
@@ -85,7 +86,7 @@ async def test_the_circuits_of_a_member_that_is_taken_back_end_within_seconds_an
             await stream.send_all(b"before")
             assert await stream.receive_some() == b"before"
             beside = await called.open(other.peer_id, ECHO, [others])
-            take_back(pool, names[bad].peer_id, time.time())
+            revoke(pool, names[bad].peer_id, time.time())
             with trio.fail_after(20), pytest.raises(trio.BrokenResourceError):
                 await stream.receive_some()  # nothing is said: the circuit's own pings are enough
             with pytest.raises(Unreachable):
@@ -117,7 +118,7 @@ async def test_permissions_that_are_forged_borrowed_or_over_give_no_place_and_a_
     member, evil, visitor = (Identity.from_seed(name) for name in ("vouching", "evil", "visiting"))
     async with ticket_gate(tmp_path) as (here, pool), open_host(visitor, server=False) as node:
         make_member(pool, member.peer_id, Role.SUBMIT)
-        now, minute = time.time(), Grant(frozenset({Right.STATUS}), lasts_s=60.0)
+        now, minute = time.time(), Grant(frozenset({Right.STATUS}), ttl_s=60.0)
         good = issue(member, visitor.peer_id, minute, now=now)
         tries = {
             "signed by somebody else": ShowCredentials(

@@ -36,7 +36,7 @@ from protocol.messages.index import (
     StoreAdverts,
     StoreItem,
 )
-from protocol.messages.pool import POOL, ManifestStored, SpreadManifest
+from protocol.messages.pool import POOL, ManifestStored
 from protocol.messages.work import CredentialsReply, ShowCredentials
 from protocol.values.advert import Advert
 from protocol.values.index_keys import attributes_of
@@ -51,7 +51,7 @@ from swarm.net.link import Links
 from swarm.net.network import Stream
 from swarm.net.reservations import RelayLimits, RelayReservations
 from swarm.pools.owner import create_pool
-from swarm.pools.server import ManifestShelf, PoolServer
+from swarm.pools.server import ManifestRegistry, PoolServer
 
 START = 1_800_000_000.0
 OPERATOR, FRIEND = Identity.from_seed("operator"), Identity.from_seed("friend")
@@ -65,7 +65,7 @@ class Gate:
     network: MemoryNetwork
     index: Index
     relay: RelayReservations
-    reception: AdmissionPolicy
+    policy: AdmissionPolicy
     census: Census
     nursery: trio.Nursery
 
@@ -94,19 +94,19 @@ async def gate(
     settings = GateSettings(admit=admit, operators=(OPERATOR.peer_id,), allow=(FRIEND.peer_id,))
     async with MemorySwarm(random.Random(1), latency_s=0.01) as swarm, trio.open_nursery() as nursery:
         network = swarm.node(Identity.from_seed("gate"))
-        reception = AdmissionPolicy(Home.at(tmp_path), settings, wall=lambda: START + trio.current_time())
+        policy = AdmissionPolicy(Home.at(tmp_path), settings, wall=lambda: START + trio.current_time())
         index = Index(
-            network, rng=random.Random(2), incarnation=1, admit=partial(reception.refusal, wanted="index")
+            network, rng=random.Random(2), incarnation=1, admit=partial(policy.refusal, wanted="index")
         )
         await nursery.start(index.run)
-        PoolServer(ManifestShelf(), admit=partial(reception.refusal, wanted="pool")).serve(network)
-        relay = RelayReservations(limits or RelayLimits(), reception.lets_in)
+        PoolServer(ManifestRegistry(), admit=partial(policy.refusal, wanted="pool")).serve(network)
+        relay = RelayReservations(limits or RelayLimits(), policy.admits)
         network.serve_relay(relay)
-        desk = GateHandlers(reception)
+        desk = GateHandlers(policy)
         refused = {"index": lambda: index.refused, "gate": lambda: desk.refused}
         census = Census(network, index.holder, relay, admit, "1.2.3", 4, refused)
         desk.serve(network, census.take)
-        yield Gate(swarm, network, index, relay, reception, census, nursery)
+        yield Gate(swarm, network, index, relay, policy, census, nursery)
         nursery.cancel_scope.cancel()
 
 
@@ -223,7 +223,7 @@ async def test_a_closed_gate_keeps_adverts_of_those_it_lets_in_alone(
             await index.publish(advert_of(node))
             assert here.index.holder.nodes == kept
         assert here.index.refused["not-allowed"] >= 1
-        assert here.reception.refused["index"] >= 1
+        assert here.policy.refused["index"] >= 1
 
 
 async def test_a_stranger_may_look_around_at_a_closed_gate(
@@ -260,11 +260,10 @@ async def test_a_closed_gate_takes_manifests_of_strangers_pools_from_those_it_le
 ) -> None:
     async with gate(tmp_path, Admit.LIST) as here:
         signed = create_pool(Home.at(tmp_path / "elsewhere"), "far").signed()
-        spread = SpreadManifest(body=signed.body, signature=signed.signature)
-        answer = await here.say(here.visitor("stranger"), ProtocolId.POOL, spread)
+        answer = await here.say(here.visitor("stranger"), ProtocolId.POOL, signed)
         assert isinstance(answer, RefusedMessage)
         assert answer.reason is Reason.NOT_ALLOWED
-        assert await here.say(here.visitor(FRIEND), ProtocolId.POOL, spread) == ManifestStored(number=1)
+        assert await here.say(here.visitor(FRIEND), ProtocolId.POOL, signed) == ManifestStored(number=1)
 
 
 async def test_a_closed_gate_lends_no_place_to_strangers(

@@ -14,7 +14,7 @@ import httpx
 import pytest
 import trio
 
-from gate.admission.tickets import give_ticket
+from gate.admission.tickets import invite
 from gate.service import full_addresses, run_gate
 from gate.settings import Admit, GateSettings
 from gate.status.client import asking
@@ -116,10 +116,7 @@ async def test_a_gate_for_tickets_serves_who_has_one_and_lends_strangers_nothing
         gates = full_addresses(here)
         with pytest.raises(Refused):
             await stranger.reserve(here.identity.peer_id, here.network.addresses)
-        ticket, _ = give_ticket(
-            pool, gates, role=Role.WORKER, to=None, member=None, priority=100, slots=None, team="",
-            ticket_s=600.0, lasts_s=3600.0, now=time.time(),
-        )  # fmt: skip
+        ticket, _ = invite(pool, gates, role=Role.WORKER, now=time.time(), for_s=600.0, ttl_s=3600.0, uses=1)
         me = load_or_create(guest.key("worker")).peer_id
         join_pool(guest, ticket, Role.WORKER, me, now=time.time())
         settings = RoleSettings(listen=LOOPBACK, gates=gates)

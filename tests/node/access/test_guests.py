@@ -20,7 +20,8 @@ from node.serve.owner_control import OwnerControl, OwnerSenses, Pause
 from node.settings.rules import Rules
 from node.store.files import FileFolder
 from node.store.outbox_files import OutboxFiles
-from protocol.messages.pool import PoolManifest
+from protocol.errors import Unreachable
+from protocol.messages.pool import ManifestMessage, PoolManifest, PoolMember, RevokedPeer
 from protocol.messages.work import (
     Action,
     AdoptReply,
@@ -44,9 +45,10 @@ from protocol.messages.work import (
 )
 from protocol.values.requirement import Requirement
 from protocol.values.task import Measure, Timeouts
-from protocol.words import Reason, Right
+from protocol.words import Reason, Right, Role
 from swarm.base.units import parse_duration, show_duration
 from swarm.net.identity import Identity
+from swarm.pools.manifests import sign_manifest, verified
 from swarm.pools.tokens import Grant, issue
 from tests.node.conftest import CONTENT
 
@@ -55,17 +57,30 @@ OTHER_POOL = Identity.from_seed("another pool")
 WORK = frozenset({Right.SUBMIT, Right.STATUS})
 
 
-def shown(key: Identity, holder: Any, wall: float, **grant: Any) -> ShowCredentials:
-    """A token for this scheduler."""
-    token = issue(key, holder.identity.peer_id, Grant(grant.pop("rights", WORK), **grant), now=wall)
-    return ShowCredentials(issuer=key.peer_id, token=token)
+def signed(world: Any, key: Identity, *members: PoolMember, revoked: str | None = None) -> ManifestMessage:
+    """The next manifest of a pool, with these members and those of before."""
+    world.numbers = getattr(world, "numbers", 0) + 1
+    world.members = (*getattr(world, "members", ()), *members)
+    lines = tuple({member.peer: member for member in world.members if member.peer != revoked}.values())
+    gone = (RevokedPeer(peer=revoked, until=2**40),) if revoked is not None else ()
+    manifest = PoolManifest(pool=key.peer_id, name="lab", number=world.numbers, members=lines, revoked=gone)
+    return sign_manifest(key, manifest)
 
 
-async def guest_of(world: Any, key: Identity = POOL, **grant: Any) -> tuple[Any, Any]:
-    """A scheduler with a permission, and its link."""
+def member(hand: Any, **limits: Any) -> PoolMember:
+    return PoolMember(peer=hand.identity.peer_id, role=Role.SUBMIT, name="guest", **limits)
+
+
+async def guest_of(world: Any, owner: Identity | None = None, **limits: Any) -> tuple[Any, Any]:
+    """A scheduler that is in the pool, and showed that to the worker, or that has a token of `owner`; and its link."""
     hand = world.scheduler()
     link = await world.link(hand)
-    assert not isinstance(await link.call(shown(key, hand, world.wall, **grant)), Denied)
+    if owner is None:
+        message: Any = signed(world, POOL, member(hand, **limits))
+    else:
+        token = issue(owner, hand.identity.peer_id, Grant(WORK, **limits), now=world.wall)
+        message = ShowCredentials(issuer=owner.peer_id, token=token)
+    assert not isinstance(await link.call(message), Denied)
     return hand, link
 
 
@@ -222,32 +237,48 @@ async def test_who_acts_for_the_owner_in_one_campaign_sees_that_one_and_no_names
     assert (await own.ask(ask, Quote)).shapes[0].preempts == "secret/1 at priority 20"
 
 
-async def test_a_run_ends_when_what_it_rested_on_is_taken_back_whatever_else_its_scheduler_may(
+async def test_a_run_ends_when_what_it_rested_on_is_revoked_whatever_else_its_scheduler_may(
     world: Any,
 ) -> None:
     world.pools = {POOL.peer_id: "lab", OTHER_POOL.peer_id: "other"}
     worker = await world.start()
     guest, link = await guest_of(world)
-    assert not isinstance(await link.call(shown(OTHER_POOL, guest, world.wall, priority=1, slots=1)), Denied)
+    less = signed(world, OTHER_POOL, member(guest, priority=1, slots=1))
+    assert not isinstance(await link.call(less), Denied)
     for number in range(3):
         await link.call(guest.commit(guest.task(number), queue=True, priority=100))
     assert len(worker.ledger.places()) == 3
-    revoked = PoolManifest(pool=POOL.peer_id, name="lab", number=2, revoked=(guest.identity.peer_id,))
-    worker.heard(revoked)
+    worker.heard(verified(signed(world, POOL, revoked=guest.identity.peer_id)))
     assert {str(place.state) for place in worker.ledger.places()} <= {"stopping", "reporting"}
     assert isinstance(await link.call(guest.commit(guest.task(7), queue=True, priority=1)), (Granted, Queued))
 
 
-async def test_a_run_goes_on_when_its_permission_was_renewed_before_the_old_one_ended(world: Any) -> None:
+async def test_a_run_goes_on_when_the_membership_was_renewed_before_the_old_one_ended(world: Any) -> None:
     world.pools = {POOL.peer_id: "lab"}
     worker = await world.start()
-    guest, link = await guest_of(world, lasts_s=60.0)
+    guest, link = await guest_of(world, until=int(world.wall) + 60)
     await link.ask(guest.commit(guest.task(1)), Granted)
-    assert not isinstance(await link.call(shown(POOL, guest, world.wall)), Denied)
+    assert not isinstance(await link.call(signed(world, POOL, member(guest))), Denied)
     world.wall += 1_000.0
-    worker.heard(PoolManifest(pool=POOL.peer_id, name="lab", number=2))
+    worker.heard(verified(signed(world, POOL)))
     (place,) = worker.ledger.places()
     assert str(place.state) == "running"
+
+
+async def test_a_manifest_of_another_pool_or_without_the_sender_or_forged_opens_nothing(world: Any) -> None:
+    world.pools = {POOL.peer_id: "lab"}
+    await world.start()
+    hand = world.scheduler()
+    link = await world.link(hand)
+    other = await link.ask(signed(world, OTHER_POOL, member(hand)), Denied)
+    assert "does not work for lab" in other.detail
+    world.members = ()
+    assert isinstance(await link.call(signed(world, POOL)), Denied)
+    good = signed(world, POOL, member(hand))
+    with pytest.raises(Unreachable):
+        await link.call(good.model_copy(update={"signature": b"x" * 64}))
+    fresh = await world.link(hand)
+    assert not isinstance(await fresh.call(good), Denied)
 
 
 class SlowDisk(OutboxFiles):

@@ -8,7 +8,7 @@ from typing import Any, Final
 import pytest
 
 from protocol.errors import Unreachable
-from protocol.messages.pool import PoolManifest
+from protocol.messages.pool import PoolManifest, PoolMember, RevokedPeer
 from protocol.messages.work import (
     Accepted,
     Action,
@@ -36,9 +36,10 @@ from protocol.values.requirement import Requirement
 from protocol.wire.base import Message
 from protocol.words import Reason, Right, Role
 from swarm.net.identity import Identity
-from swarm.pools.tokens import Grant, bearer, delegate, issue, prove
+from swarm.pools.tokens import Grant, delegate, issue
 
-POOL, ELSEWHERE, OTHER = (Identity.from_seed(name) for name in ("pool", "other pool", "other member"))
+POOL, OTHER, THIRD = (Identity.from_seed(name) for name in ("pool", "other member", "third"))
+C1: Final = frozenset({"c-1"})
 SUBMIT: Final = frozenset({Right.SUBMIT})
 WORK: Final = frozenset({Right.SUBMIT, Right.STATUS})
 FENCE: Final = Fence(incarnation=1, number=99)
@@ -57,20 +58,21 @@ owner's guest               y     y      y     y       y      y    y     -      
 allowed one's delegate      y     y      y     y       y      y    y     y      -      y
 pool member                 y     y      y     y       y      y    y     y      -      y
 pool member's delegate      y     y      y     y       y      y    y     -      -      y
-pool's onlooker             y     -      -     -       -      -    y     y      -      y
+pool member's wide delegate -     -      -     -       -      -    -     -      -      -
+pool's device               y     -      -     -       -      -    y     y      -      y
 stranger                    -     -      -     -       -      -    -     -      -      -
 member of another pool      -     -      -     -       -      -    -     -      -      -
+pool key's token            -     -      -     -       -      -    -     -      -      -
 self-issued                 -     -      -     -       -      -    -     -      -      -
 thief of a token            -     -      -     -       -      -    -     -      -      -
-bearer of a ticket          -     -      -     -       -      -    -     -      -      -
 other team                  -     -      -     -       -      -    -     -      -      -
 revoked member              -     -      -     -       -      -    -     -      -      -
 delegate of a revoked one   -     -      -     -       -      -    -     -      -      -
-revoked token               -     -      -     -       -      -    -     -      -      -
+delegate of one who left    -     -      -     -       -      -    -     -      -      -
 expired                     -     -      -     -       -      -    -     -      -      -
 """
 HEADS: Final = tuple(TABLE.splitlines()[1].split())
-ROWS: Final = {line[:26].strip(): line[26:].split() for line in TABLE.splitlines()[2:]}
+ROWS: Final = {line[:28].strip(): line[28:].split() for line in TABLE.splitlines()[2:]}
 
 
 def present(
@@ -81,55 +83,57 @@ def present(
     )
 
 
-def passed_on(key: Identity, by: Identity, to: Identity, wall: float, rights: Any = WORK) -> ShowCredentials:
-    token = issue(key, by.peer_id, Grant(WORK, team="vision"), now=wall)
-    return ShowCredentials(
-        issuer=key.peer_id,
-        token=delegate(token, key.peer_id, by, to.peer_id, Grant(rights), now=wall),
-    )
+def passed_on(key: Identity, by: Identity, to: Identity, wall: float) -> ShowCredentials:
+    grant = Grant(WORK, campaigns=C1)
+    token = delegate(issue(key, by.peer_id, grant, now=wall), key.peer_id, by, to.peer_id, grant, now=wall)
+    return ShowCredentials(issuer=key.peer_id, token=token)
 
 
 def shown(kind: str, me: Identity, world: Any, friend: Identity) -> ShowCredentials | None:
-    """What a caller of this kind shows first."""
+    """The token that a caller of this kind shows."""
     owner, wall = world.ann.identity, world.wall
     makers: dict[str, Callable[[], ShowCredentials]] = {
-        "owner's passing command": lambda: present(
-            owner, me, wall, {Right.CONTROL, Right.STATUS}, lasts_s=60
-        ),
-        "owner's delegate for c-1": lambda: present(owner, me, wall, campaigns=frozenset({"c-1"})),
+        "owner's passing command": lambda: present(owner, me, wall, {Right.CONTROL, Right.STATUS}, ttl_s=60),
+        "owner's delegate for c-1": lambda: present(owner, me, wall, campaigns=C1),
         "owner's delegate for c-2": lambda: present(owner, me, wall, campaigns=frozenset({"c-2"})),
         "owner's guest": lambda: present(owner, me, wall, SUBMIT, team="vision", priority=20),
         "allowed one's delegate": lambda: present(friend, me, wall, frozenset(Right), team="vision"),
-        "pool member": lambda: present(POOL, me, wall, frozenset(Right), team="vision"),
-        "pool member's delegate": lambda: passed_on(POOL, OTHER, me, wall, SUBMIT),
-        "pool's onlooker": lambda: present(POOL, me, wall, frozenset({Right.STATUS}), team="vision"),
-        "member of another pool": lambda: present(ELSEWHERE, me, wall, team="vision"),
+        "pool member's delegate": lambda: present(OTHER, me, wall, SUBMIT, campaigns=C1),
+        "pool member's wide delegate": lambda: present(OTHER, me, wall, SUBMIT),
+        "pool key's token": lambda: present(POOL, me, wall, frozenset(Right), team="vision"),
         "self-issued": lambda: present(me, me, wall, frozenset(Right), team="vision"),
-        "thief of a token": lambda: present(POOL, OTHER, wall, team="vision"),
-        "bearer of a ticket": lambda: ShowCredentials(
-            issuer=POOL.peer_id,
-            token=bearer(POOL, Role.SUBMIT, Grant(WORK, team="vision"), now=wall),
-        ),
-        "other team": lambda: present(POOL, me, wall, team="audio"),
-        "revoked member": lambda: present(POOL, me, wall, team="vision"),
-        "delegate of a revoked one": lambda: passed_on(POOL, OTHER, me, wall),
-        "revoked token": lambda: present(POOL, me, wall, team="vision"),
-        "expired": lambda: present(POOL, me, wall, team="vision", lasts_s=60),
+        "thief of a token": lambda: present(OTHER, THIRD, wall, campaigns=C1),
+        "delegate of a revoked one": lambda: passed_on(OTHER, THIRD, me, wall),
+        "delegate of one who left": lambda: present(OTHER, me, wall, campaigns=C1),
+        "expired": lambda: present(OTHER, me, wall, campaigns=C1, ttl_s=60),
     }
     return makers[kind]() if kind in makers else None
 
 
-def taken_back(kind: str, me: Identity, token: ShowCredentials | None, wall: float) -> PoolManifest:
-    """The newest manifest of the pool."""
-    changes: dict[str, Any] = {}
+def manifests(kind: str, me: Identity) -> tuple[PoolManifest, PoolManifest]:
+    """The pool's manifest before a caller of this kind shows its token, and the newest."""
+
+    def of(number: int, *members: PoolMember, revoked: Identity | None = None) -> PoolManifest:
+        gone = (RevokedPeer(peer=revoked.peer_id, until=2**40),) if revoked is not None else ()
+        return PoolManifest(pool=POOL.peer_id, name="lab", number=number, members=members, revoked=gone)
+
+    def line(who: Identity, role: Role = Role.SUBMIT, team: str = "vision") -> PoolMember:
+        return PoolMember(peer=who.peer_id, role=role, name="n", team=team)
+
+    other = line(OTHER)
+    mine = {
+        "pool member": line(me),
+        "pool's device": line(me, Role.WORKER),
+        "other team": line(me, team="audio"),
+    }.get(kind)
     if kind == "revoked member":
-        changes = {"revoked": (me.peer_id,)}
-    elif kind == "delegate of a revoked one":
-        changes = {"revoked": (OTHER.peer_id,)}
-    elif kind == "revoked token":
-        assert token is not None
-        changes = {"revoked_tokens": prove(token.token, POOL.peer_id, me.peer_id, now=wall).ids}
-    return PoolManifest(pool=POOL.peer_id, name="lab", number=7, **changes)
+        return of(6, other, line(me)), of(7, other, revoked=me)
+    if kind == "delegate of a revoked one":
+        return of(6, other), of(7, other, revoked=THIRD)
+    if kind == "delegate of one who left":
+        return of(6, other), of(7)
+    members = (other,) if mine is None else (other, mine)
+    return of(6, *members), of(7, *members)
 
 
 @pytest.mark.parametrize("kind", ROWS)
@@ -146,16 +150,17 @@ async def test_each_kind_of_caller_is_answered_what_it_may_say_and_nothing_else(
         world.owners = {me.peer_id}
         worker = await world.start(allow=(friend.identity.peer_id,), teams=("vision",))
     link = await world.link(hand)
+    before, newest = manifests(kind, me)
+    worker.heard(before)
     token = shown(kind, me, world, friend.identity)
-    manifest = taken_back(kind, me, token, world.wall)
     if token is not None:
-        early = kind in ("revoked member", "delegate of a revoked one", "revoked token", "expired")
+        early = kind in ("delegate of a revoked one", "delegate of one who left", "expired")
         answer = await link.call(token)
         assert isinstance(answer, CredentialsReply) is (early or "y" in ROWS[kind]), answer
-    worker.heard(manifest)
+    worker.heard(newest)
     if kind == "expired":
         world.wall += 1_000
-    elif token is not None:  # what was taken back is not to be had by showing it again
+    elif token is not None:  # a right that has ended does not come back when the token is shown again
         assert isinstance(await link.call(token), CredentialsReply) is ("y" in ROWS[kind])
     verbs: dict[str, Message] = {
         "probe": Probe(campaign="c-1", shapes=(SHAPE,)),

@@ -112,7 +112,7 @@ class Shell:
                 permit=lambda peer, message, campaign: CallPermission(
                     principal=self.principals.get(peer, peer), rights=ALL
                 ),
-                show_credentials=lambda peer, message: pytest_fail(),
+                authenticate=lambda peer, message: pytest_fail(),
                 advert=lambda: advert,
                 has_model=lambda sha256: False,
                 manifests=NoManifests(),

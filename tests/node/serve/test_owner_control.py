@@ -11,7 +11,7 @@ import trio.testing
 from node.serve.owner_control import LOOK_S, Pause
 from protocol.errors import ResourceError
 from protocol.messages.health import HEALTH, Ping, Pong
-from protocol.messages.pool import PoolManifest
+from protocol.messages.pool import ManifestMessage, PoolManifest, PoolMember
 from protocol.messages.work import (
     Action,
     Control,
@@ -32,9 +32,10 @@ from protocol.messages.work import (
     WorkerStatus,
 )
 from protocol.values.requirement import Requirement
-from protocol.words import ProtocolId, Reason, Right, RunOutcome, WorkerState
+from protocol.words import ProtocolId, Reason, Right, Role, RunOutcome, WorkerState
 from swarm.net.identity import Identity
 from swarm.net.link import Link
+from swarm.pools.manifests import sign_manifest
 from swarm.pools.tokens import Grant, issue
 
 CONTROL = frozenset({Right.CONTROL, Right.STATUS})
@@ -225,12 +226,19 @@ async def test_a_passing_command_speaks_as_the_owner_by_a_permission_of_a_minute
     link = await world.link(visitor)
     assert (await link.ask(Control(action=Action.PAUSE), Denied)).reason is Reason.NOT_ALLOWED
     owner = world.ann.identity
-    token = issue(owner, visitor.identity.peer_id, Grant(CONTROL, lasts_s=60), now=world.wall)
+    token = issue(owner, visitor.identity.peer_id, Grant(CONTROL, ttl_s=60), now=world.wall)
     await link.ask(ShowCredentials(issuer=owner.peer_id, token=token), CredentialsReply)
     assert (await say(link, Action.PAUSE)).why == "paused by its owner"
     assert (await link.ask(visitor.commit(visitor.task()), Denied)).reason is Reason.NOT_ALLOWED
     world.wall += 200
     assert (await link.ask(Control(action=Action.RESUME), Denied)).reason is Reason.NOT_ALLOWED
+
+
+def signed(pool: Identity, number: int, *members: Any, until: int | None = None) -> ManifestMessage:
+    lines = tuple(
+        PoolMember(peer=each.identity.peer_id, role=Role.SUBMIT, name="n", until=until) for each in members
+    )
+    return sign_manifest(pool, PoolManifest(pool=pool.peer_id, name="lab", number=number, members=lines))
 
 
 async def test_a_link_that_was_a_strangers_is_taken_up_when_permission_is_shown(world: Any) -> None:
@@ -240,37 +248,31 @@ async def test_a_link_that_was_a_strangers_is_taken_up_when_permission_is_shown(
     bob = world.scheduler()
     link = await world.link(bob)
     await link.ask(bob.commit(bob.task()), Denied)
-    token = issue(pool, bob.identity.peer_id, Grant(frozenset({Right.SUBMIT})), now=world.wall)
-    await link.ask(ShowCredentials(issuer=pool.peer_id, token=token), CredentialsReply)
+    await link.ask(signed(pool, 1, bob), CredentialsReply)
     await link.ask(bob.commit(bob.task(), attempt=2), Granted)
     world.device.go.set()
     assert (await bob.record()).outcome is RunOutcome.COMPLETE
     assert world.board.adverts[-1].pools == ("lab",)
 
 
-@pytest.mark.parametrize("how", ["expires", "is taken back"])
+@pytest.mark.parametrize("how", ["expires", "is revoked"])
 async def test_what_runs_is_stopped_when_its_permission_ends(world: Any, how: str) -> None:
     pool = Identity.from_seed("pool")
     world.pools = {pool.peer_id: "lab"}
     worker = await world.start()
     bob, eve = world.scheduler(), world.scheduler()
     link = await world.link(bob)
-    grant = Grant(frozenset({Right.SUBMIT}), lasts_s=30)
-
-    async def present(hand: Any, over: Link) -> None:
-        token = issue(pool, hand.identity.peer_id, grant, now=world.wall)
-        await over.ask(ShowCredentials(issuer=pool.peer_id, token=token), CredentialsReply)
-
-    await present(bob, link)
+    until = int(world.wall) + 30
+    await link.ask(signed(pool, 1, bob, until=until), CredentialsReply)
     await link.ask(bob.commit(bob.task(1)), Granted)
     await link.ask(bob.commit(bob.task(2), queue=True), Queued)
     await bob.wait_for(Progress)
     if how == "expires":
         world.wall += 1_000
-        await present(eve, await world.link(eve))  # any news has the others looked at
+        over = await world.link(eve)  # any news has the others looked at
+        await over.ask(signed(pool, 2, eve), CredentialsReply)
     else:
-        peer = bob.identity.peer_id
-        worker.heard(PoolManifest(pool=pool.peer_id, name="lab", number=1, revoked=(peer,)))
+        worker.heard(PoolManifest(pool=pool.peer_id, name="lab", number=2))
     record = await bob.record()
     assert (record.outcome, record.reason) == (RunOutcome.CANCELLED, Reason.NOT_ALLOWED)
     assert worker.ledger.queue == 0

@@ -11,14 +11,13 @@ from drivers.sandbox.rlimits import Tier
 from node.serve.process import MAX_POOLS, check_anyone, near_addresses, pool_changes, with_gates_of
 from node.settings.settings import WorkerSettings
 from protocol.errors import NotPermitted, ResourceError
-from protocol.words import Right, Role
+from protocol.words import Role
 from swarm.base.home import Home
 from swarm.base.locks import lock_folder
 from swarm.base.settings import SettingsError
 from swarm.net.identity import Identity
 from swarm.pools.membership import Membership, joined_pools
 from swarm.pools.tickets import Ticket, write_ticket
-from swarm.pools.tokens import Grant, bearer
 
 POOL = Identity.from_seed("pool")
 GATE = f"/ip4/192.0.2.7/tcp/4101/p2p/{Identity.from_seed('gate').peer_id}"
@@ -26,9 +25,10 @@ NOW = 1_800_000_000.0
 
 
 def ticket(role: Role = Role.WORKER, name: str = "lab", pool: Identity = POOL) -> str:
-    grant = Grant(frozenset({Right.SUBMIT}), lasts_s=3e8)
-    token = bearer(pool, role, grant, now=NOW)
-    return write_ticket(Ticket(pool=pool.peer_id, name=name, gates=(GATE,), role=role, token=token))
+    until = int(NOW + 3e8)
+    return write_ticket(
+        Ticket(pool=pool.peer_id, name=name, gates=(GATE,), role=role, until=until, secret=bytes(16))
+    )
 
 
 def test_a_pool_is_worked_for_from_its_ticket_on_until_it_is_left(tmp_path: Path) -> None:
@@ -70,7 +70,7 @@ def test_nothing_is_changed_while_a_worker_runs_on_the_home(tmp_path: Path) -> N
 
 
 def test_a_ticket_for_submitting_does_not_make_a_worker(tmp_path: Path) -> None:
-    with pytest.raises(NotPermitted, match="for those who submit"):
+    with pytest.raises(NotPermitted, match="is for submitters"):
         pool_changes(Home.at(tmp_path), ticket(Role.SUBMIT), ())
 
 

@@ -30,12 +30,10 @@ from protocol.messages.index import ContactInfo, RefusedMessage
 from protocol.messages.pool import (
     POOL,
     AskManifest,
-    Enrolled,
     EnrolRequest,
     ManifestMessage,
     ManifestStored,
     NoManifest,
-    SpreadManifest,
 )
 from protocol.messages.reach import REACH, DialBack, DialBackReply
 from protocol.messages.work import (
@@ -179,10 +177,9 @@ EVERY: tuple[tuple[Vocabulary, Message], ...] = (
     (POOL, AskManifest(pool="1" * 52, have=3)),
     (POOL, ManifestMessage(body=b"manifest", signature=b"m" * 64)),
     (POOL, NoManifest()),
-    (POOL, SpreadManifest(body=b"manifest", signature=b"m" * 64)),
     (POOL, ManifestStored(number=4)),
-    (POOL, EnrolRequest(pool="1" * 52, token=b"biscuit", role=Role.SUBMIT, name="anna")),
-    (POOL, Enrolled(token=b"biscuit", body=b"manifest", signature=b"m" * 64)),
+    (POOL, EnrolRequest(pool="1" * 52, role=Role.SUBMIT, name="anna", ticket=b"t" * 16)),
+    (WORK, ManifestMessage(body=b"manifest", signature=b"m" * 64)),
     (POOL, RefusedMessage(reason=Reason.NOT_ALLOWED, detail="the ticket has expired")),
     (
         WORK,

@@ -281,7 +281,7 @@ class World:
         visitor = Identity.fresh()
         network = self.swarm.node(visitor)
         tokens = [
-            Credential(each.issuer, each.token, "", time.time() + 60, CAMPAIGN)
+            Credential(each.issuer, each.token, time.time() + 60, CAMPAIGN)
             for each in handed(visitor.peer_id)
         ]
         presenting = CredentialPresenter(lambda: tokens, time.time)
@@ -289,7 +289,7 @@ class World:
             links = Links(network, ProtocolId.WORK, WORK, nursery)
 
             async def introduce(link: Any, advert: Advert) -> None:
-                await presenting.introduce(link, advert.pools)
+                await presenting.introduce(link)
 
             yield RecoveryScan(network, self.board, links, introduce, CAMPAIGN, round_s=0.1)
             nursery.cancel_scope.cancel()

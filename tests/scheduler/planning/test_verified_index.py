@@ -10,7 +10,7 @@ from protocol.messages.pool import PoolMember
 from protocol.signed.advert import SignedAdvert
 from protocol.values.advert import Advert
 from protocol.values.requirement import Requirement, parse_clause
-from protocol.words import Right, Role
+from protocol.words import Role
 from scheduler.planning.candidates import find, survey
 from scheduler.planning.verified_index import VerifiedIndex, vouched
 from swarm.base.home import Home
@@ -18,10 +18,9 @@ from swarm.index.merge import Sighting
 from swarm.index.query import QueryResult
 from swarm.net.identity import Identity
 from swarm.pools.manifests import with_member, without
-from swarm.pools.membership import join_pool, keep_manifest, known_manifests
+from swarm.pools.membership import join_pool, known_manifests, store_manifest
 from swarm.pools.owner import OwnPool, create_pool
 from swarm.pools.tickets import Ticket
-from swarm.pools.tokens import Grant, issue
 
 NOW = 1_800_000_000.0
 ME, ANN, EVE = (Identity.from_seed(name).peer_id for name in ("me", "ann", "eve"))
@@ -58,14 +57,13 @@ def home(tmp_path: Path) -> Home:
 def lab(tmp_path: Path) -> OwnPool:
     """Somebody's pool with the worker ann in it."""
     pool = create_pool(Home.at(tmp_path / "owner"), "lab")
-    pool.change(lambda m: with_member(m, PoolMember(peer=ANN, role=Role.WORKER, name="ann")))
-    pool.change(lambda m: with_member(m, PoolMember(peer=EVE, role=Role.SUBMIT, name="eve")))
+    pool.change(lambda m: with_member(m, PoolMember(peer=ANN, role=Role.WORKER, name="ann"), NOW))
+    pool.change(lambda m: with_member(m, PoolMember(peer=EVE, role=Role.SUBMIT, name="eve"), NOW))
     return pool
 
 
 def joins(home: Home, pool: OwnPool) -> None:
-    token = issue(pool.key, ME, Grant(frozenset({Right.SUBMIT})), now=NOW)
-    ticket = Ticket(pool=pool.id, name=pool.name, role=Role.SUBMIT, token=token, to=ME)
+    ticket = Ticket(pool=pool.id, name=pool.name, role=Role.SUBMIT, until=int(NOW) + 9, secret=bytes(16))
     join_pool(home, ticket, Role.SUBMIT, ME, now=NOW)
 
 
@@ -73,7 +71,7 @@ async def test_a_device_that_only_claims_to_be_of_a_pool_is_not_found_for_it(
     home: Home, lab: OwnPool
 ) -> None:
     joins(home, lab)
-    keep_manifest(home, lab.signed())
+    store_manifest(home, lab.signed())
     doubted: list[str] = []
     index = FakeIndex(advert(EVE, "lab"), advert(ANN, "lab"))
     seen = VerifiedIndex(index, lambda: known_manifests(home, Role.SUBMIT), doubted.append)
@@ -85,8 +83,8 @@ async def test_a_device_that_only_claims_to_be_of_a_pool_is_not_found_for_it(
 
 async def test_a_device_that_was_revoked_is_of_the_pool_no_more(home: Home, lab: OwnPool) -> None:
     joins(home, lab)
-    lab.change(lambda m: without(m, (ANN,)))
-    keep_manifest(home, lab.signed())
+    lab.change(lambda m: without(m, (ANN,), NOW))
+    store_manifest(home, lab.signed())
     seen = VerifiedIndex(FakeIndex(advert(ANN, "lab")), lambda: known_manifests(home, Role.SUBMIT))
     assert await find(seen, LAB, 16) == ()
 

@@ -11,6 +11,7 @@ from rich.console import Console
 
 import sark
 from protocol.errors import CampaignError
+from protocol.messages.pool import ManifestMessage
 from protocol.messages.work import WORK, CredentialsReply, Denied, Probe, Quote, ShapeQuote, ShowCredentials
 from protocol.signed.advert import SignedAdvert
 from protocol.values.advert import Advert, UnitOffer
@@ -23,15 +24,14 @@ from scheduler.campaign.load import Campaign, parse_campaign
 from scheduler.planning.tasks import derive_cells
 from scheduler.preview.plan import LivePlan, PlanCell, changes, make_plan
 from scheduler.preview.plan_table import keep_plan, kept_plan, plan_lines, plan_table, uncovered_lines
-from scheduler.preview.survey import DeviceAnswer, SwarmVisit, ask_everybody, kind_of, see, visitor_tokens
+from scheduler.preview.survey import DeviceAnswer, SwarmVisit, ask_everybody, kind_of, see, visitor_token
 from swarm.base.home import Home
 from swarm.index.merge import Sighting
 from swarm.index.query import QueryResult
 from swarm.memory.network import MemorySwarm
 from swarm.net.identity import Identity
 from swarm.net.link import Link, serve_links
-from swarm.pools.membership import Credential
-from swarm.pools.tokens import Grant, issue, prove
+from swarm.pools.tokens import prove
 
 GIB = 1024**3
 SCHEDULER = Identity.from_seed("scheduler")
@@ -313,20 +313,12 @@ def test_a_plan_is_kept_under_its_hash_and_the_oldest_go(tmp_path: Path) -> None
 # -- the visit ----------------------------------------------------------------------------------------------------------------------
 
 
-def test_a_visitor_shows_tokens_of_a_minute_with_the_right_to_ask_and_no_other() -> None:
-    pool, visitor = Identity.from_seed("pool"), Identity.from_seed("visitor")
-    every = frozenset({Right.SUBMIT, Right.STATUS})
-    held = [
-        Credential(pool.peer_id, issue(pool, SCHEDULER.peer_id, Grant(every), now=1000.0), "lab", 9e9),
-        Credential(pool.peer_id, issue(pool, SCHEDULER.peer_id, Grant(every), now=1000.0), "", 9e9, "c-x"),
-        Credential(pool.peer_id, issue(pool, visitor.peer_id, Grant(every), now=1000.0), "not-ours", 9e9),
-    ]
-    tokens = visitor_tokens(SCHEDULER, held, visitor.peer_id, now=1000.0)
-    assert set(tokens) == {"", "lab"}
-    for present in tokens.values():
-        proof = prove(present.token, present.issuer, visitor.peer_id, now=1000.0)
-        assert proof.grant.rights == {Right.STATUS}
-        assert proof.expires <= 1061.0
+def test_a_visitor_shows_a_token_of_a_minute_with_the_right_to_ask_and_no_other() -> None:
+    visitor = Identity.from_seed("visitor")
+    shown = visitor_token(SCHEDULER, visitor.peer_id, now=1000.0)
+    proof = prove(shown.token, SCHEDULER.peer_id, visitor.peer_id, now=1000.0)
+    assert proof.grant.rights == {Right.STATUS}
+    assert proof.expires <= 1061.0
 
 
 class Crowd:
@@ -361,11 +353,11 @@ async def test_the_few_devices_that_fit_are_found_in_a_crowd_of_others() -> None
     assert await see(Crowd(crowd[:9]), [gpu]) == (tuple(crowd[:9]), True)
 
 
-async def test_each_worker_is_shown_the_tokens_it_may_trust_and_asked_once_about_what_it_fits() -> None:
+async def test_each_worker_is_shown_who_asks_and_asked_once_about_what_it_fits() -> None:
     heard: dict[str, list[str]] = {}
     async with MemorySwarm(random.Random(1), latency_s=0.001) as swarm:
 
-        def worker(name: str, *, allows: bool) -> Advert:
+        def worker(name: str, *, allows: bool, behind: bool = False) -> Advert:
             identity = Identity.from_seed(name)
             network = swarm.node(identity)
             heard[name] = []
@@ -373,7 +365,9 @@ async def test_each_worker_is_shown_the_tokens_it_may_trust_and_asked_once_about
             async def answer(link: Link, message: Message) -> Message:
                 heard[name].append(type(message).__name__)
                 match message:
-                    case ShowCredentials():
+                    case ShowCredentials() if behind and "ManifestMessage" not in heard[name]:
+                        return Denied(reason=Reason.NOT_ALLOWED)
+                    case ShowCredentials() | ManifestMessage():
                         return CredentialsReply(principal=link.peer, rights=(Right.STATUS,), priority=100)
                     case Probe() if allows:
                         return quote(shapes=tuple(ShapeQuote(fits=True) for _ in message.shapes))
@@ -387,6 +381,7 @@ async def test_each_worker_is_shown_the_tokens_it_may_trust_and_asked_once_about
         adverts = [
             worker("one", allows=True),
             worker("two", allows=False),
+            worker("three", allows=True, behind=True),
             device("gone"),
             device("other", "GPU (ONNX)"),
         ]
@@ -394,16 +389,17 @@ async def test_each_worker_is_shown_the_tokens_it_may_trust_and_asked_once_about
         cells = derive_cells(plan, models(plan), campaign_id="c-plan", scheduler=SCHEDULER.peer_id)
         tasks = [task for _, some in cells for task in some]
         visitor = Identity.from_seed("visitor")
-        tokens = visitor_tokens(SCHEDULER, (), visitor.peer_id, now=0.0)
-        tokens["lab"] = tokens[""]
-        told = await ask_everybody(swarm.node(visitor), adverts, tasks, tokens, priority=50)
+        token = visitor_token(SCHEDULER, visitor.peer_id, now=0.0)
+        manifests = [("lab", ManifestMessage(body=b"m", signature=bytes(64))), ("other", None)]
+        told = await ask_everybody(swarm.node(visitor), adverts, tasks, token, manifests, priority=50)
     one, two, gone = (told[Identity.from_seed(name).peer_id] for name in ("one", "two", "gone"))
     assert len(one.shapes) == 20
-    assert heard["one"] == ["Present", "Present", "Probe", "Probe"], "20 kinds of task are two questions"
+    assert heard["one"] == ["ShowCredentials", "Probe", "Probe"], "20 kinds of task are two questions"
     assert (two.quote, two.why) == (None, "not-allowed: not you")
     assert gone.quote is None
     assert gone.why
-    assert len(told) == 3
+    assert heard["three"][:4] == ["ShowCredentials", "ManifestMessage", "ShowCredentials", "Probe"]
+    assert len(told) == 4
 
 
 # -- the command --------------------------------------------------------------------------------------------------------------------

@@ -11,11 +11,12 @@ import trio
 from trio.testing import MockClock
 
 from protocol.errors import Unreachable
+from protocol.messages.pool import ManifestMessage
 from protocol.messages.work import WORK, Commit, CredentialsReply, Denied, ShowCredentials
 from protocol.values.attempt import TaskState
 from protocol.wire.base import Message
 from protocol.words import ProtocolId, Reason, Right
-from scheduler.run.credentials import AGAIN_S, MAX_SHOWN, CredentialPresenter
+from scheduler.run.credentials import MAX_SHOWN, RETRY_S, CredentialPresenter
 from scheduler.run.service import run_scheduler
 from swarm.memory.network import MemoryNetwork, MemorySwarm
 from swarm.net.identity import Identity
@@ -23,11 +24,12 @@ from swarm.net.link import Link, Links, serve_links
 from swarm.pools.membership import Credential
 from tests.scheduler.conftest import SCHEDULER, FakeWorker, World
 
-POOL = Identity.from_seed("pool").peer_id
+OWNER = Identity.from_seed("owner").peer_id
+MANIFEST = ManifestMessage(body=b"manifest", signature=bytes(64))
 
 
-def credential(pool_name: str, expires: float = 1000.0) -> Credential:
-    return Credential(POOL, f"token of {pool_name or 'nobody'}".encode(), pool_name, expires)
+def credential(name: str, expires: float = 1000.0, campaign: str = "") -> Credential:
+    return Credential(OWNER, f"token of {name}".encode(), expires, campaign)
 
 
 class Worker:
@@ -41,11 +43,12 @@ class Worker:
         serve_links(network, ProtocolId.WORK, WORK, self._answer)
 
     async def _answer(self, link: Link, message: Message) -> Message:
-        assert isinstance(message, ShowCredentials)
-        self.shown.append(message.token.decode().removeprefix("token of "))
+        assert isinstance(message, (ShowCredentials, ManifestMessage))
+        shown = message.token if isinstance(message, ShowCredentials) else message.body
+        self.shown.append(shown.decode().removeprefix("token of "))
         if self.odd:
             return message
-        if message.token in self.takes:
+        if shown in self.takes:
             return CredentialsReply(principal=link.peer, rights=(Right.SUBMIT,), priority=100, left_s=10.0)
         return Denied(reason=Reason.NOT_ALLOWED)
 
@@ -54,7 +57,10 @@ class Stage:
     def __init__(self, worker: Worker, links: Links) -> None:
         self.worker, self.links = worker, links
         self.have: list[Credential] = []
-        self.presenting = CredentialPresenter(lambda: self.have, trio.current_time)
+        self.manifests: list[ManifestMessage] = []
+        self.presenting = CredentialPresenter(
+            lambda: self.have, trio.current_time, manifests=lambda: self.manifests
+        )
 
     async def link(self) -> Link:
         return await self.links.get(self.worker.network.peer_id, self.worker.network.addresses)
@@ -72,33 +78,14 @@ async def staged() -> AsyncIterator[Stage]:
         nursery.cancel_scope.cancel()
 
 
-async def test_a_worker_is_shown_what_is_for_its_pools_and_what_was_handed_over(
-    autojump_clock: MockClock,
-) -> None:
+async def test_of_many_tokens_those_for_the_campaigns_at_hand_are_shown(autojump_clock: MockClock) -> None:
     async with staged() as stage:
-        stage.have = [credential("lab"), credential("other"), credential("")]
-        await stage.presenting.introduce(await stage.link(), ("lab", "third"))
-        assert stage.worker.shown == ["lab", "nobody"]
-
-
-async def test_what_is_for_the_campaigns_at_hand_is_shown_though_much_else_was_handed_over(
-    autojump_clock: MockClock,
-) -> None:
-    async with staged() as stage:
-        others = [Credential(POOL, f"token of {n}".encode(), "", 1000.0, f"c-{n}") for n in range(MAX_SHOWN)]
-        mine = Credential(POOL, b"token of mine", "", 1000.0, "c-mine")
-        stage.have = [*others, mine, credential("lab")]
+        others = [credential(str(n), campaign=f"c-{n}") for n in range(MAX_SHOWN)]
+        stage.have = [*others, credential("mine", campaign="c-mine"), credential("any")]
         stage.presenting = CredentialPresenter(lambda: stage.have, trio.current_time, lambda: ("c-mine",))
-        await stage.presenting.introduce(await stage.link(), ("lab",))
-        assert stage.worker.shown[:2] == ["mine", "lab"]
+        await stage.presenting.introduce(await stage.link())
+        assert stage.worker.shown[:2] == ["mine", "any"]
         assert len(stage.worker.shown) == MAX_SHOWN
-
-
-async def test_a_worker_that_is_not_known_yet_is_shown_everything(autojump_clock: MockClock) -> None:
-    async with staged() as stage:
-        stage.have = [credential("lab"), credential("other")]
-        await stage.presenting.introduce(await stage.link(), None)
-        assert stage.worker.shown == ["lab", "other"]
 
 
 async def test_one_link_is_introduced_once_and_all_who_use_it_wait_for_that(
@@ -110,11 +97,11 @@ async def test_one_link_is_introduced_once_and_all_who_use_it_wait_for_that(
         link = await stage.link()
         async with trio.open_nursery() as nursery:
             for _ in range(3):
-                nursery.start_soon(stage.presenting.introduce, link, ("lab",))
-        await stage.presenting.introduce(link, ("lab",))
+                nursery.start_soon(stage.presenting.introduce, link)
+        await stage.presenting.introduce(link)
         assert stage.worker.shown == ["lab"]
         await stage.links.drop(link.peer)
-        await stage.presenting.introduce(await stage.link(), ("lab",))
+        await stage.presenting.introduce(await stage.link())
         assert stage.worker.shown == ["lab", "lab"]
 
 
@@ -122,27 +109,27 @@ async def test_nothing_is_said_where_there_is_nothing_to_show(autojump_clock: Mo
     async with staged() as stage:
         link = await stage.link()
         before = trio.current_time()
-        await stage.presenting.introduce(link, ("lab",))
+        await stage.presenting.introduce(link)
         assert trio.current_time() == before
         assert stage.worker.shown == []
 
 
-async def test_who_is_denied_shows_all_it_has_once_and_learns_whether_that_helped(
+async def test_a_worker_that_denies_is_shown_everything_once_and_says_whether_that_helped(
     autojump_clock: MockClock,
 ) -> None:
     async with staged() as stage:
-        stage.have = [credential("lab")]
-        stage.takes("new")
         link = await stage.link()
-        await stage.presenting.introduce(link, ())
-        assert stage.worker.shown == []
-        stage.have = [credential("lab"), credential("new")]  # enrolled a moment ago
-        assert await stage.presenting.again(link)
-        assert stage.worker.shown == ["lab", "new"]
-        assert not await stage.presenting.again(link)
-        await trio.sleep(AGAIN_S)
+        stage.manifests = [MANIFEST]
+        await stage.presenting.introduce(link)
+        assert stage.worker.shown == [], "a worker has its pools' manifests already"
+        stage.have = [credential("new")]  # delegated a moment ago
+        stage.worker.takes = {b"manifest"}
+        assert await stage.presenting.retry(link)
+        assert stage.worker.shown == ["manifest", "new"]
+        assert not await stage.presenting.retry(link)
+        await trio.sleep(RETRY_S)
         stage.takes()
-        assert not await stage.presenting.again(link)
+        assert not await stage.presenting.retry(link)
         assert len(stage.worker.shown) == 4
 
 
@@ -151,13 +138,13 @@ async def test_what_nears_its_end_is_shown_anew_with_what_was_renewed(autojump_c
         stage.have = [credential("lab", expires=trio.current_time() + 100)]
         stage.takes("lab")
         link = await stage.link()
-        await stage.presenting.introduce(link, ("lab",))
+        await stage.presenting.introduce(link)
         await trio.sleep(40)
-        await stage.presenting.introduce(link, ("lab",))
+        await stage.presenting.introduce(link)
         assert stage.worker.shown == ["lab"]
         stage.have = [credential("lab", expires=trio.current_time() + 1000)]
         await trio.sleep(15)
-        await stage.presenting.introduce(link, ("lab",))
+        await stage.presenting.introduce(link)
         assert stage.worker.shown == ["lab", "lab"]
 
 
@@ -165,33 +152,33 @@ async def test_what_nears_its_end_is_shown_anew_with_what_was_renewed(autojump_c
 
 
 class Guarded(FakeWorker):
-    """Serves who has shown its pool's token; forgets it when it restarts, or when told to."""
+    """Serves a scheduler that has shown what it asks for; forgets that when it restarts, or when told to."""
 
     def start(self) -> None:
-        self.let_in = False
-        self.said: list[str] = []
+        self.admitted = False
+        self.asks_for: type[Message] = ShowCredentials
+        self.log: list[str] = []
         self.forgets_after: int | None = None
         """Runs after which it forgets once, when the next commit comes."""
         super().start()
 
     async def answer(self, link: Link, message: Message) -> Message | None:
-        self.said.append(type(message).__name__)
-        if isinstance(message, ShowCredentials):
-            self.let_in = message.token == credential("lab").token
-            if self.let_in:
+        self.log.append(type(message).__name__)
+        if isinstance(message, (ShowCredentials, ManifestMessage)):
+            self.admitted |= isinstance(message, self.asks_for)
+            if self.admitted:
                 return CredentialsReply(
                     principal=link.peer, rights=(Right.SUBMIT,), priority=100, left_s=10.0
                 )
             return Denied(reason=Reason.NOT_ALLOWED)
         if isinstance(message, Commit) and self.forgets_after == len(self.ran):
-            self.let_in, self.forgets_after = False, None
-        return await super().answer(link, message) if self.let_in else Denied(reason=Reason.NOT_ALLOWED)
+            self.admitted, self.forgets_after = False, None
+        return await super().answer(link, message) if self.admitted else Denied(reason=Reason.NOT_ALLOWED)
 
 
-def guarded(world: World, *, pools: tuple[str, ...]) -> Guarded:
+def guarded(world: World) -> Guarded:
     worker = Guarded(world.swarm, "mini", seconds=0.05)
     worker.nursery = world.nursery
-    worker.advert = worker.advert.model_copy(update={"pools": pools})
     world.index.workers.append(worker)
     return worker
 
@@ -206,40 +193,43 @@ async def carry_out(world: World) -> None:
         rng=random.Random(3),
         wall=world.wall,
         credentials=lambda: (credential("lab", expires=world.wall() + 1e6),),
+        manifests=lambda: (MANIFEST,),
         aside=world.aside,
     )
 
 
-async def test_a_worker_of_the_pool_is_shown_the_credential_before_the_first_probe(
+async def test_a_worker_is_shown_the_token_before_the_first_probe(
     world: World, autojump_clock: MockClock
 ) -> None:
-    worker = guarded(world, pools=("lab",))
+    worker = guarded(world)
     world.submit(3)
     await carry_out(world)
     assert world.states() == {TaskState.SUCCEEDED}
-    assert worker.said[:2] == ["ShowCredentials", "Probe"]
-    assert worker.said.count("ShowCredentials") == 1
+    assert worker.log[:2] == ["ShowCredentials", "Probe"]
+    assert worker.log.count("ShowCredentials") == 1
+    assert "ManifestMessage" not in worker.log
 
 
-async def test_a_worker_whose_advert_does_not_name_the_pool_yet_is_shown_it_when_it_denies(
+async def test_a_worker_whose_manifest_is_older_is_shown_ours_when_it_denies(
     world: World, autojump_clock: MockClock
 ) -> None:
-    worker = guarded(world, pools=())
+    worker = guarded(world)
+    worker.asks_for = ManifestMessage
     world.submit(1)
     await carry_out(world)
     assert world.states() == {TaskState.SUCCEEDED}
-    assert worker.said[:3] == ["Probe", "ShowCredentials", "Probe"]
+    assert worker.log[:5] == ["ShowCredentials", "Probe", "ManifestMessage", "ShowCredentials", "Probe"]
 
 
-async def test_a_worker_that_forgot_is_shown_it_again_before_the_commit_is_given_up(
+async def test_a_worker_that_forgot_is_shown_everything_before_the_commit_is_given_up(
     world: World, autojump_clock: MockClock
 ) -> None:
-    worker = guarded(world, pools=("lab",))
+    worker = guarded(world)
     worker.forgets_after = 1
     world.submit(3)
     await carry_out(world)
     assert world.states() == {TaskState.SUCCEEDED}
-    assert worker.said.count("ShowCredentials") == 2
+    assert worker.log.count("ShowCredentials") == 2
     assert len(worker.ran) == 3
 
 
@@ -247,6 +237,6 @@ async def test_a_worker_that_answers_nonsense_is_left(autojump_clock: MockClock)
     async with staged() as stage:
         stage.have, stage.worker.odd = [credential("lab")], True
         link = await stage.link()
-        with pytest.raises(Unreachable, match="answered Present with Present"):
-            await stage.presenting.introduce(link, ("lab",))
+        with pytest.raises(Unreachable, match="answered ShowCredentials with ShowCredentials"):
+            await stage.presenting.introduce(link)
         assert link.closed.is_set()

@@ -15,7 +15,7 @@ from swarm.net.identity import Identity
 from swarm.pools.membership import Credential
 from swarm.pools.tokens import Grant, issue
 
-ANN, BOB, CLEO, EVE, POOL = (Identity.from_seed(name) for name in ("ann", "bob", "cleo", "eve", "pool"))
+ANN, BOB, CLEO, EVE = (Identity.from_seed(name) for name in ("ann", "bob", "cleo", "eve"))
 CAMPAIGN = "c-abcdefgh"
 NOW = 1_800_000_000.0
 
@@ -29,12 +29,7 @@ def handed(
     campaign: str = CAMPAIGN,
 ) -> list[Credential]:
     tokens = passed_on(giver, held, to.peer_id, campaign, own=own, lasts_s=3600.0, now=NOW)
-    return [Credential(t.issuer, t.token, "", NOW + 3600.0, campaign) for t in tokens]
-
-
-def of_pool(holder: Identity) -> Credential:
-    grant = Grant(frozenset(Right), lasts_s=86_400.0)
-    return Credential(POOL.peer_id, issue(POOL, holder.peer_id, grant, now=NOW), "lab", NOW + 86_400.0)
+    return [Credential(t.issuer, t.token, NOW + 3600.0, campaign) for t in tokens]
 
 
 def proven(by: Identity, held: Iterable[Credential] = ()) -> int | None:
@@ -52,26 +47,24 @@ def test_the_same_key_elsewhere_is_believed() -> None:
     assert proven(ANN) == 1002
 
 
-def test_whom_the_owner_let_is_believed_by_its_own_token_as_by_the_pools() -> None:
+def test_whom_the_owner_let_is_believed_by_its_token() -> None:
     assert proven(BOB, handed(ANN, BOB)) == 1002
-    assert proven(BOB, handed(ANN, BOB, [of_pool(ANN)], own=False)) == 1002
 
 
 def test_whom_one_let_whom_the_owner_let_is_believed_too() -> None:
-    bobs = handed(ANN, BOB, [of_pool(ANN)], own=False)
+    bobs = handed(ANN, BOB)
     assert proven(CLEO, handed(BOB, CLEO, bobs, own=False)) == 1002
 
 
-def test_a_stranger_a_pool_member_and_one_with_a_token_for_another_campaign_are_not() -> None:
+def test_a_stranger_and_one_with_a_token_for_another_campaign_are_not() -> None:
     assert proven(EVE) is None
-    assert proven(EVE, [of_pool(EVE)]) is None
     assert proven(EVE, handed(EVE, EVE)) is None
     assert proven(BOB, handed(ANN, BOB, campaign="c-another")) is None
 
 
 def test_a_guest_who_may_submit_anything_is_no_scheduler_of_the_owners_campaigns() -> None:
-    token = issue(ANN, EVE.peer_id, Grant(frozenset({Right.SUBMIT}), lasts_s=3600.0), now=NOW)
-    assert proven(EVE, [Credential(ANN.peer_id, token, "", NOW + 3600.0)]) is None
+    token = issue(ANN, EVE.peer_id, Grant(frozenset({Right.SUBMIT}), ttl_s=3600.0), now=NOW)
+    assert proven(EVE, [Credential(ANN.peer_id, token, NOW + 3600.0)]) is None
 
 
 def test_somebody_elses_token_and_somebody_elses_signature_are_of_no_use() -> None:

@@ -14,7 +14,7 @@ from protocol.messages.index import RefusedMessage
 from protocol.messages.work import CredentialsReply, ShowCredentials
 from protocol.wire.base import Message
 from protocol.words import ProtocolId, Reason
-from swarm.join.ephemeral import LASTS_S, Visitor
+from swarm.join.ephemeral import TTL_S, Visitor
 from swarm.memory.network import MemoryNetwork, MemorySwarm
 from swarm.net.identity import Identity
 from swarm.net.link import Link, serve_links
@@ -81,7 +81,7 @@ async def test_a_gate_is_shown_it_again_when_half_of_its_time_is_over(
             await visitor.announce([gate.circuit])
             await trio.sleep(1)
         assert len(gate.shown) == 1
-        await trio.sleep(LASTS_S / 2)
+        await trio.sleep(TTL_S / 2)
         await visitor.announce([gate.circuit])
         assert len(gate.shown) == 2
 

@@ -10,7 +10,7 @@ import pytest
 
 from protocol.errors import NotPermitted, ResourceError
 from protocol.messages.pool import PoolMember
-from protocol.words import Right, Role
+from protocol.words import Role
 from swarm.base.durable import write_durably
 from swarm.base.home import Home
 from swarm.base.settings import SettingsError
@@ -23,20 +23,19 @@ from swarm.pools.membership import (
     host_name,
     join_pool,
     joined_pools,
-    keep_manifest,
-    keep_token,
-    keep_tokens,
-    kept_manifest,
     leave_pool,
+    membership_of,
+    signed_manifests,
+    store_manifest,
+    store_membership,
+    store_tokens,
+    stored_manifest,
 )
-from swarm.pools.notes import TicketNote
-from swarm.pools.owner import OwnPool, create_pool, own_pool, own_pools
+from swarm.pools.owner import MAX_TICKETS, OwnPool, TicketRecord, create_pool, own_pool, own_pools
 from swarm.pools.tickets import Ticket
-from swarm.pools.tokens import LEEWAY_S, Grant, bearer, issue, prove
 
 NOW = 1_800_000_000.0
 ANN = Identity.from_seed("ann")
-WORK = frozenset({Right.SUBMIT, Right.STATUS})
 
 
 @pytest.fixture
@@ -49,10 +48,16 @@ def pool(tmp_path: Path) -> OwnPool:
     return create_pool(Home.at(tmp_path / "owner"), "lab")
 
 
-def ticket(pool: OwnPool, role: Role, *, to: str | None = None, lasts_s: float = 1000.0) -> Ticket:
-    grant = Grant(WORK, lasts_s=lasts_s)
-    token = issue(pool.key, to, grant, now=NOW) if to else bearer(pool.key, role, grant, now=NOW)
-    return Ticket(pool=pool.id, name=pool.name, role=role, token=token, to=to)
+def ticket(
+    pool: OwnPool, role: Role, *, to: str | None = None, ttl_s: float = 1000.0, secret: int = 1
+) -> Ticket:
+    until = int(NOW + ttl_s)
+    ticket = Ticket(pool=pool.id, name=pool.name, role=role, until=until, secret=bytes([secret] * 16))
+    if to is None:
+        return ticket
+    line = PoolMember(peer=to, role=role, name="ann", until=until, ttl_s=int(ttl_s))
+    pool.change(lambda manifest: with_member(manifest, line, NOW))
+    return ticket.model_copy(update={"secret": None, "to": to, "manifest": pool.signed()})
 
 
 def member(number: int) -> PoolMember:
@@ -64,7 +69,7 @@ def member(number: int) -> PoolMember:
 
 def test_a_pool_is_found_again_with_the_key_and_manifest_it_was_made_with(home: Home) -> None:
     made = create_pool(home, "lab two", ("/ip4/192.0.2.7/tcp/4101",))
-    made.change(lambda m: with_member(m, member(1)))
+    made.change(lambda m: with_member(m, member(1), NOW))
     again = own_pool(home, "lab two")
     assert (again.id, again.name, again.gates) == (made.id, "lab two", ("/ip4/192.0.2.7/tcp/4101",))
     assert again.manifest().members == (member(1),)
@@ -91,17 +96,17 @@ def test_a_change_by_another_process_is_seen(home: Home) -> None:
     create_pool(home, "lab")
     one, other = own_pool(home, "lab"), own_pool(home, "lab")
     assert one.manifest().number == other.manifest().number == 1
-    one.change(lambda m: with_member(m, member(1)))
-    other.change(lambda m: with_member(m, member(2)))
+    one.change(lambda m: with_member(m, member(1), NOW))
+    other.change(lambda m: with_member(m, member(2), NOW))
     assert one.manifest() == other.manifest()
     assert [m.name for m in one.manifest().members] == ["m-1", "m-2"]
 
 
 def test_a_change_that_is_refused_leaves_all_as_it_was(pool: OwnPool) -> None:
-    pool.change(lambda m: without(m, (member(1).peer,)))
+    pool.change(lambda m: without(m, (member(1).peer,), NOW))
     before = pool.signed()
     with pytest.raises(NotPermitted):
-        pool.change(lambda m: with_member(m, member(1)))
+        pool.change(lambda m: with_member(m, member(1), NOW))
     assert pool.signed() == before
 
 
@@ -117,102 +122,126 @@ def test_a_damaged_manifest_or_a_lost_key_is_told_by_its_file(home: Home) -> Non
     with pytest.raises(ResourceError, match=r"lab/manifest is damaged"):
         own_pool(home, "lab").manifest()
     (made.folder / "pool.key").unlink()
-    with pytest.raises(ResourceError, match=r"pool\.key is not there"):
+    with pytest.raises(ResourceError, match=r"pool\.key is missing"):
         own_pool(home, "lab")
 
 
-def test_tickets_are_remembered_with_who_used_them_until_they_are_over(pool: OwnPool) -> None:
-    short = TicketNote(id=b"1" * 8, role=Role.WORKER, until=int(NOW) + 10)
-    long = TicketNote(id=b"2" * 8, role=Role.SUBMIT, until=int(NOW) + 1000)
-    for note in (short, long):
-        pool.notes.note(note, NOW)
-    assert [pool.notes.use(b"2" * 8, ANN.peer_id, NOW) for _ in range(2)] == [True, False]
-    assert [note.used for note in pool.notes.tickets(NOW)] == [(), (ANN.peer_id,)]
-    assert [note.id for note in pool.notes.tickets(NOW + 11 + LEEWAY_S)] == [b"2" * 8]
+def issue(pool: OwnPool, now: float, for_s: int = 1000, uses: int = 9) -> tuple[bytes, TicketRecord]:
+    return pool.issue_ticket(
+        now, role=Role.WORKER, until=int(now) + for_s, ttl_s=60, priority=100, slots=None, team="", uses=uses
+    )
+
+
+def test_tickets_are_stored_with_who_used_them_until_they_end(pool: OwnPool) -> None:
+    (_, short), (secret, long) = issue(pool, NOW, 10), issue(pool, NOW)
+    assert [pool.use_ticket(secret, ANN.peer_id, NOW) for _ in range(2)] == [True, False]
+    assert [ticket.used for ticket in pool.open_tickets(NOW)] == [(), (ANN.peer_id,)]
+    assert [ticket.id for ticket in pool.open_tickets(NOW + 11)] == [long.id]
+    assert secret not in (pool.folder / "tickets").read_bytes()
+    assert short.id not in {ticket.id for ticket in pool.open_tickets(NOW + 11)}
+
+
+def test_a_ticket_is_stored_as_long_as_one_who_joined_with_it_is_a_member(pool: OwnPool) -> None:
+    secret, ticket = issue(pool, NOW)
+    for peer in (member(1).peer, ANN.peer_id):
+        pool.use_ticket(secret, peer, NOW)
+    pool.change(lambda m: with_member(m, member(1), NOW))
+    for _ in range(2):
+        issue(pool, NOW + 2000, 1)
+    assert next((each.id, each.used) for each in pool.tickets()) == (ticket.id, (member(1).peer,))
+    pool.change(lambda m: without(m, (member(1).peer,), NOW))
+    issue(pool, NOW + 3000)
+    assert ticket.id not in {each.id for each in pool.tickets()}
+
+
+def test_only_so_many_tickets_are_open(pool: OwnPool) -> None:
+    record = issue(pool, NOW, uses=1)[1]
+    records = [record.model_copy(update={"digest": n.to_bytes(32, "big")}) for n in range(MAX_TICKETS)]
+    pool.write_tickets(tuple(records))
+    with pytest.raises(NotPermitted, match="are open"):
+        issue(pool, NOW)
+    issue(pool, NOW + 2000)
 
 
 # -- joined ---------------------------------------------------------------------------------------------------------------
 
 
-def test_a_ticket_makes_a_member_that_has_no_credential_yet(home: Home, pool: OwnPool) -> None:
+def test_a_ticket_joins_a_pool_though_nobody_has_admitted_this_home_yet(home: Home, pool: OwnPool) -> None:
     joined = join_pool(home, ticket(pool, Role.WORKER), Role.WORKER, ANN.peer_id, now=NOW)
-    assert (joined.credential, joined.until) == (None, NOW + 1000)
+    assert (joined.unused, joined.until) == (True, NOW + 1000)
+    assert membership_of(home, joined, ANN.peer_id, NOW) is None
     assert joined_pools(home, Role.WORKER) == (joined,)
     assert joined_pools(home, Role.SUBMIT) == ()
     leave_pool(home, pool.id, Role.WORKER)
     assert joined_pools(home, Role.WORKER) == ()
 
 
-def test_a_ticket_for_one_peer_is_a_credential_at_once_and_nobody_elses(home: Home, pool: OwnPool) -> None:
+def test_a_ticket_for_one_peer_makes_it_a_member_at_once_and_nobody_else(home: Home, pool: OwnPool) -> None:
     mine = ticket(pool, Role.SUBMIT, to=ANN.peer_id)
     joined = join_pool(home, mine, Role.SUBMIT, ANN.peer_id, now=NOW)
-    assert joined.credential == mine.token
-    with pytest.raises(NotPermitted, match="was given to"):
-        join_pool(home, mine, Role.SUBMIT, Identity.from_seed("ben").peer_id, now=NOW)
+    member = membership_of(home, joined, ANN.peer_id, NOW)
+    assert member is not None
+    assert (member.name, member.until) == ("ann", NOW + 1000)
+    ben = Identity.from_seed("ben").peer_id
+    with pytest.raises(NotPermitted, match="is for"):
+        join_pool(home, mine, Role.SUBMIT, ben, now=NOW)
+    with pytest.raises(NotPermitted, match="does not list"):
+        join_pool(home, mine.model_copy(update={"to": ben}), Role.SUBMIT, ben, now=NOW)
 
 
 def test_the_same_ticket_again_loses_nothing(home: Home, pool: OwnPool) -> None:
-    first = ticket(pool, Role.SUBMIT)
-    join_pool(home, first, Role.SUBMIT, ANN.peer_id, now=NOW)
-    bound = ticket(pool, Role.SUBMIT, to=ANN.peer_id, lasts_s=5000.0)
-    kept = join_pool(home, bound, Role.SUBMIT, ANN.peer_id, now=NOW)
-    assert join_pool(home, bound, Role.SUBMIT, ANN.peer_id, now=NOW + 1) == kept
-    later = join_pool(home, ticket(pool, Role.SUBMIT), Role.SUBMIT, ANN.peer_id, now=NOW + 2)
-    assert later.credential == bound.token
+    first = join_pool(home, ticket(pool, Role.SUBMIT), Role.SUBMIT, ANN.peer_id, now=NOW)
+    store_membership(home, first.model_copy(update={"spent": True}))
+    assert join_pool(home, ticket(pool, Role.SUBMIT), Role.SUBMIT, ANN.peer_id, now=NOW).spent
+    assert join_pool(home, ticket(pool, Role.SUBMIT, secret=2), Role.SUBMIT, ANN.peer_id, now=NOW).unused
 
 
 def test_a_ticket_for_another_role_names_the_command_it_is_for(home: Home, pool: OwnPool) -> None:
-    with pytest.raises(NotPermitted, match="devices that work for it") as told:
+    with pytest.raises(NotPermitted, match="is for devices") as caught:
         join_pool(home, ticket(pool, Role.WORKER), Role.SUBMIT, ANN.peer_id, now=NOW)
-    assert told.value.hint == "use it with: sark-node join TICKET"
+    assert caught.value.hint == "use it with: sark-node join TICKET"
 
 
-def test_a_ticket_that_says_another_role_than_its_token_is_refused(home: Home, pool: OwnPool) -> None:
-    forged = ticket(pool, Role.WORKER).model_copy(update={"role": Role.SUBMIT})
-    with pytest.raises(NotPermitted, match="another role"):
-        join_pool(home, forged, Role.SUBMIT, ANN.peer_id, now=NOW)
-    foreign = ticket(pool, Role.WORKER).model_copy(update={"pool": ANN.peer_id})
-    with pytest.raises(NotPermitted, match="no token of"):
-        join_pool(home, foreign, Role.WORKER, ANN.peer_id, now=NOW)
+def test_a_ticket_with_a_forged_or_foreign_manifest_is_refused(home: Home, pool: OwnPool) -> None:
+    good = ticket(pool, Role.SUBMIT, to=ANN.peer_id)
+    assert good.manifest is not None
+    forged = good.manifest.model_copy(update={"signature": b"x" * 64})
+    for changes, why in (({"manifest": forged}, "signature"), ({"pool": ANN.peer_id}, "does not list")):
+        with pytest.raises(NotPermitted, match=why):
+            join_pool(home, good.model_copy(update=changes), Role.SUBMIT, ANN.peer_id, now=NOW)
+    assert stored_manifest(home, pool.id) is None
+    assert joined_pools(home, Role.SUBMIT) == ()
 
 
 def test_an_older_manifest_never_takes_the_place_of_a_newer(home: Home, pool: OwnPool) -> None:
     old = pool.signed()
-    pool.change(lambda m: without(m, (member(1).peer,)))
-    keep_manifest(home, pool.signed())
-    keep_manifest(home, old)
-    kept = kept_manifest(home, pool.id)
+    pool.change(lambda m: without(m, (member(1).peer,), NOW))
+    store_manifest(home, pool.signed())
+    store_manifest(home, old)
+    kept = stored_manifest(home, pool.id)
     assert kept is not None
-    assert verified(kept.body, kept.signature).number == 2
+    assert verified(kept).number == 2
     path = home.data / "pools" / "joined" / f"{pool.id}.manifest"
     path.write_bytes(b"nonsense")
-    assert kept_manifest(home, pool.id) is None
+    assert stored_manifest(home, pool.id) is None
 
 
 # -- to be presented ------------------------------------------------------------------------------------------------------
 
 
-def test_what_can_be_presented_comes_from_joined_and_own_pools_and_from_hand_overs(
-    home: Home, pool: OwnPool
-) -> None:
+def test_the_manifests_of_joined_and_own_pools_can_be_shown(home: Home, pool: OwnPool) -> None:
     join_pool(home, ticket(pool, Role.SUBMIT, to=ANN.peer_id), Role.SUBMIT, ANN.peer_id, now=NOW)
-    mine = create_pool(home, "mine")
-    handed = Credential(ANN.peer_id, b"a token", "", NOW + 50, "c-1")
-    keep_token(home, handed)
-    found = {c.pool_name: c for c in credentials(home, Role.SUBMIT, ANN.peer_id, now=NOW)}
-    assert set(found) == {"lab", "mine", ""}
-    assert found[""] == handed
-    assert found["lab"].issuer == pool.id
-    proof = prove(found["mine"].token, mine.id, ANN.peer_id, now=NOW)
-    assert proof.grant.rights == WORK
-    assert credentials(home, Role.WORKER, ANN.peer_id, now=NOW) == ()
+    mine, other = create_pool(home, "mine"), create_pool(Home.at(home.data / "other"), "other")
+    join_pool(home, ticket(other, Role.SUBMIT), Role.SUBMIT, ANN.peer_id, now=NOW)
+    found = dict(signed_manifests(home, Role.SUBMIT))
+    assert found == {"lab": pool.signed(), "mine": mine.signed(), "other": None}
 
 
-def test_what_is_over_is_not_presented_and_a_handed_token_is_forgotten(home: Home, pool: OwnPool) -> None:
-    join_pool(home, ticket(pool, Role.SUBMIT, to=ANN.peer_id), Role.SUBMIT, ANN.peer_id, now=NOW)
-    keep_token(home, Credential(ANN.peer_id, b"a token", "", NOW + 50))
-    assert len(credentials(home, Role.SUBMIT, ANN.peer_id, now=NOW)) == 2
-    assert credentials(home, Role.SUBMIT, ANN.peer_id, now=NOW + 1001) == ()
+def test_an_expired_token_is_not_shown_and_is_deleted(home: Home) -> None:
+    handed = Credential(ANN.peer_id, b"a token", NOW + 50, "c-1")
+    store_tokens(home, [handed])
+    assert credentials(home, now=NOW) == (handed,)
+    assert credentials(home, now=NOW + 51) == ()
     assert list((home.data / "scheduler" / "tokens").iterdir()) == []
 
 
@@ -220,24 +249,18 @@ def test_the_hosts_name_is_one_that_a_member_can_have() -> None:
     assert PoolMember(peer=ANN.peer_id, role=Role.SUBMIT, name=host_name()).name == host_name()
 
 
-def test_one_damaged_file_takes_no_other_credential_away(home: Home, pool: OwnPool) -> None:
+def test_one_damaged_file_hides_no_other(home: Home, pool: OwnPool) -> None:
     join_pool(home, ticket(pool, Role.SUBMIT, to=ANN.peer_id), Role.SUBMIT, ANN.peer_id, now=NOW)
     create_pool(home, "mine")
-    keep_token(home, Credential(ANN.peer_id, b"a token", "", NOW + 50))
+    store_tokens(home, [Credential(ANN.peer_id, b"a token", NOW + 50)])
     broken = create_pool(home, "broken")
-    damaged = (
-        broken.folder / "pool",
-        home.data / "pools" / "joined" / f"{ANN.peer_id}.submit",
-        home.data / "scheduler" / "tokens" / "ffff",
-    )
-    for path in damaged:
+    token = home.data / "scheduler" / "tokens" / "ffff"
+    for path in (broken.folder / "pool", home.data / "pools" / "joined" / f"{ANN.peer_id}.submit", token):
         write_durably(path, b"?")
-    told: list[str] = []
-    found = credentials(home, Role.SUBMIT, ANN.peer_id, now=NOW, damaged=lambda exc: told.append(exc.what))
-    assert {credential.pool_name for credential in found} == {"lab", "mine", ""}
-    assert [
-        str(path) in line for path, line in zip((damaged[1], damaged[0], damaged[2]), told, strict=True)
-    ] == [True] * 3
+    lines: list[str] = []
+    assert len(credentials(home, now=NOW, damaged=lambda exc: lines.append(exc.what))) == 1
+    assert [str(token) in line for line in lines] == [True]
+    assert {name for name, _ in signed_manifests(home, Role.SUBMIT)} == {"lab", "mine"}
     with pytest.raises(ResourceError, match="is damaged"):
         joined_pools(home, Role.SUBMIT)
 
@@ -255,10 +278,10 @@ def test_a_ticket_is_what_was_typed_or_in_a_file_or_on_standard_input(tmp_path: 
 @pytest.mark.parametrize(
     ("said", "what"),
     [
-        ("ticket.txt", "the file ticket.txt is not there"),
-        ("/no/such/ticket", "the file /no/such/ticket is not there"),
+        ("ticket.txt", "the file ticket.txt does not exist"),
+        ("/no/such/ticket", "the file /no/such/ticket does not exist"),
         ("folder", "is a folder"),
-        ("-", "nothing came on standard input"),
+        ("-", "standard input is empty"),
     ],
 )
 def test_a_file_or_standard_input_without_a_ticket_is_told_as_that(
@@ -271,24 +294,23 @@ def test_a_file_or_standard_input_without_a_ticket_is_told_as_that(
 
 
 @pytest.mark.parametrize("to", [None, ANN.peer_id])
-def test_a_ticket_that_is_over_says_when_and_what_this_clock_says(
+def test_an_expired_ticket_says_when_and_what_this_clock_says(
     home: Home, pool: OwnPool, to: str | None
 ) -> None:
-    words = r"lab is over: .* ended at 2027-01-15 .* clock says 2027-01-16"
+    words = r"lab expired at 2027-01-15 .* clock says 2027-01-16"
     with pytest.raises(NotPermitted, match=words) as caught:
         join_pool(home, ticket(pool, Role.SUBMIT, to=to), Role.SUBMIT, ANN.peer_id, now=NOW + 86_400)
     assert "ask the pool's owner for a new one" in caught.value.hint
     assert joined_pools(home, Role.SUBMIT) == ()
 
 
-def test_a_newer_token_for_a_campaign_takes_the_place_of_the_one_before(home: Home) -> None:
+def test_a_newer_token_for_a_campaign_replaces_the_older_one(home: Home) -> None:
     ben = Identity.from_seed("ben").peer_id
 
     def of(issuer: str, token: bytes, campaign: str) -> Credential:
-        return Credential(issuer, token, "", NOW + 50, campaign)
+        return Credential(issuer, token, NOW + 50, campaign)
 
-    keep_tokens(home, [of(ANN.peer_id, b"old", "c-one"), of(ben, b"bob's", "c-one")])
-    keep_tokens(home, [of(ANN.peer_id, b"other", "c-two")])
-    keep_tokens(home, [of(ANN.peer_id, b"new", "c-one")])
-    held = credentials(home, Role.SUBMIT, ANN.peer_id, now=NOW)
-    assert {one.token for one in held} == {b"bob's", b"other", b"new"}
+    store_tokens(home, [of(ANN.peer_id, b"old", "c-one"), of(ben, b"bob's", "c-one")])
+    store_tokens(home, [of(ANN.peer_id, b"other", "c-two")])
+    store_tokens(home, [of(ANN.peer_id, b"new", "c-one")])
+    assert {one.token for one in credentials(home, now=NOW)} == {b"bob's", b"other", b"new"}

@@ -1,4 +1,4 @@
-"""Join tickets: pasted whole they give what was put in; a transfer grant is noticed and told."""
+"""Join tickets: pasted whole they give what was put in; a slip is noticed."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protocol.errors import NotPermitted
-from protocol.words import Right, Role
+from protocol.words import Role
 from swarm.net.identity import Identity
 from swarm.pools.tickets import Ticket, read_ticket, write_ticket
-from swarm.pools.tokens import Grant, bearer
 
 POOL = Identity.from_seed("pool")
 GATE = f"/ip4/192.0.2.7/tcp/4101/p2p/{Identity.from_seed('gate').peer_id}"
@@ -19,7 +18,8 @@ TICKET = Ticket(
     name="lab two",
     gates=(GATE,),
     role=Role.WORKER,
-    token=bearer(POOL, Role.WORKER, Grant(frozenset({Right.STATUS})), now=1.8e9),
+    until=1_800_000_000,
+    secret=bytes(range(16)),
 )
 TEXT = write_ticket(TICKET)
 
@@ -39,7 +39,7 @@ def test_a_typing_error_is_noticed(place: int, letter: str) -> None:
         return
     with pytest.raises(NotPermitted, match="this ticket is damaged") as told:
         read_ticket(wrong)
-    assert told.value.hint == "copy it whole, from sark1 to its last letter"
+    assert told.value.hint == "copy all of it, from sark1 to its last letter"
 
 
 @pytest.mark.parametrize("end", [5, 6, 9, 100, -1])  # a ticket's length differs by a letter from time to time
@@ -51,15 +51,21 @@ def test_a_ticket_that_was_not_copied_whole_is_told(end: int) -> None:
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("", "no ticket"),
-        ("hello", "no ticket"),
-        ("sarkasm", "no ticket"),
+        ("", "not a ticket"),
+        ("hello", "not a ticket"),
+        ("sarkasm", "not a ticket"),
         ("sark2" + TEXT[5:], "version 2"),
         (TEXT[:20] + "0" + TEXT[21:], "a character that no ticket has"),
-        (TEXT + "1" * 20_000, "longer than any"),
+        (TEXT + "1" * 90_000, "too long"),
     ],
 )
 def test_what_is_no_ticket_is_told_in_one_line(text: str, why: str) -> None:
     with pytest.raises(NotPermitted, match=why) as told:
         read_ticket(text)
     assert "\n" not in told.value.what
+
+
+@pytest.mark.parametrize("changes", [{"secret": None}, {"to": POOL.peer_id}])
+def test_a_ticket_admits_by_a_secret_or_one_peer_and_not_both(changes: dict[str, object]) -> None:
+    with pytest.raises(NotPermitted, match="does not understand"):
+        read_ticket(write_ticket(TICKET.model_copy(update=changes)))
