@@ -200,7 +200,7 @@ async def test_told_to_stop_it_lets_what_runs_through_it_end_and_told_again_it_e
             signal.raise_signal(signal.SIGTERM)
 
             async def drains() -> bool:
-                return any(line.startswith("draining: 1 relayed connection may go on") for line in said)
+                return any(line.startswith("draining: 1 relayed connection may finish") for line in said)
 
             await until(drains)
             with pytest.raises(Refused):
