@@ -68,9 +68,9 @@ class Alone(Lab):
             "LANG": "C.UTF-8",
             MARK: self.mark,
             "SARK_TEST_NODE": self.mark_of(name),
-            "SARK_PATIENCE_S": "0",
+            "SARK_MAX_WAIT_S": "0",
             "SARK_LAN": "false",
-            "SARK_ENROLL": "false",
+            "SARK_CALIBRATE": "false",
         }
 
     def well(self, name: str, *arguments: str | Path) -> Done:

@@ -143,7 +143,7 @@ class Lab:
             **kept,
             MARK: self.mark,
             "SARK_TEST_NODE": self.mark_of(name),
-            "SARK_PATIENCE_S": "0",  # the tests' host is busy with the tests
+            "SARK_MAX_WAIT_S": "0",  # the tests' host is busy with the tests
             "ORT_DISABLE_TELEMETRY": "1",
             "SARK_LAN": str(self.lan).lower(),  # neighbours of the tests' host are none of theirs
         }

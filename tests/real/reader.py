@@ -26,9 +26,9 @@ class Reader:
             "SARK_HOME": str(self.folder / home),
             "SARK_LAN": "false",  # of this machine alone, at free ports: others test here too
             "SARK_LISTEN": "/ip4/127.0.0.1/tcp/0",
-            "SARK_ENROLL": "false",  # it takes the machine for itself for a while
+            "SARK_CALIBRATE": "false",  # it takes the machine for itself for a while
             "SARK_ON_BATTERY": "true",
-            "SARK_PATIENCE_S": "0",  # nor is it waited for others who work here: no number is looked at
+            "SARK_MAX_WAIT_S": "0",  # nor is it waited for others who work here: no number is looked at
         }
 
     def stay(self, words: list[str], home: str = "home", says: str = "12D3Koo") -> subprocess.Popen[bytes]:

@@ -1,7 +1,7 @@
-"""The README as somebody who types it: every command of it, in its order, against real processes on one machine.
+"""Types every command of the README, and of the guides, in its order, against real processes on one machine.
 
-What stands for something of the reader's (FILE, CAMPAIGN, a gate's address) is filled in, what has no end by itself is given one, and
-nothing else is changed. `make demo` and the installation are tested elsewhere (test_demo.py, tests/packages).
+Placeholders (FILE, CAMPAIGN, a gate's address) are filled in, commands without an end get one, nothing else is changed. The demo and
+the installation are tested elsewhere (test_demo.py, tests/packages).
 """
 
 from __future__ import annotations
@@ -24,32 +24,35 @@ from tests.real.reader import Reader
 from tests.swarm.web_parts import web_beside
 
 ROOT: Final = Path(__file__).parents[2]
-README: Final = ROOT / "README.md"
+README: Final = ("README.md",)
+GUIDES: Final = tuple(f"docs/{name}.md" for name in ("campaigns", "bench", "pools", "devices"))
 
 ELSEWHERE: Final = {
+    "sark-node demo": "test_demo.py",
     "sark-node watch CAMPAIGN": "needs two homes with one key: test_adopt.py",
     "sark-node adopt CAMPAIGN --key scheduler.key": "test_adopt.py",
     "sark-node delegate CAMPAIGN --to SCHEDULER_ID": "test_adopt.py",
     "sark-node adopt CAMPAIGN --token TOKEN": "test_adopt.py",
 }
-"""Commands that are not run here, and where they are."""
+"""Commands that are not typed here, and where they are tested."""
 HOMES: Final = {
-    "sark-node join --gate": "device",
+    "sark-node join --allow": "friend",
+    "sark-node join --owner": "device",
     "sark-node join TICKET": "pooled",
     "sark-node pool join TICKET": "user",
     "sark-node drain": "device",
 }
-"""Whose home a command that begins so is typed on, where it is not the first one's."""
+"""The home on which a command that begins so is typed; all others are typed on the first one."""
 ENDS: Final = {"sark-node top": "sark-node top --once", "sark-node serve": "sark-node serve --port 0"}
-"""What has no end by itself, or takes a port that somebody else may have."""
+"""Commands without an end, or with a port that may be taken."""
 CODES: Final = {"sark-node doctor": (0, 6), "sark-node retry": (0, 2)}
-"""Ends that are right here: something may be bad on this machine; nothing has failed that could be run again."""
+"""Exit codes that are right here: this machine may have a problem; nothing has failed that could be retried."""
 
 
-def commands() -> Iterator[str]:
-    """Every command of the page as it stands there, in its order: of the blocks, and of the tables' cells."""
+def commands(page: str) -> Iterator[str]:
+    """Every command of a page in its order: of the blocks, and of the tables' cells."""
     fenced, kind = False, ""
-    for line in README.read_text(encoding="utf-8").splitlines():
+    for line in (ROOT / page).read_text(encoding="utf-8").splitlines():
         if line.startswith("```"):
             fenced, kind = not fenced, line.removeprefix("```")
         elif fenced and not kind and line.startswith("sark-node"):
@@ -59,7 +62,7 @@ def commands() -> Iterator[str]:
 
 
 def bare(line: str) -> str:
-    """Without its comment, and without what may be left out."""
+    """Without its comment, and without optional parts."""
     line = re.split(r"\s+# ", line)[0]
     while (shorter := re.sub(r"\s*\[[^\[\]]*\]", "", line)) != line:
         line = shorter
@@ -67,7 +70,7 @@ def bare(line: str) -> str:
 
 
 class Typist:
-    """Types the page's commands, and knows what earlier ones told."""
+    """Types commands, and remembers what earlier ones printed."""
 
     def __init__(self, reader: Reader, site: str) -> None:
         self.reader = reader
@@ -77,11 +80,11 @@ class Typist:
             "examples/quickstart/campaign.yaml": str(ROOT / "examples" / "quickstart" / "campaign.yaml"),
         }
         self.tickets: dict[bool, str] = {}
-        """One for who submits, and one for a device."""
+        """By whether it is for somebody who submits."""
         self.typed: list[str] = []
 
     def type(self, line: str) -> None:
-        """One command, on the home that it is for."""
+        """Type one command on its home."""
         self.learn_before(line)
         home = next((home for start, home in HOMES.items() if line.startswith(start)), "home")
         filled = ENDS.get(line, line)
@@ -94,19 +97,19 @@ class Typist:
             process.send_signal(signal.SIGINT)
             assert process.wait(PATIENCE_S) in (0, 130)
         elif words[0] in ("gate", "join"):
-            if line not in self.typed:  # the page says so twice of the gate: it is there still
+            if line not in self.typed:  # a gate that a page starts twice is still running
                 self.reader.stay(words, home)
         else:
             self.learn(line, self.reader.type(words, home, codes=CODES.get(line, (0,))))
         self.typed.append(line)
 
     def learn_before(self, line: str) -> None:
-        """What the reader looks up before typing this line."""
+        """Look up what this line needs."""
         json_of = lambda *words: json.loads(self.reader.type([*words, "--json"]))  # noqa: E731
-        if "/ip4/192.0.2.7" in line:
-            found = re.search(r"/ip4/\S+/p2p/12D3Koo\w+", self.reader.said(["gate"]))
-            assert found is not None
-            self.known["/ip4/192.0.2.7/tcp/4101/p2p/12D3Koo…"] = found[0]
+        if "SCHEDULER_ID" in line:
+            self.known["SCHEDULER_ID"] = json_of("info")["scheduler"]
+        elif "laptop-7" in line:
+            self.known["laptop-7"] = json_of("pool", "members", "lab")["members"][0]["name"]
         elif line.startswith("sark-node compare raw-monday"):
             for day in ("monday", "friday"):
                 shutil.copy(self.reader.folder / "raw.json", self.reader.folder / f"raw-{day}.json")
@@ -120,10 +123,8 @@ class Typist:
             self.known["HASH"] = json_of("events", ids[0])["events"][-1]["hash"]
 
     def learn(self, line: str, said: str) -> None:
-        """What this line told."""
-        if line == "sark-node info":
-            self.known["YOUR_SCHEDULER_ID"] = json.loads(self.reader.type(["info", "--json"]))["scheduler"]
-        elif line.startswith("sark-node pool invite"):
+        """Remember what this line printed."""
+        if line.startswith("sark-node pool invite"):
             self.tickets["--submit" in line] = said.split()[-1]
 
 
@@ -144,16 +145,27 @@ def reader(tmp_path: Path) -> Iterator[Reader]:
         process.wait(PATIENCE_S)
 
 
-def test_every_command_of_the_readme_works_in_its_order(reader: Reader) -> None:
+def type_all(reader: Reader, pages: tuple[str, ...], first: tuple[str, ...] = ()) -> None:
     with web_beside() as site:
         site.file("/net.onnx", (reader.folder / "model.onnx").read_bytes())
         typist = Typist(reader, f"http://127.0.0.1:{site.port}")
-        for line in commands():
+        for line in (*first, *(line for page in pages for line in commands(page))):
             if line not in ELSEWHERE:
                 typist.type(line)
+
+
+def test_every_command_of_the_readme_works_in_its_order(reader: Reader) -> None:
+    type_all(reader, README)
+    assert (reader.folder / "report.html").stat().st_size > 1000
+
+
+@pytest.mark.slow
+def test_every_command_of_the_guides_works_in_its_order(reader: Reader) -> None:
+    ready = ("sark-node gate", "sark-node join", "sark-node submit campaign.yaml", "sark-node submit mine.yaml")
+    type_all(reader, GUIDES, ready)
     for name in ("rows.csv", "raw.json", "now.md", "slide.svg", "results.parquet"):
         assert (reader.folder / name).stat().st_size > 100, name
 
 
-def test_what_is_run_elsewhere_stands_in_the_readme() -> None:
-    assert set(ELSEWHERE) <= set(commands())
+def test_what_is_tested_elsewhere_stands_on_a_page() -> None:
+    assert set(ELSEWHERE) <= {line for page in (*README, *GUIDES) for line in commands(page)}
