@@ -1,6 +1,6 @@
 """Writes docs/images/demo.svg, the picture of the README: the table that `sark-node demo` prints at its end.
 
-    python -P tools/picture.py         runs the demo, which needs the extra `demo`
+python -P tools/picture.py         runs the demo, which needs the extra `demo`
 """
 
 from __future__ import annotations

@@ -161,7 +161,12 @@ def test_every_command_of_the_readme_works_in_its_order(reader: Reader) -> None:
 
 @pytest.mark.slow
 def test_every_command_of_the_guides_works_in_its_order(reader: Reader) -> None:
-    ready = ("sark-node gate", "sark-node join", "sark-node submit campaign.yaml", "sark-node submit mine.yaml")
+    ready = (
+        "sark-node gate",
+        "sark-node join",
+        "sark-node submit campaign.yaml",
+        "sark-node submit mine.yaml",
+    )
     type_all(reader, GUIDES, ready)
     for name in ("rows.csv", "raw.json", "now.md", "slide.svg", "results.parquet"):
         assert (reader.folder / name).stat().st_size > 100, name
