@@ -1,10 +1,9 @@
-"""One file by URL into a sink: the hops by hand, each looked up, checked and connected to at the very address that was checked.
+"""Download one file by URL. Each redirect is resolved, checked and connected to by hand, at the very address that was checked.
 
-    await download(url, FOR_OTHERS, sink=file.write, size=model.size)      the rest of a file: offset=…, tag=… of its first part
+    await download(url, FOR_OTHERS, sink=file.write, size=model.size)      resume with offset=… and tag=… of the first part
 
-Nothing of this machine goes along: no cookies, no credentials, for others than the owner no proxy either. The bytes are taken as they
-are (`identity`): what comes compressed is refused, so nothing can grow here. What is stored, shown or trusted is the taker's to say:
-it hashes what the sink got.
+Nothing of this machine is sent along: no cookies, no credentials; only the owner's own URLs go through a proxy. Responses must be
+uncompressed (`identity`), so nothing grows here. The caller checks the hash of what the sink got.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import os
 import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from ipaddress import ip_address
 from typing import Final
 from urllib.request import getproxies, proxy_bypass
@@ -25,23 +24,23 @@ import trio
 
 from protocol.errors import Refused, Unreachable
 from protocol.words import Reason
-from swarm.download.response import FileChanged, RangeRequest, ResponseHead, read_answer
+from swarm.download.response import FileChanged, RangeRequest, ResponseHead, check_response
 from swarm.download.urls import FileUrl, UrlReach, address_problem, read_url, redirected
 
 CONNECT_S: Final = 10.0
 HEAD_S: Final = 30.0
-"""To connect, and for the whole head of an answer."""
+"""Time limit for connecting and the whole head of a response."""
 STALL_S: Final = 20.0
-"""A server that sends no byte for so long is given up."""
+"""Longest time without a byte."""
 PACE_S: Final = 60.0
 PACE: Final = 64 * 1024
-"""Bytes that must come in each `PACE_S`: one that drips is given up, too."""
-MAX_HOPS: Final = 5
-MAX_TRIED: Final = 4
-"""Addresses of one host."""
+"""Bytes that must come in each `PACE_S`: a server that drips is too slow."""
+MAX_REDIRECTS: Final = 5
+MAX_ADDRESSES: Final = 4
+"""Addresses of one host that are tried."""
 MAX_SIZE: Final = 64 * 1024**3
 BLOCK: Final = 1024**2
-"""Bytes handed to the sink at once."""
+"""Bytes passed to the sink at once."""
 
 Sink = Callable[[bytearray], object]
 """Stores the next bytes, in order. Called in a worker thread; what it raises goes to the caller."""
@@ -56,29 +55,29 @@ log = structlog.get_logger("sark.urls")
 
 async def look_up(host: str, port: int) -> Sequence[str]:
     """The host's addresses by this system. Raises `OSError`."""
-    found = await trio.socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    return [str(entry[4][0]) for entry in found]
+    entries = await trio.socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return [str(entry[4][0]) for entry in entries]
 
 
 def transport(proxy: str | None) -> httpx.AsyncBaseTransport:
-    """The real one. It reads no setting of the environment but where the certificates of authorities lie."""
+    """The real one. It reads no environment variables but those for CA certificates."""
     return httpx.AsyncHTTPTransport(verify=httpx.create_ssl_context(), trust_env=False, proxy=proxy)
 
 
 def proxy_for(
-    place: FileUrl,
+    url: FileUrl,
     proxies: Callable[[], Mapping[str, str]] = getproxies,
     bypass: Callable[[str], object] = proxy_bypass,
 ) -> str | None:
-    """The proxy that this machine's environment names for a place, if it is one that speaks HTTP."""
-    named = proxies().get(place.scheme, "")
+    """The HTTP proxy that the environment names for a URL."""
+    named = proxies().get(url.scheme, "")
     proxy = named if "://" in named or not named else f"http://{named}"
-    return proxy if proxy.startswith(("http://", "https://")) and not bypass(place.host) else None
+    return proxy if proxy.startswith(("http://", "https://")) and not bypass(url.host) else None
 
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """The network beyond: names, connections, the environment's proxies."""
+    """The outside world: name lookup, connections, proxies of the environment. Tests replace it."""
 
     resolve: Resolve = look_up
     transport: Transport = transport
@@ -86,24 +85,6 @@ class Edge:
 
 
 EDGE: Final = Edge()
-
-
-@dataclass(slots=True)
-class _Want:
-    """One request's side of it."""
-
-    offset: int
-    end: int | None
-    tag: str
-    size: int | None
-    limit: int
-    sink: Sink
-    progress: Progress | None
-    on_head: Callable[[ResponseHead], object] | None
-    done: int = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.done = self.offset
 
 
 async def download(
@@ -120,240 +101,239 @@ async def download(
     on_head: Callable[[ResponseHead], object] | None = None,
     edge: Edge = EDGE,
 ) -> ResponseHead:
-    """Bring the file at `url` from byte `offset` on into `sink`, all of it or up to byte `end`.
+    """Read the file at `url` from byte `offset` on, to its end or up to byte `end`, into `sink`.
 
-    `tag`: what an earlier `ResponseHead` had, so that versions never mix; `size`: what the whole must have; `limit`: what it may
-    have at most; `on_head` hears of the answer before the first byte, and what it raises ends the download.
+    `tag`: of an earlier `ResponseHead`, so that versions never mix; `size`: of the whole file, where known; `limit`: its largest allowed
+    size; `on_head` gets the head before the first byte, and its exception ends the download.
 
-    Raises `Refused` (a URL or a redirect that is not allowed, no such file, too large; `FileChanged` where it is not the file it was) and
-    `Unreachable` where trying again, from where the sink is, may help. The caller says how long all of it may take.
+    Raises `Refused` (a URL or redirect that is not allowed, no such file, too large; `FileChanged` where it is another file) and
+    `Unreachable` where a retry from the present offset may help. The caller sets the time limit of the whole.
     """
-    want = _Want(offset, end, tag, size, limit, sink, progress, on_head)
-    place = read_url(url, reach)
-    for _ in range(MAX_HOPS + 1):
-        addresses, proxy = await _way(place, reach, edge)
-        if addresses and not any(map(_inside, addresses)):
-            reach = replace(reach, inside=False)  # from the internet no redirect leads back in
-        async with _asked(place, addresses, proxy, want, edge) as response:
+    request = RangeRequest(offset, tag, size, limit, end)
+    transfer = _Transfer(request, sink, progress, on_head, offset)
+    target = read_url(url, reach)
+    for _ in range(MAX_REDIRECTS + 1):
+        addresses, proxy = await _resolve(target, reach, edge)
+        if addresses and not any(map(_address_problem, addresses)):
+            reach = replace(reach, inside=False)  # no redirect leads from the internet back inside
+        async with _open(target, addresses, proxy, request, edge) as response:
             location = response.headers.get("location", "")
             if response.status_code not in (301, 302, 303, 307, 308):
-                return await _take(place, response, want)
-        place = _next(place, location, reach)
-    raise Refused(f"{place.shown}: more than {MAX_HOPS} redirects", reason=Reason.NOT_ALLOWED)
+                return await transfer.run(target, response)
+        try:
+            target = redirected(target, location, reach)
+        except Refused as exc:
+            raise Refused(
+                f"{target.shown} redirects where nobody is followed: {exc.what}", reason=exc.reason
+            ) from None
+    raise Refused(f"{target.shown}: more than {MAX_REDIRECTS} redirects", reason=Reason.NOT_ALLOWED)
 
 
-def _next(place: FileUrl, location: str, reach: UrlReach) -> FileUrl:
-    try:
-        return redirected(place, location, reach)
-    except Refused as exc:
-        raise Refused(
-            f"{place.shown} redirects where nobody is followed: {exc.what}", reason=exc.reason
-        ) from None
+# -- connecting ----------------------------------------------------------------------------------------------------------
 
 
-# -- the way there -------------------------------------------------------------------------------------------------------
-
-
-async def _way(place: FileUrl, reach: UrlReach, edge: Edge) -> tuple[Sequence[str], str | None]:
+async def _resolve(url: FileUrl, reach: UrlReach, edge: Edge) -> tuple[Sequence[str], str | None]:
     """The checked addresses to connect to, or the proxy that does it all. Raises as `download`."""
-    proxy = edge.proxy_for(place) if reach.proxies else None
+    proxy = edge.proxy_for(url) if reach.proxies else None
     if proxy is not None:
         return (), proxy
-    if place.address is not None:
-        addresses: Sequence[str] = [place.host]
+    if url.address is not None:
+        addresses: Sequence[str] = [url.host]
     else:
         try:
             with trio.fail_after(CONNECT_S):
-                addresses = list(dict.fromkeys(await edge.resolve(place.host, place.port)))
+                addresses = list(dict.fromkeys(await edge.resolve(url.host, url.port)))
         except (OSError, UnicodeError) as exc:
             why = getattr(exc, "strerror", None) or str(exc)
-            raise Unreachable(f"{place.host} cannot be looked up: {why}") from None
+            raise Unreachable(f"{url.host} cannot be looked up: {why}") from None
         except trio.TooSlowError:
-            raise Unreachable(f"{place.host} cannot be looked up: no answer in {CONNECT_S:g} s") from None
+            raise Unreachable(f"{url.host} cannot be looked up: no answer in {CONNECT_S:g} s") from None
     if not addresses:
-        raise Unreachable(f"{place.host} has no address")
+        raise Unreachable(f"{url.host} has no address")
     if not reach.inside:
-        for address in addresses:  # one that leads inside spoils them all: who mixes them has a reason
-            if why := _problem(address):
-                raise Refused(f"{place.host} {why}", reason=Reason.NOT_ALLOWED)
-    return addresses[:MAX_TRIED], None
+        for address in addresses:  # one inside address spoils them all: only an attack mixes them
+            if why := _address_problem(address):
+                raise Refused(f"{url.host} {why}", reason=Reason.NOT_ALLOWED)
+    return addresses[:MAX_ADDRESSES], None
 
 
-def _problem(address: str) -> str:
+def _address_problem(address: str) -> str:
     try:
         return address_problem(ip_address(address))
     except ValueError:
         return "has an address that cannot be read"
 
 
-def _inside(address: str) -> bool:
-    return bool(_problem(address))
-
-
 @contextlib.asynccontextmanager
-async def _asked(
-    place: FileUrl, addresses: Sequence[str], proxy: str | None, want: _Want, edge: Edge
+async def _open(
+    url: FileUrl, addresses: Sequence[str], proxy: str | None, request: RangeRequest, edge: Edge
 ) -> AsyncIterator[httpx.Response]:
-    """The answer's head from the first address that lets us connect; its body may be read in the block."""
-    opened = await trio.to_thread.run_sync(edge.transport, proxy)  # it reads the authorities' certificates
+    """The head of the response from the first address that can be connected to; the block may read its body."""
+    transport = await trio.to_thread.run_sync(edge.transport, proxy)  # reads the CA certificates
     try:
-        response = await _answer(place, addresses or [place.host], opened, want)
         try:
-            yield response
+            response = await _send(url, addresses or [url.host], transport, request)
+            try:
+                yield response
+            finally:
+                with trio.CancelScope(shield=True):
+                    await response.aclose()
         except httpx.HTTPError as exc:
-            raise _failed(place, exc) from None
-        finally:
-            with trio.CancelScope(shield=True):
-                await response.aclose()
+            raise _explain(url, exc) from None
     finally:
         with trio.CancelScope(shield=True):
-            await opened.aclose()
+            await transport.aclose()
 
 
-async def _answer(
-    place: FileUrl, addresses: Sequence[str], opened: httpx.AsyncBaseTransport, want: _Want
+async def _send(
+    url: FileUrl, addresses: Sequence[str], transport: httpx.AsyncBaseTransport, request: RangeRequest
 ) -> httpx.Response:
-    *others, last = addresses
-    for address in others:
-        try:
-            return await _ask(place, address, opened, want)
-        except (httpx.ConnectError, httpx.ConnectTimeout) as exc:
-            if _certificate(exc) is not None:
-                raise _failed(place, exc) from None
-        except httpx.HTTPError as exc:
-            raise _failed(place, exc) from None
+    *others, last = [_http_request(url, address, request) for address in addresses]
     try:
-        return await _ask(place, last, opened, want)
-    except httpx.HTTPError as exc:
-        raise _failed(place, exc) from None
-
-
-async def _ask(place: FileUrl, address: str, opened: httpx.AsyncBaseTransport, want: _Want) -> httpx.Response:
-    try:
+        for other in others:
+            try:
+                with trio.fail_after(HEAD_S):
+                    return await transport.handle_async_request(other)
+            except (httpx.ConnectError, httpx.ConnectTimeout) as exc:
+                if _certificate_problem(exc):
+                    raise
         with trio.fail_after(HEAD_S):
-            return await opened.handle_async_request(_request(place, address, want))
+            return await transport.handle_async_request(last)
     except trio.TooSlowError:
-        raise Unreachable(f"{place.shown}: no answer in {HEAD_S:g} s") from None
+        raise Unreachable(f"{url.shown}: no answer in {HEAD_S:g} s") from None
 
 
-def _request(place: FileUrl, address: str, want: _Want) -> httpx.Request:
+def _http_request(url: FileUrl, address: str, request: RangeRequest) -> httpx.Request:
     headers = {
-        "Host": place.authority,
+        "Host": url.authority,
         "User-Agent": "sark-node",
         "Accept": "*/*",
         "Accept-Encoding": "identity",
         "Connection": "close",
     }
-    if want.done or want.end is not None:
-        headers["Range"] = f"bytes={want.done}-{'' if want.end is None else want.end - 1}"
-        if want.tag:
-            headers["If-Range"] = want.tag
-    target = httpx.URL(
-        scheme=place.scheme, host=address, port=place.port, raw_path=place.target.encode("ascii")
-    )
-    limits = {"connect": CONNECT_S, "read": STALL_S, "write": STALL_S, "pool": CONNECT_S}
+    if request.offset or request.end is not None:
+        headers["Range"] = f"bytes={request.offset}-{'' if request.end is None else request.end - 1}"
+        if request.tag:
+            headers["If-Range"] = request.tag
+    target = httpx.URL(scheme=url.scheme, host=address, port=url.port, raw_path=url.target.encode("ascii"))
+    timeouts = {"connect": CONNECT_S, "read": STALL_S, "write": STALL_S, "pool": CONNECT_S}
     return httpx.Request(
-        "GET", target, headers=headers, extensions={"sni_hostname": place.host, "timeout": limits}
+        "GET", target, headers=headers, extensions={"sni_hostname": url.host, "timeout": timeouts}
     )
 
 
-def _failed(place: FileUrl, exc: httpx.HTTPError) -> Refused | Unreachable:
-    wrong = _certificate(exc)
-    if wrong is not None:
+def _explain(url: FileUrl, exc: httpx.HTTPError) -> Refused | Unreachable:
+    problem = _certificate_problem(exc)
+    if problem:
         return Refused(
-            f"{place.host} shows a certificate that is not good: {wrong}", reason=Reason.NOT_ALLOWED
+            f"{url.host} shows a certificate that is not good: {problem}", reason=Reason.NOT_ALLOWED
         )
     if isinstance(exc, httpx.TimeoutException):
-        return Unreachable(f"{place.shown}: no byte for a while ({type(exc).__name__})")
-    return Unreachable(f"{place.shown}: {_system_says(exc) or str(exc) or type(exc).__name__}")
+        return Unreachable(f"{url.shown}: no byte for a while ({type(exc).__name__})")
+    return Unreachable(f"{url.shown}: {_system_error(exc) or str(exc) or type(exc).__name__}")
 
 
-def _system_says(exc: BaseException) -> str:
-    """What the system said, such as `Connection refused`, below what libraries made of it; empty: it said nothing."""
-    below: BaseException | None = exc
-    while below is not None:
-        if isinstance(below, BaseExceptionGroup):
-            below = below.exceptions[0]
+def _system_error(exc: BaseException) -> str:
+    """The system's own words, such as `Connection refused`, below the libraries' exceptions; empty where there are none."""
+    cause: BaseException | None = exc
+    while cause is not None:
+        if isinstance(cause, BaseExceptionGroup):
+            cause = cause.exceptions[0]
             continue
-        if isinstance(below, OSError) and below.errno is not None and below.errno > 0:
-            return os.strerror(below.errno)
-        below = below.__cause__ or below.__context__
+        if isinstance(cause, OSError) and cause.errno is not None and cause.errno > 0:
+            return os.strerror(cause.errno)
+        cause = cause.__cause__ or cause.__context__
     return ""
 
 
-def _certificate(exc: BaseException | None) -> str | None:
+def _certificate_problem(exc: BaseException | None) -> str:
     while exc is not None:
         if isinstance(exc, ssl.SSLCertVerificationError):
             return exc.verify_message
         exc = exc.__cause__ or exc.__context__
-    return None
+    return ""
 
 
 # -- the body ------------------------------------------------------------------------------------------------------------
 
 
-async def _take(place: FileUrl, response: httpx.Response, want: _Want) -> ResponseHead:
-    """Check the answer and pass its body on."""
-    asked = RangeRequest(want.done, want.tag, want.size, want.limit, want.end)
-    answer = read_answer(place, response.status_code, response.headers, asked)
-    if want.on_head is not None:
-        want.on_head(answer.head)
-    await _pour(place, response, want, skip=want.done - answer.begins, total=answer.head.total)
-    aim = want.end if want.end is not None else want.size
-    if aim is not None and want.done != aim:
-        if not answer.counted or want.end is not None:
-            raise Unreachable(f"{place.shown}: the link ended at byte {want.done:,}")
-        raise FileChanged(f"{place.shown} holds {want.done:,} bytes now, not the {aim:,} of the model")
-    return answer.head if want.end is not None else replace(answer.head, total=want.done)
+@dataclass(slots=True)
+class _Transfer:
+    """The body of one response on its way to the sink."""
 
+    request: RangeRequest
+    sink: Sink
+    progress: Progress | None
+    on_head: Callable[[ResponseHead], object] | None
+    position: int
+    """Bytes of the file before this one are in the sink."""
 
-async def _pour(
-    place: FileUrl, response: httpx.Response, want: _Want, *, skip: int, total: int | None
-) -> None:
-    """The body into the sink, less its first `skip` bytes, in blocks; never more than was announced or allowed."""
-    most = min(each for each in (want.limit, total, want.size, want.end) if each is not None)
-    block = bytearray()
-    pace_from, came = trio.current_time(), 0
+    async def run(self, url: FileUrl, response: httpx.Response) -> ResponseHead:
+        """Check the head and store the body."""
+        request = self.request
+        checked = check_response(url, response.status_code, response.headers, request)
+        if self.on_head is not None:
+            self.on_head(checked.head)
+        await self._store_body(url, response, skip=self.position - checked.begins, total=checked.head.total)
+        expected = request.end if request.end is not None else request.size
+        if expected is not None and self.position != expected:
+            if not checked.counted or request.end is not None:
+                raise Unreachable(f"{url.shown}: the link ended at byte {self.position:,}")
+            raise FileChanged(
+                f"{url.shown} holds {self.position:,} bytes now, not the {expected:,} of the model"
+            )
+        return checked.head if request.end is not None else replace(checked.head, total=self.position)
 
-    async def store() -> None:
-        nonlocal block
-        if block:
-            await trio.to_thread.run_sync(want.sink, block)
-            want.done += len(block)
-            block = bytearray()
-            if want.progress is not None:
-                want.progress(want.done, total or want.size or 0)
+    async def _store_body(
+        self, url: FileUrl, response: httpx.Response, *, skip: int, total: int | None
+    ) -> None:
+        """All but the first `skip` bytes, in blocks; never more than announced or allowed."""
+        request = self.request
+        most = min(each for each in (request.limit, total, request.size, request.end) if each is not None)
+        block = bytearray()
+        pace_from, pace_bytes = trio.current_time(), 0
 
-    body = response.aiter_raw()
-    try:
-        async for data in body:
-            now = trio.current_time()
-            came += len(data)
-            if now - pace_from > PACE_S:
-                if came < PACE:
-                    raise Unreachable(
-                        f"{place.shown}: {came:,} bytes in {now - pace_from:.0f} s are too slow"
+        async def flush() -> None:
+            nonlocal block
+            if block:
+                await trio.to_thread.run_sync(self.sink, block)
+                self.position += len(block)
+                block = bytearray()
+                if self.progress is not None:
+                    self.progress(self.position, total or request.size or 0)
+
+        body = response.aiter_raw()
+        try:
+            async for data in body:
+                now = trio.current_time()
+                pace_bytes += len(data)
+                if now - pace_from > PACE_S:
+                    if pace_bytes < PACE:
+                        raise Unreachable(
+                            f"{url.shown}: {pace_bytes:,} bytes in {now - pace_from:.0f} s are too slow"
+                        )
+                    pace_from, pace_bytes = now, 0
+                fresh = data[skip:]
+                skip = max(0, skip - len(data))
+                if self.position + len(block) + len(fresh) > most:
+                    what = f"{url.shown} sends more than {most:,} bytes"
+                    raise (
+                        Refused(what, reason=Reason.DISK_FULL) if request.size is None else FileChanged(what)
                     )
-                pace_from, came = now, 0
-            fresh = data[skip:]
-            skip = max(0, skip - len(data))
-            if want.done + len(block) + len(fresh) > most:
-                what = f"{place.shown} sends more than {most:,} bytes"
-                raise Refused(what, reason=Reason.DISK_FULL) if want.size is None else FileChanged(what)
-            block += fresh
-            if len(block) >= BLOCK:
-                await store()
-    except (httpx.HTTPError, Unreachable):
-        await store()  # what came is good: the rest goes on from here
-        raise
-    finally:
-        with trio.CancelScope(shield=True):
-            await _end(response, body)
-    await store()
+                block += fresh
+                if len(block) >= BLOCK:
+                    await flush()
+        except (httpx.HTTPError, Unreachable):
+            await flush()  # these bytes are good: a retry goes on from here
+            raise
+        finally:
+            with trio.CancelScope(shield=True):
+                await _close(response, body)
+        await flush()
 
 
-async def _end(response: httpx.Response, body: AsyncIterator[bytes]) -> None:
-    """Close the link, then read to its end what stands in memory: generators left in their middle end at no certain time."""
+async def _close(response: httpx.Response, body: AsyncIterator[bytes]) -> None:
+    """Close the link, then exhaust what is in memory: an abandoned generator is closed at no certain time."""
     await response.aclose()
     with contextlib.suppress(httpx.HTTPError):
         async for _ in body:

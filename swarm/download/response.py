@@ -1,4 +1,4 @@
-"""The head of a web server's answer, held against what was asked for. Pure; `downloading.py` asks and takes the body."""
+"""Checks the head of an HTTP response against the request. Pure; `download.py` sends the request and reads the body."""
 
 from __future__ import annotations
 
@@ -26,79 +26,79 @@ class FileChanged(Refused):
 
 @dataclass(frozen=True, slots=True)
 class RangeRequest:
-    """What was asked for."""
+    """Which bytes of which version of a file."""
 
     offset: int
-    """The file from this byte on."""
+    """The first byte."""
     tag: str
-    """The version that the bytes before it are of; empty: not known."""
+    """The version of the bytes before it; empty where unknown."""
     size: int | None
-    """What the whole must have; None: not known."""
+    """Of the whole file; None where unknown."""
     limit: int
-    """What the whole may have at most."""
+    """Largest allowed size of the whole file."""
     end: int | None = None
-    """Only up to this byte of it, not included; None: all that follows."""
+    """The byte after the last; None: the end of the file."""
 
 
 @dataclass(frozen=True, slots=True)
 class ResponseHead:
-    """What the server says before the first byte."""
+    """What the server says of the file before the first byte."""
 
-    place: FileUrl
+    url: FileUrl
     """Where the redirects ended."""
     total: int | None
-    """Bytes of the whole file; None: it does not say."""
+    """Bytes of the whole file; None where it does not say."""
     tag: str
-    """Strong name of this version of the file, for going on later; empty: it has none."""
+    """Strong ETag of this version, to resume with; empty where it has none."""
 
 
 @dataclass(frozen=True, slots=True)
-class Response:
-    """An answer whose body may be taken."""
+class CheckedResponse:
+    """A response whose body may be read."""
 
     head: ResponseHead
     begins: int
-    """Where its body begins in the file: at the byte asked for, or at 0."""
+    """The body's offset in the file: the one requested, or 0."""
     counted: bool
-    """Its end shows: a body that is cut short is seen to be."""
+    """It is framed so that a body cut short shows."""
 
 
-def read_answer(place: FileUrl, status: int, headers: Mapping[str, str], asked: RangeRequest) -> Response:
-    """The answer, if it is the file that was asked for, or its rest. `headers`: by name in small letters.
+def check_response(
+    url: FileUrl, status: int, headers: Mapping[str, str], request: RangeRequest
+) -> CheckedResponse:
+    """The response, if it is the file requested, or its rest. `headers`: names in lower case.
 
-    Raises `Refused`, `FileChanged`, and `Unreachable` where the server may do better another time.
+    Raises `Refused`, `FileChanged`, and `Unreachable` where a retry may help.
     """
-    _check_status(place, status)
+    _check_status(url, status)
     coding = headers.get("content-encoding", "").strip().lower()
     if coding not in ("", "identity"):
+        raise Refused(f"{url.shown} sends it compressed ({coding[:20]}), unasked", reason=Reason.BAD_REQUEST)
+    begins, total = _extent(url, status, headers, request)
+    etag = headers.get("etag", "")
+    tag = etag if _TAG.fullmatch(etag) else ""
+    if request.tag and tag != request.tag:
+        raise FileChanged(f"{url.shown} has changed since its first part was fetched")
+    if total is not None and request.size is not None and total != request.size:
+        raise FileChanged(f"{url.shown} holds {total:,} bytes now, not the {request.size:,} of the model")
+    if total is not None and total > request.limit:
         raise Refused(
-            f"{place.shown} sends it compressed ({coding[:20]}), unasked", reason=Reason.BAD_REQUEST
-        )
-    begins, total = _extent(place, status, headers, asked)
-    found = headers.get("etag", "")
-    tag = found if _TAG.fullmatch(found) else ""
-    if asked.tag and tag != asked.tag:
-        raise FileChanged(f"{place.shown} has changed since its first part was fetched")
-    if total is not None and asked.size is not None and total != asked.size:
-        raise FileChanged(f"{place.shown} holds {total:,} bytes now, not the {asked.size:,} of the model")
-    if total is not None and total > asked.limit:
-        raise Refused(
-            f"{place.shown} holds {total:,} bytes; at most {asked.limit:,} are fetched",
+            f"{url.shown} holds {total:,} bytes; at most {request.limit:,} are fetched",
             reason=Reason.DISK_FULL,
         )
-    if total is not None and asked.offset > total:
-        raise FileChanged(f"{place.shown} holds {total:,} bytes now, less than are here already")
+    if total is not None and request.offset > total:
+        raise FileChanged(f"{url.shown} holds {total:,} bytes now, less than are here already")
     counted = total is not None or headers.get("transfer-encoding", "").strip().lower() == "chunked"
-    if not counted and asked.size is None:
-        raise Refused(f"{place.shown}: the server does not say how long it is", reason=Reason.BAD_REQUEST)
-    return Response(ResponseHead(place, total, tag), begins, counted)
+    if not counted and request.size is None:
+        raise Refused(f"{url.shown}: the server does not say how long it is", reason=Reason.BAD_REQUEST)
+    return CheckedResponse(ResponseHead(url, total, tag), begins, counted)
 
 
-def _check_status(place: FileUrl, status: int) -> None:
+def _check_status(url: FileUrl, status: int) -> None:
     if status in (200, 206):
         return
     if status in (408, 425, 429) or status >= 500:
-        raise Unreachable(f"{place.host} answers {status} for {place.shown}")
+        raise Unreachable(f"{url.host} answers {status} for {url.shown}")
     what = {
         401: "asks who we are (401): it is not public",
         403: "does not give it to us (403)",
@@ -107,32 +107,30 @@ def _check_status(place: FileUrl, status: int) -> None:
         416: "has no such part of it (416)",
     }
     raise Refused(
-        f"{place.shown}: the server {what.get(status, f'answers {status}')}",
+        f"{url.shown}: the server {what.get(status, f'answers {status}')}",
         reason=Reason.NOT_ALLOWED if status in (401, 403) else Reason.UNKNOWN,
     )
 
 
 def _extent(
-    place: FileUrl, status: int, headers: Mapping[str, str], asked: RangeRequest
+    url: FileUrl, status: int, headers: Mapping[str, str], request: RangeRequest
 ) -> tuple[int, int | None]:
-    """Where the body begins in the file, and the file's size. Raises `Refused` for an answer that contradicts itself."""
+    """The body's offset in the file, and the file's size. Raises `Refused` for a response that contradicts itself."""
     length = headers.get("content-length")
     if length is not None and not _LENGTH.fullmatch(length):
-        raise Refused(f"{place.shown}: a length that is no number", reason=Reason.BAD_REQUEST)
-    if status == 200 and asked.end is None:
+        raise Refused(f"{url.shown}: a length that is no number", reason=Reason.BAD_REQUEST)
+    if status == 200 and request.end is None:
         return 0, None if length is None else int(length)
     if status == 200:
-        raise Refused(f"{place.shown}: the server sends no parts of files", reason=Reason.BAD_REQUEST)
-    found = _CONTENT_RANGE.fullmatch(headers.get("content-range", "").strip())
-    part = asked.offset > 0 or asked.end is not None
-    if not part or found is None or int(found[1]) != asked.offset:
-        raise Refused(
-            f"{place.shown}: another part of the file than was asked for", reason=Reason.BAD_REQUEST
-        )
-    total = None if found[3] == "*" else int(found[3])
-    end = asked.end if asked.end is not None else total
-    if (length is not None and int(length) != int(found[2]) - int(found[1]) + 1) or (
-        end is not None and int(found[2]) + 1 != end
+        raise Refused(f"{url.shown}: the server sends no parts of files", reason=Reason.BAD_REQUEST)
+    match = _CONTENT_RANGE.fullmatch(headers.get("content-range", "").strip())
+    part = request.offset > 0 or request.end is not None
+    if not part or match is None or int(match[1]) != request.offset:
+        raise Refused(f"{url.shown}: another part of the file than was asked for", reason=Reason.BAD_REQUEST)
+    total = None if match[3] == "*" else int(match[3])
+    end = request.end if request.end is not None else total
+    if (length is not None and int(length) != int(match[2]) - int(match[1]) + 1) or (
+        end is not None and int(match[2]) + 1 != end
     ):
-        raise Refused(f"{place.shown}: a part of another length than it says", reason=Reason.BAD_REQUEST)
-    return asked.offset, total
+        raise Refused(f"{url.shown}: a part of another length than it says", reason=Reason.BAD_REQUEST)
+    return request.offset, total

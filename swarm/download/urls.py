@@ -1,11 +1,11 @@
-"""Where a model may be fetched from by URL, and where not: pure checks of text and of addresses. `downloading.py` does the fetching.
+"""Which URLs and addresses may be fetched from. Pure checks of text and addresses; `download.py` does the fetching.
 
-    text ──▶ read_url ──▶ Place ──▶ addresses of its host ──▶ address_problem ──▶ connect to the very address that was checked
+    text ──▶ read_url ──▶ FileUrl ─▶ addresses of its host ──▶ address_problem ──▶ connect to the very address that was checked
                             ▲                                                          │
                             └──────────────── redirected (each target again) ◀─────────┘
 
 The owner of a device may name any http or https server that the device reaches. Everybody else names https on port 443 of the public
-internet alone: what lies behind this device (its own loopback, its LAN, a cloud's metadata service) is no business of theirs.
+internet: never what lies behind this device (its loopback, its LAN, a cloud's metadata service).
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ Ip = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 @dataclass(frozen=True, slots=True)
 class UrlReach:
-    """What a URL may lead to."""
+    """Where a URL may lead."""
 
     schemes: frozenset[str]
     ports: frozenset[int] | None
     """None: any."""
     inside: bool
-    """Also addresses that are not of the public internet."""
+    """Also addresses outside the public internet."""
     proxies: bool
-    """The proxies that this machine's environment names are used."""
+    """Use the proxies that the environment names."""
 
 
 FOR_OWNER: Final = UrlReach(frozenset({"https", "http"}), None, inside=True, proxies=True)
@@ -45,29 +45,29 @@ FOR_OTHERS: Final = UrlReach(frozenset({"https"}), frozenset({443}), inside=Fals
 
 @dataclass(frozen=True, slots=True)
 class FileUrl:
-    """A URL taken apart. It is never put together again for a library to read: host, port and target go out one by one."""
+    """A parsed URL. No library ever parses it again: host, port and target are used one by one."""
 
     scheme: str
     host: str
-    """In small letters; an IPv6 address without its brackets."""
+    """In lower case; an IPv6 address without its brackets."""
     port: int
     target: str
     """Path and query, as they go into the request."""
 
     @property
     def authority(self) -> str:
-        """Host, and the port where it is not the scheme's own: the `Host` of a request."""
+        """The `Host` header: the port only where it is not the scheme's own."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return host if self.port == PORTS[self.scheme] else f"{host}:{self.port}"
 
     @property
     def url(self) -> str:
-        """All of it."""
+        """The whole URL."""
         return f"{self.scheme}://{self.authority}{self.target}"
 
     @property
     def shown(self) -> str:
-        """For people and logs: without the query, which may hold a key."""
+        """For people and logs: without the query, which may hold a secret."""
         return f"{self.scheme}://{self.authority}{self.target.partition('?')[0]}"
 
     @property
@@ -103,42 +103,42 @@ _HERE: Final = (
 
 
 def read_url(text: str, reach: UrlReach) -> FileUrl:
-    """The place that `text` names. Raises `Refused`, with one line that says why not."""
+    """Parse a URL. Raises `Refused` with the reason in one line."""
     if len(text) > MAX_URL:
         raise _no(f"a URL of {len(text)} characters; at most {MAX_URL} are read")
     if not text.isascii():
         raise _no(
             "a URL with other characters than ASCII; write the host in its xn-- form and the rest with % signs"
         )
-    found = _URL.fullmatch(text)
-    if found is None or not text.isprintable():
+    match = _URL.fullmatch(text)
+    if match is None or not text.isprintable():
         raise _no("this is no URL; it looks like https://host/path/model.onnx")
-    scheme = found["scheme"].lower()
+    scheme = match["scheme"].lower()
     if scheme not in reach.schemes:
         raise _no(f"{scheme}: URLs are not fetched here; {' and '.join(sorted(reach.schemes))} alone")
-    host, port = _host_and_port(found["authority"], scheme)
+    host, port = _host_and_port(match["authority"], scheme)
     if reach.ports is not None and port not in reach.ports:
         raise _no(
             f"nothing is fetched from port {port}; from {', '.join(map(str, sorted(reach.ports)))} alone"
         )
-    target = found["target"]
+    target = match["target"]
     if not _TARGET.fullmatch(target):
         raise _no("the URL holds a character that must be written with a % sign")
-    place = FileUrl(scheme, host, port, target if target.startswith("/") else f"/{target}")
+    url = FileUrl(scheme, host, port, target if target.startswith("/") else f"/{target}")
     if not reach.inside:
-        why = address_problem(place.address) if place.address is not None else _name_problem(host)
+        why = address_problem(url.address) if url.address is not None else _name_problem(host)
         if why:
             raise _no(f"{host} {why}")
-    return place
+    return url
 
 
 def _host_and_port(authority: str, scheme: str) -> tuple[str, int]:
     if "@" in authority:
         raise _no("a URL with a name or a password before @; take them out")
-    found = _AUTHORITY.fullmatch(authority)
-    if found is None:
+    match = _AUTHORITY.fullmatch(authority)
+    if match is None:
         raise _no("the URL's host or port cannot be read")
-    host, port = found["host"].lower(), int(found["port"] or PORTS[scheme])
+    host, port = match["host"].lower(), int(match["port"] or PORTS[scheme])
     if port > 65535:
         raise _no(f"there is no port {port}")
     if host.startswith("["):
@@ -166,16 +166,16 @@ def _name_problem(host: str) -> str:
     return ""
 
 
-def redirected(place: FileUrl, location: str, reach: UrlReach) -> FileUrl:
-    """Where a redirect from `place` leads. Raises `Refused` as `read_url`, and where https would be left."""
+def redirected(url: FileUrl, location: str, reach: UrlReach) -> FileUrl:
+    """The target of a redirect from `url`. Raises `Refused` as `read_url`, and for one from https to http."""
     if not location or len(location) > MAX_URL:
         raise _no("a redirect to nowhere")
     try:
-        to = urljoin(place.url, location)
+        target = urljoin(url.url, location)
     except ValueError:
         raise _no("a redirect that cannot be read") from None
-    after = read_url(to, reach)
-    if place.scheme == "https" and after.scheme != "https":
+    after = read_url(target, reach)
+    if url.scheme == "https" and after.scheme != "https":
         raise _no("a redirect from https to http")
     return after
 
@@ -217,13 +217,13 @@ _INSIDE: Final[tuple[tuple[str, str], ...]] = (
     ("fec0::/10", "a private network"),
     ("ff00::/8", "multicast"),
 )
-"""Written out, since what `is_global` says has changed from one Python to the next."""
+"""Written out, since `is_global` differs between versions of Python."""
 _NETWORKS: Final = tuple((ipaddress.ip_network(text), what) for text, what in _INSIDE)
 _PUBLIC_V6: Final = ipaddress.ip_network("2000::/3")
 
 
 def address_problem(address: Ip) -> str:
-    """Why this address is not one of the public internet, such as `is a private network`; empty where it is."""
+    """Why this address is outside the public internet, such as `is a private network`; empty where it is inside."""
     if isinstance(address, ipaddress.IPv6Address) and address.scope_id is not None:
         return "is link-local"
     for network, what in _NETWORKS:
@@ -252,31 +252,31 @@ class HfFile:
 
     @property
     def url(self) -> str:
-        """Where it can be fetched without their library, if everybody may have it."""
+        """Where a public file can be fetched without their library."""
         revision = quote(self.revision, safe="")
         return f"https://{HF_HOST}/{self.repo}/resolve/{revision}/{quote(self.file)}"
 
 
 def read_hf(text: str) -> HfFile:
     """The file in `hf://ORG/REPO/FILE[@REVISION]`; the revision is `main` if left out. Raises `Refused`."""
-    found = _HF.fullmatch(text)
-    parts = (*found["file"].split("/"), *(found["revision"] or "main").split("/")) if found else ()
-    if found is None or {"", ".", ".."}.intersection(parts):
+    match = _HF.fullmatch(text)
+    parts = (*match["file"].split("/"), *(match["revision"] or "main").split("/")) if match else ()
+    if match is None or {"", ".", ".."}.intersection(parts):
         raise _no("this is no file at Hugging Face; it looks like hf://ORG/REPO/path/model.onnx@REVISION")
-    return HfFile(found["repo"], found["file"], found["revision"] or "main")
+    return HfFile(match["repo"], match["file"], match["revision"] or "main")
 
 
-# -- of use to both sides ------------------------------------------------------------------------------------------------
+# -- text of URLs --------------------------------------------------------------------------------------------------------
 
 
 def scheme_of(text: str) -> str:
-    """`https`, `file`, `hf`, …; empty for what is a path. Two letters at least: `C:` is a drive."""
-    found = re.match(r"([A-Za-z][A-Za-z0-9+.-]+):", text)
-    return found[1].lower() if found else ""
+    """`https`, `file`, `hf`, …; empty for a path. Two letters at least: `C:` is a drive."""
+    match = re.match(r"([A-Za-z][A-Za-z0-9+.-]+):", text)
+    return match[1].lower() if match else ""
 
 
 def travelling(text: str) -> str | None:
-    """The URL that a worker is told beside a model's hash; None for one that means something on the submitting machine alone."""
+    """The URL that goes to workers with a model's hash; None for one that only makes sense on the submitting machine."""
     match scheme_of(text):
         case "https" | "http":
             return text
@@ -287,7 +287,7 @@ def travelling(text: str) -> str | None:
 
 
 def without_secrets(text: str) -> str:
-    """A URL as it was written, for people, but for a name and password before @, and for the query, which may hold a key."""
+    """A URL as written, for people, less a name and password before @ and the query, which may hold a secret."""
     return re.sub(r"(?<=//)[^/?#]*@", "…@", text.partition("#")[0].partition("?")[0])
 
 

@@ -188,17 +188,17 @@ async def test_in_pieces_it_comes_from_one_version_alone() -> None:
     async with web() as site:
         site.file("/m", DATA)
         place = url_pieces(f"http://127.0.0.1:{site.port}/m", MODEL, owner=True)
-        assert await place.piece(0, 1000) == DATA[:1000]
-        assert await place.piece(2_000_000, 560_000) == DATA[2_000_000:]
+        assert await place.fetch(0, 1000) == DATA[:1000]
+        assert await place.fetch(2_000_000, 560_000) == DATA[2_000_000:]
         assert site.asked[1].headers["if-range"] == '"one"'
         site.file("/m", DATA[::-1], tag='"two"')
         with pytest.raises(Refused):
-            await place.piece(1000, 1000)
+            await place.fetch(1000, 1000)
 
 
 async def test_in_pieces_others_reach_no_more_than_whole() -> None:
     async with web() as site:
         site.file("/m", DATA)
         with pytest.raises(Refused):
-            await url_pieces(f"http://127.0.0.1:{site.port}/m", MODEL, owner=False).piece(0, 1000)
+            await url_pieces(f"http://127.0.0.1:{site.port}/m", MODEL, owner=False).fetch(0, 1000)
         assert site.asked == []

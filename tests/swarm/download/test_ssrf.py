@@ -14,7 +14,7 @@ import pytest
 import structlog
 
 from protocol.errors import Refused, Unreachable
-from swarm.download.download import MAX_HOPS, download
+from swarm.download.download import MAX_REDIRECTS, download
 from swarm.download.urls import FOR_OTHERS, read_hf, read_url, travelling
 from tests.swarm.ssrf_parts import Answers, World
 from tests.swarm.web_parts import PUBLIC, Papers, Web, papers, reply, web
@@ -151,10 +151,10 @@ CASES: Mapping[str, Case] = {
     "redirect to a host in unicode": by_redirect("https://１２７.0.0.1/m", "ASCII"),
     "redirect to nowhere": by_redirect("", "nowhere"),
     "the last redirect that is followed": Case(
-        f"https://{HOST}/0", HERE, {}, (*(f"/{n + 1}" for n in range(MAX_HOPS)), "https://127.0.0.1/m")
+        f"https://{HOST}/0", HERE, {}, (*(f"/{n + 1}" for n in range(MAX_REDIRECTS)), "https://127.0.0.1/m")
     ),
     "one redirect too many": Case(
-        f"https://{HOST}/0", "more than 5 redirects", {}, tuple(f"/{n + 1}" for n in range(MAX_HOPS + 1))
+        f"https://{HOST}/0", "more than 5 redirects", {}, tuple(f"/{n + 1}" for n in range(MAX_REDIRECTS + 1))
     ),
     # ports, names and passwords, schemes
     "ssh": Case(f"https://{HOST}:22/m", "port 22"),
