@@ -377,13 +377,13 @@ def peers(
     import trio
 
     from protocol.values.requirement import Requirement, parse_clause
-    from scheduler.output.fleet import look_around
+    from scheduler.output.fleet import observe_fleet
     from scheduler.output.tables import peer_json, peer_remarks, peers_table
     from swarm.net.identity import load_or_create
 
     requirement = Requirement(clauses=tuple(parse_clause(text) for text in where or ()))
     me = load_or_create(ctx.obj.key("scheduler"))
-    seen = trio.run(partial(look_around, gates_of(ctx, gate, surely=True), requirement, signer=me))
+    seen = trio.run(partial(observe_fleet, gates_of(ctx, gate, surely=True), requirement, signer=me))
     if as_json:
         print_json({"count": len(seen), "peers": [peer_json(item) for item in seen]})
     elif not seen:
@@ -393,7 +393,7 @@ def peers(
         console.print(peers_table(seen, console.width))
         for line in peer_remarks(seen):
             console.print(Text(line), soft_wrap=True)
-    if where and not any(item.verdict.fits for item in seen):
+    if where and not any(item.fit.fits for item in seen):
         raise SystemExit(NothingFits.exit_code)
 
 

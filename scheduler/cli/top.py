@@ -45,7 +45,7 @@ def top(
     """
     import trio
 
-    from scheduler.output.fleet import FleetWatcher, eyes_open
+    from scheduler.output.fleet import FleetWatcher, open_observer
     from scheduler.store.opening import open_store
     from swarm.base.screen import can_live
     from swarm.net.identity import load_or_create
@@ -57,33 +57,33 @@ def top(
     @asynccontextmanager
     async def opening() -> AsyncIterator[SwarmObserver]:
         gates = await trio.to_thread.run_sync(gates_of, ctx, gate)  # the LAN may be looked over
-        async with eyes_open(gates, signer=signer) as eyes:
-            yield eyes
+        async with open_observer(gates, signer=signer) as observer:
+            yield observer
 
-    lookout = FleetWatcher(opening, every_s=max(LEAST_S, every_s))
+    watcher = FleetWatcher(opening, interval_s=max(LEAST_S, every_s))
     console = new_console()
     live = not (once or as_json) and can_live(console)
     with open_store(home) as store:
         if not live:
-            trio.run(_once, home, store, lookout, console, as_json)
+            trio.run(_once, home, store, watcher, console, as_json)
             return
         try:
-            trio.run(_screen, home, store, lookout, console)
+            trio.run(_screen, home, store, watcher, console)
         except* KeyboardInterrupt:  # the way out
             pass
 
 
-async def _once(home: Home, store: Store, lookout: FleetWatcher, console: Console, as_json: bool) -> None:
+async def _once(home: Home, store: Store, watcher: FleetWatcher, console: Console, as_json: bool) -> None:
     import trio
 
     from scheduler.output.top import draw, top_json
 
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(lookout.run)
-        with lookout.watching():
-            picture = await lookout.newer()
+        nursery.start_soon(watcher.run)
+        with watcher.watching():
+            snapshot = await watcher.newer()
         nursery.cancel_scope.cancel()
-    now = _now(home, store, picture)
+    now = _now(home, store, snapshot)
     if as_json:
         print_json(
             top_json(
@@ -93,34 +93,34 @@ async def _once(home: Home, store: Store, lookout: FleetWatcher, console: Consol
         )
     else:
         console.print(draw(now, width=console.width, height=None))
-    if picture.error is not None:
-        raise Unreachable(picture.error.what, hint=picture.error.hint)
+    if snapshot.error is not None:
+        raise Unreachable(snapshot.error.what, hint=snapshot.error.hint)
 
 
-async def _screen(home: Home, store: Store, lookout: FleetWatcher, console: Console) -> None:
+async def _screen(home: Home, store: Store, watcher: FleetWatcher, console: Console) -> None:
     import trio
 
     from scheduler.output.top import draw
     from swarm.base.screen import Screen
 
-    picture: FleetSnapshot | None = None
+    snapshot: FleetSnapshot | None = None
 
     async def look() -> None:
-        nonlocal picture
+        nonlocal snapshot
         while True:
-            picture = await lookout.newer(picture.number if picture else 0)
+            snapshot = await watcher.newer(snapshot.number if snapshot else 0)
 
-    with lookout.watching(), Screen(console) as screen:
+    with watcher.watching(), Screen(console) as screen:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(lookout.run)
+            nursery.start_soon(watcher.run)
             nursery.start_soon(look)
             while True:
-                now = _now(home, store, picture)
+                now = _now(home, store, snapshot)
                 screen.show(draw(now, width=console.width, height=console.height, hint=HINT))
                 await trio.sleep(REDRAW_S)
 
 
-def _now(home: Home, store: Store, picture: FleetSnapshot | None) -> TopSnapshot:
+def _now(home: Home, store: Store, snapshot: FleetSnapshot | None) -> TopSnapshot:
     from scheduler.output.top import TopSnapshot
     from scheduler.submit.daemon import is_running
 
@@ -128,8 +128,8 @@ def _now(home: Home, store: Store, picture: FleetSnapshot | None) -> TopSnapshot
         at=time.time(),
         campaigns=store.campaigns.summaries(),
         tasks=store.tasks.active(),
-        devices=picture.seen if picture else (),
+        devices=snapshot.devices if snapshot else (),
         scheduling=is_running(home),
-        blind=picture.error.what if picture is not None and picture.error is not None else "",
-        looked=picture is not None,
+        unreachable=snapshot.error.what if snapshot is not None and snapshot.error is not None else "",
+        observed=snapshot is not None,
     )

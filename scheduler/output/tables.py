@@ -23,7 +23,7 @@ from results.row.replicas import disagreements
 from results.row.row import Row, RowStatus
 from results.row.simulated import marked, shown_name
 from results.row.verdict import RowVerdict
-from scheduler.output.fleet import SeenPeer, show_device
+from scheduler.output.fleet import ObservedDevice, device_info
 from scheduler.output.schemas import status_of
 from scheduler.store.progress import ADOPTED
 from scheduler.store.results import campaign_rows, raw_results
@@ -127,16 +127,16 @@ def exit_code(campaign: CampaignRow, rows: Sequence[Row]) -> int:
 # -- devices -------------------------------------------------------------------------------------------------------------------
 
 
-def peer_json(seen: SeenPeer) -> dict[str, Any]:
+def peer_json(seen: ObservedDevice) -> dict[str, Any]:
     """A device for programs."""
-    return show_device(seen).model_dump(mode="json")
+    return device_info(seen).model_dump(mode="json")
 
 
 ROOMY: Final = 110
 """Columns from which there is room for processor and peer id."""
 
 
-def peers_table(seen: Sequence[SeenPeer], width: int = 80) -> Table:
+def peers_table(seen: Sequence[ObservedDevice], width: int = 80) -> Table:
     """A line for each device. Where there is little room the end of the worker's id stands for it, and states and units are wrapped."""
     roomy = width >= ROOMY
     ways = [path_words(item.path) for item in seen if item.path is not None and item.path.direct]
@@ -161,7 +161,7 @@ def peers_table(seen: Sequence[SeenPeer], width: int = 80) -> Table:
             state = why if item.pong.state is WorkerState.DRAINING else f"{state} ({why})"
         units = ", ".join(safe_text(unit.unit) for unit in advert.units) or "none"
         table.add_row(
-            Text(shown_name(advert), style="" if item.verdict.fits else "dim"),
+            Text(shown_name(advert), style="" if item.fit.fits else "dim"),
             Text(f"…{advert.peer[-8:]}"),
             *((Text(safe_text(advert.device, 40)),) if roomy else ()),
             Text(state, style="red" if item.pong is None else ""),
@@ -177,13 +177,13 @@ def peers_table(seen: Sequence[SeenPeer], width: int = 80) -> Table:
     return table
 
 
-def peer_remarks(seen: Sequence[SeenPeer]) -> list[str]:
+def peer_remarks(seen: Sequence[ObservedDevice]) -> list[str]:
     """What stands below the table: every clause that a device does not meet, and which workers are one and the same device."""
     told = [
         f"{shown_name(item.advert)} does not fit: "
-        + "; ".join(safe_text(str(clause)) for clause in item.verdict.missing)
+        + "; ".join(safe_text(str(clause)) for clause in item.fit.missing)
         for item in seen
-        if not item.verdict.fits
+        if not item.fit.fits
     ]
     shared = Counter(item.advert.device for item in seen)
     pretend = sum(bool(item.advert.simulated) for item in seen)

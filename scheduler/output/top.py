@@ -1,4 +1,4 @@
-"""All at a glance: this home's campaigns and the swarm's devices with what they do. Pure; what `sark-node top` draws and tells."""
+"""This home's campaigns and the swarm's devices with what they do, as `sark-node top` shows them. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rich.text import Text
 from protocol.values.attempt import TaskState
 from protocol.words import WorkerState, asks_for_it
 from results.row.simulated import marked, shown_name
-from scheduler.output.fleet import DeviceTask, SeenPeer, show_fleet_device
+from scheduler.output.fleet import DeviceTask, ObservedDevice, fleet_device
 from scheduler.output.schemas import campaign_info
 from scheduler.store.progress import progress_text
 from scheduler.store.rows import CampaignOutcome, CampaignSummary, TaskRow
@@ -35,32 +35,31 @@ _STATES: Final = {WorkerState.FAULTY: "red", WorkerState.DRAINING: "yellow", Wor
 
 @dataclass(frozen=True, slots=True)
 class TopSnapshot:
-    """What is drawn."""
+    """This home and the swarm at one moment."""
 
     at: float
     """Wall seconds since 1970."""
     campaigns: Sequence[CampaignSummary]
     """The latest first."""
     tasks: Sequence[TaskRow]
-    """Of this home, in some device's hands."""
-    devices: Sequence[SeenPeer]
+    """Of this home, at some device."""
+    devices: Sequence[ObservedDevice]
     scheduling: bool
     """A scheduler process runs on this home."""
-    blind: str = ""
-    """Why no device can be seen."""
-    looked: bool = True
-    """The swarm has been looked at, with or without success."""
+    unreachable: str = ""
+    """Why the swarm cannot be observed."""
+    observed: bool = True
+    """The swarm has been observed, with or without success."""
 
 
 def top_json(now: TopSnapshot, names: Mapping[str, str]) -> dict[str, Any]:
     """For programs. `names`: of models, by hash."""
-    there: dict[str, list[DeviceTask]] = {}
+    tasks: dict[str, list[DeviceTask]] = {}
     for task in now.tasks:
-        told = DeviceTask(
-            campaign=task.campaign, n=task.n, model=task.model, unit=task.unit, phase=task.phase
+        tasks.setdefault(task.worker or "", []).append(
+            DeviceTask(campaign=task.campaign, n=task.n, model=task.model, unit=task.unit, phase=task.phase)
         )
-        there.setdefault(task.worker or "", []).append(told)
-    peers = [show_fleet_device(seen, there, names).model_dump(mode="json") for seen in now.devices]
+    peers = [fleet_device(device, tasks, names).model_dump(mode="json") for device in now.devices]
     return {
         "at": datetime.fromtimestamp(now.at, UTC).isoformat(timespec="seconds"),
         "campaigns": [
@@ -68,17 +67,17 @@ def top_json(now: TopSnapshot, names: Mapping[str, str]) -> dict[str, Any]:
         ],
         "count": len(peers),
         "peers": peers,
-        "unreachable": now.blind or None,
+        "unreachable": now.unreachable or None,
     }
 
 
 def draw(now: TopSnapshot, *, width: int, height: int | None, hint: str = "") -> RenderableType:
-    """The whole picture, at most `height` lines (None: all there is)."""
-    open_ = [item for item in now.campaigns if item.campaign.ended is None]
-    over = [item for item in now.campaigns if item.campaign.ended is not None]
+    """All of it in at most `height` lines (None: as many as it takes)."""
     rows = max(2, height - HEADS - (2 if hint else 0)) if height is not None else None
-    many = _share(len(now.campaigns), len(now.devices), rows)
-    campaigns = [*open_, *over][:many]
+    number = len(now.campaigns)
+    if rows is not None:  # never so many that no device has a line
+        number = min(number, max(1, min(FEW, rows // 2), rows - len(now.devices)))
+    campaigns = sorted(now.campaigns, key=lambda item: item.campaign.ended is not None)[:number]
     parts: list[RenderableType] = [_headline(now, width), Text()]
     if campaigns:
         parts.append(_campaigns(campaigns, now, width))
@@ -96,13 +95,6 @@ def draw(now: TopSnapshot, *, width: int, height: int | None, hint: str = "") ->
     if hint:
         parts += [Text(), Text(hint, style="dim", no_wrap=True, overflow="ellipsis")]
     return Group(*parts)
-
-
-def _share(campaigns: int, devices: int, rows: int | None) -> int:
-    """How many campaigns are shown: all where there is room, never so many that no device is."""
-    if rows is None:
-        return campaigns
-    return min(campaigns, max(1, min(FEW, rows // 2), rows - devices))
 
 
 def _headline(now: TopSnapshot, width: int) -> Text:
@@ -133,7 +125,7 @@ def _campaigns(items: Sequence[CampaignSummary], now: TopSnapshot, width: int) -
     table.add_column("status", no_wrap=True, overflow="ellipsis", min_width=9)
     table.add_column("for", no_wrap=True, justify="right", min_width=5)
     for item in items:
-        told, style = _status(item, scheduling=now.scheduling)
+        status, style = _status(item, scheduling=now.scheduling)
         ended = sum(item.counts.get(state, 0) for state in _ENDED)
         failed = item.counts.get(TaskState.FAILED, 0)
         campaign = item.campaign
@@ -143,7 +135,7 @@ def _campaigns(items: Sequence[CampaignSummary], now: TopSnapshot, width: int) -
             Text(bar(ended / item.tasks, 16 if roomy else 8) if item.tasks else "", style=style),
             f"{item.counts.get(TaskState.SUCCEEDED, 0)}/{item.tasks}" if campaign.planned else "-",
             Text(str(failed) if failed else "", style="red"),
-            Text(told, style=style),
+            Text(status, style=style),
             show_elapsed((campaign.ended or now.at) - campaign.created),
         )
     return table
@@ -157,8 +149,8 @@ def _status(item: CampaignSummary, *, scheduling: bool) -> tuple[str, str]:
     campaign = item.campaign
     if campaign.ended is not None:
         outcome = str(campaign.outcome)
-        told = "elsewhere" if campaign.outcome is CampaignOutcome.ADOPTED else outcome
-        return told, _OUTCOMES.get(outcome, "")
+        word = "elsewhere" if campaign.outcome is CampaignOutcome.ADOPTED else outcome
+        return word, _OUTCOMES.get(outcome, "")
     if not scheduling:
         return "halted", "yellow"
     return ("cancelling", "yellow") if campaign.cancel else ("running", "cyan")
@@ -172,7 +164,7 @@ def bar(share: float, columns: int) -> str:
     return "━" * full + "╌" * (columns - full)
 
 
-def _devices(items: Sequence[SeenPeer], now: TopSnapshot, width: int) -> Table:
+def _devices(items: Sequence[ObservedDevice], now: TopSnapshot, width: int) -> Table:
     roomy = width >= ROOMY
     by_worker: dict[str, list[TaskRow]] = {}
     for task in now.tasks:
@@ -201,38 +193,38 @@ def _most(width: int, roomy: int, narrow: int) -> int | None:
     return None if width >= PIPE_WIDTH else roomy if width >= ROOMY else narrow
 
 
-def _state(item: SeenPeer) -> tuple[str, str]:
+def _state(item: ObservedDevice) -> tuple[str, str]:
     if item.pong is None:
         return "unreachable", "red"
     state = item.pong.state
     if state is None:
         return "up", ""
     why = safe_text(item.pong.why, 60)
-    told = why if why and state is WorkerState.DRAINING else f"{state} ({why})" if why else str(state)
-    return told, _STATES.get(state, "")
+    text = why if why and state is WorkerState.DRAINING else f"{state} ({why})" if why else str(state)
+    return text, _STATES.get(state, "")
 
 
-def _work(item: SeenPeer, tasks: Sequence[TaskRow], *, roomy: bool) -> Text:
-    """What of ours it runs, and how much of others. `roomy`: with models and units."""
+def _work(item: ObservedDevice, tasks: Sequence[TaskRow], *, roomy: bool) -> Text:
+    """The tasks of this home that it runs, and how many of others. `roomy`: with models and units."""
     if item.pong is None:
-        return Text(safe_text(item.why_silent), style="dim")
-    told = []
+        return Text(safe_text(item.error), style="dim")
+    parts = []
     for task in tasks:
         what = f" {safe_text(task.model, 40)}, {safe_text(task.unit, 40)}:" if roomy else ""
-        told.append(f"{task.campaign}/{task.n}{what} {progress_text(task)}")
+        parts.append(f"{task.campaign}/{task.n}{what} {progress_text(task)}")
     others = item.pong.running - len(tasks)
     if others > 0:
-        told.append(f"{count(others, 'task')} of others")
-    return Text("; ".join(told), style="cyan" if tasks else "")
+        parts.append(f"{count(others, 'task')} of others")
+    return Text("; ".join(parts), style="cyan" if tasks else "")
 
 
-def _busiest(devices: Sequence[SeenPeer], room: int) -> list[SeenPeer]:
+def _busiest(devices: Sequence[ObservedDevice], room: int) -> list[ObservedDevice]:
     """By name, so that lines keep their places; those left out for want of room are idle ones first."""
     names = sorted(devices, key=lambda item: (item.advert.name, item.advert.peer))
     if len(names) <= room:
         return names
-    kept = sorted(names, key=lambda item: 2 if item.pong is None else 0 if item.pong.running else 1)[:room]
-    chosen = {item.advert.peer for item in kept}
+    busiest = sorted(names, key=lambda item: 2 if item.pong is None else 0 if item.pong.running else 1)
+    chosen = {item.advert.peer for item in busiest[:room]}
     return [item for item in names if item.advert.peer in chosen]
 
 
@@ -241,8 +233,8 @@ def _left_out(number: int, noun: str) -> list[RenderableType]:
 
 
 def _nobody(now: TopSnapshot) -> Text:
-    if not now.looked:
+    if not now.observed:
         return Text("looking for devices …", style="dim")
-    if now.blind:
-        return Text(f"No device can be seen: {safe_text(now.blind)}", style="yellow")
+    if now.unreachable:
+        return Text(f"No device can be reached: {safe_text(now.unreachable)}", style="yellow")
     return Text("The gate answers, but no device has joined yet: sark-node join")

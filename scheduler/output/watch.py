@@ -1,4 +1,4 @@
-"""Watching a campaign: a live table on a terminal, one line for each step when piped, or where a terminal cannot have one."""
+"""Watching a campaign: a live table on a terminal, else a line for each step."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from protocol.values.attempt import TaskState
 from protocol.words import asks_for_it
 from results.row.row import Configuration, configuration_of
 from results.row.simulated import marked
+from scheduler.output.top import bar
 from scheduler.store.progress import BUSY, ENDED, STATE_WORDS, fraction, progress_text
 from scheduler.store.rows import CampaignRow, TaskRow
 from scheduler.store.store import Store
@@ -63,11 +64,11 @@ def watch(
     pause: Callable[[float], None] = time.sleep,
     wall: Callable[[], float] = time.time,
 ) -> CampaignRow:
-    """Show how the campaign goes until it has ended; gives it as it then stands.
+    """Show how the campaign goes until it has ended; returns it then.
 
-    `keep_alive` is called about once a second: it starts the scheduler process again if that died. `hint` stands below the table.
+    `keep_alive` is called about once a second: it restarts the scheduler process if that died. `hint` stands below the table.
     """
-    show = _Table(console, wall, hint) if can_live(console) else _Lines(console)
+    show = _LiveTable(console, wall, hint) if can_live(console) else _Lines(console)
     with show:
         rounds, version = 0, -1
         tasks: Sequence[TaskRow] = ()
@@ -83,7 +84,7 @@ def watch(
                 tasks = [replace(task, unit=configurations[task.id].on(task.unit)) for task in tasks]
             campaign = store.campaigns.get(campaign_id)
             if campaign is None:
-                raise LookupError(campaign_id)  # it was there: only a store put in place of ours explains it
+                raise LookupError(campaign_id)  # the store was replaced
             show.update(campaign, tasks)
             if campaign.ended is not None:
                 return campaign
@@ -93,7 +94,7 @@ def watch(
             pause(REFRESH_S)
 
 
-class _Table:
+class _LiveTable:
     """A table that stays in place."""
 
     def __init__(self, console: Console, wall: Callable[[], float], hint: str) -> None:
@@ -102,7 +103,7 @@ class _Table:
         self._hint = hint
         self._screen = Screen(console)
 
-    def __enter__(self) -> _Table:
+    def __enter__(self) -> _LiveTable:
         self._screen.__enter__()
         return self
 
@@ -116,11 +117,11 @@ class _Table:
 
 
 class _Lines:
-    """A line when a task moves on; nothing that a log would not want: launches repeat their phases, which are told once an attempt."""
+    """A line when a task moves on. Launches repeat their phases; each is printed once an attempt."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._told: dict[str, str] = {}
+        self._last: dict[str, str] = {}
         self._phases: set[tuple[str, int, str]] = set()
 
     def __enter__(self) -> _Lines:
@@ -134,24 +135,23 @@ class _Lines:
             step = (
                 progress_text(task) if task.state in ENDED or task.state is TaskState.PENDING else _step(task)
             )
-            if self._told.get(task.id) != step and not self._again(task, step):
-                self._told[task.id] = step
+            if self._last.get(task.id) != step and not self._is_repeated(task, step):
+                self._last[task.id] = step
                 where = f" on {safe_text(task.device)}" if task.device else ""
                 line = f"{task.id}  {safe_text(task.model)} × {safe_text(task.unit)}{where}: {step}"
                 self._console.print(Text(line), soft_wrap=True)
 
-    def _again(self, task: TaskRow, step: str) -> bool:
-        """Whether this attempt has told of this phase before: each launch goes through them."""
+    def _is_repeated(self, task: TaskRow, step: str) -> bool:
         if task.state is not TaskState.RUNNING or task.phase in (None, Phase.QUEUED):
             return False
         key = (task.id, task.attempt, step)
-        known = key in self._phases
+        repeated = key in self._phases
         self._phases.add(key)
-        return known
+        return repeated
 
 
 def _step(task: TaskRow) -> str:
-    """The phase without its counts, so that a pipe gets a line for each phase and not for each inference."""
+    """The phase without its counts: a line for each phase and not for each inference."""
     if task.state is TaskState.QUEUED and task.position is not None:
         return f"queued {ordinal(task.position)}"
     if task.phase is Phase.PREPARE and task.total:
@@ -162,10 +162,10 @@ def _step(task: TaskRow) -> str:
 def render(
     campaign: CampaignRow, tasks: Sequence[TaskRow], now: float, *, width: int, height: int, hint: str
 ) -> RenderableType:
-    """The whole picture: a headline and as many tasks as fit, those that move first."""
+    """A headline and as many tasks as fit, those that move first."""
     done = sum(task.state is TaskState.SUCCEEDED for task in tasks)
     failed = sum(task.state is TaskState.FAILED for task in tasks)
-    stands = Text.assemble(
+    status = Text.assemble(
         f"  {campaign.id}  ",
         f"{done} of {len(tasks)} done" if tasks else "waiting for devices",
         (f"  {failed} failed", "red") if failed else "",
@@ -173,8 +173,8 @@ def render(
     )
     mark = marked("", asks_for_it(campaign.spec))
     name = Text(safe_text(campaign.name), "bold")
-    name.truncate(max(8, width - cell_len(mark) - stands.cell_len), overflow="ellipsis")
-    headline = Text.assemble(name, (mark, "bold"), stands, no_wrap=True, overflow="ellipsis")
+    name.truncate(max(8, width - cell_len(mark) - status.cell_len), overflow="ellipsis")
+    headline = Text.assemble(name, (mark, "bold"), status, no_wrap=True, overflow="ellipsis")
     shown = _most_interesting(tasks, height)
     narrow, wide = width < NARROW, width >= WIDE
     names = width - TAKEN  # of this room the phase, which is what one looks for, has the larger half
@@ -201,7 +201,7 @@ def render(
             Text(safe_text(task.model)),
             *(() if narrow else (Text(safe_text(task.unit)),)),
             Text(safe_text(task.device)),
-            *((Text(_bar(fraction(task)), style=style),) if wide else ()),
+            *((Text(_bar(task), style=style),) if wide else ()),
             Text(progress_text(task), style=style),
         )
     footer = Text("  ".join(filter(None, (left_out(tasks, shown), hint))), style="dim")
@@ -210,17 +210,15 @@ def render(
 
 def left_out(tasks: Sequence[TaskRow], shown: Sequence[TaskRow]) -> str:
     """`… 41 more: 30 waiting, 11 done`; empty where all are shown."""
-    there = {task.n for task in shown}
-    hidden = Counter(_WORDS[task.state] for task in tasks if task.n not in there)
-    told = ", ".join(f"{hidden[word]} {word}" for word in dict.fromkeys(_WORDS.values()) if hidden[word])
-    return f"… {hidden.total()} more: {told}" if hidden else ""
+    numbers = {task.n for task in shown}
+    hidden = Counter(_WORDS[task.state] for task in tasks if task.n not in numbers)
+    words = ", ".join(f"{hidden[word]} {word}" for word in dict.fromkeys(_WORDS.values()) if hidden[word])
+    return f"… {hidden.total()} more: {words}" if hidden else ""
 
 
-def _bar(share: float | None) -> str:
-    if share is None:
-        return ""
-    full = round(share * 8)
-    return "━" * full + "╌" * (8 - full)
+def _bar(task: TaskRow) -> str:
+    share = fraction(task)
+    return "" if share is None else bar(share, 8)
 
 
 def _most_interesting(tasks: Sequence[TaskRow], room: int) -> list[TaskRow]:

@@ -14,20 +14,20 @@ import trio
 
 from protocol.errors import SarkError
 from protocol.values.requirement import Requirement
-from scheduler.output.fleet import look_around
+from scheduler.output.fleet import observe_fleet
 from swarm.base.logs import set_up_logs
 
 
 def look(gates: list[str]) -> dict[str, object]:
     """Who is found by these gates: `peers` by name, and `error` where none of them answers."""
     try:
-        seen = trio.run(partial(look_around, gates, Requirement()))
+        seen = trio.run(partial(observe_fleet, gates, Requirement()))
     except SarkError as error:
         return {"error": error.what, "peers": {}}
     peers = {
         each.advert.name: {
             "answers": each.pong is not None,
-            "why": each.why_silent,
+            "why": each.error,
             "addresses": each.advert.addresses,
             "path": None if each.path is None else asdict(each.path),
         }

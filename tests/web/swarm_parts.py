@@ -1,4 +1,4 @@
-"""Devices of a swarm that is not there, and eyes that see them."""
+"""Devices of a swarm that is not there, and an observer of them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from protocol.values.advert import Advert, UnitOffer
 from protocol.values.match import match
 from protocol.values.requirement import Requirement
 from protocol.words import WorkerState
-from scheduler.output.fleet import SeenPeer
+from scheduler.output.fleet import ObservedDevice
 from swarm.net.identity import Identity
 from swarm.net.network import Path
 
@@ -29,7 +29,7 @@ def seen(
     silent: bool = False,
     state: WorkerState | None = WorkerState.ACTIVE,
     addresses: tuple[str, ...] = (),
-) -> SeenPeer:
+) -> ObservedDevice:
     """A device as somebody who looked around has it."""
     advert = Advert(
         peer=Identity.from_seed(name).peer_id,
@@ -44,7 +44,7 @@ def seen(
     )
     pong = Pong(role="worker", incarnation=1, state=state, running=1, why="\x1b[31mred")
     path = Path(via is None, via, 2.04)
-    return SeenPeer(
+    return ObservedDevice(
         advert,
         None if silent else pong,
         "silence" if silent else "",
@@ -54,20 +54,20 @@ def seen(
 
 
 class Swarm:
-    """What the eyes see."""
+    """What the observer finds."""
 
-    def __init__(self, *devices: SeenPeer) -> None:
+    def __init__(self, *devices: ObservedDevice) -> None:
         self.devices = list(devices)
         self.opened = 0
         self.dark = False
 
     @asynccontextmanager
-    async def eyes(self) -> AsyncIterator[Swarm]:
+    async def open(self) -> AsyncIterator[Swarm]:
         if self.dark:
             raise Unreachable("no gate is known here", hint="start one with: sark-node gate")
         self.opened += 1
         yield self
 
-    async def look(self) -> tuple[SeenPeer, ...]:
+    async def observe(self) -> tuple[ObservedDevice, ...]:
         await trio.lowlevel.checkpoint()
         return tuple(self.devices)

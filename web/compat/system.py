@@ -12,7 +12,7 @@ import trio
 from fastapi import APIRouter
 
 from results.row.form import JsonModel, utc
-from scheduler.output.fleet import EVERY_S
+from scheduler.output.fleet import INTERVAL_S
 from scheduler.store.archive import write_backup
 from scheduler.store.rows import WaitingTasks
 from scheduler.store.store import Store
@@ -143,7 +143,7 @@ def router(context: ApiContext, snapshots: SnapshotSource) -> APIRouter:
         return CompatMonitoring(
             timestamp=now(),
             health_monitor=CompatMonitor(
-                check_interval_s=EVERY_S,
+                check_interval_s=INTERVAL_S,
                 total_workers=workers.total,
                 healthy_workers=workers.healthy,
                 unhealthy_workers=workers.unhealthy,

@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from protocol.errors import SarkError
 from protocol.messages.work import Action
 from results.row.form import JsonModel
-from scheduler.output.fleet import FleetWatcher, show_device
+from scheduler.output.fleet import FleetWatcher, device_info
 from swarm.base.home import Home
 from swarm.join.known_gates import own_worker
 from swarm.net.identity import load_or_create
@@ -122,7 +122,7 @@ class SnapshotSource:
             return CompatSnapshot(self.wall(), (), f"{exc.what}; {exc.hint}" if exc.hint else exc.what)
         except HttpProblem as exc:
             return CompatSnapshot(self.wall(), (), exc.detail)
-        workers = tuple(compat_worker(show_device(device), snapshot.at) for device in snapshot.seen)
+        workers = tuple(compat_worker(device_info(device), snapshot.at) for device in snapshot.devices)
         return CompatSnapshot(snapshot.at, workers)
 
     async def find(self, worker: str) -> tuple[CompatWorker, float]:

@@ -22,9 +22,9 @@ from scheduler.output.fleet import (
     FleetWatcher,
     SwarmObserver,
     by_fit,
-    changed,
-    eyes_open,
-    show_fleet_device,
+    changed_devices,
+    fleet_device,
+    open_observer,
 )
 from scheduler.store.store import Store
 from swarm.net.identity import load_or_create
@@ -106,7 +106,7 @@ def router(context: ApiContext, watcher: FleetWatcher, *, max_readers: int = MAX
 async def _observer(context: ApiContext) -> AsyncIterator[SwarmObserver]:
     gates = await trio.to_thread.run_sync(context.gates)  # may search the LAN
     signer = await trio.to_thread.run_sync(load_or_create, context.home.key("scheduler"))
-    async with eyes_open(gates, signer=signer) as observer:
+    async with open_observer(gates, signer=signer) as observer:
         yield observer
 
 
@@ -125,7 +125,7 @@ async def _send_changes(
                 continue
             fleet = await _fleet(context, snapshot, requirement)
             current = {device.peer: device for device in fleet.peers}
-            changes = fleet.model_copy(update={"peers": changed(previous or {}, fleet.peers)})
+            changes = fleet.model_copy(update={"peers": changed_devices(previous or {}, fleet.peers)})
             await send(
                 "fleet",
                 {
@@ -139,16 +139,16 @@ async def _send_changes(
 
 
 async def _fleet(context: ApiContext, snapshot: FleetSnapshot, requirement: Requirement) -> Fleet:
-    models = {model for device in snapshot.seen for model in device.advert.models}
+    models = {model for device in snapshot.devices for model in device.advert.models}
     tasks, names = await context.store(
         lambda store: (_running_tasks(store), store.campaigns.model_names(models))
     )
-    devices = by_fit([device.held_against(requirement) for device in snapshot.seen])
+    devices = by_fit([device.matched(requirement) for device in snapshot.devices])
     return Fleet(
         count=len(devices),
-        fit=sum(device.verdict.fits for device in devices),
+        fit=sum(device.fit.fits for device in devices),
         explain=explain(requirement, [device.advert for device in devices]) if requirement.clauses else "",
-        peers=tuple(show_fleet_device(device, tasks, names) for device in devices),
+        peers=tuple(fleet_device(device, tasks, names) for device in devices),
     )
 
 

@@ -32,7 +32,7 @@ from results.row.simulated import counting
 from results.row.verdict import RowVerdict
 from scheduler.core.explain import explain
 from scheduler.output.comparisons import matrix_of, pair_info
-from scheduler.output.fleet import SeenPeer, show_device
+from scheduler.output.fleet import ObservedDevice, device_info
 from scheduler.output.schemas import campaign_info, task_info
 from scheduler.output.tables import campaigns_table, peer_json, peer_remarks, peers_table, show_results
 from scheduler.output.task_detail import task_detail
@@ -57,7 +57,7 @@ def both(pretend: bool) -> list[RawResult]:
     return [result(False), result(pretend, 2, ms=5.0, device=1)]
 
 
-def seen(pretend: bool) -> SeenPeer:
+def seen(pretend: bool) -> ObservedDevice:
     found = device("mini")
     advert = Advert.model_validate(found.advert.model_dump() | {"simulated": pretend or None})
     return replace(found, advert=advert)
@@ -175,7 +175,7 @@ OUTPUTS: Final[dict[str, Callable[[bool], str]]] = {
     "peers": lambda pretend: printed(peers_table([seen(pretend)], width=140)),
     "below peers": lambda pretend: str(peer_remarks([seen(pretend)])),
     "peers for programs": lambda pretend: "simulated" if peer_json(seen(pretend))["simulated"] else "",
-    "fleet": lambda pretend: "simulated" if show_device(seen(pretend)).simulated else "",
+    "fleet": lambda pretend: "simulated" if device_info(seen(pretend)).simulated else "",
     "explain": lambda pretend: explain(
         Requirement(clauses=(parse_clause("ram >= 900 GiB"),)), [seen(pretend).advert]
     ),

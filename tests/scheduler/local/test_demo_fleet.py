@@ -21,7 +21,7 @@ from results.export.raw import ResultEntry
 from results.row.row import Row, RowStatus
 from scheduler.campaign.load import load_campaign
 from scheduler.local.demo_fleet import KINDS, MODELS, members, script, write_campaign
-from scheduler.output.fleet import SeenPeer
+from scheduler.output.fleet import ObservedDevice
 from scheduler.output.tables import peer_json, peer_remarks, peers_table
 from scheduler.planning.tasks import device_class
 from swarm.base.settings import SettingsError
@@ -82,7 +82,7 @@ def test_a_script_is_that_of_the_kind_which_the_worker_pretends_to_be(tmp_path: 
 
 def test_devices_that_are_not_there_are_told_as_simulations() -> None:
     advert = build_advert(read_pretended(members(1)[0].pretended).profile(REAL), PEER)
-    seen = [SeenPeer(advert, None, "", match(Requirement(), advert))]
+    seen = [ObservedDevice(advert, None, "", match(Requirement(), advert))]
     assert peer_json(seen[0])["simulated"] is True
     assert "1 of 1 are simulations: these devices are not there" in peer_remarks(seen)
     (column,) = [column for column in peers_table(seen).columns if column.header == "device"]

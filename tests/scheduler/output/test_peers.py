@@ -10,13 +10,13 @@ from rich.console import Console
 from protocol.values.advert import Advert, UnitOffer
 from protocol.values.match import match
 from protocol.values.requirement import Requirement, parse_clause
-from scheduler.output.fleet import SeenPeer
+from scheduler.output.fleet import ObservedDevice
 from scheduler.output.tables import peer_json, peer_remarks, peers_table
 from swarm.net.identity import Identity
 from swarm.net.network import Path
 
 
-def seen(name: str, device: str, *clauses: str) -> SeenPeer:
+def seen(name: str, device: str, *clauses: str) -> ObservedDevice:
     advert = Advert(
         peer=Identity.from_seed(name).peer_id,
         seq=1,
@@ -27,7 +27,7 @@ def seen(name: str, device: str, *clauses: str) -> SeenPeer:
         units=(UnitOffer(unit="CPU (ONNX)", runtime="r"),),
     )
     requirement = Requirement(clauses=tuple(parse_clause(text) for text in clauses))
-    return SeenPeer(advert, None, "silence", match(requirement, advert))
+    return ObservedDevice(advert, None, "silence", match(requirement, advert))
 
 
 def test_a_device_that_does_not_fit_keeps_its_units_and_is_told_every_clause_it_misses() -> None:

@@ -16,7 +16,7 @@ from protocol.values.attempt import TaskState
 from protocol.values.match import match
 from protocol.values.requirement import Requirement
 from protocol.words import WorkerState
-from scheduler.output.fleet import SeenPeer
+from scheduler.output.fleet import ObservedDevice
 from scheduler.output.top import TopSnapshot, bar, draw, top_json
 from scheduler.store.rows import CampaignOutcome, CampaignRow, CampaignSummary, TaskRow
 from swarm.net.identity import Identity
@@ -33,7 +33,7 @@ def device(
     queue: int = 0,
     why: str = "",
     silent: str = "",
-) -> SeenPeer:
+) -> ObservedDevice:
     peer = Identity.from_seed(name).peer_id
     advert = Advert(
         peer=peer,
@@ -44,7 +44,7 @@ def device(
     )
     pong = Pong(role="worker", incarnation=1, state=state, why=why, running=running, queue=queue)
     answered = None if silent else pong
-    return SeenPeer(
+    return ObservedDevice(
         advert, answered, silent, match(Requirement(), advert), None if silent else Path(True, None, 0.4)
     )
 
@@ -74,7 +74,7 @@ def campaign(
     return CampaignSummary(row, counts)
 
 
-def task(on: SeenPeer, model: str = "mobilenet.onnx") -> TaskRow:
+def task(on: ObservedDevice, model: str = "mobilenet.onnx") -> TaskRow:
     return TaskRow(
         id="c-00000001/3",
         campaign="c-00000001",
@@ -108,12 +108,17 @@ def task(on: SeenPeer, model: str = "mobilenet.onnx") -> TaskRow:
 
 def now(
     campaigns: list[CampaignSummary],
-    devices: list[SeenPeer],
+    devices: list[ObservedDevice],
     tasks: list[TaskRow] | None = None,
-    blind: str = "",
+    unreachable: str = "",
 ) -> TopSnapshot:
     return TopSnapshot(
-        at=1200.0, campaigns=campaigns, tasks=tasks or [], devices=devices, scheduling=True, blind=blind
+        at=1200.0,
+        campaigns=campaigns,
+        tasks=tasks or [],
+        devices=devices,
+        scheduling=True,
+        unreachable=unreachable,
     )
 
 
@@ -174,7 +179,7 @@ def test_names_of_campaigns_models_and_devices_do_no_harm() -> None:
         advert=bad.advert.model_copy(update={"name": HOSTILE}),
         pong=bad.pong.model_copy(update={"why": HOSTILE}),
     )
-    picture = now([campaign(1, name=HOSTILE)], [bad], [task(bad, HOSTILE)], blind="")
+    picture = now([campaign(1, name=HOSTILE)], [bad], [task(bad, HOSTILE)], unreachable="")
     for width in (80, 160):
         told = "\n".join(drawn(picture, width))
         assert "\x1b" not in told
@@ -186,8 +191,8 @@ def test_names_of_campaigns_models_and_devices_do_no_harm() -> None:
 def test_nobody_there_is_told_with_what_to_do() -> None:
     assert "sark-node init" in "\n".join(drawn(now([], []), 80))
     assert "no device has joined yet: sark-node join" in "\n".join(drawn(now([], []), 80))
-    assert "No device can be seen: no gate answers" in "\n".join(
-        drawn(now([], [], blind="no gate answers"), 80)
+    assert "No device can be reached: no gate answers" in "\n".join(
+        drawn(now([], [], unreachable="no gate answers"), 80)
     )
 
 

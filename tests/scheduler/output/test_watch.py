@@ -219,7 +219,7 @@ def test_a_pipe_reads_words_for_people() -> None:
 
 
 def test_a_device_that_is_gone_is_told_by_its_name_and_without_addresses() -> None:
-    gone = WorkerView(peer=TASK.worker or "", device="bench-1", trouble=1, why="no way to 12D3KooW…")
+    gone = WorkerView(peer=TASK.worker or "", device="bench-1", unreachable=1, why="no way to 12D3KooW…")
     full = WorkerView(peer="12D3KooWother", device="bench-2", why="busy")
     assert why_waiting([gone]) == "bench-1 is gone; waiting for a device"
     assert why_waiting([gone, full]) == "bench-2: busy; bench-1 is gone"

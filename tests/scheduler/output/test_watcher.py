@@ -13,40 +13,40 @@ from protocol.errors import Unreachable
 from protocol.values.advert import Advert
 from protocol.values.match import match
 from protocol.values.requirement import Requirement
-from scheduler.output.fleet import FleetWatcher, SeenPeer
+from scheduler.output.fleet import FleetWatcher, ObservedDevice
 from swarm.net.identity import Identity
 
 
-def seen(name: str) -> SeenPeer:
+def seen(name: str) -> ObservedDevice:
     advert = Advert(peer=Identity.from_seed(name).peer_id, seq=1, device=f"d-{name}", name=name)
-    return SeenPeer(advert, None, "", match(Requirement(), advert))
+    return ObservedDevice(advert, None, "", match(Requirement(), advert))
 
 
 class Swarm:
-    """What the eyes see, and how often they were opened."""
+    """What the observer finds, and how often one was opened."""
 
     def __init__(self, *names: str) -> None:
         self.names = list(names)
         self.opened = 0
-        self.open = 0
+        self.visitors = 0
         self.looks = 0
         self.dark = False
 
     @asynccontextmanager
-    async def eyes(self) -> AsyncIterator[Swarm]:
+    async def open(self) -> AsyncIterator[Swarm]:
         async with trio.open_nursery() as nursery:  # as the real ones: what is raised inside comes in a group
             await trio.sleep(0.5)
             if self.dark:
                 raise Unreachable("no gate answers", hint="is it running?")
             self.opened += 1
-            self.open += 1
+            self.visitors += 1
             try:
                 yield self
             finally:
-                self.open -= 1
+                self.visitors -= 1
             nursery.cancel_scope.cancel()
 
-    async def look(self) -> tuple[SeenPeer, ...]:
+    async def observe(self) -> tuple[ObservedDevice, ...]:
         await trio.sleep(0.1)
         if self.dark:
             raise Unreachable("no gate answers any more")
@@ -60,8 +60,8 @@ async def swarm() -> Swarm:
 
 
 @pytest.fixture
-async def lookout(swarm: Swarm) -> AsyncIterator[FleetWatcher]:
-    made = FleetWatcher(swarm.eyes, every_s=3, linger_s=20)  # type: ignore[arg-type]
+async def watcher(swarm: Swarm) -> AsyncIterator[FleetWatcher]:
+    made = FleetWatcher(swarm.open, interval_s=3, linger_s=20)  # type: ignore[arg-type]
     async with trio.open_nursery() as nursery:
         nursery.start_soon(made.run)
         yield made
@@ -69,67 +69,67 @@ async def lookout(swarm: Swarm) -> AsyncIterator[FleetWatcher]:
 
 
 async def test_nobody_is_visited_while_nobody_looks(
-    autojump_clock: trio.testing.MockClock, lookout: FleetWatcher, swarm: Swarm
+    autojump_clock: trio.testing.MockClock, watcher: FleetWatcher, swarm: Swarm
 ) -> None:
     await trio.sleep(100)
     assert swarm.opened == 0
 
 
-async def test_many_watchers_share_one_visitor_and_its_pictures(
-    autojump_clock: trio.testing.MockClock, lookout: FleetWatcher, swarm: Swarm
+async def test_many_watchers_share_one_visitor_and_its_numbers(
+    autojump_clock: trio.testing.MockClock, watcher: FleetWatcher, swarm: Swarm
 ) -> None:
-    pictures: list[list[int]] = [[], [], []]
+    numbers: list[list[int]] = [[], [], []]
 
     async def watch(told: list[int]) -> None:
-        with lookout.watching():
+        with watcher.watching():
             for _ in range(5):
-                picture = await lookout.newer(told[-1] if told else 0)
-                assert [item.advert.name for item in picture.seen] == ["one", "two"]
-                told.append(picture.number)
+                snapshot = await watcher.newer(told[-1] if told else 0)
+                assert [item.advert.name for item in snapshot.devices] == ["one", "two"]
+                told.append(snapshot.number)
 
     async with trio.open_nursery() as nursery:
-        for told in pictures:
+        for told in numbers:
             nursery.start_soon(watch, told)
-    assert pictures == [[1, 2, 3, 4, 5]] * 3
+    assert numbers == [[1, 2, 3, 4, 5]] * 3
     assert (swarm.opened, swarm.looks) == (1, 5)
 
 
 async def test_the_visitor_stays_a_while_and_then_leaves(
-    autojump_clock: trio.testing.MockClock, lookout: FleetWatcher, swarm: Swarm
+    autojump_clock: trio.testing.MockClock, watcher: FleetWatcher, swarm: Swarm
 ) -> None:
-    with lookout.watching():
-        await lookout.newer()
+    with watcher.watching():
+        await watcher.newer()
     await trio.sleep(10)
-    with lookout.watching():
-        assert (await lookout.newer()).number > 1  # it had gone on looking
+    with watcher.watching():
+        assert (await watcher.newer()).number > 1  # it had gone on looking
     await trio.sleep(60)
-    assert (swarm.opened, swarm.open) == (1, 0)
+    assert (swarm.opened, swarm.visitors) == (1, 0)
     looks = swarm.looks
     swarm.names.append("three")
-    with lookout.watching():
-        picture = await lookout.newer()
-    assert len(picture.seen) == 3  # what was seen long ago is not shown as if it were now
+    with watcher.watching():
+        snapshot = await watcher.newer()
+    assert len(snapshot.devices) == 3  # what was seen long ago is not shown as if it were now
     assert (swarm.opened, swarm.looks) == (2, looks + 1)
 
 
 async def test_why_nothing_can_be_seen_is_shown_until_it_can(
-    autojump_clock: trio.testing.MockClock, lookout: FleetWatcher, swarm: Swarm
+    autojump_clock: trio.testing.MockClock, watcher: FleetWatcher, swarm: Swarm
 ) -> None:
-    with lookout.watching():
-        first = await lookout.newer()
+    with watcher.watching():
+        first = await watcher.newer()
         swarm.dark = True
-        second = await lookout.newer(first.number)
+        second = await watcher.newer(first.number)
         assert second.error is not None
         assert second.error.what == "no gate answers any more"
-        assert second.seen == ()
-        third = await lookout.newer(second.number)
+        assert second.devices == ()
+        third = await watcher.newer(second.number)
         assert third.error is not None
         assert third.error.hint == "is it running?"
         swarm.dark = False
         number = third.number
-        while (picture := await lookout.newer(number)).error is not None:
-            number = picture.number
-        assert len(picture.seen) == 2
+        while (snapshot := await watcher.newer(number)).error is not None:
+            number = snapshot.number
+        assert len(snapshot.devices) == 2
     assert swarm.opened == 2
 
 
@@ -137,15 +137,15 @@ async def test_a_swarm_that_takes_long_to_look_at_is_asked_less_often(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     class Slow(Swarm):
-        async def look(self) -> tuple[SeenPeer, ...]:
+        async def observe(self) -> tuple[ObservedDevice, ...]:
             await trio.sleep(10)
-            return await super().look()
+            return await super().observe()
 
     swarm = Slow("one")
-    lookout = FleetWatcher(swarm.eyes, every_s=3)  # type: ignore[arg-type]
+    watcher = FleetWatcher(swarm.open, interval_s=3)  # type: ignore[arg-type]
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(lookout.run)
-        with lookout.watching():
+        nursery.start_soon(watcher.run)
+        with watcher.watching():
             await trio.sleep(200)
         nursery.cancel_scope.cancel()
     assert swarm.looks == 5  # three of four seconds it rests

@@ -65,7 +65,7 @@ def owner(context: ApiContext) -> Owner:
 
 @pytest.fixture
 async def asking(context: ApiContext, swarm: Swarm, owner: Owner) -> AsyncIterator[httpx.AsyncClient]:
-    watcher = FleetWatcher(swarm.eyes)  # type: ignore[arg-type]
+    watcher = FleetWatcher(swarm.open)  # type: ignore[arg-type]
     transport = httpx.ASGITransport(make_open_app(context, watcher=watcher))
     async with trio.open_nursery() as nursery:
         nursery.start_soon(watcher.run)

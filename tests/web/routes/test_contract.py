@@ -16,7 +16,7 @@ import trio
 from hypothesis import HealthCheck, Phase, given, settings
 
 import sark
-from scheduler.output.fleet import FleetWatcher, SeenPeer
+from scheduler.output.fleet import FleetWatcher, ObservedDevice
 from swarm.base.home import Home
 from web.app import make_app, make_open_app
 from web.http.context import ApiContext
@@ -36,7 +36,7 @@ class Eyes:
     async def open(self) -> AsyncIterator[Eyes]:
         yield self
 
-    async def look(self) -> tuple[SeenPeer, ...]:
+    async def look(self) -> tuple[ObservedDevice, ...]:
         await trio.lowlevel.checkpoint()
         return ()
 

@@ -34,7 +34,7 @@ async def asking(context: ApiContext, swarm: Swarm) -> AsyncIterator[httpx.Async
     """Over a real socket, for the server starts what looks around."""
     app = FastAPI()
     add_problem_handlers(app)
-    app.include_router(fleet.router(context, FleetWatcher(swarm.eyes)))  # type: ignore[arg-type]
+    app.include_router(fleet.router(context, FleetWatcher(swarm.open)))  # type: ignore[arg-type]
     sockets = bind(["127.0.0.1"], 0)
     url = f"http://127.0.0.1:{sockets[0].getsockname()[1]}"
     async with trio.open_nursery() as nursery:
@@ -95,7 +95,7 @@ async def test_a_swarm_that_cannot_be_reached_is_no_fault_of_the_server(
 async def test_more_live_readers_than_there_is_room_for_are_told_so(
     context: ApiContext, swarm: Swarm
 ) -> None:
-    live = fleet.router(context, FleetWatcher(swarm.eyes), max_readers=0)  # type: ignore[arg-type]
+    live = fleet.router(context, FleetWatcher(swarm.open), max_readers=0)  # type: ignore[arg-type]
     app = FastAPI()
     add_problem_handlers(app)
     app.include_router(live)
@@ -107,7 +107,7 @@ async def test_more_live_readers_than_there_is_room_for_are_told_so(
 
 
 async def test_a_reader_who_goes_is_no_longer_told(context: ApiContext, swarm: Swarm) -> None:
-    watcher = FleetWatcher(swarm.eyes)  # type: ignore[arg-type]
+    watcher = FleetWatcher(swarm.open)  # type: ignore[arg-type]
     sent: list[dict[str, Any]] = []
     gone = trio.Event()
 
@@ -125,7 +125,7 @@ async def test_a_reader_who_goes_is_no_longer_told(context: ApiContext, swarm: S
         answer = EventStream(partial(fleet._send_changes, context, watcher, Requirement()))
         with trio.fail_after(20):
             await answer({"type": "http"}, receive, send)  # returns: nothing is held any more
-        assert watcher._looking == 0
+        assert watcher.readers == 0
         nursery.cancel_scope.cancel()
     assert (b"content-type", b"text/event-stream") in [
         (name, value.partition(b";")[0]) for name, value in sent[0]["headers"]
@@ -135,7 +135,7 @@ async def test_a_reader_who_goes_is_no_longer_told(context: ApiContext, swarm: S
 async def test_live_readers_are_told_all_at_first_and_then_what_changed(
     context: ApiContext, swarm: Swarm
 ) -> None:
-    watcher = FleetWatcher(swarm.eyes, every_s=0.01)  # type: ignore[arg-type]
+    watcher = FleetWatcher(swarm.open, interval_s=0.01)  # type: ignore[arg-type]
     told, hear = trio.open_memory_channel[tuple[str, dict[str, Any]]](0)
 
     async def tell(name: str, value: Any, *, id: str | None = None) -> None:
@@ -166,7 +166,7 @@ async def test_live_readers_are_told_all_at_first_and_then_what_changed(
 
 async def test_live_readers_are_told_why_nothing_is_seen(context: ApiContext, swarm: Swarm) -> None:
     swarm.dark = True
-    watcher = FleetWatcher(swarm.eyes, every_s=0.01)  # type: ignore[arg-type]
+    watcher = FleetWatcher(swarm.open, interval_s=0.01)  # type: ignore[arg-type]
     told, hear = trio.open_memory_channel[tuple[str, dict[str, Any]]](0)
 
     async def tell(name: str, value: Any, *, id: str | None = None) -> None:
