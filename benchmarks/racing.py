@@ -22,8 +22,8 @@ from node.capacity.allocations import (
     HOLDS,
     OCCUPIES,
     KillCommand,
+    OfferCommand,
     RunCommand,
-    SlotOffer,
     SlotRequest,
     WarnCommand,
 )
@@ -163,21 +163,21 @@ class Race:
 
     def _obey(self, device: Device) -> None:
         """Do what the ledger orders, and hold it against its slots."""
-        for order in device.ledger.take_orders():
+        for order in device.ledger.take_commands():
             match order:
                 case RunCommand():
                     assert order.lease not in device.ran, f"{order.lease} runs twice"
                     device.ran.add(order.lease)
                     device.running.append(order.lease)
                     device.ledger.condition.begin()
-                case SlotOffer():
+                case OfferCommand():
                     device.offered.append(order.lease)
                 case KillCommand():
                     self.counts[f"stopped: {order.reason}"] += 1
                 case WarnCommand():
                     self.counts["warned"] += 1
         holds = occupies = 0
-        for place in device.ledger.places():
+        for place in device.ledger.allocations():
             holds += place.state in HOLDS
             occupies += place.state in OCCUPIES
             if place.state in HOLDS or place.state is LeaseState.QUEUED:

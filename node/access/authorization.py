@@ -142,7 +142,7 @@ class Authorization:
             permit.principal == wanted.principal
             and Right.SUBMIT in permit.rights
             and permit.speaks_of(wanted.task.campaign) is None
-            and permit.priority >= wanted.own
+            and permit.priority >= wanted.base_priority
             and (permit.slots is None or (wanted.slots is not None and permit.slots >= wanted.slots))
             for permit in permits
         )

@@ -95,8 +95,8 @@ class Revocation:
             self.ledger.evict(peer, Reason.NOT_ALLOWED, trio.current_time())
         without = [
             place.lease
-            for place in self.ledger.places()
-            if place.state not in ENDED and not self.permits.carries(place.peer, place.wanted, place.rests)
+            for place in self.ledger.allocations()
+            if place.state not in ENDED and not self.permits.carries(place.peer, place.request, place.rests)
         ]
         if without:  # their scheduler may still do something here, but not this
             log.info("permission.narrowed", leases=without, why=why)

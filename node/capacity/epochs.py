@@ -1,7 +1,7 @@
-"""Who speaks for a campaign at this worker, and under which epoch. Pure.
+"""Who leads a campaign at this worker, and under which epoch. Pure.
 
 The scheduler that began it does, until one adopts it under a higher epoch: the same one after a restart, or another that its principal
-delegated to. From then on who spoke before is refused.
+delegated to. From then on the one before is refused.
 """
 
 from __future__ import annotations
@@ -9,24 +9,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from node.capacity.allocations import EndedLease
+from node.capacity.allocations import RecentDict
 from protocol.messages.work import Denied
 from protocol.values.lease import MAX_EPOCH
 from protocol.words import Reason
 
 MAX_PROOFS: Final = 256
-"""Kept: so many campaigns' at a time, of at most 4 KiB each."""
-
-
+"""Campaigns whose proofs are stored, each of at most 4 KiB."""
 MAX_EACH: Final = 1_024
 """Campaigns of one principal that are remembered."""
-HIGHEST_OF_OTHERS: Final = MAX_EPOCH // 2
-"""Who acts for a principal has no use for a higher epoch."""
+MAX_DELEGATE_EPOCH: Final = MAX_EPOCH // 2
+"""Whoever acts for a principal leaves it higher epochs to take its campaign back under."""
 
 
 @dataclass(frozen=True, slots=True)
 class CampaignLeader:
-    """Who was heard last."""
+    """The peer that leads a campaign."""
 
     peer: str
     epoch: int
@@ -36,47 +34,44 @@ class CampaignLeaders:
     """The highest epoch of each campaign of each principal."""
 
     def __init__(self, limit: int) -> None:
-        self._known: EndedLease[str, EndedLease[str, CampaignLeader]] = EndedLease(limit)
-        """Principal → campaign → who: nobody pushes out what was heard of another's."""
-        self._proofs: EndedLease[tuple[str, str], tuple[int, bytes]] = EndedLease(MAX_PROOFS)
+        self._leaders: RecentDict[str, RecentDict[str, CampaignLeader]] = RecentDict(limit)
+        """Principal → campaign → leader: no principal pushes out another's."""
+        self._proofs: RecentDict[tuple[str, str], tuple[int, bytes]] = RecentDict(MAX_PROOFS)
 
     def epoch(self, principal: str, campaign: str) -> int | None:
-        """The highest that was heard; None: it was never spoken of."""
-        known = self._of(principal, campaign)
-        return None if known is None else known.epoch
+        """The highest known; None: nobody has spoken of the campaign."""
+        leader = self._leader(principal, campaign)
+        return None if leader is None else leader.epoch
 
     def refuse(self, peer: str, principal: str, campaign: str, epoch: int) -> Denied | None:
-        """None when `peer` may speak for it under this epoch. Another peer than before needs a higher one.
-
-        Who acts for the principal leaves it epochs to take its campaign back under.
-        """
-        if peer != principal and epoch > HIGHEST_OF_OTHERS:
+        """None when `peer` may speak for it under this epoch. Another peer than before needs a higher one."""
+        if peer != principal and epoch > MAX_DELEGATE_EPOCH:
             return Denied(
                 reason=Reason.BAD_REQUEST, detail=f"epoch {epoch} leaves its owner none to go on with"
             )
-        known = self._of(principal, campaign)
-        if known is None or epoch > known.epoch or (epoch == known.epoch and peer == known.peer):
+        leader = self._leader(principal, campaign)
+        if leader is None or epoch > leader.epoch or (epoch, peer) == (leader.epoch, leader.peer):
             return None
         return Denied(
             reason=Reason.STALE_EPOCH,
-            detail=f"this campaign was adopted under epoch {known.epoch}",
+            detail=f"this campaign was adopted under epoch {leader.epoch}",
             proof=self.proof(principal, campaign),
         )
 
-    def hear(self, peer: str, principal: str, campaign: str, epoch: int) -> bool:
-        """It speaks. True when another peer did before."""
-        known = self._of(principal, campaign)
-        campaigns = self._known.get(principal) or EndedLease(MAX_EACH)
+    def set_leader(self, peer: str, principal: str, campaign: str, epoch: int) -> bool:
+        """True when another peer led before."""
+        before = self._leader(principal, campaign)
+        campaigns = self._leaders.get(principal) or RecentDict(MAX_EACH)
         campaigns.put(campaign, CampaignLeader(peer, epoch))
-        self._known.put(principal, campaigns)
-        return known is not None and known.peer != peer
+        self._leaders.put(principal, campaigns)
+        return before is not None and before.peer != peer
 
-    def _of(self, principal: str, campaign: str) -> CampaignLeader | None:
-        campaigns = self._known.get(principal)
+    def _leader(self, principal: str, campaign: str) -> CampaignLeader | None:
+        campaigns = self._leaders.get(principal)
         return None if campaigns is None else campaigns.get(campaign)
 
-    def keep_proof(self, principal: str, campaign: str, epoch: int, proof: bytes | None) -> None:
-        """What who speaks under this epoch gave for it. It is not read here: whoever is refused judges it."""
+    def set_proof(self, principal: str, campaign: str, epoch: int, proof: bytes | None) -> None:
+        """Store what the leader of this epoch gave as proof. It is not read here: whoever is refused judges it."""
         if proof is not None and epoch == self.epoch(principal, campaign):
             self._proofs.put((principal, campaign), (epoch, proof))
 

@@ -1,13 +1,13 @@
-"""The only truth about a worker's capacity. Pure: what happened goes in with the time, answers and orders come out.
+"""The only truth about a worker's capacity. Pure: what happened goes in with the time, answers and commands come out.
 
-    commit ─▶ Granted | Queued | Conflict | Denied          orders: Run, Offer, Warn, Kill (`take_orders`)
-    start, skip, defer      what the scheduler said to an Offer          renew, expire      the lease's clock, and time limits
+    commit ─▶ Granted | Queued | Conflict | Denied          commands: Run, Offer, Warn, Kill (`take_commands`)
+    start, skip, defer      the scheduler's answer to an Offer           renew, expire      the lease's clock, and time limits
     timing                  a measurement begins, ends                   stop, evict        cancel and release, permission gone
     finish, acknowledge     the run is over, its result is settled       adopt              another scheduler carries on
 
 One lease at a time holds a slot. A run whose lease was stopped keeps the *device* until its processes are dead, so a new lease may
-be granted at once while its run waits for `finish`. Fences only rise. Whatever is said twice changes nothing the second time.
-This page is what is said; what follows from it on the slots stands in `slots`, who may speak for a campaign in `speakers`.
+be granted at once while its run waits for `finish`. Fences only rise. Every request may be repeated: the second one changes nothing.
+Here is what is answered; what follows from it on the slots is in `slots`, who leads a campaign in `epochs`.
 """
 
 from __future__ import annotations
@@ -15,12 +15,18 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final
 
-from node.capacity.admission import over_quota, room_for
-from node.capacity.allocations import MAX_REMEMBERED, OCCUPIES, Allocation, EndedLease, Order, SlotRequest
+from node.capacity.allocations import (
+    MAX_REMEMBERED,
+    OCCUPIES,
+    Allocation,
+    LedgerCommand,
+    RecentDict,
+    SlotRequest,
+)
 from node.capacity.epochs import CampaignLeaders
-from node.capacity.preemption import in_words
-from node.capacity.queue import QueueRank
-from node.capacity.slots import LONGEST_S, Slots
+from node.capacity.preemption import describe
+from node.capacity.queue import QueueRank, admit_ticket, over_quota
+from node.capacity.slots import MAX_WAIT_S, Slots
 from node.capacity.worker_state import WorkerCondition
 from protocol.messages.work import (
     Conflict,
@@ -55,7 +61,7 @@ BUSY_RETRY_S: Final = 5.0
 
 
 class Ledger:
-    """Places on one device. All methods are instantaneous; times are seconds on one monotonic clock."""
+    """Allocations on one device. All methods are instantaneous; times are seconds on one monotonic clock."""
 
     def __init__(
         self,
@@ -70,28 +76,32 @@ class Ledger:
     ) -> None:
         self.incarnation = incarnation
         self.condition = condition or WorkerCondition()
+        self.leaders = CampaignLeaders(MAX_REMEMBERED)
         self._name = name
         self._slots = Slots(slots, self.condition, owner_first=owner_first)
         self._max_queue = max_queue
         self._max_queue_each = max_queue_each
         self._number = 0
-        self._keys: EndedLease[tuple[str, str], tuple[str, Fence, str]] = EndedLease(MAX_REMEMBERED)
+        self._keys: RecentDict[tuple[str, str], tuple[str, Fence, str]] = RecentDict(MAX_REMEMBERED)
         """(peer, key) → lease, fence, hash of the task: for requests that come twice."""
-        self._speakers = CampaignLeaders(MAX_REMEMBERED)
 
-    # -- what there is ---------------------------------------------------------------------------------------------------
+    # -- reading ---------------------------------------------------------------------------------------------------------
 
-    def place(self, lease: str) -> Allocation | None:
-        """The place of a lease, ticket or unsettled run; None once it is closed."""
-        return self._slots.places.get(lease)
+    def allocation(self, lease: str) -> Allocation | None:
+        """Of a lease, ticket or unsettled run; None once it is closed."""
+        return self._slots.allocations.get(lease)
 
-    def places(self) -> tuple[Allocation, ...]:
-        """All that is not closed, oldest first."""
-        return tuple(self._slots.places.values())
+    def allocations(self) -> tuple[Allocation, ...]:
+        """All that are not closed, oldest first."""
+        return tuple(self._slots.allocations.values())
 
-    def take_orders(self) -> tuple[Order, ...]:
-        """What is to be done now; each order comes out once."""
-        return self._slots.take_orders()
+    def of_campaign(self, principal: str, campaign: str) -> tuple[Allocation, ...]:
+        """All of one campaign, oldest first."""
+        return tuple(one for one in self.allocations() if one.request.campaign_key == (principal, campaign))
+
+    def take_commands(self) -> tuple[LedgerCommand, ...]:
+        """What is to be done now; each command comes out once."""
+        return self._slots.take_commands()
 
     def next_deadline(self) -> float | None:
         """When `expire` has something to do next."""
@@ -99,7 +109,7 @@ class Ledger:
 
     @property
     def version(self) -> int:
-        """Moves with every change of what could be had here."""
+        """Rises with every change of what could be had here."""
         return self._slots.version
 
     @property
@@ -112,129 +122,124 @@ class Ledger:
         """Tickets waiting."""
         return self._slots.number_in({LeaseState.QUEUED})
 
-    def epoch(self, principal: str, campaign: str) -> int:
-        """The highest that was heard of a campaign; 0: none."""
-        return self._speakers.epoch(principal, campaign) or 0
-
-    def of_campaign(self, principal: str, campaign: str) -> tuple[Allocation, ...]:
-        """What is held for one campaign, in the order in which it came; that order never changes."""
-        return tuple(
-            place
-            for place in self._slots.places.values()
-            if place.wanted.principal == principal and place.wanted.task.campaign == campaign
-        )
-
-    def line(self, now: float) -> list[str]:
+    def queue_order(self, now: float) -> list[str]:
         """The tickets' leases in the order in which they are served."""
-        return self._slots.line(now)
+        return self._slots.queue_order(now)
 
-    # -- what could be had -----------------------------------------------------------------------------------------------
+    def epoch(self, principal: str, campaign: str) -> int:
+        """The highest known of a campaign; 0: none."""
+        return self.leaders.epoch(principal, campaign) or 0
+
+    # -- could you? ------------------------------------------------------------------------------------------------------
 
     def quote(self, now: float) -> Quote:
         """What could be had now. Holds nothing."""
-        free = self._slots.free if self.condition.serving else 0
+        slots, serving = self._slots, self.condition.serving
+        free = slots.free if serving else 0
+        mean_s = slots.run_times.mean_s
         return Quote(
             incarnation=self.incarnation,
             ledger=self.version,
             state=self.condition.state,
             free=free,
             queue=self.queue,
-            start_s=0.0 if free else self._slots.start_after(self.queue, now),
-            run_s=None if self._slots.pace.mean_s is None else min(LONGEST_S, self._slots.pace.mean_s),
-            why=self.condition.why if not self.condition.serving else "",
+            start_s=0.0 if free else slots.expected_start(self.queue, now),
+            run_s=None if mean_s is None else min(MAX_WAIT_S, mean_s),
+            why=self.condition.why if not serving else "",
         )
 
     def outlook(
         self, principal: str, priority: int, owner: bool, now: float, *, sees_all: bool = False
     ) -> tuple[int, float | None, str]:
-        """What a commit would find: tickets before it, its expected wait (None: not known), and in words the run that gives way to it.
+        """What a commit would find: tickets before it, its expected wait (None: not known), and in words the run that it preempts.
 
-        `sees_all`: it may know of others' tasks.
+        `sees_all`: the caller may know of others' tasks.
         """
+        slots = self._slots
         if not self.condition.serving:
             return self.queue, None, ""
-        if self._slots.free > 0:
+        if slots.free > 0:
             return 0, 0.0, ""
-        me = QueueRank(self._slots.owner_first and owner, priority, principal, self._number + 1)
-        ahead = self._slots.turns.line([*self._slots.ranks(now), me]).index(me)
-        victim = self._slots.victim(priority, owner, now)
+        rank = QueueRank(slots.owner_first and owner, priority, principal, self._number + 1)
+        ahead = slots.queue.order([*slots.ranks(now), rank]).index(rank)
+        victim = slots.victim(priority, owner, now)
         if victim is None:
-            return ahead, self._slots.start_after(ahead, now), ""
-        words = in_words(victim, name=sees_all or victim.wanted.principal == principal)
+            return ahead, slots.expected_start(ahead, now), ""
+        words = describe(victim, name=sees_all or victim.request.principal == principal)
         if victim.timed:
-            return ahead, self._slots.start_after(ahead, now), words
+            return ahead, slots.expected_start(ahead, now), words
         return ahead, 0.0 if victim.state is LeaseState.GRANTED else PREEMPT_GRACE_S, words
 
     def expect_s(self, task: Task) -> float | None:
-        """What a run of it will take here, by what it took; None: not known."""
-        return self._slots.pace.expect(task)
+        """What a run of the task will take here; None: not known."""
+        return self._slots.run_times.expect(task)
 
     # -- taking work -----------------------------------------------------------------------------------------------------
 
-    def commit(self, wanted: SlotRequest, now: float) -> Granted | Queued | Conflict | Denied:
+    def commit(self, request: SlotRequest, now: float) -> Granted | Queued | Conflict | Denied:
         """Take an attempt. The same key from the same scheduler gets the same lease, whatever happened to it since."""
         self.expire(now)
-        known = self._keys.get((wanted.peer, wanted.key))
+        slots = self._slots
+        known = self._keys.get((request.peer, request.key))
         if known is not None:
-            return self._again(wanted, *known, now=now)
-        campaign = (wanted.principal, wanted.task.campaign)
-        if stale := self._speakers.refuse(wanted.peer, *campaign, wanted.epoch):
+            return self._repeat(request, *known, now=now)
+        if stale := self.leaders.refuse(request.peer, *request.campaign_key, request.epoch):
             return stale
         if not self.condition.serving:
             return Denied(reason=Reason.NOT_SERVING, detail=self.condition.refusal)
-        if over := over_quota(wanted, self._slots.places.values()):
-            return Denied(reason=Reason.QUOTA, detail=over, retry_s=self._retry_s(now))
-        if wanted.ledger is not None and wanted.ledger != self.version:
+        if excess := over_quota(request, slots.allocations.values()):
+            return Denied(reason=Reason.QUOTA, detail=excess, retry_s=self._retry_s(now))
+        if request.ledger is not None and request.ledger != self.version:
             return Conflict(reason=Reason.STALE_QUOTE, quote=self.quote(now))
-        if (
-            self._slots.free <= 0
-            and (unused := self._slots.victim(wanted.own, wanted.owner, now))
-            and unused.state is LeaseState.GRANTED
-        ):
-            self._slots.give_way(unused, wanted)
-        free = self._slots.free > 0
-        if not free and not wanted.queue:
+        if slots.free <= 0:
+            victim = slots.victim(request.base_priority, request.owner, now)
+            if victim is not None and victim.state is LeaseState.GRANTED:
+                slots.preempt(victim, request)
+        free = slots.free > 0
+        if not free and not request.queue:
             return Conflict(reason=Reason.BUSY, quote=self.quote(now))
         if not free:
-            full, out = room_for(wanted, self._slots.places.values(), self._max_queue, self._max_queue_each)
+            full, lowest = admit_ticket(
+                request, slots.allocations.values(), self._max_queue, self._max_queue_each
+            )
             if full:
                 return Denied(reason=Reason.BUSY, detail=full, retry_s=self._retry_s(now))
-            if out is not None:
-                self._slots.end(out, Reason.BUSY)
-        self._hear(wanted.peer, *campaign, wanted.epoch, wanted.rests)
-        place = self._enter(wanted, LeaseState.GRANTED if free else LeaseState.QUEUED, now)
-        self._slots.settle(now)
-        return self._answer(place, now)
+            if lowest is not None:
+                slots.end(lowest, Reason.BUSY)
+        self._set_leader(request.peer, *request.campaign_key, request.epoch, request.rests)
+        allocation = self._enter(request, LeaseState.GRANTED if free else LeaseState.QUEUED, now)
+        slots.settle(now)
+        return self._reply(allocation, now)
 
     def start(self, lease: str, now: float) -> None:
-        """The scheduler wants the place that was offered."""
-        place = self._slots.places.get(lease)
-        if place is not None and place.state is LeaseState.OFFERED:
-            place.move(LeaseEvent.START)
-            place.deadline = now + LEASE_TTL_S
-            self._slots.answered(place.peer)
+        """The scheduler wants the slot that was offered."""
+        ticket = self._offered(lease)
+        if ticket is not None:
+            ticket.move(LeaseEvent.START)
+            ticket.deadline = now + LEASE_TTL_S
+            self._slots.offer_answered(ticket.peer)
             self._slots.version += 1
         self._slots.settle(now)
 
     def skip(self, lease: str, now: float, reason: Reason = Reason.CANCELLED) -> None:
-        """The scheduler does not need the place that was offered."""
-        place = self._slots.places.get(lease)
-        if place is not None and place.state is LeaseState.OFFERED:
-            place.move(LeaseEvent.SKIP)
-            self._slots.answered(place.peer)
-            self._slots.close(place, reason)
+        """The scheduler does not need the slot that was offered."""
+        ticket = self._offered(lease)
+        if ticket is not None:
+            ticket.move(LeaseEvent.SKIP)
+            self._slots.offer_answered(ticket.peer)
+            self._slots.close(ticket, reason)
         self._slots.settle(now)
 
     def defer(self, lease: str, now: float, *, asked: bool = False) -> None:
-        """The scheduler could not be asked: the ticket keeps its turn, others come first until there is a link again.
+        """The scheduler could not be asked: the ticket keeps its position, others come first until there is a link again.
 
         `asked`: it was, and did not answer. After two such in a row others come first for a while, link or no link.
         """
-        place = self._slots.places.get(lease)
-        if place is not None and place.state is LeaseState.OFFERED:
-            place.move(LeaseEvent.DEFER)
+        ticket = self._offered(lease)
+        if ticket is not None:
+            ticket.move(LeaseEvent.DEFER)
             if asked:
-                self._slots.unanswered(place.peer, now)
+                self._slots.offer_unanswered(ticket.peer, now)
             self._slots.version += 1
         self._slots.settle(now)
 
@@ -250,23 +255,18 @@ class Ledger:
             self._slots.linked[peer] = left
         self._slots.settle(now)
 
-    # -- who speaks ------------------------------------------------------------------------------------------------------
-
-    @property
-    def speakers(self) -> CampaignLeaders:
-        """Who speaks for each campaign, and what was given for it."""
-        return self._speakers
+    # -- who leads -------------------------------------------------------------------------------------------------------
 
     def adopt(
         self, peer: str, principal: str, campaign: str, epoch: int, *, rests: str = ""
     ) -> Denied | None:
         """A scheduler carries on its campaign, or its principal's: from now on it alone speaks for it, and lower epochs are refused.
 
-        `rests`: the shown permission under which it does.
+        `rests`: the token behind its permission.
         """
-        if stale := self._speakers.refuse(peer, principal, campaign, epoch):
+        if stale := self.leaders.refuse(peer, principal, campaign, epoch):
             return stale
-        self._hear(peer, principal, campaign, epoch, rests)
+        self._set_leader(peer, principal, campaign, epoch, rests)
         return None
 
     def refusals(
@@ -277,234 +277,224 @@ class Ledger:
         epochs: Mapping[str, int],
         covers: Callable[[str], bool],
     ) -> dict[str, Reason]:
-        """The leases that a peer may not speak of any more, or may not at all. Those that are not known are not among them.
+        """The leases that a peer may not speak of (any more). Unknown leases are not among them.
 
-        Who speaks under a newer epoch than was heard is to adopt first: else who spoke before would go on beside it. One that is over is
-        among them for its older epoch: that it ended says nothing to who does not carry the campaign on.
-        What is held under an epoch is spoken of under that one; else under that of its link (`epochs`, by campaign). Where neither is
-        known it is not refused for its epoch.
-        `covers`: whether its permission is for a campaign.
+        A newer epoch than is known must adopt first: else the leader before would go on beside it. Of an ended lease an older epoch is
+        refused too: how it ended is only for the one that carries the campaign on.
+        A lease is spoken of under the epoch that `held` names; else under that of its link (`epochs`, by campaign). Where neither is
+        known the epoch is not checked.
+        `covers`: whether the peer's permission is for a campaign.
         """
         refused: dict[str, Reason] = {}
         for item in held:
-            place, ended = self._slots.places.get(item.lease), self._slots.ends.get(item.lease)
-            if ended is not None and ended.about[0] == principal:
-                newest = self.epoch(*ended.about)
-                if _spoken(item, epochs.get(ended.about[1], newest)) < newest:
+            allocation, ended = self.allocation(item.lease), self._slots.ended.get(item.lease)
+            if ended is not None and ended.campaign_key[0] == principal:
+                newest = self.epoch(*ended.campaign_key)
+                if _epoch_of(item, epochs.get(ended.campaign_key[1], newest)) < newest:
                     refused[item.lease] = Reason.STALE_EPOCH
-            if place is None or (place.peer != peer and place.wanted.principal != principal):
+            if allocation is None or (allocation.peer != peer and allocation.request.principal != principal):
                 continue
-            campaign = place.wanted.task.campaign
-            newest = self.epoch(place.wanted.principal, campaign)
+            campaign = allocation.request.task.campaign
+            newest = self.epoch(*allocation.request.campaign_key)
             if not covers(campaign):
                 refused[item.lease] = Reason.NOT_ALLOWED
-            elif place.peer != peer or _spoken(item, epochs.get(campaign, newest)) != newest:
+            elif allocation.peer != peer or _epoch_of(item, epochs.get(campaign, newest)) != newest:
                 refused[item.lease] = Reason.STALE_EPOCH
         return refused
 
     # -- the lease's clock -----------------------------------------------------------------------------------------------
 
     def renew(self, peer: str, held: Iterable[HeldLease], now: float) -> Renewed:
-        """Keep those that are still the scheduler's; say of the others why not, and of tickets where they stand."""
+        """Keep those that are still the scheduler's; say of the others why not, and of tickets their position."""
         self.expire(now)
         renewed: list[str] = []
         lost: list[LeaseLost] = []
         for item in held:
-            place = self._slots.places.get(item.lease)
-            why = self._gone(peer, item, place)
-            if place is None or why is not None:
+            allocation = self.allocation(item.lease)
+            why = self._lost_reason(peer, item, allocation)
+            if allocation is None or why is not None:
                 lost.append(LeaseLost(lease=item.lease, reason=why or Reason.UNKNOWN))
                 continue
-            place.move(LeaseEvent.RENEW)
-            if place.state is not LeaseState.REPORTING:
-                place.deadline = now + LEASE_TTL_S
-            renewed.append(place.lease)
+            allocation.move(LeaseEvent.RENEW)
+            if allocation.state is not LeaseState.REPORTING:
+                allocation.deadline = now + LEASE_TTL_S
+            renewed.append(item.lease)
         return Renewed(
             incarnation=self.incarnation,
             state=self.condition.state,
             why=self.condition.why if not self.condition.serving else "",
-            waiting=self._waiting(renewed, now),
+            waiting=self._positions(renewed, now),
             renewed=tuple(renewed),
             lost=tuple(lost),
         )
 
     def expire(self, now: float) -> None:
-        """What is over now: tickets and unused places close, a run that was not renewed goes on in grace and is stopped after it.
+        """What is over now: tickets and unused slots close, a run that was not renewed goes on in grace and is stopped after it.
 
         Whoever renews: a ticket whose time in the queue is over and whatever belongs to a campaign whose time is over ends.
         """
-        moved = self._slots.is_due(now)
-        for place in self.places():
-            limit = place.limit
-            if limit is not None and limit <= now:
-                self._slots.end(place, Reason.TIMED_OUT)
-            elif place.deadline is None or place.deadline > now:
+        changed = self._slots.grace_over(now)
+        for one in self.allocations():
+            ends_at = one.ends_at
+            if ends_at is not None and ends_at <= now:
+                self._slots.end(one, Reason.TIMED_OUT)
+            elif one.deadline is None or one.deadline > now:
                 continue
-            elif place.state is LeaseState.LAPSED:
-                self._slots.stop(place, LeaseEvent.EXPIRE, Reason.EXPIRED)
-            elif place.move(LeaseEvent.EXPIRE) is LeaseState.LAPSED:
-                place.deadline = now + GRACE_S
+            elif one.state is LeaseState.LAPSED:
+                self._slots.stop(one, LeaseEvent.EXPIRE, Reason.EXPIRED)
+            elif one.move(LeaseEvent.EXPIRE) is LeaseState.LAPSED:
+                one.deadline = now + GRACE_S
                 self._slots.version += 1
             else:
-                self._slots.close(place, Reason.EXPIRED)
-            moved = True
-        if moved:
+                self._slots.close(one, Reason.EXPIRED)
+            changed = True
+        if changed:
             self._slots.settle(now)
 
     def timing(self, lease: str, timed: bool, now: float) -> None:
-        """A measurement of this run begins, or is over. Inside it nothing makes the run give way."""
-        place = self._slots.places.get(lease)
-        if place is not None and place.state in OCCUPIES and place.timed is not timed:
-            place.timed = timed
+        """A measurement of this run begins, or is over. Inside it the run is not preempted."""
+        allocation = self.allocation(lease)
+        if allocation is not None and allocation.state in OCCUPIES and allocation.timed is not timed:
+            allocation.timed = timed
             self._slots.settle(now)
 
     # -- the end ---------------------------------------------------------------------------------------------------------
 
     def stop(self, peer: str, held: Iterable[HeldLease], reason: Reason, now: float) -> tuple[str, ...]:
         """End these. Gives the leases whose processes are still to die; all others are over already."""
-        dying: list[str] = []
-        for item in held:
-            place = self._slots.places.get(item.lease)
-            if place is None or place.peer != peer or place.fence != item.fence:
-                continue
-            self._slots.end(place, reason)
-            if place.state is LeaseState.STOPPING:
-                dying.append(place.lease)
-        self._slots.settle(now)
-        return tuple(dying)
+        fences = {item.lease: item.fence for item in held}
+        return self.evict_those(
+            lambda one: one.peer == peer and one.fence == fences.get(one.lease), reason, now
+        )
 
     def evict(self, who: str, reason: Reason, now: float) -> tuple[str, ...]:
         """End all that a peer speaks for, or that is held on its behalf. Gives the leases whose processes are still to die."""
-        return self.evict_those(lambda place: who in (place.peer, place.wanted.principal), reason, now)
+        return self.evict_those(lambda one: who in (one.peer, one.request.principal), reason, now)
 
-    def evict_those(self, gone: Callable[[Allocation], bool], reason: Reason, now: float) -> tuple[str, ...]:
-        """End all for which `gone` is true. Gives the leases whose processes are still to die."""
+    def evict_those(self, ends: Callable[[Allocation], bool], reason: Reason, now: float) -> tuple[str, ...]:
+        """End all for which `ends` is true. Gives the leases whose processes are still to die."""
         dying: list[str] = []
-        for place in self.places():
-            if gone(place):
-                self._slots.end(place, reason)
-                if place.state is LeaseState.STOPPING:
-                    dying.append(place.lease)
+        for one in self.allocations():
+            if ends(one):
+                self._slots.end(one, reason)
+                if one.state is LeaseState.STOPPING:
+                    dying.append(one.lease)
         self._slots.settle(now)
         return tuple(dying)
 
     def finish(self, lease: str, now: float) -> None:
         """The run's processes are gone. The device is free; the result is on its way."""
-        place = self._slots.places.get(lease)
-        if place is None or place.state not in OCCUPIES:
+        run = self.allocation(lease)
+        if run is None or run.state not in OCCUPIES:
             return
-        if place.began is not None and place.state is not LeaseState.STOPPING:
-            self._slots.pace.took(place.wanted.task, now - place.began)
-        place.move(LeaseEvent.FINISH)
-        place.deadline = None
-        place.timed = False
+        if run.began_at is not None and run.state is not LeaseState.STOPPING:
+            self._slots.run_times.add(run.request.task, now - run.began_at)
+        run.move(LeaseEvent.FINISH)
+        run.deadline = None
+        run.timed = False
         self._slots.version += 1
-        reporting = [p for p in self._slots.places.values() if p.state is LeaseState.REPORTING]
+        reporting = [one for one in self.allocations() if one.state is LeaseState.REPORTING]
         for old in reporting[: max(0, len(reporting) - MAX_REPORTING)]:
             self.acknowledge(old.lease)
         self._slots.settle(now)
 
     def acknowledge(self, lease: str) -> None:
         """The result is settled, or given up."""
-        place = self._slots.places.get(lease)
-        if place is not None and place.state is LeaseState.REPORTING:
-            place.move(LeaseEvent.ACKNOWLEDGE)
-            self._slots.close(place, Reason.UNKNOWN)
+        run = self.allocation(lease)
+        if run is not None and run.state is LeaseState.REPORTING:
+            run.move(LeaseEvent.ACKNOWLEDGE)
+            self._slots.close(run, Reason.UNKNOWN)
 
     def close_queue(self, reason: Reason = Reason.NOT_SERVING) -> None:
-        """The worker does not serve any more: no ticket and no place that is not in use is kept."""
-        for place in self.places():
-            if place.state in (LeaseState.QUEUED, LeaseState.OFFERED, LeaseState.GRANTED):
-                self._slots.end(place, reason)
+        """The worker does not serve any more: no ticket and no slot that is not in use is kept."""
+        for one in self.allocations():
+            if one.state in (LeaseState.QUEUED, LeaseState.OFFERED, LeaseState.GRANTED):
+                self._slots.end(one, reason)
 
-    # -- inside: what is said --------------------------------------------------------------------------------------------
+    # -- inside: replies -------------------------------------------------------------------------------------------------
 
     def _retry_s(self, now: float) -> float:
-        return self._slots.start_after(0, now) or BUSY_RETRY_S
+        return self._slots.expected_start(0, now) or BUSY_RETRY_S
 
-    def _waiting(self, leases: Collection[str], now: float) -> tuple[QueuedLease, ...]:
-        asked = [lease for lease in leases if self._slots.places[lease].state is LeaseState.QUEUED]
-        if not asked:
+    def _positions(self, leases: Collection[str], now: float) -> tuple[QueuedLease, ...]:
+        tickets = [lease for lease in leases if self._slots.allocations[lease].state is LeaseState.QUEUED]
+        if not tickets:
             return ()
-        at = {lease: index for index, lease in enumerate(self._slots.line(now))}
-        starts = self._slots.starts(len(at), now)
+        index = {lease: index for index, lease in enumerate(self.queue_order(now))}
+        starts = self._slots.expected_starts(len(index), now)
         return tuple(
-            QueuedLease(lease=lease, position=at[lease] + 1, start_s=starts[at[lease]] if starts else None)
-            for lease in asked
+            QueuedLease(lease=lease, position=index[lease] + 1, start_s=starts[index[lease]])
+            for lease in tickets
         )
 
-    def _again(
-        self, wanted: SlotRequest, lease: str, fence: Fence, sha256: str, *, now: float
+    def _repeat(
+        self, request: SlotRequest, lease: str, fence: Fence, sha256: str, *, now: float
     ) -> Granted | Queued | Denied:
-        if sha256 != wanted.task_sha256:
-            return Denied(reason=Reason.BAD_REQUEST, detail=f"key {wanted.key} stands for another task")
-        place = self._slots.places.get(lease)
-        if place is None:
+        if sha256 != request.task_sha256:
+            return Denied(reason=Reason.BAD_REQUEST, detail=f"key {request.key} stands for another task")
+        allocation = self.allocation(lease)
+        if allocation is None:
             return Granted(lease=lease, fence=fence, ttl_s=LEASE_TTL_S, renew_s=RENEW_EVERY_S)
-        if place.peer != wanted.peer:
+        if allocation.peer != request.peer:
             return Denied(reason=Reason.STALE_EPOCH, detail="this campaign was adopted by another scheduler")
-        campaign = (wanted.principal, wanted.task.campaign)
-        if self._speakers.refuse(wanted.peer, *campaign, wanted.epoch) is None:
-            self._hear(
-                wanted.peer, *campaign, wanted.epoch, wanted.rests
-            )  # the same key in other hands, under a higher epoch
-        return self._answer(place, now)
+        if self.leaders.refuse(request.peer, *request.campaign_key, request.epoch) is None:
+            # the same key from another machine, under a higher epoch
+            self._set_leader(request.peer, *request.campaign_key, request.epoch, request.rests)
+        return self._reply(allocation, now)
 
-    def _answer(self, place: Allocation, now: float) -> Granted | Queued:
-        if place.state not in (LeaseState.QUEUED, LeaseState.OFFERED):
-            return Granted(lease=place.lease, fence=place.fence, ttl_s=LEASE_TTL_S, renew_s=RENEW_EVERY_S)
-        ahead = self._slots.line(now).index(place.lease) if place.state is LeaseState.QUEUED else 0
+    def _reply(self, allocation: Allocation, now: float) -> Granted | Queued:
+        lease, fence = allocation.lease, allocation.fence
+        if allocation.state not in (LeaseState.QUEUED, LeaseState.OFFERED):
+            return Granted(lease=lease, fence=fence, ttl_s=LEASE_TTL_S, renew_s=RENEW_EVERY_S)
+        ahead = self.queue_order(now).index(lease) if allocation.state is LeaseState.QUEUED else 0
         return Queued(
-            lease=place.lease,
-            fence=place.fence,
+            lease=lease,
+            fence=fence,
             position=ahead + 1,
-            start_s=self._slots.start_after(ahead, now),
+            start_s=self._slots.expected_start(ahead, now),
             ttl_s=LEASE_TTL_S,
             renew_s=RENEW_EVERY_S,
         )
 
-    def _gone(self, peer: str, item: HeldLease, place: Allocation | None) -> Reason | None:
+    def _lost_reason(self, peer: str, item: HeldLease, allocation: Allocation | None) -> Reason | None:
         """Why a lease cannot be renewed; None when it can."""
         if item.fence.incarnation != self.incarnation:
             return Reason.LOST
-        if place is None:
-            ended = self._slots.ends.get(item.lease)
+        if allocation is None:
+            ended = self._slots.ended.get(item.lease)
             return ended.reason if ended is not None and ended.peer == peer else Reason.UNKNOWN
-        if place.peer != peer:
+        if allocation.peer != peer:
             return Reason.UNKNOWN
-        if place.fence != item.fence:
+        if allocation.fence != item.fence:
             return Reason.FENCED
-        return place.why if place.state is LeaseState.STOPPING else None
+        return allocation.stop_reason if allocation.state is LeaseState.STOPPING else None
 
-    # -- inside: what changes --------------------------------------------------------------------------------------------
+    # -- inside: changes -------------------------------------------------------------------------------------------------
 
-    def _enter(self, wanted: SlotRequest, state: LeaseState, now: float) -> Allocation:
+    def _offered(self, lease: str) -> Allocation | None:
+        ticket = self.allocation(lease)
+        return ticket if ticket is not None and ticket.state is LeaseState.OFFERED else None
+
+    def _enter(self, request: SlotRequest, state: LeaseState, now: float) -> Allocation:
         self._number += 1
         fence = Fence(incarnation=self.incarnation, number=self._number)
         lease = f"{self._name}-{self.incarnation}.{self._number}"
-        place = Allocation(
-            lease,
-            fence,
-            wanted,
-            wanted.peer,
-            state,
-            since=now,
-            deadline=now + LEASE_TTL_S,
-            rests=wanted.rests,
+        allocation = Allocation(
+            lease, fence, request, request.peer, state, now, now + LEASE_TTL_S, rests=request.rests
         )
-        self._slots.enter(place)
-        self._keys.put((wanted.peer, wanted.key), (lease, fence, wanted.task_sha256), keep=self._is_held)
-        return place
+        self._slots.enter(allocation)
+        self._keys.put(
+            (request.peer, request.key),
+            (lease, fence, request.task_sha256),
+            keep=lambda known: known[0] in self._slots.allocations,
+        )
+        return allocation
 
-    def _is_held(self, known: tuple[str, Fence, str]) -> bool:
-        return known[0] in self._slots.places
-
-    def _hear(self, peer: str, principal: str, campaign: str, epoch: int, rests: str) -> None:
-        if self._speakers.hear(peer, principal, campaign, epoch):
-            for place in self.of_campaign(principal, campaign):
-                place.peer, place.rests = peer, rests
+    def _set_leader(self, peer: str, principal: str, campaign: str, epoch: int, rests: str) -> None:
+        if self.leaders.set_leader(peer, principal, campaign, epoch):
+            for one in self.of_campaign(principal, campaign):
+                one.peer, one.rests = peer, rests
 
 
-def _spoken(item: HeldLease, epoch: int) -> int:
-    """Under which epoch a lease is spoken of; `epoch`: that of its link."""
-    return epoch if item.epoch is None else item.epoch
+def _epoch_of(item: HeldLease, link_epoch: int) -> int:
+    return link_epoch if item.epoch is None else item.epoch

@@ -1,12 +1,12 @@
-"""Which run gives way to a higher priority, and how. Pure.
+"""Which run is preempted by a higher priority, and how. Pure.
 
     a ticket finds all slots taken ─▶ a run is warned ─▶ after the grace it is stopped, and its slot is offered to that ticket,
-                                        │                 or to one that came meanwhile and stands before it
-                                        └─ the ticket went away, or got another slot: the run goes on as if nothing had been
+                                        │                 or to one that came meanwhile and is before it in the queue
+                                        └─ the ticket went away, or got another slot: the run goes on
 
-Only across a gap of priorities as they were asked for (waiting does not count), never inside a timed measurement, never a task that gave
-way twice before, and the least work lost first. How often it gave way elsewhere only its scheduler says: towards the device's owner
-what counts is what was seen here. On a device whose owner said so, the owner's tickets need no gap, and the owner's runs give way to
+Only across a gap of priorities as they were requested (waiting does not count), never inside a timed measurement, never a task that was
+preempted twice before, and the least work lost first. How often it was preempted elsewhere only its scheduler says: towards the device's
+owner what counts is what this worker saw. With `owner_first` the owner's tickets need no gap, and the owner's runs are preempted by
 no one else.
 """
 
@@ -16,34 +16,27 @@ import math
 from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from node.capacity.allocations import MAX_REMEMBERED, Allocation, EndedLease, SlotRequest
+from node.capacity.allocations import MAX_REMEMBERED, Allocation, RecentDict, SlotRequest
 from protocol.messages.work import MAX_PREEMPTIONS
 from protocol.values.lease import PREEMPT_GAP, PREEMPT_GRACE_S, LeaseState
 from protocol.wire.base import brief
 
 
-def outranks(priority: int, owner: bool, other: SlotRequest, *, owner_first: bool) -> bool:
-    """Whether `other` may be made to give way to somebody with this priority of its own."""
-    if owner_first and owner != other.owner:
-        return owner
-    return priority - other.own >= PREEMPT_GAP
+def preemptible(allocation: Allocation) -> bool:
+    """Whether it can be ended for another at all, perhaps not right now. A lapsed one needs no asking: it yields to anybody."""
+    return allocation.state in (LeaseState.GRANTED, LeaseState.RUNNING)
 
 
-def can_give_way(place: Allocation) -> bool:
-    """Whether it can be ended for another at all, perhaps not right now. A lapsed one needs no asking: it gives way to anybody."""
-    return place.state in (LeaseState.GRANTED, LeaseState.RUNNING)
-
-
-def in_words(place: Allocation, *, name: bool) -> str:
-    """The run that would give way, for whoever asks before committing; `name` its task only to who may know of it."""
-    later = ", once what is being timed is done" if place.timed else ""
-    what = place.wanted.task.task if name else "a run"
-    return brief(f"{what} at priority {place.wanted.own}{later}")
+def describe(victim: Allocation, *, name: bool) -> str:
+    """The run that would be preempted, for a quote; `name` its task only to a scheduler that may know of it."""
+    later = ", once what is being timed is done" if victim.timed else ""
+    what = victim.request.task.task if name else "a run"
+    return brief(f"{what} at priority {victim.request.base_priority}{later}")
 
 
 @dataclass(frozen=True, slots=True)
 class PreemptionClaim:
-    """A run gives way to a waiting ticket."""
+    """A run is preempted for a waiting ticket."""
 
     victim: str
     due: float | None
@@ -55,78 +48,75 @@ class Preemption:
 
     def __init__(self, *, owner_first: bool) -> None:
         self._owner_first = owner_first
-        self._gave_way: EndedLease[tuple[str, str], int] = EndedLease(MAX_REMEMBERED)
-        """Principal, task → how often it gave way here."""
+        self._times: RecentDict[tuple[str, str], int] = RecentDict(MAX_REMEMBERED)
+        """Principal, task → how often it was preempted here."""
         self._claims: dict[str, PreemptionClaim] = {}
         """By ticket."""
 
-    def higher(
-        self, places: Iterable[Allocation], lower: Sequence[Allocation], linked: Container[str]
+    def preemptors(
+        self, allocations: Iterable[Allocation], lower: Sequence[Allocation], linked: Container[str]
     ) -> Iterator[Allocation]:
-        """The tickets, of those that can be asked, to which any of `lower` could be made to give way, now or later."""
-        least = min(place.wanted.own for place in lower)
-        for place in places:
-            wanted = place.wanted
+        """The tickets, of those that can be asked, for which any of `lower` could be preempted, now or later."""
+        least = min(one.request.base_priority for one in lower)
+        for ticket in allocations:
+            request = ticket.request
             if (
-                place.state is LeaseState.QUEUED
-                and (wanted.owner or wanted.priority - least >= PREEMPT_GAP)  # most are let off here
-                and place.peer in linked
-                and any(self._outranks(wanted.own, wanted.owner, one) for one in lower)
+                ticket.state is LeaseState.QUEUED
+                and (request.owner or request.priority - least >= PREEMPT_GAP)  # quickly rules most out
+                and ticket.peer in linked
+                and any(self._outranks(request, one) for one in lower)
             ):
-                yield place
+                yield ticket
 
     def victim(
         self, priority: int, owner: bool, lower: Iterable[Allocation], now: float
     ) -> Allocation | None:
-        """Who of these gives way to somebody with this priority of its own.
+        """Which of these is preempted by a request with this base priority.
 
-        The least work lost first, then the lowest priority, then the youngest. What is being timed comes last: it
-        gives way once that is done. What gives way to another ticket already is left out.
+        The least work lost first, then the lowest priority, then the youngest. What is being timed comes last: it ends once that is
+        done. What is preempted for another ticket already is left out.
         """
-        taken = {claim.victim for claim in self._claims.values()}
-        fitting = [
-            place for place in lower if place.lease not in taken and self._outranks(priority, owner, place)
-        ]
+        claimed = {claim.victim for claim in self._claims.values()}
         return min(
-            fitting,
-            key=lambda place: (place.timed, _lost_s(place, now), place.wanted.own, -place.fence.number),
+            (one for one in lower if one.lease not in claimed and self._beats(priority, owner, one)),
+            key=lambda one: (one.timed, _lost_s(one, now), one.request.base_priority, -one.fence.number),
             default=None,
         )
 
-    def forget(
-        self, places: Mapping[str, Allocation], lower: Iterable[Allocation], linked: Collection[str]
+    def drop_stale(
+        self, allocations: Mapping[str, Allocation], lower: Iterable[Allocation], linked: Collection[str]
     ) -> None:
-        """Spare the victims of tickets that do not wait any more, or cannot be asked, and those that are not among `lower` any more.
+        """Spare the victims of tickets that do not wait any more, or cannot be asked, and those not among `lower` any more.
 
-        What stands after it is what `choose` is asked about, so that no grace stays over.
+        The other tickets are what `choose` is asked about, so that no grace stays over.
         """
-        able = {place.lease: place for place in lower}
+        victims = {one.lease: one for one in lower}
         self._claims = {
             ticket: claim
             for ticket, claim in self._claims.items()
-            if self._stands(places.get(ticket), able.get(claim.victim), linked)
+            if self._stands(allocations.get(ticket), victims.get(claim.victim), linked)
         }
 
-    def spare(self) -> None:
-        """Nobody gives way."""
+    def spare_all(self) -> None:
+        """Nothing is preempted."""
         self._claims.clear()
 
     def choose(
         self, ticket: Allocation, lower: Iterable[Allocation], now: float
     ) -> tuple[Allocation | None, bool]:
-        """(who of these is to give way, whether at once or after the grace that begins now).
+        """(which of these is preempted, whether at once or after the grace that begins now).
 
         None: it was warned and its grace is not over, or it is being timed.
         """
         claim = self._claims.get(ticket.lease)
         if claim is not None:
-            warned = next(place for place in lower if place.lease == claim.victim)
+            warned = next(one for one in lower if one.lease == claim.victim)
             if claim.due is not None and now < claim.due:
                 return None, False
             if not warned.timed:
                 del self._claims[ticket.lease]
                 return warned, True
-        other = self.victim(ticket.wanted.own, ticket.wanted.owner, lower, now)
+        other = self.victim(ticket.request.base_priority, ticket.request.owner, lower, now)
         if other is None or other.timed:
             if claim is not None:
                 self._claims[ticket.lease] = PreemptionClaim(claim.victim, None)
@@ -137,21 +127,21 @@ class Preemption:
         self._claims[ticket.lease] = PreemptionClaim(other.lease, now + PREEMPT_GRACE_S)
         return other, False
 
-    def pass_up(self, line: Iterable[Allocation], lower: Iterable[Allocation]) -> None:
-        """What gives way does so to the first in `line` that it may give way to: who came after the warning may stand before who caused
-        it. No grace begins anew; who has no victim any more may choose another.
+    def pass_up(self, order: Iterable[Allocation], lower: Iterable[Allocation]) -> None:
+        """Each victim goes to the first ticket in `order` that may preempt it: one that came after the warning may be before the one
+        that caused it. No grace begins anew; a ticket without a victim may choose another.
 
-        To be asked after `forget`, with the tickets of `higher` in the order in which they are served.
+        To be called after `drop_stale`, with the tickets of `preemptors` in the order in which they are served.
         """
-        able = {place.lease: place for place in lower}
-        waiting = list(line)
+        victims = {one.lease: one for one in lower}
+        waiting = list(order)
         claims = sorted(
             self._claims.values(), key=lambda claim: -math.inf if claim.due is None else claim.due
         )
         self._claims = {}
         for claim in claims:
             for ticket in waiting:
-                if self._outranks(ticket.wanted.own, ticket.wanted.owner, able[claim.victim]):
+                if self._outranks(ticket.request, victims[claim.victim]):
                     self._claims[ticket.lease] = claim
                     waiting.remove(ticket)
                     break
@@ -160,18 +150,23 @@ class Preemption:
         """When the next grace ends."""
         return min((claim.due for claim in self._claims.values() if claim.due is not None), default=None)
 
-    def gave_way(self, victim: Allocation) -> None:
+    def count(self, victim: Allocation) -> None:
         """It was ended for another."""
         key = _key(victim)
-        self._gave_way.put(key, 1 + (self._gave_way.get(key) or 0))
+        self._times.put(key, 1 + (self._times.get(key) or 0))
 
-    def _outranks(self, priority: int, owner: bool, other: Allocation) -> bool:
-        times = self._gave_way.get(_key(other)) or 0
-        if not owner or other.wanted.owner:
-            times = max(times, other.wanted.preempted)
-        return times < MAX_PREEMPTIONS and outranks(
-            priority, owner, other.wanted, owner_first=self._owner_first
-        )
+    def _outranks(self, request: SlotRequest, victim: Allocation) -> bool:
+        return self._beats(request.base_priority, request.owner, victim)
+
+    def _beats(self, priority: int, owner: bool, victim: Allocation) -> bool:
+        request, times = victim.request, self._times.get(_key(victim)) or 0
+        if not owner or request.owner:
+            times = max(times, request.preempted)
+        if times >= MAX_PREEMPTIONS:
+            return False
+        if self._owner_first and owner != request.owner:
+            return owner
+        return priority - request.base_priority >= PREEMPT_GAP
 
     def _stands(self, ticket: Allocation | None, victim: Allocation | None, linked: Collection[str]) -> bool:
         return (
@@ -180,13 +175,13 @@ class Preemption:
             and ticket.peer in linked
             and victim is not None
             and victim.state is LeaseState.RUNNING
-            and self._outranks(ticket.wanted.own, ticket.wanted.owner, victim)
+            and self._outranks(ticket.request, victim)
         )
 
 
-def _key(place: Allocation) -> tuple[str, str]:
-    return place.wanted.principal, place.wanted.task.task
+def _key(allocation: Allocation) -> tuple[str, str]:
+    return allocation.request.principal, allocation.request.task.task
 
 
-def _lost_s(place: Allocation, now: float) -> float:
-    return 0.0 if place.began is None else now - place.began
+def _lost_s(allocation: Allocation, now: float) -> float:
+    return 0.0 if allocation.began_at is None else now - allocation.began_at

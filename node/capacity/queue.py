@@ -1,4 +1,4 @@
-"""Whose turn it is among the tickets, and when it may come. Pure.
+"""The queue of tickets: which goes first, how long each waits, and whether there is room for one more. Pure.
 
 The higher priority goes first, a little helped by waiting. Among equals the principal that was served least recently goes first, so that
 a campaign of hundreds of tickets does not keep one of three waiting; and of one principal's tickets the one that came first.
@@ -11,8 +11,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from node.capacity.allocations import Allocation, EndedLease
-from protocol.values.lease import AGEING_S, MAX_AGEING
+from node.capacity.allocations import COUNTED, Allocation, RecentDict, SlotRequest
+from protocol.values.lease import AGEING_S, MAX_AGEING, LeaseState
 
 MAX_PRINCIPALS: Final = 1_024
 """That are remembered as served; one that is forgotten counts as never served."""
@@ -20,7 +20,7 @@ MAX_PRINCIPALS: Final = 1_024
 
 @dataclass(frozen=True, slots=True)
 class QueueRank:
-    """What a ticket stands in line with."""
+    """What decides a ticket's position in the queue."""
 
     owner: bool
     """It goes before all others'."""
@@ -32,58 +32,58 @@ class QueueRank:
     lease: str = ""
 
 
-def aged(own: int, cap: int, waited_s: float) -> int:
+def aged(priority: int, max_priority: int, waited_s: float) -> int:
     """A priority after waiting: one more each minute, nine at most, never above what the permission lets count."""
-    return max(own, min(cap, own + min(MAX_AGEING, int(waited_s // AGEING_S))))
+    return max(priority, min(max_priority, priority + min(MAX_AGEING, int(waited_s // AGEING_S))))
 
 
-def rank_of(place: Allocation, now: float, *, owner_first: bool) -> QueueRank:
-    """Where a ticket stands in line."""
-    wanted = place.wanted
+def rank_of(ticket: Allocation, now: float, *, owner_first: bool) -> QueueRank:
+    """A ticket's rank now."""
+    request = ticket.request
     return QueueRank(
-        owner=owner_first and wanted.owner,
-        priority=aged(wanted.own, wanted.cap, now - place.since),
-        principal=wanted.principal,
-        number=place.fence.number,
-        lease=place.lease,
+        owner=owner_first and request.owner,
+        priority=aged(request.base_priority, request.max_priority, now - ticket.committed_at),
+        principal=request.principal,
+        number=ticket.fence.number,
+        lease=ticket.lease,
     )
 
 
 class LeaseQueue:
-    """Who was served when."""
+    """Orders tickets by rank, and by when their principals were served last."""
 
     def __init__(self) -> None:
-        self._served: EndedLease[str, int] = EndedLease(MAX_PRINCIPALS)
+        self._served: RecentDict[str, int] = RecentDict(MAX_PRINCIPALS)
         self._count = 0
 
     def served(self, principal: str) -> None:
-        """It got a place."""
+        """It got a slot."""
         self._count += 1
         self._served.put(principal, self._count)
 
     def first(self, ranks: Iterable[QueueRank]) -> QueueRank | None:
-        """Whose turn it is now."""
+        """The ticket to serve now."""
         return min(
             ranks,
-            key=lambda one: (not one.owner, -one.priority, self._last(one.principal), one.number),
+            key=lambda one: (not one.owner, -one.priority, self._last_served(one.principal), one.number),
             default=None,
         )
 
-    def line(self, ranks: Iterable[QueueRank]) -> list[QueueRank]:
+    def order(self, ranks: Iterable[QueueRank]) -> list[QueueRank]:
         """All of them in the order in which they would be served from now on."""
-        groups: dict[tuple[bool, int], dict[str, list[QueueRank]]] = {}
+        levels: dict[tuple[bool, int], dict[str, list[QueueRank]]] = {}
         for rank in ranks:
-            group = groups.setdefault((rank.owner, rank.priority), {})
-            group.setdefault(rank.principal, []).append(rank)
+            level = levels.setdefault((rank.owner, rank.priority), {})
+            level.setdefault(rank.principal, []).append(rank)
         served: dict[str, int] = {}
         count = self._count
         order: list[QueueRank] = []
-        for level in sorted(groups, reverse=True):
-            lines = groups[level]
+        for key in sorted(levels, reverse=True):
+            lines = levels[key]
             heads: list[tuple[int, int, str]] = []
             for principal, waiting in lines.items():
                 waiting.sort(key=lambda one: -one.number)
-                last = served.get(principal, self._last(principal))
+                last = served.get(principal, self._last_served(principal))
                 heads.append((last, waiting[-1].number, principal))
             heapq.heapify(heads)
             while heads:
@@ -95,16 +95,53 @@ class LeaseQueue:
                     heapq.heappush(heads, (count, lines[principal][-1].number, principal))
         return order
 
-    def _last(self, principal: str) -> int:
+    def _last_served(self, principal: str) -> int:
         return self._served.get(principal) or 0
 
 
-def expected_starts(left: Sequence[float], slots: int, takes: Sequence[float]) -> list[float]:
-    """Seconds until each in line gets a place, when their runs take `takes` and those that are on will take `left` more."""
+def expected_starts(left: Sequence[float], slots: int, durations: Sequence[float]) -> list[float]:
+    """Seconds until each in the queue gets a slot, when their runs take `durations` and those that are on take `left` more."""
     free = [0.0] * max(0, slots - len(left)) + sorted(left)[:slots]
     heapq.heapify(free)
     starts: list[float] = []
-    for seconds in takes:
+    for seconds in durations:
         starts.append(free[0])
         heapq.heapreplace(free, free[0] + seconds)
     return starts
+
+
+# -- admission -----------------------------------------------------------------------------------------------------------
+
+
+def over_quota(request: SlotRequest, allocations: Iterable[Allocation]) -> str:
+    """Why its permission is not for one more, in words; empty: it is."""
+    if request.slots is None:
+        return ""
+    own = sum(1 for one in allocations if one.state in COUNTED and one.request.principal == request.principal)
+    if own < request.slots:
+        return ""
+    return f"you have {own} slots and tickets here, and your permission is for {request.slots}"
+
+
+def admit_ticket(
+    request: SlotRequest, allocations: Iterable[Allocation], limit: int, each: int
+) -> tuple[str, Allocation | None]:
+    """(why the queue has no space for its ticket, empty: it has; the ticket that has to go for it).
+
+    Where all `limit` tickets are taken the lowest goes, of those the youngest, if the new one is higher. The owner's are higher than
+    all others. One principal has at most `each`.
+    """
+    tickets = [one for one in allocations if one.state is LeaseState.QUEUED]
+    own = sum(1 for ticket in tickets if ticket.request.principal == request.principal)
+    if own >= each:
+        return f"you have {own} tickets in the queue, the most that one scheduler may have", None
+    if len(tickets) < limit:
+        return "", None
+    lowest = min(tickets, key=lambda one: (_height(one.request), -one.fence.number), default=None)
+    if lowest is not None and _height(request) > _height(lowest.request):
+        return "", lowest
+    return f"the queue is full: {len(tickets)} tickets", None
+
+
+def _height(request: SlotRequest) -> tuple[bool, int]:
+    return request.owner, request.base_priority

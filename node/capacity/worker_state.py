@@ -1,11 +1,11 @@
-"""How the worker is: the table of `protocol.values.worker`, moved by its runs. Pure.
+"""The condition of the worker: the table of `protocol.values.worker`, moved by its runs. Pure.
 
 A worker that crashes again and again must not swallow a campaign. But models that kill every process they meet must not take a
 worker out of service either: crashes are counted over different models, and only make the worker suspect. Whether the device or the
-models are at fault is found out by running something that is known to work (`examined`).
+models are at fault is found out by running something that is known to work (`record_examination`).
 
-Its owner may hold it back for a while (`hold`: paused, quiet hours, on battery) or for good (`drain`). Both are told as draining; what
-is held comes back by itself.
+Its owner may hold it back for a while (`hold`: paused, quiet hours, on battery) or for good (`drain`). Both are reported as draining;
+a worker that is held serves again by itself.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ class WorkerCondition:
         self._crashed: set[str] = set()
         self._busy = 0
         self._cleaning = 0
-        self._held = ""
-        self._leaving = ""
-        self._finishing = False
+        self._hold_reason = ""
+        self._drain_reason = ""
+        self._finish_queue = False
 
     @property
     def serving(self) -> bool:
@@ -45,9 +45,23 @@ class WorkerCondition:
         return bool(self._busy or self._cleaning)
 
     @property
-    def gives_turns(self) -> bool:
-        """Whether the tickets that wait here still get their turn."""
-        return self.serving or (self.state is WorkerState.DRAINING and self._finishing)
+    def serves_queue(self) -> bool:
+        """Whether the tickets that wait here are still offered slots."""
+        return self.serving or (self.state is WorkerState.DRAINING and self._finish_queue)
+
+    @property
+    def suspect(self) -> bool:
+        """Whether so many models crashed in a row that the device must be examined before it goes on."""
+        return self.serving and len(self._crashed) >= FAULTY_AFTER
+
+    @property
+    def refusal(self) -> str:
+        """The answer to a scheduler that brings work while none is taken."""
+        if self.state is WorkerState.DRAINING and self.why:
+            return f"this worker takes no new work: {self.why}"
+        return f"this worker is {self.state}" + (f": {self.why}" if self.why else "")
+
+    # -- runs ------------------------------------------------------------------------------------------------------------
 
     def begin(self) -> None:
         """A run begins."""
@@ -58,7 +72,7 @@ class WorkerCondition:
             self._move(WorkerEvent.BEGIN)
 
     def end(self, outcome: RunOutcome, reason: Reason | None, permanent: bool, model_sha256: str) -> None:
-        """Its processes are gone; this is how it went. Its files and its result are still being put away."""
+        """Its processes are gone. Its files and its result are still being put away."""
         self._busy -= 1
         self._cleaning += 1
         if not self._busy and self.state is WorkerState.BUSY:
@@ -68,25 +82,20 @@ class WorkerCondition:
         elif outcome is RunOutcome.FAILED and not permanent and reason in BLAMED_ON_WORKER:
             self._crashed.add(model_sha256)
 
-    @property
-    def suspect(self) -> bool:
-        """Whether so many models crashed in a row that the device must be examined before it goes on."""
-        return self.serving and len(self._crashed) >= FAULTY_AFTER
+    def clean(self) -> None:
+        """Nothing of the run is left here."""
+        self._cleaning -= 1
+        if not self.at_work and self.state is WorkerState.CLEANUP:
+            self._move(WorkerEvent.CLEAN)
 
-    def examined(self, trouble: str) -> None:
-        """What running something that is known to work gave. Empty: it works, and the models were to blame."""
+    def record_examination(self, trouble: str) -> None:
+        """What running something that is known to work showed. Empty: it works, and the models were to blame."""
         crashed = len(self._crashed)
         self._crashed.clear()
         if not trouble:
             self.reset()
         elif self.serving:
             self.break_down(f"runs of {crashed} models crashed one after the other, and {trouble}"[:500])
-
-    def clean(self) -> None:
-        """Nothing of the run is left here."""
-        self._cleaning -= 1
-        if not self._busy and not self._cleaning and self.state is WorkerState.CLEANUP:
-            self._move(WorkerEvent.CLEAN)
 
     def break_down(self, why: str) -> None:
         """The device does not work any more."""
@@ -95,39 +104,32 @@ class WorkerCondition:
         self.why = why
 
     def reset(self) -> None:
-        """A check says that it works again."""
+        """The device works again."""
         if self.state is WorkerState.FAULTY:
             self._move(WorkerEvent.RESET)
             self.why = ""
-            self._stand()
+            self._update()
 
-    @property
-    def refusal(self) -> str:
-        """What is said to who brings work while there is none to be taken."""
-        if self.state is WorkerState.DRAINING and self.why:
-            return f"this worker takes no new work: {self.why}"
-        return f"this worker is {self.state}" + (f": {self.why}" if self.why else "")
+    # -- the owner -------------------------------------------------------------------------------------------------------
 
     def hold(self, why: str) -> None:
         """Take no new work while `why` says so; empty: take it again, unless it is leaving."""
-        self._held = why
-        self._stand()
+        self._hold_reason = why
+        self._update()
 
     def drain(self, why: str = "leaving", *, finish: bool = False) -> None:
         """Take no new work any more. `finish`: but run the tickets that wait here."""
-        self._leaving = why
-        self._finishing = finish
-        self._stand()
+        self._drain_reason = why
+        self._finish_queue = finish
+        self._update()
 
-    def stay(self) -> None:
+    def cancel_drain(self) -> None:
         """It does not leave after all."""
-        self._leaving = ""
-        self._finishing = False
-        self._stand()
+        self.drain("")
 
-    def _stand(self) -> None:
-        """Be draining exactly while there is a reason to; a faulty device stays so until it is found well."""
-        why = self._leaving or self._held
+    def _update(self) -> None:
+        """Be draining exactly while there is a reason to; a faulty device stays so until it is reset."""
+        why = self._drain_reason or self._hold_reason
         if self.state is WorkerState.FAULTY:
             return
         if why:
@@ -138,7 +140,7 @@ class WorkerCondition:
         if self.state is WorkerState.DRAINING:
             self._move(WorkerEvent.RESUME)
             self.why = ""
-        if self.state is WorkerState.ACTIVE and (self._busy or self._cleaning):
+        if self.state is WorkerState.ACTIVE and self.at_work:
             self._move(WorkerEvent.BEGIN)
             if not self._busy:
                 self._move(WorkerEvent.END)

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from node.capacity.allocations import Allocation, KillCommand, RunCommand, SlotOffer, WarnCommand
+from node.capacity.allocations import Allocation, KillCommand, OfferCommand, RunCommand, WarnCommand
 from node.capacity.ledger import Ledger
 from node.conversation.commands import (
     Commands,
@@ -243,14 +243,14 @@ class WorkerConversation:
 
     def carry_out(self) -> None:
         """Do what the ledger orders; to be called after each change of the ledger."""
-        if not self.ledger.condition.gives_turns:
+        if not self.ledger.condition.serves_queue:
             self.ledger.close_queue()
-        while orders := self.ledger.take_orders():
+        while orders := self.ledger.take_commands():
             for order in orders:
                 match order:
                     case RunCommand():
                         self._begin_run(order)
-                    case SlotOffer():
+                    case OfferCommand():
                         self._offer(order.lease)
                     case KillCommand():
                         self.commands.emit(order)
@@ -261,14 +261,14 @@ class WorkerConversation:
                             grace_s=order.grace_s,
                             priority=order.priority,
                         )
-                        self._send_note(order.peer, order.about, note)
+                        self._send_note(order.peer, order.campaign_key, note)
 
     def _offer(self, lease: str) -> None:
         """Ask the ticket's scheduler whether it starts."""
-        allocation = self.ledger.place(lease)
+        allocation = self.ledger.allocation(lease)
         if allocation is None:
             return
-        if self.links.best(allocation.peer, allocation.wanted.about) is not None:
+        if self.links.best(allocation.peer, allocation.request.campaign_key) is not None:
             self._call_ready(allocation, asked=True)
         elif self.links.of(
             allocation.peer
@@ -278,7 +278,7 @@ class WorkerConversation:
             self._offer_answered(allocation, None, asked=False)
 
     def _call_ready(self, allocation: Allocation, *, asked: bool) -> None:
-        link = self.links.best(allocation.peer, allocation.wanted.about)
+        link = self.links.best(allocation.peer, allocation.request.campaign_key)
         if link is None:
             self._offer_answered(allocation, None, asked=asked)
             return
@@ -342,9 +342,9 @@ class WorkerConversation:
         return tuple(self._runs)
 
     def _begin_run(self, order: RunCommand) -> None:
-        allocation = self.ledger.place(order.lease)
+        allocation = self.ledger.allocation(order.lease)
         assert allocation is not None, "the ledger ordered a run of a lease it does not hold"
-        allocation.began = self._now()
+        allocation.began_at = self._now()
         self._runs[order.lease] = _Run(allocation)
         self.ledger.condition.begin()
         self.commands.emit(order)
@@ -370,7 +370,7 @@ class WorkerConversation:
             total=total,
             median_ms=median_ms,
         )
-        self._send_note(run.allocation.peer, run.allocation.wanted.about, note)
+        self._send_note(run.allocation.peer, run.allocation.request.campaign_key, note)
 
     def set_timing(self, lease: str, timed: bool) -> None:
         """A measurement of this run begins, or is over."""
@@ -398,7 +398,7 @@ class WorkerConversation:
         body = record_body(record)
         item = OutboxItem(
             peer=allocation.peer,
-            owner=allocation.wanted.principal,
+            owner=allocation.request.principal,
             campaign=record.campaign,
             task=record.task,
             attempt=record.attempt,

@@ -210,7 +210,7 @@ class RequestHandlers:
         reply = self.ledger.commit(_slot_request(peer, permission, request, task, max_s), self.context.now())
         if isinstance(reply, (Granted, Queued)):
             self.links.set_epoch(link, task.campaign, request.epoch)
-            self.ledger.speakers.keep_proof(permission.principal, task.campaign, request.epoch, request.proof)
+            self.ledger.leaders.set_proof(permission.principal, task.campaign, request.epoch, request.proof)
             if request.manifest is not None:
                 self.context.manifests.note(
                     task.campaign, task.scheduler, peer, request.manifest, request.manifest_size
@@ -236,7 +236,7 @@ class RequestHandlers:
         )
         self.links.set_epoch(link, request.campaign, request.epoch)
         if stale is None:
-            self.ledger.speakers.keep_proof(
+            self.ledger.leaders.set_proof(
                 permission.principal, request.campaign, request.epoch, request.proof
             )
         return stale
@@ -266,7 +266,7 @@ class RequestHandlers:
             incarnation=self.ledger.incarnation,
             leases=tuple(lease for _, lease in page),
             epoch=self.ledger.epoch(principal, campaign),
-            proof=self.ledger.speakers.proof(principal, campaign),
+            proof=self.ledger.leaders.proof(principal, campaign),
             manifest=manifest.sha256 if manifest is not None else None,
             manifest_size=manifest.size if manifest is not None else 0,
             cursor=page[-1][0] if len(entries) > len(page) else None,
@@ -274,8 +274,8 @@ class RequestHandlers:
 
     def _live(self, allocation: Allocation) -> LiveLease:
         return LiveLease(
-            task=allocation.wanted.task.task,
-            attempt=allocation.wanted.attempt,
+            task=allocation.request.task.task,
+            attempt=allocation.request.attempt,
             lease=allocation.lease,
             fence=allocation.fence,
             queued=allocation.state in (LeaseState.QUEUED, LeaseState.OFFERED),
@@ -289,10 +289,10 @@ class RequestHandlers:
         """The worker's status, runs before tickets. Others than the owner (None) see their own work, and how much there is in all;
         so does who acts for the owner in some campaigns only."""
         ledger, now = self.ledger, self.context.now()
-        position = {lease: index for index, lease in enumerate(ledger.line(now))}
+        position = {lease: index for index, lease in enumerate(ledger.queue_order(now))}
         shown = [
             allocation
-            for allocation in ledger.places()
+            for allocation in ledger.allocations()
             if allocation.state is not LeaseState.REPORTING
             and (permission is None or _sees_all(permission) or _is_of(allocation, permission))
         ]
@@ -308,16 +308,16 @@ class RequestHandlers:
         )
 
     def _job(self, allocation: Allocation, now: float) -> RunningJob:
-        request = allocation.wanted
+        request = allocation.request
         return RunningJob(
             task=request.task.task,
             model=ascii_line(request.task.model.name),
             principal=request.principal,
             team=ascii_line(request.team),
-            priority=request.own,
+            priority=request.base_priority,
             state=str(allocation.state),
             phase=self.phase(allocation.lease),
-            since_s=max(0.0, now - allocation.since),
+            since_s=max(0.0, now - allocation.committed_at),
         )
 
 
@@ -348,7 +348,7 @@ def _sees_all(permission: CallPermission) -> bool:
 
 
 def _is_of(allocation: Allocation, permission: CallPermission) -> bool:
-    request = allocation.wanted
+    request = allocation.request
     return request.principal == permission.principal and permission.speaks_of(request.task.campaign) is None
 
 
@@ -364,7 +364,7 @@ def _slot_request(
         attempt=request.attempt,
         epoch=request.epoch,
         priority=request.priority,
-        cap=permission.priority,
+        max_priority=permission.priority,
         owner=permission.owner,
         stranger=permission.stranger,
         slots=permission.slots,
@@ -373,6 +373,6 @@ def _slot_request(
         left_s=request.left_s,
         queue=request.queue,
         ledger=request.ledger,
-        max_duration_s=max_s,
+        max_queue_s=max_s,
         rests=permission.rests,
     )

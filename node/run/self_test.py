@@ -49,7 +49,7 @@ class Examiner:
         except ResourceError as exc:
             trouble = exc.what
         was = self._condition.state
-        self._condition.examined(trouble)
+        self._condition.record_examination(trouble)
         log.warning("device.examined", trouble=trouble or "none", was=was, now=self._condition.state)
         if self._condition.state is WorkerState.FAULTY:
             self._broke.set()

@@ -119,7 +119,7 @@ class OwnerControl:
                         self.stop_runs(Reason.NOT_SERVING)
                 case Action.RESUME:
                     self._drain.on = False
-                    condition.stay()
+                    condition.cancel_drain()
                     await self._keep_pause(False)
                 case Action.DRAIN:
                     self._drain.on = True
@@ -182,7 +182,9 @@ class OwnerControl:
         return self._drain.on
 
     def _busy(self) -> bool:
-        return self.ledger.condition.at_work or any(place.state in HERE for place in self.ledger.places())
+        return self.ledger.condition.at_work or any(
+            place.state in HERE for place in self.ledger.allocations()
+        )
 
 
 @dataclass(slots=True)

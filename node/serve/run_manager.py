@@ -100,16 +100,16 @@ class RunManager:
             stop.now(reason)
 
     async def _run(self, lease: str, stop: runner.StopRun) -> None:
-        allocation, conversation = self._ledger.place(lease), self._conversation
+        allocation, conversation = self._ledger.allocation(lease), self._conversation
         assert allocation is not None, "the conversation began a run of a lease that the ledger does not hold"
-        request, began = allocation.wanted, trio.current_time()
+        request, began = allocation.request, trio.current_time()
         job = RecordJob(
             lease,
             allocation.fence,
             request.attempt,
             request.task,
             request.task_sha256,
-            began - allocation.since,
+            began - allocation.committed_at,
             stranger=request.stranger,
         )
         self._around.advert_changed()
@@ -150,23 +150,23 @@ class RunManager:
 
     def _source(self, job: RecordJob) -> Source:
         def speaker() -> PeerId:
-            allocation = self._ledger.place(job.lease)
+            allocation = self._ledger.allocation(job.lease)
             return allocation.peer if allocation is not None else job.task.scheduler
 
-        allocation = self._ledger.place(job.lease)
+        allocation = self._ledger.allocation(job.lease)
         return task_source(
             self._network,
             job.task,
             speaker,
-            principal=allocation.wanted.principal if allocation is not None else job.task.scheduler,
-            owner=allocation is not None and allocation.wanted.owner,
+            principal=allocation.request.principal if allocation is not None else job.task.scheduler,
+            owner=allocation is not None and allocation.request.owner,
             rng=self._rng,
             edge=self._parts.web,
         )
 
     async def _fetch_manifest(self, job: RecordJob) -> None:
         """The campaign's manifest comes with the first model of it. That its principal has the model is seen once."""
-        allocation = self._ledger.place(job.lease)
+        allocation = self._ledger.allocation(job.lease)
         if allocation is not None:
             model, peer = job.task.model, allocation.peer
 
@@ -175,8 +175,8 @@ class RunManager:
                     self._network, peer, (), model.sha256, offset=offset, sink=sink, size=model.size
                 )
 
-            await self._estate.ask_for_model(allocation.wanted.principal, model, tail)
-        held = {allocation.wanted.task.campaign for allocation in self._ledger.places()}
+            await self._estate.ask_for_model(allocation.request.principal, model, tail)
+        held = {allocation.request.task.campaign for allocation in self._ledger.allocations()}
         needed = held.union(self._conversation.outbox.campaigns())
         run_s = self._ledger.expect_s(job.task)
         await self._estate.manifests.fetch(job.task.campaign, job.task.scheduler, needed, run_s)

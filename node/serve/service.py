@@ -134,7 +134,7 @@ class Worker:
         )
         outbox = Outbox(parts.wall, parts.outbox.waiting, parts.outbox.settled)
         self.sharing = BlobSources(
-            self.estate, outbox, parts.outbox.folder, self.permits, self.ledger.places, parts.wall
+            self.estate, outbox, parts.outbox.folder, self.permits, self.ledger.allocations, parts.wall
         )
         context = WorkerContext(
             now=trio.current_time,
@@ -239,5 +239,5 @@ class Worker:
 
     def _campaigns(self) -> list[str]:
         """Those that it works for, and those whose results lie here."""
-        live = {allocation.wanted.task.campaign for allocation in self.ledger.places()}
+        live = {allocation.request.task.campaign for allocation in self.ledger.allocations()}
         return [*sorted(live), *self.conversation.outbox.campaigns()]

@@ -105,8 +105,8 @@ class CampaignStore:
             return None
         holds = any(
             place.peer == peer
-            and place.wanted.task.model.sha256 == sha256
-            and self.cache.whose.knows(sha256, place.wanted.principal)
+            and place.request.task.model.sha256 == sha256
+            and self.cache.whose.knows(sha256, place.request.principal)
             for place in places
         )
         if holds or any(

@@ -19,7 +19,7 @@ import structlog
 import trio
 from pydantic import Field, ValidationError
 
-from node.capacity.allocations import EndedLease
+from node.capacity.allocations import RecentDict
 from node.capacity.shares import gives_way
 from protocol.errors import ProtocolError, Refused, RemoteProtocolError, ResourceError, Unreachable
 from protocol.signed.campaign_manifest import MAX_MANIFEST, CampaignId, open_manifest, read_cover
@@ -71,9 +71,9 @@ class ManifestStore:
         """By owner and campaign."""
         self._noted: dict[tuple[str, str], tuple[str, str, int]] = {}
         """(owner, campaign) → peer, sha256, size: named by a scheduler, not fetched yet."""
-        self._put_off: EndedLease[tuple[str, str], bool] = EndedLease(MAX_MANIFESTS)
+        self._put_off: RecentDict[tuple[str, str], bool] = RecentDict(MAX_MANIFESTS)
         """(owner, campaign) whose first run here was too quick to wait."""
-        self._failed: EndedLease[str, tuple[float, float]] = EndedLease(MAX_MANIFESTS)
+        self._failed: RecentDict[str, tuple[float, float]] = RecentDict(MAX_MANIFESTS)
         """Peer → when it may be asked again, and how long it was left alone."""
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)

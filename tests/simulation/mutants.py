@@ -57,7 +57,7 @@ class OneTooMany(Slots):
     def free(self) -> int:
         return self.count + 1 - self.number_in({LeaseState.GRANTED, LeaseState.RUNNING, LeaseState.OFFERED})
 
-    def _make_room(self) -> None:
+    def _stop_lapsed(self) -> None:
         """Nobody has to go."""
 
 
@@ -68,7 +68,7 @@ class OfferedIsFree(Slots):
     def free(self) -> int:
         return self.count - self.number_in({LeaseState.GRANTED, LeaseState.RUNNING})
 
-    def _make_room(self) -> None:
+    def _stop_lapsed(self) -> None:
         """Nobody has to go."""
 
 
@@ -118,7 +118,7 @@ class NeverTimed(Ledger):
     """Does not know that a run is being measured."""
 
     def timing(self, lease: str, timed: bool, now: float) -> None:
-        place = self.place(lease)
+        place = self.allocation(lease)
         if place is not None:
             place.timed = False
 
@@ -127,7 +127,7 @@ class FencesRepeat(Ledger):
     """Numbers its leases from the beginning now and then."""
 
     def _enter(self, wanted: SlotRequest, state: LeaseState, now: float) -> Allocation:
-        if self._number > 2 and not self.places():
+        if self._number > 2 and not self.allocations():
             self._number = 0
         return super()._enter(wanted, state, now)
 
@@ -144,7 +144,7 @@ class NoEpochCheck(Ledger):
 
     def __init__(self, incarnation: int, **rest: Any) -> None:
         super().__init__(incarnation, **rest)
-        self._speakers = HearsEverybody(MAX_REMEMBERED)
+        self.leaders = HearsEverybody(MAX_REMEMBERED)
 
     def refusals(self, *asked: Any, **rest: Any) -> dict[str, Reason]:
         return {}
@@ -155,9 +155,9 @@ class NoQuota(Ledger):
 
     def commit(self, wanted: SlotRequest, now: float) -> Granted | Queued | Conflict | Denied:
         place = super().commit(replace(wanted, slots=None), now)
-        for one in self.places():
-            if one.wanted.slots is None and one.wanted.key == wanted.key:
-                one.wanted = wanted
+        for one in self.allocations():
+            if one.request.slots is None and one.request.key == wanted.key:
+                one.request = wanted
         return place
 
 
@@ -165,7 +165,7 @@ class OwnerLast(Ledger):
     """Does not know its owner."""
 
     def commit(self, wanted: SlotRequest, now: float) -> Granted | Queued | Conflict | Denied:
-        self._slots.turns.first = self._last  # type: ignore[method-assign]
+        self._slots.queue.first = self._last  # type: ignore[method-assign]
         return super().commit(wanted, now)
 
     def _last(self, ranks: Iterable[QueueRank]) -> QueueRank | None:

@@ -220,7 +220,7 @@ class SimWorker:
 
     def held(self) -> int:
         """Slots and tickets, and runs that are not dead."""
-        return sum(place.state not in BUSY for place in self.ledger.places()) + len(self._runs)
+        return sum(place.state not in BUSY for place in self.ledger.allocations()) + len(self._runs)
 
     def evict(self, peer: str) -> None:
         """Its permission is gone: so are its leases."""
@@ -253,7 +253,9 @@ class SimWorker:
 
     async def _serve(self, end: End, message: Message) -> Message | None:
         request = Request()
-        before = {place.lease: (place.state, place.wanted.task.campaign) for place in self.ledger.places()}
+        before = {
+            place.lease: (place.state, place.request.task.campaign) for place in self.ledger.allocations()
+        }
         self.conversation.received(end, message, request)
         self._carry_out()
         if not isinstance(request.reply, Denied):
@@ -277,7 +279,7 @@ class SimWorker:
             case Cancel() | Release():
                 for item in message.held:
                     place, (state, campaign) = (
-                        self.ledger.place(item.lease),
+                        self.ledger.allocation(item.lease),
                         before.get(item.lease, (None, "")),
                     )
                     if isinstance(message, Cancel):
@@ -286,8 +288,8 @@ class SimWorker:
                         self._spoke(end, campaign, type(message).__name__.lower())
             case _ if isinstance(reply, Renewed):
                 for lease in reply.renewed:
-                    place = self.ledger.place(lease)
-                    self._spoke(end, place.wanted.task.campaign if place is not None else "", "renew")
+                    place = self.ledger.allocation(lease)
+                    self._spoke(end, place.request.task.campaign if place is not None else "", "renew")
             case _:
                 pass
 
@@ -410,21 +412,21 @@ class SimWorker:
 
     def _begin_run(self, lease: str) -> None:
         self._runs[lease] = run = Run()
-        place = self.ledger.place(lease)
+        place = self.ledger.allocation(lease)
         assert place is not None
-        task = place.wanted.task
+        task = place.request.task
         self._tell(
             Kind.BEGAN,
             lease=lease,
             fence=place.fence.key(),
             task=task.task,
-            attempt=place.wanted.attempt,
+            attempt=place.request.attempt,
             sha256="f" * 64 if "wrong-model" in self._mutant else task.model.sha256,
         )
         self.process.spawn(self._run(place, run))
 
     async def _run(self, place: Allocation, run: Run) -> None:
-        process, lease, task = self.process, place.lease, place.wanted.task
+        process, lease, task = self.process, place.lease, place.request.task
         seconds = self._rng.uniform(*self.runs.seconds)
         crash = self._rng.random() < self.runs.crashes
         for phase, share in ((Phase.FETCH, 0.2), (Phase.LOAD, 0.2), (Phase.RUN, 0.5), (Phase.CHECK, 0.1)):
@@ -445,10 +447,10 @@ class SimWorker:
         record = Record(
             campaign=task.campaign,
             task=task.task,
-            attempt=place.wanted.attempt,
+            attempt=place.request.attempt,
             fence=place.fence,
             worker=self.name,
-            task_sha256=place.wanted.task_sha256,
+            task_sha256=place.request.task_sha256,
             model_sha256=task.model.sha256,
             outcome=outcome,
             reason=reason,
@@ -460,12 +462,12 @@ class SimWorker:
         self.conversation.processes_ended(lease, record)
         self._carry_out()
         if self.ledger.condition.suspect:
-            self.ledger.condition.examined("")  # it works
+            self.ledger.condition.record_examination("")  # it works
         self.conversation.finish_run(lease, record)
         self._carry_out()
 
     def _set_timing(self, lease: str, *, on: bool) -> None:
-        place = self.ledger.place(lease)
+        place = self.ledger.allocation(lease)
         if place is not None and place.timed is not on:
             self._tell(Kind.TIMING, lease=lease, number=int(on))
             self.conversation.set_timing(lease, on)
@@ -475,7 +477,7 @@ class SimWorker:
 
     def _look(self) -> None:
         """Tell what has changed, and hold the ledger against its own limits."""
-        now = {place.lease: place for place in self.ledger.places()}
+        now = {place.lease: place for place in self.ledger.allocations()}
         for lease, state in self._shadow.items():
             place = now.get(lease)
             if state in HOLDS and (place is None or place.state not in HOLDS):
@@ -483,9 +485,9 @@ class SimWorker:
         counted: dict[str, int] = {}
         for lease, place in now.items():
             before = self._shadow.get(lease)
-            if place.wanted.slots is not None and place.state in COUNTED:
-                counted[place.wanted.principal] = counted.get(place.wanted.principal, 0) + 1
-                self._count(place, counted[place.wanted.principal])
+            if place.request.slots is not None and place.state in COUNTED:
+                counted[place.request.principal] = counted.get(place.request.principal, 0) + 1
+                self._count(place, counted[place.request.principal])
             if before is LeaseState.QUEUED and place.state is LeaseState.OFFERED:
                 self._tell(Kind.TURN, lease=lease, number=self._passed_over(place, now.values()))
             if before is LeaseState.OFFERED and place.state is LeaseState.QUEUED:
@@ -504,23 +506,27 @@ class SimWorker:
 
     def _count(self, place: Allocation, number: int) -> None:
         """Of a principal with a quota: told when it is more than before."""
-        principal = place.wanted.principal
+        principal = place.request.principal
         if number > self._counted.get(principal, 0):
             self._counted[principal] = number
             self._told(
-                Kind.SIZE, who=self.name, word=f"places of {principal}", number=number, cap=place.wanted.slots
+                Kind.SIZE,
+                who=self.name,
+                word=f"places of {principal}",
+                number=number,
+                cap=place.request.slots,
             )
 
     def _passed_over(self, place: Allocation, places: Iterable[Allocation]) -> int:
         """Tickets of the owner that should have been offered this place."""
-        if not self._owner_first or place.wanted.owner:
+        if not self._owner_first or place.request.owner:
             return 0
         since = self._now() - MUTE_S
         linked = {
             peer for peer in self.conversation.links.peers() if self._unanswered.get(peer, -1e9) < since
         }
         return sum(
-            one.state is LeaseState.QUEUED and one.wanted.owner and one.peer in linked for one in places
+            one.state is LeaseState.QUEUED and one.request.owner and one.peer in linked for one in places
         )
 
     def _tell_place(self, kind: Kind, place: Allocation) -> None:
@@ -528,7 +534,7 @@ class SimWorker:
             kind,
             lease=place.lease,
             fence=place.fence.key(),
-            task=place.wanted.task.task,
-            attempt=place.wanted.attempt,
+            task=place.request.task.task,
+            attempt=place.request.attempt,
             peer=place.peer,
         )

@@ -205,7 +205,7 @@ class Storm:
         peer = device.identity.peer_id
         now = {
             place.lease: place
-            for place in worker.ledger.places()
+            for place in worker.ledger.allocations()
             if str(place.state) in ("running", "lapsed", "stopping")
         }
         before = self.running.get(f"{peer} {device.incarnation}", set())
@@ -213,7 +213,7 @@ class Storm:
             self.tell(Kind.DEAD, worker=peer, lease=lease)
         for lease, place in now.items():
             if lease not in before:
-                wanted = place.wanted
+                wanted = place.request
                 self.tell(
                     Kind.BEGAN,
                     worker=peer,

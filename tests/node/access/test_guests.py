@@ -154,7 +154,7 @@ async def test_nobody_keeps_or_ends_anothers_lease_or_gets_its_record(world: Any
     assert [lost.reason for lost in (await theirs.ask(Renew(held=one), Renewed)).lost] == [Reason.UNKNOWN]
     for message in (Cancel(held=one), Release(held=one)):
         await theirs.call(message)
-        assert str(worker.ledger.places()[0].state) == "running"
+        assert str(worker.ledger.allocations()[0].state) == "running"
     world.device.go.set()
     result = await world.ann.wait_for(Result)
     assert worker.sharing.find(guest.identity.peer_id, result.sha256) is None
@@ -178,8 +178,8 @@ async def test_a_task_of_others_that_could_go_on_for_longer_than_the_owner_lets_
     short = {**long, "timeouts": Timeouts(fetch_s=300, load_s=200, run_s=300, queue_s=1e6)}
     assert max_seconds(guest.task(1, **short)) == 1200
     await link.ask(guest.commit(guest.task(1, **short)), Granted)
-    (place,) = worker.ledger.places()
-    assert place.wanted.max_duration_s == 1200.0, "nor does it wait for longer"
+    (place,) = worker.ledger.allocations()
+    assert place.request.max_queue_s == 1200.0, "nor does it wait for longer"
     own = await world.link()
     await own.ask(world.ann.commit(world.ann.task(1, **long), queue=True), Queued)
 
@@ -247,9 +247,9 @@ async def test_a_run_ends_when_what_it_rested_on_is_revoked_whatever_else_its_sc
     assert not isinstance(await link.call(less), Denied)
     for number in range(3):
         await link.call(guest.commit(guest.task(number), queue=True, priority=100))
-    assert len(worker.ledger.places()) == 3
+    assert len(worker.ledger.allocations()) == 3
     worker.heard(verified(signed(world, POOL, revoked=guest.identity.peer_id)))
-    assert {str(place.state) for place in worker.ledger.places()} <= {"stopping", "reporting"}
+    assert {str(place.state) for place in worker.ledger.allocations()} <= {"stopping", "reporting"}
     assert isinstance(await link.call(guest.commit(guest.task(7), queue=True, priority=1)), (Granted, Queued))
 
 
@@ -261,7 +261,7 @@ async def test_a_run_goes_on_when_the_membership_was_renewed_before_the_old_one_
     assert not isinstance(await link.call(signed(world, POOL, member(guest))), Denied)
     world.wall += 1_000.0
     worker.heard(verified(signed(world, POOL)))
-    (place,) = worker.ledger.places()
+    (place,) = worker.ledger.allocations()
     assert str(place.state) == "running"
 
 

@@ -186,7 +186,7 @@ async def test_each_kind_of_caller_is_answered_what_it_may_say_and_nothing_else(
     blob = worker.sharing.find(me.peer_id, "b" * 64)
     said["blob"] = "-" if blob is Reason.NOT_ALLOWED else "y"
     assert said == dict(zip(HEADS, ROWS[kind], strict=True))
-    assert bool(worker.ledger.places()) is (said["commit"] == "y")
+    assert bool(worker.ledger.allocations()) is (said["commit"] == "y")
 
 
 @pytest.mark.parametrize("who", ["owner", "stranger"])
@@ -219,7 +219,7 @@ async def test_what_is_not_a_schedulers_to_say_ends_the_link(world: Any, who: st
     with pytest.raises(Unreachable):
         await link.call(message)
     assert link.closed.is_set()
-    assert not worker.ledger.places()
+    assert not worker.ledger.allocations()
 
 
 async def test_a_flood_of_tokens_is_held_back_and_the_owner_is_still_served(world: Any) -> None:

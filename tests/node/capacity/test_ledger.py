@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from node.capacity.allocations import KillCommand, RunCommand, SlotOffer
+from node.capacity.allocations import KillCommand, OfferCommand, RunCommand
 from node.capacity.ledger import MAX_REMEMBERED, Ledger
 from protocol.messages.work import Conflict, Denied, Granted, HeldLease, Queued
 from protocol.values.lease import GRACE_S, LEASE_TTL_S, Fence, LeaseState
@@ -19,18 +19,18 @@ def test_a_free_place_is_granted_and_its_run_ordered_at_once() -> None:
     granted = ledger.commit(want(1), 0.0)
     assert isinstance(granted, Granted)
     assert granted.fence == Fence(incarnation=7, number=1)
-    assert ledger.take_orders() == (RunCommand(granted.lease),)
-    assert ledger.take_orders() == ()
+    assert ledger.take_commands() == (RunCommand(granted.lease),)
+    assert ledger.take_commands() == ()
 
 
 def test_a_second_commit_with_the_same_key_gets_the_same_lease() -> None:
     ledger = linked()
     first = ledger.commit(want(1), 0.0)
     version = ledger.version
-    ledger.take_orders()
+    ledger.take_commands()
     assert ledger.commit(want(1), 1.0) == first
     assert ledger.version == version
-    assert ledger.take_orders() == ()
+    assert ledger.take_commands() == ()
 
 
 def test_the_same_key_for_another_task_is_refused() -> None:
@@ -46,11 +46,11 @@ def test_a_key_replayed_after_its_lease_ended_never_runs_again() -> None:
     ledger = linked()
     first = ledger.commit(want(1), 0.0)
     lease = held(first)
-    ledger.take_orders()
+    ledger.take_commands()
     ledger.finish(lease.lease, 1.0)
     ledger.acknowledge(lease.lease)
     assert ledger.commit(want(1), 2.0) == first
-    assert ledger.take_orders() == ()
+    assert ledger.take_commands() == ()
     assert ledger.renew(ANN, [lease], 2.0).lost[0].lease == lease.lease
 
 
@@ -62,7 +62,7 @@ def test_a_commit_on_an_old_quote_gets_a_fresh_one_and_holds_nothing() -> None:
     assert isinstance(answer, Conflict)
     assert answer.reason is Reason.STALE_QUOTE
     assert answer.quote.free == 0
-    assert len(ledger.places()) == 1
+    assert len(ledger.allocations()) == 1
 
 
 def test_without_a_ticket_the_second_of_two_racers_is_told_busy() -> None:
@@ -79,14 +79,14 @@ def test_a_ticket_is_offered_when_the_run_before_it_is_over() -> None:
     second = ledger.commit(want(2, queue=True), 0.0)
     assert isinstance(second, Queued)
     assert second.position == 1
-    ledger.take_orders()
-    running = ledger.place(first.lease)
+    ledger.take_commands()
+    running = ledger.allocation(first.lease)
     assert running is not None
-    running.began = 1.0
+    running.began_at = 1.0
     ledger.finish(first.lease, 3.0)
-    assert ledger.take_orders() == (SlotOffer(second.lease),)
+    assert ledger.take_commands() == (OfferCommand(second.lease),)
     ledger.start(second.lease, 3.0)
-    assert ledger.take_orders() == (RunCommand(second.lease),)
+    assert ledger.take_commands() == (RunCommand(second.lease),)
     third = ledger.commit(want(3, queue=True), 4.0)
     assert isinstance(third, Queued)
     assert third.start_s == pytest.approx(2.0), "one run ahead, which is expected to take as long as the last"
@@ -97,9 +97,9 @@ def test_a_higher_priority_is_offered_first() -> None:
     first = held(ledger.commit(want(1), 0.0))
     ledger.commit(want(2, queue=True), 0.0)
     urgent = held(ledger.commit(want(3, queue=True, priority=80), 0.0))
-    ledger.take_orders()
+    ledger.take_commands()
     ledger.finish(first.lease, 1.0)
-    assert ledger.take_orders() == (SlotOffer(urgent.lease),)
+    assert ledger.take_commands() == (OfferCommand(urgent.lease),)
 
 
 def test_a_ticket_without_a_link_is_passed_over_and_offered_when_its_scheduler_is_back() -> None:
@@ -107,13 +107,13 @@ def test_a_ticket_without_a_link_is_passed_over_and_offered_when_its_scheduler_i
     first = held(ledger.commit(want(1, BOB), 0.0))
     away = held(ledger.commit(want(2, ANN, queue=True), 0.0))
     there = held(ledger.commit(want(3, BOB, queue=True), 0.0))
-    ledger.take_orders()
+    ledger.take_commands()
     ledger.finish(first.lease, 1.0)
-    assert ledger.take_orders() == (SlotOffer(there.lease),)
+    assert ledger.take_commands() == (OfferCommand(there.lease),)
     ledger.skip(there.lease, 1.0)
-    assert ledger.take_orders() == ()
+    assert ledger.take_commands() == ()
     ledger.link_up(ANN, 2.0)
-    assert ledger.take_orders() == (SlotOffer(away.lease),)
+    assert ledger.take_commands() == (OfferCommand(away.lease),)
 
 
 def test_an_offer_that_was_not_answered_goes_to_the_next_and_comes_again() -> None:
@@ -121,26 +121,26 @@ def test_an_offer_that_was_not_answered_goes_to_the_next_and_comes_again() -> No
     first = held(ledger.commit(want(1, CAT), 0.0))
     mute = held(ledger.commit(want(2, ANN, queue=True), 0.0))
     other = held(ledger.commit(want(3, BOB, queue=True), 0.0))
-    ledger.take_orders()
+    ledger.take_commands()
     ledger.finish(first.lease, 1.0)
-    ledger.take_orders()
+    ledger.take_commands()
     ledger.link_down(ANN, 2.0)
     ledger.defer(mute.lease, 2.0)
-    assert ledger.take_orders() == (SlotOffer(other.lease),)
+    assert ledger.take_commands() == (OfferCommand(other.lease),)
     ledger.start(other.lease, 2.0)
-    ledger.take_orders()
+    ledger.take_commands()
     ledger.link_up(ANN, 2.0)
     ledger.finish(other.lease, 3.0)
-    assert ledger.take_orders() == (SlotOffer(mute.lease),)
+    assert ledger.take_commands() == (OfferCommand(mute.lease),)
 
 
 def test_a_lapsed_run_goes_on_in_grace_and_a_renewal_takes_it_back() -> None:
     ledger = linked()
     lease = held(ledger.commit(want(1), 0.0))
-    ledger.take_orders()
+    ledger.take_commands()
     ledger.expire(LEASE_TTL_S)
-    assert ledger.take_orders() == ()
-    place = ledger.place(lease.lease)
+    assert ledger.take_commands() == ()
+    place = ledger.allocation(lease.lease)
     assert place is not None
     assert place.state is LeaseState.LAPSED
     assert ledger.renew(ANN, [lease], 100.0).renewed == (lease.lease,)
@@ -150,26 +150,26 @@ def test_a_lapsed_run_goes_on_in_grace_and_a_renewal_takes_it_back() -> None:
 def test_a_lapsed_run_gives_way_to_another_grant_which_runs_when_it_is_dead() -> None:
     ledger = linked()
     lapsed = held(ledger.commit(want(1, ANN), 0.0))
-    ledger.take_orders()
+    ledger.take_commands()
     ledger.expire(LEASE_TTL_S)
     granted = ledger.commit(want(1, BOB), LEASE_TTL_S + 1)
     assert isinstance(granted, Granted)
-    assert ledger.take_orders() == (KillCommand(lapsed.lease, Reason.EXPIRED),)
+    assert ledger.take_commands() == (KillCommand(lapsed.lease, Reason.EXPIRED),)
     told = ledger.renew(ANN, [lapsed], LEASE_TTL_S + 2)
     assert [lost.reason for lost in told.lost] == [Reason.EXPIRED]
     ledger.finish(lapsed.lease, LEASE_TTL_S + 3)
-    assert ledger.take_orders() == (RunCommand(granted.lease),)
+    assert ledger.take_commands() == (RunCommand(granted.lease),)
 
 
 def test_a_lapsed_run_is_killed_when_its_grace_is_over() -> None:
     ledger = linked()
     lease = held(ledger.commit(want(1), 0.0))
-    ledger.take_orders()
+    ledger.take_commands()
     ledger.expire(LEASE_TTL_S)
     ledger.expire(LEASE_TTL_S + GRACE_S - 1)
-    assert ledger.take_orders() == ()
+    assert ledger.take_commands() == ()
     ledger.expire(LEASE_TTL_S + GRACE_S)
-    assert ledger.take_orders() == (KillCommand(lease.lease, Reason.EXPIRED),)
+    assert ledger.take_commands() == (KillCommand(lease.lease, Reason.EXPIRED),)
 
 
 def test_a_ticket_that_is_not_renewed_is_gone() -> None:
@@ -185,22 +185,22 @@ def test_a_ticket_that_is_not_renewed_is_gone() -> None:
 def test_a_cancelled_run_keeps_the_device_until_it_is_dead() -> None:
     ledger = linked()
     lease = held(ledger.commit(want(1), 0.0))
-    ledger.take_orders()
+    ledger.take_commands()
     assert ledger.stop(ANN, [lease], Reason.CANCELLED, 1.0) == (lease.lease,)
-    assert ledger.take_orders() == (KillCommand(lease.lease, Reason.CANCELLED),)
+    assert ledger.take_commands() == (KillCommand(lease.lease, Reason.CANCELLED),)
     following = held(ledger.commit(want(2), 1.0))
-    assert ledger.take_orders() == ()
+    assert ledger.take_commands() == ()
     assert ledger.stop(ANN, [lease], Reason.CANCELLED, 1.0) == (lease.lease,)
     ledger.finish(lease.lease, 2.0)
-    assert ledger.take_orders() == (RunCommand(following.lease),)
+    assert ledger.take_commands() == (RunCommand(following.lease),)
 
 
 def test_nobody_stops_or_renews_the_lease_of_another() -> None:
     ledger = linked()
     lease = held(ledger.commit(want(1, ANN), 0.0))
-    ledger.take_orders()
+    ledger.take_commands()
     assert ledger.stop(BOB, [lease], Reason.CANCELLED, 1.0) == ()
-    assert ledger.take_orders() == ()
+    assert ledger.take_commands() == ()
     assert ledger.renew(BOB, [lease], 1.0).lost[0].reason is Reason.UNKNOWN
     wrong = HeldLease(lease=lease.lease, fence=Fence(incarnation=7, number=99))
     assert ledger.renew(ANN, [wrong], 1.0).lost[0].reason is Reason.FENCED
@@ -248,7 +248,7 @@ def test_a_lease_that_is_spoken_of_under_an_older_epoch_is_refused_also_on_a_lin
     ledger.stop(ANN, [lease], Reason.CANCELLED, 1.0)
     ledger.finish(lease.lease, 1.0)
     ledger.acknowledge(lease.lease)
-    assert ledger.place(lease.lease) is None
+    assert ledger.allocation(lease.lease) is None
     assert [refused(4), refused(5)] == [stale, {}], (
         "nor does it hear of its end as if the campaign were its own"
     )
@@ -263,7 +263,7 @@ def test_the_queue_is_bounded_for_all_and_for_each() -> None:
     assert isinstance(own, Denied)
     assert own.reason is Reason.BUSY
     assert own.retry_s is not None
-    assert "of yours" in own.detail
+    assert "you have 2 tickets" in own.detail
     assert isinstance(ledger.commit(want(1, BOB, queue=True), 0.0), Queued)
     full = ledger.commit(want(2, BOB, queue=True), 0.0)
     assert isinstance(full, Denied)
@@ -282,7 +282,7 @@ def test_a_worker_whose_runs_crash_on_three_models_is_suspect_and_faulty_while_a
     condition.begin()
     condition.end(RunOutcome.FAILED, Reason.CRASHED, False, "c")
     assert condition.suspect
-    condition.examined("the unit is gone")
+    condition.record_examination("the unit is gone")
     assert condition.state is WorkerState.FAULTY
     condition.clean()
     refused = ledger.commit(want(1), 0.0)
@@ -291,9 +291,9 @@ def test_a_worker_whose_runs_crash_on_three_models_is_suspect_and_faulty_while_a
     assert "3 models crashed" in refused.detail
     assert "the unit is gone" in refused.detail
     assert ledger.quote(0.0).free == 0
-    condition.examined("it still is")
+    condition.record_examination("it still is")
     assert condition.state is WorkerState.FAULTY
-    condition.examined("")
+    condition.record_examination("")
     assert isinstance(ledger.commit(want(1), 0.0), Granted)
 
 
@@ -304,7 +304,7 @@ def test_a_check_that_finds_nothing_blames_the_models_and_counts_anew() -> None:
         condition.end(RunOutcome.FAILED, Reason.CRASHED, False, model)
         if condition.suspect:
             assert model == "c"
-            condition.examined("")
+            condition.record_examination("")
         condition.clean()
     assert condition.state is WorkerState.ACTIVE
     assert not condition.suspect

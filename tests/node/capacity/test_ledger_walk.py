@@ -21,9 +21,9 @@ from node.capacity.allocations import (
     OCCUPIES,
     Allocation,
     KillCommand,
-    Order,
+    LedgerCommand,
+    OfferCommand,
     RunCommand,
-    SlotOffer,
     SlotRequest,
     WarnCommand,
 )
@@ -57,7 +57,7 @@ def wanted(peer: str, number: int, queue: bool, epoch: int) -> SlotRequest:
         queue=queue,
         epoch=epoch,
         priority=(20, 25, 50, 50, 55, 60, 80, 100)[number % 8],
-        cap=90,
+        max_priority=90,
         slots=SLOTS_OF_BOB if peer == BOB else None,
         owner=peer == BOB,
         preempted=number % 3,
@@ -94,23 +94,23 @@ class LedgerMachine(RuleBasedStateMachine):
 
     def obey(self) -> None:
         """As the worker does after each change."""
-        if not self.ledger.condition.gives_turns:
+        if not self.ledger.condition.serves_queue:
             self.ledger.close_queue()
-        for order in self.ledger.take_orders():
+        for order in self.ledger.take_commands():
             self._obey(order)
         self._look_for_unfairness()
 
-    def _obey(self, order: Order) -> None:
+    def _obey(self, order: LedgerCommand) -> None:
         match order:
             case RunCommand(lease):
                 assert lease not in self.ever_run, "a lease runs once"
                 self.ever_run.add(lease)
                 self.running.add(lease)
                 assert len(self.running) <= self.slots, "never two runs on one slot"
-                place = self.ledger.place(lease)
+                place = self.ledger.allocation(lease)
                 assert place is not None
-                place.began = self.now
-            case SlotOffer(lease):
+                place.began_at = self.now
+            case OfferCommand(lease):
                 self.offered.add(lease)
             case WarnCommand(_, lease, fence, grace_s):
                 assert self._may_give_way(lease)
@@ -133,11 +133,11 @@ class LedgerMachine(RuleBasedStateMachine):
     def _outranks(self, one: SlotRequest, other: SlotRequest) -> bool:
         if self.owner_first and one.owner != other.owner:
             return one.owner
-        return one.own - other.own >= PREEMPT_GAP
+        return one.base_priority - other.base_priority >= PREEMPT_GAP
 
     def _look_for_unfairness(self) -> None:
         """Nobody waits for long behind a run that could give way: one grace, and one more if the first choice was being timed."""
-        places = self.ledger.places()
+        places = self.ledger.allocations()
         pairs = {
             (ticket.lease, run.lease)
             for ticket in places
@@ -146,8 +146,8 @@ class LedgerMachine(RuleBasedStateMachine):
             and self.links[ticket.peer]
             and run.state is LeaseState.RUNNING
             and run.lease not in self.timed
-            and self._may_give_way(run.lease, ticket.wanted.owner)
-            and self._outranks(ticket.wanted, run.wanted)
+            and self._may_give_way(run.lease, ticket.request.owner)
+            and self._outranks(ticket.request, run.request)
         }
         self.unfair_since = {pair: self.unfair_since.get(pair, self.now) for pair in pairs}
         for pair, since in self.unfair_since.items():
@@ -184,7 +184,7 @@ class LedgerMachine(RuleBasedStateMachine):
         again = self.ledger.commit(ask, self.now)
         assert again == answer, "a replay gets the same answer"
         assert self.ledger.version == version, "a replay changes nothing"
-        assert not self.ledger.take_orders()
+        assert not self.ledger.take_commands()
         return held(answer)
 
     def _speaks(self, peer: str, epoch: int) -> None:
@@ -195,7 +195,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @rule(lease=leases, peer=peers)
     def renew(self, lease: HeldLease, peer: str) -> None:
-        place = self.ledger.place(lease.lease)
+        place = self.ledger.allocation(lease.lease)
         speaker = place.peer if place is not None else None
         told = self.ledger.renew(peer, [lease], self.now)
         assert len(told.renewed) + len(told.lost) == 1
@@ -209,7 +209,7 @@ class LedgerMachine(RuleBasedStateMachine):
         assert set(dying) <= self.running
         self.obey()
         assert self.ledger.stop(peer, [lease], Reason.CANCELLED, self.now) == dying
-        assert not self.ledger.take_orders()
+        assert not self.ledger.take_commands()
 
     @precondition(lambda self: self.offered)
     @rule(data=st.data(), answer=st.sampled_from(["start", "skip", "defer"]))
@@ -221,7 +221,7 @@ class LedgerMachine(RuleBasedStateMachine):
         elif answer == "skip":
             self.ledger.skip(lease, self.now)
         else:
-            place = self.ledger.place(lease)
+            place = self.ledger.allocation(lease)
             if place is not None:
                 self._link(place.peer, False)
             self.ledger.defer(lease, self.now)
@@ -261,7 +261,7 @@ class LedgerMachine(RuleBasedStateMachine):
         dying = self.ledger.evict(who, Reason.NOT_ALLOWED, self.now)
         assert set(dying) <= self.running
         self.obey()
-        left = [place for place in self.ledger.places() if who in (place.peer, place.wanted.principal)]
+        left = [place for place in self.ledger.allocations() if who in (place.peer, place.request.principal)]
         assert {place.state for place in left} <= {LeaseState.STOPPING, LeaseState.REPORTING}
 
     @rule(why=st.sampled_from(["", "", "paused by its owner"]))
@@ -288,11 +288,11 @@ class LedgerMachine(RuleBasedStateMachine):
         if settled:
             self.ledger.acknowledge(lease)
 
-    @precondition(lambda self: any(place.state is LeaseState.STOPPING for place in self.ledger.places()))
+    @precondition(lambda self: any(place.state is LeaseState.STOPPING for place in self.ledger.allocations()))
     @rule()
     def die(self) -> None:
         """What was killed is dead."""
-        for place in self.ledger.places():
+        for place in self.ledger.allocations():
             if place.state is LeaseState.STOPPING:
                 self._gone(place.lease)
 
@@ -325,7 +325,7 @@ class LedgerMachine(RuleBasedStateMachine):
         for peer in self.links:
             mine = [
                 HeldLease(lease=place.lease, fence=place.fence)
-                for place in self.ledger.places()
+                for place in self.ledger.allocations()
                 if place.peer == peer
             ]
             self.ledger.renew(peer, mine, self.now)
@@ -343,16 +343,16 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @invariant()
     def promises_hold(self) -> None:
-        places = self.ledger.places()
+        places = self.ledger.allocations()
         assert sum(1 for p in places if p.state in HOLDS) <= self.slots, "never two live leases on one slot"
         assert {p.lease for p in places if p.state in OCCUPIES} == self.running
         assert self.ledger.queue <= 6
         assert all(
             p.deadline is not None for p in places if p.state in HOLDS or p.state is LeaseState.QUEUED
         ), "every lease ends"
-        of_bob = [p for p in places if p.wanted.principal == BOB and _counts(p)]
+        of_bob = [p for p in places if p.request.principal == BOB and _counts(p)]
         assert len(of_bob) <= SLOTS_OF_BOB, "no more than the permission is for"
-        line = self.ledger.line(self.now)
+        line = self.ledger.queue_order(self.now)
         assert sorted(line) == sorted(p.lease for p in places if p.state is LeaseState.QUEUED)
         quote = self.ledger.quote(self.now)
         for priority in (20, 60, 90):
@@ -370,7 +370,7 @@ class LedgerMachine(RuleBasedStateMachine):
             for lease in sorted(self.running):
                 self._gone(lease)
             self.now += LEASE_TTL_S + GRACE_S
-        assert all(p.state is LeaseState.REPORTING for p in self.ledger.places())
+        assert all(p.state is LeaseState.REPORTING for p in self.ledger.allocations())
 
 
 def _counts(place: Allocation) -> bool:
@@ -390,18 +390,18 @@ ranks = st.lists(
 def test_the_line_is_the_order_in_which_tickets_are_served_one_by_one(
     tickets: list[tuple[bool, int, str]], before: list[str]
 ) -> None:
-    turns = LeaseQueue()
+    queue = LeaseQueue()
     for principal in before:
-        turns.served(principal)
+        queue.served(principal)
     waiting = [
         QueueRank(owner, priority, who, at, str(at)) for at, (owner, priority, who) in enumerate(tickets)
     ]
-    line = turns.line(waiting)
+    line = queue.order(waiting)
     for expected in line:
-        first = turns.first(waiting)
+        first = queue.first(waiting)
         assert first == expected
         waiting.remove(first)
-        turns.served(first.principal)
+        queue.served(first.principal)
     assert not waiting
 
 
@@ -409,7 +409,7 @@ def test_the_line_is_the_order_in_which_tickets_are_served_one_by_one(
 def test_among_equals_nobody_is_served_twice_while_another_waits(
     tickets: list[tuple[bool, int, str]],
 ) -> None:
-    line = LeaseQueue().line([QueueRank(False, 50, who, at) for at, (_, _, who) in enumerate(tickets)])
+    line = LeaseQueue().order([QueueRank(False, 50, who, at) for at, (_, _, who) in enumerate(tickets)])
     for at, rank in enumerate(line):
         since = next((back for back in range(at - 1, -1, -1) if line[back].principal == rank.principal), None)
         if since is not None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from node.capacity.allocations import KillCommand, RunCommand, SlotOffer, SlotRequest, WarnCommand
+from node.capacity.allocations import KillCommand, OfferCommand, RunCommand, SlotRequest, WarnCommand
 from node.capacity.ledger import Ledger
 from node.capacity.queue import aged, expected_starts
 from protocol.messages.work import Conflict, Denied, Granted, HeldLease, Queued
@@ -19,11 +19,11 @@ def run_of(ledger: Ledger, wanted: SlotRequest, now: float = 0.0) -> HeldLease:
     """It is granted and runs."""
     answer = ledger.commit(wanted, now)
     assert isinstance(answer, Granted)
-    ledger.take_orders()
-    place = ledger.place(answer.lease)
+    ledger.take_commands()
+    place = ledger.allocation(answer.lease)
     assert place is not None
     assert place.state is LeaseState.RUNNING
-    place.began = now
+    place.began_at = now
     return held(answer)
 
 
@@ -36,7 +36,7 @@ def ticket_of(ledger: Ledger, wanted: SlotRequest, now: float = 0.0) -> HeldLeas
 
 def warned(ledger: Ledger) -> list[str]:
     """Which leases' schedulers are told that they give way; all orders are taken."""
-    return [order.lease for order in ledger.take_orders() if isinstance(order, WarnCommand)]
+    return [order.lease for order in ledger.take_commands() if isinstance(order, WarnCommand)]
 
 
 # -- turns ---------------------------------------------------------------------------------------------------------------------
@@ -79,11 +79,11 @@ def serve_all(ledger: Ledger, now: float, number: int) -> list[str]:
     """Let run after run end at once; who was served, by the third letter of their names."""
     served: list[str] = []
     for _ in range(number):
-        for order in ledger.take_orders():
-            if isinstance(order, SlotOffer):
+        for order in ledger.take_commands():
+            if isinstance(order, OfferCommand):
                 ledger.start(order.lease, now)
-        running = next(place for place in ledger.places() if place.state is LeaseState.RUNNING)
-        served.append(running.wanted.task.task)
+        running = next(place for place in ledger.allocations() if place.state is LeaseState.RUNNING)
+        served.append(running.request.task.task)
         ledger.finish(running.lease, now)
         ledger.acknowledge(running.lease)
     return served
@@ -120,9 +120,9 @@ def test_who_waited_for_long_goes_before_who_came_now_with_a_little_more_and_not
         ledger.renew(CAT, [first], now)
         ledger.renew(ANN, [old], now)
     little = ticket_of(ledger, want(1, BOB, queue=True, priority=58), now)
-    assert ledger.line(now) == [old.lease, little.lease]
+    assert ledger.queue_order(now) == [old.lease, little.lease]
     more = ticket_of(ledger, want(2, BOB, queue=True, priority=60), now)
-    assert ledger.line(now)[0] == more.lease
+    assert ledger.queue_order(now)[0] == more.lease
 
 
 def test_tickets_are_told_where_they_stand_and_when_their_turn_may_come() -> None:
@@ -143,7 +143,7 @@ def test_the_owners_tickets_go_first_where_the_owner_says_so() -> None:
         ledger.commit(want(0, CAT, owner=True), 0.0)
         ticket_of(ledger, want(1, ANN, queue=True, priority=90))
         ticket_of(ledger, want(1, BOB, queue=True, priority=1, owner=True))
-        ledger.timing(ledger.places()[0].lease, True, 0.0)
+        ledger.timing(ledger.allocations()[0].lease, True, 0.0)
         assert serve_all(ledger, 0.5, 3)[1:] == order
 
 
@@ -159,9 +159,9 @@ def test_what_gives_way_gives_its_place_to_who_stands_first_by_then_not_to_who_h
     ticket_of(ledger, want(1, BOB, queue=True, priority=60), 3.0)
     assert warned(ledger) == [low.lease]
     first = ticket_of(ledger, want(1, CAT, queue=True, **later), 3.5)
-    assert ledger.take_orders() == (), "the grace is that of the warning"
+    assert ledger.take_commands() == (), "the grace is that of the warning"
     ledger.expire(3.0 + PREEMPT_GRACE_S)
-    assert ledger.take_orders() == (KillCommand(low.lease, Reason.PREEMPTED), SlotOffer(first.lease))
+    assert ledger.take_commands() == (KillCommand(low.lease, Reason.PREEMPTED), OfferCommand(first.lease))
 
 
 def test_who_stands_first_and_may_not_have_a_run_give_way_takes_nothing_from_who_may() -> None:
@@ -172,36 +172,36 @@ def test_who_stands_first_and_may_not_have_a_run_give_way_takes_nothing_from_who
         ledger.renew(ANN, [low], now)
         ledger.renew(CAT, [waits], now)
     high = ticket_of(ledger, want(1, BOB, queue=True, priority=60), 120.0)
-    assert ledger.line(120.0) == [waits.lease, high.lease], "it has waited, and stands at 61"
-    ledger.take_orders()
+    assert ledger.queue_order(120.0) == [waits.lease, high.lease], "it has waited, and stands at 61"
+    ledger.take_commands()
     ledger.expire(120.0 + PREEMPT_GRACE_S)
-    assert ledger.take_orders() == (KillCommand(low.lease, Reason.PREEMPTED), SlotOffer(high.lease))
+    assert ledger.take_commands() == (KillCommand(low.lease, Reason.PREEMPTED), OfferCommand(high.lease))
 
 
 def test_a_run_gives_way_to_a_priority_ten_higher_after_a_grace_and_the_ticket_gets_its_slot() -> None:
     ledger = linked()
     low = run_of(ledger, want(1, ANN))
     high = ticket_of(ledger, want(1, BOB, queue=True, priority=60), 3.0)
-    (warning,) = ledger.take_orders()
+    (warning,) = ledger.take_commands()
     assert warning == WarnCommand(ANN, low.lease, low.fence, PREEMPT_GRACE_S, 60, (ANN, campaign_of(ANN)))
     assert ledger.next_deadline() == 3.0 + PREEMPT_GRACE_S
     ledger.expire(3.9)
-    assert ledger.take_orders() == ()
+    assert ledger.take_commands() == ()
     ledger.expire(4.0)
-    assert ledger.take_orders() == (KillCommand(low.lease, Reason.PREEMPTED), SlotOffer(high.lease))
+    assert ledger.take_commands() == (KillCommand(low.lease, Reason.PREEMPTED), OfferCommand(high.lease))
     assert [lost.reason for lost in ledger.renew(ANN, [low], 4.0).lost] == [Reason.PREEMPTED]
     ledger.start(high.lease, 4.0)
-    assert ledger.take_orders() == (), "the device is not free yet"
+    assert ledger.take_commands() == (), "the device is not free yet"
     ledger.finish(low.lease, 4.5)
-    assert ledger.take_orders() == (RunCommand(high.lease),)
+    assert ledger.take_commands() == (RunCommand(high.lease),)
 
 
 @pytest.mark.parametrize(
     ("low", "high"),
     [
         ({"priority": 50}, {"priority": 59}),
-        ({"priority": 50}, {"priority": 90, "cap": 59}),
-        ({"priority": 90, "cap": 50}, {"priority": 59}),
+        ({"priority": 50}, {"priority": 90, "max_priority": 59}),
+        ({"priority": 90, "max_priority": 50}, {"priority": 59}),
         ({"priority": 0, "preempted": 2}, {"priority": 100}),
         ({"priority": 50, "owner": True}, {"priority": 50}),
     ],
@@ -215,7 +215,7 @@ def test_nothing_gives_way_across_a_smaller_gap_or_for_a_third_time(
     for now in (1.0, 5.0, 14.0):
         ledger.expire(now)
     assert warned(ledger) == []
-    place = ledger.place(ticket.lease)
+    place = ledger.allocation(ticket.lease)
     assert place is not None
     assert place.state is LeaseState.QUEUED
 
@@ -267,14 +267,14 @@ def test_nothing_gives_way_while_a_slot_is_free_or_comes_free() -> None:
     high = ticket_of(ledger, want(3, BOB, queue=True, priority=90), 1.0)
     assert warned(ledger) == [low.lease]
     ledger.finish(other.lease, 1.5)
-    assert ledger.take_orders() == (SlotOffer(high.lease),)
+    assert ledger.take_commands() == (OfferCommand(high.lease),)
     ledger.expire(10.0)
-    assert ledger.take_orders() == (), "who was warned goes on"
+    assert ledger.take_commands() == (), "who was warned goes on"
 
 
 def run_of_second(ledger: Ledger) -> HeldLease:
     """The run in the second slot."""
-    place = ledger.places()[1]
+    place = ledger.allocations()[1]
     return HeldLease(lease=place.lease, fence=place.fence)
 
 
@@ -294,12 +294,12 @@ def test_who_was_warned_goes_on_when_the_higher_ticket_goes_away(how: str) -> No
     elif how == "evicted":
         ledger.evict(BOB, Reason.NOT_ALLOWED, 9.5)
     elif how == "expired":
-        place = ledger.place(high.lease)
+        place = ledger.allocation(high.lease)
         assert place is not None
         place.deadline = 9.5
     ledger.expire(9.6)
     ledger.expire(12.0)
-    assert ledger.take_orders() == ()
+    assert ledger.take_commands() == ()
     assert ledger.renew(ANN, [low], 12.0).renewed == (low.lease,)
     if how == "cut off":
         ledger.link_up(BOB, 13.0)
@@ -311,15 +311,15 @@ def test_a_place_that_is_not_in_use_yet_gives_way_at_once_and_loses_nothing() ->
     dying = run_of(ledger, want(1, ANN))
     ledger.stop(ANN, [dying], Reason.CANCELLED, 1.0)
     unused = held(ledger.commit(want(2, ANN), 1.0))
-    ledger.take_orders()
+    ledger.take_commands()
     answer = ledger.commit(want(1, BOB, priority=80), 1.1)
     assert isinstance(answer, Granted), "no ticket was asked for, and none is needed"
-    assert ledger.take_orders() == (
+    assert ledger.take_commands() == (
         WarnCommand(ANN, unused.lease, unused.fence, 0.0, 80, (ANN, campaign_of(ANN))),
     )
     assert [lost.reason for lost in ledger.renew(ANN, [unused], 1.2).lost] == [Reason.PREEMPTED]
     ledger.finish(dying.lease, 1.5)
-    assert ledger.take_orders() == (RunCommand(answer.lease),)
+    assert ledger.take_commands() == (RunCommand(answer.lease),)
 
 
 def test_a_commit_that_will_not_wait_preempts_no_run() -> None:
@@ -342,15 +342,15 @@ def test_a_worker_that_is_held_back_gives_no_turns_and_one_that_finishes_does() 
     ledger.condition.drain("leaving")
     ticket = None
     for finish in (False, True):
-        ledger.condition.stay()
+        ledger.condition.cancel_drain()
         ticket = ticket or ticket_of(ledger, want(1, BOB, queue=True, priority=50))
         ledger.condition.drain("leaving", finish=finish)
         if finish:
             ledger.link_up(BOB, 2.0)
-            assert ledger.take_orders() == (SlotOffer(ticket.lease),)
+            assert ledger.take_commands() == (OfferCommand(ticket.lease),)
         else:
             ledger.finish(first.lease, 1.0)
-            assert ledger.take_orders() == ()
+            assert ledger.take_commands() == ()
 
 
 @pytest.mark.parametrize("told", ["held", "drained", "broken"])
@@ -372,7 +372,7 @@ def test_a_worker_that_is_held_back_within_a_grace_spares_the_run_and_has_nothin
     deadline = ledger.next_deadline()
     assert deadline is not None
     assert deadline > 1.0 + PREEMPT_GRACE_S, "else the worker's clock would look again and again without end"
-    assert ledger.take_orders() == ()
+    assert ledger.take_commands() == ()
     assert ledger.renew(ANN, [low], 3.0).renewed == (low.lease,)
 
 
@@ -385,12 +385,12 @@ def test_what_is_being_timed_is_warned_when_the_measurement_ends() -> None:
     ledger.timing(low.lease, True, 1.0)
     high = ticket_of(ledger, want(1, BOB, queue=True, priority=90), 2.0)
     ledger.expire(10.0)
-    assert ledger.take_orders() == ()
+    assert ledger.take_commands() == ()
     ledger.timing(low.lease, False, 12.0)
     assert warned(ledger) == [low.lease]
     ledger.renew(BOB, [high], 12.5)
     ledger.expire(13.0)
-    assert ledger.take_orders() == (KillCommand(low.lease, Reason.PREEMPTED), SlotOffer(high.lease))
+    assert ledger.take_commands() == (KillCommand(low.lease, Reason.PREEMPTED), OfferCommand(high.lease))
 
 
 def test_a_measurement_that_begins_in_the_grace_is_let_end_and_then_there_is_no_more_grace() -> None:
@@ -404,9 +404,9 @@ def test_a_measurement_that_begins_in_the_grace_is_let_end_and_then_there_is_no_
     assert deadline is not None
     assert deadline > 3.0, "nothing is to be done until the measurement ends"
     ledger.expire(9.0)
-    assert ledger.take_orders() == ()
+    assert ledger.take_commands() == ()
     ledger.timing(low.lease, False, 9.5)
-    assert ledger.take_orders() == (KillCommand(low.lease, Reason.PREEMPTED), SlotOffer(high.lease))
+    assert ledger.take_commands() == (KillCommand(low.lease, Reason.PREEMPTED), OfferCommand(high.lease))
 
 
 def test_another_is_warned_instead_when_a_measurement_began_in_the_grace() -> None:
@@ -420,7 +420,7 @@ def test_another_is_warned_instead_when_a_measurement_began_in_the_grace() -> No
     assert warned(ledger) == [older.lease]
     ledger.timing(newer.lease, False, 3.5)
     ledger.expire(4.0)
-    kills = [order for order in ledger.take_orders() if isinstance(order, KillCommand)]
+    kills = [order for order in ledger.take_commands() if isinstance(order, KillCommand)]
     assert kills == [KillCommand(older.lease, Reason.PREEMPTED)]
 
 
@@ -432,7 +432,7 @@ def test_a_cancel_and_a_time_limit_wait_for_no_measurement() -> None:
     ledger.timing(limited.lease, True, 1.0)
     assert ledger.stop(ANN, [cancelled], Reason.CANCELLED, 2.0) == (cancelled.lease,)
     ledger.expire(9.0)
-    assert ledger.take_orders() == (
+    assert ledger.take_commands() == (
         KillCommand(cancelled.lease, Reason.CANCELLED),
         KillCommand(limited.lease, Reason.TIMED_OUT),
     )
@@ -460,7 +460,7 @@ def test_all_of_a_campaign_ends_when_its_time_is_over() -> None:
         assert len(ledger.renew(ANN, [run, ticket], now).renewed) == 2
     assert ledger.next_deadline() == 30.0
     ledger.expire(30.0)
-    assert ledger.take_orders() == (KillCommand(run.lease, Reason.TIMED_OUT),)
+    assert ledger.take_commands() == (KillCommand(run.lease, Reason.TIMED_OUT),)
     told = ledger.renew(ANN, [run, ticket], 30.0)
     assert {lost.reason for lost in told.lost} == {Reason.TIMED_OUT}
 
@@ -487,7 +487,7 @@ def test_all_that_is_held_on_an_account_ends_when_its_permission_does() -> None:
     ticket = ticket_of(ledger, want(2, DEE, principal=ANN, queue=True))
     others = ticket_of(ledger, want(1, BOB, queue=True))
     assert ledger.evict(ANN, Reason.NOT_ALLOWED, 1.0) == (run.lease,)
-    assert ledger.take_orders() == (KillCommand(run.lease, Reason.NOT_ALLOWED), SlotOffer(others.lease))
+    assert ledger.take_commands() == (KillCommand(run.lease, Reason.NOT_ALLOWED), OfferCommand(others.lease))
     told = ledger.renew(DEE, [run, ticket], 1.0)
     assert {lost.reason for lost in told.lost} == {Reason.NOT_ALLOWED}
 
@@ -520,7 +520,7 @@ def test_an_offer_and_a_warning_go_to_who_speaks_now() -> None:
     low = run_of(ledger, want(1, ANN))
     ledger.adopt(DEE, ANN, campaign_of(ANN), 2)
     ticket_of(ledger, want(1, BOB, queue=True, priority=90))
-    (warning,) = ledger.take_orders()
+    (warning,) = ledger.take_commands()
     assert isinstance(warning, WarnCommand)
     assert (warning.peer, warning.lease) == (DEE, low.lease)
 

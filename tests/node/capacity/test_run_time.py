@@ -26,8 +26,8 @@ def a_task(runs: int, sha256: str = "a" * 64) -> Task:
 def test_the_same_run_takes_what_it_took_and_a_longer_one_as_much_more() -> None:
     pace = RunTimeEstimate()
     assert pace.expect(a_task(10)) is None
-    pace.took(a_task(10), 2.0)
-    pace.took(a_task(100, "b" * 64), 40.0)
+    pace.add(a_task(10), 2.0)
+    pace.add(a_task(100, "b" * 64), 40.0)
     assert pace.expect(a_task(10)) == 2.0
     assert pace.expect(a_task(400)) == pytest.approx(80.0)
     assert pace.expect(a_task(100, "b" * 64)) == 40.0

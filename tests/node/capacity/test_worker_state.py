@@ -44,7 +44,7 @@ def test_a_faulty_device_is_held_back_only_once_it_is_well() -> None:
     condition.break_down("nothing works")
     condition.hold("paused by its owner")
     assert (condition.state, condition.why) == (WorkerState.FAULTY, "nothing works")
-    condition.examined("")
+    condition.record_examination("")
     assert (condition.state, condition.why) == (WorkerState.DRAINING, "paused by its owner")
     condition.hold("")
     assert condition.state is WorkerState.ACTIVE
@@ -56,7 +56,7 @@ def test_leaving_outranks_being_held_back_and_can_be_taken_back() -> None:
     condition.drain("leaving")
     condition.hold("")
     assert (condition.state, condition.why) == (WorkerState.DRAINING, "leaving")
-    condition.stay()
+    condition.cancel_drain()
     assert condition.serving
 
 
@@ -64,13 +64,13 @@ def test_tickets_get_their_turn_while_it_leaves_only_if_they_are_to_be_finished(
     condition = WorkerCondition()
     condition.drain("drained by its owner", finish=True)
     assert not condition.serving
-    assert condition.gives_turns
+    assert condition.serves_queue
     condition.begin()
     ended(condition)
     condition.clean()
     assert condition.state is WorkerState.DRAINING
     condition.drain("drained by its owner")
-    assert not condition.gives_turns
+    assert not condition.serves_queue
 
 
 @given(st.lists(st.sampled_from(["begin", "end", "clean", "hold", "go", "drain", "stay", "break", "reset"])))
@@ -99,7 +99,7 @@ def test_whatever_happens_in_whatever_order_the_state_says_what_is_so(steps: lis
                 condition.drain("leaving")
                 leaving = True
             case "stay":
-                condition.stay()
+                condition.cancel_drain()
                 leaving = False
             case "break":
                 condition.break_down("nothing works")

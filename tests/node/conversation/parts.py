@@ -158,16 +158,16 @@ class Shell:
         return record
 
     def record(self, lease: str, **changes: Any) -> Record:
-        allocation = self.conversation.ledger.place(lease)
+        allocation = self.conversation.ledger.allocation(lease)
         assert isinstance(allocation, Allocation)
-        task = allocation.wanted.task
+        task = allocation.request.task
         fields: dict[str, Any] = {
             "campaign": task.campaign,
             "task": task.task,
-            "attempt": allocation.wanted.attempt,
+            "attempt": allocation.request.attempt,
             "fence": allocation.fence,
             "worker": BOB,
-            "task_sha256": allocation.wanted.task_sha256,
+            "task_sha256": allocation.request.task_sha256,
             "model_sha256": task.model.sha256,
             "outcome": RunOutcome.COMPLETE,
             "device": DeviceFacts(device="d", name="w"),

@@ -60,7 +60,7 @@ def test_a_result_is_sent_once_it_is_on_disk_and_no_sooner(tmp_path: Path) -> No
     shell.answer(Accepted())
     shell.run_disk()
     assert len(shell.outbox) == 0
-    assert not shell.conversation.ledger.places()
+    assert not shell.conversation.ledger.allocations()
 
 
 def test_a_result_that_can_never_be_delivered_stands_in_nobodys_way(tmp_path: Path) -> None:
@@ -146,7 +146,7 @@ def test_on_a_full_disk_a_small_result_is_held_in_memory(tmp_path: Path) -> None
     shell.end_run(lease, series={"x_ns": bytes(MAX_INLINE + 1)})
     assert not shell.calls, "a large one is lost"
     assert not shell.conversation.busy
-    assert not shell.conversation.ledger.places()
+    assert not shell.conversation.ledger.allocations()
 
 
 @pytest.mark.parametrize(

@@ -120,7 +120,7 @@ async def test_a_ticket_gets_ready_when_the_place_is_free_and_start_runs_it(worl
     assert (ready.lease, ready.fence) == (ticket.lease, ticket.fence)
     assert (await world.ann.record(2)).task == "c-1/2"
     assert len(world.device.launches) == 2
-    await until(lambda: not worker.ledger.places())
+    await until(lambda: not worker.ledger.allocations())
 
 
 async def test_a_skipped_ticket_never_runs(world: Any) -> None:
@@ -131,7 +131,7 @@ async def test_a_skipped_ticket_never_runs(world: Any) -> None:
     world.ann.answers[Ready] = Skip()
     world.device.go.set()
     await world.ann.wait_for(Ready)
-    await until(lambda: not worker.ledger.places())
+    await until(lambda: not worker.ledger.allocations())
     assert len(world.device.launches) == 1
     told = await link.ask(Renew(held=(world.held(ticket),)), Renewed)
     assert told.lost[0].reason is Reason.CANCELLED

@@ -87,7 +87,7 @@ async def test_a_run_that_is_being_timed_is_let_end_and_only_then_the_higher_one
     worker = await world.start(allow=(bob.identity.peer_id,))
     low, high = await world.link(), await world.link(bob)
     granted = await low.ask(world.ann.commit(world.ann.task(), priority=0), Granted)
-    await until(lambda: worker.ledger.place(granted.lease).timed)
+    await until(lambda: worker.ledger.allocation(granted.lease).timed)
     await high.ask(bob.commit(bob.task(), priority=100, queue=True), Queued)
     worker.ledger.expire(trio.current_time() + 5.0)
     worker.carry_out()
@@ -211,7 +211,9 @@ async def test_a_delegate_takes_a_campaign_over_and_carries_it_on_under_its_own_
     assert (await new.ask(Renew(held=mine), Renewed)).renewed == (granted.lease,)
     task = dee.task(2, scheduler=ann.identity.peer_id)
     await new.ask(dee.commit(task, epoch=2, priority=90, queue=True), Queued)
-    assert [place.wanted.own for place in worker.ledger.places()] == [50, 60], "no more than is permitted"
+    assert [place.request.base_priority for place in worker.ledger.allocations()] == [50, 60], (
+        "no more than is permitted"
+    )
     foreign = dee.task(3, campaign="c-2", scheduler=ann.identity.peer_id)
     refused = await new.ask(dee.commit(foreign, epoch=2, queue=True), Denied)
     assert refused.reason is Reason.NOT_ALLOWED

@@ -66,7 +66,7 @@ async def test_what_is_about_a_campaign_goes_to_who_adopted_it_however_often_its
     world.device.go.set()
     with trio.fail_after(5):
         await new.got_result.wait()
-        while worker.ledger.places():
+        while worker.ledger.allocations():
             await trio.sleep(0.001)
     assert len(old.came) == before
     told = sorted(each.__name__ for each in new.came if each is not Progress)
