@@ -147,7 +147,7 @@ async def serving(
     try:
         async with trio.open_nursery() as nursery:
             await nursery.start(serve, app, sockets)
-            nursery.start_soon(schedules.keep, context.wake_scheduler)
+            nursery.start_soon(schedules.run, context.wake_scheduler)
             nursery.start_soon(context.keep_scheduler_alive)
             _announce(f"http://{f'[{host}]' if ':' in host else host}:{port}/", token, token_file)
             yield

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from protocol.errors import CampaignError
 from scheduler.campaign.model import Campaign, JobFields, ModelEntry, Schedule, StepEntry
-from swarm.base.yaml import meaning
+from swarm.base.yaml import word_value
 
 
 def read_spec(spec: str, title: str) -> Campaign:
@@ -39,7 +39,7 @@ class _Dumper(yaml.SafeDumper):
 
 
 def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-    quoted = "'" if meaning(text) != text else None
+    quoted = "'" if word_value(text) != text else None
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=quoted)
 
 

@@ -1,6 +1,6 @@
 """The JSON Schema of a campaign file, made from the models, for editors that complete and check while one types.
 
-The file beside this module is what is shipped; a test compares. After a change of the models: `python -m scheduler.campaign_schema`.
+The file beside this module is what is shipped; a test compares. After a change of the models: `python -m scheduler.campaign.schema`.
 """
 
 from __future__ import annotations

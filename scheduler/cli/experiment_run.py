@@ -71,7 +71,7 @@ def run(
 def ended(ctx: typer.Context, campaign: str, follow: Callable[[], None]) -> None:
     """Watch a run to its end, tell what was found, and leave with 1 for a regression, else with the campaign's own exit code."""
     from results.analysis.regression import RegressionFinding
-    from scheduler.experiments.service import alarm_lines
+    from scheduler.experiments.judge import alarm_lines
     from scheduler.store.opening import open_store
 
     code: object = 0
@@ -100,7 +100,7 @@ def history(
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
     """Its results over time: of every model, unit and device the median of each run, and how it is beside the last good one."""
-    from scheduler.experiments.service import judge_ended
+    from scheduler.experiments.judge import judge_ended
     from scheduler.experiments.view import history_view
     from scheduler.store.opening import open_store
 
@@ -126,7 +126,7 @@ def accept(
     ],
 ) -> None:
     """Take what a run measured as the new normal: later runs are held against it, though it was a regression."""
-    from scheduler.experiments.service import judge_ended
+    from scheduler.experiments.judge import judge_ended
     from scheduler.store.opening import open_store
 
     with open_store(ctx.obj) as store:

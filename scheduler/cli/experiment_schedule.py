@@ -38,8 +38,8 @@ def schedule(
     off: Annotated[bool, typer.Option("--off", help="It runs only when it is asked to.")] = False,
 ) -> None:
     """Have an experiment run by itself, or not any more."""
+    from scheduler.experiments.schedule import read_secret
     from scheduler.experiments.service import find, set_schedule
-    from scheduler.experiments.webhook import read_secret
     from scheduler.store.opening import open_store
 
     if off == (every is not None):
@@ -65,7 +65,7 @@ def tick(ctx: typer.Context, gate: Annotated[list[str] | None, GATE] = None) -> 
     A run that could not be measured is no regression: it is told, and stands in the history.
     """
     from results.analysis.regression import RegressionFinding
-    from scheduler.experiments.service import alarm_lines, why_unstarted
+    from scheduler.experiments.judge import alarm_lines, why_not_started
     from scheduler.store.opening import open_store
 
     with open_store(ctx.obj) as store:
@@ -87,7 +87,7 @@ def tick(ctx: typer.Context, gate: Annotated[list[str] | None, GATE] = None) -> 
                 if run.judged is None or run.campaign in before:
                     continue
                 print(
-                    f"{safe_text(run.experiment)}@{run.version}  {run.campaign}  {run.finding}  {why_unstarted(run)}".rstrip()
+                    f"{safe_text(run.experiment)}@{run.version}  {run.campaign}  {run.finding}  {why_not_started(run)}".rstrip()
                 )
                 for line in alarm_lines(run):
                     print(f"  {line}")

@@ -1,4 +1,4 @@
-"""A past campaign, or a version of an experiment, as a file to be edited and run again, with some of its keys changed on the way."""
+"""The file of a past campaign or of a version of an experiment, to edit and run again, with changed keys."""
 
 from __future__ import annotations
 
@@ -20,51 +20,44 @@ from swarm.base.text import safe_text
 from swarm.base.yaml import parse_document
 
 _HINT = (
-    "such as --set measure.batch=[1,8] or --set models.1.path=other.onnx; models go by name or by number from 1,"
-    " nothing after = takes a key out"
+    "such as --set measure.batch=[1,8] or --set models.1.path=other.onnx; models by name or by number from 1,"
+    " nothing after = removes the key"
 )
 
 
 def clone_text(store: Store, source: str, changes: Sequence[str] = ()) -> str:
-    """The text of `source`: a campaign's id or the beginning of it, or an experiment as `nightly` or `nightly@3`. `changes`: such as
+    """The file of a campaign (an id or its beginning) or of an experiment (`nightly`, `nightly@3`). `changes`: such as
     `measure.batch=[1,8]`. Raises `CampaignError`.
     """
-    if "@" in source or store.experiments.get(source) is not None:  # its runs bear the same name
+    if "@" in source or store.experiments.get(source) is not None:  # its campaigns have the same name
         version = find_version(store, source)
         campaign = read_spec(version.spec, version.title)
         note = f"{version.title}, saved {utc(version.created)} from {safe_text(version.folder, 400)}"
         models = () if changes else version.models
         return _text(campaign, version.folder, note, changes) + model_notes(models)
-    found = store.campaigns.resolve(source)
-    return campaign_clone(store, found, changes)
+    return campaign_clone(store, store.campaigns.resolve(source), changes)
 
 
 def campaign_clone(
     store: Store, campaign: str, changes: Sequence[str] = (), uploads: Path | None = None
 ) -> str:
-    """The text of a stored campaign by its whole id. `uploads`: the folder of models that were sent here, which are named by their hash.
-    Raises `CampaignError`, KeyError for one that is not there.
+    """The file of a stored campaign. `uploads`: the folder of uploaded models, which are named by their hash. Raises `CampaignError`,
+    and KeyError for an unknown id.
     """
     row = store.campaigns.get(campaign)
     if row is None:
         raise KeyError(campaign)
-    folder = row.folder
-    spec = read_spec(row.spec, campaign)
-    note = f"From campaign {campaign}."
-    if uploads is not None and folder and Path(folder) == uploads:
-        spec = spec.model_copy(
-            update={
-                "models": tuple(
-                    entry.model_copy(update={"path": SCHEME + entry.path})
-                    if entry.path is not None and entry.package is None and not Path(entry.path).is_absolute()
-                    else entry
-                    for entry in spec.models
-                )
-            }
+    spec, folder, note = read_spec(row.spec, campaign), row.folder, f"From campaign {campaign}."
+    if not folder:
+        note += "\nThe folder it was submitted from is unknown: check the paths of its models."
+    elif Path(folder) == uploads:
+        models = tuple(
+            entry.model_copy(update={"path": SCHEME + entry.path})
+            if entry.path is not None and entry.package is None and not Path(entry.path).is_absolute()
+            else entry
+            for entry in spec.models
         )
-        folder = ""
-    elif not folder:
-        note += "\nThe folder it was submitted from is not known: look at its models' paths."
+        spec, folder = spec.model_copy(update={"models": models}), ""
     return _text(spec, folder, note, changes)
 
 
@@ -74,74 +67,74 @@ def _text(campaign: Campaign, folder: str, note: str, changes: Sequence[str]) ->
         return text
     value = parse_document(text.encode(), "clone.yaml").value
     for change in changes:
-        _set(value, change)
-    try:  # as JSON: each value is read as the one that it is
+        _apply(value, change)
+    try:  # as JSON, which keeps the type of each value
         changed = parse_campaign(json.dumps(value).encode(), "clone.json", more_units=campaign.units)
     except CampaignError as exc:
         raise CampaignError(
-            f"with these changes it is no campaign: {exc.said}", hint=exc.first_hint or _HINT
+            f"the changed campaign is invalid: {exc.said}", hint=exc.first_hint or _HINT
         ) from None
-    told = ", ".join(safe_text(change.partition("=")[0], 60) for change in changes)
-    return campaign_text(changed, schedule=changed.schedule, note=f"{note}\nChanged: {told}")
+    keys = ", ".join(safe_text(change.partition("=")[0], 60) for change in changes)
+    return campaign_text(changed, schedule=changed.schedule, note=f"{note}\nChanged: {keys}")
 
 
-def _set(value: Any, change: str) -> None:
-    """`measure.batch=[1,8]` in `value`; nothing after the sign takes the key out. Raises `CampaignError`."""
-    way, sign, told = change.partition("=")
-    keys = way.strip().split(".")
+def _apply(value: Any, change: str) -> None:
+    """Apply `measure.batch=[1,8]` to `value`. Raises `CampaignError`."""
+    path, sign, text = change.partition("=")
+    keys = path.strip().split(".")
     if not sign or not all(keys):
-        raise _wrong(change, "is not KEY=VALUE", colon=False)
+        raise CampaignError(f"--set {safe_text(change, 80)!r} is not KEY=VALUE", hint=_HINT)
     try:
-        new = parse_document(told.encode("utf-8", "replace"), "--set").value
+        new = parse_document(text.encode("utf-8", "replace"), "--set").value
     except CampaignError as exc:
-        raise _wrong(change, exc.said) from None
-    _put(value, keys, new, change)
+        raise _error(change, exc.said) from None
+    _set(value, keys, new, change)
 
 
-def _put(value: Any, keys: Sequence[str], new: Any, change: str) -> None:
+def _set(value: Any, keys: Sequence[str], new: Any, change: str) -> None:
     if isinstance(value, list):
-        places, rest = _places(value, keys, change)
-        for at in reversed(places):
+        positions, rest = _positions(value, keys, change)
+        for at in reversed(positions):
             if not rest and new is None:
                 del value[at]
             elif not rest:
                 value[at] = deepcopy(new)
             else:
-                if isinstance(value[at], str):  # a model that is a path alone
+                if isinstance(value[at], str):  # a model written as its path
                     value[at] = {"path": value[at]}
-                _put(value[at], rest, new, change)
+                _set(value[at], rest, new, change)
     elif not isinstance(value, dict):
-        raise _wrong(change, "there is no such place in it")
+        raise _error(change, "the campaign has no such key")
     elif len(keys) > 1:
-        _put(value.setdefault(keys[0], {}), keys[1:], new, change)
+        _set(value.setdefault(keys[0], {}), keys[1:], new, change)
     elif new is not None:
         value[keys[0]] = deepcopy(new)
     elif keys[0] in value:
         del value[keys[0]]
     else:
-        raise _wrong(change, "it has no such key")
+        raise _error(change, "the campaign has no such key")
 
 
-def _places(value: Sequence[Any], keys: Sequence[str], change: str) -> tuple[list[int], Sequence[str]]:
-    """Of a list the place by its number from 1, or those of all models of that name, which may hold dots; and the keys that are left."""
+def _positions(value: Sequence[Any], keys: Sequence[str], change: str) -> tuple[list[int], Sequence[str]]:
+    """The items of a list by number from 1 or by the name of a model, which may contain dots; and the keys after it."""
     first = keys[0]
     if first.isdecimal() and len(first) < 6 and 1 <= int(first) <= len(value):
         return [int(first) - 1], keys[1:]
     for length in range(len(keys), 0, -1):
         name = ".".join(keys[:length])
-        found = [at for at, one in enumerate(value) if name in _names(one)]
-        if found:
-            return found, keys[length:]
-    raise _wrong(change, f"{safe_text(first, 40)} is no entry of that list of {len(value)}")
+        positions = [at for at, item in enumerate(value) if name in _names(item)]
+        if positions:
+            return positions, keys[length:]
+    raise _error(change, f"the list of {len(value)} has no item {safe_text(first, 40)}")
 
 
-def _names(one: Any) -> tuple[str, ...]:
-    """What a model is called: all its variants, and the very one."""
-    if not isinstance(one, Mapping):
-        return (PurePath(one).name,) if isinstance(one, str) else ()
-    name = str(one.get("name") or PurePath(str(one.get("path") or one.get("url") or "")).name)
-    return (name, f"{name} {one.get('variant')}")
+def _names(item: Any) -> tuple[str, ...]:
+    """The names of a model: without and with its variant."""
+    if not isinstance(item, Mapping):
+        return (PurePath(item).name,) if isinstance(item, str) else ()
+    name = str(item.get("name") or PurePath(str(item.get("path") or item.get("url") or "")).name)
+    return (name, f"{name} {item.get('variant')}")
 
 
-def _wrong(change: str, what: str, *, colon: bool = True) -> CampaignError:
-    return CampaignError(f"--set {safe_text(change, 80)!r}{':' if colon else ''} {what}", hint=_HINT)
+def _error(change: str, what: str) -> CampaignError:
+    return CampaignError(f"--set {safe_text(change, 80)!r}: {what}", hint=_HINT)

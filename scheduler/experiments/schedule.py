@@ -1,114 +1,125 @@
-"""Who sees to experiments while a process stays: what is due is begun, what has ended is judged, what got worse is told.
+"""Runs experiments on schedule while a process stays: starts what is due, judges what has ended, sends webhooks for regressions.
 
-Any number of processes may do this on one home: each step is claimed in the store, so that nothing happens twice.
+Any number of processes may do this on one home: each step is claimed in the store.
+
+A webhook is one POST of JSON to the URL that the experiment's owner gave: no redirects, only the status of the response is read, three
+tries. With a secret, the body is signed:
+
+    X-Sark-Timestamp: 1790000000
+    X-Sark-Signature: sha256=<HMAC-SHA256 of "1790000000." and the body, in hexadecimal>
 """
 
 from __future__ import annotations
 
+import hashlib
+import hmac
+import json
+import ssl
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from functools import partial
+from pathlib import Path
 from typing import Final, TypeVar
 
+import httpx
 import structlog
 import trio
 
-from protocol.errors import SarkError
-from scheduler.experiments.service import alarm_lines, begin_due, hook_body, judge_ended
-from scheduler.experiments.webhook import post, read_secret
+from protocol.errors import ResourceError, SarkError
+from results.analysis.regression import WORSE
+from scheduler.experiments.judge import alarm_lines, judge_ended, read_cells, why_not_started
+from scheduler.experiments.service import begin_due, utc
 from scheduler.models.describe import Fetch
-from scheduler.store.experiments import SENT, ExperimentRow, RunRow
+from scheduler.store.experiments import SENT, RunRow
 from scheduler.store.store import Store
 from swarm.base.home import Home
+from swarm.base.text import safe_text
+from swarm.download.urls import without_secrets
 
-LOOK_S: Final = 5.0
-"""How often to look at the clock: a machine that slept notices so soon that something was due."""
+POLL_S: Final = 5.0
+"""A machine that slept notices this soon that something was due."""
+TRIES: Final = 3
+TRY_TIMEOUT_S: Final = 10.0
+RETRY_DELAY_S: Final = 2.0
+"""Before the second try, and twice that before the third."""
+MAX_SECRET: Final = 4096
 
 log = structlog.get_logger("sark.experiments")
 
 T = TypeVar("T")
-Post = Callable[[str, bytes, bytes], Awaitable[str]]
-"""URL, body, secret; what it gives is empty, or why it was not taken."""
+Send = Callable[[str, bytes, bytes], Awaitable[str]]
+"""Sends (URL, body, secret); gives '' or why it failed."""
 
 
 @dataclass(slots=True)
 class Schedules:
-    """The store is this one's own. `fetch`: brings models by URL; blocking, as is all that is done with the store."""
+    """Owns its store. `fetch` brings models by URL; it blocks, as all work on the store does."""
 
     home: Home
     open_store: Callable[[], Store]
     fetch: Fetch
     wall: Callable[[], float] = time.time
-    send: Post | None = None
+    send: Send | None = None
     _store: Store | None = None
-    _turn: trio.Lock = field(default_factory=trio.Lock)
+    _lock: trio.Lock = field(default_factory=trio.Lock)
 
-    async def keep(self, wake: Callable[[], Awaitable[None]], *, begin: bool = True) -> None:
-        """For ever. `begin`: also start what is due; `wake`: sees to it that a scheduler process runs then."""
+    async def run(self, wake: Callable[[], Awaitable[None]], *, begin: bool = True) -> None:
+        """Step for ever. `begin`: start what is due, and let `wake` see to it that a scheduler process runs."""
         try:
             while True:
                 try:
                     if await self.step(begin=begin):
                         await wake()
-                except SarkError as exc:  # a full disk, a locked store, settings that were changed: it may be well the next time
+                except (
+                    SarkError
+                ) as exc:  # a full disk, a locked store, changed settings: the next step may succeed
                     log.warning("experiments.waiting", why=exc.what)
-                await trio.sleep(LOOK_S)
+                await trio.sleep(POLL_S)
         finally:
             self.close()
 
     async def step(self, *, begin: bool) -> list[str]:
-        """Once all that is to do; gives the campaigns that were begun. Raises `ResourceError`."""
+        """Do all that is due once; gives the campaigns that were started. Raises `ResourceError`."""
         await self.judge()
-        begun = await self._with(self._begin) if begin else []
-        for campaign in begun:
-            log.info("experiment.begun", campaign=campaign)
-        await self.tell()
-        return begun
+        now = self.wall()
+        started = (
+            await self._with(lambda store: begin_due(self.home, store, now=now, fetch=self.fetch))
+            if begin
+            else []
+        )
+        for campaign in started:
+            log.info("experiment.started", campaign=campaign)
+        for run in await self._with(lambda store: store.experiments.take_hooks()):
+            await self._notify(run)
+        return started
 
     async def judge(self) -> list[RunRow]:
-        """Say what came of runs that have ended."""
-        found = await self._with(judge_ended)
-        for run in found:
+        """Judge the runs that have ended."""
+        judged = await self._with(judge_ended)
+        for run in judged:
             log.info(
                 "experiment.judged", experiment=run.experiment, campaign=run.campaign, finding=run.finding
             )
             for line in alarm_lines(run):
                 log.warning("experiment.regression", experiment=run.experiment, what=line)
-        return found
+        return judged
 
-    async def tell(self) -> None:
-        """Send the webhooks that are due."""
-        for run in await self._with(lambda store: store.experiments.take_hooks()):
-            experiment = await self._with(partial(_experiment, run))
-            became = ""
-            if experiment is not None and experiment.webhook:
-                body = await self._with(partial(hook_body, run))
-                try:
-                    secret = await trio.to_thread.run_sync(read_secret, experiment.secret_file)
-                    became = await self._post(experiment.webhook, body, secret) or SENT
-                except SarkError as exc:
-                    became = exc.what
-                if became != SENT:
-                    log.warning("webhook.failed", experiment=run.experiment, why=became)
-            await self._with(partial(_set_hook, run, became))
-
-    async def _post(self, url: str, body: bytes, secret: bytes) -> str:
-        if self.send is not None:
-            return await self.send(url, body, secret)
-        return await post(url, body, secret, wall=self.wall)
-
-    def _begin(self, store: Store) -> list[str]:
-        return begin_due(self.home, store, now=self.wall(), fetch=self.fetch)
-
-    async def _with(self, work: Callable[[Store], T]) -> T:
-        async with self._turn:
-            return await trio.to_thread.run_sync(self._work, work)
-
-    def _work(self, work: Callable[[Store], T]) -> T:
-        if self._store is None:
-            self._store = self.open_store()
-        return work(self._store)
+    async def _notify(self, run: RunRow) -> None:
+        experiment = await self._with(lambda store: store.experiments.get(run.experiment))
+        status = ""
+        if experiment is not None and experiment.webhook:
+            body = await self._with(lambda store: hook_body(run, store))
+            try:
+                secret = await trio.to_thread.run_sync(read_secret, experiment.secret_file)
+                if self.send is not None:
+                    status = await self.send(experiment.webhook, body, secret) or SENT
+                else:
+                    status = await post(experiment.webhook, body, secret, wall=self.wall) or SENT
+            except SarkError as exc:
+                status = exc.what
+            if status != SENT:
+                log.warning("webhook.failed", experiment=run.experiment, why=status)
+        await self._with(lambda store: store.experiments.set_hook(run.campaign, status))
 
     def close(self) -> None:
         """Close the store."""
@@ -116,10 +127,93 @@ class Schedules:
             self._store.close()
             self._store = None
 
+    async def _with(self, work: Callable[[Store], T]) -> T:
+        def in_thread() -> T:
+            if self._store is None:
+                self._store = self.open_store()
+            return work(self._store)
 
-def _experiment(run: RunRow, store: Store) -> ExperimentRow | None:
-    return store.experiments.get(run.experiment)
+        async with self._lock:
+            return await trio.to_thread.run_sync(in_thread)
 
 
-def _set_hook(run: RunRow, status: str, store: Store) -> None:
-    store.experiments.set_hook(run.campaign, status)
+def hook_body(run: RunRow, store: Store) -> bytes:
+    """The body of a run's webhook."""
+    campaign = store.campaigns.get(run.campaign)
+    value = {
+        "event": "experiment." + run.finding,
+        "experiment": run.experiment,
+        "version": run.version,
+        "campaign": run.campaign,
+        "finding": run.finding,
+        "begun": utc(run.begun),
+        "ended": utc(campaign.ended if campaign else None),
+        "worse": [cell.model_dump(mode="json") for cell in read_cells(run) if cell.finding in WORSE],
+        "detail": why_not_started(run),
+    }
+    return json.dumps(value, ensure_ascii=False).encode()
+
+
+def read_secret(path: str) -> bytes:
+    """The secret in the file, without white space around it; empty for no file. Raises `ResourceError`. Blocking."""
+    if not path:
+        return b""
+    try:
+        with Path(path).open("rb") as reader:
+            secret = reader.read(MAX_SECRET).strip()
+    except OSError as exc:
+        raise ResourceError(f"cannot read the webhook's secret in {path}: {exc.strerror}") from None
+    if len(secret) < 16:
+        raise ResourceError(
+            f"the webhook's secret in {path} is shorter than 16 characters",
+            hint="create one: openssl rand -hex 32",
+        )
+    return secret
+
+
+async def post(
+    url: str,
+    body: bytes,
+    secret: bytes,
+    *,
+    wall: Callable[[], float],
+    transport: httpx.AsyncBaseTransport | None = None,
+) -> str:
+    """Send a webhook; gives '' or why it failed. Retries after timeouts, network errors and the statuses 429 and 5xx."""
+    why = ""
+    for attempt in range(TRIES):
+        if attempt:
+            await trio.sleep(RETRY_DELAY_S * attempt)
+        why, retry = await _post_once(url, body, _signature(body, secret, int(wall())), transport)
+        if not retry:
+            break
+    return why
+
+
+def _signature(body: bytes, secret: bytes, timestamp: int) -> dict[str, str]:
+    if not secret:
+        return {}
+    digest = hmac.new(secret, f"{timestamp}.".encode() + body, hashlib.sha256).hexdigest()
+    return {"X-Sark-Timestamp": str(timestamp), "X-Sark-Signature": f"sha256={digest}"}
+
+
+async def _post_once(
+    url: str, body: bytes, signature: dict[str, str], transport: httpx.AsyncBaseTransport | None
+) -> tuple[str, bool]:
+    """Why it failed, and whether to retry."""
+    headers = {"Content-Type": "application/json", "User-Agent": "sark-node", **signature}
+    shown = safe_text(without_secrets(url), 200)
+    try:
+        with trio.fail_after(TRY_TIMEOUT_S):
+            async with (
+                httpx.AsyncClient(transport=transport, trust_env=False, timeout=TRY_TIMEOUT_S) as client,
+                client.stream("POST", url, content=body, headers=headers) as response,
+            ):
+                status = response.status_code
+    except trio.TooSlowError:
+        return f"{shown} did not answer within {TRY_TIMEOUT_S:g} s", True
+    except (httpx.HTTPError, ssl.SSLError, OSError) as exc:
+        return f"{shown}: {safe_text(str(exc) or type(exc).__name__, 200)}", True
+    if 200 <= status < 300:
+        return "", False
+    return f"{shown} answered {status}", status >= 500 or status == 429

@@ -10,7 +10,8 @@ from results.analysis.regression import CellOutcome, RegressionCell
 from scheduler.campaign.dump import campaign_text, read_spec
 from scheduler.campaign.fields import show_time_of_day
 from scheduler.campaign.model import Schedule
-from scheduler.experiments.service import find, read_cells, utc, why_unstarted
+from scheduler.experiments.judge import read_cells, why_not_started
+from scheduler.experiments.service import find, utc
 from scheduler.store.experiments import ExperimentRow, StoredModel, VersionRow
 from scheduler.store.store import Store
 from swarm.base.text import safe_text
@@ -207,7 +208,7 @@ def history_view(store: Store, name: str, *, limit: int = 20, after: str | None 
                 finding=run.finding or None,
                 accepted=run.accepted,
                 webhook=run.hook,
-                why=why_unstarted(run),
+                why=why_not_started(run),
             )
             for run in told
         ),

@@ -86,7 +86,7 @@ async def _run_once(home: Home, settings: SchedulerSettings, stay: bool, stop_wi
         nursery.start_soon(signals)
         nursery.start_soon(pools.run)
         schedules = Schedules(home, lambda: open_store(home), downloader(home, DownloadProgress(sys.stderr)))
-        nursery.start_soon(partial(schedules.keep, trio.lowlevel.checkpoint, begin=stay))
+        nursery.start_soon(partial(schedules.run, trio.lowlevel.checkpoint, begin=stay))
         if settings.keep is not None:
             nursery.start_soon(delete_old_daily, partial(open_store, home), settings.keep)
         with open_store(home) as store:

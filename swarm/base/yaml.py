@@ -1,12 +1,10 @@
-"""From the bytes of a campaign file to plain values, with the line of each: a strict and small part of YAML, or JSON.
+"""A strict, small part of YAML, or JSON, as plain values with the line of each. What other readers do by surprise is refused:
 
-The first step of a submit. What other readers do by surprise is refused or does not happen here:
-
-* no anchors, aliases, tags, merge keys, duplicate keys, second documents; at most 256 KiB, 32 levels and 50,000 values, checked while
+* anchors, aliases, tags, merge keys, duplicate keys, second documents; more than 256 KiB, 32 levels or 50,000 values, checked while
   reading, so that no file costs more than reading it;
-* a plain word is `true`/`false`, `null`/`~`, a decimal number, or else text: `no`, `on`, `010`, `0x1F`, `1:30` and dates stay text.
+* an unquoted word is `true`/`false`, `null`/`~`, a decimal number, or else text: `no`, `on`, `010`, `0x1F`, `1:30` and dates stay text.
 
-Whatever the bytes, the only error that goes out is `CampaignError` with file, line and hint.
+Whatever the bytes, the only error raised is `CampaignError`, with file, line and hint.
 """
 
 from __future__ import annotations
@@ -15,9 +13,8 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from enum import Enum, auto
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import yaml
 
@@ -30,27 +27,18 @@ MAX_VALUES: Final = 50_000
 CAMPAIGN_FILE: Final = "give the path of a campaign file; sark-node init writes one"
 
 Where = tuple[str | int, ...]
-"""The way to a value: keys and, in lists, positions from 0."""
+"""The path to a value: keys and, in lists, positions from 0."""
 
-_PARSER: Any = yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader
-"""Only its parser is used (bytes to events); values are built here."""
+_LOADER: Any = yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader
 _UNREADABLE: Final = re.compile(
     "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x84\x86-\x9f\ud800-\udfff\ufeff\ufffe\uffff]"
 )
 _INT: Final = re.compile(r"[-+]?(0|[1-9][0-9]{0,17})")
 _FLOAT: Final = re.compile(r"[-+]?(\.[0-9]{1,30}|[0-9]{1,30}(\.[0-9]{0,30})?)([eE][-+]?[0-9]{1,3})?")
 _WORDS: Final[dict[str, bool | None]] = {
-    "": None,
-    "~": None,
-    "null": None,
-    "Null": None,
-    "NULL": None,
-    "true": True,
-    "True": True,
-    "TRUE": True,
-    "false": False,
-    "False": False,
-    "FALSE": False,
+    **dict.fromkeys(("", "~", "null", "Null", "NULL")),
+    **dict.fromkeys(("true", "True", "TRUE"), True),
+    **dict.fromkeys(("false", "False", "FALSE"), False),
 }
 
 
@@ -62,7 +50,7 @@ class Document:
     """As shown in errors."""
     value: Any
     lines: dict[Where, int] = field(default_factory=dict)
-    """Of each entry of a mapping the line of its key; of each item of a list its own."""
+    """Of an entry of a mapping: the line of its key."""
 
     def line(self, where: Where) -> int:
         """The line of `where`, or of the nearest thing around it that is in the file."""
@@ -76,7 +64,7 @@ class Document:
 
 
 def read_document(path: Path, hint: str = CAMPAIGN_FILE) -> Document:
-    """The file at `path`. Raises `CampaignError` for one that is missing, unreadable or wrong. Blocking."""
+    """The file at `path`. Raises `CampaignError` when it is missing, unreadable or wrong. Blocking."""
     shown = safe_text(str(path))
     try:
         if not path.is_file():
@@ -87,74 +75,59 @@ def read_document(path: Path, hint: str = CAMPAIGN_FILE) -> Document:
     except (OSError, ValueError) as exc:
         why = exc.strerror if isinstance(exc, OSError) and exc.strerror else str(exc)
         raise CampaignError(
-            f"cannot be read: {why}", file=shown, hint="check the path and its rights"
+            f"cannot be read: {why}", file=shown, hint="check the path and its permissions"
         ) from exc
     return parse_document(data, shown)
 
 
 def parse_document(data: bytes, file: str) -> Document:
-    """The document in `data`. JSON when the name ends in .json or it reads as JSON, else YAML. Raises `CampaignError`."""
+    """The document in `data`: JSON when `file` ends in .json or the data reads as JSON, else YAML. Raises `CampaignError`."""
     text = _decode(data, file)
-    if file.lower().endswith(".json"):
-        return _Builder(file).build(_json_events(text, file))
-    if text.lstrip()[:1] in ("{", "["):
+    if text.lstrip()[:1] in ("{", "[") or file.lower().endswith(".json"):
         try:
-            return _Builder(file).build(_json_events(text, file))
+            return _build(_json_events(text, file), file)
         except _NotJson:
-            pass  # a flow mapping of YAML may begin like JSON
-    return _Builder(file).build(_yaml_events(text, file))
+            if file.lower().endswith(".json"):
+                raise
+    return _build(_yaml_events(text, file), file)  # a flow mapping of YAML may begin like JSON
+
+
+def _error(file: str, line: int, what: str, hint: str) -> CampaignError:
+    return CampaignError(what, file=file, line=line, hint=hint)
 
 
 def _decode(data: bytes, file: str) -> str:
     if len(data) > MAX_BYTES:
-        raise CampaignError(
-            f"larger than {MAX_BYTES // 1024} KiB: this is not a campaign file",
-            file=file,
-            line=1,
-            hint="a campaign names its models by path; it does not hold them",
-        )
+        what = f"larger than {MAX_BYTES // 1024} KiB: this is not a campaign file"
+        raise _error(file, 1, what, "a campaign names its models by path; it does not contain them")
     if data.startswith((b"\xff\xfe", b"\xfe\xff")):
-        raise CampaignError("the text is UTF-16", file=file, line=1, hint="save the file as UTF-8")
+        raise _error(file, 1, "the text is UTF-16", "save the file as UTF-8")
     data = data.removeprefix(b"\xef\xbb\xbf")
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as exc:
         line = data.count(b"\n", 0, exc.start) + 1
-        raise CampaignError(
-            "not a text file in UTF-8",
-            file=file,
-            line=line,
-            hint="save the file as UTF-8; a model goes under models:",
-        ) from exc
+        hint = "save the file as UTF-8; a model goes under models:"
+        raise _error(file, line, "not a text file in UTF-8", hint) from exc
     bad = _UNREADABLE.search(text)
     if bad:
         line = text.count("\n", 0, bad.start()) + 1
-        raise CampaignError(
-            f"unreadable character U+{ord(bad[0]):04X}",
-            file=file,
-            line=line,
-            hint="a campaign is plain text: remove it",
+        raise _error(
+            file, line, f"unreadable character U+{ord(bad[0]):04X}", "a campaign is plain text: remove it"
         )
     return text
 
 
-# -- events: what both grammars have in common -----------------------------------------------------------------------------------
+# -- both grammars as one sequence of events -------------------------------------------------------------------------------------
 
 
-class _Kind(Enum):
-    MAP = auto()
-    LIST = auto()
-    END = auto()
-    KEY_OR_SCALAR = auto()
-
-
-@dataclass(frozen=True, slots=True)
-class _Event:
-    kind: _Kind
+class _Event(NamedTuple):
+    kind: str
+    """`{`, `[`, `end` or `scalar`"""
     line: int
     value: Any = None
-    text: str | None = None
-    """The scalar as written, where it may be a key."""
+    text: str = ""
+    """The scalar as a key."""
 
 
 class _NotJson(CampaignError):
@@ -173,73 +146,46 @@ _NOT_YAML: Final[dict[str, str]] = {
 
 
 def _yaml_events(text: str, file: str) -> Iterator[_Event]:
-    documents = 0
+    documents, rows = 0, text.split("\n")
     try:
-        for event in yaml.parse(text, Loader=_PARSER):
-            line = event.start_mark.line + 1 if event.start_mark is not None else 1
+        for event in yaml.parse(text, Loader=_LOADER):
+            line = min(event.start_mark.line + 1, len(rows)) if event.start_mark is not None else 1
+            documents += isinstance(event, yaml.DocumentStartEvent)
+            if documents > 1:
+                raise _error(file, line, "a second document begins here", "one campaign for each file")
             if isinstance(event, yaml.AliasEvent):
-                raise CampaignError(
-                    f"alias *{safe_text(event.anchor or '', 40)}: aliases are not read here",
-                    file=file,
-                    line=line,
-                    hint="write the value out",
-                )
-            if isinstance(event, yaml.NodeEvent):
-                if event.anchor is not None:
-                    raise CampaignError(
-                        f"anchor &{safe_text(event.anchor, 40)}: anchors are not read here",
-                        file=file,
-                        line=line,
-                        hint="write the value out where it is needed",
-                    )
-                tag = getattr(event, "tag", None)
-                if tag is not None:
-                    raise CampaignError(
-                        f"tag {safe_text(tag, 60)}: tags are not read here",
-                        file=file,
-                        line=line,
-                        hint="write the plain value; quote it if it is meant as text",
-                    )
+                what = f"alias *{safe_text(event.anchor or '', 40)}: aliases are not allowed"
+                raise _error(file, line, what, "write the value out")
+            if isinstance(event, yaml.NodeEvent) and event.anchor is not None:
+                what = f"anchor &{safe_text(event.anchor, 40)}: anchors are not allowed"
+                raise _error(file, line, what, "write the value out where it is needed")
+            if (tag := getattr(event, "tag", None)) is not None:
+                what = f"tag {safe_text(tag, 60)}: tags are not allowed"
+                raise _error(file, line, what, "write the plain value; quote it if it is meant as text")
             match event:
-                case yaml.DocumentStartEvent():
-                    documents += 1
-                    if documents > 1:
-                        raise CampaignError(
-                            "a second document begins here",
-                            file=file,
-                            line=line,
-                            hint="one campaign for each file",
-                        )
                 case yaml.MappingStartEvent():
-                    yield _Event(_Kind.MAP, line)
+                    yield _Event("{", line)
                 case yaml.SequenceStartEvent():
-                    yield _Event(_Kind.LIST, line)
+                    yield _Event("[", line)
                 case yaml.MappingEndEvent() | yaml.SequenceEndEvent():
-                    yield _Event(_Kind.END, line)
+                    yield _Event("end", line)
                 case yaml.ScalarEvent():
-                    plain = event.style is None or event.style == ""
-                    value = meaning(event.value) if plain else event.value
-                    key = "<<" if event.value == "<<" and plain else event.value
-                    yield _Event(_Kind.KEY_OR_SCALAR, line, value, key)
+                    value = event.value if event.style else word_value(event.value)
+                    yield _Event("scalar", line, value, event.value)
                 case _:
                     pass
     except yaml.YAMLError as exc:
         mark = getattr(exc, "problem_mark", None) or getattr(exc, "context_mark", None)
         what = str(getattr(exc, "problem", None) or getattr(exc, "reason", None) or exc)
-        rows = text.split("\n")
         line = min(mark.line + 1, len(rows)) if mark is not None else 1
         hint = next((hint for part, hint in _NOT_YAML.items() if part in what), "")
         if re.match(r"[ -]*\t", rows[line - 1]):
             hint = "indent with spaces, not with tabs"
-        raise CampaignError(
-            f"not valid YAML: {safe_text(what, 120)}",
-            file=file,
-            line=line,
-            hint=hint or "check the indentation and the quotes on this line and the one before",
-        ) from exc
+        hint = hint or "check the indentation and the quotes on this line and the one before"
+        raise _error(file, line, f"not valid YAML: {safe_text(what, 120)}", hint) from exc
 
 
-def meaning(text: str) -> Any:
+def word_value(text: str) -> Any:
     """What a word without quotes means."""
     if text in _WORDS:
         return _WORDS[text]
@@ -257,16 +203,12 @@ _TOKEN: Final = re.compile(
 
 
 def _json_events(text: str, file: str) -> Iterator[_Event]:
-    """Checked by the `json` module; walked here once more for the lines, which it does not tell."""
+    """The `json` module checks the text; the tokens give the lines, which it does not tell."""
     try:
         json.loads(text)
     except json.JSONDecodeError as exc:
-        raise _NotJson(
-            f"not valid JSON: {exc.msg}",
-            file=file,
-            line=exc.lineno,
-            hint="check the commas, brackets and quotes here",
-        ) from exc
+        hint = "check the commas, brackets and quotes here"
+        raise _NotJson(f"not valid JSON: {exc.msg}", file=file, line=exc.lineno, hint=hint) from exc
     except (RecursionError, ValueError) as exc:
         raise _NotJson("not valid JSON: nested too deep, or a number too long", file=file, line=1) from exc
     line = 1
@@ -275,112 +217,67 @@ def _json_events(text: str, file: str) -> Iterator[_Event]:
             case "line":
                 line += 1
             case "text":
-                plain = json.loads(token[0])
-                if any("\ud800" <= char <= "\udfff" for char in plain):
-                    raise CampaignError(
-                        "half of a surrogate pair in a text",
-                        file=file,
-                        line=line,
-                        hint="remove the \\u escape",
-                    )
-                yield _Event(_Kind.KEY_OR_SCALAR, line, plain, plain)
+                value = json.loads(token[0])
+                if any("\ud800" <= char <= "\udfff" for char in value):
+                    raise _error(file, line, "half of a surrogate pair in a text", "remove the \\u escape")
+                yield _Event("scalar", line, value, value)
             case "word":
-                value = json.loads(token[0], parse_constant=str)
-                yield _Event(_Kind.KEY_OR_SCALAR, line, value, token[0])
+                yield _Event("scalar", line, json.loads(token[0], parse_constant=str), token[0])
             case "mark" if token[0] in "{[":
-                yield _Event(_Kind.MAP if token[0] == "{" else _Kind.LIST, line)
+                yield _Event(token[0], line)
             case "mark" if token[0] in "}]":
-                yield _Event(_Kind.END, line)
+                yield _Event("end", line)
             case _:
                 pass
 
 
-# -- from events to values ----------------------------------------------------------------------------------------------------------
-
-
-@dataclass(slots=True)
-class _Open:
-    """A mapping or list that is not closed yet."""
-
-    into: dict[str, Any] | list[Any]
-    where: Where
-    key: str | None = None
-
-
-class _Builder:
-    """Builds one document from events, without recursion; refuses what is too deep, too much or twice there."""
-
-    def __init__(self, file: str) -> None:
-        self._file = file
-        self._lines: dict[Where, int] = {}
-        self._stack: list[_Open] = []
-        self._root: Any = None
-        self._seen = 0
-
-    def build(self, events: Iterator[_Event]) -> Document:
-        """All of the document. Raises `CampaignError`."""
-        for event in events:
-            self._seen += 1
-            if self._seen > MAX_VALUES:
-                raise self._error(
-                    event, f"more than {MAX_VALUES:,} values", "split the campaign into several files"
+def _build(events: Iterator[_Event], file: str) -> Document:
+    """The values, built without recursion. Refuses what is too deep, too much or duplicate."""
+    document: list[Any] = []
+    lines: dict[Where, int] = {}
+    stack: list[tuple[dict[str, Any] | list[Any], Where]] = []
+    """The open mappings and lists, and their paths."""
+    keys: list[str | None] = []
+    """Of each open mapping the key whose value comes next."""
+    for number, (kind, line, value, text) in enumerate(events, 1):
+        if number > MAX_VALUES:
+            raise _error(
+                file, line, f"more than {MAX_VALUES:,} values", "split the campaign into several files"
+            )
+        if kind == "end":
+            stack.pop()
+            keys.pop()
+            continue
+        into, where = stack[-1] if stack else (document, ())
+        if isinstance(into, dict) and keys[-1] is None:  # a key
+            where = (*where, text)
+            if kind != "scalar":
+                raise _error(
+                    file, line, "a key must be one word, not a list or a mapping", "write it as key: value"
                 )
-            if event.kind is _Kind.END:
-                self._stack.pop()
-            elif event.kind is _Kind.KEY_OR_SCALAR:
-                self._scalar(event)
-            else:
-                self._begin(event)
-        return Document(self._file, self._root, self._lines)
-
-    def _scalar(self, event: _Event) -> None:
-        top = self._stack[-1] if self._stack else None
-        if top is None or isinstance(top.into, list) or top.key is not None:
-            self._put(event, event.value)
-            return
-        key = event.text or ""
-        shown = safe_text(key, 60)
-        if key == "<<":
-            raise self._error(event, "merge key <<: merge keys are not read here", "write the entries out")
-        if not key:
-            raise self._error(event, "a key is missing before ':'", "write it as key: value")
-        if key in top.into:
-            first = self._lines[(*top.where, key)]
-            raise self._error(event, f"duplicate key {shown!r}, first on line {first}", "keep one of the two")
-        top.key = key
-        self._lines[(*top.where, key)] = event.line
-
-    def _begin(self, event: _Event) -> None:
-        top = self._stack[-1] if self._stack else None
-        if top is not None and isinstance(top.into, dict) and top.key is None:
-            raise self._error(
-                event, "a key must be one word, not a list or a mapping", "write it as key: value"
-            )
-        if len(self._stack) >= MAX_DEPTH:
-            raise self._error(
-                event, f"nested deeper than {MAX_DEPTH} levels", "a campaign needs no more than 4"
-            )
-        into: dict[str, Any] | list[Any] = {} if event.kind is _Kind.MAP else []
-        where = self._put(event, into)
-        self._stack.append(_Open(into, where))
-
-    def _put(self, event: _Event, value: Any) -> Where:
-        """Store `value` at the open place; its way."""
-        if not self._stack:
-            self._root = value
-            self._lines[()] = event.line
-            return ()
-        top = self._stack[-1]
-        if isinstance(top.into, list):
-            where = (*top.where, len(top.into))
-            top.into.append(value)
-            self._lines[where] = event.line
-            return where
-        assert top.key is not None
-        where = (*top.where, top.key)
-        top.into[top.key] = value
-        top.key = None
-        return where
-
-    def _error(self, event: _Event, what: str, hint: str) -> CampaignError:
-        return CampaignError(what, file=self._file, line=event.line, hint=hint)
+            if text == "<<":
+                raise _error(file, line, "merge key <<: merge keys are not allowed", "write the entries out")
+            if not text:
+                raise _error(file, line, "a key is missing before ':'", "write it as key: value")
+            if text in into:
+                what = f"duplicate key {safe_text(text, 60)!r}, first on line {lines[where]}"
+                raise _error(file, line, what, "keep one of the two")
+            keys[-1], lines[where] = text, line
+            continue
+        if kind != "scalar":
+            if len(stack) >= MAX_DEPTH:
+                raise _error(
+                    file, line, f"nested deeper than {MAX_DEPTH} levels", "a campaign needs no more than 4"
+                )
+            value = {} if kind == "{" else []
+        if isinstance(into, dict):
+            key = str(keys[-1])
+            into[key], keys[-1], where = value, None, (*where, key)
+        else:
+            where = (*where, len(into)) if stack else ()
+            into.append(value)
+            lines[where] = line
+        if kind != "scalar":
+            stack.append((value, where))
+            keys.append(None)
+    return Document(file, document[0] if document else None, lines)

@@ -10,7 +10,8 @@ from pydantic import ConfigDict
 
 from protocol.errors import CampaignError
 from results.row.form import JsonModel
-from scheduler.experiments.service import begin, judge_ended
+from scheduler.experiments.judge import judge_ended
+from scheduler.experiments.service import begin
 from scheduler.experiments.view import (
     ExperimentView,
     History,

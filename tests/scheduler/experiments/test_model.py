@@ -25,8 +25,19 @@ from scheduler.campaign.dump import campaign_text, read_spec
 from scheduler.campaign.load import load_campaign, parse_campaign
 from scheduler.campaign.model import Schedule
 from scheduler.cli.experiment_run import show_history
-from scheduler.experiments.model import DAY_S, first_due, following, is_due, read_title, strayed
-from scheduler.experiments.service import begin, begin_due, find_version, save, set_schedule
+from scheduler.experiments.service import (
+    DAY_S,
+    begin,
+    begin_due,
+    find_version,
+    first_due,
+    is_due,
+    is_too_far,
+    next_due,
+    parse_title,
+    save,
+    set_schedule,
+)
 from scheduler.experiments.view import CellHistory, History, HistoryPoint, experiments_view, history_view
 from scheduler.store.experiments import ExperimentRow
 from scheduler.store.store import Store
@@ -71,7 +82,7 @@ def test_a_schedule_runs_first(every_s: float, at_s: float | None, now: float, d
     [(0.0, DAY_S), (1.0, DAY_S), (DAY_S, 2 * DAY_S), (3.5 * DAY_S, 4 * DAY_S), (1000 * DAY_S, 1001 * DAY_S)],
 )
 def test_what_was_missed_is_made_up_for_once(late_s: float, then_s: float) -> None:
-    assert following(START, DAY_S, START + late_s) == START + then_s
+    assert next_due(START, DAY_S, START + late_s) == START + then_s
 
 
 def test_the_next_instant_is_always_ahead_and_never_further_than_one_step() -> None:
@@ -79,7 +90,7 @@ def test_the_next_instant_is_always_ahead_and_never_further_than_one_step() -> N
     for _ in range(2000):
         every, due, now = chance.uniform(0.001, 3e6), chance.uniform(0, 2e9), chance.uniform(0, 2e9)
         if now >= due:
-            assert now < following(due, every, now) <= now + every * 1.001
+            assert now < next_due(due, every, now) <= now + every * 1.001
 
 
 def row(due: float | None, every_s: float | None = DAY_S, at_s: float | None = None) -> ExperimentRow:
@@ -87,10 +98,10 @@ def row(due: float | None, every_s: float | None = DAY_S, at_s: float | None = N
 
 
 def test_a_clock_that_was_ahead_leaves_no_run_in_the_far_future() -> None:
-    assert strayed(row(START + 300 * DAY_S), START)
-    assert not strayed(row(START + DAY_S), START)
-    assert not strayed(row(START + DAY_S, HOUR_S, 0.0), START)
-    assert not strayed(row(START - 300 * DAY_S), START)
+    assert is_too_far(row(START + 300 * DAY_S), START)
+    assert not is_too_far(row(START + DAY_S), START)
+    assert not is_too_far(row(START + DAY_S, HOUR_S, 0.0), START)
+    assert not is_too_far(row(START - 300 * DAY_S), START)
     assert is_due(row(START - 300 * DAY_S), START)
     assert not is_due(row(None), START)
     assert not is_due(row(START, None), START)
@@ -101,7 +112,7 @@ def test_a_clock_that_was_ahead_leaves_no_run_in_the_far_future() -> None:
 )
 def test_what_names_no_experiment_is_refused_in_a_line(text: str) -> None:
     with pytest.raises(CampaignError) as caught:
-        read_title(text)
+        parse_title(text)
     assert caught.value.what.isprintable()
 
 
@@ -148,7 +159,7 @@ def test_a_run_of_the_latest_takes_the_model_as_it_is_and_a_named_version_only_t
     with Store(home.store, wall=clock) as store:
         save(store, write(tmp_path), now=clock.now)
         write(tmp_path, '{"latencies_ms": [3]}')
-        with pytest.raises(CampaignError, match="is another file than it was"):
+        with pytest.raises(CampaignError, match="has changed"):
             begin(home, store, "nightly@1")
         assert store.campaigns.summaries() == ()
         started = begin(home, store, "nightly")

@@ -22,7 +22,7 @@ from results.row.acceptance import not_as_asked
 from results.row.row import Row, RowStatus, make_row
 from scheduler.campaign.dump import campaign_text, read_spec
 from scheduler.campaign.load import Campaign, parse_campaign
-from scheduler.experiments.model import digest_of
+from scheduler.experiments.service import digest_of
 from scheduler.models.describe import describe_models
 from scheduler.output.tables import plain_lines
 from scheduler.planning.tasks import cells, derive_tasks

@@ -80,6 +80,10 @@ def test_every_entry_and_item_has_its_line() -> None:
     ]
 
 
+def test_the_value_of_an_empty_document_has_the_last_line() -> None:
+    assert parse_document(b"---", "c.yaml").lines == {(): 1}
+
+
 def test_what_is_not_in_the_file_has_the_line_of_what_is_around_it() -> None:
     document = parse_document(b"a: 1\nb:\n  c: 2\n", "c.yaml")
     assert document.line(("b", "nowhere", 3)) == 2

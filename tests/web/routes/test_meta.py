@@ -89,7 +89,7 @@ async def test_experiments_are_seen_to_again_after_settings_were_wrong(
 
     schedules = Schedules(Home.at(tmp_path / "home"), open_store, no_fetch)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(schedules.keep, trio.lowlevel.checkpoint)
+        nursery.start_soon(schedules.run, trio.lowlevel.checkpoint)
         await again.wait()
         nursery.cancel_scope.cancel()
 

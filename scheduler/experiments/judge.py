@@ -1,0 +1,144 @@
+"""Judging runs of experiments when they have ended: each result against the last good one before it."""
+
+from __future__ import annotations
+
+import base64
+from typing import Final
+
+from protocol.errors import RemoteProtocolError
+from protocol.values.record import read_record
+from results.analysis.regression import (
+    WORSE,
+    CellMeasurement,
+    KnownGood,
+    RegressionCell,
+    RegressionFinding,
+    judge,
+    key_of,
+)
+from results.export.raw import RawResult
+from results.row.row import Row, RowStatus
+from scheduler.store.experiments import RunRow
+from scheduler.store.results import raw_results
+from scheduler.store.rows import CampaignOutcome, CampaignRow
+from scheduler.store.store import Store
+from swarm.base.text import safe_text
+
+LOOK_BACK: Final = 200
+"""Runs among which the last good result of a cell is searched."""
+
+
+def judge_ended(store: Store) -> list[RunRow]:
+    """Judge and store every ended run that has no finding; gives those that no other process judged first. Blocking."""
+    judged = []
+    for run in store.experiments.unjudged():
+        campaign = store.campaigns.get(run.campaign)
+        experiment = store.experiments.get(run.experiment)
+        if campaign is None or experiment is None:
+            continue
+        finding, cells = judge_run(store, run, campaign, alarm=experiment.alarm)
+        values = [cell.model_dump(mode="json") for cell in cells]
+        notify = finding is RegressionFinding.REGRESSION
+        if store.experiments.set_finding(run.campaign, str(finding), values, notify=notify):
+            judged.append(store.experiments.run(run.campaign))
+    return [run for run in judged if run is not None]
+
+
+def judge_run(
+    store: Store, run: RunRow, campaign: CampaignRow, *, alarm: float
+) -> tuple[RegressionFinding, tuple[RegressionCell, ...]]:
+    """Compare a run with the good results of the runs that began before it."""
+    earlier = [
+        (other, [cell for cell in read_cells(other) if cell.good or (other.accepted and _is_measured(cell))])
+        for other in store.experiments.runs(run.experiment)
+        if other.judged is not None and other.begun < run.begun
+    ][:LOOK_BACK]
+    cache: dict[str, list[CellMeasurement]] = {}
+
+    def measurements(campaign: str) -> list[CellMeasurement]:
+        if campaign not in cache:
+            cache[campaign] = [_measurement(item) for item in raw_results(store.results.rows(campaign))]
+        return cache[campaign]
+
+    def last_good(row: Row, key: str) -> KnownGood | None:
+        complete = row.status is RowStatus.COMPLETE
+        subject = (row.file_name, row.compute_units, row.batch, row.device_id)
+        for other, cells in earlier:
+            for cell in cells:
+                same = (cell.model, cell.unit, cell.batch, cell.device_id) == subject
+                if cell.key == key or (not complete and same and row.device_id):
+                    return KnownGood(other.campaign, _stored(cell, row, measurements(other.campaign)))
+        return None
+
+    finding, cells = judge(measurements(run.campaign), last_good, alarm=alarm)
+    if finding is RegressionFinding.FINE and campaign.outcome is not CampaignOutcome.SUCCEEDED:
+        finding = RegressionFinding.INCOMPLETE
+    return finding, cells
+
+
+def _is_measured(cell: RegressionCell) -> bool:
+    return cell.status == RowStatus.COMPLETE and cell.median_ms is not None and not cell.simulated
+
+
+def _stored(cell: RegressionCell, row: Row, measurements: list[CellMeasurement]) -> CellMeasurement:
+    """The measurement behind a cell; its figures alone when its campaign was deleted."""
+    for measurement in measurements:
+        if key_of(measurement.row) == cell.key and measurement.row.status is RowStatus.COMPLETE:
+            return measurement
+    return CellMeasurement(
+        row.model_copy(
+            update={
+                "status": RowStatus.COMPLETE,
+                "inference_ms_median": cell.median_ms,
+                "inference_ms_median_low": cell.low_ms,
+                "inference_ms_median_high": cell.high_ms,
+                "verdict": cell.verdict,
+                "shapes": cell.shapes,
+                "others_percent": None,
+                "stall_percent": None,
+                "throttles": None,
+                "gpu_throttled": "",
+            }
+        )
+    )
+
+
+def _measurement(result: RawResult) -> CellMeasurement:
+    return CellMeasurement(result.row, result.launches, _peaks(result))
+
+
+def _peaks(result: RawResult) -> tuple[int, ...]:
+    """The peak resident bytes of each launch above its baseline; empty unless all were measured."""
+    if not result.record:
+        return ()
+    try:
+        record = read_record(base64.b64decode(result.record))
+    except (RemoteProtocolError, ValueError):
+        return ()
+    peaks = [
+        max(timing.peak - timing.baseline, 0)
+        for timing in record.timings
+        if timing.peak is not None and timing.baseline is not None
+    ]
+    return tuple(peaks) if len(peaks) == len(record.timings) else ()
+
+
+def read_cells(run: RunRow) -> list[RegressionCell]:
+    """The cells stored with a run."""
+    return [RegressionCell.model_validate(cell) for cell in run.cells if "key" in cell]
+
+
+def alarm_lines(run: RunRow) -> list[str]:
+    """A line for each regression, for people."""
+    return [
+        f"{safe_text(cell.model, 60)}{'' if cell.batch is None else f', batch {cell.batch}'} × {safe_text(cell.unit, 60)} on"
+        f" {safe_text(cell.device, 60) or 'no device'}: {cell.finding}, {safe_text(cell.why, 300)} (last good: {cell.against})"
+        for cell in read_cells(run)
+        if cell.finding in WORSE
+    ]
+
+
+def why_not_started(run: RunRow) -> str:
+    """Why a scheduled run could not start; empty when it did."""
+    not_started = run.finding == RegressionFinding.NOT_STARTED and run.cells
+    return str(run.cells[0].get("why", "")) if not_started else ""
