@@ -1,18 +1,23 @@
-# Few words: `make demo`, `make test`. Both set everything up first, in an environment of their own (.venv).
+# `make demo` and `make test` set everything up first, in an environment of their own (.venv).
 PYTHON ?= python3.11
 BIN := .venv/bin
 STAMP := .venv/.installed
+REAL := real nat browser packages
 
-.PHONY: demo test test-extras lint types imports pytest fmt spec lock binary packages clean
+.PHONY: demo test test-all test-extras lint types imports pytest fmt spec picture lock binary packages clean
 
 demo: $(STAMP)  ## a gate, three workers and a campaign on this machine
 	@$(BIN)/sark-node demo
 
-test: lint types imports pytest  ## everything CI checks
+test: lint types imports pytest  ## what CI runs: everything but the tests marked slow; minutes
+
+test-all: lint types imports  ## every test, real processes, browser and NATs one at a time
+	$(BIN)/python -m pytest $(REAL:%=--ignore=tests/%) -n 2 --dist worksteal
+	$(BIN)/python -m pytest $(REAL:%=tests/%)
 
 $(STAMP): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	@echo "installing into .venv: one to two minutes the first time, without a word …"
+	@echo "installing into .venv: one to two minutes the first time …"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]' 2>.venv/pip.log || (cat .venv/pip.log; exit 1)
 	@# libp2p pulls stale stubs that hide trio's own types from the type checkers
 	@rm -rf .venv/lib/python*/site-packages/trio-stubs
@@ -30,8 +35,8 @@ imports: $(STAMP)
 	$(BIN)/lint-imports
 
 pytest: $(STAMP)
-	$(BIN)/python -m pytest --ignore=tests/real --ignore=tests/nat --ignore=tests/web -n 2 --dist worksteal
-	$(BIN)/python -m pytest tests/real tests/nat tests/web  # real processes, one test at a time: each fills the machine
+	$(BIN)/python -m pytest -m "not slow" $(REAL:%=--ignore=tests/%) -n 2 --dist worksteal
+	$(BIN)/python -m pytest -m "not slow" $(REAL:%=tests/%)  # real processes, one test at a time: each fills the machine
 
 EXTRAS := .venv-extras
 test-extras:  ## the optional drivers with their real runtimes, in an environment of their own (.venv-extras): torch is large
@@ -55,6 +60,9 @@ binary: $(STAMP)  ## dist/sark-node-…: all in one file for this system, made i
 
 packages: $(STAMP)  ## the wheel, installed by pipx and by uv as its users do; fetches what it needs
 	$(BIN)/python -m pytest tests/packages/installers
+
+picture: $(STAMP)  ## docs/images/demo.svg, the picture of the README, from a demo that runs now
+	@$(BIN)/python -P tools/picture.py
 
 lock:  ## pin what a fresh environment of this project's dependencies resolves to
 	rm -rf .venv-lock && $(PYTHON) -m venv .venv-lock

@@ -1,5 +1,4 @@
-"""For all tests: nobody is looked for on the LAN of the machine they run on, nor told of them there; a PostgreSQL of their own; a slow
-clock for those that only speak with each other."""
+"""For all tests: no discovery on the LAN, a PostgreSQL of their own, a slow clock for `patient` tests, and which tests are `slow`."""
 
 from __future__ import annotations
 
@@ -34,9 +33,16 @@ def _patiently(
     return trio.run(test, clock=clock or MockClock(rate=PATIENT), instruments=instruments)
 
 
+REAL_PARTS: Final = ("browser", "nat", "packages", "real")
+"""Folders of tests that need seconds to minutes each: only those marked `smoke` are in `make test`."""
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests with the mark `patient` run so."""
+    """Give `patient` tests their clock, and mark as `slow` what is outside the budget of `make test`."""
+    here = Path(__file__).parent
     for item in items:
+        if item.path.relative_to(here).parts[0] in REAL_PARTS and item.get_closest_marker("smoke") is None:
+            item.add_marker(pytest.mark.slow)
         if item.get_closest_marker("patient") is not None and iscoroutinefunction(getattr(item, "obj", None)):
             item.add_marker(pytest.mark.trio(run=_patiently), append=False)
 

@@ -68,6 +68,7 @@ def test_a_question_before_a_manifest_is_accessible_too(site: Site, visit: Open)
     expect(page.locator(".line .state.cancelled").first).to_be_visible()
 
 
+@pytest.mark.smoke
 def test_no_page_runs_out_of_a_narrow_screen(site: Site, done: str, visit: Open) -> None:
     page = visit(site.url, width=360)
     for path in PAGES:

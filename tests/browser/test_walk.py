@@ -13,6 +13,7 @@ LONG = {"measure": {"runs": 1_000_000, "loads": 1}, "timeouts": {"run": "1h"}}
 """Goes on for longer than any test looks at it."""
 
 
+@pytest.mark.smoke
 def test_a_campaign_is_watched_from_its_submission_to_its_end_without_a_reload(
     site: Site, visit: Open
 ) -> None:

@@ -7,6 +7,8 @@ import secrets
 import time
 from pathlib import Path
 
+import pytest
+
 from scheduler.store.opening import open_store
 from scheduler.store.rows import NewCampaign
 from swarm.base.home import Home
@@ -46,6 +48,7 @@ def test_info_and_migrate_say_where_the_store_is_and_what_is_in_it(typed: Typed)
     assert (as_json["rows"]["campaigns"], as_json["open_campaigns"], as_json["keep"]) == (1, 1, None)
 
 
+@pytest.mark.slow
 def test_a_backup_is_put_back_only_where_nothing_is_lost_by_it_unless_that_is_said(
     typed: Typed, tmp_path: Path
 ) -> None:

@@ -44,6 +44,7 @@ def test_every_command_that_is_shown_has_its_chapter_and_every_example_a_command
     assert set(reference.EXAMPLES) <= chapters
 
 
+@pytest.mark.slow
 def test_every_example_is_a_command_line_that_the_program_takes(reference: ModuleType) -> None:
     for name, examples in reference.EXAMPLES.items():
         for words, _ in examples:

@@ -91,6 +91,7 @@ def test_a_chart_is_svg_or_png_by_its_name(measured: Typed, kind: str) -> None:
         assert path.read_bytes().startswith(begins)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "told"),
     [

@@ -57,6 +57,7 @@ def everybody_is_found(homes: Homes, looker: Looker) -> None:
     )
 
 
+@pytest.mark.smoke
 @pytest.mark.usefixtures("everybody_is_found")
 def test_two_gates_that_do_not_know_each_other_are_one_swarm_through_a_node_that_knows_both(
     homes: Homes, looker: Looker

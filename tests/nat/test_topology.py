@@ -7,6 +7,8 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import pytest
+
 from tests.nat.topology import NAMES, Sites, sweep
 from tests.real.lab import PATIENCE_S, until
 
@@ -55,6 +57,7 @@ def test_behind_a_restless_router_no_connection_keeps_its_port(world: Sites) -> 
     assert port != "7001"
 
 
+@pytest.mark.smoke
 def test_nobody_outside_gets_in(world: Sites) -> None:
     with listening(world, "anna"):
         for address in (world.addresses["anna"], "10.99.0.101"):

@@ -91,6 +91,7 @@ def test_what_a_build_is_given_is_the_program_and_little_else(context: Path, tmp
         assert needed in names
 
 
+@pytest.mark.smoke
 @each
 def test_every_path_in_it_is_there(file: Path, context: Path) -> None:
     assert ". /src" in said(file, "COPY")

@@ -49,6 +49,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Path]:
     return tree, next(folder.glob("*.whl")), next(folder.glob("*.tar.gz"))
 
 
+@pytest.mark.smoke
 def test_the_wheel_holds_every_file_of_the_program_and_nothing_else(built: tuple[Path, Path, Path]) -> None:
     tree, wheel, _ = built
     with zipfile.ZipFile(wheel) as packed:
@@ -67,6 +68,7 @@ def test_the_wheel_holds_every_file_of_the_program_and_nothing_else(built: tuple
         assert needed in names
 
 
+@pytest.mark.smoke
 def test_the_sdist_holds_all_that_the_wheel_and_the_guides_need(built: tuple[Path, Path, Path]) -> None:
     tree, _, sdist = built
     with tarfile.open(sdist) as packed:

@@ -62,6 +62,7 @@ def demos(tmp_path: Path) -> Iterator[list[Demo]]:
         kill_marked(demo.mark)
 
 
+@pytest.mark.smoke
 def test_the_demo_measures_real_models_on_three_workers_and_leaves_nothing_running(
     demos: list[Demo], tmp_path: Path
 ) -> None:

@@ -6,6 +6,8 @@ import os
 import signal
 from pathlib import Path
 
+import pytest
+
 from tests.real.lab import Lab, campaign, marked, script, until
 
 LONG = {"latencies_ms": [100.0], "sleep": True}
@@ -42,6 +44,7 @@ def test_a_campaign_survives_its_worker_and_its_gate_and_both_are_found_again(
     until(lambda: names() >= {"one", "two"}, "the workers are found through the gate again")
 
 
+@pytest.mark.smoke
 def test_a_killed_scheduler_carries_on_and_runs_nothing_twice(lab: Lab, tmp_path: Path) -> None:
     models = [script(tmp_path, f"short-{n}.json", load_ms=float(n)) for n in range(4)]
     models += [script(tmp_path, f"long-{n}.json", load_ms=float(n), **LONG) for n in range(2)]

@@ -154,12 +154,12 @@ def type_all(reader: Reader, pages: tuple[str, ...], first: tuple[str, ...] = ()
                 typist.type(line)
 
 
+@pytest.mark.smoke
 def test_every_command_of_the_readme_works_in_its_order(reader: Reader) -> None:
     type_all(reader, README)
     assert (reader.folder / "report.html").stat().st_size > 1000
 
 
-@pytest.mark.slow
 def test_every_command_of_the_guides_works_in_its_order(reader: Reader) -> None:
     ready = (
         "sark-node gate",
@@ -172,5 +172,6 @@ def test_every_command_of_the_guides_works_in_its_order(reader: Reader) -> None:
         assert (reader.folder / name).stat().st_size > 100, name
 
 
+@pytest.mark.smoke
 def test_what_is_tested_elsewhere_stands_on_a_page() -> None:
     assert set(ELSEWHERE) <= {line for page in (*README, *GUIDES) for line in commands(page)}

@@ -15,6 +15,7 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shuti
 HOSTILE = "<img src=x onerror=document.title='run'><script>document.title='run'<"
 
 
+@pytest.mark.smoke
 @pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine")
 @pytest.mark.parametrize("width", [360, 1100])
 def test_a_report_is_quiet_and_fits(tmp_path: Path, width: int) -> None:

@@ -6,9 +6,12 @@ import signal
 import subprocess
 from pathlib import Path
 
+import pytest
+
 from tests.real.lab import PATIENCE_S, Lab, alive, campaign, launches, marked, script, until
 
 
+@pytest.mark.smoke
 def test_two_schedulers_share_the_workers_and_no_two_runs_overlap(lab: Lab, tmp_path: Path) -> None:
     models = [
         script(tmp_path, f"m{n}.json", load_ms=20.0 + n, latencies_ms=[20.0], sleep=True) for n in range(2)

@@ -182,6 +182,7 @@ print(opened() <= before, list(Path(temporary).iterdir()))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="counts open files in /proc")
 @pytest.mark.parametrize(
     ("way", "lack"),

@@ -179,6 +179,7 @@ def test_requests_that_fail_are_counted_apart_and_made_up_for(run: Run) -> None:
     assert found(events).figures["requests"] == 4 + found(events).figures["requests_failed"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "error", "why"),
     [
@@ -209,6 +210,7 @@ def test_an_answer_that_ends_with_its_connection_is_whole(run: Run) -> None:
     assert found(run(runs=3, model="no-length")).figures["output_tokens"] == 12
 
 
+@pytest.mark.slow
 def test_a_server_that_cannot_keep_up_ends_the_open_sweep(run: Run) -> None:
     events = run(model="one-at-a-time", max_tokens=3, rates=[100, 200, 300], requests=60)
     assert found(events).figures["r100_saturated"] == 1.0
@@ -216,6 +218,7 @@ def test_a_server_that_cannot_keep_up_ends_the_open_sweep(run: Run) -> None:
     assert "saturated at 100 requests a second: not tried: 200, 300" in notes(events)
 
 
+@pytest.mark.slow
 def test_summaries_are_held_against_their_references(run: Run) -> None:
     events = run(runs=4, model="summary", task="summarise", max_tokens=200)
     figures = found(events).figures
@@ -224,6 +227,7 @@ def test_summaries_are_held_against_their_references(run: Run) -> None:
     assert "ROUGE of 4 summaries of 4 articles" in notes(events)
 
 
+@pytest.mark.slow
 def test_a_black_box_tells_nothing_of_its_inside_and_a_gray_one_does(endpoint: Endpoint, run: Run) -> None:
     black = run()
     assert not [name for name in found(black).figures if name.startswith("server_")]
@@ -300,6 +304,7 @@ def test_one_launch_is_all_however_many_are_asked_for(endpoint: Endpoint, tmp_pa
     assert found(events).figures["server_output_tokens"] == 90, "who is watched is seen from the launch too"
 
 
+@pytest.mark.slow
 def test_the_key_opens_the_server_and_is_shown_nowhere(locked: Endpoint, tmp_path: Path) -> None:
     path = workload(tmp_path)
     said: list[str] = []

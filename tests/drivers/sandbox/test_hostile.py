@@ -318,6 +318,7 @@ ENDS: Final = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("manifest", "error", "words"), ENDS, ids=[end[0] for end in ENDS])
 @pytest.mark.parametrize("tier", ["reached", "none"])
 def test_on_every_tier_harm_ends_with_a_reason_and_leaves_nothing(

@@ -65,6 +65,7 @@ async def lent(node: HostNetwork, here: Entered) -> str:
             await trio.sleep(0.2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bad", ["caller", "called"])
 async def test_the_circuits_of_a_member_that_is_taken_back_end_within_seconds_and_no_others(
     tmp_path: Path, bad: str

@@ -112,6 +112,7 @@ async def test_every_protocol_stands_in_the_table(fast_clock: trio.testing.MockC
     assert {str(name) for name in names if name} == set(TABLE)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("slowly", [False, True], ids=["in silence", "a byte a second"])
 async def test_a_stream_on_which_nothing_is_said_ends_on_every_protocol(
     fast_clock: trio.testing.MockClock, here: Entered, slowly: bool

@@ -139,6 +139,7 @@ async def test_a_gate_for_tickets_serves_who_has_one_and_lends_strangers_nothing
         assert refused["relay not-allowed"] >= 1
 
 
+@pytest.mark.slow
 async def test_a_gate_that_comes_back_with_its_key_and_port_has_its_nodes_back(tmp_path: Path) -> None:
     home = Home.at(tmp_path / "gate")
     with socket.socket() as probe:

@@ -318,6 +318,7 @@ def test_the_same_token_twice_is_one_and_a_peer_keeps_the_newest_few(wall: Wall)
     permit(who.check(ANN.peer_id, ListLeases(campaign="c-1")))
 
 
+@pytest.mark.slow
 def test_who_delegates_without_end_pushes_out_only_its_own(wall: Wall) -> None:
     who = permits(wall)
     shown(who, ANN, Grant(SUBMIT))

@@ -116,6 +116,7 @@ def open_files() -> int:
     return len(list(folder.iterdir())) if folder.exists() else 0
 
 
+@pytest.mark.slow
 async def test_waits_that_were_given_up_take_no_thread_from_others_and_no_file(tmp_path: Path) -> None:
     lock = DeviceLock("d-1", tmp_path)
     shared = trio.to_thread.current_default_thread_limiter()

@@ -58,6 +58,7 @@ def words(step: float, *, paired: bool) -> Counter[ComparisonVerdict]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("paired", [False, True])
 def test_a_model_beside_itself_is_never_told_to_differ(paired: bool) -> None:
     found = words(1.0, paired=paired)

@@ -58,6 +58,7 @@ def lived(place: Location) -> Store:
     return store
 
 
+@pytest.mark.slow
 def test_each_event_is_a_line_that_says_when_which_task_and_what(place: Location) -> None:
     with lived(place) as store:
         lines = [event_line(event) for event in store.events.all("c-one")]

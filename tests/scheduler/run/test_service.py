@@ -43,6 +43,7 @@ async def test_a_campaign_runs_to_its_end_and_the_scheduler_leaves(
     assert worker.answers == ["accepted"] * 3
 
 
+@pytest.mark.slow
 async def test_a_queue_of_a_hundred_keeps_the_worker_busy_back_to_back(
     world: World, autojump_clock: MockClock
 ) -> None:
@@ -363,6 +364,7 @@ async def test_a_forged_record_is_refused_and_the_task_runs_elsewhere(
         assert world.task().worker == honest.peer
 
 
+@pytest.mark.slow
 async def test_a_full_disk_ends_the_scheduler_with_one_line_and_a_new_start_carries_on(
     world: World, autojump_clock: MockClock
 ) -> None:

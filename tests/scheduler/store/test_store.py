@@ -310,6 +310,7 @@ for _ in range(40):
 """
 
 
+@pytest.mark.slow
 def test_two_processes_write_side_by_side_and_no_event_is_lost(store: Store) -> None:
     children = [subprocess.Popen(run_in_child(store.location, EVENTS)) for _ in range(2)]
     assert [child.wait() for child in children] == [0, 0]

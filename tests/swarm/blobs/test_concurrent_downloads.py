@@ -66,6 +66,7 @@ async def test_it_takes_the_load_off_the_scheduler(slow: Field) -> None:
     assert slow.sent[slow.leader.peer_id] <= 3 * PIECE_SIZE
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("piece", [false, gone, refused, silent])
 async def test_one_that_lies_or_has_nothing_or_is_silent_holds_nothing_up(slow: Field, piece: Piece) -> None:
     with trio.fail_after(90):

@@ -86,6 +86,7 @@ async def test_one_that_only_begins_to_have_it_is_waited_for(
         assert (await stingy.takes()).whole() == CONTENT
 
 
+@pytest.mark.slow
 async def test_as_long_as_somebodys_share_grows_there_is_hope(
     stingy: Stingy, autojump_clock: MockClock
 ) -> None:

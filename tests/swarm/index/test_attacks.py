@@ -220,6 +220,7 @@ async def squat(grown: Field, count: int) -> None:
         )
 
 
+@pytest.mark.slow
 async def test_an_honest_device_is_found_among_forty_fakes_of_forty_networks(autojump_clock: Jumping) -> None:
     async with field(6) as grown:
         await squat(grown, 40)

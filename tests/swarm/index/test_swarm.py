@@ -233,6 +233,7 @@ async def test_a_first_lookup_takes_a_few_round_trips(autojump_clock: Jumping) -
         assert client.index.calls <= 45
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("share", [0.2, 0.5])
 async def test_the_living_are_found_after_many_died_at_once(share: float, autojump_clock: Jumping) -> None:
     async with field(24) as grown:
@@ -253,6 +254,7 @@ async def test_the_living_are_found_after_many_died_at_once(share: float, autoju
         assert names(last.found) == {f"node-{member.number}" for member in alive}
 
 
+@pytest.mark.slow
 async def test_a_silent_peer_costs_a_reader_no_more_than_the_hedge(autojump_clock: Jumping) -> None:
     async with field(14) as grown:
         await publish_all(grown.members)
@@ -271,6 +273,7 @@ async def test_a_silent_peer_costs_a_reader_no_more_than_the_hedge(autojump_cloc
         assert 0.1 <= worst < 0.35
 
 
+@pytest.mark.slow
 async def test_a_peer_that_was_too_busy_to_answer_is_asked_again_soon_and_one_that_stays_so_less_and_less(
     autojump_clock: Jumping,
 ) -> None:
@@ -303,6 +306,7 @@ async def test_a_peer_that_was_too_busy_to_answer_is_asked_again_soon_and_one_th
         assert reader.index._caller.usable(busy)
 
 
+@pytest.mark.slow
 async def test_a_fresh_lookup_past_a_silent_peer_waits_for_the_hedge_only(autojump_clock: Jumping) -> None:
     async with field(14) as grown:
         await publish_all(grown.members)
@@ -329,6 +333,7 @@ async def test_a_newcomer_far_from_all_but_its_gate_finds_more_holders_than_the_
         assert len(await newcomer.index.nearest(shard_key("", f"unit:{CPU}", 0, 0))) >= 4
 
 
+@pytest.mark.slow
 async def test_a_node_that_leaves_says_so(autojump_clock: Jumping) -> None:
     async with field(14) as grown:
         await publish_all(grown.members)
@@ -341,6 +346,7 @@ async def test_a_node_that_leaves_says_so(autojump_clock: Jumping) -> None:
         assert len((await grown.members[3].index.query(EVERY_CPU, 1000)).found) == 14
 
 
+@pytest.mark.slow
 async def test_leaving_takes_no_longer_than_a_second_whoever_is_silent(autojump_clock: Jumping) -> None:
     async with field(12) as grown:
         await publish_all(grown.members)
@@ -410,6 +416,7 @@ async def test_a_campaign_leads_to_the_nodes_that_hold_its_leases(autojump_clock
         assert names((await reader.campaign("c-1")).found) == {"node-5", "node-6"}
 
 
+@pytest.mark.slow
 async def test_a_hot_shard_splits_and_nobody_is_lost(autojump_clock: Jumping) -> None:
     async with field(12, soft=4, refresh_s=60) as grown:
         for member in grown.members:
@@ -427,6 +434,7 @@ async def test_a_hot_shard_splits_and_nobody_is_lost(autojump_clock: Jumping) ->
         assert names(one.found) == {"node-9"}
 
 
+@pytest.mark.slow
 async def test_squatters_of_one_network_get_eight_places(autojump_clock: Jumping) -> None:
     async with field(10) as grown:
         squatters = [Identity.from_seed(f"squatter {number}") for number in range(12)]
@@ -451,6 +459,7 @@ async def test_squatters_of_one_network_get_eight_places(autojump_clock: Jumping
         assert len(set(found)) == 11
 
 
+@pytest.mark.slow
 async def test_two_halves_find_each_other_again_after_a_partition(autojump_clock: Jumping) -> None:
     async with field(14) as grown:
         await publish_all(grown.members)

@@ -72,6 +72,7 @@ def test_who_has_a_gate_in_another_private_network_is_of_it() -> None:
     assert dialled(routed, "/ip4/10.2.0.7/tcp/4001")
 
 
+@pytest.mark.slow
 def test_a_victim_gets_a_few_dials_whatever_keys_and_ports_are_named() -> None:
     them = rules()
     tried = [

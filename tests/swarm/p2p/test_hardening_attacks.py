@@ -108,6 +108,7 @@ def test_a_host_that_would_speak_more_does_not_start() -> None:
         hardening.assert_closed(more)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["secp256k1", "rsa"])
 async def test_a_peer_with_another_kind_of_key_is_not_let_in(victim: HostNetwork, kind: str) -> None:
     """Its id has another form than ours: a gate that counted its peers with one of those among them fell over it."""

@@ -159,6 +159,7 @@ async def test_somebody_else_at_an_address_that_a_peer_told_is_called_once_a_try
     assert calls == 1
 
 
+@pytest.mark.slow
 @pytest.mark.patient
 async def test_few_tries_are_answered_at_a_time_whoever_asks(three: Start) -> None:
     gate, node, _ = three

@@ -211,6 +211,7 @@ async def test_a_file_for_each_campaign_that_is_over(client: httpx.AsyncClient, 
     assert rest["next"] is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "path",
     [
