@@ -18,7 +18,6 @@ from typing import Any, Final
 
 from drivers.contract.base import (
     CheckReport,
-    DriverError,
     Event,
     LoadReport,
     MeasureReport,
@@ -30,7 +29,7 @@ from drivers.contract.base import (
     WorkOrder,
 )
 from drivers.contract.hardware import threads_for
-from drivers.coreml.units import CPU, GPU, UNITS, compute_unit, count_places, only_here, present, verdict
+from drivers.coreml.units import CPU, GPU, UNITS, compute_unit, count_places, present, require_macos, verdict
 from protocol.formats.phase import Phase
 
 MAX_NOTES: Final = 64
@@ -40,7 +39,7 @@ FOLDER: Final = "model"
 
 
 class CoreMLDriver:
-    """See `drivers.base.Driver`. `ct`: coremltools, imported when it is first needed if None."""
+    """See `drivers.contract.base.Driver`. `ct`: coremltools, imported when it is first needed if None."""
 
     name = "coreml"
 
@@ -54,57 +53,58 @@ class CoreMLDriver:
             try:
                 self._given = importlib.import_module("coremltools")
             except ImportError as why:
-                words = "python -m pip install 'sark-node[coreml]'"
-                raise Unfit(f"coremltools is not usable here: {why}; {words}") from why
+                hint = "python -m pip install 'sark-node[coreml]'"
+                raise Unfit(f"coremltools cannot be imported: {why}; {hint}") from why
         return self._given
 
     def preload(self) -> tuple[str, ...]:
-        """Nothing: on macOS each launch imports for itself."""
+        """Nothing: on macOS each launch does its own imports."""
         return ()
 
     def units(self) -> tuple[UnitInfo, ...]:
-        """On a Mac, the units whose device the system lists and on which a small network has just run."""
+        """On a Mac, the units whose device the system lists and which have just run a tiny network."""
         if self._platform != "darwin" or (self._given is None and find_spec("coremltools") is None):
             return ()
         ct = self._ct
-        found = []
+        units = []
         for one in _listed(ct):
             try:
                 model = ct.models.MLModel(tiny(ct), compute_units=compute_unit(ct, one.unit))
-                told = model.predict({"x": _array(21.0)})
+                outputs = model.predict({"x": _array(21.0)})
             except (RuntimeError, ValueError, TypeError, OSError):
                 continue
-            if float(next(iter(told.values())).reshape(-1)[0]) == 42:
-                found.append(UnitInfo(one.unit, self.name, f"coremltools {ct.__version__}", one.asked))
-        return tuple(found)
+            if float(next(iter(outputs.values())).reshape(-1)[0]) == 42:
+                units.append(UnitInfo(one.unit, self.name, f"coremltools {ct.__version__}", one.compute_unit))
+        return tuple(units)
 
     def load_only(self, order: WorkOrder) -> Iterator[Event]:
         """One load in this process."""
         yield from self._load(order, [])
 
     def run(self, order: WorkOrder) -> Iterator[Event]:
-        """Load, warm up, time, check. See `drivers.base.Driver`."""
+        """Load, warm up, time, check."""
+        from drivers.inputs.feeds import find_runnable
         from drivers.measure import timing
 
-        made: list[_Live] = []
-        yield from self._load(order, made)
-        live = made[0]
-        ready = _ready(order, live)
+        loaded: list[_LiveModel] = []
+        yield from self._load(order, loaded)
+        live = loaded[0]
+        ready = find_runnable(order, live.inputs, {}, lambda shapes, bound: _try(order, live, shapes, bound))
         notes = [*ready.shapes.notes(), "a load includes what CoreML compiles", *_asked_threads(order)]
         loop = timing.TimedCalls(live.model.predict, ready.fed)
-        story = timing.measure_calls(loop, order, ready.first_ns, ready.resetting)
-        measured = yield from timing.gathered(story, notes)
+        events = timing.measure_calls(loop, order, ready.first_ns, ready.peak_was_reset)
+        measured = yield from timing.collect(events, notes)
         if order.brief:
             yield measured
             return
-        yield from self._told(order, live, ready, notes, measured)
+        yield from self._reports(order, live, ready, notes, measured)
 
-    def _load(self, order: WorkOrder, made: list[_Live]) -> Iterator[Event]:
+    def _load(self, order: WorkOrder, loaded: list[_LiveModel]) -> Iterator[Event]:
         from drivers.contract import memory
         from drivers.coreml.spec import images_of, inputs_of, refuse_custom
 
         yield ProgressReport(Phase.PREPARE)
-        only_here(self._platform, order.unit)
+        require_macos(self._platform, order.unit)
         ct = self._ct
         path = private_name(Path(order.model), Path(FOLDER))
         spec = translated(lambda: ct.utils.load_spec(str(path)))
@@ -116,11 +116,16 @@ class CoreMLDriver:
         began = time.perf_counter_ns()
         model = translated(lambda: ct.models.MLModel(str(path), compute_units=compute_unit(ct, order.unit)))
         took = time.perf_counter_ns() - began
-        made.append(_Live(model, str(path), inputs, images))
+        loaded.append(_LiveModel(model, str(path), inputs, images))
         yield LoadReport(took, baseline, memory.peak_bytes(resetting))
 
-    def _told(
-        self, order: WorkOrder, live: _Live, ready: _Ready, notes: list[str], measured: MeasureReport
+    def _reports(
+        self,
+        order: WorkOrder,
+        live: _LiveModel,
+        ready: _ReadyModel,
+        notes: list[str],
+        measured: MeasureReport,
     ) -> Iterator[Event]:
         from drivers.inputs.feeds import post_run
         from drivers.inputs.made import unused
@@ -130,9 +135,9 @@ class CoreMLDriver:
         outputs = as_arrays(translated(lambda: live.model.predict(ready.fed)))
         figures = {"pre_ms": ready.pre_ns / 1e6} if order.pre else {}
         if order.post:
-            took, said = post_run(order, outputs)
-            figures["post_ms"] = took / 1e6
-            notes += said
+            post_ns, changes = post_run(order, outputs)
+            figures["post_ms"] = post_ns / 1e6
+            notes += changes
         yield ModelDescription(
             unit=order.unit,
             driver=self.name,
@@ -147,32 +152,29 @@ class CoreMLDriver:
         )
         yield measured
         yield ProgressReport(Phase.CHECK)
-        yield self._checked(order, live, ready, outputs)
+        yield self._check(order, live, ready, outputs)
         if figures:
             yield RunFindings(figures)
 
-    def _checked(self, order: WorkOrder, live: _Live, ready: _Ready, outputs: dict[str, Any]) -> CheckReport:
+    def _check(
+        self, order: WorkOrder, live: _LiveModel, ready: _ReadyModel, outputs: dict[str, Any]
+    ) -> CheckReport:
         """Against the same model on the CPU alone."""
-        from drivers.onnx.check import check, digest, unstable
+        from drivers.measure.check import make_report
 
-        if not order.check:
-            return CheckReport(None, digest(outputs), None, None, "not asked for")
-        again = as_arrays(translated(lambda: live.model.predict(ready.fed)))
-        if unstable(outputs, again):
-            words = "the model answers differently each time: nothing to compare with"
-            return CheckReport(None, digest(outputs), None, None, words)
-        try:
-            plain = translated(
-                lambda: self._ct.models.MLModel(live.path, compute_units=compute_unit(self._ct, CPU))
-            )
-            reference = as_arrays(translated(lambda: plain.predict(ready.fed)))
-        except DriverError as why:
-            return CheckReport(None, digest(outputs), None, None, f"no reference: {why}"[:1000])
-        return check(outputs, reference, None if order.unit == CPU else HALF)
+        def reference() -> dict[str, Any]:
+            unit = compute_unit(self._ct, CPU)
+            plain = translated(lambda: self._ct.models.MLModel(live.path, compute_units=unit))
+            return as_arrays(_predict(plain, ready.fed))
+
+        def repeat() -> dict[str, Any]:
+            return as_arrays(_predict(live.model, ready.fed))
+
+        return make_report(order, outputs, repeat, reference, None if order.unit == CPU else HALF)
 
 
 @dataclass(slots=True)
-class _Live:
+class _LiveModel:
     """The model, loaded."""
 
     model: Any
@@ -183,39 +185,26 @@ class _Live:
 
 
 @dataclass(slots=True)
-class _Ready:
+class _ReadyModel:
     """Inputs that run."""
 
     fed: Mapping[str, Any]
     shapes: Any
     pre_ns: int
     first_ns: int
-    resetting: bool
+    peak_was_reset: bool
 
 
-def _ready(order: WorkOrder, live: _Live) -> _Ready:
-    """The first inputs that run. Raises what the best guess failed with when nothing does."""
-    from drivers.contract import memory, steps
-    from drivers.inputs.batching import dims_of, failed_with
-    from drivers.inputs.feeds import feeds
-    from drivers.inputs.made import attempts
-    from protocol.formats.steps import PRE
+def _try(order: WorkOrder, live: _LiveModel, shapes: Any, bound: int) -> _ReadyModel:
+    from drivers.contract import memory
+    from drivers.inputs.feeds import make_feeds
 
-    steps.check(order.pre, PRE, [one.name for one in live.inputs])
-    why: DriverError | None = None
-    for shapes, bound in attempts(live.inputs, dims_of(order, live.inputs), {}):
-        made, pre_ns = feeds(order, live.inputs, shapes, bound)
-        fed = {name: _picture(value) if name in live.images else value for name, value in made.items()}
-        resetting = memory.reset_peak()
-        began = time.perf_counter_ns()
-        try:
-            _predict(live.model, fed)
-        except Unfit as failed:
-            why = why or failed
-            continue
-        return _Ready(fed, shapes, pre_ns, time.perf_counter_ns() - began, resetting)
-    assert why is not None
-    raise failed_with(order, why)
+    feeds, pre_ns = make_feeds(order, live.inputs, shapes, bound)
+    fed = {name: _picture(value) if name in live.images else value for name, value in feeds.items()}
+    peak_was_reset = memory.reset_peak()
+    began = time.perf_counter_ns()
+    _predict(live.model, fed)
+    return _ReadyModel(fed, shapes, pre_ns, time.perf_counter_ns() - began, peak_was_reset)
 
 
 def _predict(model: Any, fed: Mapping[str, Any]) -> Any:
@@ -224,14 +213,12 @@ def _predict(model: Any, fed: Mapping[str, Any]) -> Any:
 
 def _asked_threads(order: WorkOrder) -> tuple[str, ...]:
     return (
-        ()
-        if order.threads is None
-        else ("threads: CoreML takes as many as it likes; what was asked for had no effect",)
+        () if order.threads is None else ("threads: CoreML chooses their number; the setting has no effect",)
     )
 
 
 def _listed(ct: Any) -> Iterable[Any]:
-    """The units whose device is here by the system's own list; where it has none (before macOS 14), the CPU and the GPU are tried."""
+    """The units whose device the system lists; without a list (before macOS 14) the CPU and the GPU."""
     try:
         return present(ct.models.compute_device.MLComputeDevice.get_all_compute_devices())
     except (AttributeError, RuntimeError, TypeError, ValueError):
@@ -239,7 +226,7 @@ def _listed(ct: Any) -> Iterable[Any]:
 
 
 def plan_of(ct: Any, model: Any, unit: str) -> Counter[str]:
-    """How many operators run where, by CoreML's plan for the compiled model; empty where it has none (before macOS 14.4)."""
+    """How many operators run where, by CoreML's plan for the compiled model; empty without one (before macOS 14.4)."""
     try:
         plan = ct.models.compute_plan.MLComputePlan.load_from_path(
             path=model.get_compiled_model_path(), compute_units=compute_unit(ct, unit)
@@ -258,7 +245,7 @@ def plan_of(ct: Any, model: Any, unit: str) -> Counter[str]:
 
 
 def private_name(model: Path, folder: Path) -> Path:
-    """The model under a name with the ending that CoreML wants, in a private folder. Raises `Unfit`."""
+    """A link to the model in a private folder, with the suffix that CoreML needs. Raises `Unfit`."""
     from drivers.contract.formats import broken_is_unfit
     from drivers.coreml.spec import check_kind
     from protocol.formats.model_files import read_format
@@ -273,7 +260,7 @@ def private_name(model: Path, folder: Path) -> Path:
 
 
 def translated(call: Callable[[], Any]) -> Any:
-    """Do something in coremltools; its errors become ours."""
+    """`call()`, with coremltools' errors as `Unfit`."""
     try:
         return call()
     except broken() as why:
@@ -282,7 +269,7 @@ def translated(call: Callable[[], Any]) -> Any:
 
 
 def broken() -> tuple[type[Exception], ...]:
-    """What coremltools, its parser and Objective-C behind it raise for a model that does not fit."""
+    """What coremltools, its parser and Objective-C raise for a model that does not fit."""
     known = (RuntimeError, ValueError, TypeError, KeyError, AttributeError, OSError)
     try:
         return (*known, importlib.import_module("google.protobuf.message").DecodeError)
@@ -290,13 +277,13 @@ def broken() -> tuple[type[Exception], ...]:
         return known
 
 
-def as_arrays(told: Mapping[str, Any]) -> dict[str, Any]:
+def as_arrays(outputs: Mapping[str, Any]) -> dict[str, Any]:
     """Outputs as arrays; what is neither a number nor an array as it is."""
     import numpy as np
 
     return {
         name: np.array(value) if isinstance(value, np.ndarray | np.generic | int | float) else value
-        for name, value in told.items()
+        for name, value in outputs.items()
     }
 
 
@@ -307,7 +294,7 @@ def _array(value: float) -> Any:
 
 
 def _picture(values: Any) -> Any:
-    """Bytes as the picture that coremltools takes for an image. Raises `Unfit` without Pillow."""
+    """Bytes as a Pillow image, which coremltools needs. Raises `Unfit` without Pillow."""
     try:
         image = importlib.import_module("PIL.Image")
     except ImportError as why:
@@ -316,7 +303,7 @@ def _picture(values: Any) -> Any:
 
 
 def tiny(ct: Any) -> Any:
-    """y = 2 x on one float, as a specification: what a unit has to run before we say that it is here."""
+    """y = 2 x on one float, as a specification: what a unit must run before it is offered."""
     kind = ct.models.datatypes.Array(1)
     builder = ct.models.neural_network.NeuralNetworkBuilder([("x", kind)], [("y", kind)])
     builder.add_activation(

@@ -19,7 +19,7 @@ class KnownUnit:
     """A unit: the name in `coremltools.ComputeUnit`, and how the class of its device begins in a compute plan."""
 
     unit: str
-    asked: str
+    compute_unit: str
     device: str
 
 
@@ -41,10 +41,10 @@ def known(unit: str) -> KnownUnit:
 
 def compute_unit(ct: Any, unit: str) -> Any:
     """What `MLModel(…, compute_units=…)` is given."""
-    return getattr(ct.ComputeUnit, known(unit).asked)
+    return getattr(ct.ComputeUnit, known(unit).compute_unit)
 
 
-def only_here(platform: str, unit: str) -> None:
+def require_macos(platform: str, unit: str) -> None:
     """Raises `WrongUnit` off macOS."""
     known(unit)
     if platform != "darwin":
@@ -75,7 +75,7 @@ def verdict(unit: str, counts: Counter[str]) -> str:
     """The row's note on where it ran. Raises `WrongUnit` when nothing was on the unit."""
     total = sum(counts.values())
     if not total:
-        return f"CoreML does not tell where operators run here; {known(unit).asked} was asked for"
+        return f"CoreML does not report where operators run; {known(unit).compute_unit} was asked for"
     if not counts[unit]:
         elsewhere = ", ".join(f"{count} on {where}" for where, count in counts.most_common())
         raise WrongUnit(

@@ -1,19 +1,22 @@
-"""Made inputs with their pre-run steps done, and the post-run steps on the last outputs: what drivers of any runtime share."""
+"""What drivers of any runtime share: the first inputs that run, pre-run steps on them, post-run steps on the last outputs."""
 
 from __future__ import annotations
 
 import re
 import time
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, TypeVar
 
 import numpy as np
 
 from drivers.contract import steps
-from drivers.contract.base import Unfit, WorkOrder
-from drivers.inputs.made import DTYPES, Input, Shapes, make
+from drivers.contract.base import DriverError, Unfit, WorkOrder
+from drivers.inputs.batching import dims_of, failed_with
+from drivers.inputs.made import DTYPES, Input, Shapes, attempts, make
+from protocol.formats.steps import PRE
 
 Array = np.ndarray[Any, Any]
+T = TypeVar("T")
 
 NAMES: Final[Mapping[str, str]] = {
     "float16": "float16",
@@ -22,12 +25,12 @@ NAMES: Final[Mapping[str, str]] = {
     "float64": "double",
     **{name: name for name in ("int8", "int16", "int32", "int64", "uint8", "bool")},
 }
-"""Element types as people write them → as `onnx_inputs` calls them."""
+"""Element types as people write them → as ONNX calls them."""
 _FORM: Final = re.compile(r"([a-z0-9]+)\[([A-Za-z0-9_, ]*)\]")
 
 
-def declared(name: str, form: str) -> Input:
-    """An input as an order declares it: `float32[batch, 3, 224, 224]`. Raises `Unfit`."""
+def read_declared(name: str, form: str) -> Input:
+    """An input declared as `float32[batch, 3, 224, 224]`. Raises `Unfit`."""
     match = _FORM.fullmatch(form)
     if match is None or match[1] not in NAMES:
         raise Unfit(
@@ -39,18 +42,36 @@ def declared(name: str, form: str) -> Input:
     return Input(name, NAMES[match[1]], tuple(int(axis) if axis.isdecimal() else axis for axis in axes))
 
 
-def feeds(
+def find_runnable(
+    order: WorkOrder,
+    inputs: Sequence[Input],
+    metadata: Mapping[str, str],
+    attempt: Callable[[Shapes, int], T],
+) -> T:
+    """What `attempt(shapes, bound of made integers)` returns for the first inputs that run. Raises what the best guess failed with."""
+    steps.check(order.pre, PRE, [one.name for one in inputs])
+    why: DriverError | None = None
+    for shapes, bound in attempts(inputs, dims_of(order, inputs), metadata):
+        try:
+            return attempt(shapes, bound)
+        except Unfit as failed:
+            why = why or failed
+    assert why is not None
+    raise failed_with(order, why)
+
+
+def make_feeds(
     order: WorkOrder, inputs: Sequence[Input], shapes: Shapes, bound: int
 ) -> tuple[dict[str, Array], int]:
-    """Values for all inputs, after the order's pre-run steps, and the nanoseconds that the steps took. Raises `Unfit`."""
-    fed: dict[str, Array] = {}
-    took = 0
+    """Values of all inputs after the order's pre-run steps, and the nanoseconds of the steps. Raises `Unfit`."""
+    feeds: dict[str, Array] = {}
+    pre_ns = 0
     names = [one.name for one in inputs]
     for one in inputs:
         todo = [step for step in order.pre if steps.of_which(step, names) == one.name]
         shape = shapes.of(one)
         if not todo:
-            fed[one.name] = make(one, shape, order.seed, bound)
+            feeds[one.name] = make(one, shape, order.seed, bound)
             continue
         carrier, number = DTYPES[one.dtype]
         if number is not None or one.dtype in ("bool", "string"):
@@ -60,23 +81,25 @@ def feeds(
         raw = make(Input(one.name, name, one.shape), steps.raw_shape(shape, todo), order.seed, bound)
         began = time.perf_counter_ns()
         done = steps.apply(raw, todo).astype(np.dtype(carrier), copy=False)
-        took += time.perf_counter_ns() - began
+        pre_ns += time.perf_counter_ns() - began
         if done.shape != shape:
             raise Unfit(f"pre-run steps give {one.name!r} the shape {list(done.shape)}, not {list(shape)}")
-        fed[one.name] = done
-    return fed, took
+        feeds[one.name] = done
+    return feeds, pre_ns
 
 
 def post_run(order: WorkOrder, outputs: Mapping[str, Any]) -> tuple[int, tuple[str, ...]]:
-    """The post-run steps done to the last outputs: how long they took, and what came of them. Raises `Unfit`."""
+    """The post-run steps on the last outputs: nanoseconds, and a note on each output that they changed. Raises `Unfit`."""
     names = list(outputs)
-    held = dict(outputs)
+    values = dict(outputs)
     began = time.perf_counter_ns()
     for step in order.post:
         of = steps.of_which(step, names)
-        if not isinstance(held[of], np.ndarray):
+        if not isinstance(values[of], np.ndarray):
             raise Unfit(f"post-run steps are for tensors, and output {of!r} is no tensor")
-        held[of] = steps.apply(held[of], [step])
+        values[of] = steps.apply(values[of], [step])
     took = time.perf_counter_ns() - began
-    touched = dict.fromkeys(steps.of_which(step, names) for step in order.post)
-    return took, tuple(f"post-run: {of!r} became {held[of].dtype} {list(held[of].shape)}" for of in touched)
+    changed = dict.fromkeys(steps.of_which(step, names) for step in order.post)
+    return took, tuple(
+        f"post-run: {of!r} became {values[of].dtype} {list(values[of].shape)}" for of in changed
+    )

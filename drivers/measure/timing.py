@@ -202,18 +202,18 @@ def _switches() -> int | None:
     return None if sys.platform == "win32" else resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
 
 
-def gathered(
-    story: Iterator[ProgressReport | MeasureReport | str], notes: list[str]
+def collect(
+    events: Iterator[ProgressReport | MeasureReport | str], notes: list[str]
 ) -> Generator[ProgressReport, None, MeasureReport]:
-    """What `measure_calls` yields, sorted: progress goes on to who asks, notes onto the list, what was measured is returned."""
+    """Sorts what `measure_calls` yields: progress is yielded, notes go onto the list, the measurement is returned."""
     measured: MeasureReport | None = None
-    for said in story:
-        if isinstance(said, str):
-            notes.append(said)
-        elif isinstance(said, ProgressReport):
-            yield said
+    for event in events:
+        if isinstance(event, str):
+            notes.append(event)
+        elif isinstance(event, ProgressReport):
+            yield event
         else:
-            measured = said
+            measured = event
     assert measured is not None
     return measured
 

@@ -1,10 +1,10 @@
-"""The native loop on this device: compiled once by its own compiler, proved on a tiny model, found again by every launch.
+"""The native loop: compiled once by this device's compiler, proved on a tiny model, found by every launch.
 
     parent:  prepare(folder())      before the first launch; later calls only look. Never in a child that measures.
-    child:   found(folder())        what there is: the compiled loop, calls by ctypes, or nothing (then IO binding is used)
+    child:   find(folder())         the compiled loop, calls by ctypes, or nothing (then IO binding is used)
 
-What lies there is named by a hash over its source, the compiler, the machine, the runtime's library and our calls into it, so
-that a change of any makes it anew. Nothing of a task has a part in it.
+The file's name is a hash over its source, the compiler, the machine, the runtime's library and our calls into it: a change of any compiles
+it again. Nothing of a task has a part in it.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
+from drivers.contract.boot import boot_command
+
 SOURCE: Final = Path(__file__).with_name("native_loop.c")
 CALLS: Final = (Path(__file__).with_name("ort_api.py"), Path(__file__).with_name("loop.py"))
 COMPILERS: Final = ("cc", "gcc", "clang")
@@ -32,7 +34,7 @@ COMPILE_S: Final = 60.0
 LOOP: Final = "loop"
 CALLS_ONLY: Final = "ctypes"
 NOTHING: Final = "no"
-"""What a proof may say: the compiled loop gave the right answer, the calls alone did, neither."""
+"""Content of a proof: the compiled loop works, the calls alone work, neither."""
 LIBRARIES: Final = ("libonnxruntime.so*", "libonnxruntime*.dylib", "onnxruntime.dll")
 TINY_MODEL: Final = bytes.fromhex(
     "08083a350a0e0a01780a017812017922034164641201745a0f0a0178120a0a08"
@@ -43,7 +45,7 @@ TINY_MODEL: Final = bytes.fromhex(
 
 @dataclass(frozen=True, slots=True)
 class Native:
-    """What a launch may use. `loop` None: no compiler here, the calls are made by ctypes."""
+    """What a launch may use. `loop` None: no compiler, the calls go through ctypes."""
 
     library: Path
     loop: Path | None
@@ -51,19 +53,19 @@ class Native:
 
 @cache
 def library() -> Path | None:
-    """onnxruntime's C library inside its package, without importing it; None where it has none."""
+    """onnxruntime's C library inside its package, without importing it."""
     spec = find_spec("onnxruntime")
-    for place in (spec.submodule_search_locations or ()) if spec else ():
+    for package in (spec.submodule_search_locations or ()) if spec else ():
         for pattern in LIBRARIES:
-            named = sorted(Path(place, "capi").glob(pattern))
-            if named:
-                return named[0]
+            files = sorted(Path(package, "capi").glob(pattern))
+            if files:
+                return files[0]
     return None
 
 
 @cache
 def runtime_version() -> str:
-    """Of the installed package, whichever of its distributions that is; empty where there is none."""
+    """Version of the installed onnxruntime, of any distribution; empty if there is none."""
     for name in ("onnxruntime", "onnxruntime-gpu", "onnxruntime-directml", "onnxruntime-openvino"):
         try:
             return version(name)
@@ -73,13 +75,13 @@ def runtime_version() -> str:
 
 
 def compiler(which: Callable[[str], str | None] = shutil.which) -> str | None:
-    """The device's own C compiler, if any."""
+    """This device's C compiler."""
     return next((path for name in COMPILERS if (path := which(name))), None)
 
 
 def key(runtime: Path, compiled_by: str | None) -> str:
-    """Name of what is made here from this source by this compiler for this library."""
-    told = [
+    """Hash of everything that the loop depends on."""
+    parts = [
         *(path.read_bytes() for path in (SOURCE, *CALLS)),
         f"{sys.platform} {platform.machine()}".encode(),
     ]
@@ -87,30 +89,30 @@ def key(runtime: Path, compiled_by: str | None) -> str:
         if path is not None:
             real = os.path.realpath(path)
             state = os.stat(real)  # noqa: PTH116
-            told.append(f"{real} {state.st_size} {state.st_mtime_ns}".encode())
-    return hashlib.sha256(b"\0".join(told)).hexdigest()[:24]
+            parts.append(f"{real} {state.st_size} {state.st_mtime_ns}".encode())
+    return hashlib.sha256(b"\0".join(parts)).hexdigest()[:24]
 
 
-def found(where: Path, which: Callable[[str], str | None] = shutil.which) -> Native | None:
-    """What `prepare` has proved, for this very installation. None: nothing, or a folder that others may write to."""
+def find(where: Path, which: Callable[[str], str | None] = shutil.which) -> Native | None:
+    """What `prepare` has proved for this installation. None: nothing, or a folder that others may write to."""
     runtime, compiled_by = library(), compiler(which)
     if runtime is None:
         return None
-    named = where / key(runtime, compiled_by)
+    base = where / key(runtime, compiled_by)
     try:
-        if not (_ours(where) and _ours(proof := named.with_suffix(".proved"))):
+        if not (_is_private(where) and _is_private(proof := base.with_suffix(".proved"))):
             return None
-        told = proof.read_text("ascii")
-        loop = named.with_suffix(".so")
-        if told == LOOP and _ours(loop):
+        result = proof.read_text("ascii")
+        loop = base.with_suffix(".so")
+        if result == LOOP and _is_private(loop):
             return Native(runtime, loop)
     except (OSError, UnicodeDecodeError):
         return None
-    return Native(runtime, None) if told == CALLS_ONLY else None
+    return Native(runtime, None) if result == CALLS_ONLY else None
 
 
-def _ours(path: Path) -> bool:
-    """Whether nobody but its owner, who is us (or the superuser), can have written it. Windows: by where it lies."""
+def _is_private(path: Path) -> bool:
+    """Whether only we (or root) can have written it. Windows: by its location."""
     state = path.lstat()
     if sys.platform == "win32":
         return True
@@ -118,48 +120,48 @@ def _ours(path: Path) -> bool:
 
 
 def prepare(where: Path, which: Callable[[str], str | None] = shutil.which) -> Native | None:
-    """Compile and prove what is not there yet; about a second the first time. None where it cannot be had or fails its proof, and in a
-    folder that others may write to.
+    """Compile and prove what is missing; about a second the first time. None if it fails, or in a folder that others may write to.
 
-    Several nodes may do this at once: each makes its own and moves it into place.
+    Several nodes may do this at once: each compiles its own and moves it into place.
     """
     runtime, compiled_by = library(), compiler(which)
     if runtime is None:
         return None
     try:
         where.mkdir(parents=True, exist_ok=True, mode=0o700)
-        if not _ours(where):  # what is compiled there is run at once, to be proved
+        if not _is_private(where):  # what is compiled there is run at once
             return None
         proof = where / f"{key(runtime, compiled_by)}.proved"
         if not proof.exists():
-            with tempfile.TemporaryDirectory(dir=where) as made:
-                told = _make(runtime, compiled_by, Path(made), proof)
-                _put(Path(made) / "proof", told.encode("ascii"), proof)
+            with tempfile.TemporaryDirectory(dir=where) as folder:
+                result = _make(runtime, compiled_by, Path(folder), proof)
+                temporary = Path(folder) / "proof"
+                temporary.write_text(result, "ascii")
+                temporary.chmod(0o400)
+                temporary.replace(proof)
     except OSError:
         return None
-    return found(where, which)
+    return find(where, which)
 
 
-def _make(runtime: Path, compiled_by: str | None, made: Path, proof: Path) -> str:
-    """What to write into `proof`; a loop that was proved then lies beside it."""
-    model = made / "tiny.onnx"
+def _make(runtime: Path, compiled_by: str | None, folder: Path, proof: Path) -> str:
+    """The content of `proof`; a loop that was proved is then next to it."""
+    model = folder / "tiny.onnx"
     model.write_bytes(TINY_MODEL)
     if compiled_by is not None:
-        loop = made / "loop.so"
+        loop = folder / "loop.so"
         command = [compiled_by, "-O2", "-fPIC", "-shared", "-o", str(loop), str(SOURCE)]
-        if _succeeds(command, made) and _proved(runtime, loop, model, made):
+        if _succeeds(command, folder) and _proved(runtime, loop, model, folder):
             loop.chmod(0o500)
             loop.replace(proof.with_suffix(".so"))
             return LOOP
-    return CALLS_ONLY if _proved(runtime, None, model, made) else NOTHING
+    return CALLS_ONLY if _proved(runtime, None, model, folder) else NOTHING
 
 
-def _proved(runtime: Path, loop: Path | None, model: Path, made: Path) -> bool:
-    """Whether the very calls that will be measured give the right answer, in a process of their own."""
-    from drivers.contract.boot import boot_command
-
+def _proved(runtime: Path, loop: Path | None, model: Path, folder: Path) -> bool:
+    """Whether the calls that will be measured work, in a process of their own."""
     arguments = (str(runtime), str(loop or ""), str(model), runtime_version().partition("+")[0])
-    return _succeeds(boot_command("native.loop", *arguments), made)
+    return _succeeds(boot_command("native.loop", *arguments), folder)
 
 
 def _succeeds(command: list[str], cwd: Path) -> bool:
@@ -171,9 +173,3 @@ def _succeeds(command: list[str], cwd: Path) -> bool:
     except (OSError, subprocess.TimeoutExpired):
         return False
     return ended.returncode == 0
-
-
-def _put(temporary: Path, content: bytes, place: Path) -> None:
-    temporary.write_bytes(content)
-    temporary.chmod(0o400)
-    temporary.replace(place)

@@ -1,9 +1,10 @@
-"""One inference by the runtime's C interface, in place and ready to be timed, and the proof that all of it works here."""
+"""One inference by the runtime's C interface, ready to be timed, and the proof that it works on this device."""
 
 from __future__ import annotations
 
 import ctypes
 import itertools
+import math
 import time
 from array import array
 from collections.abc import Mapping, Sequence
@@ -33,8 +34,8 @@ class Inference(ctypes.Structure):
     )
 
 
-class Bound:
-    """One inference in place: a `timing.Loop`. `run` is one inference outside the loop."""
+class BoundSession:
+    """One inference with bound inputs and outputs: a `timing.TimedLoop`. `run` is one inference outside the loop."""
 
     def __init__(
         self, session: NativeSession, feeds: Mapping[str, tuple[str, tuple[int, ...], np.ndarray[Any, Any]]]
@@ -49,16 +50,16 @@ class Bound:
         self._outputs = (c_void_p * len(outputs))()
         for index, (element, shape, values) in enumerate(feeds.values()):
             self._inputs[index] = self._tensor(element, shape, values)
-        self.one = Inference(
+        self.inference = Inference(
             runtime.address("Run"),
             None,
-            session.made,
+            session.handle,
             *(cast(self._input_names, c_void_p), cast(self._inputs, c_void_p), len(names)),
             *(cast(self._output_names, c_void_p), len(outputs), cast(self._outputs, c_void_p)),
         )
         self._call = ctypes.CFUNCTYPE(c_void_p)(runtime.address("Run"))
         self._arguments = (
-            *(session.made, c_void_p(), self._input_names, self._inputs, c_size_t(len(names))),
+            *(session.handle, c_void_p(), self._input_names, self._inputs, c_size_t(len(names))),
             *(self._output_names, c_size_t(len(outputs)), self._outputs),
         )
 
@@ -69,24 +70,24 @@ class Bound:
 
     def _tensor(self, element: str, shape: Sequence[int], values: np.ndarray[Any, Any]) -> int:
         """A tensor in the runtime's own memory, filled with the bytes of `values`."""
-        made, data = c_void_p(), c_void_p()
+        value, data = c_void_p(), c_void_p()
         sizes = (c_int64 * len(shape))(*shape)
         call, number = self._runtime.call, NUMBERS[element]
         call(
             "CreateTensorAsOrtValue",
-            *(self._session.allocator, sizes, c_size_t(len(shape)), number, byref(made)),
+            *(self._session.allocator, sizes, c_size_t(len(shape)), number, byref(value)),
         )
-        call("GetTensorMutableData", made, byref(data))
+        call("GetTensorMutableData", value, byref(data))
         if values.nbytes:
             ctypes.memmove(data, values.ctypes.data, values.nbytes)
-        return made.value or 0
+        return value.value or 0
 
-    def renew_outputs(self) -> None:
-        """From now on the outputs are allocated by each inference: their shapes change."""
-        self.one.release = self._runtime.address("ReleaseValue")
-        self._let_go()
+    def allocate_each_time(self) -> None:
+        """From now on each inference allocates its outputs."""
+        self.inference.release = self._runtime.address("ReleaseValue")
+        self._release_outputs()
 
-    def _let_go(self) -> None:
+    def _release_outputs(self) -> None:
         for index, value in enumerate(self._outputs):
             if value:
                 self._runtime.call("ReleaseValue", c_void_p(value))
@@ -94,21 +95,20 @@ class Bound:
 
     def run(self) -> None:
         """One inference. The first allocates the outputs, later ones write to them. Raises `NativeError`."""
-        if self.one.release:
-            self._let_go()
+        if self.inference.release:
+            self._release_outputs()
         failed = self._call(*self._arguments)
         if failed:
             raise self._runtime.error(failed)
 
     def time(self, samples: array[int], start: int, stop: int, per_sample: int) -> None:
-        """See `timing.Loop`."""
         if self._runtime.loop is not None:
             address = samples.buffer_info()[0]
-            failed = self._runtime.loop.sark_time(byref(self.one), address, start, stop, per_sample)
+            failed = self._runtime.loop.sark_time(byref(self.inference), address, start, stop, per_sample)
             if failed:
                 raise self._runtime.error(failed)
             return
-        if self.one.release:
+        if self.inference.release:
             self._time_runs(samples, start, stop, per_sample)
             return
         clock, call, arguments = time.perf_counter_ns, self._call, self._arguments
@@ -127,7 +127,6 @@ class Bound:
             samples[index] = round((time.perf_counter_ns() - began) / per_sample)
 
     def overhead_ns(self) -> int:
-        """See `timing.Loop`."""
         readings = array("q", bytes(8 * 200))
         if self._runtime.loop is not None:
             self._runtime.loop.sark_clock(readings.buffer_info()[0], len(readings))
@@ -137,7 +136,7 @@ class Bound:
         return round(median(later - sooner for sooner, later in itertools.pairwise(ticks)))
 
     def outputs(self) -> list[tuple[str, tuple[int, ...], bytes]]:
-        """What the last inference gave: element type, shape and bytes of each output. 4-bit elements come two to a byte."""
+        """Element type, shape and bytes of each output of the last inference. 4-bit elements come two to a byte."""
         return [self._value(c_void_p(value)) for value in self._outputs]
 
     def _value(self, value: c_void_p) -> tuple[str, tuple[int, ...], bytes]:
@@ -164,38 +163,35 @@ BITS: Final[Mapping[str, int]] = {
     **dict.fromkeys(("double", "int64", "uint64", "complex64"), 64),
     "complex128": 128,
 }
-"""Of one element; 8 for those not here."""
+"""Of one element; 8 for others."""
 
 
 def bytes_of(element: str, shape: Sequence[int]) -> int:
-    """How much memory a tensor takes."""
-    count = 1
-    for size in shape:
-        count *= size
-    return (count * BITS.get(element, 8) + 7) // 8
+    """Bytes of a tensor."""
+    return (math.prod(shape) * BITS.get(element, 8) + 7) // 8
 
 
 def main(arguments: list[str]) -> None:
-    """Prove all this on a tiny model, in a process of its own: `library`, `loop` or an empty text, `model`, expected version.
+    """Prove it on a tiny model, in a process of its own. `arguments`: library, loop or an empty text, model, expected version.
 
-    Exits with 0 and prints nothing if 21 became 42 by the very calls that are measured.
+    Exits with 0 and prints nothing if the calls that are measured turn 21 into 42.
     """
     library, loop, model, version = arguments
     runtime = Runtime(Path(library), Path(loop) if loop else None)
     assert runtime.version == version, f"the library is of onnxruntime {runtime.version}, not {version}"
     session = runtime.open(model, 1)
-    (taken,), (given,) = session.get_inputs(), session.get_outputs()
-    assert (taken.name, taken.type, taken.shape) == ("x", "tensor(float)", (1,)), taken
-    assert (given.name, given.type) == ("y", "tensor(float)"), given
+    (x,), (y,) = session.get_inputs(), session.get_outputs()
+    assert (x.name, x.type, x.shape) == ("x", "tensor(float)", (1,)), x
+    assert (y.name, y.type) == ("y", "tensor(float)"), y
     assert dict(session.get_modelmeta().custom_metadata_map) == {}
-    bound = Bound(session, {"x": ("float", (1,), np.array([21], np.float32))})
+    bound = BoundSession(session, {"x": ("float", (1,), np.array([21], np.float32))})
     bound.run()
     samples = array("q", bytes(8 * 20))
     bound.time(samples, 0, 10, 1)
     bound.time(samples, 10, 20, 7)
     assert 0 < min(samples) <= max(samples) < 10**9, list(samples)
     assert bound.outputs() == [("float", (1,), np.array([42], np.float32).tobytes())], bound.outputs()
-    bound.renew_outputs()
+    bound.allocate_each_time()
     bound.time(samples, 0, 10, 1)
     assert bound.outputs() == [("float", (1,), np.array([42], np.float32).tobytes())], bound.outputs()
     assert 0 <= bound.overhead_ns() < 10**6

@@ -1,12 +1,12 @@
-"""onnxruntime through its C interface: one session on the CPU whose `Run` is called without Python in between.
+"""onnxruntime by its C interface: one session on the CPU whose `Run` is called without Python in between.
 
-A call through the Python package costs about a microsecond more than the inference, which is half of a small model's time.
-The package carries the same runtime as a plain C library; here it is opened with ctypes. Only functions that have kept their
-place in the table since the interface's fifth version are used, and `native.prepare` has proved them before anything is measured.
+The Python package adds about a microsecond to a call, which is half of a small model's time. The package contains the same runtime as a C
+library; here it is opened with ctypes. Only functions that have kept their index in the table since the interface's fifth version are
+used, and `library.prepare` has proved them before anything is measured.
 
     runtime = Runtime(library, loop)          once in a process
-    session = runtime.open(path, threads)     has the face of onnxruntime's own session, as far as `onnx_session` looks at it
-    Bound(session, feeds)                     inputs and outputs in place, a `timing.Loop`: drivers/native/loop.py
+    session = runtime.open(path, threads)     has the methods of onnxruntime's own session that `drivers.onnx.session` uses
+    BoundSession(session, feeds)              a `timing.TimedLoop`: drivers/native/loop.py
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any, Final
 
 API_VERSION: Final = 16
-"""Of the table that is asked for; every newer runtime gives it, and the places below are older still."""
-PLACES: Final[Mapping[str, int]] = {
+"""Of the table; every newer runtime has it."""
+INDEX: Final[Mapping[str, int]] = {
     "GetErrorCode": 1,
     "GetErrorMessage": 2,
     "CreateEnv": 3,
@@ -64,7 +64,7 @@ PLACES: Final[Mapping[str, int]] = {
     "ModelMetadataGetCustomMetadataMapKeys": 123,
     "AddSessionConfigEntry": 130,
 }
-"""Where each function stands in the runtime's table."""
+"""Each function's index in the runtime's table."""
 WITHOUT_STATUS: Final = frozenset({"GetErrorCode", "GetErrorMessage"})
 
 ELEMENTS: Final[Mapping[int, str]] = {
@@ -93,7 +93,7 @@ ELEMENTS: Final[Mapping[int, str]] = {
     24: "uint2",
     25: "int2",
 }
-"""Element types by the interface's number: ONNX's own up to `int4`."""
+"""Element types by number."""
 NUMBERS: Final = {name: number for number, name in ELEMENTS.items()}
 TENSOR: Final = 1
 OTHER_KINDS: Final = ("unknown", "tensor", "seq", "map", "opaque", "sparse_tensor", "optional")
@@ -101,7 +101,7 @@ ERRORS_ONLY: Final = 3
 
 
 class NativeError(RuntimeError):
-    """A status of the runtime, in its own words."""
+    """An error status of the runtime, with its message."""
 
 
 class InvalidProtobuf(NativeError):
@@ -127,15 +127,15 @@ class Port:
 
 @dataclass(frozen=True, slots=True)
 class ModelMeta:
-    """What the model's makers wrote beside it."""
+    """The model's own metadata."""
 
     custom_metadata_map: Mapping[str, str]
 
 
 class Runtime:
-    """The runtime's C library and, where one was compiled, the loop. Loading it starts no thread; the first session does.
+    """The runtime's C library and the loop, if one was compiled. Loading it starts no thread; the first session does.
 
-    Raises OSError or `NativeError` when the library is not what it should be.
+    Raises OSError or `NativeError`.
     """
 
     def __init__(self, library: Path, loop: Path | None) -> None:
@@ -151,7 +151,7 @@ class Runtime:
         self._calls: dict[str, Callable[..., Any]] = {}
         self._env = c_void_p()
         self.loop = ctypes.CDLL(str(loop)) if loop is not None else None
-        """None: the loop is Python, its calls are ctypes'."""
+        """None: the loop is Python and calls through ctypes."""
         if self.loop is not None:
             self.loop.sark_time.restype = c_void_p
             self.loop.sark_time.argtypes = [c_void_p, c_void_p, c_int64, c_int64, c_int64]
@@ -159,40 +159,40 @@ class Runtime:
             self.loop.sark_clock.argtypes = [c_void_p, c_int64]
 
     def address(self, name: str) -> int:
-        """Where one of `PLACES` is in memory."""
-        return int(self._table[PLACES[name]] or 0)
+        """Address of a function."""
+        return int(self._table[INDEX[name]] or 0)
 
     def call(self, name: str, *arguments: Any) -> Any:
-        """Call one of `PLACES`. Raises `NativeError` for a status that is not good."""
+        """Call a function. Raises `NativeError` for an error status."""
         function = self._calls.get(name)
         if function is None:
-            gives: Any = {"GetErrorMessage": c_char_p, "GetErrorCode": c_int}.get(name, c_void_p)
-            gives = None if name.startswith("Release") else gives
-            function = self._calls[name] = ctypes.CFUNCTYPE(gives)(self.address(name))
-        told = function(*arguments)
+            restype: Any = {"GetErrorMessage": c_char_p, "GetErrorCode": c_int}.get(name, c_void_p)
+            restype = None if name.startswith("Release") else restype
+            function = self._calls[name] = ctypes.CFUNCTYPE(restype)(self.address(name))
+        result = function(*arguments)
         if name.startswith("Release") or name in WITHOUT_STATUS:
-            return told
-        if told:
-            raise self.error(told)
+            return result
+        if result:
+            raise self.error(result)
         return None
 
     def error(self, status: int) -> NativeError:
-        """The error behind a status, which is let go."""
-        held = c_void_p(status)
-        kind = InvalidProtobuf if self.call("GetErrorCode", held) == INVALID_PROTOBUF else NativeError
-        words = (self.call("GetErrorMessage", held) or b"").decode("utf-8", "replace")
-        self.call("ReleaseStatus", held)
-        return kind(words)
+        """The error of a status, which is released."""
+        pointer = c_void_p(status)
+        kind = InvalidProtobuf if self.call("GetErrorCode", pointer) == INVALID_PROTOBUF else NativeError
+        message = (self.call("GetErrorMessage", pointer) or b"").decode("utf-8", "replace")
+        self.call("ReleaseStatus", pointer)
+        return kind(message)
 
     def start(self) -> None:
-        """Make the runtime's environment, once: what comes before any session and is part of no figure."""
+        """Create the runtime's environment, once; before any session, and part of no figure."""
         if self._env.value is None:
             os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
             self.call("CreateEnv", ERRORS_ONLY, b"sark", byref(self._env))
             self.call("DisableTelemetryEvents", self._env)
 
     def options(self, threads: int) -> c_void_p:
-        """Session options, the same as `onnx_session.options` makes. Let go by `open`."""
+        """Session options, the same as `drivers.onnx.session.options`. Released by `open`."""
         chosen = c_void_p()
         self.call("CreateSessionOptions", byref(chosen))
         self.call("SetIntraOpNumThreads", chosen, threads)
@@ -205,23 +205,23 @@ class Runtime:
     def open(self, model: str, threads: int) -> NativeSession:
         """Load a model; `NativeSession.load_ns` says how long that took. Raises `NativeError`."""
         self.start()
-        chosen, made = self.options(threads), c_void_p()
+        chosen, handle = self.options(threads), c_void_p()
         path: Any = model if sys.platform == "win32" else os.fsencode(model)
         began = time.perf_counter_ns()
         try:
-            self.call("CreateSession", self._env, path, chosen, byref(made))
+            self.call("CreateSession", self._env, path, chosen, byref(handle))
             took = time.perf_counter_ns() - began
         finally:
             self.call("ReleaseSessionOptions", chosen)
-        return NativeSession(self, made, took)
+        return NativeSession(self, handle, took)
 
 
 class NativeSession:
-    """A loaded model, with the methods of onnxruntime's own session that `onnx_session` uses."""
+    """A loaded model, with the methods of onnxruntime's own session that `drivers.onnx.session` uses."""
 
-    def __init__(self, runtime: Runtime, made: c_void_p, load_ns: int) -> None:
+    def __init__(self, runtime: Runtime, handle: c_void_p, load_ns: int) -> None:
         self.runtime = runtime
-        self.made = made
+        self.handle = handle
         self.load_ns = load_ns
         allocator = c_void_p()
         runtime.call("GetAllocatorWithDefaultOptions", byref(allocator))
@@ -230,37 +230,35 @@ class NativeSession:
         self._outputs = self._ports("Output")
 
     def __del__(self) -> None:
-        if self.made.value is not None:
-            self.runtime.call("ReleaseSession", self.made)
-            self.made = c_void_p()
+        if self.handle.value is not None:
+            self.runtime.call("ReleaseSession", self.handle)
+            self.handle = c_void_p()
 
     def get_inputs(self) -> tuple[Port, ...]:
         """The model's inputs. Raises UnicodeDecodeError for a name that is not in UTF-8, as onnxruntime does."""
         return self._inputs
 
     def get_outputs(self) -> tuple[Port, ...]:
-        """The model's outputs."""
         return self._outputs
 
     def get_providers(self) -> list[str]:
-        """Where it runs."""
         return ["CPUExecutionProvider"]
 
     @property
     def plain(self) -> bool:
-        """All its inputs and outputs are tensors of numbers."""
+        """Whether all inputs and outputs are tensors of numbers."""
         return all(port.plain for port in (*self._inputs, *self._outputs))
 
     def _ports(self, side: str) -> tuple[Port, ...]:
         count = c_size_t()
-        self.runtime.call(f"SessionGet{side}Count", self.made, byref(count))
+        self.runtime.call(f"SessionGet{side}Count", self.handle, byref(count))
         return tuple(self._port(side, index) for index in range(count.value))
 
     def _port(self, side: str, index: int) -> Port:
         call, at = self.runtime.call, c_size_t(index)
         name, info, kind, tensor = c_void_p(), c_void_p(), c_int(), c_void_p()
-        call(f"SessionGet{side}Name", self.made, at, self.allocator, byref(name))
-        call(f"SessionGet{side}TypeInfo", self.made, at, byref(info))
+        call(f"SessionGet{side}Name", self.handle, at, self.allocator, byref(name))
+        call(f"SessionGet{side}TypeInfo", self.handle, at, byref(info))
         try:
             call("GetOnnxTypeFromTypeInfo", info, byref(kind))
             text = self._text(name)
@@ -272,12 +270,12 @@ class NativeSession:
         finally:
             call("ReleaseTypeInfo", info)
 
-    def _text(self, held: c_void_p) -> str:
-        """A text that the runtime allocated, which is let go."""
+    def _text(self, pointer: c_void_p) -> str:
+        """A text that the runtime allocated, which is released."""
         try:
-            return ctypes.string_at(held.value or 0).decode()
+            return ctypes.string_at(pointer.value or 0).decode()
         finally:
-            self.runtime.call("AllocatorFree", self.allocator, held)
+            self.runtime.call("AllocatorFree", self.allocator, pointer)
 
     def tensor_info(self, info: c_void_p) -> tuple[int, tuple[int | str | None, ...]]:
         """Element type and shape: a size, a symbol, or None for each axis."""
@@ -294,16 +292,16 @@ class NativeSession:
         return number.value, shape
 
     def get_modelmeta(self) -> ModelMeta:
-        """The model's own notes. Raises UnicodeDecodeError where they are not in UTF-8."""
+        """The model's own metadata. Raises UnicodeDecodeError if it is not UTF-8."""
         call, meta, keys, count = self.runtime.call, c_void_p(), c_void_p(), c_int64()
-        call("SessionGetModelMetadata", self.made, byref(meta))
+        call("SessionGetModelMetadata", self.handle, byref(meta))
         try:
             call("ModelMetadataGetCustomMetadataMapKeys", meta, self.allocator, byref(keys), byref(count))
             listed = cast(keys, POINTER(c_void_p))
             names = [self._text(c_void_p(listed[index])) for index in range(count.value)]
             if keys.value is not None:
                 call("AllocatorFree", self.allocator, keys)
-            found: dict[str, str] = {}
+            metadata: dict[str, str] = {}
             for name in names:
                 value = c_void_p()
                 call(
@@ -311,8 +309,8 @@ class NativeSession:
                     *(meta, self.allocator, name.encode(), byref(value)),
                 )
                 if value.value is not None:
-                    found[name] = self._text(value)
-            return ModelMeta(found)
+                    metadata[name] = self._text(value)
+            return ModelMeta(metadata)
         finally:
             call("ReleaseModelMetadata", meta)
 

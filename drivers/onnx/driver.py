@@ -6,7 +6,6 @@ from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from drivers.contract.base import (
-    CheckReport,
     DriverError,
     Event,
     MeasureReport,
@@ -17,27 +16,27 @@ from drivers.contract.base import (
     WorkOrder,
 )
 from drivers.contract.hardware import threads_notes
-from drivers.onnx.units import CPU, UNITS, ProviderPlacement, place_for
+from drivers.onnx.units import CPU, UNITS, ProviderPlacement, placement_for
 from protocol.formats.phase import Phase
 
 if TYPE_CHECKING:
     from drivers.onnx.profile import ProfiledNodes
-    from drivers.onnx.ready import PreparedModel, PreparedRuntime
+    from drivers.onnx.runner import PreparedModel, PreparedRuntime
 
 MAX_NOTES: Final = 64
-"""As many as a record takes."""
+"""Limit of a record."""
 
 
 class OnnxDriver:
-    """See `drivers.base.Driver`."""
+    """See `drivers.contract.base.Driver`."""
 
     name = "onnx"
 
     def preload(self) -> tuple[str, ...]:
         """onnxruntime with numpy, its C interface, and our own modules that need them."""
         return (
-            "drivers.onnx.ready",
-            "drivers.onnx.check",
+            "drivers.onnx.runner",
+            "drivers.measure.check",
             "drivers.onnx.profile",
             "drivers.measure.timing",
             "numpy.random",
@@ -45,22 +44,22 @@ class OnnxDriver:
         )
 
     def units(self) -> tuple[UnitInfo, ...]:
-        """The units whose provider has just run a one-line model, not those that the package promises."""
+        """The units whose provider has just run a tiny model, not those that the package promises."""
         from drivers.onnx import session as edge
 
         ort = edge.runtime()
         available = ort.get_available_providers()
-        found: list[UnitInfo] = []
+        units: list[UnitInfo] = []
         for known in UNITS:
             for provider in known.names:
-                if provider in available and _runs(known.unit, place_for(known, provider, "")):
-                    found.append(UnitInfo(known.unit, self.name, f"onnxruntime {ort.__version__}", provider))
+                if provider in available and _runs(known.unit, placement_for(known, provider, "")):
+                    units.append(UnitInfo(known.unit, self.name, f"onnxruntime {ort.__version__}", provider))
                     break
-        return tuple(found)
+        return tuple(units)
 
     def load_only(self, order: WorkOrder) -> Iterator[Event]:
         """One load in this fresh process."""
-        from drivers.onnx.ready import PreparedModel
+        from drivers.onnx.runner import PreparedModel
 
         yield ProgressReport(Phase.PREPARE)
         model = PreparedModel(order)
@@ -68,55 +67,67 @@ class OnnxDriver:
         yield model.load()[1]
 
     def run(self, order: WorkOrder) -> Iterator[Event]:
-        """Load, find shapes, warm up, time, check. See `drivers.base.Driver`."""
-        from drivers.onnx.ready import PreparedModel
+        """Load, find shapes, warm up, time, check."""
+        from drivers.onnx.runner import PreparedModel
 
         yield ProgressReport(Phase.PREPARE)
-        model, made = PreparedModel(order), list[Any]()
+        model, sessions = PreparedModel(order), list[Any]()
         yield ProgressReport(Phase.LOAD)
         session, loaded = model.load()
-        made.append(session)
-        del session  # `made` alone holds it: it may have to be opened again
+        sessions.append(session)
+        del session  # the list alone holds it: it may have to be opened again
         yield loaded
-        ready = model.ready(made)
-        ready.runner.settle_outputs()
-        timed_notes: list[str] = []
-        measured = yield from _timed(order, ready, timed_notes)
+        ready = model.ready(sessions)
+        ready.runner.preallocate_outputs()
+        timing_notes: list[str] = []
+        measured = yield from _timed(order, ready, timing_notes)
         if order.brief:
             yield measured
             return
-        yield from self._told(model, ready, [*_notes(order, ready), *timed_notes], measured)
+        yield from self._reports(model, ready, [*_notes(order, ready), *timing_notes], measured)
 
-    def _told(
+    def _reports(
         self, model: PreparedModel, ready: PreparedRuntime, notes: list[str], measured: MeasureReport
     ) -> Iterator[Event]:
-        """What is told once for a task: what ran, whether it is right, what its steps took."""
+        """What is reported once for a task: what ran, whether it is right, what its steps took."""
         from drivers.inputs.feeds import post_run
+        from drivers.measure.check import make_report
         from drivers.onnx import session as edge
+        from drivers.onnx.runner import Runner
 
         order = model.order
-        ran = _where_it_ran(model, ready)
+        nodes = _where_it_ran(model, ready)
         outputs = ready.runner.outputs()
         yield ModelDescription(
-            unit=ran.unit,
+            unit=nodes.unit,
             driver=self.name,
             runtime=f"onnxruntime {edge.runtime().__version__}",
-            providers=ran.providers,
+            providers=nodes.providers,
             threads=model.threads,
             shapes={one.name: ready.shapes.of(one) for one in ready.inputs},
             dtypes={one.name: one.dtype for one in ready.inputs},
             seed=order.seed,
-            notes=tuple(note[:500] for note in (*notes, *ran.notes)[:MAX_NOTES]),
+            notes=tuple(note[:500] for note in (*notes, *nodes.notes)[:MAX_NOTES]),
             batch=order.batch,
         )
         yield measured
         yield ProgressReport(Phase.CHECK)
-        yield _checked(model, ready, outputs)
+
+        def repeat() -> dict[str, Any]:
+            ready.runner.first()
+            return ready.runner.outputs()
+
+        def reference() -> dict[str, Any]:
+            """A session on the CPU without graph optimisation."""
+            plain = Runner(model.plain(), ready.feeds, ready.inputs)
+            plain.first()
+            return plain.outputs()
+
+        yield make_report(order, outputs, repeat, reference)
         figures = {"pre_ms": ready.pre_ns / 1e6} if order.pre else {}
         if order.post:
             yield ProgressReport(Phase.CLEANUP)
-            took, _ = post_run(order, outputs)
-            figures["post_ms"] = took / 1e6
+            figures["post_ms"] = post_run(order, outputs)[0] / 1e6
         if figures:
             yield RunFindings(figures)
 
@@ -148,20 +159,20 @@ def _timed(
     from drivers.onnx import session as edge
 
     def once() -> Generator[ProgressReport, None, MeasureReport]:
-        story = timing.measure_calls(ready.runner.loop, order, ready.first_ns, ready.resetting)
-        return timing.gathered(story, notes)
+        events = timing.measure_calls(ready.runner.loop, order, ready.first_ns, ready.peak_was_reset)
+        return timing.collect(events, notes)
 
     try:
         try:
             return (yield from once())
         except edge.runtime_errors():
-            if not ready.runner.renew_outputs():
+            if not ready.runner.allocate_each_time():
                 raise
-            # outputs that kept to their shapes until here: all of it again, with each inference allocating its own
+            # the outputs kept their shapes until here: time it again, with each inference allocating its outputs
             notes.clear()
             return (yield from once())
     except edge.runtime_errors() as why:
-        raise edge.plain_words(why) from why
+        raise edge.to_driver_error(why) from why
 
 
 def _runs(unit: str, place: ProviderPlacement) -> bool:
@@ -172,37 +183,18 @@ def _runs(unit: str, place: ProviderPlacement) -> bool:
     try:
         session = edge.open_session(edge.TINY_MODEL, place, edge.options(1, optimise=True))
         edge.verify_provider(unit, place.provider, session.get_providers())
-        told = edge.translated(lambda: session.run(None, {"x": np.array([21], np.float32)}))
+        outputs = edge.translated(lambda: session.run(None, {"x": np.array([21], np.float32)}))
     except DriverError:
         return False
-    return bool(told[0][0] == 42)
+    return bool(outputs[0][0] == 42)
 
 
 def _where_it_ran(model: PreparedModel, ready: PreparedRuntime) -> ProfiledNodes:
-    """Told by a profile where there is more than one place to run."""
-    from drivers.onnx.profile import ProfiledNodes, profiled, what_ran
+    """From a profile, unless there is only the CPU."""
+    from drivers.onnx.profile import ProfiledNodes, profile, unit_that_ran
 
-    unit, live = model.order.unit, tuple(ready.session.get_providers())
+    unit, providers = model.order.unit, tuple(ready.session.get_providers())
     if model.place.provider == CPU:
-        return ProfiledNodes(unit, live)
-    nodes = profiled(model.path, model.place, model.threads, ready.feeds, ready.inputs)
-    return what_ran(unit, model.place.provider, live, nodes)
-
-
-def _checked(model: PreparedModel, ready: PreparedRuntime, outputs: dict[str, Any]) -> CheckReport:
-    """The outputs of the last timed inference against a session on the CPU without graph optimisation."""
-    from drivers.onnx.check import check, digest, unstable
-    from drivers.onnx.runner import Runner
-
-    if not model.order.check:
-        return CheckReport(None, digest(outputs), None, None, "not asked for")
-    ready.runner.first()
-    if unstable(outputs, ready.runner.outputs()):
-        words = "the model answers differently each time: nothing to compare with"
-        return CheckReport(None, digest(outputs), None, None, words)
-    try:
-        reference = Runner(model.plain(), ready.feeds, ready.inputs)
-        reference.first()
-    except DriverError as why:
-        return CheckReport(None, digest(outputs), None, None, f"no reference: {why}"[:1000])
-    return check(outputs, reference.outputs())
+        return ProfiledNodes(unit, providers)
+    nodes = profile(model.path, model.place, model.threads, ready.feeds, ready.inputs)
+    return unit_that_ran(unit, model.place.provider, providers, nodes)

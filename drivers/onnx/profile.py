@@ -1,7 +1,7 @@
 """Where a model's operators really ran: one profiled inference, apart from the timed ones.
 
-A session on a GPU gives whatever the GPU lacks to the CPU, down to every single operator, and its list of providers does not
-change by it. Only the runtime's own profile tells.
+A session on a GPU moves unsupported operators to the CPU, perhaps all of them, without changing its list of providers. Only the runtime's
+profile shows it.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from drivers.onnx.runner import Runner
 from drivers.onnx.units import UNITS, ProviderPlacement
 
 COPY: Final = "Memcpy"
-"""Operators that the runtime puts in to carry values between devices: no part of the model."""
+"""Operators that the runtime inserts to copy values between devices."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProfiledNodes:
-    """What a row may say of where the model ran."""
+    """Where the model ran."""
 
     unit: str
     providers: tuple[str, ...]
@@ -34,41 +34,41 @@ class ProfiledNodes:
 
 
 def nodes_by_provider(profile: str) -> Counter[str]:
-    """Operators that ran on each provider, from the text of a profile. Empty where it says nothing usable."""
+    """Operators that ran on each provider, from the text of a profile. Empty if it is unusable."""
     try:
         events = json.loads(profile)
     except (ValueError, RecursionError):
         return Counter()
-    found: dict[str, str] = {}
+    providers: dict[str, str] = {}
     for event in events if isinstance(events, list) else []:
-        told = event.get("args") if isinstance(event, dict) and event.get("cat") == "Node" else None
-        if not isinstance(told, dict) or str(told.get("op_name", "")).startswith(COPY):
+        args = event.get("args") if isinstance(event, dict) and event.get("cat") == "Node" else None
+        if not isinstance(args, dict) or str(args.get("op_name", "")).startswith(COPY):
             continue
-        if isinstance(provider := told.get("provider"), str) and provider:
-            found[str(event.get("name"))] = provider
-    return Counter(found.values())
+        if isinstance(provider := args.get("provider"), str) and provider:
+            providers[str(event.get("name"))] = provider
+    return Counter(providers.values())
 
 
-def what_ran(unit: str, wanted: str, live: Sequence[str], nodes: Mapping[str, int]) -> ProfiledNodes:
-    """The unit that ran the model: another one than was asked for if none of its operators ran on that unit's provider.
+def unit_that_ran(unit: str, wanted: str, live: Sequence[str], nodes: Mapping[str, int]) -> ProfiledNodes:
+    """The unit that ran the model: another one than `unit` if no operator ran on its provider.
 
     `wanted`: the unit's provider; `live`: the session's providers; `nodes`: operators by provider.
     """
     if not nodes:
-        return ProfiledNodes(unit, tuple(live), ("the runtime does not tell where the operators ran",))
+        return ProfiledNodes(unit, tuple(live), ("the runtime does not report where the operators ran",))
     order = sorted(nodes, key=lambda name: (name != wanted, -nodes[name], name))
     if wanted not in nodes:
         others = (known.unit for known in UNITS if order[0] in known.names)
         return ProfiledNodes(next(others, order[0]), tuple(order))
-    whole = sum(nodes.values())
-    notes = tuple(f"{nodes[name]} of {whole} operators ran on {name}" for name in order[1:])
+    total = sum(nodes.values())
+    notes = tuple(f"{nodes[name]} of {total} operators ran on {name}" for name in order[1:])
     return ProfiledNodes(unit, tuple(order), notes)
 
 
-def profiled(
+def profile(
     model: str, place: ProviderPlacement, threads: int, feeds: Mapping[str, Any], inputs: Any
 ) -> Counter[str]:
-    """Operators by provider, of one inference in a session of its own. Empty where it cannot be had (too little memory for two)."""
+    """Operators by provider, of one inference in a session of its own; empty if that fails, as with too little memory for two."""
     chosen = edge.options(threads, optimise=True)
     chosen.enable_profiling = True
     with tempfile.TemporaryDirectory() as folder:

@@ -1,35 +1,181 @@
-"""An inference in place: a session with its inputs and outputs bound, by the C interface on the CPU, by IO binding elsewhere.
+"""From an order to an inference that runs: the model in its private folder, a session, bound inputs and outputs.
 
-Both kinds have the same face: `first()` is the cold inference, `settle_outputs()` gives the outputs memory of their own, `loop`
-is what gets timed, `outputs()` is what the last inference gave, `notes` say how it was done.
+On the CPU by onnxruntime's C interface, which is opened when this module is imported, before the process is sandboxed (20 ms and 10 MB
+that no launch then pays for; no thread and no session, so a zygote may import it). Elsewhere by IO binding of the Python package.
 """
 
 from __future__ import annotations
 
 import ctypes
+import gc
+import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 from types import ModuleType
 from typing import Any, Final, Protocol
 
 import numpy as np
 
-from drivers.inputs.made import DTYPES, NARROW, Input, element_type
+from drivers.contract import memory, steps
+from drivers.contract.base import LoadReport, Unfit, WorkOrder
+from drivers.contract.boot import folder
+from drivers.contract.hardware import threads_for
+from drivers.inputs.feeds import find_runnable, make_feeds
+from drivers.inputs.made import DTYPES, NARROW, Input, Shapes, element_type
 from drivers.measure.timing import TimedCalls, TimedLoop
-from drivers.native import loop as native_run
-from drivers.native import ort_api
+from drivers.native import library, loop, ort_api
 from drivers.onnx import session as edge
 from drivers.onnx.units import CPU, ProviderPlacement
+from protocol.formats.onnx import read_table_rows
+from protocol.formats.steps import POST
 
 Array = np.ndarray[Any, Any]
 NEW_SHAPES: Final = "output shapes change from run to run: each inference includes their allocation"
 UNBINDABLE: Final = "texts, sequences or maps cannot be bound: each inference includes their conversion"
 HOST: Final = ProviderPlacement(CPU)
+FOLDER: Final = "model"
+"""Below the child's private working directory."""
 
 
-class InPlace(Protocol):
-    """See the module."""
+def open_runtime() -> ort_api.Runtime | None:
+    """The runtime by its C interface; None where `library.prepare` has not proved it."""
+    native = library.find(folder())
+    if native is None:
+        return None
+    try:
+        runtime = ort_api.Runtime(native.library, native.loop)
+        runtime.start()
+    except (OSError, ort_api.NativeError):
+        return None
+    return runtime
+
+
+RUNTIME: Final = open_runtime()
+
+
+@dataclass(slots=True)
+class PreparedRuntime:
+    """Inputs that run, in a session that has run no others."""
+
+    session: Any
+    inputs: tuple[Input, ...]
+    runner: BoundModel
+    shapes: Shapes
+    bound: int
+    """Made integers are below it."""
+    feeds: Mapping[str, Array]
+    pre_ns: int
+    """Of the pre-run steps."""
+    first_ns: int
+    """Of the cold inference."""
+    peak_was_reset: bool
+
+
+class PreparedModel:
+    """One order's model on its unit, as a private file. Raises `Unfit` or `WrongUnit`."""
+
+    def __init__(self, order: WorkOrder) -> None:
+        self.order = order
+        self.threads = threads_for(order.threads)
+        self.place = edge.placement_of(order.unit, order.gpu)
+        self.path = str(edge.private_copy(order.model, Path(FOLDER)))
+        if self._runtime is not None:
+            self._runtime.start()
+
+    @property
+    def _runtime(self) -> ort_api.Runtime | None:
+        return RUNTIME if self.place.provider == CPU else None
+
+    def load(self) -> tuple[Any, LoadReport]:
+        """Create the session that is measured."""
+        chosen = edge.options(self.threads, optimise=True)
+        baseline = memory.resident_bytes()
+        resetting = memory.reset_peak()
+        session, took = self._open(chosen)
+        peak = memory.peak_bytes(resetting)
+        edge.verify_provider(self.order.unit, self.place.provider, session.get_providers())
+        return session, LoadReport(took, baseline, peak)
+
+    def _open(self, chosen: Any) -> tuple[Any, int]:
+        """The session, by the C interface on the CPU, and its nanoseconds."""
+        if self._runtime is not None:
+            try:
+                session = self._runtime.open(self.path, self.threads)
+            except UnicodeDecodeError as why:
+                raise Unfit("the model has a name that is not in UTF-8") from why
+            except ort_api.NativeError as why:
+                raise edge.to_driver_error(why) from why
+            return session, session.load_ns
+        began = time.perf_counter_ns()
+        opened = edge.open_session(self.path, self.place, chosen)
+        return opened, time.perf_counter_ns() - began
+
+    def reopen(self, like: Any) -> Any:
+        """Another session of the same kind as `like`, unless the C interface cannot bind its inputs or outputs."""
+        chosen = edge.options(self.threads, optimise=True)
+        if isinstance(like, ort_api.NativeSession) and like.plain:
+            return self._open(chosen)[0]
+        return edge.open_session(self.path, self.place, chosen)
+
+    def plain(self) -> Any:
+        """The reference: on the CPU, without graph optimisation."""
+        return edge.open_session(
+            self.path, ProviderPlacement(CPU), edge.options(self.threads, optimise=False)
+        )
+
+    def ready(self, sessions: list[Any]) -> PreparedRuntime:
+        """The first inputs that run, in the one session in `sessions`. A session that failed with others is opened again, because it keeps
+        the memory they took; the new one replaces it in the list.
+
+        Raises what the best guess failed with when nothing runs.
+        """
+        if isinstance(sessions[0], ort_api.NativeSession) and not sessions[0].plain:
+            sessions.append(self.reopen(sessions.pop()))
+        inputs = self._inputs_of(sessions[0])
+        steps.check(self.order.post, POST, [one.name for one in sessions[0].get_outputs()])
+        tries = 0
+
+        def attempt(shapes: Shapes, bound: int) -> PreparedRuntime:
+            nonlocal tries
+            tries += 1
+            return self._try(sessions[0], inputs, shapes, bound)
+
+        prepared = find_runnable(self.order, inputs, edge.metadata_of(sessions[0]), attempt)
+        if tries == 1:
+            return prepared
+        shapes, bound = prepared.shapes, prepared.bound
+        del prepared  # it holds the old session
+        fresh = self.reopen(sessions.pop())
+        gc.collect()
+        sessions.append(fresh)
+        return self._try(fresh, inputs, shapes, bound)
+
+    def _inputs_of(self, session: Any) -> tuple[Input, ...]:
+        """The model's inputs, with the rows of the tables that integers index, where the file shows that."""
+        inputs = edge.inputs_of(session)
+        names = tuple(one.name for one in inputs if one.dtype in ("int32", "int64"))
+        rows = read_table_rows(Path(self.path), names) if names else {}
+        return tuple(replace(one, rows=rows.get(one.name)) for one in inputs)
+
+    def _try(self, session: Any, inputs: tuple[Input, ...], shapes: Shapes, bound: int) -> PreparedRuntime:
+        feeds, pre_ns = make_feeds(self.order, inputs, shapes, bound)
+        peak_was_reset = memory.reset_peak()
+        runner = bind(session, feeds, inputs, self.place)
+        began = time.perf_counter_ns()
+        runner.first()
+        first = time.perf_counter_ns() - began
+        return PreparedRuntime(session, inputs, runner, shapes, bound, feeds, pre_ns, first, peak_was_reset)
+
+
+# -- bound inputs and outputs ------------------------------------------------------------------------------------------------
+
+
+class BoundModel(Protocol):
+    """A session with its inputs and outputs bound."""
 
     notes: tuple[str, ...]
+    """How it is done, for the row."""
 
     @property
     def loop(self) -> TimedLoop:
@@ -40,83 +186,78 @@ class InPlace(Protocol):
         """The cold inference. Raises `Unfit` or `OutOfMemory` when these inputs do not run."""
         ...
 
-    def settle_outputs(self) -> None:
-        """After the first inference: give each output memory of its own, if the model keeps to the shapes it made."""
+    def preallocate_outputs(self) -> None:
+        """After the first inference: preallocate the outputs, if the model keeps their shapes."""
         ...
 
-    def renew_outputs(self) -> bool:
-        """From now on each inference allocates its outputs, because their shapes change; False if that is so already."""
+    def allocate_each_time(self) -> bool:
+        """From now on each inference allocates its outputs, because their shapes change; False if it does already."""
         ...
 
     def outputs(self) -> dict[str, Any]:
-        """What the last inference gave, by output name."""
+        """The outputs of the last inference by name."""
         ...
 
 
-def in_place(
+def bind(
     session: Any, feeds: Mapping[str, Array], inputs: Sequence[Input], place: ProviderPlacement
-) -> InPlace:
-    """The kind that fits the session."""
+) -> BoundModel:
+    """By whatever fits the session."""
     if isinstance(session, ort_api.NativeSession):
         return NativeRunner(session, feeds, inputs)
     return Runner(session, feeds, inputs, place)
 
 
 class NativeRunner:
-    """By the C interface. All inputs and outputs are tensors of numbers here."""
+    """By the C interface; all inputs and outputs are tensors of numbers."""
 
     def __init__(
         self, session: ort_api.NativeSession, feeds: Mapping[str, Array], inputs: Sequence[Input]
     ) -> None:
-        by = "compiled" if session.runtime.loop is not None else "ctypes, for want of a C compiler"
+        by = "compiled" if session.runtime.loop is not None else "ctypes, without a C compiler"
         self.notes: tuple[str, ...] = (f"timed by the C interface, loop: {by}",)
         self._names = [port.name for port in session.get_outputs()]
         shaped = {
             made.name: (made.dtype, feeds[made.name].shape, packed(made.dtype, feeds[made.name]))
             for made in inputs
         }
-        self._bound = edge.translated(lambda: native_run.Bound(session, shaped))
+        self._bound = edge.translated(lambda: loop.BoundSession(session, shaped))
 
     @property
     def loop(self) -> TimedLoop:
-        """See `InPlace`."""
-        bound: native_run.Bound = self._bound
+        bound: loop.BoundSession = self._bound
         return bound
 
     def first(self) -> None:
-        """See `InPlace`."""
         edge.translated(self._bound.run)
 
-    def settle_outputs(self) -> None:
-        """See `InPlace`. What the first inference allocated is kept and written to from now on."""
+    def preallocate_outputs(self) -> None:
+        """What the first inference allocated is written to from now on."""
         try:
             self._bound.run()
         except ort_api.NativeError:
-            self.renew_outputs()
+            self.allocate_each_time()
             self.first()
 
-    def renew_outputs(self) -> bool:
-        """See `InPlace`."""
+    def allocate_each_time(self) -> bool:
         if NEW_SHAPES in self.notes:
             return False
-        self._bound.renew_outputs()
+        self._bound.allocate_each_time()
         self.notes = (*self.notes, NEW_SHAPES)
         return True
 
     def outputs(self) -> dict[str, Any]:
-        """See `InPlace`."""
         return {
-            name: from_bytes(element, shape, held)
-            for name, (element, shape, held) in zip(self._names, self._bound.outputs(), strict=True)
+            name: from_bytes(element, shape, data)
+            for name, (element, shape, data) in zip(self._names, self._bound.outputs(), strict=True)
         }
 
 
 class Runner:
     """By onnxruntime's own package.
 
-    Inputs are bound once, in the memory of the unit's device where it has some of its own; then the outputs stay there too, and
-    an inference is over when the device has finished. Outputs are bound to preallocated memory when a second inference shows
-    that their shapes stay; otherwise they are allocated each time. Texts, sequences and maps cannot be bound at all.
+    Inputs are bound once, in the device's own memory if it has any; then the outputs stay there too, and an inference ends when the device
+    has finished. Outputs are preallocated if a second inference shows that their shapes stay. Texts, sequences and maps cannot be bound.
     """
 
     def __init__(
@@ -130,14 +271,14 @@ class Runner:
         self.notes: tuple[str, ...] = ("timed through Python",)
         self._session = session
         self._ort = ort or edge.runtime()
-        self._given = session.get_outputs()
-        self._names = [told.name for told in self._given]
+        self._ports = session.get_outputs()
+        self._names = [port.name for port in self._ports]
         self._feeds = dict(feeds)
         self._binding: Any = None
-        self._held: list[Any] = []
+        self._values: list[Any] = []
         self.call: Callable[[Any], object] = lambda fed: session.run(None, fed)
         self.argument: Any = self._feeds
-        bindable = all(told.type.startswith("tensor(") and "string" not in told.type for told in self._given)
+        bindable = all(port.type.startswith("tensor(") and "string" not in port.type for port in self._ports)
         if not bindable or any(made.dtype == "string" for made in inputs):
             self.notes = (*self.notes, UNBINDABLE)
             return
@@ -147,11 +288,14 @@ class Runner:
                 self._bind(inputs, feeds)
             except edge.runtime_errors() as why:
                 self._place = HOST
-                said = " ".join(str(why).split())[:200]
-                self.notes = (*self.notes, f"no binding to the device's memory ({said}): transfers are timed")
+                reason = " ".join(str(why).split())[:200]
+                self.notes = (
+                    *self.notes,
+                    f"no binding to the device's memory ({reason}): transfers are timed",
+                )
             else:
-                words = f"inputs and outputs in the memory of {place.memory}:{place.index}, each inference waited for"
-                self.notes = (*self.notes, words)
+                note = f"inputs and outputs in the memory of {place.memory}:{place.index}, each inference waited for"
+                self.notes = (*self.notes, note)
                 return
         elif place.provider != CPU:
             self.notes = (*self.notes, "inputs and outputs in host memory: transfers, if any, are timed")
@@ -159,8 +303,8 @@ class Runner:
 
     def _bind(self, inputs: Sequence[Input], feeds: Mapping[str, Array]) -> None:
         binding = self._session.io_binding()
-        self._held = [to_ortvalue(self._ort, feeds[made.name], made, self._place) for made in inputs]
-        for made, value in zip(inputs, self._held, strict=True):
+        self._values = [to_ortvalue(self._ort, feeds[made.name], made, self._place) for made in inputs]
+        for made, value in zip(inputs, self._values, strict=True):
             binding.bind_ortvalue_input(made.name, value)
         self._binding = self.argument = binding
         self._bind_outputs()
@@ -171,11 +315,11 @@ class Runner:
             self.call = self._call_and_wait
 
     def _bind_outputs(self) -> None:
-        for told in self._given:
-            if DTYPES[element_type(told.name, told.type)][1] is None:
-                self._binding.bind_output(told.name, self._place.memory, self._place.index)
-            else:  # its bytes can only be read where they lie
-                self._binding.bind_output(told.name, "cpu")
+        for port in self._ports:
+            if DTYPES[element_type(port.name, port.type)][1] is None:
+                self._binding.bind_output(port.name, self._place.memory, self._place.index)
+            else:  # its bytes can only be read in host memory
+                self._binding.bind_output(port.name, "cpu")
 
     def _call_and_wait(self, binding: Any) -> None:
         self._session.run_with_iobinding(binding)
@@ -183,15 +327,12 @@ class Runner:
 
     @property
     def loop(self) -> TimedLoop:
-        """See `InPlace`."""
         return TimedCalls(self.call, self.argument)
 
     def first(self) -> None:
-        """See `InPlace`."""
         edge.translated(lambda: self.call(self.argument))
 
-    def settle_outputs(self) -> None:
-        """See `InPlace`."""
+    def preallocate_outputs(self) -> None:
         if self._binding is None:
             return
         values = self._binding.get_outputs()
@@ -201,47 +342,49 @@ class Runner:
         try:
             self.call(self._binding)
         except edge.runtime_errors():
-            self.renew_outputs()
+            self.allocate_each_time()
 
-    def renew_outputs(self) -> bool:
-        """See `InPlace`."""
+    def allocate_each_time(self) -> bool:
         if self._binding is None or NEW_SHAPES in self.notes:
             return False
-        self._same_call, self.call = self.call, self._call_with_new_outputs
+        self._plain_call, self.call = self.call, self._call_with_new_outputs
         self.notes = (*self.notes, NEW_SHAPES)
         return True
 
     def _call_with_new_outputs(self, binding: Any) -> None:
-        """A binding keeps what the last run allocated, and refuses another shape: let go of it first."""
+        """A binding keeps what the last run allocated, and refuses another shape: release it first."""
         binding.clear_binding_outputs()
         self._bind_outputs()
-        self._same_call(binding)
+        self._plain_call(binding)
 
     def outputs(self) -> dict[str, Any]:
-        """See `InPlace`: arrays, or lists and dicts for sequences and maps (then run once more)."""
+        """Arrays, or lists and dicts for sequences and maps (then of one more inference)."""
         if self._binding is None:
-            made = edge.translated(lambda: self._session.run(None, self._feeds))
-            return dict(zip(self._names, made, strict=True))
+            values = edge.translated(lambda: self._session.run(None, self._feeds))
+            return dict(zip(self._names, values, strict=True))
         return {
             name: as_array(value)
             for name, value in zip(self._names, self._binding.get_outputs(), strict=True)
         }
 
 
+# -- values ------------------------------------------------------------------------------------------------------------------
+
+
 def to_ortvalue(ort: ModuleType, fed: Array, made: Input, place: ProviderPlacement = HOST) -> Any:
-    """An array as the runtime's own tensor, on the place's device; element types that numpy does not know stay in host memory."""
+    """An array as the runtime's own tensor, on the device; element types that numpy lacks stay in host memory."""
     number = DTYPES[made.dtype][1]
     if number is None:
         values = np.ascontiguousarray(fed).reshape(fed.shape)
         return ort.OrtValue.ortvalue_from_numpy(values, place.memory, place.index)
-    value, held = ort.OrtValue.ortvalue_from_shape_and_type(list(fed.shape), number), packed(made.dtype, fed)
-    if held.nbytes:
-        ctypes.memmove(value.data_ptr(), held.ctypes.data, held.nbytes)
+    value, data = ort.OrtValue.ortvalue_from_shape_and_type(list(fed.shape), number), packed(made.dtype, fed)
+    if data.nbytes:
+        ctypes.memmove(value.data_ptr(), data.ctypes.data, data.nbytes)
     return value
 
 
 def packed(element: str, values: Array) -> Array:
-    """The values as they lie in the runtime's memory: narrow integers several to a byte, the first in its lowest bits."""
+    """The values in the runtime's layout: narrow integers several to a byte, the first in its lowest bits."""
     flat = np.ascontiguousarray(values).reshape(-1)
     if element not in NARROW:
         return flat
@@ -254,25 +397,25 @@ def packed(element: str, values: Array) -> Array:
 
 
 def as_array(value: Any) -> Array:
-    """A tensor of the runtime as an array of its own: see `from_bytes`."""
+    """A copy of a tensor of the runtime: see `from_bytes`."""
     element = element_type("output", value.data_type())
     if DTYPES[element][1] is None:
         return np.array(value.numpy(), copy=True)
     shape = tuple(value.shape())
-    size = native_run.bytes_of(element, shape)
+    size = loop.bytes_of(element, shape)
     return from_bytes(element, shape, ctypes.string_at(value.data_ptr(), size) if size else b"")
 
 
-def from_bytes(element: str, shape: tuple[int, ...], held: bytes) -> Array:
-    """An array of its own. bfloat16 is widened to float32; 8-bit floats come as their bits; narrow integers as whole ones."""
+def from_bytes(element: str, shape: tuple[int, ...], data: bytes) -> Array:
+    """An array of a tensor's bytes. bfloat16 is widened to float32; 8-bit floats stay bits; narrow integers become whole ones."""
     if element in NARROW:
         bits = NARROW[element]
         shifts = np.arange(8 // bits, dtype=np.uint8) * bits
-        parts = (np.frombuffer(held, np.uint8)[:, None] >> shifts) & ((1 << bits) - 1)
+        parts = (np.frombuffer(data, np.uint8)[:, None] >> shifts) & ((1 << bits) - 1)
         whole = parts.reshape(-1)[: int(np.prod(shape))].reshape(shape)
         sign = 1 << (bits - 1)
         return (whole.astype(np.int8) ^ sign) - sign if element.startswith("int") else whole
-    flat = np.frombuffer(held, np.dtype(DTYPES[element][0]))
+    flat = np.frombuffer(data, np.dtype(DTYPES[element][0]))
     if element == "bfloat16":
         return (flat.astype(np.uint32) << 16).view(np.float32).reshape(shape)
     return flat.reshape(shape).copy()

@@ -1,6 +1,6 @@
-"""The edge to onnxruntime: open a session on one unit, prove that it is there, run it with bound inputs and outputs.
+"""The edge to onnxruntime's Python package: open a session on one unit, verify its provider, translate errors.
 
-onnxruntime has no types; everything untyped stays in this module. It is imported late, in the child or its zygote.
+Imported late, in the child or its zygote.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any, Final
 from drivers.contract.base import DriverError, OutOfMemory, Unfit, WrongUnit
 from drivers.inputs.made import Input, element_type
 from drivers.native import library
-from drivers.onnx.units import CPU, UNITS, ProviderPlacement, place_for, shown
+from drivers.onnx.units import CPU, UNITS, ProviderPlacement, placement_for, visible_devices
 
 PRIVATE_NAME: Final = "model.onnx"
 MAX_PORTS: Final = 2048
@@ -28,41 +28,39 @@ MAX_NAME: Final = 500
 
 
 TINY_MODEL: Final = library.TINY_MODEL
-"""What a provider has to run before we say that it is here."""
+"""What a provider must run before its unit is offered."""
 
 
 def runtime() -> ModuleType:
-    """onnxruntime, quiet and without telemetry. Raises `Unfit` where it is not installed."""
-    os.environ.setdefault(
-        "ORT_DISABLE_TELEMETRY", "1"
-    )  # read once, when it is imported: the call below comes too late
+    """onnxruntime without telemetry. Raises `Unfit` if it is not installed."""
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # read at import: the call below comes too late
     try:
         import onnxruntime
     except ImportError as why:
-        raise Unfit(f"onnxruntime is not usable here: {why}") from why
+        raise Unfit(f"onnxruntime cannot be imported: {why}") from why
     module: ModuleType = onnxruntime
     module.disable_telemetry_events()
     return module
 
 
 def provider_for(unit: str, available: Sequence[str]) -> str:
-    """The execution provider behind a unit's name. Raises `WrongUnit` when this onnxruntime has none."""
+    """The execution provider of a unit. Raises `WrongUnit` if this onnxruntime has none."""
     known = next((provider for provider in UNITS if provider.unit == unit), None)
     if known is None:
         raise WrongUnit(
             f"unknown unit {unit!r}: this driver has {', '.join(provider.unit for provider in UNITS)}"
         )
-    found = next((name for name in known.names if name in available), None)
-    if found is None:
+    provider = next((name for name in known.names if name in available), None)
+    if provider is None:
         raise WrongUnit(f"asked for {unit}, but this onnxruntime has only {', '.join(available)}")
-    return found
+    return provider
 
 
-def place_of(unit: str, gpu: str = "") -> ProviderPlacement:
-    """Where this onnxruntime runs a unit; from then on the process sees no other GPU than the asked one. Raises `WrongUnit`."""
+def placement_of(unit: str, gpu: str = "") -> ProviderPlacement:
+    """Where this onnxruntime runs a unit; hides all other GPUs from this process. Raises `WrongUnit`."""
     provider = provider_for(unit, runtime().get_available_providers())
-    os.environ.update(shown(provider, gpu))
-    return place_for(next(known for known in UNITS if known.unit == unit), provider, gpu)
+    os.environ.update(visible_devices(provider, gpu))
+    return placement_for(next(known for known in UNITS if known.unit == unit), provider, gpu)
 
 
 def verify_provider(unit: str, wanted: str, live: Sequence[str]) -> None:
@@ -72,10 +70,10 @@ def verify_provider(unit: str, wanted: str, live: Sequence[str]) -> None:
 
 
 def private_copy(model: str, folder: Path) -> Path:
-    """The model alone in a folder of its own, so that weights 'outside the file' have nowhere to be but in this empty folder.
+    """The model alone in a folder of its own, so that it cannot name weights in other files.
 
-    A link where the platform has them (the path check of onnxruntime refuses whatever leads out of the folder), else a copy. A
-    model that is a folder stays where it is: it has its weights beside it, and they are all it has.
+    A link (onnxruntime's path check refuses whatever leads out of the folder), or a copy where there are no links. A model that is a
+    folder stays where it is, with its own weights.
     """
     source = Path(model).resolve()
     if source.is_dir():
@@ -94,24 +92,24 @@ def private_copy(model: str, folder: Path) -> Path:
 
 def _in_folder(folder: Path) -> Path:
     """The one ONNX file of a folder that holds nothing but files and folders. Raises `Unfit`."""
-    found: list[Path] = []
+    models: list[Path] = []
     for path in sorted(folder.rglob("*")):
         kind = path.lstat().st_mode
         if not (stat.S_ISREG(kind) or stat.S_ISDIR(kind)):
             raise Unfit(f"the model's folder holds {path.name[:100]!r}, which is no plain file")
         if stat.S_ISREG(kind) and path.suffix == ".onnx":
-            found.append(path)
-    if len(found) != 1:
+            models.append(path)
+    if len(models) != 1:
         raise Unfit(
-            f"the model is a folder with {len(found)} .onnx files; one with its weights beside it is taken"
+            f"the model is a folder with {len(models)} .onnx files; one with its weights beside it is taken"
         )
-    return found[0]
+    return models[0]
 
 
 def options(threads: int, optimise: bool) -> Any:
     """Session options: one operator at a time on `threads` threads that sleep when idle.
 
-    Threads that spin make a device that others use slower for all (measured up to 1.6 times), so they do not spin.
+    Spinning threads make a shared device slower for all (measured: up to 1.6 times), so they do not spin.
     """
     ort = runtime()
     chosen = ort.SessionOptions()
@@ -126,7 +124,7 @@ def options(threads: int, optimise: bool) -> Any:
 
 
 def open_session(model: str | bytes, place: ProviderPlacement, chosen: Any) -> Any:
-    """Create a session: the thing that load times are about. Raises `Unfit` or `OutOfMemory` in plain words."""
+    """Create a session, which is what load times measure. Raises `Unfit` or `OutOfMemory`."""
     ort = runtime()
     wanted = [CPU] if place.provider == CPU else [(place.provider, dict(place.options)), CPU]
     session = translated(lambda: ort.InferenceSession(model, chosen, providers=wanted))
@@ -135,15 +133,15 @@ def open_session(model: str | bytes, place: ProviderPlacement, chosen: Any) -> A
 
 
 def translated(call: Callable[[], Any]) -> Any:
-    """Do something in onnxruntime; its errors become ours."""
+    """`call()`, with onnxruntime's errors as `DriverError`."""
     try:
         return call()
     except runtime_errors() as why:
-        raise plain_words(why) from why
+        raise to_driver_error(why) from why
 
 
 def runtime_errors() -> tuple[type[Exception], ...]:
-    """What onnxruntime raises: its own exceptions derive from Exception alone."""
+    """What onnxruntime raises: its exceptions derive from Exception alone."""
     state = importlib.import_module("onnxruntime.capi.onnxruntime_pybind11_state")
 
     names = (
@@ -167,8 +165,8 @@ _NO_OPERATOR: Final = re.compile(r"(\S+):(\w+)\(\S*\) is not a registered functi
 _EXTERNAL: Final = re.compile(r"external data", re.IGNORECASE)
 
 
-def plain_words(why: Exception) -> DriverError:
-    """One sentence for an error of onnxruntime: what it means for the model, and whether another device may do better."""
+def to_driver_error(why: Exception) -> DriverError:
+    """An error of onnxruntime in one sentence: what it means for the model, and whether another device may do better."""
     text = " ".join(re.sub(r"\[ONNXRuntimeError\] : \d+ : (\w+) : ", "", str(why)).split())
     if _NO_MEMORY.search(text):
         return OutOfMemory(f"out of memory: {text[:300]}")
@@ -185,10 +183,10 @@ def plain_words(why: Exception) -> DriverError:
 
 
 def inputs_of(session: Any) -> tuple[Input, ...]:
-    """The model's inputs. Raises `Unfit` for those that are not tensors, and for names that nobody can read or show."""
+    """The model's inputs. Raises `Unfit` if one is no tensor, or for names that are too long or not UTF-8."""
     try:
-        described = [(told.name, told.type, tuple(told.shape)) for told in session.get_inputs()]
-        names = [*(name for name, _, _ in described), *(told.name for told in session.get_outputs())]
+        described = [(port.name, port.type, tuple(port.shape)) for port in session.get_inputs()]
+        names = [*(name for name, _, _ in described), *(port.name for port in session.get_outputs())]
     except UnicodeDecodeError as why:
         raise Unfit("the model has a name that is not in UTF-8") from why
     if len(names) > MAX_PORTS:
@@ -199,7 +197,7 @@ def inputs_of(session: Any) -> tuple[Input, ...]:
 
 
 def metadata_of(session: Any) -> dict[str, str]:
-    """What the model's makers wrote down beside it; nothing where that is not in UTF-8."""
+    """The model's own metadata; empty if it is not UTF-8."""
     try:
         return dict(session.get_modelmeta().custom_metadata_map)
     except UnicodeDecodeError:

@@ -1,4 +1,4 @@
-"""The units of the ONNX driver and what runs them. Apart from the driver, so that a node can read it without the runtime."""
+"""The units of the ONNX driver and their execution providers. A node reads this without the runtime."""
 
 from __future__ import annotations
 
@@ -20,12 +20,11 @@ QNN: Final = "QNNExecutionProvider"
 
 @dataclass(frozen=True, slots=True)
 class Provider:
-    """How a unit is reached: onnxruntime's execution providers in order of preference (the first one that is there is used)."""
+    """A unit and its execution providers; the first one that is available is used."""
 
     unit: str
     names: tuple[str, ...]
     options: Mapping[str, str] = field(default_factory=dict)
-    """Told to the provider."""
 
 
 UNITS: Final = (
@@ -47,7 +46,7 @@ MEMORY: Final[Mapping[str, str]] = {
     ROCM: "cuda",
     DML: "dml",
 }
-"""The runtime's name for the memory of a provider's device (AMD's goes by the name of CUDA); others take host memory."""
+"""The runtime's name for the memory of a provider's device (AMD's is called cuda too); others use host memory."""
 
 VISIBLE: Final[Mapping[str, str]] = {
     CUDA: "CUDA_VISIBLE_DEVICES",
@@ -55,7 +54,7 @@ VISIBLE: Final[Mapping[str, str]] = {
     MIGRAPHX: "HIP_VISIBLE_DEVICES",
     ROCM: "HIP_VISIBLE_DEVICES",
 }
-"""Variables by which a runtime is shown one GPU alone, which is then its first."""
+"""Variables that show a runtime one GPU alone, which is then its first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,13 +68,13 @@ class ProviderPlacement:
     """Of the device, as its provider counts."""
 
 
-def place_for(unit: Provider, provider: str, gpu: str) -> ProviderPlacement:
-    """`gpu`: which one, by index or UUID; empty: the first. One that has a variable in `VISIBLE` is the first by it."""
+def placement_for(unit: Provider, provider: str, gpu: str) -> ProviderPlacement:
+    """`gpu`: index or UUID; empty: the first. With a variable in `VISIBLE` it is the first."""
     if provider == DML and gpu.isdecimal():
         return ProviderPlacement(provider, {**unit.options, "device_id": gpu}, MEMORY[DML], int(gpu))
     return ProviderPlacement(provider, unit.options, MEMORY.get(provider, "cpu"))
 
 
-def shown(provider: str, gpu: str) -> dict[str, str]:
-    """What the environment of a child must say before the provider's libraries are loaded, so that it sees the asked GPU alone."""
+def visible_devices(provider: str, gpu: str) -> dict[str, str]:
+    """The environment variable that shows a provider's libraries one GPU alone; to be set before they are loaded."""
     return {VISIBLE[provider]: gpu} if gpu and provider in VISIBLE else {}

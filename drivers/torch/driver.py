@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import sys
 import time
@@ -25,40 +26,40 @@ from drivers.contract.base import (
     WorkOrder,
 )
 from drivers.contract.hardware import threads_for, threads_notes
-from drivers.torch.units import CPU, UNITS, device_for, provider, verify_device
+from drivers.torch.units import UNITS, device_for, provider, verify_device
 from protocol.formats.model_files import ModelFormat
 from protocol.formats.phase import Phase
 
 MAX_NOTES: Final = 64
-"""As many as a record takes."""
+"""Limit of a record."""
 HALF: Final = 2e-2
-"""Tolerance of types with few digits, where the reference has more of them: relative to the largest magnitude."""
+"""Tolerance of 16-bit types against a reference with more digits, relative to the largest magnitude."""
 
 
 class TorchDriver:
-    """See `drivers.base.Driver`."""
+    """See `drivers.contract.base.Driver`."""
 
     name = "torch"
 
     def preload(self) -> tuple[str, ...]:
-        """Torch and our own modules that need it; where each launch imports anew, not what exported programs alone need."""
-        ours = (
+        """Torch and our modules that need it; those for exported programs only if launches are forked."""
+        modules = (
             "drivers.torch.models",
-            "drivers.onnx.check",
+            "drivers.measure.check",
             "drivers.measure.timing",
             "numpy.random",
             "torch",
         )
-        return (*ours, "drivers.torch.exporting") if sys.platform == "linux" else ours
+        return (*modules, "drivers.torch.exporting") if sys.platform == "linux" else modules
 
     def units(self) -> tuple[UnitInfo, ...]:
-        """The units on which something has just run."""
+        """The units on which a tensor has just been computed."""
         from drivers.torch.models import runtime
 
-        if find_spec("torch") is None:  # then these units are not here, and nothing is wrong
+        if find_spec("torch") is None:  # no units, and no error
             return ()
         torch = runtime()
-        found = []
+        units = []
         for unit in UNITS:
             try:
                 device = device_for(torch, unit)
@@ -66,47 +67,50 @@ class TorchDriver:
             except (DriverError, RuntimeError):
                 continue
             if doubled == 42:
-                found.append(UnitInfo(unit, self.name, f"torch {torch.__version__}", provider(torch, device)))
-        return tuple(found)
+                units.append(UnitInfo(unit, self.name, f"torch {torch.__version__}", provider(torch, device)))
+        return tuple(units)
 
     def load_only(self, order: WorkOrder) -> Iterator[Event]:
         """One load in this process."""
         yield from _load(order, [])
 
     def run(self, order: WorkOrder) -> Iterator[Event]:
-        """Load, find shapes, warm up, time, check. See `drivers.base.Driver`."""
+        """Load, find shapes, warm up, time, check."""
+        from drivers.inputs.feeds import find_runnable
         from drivers.measure import timing
-        from drivers.torch.models import plain_words, runtime
+        from drivers.torch.models import runtime, torch_errors
 
-        made: list[_Live] = []
-        yield from _load(order, made)
-        live = made[0]
+        loaded: list[_LiveModel] = []
+        yield from _load(order, loaded)
+        live = loaded[0]
         with runtime().inference_mode():
-            ready = _ready(order, live)
-            notes = [*threads_notes(order.threads), *ready.shapes.notes(), *live.network.notes]
+            ready = find_runnable(
+                order, live.graph.inputs, {}, lambda shapes, bound: _try(order, live, shapes, bound)
+            )
+            notes = [*threads_notes(order.threads), *ready.shapes.notes(), *live.graph.notes]
             if live.device != "cpu":
                 notes.append("each inference includes waiting until the device has finished it")
-            with plain_words():
+            with torch_errors():
                 loop = timing.TimedCalls(ready.call, ready.fed)
-                story = timing.measure_calls(loop, order, ready.first_ns, ready.resetting)
-                measured = yield from timing.gathered(story, notes)
+                events = timing.measure_calls(loop, order, ready.first_ns, ready.peak_was_reset)
+                measured = yield from timing.collect(events, notes)
             if order.brief:
                 yield measured
                 return
-            yield from _told(order, live, ready, notes, measured)
+            yield from _reports(order, live, ready, notes, measured)
 
 
 @dataclass(slots=True)
-class _Live:
+class _LiveModel:
     """The model on its device."""
 
     kind: ModelFormat
-    network: Any
+    graph: Any
     device: str
 
 
 @dataclass(slots=True)
-class _Ready:
+class _ReadyModel:
     """Inputs that run."""
 
     call: Callable[[tuple[Any, ...]], object]
@@ -114,15 +118,14 @@ class _Ready:
     fed: tuple[Any, ...]
     feeds: Mapping[str, Any]
     shapes: Any
-    bound: int
     pre_ns: int
     first_ns: int
-    """The cold inference."""
-    resetting: bool
+    """Of the cold inference."""
+    peak_was_reset: bool
 
 
-def _load(order: WorkOrder, made: list[_Live]) -> Iterator[Event]:
-    """Check the file, then load it on the device, timed alone; left in `made`."""
+def _load(order: WorkOrder, loaded: list[_LiveModel]) -> Iterator[Event]:
+    """Check the file, then load it on the device; appended to `loaded`."""
     from drivers.contract import memory
     from drivers.torch.archive import examine
     from drivers.torch.models import load, runtime
@@ -136,112 +139,95 @@ def _load(order: WorkOrder, made: list[_Live]) -> Iterator[Event]:
     torch.set_num_threads(threads_for(order.threads))
     wait = _waiter(torch, device)
     if device != "cpu":
-        torch.zeros(1, device=device)  # the device's own start belongs to no model
+        torch.zeros(1, device=device)  # the device's own start-up is no part of a load
         wait()
     yield ProgressReport(Phase.LOAD)
     baseline = memory.resident_bytes()
     resetting = memory.reset_peak()
     began = time.perf_counter_ns()
-    network = load(kind, order, device)
+    graph = load(kind, order, device)
     wait()
     took = time.perf_counter_ns() - began
     peak = memory.peak_bytes(resetting)
-    verify_device(order.unit, device, _places(network.module))
-    made.append(_Live(kind, network, device))
+    verify_device(order.unit, device, _devices(graph.module))
+    loaded.append(_LiveModel(kind, graph, device))
     yield LoadReport(took, baseline, peak)
 
 
 def _waiter(torch: Any, device: str) -> Callable[[], object]:
-    """Returns when the device has done all that it was told to."""
+    """A function that returns when the device has finished."""
     if device == "mps":
         wait: Callable[[], object] = torch.mps.synchronize
         return wait
     return (lambda: None) if device == "cpu" else (lambda: torch.cuda.synchronize(device))
 
 
-def _places(module: Any) -> dict[str, str]:
-    """Where parameters and buffers are."""
-    held = [*module.named_parameters(), *module.named_buffers()]
-    return {f"the weight {name}": str(tensor.device) for name, tensor in held}
+def _devices(module: Any) -> dict[str, str]:
+    """The device of each parameter and buffer."""
+    tensors = [*module.named_parameters(), *module.named_buffers()]
+    return {f"the weight {name}": str(tensor.device) for name, tensor in tensors}
 
 
-def _ready(order: WorkOrder, live: _Live) -> _Ready:
-    """The first inputs that run. Raises what the best guess failed with when nothing does."""
-    from drivers.contract import steps
-    from drivers.inputs.batching import dims_of, failed_with
-    from drivers.inputs.made import attempts
-    from protocol.formats.steps import PRE
-
-    inputs = live.network.inputs
-    steps.check(order.pre, PRE, [one.name for one in inputs])
-    why: DriverError | None = None
-    for shapes, bound in attempts(inputs, dims_of(order, inputs), {}):
-        try:
-            return _try(order, live, shapes, bound)
-        except Unfit as failed:
-            why = why or failed
-    assert why is not None
-    raise failed_with(order, why)
-
-
-def _try(order: WorkOrder, live: _Live, shapes: Any, bound: int) -> _Ready:
+def _try(order: WorkOrder, live: _LiveModel, shapes: Any, bound: int) -> _ReadyModel:
     from drivers.contract import memory
-    from drivers.inputs.feeds import feeds
-    from drivers.torch.models import plain_words, runtime, to_tensor
+    from drivers.inputs.feeds import make_feeds
+    from drivers.torch.models import runtime, to_tensor, torch_errors
 
     torch = runtime()
-    made, pre_ns = feeds(order, live.network.inputs, shapes, bound)
-    fed = tuple(to_tensor(made[one.name], one, live.device) for one in live.network.inputs)
+    feeds, pre_ns = make_feeds(order, live.graph.inputs, shapes, bound)
+    fed = tuple(to_tensor(feeds[one.name], one, live.device) for one in live.graph.inputs)
     call = _caller(torch, live)
-    resetting = memory.reset_peak()
+    peak_was_reset = memory.reset_peak()
     if live.device.startswith("cuda"):
         torch.cuda.reset_peak_memory_stats(live.device)
-    with plain_words():
+    with torch_errors():
         began = time.perf_counter_ns()
         call(fed)
         first_ns = time.perf_counter_ns() - began
-    return _Ready(call, fed, made, shapes, bound, pre_ns, first_ns, resetting)
+    return _ReadyModel(call, fed, feeds, shapes, pre_ns, first_ns, peak_was_reset)
 
 
-def _caller(torch: Any, live: _Live) -> Callable[[tuple[Any, ...]], object]:
-    run, device = live.network.call, live.device
+def _caller(torch: Any, live: _LiveModel) -> Callable[[tuple[Any, ...]], object]:
+    run, device = live.graph.call, live.device
     if device == "cpu":
         return lambda fed: run(*fed)
     wait = _waiter(torch, device)
 
     def call(fed: tuple[Any, ...]) -> object:
-        told = run(*fed)
+        outputs = run(*fed)
         wait()
-        return told
+        return outputs
 
     return call
 
 
-def _told(
-    order: WorkOrder, live: _Live, ready: _Ready, notes: list[str], measured: MeasureReport
+def _reports(
+    order: WorkOrder, live: _LiveModel, ready: _ReadyModel, notes: list[str], measured: MeasureReport
 ) -> Iterator[Event]:
-    """What is told once for a task: what ran and where, whether it is right, what the device held."""
+    """What is reported once for a task: what ran and where, whether it is right, the device's memory."""
     from drivers.inputs.feeds import post_run
     from drivers.inputs.made import unused
-    from drivers.torch.models import as_arrays, flat_outputs, plain_words, runtime
+    from drivers.torch.models import as_arrays, flat_outputs, runtime, torch_errors
 
-    torch, inputs = runtime(), live.network.inputs
+    torch, inputs = runtime(), live.graph.inputs
     figures = {"pre_ms": ready.pre_ns / 1e6} if order.pre else {}
     if live.device.startswith("cuda"):
         figures["gpu_peak_bytes"] = float(torch.cuda.max_memory_allocated(live.device))
-    with plain_words():
+    with torch_errors():
         tensors = flat_outputs(ready.call(ready.fed))
         verify_device(
-            order.unit, live.device, {f"output {name}": str(held.device) for name, held in tensors.items()}
+            order.unit,
+            live.device,
+            {f"output {name}": str(tensor.device) for name, tensor in tensors.items()},
         )
-        narrow = any(held.dtype in (torch.bfloat16, torch.float16) for held in tensors.values())
+        narrow = any(tensor.dtype in (torch.bfloat16, torch.float16) for tensor in tensors.values())
         outputs = as_arrays(tensors)
     if not outputs:
-        raise Unfit("the model gives no tensors, so there is nothing to check it by")
+        raise Unfit("the model returns no tensors: nothing to check")
     if order.post:
-        took, said = post_run(order, outputs)
-        figures["post_ms"] = took / 1e6
-        notes += said
+        post_ns, changes = post_run(order, outputs)
+        figures["post_ms"] = post_ns / 1e6
+        notes += changes
     notes += [*unused(inputs, order.dims), f"format: {live.kind}"]
     yield ModelDescription(
         unit=order.unit,
@@ -257,45 +243,39 @@ def _told(
     )
     yield measured
     yield ProgressReport(Phase.CHECK)
-    yield _checked(order, live, ready, outputs, narrow)
+    yield _check(order, live, ready, outputs, narrow)
     if figures:
         yield RunFindings(figures)
 
 
-def _checked(
-    order: WorkOrder, live: _Live, ready: _Ready, outputs: dict[str, Any], narrow: bool
+def _check(
+    order: WorkOrder, live: _LiveModel, ready: _ReadyModel, outputs: dict[str, Any], narrow: bool
 ) -> CheckReport:
-    """Against the CPU with float32 weights where the model's have fewer digits; without fused kernels and optimised graphs."""
-    from drivers.onnx.check import check, digest, unstable
-    from drivers.torch.models import as_arrays, flat_outputs, load, plain_words, runtime, to_tensor
+    """Against the CPU, without fused kernels and optimised graphs; with float32 weights if the model's types have fewer digits."""
+    from drivers.measure.check import make_report
+    from drivers.torch.models import as_arrays, flat_outputs, load, runtime, to_tensor, torch_errors
 
     torch = runtime()
-    if not order.check:
-        return CheckReport(None, digest(outputs), None, None, "not asked for")
-    with plain_words():
-        again = as_arrays(flat_outputs(ready.call(ready.fed)))
-    if unstable(outputs, again):
-        words = "the model answers differently each time: nothing to compare with"
-        return CheckReport(None, digest(outputs), None, None, words)
-    words = ""
-    reference: dict[str, Any] | None = None
-    for wide in (True, False) if narrow else (False,):
-        try:
-            plain = load(live.kind, order, "cpu", wide)
-            with (
-                plain_words(),
-                torch.jit.optimized_execution(False),
-                torch.backends.mkldnn.flags(enabled=False),
-            ):
-                held = [to_tensor(ready.feeds[one.name], one, "cpu") for one in live.network.inputs]
-                fed = [one.float() if wide and one.is_floating_point() else one for one in held]
-                reference = as_arrays(flat_outputs(plain.call(*fed)))
-            break
-        except DriverError as why:
-            words = f"no reference: {why}"[:1000]
-    if reference is None:
-        return CheckReport(None, digest(outputs), None, None, words)
-    return check(outputs, reference, HALF if narrow else None)
 
+    def repeat() -> dict[str, Any]:
+        with torch_errors():
+            return as_arrays(flat_outputs(ready.call(ready.fed)))
 
-__all__ = ["CPU", "TorchDriver"]
+    def reference(wide: bool) -> dict[str, Any]:
+        plain = load(live.kind, order, "cpu", wide)
+        with (
+            torch_errors(),
+            torch.jit.optimized_execution(False),
+            torch.backends.mkldnn.flags(enabled=False),
+        ):
+            tensors = [to_tensor(ready.feeds[one.name], one, "cpu") for one in live.graph.inputs]
+            fed = [one.float() if wide and one.is_floating_point() else one for one in tensors]
+            return as_arrays(flat_outputs(plain.call(*fed)))
+
+    def best_reference() -> dict[str, Any]:
+        if narrow:
+            with contextlib.suppress(DriverError):
+                return reference(wide=True)
+        return reference(wide=False)
+
+    return make_report(order, outputs, repeat, best_reference, HALF if narrow else None)

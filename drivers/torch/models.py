@@ -1,7 +1,7 @@
 """The edge to torch: a model of any of its formats loaded on a device, its inputs, its outputs as arrays.
 
-Torch's types stay in this module. It is imported late, in the child or its zygote. `torch.load` is called in one place, with
-`weights_only=True`; what else torch unpickles by itself is kept from it by `torch_archive.py`.
+Imported late, in the child or its zygote. `torch.load` is called in one place, with `weights_only=True`; `drivers.torch.archive` keeps
+everything else that torch unpickles from it.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from drivers.contract.base import DriverError, OutOfMemory, Unfit, WorkOrder
-from drivers.inputs.feeds import NAMES, declared
+from drivers.contract.base import OutOfMemory, Unfit, WorkOrder
+from drivers.inputs.feeds import NAMES, read_declared
 from drivers.inputs.made import Input
 from drivers.torch import archive
 from drivers.torch.architectures import Declaration, open_declared
@@ -28,17 +28,17 @@ from protocol.formats.model_files import ModelFormat
 
 FLOATS: Final[Mapping[str, str]] = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 NO_INPUTS: Final = (
-    "a TorchScript model does not tell the types and shapes of its inputs ({names}): declare them in the campaign, under "
+    "a TorchScript model does not store the types and shapes of its inputs ({names}): declare them in the campaign, under "
     "the model: inputs: {{{first}: 'float32[1, 3, 224, 224]'}}"
 )
 
 
 def runtime() -> Any:
-    """Torch. Raises `Unfit` where it is not installed."""
+    """Torch. Raises `Unfit` if it is not installed."""
     try:
         return importlib.import_module("torch")
     except ImportError as why:
-        raise Unfit(f"torch is not usable here: {why}; python -m pip install 'sark-node[torch]'") from why
+        raise Unfit(f"torch cannot be imported: {why}; python -m pip install 'sark-node[torch]'") from why
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +53,8 @@ class ModelGraph:
 
 
 @contextmanager
-def plain_words() -> Any:
-    """Errors of torch become ours."""
+def torch_errors() -> Any:
+    """Turns torch's errors into `DriverError`."""
     torch = runtime()
     try:
         yield
@@ -83,7 +83,7 @@ def _short(why: Exception) -> str:
 def load(kind: ModelFormat, order: WorkOrder, device: str, wide: bool = False) -> ModelGraph:
     """The model on the device. `wide`: its floating parameters as float32, for a reference. Raises a `DriverError`."""
     model = Path(order.model)
-    with plain_words():
+    with torch_errors():
         match kind:
             case ModelFormat.TORCHSCRIPT:
                 return _script(model, order, device, wide)
@@ -105,7 +105,7 @@ def _script(model: Path, order: WorkOrder, device: str, wide: bool) -> ModelGrap
     needed = [one for one in arguments if not one.has_default_value()]
     if odd := next((one for one in needed if str(one.type) != "Tensor"), None):
         raise Unfit(
-            f"input {odd.name!r} is a {str(odd.type)[:60]}, which cannot be made up; inputs are tensors"
+            f"input {odd.name!r} is a {str(odd.type)[:60]}, which cannot be synthesised; inputs are tensors"
         )
     given = [one.name for one in arguments if one.name in order.inputs]
     if missing := [one.name for one in needed if one.name not in order.inputs]:
@@ -113,7 +113,7 @@ def _script(model: Path, order: WorkOrder, device: str, wide: bool) -> ModelGrap
     if unknown := sorted(set(order.inputs) - set(given)):
         names = ", ".join(one.name for one in arguments)
         raise Unfit(f"the campaign declares the input {unknown[0][:60]!r}; the model's are {names[:200]}")
-    inputs = tuple(declared(name, order.inputs[name]) for name in given)
+    inputs = tuple(read_declared(name, order.inputs[name]) for name in given)
     return ModelGraph(lambda *fed: module(**dict(zip(given, fed, strict=True))), module, inputs)
 
 
@@ -124,8 +124,8 @@ def _exported(model: Path, device: str) -> ModelGraph:
     program = torch.export.load(str(model))
     if device != "cpu":
         program = importlib.import_module("torch.export.passes").move_to_device_pass(program, device)
-    held = {node.name: node.meta.get("val") for node in program.graph.nodes if node.op == "placeholder"}
-    inputs = tuple(_told(name, held.get(name)) for name in program.graph_signature.user_inputs)
+    values = {node.name: node.meta.get("val") for node in program.graph.nodes if node.op == "placeholder"}
+    inputs = tuple(_program_input(name, values.get(name)) for name in program.graph_signature.user_inputs)
     module = program.module()
     spec = program.call_spec.in_spec
 
@@ -143,16 +143,13 @@ def _exported(model: Path, device: str) -> ModelGraph:
 
 
 def _is_flat(torch: Any, spec: Any, count: int) -> bool:
-    """Whether the inputs are just positional tensors, so that nothing has to be built from them for each inference."""
+    """Whether the inputs are positional tensors, which need no unflattening in each inference."""
     args, kwargs = torch.utils._pytree.tree_unflatten(list(range(count)), spec)
     return not kwargs and list(args) == list(range(count))
 
 
 def _try_restricted(name: str, pickled: bytes) -> None:
-    """Where torch's restricted unpickler fails torch goes on with the unrestricted one: so it must not fail.
-
-    The errors are those of a hostile stream: whatever they are, the program is refused.
-    """
+    """If torch's restricted unpickler fails, torch continues with the unrestricted one: so refuse the program then."""
     import pickle
 
     torch = runtime()
@@ -176,15 +173,15 @@ def _try_restricted(name: str, pickled: bytes) -> None:
         ) from why
 
 
-def _told(name: object, held: Any) -> Input:
+def _program_input(name: object, value: Any) -> Input:
     torch = runtime()
-    if not isinstance(name, str) or not isinstance(held, torch.Tensor):
+    if not isinstance(name, str) or not isinstance(value, torch.Tensor):
         raise Unfit(f"input {str(name)[:60]!r} of the program is no tensor; inputs are tensors")
-    dtype = str(held.dtype).removeprefix("torch.")
+    dtype = str(value.dtype).removeprefix("torch.")
     if dtype not in NAMES:
-        raise Unfit(f"input {name!r} is of type {dtype}, which cannot be made up")
+        raise Unfit(f"input {name!r} is of type {dtype}, which cannot be synthesised")
     return Input(
-        name, NAMES[dtype], tuple(size if isinstance(size, int) else str(size) for size in held.shape)
+        name, NAMES[dtype], tuple(size if isinstance(size, int) else str(size) for size in value.shape)
     )
 
 
@@ -204,13 +201,13 @@ def _declared(model: Path, kind: ModelFormat, device: str, wide: bool) -> ModelG
 
 
 def tensor_of(torch: Any, weights: Weights, name: str) -> Any:
-    """One weight as a tensor of torch's."""
-    made = torch.from_numpy(weights.array(name))
-    return made.view(torch.bfloat16) if weights.tensors[name].dtype == "BF16" else made
+    """One weight as a tensor."""
+    tensor = torch.from_numpy(weights.array(name))
+    return tensor.view(torch.bfloat16) if weights.tensors[name].dtype == "BF16" else tensor
 
 
 def build(torch: Any, declaration: Declaration) -> Any:
-    """The declared network, without weights of any worth."""
+    """The declared network, without its weights."""
     nn, sizes = torch.nn, declaration.sizes
     activation = {"relu": nn.ReLU, "gelu": nn.GELU, "tanh": nn.Tanh, "sigmoid": nn.Sigmoid}[
         sizes["activation"]
@@ -225,62 +222,50 @@ def build(torch: Any, declaration: Declaration) -> Any:
             batch_first=True,
         )
         return nn.TransformerEncoder(layer, sizes["layers"], enable_nested_tensor=False)
-    made: list[Any] = []
+    layers: list[Any] = []
     if declaration.architecture == "mlp":
         widths = [sizes["inputs"], *sizes["hidden"], sizes["outputs"]]
         for ins, outs in pairwise(widths):
-            made += [nn.Linear(ins, outs), activation()]
-        return nn.Sequential(*made[:-1])
+            layers += [nn.Linear(ins, outs), activation()]
+        return nn.Sequential(*layers[:-1])
     channels = sizes["channels"]
     for ins, outs in pairwise(channels):
-        made += [nn.Conv2d(ins, outs, sizes["kernel"], padding="same"), activation(), nn.MaxPool2d(2)]
-    made += [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels[-1], sizes["outputs"])]
-    return nn.Sequential(*made)
+        layers += [nn.Conv2d(ins, outs, sizes["kernel"], padding="same"), activation(), nn.MaxPool2d(2)]
+    layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels[-1], sizes["outputs"])]
+    return nn.Sequential(*layers)
 
 
 # -- values ---------------------------------------------------------------------------------------------------------------
 
 
-def to_tensor(values: np.ndarray[Any, Any], made: Input, device: str) -> Any:
+def to_tensor(values: np.ndarray[Any, Any], spec: Input, device: str) -> Any:
     """An array as a tensor on the device."""
     torch = runtime()
-    held = torch.from_numpy(np.ascontiguousarray(values).reshape(values.shape))
-    return (held.view(torch.bfloat16) if made.dtype == "bfloat16" else held).to(device)
+    tensor = torch.from_numpy(np.ascontiguousarray(values).reshape(values.shape))
+    return (tensor.view(torch.bfloat16) if spec.dtype == "bfloat16" else tensor).to(device)
 
 
-def flat_outputs(told: Any, name: str = "output") -> dict[str, Any]:
-    """The tensors in whatever a model gave, by name: a dict's keys, a list's places."""
+def flat_outputs(outputs: Any, name: str = "output") -> dict[str, Any]:
+    """The tensors in a model's outputs, by a dict's keys or a list's indices."""
     torch = runtime()
-    if isinstance(told, torch.Tensor):
-        return {name: told}
-    if isinstance(told, Mapping):
-        entries = [(str(key), value) for key, value in told.items()]
-    elif isinstance(told, Sequence) and not isinstance(told, str):
-        entries = [(f"{name}_{index}", value) for index, value in enumerate(told)]
+    if isinstance(outputs, torch.Tensor):
+        return {name: outputs}
+    if isinstance(outputs, Mapping):
+        entries = [(str(key), value) for key, value in outputs.items()]
+    elif isinstance(outputs, Sequence) and not isinstance(outputs, str):
+        entries = [(f"{name}_{index}", value) for index, value in enumerate(outputs)]
     else:
         return {}
     return {key: value for entry, part in entries for key, value in flat_outputs(part, entry).items()}
 
 
 def as_arrays(tensors: Mapping[str, Any]) -> dict[str, np.ndarray[Any, Any]]:
-    """Tensors as arrays of their own, on the host; bfloat16 is widened to float32."""
+    """Copies of tensors as arrays on the host; bfloat16 is widened to float32."""
     torch = runtime()
-    made: dict[str, np.ndarray[Any, Any]] = {}
+    arrays: dict[str, np.ndarray[Any, Any]] = {}
     for name, tensor in tensors.items():
         plain = tensor.detach().to("cpu")
         if plain.is_sparse or plain.is_quantized:
             plain = plain.dequantize() if plain.is_quantized else plain.to_dense()
-        made[name] = (plain.float() if plain.dtype == torch.bfloat16 else plain).contiguous().numpy().copy()
-    return made
-
-
-__all__ = [
-    "DriverError",
-    "ModelGraph",
-    "as_arrays",
-    "flat_outputs",
-    "load",
-    "plain_words",
-    "runtime",
-    "to_tensor",
-]
+        arrays[name] = (plain.float() if plain.dtype == torch.bfloat16 else plain).contiguous().numpy().copy()
+    return arrays

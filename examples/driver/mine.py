@@ -22,7 +22,7 @@ from drivers.contract.base import (
     WorkOrder,
     WrongUnit,
 )
-from drivers.measure.timing import TimedCalls, gathered, measure_calls
+from drivers.measure.timing import TimedCalls, collect, measure_calls
 from protocol.formats.phase import Phase
 
 UNIT = "CPU (Mine)"
@@ -61,7 +61,7 @@ class MineDriver:
         answer = infer(self.model)
         first_ns = time.perf_counter_ns() - began
         notes: list[str] = []
-        measured = yield from gathered(
+        measured = yield from collect(
             measure_calls(TimedCalls(infer, self.model), order, first_ns, resetting), notes
         )
         yield ModelDescription(

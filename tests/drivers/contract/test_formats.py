@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from drivers.contract.base import Unfit
-from drivers.inputs.feeds import declared
+from drivers.inputs.feeds import read_declared
 from drivers.torch import safetensors
 from drivers.torch.architectures import ARCHITECTURES, declare, open_declared
 from drivers.torch.archive import examine
@@ -275,9 +275,9 @@ def test_weights_of_another_network_are_refused(
 
 
 def test_an_input_is_declared_by_its_type_and_shape() -> None:
-    made = declared("x", "float32[batch, 3,224 ,224]")
+    made = read_declared("x", "float32[batch, 3,224 ,224]")
     assert (made.dtype, made.shape) == ("float", ("batch", 3, 224, 224))
-    assert declared("n", "int64[]").shape == ()
+    assert read_declared("n", "int64[]").shape == ()
     for form in ("float32", "float31[1]", "float32[1,,2]", "float32[1"):
         with pytest.raises(Unfit, match="declared as"):
-            declared("x", form)
+            read_declared("x", form)

@@ -32,8 +32,8 @@ from drivers.coreml.units import (
     UNITS,
     compute_unit,
     count_places,
-    only_here,
     present,
+    require_macos,
     verdict,
 )
 from protocol.formats.phase import Phase
@@ -166,7 +166,7 @@ def test_elsewhere_nothing_is_offered_and_a_model_is_refused_with_the_reason(
     with pytest.raises(WrongUnit, match=f"macOS alone, this is {platform}; export the model to ONNX"):
         list(driver.load_only(WorkOrder(str(package(tmp_path)), NEURAL)))
     with pytest.raises(WrongUnit, match="unknown unit"):
-        only_here(platform, "CPU (ONNX)")
+        require_macos(platform, "CPU (ONNX)")
 
 
 def test_where_operators_ran_is_counted_by_the_plan() -> None:
@@ -177,7 +177,7 @@ def test_where_operators_ran_is_counted_by_the_plan() -> None:
     assert verdict(GPU, counts) == "by CoreML's plan 2 of 3 operators run on GPU (CoreML)"
     with pytest.raises(WrongUnit, match=r"none of the operators runs there: 2 on GPU"):
         verdict(NEURAL, counts)
-    assert "does not tell" in verdict(NEURAL, count_places([None]))
+    assert "does not report" in verdict(NEURAL, count_places([None]))
 
 
 def test_a_system_without_plans_is_told_apart_from_one_whose_plan_is_bad() -> None:

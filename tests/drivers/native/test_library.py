@@ -14,7 +14,7 @@ from drivers.contract.base import Limits, MeasureReport, ModelDescription, WorkO
 from drivers.contract.boot import VARIABLE, clean_environment
 from drivers.launch.launch import Zygote, measure
 from drivers.native import library as native
-from drivers.native.loop import Bound, bytes_of
+from drivers.native.loop import BoundSession, bytes_of
 from drivers.native.ort_api import InvalidProtobuf, NativeError, Runtime
 from tests.drivers.shelf import FLOAT, INT64, Shelf, node, value
 
@@ -41,9 +41,9 @@ def either(request: pytest.FixtureRequest, runtime: Runtime) -> Runtime:
     return runtime if request.param == "best" else Runtime(library, None)
 
 
-def inference(runtime: Runtime, model: str) -> Bound:
+def inference(runtime: Runtime, model: str) -> BoundSession:
     """One on an 8-wide model."""
-    return Bound(runtime.open(model, 1), {"x": ("float", (1, 8), np.ones((1, 8), np.float32))})
+    return BoundSession(runtime.open(model, 1), {"x": ("float", (1, 8), np.ones((1, 8), np.float32))})
 
 
 def test_what_was_prepared_is_found_and_not_made_again(tmp_path: Path) -> None:
@@ -51,7 +51,7 @@ def test_what_was_prepared_is_found_and_not_made_again(tmp_path: Path) -> None:
     assert made is not None
     assert (made.loop is not None) == (native.compiler() is not None)
     before = {path: path.stat().st_ino for path in (tmp_path / "native").iterdir()}
-    assert native.prepare(tmp_path / "native") == native.found(tmp_path / "native") == made
+    assert native.prepare(tmp_path / "native") == native.find(tmp_path / "native") == made
     assert {path: path.stat().st_ino for path in (tmp_path / "native").iterdir()} == before
 
 
@@ -68,18 +68,18 @@ def test_a_compiler_that_fails_costs_no_more_than_the_loop(tmp_path: Path) -> No
 
 
 def test_nothing_is_found_where_nothing_was_prepared(tmp_path: Path) -> None:
-    assert native.found(tmp_path / "native") is None
+    assert native.find(tmp_path / "native") is None
 
 
 def test_what_others_could_have_written_is_not_loaded(tmp_path: Path) -> None:
     folder = tmp_path / "native"
     assert native.prepare(folder, no_compiler) is not None
     folder.chmod(0o777)
-    assert native.found(folder, no_compiler) is None
+    assert native.find(folder, no_compiler) is None
     folder.chmod(0o700)
     (proof,) = folder.glob("*.proved")
     proof.chmod(0o666)
-    assert native.found(folder, no_compiler) is None
+    assert native.find(folder, no_compiler) is None
 
 
 def test_where_others_may_write_nothing_is_compiled_or_run(tmp_path: Path) -> None:
@@ -96,7 +96,7 @@ def test_a_loop_that_failed_its_proof_is_not_used(tmp_path: Path) -> None:
     (proof,) = folder.glob("*.proved")
     proof.chmod(0o600)
     proof.write_text(native.NOTHING)
-    assert native.found(folder, no_compiler) is None
+    assert native.find(folder, no_compiler) is None
     assert native.prepare(folder, no_compiler) is None
 
 
@@ -127,7 +127,7 @@ def test_outputs_are_those_of_the_package(either: Runtime, shelf: Shelf) -> None
 
 def test_an_error_inside_the_loop_is_raised_and_ends_it(either: Runtime, shelf: Shelf) -> None:
     session = either.open(shelf.nano(), 1)
-    bound = Bound(session, {"x": ("float", (1, 9), np.ones((1, 9), np.float32))})
+    bound = BoundSession(session, {"x": ("float", (1, 9), np.ones((1, 9), np.float32))})
     samples = array("q", [-1] * 5)
     with pytest.raises(NativeError, match="invalid dimensions"):
         bound.time(samples, 0, 5, 1)
@@ -161,7 +161,7 @@ def test_errors_keep_their_kind_and_words(runtime: Runtime, tmp_path: Path) -> N
 def test_outputs_whose_shape_changes_are_allocated_anew(either: Runtime, shelf: Shelf) -> None:
     bound = inference(either, shelf.nano())
     bound.run()
-    bound.renew_outputs()
+    bound.allocate_each_time()
     bound.time(array("q", bytes(80)), 0, 10, 3)
     assert bound.outputs()[0][1] == (1, 8)
 

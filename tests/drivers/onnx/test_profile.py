@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from drivers.inputs.made import Input
-from drivers.onnx.profile import ProfiledNodes, nodes_by_provider, profiled, what_ran
+from drivers.onnx.profile import ProfiledNodes, nodes_by_provider, profile, unit_that_ran
 from drivers.onnx.units import CPU, ProviderPlacement
 from tests.drivers.shelf import Shelf
 
@@ -42,26 +42,26 @@ def test_a_profile_that_says_nothing_says_nothing(text: str) -> None:
 
 
 def test_a_unit_on_which_no_operator_ran_is_not_the_one_that_ran() -> None:
-    assert what_ran(GPU_UNIT, CUDA, (CUDA, CPU), {CPU: 3}) == ProfiledNodes("CPU (ONNX)", (CPU,))
+    assert unit_that_ran(GPU_UNIT, CUDA, (CUDA, CPU), {CPU: 3}) == ProfiledNodes("CPU (ONNX)", (CPU,))
     copies_alone = nodes_by_provider(json.dumps([ran("a", CUDA, "MemcpyFromHost"), ran("b", CPU)]))
-    assert what_ran(GPU_UNIT, CUDA, (CUDA, CPU), copies_alone).unit == "CPU (ONNX)"
+    assert unit_that_ran(GPU_UNIT, CUDA, (CUDA, CPU), copies_alone).unit == "CPU (ONNX)"
 
 
 def test_operators_that_ran_elsewhere_are_told() -> None:
-    found = what_ran(GPU_UNIT, CUDA, (CUDA, CPU), {CPU: 30, CUDA: 10})
+    found = unit_that_ran(GPU_UNIT, CUDA, (CUDA, CPU), {CPU: 30, CUDA: 10})
     assert found == ProfiledNodes(GPU_UNIT, (CUDA, CPU), ("30 of 40 operators ran on CPUExecutionProvider",))
-    assert what_ran(GPU_UNIT, CUDA, (CUDA, CPU), {CUDA: 10}) == ProfiledNodes(GPU_UNIT, (CUDA,))
+    assert unit_that_ran(GPU_UNIT, CUDA, (CUDA, CPU), {CUDA: 10}) == ProfiledNodes(GPU_UNIT, (CUDA,))
 
 
 def test_without_a_profile_the_row_says_that_it_does_not_know() -> None:
-    found = what_ran(GPU_UNIT, CUDA, (CUDA, CPU), {})
+    found = unit_that_ran(GPU_UNIT, CUDA, (CUDA, CPU), {})
     assert (found.unit, found.providers) == (GPU_UNIT, (CUDA, CPU))
-    assert "does not tell" in found.notes[0]
+    assert "does not report" in found.notes[0]
 
 
 def test_a_real_profile_is_understood_and_not_left_behind(shelf: Shelf, tmp_path: Path) -> None:
     model = tmp_path / "model.onnx"
     model.write_bytes(Path(shelf.nano()).read_bytes())
     feeds = {"x": np.zeros((1, 8), np.float32)}
-    assert profiled(str(model), ProviderPlacement(CPU), 1, feeds, (Input("x", "float", (1, 8)),)) == {CPU: 1}
+    assert profile(str(model), ProviderPlacement(CPU), 1, feeds, (Input("x", "float", (1, 8)),)) == {CPU: 1}
     assert list(tmp_path.iterdir()) == [model]

@@ -17,7 +17,7 @@ from drivers.native import library
 from drivers.native.ort_api import Runtime
 from drivers.onnx import session as edge
 from drivers.onnx.runner import NativeRunner, Runner
-from drivers.onnx.units import CPU, CUDA, DML, UNITS, ProviderPlacement, place_for, shown
+from drivers.onnx.units import CPU, CUDA, DML, UNITS, ProviderPlacement, placement_for, visible_devices
 from tests.drivers import zoo_shelf
 from tests.drivers.shelf import Shelf
 
@@ -71,7 +71,7 @@ def on_device(device: Any, place: ProviderPlacement) -> Runner:
 
 def test_on_a_gpu_inputs_and_outputs_lie_in_its_memory_and_each_inference_is_waited_for() -> None:
     device = Device()
-    runner = on_device(device, place_for(GPU, CUDA, ""))
+    runner = on_device(device, placement_for(GPU, CUDA, ""))
     assert device.heard == [
         ("value", "cuda", 0),
         ("bind_ortvalue_input", "x"),
@@ -86,10 +86,10 @@ def test_on_a_gpu_inputs_and_outputs_lie_in_its_memory_and_each_inference_is_wai
 
 def test_outputs_that_keep_their_shape_are_written_where_they_lie() -> None:
     device = Device()
-    runner = on_device(device, place_for(GPU, CUDA, ""))
+    runner = on_device(device, placement_for(GPU, CUDA, ""))
     runner.first()
     device.heard.clear()
-    runner.settle_outputs()
+    runner.preallocate_outputs()
     assert device.heard == [
         ("get_outputs",),
         ("clear_binding_outputs",),
@@ -102,7 +102,7 @@ def test_outputs_that_keep_their_shape_are_written_where_they_lie() -> None:
 
 def test_where_device_memory_cannot_be_had_the_row_says_that_transfers_are_timed() -> None:
     device = Device(refuses=True)
-    runner = on_device(device, place_for(GPU, CUDA, ""))
+    runner = on_device(device, placement_for(GPU, CUDA, ""))
     assert ("bind_output", "y", "cpu", 0) in device.heard
     assert any("no such device memory" in note and "transfers are timed" in note for note in runner.notes)
 
@@ -113,11 +113,11 @@ def test_a_provider_without_memory_of_its_own_says_so_too() -> None:
 
 
 def test_the_asked_gpu_is_the_only_one_that_a_child_sees() -> None:
-    assert shown(CUDA, "GPU-1234") == {"CUDA_VISIBLE_DEVICES": "GPU-1234"}
-    assert shown(CUDA, "") == shown(DML, "1") == shown(CPU, "1") == {}
-    assert place_for(GPU, CUDA, "GPU-1234").index == 0
+    assert visible_devices(CUDA, "GPU-1234") == {"CUDA_VISIBLE_DEVICES": "GPU-1234"}
+    assert visible_devices(CUDA, "") == visible_devices(DML, "1") == visible_devices(CPU, "1") == {}
+    assert placement_for(GPU, CUDA, "GPU-1234").index == 0
     directml = next(known for known in UNITS if known.unit == "DirectML (ONNX)")
-    assert place_for(directml, DML, "1") == ProviderPlacement(DML, {"device_id": "1"}, "dml", 1)
+    assert placement_for(directml, DML, "1") == ProviderPlacement(DML, {"device_id": "1"}, "dml", 1)
 
 
 def test_one_provider_may_be_several_units() -> None:
@@ -128,7 +128,7 @@ def test_one_provider_may_be_several_units() -> None:
 def test_a_unit_whose_provider_is_not_installed_is_the_wrong_one() -> None:
     for known in UNITS[1:]:
         with pytest.raises(WrongUnit, match=r"this onnxruntime has only"):
-            edge.place_of(known.unit)
+            edge.placement_of(known.unit)
 
 
 @pytest.mark.parametrize("name", zoo_shelf.TYPES)
@@ -139,7 +139,7 @@ def test_both_ways_of_running_give_the_same_for_each_element_type(name: str, tmp
     feeds = {one.name: make(one, (1, 3, 7), 0, 100) for one in inputs}
     runner = Runner(package, feeds, inputs)
     runner.first()
-    runner.settle_outputs()
+    runner.preallocate_outputs()
     there = runner.outputs()
     made = library.prepare(folder())
     assert made is not None
@@ -148,7 +148,7 @@ def test_both_ways_of_running_give_the_same_for_each_element_type(name: str, tmp
     if session.plain:
         other = NativeRunner(session, feeds, inputs)
         other.first()
-        other.settle_outputs()
+        other.preallocate_outputs()
         for output, values in other.outputs().items():
             assert values.dtype == there[output].dtype
             assert np.array_equal(values, there[output], equal_nan=values.dtype.kind == "f")
@@ -158,7 +158,7 @@ def test_samples_come_from_the_loop_of_either_way(shelf: Shelf) -> None:
     session = edge.open_session(shelf.nano(), ProviderPlacement(CPU), edge.options(1, optimise=True))
     runner = Runner(session, FEEDS, [X])
     runner.first()
-    runner.settle_outputs()
+    runner.preallocate_outputs()
     samples = array("q", bytes(80))
     runner.loop.time(samples, 0, 10, 2)
     assert min(samples) > 0

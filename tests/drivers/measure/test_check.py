@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from drivers.onnx.check import check, compare, digest, unstable
+from drivers.measure.check import check, compare, digest, unstable
 
 REFERENCE = np.linspace(-4, 4, 100, dtype=np.float32)
 

@@ -1,27 +1,27 @@
-"""Is the answer right? Outputs of the timed session against a plain one: CPU, no graph optimisation, the same inputs."""
+"""Whether a model's outputs are right: those of the timed inference against a plain reference with the same inputs."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 
-from drivers.contract.base import CheckReport
+from drivers.contract.base import CheckReport, DriverError, WorkOrder
 
 TOLERANCE: Final[Mapping[str, float]] = {"float64": 1e-6, "float32": 1e-3, "float16": 1e-2}
 """Largest difference, relative to the largest magnitude of the reference output."""
 INTEGER_SHARE: Final = 0.01
-"""Integers (class numbers, quantised values) may differ in one of a hundred places: ties and roundings fall either way."""
+"""Share of integers (class numbers, quantised values) that may differ: ties and roundings fall either way."""
 COSINE: Final = 0.999
-"""Direction that still counts as the same answer when single values differ by more: quantised models, other kernels …"""
-LARGEST: Final = 0.1
-"""… but by no more than this share of the largest magnitude: twice the answer has the same direction …"""
-LEAST_VALUES: Final = 16
-"""… and only where there are enough values for a direction to say something: a single one always has the same."""
+"""Outputs of this direction agree although single values differ by more, as with quantised models and other kernels …"""
+MAX_ERROR: Final = 0.1
+"""… but by at most this share of the largest magnitude, because twice the output has the same direction …"""
+MIN_VALUES: Final = 16
+"""… and only with enough values for a direction to mean something."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,15 +36,15 @@ class Difference:
 
 def digest(outputs: Mapping[str, Any]) -> str:
     """SHA-256 over names, types, shapes and values of all outputs, in order of name."""
-    told = hashlib.sha256()
+    sha256 = hashlib.sha256()
     for name in sorted(outputs):
         value = outputs[name]
         if isinstance(value, np.ndarray) and value.dtype != object:
-            told.update(f"{name}|{value.dtype}|{value.shape}|".encode())
-            told.update(np.ascontiguousarray(value).tobytes())
+            sha256.update(f"{name}|{value.dtype}|{value.shape}|".encode())
+            sha256.update(np.ascontiguousarray(value).tobytes())
         else:
-            told.update(f"{name}|{json.dumps(_plain(value), sort_keys=True)}|".encode())
-    return told.hexdigest()
+            sha256.update(f"{name}|{json.dumps(_plain(value), sort_keys=True)}|".encode())
+    return sha256.hexdigest()
 
 
 def _plain(value: Any) -> Any:
@@ -108,13 +108,13 @@ def _compare_floats(
     error = float(np.abs(wide[both] - plain[both]).max()) / scale
     if error <= tolerance:
         return Difference(True, error, tolerance, note)
-    told = f"output {name!r} differs by {error:.2g} of its range"
-    if error > LARGEST or int(both.sum()) < LEAST_VALUES:
-        return Difference(False, error, tolerance, told)
+    note = f"output {name!r} differs by {error:.2g} of its range"
+    if error > MAX_ERROR or int(both.sum()) < MIN_VALUES:
+        return Difference(False, error, tolerance, note)
     a, b = wide[both] / scale, plain[both] / scale
     lengths = float(np.linalg.norm(a) * np.linalg.norm(b))
     cosine = float(a @ b) / lengths if lengths else 0.0
-    return Difference(cosine >= COSINE, error, tolerance, f"{told}, cosine {cosine:.5f}")
+    return Difference(cosine >= COSINE, error, tolerance, f"{note}, cosine {cosine:.5f}")
 
 
 def _real(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -128,12 +128,12 @@ def check(
     outputs: Mapping[str, Any], reference: Mapping[str, Any], tolerance: float | None = None
 ) -> CheckReport:
     """All outputs together: the worst of them counts. `tolerance`: of floats; None: that of their type."""
-    found = [compare(name, outputs[name], reference[name], tolerance) for name in outputs]
-    errors = [one.error for one in found if one.error is not None]
-    tolerances = [one.tolerance for one in found if one.tolerance is not None]
-    notes = [one.note for one in found if one.note]
+    differences = [compare(name, outputs[name], reference[name], tolerance) for name in outputs]
+    errors = [one.error for one in differences if one.error is not None]
+    tolerances = [one.tolerance for one in differences if one.tolerance is not None]
+    notes = [one.note for one in differences if one.note]
     return CheckReport(
-        agrees=all(one.agrees for one in found),
+        agrees=all(one.agrees for one in differences),
         output_sha256=digest(outputs),
         max_error=max(errors, default=None),
         tolerance=min(tolerances, default=None),
@@ -141,8 +141,28 @@ def check(
     )
 
 
+def make_report(
+    order: WorkOrder,
+    outputs: Mapping[str, Any],
+    repeat: Callable[[], Mapping[str, Any]],
+    reference: Callable[[], Mapping[str, Any]],
+    tolerance: float | None = None,
+) -> CheckReport:
+    """The check of an order. `repeat`: the outputs of one more inference; `reference`: those to compare with, may raise `DriverError`."""
+    if not order.check:
+        return CheckReport(None, digest(outputs), None, None, "not asked for")
+    if unstable(outputs, repeat()):
+        note = "the model answers differently each time: nothing to compare with"
+        return CheckReport(None, digest(outputs), None, None, note)
+    try:
+        expected = reference()
+    except DriverError as why:
+        return CheckReport(None, digest(outputs), None, None, f"no reference: {why}"[:1000])
+    return check(outputs, expected, tolerance)
+
+
 def unstable(outputs: Mapping[str, Any], again: Mapping[str, Any]) -> bool:
-    """Whether a second inference on the same inputs gave something that `compare` would not let pass."""
-    if digest(outputs) == digest(again):  # also where it is the same nonsense twice
+    """Whether a second inference with the same inputs gave other outputs than `compare` allows."""
+    if digest(outputs) == digest(again):  # also if it is the same NaN twice
         return False
     return not all(compare(name, again[name], outputs[name]).agrees for name in outputs)
