@@ -25,7 +25,6 @@ from node.serve.dependencies import WorkerParts
 from node.settings.settings import WorkerSettings
 from node.store.blob_sources import BlobSources
 from node.store.cache import Source
-from node.store.campaigns import CampaignStore
 from protocol.formats.phase import Phase
 from protocol.words import Reason
 from swarm.blobs.client import fetch_blob
@@ -57,7 +56,6 @@ class RunManager:
         network: Network,
         parts: WorkerParts,
         conversation: WorkerConversation,
-        estate: CampaignStore,
         sharing: BlobSources,
         around: RunSurroundings,
     ) -> None:
@@ -65,7 +63,6 @@ class RunManager:
         self._parts = parts
         self._conversation = conversation
         self._ledger = conversation.ledger
-        self._estate = estate
         self._sharing = sharing
         self._around = around
         self._bench = runner.RunBench(
@@ -175,8 +172,8 @@ class RunManager:
                     self._network, peer, (), model.sha256, offset=offset, sink=sink, size=model.size
                 )
 
-            await self._estate.ask_for_model(allocation.request.principal, model, tail)
+            await self._sharing.prove_model(allocation.request.principal, model, tail)
         held = {allocation.request.task.campaign for allocation in self._ledger.allocations()}
         needed = held.union(self._conversation.outbox.campaigns())
         run_s = self._ledger.expect_s(job.task)
-        await self._estate.manifests.fetch(job.task.campaign, job.task.scheduler, needed, run_s)
+        await self._sharing.manifests.fetch(job.task.campaign, job.task.scheduler, needed, run_s)

@@ -27,7 +27,6 @@ from node.serve.run_manager import RunManager, RunSurroundings
 from node.serve.shell import ConversationShell
 from node.settings.settings import WorkerSettings
 from node.store.blob_sources import BlobSources
-from node.store.campaigns import CampaignStore
 from node.store.manifests import ManifestStore
 from protocol.errors import RemoteProtocolError
 from protocol.messages.health import HEALTH, Ping, Pong
@@ -129,12 +128,16 @@ class Worker:
             unsettled=lambda: len(self.conversation.outbox),
             tell=parts.tell,
         )
-        self.estate = CampaignStore(
-            ManifestStore(parts.outbox.folder.with_name("manifests"), self._take), parts.cache
-        )
+        manifests = ManifestStore(parts.outbox.folder.with_name("manifests"), self._take)
         outbox = Outbox(parts.wall, parts.outbox.waiting, parts.outbox.settled)
         self.sharing = BlobSources(
-            self.estate, outbox, parts.outbox.folder, self.permits, self.ledger.allocations, parts.wall
+            manifests,
+            parts.cache,
+            outbox,
+            parts.outbox.folder,
+            self.permits,
+            self.ledger.allocations,
+            parts.wall,
         )
         context = WorkerContext(
             now=trio.current_time,
@@ -143,7 +146,7 @@ class Worker:
             authenticate=self._authenticate,
             advert=self.advert,
             has_model=parts.cache.has,
-            manifests=self.estate.manifests,
+            manifests=manifests,
             sign=network.sign,
             verify=verify,
             log=log,
@@ -165,7 +168,7 @@ class Worker:
             self.examiner.examine,
             lambda: self.shell.wait_for(lambda: self.conversation.commands.disk_idle),
         )
-        self.runs = RunManager(settings, network, parts, self.conversation, self.estate, self.sharing, around)
+        self.runs = RunManager(settings, network, parts, self.conversation, self.sharing, around)
 
     # -- what others see -------------------------------------------------------------------------------------------------
 

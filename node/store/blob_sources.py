@@ -1,42 +1,56 @@
-"""What others have from this worker by its hash: records, campaign manifests and models; and models that the owner puts here."""
+"""What others get from this worker by its hash: records, campaign manifests and models; and models that the owner puts here."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+import structlog
 import trio
 
 from node.access.authorization import Authorization
+from node.access.model_access import is_end_of, proof_offset
 from node.capacity.allocations import Allocation
 from node.conversation.outbox import Outbox
-from node.store.campaigns import CampaignStore
+from node.store.cache import ModelCache
+from node.store.manifests import ManifestCard, ManifestStore
 from node.store.outbox_files import record_name
+from protocol.errors import ProtocolError, Refused, ResourceError, Unreachable
+from protocol.messages.permission import CallPermission
+from protocol.messages.work import ListLeases
 from protocol.signed.transfer_grant import TransferGrant
+from protocol.values.task import Model
 from protocol.words import Reason
-from swarm.blobs.server import BlobServer, Content, serve_blobs
+from swarm.blobs.server import BlobServer, Content, PartialBlob, serve_blobs
 from swarm.net.addresses import PeerId
+from swarm.net.identity import verify
 from swarm.net.network import Network
+from swarm.pools.tokens import LEEWAY_S
 
 SENT_S: Final = 2.0
 """The longest that a measurement waits for a piece that goes to another worker."""
 LOOK_S: Final = 5.0
 """Between two looks at whether the owner has added a model."""
+PROOF_S: Final = 5.0
+"""A run waits no longer for its scheduler to prove that it has the model."""
+
+log = structlog.get_logger("sark.blobs")
 
 
 @dataclass(frozen=True)
 class BlobSources:
     """Nothing is shared with other workers from before a model is loaded until it was measured: it would be in the figures."""
 
-    estate: CampaignStore
+    manifests: ManifestStore
+    cache: ModelCache
     outbox: Outbox
     records: Path
     """The folder of the outbox."""
     permits: Authorization
-    places: Callable[[], tuple[Allocation, ...]]
-    """All that the ledger holds."""
+    allocations: Callable[[], tuple[Allocation, ...]]
+    """All of the ledger's."""
     wall: Callable[[], float]
     """Seconds since the epoch, for the end of a transfer grant."""
     still: trio.Lock = field(default_factory=trio.Lock)
@@ -45,11 +59,11 @@ class BlobSources:
 
     def serve(self, network: Network) -> None:
         """Answer on `/sark/blob/1`."""
-        self._served.append(serve_blobs(network, self.find, shared=self.shared, resting=self.resting))
+        self._served.append(serve_blobs(network, self.find, shared=self.share, resting=self.resting))
 
     def resting(self) -> bool:
         """Whether something is measured, or verified, that sharing would disturb."""
-        return self.still.locked() and not self.estate.cache.fetching
+        return self.still.locked() and not self.cache.fetching
 
     async def quiet(self) -> None:
         """Before a measurement: wait a moment for what is just being sent."""
@@ -57,25 +71,97 @@ class BlobSources:
             for each in self._served:
                 await each.settled()
 
+    async def keep(self, changed: Callable[[], object]) -> None:
+        """Verify models that the owner adds while nothing is fetched or measured, then call `changed`. For ever."""
+        while True:
+            await trio.sleep(LOOK_S)
+            if self.cache.changed():
+                async with self.still:
+                    await self.cache.verify_added()
+                changed()
+
+    # -- for schedulers --------------------------------------------------------------------------------------------------
+
     def find(self, peer: PeerId, sha256: str) -> Path | bytes | Reason | None:
-        """Large records for their schedulers; campaign manifests and models for who has to do with them."""
+        """A large record for its scheduler; a manifest for a peer that may speak of the campaign; a model for a peer that has leases
+        for it, or may speak of a campaign whose manifest names it.
+
+        A model only where that principal is known to have it: its hash alone is no claim.
+        """
         if self.permits.permit_of(peer) is None:
             return Reason.NOT_ALLOWED
         if self.outbox.is_for(peer, sha256):
             return self.outbox.in_memory(sha256) or self.records / record_name(sha256)
-        return self.estate.find(peer, sha256, self.permits.check, self.places())
+        if manifest := self.manifests.find(sha256):
+            card, path = manifest
+            return path if self._speaks_for(peer, card) else None
+        holders = {
+            one.request.principal
+            for one in self.allocations()
+            if one.peer == peer and one.request.task.model.sha256 == sha256
+        }
+        holders |= {card.owner for card in self.manifests.naming(sha256) if self._speaks_for(peer, card)}
+        return self.cache.find(sha256) if self._any_has(holders, sha256) else None
 
-    def shared(self, peer: PeerId, sha256: str, grant: TransferGrant) -> Content | Reason:
-        """A model for another worker, on the word of a scheduler that is served here."""
-        found = self.estate.shared(peer, sha256, grant, self.permits.principals_of, self.wall())
-        return Reason.UNKNOWN if found is None else found
+    def _speaks_for(self, peer: PeerId, card: ManifestCard) -> bool:
+        permission = self.permits.check(peer, ListLeases(campaign=card.campaign))
+        return isinstance(permission, CallPermission) and permission.principal == card.owner
 
-    async def keep(self, told: Callable[[], object]) -> None:
-        """What the owner adds is verified when nothing is fetched or measured, and then `told` to others. For ever."""
-        cache = self.estate.cache
-        while True:
-            await trio.sleep(LOOK_S)
-            if cache.changed():
-                async with self.still:
-                    await cache.take_up()
-                told()
+    def _any_has(self, principals: Collection[str], sha256: str) -> bool:
+        return any(self.cache.access.knows(sha256, principal) for principal in principals)
+
+    # -- for another worker ----------------------------------------------------------------------------------------------
+
+    def share(self, peer: PeerId, sha256: str, grant: TransferGrant) -> Content | Reason:
+        """A model for another worker, by a transfer grant of a scheduler that is served here."""
+        return self.by_grant(peer, sha256, grant, self.permits.principals_of, self.wall()) or Reason.UNKNOWN
+
+    def by_grant(
+        self,
+        peer: PeerId,
+        sha256: str,
+        grant: TransferGrant,
+        principals_of: Callable[[PeerId], Collection[str]],
+        now: float,
+    ) -> Path | PartialBlob | None:
+        """A model that the grant's giver could have from this worker itself. None: it is not for that peer.
+
+        `principals_of` a scheduler: for whom it may have tasks run here; `now`: wall seconds. A model that is still coming is given for
+        the principal alone for whom every piece of it was brought: so nobody gets at bytes through a task that merely names their hash.
+        """
+        if (grant.taker, grant.sha256) != (peer, sha256) or now > grant.until + LEEWAY_S:
+            return None
+        principals = principals_of(grant.giver)
+        model, brought = self.cache.find(sha256), self.cache.brought_for(sha256) in principals
+        if not brought and (model is None or not self._any_has(principals, sha256)):
+            return None
+        if not verify(grant.giver, grant.message, grant.signature):
+            return None
+        return model or (self.cache.coming(sha256) if brought else None)
+
+    # -- for a run -------------------------------------------------------------------------------------------------------
+
+    async def prove_model(
+        self,
+        principal: str,
+        model: Model,
+        tail: Callable[[int, Callable[[bytearray], object]], Awaitable[object]],
+    ) -> None:
+        """Find out once whether `principal` has a model that is here: its last bytes prove it. Never fails, never takes long.
+
+        `tail` brings the model's bytes from an offset on to a sink.
+        """
+        path = self.cache.find(model.sha256)
+        if path is None or self.cache.access.knows(model.sha256, principal):
+            return
+        data = bytearray()
+        try:
+            with trio.move_on_after(PROOF_S):
+                await tail(proof_offset(model.size), data.extend)
+        except (Unreachable, Refused, ProtocolError, ResourceError) as exc:
+            log.info("model.not_proved", model=model.sha256, principal=principal, why=exc.what)
+            return
+        if not data:
+            return
+        if await trio.to_thread.run_sync(is_end_of, path, bytes(data)):
+            self.cache.access.note(model.sha256, principal)

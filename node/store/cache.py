@@ -79,8 +79,7 @@ class ModelCache:
         self._coming: dict[str, PartialFile] = {}
         self._brought: dict[str, str] = {}
         """By model that came in this life: for whom all of it was brought."""
-        self.whose = ModelAccess(folder / "whose.json", self.has)
-        """Who is known to have what is here."""
+        self.access = ModelAccess(folder / "access.json", self.has)
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._seen = self._read_index()
@@ -300,13 +299,13 @@ class ModelCache:
         self._look_around()
         return any(seen.inode < 0 and not self._pins[sha] for sha, seen in self._seen.items())
 
-    async def take_up(self) -> None:
+    async def verify_added(self) -> None:
         """Verify what the owner has added, so that it counts as here; and make room where it came to too much."""
         added = [sha for sha, seen in self._seen.items() if seen.inode < 0 and not self._pins[sha]]
         for sha in added:
             if await trio.to_thread.run_sync(_hash_file, self._path(sha)) == sha:
                 self._touch(sha)
-                log.info("model.taken_up", sha256=sha)
+                log.info("model.verified", sha256=sha)
             else:
                 log.warning("model.damaged", sha256=sha, action="removed")
                 self._seen.pop(sha, None)

@@ -21,11 +21,11 @@ from pydantic import Field, ValidationError
 
 from node.capacity.allocations import RecentDict
 from node.capacity.shares import gives_way
+from node.store.files import FileFolder
 from protocol.errors import ProtocolError, Refused, RemoteProtocolError, ResourceError, Unreachable
 from protocol.signed.campaign_manifest import MAX_MANIFEST, CampaignId, open_manifest, read_cover
 from protocol.wire.base import Count, Message, PeerName, Sha256
 from protocol.wire.codec import pack, unpack
-from swarm.base.durable import UNFINISHED, write_durably
 from swarm.net.identity import verify
 
 MAX_MANIFESTS: Final = 64
@@ -34,10 +34,10 @@ QUICK_S: Final = 1.0
 """The first run of a campaign here does not wait for the manifest if it is expected to be over within this: the next run brings it."""
 FETCH_S: Final = 10.0
 """A manifest is small; the run does not wait longer for it."""
-AGAIN_S: Final = 30.0
+RETRY_S: Final = 30.0
 """A peer from which a manifest did not come is not asked for one again for so long, twice as long after each further failure: runs wait
 meanwhile."""
-LONGEST_S: Final = 3600.0
+MAX_RETRY_S: Final = 3600.0
 _CARD_ELEMENTS: Final = 2_048
 
 log = structlog.get_logger("sark.manifests")
@@ -64,7 +64,6 @@ class ManifestStore:
 
     def __init__(self, folder: Path, take: Take, now: Callable[[], float] = trio.current_time) -> None:
         """Open it and see what is there (blocking, quick). Raises `ResourceError`."""
-        self._folder = folder
         self._take = take
         self._now = now
         self._cards: dict[tuple[str, str], ManifestCard] = {}
@@ -75,19 +74,15 @@ class ManifestStore:
         """(owner, campaign) whose first run here was too quick to wait."""
         self._failed: RecentDict[str, tuple[float, float]] = RecentDict(MAX_MANIFESTS)
         """Peer → when it may be asked again, and how long it was left alone."""
-        try:
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            for path in folder.glob("*.card"):
-                self._load(path)
-            here = {card.sha256 for card in self._cards.values()}
-            for path in folder.iterdir():  # what a kill cut short
-                if UNFINISHED.fullmatch(path.name) or (path.suffix == ".manifest" and path.stem not in here):
-                    path.unlink()
-        except OSError as exc:
-            raise ResourceError(
-                f"cannot use the folder of manifests {folder}: {exc.strerror or exc}",
-                hint="check that the folder is yours",
-            ) from exc
+        self._files = FileFolder(folder, "folder of manifests")
+        with self._files.usable():
+            for name in self._files.names():
+                if name.endswith(".card"):
+                    self._load(name)
+            stored = {f"{card.sha256}.manifest" for card in self._cards.values()}
+            for name in self._files.names():  # what a kill cut short
+                if name.endswith(".manifest") and name not in stored:
+                    self._files.remove(name)
 
     def __len__(self) -> int:
         return len(self._cards)
@@ -101,7 +96,7 @@ class ManifestStore:
     def find(self, sha256: str) -> tuple[ManifestCard, Path] | None:
         """A manifest by its hash: what it is of, so that the caller can tell who may have it, and where it is."""
         card = next((card for card in self._cards.values() if card.sha256 == sha256), None)
-        return None if card is None else (card, self._path(sha256))
+        return None if card is None else (card, self._files.folder / f"{sha256}.manifest")
 
     def naming(self, model: str) -> tuple[ManifestCard, ...]:
         """The manifests in which a model stands."""
@@ -111,8 +106,8 @@ class ManifestStore:
 
     def note(self, campaign: str, owner: str, peer: str, sha256: str, size: int) -> None:
         """A scheduler named the manifest: to be fetched from it when there is a quiet moment."""
-        known = self.of(campaign, owner)
-        if (known is not None and known.sha256 == sha256) or not 0 < size <= MAX_MANIFEST:
+        card = self.of(campaign, owner)
+        if (card is not None and card.sha256 == sha256) or not 0 < size <= MAX_MANIFEST:
             return
         self._noted.pop((owner, campaign), None)
         self._noted[owner, campaign] = (peer, sha256, size)
@@ -137,28 +132,25 @@ class ManifestStore:
         again, waited = self._failed.get(peer) or (0.0, 0.0)
         if self._now() < again:
             return
-        came = False
+        waits = min(MAX_RETRY_S, max(RETRY_S, 2 * waited))
         data = bytearray()
         try:
-            with trio.move_on_after(FETCH_S) as patience:
+            with trio.fail_after(FETCH_S):
                 await self._take(peer, sha256, size, data.extend)
                 card = await trio.to_thread.run_sync(self._read, bytes(data), sha256, campaign, owner)
                 await trio.to_thread.run_sync(self._store, card, bytes(data))
-                came = True
+                waits = 0.0
                 replaced = self._cards.get((owner, campaign))
                 self._cards[owner, campaign] = card
                 self._noted.pop((owner, campaign), None)
-                gone = self._too_much({campaign, *needed})
+                excess = self._make_room({campaign, *needed})
                 if replaced is not None and replaced.sha256 != sha256:
-                    gone.append(replaced)
-                await trio.to_thread.run_sync(self._forget, gone)
-            if patience.cancelled_caught:
-                log.info(
-                    "manifest.not_fetched", campaign=campaign, why=f"it did not come within {FETCH_S:g} s"
-                )
+                    excess.append(replaced)
+                await trio.to_thread.run_sync(self._remove, excess)
+        except trio.TooSlowError:
+            log.info("manifest.not_fetched", campaign=campaign, why=f"it did not come within {FETCH_S:g} s")
         except (Unreachable, Refused, ProtocolError, ResourceError) as exc:
             log.info("manifest.not_fetched", campaign=campaign, why=exc.what)
-        waits = 0.0 if came else min(LONGEST_S, max(AGAIN_S, 2 * waited))
         self._failed.put(peer, (self._now() + waits, waits))
 
     def _read(self, data: bytes, sha256: str, campaign: str, owner: str) -> ManifestCard:
@@ -177,39 +169,37 @@ class ManifestStore:
             campaign=campaign, owner=owner, sha256=sha256, size=len(data), models=models, number=number
         )
 
-    def _too_much(self, needed: Collection[str]) -> list[ManifestCard]:
-        """Campaign manifests for which there is no room, those that nothing here needs first, then the oldest."""
+    def _make_room(self, needed: Collection[str]) -> list[ManifestCard]:
+        """Drop the manifests beyond the limits: those that nothing here needs first, then the oldest."""
         least_first = sorted(self._cards.values(), key=lambda card: (card.campaign in needed, card.number))
-        gone = gives_way(
+        excess = gives_way(
             least_first, lambda card: card.owner, lambda card: card.size, number=MAX_MANIFESTS, room=MAX_BYTES
         )
-        for card in gone:
+        for card in excess:
             del self._cards[card.owner, card.campaign]
-        return gone
+        return excess
 
     # -- on disk ---------------------------------------------------------------------------------------------------------
 
-    def _path(self, sha256: str) -> Path:
-        return self._folder / f"{sha256}.manifest"
-
     def _store(self, card: ManifestCard, data: bytes) -> None:
-        write_durably(self._path(card.sha256), data)
-        write_durably(self._folder / f"{card.sha256}.card", pack(card.to_wire()))
+        self._files.write(f"{card.sha256}.manifest", data)
+        self._files.write(f"{card.sha256}.card", pack(card.to_wire()))
 
-    def _forget(self, cards: list[ManifestCard]) -> None:
+    def _remove(self, cards: list[ManifestCard]) -> None:
         for card in cards:
-            for path in (self._folder / f"{card.sha256}.card", self._path(card.sha256)):
-                with contextlib.suppress(OSError):
-                    path.unlink()
+            with contextlib.suppress(OSError):
+                self._files.remove(f"{card.sha256}.card")
+                self._files.remove(f"{card.sha256}.manifest")
 
-    def _load(self, path: Path) -> None:
+    def _load(self, name: str) -> None:
         try:
-            card = ManifestCard.model_validate(unpack(path.read_bytes(), max_elements=_CARD_ELEMENTS))
-            if card.sha256 != path.stem or self._path(card.sha256).stat().st_size != card.size:
+            card = ManifestCard.model_validate(unpack(self._files.read(name), max_elements=_CARD_ELEMENTS))
+            size = self._files.size(f"{card.sha256}.manifest")
+            if (f"{card.sha256}.card", card.size) != (name, size):
                 raise RemoteProtocolError("card and manifest do not belong together")
         except (RemoteProtocolError, ValidationError, FileNotFoundError) as exc:
-            log.warning("manifest.broken", file=str(path), why=str(exc).splitlines()[0])
-            path.unlink()
+            log.warning("manifest.broken", file=name, why=str(exc).splitlines()[0])
+            self._files.remove(name)
             return
         before = self._cards.get((card.owner, card.campaign))
         if before is None or before.number < card.number:

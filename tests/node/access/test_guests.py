@@ -93,7 +93,7 @@ async def test_whoever_only_knows_the_hash_of_anothers_model_is_not_given_it(wor
     link = await world.link()
     await link.ask(world.ann.commit(world.ann.task(1)), Granted)
     await world.ann.wait_for(Progress, 2)
-    while worker.advert().models != (MODEL,) or not worker.estate.cache.whose.knows(
+    while worker.advert().models != (MODEL,) or not worker.sharing.cache.access.knows(
         MODEL, world.ann.identity.peer_id
     ):
         await trio.testing.wait_all_tasks_blocked(0.01)
@@ -113,7 +113,7 @@ async def test_whoever_only_knows_the_hash_of_anothers_model_is_not_given_it(wor
     world.device.go.clear()
     await again.ask(honest.commit(honest.task(1, campaign="c-h", task="c-h/1")), Granted)
     await honest.wait_for(Progress, 2)
-    while not worker.estate.cache.whose.knows(MODEL, honest.identity.peer_id):
+    while not worker.sharing.cache.access.knows(MODEL, honest.identity.peer_id):
         await trio.testing.wait_all_tasks_blocked(0.01)
     assert isinstance(worker.sharing.find(honest.identity.peer_id, MODEL), Path), (
         "who shows that it has it may"

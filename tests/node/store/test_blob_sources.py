@@ -14,7 +14,6 @@ from node.conversation.outbox import Outbox
 from node.run.model_source import model_source
 from node.store.blob_sources import BlobSources
 from node.store.cache import ModelCache
-from node.store.campaigns import CampaignStore
 from node.store.manifests import ManifestStore
 from node.store.partial import PartialFile
 from protocol.errors import RunError
@@ -54,9 +53,10 @@ async def never(*_: object) -> None:
     raise AssertionError("nothing is fetched here")
 
 
-def estate(folder: Path) -> CampaignStore:
+def sources(folder: Path) -> BlobSources:
     cache = ModelCache(folder / "cache", 10**9, free=lambda path: 10**12)
-    return CampaignStore(ManifestStore(folder / "manifests", never), cache)
+    manifests = ManifestStore(folder / "manifests", never)
+    return BlobSources(manifests, cache, Outbox(lambda: NOW), folder, permits(), tuple, lambda: NOW)
 
 
 def served(peer: PeerId) -> Collection[str]:
@@ -64,21 +64,21 @@ def served(peer: PeerId) -> Collection[str]:
     return {ANN.peer_id, EVE.peer_id} & {peer}
 
 
-async def having(folder: Path, principal: Identity | None = ANN) -> CampaignStore:
+async def having(folder: Path, principal: Identity | None = ANN) -> BlobSources:
     """A worker that has the model, and knows that `principal` has it."""
 
     async def bring(offset: int, target: PartialFile, progress: object) -> None:
         target(bytearray(CONTENT[offset:]))
 
-    made = estate(folder)
+    made = sources(folder)
     await made.cache.get(MODEL, bring)
     if principal is not None:
-        made.cache.whose.note(SHA, principal.peer_id)
+        made.cache.access.note(SHA, principal.peer_id)
     return made
 
 
-def gives(holder: CampaignStore, shown: TransferGrant, taker: Identity = TAKER, now: float = NOW) -> bool:
-    return holder.shared(taker.peer_id, SHA, shown, served, now) is not None
+def gives(holder: BlobSources, shown: TransferGrant, taker: Identity = TAKER, now: float = NOW) -> bool:
+    return holder.by_grant(taker.peer_id, SHA, shown, served, now) is not None
 
 
 async def test_whom_the_scheduler_that_has_the_model_names_may_have_it(tmp_path: Path) -> None:
@@ -106,11 +106,11 @@ async def test_of_whom_nobody_knows_that_he_has_it_there_is_no_grant(tmp_path: P
 
 async def test_a_scheduler_that_is_not_served_any_more_lets_nobody_have_it(tmp_path: Path) -> None:
     holder = await having(tmp_path)
-    assert holder.shared(TAKER.peer_id, SHA, grant(), lambda peer: (), NOW) is None
+    assert holder.by_grant(TAKER.peer_id, SHA, grant(), lambda peer: (), NOW) is None
 
 
 async def test_what_is_coming_is_given_in_the_name_of_whom_it_was_brought_for_alone(tmp_path: Path) -> None:
-    holder = estate(tmp_path)
+    holder = sources(tmp_path)
     seen: dict[str, Content | None] = {}
 
     async def bring(offset: int, target: PartialFile, progress: object) -> None:
@@ -118,7 +118,7 @@ async def test_what_is_coming_is_given_in_the_name_of_whom_it_was_brought_for_al
         target.know(hashes_of(CONTENT))
         target.put(1, bytearray(CONTENT[PIECE_SIZE : 2 * PIECE_SIZE]))
         for who in (ANN, EVE):
-            seen[who.peer_id] = holder.shared(TAKER.peer_id, SHA, grant(giver=who), served, NOW)
+            seen[who.peer_id] = holder.by_grant(TAKER.peer_id, SHA, grant(giver=who), served, NOW)
         for index in (0, 2):
             target.put(index, bytearray(CONTENT[index * PIECE_SIZE : (index + 1) * PIECE_SIZE]))
 
@@ -133,8 +133,7 @@ async def test_what_is_coming_is_given_in_the_name_of_whom_it_was_brought_for_al
 async def test_nothing_is_shared_while_something_is_measured_but_while_something_is_fetched(
     tmp_path: Path,
 ) -> None:
-    made = await having(tmp_path)
-    sharing = BlobSources(made, Outbox(lambda: NOW), tmp_path, permits(), tuple, lambda: NOW)
+    sharing = await having(tmp_path)
     assert not sharing.resting()
     async with sharing.still:
         assert sharing.resting()
@@ -145,16 +144,14 @@ async def test_nothing_is_shared_while_something_is_measured_but_while_something
             target(bytearray(b"another"))
 
         another = Model(name="a", sha256=hashlib.sha256(b"another").hexdigest(), size=7)
-        await made.cache.get(another, bring)
+        await sharing.cache.get(another, bring)
         assert sharing.resting()
 
 
 async def test_by_a_grant_a_worker_gives_what_its_permissions_say(tmp_path: Path) -> None:
-    sharing = BlobSources(
-        await having(tmp_path), Outbox(lambda: NOW), tmp_path, permits(), tuple, lambda: NOW
-    )
-    assert isinstance(sharing.shared(TAKER.peer_id, SHA, grant()), Path)
-    assert sharing.shared(TAKER.peer_id, SHA, grant(giver=EVE)) is Reason.UNKNOWN
+    sharing = await having(tmp_path)
+    assert isinstance(sharing.share(TAKER.peer_id, SHA, grant()), Path)
+    assert sharing.share(TAKER.peer_id, SHA, grant(giver=EVE)) is Reason.UNKNOWN
     assert sharing.find(TAKER.peer_id, SHA) is Reason.NOT_ALLOWED, "without a transfer grant it is a stranger"
 
 
@@ -168,7 +165,7 @@ async def test_a_scheduler_that_knows_only_the_hash_gets_no_model_through_its_ow
         serve_blobs(
             holder,
             lambda *_: None,
-            shared=lambda peer, sha256, shown: honest.shared(peer, sha256, shown, served, NOW),
+            shared=lambda peer, sha256, shown: honest.by_grant(peer, sha256, shown, served, NOW),
         )
 
         async def where(peer: str, sha256: str) -> Holders:

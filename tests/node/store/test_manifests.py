@@ -9,7 +9,7 @@ from typing import Any
 
 import trio
 
-from node.store.manifests import AGAIN_S, LONGEST_S, MAX_MANIFESTS, ManifestStore
+from node.store.manifests import MAX_MANIFESTS, MAX_RETRY_S, RETRY_S, ManifestStore
 from protocol.errors import Unreachable
 from protocol.signed.campaign_manifest import CampaignManifest, ManifestModel, make_manifest, read_cover
 from protocol.values.requirement import Requirement
@@ -104,7 +104,7 @@ async def test_a_manifest_that_cannot_be_had_is_asked_for_with_a_later_run(tmp_p
     await taken_in(manifests, source, manifest())
     assert manifests.of("c-one", OWNER.peer_id) is None
     source.gone = False
-    now += AGAIN_S
+    now += RETRY_S
     await manifests.fetch("c-one", OWNER.peer_id, ())
     assert manifests.of("c-one", OWNER.peer_id) is not None
 
@@ -135,7 +135,7 @@ async def test_a_peer_whose_manifests_do_not_come_holds_up_ever_fewer_runs_and_n
         before = len(source.taken)
         await taken_in(manifests, source, manifest(name=str(second)))
         asked += [now - 5.0] * (len(source.taken) - before)
-    assert asked == [0.0, AGAIN_S, 3 * AGAIN_S, 7 * AGAIN_S]
+    assert asked == [0.0, RETRY_S, 3 * RETRY_S, 7 * RETRY_S]
     source.gone = False
     sha256, size = source.add(manifest("c-two"))
     manifests.note("c-two", OWNER.peer_id, "another scheduler", sha256, size)
@@ -160,7 +160,7 @@ async def test_what_is_not_the_owners_is_not_kept(tmp_path: Path) -> None:
     manifests = ManifestStore(tmp_path, source.take, lambda: now)
     for bad in (forged, foreign, moved, b"junk"):
         await taken_in(manifests, source, bad)
-        now += LONGEST_S
+        now += MAX_RETRY_S
     assert len(source.taken) == 4
     assert len(manifests) == 0
     assert len(ManifestStore(tmp_path, source.take)) == 0

@@ -58,7 +58,7 @@ async def test_what_is_added_while_the_worker_runs_is_found_verified_and_needs_n
     added = model_files.add(tmp_path / "c", mine, room=100)
     assert not kept.has(added.sha256), "not before it was hashed"
     assert kept.changed()
-    await kept.take_up()
+    await kept.verify_added()
     assert kept.has(added.sha256)
     assert kept.recent(1) == (added.sha256,)
     assert not kept.changed()
@@ -75,7 +75,7 @@ async def test_a_file_under_a_false_name_is_not_taken_up(tmp_path: Path) -> None
     kept = cache(tmp_path)
     file(tmp_path, f"{'d' * 64}.model", b"something")
     assert kept.changed()
-    await kept.take_up()
+    await kept.verify_added()
     assert not kept.has("d" * 64)
     assert not (tmp_path / f"{'d' * 64}.model").exists()
 
@@ -123,7 +123,7 @@ async def test_what_is_added_beyond_the_cap_sends_the_oldest_away(tmp_path: Path
     await kept.get(model(b"oldest"), source(b"oldest"))
     added = model_files.add(tmp_path / "c", file(tmp_path, "new", b"newest"), room=10)
     assert kept.changed()
-    await kept.take_up()
+    await kept.verify_added()
     assert kept.recent(4) == (added.sha256,)
 
 
