@@ -138,7 +138,7 @@ def explain(
     """Say why a campaign, or one task of it, stands as it stands: what it waits for, what was tried, who refused, what would help."""
     from rich.text import Text
 
-    from scheduler.preview.look import ask_why
+    from scheduler.preview.look import explain_campaign
     from scheduler.preview.why import why_lines
     from scheduler.store.opening import open_store
 
@@ -146,7 +146,7 @@ def explain(
     campaign, _, number = target.partition("/")
     with open_store(home) as store:
         found = store.campaigns.resolve(campaign)
-        told = ask_why(home, store, found, number, gates_of(ctx, gate))
+        told = explain_campaign(home, store, found, number, gates_of(ctx, gate))
     if as_json:
         print_json(told.model_dump(mode="json"))
         return
@@ -168,11 +168,11 @@ def plan(
     """
     from rich.text import Text
 
-    from scheduler.preview.look import look
+    from scheduler.preview.look import plan_file
     from scheduler.preview.plan_table import keep_plan, plan_lines, plan_table, uncovered_lines
 
     home: Home = ctx.obj
-    made = look(home, file, gates_of(ctx, gate, surely=True), fetching(home))
+    made = plan_file(home, file, gates_of(ctx, gate, surely=True), fetching(home))
     with contextlib.suppress(OSError):  # a plan can be read though it cannot be kept
         keep_plan(home, made)
     if as_json:
@@ -215,12 +215,12 @@ def retry(
 
 def check_plan(home: Home, file: Path, gates: tuple[str, ...], name: str) -> None:
     """Leave with exit code 1 when the world changed in substance since the plan `name` was made, having said in what."""
-    from scheduler.preview.look import look
+    from scheduler.preview.look import plan_file
     from scheduler.preview.plan import changes
     from scheduler.preview.plan_table import kept_plan
 
     kept = kept_plan(home, name)
-    now = look(home, file, gates, fetching(home))
+    now = plan_file(home, file, gates, fetching(home))
     told = changes(kept, now)
     if not (kept.complete and now.complete):
         print(

@@ -296,11 +296,11 @@ def _batches(rows: Sequence[Row]) -> bool:
 
 def failure_text(row: Row) -> str:
     """Why it failed: the reason's word and what was said of it, which may be a small table of several lines."""
-    first, *more = (kept_columns(line) for line in row.detail.splitlines()[:40] or [""])
+    first, *more = (safe_columns(line) for line in row.detail.splitlines()[:40] or [""])
     return "\n    ".join([": ".join(filter(None, [row.reason, first])) or "no reason was given", *more])
 
 
-def kept_columns(line: str) -> str:
+def safe_columns(line: str) -> str:
     """`line` made safe, the spaces that align it left as they are."""
     return " ".join(safe_text(word, 400) for word in line.rstrip().split(" "))
 

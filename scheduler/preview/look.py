@@ -1,7 +1,8 @@
-"""From a campaign file to its plan over the live swarm: read, describe, visit, plan. Nothing is stored, committed or held."""
+"""From a campaign and the live swarm to a plan or an explanation. Nothing is stored, committed or held."""
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -18,10 +19,10 @@ from protocol.values.task import Task, read_task
 from scheduler.campaign.load import load_campaign
 from scheduler.campaign.model import Campaign
 from scheduler.models.describe import Fetch, Models, describe_models, no_fetch
-from scheduler.planning.tasks import derive_cells, requirements
+from scheduler.planning.tasks import PlannedCell, derive_cells, requirements
 from scheduler.preview.plan import LivePlan, make_plan
-from scheduler.preview.survey import VISIT, see_everybody, visit
-from scheduler.preview.why import WhyDevice, WhyReport, why
+from scheduler.preview.survey import VISIT, SwarmVisit, see_everybody, visit
+from scheduler.preview.why import LiveFacts, WhyReport, why_report
 from scheduler.store.opening import has_store, open_store
 from scheduler.store.rows import CampaignRow
 from scheduler.store.store import Store
@@ -31,46 +32,46 @@ from swarm.base.text import safe_text
 from swarm.net.identity import load_or_create
 
 
-def look(home: Home, file: Path, gates: Sequence[str], fetch: Fetch = no_fetch) -> LivePlan:
+def plan_file(home: Home, file: Path, gates: Sequence[str], fetch: Fetch = no_fetch) -> LivePlan:
     """The plan of the campaign in `file`. Raises `CampaignError` for a bad file or model, `Unreachable` when no gate answers. Blocking."""
     campaign = load_campaign(file)
-    return look_at(home, campaign, describe_models(campaign, file.absolute().parent, fetch), gates)
+    return plan_campaign(home, campaign, describe_models(campaign, file.absolute().parent, fetch), gates)
 
 
-def look_at(home: Home, campaign: Campaign, models: Models, gates: Sequence[str]) -> LivePlan:
-    """The plan of a campaign whose models have been looked at. Raises `Unreachable` when no gate answers. Blocking."""
+def plan_campaign(home: Home, campaign: Campaign, models: Models, gates: Sequence[str]) -> LivePlan:
+    """The plan of a campaign whose models are described. Raises `Unreachable` when no gate answers. Blocking."""
     scheduler = load_or_create(home.key("scheduler")).peer_id
 
-    def cells_on(devices: Sequence[Advert]) -> tuple[Task, ...]:
-        made = derive_cells(campaign, models, campaign_id=VISIT, scheduler=scheduler, devices=devices)
-        return tuple(task for _, tasks in made for task in tasks)
+    def cells_on(devices: Sequence[Advert]) -> Sequence[tuple[PlannedCell, Sequence[Task]]]:
+        return derive_cells(campaign, models, campaign_id=VISIT, scheduler=scheduler, devices=devices)
 
-    async def go() -> LivePlan:
-        needs = requirements(campaign)
-        seen = await visit(gates, home, needs, cells_on, priority=campaign.priority, now=time.time())
-        cells = derive_cells(campaign, models, campaign_id=VISIT, scheduler=scheduler, devices=seen.adverts)
-        return make_plan(campaign, models, cells, seen, history(home, {m.sha256 for _, m in models.values()}))
+    def tasks_on(devices: Sequence[Advert]) -> tuple[Task, ...]:
+        return tuple(task for _, tasks in cells_on(devices) for task in tasks)
 
-    return trio.run(go)
+    async def survey() -> SwarmVisit:
+        wanted = requirements(campaign)
+        return await visit(gates, home, wanted, tasks_on, priority=campaign.priority, now=time.time())
+
+    found = trio.run(survey)
+    past = run_history(home, {model.sha256 for _, model in models.values()})
+    return make_plan(campaign, models, cells_on(found.adverts), found, past)
 
 
-def history(home: Home, models: set[str]) -> list[tuple[Task, float]]:
+def run_history(home: Home, models: set[str]) -> list[tuple[Task, float]]:
     """The tasks with one of these models that succeeded on this home, and how long they took."""
     if not has_store(home):
         return []
     with open_store(home) as store:
-        found = store.tasks.run_times(models)
-    told = []
-    for body, seconds in found:
-        try:
-            told.append((read_task(body), seconds))
-        except RemoteProtocolError:  # of another version: it tells us nothing
-            continue
-    return told
+        runs = store.tasks.run_times(models)
+    history = []
+    for body, seconds in runs:
+        with contextlib.suppress(RemoteProtocolError):  # of another version
+            history.append((read_task(body), seconds))
+    return history
 
 
-def ask_why(home: Home, store: Store, campaign: str, number: str, gates: Sequence[str]) -> WhyReport:
-    """The story of a campaign, or of its task `number`. Raises `CampaignError` when there is no such task. Blocking."""
+def explain_campaign(home: Home, store: Store, campaign: str, number: str, gates: Sequence[str]) -> WhyReport:
+    """Why the tasks of a campaign, or its task `number`, are in their states. Raises `CampaignError` for no such task. Blocking."""
     row = store.campaigns.get(campaign)
     if row is None:
         raise CampaignError(f"no campaign {campaign!r} on this home", hint="list them: sark-node campaigns")
@@ -79,42 +80,34 @@ def ask_why(home: Home, store: Store, campaign: str, number: str, gates: Sequenc
         raise CampaignError(
             f"{campaign} has no task {number!r}", hint=f"see its tasks: sark-node explain {campaign}"
         )
+    ids = {task.id for task in tasks}
     waiting = {task.id for task in tasks if task.state is TaskState.PENDING}
-    bodies = {task: read_task(body) for task, body in store.tasks.bodies(campaign).items() if task in waiting}
-    looking = row.ended is None and (bool(waiting) or not row.planned)
-    seen = _look(gates) if looking else WhyDevice(adverts=None)
-    attempts = [
-        attempt for attempt in store.attempts.all(campaign) if attempt.task in {task.id for task in tasks}
-    ]
-    return why(
+    adverts, unreachable = None, ""
+    if row.ended is None and (waiting or not row.planned):
+        try:
+            adverts = trio.run(see_everybody, gates)
+        except* SarkError as group:
+            unreachable = _first(group).what
+    return why_report(
         row,
         tasks,
-        bodies,
-        attempts,
+        {task: read_task(body) for task, body in store.tasks.bodies(campaign).items() if task in waiting},
+        [attempt for attempt in store.attempts.all(campaign) if attempt.task in ids],
         store.events.all(campaign),
-        seen.model_copy(
-            update={"scheduling": row.ended is not None or is_running(home), "busy": _busy(store)}
+        LiveFacts(
+            adverts=adverts,
+            unreachable=unreachable,
+            busy=_busy(store),
+            scheduling=row.ended is not None or is_running(home),
         ),
         time.time(),
-        unplanned=() if row.planned else _looked_for(row),
+        unplanned=() if row.planned else _requirements(row),
     )
 
 
-def _look(gates: Sequence[str]) -> WhyDevice:
-    blind = ""
-    adverts: tuple[Advert, ...] | None = None
-    try:
-        adverts = trio.run(see_everybody, gates)
-    except* SarkError as group:
-        blind = _first(group)
-    return WhyDevice(adverts=adverts, blind=blind)
-
-
-def _first(group: BaseExceptionGroup[SarkError]) -> str:
-    """What the first of them says: trio hands over in groups what its tasks raised."""
-    for item in group.exceptions:
-        return _first(item) if isinstance(item, BaseExceptionGroup) else item.what
-    raise AssertionError("an exception group is never empty")
+def _first(group: BaseExceptionGroup[SarkError]) -> SarkError:
+    inner = group.exceptions[0]
+    return _first(inner) if isinstance(inner, BaseExceptionGroup) else inner
 
 
 def _busy(store: Store) -> Counter[str]:
@@ -128,10 +121,8 @@ def _busy(store: Store) -> Counter[str]:
     )
 
 
-def _looked_for(row: CampaignRow) -> tuple[Requirement, ...]:
+def _requirements(row: CampaignRow) -> tuple[Requirement, ...]:
     try:
         return requirements(Campaign.model_validate_json(row.spec))
-    except (
-        ValidationError
-    ):  # of another version: its tasks will never be made, and the campaign says so when it ends
+    except ValidationError:  # of another version: it will have no tasks, and says so when it ends
         return ()

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from protocol.errors import CampaignError
 from protocol.values.requirement import show_size
-from scheduler.output.tables import SHORTEST, kept_columns
+from scheduler.output.tables import SHORTEST, safe_columns
 from scheduler.preview.plan import DIGITS, LivePlan, PlanCell
 from swarm.base.home import Home
 from swarm.base.text import count, safe_text
@@ -99,7 +99,7 @@ def plan_lines(plan: LivePlan) -> list[str]:
     fetch = f"{show_size(plan.fetch)} to fetch" if plan.fetch else "nothing to fetch"
     told.append(f"Expected: {total}{source}, {fetch}.")
     ways = list(dict.fromkeys(way for cell in plan.cells for way in cell.gives_way))
-    told += [f"Would give way: {kept_columns(way)}" for way in ways[:MAX_WAYS]]
+    told += [f"Would give way: {safe_columns(way)}" for way in ways[:MAX_WAYS]]
     if not plan.complete:
         told.append("There are more devices than can be looked at: this holds for those that were seen.")
     if len(ways) > MAX_WAYS:
@@ -117,7 +117,7 @@ def uncovered_lines(cells: Sequence[PlanCell]) -> list[str]:
     for why, alike in list(groups.items())[:MAX_UNCOVERED]:
         names = list(dict.fromkeys(f"{safe_text(cell.model, 60)} × {cell.unit}" for cell in alike))
         head = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-        told += [f"{head}:", *(f"  {kept_columns(line)}" for line in why.splitlines()[:40])]
+        told += [f"{head}:", *(f"  {safe_columns(line)}" for line in why.splitlines()[:40])]
     if len(groups) > MAX_UNCOVERED:
         told.append(f"and {len(groups) - MAX_UNCOVERED} more reasons: see --json")
     return told

@@ -13,7 +13,7 @@ from scheduler.campaign.model import Campaign
 from scheduler.campaign.schema import campaign_schema
 from scheduler.models.describe import Models, describe_models
 from scheduler.models.uploads import Uploads, placed
-from scheduler.preview.look import ask_why, look_at
+from scheduler.preview.look import explain_campaign, plan_campaign
 from scheduler.preview.plan import LivePlan
 from scheduler.preview.plan_table import keep_plan
 from scheduler.preview.validate import ValidationReport, check
@@ -56,7 +56,7 @@ def router(context: ApiContext) -> APIRouter:
 
         def make(store: Store) -> LivePlan:
             campaign = place(parse_campaign(body, file))
-            made = look_at(context.home, campaign, describe(campaign), context.gates())
+            made = plan_campaign(context.home, campaign, describe(campaign), context.gates())
             with contextlib.suppress(OSError):  # the plan is useful even if it cannot be stored
                 keep_plan(context.home, made)
             return made
@@ -85,4 +85,4 @@ def _explain(context: ApiContext, store: Store, campaign: str, n: int | None) ->
     require_campaign(store, campaign)
     if n is not None and store.tasks.get(f"{campaign}/{n}") is None:
         raise no_task(campaign, n)
-    return ask_why(context.home, store, campaign, "" if n is None else str(n), context.gates())
+    return explain_campaign(context.home, store, campaign, "" if n is None else str(n), context.gates())

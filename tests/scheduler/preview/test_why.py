@@ -18,7 +18,7 @@ from protocol.values.requirement import Requirement, parse_clause
 from protocol.values.task import Measure, Model, Task, Timeouts, read_task
 from protocol.words import Reason
 from scheduler.core.commands import Intent, LiveAttempt, QueuePosition
-from scheduler.preview.why import WhyDevice, WhyReport, gave_way, ranges, why, why_lines
+from scheduler.preview.why import LiveFacts, WhyReport, preemption_line, ranges, why_lines, why_report
 from scheduler.store.backend import Location as StorePlace
 from scheduler.store.progress import clipped
 from scheduler.store.rows import NewCampaign
@@ -93,7 +93,7 @@ def told(
     store: Store,
     clock: Clock,
     *,
-    seen: WhyDevice | None = None,
+    seen: LiveFacts | None = None,
     only: int | None = None,
     **more: Sequence[Requirement],
 ) -> WhyReport:
@@ -102,13 +102,13 @@ def told(
     tasks = [task for task in store.tasks.all("c-one") if only in (None, task.n)]
     bodies = {task: read_task(body) for task, body in store.tasks.bodies("c-one").items()}
     attempts = [a for a in store.attempts.all("c-one") if a.task in {task.id for task in tasks}]
-    return why(
+    return why_report(
         row,
         tasks,
         bodies,
         attempts,
         store.events.all("c-one"),
-        seen or WhyDevice(adverts=(advert("one"),)),
+        seen or LiveFacts(adverts=(advert("one"),)),
         clock.now,
         unplanned=more.get("unplanned", ()),
     )
@@ -142,7 +142,7 @@ def test_a_ticket_says_its_place_its_expected_start_and_what_decides(store: Stor
     store.attempts.set_positions([QueuePosition("c-one/1", 1, 3, 40.0)])
     clock.now += 130
     (story,) = told(store, clock).stories
-    assert story.head == "Task 1 waits for its turn, for 2:10"
+    assert story.head == "Task 1 waits in a queue, for 2:10"
     assert story.why[0] == "at mini-7: queued 3rd, starts in ~40 s"
     assert story.why[1] == "its priority counts as 50, 2 higher by waiting"
     assert "Runs of priority 40 or less give way" in told(store, clock).remarks[0]
@@ -161,9 +161,9 @@ def test_tickets_are_told_together_with_where_each_stands(store: Store, clock: C
 
 def test_devices_that_fit_say_how_much_of_ours_they_have(store: Store, clock: Clock) -> None:
     submit(store, [a_task(1)])
-    seen = WhyDevice(adverts=(advert("one"), advert("two")), busy={"one": 3})
+    seen = LiveFacts(adverts=(advert("one"), advert("two")), busy={"one": 3})
     assert told(store, clock, seen=seen).stories[0].why == (
-        "there now and fit: one (has 3 tasks of yours: no more are kept there at a time), two",
+        "there now and fit: one (has 3 tasks of yours: no more are queued there at a time), two",
     )
 
 
@@ -235,7 +235,7 @@ def test_a_task_that_failed_says_why_in_full(store: Store, clock: Clock) -> None
     assert lines[4:] == ["    nothing-fits: 0 of 2 devices fit", "      ram >= 1 TiB  0 fit"]
 
 
-def test_a_run_says_where_it_is_and_that_it_gave_way(store: Store, clock: Clock) -> None:
+def test_a_run_says_where_it_is_and_that_it_preemption_line(store: Store, clock: Clock) -> None:
     submit(store, [a_task(1)])
     begin(store, 1, queued=False)
     store.attempts.end("c-one/1", 1, TaskEvent.PREEMPT, reason=Reason.PREEMPTED)
@@ -248,7 +248,7 @@ def test_a_run_says_where_it_is_and_that_it_gave_way(store: Store, clock: Clock)
         "gave way to a higher priority, 1 of at most 2 times",
     )
     assert story.tried[0].startswith("attempt 1: mini-7 had to let a higher priority go first")
-    assert gave_way(2).endswith(": it does not again")
+    assert preemption_line(2).endswith(": it does not again")
 
 
 def test_workers_set_aside_are_told_with_the_reason_and_until_when(store: Store, clock: Clock) -> None:
@@ -274,11 +274,11 @@ def test_workers_set_aside_are_told_with_the_reason_and_until_when(store: Store,
 
 def test_it_is_said_when_nobody_schedules_or_the_swarm_was_not_seen(store: Store, clock: Clock) -> None:
     submit(store, [a_task(1)])
-    blind = WhyDevice(adverts=None, blind="no gate answers: x", scheduling=False)
+    blind = LiveFacts(adverts=None, unreachable="no gate answers: x", scheduling=False)
     found = told(store, clock, seen=blind)
     assert found.remarks == (
         "Nobody carries c-one on now (no scheduler runs): sark-node watch c-one",
-        "The swarm could not be looked at: no gate answers: x",
+        "The swarm cannot be reached: no gate answers: x",
     )
     assert found.stories[0].why == ("no device has been asked yet",)
 
@@ -304,8 +304,8 @@ def test_every_state_of_a_task_has_a_story(store: Store, clock: Clock) -> None:
     row = store.campaigns.get("c-one")
     assert row is not None
     for state in TaskState:
-        found = why(
-            row, [replace(task, state=state, cancel=True)], {}, (), (), WhyDevice(adverts=None), clock.now
+        found = why_report(
+            row, [replace(task, state=state, cancel=True)], {}, (), (), LiveFacts(adverts=None), clock.now
         )
         assert found.stories[0].head.startswith("Task 1 ")
         assert "waiting" not in " ".join(why_lines(found))
@@ -332,7 +332,7 @@ def test_the_command_tells_a_campaign_a_task_and_what_is_not_there(
 
     assert run() == 0
     out = capsys.readouterr().out
-    assert "The swarm could not be looked at: no gate is known here" in out
+    assert "The swarm cannot be reached: no gate is known here" in out
     assert "Nobody carries c-one on now" in out
     assert run("c-one/1", "--json") == 0
     told = json.loads(capsys.readouterr().out)
@@ -347,5 +347,5 @@ def test_a_replica_without_a_device_of_its_own_is_told_without_our_own_clauses(
     note = "2 devices of one class are needed, 1 is there"
     apart = Requirement(clauses=(parse_clause("device != d-1"), parse_clause("ram >= 900 TiB")))
     submit(store, [a_task(1).model_copy(update={"replica": 2, "note": note, "requirement": apart})])
-    (story,) = told(store, clock, seen=WhyDevice(adverts=(advert("one"),))).stories
+    (story,) = told(store, clock, seen=LiveFacts(adverts=(advert("one"),))).stories
     assert story.why == (note, "join another device of that class, or ask for fewer replicas")
