@@ -1,4 +1,4 @@
-"""The gates that this home knows over HTTP: how each stands, as `gate status` tells."""
+"""The gates that this home knows, over HTTP: the status of each, as `gate status` shows it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import trio
 from fastapi import APIRouter
 from pydantic import BaseModel
 
-from gate.status.client import GateAnswer, asking
+from gate.status.client import GateClient, asking
 from protocol.errors import NotPermitted, SarkError
 from protocol.messages.gate import GateSnapshot
 from swarm.base.home import Home
@@ -19,29 +19,29 @@ from swarm.net.addresses import Contact, gate_contacts
 
 MAX_ASKED: Final = 8
 AT_ONCE: Final = 3
-"""Requests that are answered at a time: each asks every gate with a node of its own."""
+"""Requests served at a time: each asks every gate through a node of its own."""
 
 Ways = Callable[[], tuple[str, ...]]
-Asking = Callable[[Home, Sequence[str]], AbstractAsyncContextManager[GateAnswer]]
+Asking = Callable[[Home, Sequence[str]], AbstractAsyncContextManager[GateClient]]
 
 
 class GateInfo(BaseModel):
-    """A gate, and how it stands where it tells us."""
+    """A gate, and its status if it is readable."""
 
     peer: str
     addresses: tuple[str, ...]
-    """Where this home knows it."""
+    """That this home knows."""
     own: bool
     """It is, or was, this home's own."""
     reached: bool
     """It answered."""
-    standing: GateSnapshot | None = None
+    status: GateSnapshot | None = None
     error: str | None = None
     hint: str = ""
 
 
 class Gates(BaseModel):
-    """This home's gate if it has one, else those that it joined or submitted by."""
+    """This home's gate if it has one, else those that it joined or submitted through."""
 
     count: int
     gates: tuple[GateInfo, ...]
@@ -54,7 +54,7 @@ def router(home: Home, ways: Ways, ask: Asking = asking) -> APIRouter:
 
     @gates.get("/gate", operation_id="getGates")
     async def status() -> Gates:
-        """How the gates stand: peers, places, circuits, refusals, index, load. A gate tells its operators alone."""
+        """The status of the gates: peers, reservations, circuits, refusals, index, load. Only operators of a gate may read it."""
         own, known = await trio.to_thread.run_sync(_known, home, ways)
         shown: dict[str, GateInfo] = {}
 
@@ -64,14 +64,14 @@ def router(home: Home, ways: Ways, ask: Asking = asking) -> APIRouter:
         async with asking, trio.open_nursery() as nursery:
             for contact in known:
                 nursery.start_soon(one, contact)
-        told = tuple(shown[contact.peer] for contact in known)
-        return Gates(count=len(told), gates=told)
+        statuses = tuple(shown[contact.peer] for contact in known)
+        return Gates(count=len(statuses), gates=statuses)
 
     return gates
 
 
 def _known(home: Home, ways: Ways) -> tuple[frozenset[str], tuple[Contact, ...]]:
-    """Peer ids of this home's own, and the gates to ask: those alone where there is one."""
+    """Peer ids of this home's own gates, and the gates to ask: only the own ones if there are any."""
     own = gate_contacts(local_gates(home))
     workers = own_worker(home)
     known = own or gate_contacts([way for way in ways() if way not in workers])
@@ -79,18 +79,18 @@ def _known(home: Home, ways: Ways) -> tuple[frozenset[str], tuple[Contact, ...]]
 
 
 async def _shown(home: Home, contact: Contact, own: bool, ask: Asking) -> GateInfo:
-    told = GateInfo(peer=contact.peer, addresses=contact.addresses, own=own, reached=False)
+    info = GateInfo(peer=contact.peer, addresses=contact.addresses, own=own, reached=False)
     addresses = [f"{address}/p2p/{contact.peer}" for address in contact.addresses]
     error: SarkError | None = None
     try:
-        async with ask(home, addresses) as asked:
-            told = told.model_copy(update={"standing": await asked.standing(), "reached": True})
+        async with ask(home, addresses) as client:
+            info = info.model_copy(update={"status": await client.status(), "reached": True})
     except* SarkError as group:
         error = _first(group)
     if error is None:
-        return told
+        return info
     reached = isinstance(error, NotPermitted)
-    return told.model_copy(update={"reached": reached, "error": error.what, "hint": error.hint})
+    return info.model_copy(update={"reached": reached, "error": error.what, "hint": error.hint})
 
 
 def _first(group: BaseExceptionGroup[SarkError]) -> SarkError:

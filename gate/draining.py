@@ -1,9 +1,9 @@
-"""How a gate ends: told once, it lends nothing new and waits a while for the connections that go through it; told again, it ends at once.
+"""How a gate stops: on the first signal it accepts nothing new and waits a while for live circuits; on the second it stops at once.
 
-    up ── told to stop ──▶ draining ── no circuit left, or the grace is over, or told again ──▶ over
+    up ── signal ──▶ draining ── no circuit left, or the grace period over, or another signal ──▶ stopped
 
-Those that hold places here lose nothing but the place: they take one at another gate, or here again once it is back. Whoever speaks
-through a circuit speaks on until the grace is over, and then by another way.
+Peers with a reservation make one at another gate, or here once the gate is back. Circuits last until the grace period ends; their
+peers then connect by another path.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ import trio
 from swarm.join.enter import END_OF_INPUT
 
 LOOK_S: Final = 0.25
-"""How often it is looked whether circuits are left."""
+"""How often the circuits are counted."""
 
 
 class DrainEnd(StrEnum):
-    """What ended the draining."""
+    """Why draining ended."""
 
-    IDLE = "nothing went through this gate any more"
-    GRACE = "its grace was over"
-    AGAIN = "told to stop again"
+    IDLE = "no circuit was left"
+    GRACE = "the grace period ended"
+    AGAIN = "another signal"
 
 
 class Draining(Protocol):
-    """What lends: `swarm.relay_desk.RelayDesk` is one."""
+    """The relay: `swarm.net.reservations.RelayReservations`."""
 
     def drain(self) -> None: ...
 
 
 async def drain(relay: Draining, circuits: Callable[[], int], grace_s: float, again: trio.Event) -> DrainEnd:
-    """Lend nothing new and wait for what runs; gives why it waits no longer."""
+    """Accept nothing new and wait for live circuits; returns why it stopped waiting."""
     relay.drain()
     until = trio.current_time() + grace_s
     while circuits():
@@ -49,7 +49,7 @@ async def drain(relay: Draining, circuits: Callable[[], int], grace_s: float, ag
 
 
 class DrainSignals:
-    """Requests to stop: signals, and the end of standard input where that counts. The first names itself, the second is `again`."""
+    """Requests to stop: signals, and the end of standard input if that counts. The first has a name, the second sets `again`."""
 
     def __init__(self) -> None:
         self.first = trio.Event()
@@ -57,7 +57,7 @@ class DrainSignals:
         self.name = ""
 
     def asked(self, name: str) -> None:
-        """One more request. The end of input is final: whoever started this has gone."""
+        """One more request. The end of input is final: the parent process is gone."""
         if self.first.is_set() or name == END_OF_INPUT:
             self.again.set()
         if not self.first.is_set():

@@ -91,7 +91,7 @@ async def _drain(
     relay: RelayReservations, grace_s: float, again: trio.Event, say: Callable[[str], object]
 ) -> None:
     def circuits() -> int:
-        return len(relay.snapshot(trio.current_time()).passages)
+        return len(relay.snapshot(trio.current_time()).circuits)
 
     if circuits():
         some = f"{circuits()} relayed connection{'s' if circuits() != 1 else ''}"

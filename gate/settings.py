@@ -25,7 +25,7 @@ def _is_a_peer(text: str) -> str:
         peer_id_bytes(text)
     except ValueError:
         raise ValueError(
-            "a peer id looks like 12D3Koo… (52 characters); each home tells its own: sark-node info"
+            "a peer id looks like 12D3Koo… (52 characters); each home shows its own: sark-node info"
         ) from None
     return text
 
@@ -59,7 +59,7 @@ Size = Annotated[int, BeforeValidator(_is_a_size), Field(ge=0, le=2**53)]
 
 
 class Admit(StrEnum):
-    """Whom a gate lets in."""
+    """Whom a gate admits."""
 
     OPEN = "open"
     TICKET = "ticket"
@@ -67,54 +67,54 @@ class Admit(StrEnum):
 
 
 class GateSettings(RoleSettings):
-    """Like any role's, but with a port of its own, so that its address can be told to others."""
+    """Like any role's, with a fixed default port, so that others can know its address."""
 
     section: ClassVar[str] = "gate"
 
     listen: tuple[AddressText, ...] = (f"/ip4/0.0.0.0/tcp/{DEFAULT_PORT}",)
     admit: Admit = Admit.OPEN
-    """For whom it relays, keeps adverts and takes manifests: `open` anybody, `ticket` members of its pools, `list` those of `allow`."""
+    """For whom it relays, stores adverts and takes manifests: `open` anybody, `ticket` members of its pools, `list` those of `allow`."""
     allow: tuple[Peer, ...] = ()
-    """Peers that are let in by `ticket` and `list`."""
+    """Peers that `ticket` and `list` admit."""
     pools: tuple[Peer, ...] = ()
-    """Ids of pools made on other homes whose members `ticket` lets in too."""
+    """Ids of pools made on other homes whose members `ticket` admits too."""
     operators: tuple[Peer, ...] = ()
-    """Whose schedulers may read its status from elsewhere; the keys of its own home always may."""
+    """Schedulers that may read its status; the keys of its own home always may."""
     metrics: Annotated[str, AfterValidator(_is_a_listener)] = ""
-    """Where Prometheus finds its numbers, such as `127.0.0.1:9464`; empty: nowhere."""
+    """Where to serve Prometheus metrics, such as `127.0.0.1:9464`; empty: nowhere."""
     drain_s: Annotated[float, Field(ge=0, le=3_600)] = 30.0
-    """How long relayed connections may go on after it was told to stop."""
+    """How long it waits for relayed connections when it stops."""
     connections_per_network: Annotated[int, Field(ge=1)] = ARRIVALS.per_network
     """Connections from one network: an IPv4 /24, an IPv6 /48."""
     connections_per_s: Annotated[float, Field(gt=0)] = ARRIVALS.per_s
-    """New ones from one network each second, after 256 at once."""
+    """New ones from one network each second, after a burst of 256."""
     relay: bool = True
-    """Lend places and circuits to nodes that nobody can dial."""
+    """Relay for nodes that cannot be dialled."""
     relay_reservations: Annotated[int, Field(ge=1, le=65_536)] = LIMITS.reservations
-    """Places in all."""
+    """Reservations in all."""
     relay_reservations_per_network: Annotated[int, Field(ge=1)] = LIMITS.reservations_per_network
-    """Places for one network: an IPv4 /24, an IPv6 /48."""
+    """Reservations of one network: an IPv4 /24, an IPv6 /48."""
     relay_circuits: Annotated[int, Field(ge=1, le=65_536)] = LIMITS.circuits
     """Relayed connections at a time."""
     relay_circuits_from_peer: Annotated[int, Field(ge=1)] = LIMITS.circuits_from_peer
-    """Of those, begun by one peer."""
+    """Of one caller."""
     relay_circuits_to_peer: Annotated[int, Field(ge=1)] = LIMITS.circuits_to_peer
     relay_circuits_from_network: Annotated[int, Field(ge=1)] = LIMITS.circuits_from_network
     relay_circuit_bytes: Size = LIMITS.circuit_bytes
-    """What one of them may carry, both ways together: `1 GiB`."""
+    """What one circuit may carry, both ways together: `1 GiB`."""
     relay_circuit_s: Annotated[float, Field(ge=1, le=604_800)] = LIMITS.circuit_s
-    """And how long it may last."""
+    """How long a circuit may last."""
     relay_bytes_per_s: Size = 0
-    """What all of them may carry in a second: `20 MiB`; 0: as fast as they go."""
+    """What all circuits may carry in a second: `20 MiB`; 0: as fast as they go."""
 
     @property
     def arrival_limits(self) -> ConnectionLimits:
-        """Who may connect."""
+        """Limits of inbound connections."""
         return replace(ARRIVALS, per_network=self.connections_per_network, per_s=self.connections_per_s)
 
     @property
     def relay_limits(self) -> RelayLimits | None:
-        """What is lent at most; None: nothing."""
+        """Limits of the relay; None: it is off."""
         if not self.relay:
             return None
         return replace(

@@ -1,4 +1,4 @@
-"""`sark-node gate` and `gate status`: what an operator types. The pool commands are in `cli_pool`."""
+"""`sark-node gate`: run a gate."""
 
 from __future__ import annotations
 
@@ -32,50 +32,52 @@ def gate(
         typer.Option(min=1, max=65535, help=f"TCP port on every interface.  \\[default: {DEFAULT_PORT}]"),
     ] = None,
     listen: Annotated[
-        list[str] | None, typer.Option(help="Listen only there, such as /ip4/192.0.2.7/tcp/4101. Repeatable.")
+        list[str] | None,
+        typer.Option(help="Listen on this address only, such as /ip4/192.0.2.7/tcp/4101. Repeatable."),
     ] = None,
     announce: Annotated[
         list[str] | None,
-        typer.Option(help="Tell others this address instead, such as a forwarded port. Repeatable."),
+        typer.Option(help="Announce this address instead, such as a forwarded port. Repeatable."),
     ] = None,
     gate: Annotated[
-        list[str] | None, typer.Option(help="Another gate of the same swarm. Repeatable.", metavar="ADDRESS")
+        list[str] | None,
+        typer.Option(help="Address of another gate of the swarm. Repeatable.", metavar="ADDRESS"),
     ] = None,
     admit: Annotated[
         str | None,
         typer.Option(
-            help="Whom it works for: open (anybody), ticket (members of its pools), list (--allow).  \\[default: open]",
+            help="Whom to serve: open (anybody), ticket (members of its pools) or list (--allow).  \\[default: open]",
             metavar="WHOM",
         ),
     ] = None,
     allow: Annotated[
         list[str] | None,
-        typer.Option(help="Let this peer in where not anybody is. Repeatable.", metavar="PEER"),
+        typer.Option(help="With --admit ticket or list: also serve this peer. Repeatable.", metavar="PEER"),
     ] = None,
     pool: Annotated[
         list[str] | None,
         typer.Option(
-            help="With --admit ticket: a pool of another home whose members come in, too. Repeatable.",
+            help="With --admit ticket: also serve this pool, made on another home. Repeatable.",
             metavar="POOL_ID",
         ),
     ] = None,
     operator: Annotated[
         list[str] | None,
         typer.Option(
-            help="Let this scheduler (shown by: sark-node info) read its status from elsewhere. Repeatable.",
+            help="Let this scheduler, whose id `sark-node info` shows, read the gate's status. Repeatable.",
             metavar="SCHEDULER_ID",
         ),
     ] = None,
     metrics: Annotated[
         str | None,
-        typer.Option(help="Serve numbers for Prometheus there, such as 127.0.0.1:9464.", metavar="HOST:PORT"),
+        typer.Option(help="Serve Prometheus metrics, for example on 127.0.0.1:9464.", metavar="HOST:PORT"),
     ] = None,
     drain: Annotated[
         float | None,
         typer.Option(
             min=0,
             max=3600,
-            help="How long relayed connections may go on after Ctrl-C.  \\[default: 30]",
+            help="How long to wait for relayed connections after Ctrl-C.  \\[default: 30]",
             metavar="SECONDS",
         ),
     ] = None,
@@ -83,24 +85,24 @@ def gate(
         bool | None,
         typer.Option(
             "--relay/--no-relay",
-            help="Relay for nodes that nobody can dial.  \\[default: relay]",
+            help="Relay connections to nodes that cannot be dialled.  \\[default: relay]",
             show_default=False,
         ),
     ] = None,
     no_lan: Annotated[
-        bool, typer.Option("--no-lan", help="Do not look for neighbours on the LAN, nor be seen by them.")
+        bool, typer.Option("--no-lan", help="Do not discover, or be discovered by, neighbours on the LAN.")
     ] = False,
     upnp: Annotated[
-        bool, typer.Option("--upnp", help="Ask the router of this LAN for the port (UPnP).")
+        bool, typer.Option("--upnp", help="Ask this LAN's router to forward the port (UPnP).")
     ] = False,
     stop_with_stdin: Annotated[
         bool, typer.Option(hidden=True, help="Stop when standard input ends.")
     ] = False,
 ) -> None:
-    """Be a way into the swarm: a known address for joining, finding, being found and being called. Runs nothing for others.
+    """Run a gate: a node with a known address by which others join the swarm, and which relays for those that cannot be dialled.
 
-    Prints the line that others join with. Runs until Ctrl-C. Workers and schedulers on the same --home find it by themselves.
-    All that it can be told stands in docs/gates.md, also the limits of what it lends.
+    A gate runs no tasks. It prints the command with which others join, and runs until Ctrl-C. Workers and schedulers of this home use it
+    automatically. docs/gates.md describes all settings and limits.
     """
     if ctx.invoked_subcommand is not None:
         return
@@ -125,13 +127,13 @@ def gate(
 
 
 def _run(home: Home, settings: GateSettings, stop_with_stdin: bool) -> None:
-    from gate.service import (
+    from gate.service import (  # loads libp2p: half a second that `--help` need not take
         full_addresses,
         run_gate,
-    )  # loads libp2p: half a second that `--help` need not pay
+    )
 
     def say(line: str) -> None:
-        with contextlib.suppress(OSError):  # nobody reads any more
+        with contextlib.suppress(OSError):  # nobody reads it
             print(line, flush=True)
 
     async def main() -> None:
@@ -139,22 +141,22 @@ def _run(home: Home, settings: GateSettings, stop_with_stdin: bool) -> None:
             here = await nursery.start(partial(run_gate, home, settings, with_stdin=stop_with_stdin, say=say))
             for line in greeting(here.identity.peer_id, full_addresses(here), settings):
                 print(line, flush=True)
-            print("Ctrl-C stops it; nodes that know each other go on without.", flush=True)
+            print("Press Ctrl-C to stop it; nodes that know each other stay connected.", flush=True)
 
     trio.run(main)
 
 
 def greeting(peer: str, addresses: Sequence[str], settings: GateSettings) -> list[str]:
-    """Lines for the operator: who it is, how others come in, and for whom it works where that is not anybody."""
+    """Lines for the operator: the gate's id, how others join, and whom it serves if not anybody."""
     lines = [f"Gate {peer} is up."]
     if addresses:
         lines += ["Others join with" + (" one of:" if len(addresses) > 1 else ":")]
         lines += [f"  sark-node join --gate {address}" for address in addresses]
     else:
-        lines += ["Nobody can dial it: it has no address. Say one: --announce /ip4/192.0.2.7/tcp/4101"]
+        lines += ["Nobody can dial it: it has no address. Set one: --announce /ip4/192.0.2.7/tcp/4101"]
     if settings.admit is Admit.TICKET:
         lines += [
-            "It works for members of its pools alone (ticket). On this home:",
+            "It serves only members of its pools (ticket). On this home:",
             "  sark-node pool create NAME, then: sark-node pool invite NAME",
         ]
     elif settings.admit is Admit.LIST:
@@ -164,7 +166,7 @@ def greeting(peer: str, addresses: Sequence[str], settings: GateSettings) -> lis
             if many
             else "nobody else yet: --allow PEER"
         )
-        lines += [f"It works for its own home and {named} (list)."]
+        lines += [f"It serves its own home and {named} (list)."]
     return lines
 
 

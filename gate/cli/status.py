@@ -1,4 +1,4 @@
-"""`sark-node gate status`: how a gate stands, once or watched."""
+"""`sark-node gate status`: print a gate's status, or watch it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from swarm.base.settings import SettingsError
 from swarm.join.known_gates import local_gates, remembered_gates
 
 if TYPE_CHECKING:
-    from gate.status.client import GateAnswer
+    from gate.status.client import GateClient
     from protocol.messages.gate import GateSnapshot
 
 app = typer.Typer()
@@ -31,16 +31,16 @@ def status(
     ctx: typer.Context,
     gate: Annotated[
         list[str] | None,
-        typer.Option(help="Which gate.  \\[default: the gate on this --home]", metavar="ADDRESS"),
+        typer.Option(help="Address of the gate.  \\[default: the gate of this home]", metavar="ADDRESS"),
     ] = None,
-    live: Annotated[bool, typer.Option("--live", help="Go on showing it until Ctrl-C.")] = False,
+    live: Annotated[bool, typer.Option("--live", help="Refresh until Ctrl-C.")] = False,
     as_json: Annotated[
-        bool, typer.Option("--json", help="For programs; with --live a line each second.")
+        bool, typer.Option("--json", help="Print JSON; with --live one line per second.")
     ] = False,
 ) -> None:
-    """Show how a gate stands: peers, places, circuits, refusals, index, load. Exit codes: 4 unreachable, 5 not permitted.
+    """Show a gate's status: peers, reservations, circuits, refusals, index, load.
 
-    Told to the keys of the gate's own home, and to those that it was started with as --operator.
+    Only the gate's own home and its --operator schedulers may read it. Exits with 4 if it is unreachable, with 5 if not permitted.
     """
     import trio
 
@@ -54,7 +54,7 @@ def status(
     if live and not as_json and not can_live(Console()):
         raise SettingsError(
             "--live needs a terminal that can move its cursor",
-            hint="add --json for a line each second, or leave --live out",
+            hint="add --json for one line per second, or leave out --live",
         )
     try:
         trio.run(_watch if live else _once, home, gates, as_json)
@@ -67,13 +67,13 @@ async def _once(home: Home, gates: tuple[str, ...], as_json: bool) -> None:
     from gate.status.client import asking
     from gate.status.view import status_json, status_view
 
-    async with asking(home, gates) as asked:
-        standing = await asked.standing()
+    async with asking(home, gates) as client:
+        snapshot = await client.status()
         if as_json:
-            print(status_json(asked.peer, standing))
+            print(status_json(client.peer, snapshot))
             return
         console = Console() if sys.stdout.isatty() else Console(width=PIPE_WIDTH)
-        console.print(status_view(asked.peer, standing, rows=MAX_ROWS))
+        console.print(status_view(client.peer, snapshot, rows=MAX_ROWS))
 
 
 MAX_ROWS: Final = 48
@@ -82,50 +82,53 @@ MAX_ROWS: Final = 48
 async def _watch(home: Home, gates: tuple[str, ...], as_json: bool) -> None:
     from gate.status.client import asking
 
-    async with asking(home, gates) as asked:
-        first = await asked.standing()  # what is not permitted is told as an error, not watched
+    async with asking(home, gates) as client:
+        first = await client.status()  # a refusal is an error, not a screen
         if as_json:
-            await _lines(asked, first)
+            await _lines(client, first)
         else:
-            await _screen(asked, first)
+            await _screen(client, first)
 
 
-async def _lines(asked: GateAnswer, standing: GateSnapshot) -> None:
+async def _lines(client: GateClient, snapshot: GateSnapshot) -> None:
     import trio
 
     from gate.status.view import status_json
 
     while True:
-        print(json.dumps(json.loads(status_json(asked.peer, standing))), flush=True)
+        print(json.dumps(json.loads(status_json(client.peer, snapshot))), flush=True)
         await trio.sleep(EVERY_S)
-        standing = await asked.standing()
+        snapshot = await client.status()
 
 
-async def _screen(asked: GateAnswer, first: GateSnapshot) -> None:
+async def _screen(client: GateClient, first: GateSnapshot) -> None:
     import trio
 
     from gate.status.view import status_screen
     from protocol.errors import Unreachable
     from swarm.base.screen import Screen
 
-    console, standing, silent = Console(), first, ""
+    console, snapshot, silent = Console(), first, ""
     before: GateSnapshot | None = None
 
     async def ask() -> None:
-        nonlocal before, standing, silent
+        nonlocal before, snapshot, silent
         while True:
             await trio.sleep(EVERY_S)
             try:
-                fresh = await asked.standing()
+                fresh = await client.status()
             except Unreachable:
-                silent = "it does not answer; this is how it stood last"
+                silent = "the gate does not answer; this is its last status"
             else:
-                before, standing, silent = standing, fresh, ""
+                before, snapshot, silent = snapshot, fresh, ""
 
     with Screen(console) as screen:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(ask)
-            while True:  # more often than it is asked: the terminal may be given another size
-                hint = Text(silent or "q or Ctrl-C leaves it running", style="yellow" if silent else "dim")
-                screen.show(status_screen(asked.peer, standing, before, height=console.height, hint=hint))
+            while True:  # more often than the gate is asked: the terminal may be resized
+                hint = Text(
+                    silent or "press q or Ctrl-C to quit; the gate keeps running",
+                    style="yellow" if silent else "dim",
+                )
+                screen.show(status_screen(client.peer, snapshot, before, height=console.height, hint=hint))
                 await trio.sleep(REDRAW_S)

@@ -1,4 +1,4 @@
-"""What there is to count at a gate, put together in one `GateSnapshot`: for the status, the metrics and the log alike."""
+"""Collects a gate's numbers in one `GateSnapshot`, for the status, the metrics and the log."""
 
 from __future__ import annotations
 
@@ -13,7 +13,14 @@ import structlog
 import trio
 
 from gate.settings import Admit
-from protocol.messages.gate import MAX_SEEN, MAX_TOLD, CircuitSeen, GateSnapshot, PeerSeen, RelayCaps
+from protocol.messages.gate import (
+    MAX_LISTED,
+    MAX_REASONS,
+    ConnectedPeer,
+    GateSnapshot,
+    LiveCircuit,
+    RelayCaps,
+)
 from swarm.index.shard_store import ShardStore
 from swarm.net.addresses import Address
 from swarm.net.network import Network
@@ -29,7 +36,7 @@ log = structlog.get_logger("sark.gate")
 
 
 class LoopLag:
-    """By how much the event loop is late: what waits in it, everybody waits for."""
+    """Measures the delay of the event loop."""
 
     def __init__(self) -> None:
         self._late: deque[float] = deque(maxlen=LAG_KEPT)
@@ -40,7 +47,7 @@ class LoopLag:
         return max(self._late, default=0.0)
 
     async def run(self) -> None:
-        """Look at the clock once a second, for ever."""
+        """Measure once a second until cancelled."""
         while True:
             due = trio.current_time() + LAG_EVERY_S
             await trio.sleep_until(due)
@@ -49,7 +56,7 @@ class LoopLag:
 
 @dataclass
 class Census:
-    """Counts the gate."""
+    """Takes the snapshots."""
 
     network: Network
     holder: ShardStore
@@ -58,21 +65,21 @@ class Census:
     version: str
     incarnation: int
     refused: Mapping[str, Callable[[], Mapping[str, int]]]
-    """Desk → its refusals by reason."""
+    """Service → its refusals by reason."""
     draining: Callable[[], bool] = lambda: False
     process: psutil.Process = field(default_factory=psutil.Process)
     lag: LoopLag = field(default_factory=LoopLag)
     began: float = field(default_factory=trio.current_time)
     _used: tuple[int, float] = (0, 0.0)
-    """Bytes of memory and seconds of processors, as last read."""
+    """Bytes of memory and processor seconds, as last read."""
 
     def take(self) -> GateSnapshot:
-        """How the gate stands now. No I/O but a look at this process."""
+        """The status now. No I/O except reading this process's usage."""
         now = trio.current_time()
         relay = self.relay.snapshot(now) if self.relay is not None else None
         connected = self.network.connected()
-        places = {slot.peer for slot in relay.slots} if relay is not None else set()
-        with contextlib.suppress(psutil.Error, OSError):  # no more open files, say
+        reserved = {each.peer for each in relay.reservations} if relay is not None else set()
+        with contextlib.suppress(psutil.Error, OSError):  # too many open files, for example
             times = self.process.cpu_times()
             self._used = (self.process.memory_info().rss, times.user + times.system)
         return GateSnapshot(
@@ -83,7 +90,7 @@ class Census:
             admit=str(self.admit),
             addresses=tuple(self.network.addresses[:MAX_ADDRESSES]),
             connected=len(connected),
-            peers=self._peers(connected, places),
+            peers=self._peers(connected, reserved),
             adverts=self.holder.nodes,
             shards=self.holder.shards,
             advert_bytes=self.holder.size,
@@ -94,46 +101,50 @@ class Census:
             **(_relayed(relay) if relay is not None else {}),
         )
 
-    def _peers(self, connected: Sequence[str], places: set[str]) -> tuple[PeerSeen, ...]:
-        first = sorted(connected, key=lambda peer: (peer not in places, peer))[:MAX_SEEN]
+    def _peers(self, connected: Sequence[str], reserved: set[str]) -> tuple[ConnectedPeer, ...]:
+        first = sorted(connected, key=lambda peer: (peer not in reserved, peer))[:MAX_LISTED]
         return tuple(
-            PeerSeen(peer=peer, address=_shown(self.network.remote_address(peer)), place=peer in places)
+            ConnectedPeer(
+                peer=peer, address=_shown(self.network.remote_address(peer)), reserved=peer in reserved
+            )
             for peer in first
         )
 
     def _refused(self, relay: RelaySnapshot | None) -> dict[str, int]:
-        told = {
-            f"{desk} {why}": count for desk, read in self.refused.items() for why, count in read().items()
+        counts = {
+            f"{service} {why}": count
+            for service, read in self.refused.items()
+            for why, count in read().items()
+            if count
         }
         if relay is not None:
-            told |= {f"relay {why}": count for why, count in relay.declined.items()}
-        most = sorted(told, key=lambda reason: (-told[reason], reason))[:MAX_TOLD]
-        return {reason: told[reason] for reason in most if told[reason]}
+            counts |= {f"relay {why}": count for why, count in relay.declined.items() if count}
+        return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:MAX_REASONS])
 
     async def keep_log(self) -> None:
-        """Say the numbers every few minutes, for ever."""
+        """Log the numbers every few minutes until cancelled."""
         while True:
             await trio.sleep(LOG_EVERY_S)
             log.info("gate.status", **log_fields(self.take()))
 
 
-def log_fields(standing: GateSnapshot) -> dict[str, Any]:
-    """The numbers, without who is who."""
-    return standing.model_dump(
+def log_fields(snapshot: GateSnapshot) -> dict[str, Any]:
+    """The numbers, without peers."""
+    return snapshot.model_dump(
         mode="json",
         exclude={"type", "peers", "busiest", "addresses", "caps", "version", "incarnation", "admit"},
     )
 
 
 def _relayed(relay: RelaySnapshot) -> dict[str, Any]:
-    busiest = sorted(relay.passages, key=lambda seen: -seen.bytes)[:MAX_SEEN]
+    busiest = sorted(relay.circuits, key=lambda seen: -seen.bytes)[:MAX_LISTED]
     return {
         "caps": caps_of(relay.limits),
-        "places": len(relay.slots),
-        "places_given": relay.reserved,
-        "circuits": len(relay.passages),
+        "reservations": len(relay.reservations),
+        "reservations_made": relay.reserved,
+        "circuits": len(relay.circuits),
         "busiest": tuple(
-            CircuitSeen(
+            LiveCircuit(
                 source=seen.source, target=seen.target, seconds=_within_a_year(seen.seconds), bytes=seen.bytes
             )
             for seen in busiest
@@ -145,12 +156,12 @@ def _relayed(relay: RelaySnapshot) -> dict[str, Any]:
 
 
 def caps_of(limits: RelayLimits) -> RelayCaps:
-    """The limits as they are told."""
+    """The limits, as a message."""
     return RelayCaps(**{name: getattr(limits, name) for name in RelayCaps.model_fields})
 
 
 def _within_a_year(seconds: float) -> float:
-    """The longest that a message can say."""
+    """Clamp to what a message can express."""
     return min(max(0.0, seconds), YEAR_S)
 
 

@@ -1,4 +1,4 @@
-"""Asking a gate how it stands, as a passing visitor: a fresh key, and a permission of a minute that a key of this home signed."""
+"""Reads a gate's status, under a fresh key and a token of a minute that a key of this home signed."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ TTL_S: Final = 60.0
 RENEW_S: Final = 40.0
 
 
-class GateAnswer:
-    """A gate that is asked again and again."""
+class GateClient:
+    """One gate, for repeated requests."""
 
     def __init__(
         self, network: Network, links: Links, contact: Contact, signer: Identity, wall: Callable[[], float]
@@ -43,8 +43,8 @@ class GateAnswer:
         self._wall = wall
         self._shown_at = float("-inf")
 
-    async def standing(self) -> GateSnapshot:
-        """How it stands now. Raises `Unreachable`, `NotPermitted`, `RemoteProtocolError`."""
+    async def status(self) -> GateSnapshot:
+        """Its status now. Raises `Unreachable`, `NotPermitted`, `RemoteProtocolError`."""
         if self._links.peek(self._contact.peer) is None or trio.current_time() - self._shown_at > RENEW_S:
             await self._show()
         answer = await self._call(GateStatus())
@@ -68,24 +68,24 @@ class GateAnswer:
 
 def _no(answer: Message, signer: Identity) -> NotPermitted | RemoteProtocolError:
     if not isinstance(answer, RefusedMessage):
-        return RemoteProtocolError(f"answered with {type(answer).__name__}, which is no answer to that")
+        return RemoteProtocolError(f"answered with {type(answer).__name__}")
     if answer.reason is not Reason.NOT_ALLOWED:
-        return NotPermitted(f"the gate says no: {answer.detail or answer.reason}")
+        return NotPermitted(f"the gate refuses: {answer.detail or answer.reason}")
     return NotPermitted(
-        "how this gate stands is told to its operators, and this home is none of them",
-        hint=f"its operator lets you: sark-node gate --operator {signer.peer_id}",
+        "only its operators may read this gate's status, and this home is not one of them",
+        hint=f"its operator adds you with: sark-node gate --operator {signer.peer_id}",
     )
 
 
 @asynccontextmanager
 async def asking(
     home: Home, gates: Sequence[str], *, wall: Callable[[], float] = time.time
-) -> AsyncIterator[GateAnswer]:
-    """The first of these gates that can be reached. Raises `Unreachable`, `ResourceError` for an address that makes no sense."""
+) -> AsyncIterator[GateClient]:
+    """The first of these gates that answers. Raises `Unreachable`, and `ResourceError` for a bad address."""
     contacts = gate_contacts(gates)
     if not contacts:
         raise Unreachable(
-            "no gate is known here",
+            "this home knows no gate",
             hint="start one with: sark-node gate\nor name one: sark-node gate status --gate /ip4/…/tcp/4101/p2p/12D3Koo…",
         )
     async with (
@@ -94,7 +94,7 @@ async def asking(
     ):
         contact = await _first(network, contacts)
         links = Links(network, ProtocolId.GATE, GATE, nursery)
-        yield GateAnswer(network, links, contact, _signer(home, contact.peer), wall)
+        yield GateClient(network, links, contact, _signer(home, contact.peer), wall)
         nursery.cancel_scope.cancel()
 
 
@@ -107,19 +107,19 @@ async def _first(network: Network, contacts: Sequence[Contact]) -> Contact:
             why.append(_why(contact, exc))
             continue
         return contact
-    raise Unreachable(f"no gate answers: {'; '.join(why)}", hint="is it running, and is the address right?")
+    raise Unreachable(f"no gate answers: {'; '.join(why)}", hint="is it running, and is the address correct?")
 
 
 def _why(contact: Contact, exc: Unreachable) -> str:
     cause = exc.__cause__
     if isinstance(cause, AnotherAnswers):
         where = ", ".join(contact.addresses)
-        return f"{where} is another gate: expected {contact.peer}, found {cause.found}"
+        return f"{where} is another gate: expected {contact.peer}, got {cause.found}"
     return exc.what
 
 
 def _signer(home: Home, gate: PeerId) -> Identity:
-    """The gate's own key where it is this home's, else the scheduler's: its id is what operators are named by."""
+    """The gate's own key if it is this home's, else the scheduler's, by whose id gates name operators."""
     path = home.key("gate")
     if path.exists():
         own = load_or_create(path)

@@ -1,4 +1,4 @@
-"""How a gate stands, for people: what `sark-node gate status` prints and what its live view shows. Pure; fits 80 columns."""
+"""A gate's status for people: what `sark-node gate status` prints, and its live view. Pure; fits 80 columns."""
 
 from __future__ import annotations
 
@@ -10,27 +10,26 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from protocol.messages.gate import CircuitSeen, GateSnapshot, PeerSeen
+from protocol.messages.gate import ConnectedPeer, GateSnapshot, LiveCircuit
 from protocol.values.requirement import show_size
 from swarm.base.text import escape_text
 
 OVER: Final = 2
-"""Lines above the entries of a table of the live view: a blank one, and its head."""
+"""Lines above the rows of a table of the live view: a blank one, and its header."""
 TAIL: Final = 8
-"""Letters of a peer id's end that are shown."""
+"""Letters at the end of a peer id that are shown."""
 _UNITS: Final = ((86_400.0, "d"), (3_600.0, "h"), (60.0, "min"))
 
 
-def status_json(gate: str, standing: GateSnapshot) -> str:
-    """For programs. `gate`: its peer id."""
-    return json.dumps({"gate": gate, **standing.model_dump(mode="json", exclude={"type"})}, indent=2)
+def status_json(gate: str, snapshot: GateSnapshot) -> str:
+    """As JSON. `gate`: its peer id."""
+    return json.dumps({"gate": gate, **snapshot.model_dump(mode="json", exclude={"type"})}, indent=2)
 
 
 def status_view(
     gate: str, now: GateSnapshot, before: GateSnapshot | None = None, *, rows: int = 12
 ) -> RenderableType:
-    """All of it. `before`: how it stood a moment ago, from which come bytes per second and the processor's load. `rows`: of circuits
-    and of peers, each at most."""
+    """The whole status. `before`: an earlier snapshot, for rates. `rows`: the most of circuits, and of peers."""
     table = Table.grid(padding=(0, 2))
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")
@@ -47,7 +46,7 @@ def status_view(
 def status_screen(
     gate: str, now: GateSnapshot, before: GateSnapshot | None, *, height: int, hint: Text
 ) -> RenderableType:
-    """The same in at most `height` lines, where those of the head leave room for more: each thing on one line, `hint` the last."""
+    """The same in at most `height` lines, one for each fact, as far as the facts leave room; `hint` comes last."""
     table = Table.grid(padding=(0, 2))
     table.add_column(style="dim", no_wrap=True, min_width=9)
     table.add_column(no_wrap=True, overflow="ellipsis")
@@ -56,7 +55,7 @@ def status_screen(
         table.add_row(what, _on_one_line(value))
     parts: list[RenderableType] = [table]
     circuits, peers = shares(
-        height - len(lines) - 2, _wanted(now.circuits, now.busiest), _wanted(now.connected, now.peers)
+        height - len(lines) - 2, _line_count(now.circuits, now.busiest), _line_count(now.connected, now.peers)
     )
     if circuits:
         parts += [Text(), _circuits(now, _entries(circuits, now.circuits), titled=False)]
@@ -69,7 +68,7 @@ def status_screen(
 
 
 def shares(room: int, circuits: int, peers: int) -> tuple[int, int]:
-    """How many of so many lines that are wanted circuits and peers get, each below a blank line and a head that come out of `room`, too."""
+    """Split `room` lines between so many circuits and peers; each table takes `OVER` lines more."""
     one = room - OVER
     if not circuits or not peers or one - OVER < 2:
         first = min(circuits, max(0, one))
@@ -79,13 +78,13 @@ def shares(room: int, circuits: int, peers: int) -> tuple[int, int]:
     return min(circuits, both - for_peers), for_peers
 
 
-def _wanted(number: int, told: Sequence[object]) -> int:
-    """Lines for those that are told of, and one for the others."""
-    return len(told) + (number > len(told)) if told else 0
+def _line_count(number: int, listed: Sequence[object]) -> int:
+    """Lines for the listed ones, and one for the others."""
+    return len(listed) + (number > len(listed)) if listed else 0
 
 
 def _entries(lines: int, number: int) -> int:
-    """How many stand there by themselves where the last line may be for those left out."""
+    """Rows for single entries, where the last line may count those left out."""
     return lines if number <= lines else lines - 1
 
 
@@ -95,7 +94,7 @@ def _on_one_line(value: Text) -> Text:
 
 
 def _lines(gate: str, now: GateSnapshot, before: GateSnapshot | None) -> list[tuple[str, Text]]:
-    state = "draining: lends nothing new, about to stop" if now.draining else "up"
+    state = "draining: accepts nothing new, about to stop" if now.draining else "up"
     up = Text(f"{state}, {show_for(now.uptime_s)}", style="yellow" if now.draining else "green")
     caps = now.caps
     lines = [
@@ -103,7 +102,7 @@ def _lines(gate: str, now: GateSnapshot, before: GateSnapshot | None) -> list[tu
         ("state", up),
         ("version", Text(f"{escape_text(now.version)}, start {now.incarnation}")),
         ("addresses", Text("\n".join(map(escape_text, now.addresses)) or "none")),
-        ("lets in", Text(_ADMITS.get(now.admit, escape_text(now.admit)))),
+        ("admits", Text(_ADMITS.get(now.admit, escape_text(now.admit)))),
         ("peers", Text(f"{now.connected} connected")),
         ("index", Text(_index(now))),
     ]
@@ -111,10 +110,12 @@ def _lines(gate: str, now: GateSnapshot, before: GateSnapshot | None) -> list[tu
         lines.append(("relay", Text("off")))
     else:
         rate = _rate(now.relayed_bytes, before.relayed_bytes if before else None, now, before)
-        places = f"{now.places} of {caps.reservations} held, {caps.reservations_per_network} for a network"
+        reservations = (
+            f"{now.reservations} of {caps.reservations} held, {caps.reservations_per_network} for a network"
+        )
         each = f"each {show_size(caps.circuit_bytes)}, {show_for(caps.circuit_s)} at most"
         lines += [
-            ("places", Text(f"{places}; {now.places_given} given so far")),
+            ("reserved", Text(f"{reservations}; {now.reservations_made} made so far")),
             ("circuits", Text(f"{now.circuits} of {caps.circuits}, {each}; {now.circuits_begun} so far")),
             ("relayed", Text(show_size(now.relayed_bytes) + _speed(rate, caps.bytes_per_s))),
         ]
@@ -125,7 +126,10 @@ def _lines(gate: str, now: GateSnapshot, before: GateSnapshot | None) -> list[tu
     share = f", {100 * load:.0f} % of a core now" if load is not None else ""
     lines.append(("memory", Text(show_size(now.memory_bytes))))
     lines.append(
-        ("processor", Text(f"{now.cpu_s:.1f} s used{share}; loop {1000 * now.lag_s:.0f} ms late at worst"))
+        (
+            "processor",
+            Text(f"{now.cpu_s:.1f} s used{share}; event loop at most {1000 * now.lag_s:.0f} ms late"),
+        )
     )
     return lines
 
@@ -137,8 +141,8 @@ def _index(now: GateSnapshot) -> str:
 
 _ADMITS: Final = {
     "open": "anybody",
-    "ticket": "members of its pools, and who comes with a ticket (ticket)",
-    "list": "those that are named (list)",
+    "ticket": "members of its pools (ticket)",
+    "list": "named peers (list)",
 }
 
 
@@ -146,7 +150,7 @@ def _rate(
     value: float, earlier: float | None, now: GateSnapshot, before: GateSnapshot | None
 ) -> float | None:
     if earlier is None or before is None or now.uptime_s - before.uptime_s < 0.2 or value < earlier:
-        return None  # it was asked twice in a moment, or has started anew
+        return None  # two snapshots of one moment, or the gate restarted
     return (value - earlier) / (now.uptime_s - before.uptime_s)
 
 
@@ -169,7 +173,7 @@ def _circuits(now: GateSnapshot, rows: int, *, titled: bool = True) -> Table:
     return table
 
 
-def _circuit(seen: CircuitSeen) -> tuple[Text, ...]:
+def _circuit(seen: LiveCircuit) -> tuple[Text, ...]:
     return (
         Text(_tail(seen.source)),
         Text(_tail(seen.target)),
@@ -179,16 +183,16 @@ def _circuit(seen: CircuitSeen) -> tuple[Text, ...]:
 
 
 def _peers(now: GateSnapshot, rows: int, *, titled: bool = True) -> Table:
-    table = _table(f"peers ({now.connected})" if titled else None, ("peer", "seen at", "place"))
+    table = _table(f"peers ({now.connected})" if titled else None, ("peer", "address", "reservation"))
     for seen in now.peers[:rows]:
         table.add_row(*_peer(seen))
     _more(table, now.connected - min(rows, len(now.peers)))
     return table
 
 
-def _peer(seen: PeerSeen) -> tuple[Text, ...]:
+def _peer(seen: ConnectedPeer) -> tuple[Text, ...]:
     where = escape_text(seen.address) if seen.address else "through a gate"
-    return Text(_tail(seen.peer)), Text(where), Text("holds one" if seen.place else "")
+    return Text(_tail(seen.peer)), Text(where), Text("yes" if seen.reserved else "")
 
 
 def _table(title: str | None, columns: tuple[str, ...]) -> Table:
@@ -215,7 +219,7 @@ def _tail(peer: str) -> str:
 
 
 def show_for(seconds: float) -> str:
-    """Its two largest units: `3 d 4 h`, `12 min 5 s`."""
+    """In its two largest units: `3 d 4 h`, `12 min 5 s`."""
     words = []
     for size, unit in _UNITS:
         count, seconds = divmod(seconds, size)

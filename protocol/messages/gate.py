@@ -1,10 +1,10 @@
-"""The gate conversation, `/sark/gate/1`: how does this gate stand, and whose visitor am I?
+"""The gate protocol, `/sark/gate/1`: the status of a gate, for its operators.
 
 an operator's command                  a gate
-    │ Present(issuer, token) ────────────▶ │   as at a worker: this visitor belongs to a peer that the gate knows
-    │ ◀──────────── Presented, or Refused │   with the right `status` if that peer is an operator of the gate
+    │ ShowCredentials ───────────────────▶ │   a token by which a peer that the gate knows answers for the sender
+    │ ◀── CredentialsReply, RefusedMessage │   with the right `status` if that peer is an operator of the gate
     │ GateStatus ────────────────────────▶ │
-    │ ◀───────── GateStanding, or Refused │
+    │ ◀────── GateSnapshot, RefusedMessage │
 """
 
 from __future__ import annotations
@@ -18,42 +18,42 @@ from protocol.messages.work import CredentialsReply, ShowCredentials
 from protocol.wire.base import AddressText, Count, Line, Message, PeerName, Seconds
 from protocol.wire.codec import Vocabulary
 
-MAX_SEEN: Final = 48
+MAX_LISTED: Final = 48
 """Peers, and circuits, that are told of one by one; the counts are of all."""
-MAX_TOLD: Final = 64
+MAX_REASONS: Final = 64
 """Reasons that are told apart."""
 
-Counts = Annotated[dict[Line, Count], Field(max_length=MAX_TOLD)]
+Counts = Annotated[dict[Line, Count], Field(max_length=MAX_REASONS)]
 
 
 class GateStatus(Message):
-    """How do you stand? For operators of the gate."""
+    """Ask for the status. For operators of the gate."""
 
     type: Literal["gate-status"] = "gate-status"
 
 
-class PeerSeen(Message):
+class ConnectedPeer(Message):
     """A connected peer."""
 
     peer: PeerName
     address: AddressText | None = None
-    """Where it is seen to come from; None: through another gate."""
-    place: bool = False
-    """It holds a place here, where others may call it."""
+    """Of its connection; None: through another gate."""
+    reserved: bool = False
+    """It has a reservation: others may call it here."""
 
 
-class CircuitSeen(Message):
-    """A circuit that goes through this gate now."""
+class LiveCircuit(Message):
+    """A circuit through this gate."""
 
     source: PeerName
     target: PeerName
     seconds: Seconds
     bytes: Count
-    """Carried so far, both ways together."""
+    """Carried, both ways together."""
 
 
 class RelayCaps(Message):
-    """What the gate lends at most. A network is an IPv4 /24 or an IPv6 /48."""
+    """Limits of the relay. A network is an IPv4 /24 or an IPv6 /48."""
 
     reservations: Count
     reservations_per_network: Count
@@ -68,7 +68,7 @@ class RelayCaps(Message):
 
 
 class GateSnapshot(Message):
-    """How it stands. Counts of what was done are since its start."""
+    """The status. Totals count from the gate's start."""
 
     type: Literal["gate-snapshot"] = "gate-snapshot"
     version: Line
@@ -79,21 +79,21 @@ class GateSnapshot(Message):
     addresses: Annotated[tuple[AddressText, ...], Field(max_length=16)] = ()
     connected: Count = 0
     """Peers with a live connection."""
-    peers: Annotated[tuple[PeerSeen, ...], Field(max_length=MAX_SEEN)] = ()
-    """Some of them, those with a place first."""
+    peers: Annotated[tuple[ConnectedPeer, ...], Field(max_length=MAX_LISTED)] = ()
+    """Some of them, those with a reservation first."""
     caps: RelayCaps | None = None
-    """None: it is no relay."""
-    places: Count = 0
-    places_given: Count = 0
+    """None: the relay is off."""
+    reservations: Count = 0
+    reservations_made: Count = 0
     circuits: Count = 0
-    busiest: Annotated[tuple[CircuitSeen, ...], Field(max_length=MAX_SEEN)] = ()
+    busiest: Annotated[tuple[LiveCircuit, ...], Field(max_length=MAX_LISTED)] = ()
     """The circuits that have carried most."""
     circuits_begun: Count = 0
     circuits_ended: Counts = {}
-    """By how they ended."""
+    """By reason."""
     relayed_bytes: Count = 0
     refused: Counts = {}
-    """By desk and reason, such as `relay full` or `index not-allowed`."""
+    """By service and reason, such as `relay full` or `index not-allowed`."""
     adverts: Count = 0
     shards: Count = 0
     advert_bytes: Count = 0
@@ -102,7 +102,7 @@ class GateSnapshot(Message):
     cpu_s: Seconds = 0.0
     """Processor seconds of the gate's process since its start."""
     lag_s: Seconds = 0.0
-    """By how much the event loop was late at worst in the last minute."""
+    """The longest delay of the event loop in the last minute."""
 
 
 GATE: Final = Vocabulary(GateStatus, GateSnapshot, ShowCredentials, CredentialsReply, RefusedMessage)

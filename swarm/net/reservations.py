@@ -1,7 +1,7 @@
-"""What a gate lends to nodes that nobody can dial: places to be called at, and bytes and seconds of each circuit.
+"""A relay's reservations and circuits, and their limits. Pure: peer, address and time are arguments.
 
-Pure: who asks, from where and when are arguments, and the answer is a place, or `ReservationDeclined` with its reason. `relay_hop` is the
-shell around it between real processes, `memory` the one in the simulated network; operators read `snapshot`.
+`swarm.relay.hop` is the shell around it between real processes, `swarm.memory` the one in the simulated network; operators read
+`snapshot`.
 """
 
 from __future__ import annotations
@@ -17,49 +17,49 @@ from swarm.net.addresses import network_of
 
 PeerId = str
 
-MAX_PACED: Final = 8192
-"""Peers whose pace is remembered; the one that was seen least lately makes room."""
+MAX_RATED: Final = 8192
+"""Peers whose rate is tracked; the least recently seen goes first."""
 PURGE_EVERY_S: Final = 1.0
 BURST_S: Final = 1.0
 
 
 class DeclineReason(StrEnum):
-    """Why a gate said no."""
+    """Why a gate declines."""
 
     DRAINING = "draining"
     """The gate is about to stop."""
     NOT_ALLOWED = "not-allowed"
-    """Not a peer of a swarm, or not one that this gate serves."""
+    """This gate does not serve the peer."""
     RELAYED = "relayed"
-    """It asks through a circuit; circuits do not go through two gates."""
+    """It calls through a circuit; circuits do not pass two gates."""
     TOO_OFTEN = "too-often"
     FULL = "full"
-    """All places, or all circuits, are taken."""
+    """All reservations, or all circuits, are taken."""
     NETWORK_SHARE = "network-share"
-    """Its network (/24 or /48) has its share already."""
+    """Its network (/24 or /48) has its share."""
     PEER_SHARE = "peer-share"
-    """One of the two peers has its share of circuits already."""
+    """One of the two peers has its share of circuits."""
     NO_RESERVATION = "no-reservation"
-    """The peer that is called holds no place here."""
+    """The target has no reservation here."""
     TARGET_SILENT = "target-silent"
-    """The peer that is called did not take the call."""
+    """The target did not accept the circuit."""
     MALFORMED = "malformed"
-    """A message that is too large, too slow or none at all."""
+    """The message was too large, too slow or not valid."""
 
 
 class CircuitEnd(StrEnum):
     """Why a circuit ended."""
 
     CLOSED = "closed"
-    """One of the two peers was done, or went away."""
+    """One of the two peers closed it, or disconnected."""
     BYTES = "bytes"
     TIME = "time"
     IDLE = "idle"
-    """One of the two took no bytes for too long."""
+    """One of the two read nothing for too long."""
     STOPPED = "stopped"
     """The gate stopped."""
     NOT_ALLOWED = "not-allowed"
-    """One of the two is not served here any more."""
+    """This gate no longer serves one of the two."""
 
 
 WORDS: Final[Mapping[DeclineReason, Reason]] = {
@@ -74,11 +74,11 @@ WORDS: Final[Mapping[DeclineReason, Reason]] = {
     DeclineReason.TARGET_SILENT: Reason.LOST,
     DeclineReason.MALFORMED: Reason.BAD_REQUEST,
 }
-"""What who asked is told: no more than libp2p's own status codes can say."""
+"""The reply's reason: as much as libp2p's status codes can express."""
 
 
 class ReservationDeclined(Exception):
-    """The desk says no; nothing was taken."""
+    """Declined; nothing has changed."""
 
     def __init__(self, reason: DeclineReason) -> None:
         super().__init__(reason.value)
@@ -87,18 +87,18 @@ class ReservationDeclined(Exception):
 
 @dataclass(frozen=True, slots=True)
 class RelayLimits:
-    """What a gate lends at most. A network is an IPv4 /24 or an IPv6 /48: what one household or attacker has at no cost."""
+    """Limits of a relay. A network is an IPv4 /24 or an IPv6 /48: what one household or attacker has at no cost."""
 
     reservations: int = 1024
     reservations_per_network: int = 256
     ttl_s: float = 3600.0
-    """Seconds that a place is kept without being asked for again; it ends at once when its peer's connection ends."""
+    """Life of a reservation without renewal; it ends at once with its peer's connection."""
     circuits: int = 1024
     circuits_from_peer: int = 256
-    """A scheduler calls all its workers; a worker is called by few."""
+    """A scheduler calls all its workers; few call a worker."""
     circuits_to_peer: int = 32
     circuits_of_pair: int = 4
-    """Two peers need one; more are there for a moment, when one of them has come back before the other noticed that it was gone."""
+    """Two peers need one; there are more for a moment when one reconnects before the other notices that it was gone."""
     circuits_from_network: int = 512
     circuit_bytes: int = 1 << 30
     """Both ways together."""
@@ -106,45 +106,44 @@ class RelayLimits:
     bytes_per_s: int | None = None
     """Of all circuits together; None: as fast as they go."""
     reserve_burst: int = 10
-    """Reservations that one peer may ask for at once; each comes back after `reserve_every_s`."""
+    """Reservation requests in a burst by one peer; it regains one every `reserve_every_s`."""
     reserve_every_s: float = 5.0
     connect_burst: int = 512
     connect_every_s: float = 0.2
 
 
 @dataclass(frozen=True, slots=True)
-class ReservationSlot:
-    """A peer's place: it may be called here."""
+class RelayReservation:
+    """A peer's reservation: others may call it here."""
 
     peer: PeerId
     network: str
     until: float
-    """On the clock of who asks the desk, in seconds."""
-    by: PeerId
-    """Who answers for the peer: as a rule the peer itself."""
+    """Seconds, on the caller's clock."""
+    principal: PeerId
+    """Whom the gate serves by it: the peer, or the one that answers for it."""
 
 
 @dataclass(slots=True, eq=False)
 class OpenCircuit:
-    """A circuit under way: what it may still carry, and what it has carried."""
+    """A live circuit."""
 
     number: int
     source: PeerId
     target: PeerId
-    by: tuple[PeerId, PeerId]
-    """Who answers for the two."""
+    principals: tuple[PeerId, PeerId]
+    """Whom the gate serves by it."""
     network: str
     """Of the source."""
     began: float
     ends_at: float
-    left: int
-    """Bytes."""
+    bytes_left: int
     carried: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class PassageSeen:
-    """A circuit as operators see it."""
+class CircuitStats:
+    """A live circuit, for operators."""
 
     source: PeerId
     target: PeerId
@@ -154,26 +153,26 @@ class PassageSeen:
 
 @dataclass(frozen=True, slots=True)
 class RelaySnapshot:
-    """The desk at one moment, and what it has done since it began."""
+    """Reservations and circuits at one moment, and counts since the start."""
 
     draining: bool
     limits: RelayLimits
-    slots: tuple[ReservationSlot, ...]
-    passages: tuple[PassageSeen, ...]
+    reservations: tuple[RelayReservation, ...]
+    circuits: tuple[CircuitStats, ...]
     reserved: int
-    """Places given since the start; those asked for again are not counted twice."""
+    """New reservations; renewals count as `renewed`."""
     renewed: int
     connected: int
-    """Circuits begun since the start."""
+    """Circuits begun."""
     bytes: int
-    """Carried since the start, by ended and live circuits."""
+    """Carried, by ended and live circuits."""
     declined: Mapping[DeclineReason, int]
     ended: Mapping[CircuitEnd, int]
 
 
 @dataclass(slots=True)
-class _Pace:
-    """Tokens that come back with time."""
+class _RateLimit:
+    """A token bucket for each peer."""
 
     burst: int
     every_s: float
@@ -184,13 +183,13 @@ class _Pace:
         left = min(float(self.burst), left + max(0.0, now - at) / self.every_s)
         granted = left >= 1.0
         self._left[peer] = (left - 1.0 if granted else left, now)
-        if len(self._left) > MAX_PACED:
+        if len(self._left) > MAX_RATED:
             self._left.popitem(last=False)
         return granted
 
 
 class RelayReservations:
-    """Who holds a place at this gate, which circuits go through it, and the count of everything."""
+    """The reservations and circuits of one gate, and their counts."""
 
     def __init__(
         self,
@@ -198,79 +197,79 @@ class RelayReservations:
         allow: Callable[[PeerId], bool] = lambda peer: True,
         answers_for: Callable[[PeerId], PeerId] = lambda peer: peer,
     ) -> None:
-        """`allow`: whom this gate serves, asked at each reservation, for the caller of each circuit, and for whatever passes.
-
-        `answers_for`: because of whom a peer is served, itself as a rule. A permission that ends by itself ends nothing that runs;
-        one that is taken back does.
+        """`allow`: whom this gate serves, checked for each reservation, each caller and all bytes. `answers_for`: the principal of a
+        peer, usually the peer itself. Live circuits end when a principal is no longer allowed, and not when a visitor's token expires.
         """
         self.limits = limits or RelayLimits()
         self._allow = allow
         self._answers_for = answers_for
-        self._slots: dict[PeerId, ReservationSlot] = {}
-        self._slots_of: Counter[str] = Counter()
-        self._passages: dict[int, OpenCircuit] = {}
+        self._reservations: dict[PeerId, RelayReservation] = {}
+        self._per_network: Counter[str] = Counter()
+        self._circuits: dict[int, OpenCircuit] = {}
         self._from_peer: Counter[PeerId] = Counter()
         self._to_peer: Counter[PeerId] = Counter()
         self._of_pair: Counter[str] = Counter()
         self._from_network: Counter[str] = Counter()
-        self._reserve_pace = _Pace(self.limits.reserve_burst, self.limits.reserve_every_s)
-        self._connect_pace = _Pace(self.limits.connect_burst, self.limits.connect_every_s)
+        self._reserve_rate = _RateLimit(self.limits.reserve_burst, self.limits.reserve_every_s)
+        self._connect_rate = _RateLimit(self.limits.connect_burst, self.limits.connect_every_s)
         self._purged_at = float("-inf")
-        self._road_free_at = float("-inf")
+        self._free_at = float("-inf")
         self._draining = False
         self._reserved = self._renewed = self._connected = self._bytes = 0
         self._declined: Counter[DeclineReason] = Counter()
         self._ended: Counter[CircuitEnd] = Counter()
 
-    # -- places --------------------------------------------------------------------------------------------------------
+    # -- reservations --------------------------------------------------------------------------------------------------------
 
-    def reserve(self, peer: PeerId, ip: str | None, now: float) -> ReservationSlot:
-        """A place for `peer`, whose id the channel has proved, or its place for longer. Raises `ReservationDeclined`.
+    def reserve(self, peer: PeerId, ip: str | None, now: float) -> RelayReservation:
+        """Reserve, or renew, for `peer`, whose id the channel proved. Raises `ReservationDeclined`.
 
-        `ip`: where its connection comes from; None when that is no socket but a circuit.
+        `ip`: of its connection; None when that is a circuit.
         """
         self._purge(now)
-        network = self._ask(peer, ip, self._reserve_pace, now)
-        held = self._slots.get(peer)
-        if held is None and len(self._slots) >= self.limits.reservations:
+        network = self._check(peer, ip, self._reserve_rate, now)
+        held = self._reservations.get(peer)
+        if held is None and len(self._reservations) >= self.limits.reservations:
             raise self.decline(DeclineReason.FULL)
-        if (held is None or held.network != network) and self._slots_of[
+        if (held is None or held.network != network) and self._per_network[
             network
         ] >= self.limits.reservations_per_network:
             raise self.decline(DeclineReason.NETWORK_SHARE)
         self.release(peer)
         until = now + self.limits.ttl_s
-        slot = self._slots[peer] = ReservationSlot(peer, network, until, self._answers_for(peer))
-        self._slots_of[network] += 1
+        reservation = self._reservations[peer] = RelayReservation(
+            peer, network, until, self._answers_for(peer)
+        )
+        self._per_network[network] += 1
         if held is None:
             self._reserved += 1
         else:
             self._renewed += 1
-        return slot
+        return reservation
 
     def release(self, peer: PeerId) -> None:
-        """Its connection is gone, and its place with it. Safe to call for anybody."""
-        slot = self._slots.pop(peer, None)
-        if slot is not None:
-            _less(self._slots_of, slot.network)
+        """Its connection ended, and with it its reservation, if any."""
+        reservation = self._reservations.pop(peer, None)
+        if reservation is not None:
+            _decrement(self._per_network, reservation.network)
 
     def holds(self, peer: PeerId, now: float) -> bool:
-        """May `peer` be called here?"""
-        slot = self._slots.get(peer)
-        return slot is not None and self._stands(slot, now)
+        """Whether `peer` has a reservation."""
+        reservation = self._reservations.get(peer)
+        return reservation is not None and self._is_valid(reservation, now)
 
-    def _stands(self, slot: ReservationSlot, now: float) -> bool:
-        return slot.until > now and self._allow(slot.by)
+    def _is_valid(self, reservation: RelayReservation, now: float) -> bool:
+        return reservation.until > now and self._allow(reservation.principal)
 
     # -- circuits ------------------------------------------------------------------------------------------------------
 
     def begin(self, source: PeerId, ip: str | None, target: PeerId, now: float) -> OpenCircuit:
-        """A circuit from `source` to `target`, to be ended by `end` whatever becomes of it. Raises `ReservationDeclined`."""
+        """Begin a circuit, which the caller must `end` in any case. Raises `ReservationDeclined`."""
         limits = self.limits
-        network = self._ask(source, ip, self._connect_pace, now)
+        network = self._check(source, ip, self._connect_rate, now)
         if not self.holds(target, now):
             raise self.decline(DeclineReason.NO_RESERVATION)
-        if len(self._passages) >= limits.circuits:
+        if len(self._circuits) >= limits.circuits:
             raise self.decline(DeclineReason.FULL)
         if (
             self._from_peer[source] >= limits.circuits_from_peer
@@ -281,45 +280,45 @@ class RelayReservations:
         if self._from_network[network] >= limits.circuits_from_network:
             raise self.decline(DeclineReason.NETWORK_SHARE)
         self._connected += 1
-        by = (self._answers_for(source), self._slots[target].by)
+        principals = (self._answers_for(source), self._reservations[target].principal)
         ends_at = now + limits.circuit_s
-        passage = OpenCircuit(
-            self._connected, source, target, by, network, now, ends_at, limits.circuit_bytes
+        circuit = OpenCircuit(
+            self._connected, source, target, principals, network, now, ends_at, limits.circuit_bytes
         )
-        self._passages[passage.number] = passage
+        self._circuits[circuit.number] = circuit
         self._from_peer[source] += 1
         self._to_peer[target] += 1
         self._of_pair[f"{source} {target}"] += 1
         self._from_network[network] += 1
-        return passage
+        return circuit
 
-    def carry(self, passage: OpenCircuit, size: int) -> CircuitEnd | None:
-        """Count `size` bytes that are about to pass; or why the circuit may not carry them, and ends."""
-        if not all(map(self._allow, passage.by)):
+    def carry(self, circuit: OpenCircuit, size: int) -> CircuitEnd | None:
+        """Count `size` bytes before they pass; returns why the circuit may not carry them and ends, or None."""
+        if not all(map(self._allow, circuit.principals)):
             return CircuitEnd.NOT_ALLOWED
-        if size > passage.left:
+        if size > circuit.bytes_left:
             return CircuitEnd.BYTES
-        passage.left -= size
-        passage.carried += size
+        circuit.bytes_left -= size
+        circuit.carried += size
         self._bytes += size
         return None
 
     def pace(self, size: int, now: float) -> float:
-        """Seconds that who passes these bytes on has to wait, so that all together keep to `bytes_per_s`; up to a second's worth goes
-        at once. Those who wait are served in the order in which they came."""
+        """Seconds to wait before passing these bytes on, so that all circuits together keep to `bytes_per_s`, in the order of the
+        calls; up to a second's worth goes at once."""
         if self.limits.bytes_per_s is None:
             return 0.0
-        self._road_free_at = max(self._road_free_at, now - BURST_S) + size / self.limits.bytes_per_s
-        return max(0.0, self._road_free_at - now)
+        self._free_at = max(self._free_at, now - BURST_S) + size / self.limits.bytes_per_s
+        return max(0.0, self._free_at - now)
 
-    def end(self, passage: OpenCircuit, why: CircuitEnd | None) -> None:
-        """The circuit is over; None for one that never came about. Safe to call again."""
-        if self._passages.pop(passage.number, None) is None:
+    def end(self, circuit: OpenCircuit, why: CircuitEnd | None) -> None:
+        """The circuit ended; `why` is None for one that was never established. Safe to call twice."""
+        if self._circuits.pop(circuit.number, None) is None:
             return
-        _less(self._from_peer, passage.source)
-        _less(self._to_peer, passage.target)
-        _less(self._of_pair, f"{passage.source} {passage.target}")
-        _less(self._from_network, passage.network)
+        _decrement(self._from_peer, circuit.source)
+        _decrement(self._to_peer, circuit.target)
+        _decrement(self._of_pair, f"{circuit.source} {circuit.target}")
+        _decrement(self._from_network, circuit.network)
         if why is None:
             self._connected -= 1
         else:
@@ -328,22 +327,22 @@ class RelayReservations:
     # -- for the operator ----------------------------------------------------------------------------------------------
 
     def drain(self) -> None:
-        """Lend nothing new; what runs may end by itself."""
+        """Accept nothing new; live circuits go on."""
         self._draining = True
 
     def decline(self, reason: DeclineReason) -> ReservationDeclined:
-        """Count a refusal, of the desk's own or of the shell around it; gives what is to be raised."""
+        """Count a refusal; returns the exception to raise."""
         self._declined[reason] += 1
         return ReservationDeclined(reason)
 
     def snapshot(self, now: float) -> RelaySnapshot:
-        """All there is to tell."""
+        """The state and all counts."""
         return RelaySnapshot(
             draining=self._draining,
             limits=self.limits,
-            slots=tuple(slot for slot in self._slots.values() if self._stands(slot, now)),
-            passages=tuple(
-                PassageSeen(p.source, p.target, now - p.began, p.carried) for p in self._passages.values()
+            reservations=tuple(each for each in self._reservations.values() if self._is_valid(each, now)),
+            circuits=tuple(
+                CircuitStats(p.source, p.target, now - p.began, p.carried) for p in self._circuits.values()
             ),
             reserved=self._reserved,
             renewed=self._renewed,
@@ -353,15 +352,15 @@ class RelayReservations:
             ended=dict(self._ended),
         )
 
-    def _ask(self, peer: PeerId, ip: str | None, pace: _Pace, now: float) -> str:
-        """What every question is asked first; gives the network of who asks."""
+    def _check(self, peer: PeerId, ip: str | None, rate: _RateLimit, now: float) -> str:
+        """Checks common to all requests; returns the peer's network."""
         if self._draining:
             raise self.decline(DeclineReason.DRAINING)
         if ip is None:
             raise self.decline(DeclineReason.RELAYED)
         if not self._allow(peer):
             raise self.decline(DeclineReason.NOT_ALLOWED)
-        if not pace.take(peer, now):
+        if not rate.take(peer, now):
             raise self.decline(DeclineReason.TOO_OFTEN)
         return network_of(ip)
 
@@ -369,11 +368,13 @@ class RelayReservations:
         if now - self._purged_at < PURGE_EVERY_S:
             return
         self._purged_at = now
-        for slot in [slot for slot in self._slots.values() if not self._stands(slot, now)]:
-            self.release(slot.peer)
+        for reservation in [
+            reservation for reservation in self._reservations.values() if not self._is_valid(reservation, now)
+        ]:
+            self.release(reservation.peer)
 
 
-def _less(counts: Counter[str], key: str) -> None:
+def _decrement(counts: Counter[str], key: str) -> None:
     counts[key] -= 1
     if not counts[key]:
         del counts[key]

@@ -118,52 +118,52 @@ class RelayHop:
         seen = self._seen_at(stream.peer)
         if self._seen_at(target) is None:
             self._desk.release(target)  # its connection is gone
-        passage = self._desk.begin(stream.peer, _ip(seen), target, trio.current_time())
+        circuit = self._desk.begin(stream.peer, _ip(seen), target, trio.current_time())
         why: CircuitEnd | None = None
         try:
-            other = await self._ring(passage, seen)
+            other = await self._ring(circuit, seen)
             why = CircuitEnd.STOPPED  # unless something else ends it before this node stops
             try:
                 answer = HopMessage(
                     type=HopMessage.STATUS, status=OK, peer=_peer(stream.peer, seen), limit=self._limit()
                 )
                 await self._tell(stream, answer)
-                why = await self._splice(stream, other, passage)
+                why = await self._splice(stream, other, circuit)
             finally:
                 await _end(other, why)
                 await _end(stream, why)
         finally:
-            self._desk.end(passage, why)
+            self._desk.end(circuit, why)
             if why is not None:
                 log.info(
                     "relay.ended",
-                    source=passage.source,
-                    target=passage.target,
+                    source=circuit.source,
+                    target=circuit.target,
                     why=why.value,
-                    bytes=passage.carried,
-                    seconds=round(trio.current_time() - passage.began, 1),
+                    bytes=circuit.carried,
+                    seconds=round(trio.current_time() - circuit.began, 1),
                 )
 
-    async def _ring(self, passage: OpenCircuit, seen: Address | None) -> Stream:
+    async def _ring(self, circuit: OpenCircuit, seen: Address | None) -> Stream:
         """Have the called node take the call."""
         try:
             with trio.fail_after(CALL_WITHIN_S):
-                other = await self._call(passage.target)
+                other = await self._call(circuit.target)
                 call = StopMessage(
-                    type=StopMessage.CONNECT, peer=_peer(passage.source, seen), limit=self._limit()
+                    type=StopMessage.CONNECT, peer=_peer(circuit.source, seen), limit=self._limit()
                 )
                 if await _is_taken(other, call):
                     return other
         except (Unreachable, RemoteProtocolError, trio.BrokenResourceError, trio.TooSlowError) as error:
-            log.debug("relay.unanswered", target=passage.target, why=str(error))
+            log.debug("relay.unanswered", target=circuit.target, why=str(error))
         raise self._desk.decline(DeclineReason.TARGET_SILENT)
 
-    async def _splice(self, a: Stream, b: Stream, passage: OpenCircuit) -> CircuitEnd:
+    async def _splice(self, a: Stream, b: Stream, circuit: OpenCircuit) -> CircuitEnd:
         """Pass bytes both ways until one end, or a limit, has had enough."""
         why = CircuitEnd.CLOSED
         self._carries(a)
         self._carries(b)
-        with trio.CancelScope() as all_of_it, trio.move_on_at(passage.ends_at) as lifetime:
+        with trio.CancelScope() as all_of_it, trio.move_on_at(circuit.ends_at) as lifetime:
             finished = 0
 
             def over(reason: CircuitEnd) -> None:
@@ -179,7 +179,7 @@ class RelayHop:
                             data = await source.receive_some(CHUNK)
                         if not data:
                             break
-                        if (enough := self._desk.carry(passage, len(data))) is not None:
+                        if (enough := self._desk.carry(circuit, len(data))) is not None:
                             return over(enough)
                         wait_s = self._desk.pace(len(data), trio.current_time())
                         if wait_s > 0:

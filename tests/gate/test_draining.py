@@ -13,61 +13,61 @@ GRACE_S = 30.0
 BEHIND, CALLER, LATE = "behind", "caller", "late"
 
 
-def busy_desk() -> RelayReservations:
+def busy_relay() -> RelayReservations:
     """A gate through which `CALLER` speaks with `BEHIND`."""
-    desk = RelayReservations()
-    desk.reserve(BEHIND, "192.0.2.1", trio.current_time())
-    desk.begin(CALLER, "192.0.2.2", BEHIND, trio.current_time())
-    return desk
+    relay = RelayReservations()
+    relay.reserve(BEHIND, "192.0.2.1", trio.current_time())
+    relay.begin(CALLER, "192.0.2.2", BEHIND, trio.current_time())
+    return relay
 
 
-def circuits(desk: RelayReservations) -> int:
-    return len(desk.snapshot(trio.current_time()).passages)
+def circuits(relay: RelayReservations) -> int:
+    return len(relay.snapshot(trio.current_time()).circuits)
 
 
 async def test_a_gate_through_which_nothing_goes_ends_at_once(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    desk = RelayReservations()
-    desk.reserve(BEHIND, "192.0.2.1", 0.0)  # a place alone holds nobody up: it can be had elsewhere
+    relay = RelayReservations()
+    relay.reserve(BEHIND, "192.0.2.1", 0.0)  # a place alone holds nobody up: it can be had elsewhere
     began = trio.current_time()
-    assert await drain(desk, lambda: circuits(desk), GRACE_S, trio.Event()) is DrainEnd.IDLE
+    assert await drain(relay, lambda: circuits(relay), GRACE_S, trio.Event()) is DrainEnd.IDLE
     assert trio.current_time() == began
 
 
 async def test_what_runs_may_go_on_until_the_grace_is_over(autojump_clock: trio.testing.MockClock) -> None:
-    desk, began = busy_desk(), trio.current_time()
-    assert await drain(desk, lambda: circuits(desk), GRACE_S, trio.Event()) is DrainEnd.GRACE
+    relay, began = busy_relay(), trio.current_time()
+    assert await drain(relay, lambda: circuits(relay), GRACE_S, trio.Event()) is DrainEnd.GRACE
     assert trio.current_time() - began == GRACE_S
 
 
 async def test_it_ends_as_soon_as_the_last_circuit_has(autojump_clock: trio.testing.MockClock) -> None:
-    desk = busy_desk()
-    passage = desk.begin(CALLER, "192.0.2.2", BEHIND, trio.current_time())
-    other = next(iter(desk._passages.values()))
+    relay = busy_relay()
+    circuit = relay.begin(CALLER, "192.0.2.2", BEHIND, trio.current_time())
+    other = next(iter(relay._circuits.values()))
     began = trio.current_time()
 
     async def speak() -> None:
         await trio.sleep(3)
-        desk.end(other, CircuitEnd.CLOSED)
+        relay.end(other, CircuitEnd.CLOSED)
         await trio.sleep(4)
-        desk.end(passage, CircuitEnd.CLOSED)
+        relay.end(circuit, CircuitEnd.CLOSED)
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(speak)
-        assert await drain(desk, lambda: circuits(desk), GRACE_S, trio.Event()) is DrainEnd.IDLE
+        assert await drain(relay, lambda: circuits(relay), GRACE_S, trio.Event()) is DrainEnd.IDLE
     assert 7 <= trio.current_time() - began < 8
 
 
 async def test_while_it_drains_it_lends_nothing_new(autojump_clock: trio.testing.MockClock) -> None:
-    desk = busy_desk()
+    relay = busy_relay()
     refused: list[DeclineReason] = []
 
     async def come_late() -> None:
         await trio.sleep(1)
         for ask in (
-            lambda: desk.reserve(LATE, "192.0.2.3", trio.current_time()),
-            lambda: desk.begin(LATE, "192.0.2.3", BEHIND, trio.current_time()),
+            lambda: relay.reserve(LATE, "192.0.2.3", trio.current_time()),
+            lambda: relay.begin(LATE, "192.0.2.3", BEHIND, trio.current_time()),
         ):
             try:
                 ask()
@@ -76,12 +76,12 @@ async def test_while_it_drains_it_lends_nothing_new(autojump_clock: trio.testing
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(come_late)
-        await drain(desk, lambda: circuits(desk), 5.0, trio.Event())
+        await drain(relay, lambda: circuits(relay), 5.0, trio.Event())
     assert refused == [DeclineReason.DRAINING, DeclineReason.DRAINING]
 
 
 async def test_told_again_it_ends_at_once(autojump_clock: trio.testing.MockClock) -> None:
-    desk, stops, began = busy_desk(), DrainSignals(), trio.current_time()
+    relay, stops, began = busy_relay(), DrainSignals(), trio.current_time()
 
     async def impatient() -> None:
         stops.asked("SIGINT")
@@ -91,14 +91,14 @@ async def test_told_again_it_ends_at_once(autojump_clock: trio.testing.MockClock
     async with trio.open_nursery() as nursery:
         nursery.start_soon(impatient)
         await stops.first.wait()
-        assert await drain(desk, lambda: circuits(desk), GRACE_S, stops.again) is DrainEnd.AGAIN
+        assert await drain(relay, lambda: circuits(relay), GRACE_S, stops.again) is DrainEnd.AGAIN
     assert trio.current_time() - began == 2
     assert stops.name == "SIGINT"
 
 
 async def test_without_a_grace_nothing_is_waited_for(autojump_clock: trio.testing.MockClock) -> None:
-    desk = busy_desk()
-    assert await drain(desk, lambda: circuits(desk), 0.0, trio.Event()) is DrainEnd.GRACE
+    relay = busy_relay()
+    assert await drain(relay, lambda: circuits(relay), 0.0, trio.Event()) is DrainEnd.GRACE
 
 
 def test_the_first_request_names_itself_and_the_second_is_another() -> None:

@@ -130,7 +130,7 @@ def metrics() -> set[str]:
     """The names of all metrics of our own."""
     limits = RelayLimits()
     caps = RelayCaps(**{name: getattr(limits, name) for name in RelayCaps.model_fields})
-    standing = GateSnapshot(
+    snapshot = GateSnapshot(
         version="1",
         incarnation=1,
         uptime_s=1.0,
@@ -139,7 +139,7 @@ def metrics() -> set[str]:
         refused={"relay full": 1},
         circuits_ended={"closed": 1},
     )
-    page = page_of(lambda: standing, "gate")().decode()
+    page = page_of(lambda: snapshot, "gate")().decode()
     return set(re.findall(r"(?m)^(sark_gate_\w+)", page))
 
 
@@ -152,7 +152,7 @@ def test_the_guide_tells_every_metric_and_no_other() -> None:
 
 
 def _sibling(first: str, ending: str) -> str:
-    """`sark_gate_relay_places`, `_places_limit` → `sark_gate_relay_places_limit`."""
+    """`sark_gate_relay_reservations`, `_places_limit` → `sark_gate_relay_reservations_limit`."""
     head = ending.split("_")[1]
     kept = first[: first.index(f"_{head}")] if f"_{head}" in first else first.rpartition("_")[0]
     return kept + ending

@@ -167,7 +167,7 @@ def address(n: int) -> str:
 async def asking_gate(home: Home, gates: Sequence[str]) -> AsyncIterator[SimpleNamespace]:
     """The first tells, the second only its operators, the third is not there."""
 
-    async def standing() -> GateSnapshot:
+    async def status() -> GateSnapshot:
         await trio.lowlevel.checkpoint()
         if gates == [address(1)]:
             raise NotPermitted("told to its operators", hint="sark-node gate --operator")
@@ -176,7 +176,7 @@ async def asking_gate(home: Home, gates: Sequence[str]) -> AsyncIterator[SimpleN
     async with trio.open_nursery() as nursery:
         if gates == [address(2)]:
             raise Unreachable("no gate answers")
-        yield SimpleNamespace(standing=standing)
+        yield SimpleNamespace(status=status)
         nursery.cancel_scope.cancel()
 
 
@@ -188,8 +188,8 @@ async def test_each_gate_is_shown_as_it_stands_or_with_why_it_does_not_say(home:
     assert told["count"] == 3
     first, second, third = told["gates"]
     assert (first["peer"], first["own"], first["reached"]) == (GATES[0], False, True)
-    assert first["standing"]["refused"] == {"relay full": 2}
-    assert (second["reached"], second["standing"], second["hint"]) == (
+    assert first["status"]["refused"] == {"relay full": 2}
+    assert (second["reached"], second["status"], second["hint"]) == (
         True,
         None,
         "sark-node gate --operator",

@@ -19,11 +19,11 @@ import trio.testing
 from gate.admission.policy import AdmissionPolicy
 from gate.settings import Admit, GateSettings
 from gate.status.census import Census
-from gate.status.client import GateAnswer
+from gate.status.client import GateClient
 from gate.status.handlers import GateHandlers
 from protocol.errors import NotPermitted, Unreachable
 from protocol.errors import Refused as RefusedError
-from protocol.messages.gate import GATE, CircuitSeen, GateSnapshot, GateStatus
+from protocol.messages.gate import GATE, GateSnapshot, GateStatus, LiveCircuit
 from protocol.messages.index import (
     FAMILY,
     INDEX,
@@ -73,10 +73,10 @@ class Gate:
         identity = seed if isinstance(seed, Identity) else Identity.from_seed(seed)
         return self.swarm.node(identity, behind=behind)
 
-    def asked(self, visitor: MemoryNetwork, signer: Identity) -> GateAnswer:
+    def client(self, visitor: MemoryNetwork, signer: Identity) -> GateClient:
         links = Links(visitor, ProtocolId.GATE, GATE, self.nursery)
         contact = Contact(self.network.peer_id, self.network.addresses)
-        return GateAnswer(visitor, links, contact, signer, self.wall)
+        return GateClient(visitor, links, contact, signer, self.wall)
 
     def wall(self) -> float:
         return START + trio.current_time()
@@ -124,29 +124,29 @@ async def test_an_operator_is_told_how_the_gate_stands(
         stream = await caller.open(behind.peer_id, "/echo", place.addresses)
         assert await stream.receive_some()
         await trio.sleep(2)
-        standing = await here.asked(here.visitor("visitor"), OPERATOR).standing()
-        assert (standing.version, standing.incarnation, standing.admit) == ("1.2.3", 4, "open")
-        assert standing.uptime_s >= 2
-        assert standing.addresses == here.network.addresses
-        assert standing.memory_bytes > 1_000_000
-        assert (standing.places, standing.places_given, standing.circuits_begun) == (1, 1, 1)
-        (seen,) = standing.busiest
-        assert isinstance(seen, CircuitSeen)
+        snapshot = await here.client(here.visitor("visitor"), OPERATOR).status()
+        assert (snapshot.version, snapshot.incarnation, snapshot.admit) == ("1.2.3", 4, "open")
+        assert snapshot.uptime_s >= 2
+        assert snapshot.addresses == here.network.addresses
+        assert snapshot.memory_bytes > 1_000_000
+        assert (snapshot.reservations, snapshot.reservations_made, snapshot.circuits_begun) == (1, 1, 1)
+        (seen,) = snapshot.busiest
+        assert isinstance(seen, LiveCircuit)
         assert (seen.source, seen.target) == (caller.peer_id, behind.peer_id)
-        assert seen.bytes == standing.relayed_bytes
-        assert standing.caps is not None
-        assert standing.caps.circuits == RelayLimits().circuits
-        assert standing.peers[0].peer == behind.peer_id  # who holds a place comes first
-        assert standing.peers[0].place
+        assert seen.bytes == snapshot.relayed_bytes
+        assert snapshot.caps is not None
+        assert snapshot.caps.circuits == RelayLimits().circuits
+        assert snapshot.peers[0].peer == behind.peer_id  # who holds a place comes first
+        assert snapshot.peers[0].reserved
 
 
 async def test_an_operator_goes_on_asking_after_its_permission_has_run_out(
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
     async with gate(tmp_path) as here:
-        asked = here.asked(here.visitor("visitor"), OPERATOR)
+        client = here.client(here.visitor("visitor"), OPERATOR)
         for _ in range(5):
-            assert (await asked.standing()).version == "1.2.3"
+            assert (await client.status()).version == "1.2.3"
             await trio.sleep(50)
 
 
@@ -156,14 +156,14 @@ async def test_how_a_gate_stands_is_told_to_nobody_else(
     async with gate(tmp_path, Admit.LIST) as here:
         visitor = here.visitor("visitor")
         for signer in (Identity.from_seed("stranger"), FRIEND):
-            with pytest.raises(NotPermitted, match="told to its operators") as caught:
-                await here.asked(visitor, signer).standing()
+            with pytest.raises(NotPermitted, match="only its operators") as caught:
+                await here.client(visitor, signer).status()
             assert f"--operator {signer.peer_id}" in caught.value.hint
         answer = await here.say(here.visitor("bare"), ProtocolId.GATE, GateStatus())
         assert isinstance(answer, RefusedMessage)
         assert answer.reason is Reason.NOT_ALLOWED
-        standing = await here.asked(here.visitor("other"), OPERATOR).standing()
-        assert standing.refused["gate not-allowed"] >= 2
+        snapshot = await here.client(here.visitor("other"), OPERATOR).status()
+        assert snapshot.refused["gate not-allowed"] >= 2
 
 
 async def test_a_flood_of_questions_is_cut_short_and_counted(
@@ -194,7 +194,7 @@ async def test_junk_ends_its_own_link_and_nothing_else(
                     pass
             except trio.BrokenResourceError:
                 pass
-        assert (await here.asked(here.visitor("visitor"), OPERATOR).standing()).version == "1.2.3"
+        assert (await here.client(here.visitor("visitor"), OPERATOR).status()).version == "1.2.3"
 
 
 async def test_an_answer_where_a_call_belongs_breaks_the_link_and_nothing_else(
@@ -205,7 +205,7 @@ async def test_an_answer_where_a_call_belongs_breaks_the_link_and_nothing_else(
         for message in (answer, here.census.take(), RefusedMessage(reason=Reason.BUSY)):
             with pytest.raises(Unreachable):
                 await here.say(here.visitor("rude"), ProtocolId.GATE, message)
-        assert isinstance(await here.asked(here.visitor("visitor"), OPERATOR).standing(), GateSnapshot)
+        assert isinstance(await here.client(here.visitor("visitor"), OPERATOR).status(), GateSnapshot)
 
 
 # -- a gate that is not for anybody --------------------------------------------------------------------------------------------
@@ -288,9 +288,9 @@ async def test_the_visitor_of_a_friend_may_call_through_a_closed_gate(
         place = await behind.reserve(here.network.peer_id, here.network.addresses)
         with pytest.raises(Unreachable):
             await visitor.open(behind.peer_id, "/echo", place.addresses)
-        asked = here.asked(visitor, FRIEND)
+        client = here.client(visitor, FRIEND)
         with pytest.raises(NotPermitted):  # it is let in, and operates nothing
-            await asked.standing()
+            await client.status()
         stream = await visitor.open(behind.peer_id, "/echo", place.addresses)
         assert await stream.receive_some() == b"yes"
 

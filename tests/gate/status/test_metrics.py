@@ -35,8 +35,8 @@ STANDING = GateSnapshot(
     admit="ticket",
     connected=7,
     caps=CAPS,
-    places=3,
-    places_given=9,
+    reservations=3,
+    reservations_made=9,
     circuits=2,
     circuits_begun=11,
     circuits_ended={"closed": 8, "bytes": 1},
@@ -76,11 +76,11 @@ def test_every_number_has_its_name_and_unit() -> None:
         ("sark_gate_index_shards", ""): 80,
         ("sark_gate_index_bytes", ""): 3_600,
         ("sark_gate_loop_lag_seconds", ""): 0.25,
-        ("sark_gate_refusals_total", "desk=relay,reason=network-share"): 5,
-        ("sark_gate_refusals_total", "desk=index,reason=not-allowed"): 2,
-        ("sark_gate_relay_places", ""): 3,
-        ("sark_gate_relay_places_limit", ""): 100,
-        ("sark_gate_relay_places_given_total", ""): 9,
+        ("sark_gate_refusals_total", "reason=network-share,service=relay"): 5,
+        ("sark_gate_refusals_total", "reason=not-allowed,service=index"): 2,
+        ("sark_gate_relay_reservations", ""): 3,
+        ("sark_gate_relay_reservations_limit", ""): 100,
+        ("sark_gate_relay_reservations_made_total", ""): 9,
         ("sark_gate_relay_circuits", ""): 2,
         ("sark_gate_relay_circuits_limit", ""): 50,
         ("sark_gate_relay_circuits_begun_total", ""): 11,
@@ -99,10 +99,10 @@ def test_a_gate_that_relays_nothing_tells_nothing_of_relaying() -> None:
 def test_two_gates_in_one_process_do_not_share_their_numbers() -> None:
     one, other = (
         page_of(lambda: STANDING, GATE),
-        page_of(lambda: STANDING.model_copy(update={"places": 1}), GATE),
+        page_of(lambda: STANDING.model_copy(update={"reservations": 1}), GATE),
     )
-    assert b"sark_gate_relay_places 3.0" in one()
-    assert b"sark_gate_relay_places 1.0" in other()
+    assert b"sark_gate_relay_reservations 3.0" in one()
+    assert b"sark_gate_relay_reservations 1.0" in other()
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,7 @@ async def test_prometheus_gets_the_page() -> None:
         got = await http.get(f"http://127.0.0.1:{port}/metrics", headers={"Accept": "text/plain;version=zz"})
         assert got.status_code == 200
         assert got.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
-        assert samples(got.content)["sark_gate_relay_places", ""] == 3
+        assert samples(got.content)["sark_gate_relay_reservations", ""] == 3
 
 
 @pytest.mark.parametrize(

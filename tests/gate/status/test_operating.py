@@ -61,15 +61,15 @@ async def test_its_own_home_reads_how_a_gate_stands_and_a_stranger_does_not(tmp_
     async with running(home) as here, passing(full_addresses(here)) as guest:
         place = await guest.reserve(here.identity.peer_id, here.network.addresses)
         assert place.gate == here.identity.peer_id
-        async with asking(home, full_addresses(here)) as asked:
-            standing = await asked.standing()
-        assert standing.connected >= 2
-        assert standing.places == 1
-        assert standing.caps is not None
-        assert any(seen.peer == guest.peer_id and seen.place for seen in standing.peers)
-        async with asking(elsewhere, full_addresses(here)) as asked:
+        async with asking(home, full_addresses(here)) as client:
+            snapshot = await client.status()
+        assert snapshot.connected >= 2
+        assert snapshot.reservations == 1
+        assert snapshot.caps is not None
+        assert any(seen.peer == guest.peer_id and seen.reserved for seen in snapshot.peers)
+        async with asking(elsewhere, full_addresses(here)) as client:
             with pytest.raises(NotPermitted, match="operators"):
-                await asked.standing()
+                await client.status()
 
 
 async def test_an_operator_elsewhere_reads_it_once_it_is_named(tmp_path: Path) -> None:
@@ -77,14 +77,14 @@ async def test_an_operator_elsewhere_reads_it_once_it_is_named(tmp_path: Path) -
     me = load_or_create(elsewhere.key("scheduler")).peer_id
     async with (
         running(Home.at(tmp_path / "gate"), operators=(me,)) as here,
-        asking(elsewhere, full_addresses(here)) as asked,
+        asking(elsewhere, full_addresses(here)) as client,
     ):
-        assert (await asked.standing()).admit == "open"
+        assert (await client.status()).admit == "open"
 
 
 async def test_a_gate_that_is_not_there_is_told_as_unreachable(tmp_path: Path) -> None:
     gate = f"/ip4/127.0.0.1/tcp/1/p2p/{Identity.fresh().peer_id}"
-    for gates, what in (((), "no gate is known"), ((gate,), "no gate answers")):
+    for gates, what in (((), "knows no gate"), ((gate,), "no gate answers")):
         with pytest.RaisesGroup(Unreachable, allow_unwrapped=True, flatten_subgroups=True) as caught:
             async with asking(Home.at(tmp_path), gates):
                 pytest.fail("there is none")
@@ -104,7 +104,7 @@ async def test_prometheus_reads_a_running_gate(tmp_path: Path) -> None:
         await guest.reserve(here.identity.peer_id, here.network.addresses)
         async with httpx.AsyncClient(trust_env=False) as http:
             page = (await http.get(f"http://127.0.0.1:{port}/metrics")).text
-        assert "sark_gate_relay_places 1.0" in page
+        assert "sark_gate_relay_reservations 1.0" in page
         assert "sark_gate_connected_peers 1.0" in page
         assert f'peer="{here.identity.peer_id}"' in page
 
@@ -134,8 +134,8 @@ async def test_a_gate_for_tickets_serves_who_has_one_and_lends_strangers_nothing
             await until(kept)
             assert (await worker.network.reserve(here.identity.peer_id, here.network.addresses)).ttl_s > 0
             nursery.cancel_scope.cancel()
-        async with asking(home, gates) as asked:
-            refused = (await asked.standing()).refused
+        async with asking(home, gates) as client:
+            refused = (await client.status()).refused
         assert refused["relay not-allowed"] >= 1
 
 

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from gate.status.view import shares, show_for, status_json, status_screen, status_view
-from protocol.messages.gate import CircuitSeen, GateSnapshot, PeerSeen, RelayCaps
+from protocol.messages.gate import ConnectedPeer, GateSnapshot, LiveCircuit, RelayCaps
 from swarm.net.identity import Identity
 
 GATE, A, B = (Identity.from_seed(name).peer_id for name in ("gate", "a", "b"))
@@ -33,14 +33,14 @@ BUSY = GateSnapshot(
     addresses=("/ip4/192.0.2.7/tcp/4101", "/ip6/2001:db8::7/tcp/4101"),
     connected=214,
     peers=tuple(
-        PeerSeen(peer=Identity.from_seed(n).peer_id, address=f"/ip4/192.0.2.{n}/tcp/51034", place=n < 3)
+        ConnectedPeer(peer=Identity.from_seed(n).peer_id, address=f"/ip4/192.0.2.{n}/tcp/51034", place=n < 3)
         for n in range(40)
     ),
     caps=CAPS,
-    places=198,
-    places_given=30_212,
+    reservations=198,
+    reservations_made=30_212,
     circuits=61,
-    busiest=tuple(CircuitSeen(source=A, target=B, seconds=90.0 * n, bytes=n << 26) for n in range(40, 0, -1)),
+    busiest=tuple(LiveCircuit(source=A, target=B, seconds=90.0 * n, bytes=n << 26) for n in range(40, 0, -1)),
     circuits_begun=1_204_332,
     circuits_ended={"closed": 1_204_000, "bytes": 300, "time": 32},
     relayed_bytes=7 << 40,
@@ -56,17 +56,17 @@ QUIET = GateSnapshot(version="1.2.3", incarnation=1, uptime_s=3.0, admit="open")
 
 
 def shown(
-    standing: GateSnapshot, before: GateSnapshot | None = None, *, width: int = 80, rows: int = 5
+    snapshot: GateSnapshot, before: GateSnapshot | None = None, *, width: int = 80, rows: int = 5
 ) -> str:
     page = io.StringIO()
-    Console(file=page, width=width, color_system=None).print(status_view(GATE, standing, before, rows=rows))
+    Console(file=page, width=width, color_system=None).print(status_view(GATE, snapshot, before, rows=rows))
     return page.getvalue()
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])
-@pytest.mark.parametrize("standing", [BUSY, QUIET], ids=["busy", "quiet"])
-def test_it_fits_the_terminal(standing: GateSnapshot, width: int) -> None:
-    assert max(map(len, shown(standing, width=width).splitlines())) <= width
+@pytest.mark.parametrize("snapshot", [BUSY, QUIET], ids=["busy", "quiet"])
+def test_it_fits_the_terminal(snapshot: GateSnapshot, width: int) -> None:
+    assert max(map(len, shown(snapshot, width=width).splitlines())) <= width
 
 
 @pytest.mark.parametrize(("width", "height"), [(80, 24), (120, 40), (60, 20), (200, 60)])

@@ -23,89 +23,89 @@ from swarm.net.reservations import (
 HOME = "192.0.2.7"
 
 
-def why(desk: RelayReservations, peer: str, ip: str | None = HOME, now: float = 0.0) -> DeclineReason | None:
+def why(relay: RelayReservations, peer: str, ip: str | None = HOME, now: float = 0.0) -> DeclineReason | None:
     """Why `peer` gets no place; None when it gets one."""
     try:
-        desk.reserve(peer, ip, now)
+        relay.reserve(peer, ip, now)
     except ReservationDeclined as declined:
         return declined.reason
     return None
 
 
 def why_not_connected(
-    desk: RelayReservations, source: str, target: str, now: float = 0.0
+    relay: RelayReservations, source: str, target: str, now: float = 0.0
 ) -> DeclineReason | None:
     try:
-        desk.begin(source, HOME, target, now)
+        relay.begin(source, HOME, target, now)
     except ReservationDeclined as declined:
         return declined.reason
     return None
 
 
 def test_a_place_is_kept_by_asking_again_and_lost_without() -> None:
-    desk = RelayReservations(RelayLimits(ttl_s=100))
-    slot = desk.reserve("a", HOME, 0)
-    assert (slot.until, desk.holds("a", 99), desk.holds("a", 100)) == (100, True, False)
-    assert desk.reserve("a", HOME, 60).until == 160
-    assert desk.holds("a", 159)
-    seen = desk.snapshot(60)
-    assert (seen.reserved, seen.renewed, len(seen.slots)) == (1, 1, 1)
-    desk.release("a")
-    assert not desk.holds("a", 61)
+    relay = RelayReservations(RelayLimits(ttl_s=100))
+    slot = relay.reserve("a", HOME, 0)
+    assert (slot.until, relay.holds("a", 99), relay.holds("a", 100)) == (100, True, False)
+    assert relay.reserve("a", HOME, 60).until == 160
+    assert relay.holds("a", 159)
+    seen = relay.snapshot(60)
+    assert (seen.reserved, seen.renewed, len(seen.reservations)) == (1, 1, 1)
+    relay.release("a")
+    assert not relay.holds("a", 61)
 
 
 def test_a_network_has_its_share_whoever_its_peers_are() -> None:
-    desk = RelayReservations(RelayLimits(reservations=6, reservations_per_network=2))
-    assert [why(desk, f"home {n}", f"192.0.2.{n}") for n in (1, 2, 3)] == [
+    relay = RelayReservations(RelayLimits(reservations=6, reservations_per_network=2))
+    assert [why(relay, f"home {n}", f"192.0.2.{n}") for n in (1, 2, 3)] == [
         None,
         None,
         DeclineReason.NETWORK_SHARE,
     ]
-    assert why(desk, "home 1", "192.0.2.200") is None  # it had one already
-    assert [why(desk, f"six {n}", f"2001:db8:1:{n}::1") for n in (1, 2, 3)] == [
+    assert why(relay, "home 1", "192.0.2.200") is None  # it had one already
+    assert [why(relay, f"six {n}", f"2001:db8:1:{n}::1") for n in (1, 2, 3)] == [
         None,
         None,
         DeclineReason.NETWORK_SHARE,
     ]
-    assert [why(desk, f"far {n}", f"198.51.{n}.1") for n in (1, 2, 3)] == [None, None, DeclineReason.FULL]
-    desk.release("home 2")
-    assert why(desk, "home 3") is None
+    assert [why(relay, f"far {n}", f"198.51.{n}.1") for n in (1, 2, 3)] == [None, None, DeclineReason.FULL]
+    relay.release("home 2")
+    assert why(relay, "home 3") is None
 
 
 def test_places_that_ran_out_make_room() -> None:
-    desk = RelayReservations(RelayLimits(reservations=1, ttl_s=10))
-    assert why(desk, "a", now=0) is None
-    assert why(desk, "b", now=9) is DeclineReason.FULL
-    assert why(desk, "b", now=10) is None
+    relay = RelayReservations(RelayLimits(reservations=1, ttl_s=10))
+    assert why(relay, "a", now=0) is None
+    assert why(relay, "b", now=9) is DeclineReason.FULL
+    assert why(relay, "b", now=10) is None
 
 
 def test_who_moves_takes_its_share_along() -> None:
-    desk = RelayReservations(RelayLimits(reservations_per_network=1))
-    assert why(desk, "a", "192.0.2.1") is None
-    assert why(desk, "a", "198.51.100.1") is None
-    assert why(desk, "b", "192.0.2.1") is None
-    assert why(desk, "a", "192.0.2.2") is DeclineReason.NETWORK_SHARE
-    assert desk.holds("a", 0)  # refused, it keeps the one it has
+    relay = RelayReservations(RelayLimits(reservations_per_network=1))
+    assert why(relay, "a", "192.0.2.1") is None
+    assert why(relay, "a", "198.51.100.1") is None
+    assert why(relay, "b", "192.0.2.1") is None
+    assert why(relay, "a", "192.0.2.2") is DeclineReason.NETWORK_SHARE
+    assert relay.holds("a", 0)  # refused, it keeps the one it has
 
 
 def test_who_asks_too_often_waits() -> None:
-    desk = RelayReservations(RelayLimits(reserve_burst=3, reserve_every_s=10))
-    assert [why(desk, "a", now=0) for _ in range(4)] == [None, None, None, DeclineReason.TOO_OFTEN]
-    assert why(desk, "b", now=0) is None
-    assert why(desk, "a", now=9.9) is DeclineReason.TOO_OFTEN
-    assert why(desk, "a", now=10) is None
+    relay = RelayReservations(RelayLimits(reserve_burst=3, reserve_every_s=10))
+    assert [why(relay, "a", now=0) for _ in range(4)] == [None, None, None, DeclineReason.TOO_OFTEN]
+    assert why(relay, "b", now=0) is None
+    assert why(relay, "a", now=9.9) is DeclineReason.TOO_OFTEN
+    assert why(relay, "a", now=10) is None
 
 
 def test_strangers_relayed_peers_and_all_while_it_drains_get_nothing() -> None:
-    desk = RelayReservations(allow=lambda peer: peer != "stranger")
-    assert why(desk, "stranger") is DeclineReason.NOT_ALLOWED
-    assert why(desk, "a", None) is DeclineReason.RELAYED
-    assert why(desk, "a") is None
-    desk.drain()
-    assert why(desk, "a") is DeclineReason.DRAINING
-    assert why_not_connected(desk, "b", "a") is DeclineReason.DRAINING
-    assert desk.snapshot(0).draining
-    assert desk.snapshot(0).declined == {
+    relay = RelayReservations(allow=lambda peer: peer != "stranger")
+    assert why(relay, "stranger") is DeclineReason.NOT_ALLOWED
+    assert why(relay, "a", None) is DeclineReason.RELAYED
+    assert why(relay, "a") is None
+    relay.drain()
+    assert why(relay, "a") is DeclineReason.DRAINING
+    assert why_not_connected(relay, "b", "a") is DeclineReason.DRAINING
+    assert relay.snapshot(0).draining
+    assert relay.snapshot(0).declined == {
         DeclineReason.NOT_ALLOWED: 1,
         DeclineReason.RELAYED: 1,
         DeclineReason.DRAINING: 2,
@@ -114,20 +114,20 @@ def test_strangers_relayed_peers_and_all_while_it_drains_get_nothing() -> None:
 
 def test_who_is_served_no_longer_loses_its_place_and_what_runs() -> None:
     served = {"a", "b", "c", "owner"}
-    desk = RelayReservations(allow=served.__contains__)
+    relay = RelayReservations(allow=served.__contains__)
     for peer in ("b", "c"):
-        assert why(desk, peer) is None
-    running = {pair: desk.begin(pair[0], HOME, pair[1], 0) for pair in ("ab", "ac", "cb")}
+        assert why(relay, peer) is None
+    running = {pair: relay.begin(pair[0], HOME, pair[1], 0) for pair in ("ab", "ac", "cb")}
     served.remove("c")
-    assert [desk.carry(running[pair], 1) for pair in ("ab", "ac", "cb")] == [
+    assert [relay.carry(running[pair], 1) for pair in ("ab", "ac", "cb")] == [
         None,
         CircuitEnd.NOT_ALLOWED,
         CircuitEnd.NOT_ALLOWED,
     ]
-    assert why_not_connected(desk, "a", "c") is DeclineReason.NO_RESERVATION
-    assert [slot.peer for slot in desk.snapshot(0).slots] == ["b"]
+    assert why_not_connected(relay, "a", "c") is DeclineReason.NO_RESERVATION
+    assert [slot.peer for slot in relay.snapshot(0).reservations] == ["b"]
     served.add("c")
-    assert desk.carry(running["ac"], 1) is None
+    assert relay.carry(running["ac"], 1) is None
 
 
 def test_a_visitor_is_served_as_long_as_who_vouched_for_it() -> None:
@@ -137,59 +137,59 @@ def test_a_visitor_is_served_as_long_as_who_vouched_for_it() -> None:
     def allow(peer: str) -> bool:
         return peer in served or visitors.get(peer) in served
 
-    desk = RelayReservations(allow=allow, answers_for=lambda peer: visitors.get(peer, peer))
-    assert why(desk, "b") is None
-    passage = desk.begin("visitor", HOME, "b", 0)
+    relay = RelayReservations(allow=allow, answers_for=lambda peer: visitors.get(peer, peer))
+    assert why(relay, "b") is None
+    circuit = relay.begin("visitor", HOME, "b", 0)
     visitors.clear()
-    assert desk.carry(passage, 1) is None
-    assert why_not_connected(desk, "visitor", "b") is DeclineReason.NOT_ALLOWED
+    assert relay.carry(circuit, 1) is None
+    assert why_not_connected(relay, "visitor", "b") is DeclineReason.NOT_ALLOWED
     served.remove("member")
-    assert desk.carry(passage, 1) is CircuitEnd.NOT_ALLOWED
+    assert relay.carry(circuit, 1) is CircuitEnd.NOT_ALLOWED
 
 
 def test_circuits_have_shares_too() -> None:
-    desk = RelayReservations(
+    relay = RelayReservations(
         RelayLimits(circuits=4, circuits_from_peer=2, circuits_to_peer=2, circuits_from_network=3)
     )
     for peer in ("x", "y", "z"):
-        desk.reserve(peer, HOME, 0)
-    assert why_not_connected(desk, "a", "nobody") is DeclineReason.NO_RESERVATION
-    assert why_not_connected(desk, "a", "x") is None
-    assert why_not_connected(desk, "a", "x") is None
-    assert why_not_connected(desk, "a", "y") is DeclineReason.PEER_SHARE
-    assert why_not_connected(desk, "b", "x") is DeclineReason.PEER_SHARE
-    assert why_not_connected(desk, "b", "y") is None
-    assert why_not_connected(desk, "b", "z") is DeclineReason.NETWORK_SHARE
-    desk.begin("c", "198.51.100.1", "z", 0)
-    assert why_not_connected(desk, "d", "z") is DeclineReason.FULL
+        relay.reserve(peer, HOME, 0)
+    assert why_not_connected(relay, "a", "nobody") is DeclineReason.NO_RESERVATION
+    assert why_not_connected(relay, "a", "x") is None
+    assert why_not_connected(relay, "a", "x") is None
+    assert why_not_connected(relay, "a", "y") is DeclineReason.PEER_SHARE
+    assert why_not_connected(relay, "b", "x") is DeclineReason.PEER_SHARE
+    assert why_not_connected(relay, "b", "y") is None
+    assert why_not_connected(relay, "b", "z") is DeclineReason.NETWORK_SHARE
+    relay.begin("c", "198.51.100.1", "z", 0)
+    assert why_not_connected(relay, "d", "z") is DeclineReason.FULL
 
 
 def test_two_peers_have_few_circuits_between_them() -> None:
-    desk = RelayReservations(RelayLimits(circuits_of_pair=2))
-    desk.reserve("x", HOME, 0)
-    desk.reserve("y", HOME, 0)
-    first = desk.begin("a", HOME, "x", 0)
-    assert [why_not_connected(desk, "a", "x") for _ in range(2)] == [None, DeclineReason.PEER_SHARE]
-    assert why_not_connected(desk, "a", "y") is None
-    assert why_not_connected(desk, "b", "x") is None
-    desk.end(first, CircuitEnd.CLOSED)
-    assert why_not_connected(desk, "a", "x") is None
+    relay = RelayReservations(RelayLimits(circuits_of_pair=2))
+    relay.reserve("x", HOME, 0)
+    relay.reserve("y", HOME, 0)
+    first = relay.begin("a", HOME, "x", 0)
+    assert [why_not_connected(relay, "a", "x") for _ in range(2)] == [None, DeclineReason.PEER_SHARE]
+    assert why_not_connected(relay, "a", "y") is None
+    assert why_not_connected(relay, "b", "x") is None
+    relay.end(first, CircuitEnd.CLOSED)
+    assert why_not_connected(relay, "a", "x") is None
 
 
 def test_a_circuit_carries_what_it_may_and_not_a_byte_more() -> None:
-    desk = RelayReservations(RelayLimits(circuit_bytes=100, circuit_s=60))
-    desk.reserve("x", HOME, 0)
-    passage = desk.begin("a", HOME, "x", 5)
-    assert passage.ends_at == 65
-    assert desk.carry(passage, 60) is None
-    assert desk.carry(passage, 41) is CircuitEnd.BYTES
-    assert desk.carry(passage, 40) is None
-    (seen,) = desk.snapshot(10).passages
+    relay = RelayReservations(RelayLimits(circuit_bytes=100, circuit_s=60))
+    relay.reserve("x", HOME, 0)
+    circuit = relay.begin("a", HOME, "x", 5)
+    assert circuit.ends_at == 65
+    assert relay.carry(circuit, 60) is None
+    assert relay.carry(circuit, 41) is CircuitEnd.BYTES
+    assert relay.carry(circuit, 40) is None
+    (seen,) = relay.snapshot(10).circuits
     assert (seen.bytes, seen.seconds) == (100, 5)
-    desk.end(passage, CircuitEnd.BYTES)
-    desk.end(passage, CircuitEnd.CLOSED)  # the first word counts
-    after = desk.snapshot(10)
-    assert (after.passages, after.bytes, after.connected, after.ended) == ((), 100, 1, {CircuitEnd.BYTES: 1})
+    relay.end(circuit, CircuitEnd.BYTES)
+    relay.end(circuit, CircuitEnd.CLOSED)  # the first word counts
+    after = relay.snapshot(10)
+    assert (after.circuits, after.bytes, after.connected, after.ended) == ((), 100, 1, {CircuitEnd.BYTES: 1})
 
 
 def test_every_refusal_has_its_word() -> None:
@@ -231,7 +231,7 @@ class Desk(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.desk = RelayReservations(self.limits)
+        self.relay = RelayReservations(self.limits)
         self.now = 0.0
         self.live: list[OpenCircuit] = []
 
@@ -242,59 +242,59 @@ class Desk(RuleBasedStateMachine):
     @rule(peer=PEERS, ip=IPS)
     def reserve(self, peer: str, ip: str) -> None:
         try:
-            self.desk.reserve(peer, ip, self.now)
+            self.relay.reserve(peer, ip, self.now)
         except ReservationDeclined:
             return
-        assert self.desk.holds(peer, self.now)
+        assert self.relay.holds(peer, self.now)
 
     @rule(peer=PEERS)
     def leave(self, peer: str) -> None:
-        self.desk.release(peer)
-        assert not self.desk.holds(peer, self.now)
+        self.relay.release(peer)
+        assert not self.relay.holds(peer, self.now)
 
     @rule(source=PEERS, called=PEERS, ip=IPS)
     def call(self, source: str, called: str, ip: str) -> None:
-        held, before = self.desk.holds(called, self.now), len(self.live)
+        held, before = self.relay.holds(called, self.now), len(self.live)
         with contextlib.suppress(ReservationDeclined):
-            self.live.append(self.desk.begin(source, ip, called, self.now))
+            self.live.append(self.relay.begin(source, ip, called, self.now))
         assert held or len(self.live) == before
 
     @precondition(lambda self: self.live)
     @rule(data=st.data(), size=st.integers(0, 600))
     def carry(self, data: st.DataObject, size: int) -> None:
-        passage = data.draw(st.sampled_from(self.live))
-        before = passage.carried
+        circuit = data.draw(st.sampled_from(self.live))
+        before = circuit.carried
         fits = before + size <= self.limits.circuit_bytes
-        assert self.desk.carry(passage, size) is (None if fits else CircuitEnd.BYTES)
+        assert self.relay.carry(circuit, size) is (None if fits else CircuitEnd.BYTES)
 
     @precondition(lambda self: self.live)
     @rule(data=st.data(), reason=st.sampled_from([*CircuitEnd, None]))
     def hang_up(self, data: st.DataObject, reason: CircuitEnd | None) -> None:
-        passage = data.draw(st.sampled_from(self.live))
-        self.live.remove(passage)
-        self.desk.end(passage, reason)
+        circuit = data.draw(st.sampled_from(self.live))
+        self.live.remove(circuit)
+        self.relay.end(circuit, reason)
 
     @invariant()
     def nothing_is_exceeded(self) -> None:
-        seen = self.desk.snapshot(self.now)
-        assert len(seen.slots) <= self.limits.reservations
-        networks = [slot.network for slot in seen.slots]
+        seen = self.relay.snapshot(self.now)
+        assert len(seen.reservations) <= self.limits.reservations
+        networks = [slot.network for slot in seen.reservations]
         assert all(networks.count(network) <= 2 for network in networks)
-        assert len(seen.passages) == len(self.live) <= self.limits.circuits
-        sources = [passage.source for passage in seen.passages]
-        targets = [passage.target for passage in seen.passages]
+        assert len(seen.circuits) == len(self.live) <= self.limits.circuits
+        sources = [circuit.source for circuit in seen.circuits]
+        targets = [circuit.target for circuit in seen.circuits]
         assert all(sources.count(peer) <= 2 for peer in sources)
         assert all(targets.count(peer) <= 3 for peer in targets)
-        assert all(passage.bytes <= self.limits.circuit_bytes for passage in seen.passages)
+        assert all(circuit.bytes <= self.limits.circuit_bytes for circuit in seen.circuits)
         assert seen.connected == len(self.live) + sum(seen.ended.values())
 
     def teardown(self) -> None:
-        for passage in self.live:
-            self.desk.end(passage, CircuitEnd.STOPPED)
+        for circuit in self.live:
+            self.relay.end(circuit, CircuitEnd.STOPPED)
         self.now += 1000
         for number in range(2):  # all shares are whole again
-            self.desk.reserve(f"new {number}", "192.0.2.9", self.now)
-            self.desk.begin(f"caller {number}", "192.0.2.9", f"new {number}", self.now)
+            self.relay.reserve(f"new {number}", "192.0.2.9", self.now)
+            self.relay.begin(f"caller {number}", "192.0.2.9", f"new {number}", self.now)
 
 
 TestDesk = Desk.TestCase
@@ -303,18 +303,18 @@ TestDesk.settings = settings(max_examples=40, stateful_step_count=30, deadline=N
 
 @given(st.lists(st.floats(0, 5), max_size=60))
 def test_a_peer_never_gets_more_than_its_burst_and_what_came_back_since(pauses: list[float]) -> None:
-    desk = RelayReservations(RelayLimits(reserve_burst=4, reserve_every_s=2))
+    relay = RelayReservations(RelayLimits(reserve_burst=4, reserve_every_s=2))
     now, granted = 0.0, 0
     for pause in pauses:
         now += pause
-        granted += why(desk, "a", now=now) is None
+        granted += why(relay, "a", now=now) is None
         assert granted <= 4 + now / 2 + 1e-6
 
 
 def test_all_circuits_together_keep_to_the_bytes_a_second_that_were_set() -> None:
-    desk = RelayReservations(RelayLimits(bytes_per_s=1000))
-    assert desk.pace(1000, 10.0) == 0.0  # a second's worth goes at once
-    assert desk.pace(500, 10.0) == 0.5
-    assert desk.pace(1500, 10.0) == 2.0
-    assert desk.pace(1000, 13.0) == 0.0  # it was quiet for a second
+    relay = RelayReservations(RelayLimits(bytes_per_s=1000))
+    assert relay.pace(1000, 10.0) == 0.0  # a second's worth goes at once
+    assert relay.pace(500, 10.0) == 0.5
+    assert relay.pace(1500, 10.0) == 2.0
+    assert relay.pace(1000, 13.0) == 0.0  # it was quiet for a second
     assert RelayReservations().pace(1 << 40, 0.0) == 0.0

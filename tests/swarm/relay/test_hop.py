@@ -137,7 +137,7 @@ async def talk(stream: Stream, body: bytes, *, pause_s: float = 0.0, listen: boo
 async def ended(gate: Gate) -> RelaySnapshot:
     """The desk once no circuit is left."""
     with trio.fail_after(10_000):
-        while gate.seen.passages:
+        while gate.seen.circuits:
             await trio.sleep(0.05)
     return gate.seen
 
@@ -161,7 +161,7 @@ async def test_a_reservation_in_the_name_of_another_is_a_reservation_of_ones_own
     for number in range(5):
         await gate.reserve(attacker, Identity.from_seed(number).peer_id)
     await gate.reserve(attacker, victim)
-    assert [slot.peer for slot in gate.seen.slots] == [attacker.peer_id]
+    assert [slot.peer for slot in gate.seen.reservations] == [attacker.peer_id]
     assert not gate.desk.holds(victim, trio.current_time())
 
 
@@ -172,7 +172,7 @@ async def test_a_flood_of_reservations_takes_what_its_peer_may_and_no_more(
     answers = [(await gate.reserve(attacker)).status for _ in range(40)]
     assert answers.count(OK) < 15
     assert set(answers) == {OK, RESOURCE_LIMIT_EXCEEDED}
-    assert len(gate.seen.slots) == 1
+    assert len(gate.seen.reservations) == 1
     assert (await gate.reserve(node(gate, "honest"))).status == OK
 
 
@@ -286,7 +286,7 @@ async def test_who_is_not_there_is_not_called(autojump_clock: MockClock, gate: G
     await gate.reserve(gone.network)
     gate.swarm.kill(gone.network.peer_id)
     assert (await gate.connect(caller, gone.network.peer_id))[1].status == NO_RESERVATION
-    assert gate.seen.slots == ()
+    assert gate.seen.reservations == ()
 
 
 async def test_a_called_node_that_does_not_answer_costs_the_caller_a_few_seconds_and_nothing_else(

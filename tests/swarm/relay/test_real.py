@@ -116,7 +116,7 @@ async def test_a_node_without_a_port_is_reached_by_its_circuit_alone(field: Fiel
         assert (path.direct, path.via) == (False, gate.peer_id)
         assert one.remote_address(other.peer_id) is None
     assert seen(desk).bytes > 4_000_000
-    assert [slot.peer for slot in seen(desk).slots] == [node.peer_id]
+    assert [slot.peer for slot in seen(desk).reservations] == [node.peer_id]
 
 
 async def test_several_nodes_are_called_and_call_each_other_at_once(field: Field) -> None:
@@ -151,7 +151,7 @@ async def test_a_pair_that_meets_again_and_again_leaves_no_dead_circuits(field: 
             stream = await caller.open(node.peer_id, ECHO, [place.address])
             assert await round_trip(stream)
         await field.stop("caller")
-    await until(lambda: not seen(desk).passages)
+    await until(lambda: not seen(desk).circuits)
     await until(lambda: node.connected() == (gate.peer_id,))
     assert seen(desk).ended == {CircuitEnd.CLOSED: 6}
 
@@ -195,7 +195,7 @@ async def test_a_place_ends_with_its_nodes_connection(field: Field) -> None:
     await node.reserve(gate.peer_id, gate.addresses)
     await node.disconnect(gate.peer_id)
     assert node.reservations() == ()
-    await until(lambda: seen(desk).slots == ())
+    await until(lambda: seen(desk).reservations == ())
 
 
 async def test_a_full_gate_refuses_and_the_other_gates_circuit_is_taken(field: Field) -> None:
