@@ -24,7 +24,7 @@ from protocol.messages.blobs import (
     Holders,
     PieceFollows,
 )
-from protocol.messages.gate import GATE, CircuitSeen, GateSnapshot, GateStatus, PeerSeen, RelayCaps
+from protocol.messages.gate import GATE, ConnectedPeer, GateSnapshot, GateStatus, LiveCircuit, RelayCaps
 from protocol.messages.health import HEALTH, Ping, Pong
 from protocol.messages.index import ContactInfo, RefusedMessage
 from protocol.messages.pool import (
@@ -145,7 +145,7 @@ EVERY: tuple[tuple[Vocabulary, Message], ...] = (
             admit="open",
             addresses=("/ip4/192.0.2.7/tcp/4101",),
             connected=2,
-            peers=(PeerSeen(peer="1" * 52, address="/ip4/192.0.2.9/tcp/51034", place=True),),
+            peers=(ConnectedPeer(peer="1" * 52, address="/ip4/192.0.2.9/tcp/51034", reserved=True),),
             caps=RelayCaps(
                 reservations=1024,
                 reservations_per_network=256,
@@ -157,10 +157,10 @@ EVERY: tuple[tuple[Vocabulary, Message], ...] = (
                 circuit_s=7200.0,
                 bytes_per_s=1 << 24,
             ),
-            places=1,
-            places_given=4,
+            reservations=1,
+            reservations_made=4,
             circuits=1,
-            busiest=(CircuitSeen(source="1" * 52, target="2" * 52, seconds=2.0, bytes=65_507),),
+            busiest=(LiveCircuit(source="1" * 52, target="2" * 52, seconds=2.0, bytes=65_507),),
             circuits_begun=7,
             circuits_ended={"closed": 6},
             relayed_bytes=1_048_576,

@@ -9,7 +9,7 @@ export const title = "Gate and worker";
 
 const EVERY_S = 5;
 const SELDOM = 11; // looks that are left out
-const ADMITS = { open: "anybody", ticket: "members of its pools, and who comes with a ticket", list: "those that are named" };
+const ADMITS = { open: "anybody", ticket: "members of its pools", list: "named peers" };
 
 export async function show(main, parts, { signal }) {
   const gates = h("div", {}, h("p", { class: "quiet" }, "Asking …"));
@@ -36,12 +36,12 @@ export async function show(main, parts, { signal }) {
   const lookAtGates = quietly(async () => {
     if (rest-- > 0) return;
     const told = await get("/api/v1/gate", signal);
-    if (!told.gates.some((gate) => gate.standing)) rest = SELDOM; // a gate that tells us nothing is not asked again and again
+    if (!told.gates.some((gate) => gate.status)) rest = SELDOM; // a gate that tells us nothing is not asked again and again
     for (const peer of cards.keys()) if (!told.gates.some((gate) => gate.peer === peer)) cards.delete(peer);
     for (const gate of told.gates) {
       if (!cards.has(gate.peer)) cards.set(gate.peer, gatePart(gate));
       cards.get(gate.peer).put(gate, before.get(gate.peer));
-      before.set(gate.peer, gate.standing || undefined);
+      before.set(gate.peer, gate.status || undefined);
     }
     const shown = told.gates.map((gate) => cards.get(gate.peer).element);
     const same = gates.children.length === shown.length && shown.every((one, index) => gates.children[index] === one);
@@ -60,14 +60,14 @@ function gatePart(first) {
   return {
     element,
     put(gate, before) {
-      const now = gate.standing;
-      replace(state, badge(!gate.reached ? "unreachable" : now?.draining ? "draining" : "active", !gate.reached ? "does not answer" : now?.draining ? "draining: lends nothing new" : "up"));
+      const now = gate.status;
+      replace(state, badge(!gate.reached ? "unreachable" : now?.draining ? "draining" : "active", !gate.reached ? "does not answer" : now?.draining ? "draining: accepts nothing new" : "up"));
       const where = ["Address", gate.addresses.map((address) => h("div", {}, h("code", {}, `${address}/p2p/${gate.peer}`)))];
       if (!now) {
         replace(body, facts([where]), gate.error && h("p", { class: "hint" }, `${gate.error}\n${gate.hint}`));
         return;
       }
-      replace(body, standing(now, before, where), counters(now), circuits(now), peers(now));
+      replace(body, status(now, before, where), counters(now), circuits(now), peers(now));
     },
   };
 }
@@ -78,7 +78,7 @@ function rate(now, before, name) {
   return seconds < 0.2 || now[name] < before[name] ? null : (now[name] - before[name]) / seconds;
 }
 
-function standing(now, before, where) {
+function status(now, before, where) {
   const bytes = rate(now, before, "relayed_bytes");
   const load = rate(now, before, "cpu_s");
   const caps = now.caps;
@@ -86,10 +86,10 @@ function standing(now, before, where) {
     where,
     ["Up for", duration(now.uptime_s)],
     ["Version", `${now.version}, start ${now.incarnation}`],
-    ["Lets in", ADMITS[now.admit] || now.admit],
+    ["Admits", ADMITS[now.admit] || now.admit],
     ["Peers", `${now.connected} connected`],
     ["Index", `${count(now.adverts, "device")}, ${count(now.shards, "shard")}, ${size(now.advert_bytes)}`],
-    ["Places", caps ? `${now.places} of ${caps.reservations} held; ${now.places_given} given so far` : "no relay"],
+    ["Reservations", caps ? `${now.reservations} of ${caps.reservations} held; ${now.reservations_made} made so far` : "no relay"],
     ["Circuits", caps && `${now.circuits} of ${caps.circuits}; ${now.circuits_begun} so far; each ${size(caps.circuit_bytes)}, ${duration(caps.circuit_s)} at most`],
     ["Relayed", caps && size(now.relayed_bytes) + (bytes ? `, ${size(Math.round(bytes))}/s now` : "") + (caps.bytes_per_s ? `, ${size(caps.bytes_per_s)}/s at most` : "")],
     ["Memory", size(now.memory_bytes)],
@@ -113,8 +113,8 @@ function circuits(now) {
 
 function peers(now) {
   if (!now.peers.length) return null;
-  const rows = now.peers.map((one) => [tail(one.peer), one.address ? h("code", {}, one.address) : "through a gate", one.place ? "holds one" : ""]);
-  return plain(`Peers (${now.connected})`, ["Peer", "Seen at", "Place"], rows);
+  const rows = now.peers.map((one) => [tail(one.peer), one.address ? h("code", {}, one.address) : "through a gate", one.reserved ? "yes" : ""]);
+  return plain(`Peers (${now.connected})`, ["Peer", "Address", "Reservation"], rows);
 }
 
 function plain(heading, head, rows) {
