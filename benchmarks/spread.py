@@ -104,7 +104,7 @@ async def work(folder: Path, speaker: str, addresses: list[str], model: Model) -
         serve_blobs(
             counted,  # type: ignore[arg-type]
             lambda peer, sha256: None,
-            shared=lambda peer, sha256, grant: cache.find(sha256) or cache.coming(sha256),
+            shared=lambda peer, sha256, grant: cache.find(sha256) or cache.download(sha256),
         )
         print(json.dumps([network.peer_id, [a for a in network.addresses if "127.0.0.1" in a]]), flush=True)
         await ask()

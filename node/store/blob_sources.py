@@ -127,17 +127,17 @@ class BlobSources:
         """A model that the grant's giver could have from this worker itself. None: it is not for that peer.
 
         `principals_of` a scheduler: for whom it may have tasks run here; `now`: wall seconds. A model that is still coming is given for
-        the principal alone for whom every piece of it was brought: so nobody gets at bytes through a task that merely names their hash.
+        the principal alone for whom every piece of it was fetched: so nobody gets at bytes through a task that merely names their hash.
         """
         if (grant.taker, grant.sha256) != (peer, sha256) or now > grant.until + LEEWAY_S:
             return None
         principals = principals_of(grant.giver)
-        model, brought = self.cache.find(sha256), self.cache.brought_for(sha256) in principals
-        if not brought and (model is None or not self._any_has(principals, sha256)):
+        model, fetched = self.cache.find(sha256), self.cache.fetched_for(sha256) in principals
+        if not fetched and (model is None or not self._any_has(principals, sha256)):
             return None
         if not verify(grant.giver, grant.message, grant.signature):
             return None
-        return model or (self.cache.coming(sha256) if brought else None)
+        return model or (self.cache.download(sha256) if fetched else None)
 
     # -- for a run -------------------------------------------------------------------------------------------------------
 

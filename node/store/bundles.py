@@ -23,7 +23,7 @@ def is_bundle(file: Path) -> bool:
         return source.read(len(MAGIC)) == MAGIC
 
 
-def unpacked(file: Path, folder: Path) -> bool:
+def is_unpacked(file: Path, folder: Path) -> bool:
     """Whether `folder` holds exactly what the bundle in `file` says, every byte of it read.
 
     Raises `RemoteProtocolError` for a bad bundle.
@@ -31,7 +31,7 @@ def unpacked(file: Path, folder: Path) -> bool:
     with file.open("rb") as source:
         parts = read_header(source.read) or ()
     try:
-        return _listed(folder) == {part.path: part.size for part in parts} and all(
+        return _sizes(folder) == {part.path: part.size for part in parts} and all(
             _sha256(folder / part.path) == part.sha256 for part in parts
         )
     except OSError:
@@ -44,28 +44,28 @@ def unpack(file: Path, folder: Path) -> None:
     Raises `RemoteProtocolError` when a hash does not match or the bundle is not in order, `OSError` when it cannot be written.
     """
     remove(folder)
-    half = folder.with_suffix(".unpacking")
-    remove(half)
+    partial = folder.with_suffix(".unpacking")
+    remove(partial)
     try:
         with file.open("rb") as source:
             parts = read_header(source.read)
             if parts is None or file.stat().st_size != size_of(parts):
                 raise RemoteProtocolError("bad bundle: it is longer or shorter than its files")
-            half.mkdir(mode=0o700)
+            partial.mkdir(mode=0o700)
             for part in parts:
-                _write(source.read, part, half / part.path)
-        for path in sorted(half.rglob("*"), reverse=True):
+                _write(source.read, part, partial / part.path)
+        for path in sorted(partial.rglob("*"), reverse=True):
             if path.is_dir():
                 path.chmod(0o500)
-        half.replace(folder)
+        partial.replace(folder)
         folder.chmod(0o500)  # after it was moved: macOS moves no folder that may not be written
     except BaseException:
-        remove(half)
+        remove(partial)
         raise
 
 
 def remove(folder: Path) -> None:
-    """Take a folder away that was made read-only; one that is not there is fine. Of a link to a folder the link alone."""
+    """Remove a read-only folder; none is fine. Of a link to a folder remove the link alone."""
     if folder.is_symlink():
         folder.unlink()
     if not folder.is_dir():
@@ -97,23 +97,23 @@ def _write(read: Callable[[int], bytes], part: BundlePart, target: Path) -> None
     target.chmod(0o400)
 
 
-def _listed(folder: Path) -> dict[str, int]:
-    """Size of each file below by its path; an entry that belongs to no bundle where there is anything else."""
-    found: dict[str, int] = {}
+def _sizes(folder: Path) -> dict[str, int]:
+    """Size of each file below by its path; -1 for anything but a plain file."""
+    sizes: dict[str, int] = {}
     waiting = [(folder, "", 0)]
     while waiting:
-        here, below, depth = waiting.pop()
-        with os.scandir(here) as entries:
+        parent, below, depth = waiting.pop()
+        with os.scandir(parent) as entries:
             for entry in entries:
                 path = f"{below}{entry.name}"
                 info = entry.stat(follow_symlinks=False)
                 if stat.S_ISDIR(info.st_mode) and depth < MAX_DEPTH:
-                    waiting.append((here / entry.name, f"{path}/", depth + 1))
+                    waiting.append((parent / entry.name, f"{path}/", depth + 1))
                 else:
-                    found[path] = info.st_size if stat.S_ISREG(info.st_mode) else -1
-                if len(found) > MAX_PARTS:
+                    sizes[path] = info.st_size if stat.S_ISREG(info.st_mode) else -1
+                if len(sizes) > MAX_PARTS:
                     return {}
-    return found
+    return sizes
 
 
 def _sha256(file: Path) -> str:

@@ -1,12 +1,11 @@
 """Models by their sha256, on this device's disk.
 
     async with cache.using(model, source) as path: …      pinned: not evicted while the block runs
-    path = await cache.get(model, source)                 there and verified now; it may be evicted later
+    path = await cache.get(model, source)                 verified now; it may be evicted later
 
-One download for all who ask at once; what was fetched before a crash is kept and resumed; the whole is verified by its hash before
+One download serves all who want a model at once; a download that a crash cut short is resumed; the whole is verified by its hash before
 it gets its name; the least recently used go first when space is short, but for those that are in use or that the owner pinned. A file that
-was touched since it was verified is hashed again. What lies beside the models, and what the owner does there:
-`model_files.py`.
+changed since it was verified is hashed again. The other files of the folder, and what the owner does there: `model_files.py`.
 """
 
 from __future__ import annotations
@@ -54,19 +53,19 @@ def default_cap(available: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
-    """How a file looked when it was verified, and when it was last of use (a counter, no clock)."""
+class _FileState:
+    """A file as it was when it was verified, and when it was last used (a counter, no clock)."""
 
     size: int
     mtime_ns: int
     ctime_ns: int
-    """The one of them that nobody can set: who changes a file's content, or its other times, changes it."""
+    """The one time that nobody can set: a change of the content, or of another time, changes it."""
     inode: int
     used: int
 
 
 class ModelCache:
-    """One folder of models; one process at a time has it."""
+    """One folder of models, for one process at a time."""
 
     def __init__(
         self, folder: Path, cap: int | None = None, *, free: Callable[[Path], int] | None = None
@@ -76,13 +75,13 @@ class ModelCache:
         self._free = free or (lambda path: shutil.disk_usage(path).free)
         self._locks: dict[str, trio.Lock] = {}
         self._pins: Counter[str] = Counter()
-        self._coming: dict[str, PartialFile] = {}
-        self._brought: dict[str, str] = {}
-        """By model that came in this life: for whom all of it was brought."""
+        self._downloads: dict[str, PartialFile] = {}
+        self._fetched_for: dict[str, str] = {}
+        """By model that was downloaded in this life: the principal for whom all of it was fetched."""
         self.access = ModelAccess(folder / "access.json", self.has)
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._seen = self._read_index()
+            self._states = self._read_index()
             self._cap = cap if cap is not None else default_cap(self._free(folder) + self.used_bytes)
         except OSError as exc:
             raise ResourceError(
@@ -93,31 +92,31 @@ class ModelCache:
     # -- asking ----------------------------------------------------------------------------------------------------------
 
     def has(self, sha256: str) -> bool:
-        """Whether it was verified here and still has its size. No hashing."""
-        seen = self._seen.get(sha256)
-        return seen is not None and _look(self._path(sha256), seen.used) == seen
+        """Whether it is here, verified and unchanged since. No hashing."""
+        state = self._states.get(sha256)
+        return state is not None and _file_state(self._path(sha256), state.used) == state
 
     def find(self, sha256: str) -> Path | None:
-        """The file, for a peer to be given; None unless `has` it. It may be evicted meanwhile: who has it open keeps it."""
+        """The file, for a peer; None unless `has` it. It may be evicted meanwhile: an open file stays readable."""
         return self._path(sha256) if self.has(sha256) else None
 
     @property
     def fetching(self) -> bool:
-        """Whether some model is on its way."""
-        return bool(self._coming)
+        """Whether a model is being downloaded."""
+        return bool(self._downloads)
 
-    def coming(self, sha256: str) -> PartialFile | None:
+    def download(self, sha256: str) -> PartialFile | None:
         """A model that is being fetched."""
-        return self._coming.get(sha256)
+        return self._downloads.get(sha256)
 
-    def brought_for(self, sha256: str) -> str | None:
-        """The principal for whom alone every piece of a model was brought, in this life."""
-        partial = self._coming.get(sha256)
-        return partial.principal if partial is not None else self._brought.get(sha256)
+    def fetched_for(self, sha256: str) -> str | None:
+        """The principal for whom alone every piece of a model was fetched, in this life."""
+        partial = self._downloads.get(sha256)
+        return partial.principal if partial is not None else self._fetched_for.get(sha256)
 
     def recent(self, count: int) -> tuple[str, ...]:
         """Hashes of models that are here, most recently used first."""
-        newest = sorted(self._seen, key=lambda sha: -self._seen[sha].used)
+        newest = sorted(self._states, key=lambda sha: -self._states[sha].used)
         return tuple(newest[:count])
 
     @property
@@ -127,8 +126,8 @@ class ModelCache:
 
     @property
     def used_bytes(self) -> int:
-        """Bytes of all models that are here, without halves; twice those of one that is unpacked beside itself."""
-        return sum(seen.size * (1 + self._folder_of(sha).exists()) for sha, seen in self._seen.items())
+        """Bytes of all models, without partial downloads; a bundle that is unpacked counts twice."""
+        return sum(state.size * (1 + self._folder_of(sha).exists()) for sha, state in self._states.items())
 
     async def get(self, model: Model, source: Source, progress: Progress | None = None) -> Path:
         """The verified file, or the folder that it is the bundle of: read-only, and not to be changed.
@@ -142,18 +141,18 @@ class ModelCache:
     async def using(
         self, model: Model, source: Source, progress: Progress | None = None
     ) -> AsyncIterator[Path]:
-        """As `get`, and it stays until the block ends."""
+        """As `get`; it is not evicted until the block ends."""
         if len(model.sha256) != 64 or not set(model.sha256) <= _HEX:
             raise ValueError("not a sha256")
         self._pins[model.sha256] += 1
         try:
             lock = self._locks.setdefault(model.sha256, trio.Lock())
-            async with lock:  # who waits here finds it ready, or carries on where the first one was stopped
+            async with lock:  # the next one finds it ready, or goes on where the first one was stopped
                 path = await self._provide(model, source, progress or _nothing)
                 with contextlib.ExitStack() as held:
                     try:
                         held.enter_context(model_files.in_use(path))
-                    except OSError as exc:  # its owner took it away in this very moment
+                    except OSError as exc:  # its owner removed it just now
                         raise self._unwritable(model, exc) from exc
                     if await trio.to_thread.run_sync(bundles.is_bundle, path):
                         path = await self._unpack(model, path)
@@ -176,7 +175,7 @@ class ModelCache:
         if await trio.to_thread.run_sync(_hash_file, path) == model.sha256:
             self._touch(model.sha256)
             return path
-        if self._seen.pop(model.sha256, None) is not None:
+        if self._states.pop(model.sha256, None) is not None:
             log.warning("model.damaged", sha256=model.sha256, action="fetched again")
         try:
             await trio.to_thread.run_sync(_unlink, path)
@@ -194,10 +193,10 @@ class ModelCache:
         )
 
     async def _unpack(self, model: Model, bundle: Path) -> Path:
-        """The folder of a bundle. One that is there is read and hashed again before each use: anybody may have touched it."""
+        """The folder of a bundle. One that is there is read and hashed again before each use: anybody may have changed it."""
         folder = self._folder_of(model.sha256)
         try:
-            if not await trio.to_thread.run_sync(bundles.unpacked, bundle, folder):
+            if not await trio.to_thread.run_sync(bundles.is_unpacked, bundle, folder):
                 await trio.to_thread.run_sync(bundles.remove, folder)
                 await self._make_room(model, 0)
                 await trio.to_thread.run_sync(bundles.unpack, bundle, folder)
@@ -211,37 +210,37 @@ class ModelCache:
 
     async def _download(self, model: Model, source: Source, progress: Progress) -> bool:
         """Fetch what is missing and give the file its name. False: the content was wrong and is thrown away."""
-        half = model_files.half_file(self._folder, model.sha256)
+        path = model_files.partial_file(self._folder, model.sha256)
         try:
-            have = await trio.to_thread.run_sync(PartialFile, half, model.size)
-            self._coming[model.sha256] = have
+            partial = await trio.to_thread.run_sync(PartialFile, path, model.size)
+            self._downloads[model.sha256] = partial
             try:
-                await self._make_room(model, have.size)
-                if have.size < model.size:
-                    await source(have.offset, have, progress)
-                if have.size != model.size:
+                await self._make_room(model, partial.size)
+                if partial.size < model.size:
+                    await source(partial.offset, partial, progress)
+                if partial.size != model.size:
                     raise RunError(
-                        f"{model.name}: {have.size} of {model.size} bytes came",
+                        f"{model.name}: {partial.size} of {model.size} bytes came",
                         reason=Reason.FETCH_FAILED,
                         permanent=False,
                     )
-                if await trio.to_thread.run_sync(have.digest) != model.sha256:
-                    await trio.to_thread.run_sync(remove_partial, half)
+                if await trio.to_thread.run_sync(partial.digest) != model.sha256:
+                    await trio.to_thread.run_sync(remove_partial, path)
                     return False
-                await trio.to_thread.run_sync(have.keep, self._path(model.sha256))
-                if have.principal is not None:
-                    self._brought[model.sha256] = have.principal
+                await trio.to_thread.run_sync(partial.keep, self._path(model.sha256))
+                if partial.principal is not None:
+                    self._fetched_for[model.sha256] = partial.principal
                 await trio.to_thread.run_sync(
-                    model_files.describe, self._folder, model.sha256, model.name, have.origin
+                    model_files.describe, self._folder, model.sha256, model.name, partial.origin
                 )
                 return True
             finally:
-                del self._coming[model.sha256]
-                have.close()
+                del self._downloads[model.sha256]
+                partial.close()
         except OSError as exc:
             if exc.errno in (errno.ENOSPC, errno.EDQUOT):
                 with trio.CancelScope(shield=True):
-                    await trio.to_thread.run_sync(remove_partial, half)
+                    await trio.to_thread.run_sync(remove_partial, path)
                 raise _disk_full(model, f"the disk of {self._folder} is full") from exc
             raise self._unwritable(model, exc) from exc
         except (Unreachable, Refused, ProtocolError) as exc:
@@ -254,40 +253,40 @@ class ModelCache:
             permanent=False,
         )
 
-    async def _make_room(self, model: Model, have: int) -> None:
+    async def _make_room(self, model: Model, stored: int) -> None:
         """Evict the least recently used until the model fits under the cap and on the disk."""
         if model.size > self._cap:
             raise _disk_full(
                 model, f"it is larger ({show_size(model.size)}) than the model cache ({show_size(self._cap)})"
             )
-        self._look_around()
+        self._rescan()
         await trio.to_thread.run_sync(model_files.tidy, self._folder, [model.sha256, *self._pins])
-        need = model.size - have
+        need = model.size - stored
         while True:
-            over = self.used_bytes + model.size - self._cap
+            excess = self.used_bytes + model.size - self._cap
             short = need + MARGIN - self._free(self._folder)
-            if over <= 0 and short <= 0:
+            if excess <= 0 and short <= 0:
                 return
             if not await self._evict_one():
-                kept = any(model_files.pinned(self._folder, sha) for sha in self._seen)
-                fill = "models in use or pinned fill the cache" if kept else "models in use fill the cache"
+                pinned = any(model_files.pinned(self._folder, sha) for sha in self._states)
+                fill = "models in use or pinned fill the cache" if pinned else "models in use fill the cache"
                 raise _disk_full(
                     model,
-                    f"no room in {self._folder}: {fill if over > 0 else f'{show_size(short)} more are needed'}",
+                    f"no room in {self._folder}: {fill if excess > 0 else f'{show_size(short)} more are needed'}",
                 )
 
     async def _evict_one(self, but: Collection[str] = ()) -> bool:
-        """The least recently used that nobody needs; False: there is none."""
+        """Evict the least recently used model that nobody needs; False: there is none."""
         idle = [
             sha
-            for sha in self._seen
+            for sha in self._states
             if not self._pins[sha] and sha not in but and not model_files.pinned(self._folder, sha)
         ]
         if not idle:
             return False
-        oldest = min(idle, key=lambda sha: self._seen[sha].used)
-        log.info("model.evicted", sha256=oldest, bytes=self._seen[oldest].size)
-        del self._seen[oldest]
+        oldest = min(idle, key=lambda sha: self._states[sha].used)
+        log.info("model.evicted", sha256=oldest, bytes=self._states[oldest].size)
+        del self._states[oldest]
         await trio.to_thread.run_sync(model_files.forget, self._folder, oldest)
         self._write_index()
         return True
@@ -295,26 +294,26 @@ class ModelCache:
     # -- what the owner does -----------------------------------------------------------------------------------------------
 
     def changed(self) -> bool:
-        """Whether the owner has added a model that was not looked at yet. Quick."""
-        self._look_around()
-        return any(seen.inode < 0 and not self._pins[sha] for sha, seen in self._seen.items())
+        """Whether the owner has added a model that was not verified yet. Quick."""
+        self._rescan()
+        return any(state.inode < 0 and not self._pins[sha] for sha, state in self._states.items())
 
     async def verify_added(self) -> None:
-        """Verify what the owner has added, so that it counts as here; and make room where it came to too much."""
-        added = [sha for sha, seen in self._seen.items() if seen.inode < 0 and not self._pins[sha]]
+        """Verify what the owner has added, and evict others where the cache is too large now."""
+        added = [sha for sha, state in self._states.items() if state.inode < 0 and not self._pins[sha]]
         for sha in added:
             if await trio.to_thread.run_sync(_hash_file, self._path(sha)) == sha:
                 self._touch(sha)
                 log.info("model.verified", sha256=sha)
             else:
                 log.warning("model.damaged", sha256=sha, action="removed")
-                self._seen.pop(sha, None)
+                self._states.pop(sha, None)
                 with contextlib.suppress(OSError):
                     await trio.to_thread.run_sync(model_files.forget, self._folder, sha)
         while self.used_bytes > self._cap and await self._evict_one(added):
             pass
 
-    # -- what is known ---------------------------------------------------------------------------------------------------
+    # -- the index -------------------------------------------------------------------------------------------------------
 
     def _path(self, sha256: str) -> Path:
         return model_files.model_file(self._folder, sha256)
@@ -323,51 +322,51 @@ class ModelCache:
         return model_files.bundle_folder(self._folder, sha256)
 
     def _touch(self, sha256: str) -> None:
-        used = 1 + max((seen.used for seen in self._seen.values()), default=0)
-        seen = _look(self._path(sha256), used)
-        if seen is not None:
-            self._seen[sha256] = seen
+        used = 1 + max((state.used for state in self._states.values()), default=0)
+        state = _file_state(self._path(sha256), used)
+        if state is not None:
+            self._states[sha256] = state
             self._write_index()
             model_files.used(self._folder, sha256)
 
-    def _read_index(self) -> dict[str, _Seen]:
-        """What was verified in earlier lives. Whatever does not read well is verified again when it is asked for."""
+    def _read_index(self) -> dict[str, _FileState]:
+        """What was verified in earlier lives. Whatever does not read well is verified again when it is needed."""
         try:
-            told = json.loads((self._folder / "index.json").read_bytes())
-            seen = {sha: _Seen(**entry) for sha, entry in told.items()}
+            index = json.loads((self._folder / "index.json").read_bytes())
+            states = {sha: _FileState(**entry) for sha, entry in index.items()}
         except (FileNotFoundError, ValueError, TypeError, AttributeError):
-            seen = {}
-        return self._as_there_is(seen)
+            states = {}
+        return self._matching_disk(states)
 
-    def _look_around(self) -> None:
-        """Models that were added, and that were removed, by others than us."""
-        self._seen = self._as_there_is(self._seen)
+    def _rescan(self) -> None:
+        """See which models others have added and removed."""
+        self._states = self._matching_disk(self._states)
 
-    def _as_there_is(self, seen: dict[str, _Seen]) -> dict[str, _Seen]:
-        here = {path.stem: path for path in self._folder.glob("*.model") if len(path.stem) == 64}
-        for sha, path in here.items():
-            if sha not in seen:  # counts against the cap; its odd inode makes the first use hash it
+    def _matching_disk(self, states: dict[str, _FileState]) -> dict[str, _FileState]:
+        files = {path.stem: path for path in self._folder.glob("*.model") if len(path.stem) == 64}
+        for sha, path in files.items():
+            if sha not in states:  # counts against the cap; its odd inode makes the first use hash it
                 with contextlib.suppress(FileNotFoundError):
-                    seen[sha] = _Seen(path.stat().st_size, 0, 0, -1, 0)
-        return {sha: entry for sha, entry in seen.items() if sha in here}
+                    states[sha] = _FileState(path.stat().st_size, 0, 0, -1, 0)
+        return {sha: entry for sha, entry in states.items() if sha in files}
 
     def _write_index(self) -> None:
         """Lost in a crash it costs a hashing, so it is not forced to the disk."""
         path = self._folder / "index.json"
         try:
             write_atomically(
-                path, json.dumps({sha: asdict(seen) for sha, seen in self._seen.items()}).encode()
+                path, json.dumps({sha: asdict(state) for sha, state in self._states.items()}).encode()
             )
         except OSError as exc:
             log.warning("cache.index_not_written", why=exc.strerror or str(exc))
 
 
-def _look(path: Path, used: int) -> _Seen | None:
+def _file_state(path: Path, used: int) -> _FileState | None:
     try:
         info = path.lstat()
     except OSError:
         return None
-    return _Seen(info.st_size, info.st_mtime_ns, info.st_ctime_ns, info.st_ino, used)
+    return _FileState(info.st_size, info.st_mtime_ns, info.st_ctime_ns, info.st_ino, used)
 
 
 def _hash_file(path: Path) -> str:
@@ -387,7 +386,7 @@ def _unlink(path: Path) -> None:
 
 
 def _nothing(done: int, total: int) -> None:
-    """Nobody watches."""
+    """Report nothing."""
 
 
 def _disk_full(model: Model, why: str) -> RunError:

@@ -38,9 +38,9 @@ class FileFolder:
         self._what = what
         with self.usable():
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
-            for half in path.glob(".*"):
-                if UNFINISHED.fullmatch(half.name):
-                    half.unlink()
+            for part in path.glob(".*"):
+                if UNFINISHED.fullmatch(part.name):
+                    part.unlink()
 
     @contextlib.contextmanager
     def usable(self) -> Iterator[None]:

@@ -1,10 +1,10 @@
-"""What lies in a folder of models beside their bytes, and what an owner may do there, also while the worker runs.
+"""The files in a folder of models, and what an owner may do there, also while the worker runs.
 
-    HASH.model    the bytes, read-only          HASH.about    its name and where it came from; last touched when it was last of use
-    HASH.pin      its owner wants it kept       HASH.part     a half on its way
+    HASH.model    the bytes, read-only          HASH.about    its name and where it came from; its time is when it was last used
+    HASH.pin      its owner pinned it           HASH.part     a partial download
 
-The worker looks at these files when it has to know, so nobody need tell it. A model in use is locked (shared); it is removed only under
-a lock of one's own. Nothing outside the folder is ever changed: what is added is copied.
+The worker reads these files when it needs to know. A model in use is locked (shared); it is removed only under an exclusive lock.
+Nothing outside the folder is ever changed: what is added is copied.
 """
 
 from __future__ import annotations
@@ -37,27 +37,27 @@ _HEX: Final = frozenset("0123456789abcdef")
 
 
 def model_file(folder: Path, sha256: str) -> Path:
-    """Where a model lies."""
+    """The bytes of a model."""
     return folder / f"{sha256}.model"
 
 
-def half_file(folder: Path, sha256: str) -> Path:
-    """Where it lies while it comes."""
+def partial_file(folder: Path, sha256: str) -> Path:
+    """A partial download."""
     return folder / f"{sha256}.part"
 
 
 def bundle_folder(folder: Path, sha256: str) -> Path:
-    """Where a bundle is unpacked."""
+    """An unpacked bundle."""
     return folder / f"{sha256}.folder"
 
 
 def about_file(folder: Path, sha256: str) -> Path:
-    """What is known of it."""
+    """Name and origin."""
     return folder / f"{sha256}.about"
 
 
 def pin_file(folder: Path, sha256: str) -> Path:
-    """Whose being there keeps it."""
+    """Exists while the model is pinned."""
     return folder / f"{sha256}.pin"
 
 
@@ -65,33 +65,33 @@ def pin_file(folder: Path, sha256: str) -> Path:
 
 
 def pinned(folder: Path, sha256: str) -> bool:
-    """Whether its owner wants it kept."""
+    """Whether its owner pinned it."""
     return pin_file(folder, sha256).exists()
 
 
 def describe(folder: Path, sha256: str, name: str, origin: str) -> None:
-    """Write down how it is called and where it came from, for people. Raises `OSError`."""
+    """Store its name and where it came from, for people. Raises `OSError`."""
     about = json.dumps({"name": ascii_line(name), "from": ascii_line(origin)})
     write_atomically(about_file(folder, sha256), about.encode())
 
 
 def used(folder: Path, sha256: str) -> None:
-    """It is of use now. One of which nothing was written down stays so."""
+    """It is used now. One without an `.about` file stays so."""
     with contextlib.suppress(OSError):
         os.utime(about_file(folder, sha256))
 
 
 @contextlib.contextmanager
 def in_use(path: Path) -> Iterator[None]:
-    """Nobody removes this file for the block. Raises `OSError` when it is not there (any more)."""
+    """Lock the file (shared) for the block. Raises `OSError` when it does not exist (any more)."""
     with path.open("rb") as file:
         lock_open_file(file, shared=True)
-        path.stat()  # it may have gone between the two
+        path.stat()  # it may have been removed in between
         yield
 
 
 def forget(folder: Path, sha256: str) -> None:
-    """Take a model away, and all that lies beside it but its pin. Raises `OSError`."""
+    """Remove a model and its files but the pin. Raises `OSError`."""
     path = model_file(folder, sha256)
     with contextlib.suppress(FileNotFoundError):
         if not POSIX:
@@ -106,7 +106,7 @@ def forget(folder: Path, sha256: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ModelFile:
-    """One model of the list. `size` in bytes; `used`: wall seconds, None: not known."""
+    """One model. `size` in bytes; `used`: wall seconds, None: not known."""
 
     sha256: str
     size: int
@@ -115,39 +115,39 @@ class ModelFile:
     used: float | None = None
     pinned: bool = False
     arriving: bool = False
-    """It is on its way, or was left half-way; `size` is what is here."""
+    """A partial download; `size` is what has arrived."""
 
 
 def listing(folder: Path) -> tuple[ModelFile, ...]:
-    """What is there, last used first. Raises `ResourceError`."""
-    found: list[ModelFile] = []
+    """All models, last used first. Raises `ResourceError`."""
+    models: list[ModelFile] = []
     try:
         for path in folder.glob("*.model") if folder.is_dir() else ():
             with contextlib.suppress(FileNotFoundError):
-                found.append(_shelved(folder, path))
+                models.append(_read_model(folder, path))
         for path in folder.glob("*.part") if folder.is_dir() else ():
             with contextlib.suppress(FileNotFoundError):
                 info = path.stat()
-                here = min(info.st_size, info.st_blocks * 512) if POSIX else info.st_size
-                found.append(ModelFile(path.stem, here, used=info.st_mtime, arriving=True))
+                size = min(info.st_size, info.st_blocks * 512) if POSIX else info.st_size
+                models.append(ModelFile(path.stem, size, used=info.st_mtime, arriving=True))
     except OSError as exc:
         raise _unusable(folder, exc) from exc
-    return tuple(sorted(found, key=lambda each: (-(each.used or 0.0), each.sha256)))
+    return tuple(sorted(models, key=lambda each: (-(each.used or 0.0), each.sha256)))
 
 
-def _shelved(folder: Path, path: Path) -> ModelFile:
+def _read_model(folder: Path, path: Path) -> ModelFile:
     sha256, when = path.stem, None
-    told: dict[str, object] = {}
+    about: dict[str, object] = {}
     with contextlib.suppress(OSError, ValueError):
         with about_file(folder, sha256).open("rb") as file:
             when = os.fstat(file.fileno()).st_mtime
             read = json.loads(file.read(MAX_ABOUT))
-        told = read if isinstance(read, dict) else {}
+        about = read if isinstance(read, dict) else {}
     return ModelFile(
         sha256,
         path.stat().st_size,
-        ascii_line(str(told.get("name", ""))),
-        ascii_line(str(told.get("from", ""))),
+        ascii_line(str(about.get("name", ""))),
+        ascii_line(str(about.get("from", ""))),
         when,
         pinned(folder, sha256),
     )
@@ -155,16 +155,16 @@ def _shelved(folder: Path, path: Path) -> ModelFile:
 
 def find(folder: Path, word: str) -> ModelFile:
     """The one model that is meant by a hash, its beginning, or its name. Raises `SettingsError` for none or several."""
-    here = [each for each in listing(folder) if not each.arriving]
+    models = [each for each in listing(folder) if not each.arriving]
     plain = word.strip().lower().removesuffix("…")
     by_hash = len(plain) >= SHORTEST and set(plain) <= _HEX
-    found = [each for each in here if (by_hash and each.sha256.startswith(plain)) or each.name == word]
-    if len(found) == 1:
-        return found[0]
-    if found:
-        several = ", ".join(f"{each.sha256[:16]}… ({each.name or 'no name'})" for each in found[:4])
+    matches = [each for each in models if (by_hash and each.sha256.startswith(plain)) or each.name == word]
+    if len(matches) == 1:
+        return matches[0]
+    if matches:
+        several = ", ".join(f"{each.sha256[:16]}… ({each.name or 'no name'})" for each in matches[:4])
         raise SettingsError(
-            f"{word!r} means {len(found)} models here: {several}", hint="give more of the hash"
+            f"{word!r} means {len(matches)} models here: {several}", hint="give more of the hash"
         )
     raise SettingsError(
         f"no model {word!r} here", hint="list them: sark-node models; name one by six digits of its hash"
@@ -199,7 +199,7 @@ def add(folder: Path, source: Path, *, room: int) -> ModelFile:
         if not model_file(folder, sha256).exists():
             fresh.chmod(0o400)
             fresh.replace(model_file(folder, sha256))
-        return _shelved(folder, model_file(folder, sha256))
+        return _read_model(folder, model_file(folder, sha256))
     except ValueError as exc:
         raise SettingsError(f"{source}: {exc}", hint="give a model's file or folder") from None
     except OSError as exc:
@@ -212,7 +212,7 @@ def add(folder: Path, source: Path, *, room: int) -> ModelFile:
 
 
 def remove(folder: Path, model: ModelFile) -> None:
-    """Take a model away. Raises `ResourceError` when a run is using it, or it cannot be removed."""
+    """Remove a model. Raises `ResourceError` when a run is using it, or it cannot be removed."""
     try:
         with model_file(folder, model.sha256).open("rb") as file:
             if not lock_open_file(file, shared=False):
@@ -230,7 +230,7 @@ def remove(folder: Path, model: ModelFile) -> None:
 
 
 def set_pin(folder: Path, model: ModelFile, on: bool) -> None:
-    """Keep it, or let it go when space is short. Raises `ResourceError`."""
+    """Pin it, or let it be evicted when space is short. Raises `ResourceError`."""
     path = pin_file(folder, model.sha256)
     try:
         if on:
@@ -242,12 +242,12 @@ def set_pin(folder: Path, model: ModelFile, on: bool) -> None:
 
 
 def tidy(folder: Path, keep: Sequence[str]) -> None:
-    """Remove halves but those of the models in `keep`, copies that were not finished, and what belongs to a model that is gone."""
+    """Remove partial downloads but those of the models in `keep`, and the files of models that are gone."""
     for part in folder.glob("*.part"):
         if part.stem not in keep:
             remove_partial(part)
     for path in folder.glob("*.pieces"):
-        if path.stem not in keep and not half_file(folder, path.stem).exists():
+        if path.stem not in keep and not partial_file(folder, path.stem).exists():
             path.unlink(missing_ok=True)
     for path in (*folder.glob("*.folder"), *folder.glob("*.unpacking")):
         if path.stem not in keep and not model_file(folder, path.stem).exists():

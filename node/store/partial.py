@@ -1,10 +1,10 @@
-"""A model on its way: a file with holes, and beside it the list of the pieces that are there, so that a kill costs little.
+"""A partial download: a file with holes, and a list of the pieces that are in it, so that a kill costs little.
 
     HASH.part      the bytes; written in order by a plain source, piece by piece in any order by `swarm.blobs.swarm_download`
-    HASH.pieces    for the latter: who they were brought for, then a line for each piece with its sha256
+    HASH.pieces    for the latter: for whom they were fetched, then a line for each piece with its sha256
 
-Whatever the list says is read and hashed again in the next life. The whole is hashed as far as it is here without a gap, so that at the
-end little is left to hash.
+The next life reads and hashes the listed pieces again. The whole is hashed as far as there is no gap, so that little is left to hash at
+the end.
 """
 
 from __future__ import annotations
@@ -29,36 +29,35 @@ log = structlog.get_logger("sark.cache")
 
 
 class PartialFile:
-    """The half of a download. Blocking. A plain source calls it with the next bytes; one of pieces uses `begin`, `know` and `put`."""
+    """Blocking. A plain source calls it with the next bytes; one of pieces uses `begin`, `know` and `put`."""
 
     def __init__(self, path: Path, total: int) -> None:
-        """Open what is there, or an empty one where there is none or it is larger than `total`, and hash all of it."""
+        """Open the file (empty where there is none, or it is larger than `total`) and hash all of it."""
         flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
         os.close(os.open(path, flags, 0o600))
         self._path, self._list = path, path.with_suffix(LIST)
         self.total = total
         self.size = 0
-        """Bytes that are here."""
         self.principal: str | None = None
-        """For whom every piece of it was brought; None: not only for one, or not in pieces."""
+        """For whom every piece was fetched; None: for several, or not in pieces."""
         self.origin = ""
-        """Where it comes from, for its owner; told by the source."""
-        self._brought_for = ""
+        """Where it comes from, in words; set by the source."""
+        self._fetched_for = ""
         self._lock = threading.Lock()
         self._hash, self._hashed = hashlib.sha256(), 0
         self._digests: dict[int, bytes] = {}
-        """Of the pieces that are here, when they come in pieces."""
-        self._must: Hashes = ()
+        """By piece, when they come in pieces."""
+        self._expected: Hashes = ()
         if path.stat().st_size > total:
             os.truncate(path, 0)
         self._file = path.open("r+b", buffering=0)
         self._journal: int | None = None
-        told = _read_list(self._list, total)
-        self.in_order = told is None
-        if told is None:
+        pieces = _read_list(self._list, total)
+        self.in_order = pieces is None
+        if pieces is None:
             self._take_in_order()
         else:
-            self._brought_for, listed = told
+            self._fetched_for, listed = pieces
             self._take_listed(listed)
 
     # -- in order --------------------------------------------------------------------------------------------------------
@@ -71,7 +70,7 @@ class PartialFile:
 
     @property
     def offset(self) -> int:
-        """Bytes that are here from the beginning on, without a gap."""
+        """Bytes from the beginning without a gap."""
         if self.in_order:
             return self.size
         first = next((i for i in range(count_of(self.total)) if i not in self._digests), None)
@@ -112,17 +111,17 @@ class PartialFile:
         """From now on it comes in pieces, for `principal`. What is here already stays; it is shared only if it was brought for them too."""
         if self.in_order:
             whole = self.size == self.total
-            here = range(count_of(self.total) if whole else self.size // PIECE_SIZE)
+            indices = range(count_of(self.total) if whole else self.size // PIECE_SIZE)
             self._hash, self._hashed, self.size = hashlib.sha256(), 0, 0
             self.in_order = False
-            for index in here:
+            for index in indices:
                 data = self._read(index)
                 self._digests[index] = hashlib.sha256(data).digest()
                 self.size += len(data)
                 self._advance(index, data)
-        self.principal = principal if not self._digests or self._brought_for == principal else None
-        told = {"v": 1, "size": self.total, "for": self.principal or ""}
-        lines = [json.dumps(told), *(f"{i} {digest.hex()}" for i, digest in self._digests.items())]
+        self.principal = principal if not self._digests or self._fetched_for == principal else None
+        head = {"v": 1, "size": self.total, "for": self.principal or ""}
+        lines = [json.dumps(head), *(f"{i} {digest.hex()}" for i, digest in self._digests.items())]
         self._close_list()
         write_atomically(self._list, ("\n".join(lines) + "\n").encode())
         self._journal = os.open(self._list, os.O_WRONLY | os.O_APPEND | getattr(os, "O_CLOEXEC", 0))
@@ -134,7 +133,7 @@ class PartialFile:
     def know(self, hashes: Hashes) -> set[int]:
         """See `swarm.pulling.Store`."""
         with self._lock:
-            self._must = hashes
+            self._expected = hashes
             wrong = {i for i, digest in self._digests.items() if digest != hashes[i]}
             for index in wrong:
                 del self._digests[index]
@@ -148,7 +147,7 @@ class PartialFile:
         """See `swarm.pulling.Store`."""
         digest = hashlib.sha256(data).digest()
         with self._lock:
-            if self._must and digest != self._must[index]:
+            if self._expected and digest != self._expected[index]:
                 return False
             if index in self._digests:
                 return True
@@ -169,11 +168,11 @@ class PartialFile:
 
     def has(self, index: int) -> bool:
         """Whether a piece is here and is what the speaker says that it must be."""
-        return bool(self._must) and index in self._digests
+        return bool(self._expected) and index in self._digests
 
     def held(self) -> frozenset[int]:
         """The pieces that others can have."""
-        return frozenset(dict(self._digests)) if self._must else frozenset()
+        return frozenset(dict(self._digests)) if self._expected else frozenset()
 
     # -- the end ---------------------------------------------------------------------------------------------------------
 
@@ -230,7 +229,7 @@ class PartialFile:
 
 
 def remove_partial(path: Path) -> None:
-    """The half and its list."""
+    """Remove the file and its list."""
     path.unlink(missing_ok=True)
     path.with_suffix(LIST).unlink(missing_ok=True)
 
@@ -247,12 +246,12 @@ def _read_list(path: Path, total: int) -> tuple[str, dict[int, bytes]] | None:
         principal = str(head["for"]) if head["size"] == total else None
     except (IndexError, ValueError, KeyError, TypeError):
         principal = None
-    found: dict[int, bytes] = {}
+    digests: dict[int, bytes] = {}
     for line in lines[1:] if principal is not None else ():
         number, _, digest = line.partition(" ")
         if number.isdecimal() and len(digest) == 64 and int(number) < count_of(total):
             try:
-                found[int(number)] = bytes.fromhex(digest)
+                digests[int(number)] = bytes.fromhex(digest)
             except ValueError:
                 continue
-    return principal or "", found
+    return principal or "", digests

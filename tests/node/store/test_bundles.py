@@ -136,7 +136,7 @@ def test_what_an_unpacking_that_was_cut_off_left_is_no_hindrance(tmp_path: Path,
     (tmp_path / "x.unpacking" / "Data").mkdir(parents=True)
     (tmp_path / "x.unpacking" / "Data" / "weights.bin").write_bytes(b"half")
     bundles.unpack(file, tmp_path / "x.folder")
-    assert bundles.unpacked(file, tmp_path / "x.folder")
+    assert bundles.is_unpacked(file, tmp_path / "x.folder")
     assert not (tmp_path / "x.unpacking").exists()
     file.write_bytes(blob[:-1])
     with pytest.raises(RemoteProtocolError):

@@ -196,7 +196,7 @@ async def test_ten_tasks_share_one_download_which_the_next_life_carries_on(tmp_p
             nursery.start_soon(cache.get, MODEL, second)
     assert second.brought == [1, 0]
     assert cache.has(SHA)
-    assert cache.brought_for(SHA) == "ann"
+    assert cache.fetched_for(SHA) == "ann"
 
 
 async def test_pieces_that_come_to_something_else_are_thrown_away(tmp_path: Path) -> None:
