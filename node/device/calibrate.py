@@ -41,7 +41,7 @@ from node.device.lock import DeviceLock
 from node.device.probe import Profile
 
 IDLE_S: Final = 0.35
-"""Time over which the idle host is observed."""
+"""Time over which the idle host is telemetry."""
 UNIT_LIMITS: Final = Limits(load_s=20, run_s=20)
 RUNS: Final = 60
 MAX_WAIT_S: Final = 3.0
