@@ -14,7 +14,7 @@ from gate.status.client import GateClient, asking
 from protocol.errors import NotPermitted, SarkError
 from protocol.messages.gate import GateSnapshot
 from swarm.base.home import Home
-from swarm.join.known_gates import local_gates, own_worker
+from swarm.join.known_gates import local_gates, worker_addresses
 from swarm.net.addresses import Contact, gate_contacts
 
 MAX_ASKED: Final = 8
@@ -73,7 +73,7 @@ def router(home: Home, ways: Ways, ask: Asking = asking) -> APIRouter:
 def _known(home: Home, ways: Ways) -> tuple[frozenset[str], tuple[Contact, ...]]:
     """Peer ids of this home's own gates, and the gates to ask: only the own ones if there are any."""
     own = gate_contacts(local_gates(home))
-    workers = own_worker(home)
+    workers = worker_addresses(home)
     known = own or gate_contacts([way for way in ways() if way not in workers])
     return frozenset(contact.peer for contact in own), known[:MAX_ASKED]
 

@@ -14,7 +14,7 @@ from typing import Final, Protocol
 
 import trio
 
-from swarm.join.enter import END_OF_INPUT
+from swarm.join.node import END_OF_INPUT
 
 LOOK_S: Final = 0.25
 """How often the circuits are counted."""

@@ -27,8 +27,8 @@ from protocol.messages.index import RefusedMessage
 from protocol.messages.pool import EnrolRequest, ManifestMessage
 from protocol.words import Reason
 from swarm.base.home import Home
-from swarm.join.enter import Entered, enter, hear_stops
-from swarm.join.known_gates import addresses_left
+from swarm.join.known_gates import addresses_file
+from swarm.join.node import RunningNode, open_node, watch_stop_requests
 from swarm.net.addresses import PeerId
 from swarm.net.reservations import RelayReservations
 from swarm.p2p.connection_gater import ConnectionGater
@@ -47,7 +47,7 @@ async def run_gate(
     *,
     with_stdin: bool = False,
     say: Callable[[str], object] = lambda line: None,
-    task_status: trio.TaskStatus[Entered] = trio.TASK_STATUS_IGNORED,
+    task_status: trio.TaskStatus[RunningNode] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Be a gate until a signal. Raises `ResourceError` for a port or folder that cannot be used.
 
@@ -58,7 +58,7 @@ async def run_gate(
     admit = partial(policy.refusal, wanted="index")
     arrivals = ConnectionGater(settings.arrival_limits, policy.knows)
     async with (
-        enter("gate", home, settings, holder=True, admit=admit, arrivals=arrivals, tell=say) as here,
+        open_node("gate", home, settings, holder=True, admit=admit, gater=arrivals, tell=say) as here,
         trio.open_nursery() as nursery,
     ):
         pools = _pools(here, settings, policy)
@@ -72,9 +72,9 @@ async def run_gate(
             "pool": lambda: pools.refused,
         }
         await _show(here, settings, policy, relay, refused, stops, nursery)
-        await nursery.start(partial(hear_stops, stops.asked, with_stdin=with_stdin))
+        await nursery.start(partial(watch_stop_requests, stops.asked, with_stdin=with_stdin))
         addresses = full_addresses(here)
-        with addresses_left(home.gate_file, addresses):
+        with addresses_file(home.gate_file, addresses):
             log.info(
                 "gate.up", addresses=list(addresses), peer=here.identity.peer_id, admit=str(settings.admit)
             )
@@ -100,7 +100,7 @@ async def _drain(
     log.info("gate.drained", why=str(over), circuits=circuits())
 
 
-def _pools(here: Entered, settings: GateSettings, policy: AdmissionPolicy) -> PoolNode:
+def _pools(here: RunningNode, settings: GateSettings, policy: AdmissionPolicy) -> PoolNode:
     """The gate's part in pools: it admits to those of its home, and stores the newest manifest of any."""
     enrolment, one = PoolEnrolment(here.home, time.time), trio.CapacityLimiter(1)
 
@@ -131,7 +131,7 @@ def _pools(here: Entered, settings: GateSettings, policy: AdmissionPolicy) -> Po
     return node
 
 
-def _relay(here: Entered, settings: GateSettings, policy: AdmissionPolicy) -> RelayReservations | None:
+def _relay(here: RunningNode, settings: GateSettings, policy: AdmissionPolicy) -> RelayReservations | None:
     """The relay's reservations and circuits, unless the operator turned the relay off."""
     limits = settings.relay_limits
     if limits is None:
@@ -142,7 +142,7 @@ def _relay(here: Entered, settings: GateSettings, policy: AdmissionPolicy) -> Re
 
 
 async def _show(
-    here: Entered,
+    here: RunningNode,
     settings: GateSettings,
     policy: AdmissionPolicy,
     relay: RelayReservations | None,
@@ -170,7 +170,7 @@ async def _show(
         await nursery.start(serve_metrics, settings.metrics, page)
 
 
-def full_addresses(here: Entered) -> tuple[str, ...]:
+def full_addresses(here: RunningNode) -> tuple[str, ...]:
     """The gate's addresses as `--gate` takes them, loopback last."""
     ordered = sorted(here.network.addresses, key=lambda address: "/127." in address or "/::1/" in address)
     return tuple(f"{address}/p2p/{here.identity.peer_id}" for address in ordered)

@@ -17,7 +17,7 @@ from protocol.messages.work import Action, Control, RunningJob, StatusRequest
 from protocol.words import WorkerState
 from swarm.base.home import Home
 from swarm.base.text import escape_text
-from swarm.join.known_gates import left_addresses
+from swarm.join.known_gates import read_addresses
 from swarm.net.identity import load_or_create
 
 MAX_COMMANDS: Final = 3
@@ -112,7 +112,7 @@ async def command_worker(
 
 async def _send(home: Home, send: SendCommand, message: Control | StatusRequest) -> WorkerInfo:
     """Raises `Unreachable` if the worker is not running, `Refused`."""
-    if not await trio.to_thread.run_sync(left_addresses, home.worker_file):
+    if not await trio.to_thread.run_sync(read_addresses, home.worker_file):
         raise Unreachable("no worker of this home is running", hint="start it: sark-node join")
     (reply,) = await send(home, (), (), message)
     if reply.error is not None:

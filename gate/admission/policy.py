@@ -23,9 +23,9 @@ from protocol.messages.pool import PoolManifest
 from protocol.messages.work import CredentialsReply, ShowCredentials
 from protocol.words import Reason, Right
 from swarm.base.home import Home
-from swarm.index.server import TokenBuckets
 from swarm.net.addresses import PeerId, split_peer
 from swarm.net.identity import load_or_create
+from swarm.net.limits import RateLimit
 from swarm.pools.manifests import live_members
 from swarm.pools.owner import own_pools
 from swarm.pools.tokens import prove
@@ -73,8 +73,8 @@ class AdmissionPolicy:
         self.refused: Counter[str] = Counter()
         """Refusals, by what was wanted."""
         self._pauses = RetryPauses()
-        self._tokens = TokenBuckets(TOKENS_PER_S)
-        self._all_tokens = TokenBuckets(TOKENS_PER_S_OF_ALL)
+        self._tokens = RateLimit.per_second(TOKENS_PER_S)
+        self._all_tokens = RateLimit.per_second(TOKENS_PER_S_OF_ALL)
         self._visitors: OrderedDict[PeerId, _Visitor] = OrderedDict()
 
     # -- questions -------------------------------------------------------------------------------------------------------

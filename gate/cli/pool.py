@@ -21,7 +21,7 @@ from protocol.words import Role
 from swarm.base.home import Home
 from swarm.base.settings import SettingsError
 from swarm.base.units import DAY_S, DurationError, parse_duration
-from swarm.join.known_gates import local_gates, remember_gates, remembered_gates
+from swarm.join.known_gates import local_gates, recent_gates, save_gates
 from swarm.net.settings import RoleSettings
 
 if TYPE_CHECKING:
@@ -351,8 +351,8 @@ def join(
     content = read_ticket(secret_text(ticket, sys.stdin))
     me = load_or_create(home.key("scheduler")).peer_id
     joined = join_pool(home, content, Role.SUBMIT, me, now=time.time())
-    if joined.gates and not remembered_gates(home, ("scheduler",)):
-        remember_gates(home, joined.gates)  # so that submit needs no --gate
+    if joined.gates and not recent_gates(home, ("scheduler",)):
+        save_gates(home, joined.gates)  # so that submit needs no --gate
     if joined.unused:
         gates = tuple(dict.fromkeys((*joined.gates, *_settings(ctx, None).gates, *local_gates(home))))
         with contextlib.ExitStack() as stack:

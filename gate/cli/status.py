@@ -13,7 +13,7 @@ from rich.text import Text
 from gate.settings import GateSettings
 from swarm.base.home import Home
 from swarm.base.settings import SettingsError
-from swarm.join.known_gates import local_gates, remembered_gates
+from swarm.join.known_gates import local_gates, recent_gates
 
 if TYPE_CHECKING:
     from gate.status.client import GateClient
@@ -50,7 +50,7 @@ def status(
     settings = GateSettings.load(
         home.config_file, ctx.meta["environment"], {"gates": tuple(gate) if gate else None}
     )
-    gates = settings.gates if gate else local_gates(home) or settings.gates or remembered_gates(home)
+    gates = settings.gates if gate else local_gates(home) or settings.gates or recent_gates(home)
     if live and not as_json and not can_live(Console()):
         raise SettingsError(
             "--live needs a terminal that can move its cursor",

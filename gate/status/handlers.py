@@ -15,7 +15,7 @@ from protocol.messages.index import RefusedMessage
 from protocol.messages.work import ShowCredentials
 from protocol.wire.base import Message
 from protocol.words import ProtocolId, Reason
-from swarm.index.server import TokenBuckets
+from swarm.net.limits import RateLimit
 from swarm.net.link import Link, serve_links
 from swarm.net.network import Network
 
@@ -28,7 +28,7 @@ class GateHandlers:
 
     def __init__(self, policy: AdmissionPolicy) -> None:
         self._policy = policy
-        self._asks = TokenBuckets(ASKS_PER_S)
+        self._asks = RateLimit.per_second(ASKS_PER_S)
         self.refused: Counter[str] = Counter()
         """Refused calls, by reason."""
 

@@ -18,8 +18,8 @@ from node.capacity.ledger import Ledger
 from protocol.messages.pool import ManifestMessage, PoolManifest
 from protocol.messages.work import CredentialsReply, Denied, ShowCredentials
 from protocol.words import Reason
-from swarm.index.server import TokenBuckets
 from swarm.net.addresses import PeerId
+from swarm.net.limits import RateLimit
 from swarm.pools.manifests import verified
 
 LOOK_S = 5.0
@@ -40,7 +40,7 @@ class Revocation:
     """To be called after each change of the ledger."""
     wall: Callable[[], float]
     _news: trio.Event = field(default_factory=trio.Event)
-    _shows: TokenBuckets = field(default_factory=lambda: TokenBuckets(SHOWS_PER_S))
+    _shows: RateLimit = field(default_factory=lambda: RateLimit.per_second(SHOWS_PER_S))
 
     def authenticate(
         self, peer: PeerId, message: ShowCredentials | ManifestMessage

@@ -187,7 +187,7 @@ def _network_checks(ctx: typer.Context, gate: list[str] | None) -> list[Check]:
     from protocol.words import Role
     from swarm.base.home import Role as HomeRole
     from swarm.base.locks import lock_folder
-    from swarm.join.known_gates import local_gates, remembered_gates
+    from swarm.join.known_gates import local_gates, recent_gates
     from swarm.net.identity import Identity, load_or_create
     from swarm.pools.membership import joined_pools, membership_of
     from swarm.reach.mdns import ways_on_lan
@@ -202,7 +202,7 @@ def _network_checks(ctx: typer.Context, gate: list[str] | None) -> list[Check]:
     listed = [membership_of(home, pool, device, now) is not None for pool in joined]
     results = pool_checks(zip(joined, listed, strict=True), now)
     of_pools = [address for pool in joined for address in pool.gates]
-    gates = settings.gates or (*(local_gates(home) or remembered_gates(home)), *of_pools)
+    gates = settings.gates or (*(local_gates(home) or recent_gates(home)), *of_pools)
     neighbours = None
     if settings.lan:
         roles: tuple[HomeRole, ...] = ("worker", "gate")

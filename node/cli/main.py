@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from node.device.probe import Profile
     from node.serve.service import Worker
     from node.settings.settings import WorkerSettings
-    from swarm.join.enter import Entered
+    from swarm.join.node import RunningNode
 
 app = typer.Typer()
 PANEL = "For a device's owner"
@@ -332,7 +332,7 @@ def join(
     from node.serve.process import check_anyone, pool_changes, run_process
     from node.settings.driver_secrets import private_of
     from node.settings.settings import WorkerSettings
-    from swarm.join.known_gates import local_gates, remembered_gates
+    from swarm.join.known_gates import local_gates, recent_gates
     from swarm.pools.files import secret_text
     from swarm.pools.tickets import read_ticket
 
@@ -372,7 +372,7 @@ def join(
         ticket = secret_text(ticket, sys.stdin)
     pools = pool_changes(home, ticket, leave_pool or ())
     must = () if ticket is None else (read_ticket(ticket).pool,)
-    known = settings.gates or local_gates(home) or remembered_gates(home, ("worker",))
+    known = settings.gates or local_gates(home) or recent_gates(home, ("worker",))
     if not known and not any(pool.gates for pool in pools):
         who = "only devices on this LAN" if settings.lan else "nobody"
         print(f"No gate is known here, so {who} can find this device.", file=sys.stderr)
@@ -382,7 +382,7 @@ def join(
     if install:
         _install(ctx)
 
-    def joined(here: Entered, profile: Profile, worker: Worker) -> None:
+    def joined(here: RunningNode, profile: Profile, worker: Worker) -> None:
         units = ", ".join(unit.unit for unit in profile.units)
         what = "a simulated worker" if profile.simulated else "a worker"
         print(f"{profile.name} is {what} now: {units}. Press Ctrl-C to stop.", flush=True)

@@ -117,7 +117,7 @@ def _send(
     from node.cli.status_view import jobs_table, reply_json, status_line, still_held
     from node.settings.settings import WorkerSettings
     from protocol.words import Role
-    from swarm.join.known_gates import answers, local_gates, own_worker, remembered_gates
+    from swarm.join.known_gates import any_answers, local_gates, recent_gates, worker_addresses
     from swarm.net.identity import load_or_create
     from swarm.pools.membership import joined_pools
 
@@ -126,9 +126,9 @@ def _send(
         home.config_file, ctx.meta["environment"], {"gates": tuple(gate) if gate else None}
     )
     of_pools = [address for pool in joined_pools(home, Role.WORKER) for address in pool.gates]
-    known = settings.gates or local_gates(home) or remembered_gates(home) or tuple(of_pools)
-    gates = known if gate else tuple(dict.fromkeys((*known, *own_worker(home))))
-    if device and not gate and settings.lan and not (gates and answers(gates)):
+    known = settings.gates or local_gates(home) or recent_gates(home) or tuple(of_pools)
+    gates = known if gate else tuple(dict.fromkeys((*known, *worker_addresses(home))))
+    if device and not gate and settings.lan and not (gates and any_answers(gates)):
         from swarm.reach.mdns import ways_on_lan
 
         gates = (*gates, *ways_on_lan())

@@ -20,9 +20,9 @@ from protocol.values.advert import Advert
 from protocol.words import ProtocolId, Reason, Right
 from swarm.base.home import Home
 from swarm.index.index import Index
-from swarm.join.ephemeral import Visitor
+from swarm.join.ephemeral import GateVisitor
 from swarm.join.host import open_host
-from swarm.join.known_gates import left_addresses
+from swarm.join.known_gates import read_addresses
 from swarm.net.identity import Identity, load_or_create
 from swarm.net.link import Links
 from swarm.net.network import Network, Path
@@ -85,7 +85,7 @@ async def send_command(
         grant = Grant(frozenset({Right.CONTROL, Right.STATUS}), ttl_s=TOKEN_TTL_S)
         credentials = ShowCredentials(issuer=owner.peer_id, token=issue(owner, me.peer_id, grant, now=wall()))
         links = Links(network, ProtocolId.WORK, WORK, nursery)
-        visitor = Visitor(network, owner, wall=wall)
+        visitor = GateVisitor(network, owner, wall=wall)
         await visitor.announce(address for target in targets for address in target.addresses)
         replies: dict[str, OwnerReply] = {}
 
@@ -120,7 +120,7 @@ def _own_replies(targets: Sequence[WorkerTarget], replies: dict[str, OwnerReply]
 
 def _own(home: Home) -> WorkerTarget:
     peer = load_or_create(home.key("worker")).peer_id
-    return WorkerTarget(HERE, HERE, peer, left_addresses(home.worker_file))
+    return WorkerTarget(HERE, HERE, peer, read_addresses(home.worker_file))
 
 
 async def _find(

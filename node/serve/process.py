@@ -35,8 +35,8 @@ from protocol.words import Role
 from swarm.base.home import Home
 from swarm.base.locks import lock_folder
 from swarm.base.settings import SettingsError
-from swarm.join.enter import Entered, enter, until_told_to_stop
-from swarm.join.known_gates import addresses_left, local_gates, remember_gates
+from swarm.join.known_gates import addresses_file, local_gates, save_gates
+from swarm.join.node import RunningNode, open_node, wait_for_stop
 from swarm.net.addresses import concrete
 from swarm.net.identity import load_or_create
 from swarm.pools.manifests import verified
@@ -57,7 +57,7 @@ async def run_process(
     home: Home,
     settings: WorkerSettings,
     stop_with_stdin: bool,
-    joined: Callable[[Entered, Profile, Worker], None],
+    joined: Callable[[RunningNode, Profile, Worker], None],
     tell: Callable[[str], None],
     private: DriverSecrets | None = None,
     pretended: SimulatedDevice | None = None,
@@ -84,7 +84,7 @@ async def run_process(
         tell(warning)
     pools = joined_pools(home, Role.WORKER)
     settings = with_gates_of(settings, pools, local_gates(home))
-    async with enter("worker", home, settings, holder=True, health=False, tell=tell) as here:
+    async with open_node("worker", home, settings, holder=True, health=False, tell=tell) as here:
         profile = await trio.to_thread.run_sync(
             partial(
                 probe_device,
@@ -158,7 +158,7 @@ async def run_process(
             async with trio.open_nursery() as nursery:
 
                 async def signals() -> None:
-                    name = await until_told_to_stop(with_stdin=stop_with_stdin)
+                    name = await wait_for_stop(with_stdin=stop_with_stdin)
                     log.info("worker.stopping", signal=name)
                     tell("stopping: what runs is ended, results are handed over, the swarm is told")
                     parts.leave.set()
@@ -181,9 +181,9 @@ async def run_process(
                 node.serve()
                 await nursery.start(node.run)
                 with contextlib.suppress(ResourceError):  # a convenience for this home's other commands
-                    remember_gates(home, settings.gates, "worker")
+                    save_gates(home, settings.gates, "worker")
                 near = near_addresses(settings.listen, here.network.addresses)
-                stack.enter_context(addresses_left(home.worker_file, near))
+                stack.enter_context(addresses_file(home.worker_file, near))
                 log.info("worker.up", peer=here.identity.peer_id, units=[unit.unit for unit in profile.units])
                 joined(here, profile, worker)
 
@@ -251,7 +251,7 @@ def _stored_manifests(home: Home, pools: Sequence[Membership]) -> tuple[PoolMani
     return tuple(verified(signed) for signed in stored if signed is not None)
 
 
-async def _follow(here: Entered, worker: Worker) -> None:
+async def _follow(here: RunningNode, worker: Worker) -> None:
     """Whenever others reach this node elsewhere, the swarm is told."""
     while here.reach is not None:
         await here.reach.changed()
@@ -260,7 +260,7 @@ async def _follow(here: Entered, worker: Worker) -> None:
 
 async def _serve(
     settings: WorkerSettings,
-    here: Entered,
+    here: RunningNode,
     parts: WorkerParts,
     nursery: trio.Nursery,
     *,

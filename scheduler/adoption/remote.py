@@ -21,7 +21,7 @@ from scheduler.adoption.adopt import Adoption, tally
 from scheduler.adoption.recovery import Recovery, RecoveryScan
 from scheduler.adoption.token import passed_on
 from scheduler.run.credentials import CredentialPresenter
-from swarm.join.ephemeral import Visitor, inside
+from swarm.join.ephemeral import GateVisitor, open_ephemeral_node
 from swarm.net.identity import Identity
 from swarm.net.link import Link, Links
 from swarm.pools.membership import Credential
@@ -46,7 +46,7 @@ class CurrentLeader:
 
 @asynccontextmanager
 async def visiting(gates: Sequence[str], campaign: str, speaks: CurrentLeader) -> AsyncIterator[RecoveryScan]:
-    """Be in the swarm as a visitor who may speak of one campaign. Raises as `inside`."""
+    """Be in the swarm as a visitor who may speak of one campaign. Raises as `open_ephemeral_node`."""
     visitor = Identity.fresh()
 
     def tokens() -> Sequence[Credential]:
@@ -61,9 +61,9 @@ async def visiting(gates: Sequence[str], campaign: str, speaks: CurrentLeader) -
     async def introduce(link: Link, advert: Advert) -> None:
         await presenting.introduce(link)
 
-    async with inside(gates, visitor) as (network, index, nursery):
+    async with open_ephemeral_node(gates, visitor) as (network, index, nursery):
         links = Links(network, ProtocolId.WORK, WORK, nursery)
-        announce = Visitor(network, speaks.key).announce
+        announce = GateVisitor(network, speaks.key).announce
         yield RecoveryScan(network, index, links, introduce, campaign, announce=announce)
 
 

@@ -111,7 +111,7 @@ def adopt(
     from scheduler.cli.options import follow
     from scheduler.store.opening import open_store
     from swarm.base.durable import write_durably
-    from swarm.join.known_gates import remember_gates
+    from swarm.join.known_gates import save_gates
     from swarm.pools.files import secret_text
     from swarm.pools.membership import store_tokens
 
@@ -156,7 +156,7 @@ def adopt(
 
         line = already_here(home, store, campaign, models, speaks, renew=token is not None) or trio.run(go)
     with contextlib.suppress(ResourceError):
-        remember_gates(home, gates)
+        save_gates(home, gates)
     out = sys.stderr if as_json else sys.stdout
     print(f"{campaign} is carried on here: {line}", file=out)
     if detach:

@@ -153,7 +153,7 @@ def submit(
     from scheduler.campaign.load import load_campaign
     from scheduler.models.describe import unseen
     from scheduler.submit.submit import submit_campaign
-    from swarm.join.known_gates import answers, remember_gates
+    from swarm.join.known_gates import any_answers, save_gates
 
     home: Home = ctx.obj
     wait_s = duration_option("--wait", wait)
@@ -171,7 +171,7 @@ def submit(
             "no gate is known here",
             hint="start one on this machine: sark-node gate\nor name one: --gate /ip4/…/tcp/4101/p2p/12D3Koo…",
         )
-    if not answers(gates):
+    if not any_answers(gates):
         raise Unreachable(
             f"no gate answers: {', '.join(gates)}", hint="is it running, and is the address right?"
         )
@@ -190,7 +190,7 @@ def submit(
             )
     with contextlib.suppress(ResourceError):  # the campaign is safe; `watch` can be told the gate again
         near = ctx.meta.get("neighbours", ())  # found anew each time: their ports are of the moment
-        remember_gates(home, [gate for gate in gates if gate not in near])
+        save_gates(home, [gate for gate in gates if gate not in near])
     keep_alive = keeper(ctx, gates)
     keep_alive()
     if detach:

@@ -160,10 +160,10 @@ def submit_as(home: Home, file: Path, name: str, wait_s: float) -> str:
 
 
 def _answering(ctx: typer.Context, gate: list[str] | None) -> tuple[str, ...]:
-    from swarm.join.known_gates import answers
+    from swarm.join.known_gates import any_answers
 
     gates = gates_of(ctx, gate, surely=True)
-    if not gates or not answers(gates):
+    if not gates or not any_answers(gates):
         raise Unreachable(
             f"no gate answers: {', '.join(gates)}" if gates else "no gate is known here",
             hint="start one on this machine: sark-node gate\nor name one: --gate /ip4/…/tcp/4101/p2p/12D3Koo…",

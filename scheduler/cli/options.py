@@ -49,17 +49,17 @@ def gates_of(ctx: typer.Context, flags: list[str] | None, *, surely: bool = Fals
     where none answers), neighbours on the LAN are looked for; `ctx.meta["neighbours"]` tells which they are.
     """
     from scheduler.store.settings import SchedulerSettings
-    from swarm.join.known_gates import answers, local_gates, own_worker, remembered_gates
+    from swarm.join.known_gates import any_answers, local_gates, recent_gates, worker_addresses
 
     home: Home = ctx.obj
     settings = SchedulerSettings.load(
         home.config_file, ctx.meta["environment"], {"gates": tuple(flags) if flags else None}
     )
-    known = settings.gates or local_gates(home) or remembered_gates(home)
+    known = settings.gates or local_gates(home) or recent_gates(home)
     if flags:
         return known
-    ways = tuple(dict.fromkeys((*known, *own_worker(home))))
-    if settings.lan and not (ways and (not surely or answers(ways))):
+    ways = tuple(dict.fromkeys((*known, *worker_addresses(home))))
+    if settings.lan and not (ways and (not surely or any_answers(ways))):
         from swarm.reach.mdns import ways_on_lan
 
         near = ctx.meta["neighbours"] = ways_on_lan()

@@ -21,7 +21,7 @@ from protocol.values.requirement import Requirement
 from protocol.words import ProtocolId, WorkerState
 from swarm.base.text import safe_text
 from swarm.index.index import Index
-from swarm.join.ephemeral import Visitor, inside
+from swarm.join.ephemeral import GateVisitor, open_ephemeral_node
 from swarm.net.identity import Identity
 from swarm.net.link import Links
 from swarm.net.network import Network, Path
@@ -66,7 +66,7 @@ def by_fit(devices: Sequence[ObservedDevice]) -> tuple[ObservedDevice, ...]:
 class SwarmObserver:
     """A visitor with a key of its own that stays for a while and pings all devices as often as it is asked."""
 
-    def __init__(self, network: Network, index: Index, links: Links, visitor: Visitor | None) -> None:
+    def __init__(self, network: Network, index: Index, links: Links, visitor: GateVisitor | None) -> None:
         self._network = network
         self._index = index
         self._links = links
@@ -115,9 +115,9 @@ async def open_observer(
     gates: Sequence[str], *, signer: Identity | None = None
 ) -> AsyncIterator[SwarmObserver]:
     """In the swarm for a while, to observe it. `signer`: vouches for us at gates on the way. Raises `Unreachable`."""
-    async with inside(gates) as (network, index, nursery):
+    async with open_ephemeral_node(gates) as (network, index, nursery):
         links = Links(network, ProtocolId.HEALTH, HEALTH, nursery)
-        yield SwarmObserver(network, index, links, None if signer is None else Visitor(network, signer))
+        yield SwarmObserver(network, index, links, None if signer is None else GateVisitor(network, signer))
 
 
 async def observe_fleet(

@@ -25,7 +25,7 @@ from protocol.words import ProtocolId, Right, Role
 from scheduler.run.calls import probe, shapes_of
 from swarm.base.home import Home
 from swarm.index.query import QueryResult
-from swarm.join.ephemeral import Visitor, inside
+from swarm.join.ephemeral import GateVisitor, open_ephemeral_node
 from swarm.net.identity import Identity, load_or_create
 from swarm.net.link import Link, Links
 from swarm.net.network import Network
@@ -98,10 +98,10 @@ async def visit(
     visitor, scheduler = Identity.fresh(), load_or_create(home.key("scheduler"))
     token = visitor_token(scheduler, visitor.peer_id, now=now)
     manifests = signed_manifests(home, Role.SUBMIT)
-    async with inside(gates, visitor) as (network, index, _):
+    async with open_ephemeral_node(gates, visitor) as (network, index, _):
         adverts, complete = await see(index, needs)
         tasks = tuple(tasks_on(adverts))
-        known = Visitor(network, scheduler)
+        known = GateVisitor(network, scheduler)
         await known.announce(address for advert in adverts for address in advert.addresses)
         told = await ask_everybody(network, adverts, tasks, token, manifests, priority=priority)
     return SwarmVisit(adverts, tasks, told, complete)
@@ -109,7 +109,7 @@ async def visit(
 
 async def see_everybody(gates: Sequence[str]) -> tuple[Advert, ...]:
     """The devices that are there now; none of them is asked anything. Raises `Unreachable` when no gate answers."""
-    async with inside(gates) as (_, index, _):
+    async with open_ephemeral_node(gates) as (_, index, _):
         return (await see(index, ()))[0]
 
 

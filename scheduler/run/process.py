@@ -21,7 +21,7 @@ from scheduler.store.opening import delete_old_daily, open_store
 from scheduler.store.settings import SchedulerSettings
 from scheduler.submit.daemon import is_running
 from swarm.base.home import Home
-from swarm.join.enter import enter, until_told_to_stop
+from swarm.join.node import open_node, wait_for_stop
 from swarm.pools.membership import (
     Credential,
     credentials,
@@ -57,11 +57,11 @@ async def run_process(home: Home, settings: SchedulerSettings, stay: bool, stop_
 async def _run_once(home: Home, settings: SchedulerSettings, stay: bool, stop_with_stdin: bool) -> bool:
     """Onto the network, until no campaign is left; gives whether it was told to stop before."""
     told_to_stop = False
-    async with enter("scheduler", home, settings, holder=False) as here, trio.open_nursery() as nursery:
+    async with open_node("scheduler", home, settings, holder=False) as here, trio.open_nursery() as nursery:
 
         async def signals() -> None:
             nonlocal told_to_stop
-            name = await until_told_to_stop(with_stdin=stop_with_stdin)
+            name = await wait_for_stop(with_stdin=stop_with_stdin)
             told_to_stop = True
             log.info("scheduler.stopping", signal=name)
             nursery.cancel_scope.cancel()

@@ -20,7 +20,7 @@ from protocol.errors import Refused, RemoteProtocolError, Unreachable
 from protocol.messages import index as say
 from protocol.wire.base import Message
 from protocol.words import Reason
-from swarm.net.addresses import Address, Contact, PeerId, where_seen
+from swarm.net.addresses import Address, Contact, PeerId, observed_addresses
 from swarm.net.identity import routing_key
 from swarm.net.link import Links
 from swarm.net.network import Network
@@ -164,7 +164,9 @@ class IndexClient:
         if self._remote_address is None:
             return contact
         seen = self._remote_address(contact.peer)
-        return Contact(contact.peer, where_seen(contact.addresses, seen) if seen else (), contact.holder)
+        return Contact(
+            contact.peer, observed_addresses(contact.addresses, seen) if seen else (), contact.holder
+        )
 
     def met(self, contact: Contact) -> None:
         """Whoever it is answers at these addresses, and keeps adverts: from now on others are told of it."""

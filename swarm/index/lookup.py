@@ -19,7 +19,7 @@ from protocol.errors import Refused, Unreachable
 from protocol.messages import index as say
 from swarm.index.client import IndexClient, gap
 from swarm.net.addresses import Contact, PeerId
-from swarm.net.network import told
+from swarm.net.network import read_contacts
 
 HOLDERS: Final = 8
 """Copies of each advert."""
@@ -183,7 +183,7 @@ class Lookups:
         return shortlist
 
     def _add_named(self, shortlist: Shortlist, answer: say.FoundPeers | None) -> None:
-        for named in told(answer.contacts if answer is not None else ()):
+        for named in read_contacts(answer.contacts if answer is not None else ()):
             if named.peer != self._own_peer and named.addresses and self._caller.usable(named.peer):
                 shortlist.add(named)
 
@@ -242,7 +242,7 @@ class Lookups:
         mine = {contact.peer for contact in known.contacts}
         target = int.from_bytes(key, "big")
         farthest = max((gap(peer, target) for peer in mine), default=0)
-        for contact in told(closer):
+        for contact in read_contacts(closer):
             new = (
                 contact.peer not in mine
                 and contact.peer != self._own_peer

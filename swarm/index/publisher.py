@@ -23,7 +23,7 @@ from swarm.index.client import IndexClient, gap, have
 from swarm.index.lookup import HOLDERS, Lookups
 from swarm.net.addresses import Contact, PeerId
 from swarm.net.identity import routing_key
-from swarm.net.network import told
+from swarm.net.network import read_contacts
 
 REFRESH_S: Final = 450.0
 REFRESH_JITTER: Final = 0.1
@@ -288,7 +288,7 @@ class Publisher:
         for shard, item in zip(shards, answer.items, strict=False):
             shard.heard[contact.peer] = (turn, item.verdict)
             shard.count = max(shard.count, item.count)
-        for named in told(answer.closer):
+        for named in read_contacts(answer.closer):
             for shard in shards:
                 self._consider(shard, named)
 

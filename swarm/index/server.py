@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
@@ -21,11 +21,10 @@ from swarm.net.addresses import Address, Contact, PeerId, is_private, parse_tcp,
 from swarm.net.identity import routing_key
 from swarm.net.limits import RateLimit
 from swarm.net.link import Link
-from swarm.net.network import told
+from swarm.net.network import read_contacts
 
 CALLS_PER_S: Final = 200.0
-"""What one peer may ask of us, on average; bursts up to twice that."""
-MAX_BUCKETS: Final = 4_096
+"""Calls of one peer."""
 HANDED_ON: Final = 4
 """Of those that somebody names who is no holder himself, so many are asked."""
 INTRODUCTIONS: Final = 8
@@ -44,27 +43,6 @@ Admit = Callable[[PeerId], say.RefusedMessage | None]
 def admit_all(peer: PeerId) -> say.RefusedMessage | None:
     """Anybody's adverts are kept."""
     return None
-
-
-class TokenBuckets:
-    """Calls per second for each peer. Pure: time comes in as an argument."""
-
-    def __init__(self, rate: float = CALLS_PER_S, *, most: int = MAX_BUCKETS) -> None:
-        self._rate = rate
-        self._most = most
-        self._left: OrderedDict[PeerId, tuple[float, float]] = OrderedDict()
-
-    def wait(self, now: float, peer: PeerId) -> float:
-        """Take one call from the peer's bucket; gives 0, or the seconds to wait when it is empty."""
-        left, when = self._left.pop(peer, (2 * self._rate, now))
-        left = min(left + (now - when) * self._rate, 2 * self._rate)
-        if left < 1:
-            self._left[peer] = (left, now)
-            return (1 - left) / self._rate
-        self._left[peer] = (left - 1, now)
-        if len(self._left) > self._most:
-            self._left.popitem(last=False)
-        return 0.0
 
 
 class IndexServer:
@@ -97,7 +75,7 @@ class IndexServer:
         self._known = known
         self._knock = knock
         self._knocks = RateLimit(*KNOCKS_AT)
-        self._buckets = TokenBuckets()
+        self._calls = RateLimit.per_second(CALLS_PER_S)
         self._meeting: set[PeerId] = set()
         self._closed = False
         self.refused: Counter[str] = Counter()
@@ -122,7 +100,7 @@ class IndexServer:
         if self._closed:
             return say.RefusedMessage(reason=Reason.NOT_SERVING, detail="this node is leaving")
         now = trio.current_time()
-        wait = self._buckets.wait(now, link.peer)
+        wait = self._calls.wait(now, link.peer)
         if wait:
             return say.RefusedMessage(reason=Reason.OVERLOADED, detail="too many calls", retry_after_s=wait)
         if isinstance(message, say.FindPeers):
@@ -154,7 +132,7 @@ class IndexServer:
 
     def _find(self, asker: PeerId, message: say.FindPeers) -> say.FoundPeers:
         if message.sender is not None and message.sender.peer == asker:
-            for contact in told((message.sender,)):
+            for contact in read_contacts((message.sender,)):
                 self.introduce(contact)
         near = [
             contact
@@ -181,12 +159,12 @@ class IndexServer:
                     named.setdefault(contact.peer, contact)
         return say.StoreReply(items=items, reason=reason, closer=tell(list(named.values())))
 
-    def _network_of(self, sender: PeerId, told: Sequence[Address]) -> str:
+    def _network_of(self, sender: PeerId, addresses: Sequence[Address]) -> str:
         """Whose share of a shard it takes: its public network's, that of all who come through gates, or, if it is known, nobody's."""
         if sender == self._own_peer or self._known(sender):
             return ""
         if self._remote_address is None:
-            return public_network(told)
+            return public_network(addresses)
         seen = self._remote_address(sender)
         return RELAYED if seen is None else public_network([seen])
 
@@ -229,7 +207,7 @@ class IndexServer:
         try:
             answer = await self._caller.ask(contact, question, say.FoundPeers)
             if answer.client:
-                named = told(answer.contacts)[:HANDED_ON]
+                named = read_contacts(answer.contacts)[:HANDED_ON]
             else:
                 await self._look_elsewhere(contact)
         except (Unreachable, Refused):

@@ -1,7 +1,7 @@
-"""Staying connected with the gates: `BootstrapKeeper`, run by `host` for as long as a node is up.
+"""Keeps a node connected with its gates.
 
-The gates are given, or looked up again and again (a gate's file in the home): then one that is started later, or comes back on
-another port, is found by itself.
+The gates are configured, or looked up repeatedly (a gate's file in the home), so that a gate that starts later, or on another port, is
+found.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from swarm.net.addresses import Address, Contact, PeerId, gate_contacts, parse_t
 from swarm.p2p.dialler import AnotherAnswers
 
 JOIN_WITHIN_S: Final = 3.0
-"""How long starting waits for a first gate; after that the search goes on beside the node's work."""
+"""How long the start waits for a first gate; then the search goes on in the background."""
 RETRY_FIRST_S: Final = 1.0
 RETRY_MOST_S: Final = 30.0
-LOOK_EVERY_S: Final = 2.0
-"""How often it is looked whether the gates are others now, where they are looked up."""
+LOOKUP_S: Final = 2.0
+"""Between two lookups of the gates."""
 RETRY_OTHERS_MOST_S: Final = 300.0
-"""Of gates that do not answer while another one does."""
+"""For gates that do not answer while another one does."""
 RETRY_LOOKED_UP_S: Final = 5.0
-"""The longest pause where they are looked up: such a gate is mostly on this very host."""
+"""The longest pause where gates are looked up: such a gate is mostly on this host."""
 
-MAX_SPARE: Final = 32
+MAX_FALLBACK: Final = 32
 HEAD_START_S: Final = 1.0
-"""Of gates over peers that were there lately."""
+"""Of gates over fallback peers."""
 
 Gates = Sequence[str] | Callable[[], Sequence[str]]
 """`/ip4/…/tcp/…/p2p/12D3Koo…` each, or how to look them up."""
@@ -41,7 +41,7 @@ log = structlog.get_logger("sark.node")
 
 
 class BootstrapNetwork(Protocol):
-    """What of a node is needed here."""
+    """The methods of a node that are used here."""
 
     def connected(self) -> tuple[PeerId, ...]: ...
 
@@ -53,43 +53,40 @@ class BootstrapNetwork(Protocol):
 
 
 class BootstrapKeeper(INotifee):
-    """Keeps a connection with at least one gate: a restarted gate gets its nodes back within seconds.
-
-    Where no gate answers, or none is known, peers that were there lately are ways in as well.
-    """
+    """Keeps a connection with at least one gate, or, while none answers, with a fallback peer."""
 
     def __init__(
         self,
         network: BootstrapNetwork,
         gates: Gates,
         rng: random.Random,
-        spare: Callable[[], Sequence[str]] | None = None,
+        fallback: Callable[[], Sequence[str]] | None = None,
     ) -> None:
-        """`spare`: gives such peers, as gates are given. ResourceError when gates are given and one of them makes no sense."""
-        self._spare = spare
+        """`fallback`: addresses of peers, written as gates are. Raises `ResourceError` for an invalid gate."""
+        self._fallback = fallback
         self._network = network
         self._look = gates if callable(gates) else None
         self._contacts: tuple[Contact, ...] = () if callable(gates) else gate_contacts(gates)
-        self._seen: tuple[Contact, ...] = ()
+        self._looked_up: tuple[Contact, ...] = ()
         self._rng = rng
         self._lost = trio.Event()
-        self._told: dict[PeerId, str] = {}
+        self._warned: dict[PeerId, str] = {}
 
     def gives(self, address: Address) -> bool:
-        """Whether it is an address of a gate that the owner gave: no stranger's word."""
+        """Whether this is an address of one of the owner's gates."""
         return any(address in (*contact.addresses, *usable(contact.addresses)) for contact in self._contacts)
 
     async def join_first(self) -> None:
-        """Try all of them once, before Kademlia starts, so that its first look around finds somebody."""
-        self._news()
-        if self._contacts or self._spare:
+        """Try all gates once before Kademlia starts, so that its first refresh finds somebody."""
+        self._look_up_gates()
+        if self._contacts or self._fallback:
             with trio.move_on_after(JOIN_WITHIN_S):
                 await self._try_all()
 
     async def run(self) -> None:
-        """Find them, and find them again, for ever; returns at once where there are none and never will be."""
+        """Connect and reconnect for ever; returns at once where there are no gates and never will be."""
         pause, most = RETRY_FIRST_S, RETRY_LOOKED_UP_S if self._look else RETRY_MOST_S
-        while self._contacts or self._look or self._spare:
+        while self._contacts or self._look or self._fallback:
             if self._linked():
                 pause = RETRY_FIRST_S
                 self._lost = trio.Event()
@@ -98,17 +95,16 @@ class BootstrapKeeper(INotifee):
                     await self._lost.wait()
                     nursery.cancel_scope.cancel()
                 log.info("gate.lost", gates=[contact.peer for contact in self._contacts])
-            news = await self._pause(pause * self._rng.uniform(0.5, 1.0))
-            pause = RETRY_FIRST_S if news else min(pause * 2, most)
+            changed = await self._pause(pause * self._rng.uniform(0.5, 1.0))
+            pause = RETRY_FIRST_S if changed else min(pause * 2, most)
             if self._linked():
-                self._learn()  # somebody else has connected with it meanwhile
+                self._learn()  # a connection came about elsewhere
                 await self._network.refresh()
             elif await self._try_all():
                 await self._network.refresh()
 
     async def _try_others(self) -> None:
-        """One gate is enough to live by, but behind another one may be peers of whom nobody here has heard: whoever knows both makes
-        one swarm of them. So those that did not answer at first are tried further on, ever more rarely."""
+        """Retry the gates that did not answer, ever more rarely: behind them may be a part of the swarm that nobody here knows."""
         pause = RETRY_FIRST_S
         while True:
             await trio.sleep(pause * self._rng.uniform(0.5, 1.0))
@@ -123,28 +119,28 @@ class BootstrapKeeper(INotifee):
                 await self._network.refresh()
 
     async def _pause(self, seconds: float) -> bool:
-        """Wait, or less where there are other gates to try; gives whether there are."""
+        """Wait, but less where new gates appear; returns whether they did."""
         until = trio.current_time() + seconds
         while (left := until - trio.current_time()) > 0:
-            await trio.sleep(min(left, LOOK_EVERY_S))
-            if self._news():
+            await trio.sleep(min(left, LOOKUP_S))
+            if self._look_up_gates():
                 return True
         return False
 
-    def _news(self) -> bool:
-        """Look the gates up; gives whether some appeared. Those that are gone are tried until others take their place."""
+    def _look_up_gates(self) -> bool:
+        """Look the gates up; returns whether they changed. Old ones are retried until new ones replace them."""
         if self._look is None:
             return False
         try:
-            found = gate_contacts(self._look())
+            contacts = gate_contacts(self._look())
         except ResourceError:
-            return False  # half written, or not by a gate: the next look may find better
-        changed = found != self._seen
-        self._seen = found
-        if not changed or not found:
+            return False  # half written: the next lookup may do better
+        changed = contacts != self._looked_up
+        self._looked_up = contacts
+        if not changed or not contacts:
             return False
-        self._contacts = found
-        self._told = {}
+        self._contacts = contacts
+        self._warned = {}
         return True
 
     def _linked(self) -> bool:
@@ -158,42 +154,42 @@ class BootstrapKeeper(INotifee):
                 self._network.learn(contact)
 
     async def _try_all(self) -> bool:
-        """Gives whether there is a way in that there was not before. Gates have a head start."""
-        over, spare = trio.Event(), False
+        """Returns whether there is a new way in. Gates have a head start over fallback peers."""
+        gates_tried, connected = trio.Event(), False
 
-        async def beside() -> None:
-            nonlocal spare
+        async def try_fallback() -> None:
+            nonlocal connected
             with trio.move_on_after(HEAD_START_S):
-                await over.wait()
+                await gates_tried.wait()
             if not self._linked():
-                spare = await self._try_spare()
+                connected = await self._try_fallback()
 
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(beside)
-            async with trio.open_nursery() as trying:
+            nursery.start_soon(try_fallback)
+            async with trio.open_nursery() as gates:
                 for contact in self._contacts:
-                    trying.start_soon(self._try, contact)
-            over.set()
-        return self._linked() or spare
+                    gates.start_soon(self._try, contact)
+            gates_tried.set()
+        return self._linked() or connected
 
-    async def _try_spare(self) -> bool:
-        """Those who were there lately, unless one of them is connected already."""
-        spare = self._spare_contacts()
+    async def _try_fallback(self) -> bool:
+        """Connect with fallback peers, unless one is connected already."""
+        contacts = self._fallback_contacts()
         live = set(self._network.connected())
-        if any(contact.peer in live for contact in spare):
+        if any(contact.peer in live for contact in contacts):
             return False
         async with trio.open_nursery() as nursery:
-            for contact in spare:
+            for contact in contacts:
                 nursery.start_soon(self._try_quietly, contact)
         live = set(self._network.connected())
-        found = [contact.peer for contact in spare if contact.peer in live]
-        if found:
-            log.info("gate.none", instead=found)
-        return bool(found)
+        peers = [contact.peer for contact in contacts if contact.peer in live]
+        if peers:
+            log.info("gate.none", instead=peers)
+        return bool(peers)
 
-    def _spare_contacts(self) -> tuple[Contact, ...]:
+    def _fallback_contacts(self) -> tuple[Contact, ...]:
         try:
-            return gate_contacts(self._spare() if self._spare is not None else ())[:MAX_SPARE]
+            return gate_contacts(self._fallback() if self._fallback is not None else ())[:MAX_FALLBACK]
         except ResourceError:
             return ()
 
@@ -201,7 +197,7 @@ class BootstrapKeeper(INotifee):
         try:
             await self._network.connect(contact.peer, contact.addresses)
         except Unreachable as error:
-            log.debug("past-peer.unreachable", peer=contact.peer, why=error.what)
+            log.debug("known-peer.unreachable", peer=contact.peer, why=error.what)
         else:
             self._network.learn(contact)
 
@@ -210,23 +206,23 @@ class BootstrapKeeper(INotifee):
             await self._network.connect(contact.peer, contact.addresses)
         except Unreachable as error:
             log.debug("gate.unreachable", peer=contact.peer, why=error.what)
-            self._tell(contact, error)
+            self._warn(contact, error)
         else:
             self._network.learn(contact)
-            if self._told.pop(contact.peer, None):
+            if self._warned.pop(contact.peer, None):
                 line = f"gate {_where(contact)} is reached"
-                log.warning(line)  # as loud as what it takes back
+                log.warning(line)  # as loud as the warning before it
 
-    def _tell(self, contact: Contact, error: Unreachable) -> None:
-        """One line, and none again until it would be another."""
+    def _warn(self, contact: Contact, error: Unreachable) -> None:
+        """Log a line once, until there is another one to log."""
         cause = error.__cause__
         if isinstance(cause, AnotherAnswers):
             line = f"gate {_where(contact)} is another gate: expected …{contact.peer[-8:]}, found …{cause.found[-8:]}"
             line += "; ask its operator for its address"
         else:
             line = f"gate {_where(contact)} does not answer; trying again"
-        if self._told.get(contact.peer) != line:
-            self._told[contact.peer] = line
+        if self._warned.get(contact.peer) != line:
+            self._warned[contact.peer] = line
             log.warning(line)
 
     async def disconnected(self, network: INetwork, conn: INetConn) -> None:
@@ -234,19 +230,19 @@ class BootstrapKeeper(INotifee):
             self._lost.set()
 
     async def connected(self, network: INetwork, conn: INetConn) -> None:
-        """Of no interest."""
+        pass
 
     async def opened_stream(self, network: INetwork, stream: INetStream) -> None:
-        """Of no interest."""
+        pass
 
     async def closed_stream(self, network: INetwork, stream: INetStream) -> None:
-        """Of no interest."""
+        pass
 
     async def listen(self, network: INetwork, multiaddr: Multiaddr) -> None:
-        """Of no interest."""
+        pass
 
     async def listen_close(self, network: INetwork, multiaddr: Multiaddr) -> None:
-        """Of no interest."""
+        pass
 
 
 def _where(contact: Contact) -> str:

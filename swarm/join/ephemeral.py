@@ -1,9 +1,7 @@
-"""A passing visitor: in the swarm for a moment (`inside`), and on its way through gates that are not for anybody (`Visitor`): somebody whom
-they let in vouches for its fresh key.
+"""A short-lived node for one command, and its way through gates that serve members only.
 
-Commands come under fresh keys, for the scheduler's own place on the network may be taken by its process. A device that cannot be dialled
-is called through its gate; a gate for members alone lets a visitor call there on the word of one: a permission that the member's key
-signed, for some minutes. Gates that let in anybody do not look at it.
+Commands use fresh keys, since the scheduler process may be using its own. A device that cannot be dialled is called through its gate; a
+gate for members lets a fresh key call there with a short permission that a member's key signed (`GateVisitor`). Open gates ignore it.
 """
 
 from __future__ import annotations
@@ -33,16 +31,16 @@ from swarm.pools.tokens import Grant, issue
 TTL_S: Final = 600.0
 ANSWER_S: Final = 3.0
 MAX_GATES: Final = 16
-"""Addresses come from adverts: nobody can have us dial more."""
+"""Addresses come from adverts: a liar cannot make us dial more."""
 
 log = structlog.get_logger("sark.node")
 
 
 @asynccontextmanager
-async def inside(
+async def open_ephemeral_node(
     gates: Sequence[str], identity: Identity | None = None
 ) -> AsyncIterator[tuple[Network, Index, trio.Nursery]]:
-    """In the swarm for a moment, as `identity` (None: a fresh one), which serves nobody. The nursery ends with the block.
+    """A node that serves nobody, under `identity` (None: a fresh one). The nursery ends with the block.
 
     Raises `Unreachable` when no gate is given, or none answers.
     """
@@ -66,41 +64,41 @@ async def inside(
         nursery.cancel_scope.cancel()
 
 
-class Visitor:
-    """This process as somebody's visitor."""
+class GateVisitor:
+    """Shows gates that a member vouches for this process's fresh key."""
 
     def __init__(self, network: Network, signer: Identity, *, wall: Callable[[], float] = time.time) -> None:
-        """`signer`: the key that vouches."""
+        """`signer`: the member's key."""
         self._network = network
         self._signer = signer
         self._wall = wall
         self._shown: dict[PeerId, float] = {}
 
     async def announce(self, addresses: Iterable[Address]) -> None:
-        """Show the gates on the way to these addresses whose visitor this is, unless they know it. No gate's silence or refusal is an
-        error: what it means shows when it is called through."""
+        """Show the permission to the gates in these addresses, unless they have it. A gate's silence or refusal is no error here: it
+        shows when a circuit is opened."""
         now = trio.current_time()
-        on_the_way: dict[PeerId, Circuit] = {}
+        gates: dict[PeerId, Circuit] = {}
         for address in addresses:
             circuit = parse_circuit(address)
             if circuit is not None and now - self._shown.get(circuit.gate, -math.inf) > TTL_S / 2:
-                on_the_way.setdefault(circuit.gate, circuit)
-        if not on_the_way:
+                gates.setdefault(circuit.gate, circuit)
+        if not gates:
             return
         grant = Grant(frozenset({Right.STATUS}), ttl_s=TTL_S)
         token = issue(self._signer, self._network.peer_id, grant, now=self._wall())
-        present = ShowCredentials(issuer=self._signer.peer_id, token=token)
+        credentials = ShowCredentials(issuer=self._signer.peer_id, token=token)
         async with trio.open_nursery() as nursery:
             links = Links(self._network, ProtocolId.GATE, GATE, nursery)
-            async with trio.open_nursery() as showing:
-                for circuit in list(on_the_way.values())[:MAX_GATES]:
-                    showing.start_soon(self._show, links, circuit, present)
+            async with trio.open_nursery() as calls:
+                for circuit in list(gates.values())[:MAX_GATES]:
+                    calls.start_soon(self._show, links, circuit, credentials)
             nursery.cancel_scope.cancel()
 
-    async def _show(self, links: Links, circuit: Circuit, present: ShowCredentials) -> None:
+    async def _show(self, links: Links, circuit: Circuit, credentials: ShowCredentials) -> None:
         self._shown[circuit.gate] = trio.current_time()
         try:
-            answer = await links.call(circuit.gate, (circuit.address,), present, max_wait_s=ANSWER_S)
+            answer = await links.call(circuit.gate, (circuit.address,), credentials, max_wait_s=ANSWER_S)
         except (Unreachable, RemoteProtocolError) as exc:
             log.debug("gate.silent", gate=circuit.gate, why=exc.what)
         else:

@@ -1,8 +1,4 @@
-"""The network between real processes: libp2p behind the face of `swarm.net.network`.
-
-`open_host` starts it; `HostNetwork` is what it yields. The pieces below it: `dialling` (connections and streams), `muxer`
-(yamux with its limits kept), `routing` (Kademlia), `host_streams` (trio's manners), `hardening` (what is patched and why).
-"""
+"""The network between real processes: libp2p behind the interface of `swarm.net.network`. `open_host` starts a `HostNetwork`."""
 
 from __future__ import annotations
 
@@ -14,7 +10,7 @@ import random
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 import structlog
@@ -61,8 +57,8 @@ MAX_DIALLED: Final = 8
 """Direct addresses of one peer that are tried at a time."""
 FORGOTTEN_S: Final = 60.0
 """How long a peer that did not answer is left out, whoever names it again."""
-LOOK_EVERY_S: Final = 1.0
-"""How old our knowledge of this machine's own addresses may be: it is wanted with every answer, and a look goes through its interfaces."""
+OWN_ADDRESSES_S: Final = 1.0
+"""How long the list of this machine's own addresses is cached."""
 REFRESH_WITHIN_S: Final = 15.0
 CLOSE_WITHIN_S: Final = 0.6
 
@@ -70,7 +66,7 @@ log = structlog.get_logger(__name__)
 
 
 class HostNetwork:
-    """A started libp2p node, as `swarm.network.Network` describes it."""
+    """A started libp2p node: a `swarm.net.network.Network`."""
 
     def __init__(self, identity: Identity, host: NodeHost, swarm: NodeSwarm, kad: OwnKad) -> None:
         self._identity = identity
@@ -80,7 +76,7 @@ class HostNetwork:
         self._relays = Relays(identity.peer_id, host, swarm, self.handle, lambda: self.addresses)
         self._forgotten: dict[PeerId, float] = {}
         self._addresses: tuple[Address, ...] = ()
-        self._looked_at = -math.inf
+        self._listed_at = -math.inf
 
     @property
     def peer_id(self) -> PeerId:
@@ -89,9 +85,9 @@ class HostNetwork:
     @property
     def addresses(self) -> tuple[Address, ...]:
         now = trio.current_time()
-        if now - self._looked_at >= LOOK_EVERY_S:
-            self._looked_at = now
-            with contextlib.suppress(OSError):  # no more open files, say: it stays at those of the last look
+        if now - self._listed_at >= OWN_ADDRESSES_S:
+            self._listed_at = now
+            with contextlib.suppress(OSError):  # out of open files, say: the last list stands
                 self._addresses = usable(self._host.get_addrs())
         return self._addresses
 
@@ -113,13 +109,13 @@ class HostNetwork:
     # -- connections and streams ---------------------------------------------------------------------------------------
 
     async def connect(self, peer: PeerId, addresses: Sequence[Address], *, max_wait_s: float = 5.0) -> None:
-        with _patience(peer, max_wait_s):
+        with _translated(peer, max_wait_s):
             await self._reach(_peer(peer), addresses)
 
     async def open(
         self, peer: PeerId, protocol: str, addresses: Sequence[Address] = (), *, max_wait_s: float = 5.0
     ) -> NodeStream:
-        with _patience(peer, max_wait_s):
+        with _translated(peer, max_wait_s):
             target = _peer(peer)
             await self._reach(target, addresses)
             return NodeStream(await self._host.new_stream(target, [TProtocol(protocol)]), protocol)
@@ -172,14 +168,14 @@ class HostNetwork:
     async def reserve(
         self, gate: PeerId, addresses: Sequence[Address] = (), *, max_wait_s: float = 5.0
     ) -> Reservation:
-        with _patience(gate, max_wait_s):
+        with _translated(gate, max_wait_s):
             return await self._relays.reserve(gate, addresses)
 
     def reservations(self) -> tuple[Reservation, ...]:
         return self._relays.reservations()
 
-    def serve_relay(self, desk: RelayReservations) -> None:
-        self._relays.serve(desk, seen_at=self.remote_address, told=lambda: self.addresses)
+    def serve_relay(self, reservations: RelayReservations) -> None:
+        self._relays.serve(reservations, seen_at=self.remote_address, told=lambda: self.addresses)
 
     # -- the routing table ---------------------------------------------------------------------------------------------
 
@@ -220,67 +216,68 @@ async def open_host(
     listen: Sequence[Address] = (),
     announce: Sequence[Address] = (),
     bootstrap: Gates = (),
-    spare: Callable[[], Sequence[str]] | None = None,
+    fallback: Callable[[], Sequence[str]] | None = None,
     server: bool,
     rng: random.Random | None = None,
-    arrivals: ConnectionGater | None = None,
+    gater: ConnectionGater | None = None,
 ) -> AsyncIterator[HostNetwork]:
     """Start a node and yield it, listening; leave the context to stop it (under a second).
 
     `listen`: multiaddrs such as `/ip4/0.0.0.0/tcp/4001`, or none for a node that only dials; `announce`: told to others
     instead of the interfaces' addresses (a forwarded port); `bootstrap`: `/ip4/…/tcp/…/p2p/12D3Koo…`, or how
-    to look them up, kept connected to; `spare`: gives peers, in the same form, for when none of those answers;
-    `server`: others may route through this node; `arrivals`: who may connect, and its counts.
+    to look them up, kept connected to; `fallback`: gives peers, in the same form, for when none of those answers;
+    `server`: others may route through this node; `gater`: who may connect.
 
-    ResourceError when a port cannot be had or an address makes no sense.
+    Raises `ResourceError` when a port is not available or an address is invalid.
     """
-    plan = _Plan(
-        identity,
-        check_listen(listen),
-        tuple(announce),
-        bootstrap if callable(bootstrap) else tuple(bootstrap),
-        spare,
-        server,
-        rng or random.Random(),
-        arrivals,
-    )
+    addresses = check_listen(listen)
     if not callable(bootstrap):
-        gate_contacts(bootstrap)  # a wrong one is told before anything is started
+        gate_contacts(bootstrap)  # a wrong one raises before anything is started
     hardening.harden()
     _probe_ports(listen)
     stop = trio.Event()
     try:
         async with trio.open_nursery() as nursery:
-            network: HostNetwork = await nursery.start(_run, plan, stop)
+            run = partial(
+                _run,
+                identity,
+                addresses,
+                announce,
+                bootstrap,
+                fallback,
+                server,
+                rng or random.Random(),
+                gater,
+                stop,
+            )
+            network: HostNetwork = await nursery.start(run)
             try:
                 yield network
             finally:
                 stop.set()
     except BaseExceptionGroup as group:
         # the nursery wraps what the caller's own block raised; give it back as it was
-        raise _alone(group) from None
+        raise _unwrap(group) from None
 
 
-@dataclass(frozen=True, slots=True)
-class _Plan:
-    """What `open_host` was asked for, checked."""
-
-    identity: Identity
-    listen: list[Multiaddr]
-    announce: tuple[Address, ...]
-    bootstrap: Gates
-    spare: Callable[[], Sequence[str]] | None
-    server: bool
-    rng: random.Random
-    arrivals: ConnectionGater | None
-
-
-async def _run(plan: _Plan, stop: trio.Event, *, task_status: trio.TaskStatus[HostNetwork]) -> None:
-    """The life of a node. Once started it is stopped by `stop` alone, so that a cancelled caller leaves no socket open."""
-    keys = create_new_key_pair(plan.identity.seed)
+async def _run(
+    identity: Identity,
+    listen: list[Multiaddr],
+    announce: Sequence[Address],
+    bootstrap: Gates,
+    fallback: Callable[[], Sequence[str]] | None,
+    server: bool,
+    rng: random.Random,
+    gater: ConnectionGater | None,
+    stop: trio.Event,
+    *,
+    task_status: trio.TaskStatus[HostNetwork],
+) -> None:
+    """Run a node. Once started, only `stop` stops it, so that a cancelled caller leaves no socket open."""
+    keys = create_new_key_pair(identity.seed)
     upgrader = hardening.noise_and_yamux(keys)
     hardening.assert_closed(upgrader)
-    me = ID(peer_id_bytes(plan.identity.peer_id))
+    me = ID(peer_id_bytes(identity.peer_id))
     store = BoundedPeerStore(me, keys)
     swarm = NodeSwarm(
         me,
@@ -289,22 +286,22 @@ async def _run(plan: _Plan, stop: trio.Event, *, task_status: trio.TaskStatus[Ho
         transports=[TCP()],
         retry_config=hardening.no_retries(),
         connection_config=hardening.connection_config(),
-        arrivals=plan.arrivals,
+        arrivals=gater,
     )
     store.connected = lambda peer: peer in swarm.connections
     host = NodeHost(
         swarm,
         negotiate_timeout=10,
-        addrs_factory=_announcer(plan.announce),
+        addrs_factory=_announcer(announce),
         disable_identify_address_discovery=True,
     )
     with trio.CancelScope() as scope:
-        async with host.run(listen_addrs=plan.listen):
+        async with host.run(listen_addrs=listen):
             try:
-                _check_listening(swarm, plan.listen)
-                kad = OwnKad(host, server=plan.server)
-                network = HostNetwork(plan.identity, host, swarm, kad)
-                keeper = BootstrapKeeper(network, plan.bootstrap, plan.rng, plan.spare)
+                _check_listening(swarm, listen)
+                kad = OwnKad(host, server=server)
+                network = HostNetwork(identity, host, swarm, kad)
+                keeper = BootstrapKeeper(network, bootstrap, rng, fallback)
                 swarm.rules = DialRules(listening=lambda: network.addresses, given=keeper.gives)
                 swarm.register_notifee(keeper)
                 await keeper.join_first()
@@ -319,16 +316,16 @@ async def _run(plan: _Plan, stop: trio.Event, *, task_status: trio.TaskStatus[Ho
                     await swarm.close_all(CLOSE_WITHIN_S)
 
 
-def _alone(error: BaseException) -> BaseException:
-    """The one error in a group of groups of one; the group itself where there are several."""
+def _unwrap(error: BaseException) -> BaseException:
+    """The one error in nested groups; the group itself where there are several."""
     while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]
     return error
 
 
 @contextmanager
-def _patience(peer: PeerId, max_wait_s: float) -> Iterator[None]:
-    """Turns libp2p's failures, and the end of patience, into `Unreachable`: the one place where that is done."""
+def _translated(peer: PeerId, max_wait_s: float) -> Iterator[None]:
+    """Turns libp2p's errors and timeouts into `Unreachable`, in this one place."""
     try:
         with trio.fail_after(max_wait_s):
             yield
@@ -349,14 +346,14 @@ def _peer(peer: PeerId) -> ID:
 def _announcer(announce: Sequence[Address]) -> Callable[[list[Multiaddr]], list[Multiaddr]]:
     fixed = [Multiaddr(address) for address in announce]
 
-    def tell(listening: list[Multiaddr]) -> list[Multiaddr]:
+    def announced(listening: list[Multiaddr]) -> list[Multiaddr]:
         return fixed or [Multiaddr(address) for address in concrete(str(entry) for entry in listening)]
 
-    return tell
+    return announced
 
 
 def _probe_ports(listen: Sequence[Address]) -> None:
-    """See that each port is free. libp2p shares ports (SO_REUSEPORT), so two nodes would silently halve the connections."""
+    """Check that each port is free. libp2p shares ports (SO_REUSEPORT), so two nodes would silently split the connections."""
     for text in listen:
         address = parse_tcp(text)
         assert address is not None

@@ -145,7 +145,7 @@ def circuits(addresses: Iterable[object]) -> tuple[Circuit, ...]:
     return tuple(dict.fromkeys(circuit for circuit in found if circuit is not None))[:MAX_CIRCUITS]
 
 
-def ways(addresses: Iterable[object]) -> tuple[Address, ...]:
+def all_addresses(addresses: Iterable[object]) -> tuple[Address, ...]:
     """All that can be dialled of a peer's addresses: the direct ones, then the circuits."""
     given = tuple(addresses)
     return (*usable(given), *map(str, circuits(given)))
@@ -167,7 +167,7 @@ def _parsed(text: str) -> TcpAddress | None:
     return parse_tcp(text)
 
 
-def where_seen(addresses: Iterable[Address], seen: Address) -> tuple[Address, ...]:
+def observed_addresses(addresses: Iterable[Address], seen: Address) -> tuple[Address, ...]:
     """Those of a peer's own addresses that lie where its connection is seen to come from. The rest is hearsay."""
     there = _parsed(seen)
     if there is None:

@@ -1,4 +1,4 @@
-"""How many streams each peer has open to us, and the refusal of more than its share."""
+"""Limits for each peer: streams it has open to us, and calls in a time."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ MAX_INBOUND: Final = 32
 MAX_INBOUND_OF_PROTOCOL: Final = 8
 """Of those, streams of one protocol."""
 
-APART: Final[Mapping[str, int]] = {
+SEPARATE_LIMITS: Final[Mapping[str, int]] = {
     "/sark/hop/1": 320,
     "/libp2p/circuit/relay/0.2.0/hop": 320,
     "/libp2p/circuit/relay/0.2.0/stop": 64,
 }
-"""Circuits with a peer: they live long, their gate's desk has limits of its own, and they take none of the places above.
+"""Circuits have limits of their own: they live long, and their gate limits them too. They do not count against the limits above.
 
-A caller may have so many through one gate, and so many may call a node through one. What is said *in* a circuit counts for
-the peer at its other end, by the id that it proved, and never for the gate.
+These are the circuits that one peer may have through one gate. Streams *in* a circuit count for the peer at its other end, by the id
+that it proved, never for the gate.
 """
 
 _Key = TypeVar("_Key")
 
 
 class InboundLimits:
-    """Counts the streams that are being served."""
+    """Counts the streams being served."""
 
     def __init__(self) -> None:
         self._all: Counter[PeerId] = Counter()
@@ -37,19 +37,19 @@ class InboundLimits:
 
     @contextlib.contextmanager
     def arriving(self, peer: PeerId) -> Iterator[bool]:
-        """Hold one of the peer's places, from the first byte on; yields False when it has none left."""
-        with _place(self._all, peer, MAX_INBOUND) as granted:
+        """Count a stream of this peer, from its first byte on; yields False above the limit."""
+        with _counted(self._all, peer, MAX_INBOUND) as granted:
             yield granted
 
     @contextlib.contextmanager
     def speaking(self, peer: PeerId, protocol: str) -> Iterator[bool]:
-        """Hold one of the peer's places for this protocol; yields False when it has none left."""
-        limit = APART.get(protocol)
-        with _place(self._of_protocol, (peer, protocol), limit or MAX_INBOUND_OF_PROTOCOL) as granted:
+        """Count a stream of this protocol as well; yields False above the limit."""
+        limit = SEPARATE_LIMITS.get(protocol)
+        with _counted(self._of_protocol, (peer, protocol), limit or MAX_INBOUND_OF_PROTOCOL) as granted:
             if limit is None or not granted:
                 yield granted
                 return
-            self._all[peer] -= 1  # gives back the place that it arrived at; `arriving` takes it off once more
+            self._all[peer] -= 1  # `arriving` counted it, and will uncount it
             try:
                 yield True
             finally:
@@ -57,7 +57,7 @@ class InboundLimits:
 
 
 @contextlib.contextmanager
-def _place(counts: Counter[_Key], key: _Key, limit: int) -> Iterator[bool]:
+def _counted(counts: Counter[_Key], key: _Key, limit: int) -> Iterator[bool]:
     if counts[key] >= limit:
         yield False
         return
@@ -70,24 +70,28 @@ def _place(counts: Counter[_Key], key: _Key, limit: int) -> Iterator[bool]:
             del counts[key]
 
 
-REMEMBERED: Final = 4_096
-
-
 class RateLimit:
-    """How often each may have something: `burst` times at once, then once in `every_s`. Pure: time comes in as an argument."""
+    """A token bucket for each key: `burst` calls at once, then one every `every_s` seconds. Pure: time is an argument."""
 
-    def __init__(self, burst: int, every_s: float, *, most: int = REMEMBERED) -> None:
-        self._burst = burst
+    def __init__(self, burst: float, every_s: float, *, most: int = 4_096) -> None:
+        """`most`: keys remembered; the one used least lately is forgotten first."""
+        self._burst_s = burst * every_s
         self._every_s = every_s
         self._most = most
         self._full_at: OrderedDict[str, float] = OrderedDict()
-        """When each will have all of it again."""
+        """When each bucket will be full again."""
 
-    def wait(self, now: float, who: str) -> float:
-        """Take one; gives 0, or the seconds until there is one."""
-        full_at = max(self._full_at.pop(who, now), now)
-        left = full_at + self._every_s - (now + self._burst * self._every_s)
-        self._full_at[who] = full_at if left > 0 else full_at + self._every_s
+    @classmethod
+    def per_second(cls, rate: float) -> RateLimit:
+        """`rate` calls a second on average, two seconds' worth at once."""
+        return cls(2 * rate, 1 / rate)
+
+    def wait(self, now: float, key: str) -> float:
+        """Take one token; returns 0, or the seconds until there is one."""
+        full_at = max(self._full_at.pop(key, now), now)
+        wait = full_at + self._every_s - now - self._burst_s
+        granted = wait < 1e-9  # sums of floats
+        self._full_at[key] = full_at + self._every_s if granted else full_at
         if len(self._full_at) > self._most:
             self._full_at.popitem(last=False)
-        return max(left, 0.0)
+        return 0.0 if granted else wait

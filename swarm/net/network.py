@@ -198,7 +198,7 @@ class Network(Protocol):
         ...
 
 
-def told(contacts: tuple[say.ContactInfo, ...] | list[say.ContactInfo]) -> list[Contact]:
+def read_contacts(contacts: tuple[say.ContactInfo, ...] | list[say.ContactInfo]) -> list[Contact]:
     """Contacts as they were named by a peer; ids that make no sense are left out."""
     found = []
     for info in contacts:

@@ -6,16 +6,15 @@
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
 from protocol.words import Reason
-from swarm.net.addresses import network_of
-
-PeerId = str
+from swarm.net.addresses import PeerId, network_of
+from swarm.net.limits import RateLimit
 
 MAX_RATED: Final = 8192
 """Peers whose rate is tracked; the least recently seen goes first."""
@@ -170,24 +169,6 @@ class RelaySnapshot:
     ended: Mapping[CircuitEnd, int]
 
 
-@dataclass(slots=True)
-class _RateLimit:
-    """A token bucket for each peer."""
-
-    burst: int
-    every_s: float
-    _left: OrderedDict[PeerId, tuple[float, float]] = field(default_factory=OrderedDict)
-
-    def take(self, peer: PeerId, now: float) -> bool:
-        left, at = self._left.pop(peer, (float(self.burst), now))
-        left = min(float(self.burst), left + max(0.0, now - at) / self.every_s)
-        granted = left >= 1.0
-        self._left[peer] = (left - 1.0 if granted else left, now)
-        if len(self._left) > MAX_RATED:
-            self._left.popitem(last=False)
-        return granted
-
-
 class RelayReservations:
     """The reservations and circuits of one gate, and their counts."""
 
@@ -210,8 +191,8 @@ class RelayReservations:
         self._to_peer: Counter[PeerId] = Counter()
         self._of_pair: Counter[str] = Counter()
         self._from_network: Counter[str] = Counter()
-        self._reserve_rate = _RateLimit(self.limits.reserve_burst, self.limits.reserve_every_s)
-        self._connect_rate = _RateLimit(self.limits.connect_burst, self.limits.connect_every_s)
+        self._reserve_rate = RateLimit(self.limits.reserve_burst, self.limits.reserve_every_s, most=MAX_RATED)
+        self._connect_rate = RateLimit(self.limits.connect_burst, self.limits.connect_every_s, most=MAX_RATED)
         self._purged_at = float("-inf")
         self._free_at = float("-inf")
         self._draining = False
@@ -352,7 +333,7 @@ class RelayReservations:
             ended=dict(self._ended),
         )
 
-    def _check(self, peer: PeerId, ip: str | None, rate: _RateLimit, now: float) -> str:
+    def _check(self, peer: PeerId, ip: str | None, rate: RateLimit, now: float) -> str:
         """Checks common to all requests; returns the peer's network."""
         if self._draining:
             raise self.decline(DeclineReason.DRAINING)
@@ -360,7 +341,7 @@ class RelayReservations:
             raise self.decline(DeclineReason.RELAYED)
         if not self._allow(peer):
             raise self.decline(DeclineReason.NOT_ALLOWED)
-        if not rate.take(peer, now):
+        if rate.wait(now, peer):
             raise self.decline(DeclineReason.TOO_OFTEN)
         return network_of(ip)
 

@@ -39,7 +39,7 @@ from multiaddr import Multiaddr
 
 from protocol.errors import SarkError
 from protocol.words import ProtocolId
-from swarm.net.addresses import Address, Circuit, PeerId, parse_circuit, parse_tcp, usable, ways
+from swarm.net.addresses import Address, Circuit, PeerId, all_addresses, parse_circuit, parse_tcp, usable
 from swarm.net.limits import InboundLimits
 from swarm.net.network import Stream
 from swarm.p2p.connection_gater import ConnectionGater
@@ -315,7 +315,7 @@ class NodeSwarm(Swarm):
     async def dial_peer(self, peer_id: ID) -> list[INetConn]:
         """libp2p's own callers come here."""
         known = self.peerstore.addrs(peer_id) if self.peerstore.has_peer(peer_id) else []
-        return [await self.reach(peer_id, ways(known))]
+        return [await self.reach(peer_id, all_addresses(known))]
 
     async def _do_handle_inbound_connection(
         self, read_write_closer: ReadWriteCloser, maddr: Multiaddr, failure_event: Any
@@ -362,7 +362,7 @@ class NodeHost(BasicHost):
     async def connect(self, peer_info: PeerInfo) -> None:
         """libp2p's own callers come here."""
         try:
-            await self._swarm.reach(peer_info.peer_id, ways(peer_info.addrs))
+            await self._swarm.reach(peer_info.peer_id, all_addresses(peer_info.addrs))
         except SwarmException as error:
             raise ConnectionFailure(str(error)) from error
 

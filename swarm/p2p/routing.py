@@ -26,7 +26,7 @@ from libp2p.peer.peerinfo import PeerInfo
 from libp2p.utils.varint import encode_uvarint
 from multiaddr import Multiaddr
 
-from swarm.net.addresses import Address, usable, where_seen
+from swarm.net.addresses import Address, observed_addresses, usable
 
 KAD_PROTOCOL: Final = "/sark/kad/1"
 """Our own network. libp2p's `/ipfs/kad/1.0.0` would mix us with the public IPFS table."""
@@ -171,7 +171,7 @@ class OwnKad(KadDHT):
             for conn in self.host.get_network().connections.get(peer_id, ())
             for where in usable(conn.get_transport_addresses())
         )
-        return tuple(dict.fromkeys(address for where in seen for address in where_seen(said, where)))
+        return tuple(dict.fromkeys(address for where in seen for address in observed_addresses(said, where)))
 
     def serve(self, serve: bool) -> None:
         """Answer others' questions, or no longer. libp2p's own switch throws our table away."""

@@ -26,9 +26,9 @@ from protocol.messages.pool import (
 )
 from protocol.wire.base import Message
 from protocol.words import ProtocolId, Reason
-from swarm.index.server import TokenBuckets
 from swarm.net.addresses import PeerId
 from swarm.net.identity import distance, routing_key
+from swarm.net.limits import RateLimit
 from swarm.net.link import Link, serve_links
 from swarm.net.network import Network
 from swarm.pools.manifests import verified
@@ -137,9 +137,9 @@ class PoolServer:
         self.refused: Counter[str] = Counter()
         """Refused calls, by reason."""
         self._buckets = {
-            AskManifest: TokenBuckets(ASKS_PER_S),
-            ManifestMessage: TokenBuckets(STORES_PER_S),
-            EnrolRequest: TokenBuckets(ENROLS_PER_S),
+            AskManifest: RateLimit.per_second(ASKS_PER_S),
+            ManifestMessage: RateLimit.per_second(STORES_PER_S),
+            EnrolRequest: RateLimit.per_second(ENROLS_PER_S),
         }
 
     def serve(self, network: Network) -> None:

@@ -23,7 +23,7 @@ from protocol.words import ProtocolId, Reason
 from swarm.net.addresses import Address, Contact, PeerId, is_private, parse_tcp, public_network, usable
 from swarm.net.limits import RateLimit
 from swarm.net.link import Link, serve_links
-from swarm.net.network import Network, told
+from swarm.net.network import Network, read_contacts
 
 KNOCK_WITHIN_S: Final = 2.5
 KNOCKS: Final = 16
@@ -80,7 +80,7 @@ class AutoNatServer:
         if isinstance(refusal, RefusedMessage):
             self.refused += 1
             return refusal
-        for contact in told(message.gates[:MAX_GATES]):
+        for contact in read_contacts(message.gates[:MAX_GATES]):
             if addresses := _decent(contact.addresses, refusal):
                 self._meet(Contact(contact.peer, addresses))
         reached = await self._dial(link.peer, refusal, message.ports)

@@ -6,7 +6,7 @@ import trio
 import trio.testing
 
 from gate.draining import DrainEnd, DrainSignals, drain
-from swarm.join.enter import END_OF_INPUT
+from swarm.join.node import END_OF_INPUT
 from swarm.net.reservations import CircuitEnd, DeclineReason, RelayReservations, ReservationDeclined
 
 GRACE_S = 30.0

@@ -18,8 +18,8 @@ from protocol.messages.index import RefusedMessage
 from protocol.messages.pool import AskManifest, EnrolRequest, NoManifest
 from protocol.words import Role
 from swarm.base.home import Home
-from swarm.join.enter import Entered
 from swarm.join.host import open_host
+from swarm.join.node import RunningNode
 from swarm.net.identity import Identity, load_or_create
 from swarm.pools.client import pool_links
 from swarm.pools.membership import join_pool, membership_of, stored_manifest
@@ -31,7 +31,7 @@ SETTINGS = GateSettings(listen=("/ip4/127.0.0.1/tcp/0",))
 async def test_a_gate_lets_in_by_ticket_until_that_is_taken_back(tmp_path: Path) -> None:
     home, guest = Home.at(tmp_path / "owner"), Home.at(tmp_path / "guest")
     async with trio.open_nursery() as nursery:
-        here: Entered = await nursery.start(run_gate, home, SETTINGS)
+        here: RunningNode = await nursery.start(run_gate, home, SETTINGS)
         gates = full_addresses(here)
         pool = create_pool(home, "lab")  # made while the gate runs
         now = time.time()
@@ -72,7 +72,7 @@ async def test_a_stranger_gets_nothing_at_a_gate(tmp_path: Path) -> None:
     home = Home.at(tmp_path / "owner")
     pool = create_pool(home, "lab")
     async with trio.open_nursery() as nursery:
-        here: Entered = await nursery.start(run_gate, home, SETTINGS)
+        here: RunningNode = await nursery.start(run_gate, home, SETTINGS)
         async with open_host(
             Identity.fresh(), bootstrap=full_addresses(here), server=False, rng=random.Random()
         ) as network:

@@ -29,7 +29,7 @@ from protocol.values.task import Measure, Model, Task, Timeouts, task_body, task
 from protocol.wire.base import Message
 from protocol.words import ProtocolId, Reason, Right
 from swarm.join.host import open_host
-from swarm.join.known_gates import left_addresses
+from swarm.join.known_gates import read_addresses
 from swarm.net.identity import Identity, load_or_create
 from swarm.net.link import Links
 from swarm.pools.tokens import Grant, issue
@@ -60,7 +60,7 @@ def test_a_drained_worker_ends_by_itself(lab: Lab) -> None:
     assert process.returncode == 0
     gone = lab.run("two", "status")
     assert gone.code == 4, gone
-    assert not left_addresses(lab.home("two").worker_file)
+    assert not read_addresses(lab.home("two").worker_file)
 
 
 def test_a_stranger_is_refused_every_verb_over_a_real_connection(lab: Lab) -> None:
@@ -105,7 +105,7 @@ async def _everything(me: Identity, lab: Lab) -> dict[str, Message]:
     )
     async with open_host(me, server=False) as network, trio.open_nursery() as nursery:
         links = Links(network, ProtocolId.WORK, WORK, nursery)
-        addresses = left_addresses(home.worker_file)
+        addresses = read_addresses(home.worker_file)
         answers = {
             f"{number} {type(verb).__name__}": await links.call(worker, addresses, verb)
             for number, verb in enumerate(verbs)

@@ -24,7 +24,7 @@ from protocol.messages.gate import GateSnapshot
 from protocol.messages.work import Action, Control, RunningJob, StatusRequest, WorkerStatus
 from protocol.words import Reason, WorkerState
 from swarm.base.home import Home
-from swarm.join.known_gates import leave_addresses
+from swarm.join.known_gates import write_addresses
 from swarm.net.identity import Identity, load_or_create
 from web.http.problems import add_problem_handlers
 
@@ -53,7 +53,7 @@ class Worker:
         self.said: list[Control | StatusRequest] = []
         self.error: SarkError | None = None
         self.me = load_or_create(home.key("scheduler")).peer_id
-        leave_addresses(home.worker_file, ["/ip4/127.0.0.1/tcp/4001"])
+        write_addresses(home.worker_file, ["/ip4/127.0.0.1/tcp/4001"])
 
     async def say(
         self, home: Home, words: Sequence[str], gates: Sequence[str], message: Control | StatusRequest
@@ -215,12 +215,12 @@ async def test_gates_are_asked_for_a_few_at_a_time_however_many_ask(home: Home) 
 
 async def test_a_homes_own_gate_stands_alone_and_its_worker_is_no_gate(home: Home) -> None:
     worker = load_or_create(home.key("worker")).peer_id
-    leave_addresses(home.worker_file, ["/ip4/127.0.0.1/tcp/4200"])
+    write_addresses(home.worker_file, ["/ip4/127.0.0.1/tcp/4200"])
     ways = (f"/ip4/127.0.0.1/tcp/4200/p2p/{worker}", address(1))
     async with client(gate.api.router(home, lambda: ways, asking_gate)) as asking:  # type: ignore[arg-type]
         told = (await asking.get("/api/v1/gate")).json()
         assert [one["peer"] for one in told["gates"]] == [GATES[1]]
-        leave_addresses(home.gate_file, [address(0)])
+        write_addresses(home.gate_file, [address(0)])
         told = (await asking.get("/api/v1/gate")).json()
         assert [(one["peer"], one["own"]) for one in told["gates"]] == [(GATES[0], True)]
 

@@ -20,7 +20,7 @@ from protocol.messages.work import Action
 from results.row.form import JsonModel
 from scheduler.output.fleet import FleetWatcher, device_info
 from swarm.base.home import Home
-from swarm.join.known_gates import own_worker
+from swarm.join.known_gates import worker_addresses
 from swarm.net.identity import load_or_create
 from web.compat.models import (
     WORKER,
@@ -226,12 +226,12 @@ def router(context: ApiContext, snapshots: SnapshotSource) -> APIRouter:
 
 
 def _own_peers(home: Home) -> frozenset[str]:
-    return frozenset(address.rpartition("/p2p/")[2] for address in own_worker(home))
+    return frozenset(address.rpartition("/p2p/")[2] for address in worker_addresses(home))
 
 
 def _how_to_join(context: ApiContext) -> tuple[str, str]:
     """The command that makes a device a worker of this home, and a note about it. Blocking."""
-    own = own_worker(context.home)
+    own = worker_addresses(context.home)
     gates = sorted((gate for gate in context.gates() if gate not in own), key=_is_local)
     me = load_or_create(context.home.key("scheduler")).peer_id
     command = shlex.join(["sark-node", "join", *(["--gate", gates[0]] if gates else []), "--allow", me])

@@ -24,8 +24,8 @@ from protocol.wire.codec import pack
 from protocol.words import ProtocolId
 from swarm.base.home import Home
 from swarm.blobs.server import serve_blobs
-from swarm.join.enter import Entered
 from swarm.join.host import HostNetwork, open_host
+from swarm.join.node import RunningNode
 from swarm.net.identity import Identity
 from swarm.net.link import Link, Links, serve_links
 from swarm.p2p.routing import KAD_PROTOCOL, MAX_MESSAGE_BYTES
@@ -94,11 +94,11 @@ ENDS_AT_ONCE = (
 
 
 @pytest.fixture
-async def here(tmp_path: Path) -> AsyncIterator[Entered]:
+async def here(tmp_path: Path) -> AsyncIterator[RunningNode]:
     """A gate that also speaks what a worker speaks."""
     settings = GateSettings(listen=(LOOPBACK,))
     async with trio.open_nursery() as nursery:
-        gate: Entered = await nursery.start(run_gate, Home.at(tmp_path), settings)
+        gate: RunningNode = await nursery.start(run_gate, Home.at(tmp_path), settings)
         serve_blobs(gate.network, lambda peer, sha256: None)
         serve_links(gate.network, ProtocolId.WORK, WORK, refuse)
         with contextlib.suppress(Unreachable):  # from its first try on it takes calls
@@ -112,7 +112,7 @@ async def refuse(link: Link, message: Message) -> Message:
     raise RemoteProtocolError("nothing is done here")
 
 
-def spoken(here: Entered) -> set[str]:
+def spoken(here: RunningNode) -> set[str]:
     network = here.network
     assert isinstance(network, HostNetwork)
     return {str(name) for name in network._host.multiselect.get_protocols() if name}
@@ -126,7 +126,7 @@ async def ends(link: RawLink, protocol: str, body: bytes, *, finish: bool) -> No
         await link.end_of(stream)
 
 
-async def answers_others(here: Entered) -> bool:
+async def answers_others(here: RunningNode) -> bool:
     """Is an honest peer answered?"""
     async with open_host(Identity.fresh(), server=False) as honest, trio.open_nursery() as nursery:
         links = Links(honest, ProtocolId.HEALTH, HEALTH, nursery)
@@ -135,11 +135,11 @@ async def answers_others(here: Entered) -> bool:
     return isinstance(answer, Pong)
 
 
-async def test_every_protocol_stands_in_the_table(here: Entered) -> None:
+async def test_every_protocol_stands_in_the_table(here: RunningNode) -> None:
     assert spoken(here) == {*OURS, *PROTOBUF, *NOTHING_READ}
 
 
-async def test_no_frame_on_any_protocol_does_more_than_end_its_own_stream(here: Entered) -> None:
+async def test_no_frame_on_any_protocol_does_more_than_end_its_own_stream(here: RunningNode) -> None:
     with structlog.testing.capture_logs() as said:
         async with attack(here.network) as link:
             for protocol in (
@@ -153,7 +153,7 @@ async def test_no_frame_on_any_protocol_does_more_than_end_its_own_stream(here: 
     assert [line for line in said if line["log_level"] in ("error", "critical")] == []
 
 
-async def test_what_is_too_large_is_refused_before_it_comes(here: Entered) -> None:
+async def test_what_is_too_large_is_refused_before_it_comes(here: RunningNode) -> None:
     async with attack(here.network) as link:
         for protocols, bodies in ((OURS, BAD_FRAMES), (PROTOBUF, BAD_MESSAGES)):
             for protocol in protocols:

@@ -20,8 +20,8 @@ from protocol.messages.pool import PoolMember
 from protocol.messages.work import CredentialsReply, ShowCredentials
 from protocol.words import ProtocolId, Reason, Right, Role
 from swarm.base.home import Home
-from swarm.join.enter import Entered
 from swarm.join.host import HostNetwork, open_host
+from swarm.join.node import RunningNode
 from swarm.net.addresses import PeerId
 from swarm.net.identity import Identity
 from swarm.net.link import Links
@@ -35,7 +35,7 @@ LOOPBACK = "/ip4/127.0.0.1/tcp/0"
 
 
 @asynccontextmanager
-async def ticket_gate(tmp_path: Path) -> AsyncIterator[tuple[Entered, OwnPool]]:
+async def ticket_gate(tmp_path: Path) -> AsyncIterator[tuple[RunningNode, OwnPool]]:
     """A gate for members alone, and its pool."""
     home = Home.at(tmp_path / "gate")
     pool = create_pool(home, "lab")
@@ -56,7 +56,7 @@ async def echo(stream: Stream) -> None:
         await stream.send_all(data)
 
 
-async def lent(node: HostNetwork, here: Entered) -> str:
+async def lent(node: HostNetwork, here: RunningNode) -> str:
     """Where the node is called, once the gate has seen on its disk that it may be."""
     while True:
         try:
@@ -98,7 +98,7 @@ async def test_the_circuits_of_a_member_that_is_taken_back_end_within_seconds_an
 
 
 async def show(
-    node: HostNetwork, here: Entered, present: ShowCredentials
+    node: HostNetwork, here: RunningNode, present: ShowCredentials
 ) -> CredentialsReply | RefusedMessage:
     """The gate's answer; it looks at two permissions a second."""
     async with trio.open_nursery() as nursery:

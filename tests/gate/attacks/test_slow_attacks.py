@@ -25,7 +25,7 @@ from protocol.messages.work import WORK
 from protocol.words import ProtocolId
 from swarm.base.home import Home
 from swarm.blobs.server import IDLE_S, serve_blobs
-from swarm.join.enter import Entered
+from swarm.join.node import RunningNode
 from swarm.net.identity import Identity
 from swarm.net.link import FRAME_WITHIN_S, refuse_all, serve_links
 from swarm.p2p.routing import KAD_PROTOCOL
@@ -52,10 +52,10 @@ def fast_clock() -> trio.testing.MockClock:
 
 
 @pytest.fixture
-async def here(fast_clock: trio.testing.MockClock, tmp_path: Path) -> AsyncIterator[Entered]:
+async def here(fast_clock: trio.testing.MockClock, tmp_path: Path) -> AsyncIterator[RunningNode]:
     """A gate that also speaks what a worker speaks."""
     async with trio.open_nursery() as nursery:
-        gate: Entered = await nursery.start(run_gate, Home.at(tmp_path), GateSettings(listen=(LOOPBACK,)))
+        gate: RunningNode = await nursery.start(run_gate, Home.at(tmp_path), GateSettings(listen=(LOOPBACK,)))
         serve_blobs(gate.network, lambda peer, sha256: None)
         serve_links(gate.network, ProtocolId.WORK, WORK, refuse_all)
         yield gate
@@ -94,7 +94,7 @@ GREETING = line(MSS[:-1])
     ids=["nothing", "half a greeting", "a greeting", "noise", "half a handshake"],
 )
 async def test_a_connection_that_never_comes_to_the_point_is_closed(
-    fast_clock: trio.testing.MockClock, here: Entered, said: bytes, slowly: bool
+    fast_clock: trio.testing.MockClock, here: RunningNode, said: bytes, slowly: bool
 ) -> None:
     stream = await tcp(here.network)
     async with stream, trio.open_nursery() as nursery:
@@ -107,7 +107,9 @@ async def test_a_connection_that_never_comes_to_the_point_is_closed(
         nursery.cancel_scope.cancel()
 
 
-async def test_every_protocol_stands_in_the_table(fast_clock: trio.testing.MockClock, here: Entered) -> None:
+async def test_every_protocol_stands_in_the_table(
+    fast_clock: trio.testing.MockClock, here: RunningNode
+) -> None:
     names = here.network._host.multiselect.get_protocols()  # type: ignore[attr-defined]
     assert {str(name) for name in names if name} == set(TABLE)
 
@@ -115,7 +117,7 @@ async def test_every_protocol_stands_in_the_table(fast_clock: trio.testing.MockC
 @pytest.mark.slow
 @pytest.mark.parametrize("slowly", [False, True], ids=["in silence", "a byte a second"])
 async def test_a_stream_on_which_nothing_is_said_ends_on_every_protocol(
-    fast_clock: trio.testing.MockClock, here: Entered, slowly: bool
+    fast_clock: trio.testing.MockClock, here: RunningNode, slowly: bool
 ) -> None:
     over: set[str] = set()
     done = trio.Event()

@@ -23,8 +23,8 @@ from protocol.values.advert import Advert
 from protocol.values.requirement import Requirement
 from protocol.words import Role
 from swarm.base.home import Home
-from swarm.join.enter import Entered, enter
 from swarm.join.host import HostNetwork, open_host
+from swarm.join.node import RunningNode, open_node
 from swarm.net.identity import Identity, load_or_create
 from swarm.net.network import Stream
 from swarm.net.settings import RoleSettings
@@ -37,7 +37,7 @@ OF_A_ROLE = RoleSettings(listen=LOOPBACK)
 
 
 @asynccontextmanager
-async def running(home: Home, **more: object) -> AsyncIterator[Entered]:
+async def running(home: Home, **more: object) -> AsyncIterator[RunningNode]:
     settings = GateSettings.model_validate({"listen": LOOPBACK, **more})
     async with trio.open_nursery() as nursery:
         yield await nursery.start(run_gate, home, settings)
@@ -120,7 +120,10 @@ async def test_a_gate_for_tickets_serves_who_has_one_and_lends_strangers_nothing
         me = load_or_create(guest.key("worker")).peer_id
         join_pool(guest, ticket, Role.WORKER, me, now=time.time())
         settings = RoleSettings(listen=LOOPBACK, gates=gates)
-        async with enter("worker", guest, settings, holder=True) as worker, trio.open_nursery() as nursery:
+        async with (
+            open_node("worker", guest, settings, holder=True) as worker,
+            trio.open_nursery() as nursery,
+        ):
             pools = PoolNode(
                 worker.network, worker.index, guest, Role.WORKER, name="n", wall=time.time, rng=worker.rng
             )
@@ -147,7 +150,7 @@ async def test_a_gate_that_comes_back_with_its_key_and_port_has_its_nodes_back(t
         port = probe.getsockname()[1]
     listen = (f"/ip4/127.0.0.1/tcp/{port}",)
 
-    async def life(stop: trio.Event, over: trio.Event, *, task_status: trio.TaskStatus[Entered]) -> None:
+    async def life(stop: trio.Event, over: trio.Event, *, task_status: trio.TaskStatus[RunningNode]) -> None:
         async with running(home, listen=listen) as here:
             task_status.started(here)
             await stop.wait()
@@ -155,17 +158,17 @@ async def test_a_gate_that_comes_back_with_its_key_and_port_has_its_nodes_back(t
 
     async with trio.open_nursery() as nursery:
         stop, over = trio.Event(), trio.Event()
-        here: Entered = await nursery.start(life, stop, over)
+        here: RunningNode = await nursery.start(life, stop, over)
         gates = full_addresses(here)
         settings = RoleSettings(listen=LOOPBACK, gates=gates)
         async with (
-            enter("worker", Home.at(tmp_path / "worker"), settings, holder=False) as worker,
-            enter("scheduler", Home.at(tmp_path / "seeker"), settings, holder=False) as seeker,
+            open_node("worker", Home.at(tmp_path / "worker"), settings, holder=False) as worker,
+            open_node("scheduler", Home.at(tmp_path / "seeker"), settings, holder=False) as seeker,
         ):
             await worker.index.publish(Advert(peer=worker.identity.peer_id, seq=0, device="d-1", name="n"))
             stop.set()
             await over.wait()
-            back: Entered = await nursery.start(life, trio.Event(), trio.Event())
+            back: RunningNode = await nursery.start(life, trio.Event(), trio.Event())
             assert full_addresses(back) == gates
 
             async def found() -> bool:
@@ -183,7 +186,7 @@ async def test_told_to_stop_it_lets_what_runs_through_it_end_and_told_again_it_e
     over = trio.Event()
     settings = GateSettings(listen=LOOPBACK, drain_s=600)
 
-    async def life(*, task_status: trio.TaskStatus[Entered]) -> None:
+    async def life(*, task_status: trio.TaskStatus[RunningNode]) -> None:
         await run_gate(Home.at(tmp_path), settings, say=said.append, task_status=task_status)
         over.set()
 
@@ -192,7 +195,7 @@ async def test_told_to_stop_it_lets_what_runs_through_it_end_and_told_again_it_e
             await stream.send_all(data)
 
     async with trio.open_nursery() as nursery:
-        here: Entered = await nursery.start(life)
+        here: RunningNode = await nursery.start(life)
         gate, gates = here.network.addresses, full_addresses(here)
         async with passing(gates) as behind, passing(gates) as caller, passing(gates) as late:
             behind.handle("/sark/echo", echo)

@@ -58,9 +58,7 @@ def connections_alive() -> int:
 
 @asynccontextmanager
 async def victim_with(arrivals: ConnectionGater, listen: str = LOOPBACK) -> AsyncIterator[HostNetwork]:
-    async with open_host(
-        Identity.from_seed("victim"), listen=[listen], server=True, arrivals=arrivals
-    ) as one:
+    async with open_host(Identity.from_seed("victim"), listen=[listen], server=True, gater=arrivals) as one:
         one.handle(ECHO, echo)
         yield one
 

@@ -14,7 +14,7 @@ from protocol.messages.index import RefusedMessage
 from protocol.messages.work import CredentialsReply, ShowCredentials
 from protocol.wire.base import Message
 from protocol.words import ProtocolId, Reason
-from swarm.join.ephemeral import TTL_S, Visitor
+from swarm.join.ephemeral import TTL_S, GateVisitor
 from swarm.memory.network import MemoryNetwork, MemorySwarm
 from swarm.net.identity import Identity
 from swarm.net.link import Link, serve_links
@@ -46,10 +46,10 @@ class Gate:
 
 
 @asynccontextmanager
-async def world() -> AsyncIterator[tuple[MemorySwarm, MemoryNetwork, Visitor]]:
+async def world() -> AsyncIterator[tuple[MemorySwarm, MemoryNetwork, GateVisitor]]:
     async with MemorySwarm(random.Random(1), latency_s=0.01) as swarm:
         guest = swarm.node(Identity.from_seed("guest"), holder=False)
-        yield swarm, guest, Visitor(guest, OWNER, wall=lambda: START + trio.current_time())
+        yield swarm, guest, GateVisitor(guest, OWNER, wall=lambda: START + trio.current_time())
 
 
 async def test_each_gate_on_the_way_is_shown_a_permission_that_holds(

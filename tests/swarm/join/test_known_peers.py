@@ -8,8 +8,8 @@ from pathlib import Path
 import trio
 import trio.testing
 
-from swarm.join.known_gates import leave_addresses
-from swarm.join.known_peers import ADDRESSES_EACH, FIRST_S, KEPT, chosen, keep_peers, known_peers
+from swarm.join.known_gates import write_addresses
+from swarm.join.known_peers import ADDRESSES_EACH, FIRST_S, MAX_PEERS, read_peers, record_peers, select_peers
 from swarm.memory.network import MemorySwarm
 from swarm.net.addresses import Contact
 from swarm.net.identity import Identity
@@ -26,12 +26,12 @@ async def test_connected_holders_are_kept_and_found_again_at_the_next_start(
         node.learn(Contact(gone.peer_id, gone.addresses))
         node.learn(Contact(peer.peer_id, peer.addresses))
         await node.connect(peer.peer_id, peer.addresses)
-        nursery.start_soon(keep_peers, node, path, random.Random(1))
+        nursery.start_soon(record_peers, node, path, random.Random(1))
         autojump_clock.autojump_threshold = 0.05
         await trio.sleep(FIRST_S + 1)
-        while not known_peers(path):
+        while not read_peers(path):
             await trio.sleep(0.1)  # the file is written in a thread, which no clock hurries
-        assert known_peers(path) == (f"{peer.addresses[0]}/p2p/{peer.peer_id}",)
+        assert read_peers(path) == (f"{peer.addresses[0]}/p2p/{peer.peer_id}",)
         nursery.cancel_scope.cancel()
 
 
@@ -41,20 +41,20 @@ async def test_those_of_before_are_kept_behind_and_the_list_stays_short() -> Non
         node, peer = swarm.node(Identity.from_seed(0)), swarm.node(Identity.from_seed(1))
         node.learn(Contact(peer.peer_id, peer.addresses))
         await node.connect(peer.peer_id, peer.addresses)
-        lines = chosen(node, before, random.Random(1))
+        lines = select_peers(node, before, random.Random(1))
     assert lines[0] == f"{peer.addresses[0]}/p2p/{peer.peer_id}"
     assert lines[1:3] == tuple(before[:2])
-    assert len(lines) == KEPT * ADDRESSES_EACH
+    assert len(lines) == MAX_PEERS * ADDRESSES_EACH
 
 
 def test_lines_that_make_no_sense_and_a_file_that_is_not_there_are_no_error(tmp_path: Path) -> None:
     good = f"/ip4/10.0.0.1/tcp/4001/p2p/{OTHER}"
     path = tmp_path / "peers"
-    assert known_peers(path) == ()
-    leave_addresses(
+    assert read_peers(path) == ()
+    write_addresses(
         path,
         ["nonsense", good, "/ip4/10.0.0.1/tcp/4001/p2p/12D3KooWnobody", f"/ip4/0.0.0.0/tcp/1/p2p/{OTHER}"],
     )
-    assert known_peers(path) == (good,)
+    assert read_peers(path) == (good,)
     path.write_bytes(b"\xff\xff")
-    assert known_peers(path) == ()
+    assert read_peers(path) == ()

@@ -16,9 +16,9 @@ from protocol.messages.health import HEALTH, Ping, Pong
 from protocol.values.advert import Advert
 from protocol.words import ProtocolId
 from swarm.base.home import Home
-from swarm.join.enter import Entered, enter
-from swarm.join.known_gates import leave_addresses
-from swarm.join.presence import Ways, beyond_loopback
+from swarm.join.known_gates import write_addresses
+from swarm.join.node import RunningNode, open_node
+from swarm.join.presence import FallbackPeers, listens_beyond_loopback
 from swarm.net.addresses import Contact
 from swarm.net.identity import Identity, load_or_create, routing_key
 from swarm.net.link import Links
@@ -42,20 +42,20 @@ async def until(condition: Callable[[], object]) -> None:
 
 
 @asynccontextmanager
-async def gate_at(home: Home, port: int) -> AsyncIterator[Entered]:
+async def gate_at(home: Home, port: int) -> AsyncIterator[RunningNode]:
     async with trio.open_nursery() as nursery:
         settings = GateSettings(listen=(f"/ip4/127.0.0.1/tcp/{port}",), lan=False)
         yield await nursery.start(run_gate, home, settings)
         nursery.cancel_scope.cancel()
 
 
-def knows(here: Entered, other: Entered) -> bool:
+def knows(here: RunningNode, other: RunningNode) -> bool:
     """Is the other in its routing table?"""
     peer = other.identity.peer_id
     return peer in {contact.peer for contact in here.network.closest(routing_key(peer), 4)}
 
 
-def circuits(here: Entered) -> list[str]:
+def circuits(here: RunningNode) -> list[str]:
     return [address for address in here.addresses if address.endswith("/p2p-circuit")]
 
 
@@ -73,7 +73,7 @@ async def test_a_node_that_cannot_be_dialled_is_reached_through_its_gate_also_af
         async with (
             trio.open_nursery() as nursery,
             gate_at(gate_home, port),
-            enter("worker", worker_home, shut_in, holder=True, tell=told.append) as worker,
+            open_node("worker", worker_home, shut_in, holder=True, tell=told.append) as worker,
         ):
             assert worker.reach is not None
             assert worker.index.holding
@@ -83,7 +83,7 @@ async def test_a_node_that_cannot_be_dialled_is_reached_through_its_gate_also_af
             advert = Advert(peer=worker.identity.peer_id, seq=0, device="d-1", name="n")
             await worker.index.publish(advert)
             seeker_settings = RoleSettings(gates=(way,), listen=LOOPBACK, lan=False)
-            async with enter("scheduler", seeker_home, seeker_settings, holder=False) as seeker:
+            async with open_node("scheduler", seeker_home, seeker_settings, holder=False) as seeker:
                 (found,) = (await seeker.index.everybody()).found
                 assert found.advert.addresses == worker.addresses
                 links = Links(seeker.network, ProtocolId.HEALTH, HEALTH, nursery)
@@ -96,7 +96,7 @@ async def test_a_node_that_cannot_be_dialled_is_reached_through_its_gate_also_af
             assert "cannot be dialled" in told[0]
             nursery.cancel_scope.cancel()
     with trio.fail_after(50):
-        async with enter("worker", worker_home, shut_in, holder=True) as worker:
+        async with open_node("worker", worker_home, shut_in, holder=True) as worker:
             for _ in range(2):
                 async with gate_at(gate_home, port):
                     await until(lambda: circuits(worker))
@@ -110,13 +110,13 @@ async def test_a_node_that_can_be_dialled_knows_it_at_once_and_dials_others_back
         async with gate_at(gate_home, port) as gate:
             way = f"/ip4/127.0.0.1/tcp/{port}/p2p/{gate.identity.peer_id}"
             settings = RoleSettings(gates=(way,), listen=LOOPBACK, lan=False)
-            async with enter("worker", Home.at(tmp_path / "one"), settings, holder=True) as one:
+            async with open_node("worker", Home.at(tmp_path / "one"), settings, holder=True) as one:
                 assert one.reach is not None
                 await until(lambda: one.reach is not None and one.reach.reach is Reach.DIRECT)
                 assert (one.addresses, one.index.holding) == (one.network.addresses, True)
                 beside = f"{one.network.addresses[0]}/p2p/{one.identity.peer_id}"
                 others = RoleSettings(gates=(beside,), listen=LOOPBACK, lan=False)
-                async with enter("worker", Home.at(tmp_path / "two"), others, holder=True) as two:
+                async with open_node("worker", Home.at(tmp_path / "two"), others, holder=True) as two:
                     await until(lambda: two.reach is not None and two.reach.reach is Reach.DIRECT)
 
 
@@ -133,7 +133,7 @@ async def test_two_gates_get_to_know_each_other_through_a_node_that_nobody_can_d
                 for port, gate in zip(ports, (one, two), strict=True)
             )
             shut_in = RoleSettings(gates=ways, listen=LOOPBACK, announce=(nowhere,), lan=False)
-            async with enter("worker", Home.at(tmp_path / "worker"), shut_in, holder=True) as worker:
+            async with open_node("worker", Home.at(tmp_path / "worker"), shut_in, holder=True) as worker:
                 await until(lambda: len(circuits(worker)) == 2)
                 await until(lambda: knows(one, two) and knows(two, one))
 
@@ -141,16 +141,16 @@ async def test_two_gates_get_to_know_each_other_through_a_node_that_nobody_can_d
 async def test_a_node_whose_gates_are_gone_comes_in_by_a_peer_it_knew(tmp_path: Path) -> None:
     home = Home.at(tmp_path / "two")
     with trio.fail_after(30):
-        async with enter("worker", Home.at(tmp_path / "one"), SETTINGS, holder=True) as one:
+        async with open_node("worker", Home.at(tmp_path / "one"), SETTINGS, holder=True) as one:
             advert = Advert(peer=one.identity.peer_id, seq=0, device="d-1", name="one")
             await one.index.publish(advert)
             home.folder("worker").mkdir(parents=True)
-            leave_addresses(
+            write_addresses(
                 home.peers_file("worker"), [f"{one.network.addresses[0]}/p2p/{one.identity.peer_id}"]
             )
             dead = f"/ip4/127.0.0.1/tcp/{free_port()}/p2p/{Identity.from_seed('gone').peer_id}"
             settings = RoleSettings(gates=(dead,), listen=LOOPBACK, lan=False)
-            async with enter("worker", home, settings, holder=True) as two:
+            async with open_node("worker", home, settings, holder=True) as two:
                 assert two.network.connected() == (one.identity.peer_id,)
                 while not (found := (await two.index.everybody()).found):
                     await trio.sleep(0.05)  # what holds a shard is asked again
@@ -170,7 +170,7 @@ async def test_a_node_whose_gates_are_gone_comes_in_by_a_peer_it_knew(tmp_path: 
 def test_a_node_that_listens_on_loopback_alone_is_nothing_for_the_lan(
     listen: tuple[str, ...], beyond: bool
 ) -> None:
-    assert beyond_loopback(listen) is beyond
+    assert listens_beyond_loopback(listen) is beyond
 
 
 def test_neighbours_on_the_lan_and_peers_of_before_are_ways_in_and_a_scheduler_has_its_workers_too(
@@ -181,15 +181,15 @@ def test_neighbours_on_the_lan_and_peers_of_before_are_ways_in_and_a_scheduler_h
     lines = [f"/ip4/192.168.1.{n}/tcp/4001/p2p/{peer}" for n, peer in enumerate(peers, 1)]
     for role in ("worker", "scheduler"):
         home.folder(role).mkdir(parents=True)  # type: ignore[arg-type]
-    leave_addresses(home.peers_file("worker"), lines[:1])
-    leave_addresses(home.peers_file("scheduler"), lines[1:2])
+    write_addresses(home.peers_file("worker"), lines[:1])
+    write_addresses(home.peers_file("scheduler"), lines[1:2])
 
     async def nothing(contact: Contact) -> None:
         """Nobody is met here."""
 
-    ways = Ways(home, "scheduler")
+    ways = FallbackPeers(home, "scheduler")
     assert ways() == (lines[1], lines[0])
     ways.lan = Lan("me", tuple, nothing)
     ways.lan.neighbours[peers[2]] = Contact(peers[2], ("/ip4/192.168.1.3/tcp/4001",))
     assert ways() == (lines[2], lines[1], lines[0])
-    assert Ways(home, "worker")() == (lines[0],)
+    assert FallbackPeers(home, "worker")() == (lines[0],)

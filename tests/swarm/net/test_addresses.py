@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from swarm.net.addresses import MAX_CIRCUITS, Circuit, circuits, parse_circuit, usable, ways
+from swarm.net.addresses import MAX_CIRCUITS, Circuit, all_addresses, circuits, parse_circuit, usable
 from swarm.net.identity import Identity
 
 GATE = Identity.from_seed("gate").peer_id
@@ -43,6 +43,6 @@ def test_what_is_no_circuit_through_one_gate_is_left_out(text: str) -> None:
 
 def test_direct_addresses_come_before_circuits_and_there_are_few_of_these() -> None:
     many = [f"/ip4/192.0.2.{number}/tcp/4101/p2p/{GATE}/p2p-circuit" for number in range(1, 20)]
-    assert ways([*many, DIRECT, many[0]]) == (DIRECT, *many[:MAX_CIRCUITS])
+    assert all_addresses([*many, DIRECT, many[0]]) == (DIRECT, *many[:MAX_CIRCUITS])
     assert usable([*many, DIRECT]) == (DIRECT,)
     assert len(circuits(many)) == MAX_CIRCUITS

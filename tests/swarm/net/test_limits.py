@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 
-from swarm.net.limits import APART, MAX_INBOUND, MAX_INBOUND_OF_PROTOCOL, InboundLimits
+from swarm.net.limits import SEPARATE_LIMITS, MAX_INBOUND, MAX_INBOUND_OF_PROTOCOL, InboundLimits
 from swarm.relay.wire import HOP, OWN_HOP, STOP
 
 
@@ -21,9 +21,9 @@ def test_circuits_take_no_place_of_other_streams_and_have_a_limit_of_their_own()
     limits = InboundLimits()
     with contextlib.ExitStack() as stack:
         assert open_streams(limits, stack, STOP, 50) == 50
-        assert open_streams(limits, stack, STOP, 50) == APART[STOP] - 50
+        assert open_streams(limits, stack, STOP, 50) == SEPARATE_LIMITS[STOP] - 50
     with contextlib.ExitStack() as stack:
-        assert open_streams(limits, stack, HOP, APART[HOP]) == APART[HOP]
+        assert open_streams(limits, stack, HOP, SEPARATE_LIMITS[HOP]) == SEPARATE_LIMITS[HOP]
         assert open_streams(limits, stack, "/sark/task/1", 50) == MAX_INBOUND_OF_PROTOCOL
 
 
@@ -41,4 +41,4 @@ def test_every_place_comes_back() -> None:
 
 
 def test_the_names_are_those_that_are_spoken() -> None:
-    assert set(APART) == {HOP, OWN_HOP, STOP}
+    assert set(SEPARATE_LIMITS) == {HOP, OWN_HOP, STOP}

@@ -193,7 +193,7 @@ async def test_a_node_that_is_full_of_strangers_still_takes_those_it_knows() -> 
             await stream.send_all(data)
 
     async with open_host(
-        Identity.fresh(), listen=["/ip4/127.0.0.1/tcp/0"], server=True, arrivals=arrivals
+        Identity.fresh(), listen=["/ip4/127.0.0.1/tcp/0"], server=True, gater=arrivals
     ) as victim:
         victim.handle("/echo", echo)
         async with (
@@ -213,7 +213,7 @@ async def test_a_node_that_is_full_of_strangers_still_takes_those_it_knows() -> 
 async def test_half_open_connections_are_cut_at_their_limit_and_give_their_places_back() -> None:
     arrivals = ConnectionGater(ConnectionLimits(pending_per_ip=4))
     async with open_host(
-        Identity.fresh(), listen=["/ip4/127.0.0.1/tcp/0"], server=True, arrivals=arrivals
+        Identity.fresh(), listen=["/ip4/127.0.0.1/tcp/0"], server=True, gater=arrivals
     ) as victim:
         where = parse_tcp(victim.addresses[0])
         assert where is not None

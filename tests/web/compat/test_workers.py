@@ -16,7 +16,7 @@ from protocol.errors import Refused
 from protocol.messages.work import Action
 from protocol.words import Reason, WorkerState
 from scheduler.output.fleet import FleetWatcher
-from swarm.join.known_gates import leave_addresses
+from swarm.join.known_gates import write_addresses
 from swarm.net.identity import Identity, load_or_create
 from tests.web.swarm_parts import GATE, HOSTILE, Swarm, seen
 from web.app import make_open_app
@@ -193,7 +193,7 @@ async def test_this_homes_worker_is_told_also_where_no_gate_is(
 ) -> None:
     swarm.dark = True
     own = load_or_create(context.home.key("worker")).peer_id
-    leave_addresses(context.home.worker_file, ["/ip4/127.0.0.1/tcp/4001"])
+    write_addresses(context.home.worker_file, ["/ip4/127.0.0.1/tcp/4001"])
     owner.own = {own}
     told = await asking.put(f"/api/workers/{own}/status", json={"status": "cleanup"})
     assert told.json()["status"] == "cleanup"

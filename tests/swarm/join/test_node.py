@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -18,8 +20,8 @@ from protocol.values.requirement import Requirement
 from protocol.words import ProtocolId
 from swarm.base.home import Home
 from swarm.base.locks import lock_folder
-from swarm.join.enter import Entered, enter, locked
-from swarm.join.known_gates import leave_addresses, local_gates, own_worker, remember_gates, remembered_gates
+from swarm.join.known_gates import local_gates, recent_gates, save_gates, worker_addresses, write_addresses
+from swarm.join.node import LOCK_WAIT_S, RunningNode, open_node
 from swarm.net.link import Links
 from swarm.net.settings import RoleSettings
 
@@ -30,21 +32,21 @@ SETTINGS = RoleSettings(listen=LOOPBACK)
 async def test_a_gate_is_found_by_its_home_and_leaves_no_address_behind(tmp_path: Path) -> None:
     home = Home.at(tmp_path)
     async with trio.open_nursery() as nursery:
-        here: Entered = await nursery.start(run_gate, home, GateSettings(listen=LOOPBACK))
+        here: RunningNode = await nursery.start(run_gate, home, GateSettings(listen=LOOPBACK))
         assert local_gates(home) == tuple(
             f"{address}/p2p/{here.identity.peer_id}" for address in here.network.addresses
         )
-        async with enter("worker", home, SETTINGS, holder=True) as worker:
+        async with open_node("worker", home, SETTINGS, holder=True) as worker:
             assert worker.network.connected() == (here.identity.peer_id,)
             advert = Advert(peer=worker.identity.peer_id, seq=0, device="d-1", name="n")
             assert await worker.index.publish(advert) >= 1
-            async with enter("scheduler", home, SETTINGS, holder=False) as scheduler:
+            async with open_node("scheduler", home, SETTINGS, holder=False) as scheduler:
                 found = await scheduler.index.query(Requirement(), 8)
                 assert [item.advert.peer for item in found.found] == [worker.identity.peer_id]
                 links = Links(scheduler.network, ProtocolId.HEALTH, HEALTH, nursery)
                 link = await links.get(here.identity.peer_id, here.network.addresses)
                 assert await link.ask(Ping(), Pong) == Pong(role="gate", incarnation=1)
-        async with enter("scheduler", home, SETTINGS, holder=False) as scheduler:
+        async with open_node("scheduler", home, SETTINGS, holder=False) as scheduler:
             assert (await scheduler.index.query(Requirement(), 8)).found == ()  # the worker said that it left
             assert scheduler.incarnation == 2
         nursery.cancel_scope.cancel()
@@ -52,31 +54,29 @@ async def test_a_gate_is_found_by_its_home_and_leaves_no_address_behind(tmp_path
 
 async def test_a_second_node_on_the_same_folder_is_refused_at_once(tmp_path: Path) -> None:
     home = Home.at(tmp_path)
-    async with enter("worker", home, SETTINGS, holder=True):
+    async with open_node("worker", home, SETTINGS, holder=True):
         with pytest.raises(ResourceError, match="in use by process"):
-            async with enter("worker", home, SETTINGS, holder=True):
+            async with open_node("worker", home, SETTINGS, holder=True):
                 pytest.fail("two nodes with one key")
-        async with enter(
+        async with open_node(
             "gate", home, SETTINGS, holder=True
         ) as gate:  # another role of the same home has its own
             assert gate.identity.peer_id
 
 
-async def test_whoever_only_looks_whether_a_node_runs_keeps_none_from_starting(
-    tmp_path: Path, autojump_clock: trio.testing.MockClock
-) -> None:
-    looked = trio.Event()
+def test_a_command_that_only_checks_the_lock_keeps_no_node_from_starting(tmp_path: Path) -> None:
+    locked = threading.Event()
 
-    async def look() -> None:
+    def check() -> None:
         with lock_folder(tmp_path):
-            looked.set()
-            await trio.sleep(0.07)
+            locked.set()
+            time.sleep(0.07)
 
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(look)
-        await looked.wait()
-        async with locked(tmp_path):
-            assert trio.current_time() > 0
+    command = threading.Thread(target=check)
+    command.start()
+    locked.wait()
+    with lock_folder(tmp_path, wait_s=LOCK_WAIT_S):
+        command.join()
 
 
 async def test_no_gate_file_is_no_error_and_a_strange_one_neither(tmp_path: Path) -> None:
@@ -100,19 +100,19 @@ async def test_a_gate_that_cannot_write_its_address_says_so(tmp_path: Path) -> N
 
 async def test_a_scheduler_whose_gate_is_gone_comes_in_through_the_worker_of_its_home(tmp_path: Path) -> None:
     home = Home.at(tmp_path)
-    async with enter("worker", home, SETTINGS, holder=True) as worker:
-        assert own_worker(home) == ()
-        leave_addresses(home.worker_file, worker.network.addresses)
-        (way,) = own_worker(home)
+    async with open_node("worker", home, SETTINGS, holder=True) as worker:
+        assert worker_addresses(home) == ()
+        write_addresses(home.worker_file, worker.network.addresses)
+        (way,) = worker_addresses(home)
         assert way.endswith(f"/p2p/{worker.identity.peer_id}")
-        async with enter("scheduler", home, SETTINGS, holder=False) as scheduler:
+        async with open_node("scheduler", home, SETTINGS, holder=False) as scheduler:
             assert scheduler.network.connected() == (worker.identity.peer_id,)
 
 
 def test_the_gates_a_worker_joined_by_are_known_to_the_other_commands_of_its_home(tmp_path: Path) -> None:
     home, gate, other = Home.at(tmp_path), "/ip4/192.0.2.1/tcp/1/p2p/x", "/ip4/192.0.2.2/tcp/1/p2p/y"
-    remember_gates(home, (gate,), "worker")
-    assert remembered_gates(home) == (gate,)
-    assert remembered_gates(home, ("scheduler",)) == ()
-    remember_gates(home, (other, gate))
-    assert remembered_gates(home) == (other, gate)
+    save_gates(home, (gate,), "worker")
+    assert recent_gates(home) == (gate,)
+    assert recent_gates(home, ("scheduler",)) == ()
+    save_gates(home, (other, gate))
+    assert recent_gates(home) == (other, gate)

@@ -1,0 +1,194 @@
+"""Starts the node of any role: folder locked, key loaded, incarnation raised, host open, index running, health answered.
+
+async with open_node("worker", home, settings, holder=True) as node:
+    ... node.network, node.index, node.identity, node.incarnation
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Final
+
+import structlog
+import trio
+
+from protocol.errors import RemoteProtocolError
+from protocol.messages.health import HEALTH, Ping, Pong
+from protocol.wire.base import Message
+from protocol.words import ProtocolId
+from swarm.base.home import Home, Role
+from swarm.base.locks import lock_folder
+from swarm.base.open_files import allow_open_files, for_others
+from swarm.index.index import Index
+from swarm.index.server import Admit, admit_all
+from swarm.join.host import open_host
+from swarm.join.known_gates import local_gates, recent_gates, worker_addresses
+from swarm.join.presence import CurrentGates, FallbackPeers, reach_keeper, run_presence
+from swarm.net.addresses import Address
+from swarm.net.identity import Identity, load_or_create, next_incarnation
+from swarm.net.link import Link, serve_links
+from swarm.net.network import Network
+from swarm.net.settings import RoleSettings
+from swarm.p2p.connection_gater import ConnectionGater
+from swarm.reach.keeper import ReachKeeper
+
+log = structlog.get_logger("sark.node")
+
+ANYWHERE: tuple[Address, ...] = ("/ip4/0.0.0.0/tcp/0",)
+"""Any free port on every interface."""
+LOCK_WAIT_S: Final = 0.25
+"""A command that only checks whether a node runs here holds the lock for a moment."""
+END_OF_INPUT: Final = "end of input"
+
+
+@dataclass(frozen=True, slots=True)
+class RunningNode:
+    """This node, on the network."""
+
+    home: Home
+    role: Role
+    identity: Identity
+    incarnation: int
+    network: Network
+    index: Index
+    gates: tuple[str, ...]
+    rng: random.Random
+    reach: ReachKeeper | None = None
+    """Keeps the node reachable; None for a scheduler, which nobody dials."""
+
+    @property
+    def addresses(self) -> tuple[Address, ...]:
+        """Where others reach this node now: directly or through gates."""
+        return self.network.addresses if self.reach is None else self.reach.addresses
+
+
+@asynccontextmanager
+async def open_node(
+    role: Role,
+    home: Home,
+    settings: RoleSettings,
+    *,
+    holder: bool,
+    health: bool = True,
+    admit: Admit = admit_all,
+    gater: ConnectionGater | None = None,
+    tell: Callable[[str], object] = lambda line: None,
+) -> AsyncIterator[RunningNode]:
+    """Run a node of `role` until the context ends; then withdraw its advert and close, within about a second.
+
+    `holder`: store adverts for others and route for them, while this node can be dialled. `health`: answer pings. `admit`: whose adverts
+    are stored; `gater`: who may connect. `tell` gets a line for people when it turns out whether this node can be dialled.
+
+    Raises `ResourceError` when another node uses the folder, the key is damaged or readable by others, or a port is taken. Never raises
+    `Unreachable`: gates that do not answer yet are retried for ever.
+    """
+    folder = home.folder(role)
+    gater = gater or ConnectionGater()
+    files = allow_open_files()
+    gater.limits = replace(gater.limits, all=for_others(files))
+    log.debug("node.files", allowed=files)
+    with lock_folder(folder, wait_s=LOCK_WAIT_S):
+        identity = load_or_create(home.key(role))
+        incarnation = next_incarnation(folder / "incarnation")
+        rng = random.Random()
+
+        def gates() -> tuple[str, ...]:
+            """The configured gates, else this home's own as of now, else those used last: a gate may start later, or on another port."""
+            known = settings.gates or local_gates(home)
+            if role == "worker":
+                known = known or recent_gates(home, ("worker",))
+            if role == "scheduler":  # its home's worker is a way in too, should the gate be gone
+                known = (*(known or recent_gates(home)), *worker_addresses(home))
+            return tuple(gate for gate in known if identity.peer_id not in gate)
+
+        fallback = FallbackPeers(home, role)
+        listen = settings.listen or ANYWHERE
+        configured = tuple(gate for gate in settings.gates if identity.peer_id not in gate)
+        async with open_host(
+            identity,
+            listen=listen,
+            announce=settings.announce,
+            bootstrap=configured if configured and role != "scheduler" else gates,
+            fallback=fallback,
+            server=holder,
+            rng=rng,
+            gater=gater,
+        ) as network:
+            keeper = reach_keeper(role, network, gates, settings, rng, tell)
+            index = Index(
+                network,
+                rng=rng,
+                incarnation=incarnation,
+                serve=holder,
+                remote_address=network.remote_address,
+                admit=admit,
+                reach=None if role == "gate" else keeper,
+                wall=time.time,
+                known=gater.knows,
+                anchors=CurrentGates(gates),
+            )
+            if health:
+                _answer_health(network, Pong(role=role, incarnation=incarnation))
+            async with trio.open_nursery() as nursery:
+                await nursery.start(index.run)
+                nursery.start_soon(
+                    run_presence, role, home, settings, listen, network, index, keeper, fallback, rng, tell
+                )
+                known = settings.gates or gates()
+                yield RunningNode(home, role, identity, incarnation, network, index, known, rng, keeper)
+                with trio.move_on_after(1.5, shield=True):
+                    await index.withdraw()
+                nursery.cancel_scope.cancel()
+
+
+def _answer_health(network: Network, pong: Pong) -> None:
+    async def answer(link: Link, message: Message) -> Message:
+        if not isinstance(message, Ping):
+            raise RemoteProtocolError(f"{type(message).__name__} is not a health check")
+        return pong
+
+    serve_links(network, ProtocolId.HEALTH, HEALTH, answer)
+
+
+async def wait_for_stop(*, with_stdin: bool = False) -> str:
+    """Wait for Ctrl-C or SIGTERM; returns the signal's name. `with_stdin`: the end of standard input counts too, which ties this process
+    to its parent."""
+    stopped = ""
+    async with trio.open_nursery() as nursery:
+
+        def stop(name: str) -> None:
+            nonlocal stopped
+            stopped = stopped or name
+            nursery.cancel_scope.cancel()
+
+        nursery.start_soon(partial(watch_stop_requests, stop, with_stdin=with_stdin))
+    return stopped
+
+
+async def watch_stop_requests(
+    on_request: Callable[[str], object],
+    *,
+    with_stdin: bool = False,
+    task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Call `on_request` at each request to stop, with the name of the signal or `END_OF_INPUT`. Runs for ever."""
+    async with trio.open_nursery() as nursery:
+
+        async def end_of_input() -> None:
+            while await trio.to_thread.run_sync(os.read, 0, 4096, abandon_on_cancel=True):
+                pass
+            on_request(END_OF_INPUT)
+
+        if with_stdin:
+            nursery.start_soon(end_of_input)
+        with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as received:
+            task_status.started()
+            async for number in received:
+                on_request(signal.Signals(number).name)
