@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 
-from swarm.net.limits import SEPARATE_LIMITS, MAX_INBOUND, MAX_INBOUND_OF_PROTOCOL, InboundLimits
+from swarm.net.limits import MAX_INBOUND, MAX_INBOUND_OF_PROTOCOL, SEPARATE_LIMITS, InboundLimits
 from swarm.relay.wire import HOP, OWN_HOP, STOP
 
 
