@@ -99,8 +99,7 @@ def add_bench(app: typer.Typer, opened: Open) -> None:
     ) -> None:
         """Measure models on this device, without any network, but for models by URL. Exit code 1: one of them failed."""
         from results.export.raw import check_folder, write_csv, write_raw
-        from scheduler.local.bench import Bench, Measurement, rows_of, unit_for
-        from scheduler.local.bench_models import at_hand
+        from scheduler.local.bench import Bench, Measurement, at_hand, rows_of, unit_for
         from scheduler.output.tables import show_results
 
         for file in (csv, raw):

@@ -377,15 +377,17 @@ def peers(
     import trio
 
     from protocol.values.requirement import Requirement, parse_clause
-    from scheduler.output.fleet import observe_fleet
-    from scheduler.output.tables import peer_json, peer_remarks, peers_table
+    from scheduler.output.fleet import device_info, observe_fleet
+    from scheduler.output.tables import peer_remarks, peers_table
     from swarm.net.identity import load_or_create
 
     requirement = Requirement(clauses=tuple(parse_clause(text) for text in where or ()))
     me = load_or_create(ctx.obj.key("scheduler"))
     seen = trio.run(partial(observe_fleet, gates_of(ctx, gate, surely=True), requirement, signer=me))
     if as_json:
-        print_json({"count": len(seen), "peers": [peer_json(item) for item in seen]})
+        print_json(
+            {"count": len(seen), "peers": [device_info(item).model_dump(mode="json") for item in seen]}
+        )
     elif not seen:
         print("The gate answers, but no device has joined yet: sark-node join")
     else:

@@ -9,7 +9,7 @@ from typing import Any, Final
 from scheduler.store.rows import EventRow
 from swarm.base.text import count, safe_text
 
-SAYS: Final[dict[str, str]] = {
+TEMPLATES: Final[dict[str, str]] = {
     "campaign.created": "created: {name}, {of_tasks}",
     "campaign.planned": "planned on the devices seen: {of_tasks}",
     "campaign.taken-over": "taken over from another machine: {of_tasks}, {found} of them found at devices",
@@ -18,13 +18,13 @@ SAYS: Final[dict[str, str]] = {
     "cancel.requested": "cancel asked for; open tasks: {tasks}",
     "task.committing": "asks {device} (attempt {attempt})",
     "task.refused": "{device} did not take it",
-    "task.queued": "waits for its turn at {device} (attempt {attempt})",
-    "task.granted": "has a place at {device} (attempt {attempt})",
-    "task.ticket-ended": "need not wait at {device} any more (attempt {attempt})",
-    "task.yields": "is to give way at {device} to priority {priority}",
+    "task.queued": "queued at {device} (attempt {attempt})",
+    "task.granted": "granted by {device} (attempt {attempt})",
+    "task.ticket-ended": "no longer queued at {device} (attempt {attempt})",
+    "task.yields": "asked to give way at {device} to priority {priority}",
     "task.preempted": "gave way to a higher priority at {device}",
     "task.lost": "lost at {device} (attempt {attempt})",
-    "task.retried": "failed at {device} (attempt {attempt}), to be tried again",
+    "task.retried": "failed at {device} (attempt {attempt}), to be retried",
     "task.failed": "failed",
     "task.succeeded": "done by {device} (attempt {attempt})",
     "task.cancelled": "cancelled",
@@ -32,7 +32,7 @@ SAYS: Final[dict[str, str]] = {
     "worker.refused": "{device} refuses",
     "worker.back": "{device} is back",
 }
-"""What is said of each sort of event; a field that it lacks reads `-`."""
+"""The words for each sort of event; a field that it lacks reads `-`."""
 _WHY: Final = ("reason", "why", "detail")
 """Fields that end the line."""
 _COUNTS: Final = ("succeeded", "failed", "cancelled")
@@ -47,15 +47,15 @@ def event_line(event: EventRow) -> str:
 
 
 def event_words(event: EventRow) -> str:
-    """What happened, on one line; an event this version does not know is told by its name and fields."""
+    """What happened, on one line; of an unknown event its name and fields."""
     fields = event.fields
-    says = SAYS.get(event.name)
-    if says is None:
-        told = ", ".join(f"{key} {value}" for key, value in fields.items())
-        return safe_text(f"{event.name}: {told}" if told else event.name, 400)
+    template = TEMPLATES.get(event.name)
+    if template is None:
+        values = ", ".join(f"{key} {value}" for key, value in fields.items())
+        return safe_text(f"{event.name}: {values}" if values else event.name, 400)
     tasks = fields.get("tasks", "-")
-    known = {**fields, "of_tasks": count(tasks, "task") if isinstance(tasks, int) else f"{tasks} tasks"}
-    words = says.format_map(_Fields(known))
+    of_tasks = count(tasks, "task") if isinstance(tasks, int) else f"{tasks} tasks"
+    words = template.format_map(_Fields({**fields, "of_tasks": of_tasks}))
     counts = [f"{fields[state]} {state}" for state in _COUNTS if fields.get(state)]
     why = [str(fields[key]).splitlines()[0] for key in _WHY if fields.get(key) and fields[key] != words]
     return safe_text(": ".join([words, *([", ".join(counts)] if counts else []), *why]), 400)

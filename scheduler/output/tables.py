@@ -1,4 +1,4 @@
-"""From the store to what the commands show: rows, lists and the last words of a campaign."""
+"""Tables and closing lines of the commands: results, campaigns, devices."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Final, Literal
 
 from rich import box
 from rich.console import Console
@@ -23,7 +23,7 @@ from results.row.replicas import disagreements
 from results.row.row import Row, RowStatus
 from results.row.simulated import marked, shown_name
 from results.row.verdict import RowVerdict
-from scheduler.output.fleet import ObservedDevice, device_info
+from scheduler.output.fleet import ObservedDevice
 from scheduler.output.schemas import status_of
 from scheduler.store.progress import ADOPTED
 from scheduler.store.results import campaign_rows, raw_results
@@ -39,15 +39,16 @@ from swarm.net.paths import path_words
 def campaigns_table(summaries: Sequence[CampaignSummary], *, scheduling: bool = True) -> Table:
     """A line for each campaign. `scheduling`: a scheduler process runs on this home."""
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    for column in ("campaign", "name", "status", "tasks", "done", "failed", "begun", "took"):
+    for column in ("campaign", "name", "status", "tasks", "done", "failed", "submitted", "took"):
         table.add_column(
             column,
             no_wrap=True,
             overflow="ellipsis",
-            min_width={"campaign": 10, "name": 8, "begun": 16}.get(column),
+            min_width={"campaign": 10, "name": 8, "submitted": 16}.get(column),
             justify="right" if column in ("tasks", "done", "failed") else "left",
         )
-    if any(item.experiment for item in summaries):
+    experiments = any(item.experiment for item in summaries)
+    if experiments:
         table.add_column("experiment", no_wrap=True, overflow="ellipsis")
     for item in summaries:
         campaign = item.campaign
@@ -60,11 +61,7 @@ def campaigns_table(summaries: Sequence[CampaignSummary], *, scheduling: bool = 
             str(item.counts.get(TaskState.FAILED, 0)),
             datetime.fromtimestamp(campaign.created, UTC).astimezone().strftime("%Y-%m-%d %H:%M"),
             show_elapsed(campaign.ended - campaign.created) if campaign.ended else "",
-            *(
-                (Text(safe_text(f"{item.experiment} {item.finding}".strip(), 60)),)
-                if len(table.columns) > 8
-                else ()
-            ),
+            *([Text(safe_text(f"{item.experiment} {item.finding}".strip(), 60))] if experiments else []),
         )
     return table
 
@@ -78,7 +75,7 @@ def _shown_status(item: CampaignSummary, *, scheduling: bool) -> str:
 def finish(
     store: Store, campaign: CampaignRow, console: Console, *, csv: Path | None, raw: Path, as_json: bool
 ) -> int:
-    """Show and write what came of a campaign that has ended; gives the exit code. Raises `ResourceError` when it cannot be written."""
+    """Show and write the results of a campaign that has ended; returns the exit code. Raises `ResourceError`."""
     stored = store.results.rows(campaign.id)
     rows = campaign_rows(stored)
     raw_file = raw / "raw.json"
@@ -102,11 +99,8 @@ def finish(
     done = sum(row.status == "Complete" for row in rows)
     took = show_elapsed((campaign.ended or campaign.created) - campaign.created)
     console.print(f"{done} of {count(len(rows), 'task')} complete in {took}.", highlight=False)
-    odd = disagreements(rows)
-    if odd:
-        console.print(
-            f"{len(odd)} of the replicated tasks came out differently: see Agreement.", highlight=False
-        )
+    if disagreeing := len(disagreements(rows)):
+        console.print(f"{disagreeing} of the replicated tasks disagree: see Agreement.", highlight=False)
     if campaign.detail:
         console.print(Text(safe_text(campaign.detail, 2000)))
     console.print(f"CSV          {csv_file.absolute()}", highlight=False, soft_wrap=True)
@@ -124,41 +118,30 @@ def exit_code(campaign: CampaignRow, rows: Sequence[Row]) -> int:
     return 1
 
 
+ROOMY: Final = 110
+"""Columns from which there is space for processor and peer id."""
+
+
 # -- devices -------------------------------------------------------------------------------------------------------------------
 
 
-def peer_json(seen: ObservedDevice) -> dict[str, Any]:
-    """A device for programs."""
-    return device_info(seen).model_dump(mode="json")
-
-
-ROOMY: Final = 110
-"""Columns from which there is room for processor and peer id."""
-
-
-def peers_table(seen: Sequence[ObservedDevice], width: int = 80) -> Table:
-    """A line for each device. Where there is little room the end of the worker's id stands for it, and states and units are wrapped."""
+def peers_table(devices: Sequence[ObservedDevice], width: int = 80) -> Table:
+    """A line for each device. In a narrow table the end of the worker's id stands for it, and states and units are wrapped."""
     roomy = width >= ROOMY
-    ways = [path_words(item.path) for item in seen if item.path is not None and item.path.direct]
-    direct = max(map(len, ways), default=4)  # `direct, 53 ms` is not torn in two; a gate's address may be
+    direct_paths = [path_words(item.path) for item in devices if item.path is not None and item.path.direct]
+    direct = max(
+        map(len, direct_paths), default=4
+    )  # `direct, 53 ms` is not torn in two; a gate's address may be
     table = Table(box=None, padding=(0, 2 if roomy else 1, 0, 0), header_style="dim")
     heads = ("device", "peer", *(("id",) if roomy else ()), "state", *(("soc",) if roomy else ()))
-    for column in (*heads, "cores", "ram", "units", "path"):
-        wraps = column in ("device", "state", "soc", "units", "path")
-        table.add_column(
-            column,
-            no_wrap=not wraps,
-            overflow="fold" if wraps else "ellipsis",
-            min_width={"id": 18, "peer": 9, "ram": 8, "cores": 5, "path": direct}.get(
-                column
-            ),  # an id is there to be copied
-        )
-    for item in seen:
-        advert = item.advert
-        state = "unreachable" if item.pong is None else str(item.pong.state or "up")
-        if item.pong is not None and item.pong.why:
-            why = safe_text(item.pong.why, 60)
-            state = why if item.pong.state is WorkerState.DRAINING else f"{state} ({why})"
+    widths = {"id": 18, "peer": 9, "ram": 8, "cores": 5, "path": direct}  # an id is there to be copied
+    for head in (*heads, "cores", "ram", "units", "path"):
+        wraps = head in ("device", "state", "soc", "units", "path")
+        overflow: Literal["fold", "ellipsis"] = "fold" if wraps else "ellipsis"
+        table.add_column(head, no_wrap=not wraps, overflow=overflow, min_width=widths.get(head))
+    for item in devices:
+        advert, path = item.advert, item.path
+        state, _ = device_state(item)
         units = ", ".join(safe_text(unit.unit) for unit in advert.units) or "none"
         table.add_row(
             Text(shown_name(advert), style="" if item.fit.fits else "dim"),
@@ -169,42 +152,57 @@ def peers_table(seen: Sequence[ObservedDevice], width: int = 80) -> Table:
             "" if advert.cores is None else str(advert.cores),
             "" if advert.ram is None else show_size(advert.ram),
             Text(units),
-            Text(
-                path_words(item.path, advert.addresses),
-                style="" if item.path is None or item.path.direct else "yellow",
-            ),
+            Text(path_words(path, advert.addresses), style="" if path is None or path.direct else "yellow"),
         )
     return table
 
 
-def peer_remarks(seen: Sequence[ObservedDevice]) -> list[str]:
+def device_state(device: ObservedDevice) -> tuple[str, str]:
+    """Its state in words, and the style for them."""
+    if device.pong is None:
+        return "unreachable", "red"
+    state, why = device.pong.state, safe_text(device.pong.why, 60)
+    if why and state is WorkerState.DRAINING:
+        return why, _STATE_STYLES[state]
+    words = str(state or "up")
+    return f"{words} ({why})" if why else words, _STATE_STYLES.get(state, "")
+
+
+_STATE_STYLES: Final[dict[WorkerState | None, str]] = {
+    WorkerState.FAULTY: "red",
+    WorkerState.DRAINING: "yellow",
+    WorkerState.BUSY: "cyan",
+}
+
+
+def peer_remarks(devices: Sequence[ObservedDevice]) -> list[str]:
     """What stands below the table: every clause that a device does not meet, and which workers are one and the same device."""
-    told = [
-        f"{shown_name(item.advert)} does not fit: "
-        + "; ".join(safe_text(str(clause)) for clause in item.fit.missing)
-        for item in seen
+    lines = [
+        f"{shown_name(item.advert)} does not fit: {'; '.join(safe_text(str(clause)) for clause in item.fit.missing)}"
+        for item in devices
         if not item.fit.fits
     ]
-    shared = Counter(item.advert.device for item in seen)
-    pretend = sum(bool(item.advert.simulated) for item in seen)
-    if pretend:
-        told.append(f"{pretend} of {len(seen)} are simulations: these devices are not there")
-    return told + [
+    if simulated := sum(bool(item.advert.simulated) for item in devices):
+        lines.append(f"{simulated} of {len(devices)} are simulations: these devices are not there")
+    shared = Counter(item.advert.device for item in devices)
+    return lines + [
         f"{workers} workers share the device {safe_text(device, 40)}: spread: device measures it once"
         for device, workers in shared.items()
         if workers > 1
     ]
 
 
+# -- results -----------------------------------------------------------------------------------------------------------------------------
+
 HEADS: Final = ("Task", "Model", "Unit", "Device", "Load ms", "Inference ms", "RAM MB", "Result")
 PER_S: Final = "Per s"
-"""A column beside the inferences' time where a batch was asked for: inputs in a second."""
+"""A column where a batch was asked for: inputs in a second."""
 _AFTER: Final = HEADS.index("Inference ms") + 1
 VERDICT: Final = "Verdict"
 """What the last column is called when every row has one."""
 LEGEND: Final = "Medians in ms; ±: half of the 95 % interval of the median."
 MAX_REMARKS: Final = 12
-_TOLD_NOTES: Final = ("not given", "names no dynamic dimension")
+_SHOWN_NOTES: Final = ("not given", "names no dynamic dimension")
 _RIGHT: Final = frozenset({"Load ms", "Inference ms", PER_S, "RAM MB"})
 _SHORTENED: Final = (1, 2, 3)
 """Model, unit and device give way when the table is too wide."""
@@ -218,7 +216,7 @@ _STYLES: Final = {
 
 
 def show_results(rows: Sequence[Row], console: Console) -> None:
-    """Print `rows` and, below them, what their columns mean, what is to be said of some, and why each failed one failed."""
+    """Print `rows` and, below them, the legend, remarks, and why each failed one failed."""
     if console.is_terminal:
         console.print(results_table(rows, console.width))
     else:
@@ -226,57 +224,45 @@ def show_results(rows: Sequence[Row], console: Console) -> None:
             console.out(line, highlight=False)
     for line in remarks(rows):
         console.print(Text(line), soft_wrap=True)
-    told = ""
+    last = ""
     for row in rows:
         if row.status is RowStatus.FAILED:
             why = failure_text(row)
-            console.print(
-                Text(f"{row.job_id} failed: {why if why != told else 'for the same reason'}"), soft_wrap=True
-            )
-            told = why
-    gone = [row for row in rows if row.status is RowStatus.ADOPTED]
-    if gone:
-        console.print(Text(adopted_line(gone[0].job_id.rpartition("/")[0], len(gone))), soft_wrap=True)
+            shown = why if why != last else "for the same reason"
+            console.print(Text(f"{row.job_id} failed: {shown}"), soft_wrap=True)
+            last = why
+    if adopted := [row for row in rows if row.status is RowStatus.ADOPTED]:
+        console.print(Text(adopted_line(adopted[0].job_id.rpartition("/")[0], len(adopted))), soft_wrap=True)
 
 
 def adopted_line(campaign: str, tasks: int) -> str:
-    """What is to be said of tasks that another scheduler took over."""
-    what = "1 task is" if tasks == 1 else f"{tasks} tasks are"
-    return (
-        f"{what} {ADOPTED}: the results will be there; look on: sark-node watch {campaign}, on that machine"
-    )
+    """Of tasks that another scheduler took over."""
+    subject = "1 task is" if tasks == 1 else f"{tasks} tasks are"
+    return f"{subject} {ADOPTED}: the results will be there; sark-node watch {campaign}, on that machine"
 
 
 def remarks(rows: Sequence[Row]) -> list[str]:
     """What the table has no room for: the legend, why a row is not simply valid, and which sizes were guessed. At most 14 lines."""
-    found: list[str] = []
-    if any(row.simulated for row in rows):
-        which = [row.job_id.rpartition("/")[2] for row in rows if row.simulated]
-        found.append(
-            ("All of it is" if len(which) == len(rows) else f"{_numbers(which)}:")
-            + " a simulation: its figures come from a script, nothing was measured."
-        )
+    lines: list[str] = []
+    if simulated := [row.job_id.rpartition("/")[2] for row in rows if row.simulated]:
+        which = "All of it is" if len(simulated) == len(rows) else f"{_numbers(simulated)}:"
+        lines.append(f"{which} a simulation: its figures come from a script, nothing was measured.")
     noted: dict[str, list[str]] = {}
     for row in rows:
         if row.status is not RowStatus.COMPLETE:
             continue
         number = row.job_id.rpartition("/")[2]
-        if row.verdict not in (
-            "",
-            RowVerdict.VALID,
-            RowVerdict.SIMULATED,
-        ):  # simulations are told of in one line
-            found.append(f"{number} {row.verdict}: {safe_text(row.verdict_reason)}")
-        notes = [note for note in row.notes.split("; ") if any(word in note for word in _TOLD_NOTES)]
+        if row.verdict not in ("", RowVerdict.VALID, RowVerdict.SIMULATED):  # simulations share one line
+            lines.append(f"{number} {row.verdict}: {safe_text(row.verdict_reason)}")
+        notes = [note for note in row.notes.split("; ") if any(word in note for word in _SHOWN_NOTES)]
         if notes:
             noted.setdefault(safe_text("; ".join(notes)), []).append(number)
-    found += [f"{_numbers(numbers)}: {notes}" for notes, numbers in noted.items()]
-    found += [safe_text(line) for line in disagreements(rows)]
-    more = len(found) - MAX_REMARKS
-    if more > 0:
-        found[MAX_REMARKS:] = [f"and {more} more: see Notes and AgreementReason in the CSV"]
+    lines += [f"{_numbers(numbers)}: {notes}" for notes, numbers in noted.items()]
+    lines += [safe_text(line) for line in disagreements(rows)]
+    if (more := len(lines) - MAX_REMARKS) > 0:
+        lines[MAX_REMARKS:] = [f"and {more} more: see Notes and AgreementReason in the CSV"]
     measured = any(row.load_ms_median is not None or row.inference_ms_median is not None for row in rows)
-    return [LEGEND, *found] if measured else found
+    return [LEGEND, *lines] if measured else lines
 
 
 def _numbers(numbers: Sequence[str]) -> str:
@@ -295,13 +281,13 @@ def _batches(rows: Sequence[Row]) -> bool:
 
 
 def failure_text(row: Row) -> str:
-    """Why it failed: the reason's word and what was said of it, which may be a small table of several lines."""
+    """Why it failed: the reason's word and its detail, which may be a small table of several lines."""
     first, *more = (safe_columns(line) for line in row.detail.splitlines()[:40] or [""])
     return "\n    ".join([": ".join(filter(None, [row.reason, first])) or "no reason was given", *more])
 
 
 def safe_columns(line: str) -> str:
-    """`line` made safe, the spaces that align it left as they are."""
+    """`line` made safe, with the spaces that align it."""
     return " ".join(safe_text(word, 400) for word in line.rstrip().split(" "))
 
 
@@ -345,7 +331,7 @@ def _cells(rows: Sequence[Row]) -> list[tuple[str, ...]]:
 
 
 def result_cells(row: Row, *, threads: bool = False, batches: bool = False) -> tuple[str, ...]:
-    """One row in words: the task by its number, times as medians, ± how well they are known; why it failed is told elsewhere."""
+    """One row in words: the task by its number, times as medians, ± how well they are known; without why it failed."""
     complete = row.status is RowStatus.COMPLETE and row.verdict
     return (
         row.job_id.rpartition("/")[2],

@@ -12,10 +12,11 @@ from rich.table import Table
 from rich.text import Text
 
 from protocol.values.attempt import TaskState
-from protocol.words import WorkerState, asks_for_it
+from protocol.words import asks_for_it
 from results.row.simulated import marked, shown_name
 from scheduler.output.fleet import DeviceTask, ObservedDevice, fleet_device
 from scheduler.output.schemas import campaign_info
+from scheduler.output.tables import device_state
 from scheduler.store.progress import progress_text
 from scheduler.store.rows import CampaignOutcome, CampaignSummary, TaskRow
 from swarm.base.text import count, safe_text
@@ -30,7 +31,6 @@ PIPE_WIDTH: Final = 1000
 """From here on it is no terminal: tables are as wide as what they hold."""
 HEADS: Final = 7
 """Lines that are neither a campaign nor a device: headline, gaps, the tables' heads, what is left out, the hint."""
-_STATES: Final = {WorkerState.FAULTY: "red", WorkerState.DRAINING: "yellow", WorkerState.BUSY: "cyan"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +176,7 @@ def _devices(items: Sequence[ObservedDevice], now: TopSnapshot, width: int) -> T
     table.add_column("queue", no_wrap=True, justify="right", min_width=5)
     table.add_column("path", no_wrap=True, overflow="ellipsis", min_width=8, max_width=_most(width, 30, 18))
     for item in items:
-        state, style = _state(item)
+        state, style = device_state(item)
         direct = item.path is None or item.path.direct
         table.add_row(
             Text(shown_name(item.advert, 80)),
@@ -191,17 +191,6 @@ def _devices(items: Sequence[ObservedDevice], now: TopSnapshot, width: int) -> T
 def _most(width: int, roomy: int, narrow: int) -> int | None:
     """The most columns of one that could take all; None: as many as it wants, as in a pipe."""
     return None if width >= PIPE_WIDTH else roomy if width >= ROOMY else narrow
-
-
-def _state(item: ObservedDevice) -> tuple[str, str]:
-    if item.pong is None:
-        return "unreachable", "red"
-    state = item.pong.state
-    if state is None:
-        return "up", ""
-    why = safe_text(item.pong.why, 60)
-    text = why if why and state is WorkerState.DRAINING else f"{state} ({why})" if why else str(state)
-    return text, _STATES.get(state, "")
 
 
 def _work(item: ObservedDevice, tasks: Sequence[TaskRow], *, roomy: bool) -> Text:

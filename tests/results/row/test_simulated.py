@@ -34,7 +34,7 @@ from scheduler.core.explain import explain
 from scheduler.output.comparisons import matrix_of, pair_info
 from scheduler.output.fleet import ObservedDevice, device_info
 from scheduler.output.schemas import campaign_info, task_info
-from scheduler.output.tables import campaigns_table, peer_json, peer_remarks, peers_table, show_results
+from scheduler.output.tables import campaigns_table, peer_remarks, peers_table, show_results
 from scheduler.output.task_detail import task_detail
 from scheduler.output.top import draw, top_json
 from scheduler.output.watch import render
@@ -174,7 +174,6 @@ OUTPUTS: Final[dict[str, Callable[[bool], str]]] = {
     ),
     "peers": lambda pretend: printed(peers_table([seen(pretend)], width=140)),
     "below peers": lambda pretend: str(peer_remarks([seen(pretend)])),
-    "peers for programs": lambda pretend: "simulated" if peer_json(seen(pretend))["simulated"] else "",
     "fleet": lambda pretend: "simulated" if device_info(seen(pretend)).simulated else "",
     "explain": lambda pretend: explain(
         Requirement(clauses=(parse_clause("ram >= 900 GiB"),)), [seen(pretend).advert]

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from protocol.errors import CampaignError
 from scheduler.campaign.model import ModelEntry
 from scheduler.cli.bench import add_bench
-from scheduler.local.bench_models import at_hand
+from scheduler.local.bench import at_hand
 from scheduler.models.describe import Fetch
 from scheduler.models.fetch import downloader
 from swarm.base.home import Home

@@ -20,9 +20,9 @@ from results.analysis.pairs import pair_up, unlike
 from results.export.raw import ResultEntry
 from results.row.row import Row, RowStatus
 from scheduler.campaign.load import load_campaign
-from scheduler.local.demo_fleet import KINDS, MODELS, members, script, write_campaign
-from scheduler.output.fleet import ObservedDevice
-from scheduler.output.tables import peer_json, peer_remarks, peers_table
+from scheduler.local.demo import KINDS, MODELS, members, script, write_campaign
+from scheduler.output.fleet import ObservedDevice, device_info
+from scheduler.output.tables import peer_remarks, peers_table
 from scheduler.planning.tasks import device_class
 from swarm.base.settings import SettingsError
 from swarm.net.identity import Identity
@@ -83,7 +83,7 @@ def test_a_script_is_that_of_the_kind_which_the_worker_pretends_to_be(tmp_path: 
 def test_devices_that_are_not_there_are_told_as_simulations() -> None:
     advert = build_advert(read_pretended(members(1)[0].pretended).profile(REAL), PEER)
     seen = [ObservedDevice(advert, None, "", match(Requirement(), advert))]
-    assert peer_json(seen[0])["simulated"] is True
+    assert device_info(seen[0]).simulated is True
     assert "1 of 1 are simulations: these devices are not there" in peer_remarks(seen)
     (column,) = [column for column in peers_table(seen).columns if column.header == "device"]
     assert "(simulation)" in str(next(iter(column.cells)))

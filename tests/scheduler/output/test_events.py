@@ -15,7 +15,7 @@ from protocol.values.requirement import Requirement
 from protocol.values.task import Measure, Model, Task, Timeouts
 from protocol.words import Reason
 from scheduler.core.commands import Intent
-from scheduler.output.events import SAYS, event_line, event_words
+from scheduler.output.events import TEMPLATES, event_line, event_words
 from scheduler.output.schemas import event_info
 from scheduler.store.backend import Location
 from scheduler.store.events import chain_hash, check_chain
@@ -66,7 +66,7 @@ def test_each_event_is_a_line_that_says_when_which_task_and_what(place: Location
         "   1             created: one, 2 tasks",
         "   2  task 1     asks mini-7 (attempt 1)",
         "   3  task 2     asks mini-7 (attempt 1)",
-        "   4  task 1     waits for its turn at mini-7 (attempt 1)",
+        "   4  task 1     queued at mini-7 (attempt 1)",
         "   5  task 2     mini-7 did not take it: busy: mini-7 is full",
         "   6  task 1     failed: crashed: boom[31m",
         "   7             mini-7 is set aside for 30 s: 3 quick failures",
@@ -81,7 +81,7 @@ def test_an_event_of_a_newer_version_is_told_by_its_name_and_fields() -> None:
     event = EventRow("c-one", 1, 0.0, "task.teleported", None, {"to": "the moon"})
     assert event_words(event) == "task.teleported: to the moon"
     assert event_info(event).fields == {"to": "the moon"}
-    for name in SAYS:
+    for name in TEMPLATES:
         assert event_words(EventRow("c-one", 1, 0.0, name, None, {}))
 
 

@@ -10,8 +10,8 @@ from rich.console import Console
 from protocol.values.advert import Advert, UnitOffer
 from protocol.values.match import match
 from protocol.values.requirement import Requirement, parse_clause
-from scheduler.output.fleet import ObservedDevice
-from scheduler.output.tables import peer_json, peer_remarks, peers_table
+from scheduler.output.fleet import ObservedDevice, device_info
+from scheduler.output.tables import peer_remarks, peers_table
 from swarm.net.identity import Identity
 from swarm.net.network import Path
 
@@ -50,8 +50,8 @@ def test_each_device_is_shown_with_the_way_it_answered_by() -> None:
     Console(file=out, width=200).print(peers_table([near, far], 200))
     assert "direct, 2 ms" in out.getvalue()
     assert f"via gate …{gate[-8:]}, 41 ms" in out.getvalue()
-    assert peer_json(far)["path"] == {"direct": False, "gate": gate, "rtt_ms": 41.0}
-    assert peer_json(seen("silent", "d-3"))["path"] is None
+    assert device_info(far).model_dump()["path"] == {"direct": False, "gate": gate, "rtt_ms": 41.0}
+    assert device_info(seen("silent", "d-3")).path is None
 
 
 def test_workers_that_share_a_device_are_told_to_be_measured_once() -> None:
