@@ -153,15 +153,15 @@ def _type(kind: Any) -> str:
 
 def _inner(kinds: typing.Iterable[type[BaseModel]]) -> list[type[BaseModel]]:
     """The values inside `kinds`, deepest last, each once."""
-    found: dict[type[BaseModel], None] = {}
+    by_key: dict[type[BaseModel], None] = {}
     todo = list(kinds)
     while todo:
         for field in todo.pop(0).model_fields.values():
             for item in _models_in(field.annotation):
-                if item not in found:
-                    found[item] = None
+                if item not in by_key:
+                    by_key[item] = None
                     todo.append(item)
-    return list(found)
+    return list(by_key)
 
 
 def _models_in(kind: Any) -> list[type[BaseModel]]:

@@ -119,8 +119,8 @@ def asks_for_it(spec: str) -> bool:
     if UNIT not in spec:
         return False
     try:
-        told = json.loads(spec)
+        document = json.loads(spec)
     except ValueError:
         return False
-    jobs = told.get("jobs") or [{"unit": unit} for unit in told.get("units") or ()]
+    jobs = document.get("jobs") or [{"unit": unit} for unit in document.get("units") or ()]
     return any(job.get("unit") == UNIT for job in jobs)

@@ -31,8 +31,8 @@ class ModelAccess:
         self._path = path
         self._has = has
         try:
-            told = json.loads(path.read_bytes())
-            self._of = {str(sha256): [str(each) for each in peers] for sha256, peers in told.items()}
+            document = json.loads(path.read_bytes())
+            self._of = {str(sha256): [str(each) for each in peers] for sha256, peers in document.items()}
         except (OSError, ValueError, TypeError, AttributeError):
             self._of = {}
 
@@ -46,8 +46,8 @@ class ModelAccess:
             return
         peers = [*self._of.pop(sha256, ()), principal]
         self._of[sha256] = peers[-MAX_OF_EACH:]
-        kept = [each for each in self._of if self._has(each)][-MAX_MODELS:]
-        self._of = {each: self._of[each] for each in kept}
+        stored = [each for each in self._of if self._has(each)][-MAX_MODELS:]
+        self._of = {each: self._of[each] for each in stored}
         try:
             write_atomically(self._path, json.dumps(self._of).encode())
         except OSError as exc:

@@ -34,9 +34,13 @@ def _models(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
     if ctx.obj is None:
         return []
     with contextlib.suppress(SarkError):
-        kept = [each for each in model_files.listing(ctx.obj.home(ctx).cache / "models") if not each.arriving]
-        names = [(each.name, f"{each.sha256[:16]}…") for each in kept if each.name.startswith(incomplete)]
-        return names or [(each.sha256, each.name) for each in kept if each.sha256.startswith(incomplete)]
+        remaining = [
+            each for each in model_files.listing(ctx.obj.home(ctx).cache / "models") if not each.arriving
+        ]
+        names = [
+            (each.name, f"{each.sha256[:16]}…") for each in remaining if each.name.startswith(incomplete)
+        ]
+        return names or [(each.sha256, each.name) for each in remaining if each.sha256.startswith(incomplete)]
     return []
 
 
@@ -61,12 +65,12 @@ def list_(ctx: typer.Context, as_json: Annotated[bool, JSON] = False) -> None:
     from node.store.model_files import listing
 
     folder = _folder(ctx)
-    found = listing(folder)
+    local = listing(folder)
     if as_json:
-        json.dump({"folder": str(folder), "models": [_plain(each) for each in found]}, sys.stdout, indent=2)
+        json.dump({"folder": str(folder), "models": [_plain(each) for each in local]}, sys.stdout, indent=2)
         sys.stdout.write("\n")
         return
-    if not found:
+    if not local:
         print("No model is kept here. They come with the work; or put one here: sark-node models add FILE")
         return
     console = Console() if sys.stdout.isatty() else Console(width=1000)
@@ -74,7 +78,7 @@ def list_(ctx: typer.Context, as_json: Annotated[bool, JSON] = False) -> None:
     for column in ("model", "size", "last used", "", "from", "hash"):
         table.add_column(column, justify="right" if column == "size" else "left")
     now = time.time()
-    for each in found:
+    for each in local:
         state = "arriving" if each.arriving else "pinned" if each.pinned else ""
         table.add_row(
             Text(each.name or "?"),
@@ -86,7 +90,7 @@ def list_(ctx: typer.Context, as_json: Annotated[bool, JSON] = False) -> None:
         )
     console.print(table)
     console.print(
-        f"{show_size(sum(each.size for each in found))} in {folder}", highlight=False, soft_wrap=True
+        f"{show_size(sum(each.size for each in local))} in {folder}", highlight=False, soft_wrap=True
     )
 
 
@@ -110,10 +114,10 @@ def add(
         used = sum(each.size for each in model_files.listing(folder))
         free = shutil.disk_usage(folder).free
         cap = settings.cache_bytes if settings.cache_bytes is not None else default_cap(free + used)
-        kept = model_files.add(folder, path.expanduser(), room=min(cap, free - MARGIN))
+        stored = model_files.add(folder, path.expanduser(), room=min(cap, free - MARGIN))
         if pin_it:
-            model_files.set_pin(folder, kept, True)
-        print(f"{kept.name}: {show_size(kept.size)}, {kept.sha256}{', pinned' if pin_it else ''}")
+            model_files.set_pin(folder, stored, True)
+        print(f"{stored.name}: {show_size(stored.size)}, {stored.sha256}{', pinned' if pin_it else ''}")
 
 
 def _refuse_unknown(path: Path) -> None:

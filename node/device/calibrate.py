@@ -200,34 +200,34 @@ def learn_floor(unit: str, launch: Launcher) -> int:
 def _micro(kind: str, plan: MicroPlan, profile: Profile, tools: CalibrationTools) -> MicroFigures:
     if kind == "cpu":
         plan = micro.fit_plan(plan, micro.last_cache_bytes(), profile.ram or 1 << 32)
-        found = tools.run_micro(kind, plan, tools.threads())
+        result = tools.run_micro(kind, plan, tools.threads())
         return MicroFigures(
             device=profile.soc or "processor",
-            backend=found.backend,
-            threads=found.threads,
-            figures=dict(found.figures),
-            seconds=found.seconds,
+            backend=result.backend,
+            threads=result.threads,
+            figures=dict(result.figures),
+            seconds=result.seconds,
             clock_mhz=tools.reader.clock_mhz(),
             temperature_c=tools.reader.temperature_c(),
-            notes=found.notes,
+            notes=result.notes,
         )
     sampler = tools.sampler()
     sampler.start()
     windows: tuple[tuple[int, int], ...] = ()
     try:
-        found = tools.run_micro(kind, plan, 1)
-        windows = found.windows
+        result = tools.run_micro(kind, plan, 1)
+        windows = result.windows
     finally:
-        seen = sampler.stop(windows)
+        telemetry = sampler.stop(windows)
     return MicroFigures(
-        device=found.device,
-        backend=found.backend,
-        threads=found.threads,
-        figures=dict(found.figures),
-        seconds=found.seconds,
-        clock_mhz=seen.clock_mhz if seen is not None else None,
-        temperature_c=seen.temperature_c if seen is not None else None,
-        power_w=seen.power_w if seen is not None else None,
-        throttled=seen.throttled if seen is not None else (),
-        notes=found.notes,
+        device=result.device,
+        backend=result.backend,
+        threads=result.threads,
+        figures=dict(result.figures),
+        seconds=result.seconds,
+        clock_mhz=telemetry.clock_mhz if telemetry is not None else None,
+        temperature_c=telemetry.temperature_c if telemetry is not None else None,
+        power_w=telemetry.power_w if telemetry is not None else None,
+        throttled=telemetry.throttled if telemetry is not None else (),
+        notes=result.notes,
     )

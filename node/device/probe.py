@@ -94,8 +94,8 @@ def probe_device(
     """
     notes: list[str] = []
     gpus = find()
-    found = probe_units()
-    notes += [*gpus.notes, *found.troubles]
+    result = probe_units()
+    notes += [*gpus.notes, *result.troubles]
     host = ascii_name(wanted_name or socket.gethostname().split(".")[0], "device")
     return Profile(
         device=probe_parsers.device_of(read_machine_id(system, root)) or kept_device_id(data / "device-id"),
@@ -108,9 +108,9 @@ def probe_device(
         ram=read_ram(root),
         units=tuple(
             UnitOffer(unit=ascii_line(unit.unit), runtime=ascii_line(unit.runtime))
-            for unit in found.units[:12]
+            for unit in result.units[:12]
         ),
-        drivers={ascii_line(unit.unit): unit.driver for unit in found.units},
+        drivers={ascii_line(unit.unit): unit.driver for unit in result.units},
         gpus=read_gpus(gpus),
         found=gpus,
         notes=tuple(ascii_line(note) for note in notes),
@@ -121,12 +121,12 @@ def probe_device(
 
 def trouble_with(profile: Profile, probe_units: Callable[[], ProbedUnits]) -> str:
     """Whether the units of this device still run their one-line models (blocking, a second or two). Empty: they do."""
-    found = probe_units()
-    works = {ascii_line(unit.unit) for unit in found.units}
+    result = probe_units()
+    works = {ascii_line(unit.unit) for unit in result.units}
     gone = [offer.unit for offer in profile.units if offer.unit not in works]
     if not gone:
         return ""
-    why = f" ({'; '.join(ascii_line(note) for note in found.troubles)})" if found.troubles else ""
+    why = f" ({'; '.join(ascii_line(note) for note in result.troubles)})" if result.troubles else ""
     return f"a check finds that {', '.join(gone)} no longer works here{why}"
 
 
@@ -179,11 +179,11 @@ def lock_name(system: str = sys.platform, root: Path = Path("/")) -> str:
 def kept_device_id(path: Path) -> str:
     """A random id for a machine that has none, the same at each start. A damaged one is replaced."""
     try:
-        kept = path.read_text().strip()
+        stored = path.read_text().strip()
     except (OSError, UnicodeDecodeError):
-        kept = ""
-    if kept.startswith("d-") and len(kept) == 18 and kept[2:].isalnum() and kept.isascii():
-        return kept
+        stored = ""
+    if stored.startswith("d-") and len(stored) == 18 and stored[2:].isalnum() and stored.isascii():
+        return stored
     fresh = "d-" + secrets.token_hex(8)
     write_durably(path, fresh.encode() + b"\n")
     return fresh
@@ -195,11 +195,11 @@ def read_ram(root: Path) -> int | None:
     group = probe_parsers.cgroup_of(_text(root / "proc/self/cgroup"))
     folders = [root / "sys/fs/cgroup", *(root / "sys/fs/cgroup" / part for part in group)]
     for folder in folders:
-        told = _text(folder / "memory.max").strip()
-        if told.isdigit():
-            limits.append(int(told))
-    told = _text(root / "sys/fs/cgroup/memory/memory.limit_in_bytes").strip()  # the older kind of groups
-    return min([*limits, int(told)] if told.isdigit() else limits) or None
+        text = _text(folder / "memory.max").strip()
+        if text.isdigit():
+            limits.append(int(text))
+    text = _text(root / "sys/fs/cgroup/memory/memory.limit_in_bytes").strip()  # the older kind of groups
+    return min([*limits, int(text)] if text.isdigit() else limits) or None
 
 
 def read_gpus(found: GpuReport) -> tuple[GpuInfo, ...]:

@@ -41,8 +41,8 @@ _ARM_PARTS: Final = {
 
 def cgroup_of(text: str) -> tuple[str, ...]:
     """Folders of a process's control group and of those above it, from `/proc/self/cgroup`: `a`, `a/b`; nothing for the root."""
-    for told in text.splitlines():
-        number, _, rest = told.partition("::")
+    for shown in text.splitlines():
+        number, _, rest = shown.partition("::")
         parts = [part for part in rest.split("/") if part]
         if number == "0" and ".." not in parts:
             return tuple("/".join(parts[: count + 1]) for count in range(len(parts)))
@@ -84,8 +84,8 @@ def os_of_release(text: str) -> str:
 
 def uuid_of_ioreg(text: str) -> str:
     """The IOPlatformUUID in the output of `ioreg -rd1 -c IOPlatformExpertDevice`."""
-    found = re.search(r'"IOPlatformUUID"\s*=\s*"([0-9A-Fa-f-]{36})"', text)
-    return found[1] if found else ""
+    match = re.search(r'"IOPlatformUUID"\s*=\s*"([0-9A-Fa-f-]{36})"', text)
+    return match[1] if match else ""
 
 
 def device_of(machine_id: str) -> str:
@@ -121,8 +121,8 @@ def fingerprint(
         "gpus": [list(gpu) for gpu in gpus],
         "runtimes": sorted(list(unit) for unit in runtimes),
     }
-    told = json.dumps(parts, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(_FINGERPRINT_CONTEXT + told.encode()).hexdigest()
+    shown = json.dumps(parts, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(_FINGERPRINT_CONTEXT + shown.encode()).hexdigest()
 
 
 def windows_name(release: str, version: str) -> str:

@@ -177,16 +177,16 @@ def _units(profile: Profile) -> list[Check]:
 
 
 def _gpus(profile: Profile) -> list[Check]:
-    found = profile.found
+    result = profile.found
     lines = [
         Check("GPU", CheckState.BAD, note, "reinstall the driver, or restart after updating it")
-        for note in found.notes
+        for note in result.notes
     ]
-    if not found.gpus:
+    if not result.gpus:
         return lines or [Check("GPU", CheckState.OK, "none found by NVML, torch or nvidia-smi")]
-    names = ", ".join(gpu.name for gpu in found.gpus)
-    lines.append(Check("GPU", CheckState.OK, f"{names} (from {found.source})"))
-    if found.source != "nvml":
+    names = ", ".join(gpu.name for gpu in result.gpus)
+    lines.append(Check("GPU", CheckState.OK, f"{names} (from {result.source})"))
+    if result.source != "nvml":
         what = "NVML does not answer, so power, energy, clocks and memory of the GPU stay empty"
         lines.append(
             Check("GPU", CheckState.NOTE, what, "for NVIDIA: install the driver with its libnvidia-ml")

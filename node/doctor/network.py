@@ -305,19 +305,19 @@ def _gates(facts: NetworkFacts) -> list[Check]:
 
 
 def _reach(facts: NetworkFacts) -> list[Check]:
-    found = []
+    checks = []
     if facts.worker:
-        found.append(Check("worker", CheckState.OK, f"the worker running here {facts.worker}"))
+        checks.append(Check("worker", CheckState.OK, f"the worker running here {facts.worker}"))
     if not any(not gate.why for gate in facts.gates):
-        return found
+        return checks
     port = facts.port if facts.fixed and facts.port else EXAMPLE_PORT
     listen = "" if facts.fixed else f" --listen /ip4/0.0.0.0/tcp/{port}"
     match facts.reach:
         case Reach.DIRECT if facts.far:
             what = f"can be dialled from outside: {', '.join(facts.reached)}"
-            found.append(Check("reach", CheckState.OK, what))
+            checks.append(Check("reach", CheckState.OK, what))
         case Reach.DIRECT:
-            found.append(
+            checks.append(
                 Check("reach", CheckState.OK, "can be dialled on this LAN; no gate outside it was asked")
             )
         case Reach.BEHIND:
@@ -329,9 +329,9 @@ def _reach(facts: NetworkFacts) -> list[Check]:
                 )
             else:
                 todo = f"a firewall blocks it: open TCP port {port}, then: sark-node join{listen}"
-            found.append(_behind(facts, todo))
+            checks.append(_behind(facts, todo))
         case Reach.UNKNOWN:
-            found.append(
+            checks.append(
                 Check(
                     "reach",
                     CheckState.NOTE,
@@ -339,7 +339,7 @@ def _reach(facts: NetworkFacts) -> list[Check]:
                     "ask its operator to update it",
                 )
             )
-    return found
+    return checks
 
 
 def _behind(facts: NetworkFacts, todo: str) -> Check:

@@ -94,9 +94,9 @@ def _carried(
 ) -> tuple[tuple[str, str], ...]:
     """What the service must hear of this shell. `sudo` may leave HOME as it was, and the system would put root's in its place: keys and
     pools would be others."""
-    found = [("HOME", str(folder))] if root else []
+    carried = [("HOME", str(folder))] if root else []
     names = _LIBRARIES if own_home else (*_FOLDERS, *_LIBRARIES)
-    return (*found, *((name, environment[name]) for name in names if environment.get(name)))
+    return (*carried, *((name, environment[name]) for name in names if environment.get(name)))
 
 
 _FOLDERS: Final = ("XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_CACHE_HOME", "XDG_STATE_HOME")
@@ -246,21 +246,21 @@ def _take(
         if not well:
             say(f"  then by hand: {line}")
             continue
-        code, told = run(step.command)
+        code, shown = run(step.command)
         for _ in range(step.tries - 1):
             if code in (0, NO_PROGRAM):
                 break
             pause(1.0)
-            code, told = run(step.command)
+            code, shown = run(step.command)
         if code == 0:
             say(f"done: {line}")
         elif step.must:
             well = False
-            say(f"failed: {line}: {told.splitlines()[0] if told else f'exit code {code}'}")
+            say(f"failed: {line}: {shown.splitlines()[0] if shown else f'exit code {code}'}")
             say(f"  by hand: {line}")
             if step.hint:
                 say(f"  {step.hint}")
         elif step.hint:
-            say(f"not done: {line}: {told.splitlines()[0] if told else f'exit code {code}'}")
+            say(f"not done: {line}: {shown.splitlines()[0] if shown else f'exit code {code}'}")
             say(f"  {step.hint}")
     return well

@@ -163,7 +163,7 @@ def _systemd(setting: Setting, command: Sequence[str]) -> Service:
 
 def unit_text(setting: Setting, command: Sequence[str]) -> str:
     """The unit file. A worker that leaves in good order (drain) stays away; one that fails starts again, unless its settings are wrong."""
-    wanted = "multi-user.target" if setting.root else "default.target"
+    target = "multi-user.target" if setting.root else "default.target"
     network = "After=network-online.target\nWants=network-online.target\n" if setting.root else ""
     user = f"User={setting.user}\n" if setting.root else ""
     return f"""\
@@ -182,7 +182,7 @@ KillMode=mixed
 TimeoutStopSec=30
 
 [Install]
-WantedBy={wanted}
+WantedBy={target}
 """
 
 

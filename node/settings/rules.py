@@ -34,17 +34,17 @@ class QuietHours:
 
 def read_quiet(text: str) -> QuietHours:
     """Raises `ValueError`, which says how to write it."""
-    found = _TEXT.fullmatch(text.strip())
-    if found is None or not text.strip():
+    match = _TEXT.fullmatch(text.strip())
+    if match is None or not text.strip():
         raise ValueError(FORM)
     days = frozenset(range(7))
-    if found["day"]:
-        first = _day(found["day"])
-        last = _day(found["last"]) if found["last"] else first
+    if match["day"]:
+        first = _day(match["day"])
+        last = _day(match["last"]) if match["last"] else first
         days = frozenset((first + step) % 7 for step in range((last - first) % 7 + 1))
-    if not found["from"]:
+    if not match["from"]:
         return QuietHours(days, 0, _DAY)
-    start, end = _minute(found["from"]), _minute(found["to"])
+    start, end = _minute(match["from"]), _minute(match["to"])
     end = end if end > start else end + _DAY
     if start % _DAY == end % _DAY and (start, end) != (0, _DAY):
         raise ValueError(f"{text} begins and ends at the same time; {FORM}")

@@ -61,15 +61,15 @@ def model_attribute(sha256: str) -> str:
 def attributes_of(advert: Advert) -> tuple[str, ...]:
     """Every attribute the advert says of itself, without repeats, `node` first."""
     units = [offer.unit for offer in advert.units]
-    found = [EVERYBODY, f"device:{advert.device}"]
-    found += [f"unit:{unit}" for unit in units]
+    attributes = [EVERYBODY, f"device:{advert.device}"]
+    attributes += [f"unit:{unit}" for unit in units]
     if advert.ram is not None:
-        found += [f"ram:{ram_bucket(advert.ram)}:{unit}" for unit in units]
-    found += [f"gpu:{gpu.name}" for gpu in advert.gpus if gpu.name]
-    found += [f"label:{name}={value}" for name, value in sorted(advert.labels.items())]
-    found += [model_attribute(model) for model in advert.models]
-    found += [f"pool:{pool}" for pool in advert.pools]
-    return tuple(dict.fromkeys(found))
+        attributes += [f"ram:{ram_bucket(advert.ram)}:{unit}" for unit in units]
+    attributes += [f"gpu:{gpu.name}" for gpu in advert.gpus if gpu.name]
+    attributes += [f"label:{name}={value}" for name, value in sorted(advert.labels.items())]
+    attributes += [model_attribute(model) for model in advert.models]
+    attributes += [f"pool:{pool}" for pool in advert.pools]
+    return tuple(dict.fromkeys(attributes))
 
 
 def may_claim(advert: Advert, attribute: str) -> bool:

@@ -59,8 +59,8 @@ class Attribute:
 
 
 def _vram(advert: Advert) -> int | None:
-    told = [gpu.vram for gpu in advert.gpus if gpu.vram is not None]
-    return max(told) if told else None if advert.gpus else 0
+    lines = [gpu.vram for gpu in advert.gpus if gpu.vram is not None]
+    return max(lines) if lines else None if advert.gpus else 0
 
 
 ATTRIBUTES: Final[dict[str, Attribute]] = {
@@ -146,10 +146,10 @@ _FACTORS: Final = {"": 1, "b": 1} | {
 
 def parse_size(text: str) -> int | None:
     """Bytes in `8 GiB`, `500MB`, `1024`; None when it is not a size."""
-    found = _SIZE.match(text.strip())
-    if not found:
+    match = _SIZE.match(text.strip())
+    if not match:
         return None
-    return int(float(found[1]) * _FACTORS[(found[2] or "").lower()])
+    return int(float(match[1]) * _FACTORS[(match[2] or "").lower()])
 
 
 def show_size(size: int) -> str:
@@ -164,12 +164,12 @@ def show_size(size: int) -> str:
 
 def parse_clause(text: str) -> Clause:
     """A clause as written in a campaign. Raises `CampaignError` with a hint; file and line are the caller's to add."""
-    found = _CLAUSE.match(text)
-    if not found:
+    match = _CLAUSE.match(text)
+    if not match:
         raise CampaignError(
             f"cannot read clause {text!r}", hint="a clause is: attribute operator value, such as ram >= 8 GiB"
         )
-    name, op, raw = found[1], Op(found[2]), found[3]
+    name, op, raw = match[1], Op(match[2]), match[3]
     attribute = attribute_of(name)
     if attribute is None:
         near = difflib.get_close_matches(name, [*ATTRIBUTES, "label.NAME"], n=1, cutoff=0.5)

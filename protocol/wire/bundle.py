@@ -60,8 +60,8 @@ def pack_header(parts: Sequence[BundlePart]) -> bytes:
     """The beginning of the bundle of these files, up to the first file's bytes. Raises `ValueError` with one line."""
     ordered = sorted(parts)
     _check(ordered)
-    told = json.dumps([[part.path, part.size, part.sha256] for part in ordered], separators=(",", ":"))
-    body = told.encode("ascii")
+    text = json.dumps([[part.path, part.size, part.sha256] for part in ordered], separators=(",", ":"))
+    body = text.encode("ascii")
     if len(body) > MAX_HEADER:
         raise ValueError(f"its list of files is longer than {MAX_HEADER // 1024} KiB")
     return MAGIC + len(body).to_bytes(LENGTH, "big") + body

@@ -92,7 +92,7 @@ def _first_wrong(exc: ValidationError) -> str:
 
 def _bound(value: Any, max_elements: int, max_depth: int) -> None:
     """Refuse too many or too deep containers; iterative, so that depth costs no stack."""
-    seen = 0
+    observed = 0
     todo: list[tuple[Any, int]] = [(value, 0)]
     while todo:
         item, depth = todo.pop()
@@ -104,8 +104,8 @@ def _bound(value: Any, max_elements: int, max_depth: int) -> None:
             continue
         if depth >= max_depth:
             raise RemoteProtocolError(f"nested deeper than {max_depth}")
-        seen += len(children)
-        if seen > max_elements:
+        observed += len(children)
+        if observed > max_elements:
             raise RemoteProtocolError(f"more than {max_elements} elements")
         todo.extend((child, depth + 1) for child in children)
 

@@ -19,8 +19,8 @@ def step(table: Table[S, E], state: S, event: E, *, story: str = "") -> S:
     """The state after `event`. Raises `LocalProtocolError` with the story when the table does not allow it."""
     after = table[state].get(event)
     if after is None:
-        told = f" ({story})" if story else ""
-        raise LocalProtocolError(f"{event} is not possible in state {state}{told}")
+        text = f" ({story})" if story else ""
+        raise LocalProtocolError(f"{event} is not possible in state {state}{text}")
     return after
 
 
