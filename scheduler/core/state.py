@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 from collections import OrderedDict
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -348,11 +349,14 @@ class State:
         view.held.pop(task, None)
         self.refresh(view)
 
-    def held_at(self, peer: str) -> list[tuple[TaskEntry, Attempt]]:
-        """Live tasks at a worker, each with its attempt there."""
+    def held_at(self, peer: str) -> Iterator[tuple[TaskEntry, Attempt]]:
+        """Live tasks at a worker, each with its attempt there; without those that end while the caller goes through them."""
         view = self.workers.get(peer)
-        entries = [self.tasks[task] for task in view.held] if view is not None else []
-        return [(entry, attempt) for entry in entries if (attempt := entry.at(peer)) is not None]
+        for task in tuple(view.held) if view is not None else ():
+            entry = self.tasks[task]
+            attempt = entry.at(peer)
+            if attempt is not None:
+                yield entry, attempt
 
     def by_lease(self, peer: str, lease: str, fence: Fence) -> tuple[TaskEntry, Attempt] | None:
         for entry, attempt in self.held_at(peer):
@@ -362,7 +366,7 @@ class State:
 
     def leases_at(self, view: WorkerView) -> tuple[int, int]:
         """Number of our leases and of our tickets at a worker."""
-        held = self.held_at(view.peer)
+        held = list(self.held_at(view.peer))
         tickets = sum(entry.state is TaskState.QUEUED and each.lease is not None for entry, each in held)
         return sum(entry.state in LEASED for entry, _ in held), tickets
 

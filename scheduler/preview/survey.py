@@ -22,7 +22,9 @@ from protocol.values.requirement import Requirement
 from protocol.values.task import Task
 from protocol.wire.codec import pack
 from protocol.words import ProtocolId, Right, Role
-from scheduler.run.calls import probe, shapes_of
+from scheduler.conversation.effects import drive
+from scheduler.conversation.requests import probe, shapes_of
+from scheduler.run.shell import perform_call
 from swarm.base.home import Home
 from swarm.index.query import QueryResult
 from swarm.join.ephemeral import GateVisitor, open_ephemeral_node
@@ -200,7 +202,7 @@ async def _ask(link: Link, tasks: Mapping[Kind, Task], heard: DeviceAnswer, prio
         if not left:
             return
         shapes = shapes_of((tasks[kind] for kind in left.values()), priority)
-        answer = await probe(link, VISIT, shapes)
+        answer = await drive(probe(link, VISIT, shapes), perform_call)
         if isinstance(answer, Denied):
             heard.quote = None
             heard.why = f"{answer.reason}: {answer.detail}" if answer.detail else str(answer.reason)

@@ -98,7 +98,7 @@ class LeadershipClaims:
         claim = self._held.get(campaign)
         return None if claim is None else claim.proof
 
-    def lost(self, campaign: str, denied: Denied) -> bool:
+    def superseded(self, campaign: str, denied: Denied) -> bool:
         """Whether a worker that refuses us shows that somebody carries the campaign on who may."""
         claim = self._held.get(campaign)
         if claim is None or denied.reason is not Reason.STALE_EPOCH:

@@ -11,7 +11,7 @@ from protocol.values.attempt import TaskState
 from protocol.values.task import Task, read_task
 from scheduler.core.state import TaskEntry
 from scheduler.run.restore import restored
-from tests.simulation.shelf import Row, Try
+from tests.simulation.sim_store import Row, Try
 
 
 @lru_cache(maxsize=4096)
@@ -38,3 +38,12 @@ def restored_entry(row: Row, attempts: Sequence[Try]) -> TaskEntry:
 def device_of(worker: str) -> str:
     """Id of the device that a worker of the model has."""
     return f"d-{worker[-2:]}"
+
+
+class Silence:
+    """A log that nobody reads."""
+
+    def debug(self, event: str, **fields: object) -> None:
+        """Nothing."""
+
+    info = warning = debug

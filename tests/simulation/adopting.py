@@ -14,10 +14,11 @@ from protocol.errors import Unreachable
 from protocol.messages.work import AdoptReply, ListLeases
 from scheduler.adoption.adopt import epoch_after
 from scheduler.adoption.recovery import PATIENCE_S, PATIENT_ROUNDS, ROUND_S, ROUNDS, Recovery, WorkerReport
+from scheduler.conversation.effects import drive
 from scheduler.store.rows import WorkerTask
 from tests.simulation.history import Kind
-from tests.simulation.shelf import Folder
 from tests.simulation.sim_scheduler import SimScheduler
+from tests.simulation.sim_store import SimCampaign
 from tests.simulation.wire import End
 
 
@@ -27,7 +28,7 @@ class SimAdopter(SimScheduler):
     def __init__(
         self,
         *given: Any,
-        manifest: Folder,
+        manifest: SimCampaign,
         bodies: dict[str, bytes],
         taken: Callable[[SimAdopter], None],
         honest: Callable[[str], bool],
@@ -49,7 +50,7 @@ class SimAdopter(SimScheduler):
     @property
     def adopting(self) -> bool:
         """It has not taken over yet, and still may."""
-        return not self.gave_up and self.manifest.id not in self.shelf.campaigns
+        return not self.gave_up and self.manifest.id not in self.store.campaigns
 
     async def _live(self) -> None:
         if self.adopting and not await self._gather():
@@ -78,7 +79,7 @@ class SimAdopter(SimScheduler):
             self._found(at)
         if "ignores-settled" in self._mutant:
             found = {task: at for task, at in found.items() if not at.ended}
-        folder = Folder(
+        folder = SimCampaign(
             self.manifest.id,
             self.manifest.attempts,
             self.manifest.backoff_s,
@@ -86,16 +87,21 @@ class SimAdopter(SimScheduler):
             self.manifest.priority,
         )
         epoch = gathered.epoch if "no-leap" in self._mutant else epoch_after(gathered.epoch, self._rng)
-        self.shelf.take_over(folder, self._manifest_bodies, found, epoch=epoch)
+        self.store.take_over(folder, self._manifest_bodies, found, epoch=epoch)
         self._taken(self)
         return True
+
+    async def _open(self, peer: str) -> End:
+        if not self._linked:
+            return await self._air.open(self.station, peer, PATIENCE_S)
+        link: Any = await drive(self.conversation.links.connect(peer), self.perform)
+        return link
 
     async def _look(self, advert: Any, gathered: Recovery, links: dict[str, End]) -> None:
         peer = advert.peer
         try:
             if peer not in links or links[peer].closed.is_set:
-                link = self._link(peer) if self._linked else self._air.open(self.station, peer, PATIENCE_S)
-                links[peer] = await link
+                links[peer] = await self._open(peer)
             page = await links[peer].call(ListLeases(campaign=self.manifest.id), PATIENCE_S)
         except Unreachable as exc:
             gathered.silent[advert.name] = exc.what

@@ -115,7 +115,7 @@ class Faults:
             self.kernel.after(seconds, partial(self._start_scheduler, scheduler))
 
     def _start_scheduler(self, scheduler: SimScheduler) -> None:
-        if not scheduler.process.alive and not scheduler.shelf.full:
+        if not scheduler.process.alive and not scheduler.store.full:
             scheduler.start()
 
     def _disk_broke(self, scheduler: SimScheduler) -> None:
@@ -161,22 +161,22 @@ class Faults:
         """A scheduler's disk is full for a while: it ends, and comes back."""
         scheduler = self.rng.choice(self.schedulers)
         self._injected("scheduler's disk full", scheduler.name)
-        scheduler.shelf.full = True
+        scheduler.store.full = True
         self.kernel.after(self.rng.uniform(1.0, 15.0), partial(self._free_scheduler, scheduler))
 
     def _free_scheduler(self, scheduler: SimScheduler) -> None:
-        scheduler.shelf.full = False
+        scheduler.store.full = False
         self._start_scheduler(scheduler)
 
     def cancel(self) -> None:
         """A person cancels a campaign, or one task."""
         scheduler = self.rng.choice(self.schedulers)
-        folders = scheduler.shelf.unfinished()
+        folders = scheduler.store.unfinished()
         if folders:
             self._injected("cancelled")
             tasks = self.rng.choice(folders).tasks
             chosen = tasks if self.rng.random() < 0.4 else [self.rng.choice(tasks)]
-            scheduler.shelf.request_cancel(chosen)
+            scheduler.store.request_cancel(chosen)
             for task in chosen:
                 self.tell(Kind.CANCEL_ASKED, task=task)
 
@@ -215,7 +215,7 @@ class Faults:
         begun = [
             folder
             for s in self.schedulers
-            for folder in s.shelf.unfinished()
+            for folder in s.store.unfinished()
             if folder.epoch and self.home[folder.id] is s
         ]
         busy = {s.manifest.id for s in self.schedulers if isinstance(s, SimAdopter) and s.adopting}
@@ -232,7 +232,7 @@ class Faults:
             **self.named(name),
             peer=principal if copied else name,
             manifest=manifest,
-            bodies={task: old.shelf.tasks[task].body for task in manifest.tasks},
+            bodies={task: old.store.tasks[task].body for task in manifest.tasks},
             taken=self._taken,
             linked=rng.random() < 0.3,
             honest=lambda name: not any(worker.runs.lies for worker in self.workers if worker.name == name),

@@ -24,6 +24,7 @@ from protocol.values.advert import Advert, UnitOffer
 from protocol.values.attempt import TaskState
 from protocol.values.requirement import Requirement, parse_clause
 from protocol.values.task import Measure, Model, Task, Timeouts
+from scheduler.conversation.conversation import SchedulerConversation
 from scheduler.core.scheduler import SchedulerCore
 from tests.simulation.adapter import device_of
 from tests.simulation.adopting import SimAdopter
@@ -31,8 +32,8 @@ from tests.simulation.faults import FAULTS_S, Faults
 from tests.simulation.history import Breach, Event, History, Kind, Limits
 from tests.simulation.invariants import FINAL, check
 from tests.simulation.kernel import Kernel
-from tests.simulation.shelf import Folder, Shelf
 from tests.simulation.sim_scheduler import SimScheduler
+from tests.simulation.sim_store import SimCampaign, SimStore
 from tests.simulation.sim_worker import Runs, SimWorker
 from tests.simulation.wire import Air
 
@@ -56,8 +57,9 @@ class Mutant:
     name: str = ""
     make_ledger: Callable[..., Ledger] = Ledger
     make_conversation: Callable[..., WorkerConversation] = WorkerConversation
-    make_book: Callable[[random.Random], SchedulerCore] = SchedulerCore
-    shelf: type[Shelf] = Shelf
+    make_core: Callable[[random.Random], SchedulerCore] = SchedulerCore
+    make_scheduler: Callable[..., SchedulerConversation] = SchedulerConversation
+    store: type[SimStore] = SimStore
     switches: frozenset[str] = frozenset()
     """Mistakes in the shells."""
     faults: tuple[int, int] = (8, 16)
@@ -195,10 +197,11 @@ class World(Faults):
     def named(self, name: str) -> dict[str, Any]:
         """The rest of it."""
         return {
-            "shelf": self.mutant.shelf(name, self.tell),
+            "store": self.mutant.store(name, self.tell),
             "adverts": self._adverts,
             "broke": self._disk_broke,
-            "make_book": self.mutant.make_book,
+            "make_core": self.mutant.make_core,
+            "make_conversation": self.mutant.make_scheduler,
             "mutant": self.mutant.switches,
         }
 
@@ -235,8 +238,8 @@ class World(Faults):
             history.models[task.task] = task.model.sha256
         attempts = self.rng.choice((2, 3, 3, 5))
         history.attempts[campaign] = attempts
-        folder = Folder(campaign, attempts=attempts, backoff_s=2.0, wait_s=120.0, priority=priority)
-        scheduler.shelf.create(folder, tasks)
+        folder = SimCampaign(campaign, attempts=attempts, backoff_s=2.0, wait_s=120.0, priority=priority)
+        scheduler.store.create(folder, tasks)
         self.home[campaign] = scheduler
 
     def _adverts(self) -> list[Advert]:
@@ -303,10 +306,10 @@ class World(Faults):
         self._look()
 
     def _over(self) -> bool:
-        came = {campaign for scheduler in self.schedulers for campaign in scheduler.shelf.campaigns}
+        came = {campaign for scheduler in self.schedulers for campaign in scheduler.store.campaigns}
         busy = any(isinstance(s, SimAdopter) and s.adopting for s in self.schedulers)
         return (
-            len(came) == self.coming and not busy and not any(s.shelf.unfinished() for s in self.schedulers)
+            len(came) == self.coming and not busy and not any(s.store.unfinished() for s in self.schedulers)
         )
 
     def _look(self) -> None:
@@ -314,16 +317,16 @@ class World(Faults):
         history, tell = self.history, self.tell
         history.final, stored = {}, set()
         for scheduler in self.schedulers:
-            shelf = scheduler.shelf
-            stored |= {one.sha256 for one in shelf.attempts.values() if one.sha256}
-            for row in shelf.tasks.values():
+            store = scheduler.store
+            stored |= {one.sha256 for one in store.attempts.values() if one.sha256}
+            for row in store.tasks.values():
                 if self.home[row.campaign] is not scheduler:
                     continue  # it is somebody else's now: only that one says how it stands
                 history.final[row.id] = str(row.state)
-                tell(Kind.VIEW, who=shelf.owner, task=row.id, word=str(row.state))
+                tell(Kind.VIEW, who=store.owner, task=row.id, word=str(row.state))
                 entry = scheduler.core.state.tasks.get(row.id)
                 if entry is not None:
-                    tell(Kind.VIEW, who=f"{shelf.owner}'s book", task=row.id, word=str(entry.state))
+                    tell(Kind.VIEW, who=f"{store.owner}'s book", task=row.id, word=str(entry.state))
         history.stored = frozenset(stored)
         done = all(state in FINAL for state in history.final.values())
         for worker in self.workers:

@@ -5,7 +5,7 @@ Each is a subclass or a switch that is handed to the model; nothing is patched.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -21,6 +21,7 @@ from node.conversation.requests import RequestHandlers, WorkerContext
 from protocol.messages.permission import CallPermission
 from protocol.messages.work import (
     Accepted,
+    Commit,
     Conflict,
     Denied,
     Granted,
@@ -29,6 +30,7 @@ from protocol.messages.work import (
     Queued,
     Renew,
     Renewed,
+    Result,
     Stopped,
 )
 from protocol.values.attempt import TASK, TaskEvent, TaskState
@@ -37,6 +39,10 @@ from protocol.values.record import Record
 from protocol.wire.base import Message
 from protocol.wire.table import final
 from protocol.words import Reason
+from scheduler.conversation import requests
+from scheduler.conversation.conversation import SchedulerConversation
+from scheduler.conversation.effects import CheckedRecord, LinkHandle, WaitFor
+from scheduler.conversation.links import WorkerLink, WorkerLinks
 from scheduler.core.allocator import Allocator
 from scheduler.core.commands import Command
 from scheduler.core.failures import Failures
@@ -45,7 +51,7 @@ from scheduler.core.scheduler import SchedulerCore
 from scheduler.core.state import RequirementGroup, TaskEntry
 from scheduler.store.rows import ResultReceipt
 from tests.simulation.model import Mutant
-from tests.simulation.shelf import Row, Shelf
+from tests.simulation.sim_store import Row, SimStore
 
 # -- the worker's ledger --------------------------------------------------------------------------------------------------------
 
@@ -342,34 +348,124 @@ class ForgetsSiblings(SchedulerCore):
         """It would notice itself."""
 
 
+# -- the scheduler's conversation -----------------------------------------------------------------------------------------------
+
+
+class StoresLater(SchedulerConversation):
+    """Sends first, and stores the intent, the grant or the end a moment later."""
+
+    def carry_out(self, commands: Sequence[Command]) -> None:
+        for command in commands:
+            self._send(command)
+        self._shell.start(self._write(commands))
+
+    async def _write(self, commands: Sequence[Command]) -> None:
+        await WaitFor(lambda: False, self._shell.now() + 0.5)
+        self._writer.write(commands)
+
+
+class AcceptsEarly(SchedulerConversation):
+    """Accepts a result before it is stored."""
+
+    def settle(
+        self, entry: TaskEntry, peer: str, result: Result, body: bytes, checked: CheckedRecord
+    ) -> Message:
+        self._shell.start(self._settle(entry, peer, result, body, checked))
+        return Accepted()
+
+    async def _settle(self, entry: TaskEntry, peer: str, *rest: Any) -> None:
+        await WaitFor(lambda: False, self._shell.now() + 0.2)
+        super().settle(entry, peer, *rest)
+
+
+class AnyFenceIsCurrent(SchedulerConversation):
+    """Looks at the attempt of a result, and not at its fence or at whether the task has ended."""
+
+    @staticmethod
+    def is_current(entry: TaskEntry, peer: str, result: Result) -> bool:
+        return (entry.worker, entry.attempt) == (peer, result.attempt)
+
+
+class NeverReconcilesLinks(WorkerLinks):
+    async def adopt(self, handle: LinkHandle, link: WorkerLink) -> bool:
+        return await self.renew(handle, link)
+
+
+class NeverReconciles(SchedulerConversation):
+    """A link that came up again is renewed, and nobody is asked what it holds."""
+
+    links_type = NeverReconcilesLinks
+
+
+class UnadoptedLinks(WorkerLinks):
+    def adopt_on(self, peer: str) -> None:
+        self._keep_up(peer)
+
+
+class RenewsUnadopted(SchedulerConversation):
+    """Renews what another machine may have led, over a link that was there before, without adopting it."""
+
+    links_type = UnadoptedLinks
+
+
+class PatientLinks(WorkerLinks):
+    def give_up(self, peer: str, link: WorkerLink, now: float, what: str, *, silent: bool = False) -> None:
+        link.heard_at = now
+
+
+class NeverGivesUp(SchedulerConversation):
+    """A silent worker is waited for."""
+
+    links_type = PatientLinks
+
+
+class NewKeys(WorkerLinks):
+    asked = 0
+
+    async def ask_commit(self, handle: LinkHandle, message: Commit) -> requests.CommitAnswer:
+        self.asked += 1
+        return await super().ask_commit(
+            handle, message.model_copy(update={"key": f"{message.key} {self.asked}"})
+        )
+
+
+class AsksUnderNewKeys(SchedulerConversation):
+    """A commit without an answer is sent again under another key."""
+
+    links_type = NewKeys
+
+
+class AcceptsOld(SchedulerConversation):
+    """Accepts a result that is not of the current attempt, stored or not."""
+
+    def answer_old(self, peer: str, result: Result) -> Message:
+        return Accepted()
+
+
 # -- the scheduler's store ------------------------------------------------------------------------------------------------------
 
 
-class AnyFence(Shelf):
+class AnyFence(SimStore):
     """Takes a record of the current attempt's task under whatever fence."""
 
     def current(self, row: Row, attempt: int, worker: str, fence: Fence) -> bool:
         return not final(TASK, row.state) and row.state is not TaskState.PENDING
 
 
-class TakesAgain(Shelf):
+class TakesAgain(SimStore):
     """Does not look whether the task has ended."""
 
-    def record_result(
-        self, *, task: str, attempt: int, fence: Fence, worker: str, sha256: str, event: TaskEvent
-    ) -> ResultReceipt:
+    def record_result(self, *, task: str, **rest: Any) -> ResultReceipt:
         row = self.tasks[task]
         if final(TASK, row.state):
             row.state = TaskState.RUNNING
-        return super().record_result(
-            task=task, attempt=attempt, fence=fence, worker=worker, sha256=sha256, event=event
-        )
+        return super().record_result(task=task, **rest)
 
     def current(self, row: Row, attempt: int, worker: str, fence: Fence) -> bool:
         return row.state is not TaskState.PENDING
 
 
-class NoFlush(Shelf):
+class NoFlush(SimStore):
     """What was written last is gone after a crash."""
 
     def crashed(self) -> None:
@@ -381,7 +477,7 @@ class NoFlush(Shelf):
                 return
 
 
-class AcceptsInMemory(Shelf):
+class AcceptsInMemory(SimStore):
     """A campaign is on disk only once it is taken up."""
 
     def crashed(self) -> None:
@@ -417,20 +513,23 @@ MUTANTS: Final = (
     Mutant("keeps results from adopters", shows=5, make_conversation=KeepsResultsFromAdopters),
     Mutant("checks no permission", shows=5, switches=frozenset({"no-permission"})),
     Mutant("runs another model", switches=frozenset({"wrong-model"})),
-    Mutant("retries for ever", shows=14, make_book=RetriesForEver),
-    Mutant("goes back to where it failed", make_book=GoesBack),
-    Mutant("starts both tickets", shows=2, make_book=StartsTwice),
-    Mutant(
-        "waits for lost workers", shows=29, make_book=ForgetsTheLost, switches=frozenset({"never-gives-up"})
-    ),
-    Mutant("adopts without the settled results", shows=62, make_book=ForgetsSettled),
+    Mutant("retries for ever", shows=22, make_core=RetriesForEver),
+    Mutant("goes back to where it failed", make_core=GoesBack),
+    Mutant("starts both tickets", shows=2, make_core=StartsTwice),
+    Mutant("waits for lost workers", shows=29, make_core=ForgetsTheLost, make_scheduler=NeverGivesUp),
+    Mutant("adopts without the settled results", shows=62, make_core=ForgetsSettled),
     Mutant("ignores results when it adopts", shows=15, switches=frozenset({"ignores-settled"})),
-    Mutant("renews what it has not adopted", shows=2, switches=frozenset({"renews-unadopted"})),
-    Mutant("puts replicas together", make_book=ForgetsSiblings),
-    Mutant("takes any fence", shows=83, shelf=AnyFence, switches=frozenset({"any-fence"})),
-    Mutant("takes results again", shows=1, shelf=TakesAgain, switches=frozenset({"any-fence"})),
-    Mutant("accepts a result before it is on disk", shows=3, switches=frozenset({"ack-first"})),
-    Mutant("does not flush", shelf=NoFlush),
-    Mutant("accepts a campaign in memory", shows=3, shelf=AcceptsInMemory),
+    Mutant("renews what it has not adopted", shows=64, make_scheduler=RenewsUnadopted),
+    Mutant("puts replicas together", make_core=ForgetsSiblings),
+    Mutant("takes any fence", shows=83, store=AnyFence, make_scheduler=AnyFenceIsCurrent),
+    Mutant("takes results again", shows=2, store=TakesAgain, make_scheduler=AnyFenceIsCurrent),
+    Mutant("accepts a result before it is on disk", shows=20, make_scheduler=AcceptsEarly),
+    Mutant("does not flush", store=NoFlush),
+    Mutant("accepts a campaign in memory", shows=3, store=AcceptsInMemory),
+    Mutant("stores what it decided after it was sent", shows=1, make_scheduler=StoresLater),
+    Mutant("does not reconcile after a break", make_scheduler=NeverReconciles),
+    Mutant("asks again under another key", shows=13, make_scheduler=AsksUnderNewKeys),
+    Mutant("accepts old results", shows=4, make_scheduler=AcceptsOld),
+    Mutant("waits for silent workers", shows=29, make_scheduler=NeverGivesUp),
     Mutant("does not take up campaigns after a restart", switches=frozenset({"forgets-campaigns"})),
 )

@@ -1,56 +1,59 @@
-"""A scheduler of the model: the real core in a shell that does what `scheduler.run.service` and `scheduler.run.links` do around it.
+"""A scheduler of the model: the real core and conversation on virtual time, links and a store of the model.
 
-Mirrored: orders for the disk before those for the network; a kept link to each worker with leases of ours, renewed every RENEW_EVERY_S
-and adopted anew whenever it comes up; commits said again under the same key for a lease's time; a worker given up LEASE_TTL_S after the
-last renewal that was answered was sent, or GONE_S after its machine refuses; a result recorded by compare-and-set before it is accepted;
-after a restart everything from the store, under a higher epoch. A disk that takes nothing ends the process.
+Only what `scheduler.run.service` and `scheduler.run.shell` do is done here by other means: effects, the beat, and taking up campaigns under
+a higher epoch. All else here tells the history what happened. A disk that takes nothing ends the process.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine
+from typing import Any
 
-from protocol.messages.work import Accepted, Commit, Preempt, Progress, Ready, Result, Skip, Stale, Start
+from protocol.errors import RemoteProtocolError
+from protocol.messages.work import Accepted, Cancel, Denied, Ready, Release, Result, Start, Stopped
 from protocol.values.advert import Advert
 from protocol.values.record import read_record
 from protocol.wire.base import Message
 from protocol.words import Reason
+from scheduler.conversation import effects
+from scheduler.conversation.conversation import SchedulerConversation
+from scheduler.conversation.effects import CheckedRecord, drive
+from scheduler.conversation.links import CONNECT_S
 from scheduler.core.allocator import ELSEWHERE_S
-from scheduler.core.commands import (
-    CancelOn,
-    Command,
-    CommitTo,
-    Discover,
-    EndAttempt,
-    EndCampaign,
-    EndHedge,
-    EndPending,
-    Explain,
-    Intent,
-    ProbeWorker,
-    RecordGrant,
-    ReleaseOn,
-    SwitchAttempt,
-)
+from scheduler.core.commands import Intent
 from scheduler.core.scheduler import SchedulerCore
-from scheduler.core.state import TaskEntry, TaskLimits
-from scheduler.run.links import SETTLE_S
+from scheduler.core.state import TaskLimits
+from scheduler.run.epochs import FIRST
 from tests.simulation import adapter
 from tests.simulation.history import Kind
 from tests.simulation.kernel import Flag, Kernel, Process
-from tests.simulation.shelf import Folder, Shelf
-from tests.simulation.sim_lines import Line, Lines
+from tests.simulation.sim_store import SimCampaign, SimStore
 from tests.simulation.wire import Air, End, Station
 
 BEAT_S = 1.0
 """Slower than the real one's, to save time."""
-RIVALS_S = 2.0
 Tell = Callable[..., None]
 
 
-class SimScheduler(Lines):
-    """One scheduler. Its disk (`shelf`) outlives its process."""
+class SimClaims:
+    """All schedulers of the model that adopt may do so: a bare epoch stands for a signature."""
+
+    def __init__(self, epochs: dict[str, int]) -> None:
+        self._epochs = epochs
+
+    def proof(self, campaign: str) -> bytes | None:
+        epoch = self._epochs[campaign]
+        return str(epoch).encode() if epoch > FIRST else None
+
+    def superseded(self, campaign: str, denied: Denied) -> bool:
+        if denied.reason is not Reason.STALE_EPOCH or denied.proof is None:
+            return False
+        return int(denied.proof) > self._epochs.get(campaign, 0)
+
+
+class SimScheduler:
+    """One scheduler. Its store outlives its process."""
 
     def __init__(
         self,
@@ -60,46 +63,59 @@ class SimScheduler(Lines):
         rng: random.Random,
         tell: Tell,
         *,
-        shelf: Shelf,
+        store: SimStore,
         adverts: Callable[[], list[Advert]],
         broke: Callable[[SimScheduler], None],
-        make_book: Callable[[random.Random], SchedulerCore] = SchedulerCore,
+        make_core: Callable[[random.Random], SchedulerCore] = SchedulerCore,
+        make_conversation: Callable[..., SchedulerConversation] = SchedulerConversation,
         peer: str = "",
         mutant: frozenset[str] = frozenset(),
     ) -> None:
-        """`adverts`: what the index answers now. `broke`: told when the disk took something no more.
+        """`adverts`: what the index answers now. `broke`: called when the disk takes nothing more.
 
         `peer`: its identity, where that is not its name.
         """
         self.name = name
-        self.shelf = shelf
+        self.store = store
         self.process = Process(kernel, name, offset=rng.uniform(0, 1000), rate=rng.uniform(0.9, 1.1))
         self.process.failed = lambda error: broke(self)
-        self.station = Station(self.process, self._serve, closed=self._closed, peer=peer)
+        self.station = Station(self.process, self._serve, peer=peer)
         self.peer = peer or name
-        self.core: SchedulerCore
+        self.conversation: SchedulerConversation
         self._air = air
         self._rng = rng
         self._tell = tell
         self._adverts = adverts
-        self._make_book = make_book
+        self._make_core = make_core
+        self._make_conversation = make_conversation
         self._mutant = mutant
         air.stations[name] = self.station
 
+    @property
+    def core(self) -> SchedulerCore:
+        """That of the present life."""
+        return self.conversation.core
+
     # -- its life ---------------------------------------------------------------------------------------------------------
 
-    def start(self) -> None:
+    def start(self, *_: object) -> None:
         """A new process opens the store."""
         self.process.start()
-        self.core = self._make_book(random.Random(self._rng.random()))
-        self._epochs: dict[str, int] = {}
-        self._bodies: dict[str, bytes] = {}
         self.station.speaks = {}
-        self._lines: dict[str, Line] = {}
-        self._kept: set[str] = set()
         self._opening: dict[str, Flag] = {}
-        self._running: dict[str, int] = {}
-        self._moved = Flag()
+        self._happened = Flag()
+        self.store.others = self._others
+        self.conversation = self._make_conversation(
+            self._make_core(random.Random(self._rng.random())),
+            Shell(self),
+            self.store.face(),
+            SimClaims(self.station.speaks),
+            adapter.Silence(),
+            peer=self.peer,
+            sign=lambda message: bytes(64),
+            manifest=lambda campaign: ("d" * 64, 1),
+            ended=lambda campaign: None,
+        )
         self.process.spawn(self._live())
 
     async def _live(self) -> None:
@@ -108,253 +124,176 @@ class SimScheduler(Lines):
     def crash(self) -> None:
         """kill -9."""
         self.process.kill()
-        self.shelf.crashed()
+        self.store.crashed()
         self._air.lost(self.station, silent=False)
-
-    # -- the service --------------------------------------------------------------------------------------------------------
 
     async def _beat(self) -> None:
         while True:
             self._load()
-            running, self._running = self._running, {}
-            for task, attempt in running.items():
-                self.shelf.set_running(task, attempt)
-            if self.shelf.unfinished() or not self.core.idle:
-                self._carry_out(self.core.tick(self.now()))
+            for live in self.conversation.progress.values():
+                self.store.set_running(live.task, live.attempt)
+            self.conversation.progress.clear()
+            if self.store.unfinished() or not self.core.idle:
+                for campaign in self.conversation.tick():
+                    self.station.speaks.pop(campaign.limits.campaign, None)
                 self.core.check()
-            for course in self.core.forget(self.now()):
-                self._epochs.pop(course.limits.campaign, None)
             await self.process.sleep(BEAT_S)
 
     def _load(self) -> None:
-        for folder in self.shelf.unfinished():
-            forgets = "forgets-campaigns" in self._mutant and folder.epoch
-            if folder.id not in self.core.state.campaigns and not forgets:
-                self._take_up(folder)
-        self._carry_out(self.core.cancel(self.shelf.cancel_requests(), self.now()))
+        for campaign in self.store.unfinished():
+            forgets = "forgets-campaigns" in self._mutant and campaign.epoch
+            if campaign.id not in self.core.state.campaigns and not forgets:
+                self._take_up(campaign)
+        self.conversation.cancel(self.store.cancel_requests())
 
-    def _take_up(self, folder: Folder) -> None:
-        if "same-epoch" not in self._mutant or not folder.epoch:
-            self.shelf.next_epoch(folder.id)
-        self._epochs[folder.id] = self.station.speaks[folder.id] = folder.epoch
-        rows = [self.shelf.tasks[task] for task in folder.tasks]
-        self._bodies |= {row.id: row.body for row in rows}
-        entries = [adapter.restored_entry(row, self.shelf.tries(row.id)) for row in rows]
-        terms = TaskLimits(
-            campaign=folder.id,
-            attempts=folder.attempts,
-            backoff_s=folder.backoff_s,
-            wait_s=folder.wait_s,
-            priority=folder.priority,
-            epoch=folder.epoch,
+    def _take_up(self, campaign: SimCampaign) -> None:
+        if "same-epoch" not in self._mutant or not campaign.epoch:
+            self.store.next_epoch(campaign.id)
+        self.station.speaks[campaign.id] = campaign.epoch
+        rows = [self.store.tasks[task] for task in campaign.tasks]
+        self.conversation.bodies |= {row.id: row.body for row in rows}
+        limits = TaskLimits(
+            campaign=campaign.id,
+            attempts=campaign.attempts,
+            backoff_s=campaign.backoff_s,
+            wait_s=campaign.wait_s,
+            priority=campaign.priority,
+            epoch=campaign.epoch,
         )
-        self._carry_out(self.core.add(terms, entries, self.now()))
-        for peer in dict.fromkeys(ticket.worker for entry in entries for ticket in entry.attempts()):
-            self._adopt_on(peer)
-
-    def _carry_out(self, orders: Sequence[Command]) -> None:
-        for order in orders:
-            if isinstance(order, CommitTo):
-                o = order
-                epoch = self._epochs[o.campaign]
-                intent = Intent(o.task, o.attempt, o.key, o.peer, o.device, epoch, o.hedge)
-                self.shelf.begin_attempts([intent], self._others)
-            self._keep_on_disk(order)
-        for order in orders:
-            self._send(order)
-        moved, self._moved = self._moved, Flag()
-        moved.set()
+        entries = [adapter.restored_entry(row, self.store.tries(row.id)) for row in rows]
+        self.conversation.take_up(limits, entries)
 
     def _others(self, intent: Intent) -> int:
         """Workers that could have had it and have not tried it."""
-        entry = self.core.state.tasks[intent.task]
-        if self.now() >= entry.not_before + ELSEWHERE_S:
+        state = self.core.state
+        entry = state.tasks[intent.task]
+        if self.process.now() >= entry.not_before + ELSEWHERE_S:
             return 0  # they had their time
-        fits = self.core.state.groups[entry.group].fits - entry.tried
+        fits = state.groups[entry.group].fits - entry.tried
         siblings = [
-            self.core.state.tasks[task]
-            for task in self.core.state.replicas.get(entry.replica_set, ())
-            if task != entry.id
+            state.tasks[task] for task in state.replicas.get(entry.replica_set, ()) if task != entry.id
         ]
-        taken = {ticket.worker for other in siblings for ticket in other.attempts()}
+        taken = {attempt.worker for other in siblings for attempt in other.attempts()}
         taken |= {other.worker for other in siblings if other.over and other.worker}
-        return sum(
-            1 for peer in fits - taken if peer != intent.worker and self.core.state.worker(peer).hopeful()
-        )
+        return sum(1 for peer in fits - taken if peer != intent.worker and state.worker(peer).hopeful())
 
-    def _keep_on_disk(self, order: Command) -> None:
-        match order:
-            case RecordGrant():
-                self.shelf.record_grant(
-                    order.task, order.attempt, lease=order.lease, fence=order.fence, queued=order.queued
-                )
-            case SwitchAttempt():
-                self.shelf.switch(order.task, order.attempt, order.before)
-            case EndHedge():
-                self.shelf.end_second(order.task, order.attempt)
-            case EndAttempt():
-                self._running.pop(order.task, None)
-                self.shelf.end_attempt(order.task, order.attempt, order.event, order.reason)
-            case EndPending():
-                self.shelf.end_pending(order.tasks, order.event, order.reason)
-            case EndCampaign():
-                self.shelf.end_campaign(order.campaign)
-            case _:
-                pass
-
-    def _send(self, order: Command) -> None:
-        match order:
-            case CommitTo():
-                self.process.spawn(self._commit(order, self._commit_message(order)))
-            case ProbeWorker():
-                self.process.spawn(self._probe(order.peer))
-            case CancelOn() | ReleaseOn():
-                self.process.spawn(self._stop(order))
-            case Discover():
-                self.process.spawn(self._discover(order))
-            case Explain():
-                self.process.spawn(self._explain(order))
-            case _:
-                pass
-
-    def _commit_message(self, order: CommitTo) -> Commit:
-        return Commit.model_construct(
-            key=order.key,
-            attempt=order.attempt,
-            epoch=self._epochs[order.campaign],
-            task=self._bodies[order.task],
-            signature=b"",
-            priority=self.core.state.campaigns[order.campaign].limits.priority,
-            queue=True,
-            preempted=order.preempted,
-            left_s=order.left_s,
-            manifest="d" * 64,
-            manifest_size=1,
-            proof=self._proof(order.campaign),
-        )
-
-    async def _discover(self, order: Discover) -> None:
-        await self.process.sleep(self._rng.uniform(0.05, 0.5))
-        self._carry_out(self.core.on_adverts(order.group, self._adverts(), self.now()))
-
-    async def _explain(self, order: Explain) -> None:
-        await self.process.sleep(self._rng.uniform(0.05, 0.5))
-        self._carry_out(self.core.on_explanation(order.group, Reason.NOTHING_FITS, "none", self.now()))
-
-    # -- what workers say ---------------------------------------------------------------------------------------------------
+    # -- links ------------------------------------------------------------------------------------------------------------
 
     async def _serve(self, end: End, message: Message) -> Message | None:
-        match message:
-            case Progress():
-                live = self.core.on_progress(end.peer, message, self.now())
-                if live is not None:
-                    self._running[live.task] = live.attempt
-                return None
-            case Ready():
-                return await self._ready(end.peer, message)
-            case Result():
-                return await self._result(end.peer, message)
-            case Preempt():
-                self._carry_out(
-                    self.core.on_preempt(end.peer, message.lease, message.fence, message.priority, self.now())
-                )
-                return None
+        try:
+            reply = await drive(self.conversation.received(end.peer, message), self.perform)
+        except RemoteProtocolError:
+            end.drop()
+            return None
+        if isinstance(message, Ready) and isinstance(reply, Start):
+            held = self.core.state.by_lease(end.peer, message.lease, message.fence)
+            if held is not None:
+                entry, attempt = held
+                word = {"task": entry.id, "attempt": attempt.number, "fence": message.fence.key()}
+                self._tell(Kind.WANTED, who=self.name, worker=end.peer, **word)
+        if isinstance(message, Result) and isinstance(reply, Accepted):
+            word = {"task": message.task, "sha256": message.sha256}
+            self._tell(Kind.ACKNOWLEDGED, who=self.name, worker=end.peer, **word)
+        return reply
+
+    def peek(self, peer: str) -> End | None:
+        """The live link to a worker."""
+        return next((end for end in self.station.ends if end.peer == peer), None)
+
+    async def connect(self, peer: str) -> End:
+        """The link there is, or a new one: one for all who ask at once."""
+        while peer in self._opening:
+            await self._opening[peer].wait(self.process)
+        end = self.peek(peer)
+        if end is None:
+            opening = self._opening[peer] = Flag()
+            try:
+                end = await self._air.open(self.station, peer, CONNECT_S)
+            finally:
+                if self._opening.pop(peer, None) is not None:
+                    opening.set()
+        return end
+
+    # -- effects ----------------------------------------------------------------------------------------------------------
+
+    def start_job(self, job: Coroutine[Any, Any, None]) -> None:
+        """Beside the others."""
+        driven: Any = Driven(job, self.perform)
+        self.process.spawn(driven)
+
+    def wake(self) -> None:
+        """Let those look who wait for something."""
+        happened, self._happened = self._happened, Flag()
+        happened.set()
+
+    async def perform(self, effect: Any) -> Any:
+        """As `scheduler.run.shell.TrioShell.perform`."""
+        end: Any
+        match effect:
+            case effects.Connect(peer):
+                return await self.connect(peer)
+            case effects.Call(end, message, max_wait_s):
+                reply = await end.call(message, max_wait_s)
+                if isinstance(message, (Cancel, Release)) and isinstance(reply, Stopped):
+                    for lease in reply.leases:
+                        self._tell(Kind.CANCEL_CONFIRMED, who=self.name, worker=end.peer, lease=lease)
+                return reply
+            case effects.Reset(end):
+                end.drop()
+            case effects.Drop(peer):
+                kept = self.peek(peer)
+                if kept is not None:
+                    kept.drop()
+            case effects.WaitFor(ready, until):
+                while not ready() and self.process.now() < until:  # its clock is a sum of floats
+                    await self._happened.wait(self.process, max(1e-6, until - self.process.now()))
+            case effects.WaitClosed(end, until):
+                return await end.closed.wait(self.process, until - self.process.now())
+            case effects.SearchIndex():
+                await self.process.sleep(self._rng.uniform(0.05, 0.5))
+                return self._adverts()
+            case effects.FetchRecord(_, result):
+                return result.body
+            case effects.CheckRecord(peer, result, body):
+                record = read_record(body)
+                said = (record.task, record.attempt, record.fence, record.worker)
+                if said != (result.task, result.attempt, result.fence, peer):
+                    raise RemoteProtocolError("the record is of another attempt")
+                return CheckedRecord(record, {})
+            case effects.Reintroduce():
+                return False
+            case effects.Introduce():
+                pass
             case _:
-                raise AssertionError(f"a worker does not say {type(message).__name__}")
-
-    async def _quiet(self, peer: str) -> None:
-        await self._line(peer).quiet.wait(self.process, SETTLE_S)
-
-    async def _ready(self, peer: str, message: Ready) -> Message:
-        await self._quiet(peer)
-        until = self.now() + RIVALS_S
-        while self.core.rival_asked(peer, message.lease) and self.now() < until:
-            await self._moved.wait(self.process, until - self.now())
-        now = self.now()
-        task, orders = self.core.on_ready(peer, message.lease, message.fence, now)
-        self._carry_out(orders)
-        if task is None:
-            self._carry_out(self.core.on_stopped(peer, (message.lease,), now))
-            return Skip()
-        entry = self.core.state.tasks[task]
-        self._tell(
-            Kind.WANTED,
-            who=self.name,
-            task=task,
-            attempt=entry.attempt,
-            worker=peer,
-            fence=message.fence.key(),
-        )
-        self._running.setdefault(task, entry.attempt)
-        return Start()
-
-    async def _result(self, peer: str, result: Result) -> Message:
-        entry = self.core.state.tasks.get(result.task)
-        ticket = entry.at(peer) if entry is not None else None
-        if entry is not None and ticket is not None and ticket.fence is None:
-            await self._quiet(peer)
-            ticket = entry.at(peer)
-        early = ticket is not None and ticket.fence is None and ticket.number == result.attempt
-        if entry is not None and early:
-            self._carry_out(
-                self.core.on_grant(
-                    peer, entry.id, result.attempt, result.lease, result.fence, self.now(), queued=False
-                )
-            )
-        if entry is None or (entry.worker, entry.attempt) != (peer, result.attempt):
-            return self._old(peer, result)
-        if "ack-first" in self._mutant:
-            self.process.spawn(self._settle(entry, peer, result))
-            self._acknowledged(peer, result)
-            return Accepted()
-        answer = self._settle_now(entry, peer, result)
-        if isinstance(answer, Accepted):
-            self._acknowledged(peer, result)
-        return answer
-
-    async def _settle(self, entry: TaskEntry, peer: str, result: Result) -> None:
-        await self.process.sleep(0.2)
-        self._settle_now(entry, peer, result)
-
-    def _settle_now(self, entry: TaskEntry, peer: str, result: Result) -> Message:
-        if not _current(entry, result) and "any-fence" not in self._mutant:
-            return self._old(peer, result)
-        assert result.body is not None
-        record = read_record(result.body)
-        said = (record.task, record.attempt, record.fence, record.worker)
-        if said != (entry.id, result.attempt, result.fence, peer):
-            self._carry_out(self.core.on_lost(peer, (result.lease,), Reason.BAD_REQUEST, self.now()))
-            return Stale(reason=Reason.BAD_REQUEST)
-        event, reason, _ = self.core.judge(record)
-        kept = self.shelf.record_result(
-            task=entry.id,
-            attempt=result.attempt,
-            fence=result.fence,
-            worker=peer,
-            sha256=result.sha256,
-            event=event,
-        )
-        if kept.stale is not None:
-            return Stale(reason=kept.stale)
-        if not kept.duplicate:
-            self._running.pop(entry.id, None)
-            self._carry_out(
-                self.core.on_result(entry.id, event, reason, self.now(), permanent=record.permanent)
-            )
-        return Accepted()
-
-    def _old(self, peer: str, result: Result) -> Message:
-        kept = self.shelf.known_result(
-            task=result.task, attempt=result.attempt, worker=peer, sha256=result.sha256
-        )
-        if kept.stale is not None:
-            return Stale(reason=kept.stale)
-        self._acknowledged(peer, result)
-        return Accepted()
-
-    def _acknowledged(self, peer: str, result: Result) -> None:
-        self._tell(Kind.ACKNOWLEDGED, who=self.name, worker=peer, task=result.task, sha256=result.sha256)
+                raise AssertionError(f"{effect} is unknown here")
+        return None
 
 
-def _current(entry: TaskEntry, result: Result) -> bool:
-    return not entry.over and (entry.attempt, entry.fence) == (result.attempt, result.fence)
+class Driven:
+    """A procedure of the conversation as a job of the kernel: closed with it, even if it was never begun."""
+
+    def __init__(self, job: Coroutine[Any, Any, None], perform: Callable[[Any], Any]) -> None:
+        self._job = job
+        self._drive = drive(job, perform)
+        self.send = self._drive.send
+
+    def close(self) -> None:
+        """The process was killed."""
+        self._drive.close()
+        self._job.close()
+
+
+class Shell:
+    """What the conversation asks of its shell at once."""
+
+    def __init__(self, scheduler: SimScheduler) -> None:
+        self.now = scheduler.process.now
+        self.start = scheduler.start_job
+        self.wake = scheduler.wake
+        self.peek = scheduler.peek
+
+    def detours(self, link: object) -> bool:
+        return False
+
+    def reached(self, peer: str) -> None:
+        """Addresses of the model do not change."""

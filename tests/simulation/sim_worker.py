@@ -110,15 +110,6 @@ class SimManifests:
         self._entries[campaign, owner] = Entry(sha256, size)
 
 
-class Silence:
-    """A log that nobody reads."""
-
-    def debug(self, event: str, **fields: object) -> None:
-        """Nothing."""
-
-    info = warning = debug
-
-
 class SimWorker:
     """One device. Its disk outlives its process."""
 
@@ -186,7 +177,7 @@ class SimWorker:
             manifests=self._manifests,
             sign=lambda message: bytes(64),
             verify=lambda peer, message, signature: True,
-            log=Silence(),
+            log=adapter.Silence(),
             read_task=adapter.read,
         )
         self.conversation = self._make_conversation(

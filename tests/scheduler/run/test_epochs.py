@@ -81,9 +81,9 @@ def test_only_a_higher_epoch_than_ours_takes_a_campaign_away(epoch: int, lost: b
     claims = LeadershipClaims(ANN, tuple)
     claims.take_up(CAMPAIGN, ANN.peer_id, 4)
     denied = Denied(reason=Reason.STALE_EPOCH, proof=make_proof(ANN.peer_id, CAMPAIGN, epoch, ANN.sign))
-    assert claims.lost(CAMPAIGN, denied) is lost
+    assert claims.superseded(CAMPAIGN, denied) is lost
     claims.forget(CAMPAIGN)
-    assert not claims.lost(CAMPAIGN, denied)
+    assert not claims.superseded(CAMPAIGN, denied)
 
 
 def test_who_adopted_a_campaign_believes_its_owner_who_takes_it_back() -> None:
@@ -91,7 +91,7 @@ def test_who_adopted_a_campaign_believes_its_owner_who_takes_it_back() -> None:
     claims.take_up(CAMPAIGN, ANN.peer_id, 1001)
     assert claims.proof(CAMPAIGN) is not None
     proof = make_proof(ANN.peer_id, CAMPAIGN, 2002, ANN.sign)
-    assert claims.lost(CAMPAIGN, Denied(reason=Reason.STALE_EPOCH, proof=proof))
+    assert claims.superseded(CAMPAIGN, Denied(reason=Reason.STALE_EPOCH, proof=proof))
 
 
 def test_the_first_life_of_a_campaign_needs_no_proof() -> None:

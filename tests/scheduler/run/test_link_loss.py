@@ -8,7 +8,7 @@ import trio
 from trio.testing import MockClock
 
 from protocol.values.attempt import TaskState
-from scheduler.run.links import AGAIN_S, SILENT_S
+from scheduler.conversation.links import RETRY_S, SILENT_S
 from swarm.net.link import Link
 from tests.scheduler.conftest import FakeWorker
 
@@ -46,7 +46,7 @@ async def test_a_worker_that_ends_each_link_at_once_is_linked_once_a_second_and_
         await trio.sleep(SILENT_S - 2.0)
         assert worker.opens - before <= SILENT_S
         worker.shut = False
-        await trio.sleep(2 * AGAIN_S)
+        await trio.sleep(2 * RETRY_S)
         assert world.store.tasks.get("c-one/1").attempt == 1, "it came back in time, and nothing was lost"
 
 

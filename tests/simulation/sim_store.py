@@ -1,13 +1,14 @@
 """The scheduler's store as plain dictionaries, with the compare-and-set of the real one; and a store that tells the history what it did.
 
-`Shelf` stands in for `scheduler.store.Store` where ten thousand runs have to be quick; a test has both tell the same history.
+`SimStore` stands in for `scheduler.store.Store` where ten thousand runs have to be quick; a test has both tell the same history.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from types import SimpleNamespace
+from typing import Any, Final
 
 from protocol.errors import LocalProtocolError
 from protocol.values.attempt import TASK, TaskEvent, TaskState
@@ -74,7 +75,7 @@ class Try:
 
 
 @dataclass(slots=True)
-class Folder:
+class SimCampaign:
     """A campaign."""
 
     id: str
@@ -87,19 +88,21 @@ class Folder:
     tasks: list[str] = field(default_factory=list)
 
 
-class Shelf:
+class SimStore:
     """One scheduler's disk. It survives the process."""
 
     def __init__(self, owner: str, tell: Tell) -> None:
         self.owner = owner
         self._tell = tell
-        self.campaigns: dict[str, Folder] = {}
+        self.campaigns: dict[str, SimCampaign] = {}
         self.tasks: dict[str, Row] = {}
         self.attempts: dict[tuple[str, int], Try] = {}
         self.full = False
         """Nothing can be written."""
+        self.others: Callable[[Intent], int] = lambda intent: 0
+        """Workers that could have had an attempt and have not tried the task."""
 
-    def create(self, folder: Folder, tasks: Sequence[Task]) -> None:
+    def create(self, folder: SimCampaign, tasks: Sequence[Task]) -> None:
         """As `submit` does."""
         self.campaigns[folder.id] = folder
         for task in tasks:
@@ -111,7 +114,12 @@ class Shelf:
         """The process was killed. Nothing is lost."""
 
     def take_over(
-        self, folder: Folder, bodies: Mapping[str, bytes], found: Mapping[str, WorkerTask], *, epoch: int
+        self,
+        folder: SimCampaign,
+        bodies: Mapping[str, bytes],
+        found: Mapping[str, WorkerTask],
+        *,
+        epoch: int,
     ) -> None:
         """As `scheduler.takeover.TakeOver` does."""
         self._open()
@@ -152,7 +160,7 @@ class Shelf:
 
     # -- reading ------------------------------------------------------------------------------------------------------------------------
 
-    def unfinished(self) -> list[Folder]:
+    def unfinished(self) -> list[SimCampaign]:
         """Campaigns that have not ended."""
         return [folder for folder in self.campaigns.values() if folder.ended is None]
 
@@ -178,7 +186,7 @@ class Shelf:
         for task in tasks:
             self.tasks[task].cancel = True
 
-    def begin_attempts(self, intents: Sequence[Intent], others: Callable[[Intent], int | None]) -> None:
+    def begin_attempts(self, intents: Sequence[Intent]) -> None:
         """The intents."""
         self._open()
         for intent in intents:
@@ -193,9 +201,11 @@ class Shelf:
                 row.attempt, row.worker, row.lease, row.fence = intent.attempt, intent.worker, None, None
             self.attempts[intent.task, intent.attempt] = Try(intent.task, intent.attempt, intent.worker)
             told = {"attempt": intent.attempt, "worker": intent.worker}
-            self._told(Kind.COMMITTED, row, **told, number=others(intent))
+            self._told(Kind.COMMITTED, row, **told, number=self.others(intent))
 
-    def record_grant(self, task: str, attempt: int, *, lease: str, fence: Fence, queued: bool) -> None:
+    def record_grant(
+        self, task: str, attempt: int, *, lease: str, fence: Fence, queued: bool, **_: object
+    ) -> None:
         """A lease or a ticket."""
         self._open()
         event = TaskEvent.ENQUEUE if queued else TaskEvent.GRANT
@@ -211,7 +221,7 @@ class Shelf:
         if not queued:
             self._told(Kind.WANTED, row)
 
-    def switch(self, task: str, attempt: int, before: int) -> None:
+    def switch(self, task: str, attempt: int, before: int, **_: object) -> None:
         """The second attempt is the current one from now on."""
         self._open()
         row = self.tasks[task]
@@ -223,7 +233,7 @@ class Shelf:
         row.lease, row.fence = second.lease, second.fence
         self._end_ticket(row, before)
 
-    def end_second(self, task: str, attempt: int) -> None:
+    def end_second(self, task: str, attempt: int, **_: object) -> None:
         """A second attempt is over."""
         self._open()
         row = self.tasks[task]
@@ -239,7 +249,15 @@ class Shelf:
             row.state = TaskState.RUNNING
 
     def record_result(
-        self, *, task: str, attempt: int, fence: Fence, worker: str, sha256: str, event: TaskEvent
+        self,
+        *,
+        task: str,
+        attempt: int,
+        fence: Fence,
+        worker: str,
+        sha256: str,
+        event: TaskEvent,
+        **_: object,
     ) -> ResultReceipt:
         """Compare, record and move in one step."""
         self._open()
@@ -284,7 +302,9 @@ class Shelf:
             return ResultReceipt(duplicate=True)
         return ResultReceipt(stale_reason(row.state, row.reason))
 
-    def end_attempt(self, task: str, attempt: int, event: TaskEvent, reason: Reason | None) -> None:
+    def end_attempt(
+        self, task: str, attempt: int, event: TaskEvent, *, reason: Reason | None, **_: object
+    ) -> None:
         """Without a record."""
         self._open()
         row = self._step(task, event)
@@ -294,7 +314,9 @@ class Shelf:
         self._told(Kind.ATTEMPT_ENDED, row, word=word)
         self._end(row, event)
 
-    def end_pending(self, tasks: Sequence[str], event: TaskEvent, reason: Reason | None) -> None:
+    def end_pending(
+        self, tasks: Sequence[str], event: TaskEvent, *, reason: Reason | None, **_: object
+    ) -> None:
         """Many at once."""
         self._open()
         for task in tasks:
@@ -304,13 +326,32 @@ class Shelf:
                 raise LocalProtocolError(f"{task} is {row.state}, not pending")
             self._end(row, event)
 
-    def end_campaign(self, campaign: str) -> None:
+    def end_campaign(self, campaign: str, **_: object) -> None:
         """All of its tasks have ended."""
         self._open()
         folder = self.campaigns[campaign]
         if any(not final(TASK, self.tasks[task].state) for task in folder.tasks):
             raise LocalProtocolError(f"campaign {campaign} still has open tasks")
         folder.ended = "ended"
+
+    def face(self) -> Any:
+        """The repositories that the conversation uses. What is for people is not kept here."""
+        attempts = SimpleNamespace(
+            begin=self.begin_attempts,
+            record_grant=self.record_grant,
+            switch=self.switch,
+            end_hedge=self.end_second,
+            end=self.end_attempt,
+            end_pending=self.end_pending,
+            record_result=self.record_result,
+            known_result=self.known_result,
+        )
+        return SimpleNamespace(
+            attempts=attempts,
+            tasks=SimpleNamespace(set_notes=lambda notes: None),
+            campaigns=SimpleNamespace(end=self.end_campaign),
+            events=SimpleNamespace(add=lambda campaigns, name, **fields: None),
+        )
 
     # -- inside -------------------------------------------------------------------------------------------------------------------------
 

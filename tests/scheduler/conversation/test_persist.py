@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+import structlog
 
 from protocol.messages.work import Conflict
 from protocol.values.attempt import TaskState
 from protocol.words import Reason
+from scheduler.conversation.persist import CommandWriter
 from scheduler.core.commands import CommitTo, SwitchAttempt
-from scheduler.run.manifests import manifests_in
-from scheduler.run.persist import CommandWriter
 from scheduler.store.backend import Location
 from scheduler.store.rows import NewCampaign
 from scheduler.store.store import Store
@@ -17,7 +16,7 @@ from tests.scheduler.core_parts import SCHEDULER, Story, a_task, of, quote
 
 
 def test_a_second_ticket_that_is_asked_for_and_at_once_the_only_one_is_written_in_that_order(
-    tmp_path: Path, place: Location
+    place: Location,
 ) -> None:
     store = Store(place)
     campaign = NewCampaign(
@@ -32,22 +31,22 @@ def test_a_second_ticket_that_is_asked_for_and_at_once_the_only_one_is_written_i
         priority=50,
     )
     store.campaigns.create(campaign, [], [a_task(1)])
-    keeper = CommandWriter(store, manifests_in(tmp_path), {}, {"c-one": 1})
+    writer = CommandWriter(store, {}, lambda campaign: 1, structlog.get_logger(), lambda campaign: None)
     story = Story(1, 2)
     first = story.commits[0]
-    keeper.carry_out(story.commits)
-    keeper.carry_out(story.grant(first, queued=True, position=1))
+    writer.write(story.commits)
+    writer.write(story.grant(first, queued=True, position=1))
     second = story.core.state.tasks[first.task].hedge
     assert second is not None
     busy = Conflict(reason=Reason.BUSY, quote=quote())
-    keeper.carry_out(story.tell(story.core.on_conflict(first.task, second.number, busy, story.now)))
+    writer.write(story.tell(story.core.on_conflict(first.task, second.number, busy, story.now)))
     story.now = story.core.state.worker(second.worker).retry_at + 0.05
     broken = story.core.on_link_closed(first.peer, story.now)
     lost = story.core.on_silence(first.peer, "its process is gone", story.now)
     orders = [*broken, *lost]
     assert of(orders, CommitTo), "it is asked for as a second one"
     assert of(orders, SwitchAttempt), "and then the first one is gone"
-    keeper.carry_out(orders)
+    writer.write(orders)
     row = store.tasks.all("c-one")[0]
     assert (row.state, row.worker) == (TaskState.COMMITTING, second.worker)
     store.close()

@@ -8,7 +8,7 @@ from protocol.messages.work import WORK, Probe
 from protocol.values.requirement import Clause, Op, Requirement
 from protocol.values.task import Measure, Model, Task, Timeouts
 from protocol.wire.codec import Decoder, Frame, FrameKind
-from scheduler.run.calls import MAX_SHAPES, shapes_of
+from scheduler.conversation.requests import MAX_SHAPES, shapes_of
 from swarm.net.identity import Identity
 
 SCHEDULER = Identity.from_seed("scheduler").peer_id

@@ -1,0 +1,303 @@
+"""The scheduler between its core, its store and its links. Pure: the trio service and the seeded simulation are shells around it.
+
+    take_up, cancel, tick, model arrivals     users, time     commands to the store    `CommandWriter`
+    received                                  links           messages to workers      effects, see `effects`
+
+What holds whatever crashes when:
+
+* Commands are stored, in their order, before anything that follows from them is sent: an intent before its commit, a lease before a start.
+* A result is accepted once its record is stored.
+* A restart leads its campaigns under a higher epoch, and adopts what workers hold before it renews anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
+
+from protocol.errors import RemoteProtocolError, Unreachable
+from protocol.messages.work import (
+    Accepted,
+    Commit,
+    Preempt,
+    Progress,
+    Ready,
+    Result,
+    Skip,
+    Stale,
+    Start,
+)
+from protocol.values.task import task_message
+from protocol.wire.base import Message
+from protocol.words import Reason
+from scheduler.conversation.effects import CheckedRecord, CheckRecord, FetchRecord, SearchIndex, WaitFor
+from scheduler.conversation.links import Claims, Shell, WorkerLinks
+from scheduler.conversation.persist import CommandStore, CommandWriter, Log
+from scheduler.core.commands import (
+    CancelOn,
+    Command,
+    CommitTo,
+    Discover,
+    Explain,
+    LiveAttempt,
+    ProbeWorker,
+    ReleaseOn,
+)
+from scheduler.core.explain import LACKS_SIBLING, why_none
+from scheduler.core.scheduler import SchedulerCore
+from scheduler.core.state import CampaignRun, TaskEntry, TaskLimits
+
+RIVALS_S: Final = 2.0
+"""How long a ticket that is up waits for another worker's answer about the same task. It keeps its slot for longer."""
+
+
+class SchedulerConversation:
+    """What this scheduler stores, sends and answers. `peer`: its own peer id, for the advice to owners.
+
+    `sign`: by its key. `manifest`: hash and size of a campaign's manifest, if there is one. `ended`: called with each campaign that ends.
+    """
+
+    links_type = WorkerLinks
+
+    def __init__(
+        self,
+        core: SchedulerCore,
+        shell: Shell,
+        store: CommandStore,
+        claims: Claims,
+        log: Log,
+        *,
+        peer: str,
+        sign: Callable[[bytes], bytes],
+        manifest: Callable[[str], tuple[str, int] | None],
+        ended: Callable[[str], None],
+    ) -> None:
+        self.core = core
+        self.bodies: dict[str, bytes] = {}
+        """Signed tasks by id."""
+        self.progress: dict[str, LiveAttempt] = {}
+        """By task: not stored yet; the shell takes it from time to time."""
+        self._shell = shell
+        self._store = store
+        self._claims = claims
+        self._log = log
+        self._peer = peer
+        self._sign = sign
+        self._manifest = manifest
+        self._writer = CommandWriter(store, self.progress, self._epoch, log, ended)
+        self.links = self.links_type(core, shell, claims, log, self.carry_out)
+        self._receiving: set[str] = set()
+        """Tasks whose record is being fetched: one at a time, for each may be many megabytes."""
+
+    # -- campaigns ----------------------------------------------------------------------------------------------------------------------
+
+    def take_up(self, limits: TaskLimits, entries: Sequence[TaskEntry]) -> None:
+        """Lead a campaign from now on, under the epoch of `limits`; `bodies` has its tasks already."""
+        self.carry_out(self.core.add(limits, entries, self._shell.now()))
+        for peer in dict.fromkeys(attempt.worker for entry in entries for attempt in entry.attempts()):
+            self.links.adopt_on(peer)
+
+    def cancel(self, tasks: Iterable[str]) -> None:
+        """A user wants these cancelled."""
+        self.carry_out(self.core.cancel(tasks, self._shell.now()))
+
+    def tick(self) -> list[CampaignRun]:
+        """Time passed; to be called a few times each second. Gives the campaigns that are forgotten now."""
+        now = self._shell.now()
+        self.links.beat(now)
+        self.carry_out(self.core.tick(now))
+        forgotten = self.core.forget(now)
+        for campaign in forgotten:
+            for task in campaign.tasks:
+                self.bodies.pop(task, None)
+        return forgotten
+
+    # -- commands -----------------------------------------------------------------------------------------------------------------------
+
+    def carry_out(self, commands: Sequence[Command]) -> None:
+        """All of them in order: the store now, in this very step; the network afterwards, each beside the others."""
+        self._writer.write(commands)
+        for command in commands:
+            self._send(command)
+        self._shell.wake()
+
+    def _epoch(self, campaign: str) -> int:
+        return self.core.state.campaigns[campaign].limits.epoch or 0
+
+    def _send(self, command: Command) -> None:
+        start = self._shell.start
+        match command:
+            case CommitTo():
+                start(self.links.commit(command, self._commit_message(command)))
+            case ProbeWorker():
+                start(self.links.probe(command.peer))
+            case CancelOn() | ReleaseOn():
+                start(self.links.stop(command))
+            case Discover():
+                start(self._discover(command))
+            case Explain():
+                start(self._explain(command))
+            case _:
+                pass
+
+    def _commit_message(self, command: CommitTo) -> Commit:
+        """The same command makes the same message: a worker answers its key only once."""
+        body, manifest = self.bodies[command.task], self._manifest(command.campaign)
+        return Commit(
+            key=command.key,
+            attempt=command.attempt,
+            epoch=self._epoch(command.campaign),
+            task=body,
+            signature=self._sign(task_message(body)),
+            priority=self.core.state.campaigns[command.campaign].limits.priority,
+            queue=True,
+            preempted=command.preempted,
+            left_s=command.left_s,
+            manifest=None if manifest is None else manifest[0],
+            manifest_size=0 if manifest is None else manifest[1],
+            proof=self._claims.proof(command.campaign),
+        )
+
+    async def _discover(self, command: Discover) -> None:
+        adverts = await SearchIndex(command.requirement, command.want)
+        self.carry_out(self.core.on_adverts(command.group, adverts, self._shell.now()))
+
+    async def _explain(self, command: Explain) -> None:
+        adverts = await SearchIndex(command.requirement, None)
+        state = self.core.state
+        group = state.groups.get(command.group)
+        if group is None:
+            return
+        declined = [f"{state.device(peer)}: {denied.detail}" for peer, denied in group.declined.items()]
+        fits = [state.worker(peer) for peer in sorted(group.fits)]
+        reason, text = why_none(command.requirement, adverts, fits, declined, scheduler=self._peer)
+        tasks = [state.tasks[task].task for task in group.tasks]
+        if reason is Reason.NOTHING_FITS and any(task.replica is not None and task.note for task in tasks):
+            text = "\n".join(dict.fromkeys([*(task.note for task in tasks if task.note), LACKS_SIBLING]))
+        self.carry_out(self.core.on_explanation(command.group, reason, text, self._shell.now()))
+
+    # -- what workers say ---------------------------------------------------------------------------------------------------------------
+
+    async def received(self, peer: str, message: Message) -> Message | None:
+        """A worker's message; gives the answer, None to a note. Fails with `RemoteProtocolError` on what a worker does not say, and where
+        there is no answer: the link is reset then, and the worker says it again.
+        """
+        match message:
+            case Progress():
+                live = self.core.on_progress(peer, message, self._shell.now())
+                if live is not None:
+                    self.progress[live.task] = live
+                return None
+            case Preempt(lease=lease, fence=fence, priority=priority):
+                commands = self.core.on_preempt(peer, lease, fence, priority, self._shell.now())
+                if commands:
+                    self._log.info("task.yields", peer=peer, lease=lease, by=priority)
+                self.carry_out(commands)
+                return None
+            case Ready():
+                return await self._ready(peer, message)
+            case Result():
+                return await self._result(peer, message)
+            case _:
+                raise RemoteProtocolError(f"a worker does not send {type(message).__name__}")
+
+    async def _ready(self, peer: str, message: Ready) -> Message:
+        core, lease = self.core, message.lease
+        await self.links.settled(peer)
+        # another worker may have granted a lease: its answer is on its way
+        await WaitFor(lambda: not core.rival_asked(peer, lease), self._shell.now() + RIVALS_S)
+        now = self._shell.now()
+        task, commands = core.on_ready(peer, lease, message.fence, now)
+        self.carry_out(commands)
+        if task is None:
+            self.carry_out(core.on_stopped(peer, (lease,), now))
+            return Skip()
+        self.progress.setdefault(task, LiveAttempt(task, core.state.tasks[task].attempt, None))
+        return Start()
+
+    async def _result(self, peer: str, result: Result) -> Message:
+        entry = self.core.state.tasks.get(result.task)
+        if entry is not None and self._is_ungranted(entry, peer):
+            await self.links.settled(peer)
+            attempt = entry.at(peer)
+            if attempt is not None and self._is_ungranted(entry, peer) and attempt.number == result.attempt:
+                # the run was quicker than the answer to its commit
+                now, args = self._shell.now(), (result.attempt, result.lease, result.fence)
+                self.carry_out(self.core.on_grant(peer, entry.id, *args, now, queued=False))
+        if entry is None or not self.is_current(entry, peer, result):
+            return self.answer_old(peer, result)
+        await WaitFor(lambda: result.task not in self._receiving)
+        if not self.is_current(entry, peer, result):
+            return self.answer_old(peer, result)
+        self._receiving.add(result.task)
+        try:
+            body = await FetchRecord(peer, result)
+            if not self.is_current(entry, peer, result):
+                return self.answer_old(peer, result)
+            checked = await CheckRecord(peer, result, body, entry.task, self.bodies[entry.id])
+        except Unreachable as exc:  # no answer: the worker keeps the result and sends it again
+            raise RemoteProtocolError(exc.what) from exc
+        except RemoteProtocolError as exc:
+            self._log.warning("result.refused", peer=peer, task=result.task, why=exc.what)
+            now = self._shell.now()
+            self.carry_out(self.core.on_lost(peer, (result.lease,), Reason.BAD_REQUEST, now, exc.what))
+            return Stale(reason=Reason.BAD_REQUEST)
+        finally:
+            self._receiving.discard(result.task)
+            self._shell.wake()
+        if not self.is_current(entry, peer, result):  # it ended while the record was fetched and read
+            return self.answer_old(peer, result)
+        return self.settle(entry, peer, result, body, checked)
+
+    @staticmethod
+    def _is_ungranted(entry: TaskEntry, peer: str) -> bool:
+        attempt = entry.at(peer)
+        return attempt is not None and attempt.fence is None
+
+    @staticmethod
+    def is_current(entry: TaskEntry, peer: str, result: Result) -> bool:
+        """Whether a result is of the attempt that the task is at."""
+        current = (entry.worker, entry.attempt, entry.fence)
+        return entry.live and current == (peer, result.attempt, result.fence)
+
+    def settle(
+        self, entry: TaskEntry, peer: str, result: Result, body: bytes, checked: CheckedRecord
+    ) -> Message:
+        """Store the record of the current attempt, then move the task by it."""
+        record = checked.record
+        event, reason, detail = self.core.judge(record, checked.rejection)
+        receipt = self._store.attempts.record_result(
+            task=entry.id,
+            attempt=result.attempt,
+            fence=result.fence,
+            worker=peer,
+            sha256=result.sha256,
+            body=body,
+            signature=result.signature,
+            event=event,
+            reason=reason,
+            detail=detail,
+            figures=checked.columns,
+        )
+        if receipt.stale is not None:
+            return Stale(reason=receipt.stale)
+        if not receipt.duplicate:
+            self.progress.pop(entry.id, None)
+            now = self._shell.now()
+            self.carry_out(self.core.on_result(entry.id, event, reason, now, permanent=record.permanent))
+            self._log.info(
+                "attempt.settled",
+                task=entry.id,
+                attempt=result.attempt,
+                peer=peer,
+                end=str(event),
+                why=detail,
+            )
+        return Accepted()
+
+    def answer_old(self, peer: str, result: Result) -> Message:
+        """What became of a result that is not of the current attempt."""
+        receipt = self._store.attempts.known_result(
+            task=result.task, attempt=result.attempt, worker=peer, sha256=result.sha256
+        )
+        return Accepted() if receipt.stale is None else Stale(reason=receipt.stale)

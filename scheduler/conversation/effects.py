@@ -1,0 +1,165 @@
+"""What the conversation waits for, as plain values.
+
+The conversation's procedures are coroutines that await nothing but effects. A shell drives each with `drive`: it performs the effect and
+passes the reply, or the failure, back in. The trio service and the simulation are two such shells.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Generic, Protocol, TypeVar
+
+from protocol.errors import ProtocolError, RemoteProtocolError, SarkError, Unreachable
+from protocol.messages.work import Result
+from protocol.values.advert import Advert
+from protocol.values.record import Record
+from protocol.values.requirement import Requirement
+from protocol.values.task import Task
+from protocol.wire.base import Message
+from protocol.words import Reason
+
+T = TypeVar("T")
+CALL_S: Final = 5.0
+
+
+class LinkHandle(Protocol):
+    """A link of the shell's. The conversation compares links, and passes them back."""
+
+    @property
+    def peer(self) -> str: ...
+
+
+class Effect(Generic[T]):
+    """Something to wait for; awaiting it gives the reply."""
+
+    __slots__ = ()
+
+    def __await__(self) -> Generator[Effect[Any], Any, T]:
+        reply: T = yield self
+        return reply
+
+
+@dataclass(frozen=True, slots=True)
+class Connect(Effect[LinkHandle]):
+    """The kept link to a worker, or a new one, introduced. Fails with `Unreachable`."""
+
+    peer: str
+
+
+@dataclass(frozen=True, slots=True)
+class Introduce(Effect[None]):
+    """Present the credentials that have been renewed since. Fails with `Unreachable`."""
+
+    link: LinkHandle
+
+
+@dataclass(frozen=True, slots=True)
+class Reintroduce(Effect[bool]):
+    """A worker denies for want of permission: present all credentials. True: it took one. Fails with `Unreachable`."""
+
+    link: LinkHandle
+
+
+@dataclass(frozen=True, slots=True)
+class Call(Effect[Message]):
+    """The answer to a message. Fails with `Unreachable`; whether the message arrived is then unknown."""
+
+    link: LinkHandle
+    message: Message
+    max_wait_s: float = CALL_S
+
+
+@dataclass(frozen=True, slots=True)
+class Reset(Effect[None]):
+    """Abandon a link at once."""
+
+    link: LinkHandle
+
+
+@dataclass(frozen=True, slots=True)
+class Drop(Effect[None]):
+    """Abandon the kept link to a worker, if any."""
+
+    peer: str
+
+
+@dataclass(frozen=True, slots=True)
+class WaitFor(Effect[None]):
+    """Until `ready` is true or the deadline passes. `ready` is evaluated again after every event."""
+
+    ready: Callable[[], bool]
+    until: float = math.inf
+
+
+@dataclass(frozen=True, slots=True)
+class WaitClosed(Effect[bool]):
+    """Whether the link closes before the deadline."""
+
+    link: LinkHandle
+    until: float
+
+
+@dataclass(frozen=True, slots=True)
+class SearchIndex(Effect[Sequence[Advert]]):
+    """About `want` devices that fit; None: devices of all kinds, to explain why none fits."""
+
+    requirement: Requirement
+    want: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class FetchRecord(Effect[bytes]):
+    """The bytes of a result. Fails with `Unreachable`, or with `RemoteProtocolError` if they have another hash or size."""
+
+    peer: str
+    result: Result
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedRecord:
+    """A record that is what it says."""
+
+    record: Record
+    columns: dict[str, Any]
+    """What lists show of it."""
+    rejection: tuple[Reason, str] | None = None
+    """Why it is no measurement of what was asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckRecord(Effect[CheckedRecord]):
+    """Signature, content and sense of a record. Fails with `RemoteProtocolError`."""
+
+    peer: str
+    result: Result
+    body: bytes
+    task: Task
+    signed_task: bytes
+
+
+async def drive(job: Coroutine[Any, Any, T], perform: Callable[[Any], Awaitable[Any]]) -> T:
+    """Run a procedure to its end."""
+    reply: Any = None
+    error: SarkError | None = None
+    try:
+        while True:
+            try:
+                effect = job.send(reply) if error is None else job.throw(error)
+            except StopIteration as stop:
+                value: T = stop.value
+                return value
+            reply = error = None
+            try:
+                reply = await perform(effect)
+            except (Unreachable, ProtocolError) as exc:
+                error = exc
+    finally:
+        job.close()
+
+
+async def nonsense(link: LinkHandle, message: Message, reply: Message) -> RemoteProtocolError:
+    """An answer that does not belong to its question: the link is reset."""
+    await Reset(link)
+    return RemoteProtocolError(f"{link.peer} answered {type(message).__name__} with {type(reply).__name__}")

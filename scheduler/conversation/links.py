@@ -1,0 +1,476 @@
+"""One kept link to each worker: probe and commit over it, renew every 5 s, reconnect at once when it breaks.
+
+A link that goes through a gate moves to a direct connection, and the leases with it, as soon as there is one. After a break the link is
+tried again each second, and the worker's leases are adopted anew: what both know goes on. They count as lost `SILENT_S` after the last
+answered renewal was *sent*, so this side gives up before the worker's own clock does. The time in which this process itself stood still
+does not count: what the worker finished meanwhile waits there.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+from protocol.errors import ProtocolError, RemoteProtocolError, Unreachable
+from protocol.messages.work import (
+    MAX_BATCH,
+    AdoptReply,
+    AdoptRequest,
+    Commit,
+    Conflict,
+    Denied,
+    Granted,
+    Queued,
+)
+from protocol.values.lease import LEASE_TTL_S, RENEW_EVERY_S
+from protocol.wire.base import Message
+from protocol.words import Reason
+from scheduler.conversation import requests
+from scheduler.conversation.effects import (
+    Connect,
+    Drop,
+    Introduce,
+    LinkHandle,
+    Reintroduce,
+    WaitClosed,
+    WaitFor,
+)
+from scheduler.conversation.persist import Log
+from scheduler.conversation.requests import shapes_of
+from scheduler.core.commands import CancelOn, Command, CommitTo, ReleaseOn
+from scheduler.core.scheduler import SchedulerCore
+
+CONNECT_S: Final = 3.0
+GONE_S: Final = 2.0
+"""A broken link and refused connections for so long mean that the worker's process has ended. Its fences cover an error in this."""
+SILENT_S: Final = LEASE_TTL_S - 1.0
+"""After so long without an answer a worker counts as lost: before its own clock ends the leases."""
+ADOPT_S: Final = SILENT_S
+"""A worker that has not said within this time what it holds counts as not answering."""
+RETRY_S: Final = 1.0
+"""Between two attempts to reach a worker that has leases of ours."""
+LATER_S: Final = 5.0
+"""The same for one that was given up."""
+ADRIFT_S: Final = 120.0
+"""A worker that was given up is tried for so long: what it still runs, it runs in vain, and others wait for the slot."""
+SETTLE_S: Final = 2.0
+"""How long an event of a worker waits for that worker's answer to a commit."""
+STOOD_STILL_S: Final = 2.0
+"""If nothing happened for so long, this process stood still, and could hear nobody."""
+RESULTS_FIRST_S: Final = 0.25
+"""A worker sends the results in its outbox as soon as a link is up. They are taken before it is asked what it still holds, for after
+that answer they would be stale."""
+
+
+class Claims(Protocol):
+    """What proves which scheduler leads a campaign; see `scheduler.run.epochs`."""
+
+    def proof(self, campaign: str) -> bytes | None:
+        """That this scheduler does."""
+
+    def superseded(self, campaign: str, denied: Denied) -> bool:
+        """Whether a denial proves that another one does."""
+
+
+class Shell(Protocol):
+    """What the conversation asks of its shell at once, without waiting."""
+
+    def now(self) -> float:
+        """Monotonic seconds."""
+
+    def start(self, job: Coroutine[Any, Any, None]) -> None:
+        """Drive a procedure beside the others."""
+
+    def wake(self) -> None:
+        """Something happened that a `WaitFor` may wait for."""
+
+    def peek(self, peer: str) -> LinkHandle | None:
+        """The live link to a worker."""
+
+    def detours(self, link: LinkHandle) -> bool:
+        """Whether a link goes through a gate although there is a direct connection by now."""
+
+    def reached(self, peer: str) -> None:
+        """A worker answered at the addresses that are known."""
+
+
+@dataclass(slots=True)
+class WorkerLink:
+    """The link to one worker. Instants are monotonic seconds."""
+
+    heard_at: float
+    """When the last answered renewal was sent; later by the time that this process stood still since."""
+    trouble: str = "no answer"
+    """Why nothing has been heard since, as far as known."""
+    refused_since: float | None = None
+    """Since when its machine has refused every connection; None: the last attempt said otherwise."""
+    tried_at: float = -math.inf
+    adopted: LinkHandle | None = None
+    """The link over which its leases were adopted."""
+    adrift: tuple[str, ...] = ()
+    """Campaigns of which it held something when it was given up, until it is linked again or `adrift_until`."""
+    adrift_until: float = 0.0
+    unadopted: bool = False
+    """A campaign was taken up since of which the store says that this worker holds something."""
+    committing: int = 0
+    """Commits without an answer yet."""
+    keeper: object | None = None
+    """Stands for the procedures that keep the link; None: nothing of ours is there."""
+
+
+class WorkerLinks:
+    """All links to workers. What they say goes into the core; the commands that follow go to `carry_out`."""
+
+    def __init__(
+        self,
+        core: SchedulerCore,
+        shell: Shell,
+        claims: Claims,
+        log: Log,
+        carry_out: Callable[[Sequence[Command]], None],
+    ) -> None:
+        self._core = core
+        self._shell = shell
+        self._claims = claims
+        self._log = log
+        self._carry_out = carry_out
+        self._links: dict[str, WorkerLink] = {}
+        self._beat_at = shell.now()
+
+    def beat(self, now: float) -> None:
+        """Time passed; to be called a few times each second. While this process stood still, nobody was silent."""
+        stood_s, self._beat_at = now - self._beat_at, now
+        if stood_s < STOOD_STILL_S:
+            return
+        self._log.warning("scheduler.stood-still", seconds=round(stood_s, 1))
+        for link in self._links.values():
+            link.heard_at = min(now, link.heard_at + stood_s)
+
+    def adopt_on(self, peer: str) -> None:
+        """The store says that this worker holds something of a campaign that was just taken up. Another machine may have led it: its
+        leases are adopted before they are renewed, also over a link that was there before.
+        """
+        self._of(peer).unadopted = True
+        self._keep_up(peer)
+
+    async def settled(self, peer: str) -> None:
+        """Wait until no answer to a commit is on its way from this worker: it may speak of a lease that is not known yet."""
+        link = self._of(peer)
+        await WaitFor(lambda: not link.committing, self._shell.now() + SETTLE_S)
+
+    @property
+    def committing(self) -> bool:
+        """Whether any answer to a commit is on its way: it may speak of a run that is to be stopped."""
+        return any(link.committing for link in self._links.values())
+
+    def _of(self, peer: str) -> WorkerLink:
+        link = self._links.get(peer)
+        if link is None:
+            link = self._links[peer] = WorkerLink(heard_at=self._shell.now())
+        return link
+
+    def _keep_up(self, peer: str) -> None:
+        """Keep this worker's link while it holds anything of ours."""
+        link = self._of(peer)
+        if link.keeper is None:
+            link.keeper = keeper = object()
+            link.heard_at = self._shell.now()
+            self._shell.start(self._watch_silence(peer, link, keeper))
+            self._shell.start(self._keep(peer, link))
+
+    async def connect(self, peer: str) -> LinkHandle:
+        """The link to a worker, kept from now on while it holds anything of ours. Fails with `Unreachable`."""
+        handle = await Connect(peer)
+        self._keep_up(peer)
+        return handle
+
+    @staticmethod
+    async def _is_permitted_now(handle: LinkHandle, answer: Message) -> bool:
+        """Whether the worker denied for want of permission, and took a credential thereupon."""
+        denied = isinstance(answer, Denied) and answer.reason is Reason.NOT_ALLOWED
+        return denied and await Reintroduce(handle)
+
+    # -- requests -----------------------------------------------------------------------------------------------------------------------
+
+    async def probe(self, peer: str) -> None:
+        """Ask for a quote about the tasks that wait for a worker like it."""
+        core = self._core
+        tasks = core.tasks_to_probe(peer)
+        if not tasks:
+            core.state.worker(peer).probing = False
+            return
+        campaign = tasks[0].campaign
+        shapes = shapes_of(tasks, core.state.campaigns[campaign].limits.priority)
+        try:
+            handle = await self.connect(peer)
+            answer = await requests.probe(handle, campaign, shapes)
+            if await self._is_permitted_now(handle, answer):
+                answer = await requests.probe(handle, campaign, shapes)
+        except (
+            Unreachable,
+            ProtocolError,
+        ) as exc:  # ours too: one requirement may be too large for any frame
+            await Drop(peer)
+            self._carry_out(core.on_unreachable(peer, exc.what, self._shell.now()))
+            return
+        self._shell.reached(peer)
+        now = self._shell.now()
+        if isinstance(answer, Denied):
+            self._carry_out(core.on_refusal(peer, answer, now))
+        else:
+            self._carry_out(core.on_quote(peer, answer, now, shapes))
+
+    async def commit(self, command: CommitTo, message: Commit) -> None:
+        """Ask a worker to take an attempt; without an answer again, with the same key, for a lease's time."""
+        link = self._of(command.peer)
+        link.committing += 1
+        try:
+            await self._commit(command, message, link)
+        finally:
+            link.committing -= 1
+            self._shell.wake()
+
+    async def _commit(self, command: CommitTo, message: Commit, link: WorkerLink) -> None:
+        core, now = self._core, self._shell.now
+        entry, peer = core.state.tasks[command.task], command.peer
+        sent_at: float | None = None
+        deadline = now() + LEASE_TTL_S
+        while True:
+            try:
+                handle = await self.connect(peer)
+                asked_at = now()
+                sent_at = asked_at if sent_at is None else sent_at
+                answer = await self.ask_commit(handle, message)
+                break
+            except (Unreachable, RemoteProtocolError) as exc:
+                attempt = entry.at(peer)
+                if attempt is None or attempt.number != command.attempt:
+                    return
+                await Drop(peer)
+                sent = sent_at is not None
+                if not sent or now() >= deadline or isinstance(exc, RemoteProtocolError):
+                    commands = core.on_unreachable(peer, exc.what, now())
+                    commands += core.on_commit_failure(
+                        command.task, command.attempt, exc.what, now(), sent=sent
+                    )
+                    self._carry_out(commands)
+                    return
+                await WaitFor(_never, now() + RETRY_S)
+        if not core.held_on(peer):
+            link.heard_at = asked_at
+        match answer:
+            case Granted() | Queued():
+                queued = isinstance(answer, Queued)
+                commands = core.on_grant(
+                    peer,
+                    command.task,
+                    command.attempt,
+                    answer.lease,
+                    answer.fence,
+                    now(),
+                    queued=queued,
+                    position=answer.position if isinstance(answer, Queued) else None,
+                    start_s=answer.start_s if isinstance(answer, Queued) else None,
+                )
+            case Conflict():
+                commands = core.on_conflict(command.task, command.attempt, answer, now())
+            case Denied() if self._claims.superseded(command.campaign, answer):
+                commands = core.on_superseded(command.campaign, now())
+            case Denied():
+                commands = core.on_denial(command.task, command.attempt, answer, now())
+        self._carry_out(commands)
+
+    async def ask_commit(self, handle: LinkHandle, message: Commit) -> requests.CommitAnswer:
+        """The worker's answer; fails as `requests.commit` does."""
+        answer = await requests.commit(handle, message)
+        if await self._is_permitted_now(handle, answer):
+            answer = await requests.commit(handle, message)
+        return answer
+
+    async def stop(self, command: CancelOn | ReleaseOn) -> None:
+        """Have runs stopped, or return tickets. If the link breaks, the core says it again once there is a new one."""
+        peer = command.peer
+        try:
+            leases = await requests.stop(await self.connect(peer), command)
+        except (Unreachable, RemoteProtocolError) as exc:
+            self._log.info("stop.unanswered", peer=peer, why=exc.what)
+            await Drop(peer)
+            return
+        self._carry_out(self._core.on_stopped(peer, leases, self._shell.now()))
+
+    # -- keeping a link -----------------------------------------------------------------------------------------------------------------
+
+    async def _watch_silence(self, peer: str, link: WorkerLink, keeper: object) -> None:
+        """Notice in time that a worker fell silent, whatever is being tried meanwhile: a call or a connection may hang for seconds."""
+        view = self._core.state.worker(peer)
+        while link.keeper is keeper:
+            await WaitFor(lambda: link.keeper is not keeper, link.heard_at + SILENT_S)
+            now = self._shell.now()
+            self.beat(now)
+            if not view.held:
+                link.heard_at = now
+            elif link.keeper is keeper and now >= link.heard_at + SILENT_S:
+                silent = self._shell.peek(peer) is not None
+                self.give_up(peer, link, now, f"was not heard of for {SILENT_S:g} s", silent=silent)
+                await Drop(peer)  # whatever is still being asked of it is not waited for
+
+    async def _keep(self, peer: str, link: WorkerLink) -> None:
+        shell, view = self._shell, self._core.state.worker(peer)
+        while True:
+            now = shell.now()
+            if not view.held:
+                link.heard_at, link.unadopted = now, False
+            if link.adrift and now >= link.adrift_until:
+                link.adrift = ()
+            handle = shell.peek(peer)
+            if handle is not None and shell.detours(handle):
+                handle = await self._move_to_direct(peer)
+            if handle is None:
+                if not view.held and not link.adrift:
+                    link.keeper = None
+                    shell.wake()
+                    return
+                await self._reach(peer, link)
+                continue
+            if link.adopted is not handle or link.unadopted:
+                if (view.held or link.adrift) and not await self.adopt(handle, link):
+                    continue
+                link.adopted = handle
+            if await WaitClosed(handle, shell.now() + RENEW_EVERY_S):
+                self.on_closed(peer)
+            elif view.held and not link.unadopted:
+                await self.renew(handle, link)
+
+    async def _move_to_direct(self, peer: str) -> LinkHandle | None:
+        try:
+            return await self.connect(peer)
+        except Unreachable:  # the link there is goes on
+            return self._shell.peek(peer)
+
+    def on_closed(self, peer: str) -> None:
+        """A kept link closed; its keeper reconnects at once, and adopts anew."""
+        self._carry_out(self._core.on_link_closed(peer, self._shell.now()))
+
+    async def _reach(self, peer: str, link: WorkerLink) -> None:
+        """One attempt to reconnect; the second before the next one is waited here, also if a link came up and broke at once."""
+        await WaitFor(_never, link.tried_at + RETRY_S)
+        link.tried_at = self._shell.now()
+        view = self._core.state.worker(peer)
+        try:
+            await self.connect(peer)
+            link.refused_since = None
+        except Unreachable as exc:
+            now = self._shell.now()
+            link.trouble = exc.what
+            since = now if link.refused_since is None else link.refused_since
+            link.refused_since = since if exc.refused else None
+            self._carry_out(self._core.on_link_failed(peer, now))
+            if exc.refused and now - since >= GONE_S and view.held:
+                self.give_up(peer, link, now, "its process is gone")
+            await WaitFor(_never, self._shell.now() + (RETRY_S if view.held else LATER_S))
+
+    def give_up(self, peer: str, link: WorkerLink, now: float, what: str, *, silent: bool = False) -> None:
+        """What the worker holds of ours is lost."""
+        core = self._core
+        why = f"{core.state.device(peer)}: {what}: {link.trouble}"
+        self._log.warning("worker.lost", peer=peer, why=why)
+        link.heard_at, link.adopted = now, None
+        link.adrift, link.adrift_until = core.campaigns_on(peer), now + ADRIFT_S
+        # first that it needs a new quote, then that its tasks wait: else it would get them back unasked
+        commands = core.on_link_closed(peer, now)
+        self._carry_out(commands + core.on_silence(peer, why, now, silent=silent))
+
+    async def adopt(self, handle: LinkHandle, link: WorkerLink) -> bool:
+        """Reconcile with what the worker holds, campaign by campaign. False: the link broke on the way."""
+        core, peer = self._core, handle.peer
+        deadline = self._shell.now() + ADOPT_S
+        await WaitFor(_never, self._shell.now() + RESULTS_FIRST_S)
+        link.unadopted = False
+        for campaign in dict.fromkeys((*core.campaigns_on(peer), *link.adrift)):
+            if campaign not in core.state.campaigns:  # it ended, and was forgotten, meanwhile
+                continue
+            try:
+                await self.adopt_campaign(handle, campaign, deadline)
+            except (Unreachable, RemoteProtocolError) as exc:
+                link.trouble = exc.what
+                self._log.warning("adopt.unanswered", peer=peer, why=exc.what)
+                await Drop(peer)
+                return False
+        link.adrift = ()
+        self._shell.reached(peer)
+        return link.unadopted or await self.renew(handle, link)
+
+    async def adopt_campaign(self, handle: LinkHandle, campaign: str, deadline: float) -> None:
+        """Reconcile with what the worker holds of one campaign, or learn that another scheduler leads it. Fails as `adopt` does, and with
+        `Unreachable` if the worker has not come to an end by the deadline.
+        """
+        core, peer = self._core, handle.peer
+        asked = frozenset(held.lease for held in core.held_on(peer))
+        answer = await self._ask_leases(handle, campaign, deadline)
+        now = self._shell.now()
+        if isinstance(answer, AdoptReply):
+            self._carry_out(
+                core.on_leases(peer, campaign, answer.incarnation, answer.leases, now, asked=asked)
+            )
+            return
+        self._log.warning("adopt.denied", peer=peer, campaign=campaign, reason=str(answer.reason))
+        commands: list[Command] = []
+        if self._claims.superseded(campaign, answer):
+            commands += core.on_superseded(campaign, now)
+        elif answer.reason is Reason.STALE_EPOCH:
+            commands += core.on_disowned(peer, campaign, now)
+        incarnation = core.state.worker(peer).incarnation or 0
+        self._carry_out(commands + core.on_leases(peer, campaign, incarnation, (), now, asked=asked))
+
+    async def _ask_leases(self, handle: LinkHandle, campaign: str, deadline: float) -> AdoptReply | Denied:
+        epoch, proof = self._core.state.campaigns[campaign].limits.epoch or 0, self._claims.proof(campaign)
+        request = AdoptRequest(campaign=campaign, epoch=epoch, proof=proof)
+
+        def left_s() -> float:
+            return deadline - self._shell.now()
+
+        answer = await requests.adopt(handle, request, left_s)
+        if await self._is_permitted_now(handle, answer):
+            answer = await requests.adopt(handle, request, left_s)
+        if isinstance(answer, AdoptReply) and self._core.misses_results(handle.peer, answer.leases):
+            answer = await requests.adopt(handle, request.model_copy(update={"again": True}), left_s)
+        return answer
+
+    async def renew(self, handle: LinkHandle, link: WorkerLink) -> bool:
+        """Renew what the worker holds, and learn how it stands. False: it was not answered, or denied."""
+        core, peer = self._core, handle.peer
+        held = core.renewable_on(peer)
+        sent_at = self._shell.now()
+        try:
+            await Introduce(handle)
+            for first in range(0, len(held), MAX_BATCH):
+                answer = await requests.renew(handle, held[first : first + MAX_BATCH])
+                now = self._shell.now()
+                if isinstance(answer, Denied):  # asked for each campaign, it says why
+                    link.trouble, link.adopted = f"renewals are denied: {answer.reason}", None
+                    self._log.info("renew.denied", peer=peer, why=str(answer.reason))
+                    return False
+                self._carry_out(
+                    core.on_status(
+                        peer, answer.incarnation, answer.state, now, why=answer.why, waiting=answer.waiting
+                    )
+                )
+                stale = {lost.lease for lost in answer.lost if lost.reason is Reason.STALE_EPOCH}
+                for campaign in core.campaigns_on(peer, stale):  # asked for it, it says who leads it now
+                    await self.adopt_campaign(handle, campaign, now + ADOPT_S)
+                for lost in answer.lost:
+                    if lost.lease not in stale:
+                        self._carry_out(core.on_lost(peer, (lost.lease,), lost.reason, now))
+        except (Unreachable, RemoteProtocolError) as exc:
+            link.trouble = exc.what
+            self._log.info("renew.unanswered", peer=peer, why=exc.what)
+            await Drop(peer)
+            return False
+        link.heard_at = sent_at
+        return True
+
+
+def _never() -> bool:
+    return False

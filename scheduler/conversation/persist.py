@@ -1,0 +1,196 @@
+"""Writes the core's commands to the store: all of them in their order, before anything is sent to a worker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Protocol
+
+from protocol.values.attempt import TaskEvent
+from protocol.values.lease import Fence
+from protocol.words import Reason
+from scheduler.core.commands import (
+    Command,
+    CommitTo,
+    EndAttempt,
+    EndCampaign,
+    EndHedge,
+    EndPending,
+    Intent,
+    LiveAttempt,
+    RecordEvent,
+    RecordGrant,
+    RecordWaitReason,
+    SetAside,
+    SwitchAttempt,
+)
+
+MOVES: Final = (RecordGrant, SwitchAttempt, EndHedge, EndAttempt, EndPending, EndCampaign)
+"""Commands that move a task in the store, or rely on that none is open."""
+
+
+class Log(Protocol):
+    """What is used of a structlog logger."""
+
+    def info(self, event: str, **fields: Any) -> Any: ...
+
+    def warning(self, event: str, **fields: Any) -> Any: ...
+
+
+class AttemptStore(Protocol):
+    """What is used of `scheduler.store.attempts.AttemptRepository`."""
+
+    def begin(self, intents: Sequence[Intent]) -> None: ...
+
+    def record_grant(
+        self,
+        task: str,
+        attempt: int,
+        *,
+        lease: str,
+        fence: Fence,
+        queued: bool,
+        position: int | None = None,
+        start_s: float | None = None,
+    ) -> None: ...
+
+    def switch(self, task: str, attempt: int, before: int, *, reason: Reason | None, detail: str) -> None: ...
+
+    def end_hedge(self, task: str, attempt: int, *, reason: Reason | None, detail: str) -> None: ...
+
+    def end(
+        self, task: str, attempt: int, event: TaskEvent, *, reason: Reason | None, detail: str
+    ) -> None: ...
+
+    def end_pending(
+        self, tasks: Sequence[str], event: TaskEvent, *, reason: Reason | None, detail: str
+    ) -> None: ...
+
+    def record_result(
+        self,
+        *,
+        task: str,
+        attempt: int,
+        fence: Fence,
+        worker: str,
+        sha256: str,
+        body: bytes,
+        signature: bytes,
+        event: TaskEvent,
+        reason: Reason | None,
+        detail: str,
+        figures: Any,
+    ) -> Receipt: ...
+
+    def known_result(self, *, task: str, attempt: int, worker: str, sha256: str) -> Receipt: ...
+
+
+class Receipt(Protocol):
+    """What became of a result; see `scheduler.store.rows.ResultReceipt`."""
+
+    @property
+    def stale(self) -> Reason | None: ...
+
+    @property
+    def duplicate(self) -> bool: ...
+
+
+class NoteStore(Protocol):
+    def set_notes(self, notes: Sequence[tuple[str, str]]) -> None: ...
+
+
+class CampaignStore(Protocol):
+    def end(self, campaign: str, *, detail: str) -> object: ...
+
+
+class EventStore(Protocol):
+    def add(
+        self, campaigns: Sequence[str], event: str, /, *, task: str | None = None, **fields: Any
+    ) -> None: ...
+
+
+class CommandStore(Protocol):
+    """What is used of `scheduler.store.Store`."""
+
+    @property
+    def attempts(self) -> AttemptStore: ...
+
+    @property
+    def tasks(self) -> NoteStore: ...
+
+    @property
+    def campaigns(self) -> CampaignStore: ...
+
+    @property
+    def events(self) -> EventStore: ...
+
+
+class CommandWriter:
+    """`progress`: not stored yet, dropped for what has ended; `epoch`: of a campaign; `ended`: called with each campaign that ends."""
+
+    def __init__(
+        self,
+        store: CommandStore,
+        progress: dict[str, LiveAttempt],
+        epoch: Callable[[str], int],
+        log: Log,
+        ended: Callable[[str], None],
+    ) -> None:
+        self._store = store
+        self._progress = progress
+        self._epoch = epoch
+        self._log = log
+        self._ended = ended
+
+    def write(self, commands: Sequence[Command]) -> None:
+        """Intents that follow each other are written together; whatever else moves a task finds there what was decided before it."""
+        intents: list[Intent] = []
+        for command in commands:
+            if isinstance(command, CommitTo):
+                c, epoch = command, self._epoch(command.campaign)
+                intents.append(Intent(c.task, c.attempt, c.key, c.peer, c.device, epoch, c.hedge))
+                continue
+            if intents and isinstance(command, MOVES):
+                self._store.attempts.begin(intents)
+                intents = []
+            self._write(command)
+        if intents:
+            self._store.attempts.begin(intents)
+
+    def _write(self, command: Command) -> None:
+        store = self._store
+        match command:
+            case RecordGrant():
+                store.attempts.record_grant(
+                    command.task,
+                    command.attempt,
+                    lease=command.lease,
+                    fence=command.fence,
+                    queued=command.queued,
+                    position=command.position,
+                    start_s=command.start_s,
+                )
+            case SwitchAttempt(task, attempt, before, reason, detail):
+                store.attempts.switch(task, attempt, before, reason=reason, detail=detail)
+            case EndHedge(task, attempt, reason, detail):
+                store.attempts.end_hedge(task, attempt, reason=reason, detail=detail)
+            case EndAttempt(task, attempt, event, reason, detail):
+                self._progress.pop(task, None)
+                store.attempts.end(task, attempt, event, reason=reason, detail=detail)
+                self._log.info("attempt.ended", task=task, attempt=attempt, end=str(event), why=detail)
+            case EndPending(tasks, event, reason, detail):
+                store.attempts.end_pending(tasks, event, reason=reason, detail=detail)
+            case RecordWaitReason(tasks, words):
+                store.tasks.set_notes([(task, words) for task in tasks])
+            case EndCampaign(campaign, detail):
+                outcome = store.campaigns.end(campaign, detail=detail)
+                self._ended(campaign)
+                self._log.info("campaign.ended", campaign=campaign, outcome=str(outcome))
+            case SetAside(peer, device, seconds, why, campaigns):
+                self._log.warning("worker.set-aside", peer=peer, device=device, why=why)
+                store.events.add(
+                    campaigns, "worker.set-aside", peer=peer, device=device, seconds=seconds, why=why
+                )
+            case RecordEvent(campaigns, name, fields, task):
+                store.events.add(campaigns, name, task=task, **dict(fields))
+            case _:
+                pass

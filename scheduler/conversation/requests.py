@@ -1,0 +1,147 @@
+"""What a scheduler asks of a worker: probe, commit, adopt, renew, cancel and release. Each checks the type of the answer.
+
+All fail with `Unreachable`, after which it is unknown what became of the request, or with `RemoteProtocolError`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final
+
+from protocol.errors import RemoteProtocolError, Unreachable
+from protocol.messages.work import (
+    MAX_BATCH,
+    AdoptReply,
+    AdoptRequest,
+    Cancel,
+    Commit,
+    Conflict,
+    Denied,
+    Granted,
+    HeldLease,
+    LiveLease,
+    Probe,
+    Queued,
+    Quote,
+    Release,
+    Renew,
+    Renewed,
+    Shape,
+    Stopped,
+)
+from protocol.values.task import Task
+from protocol.wire.base import MAX_ELEMENTS, MAX_FRAME
+from protocol.wire.codec import pack
+from scheduler.conversation.effects import CALL_S, Call, LinkHandle, Reset, nonsense
+from scheduler.core.commands import CancelOn, ReleaseOn
+
+MAX_SHAPES: Final = 16
+MAX_PAGES: Final = 64
+"""Of leases that a worker may hold of one campaign."""
+PROBE_S: Final = 3.0
+STOP_S: Final = 10.0
+"""A cancel is answered once the processes are dead."""
+
+CommitAnswer = Granted | Queued | Conflict | Denied
+
+
+def shapes_of(tasks: Iterable[Task], priority: int) -> tuple[Shape, ...]:
+    """What a probe asks about: at most `MAX_SHAPES` kinds of tasks, as many as fit into half a frame, and one at least.
+
+    The worker judges each task again when it is asked to take it.
+    """
+    counts: dict[Shape, int] = {}
+    space, elements = MAX_FRAME // 2, MAX_ELEMENTS // 2
+    for task in tasks:
+        shape = Shape(
+            unit=task.unit,
+            requirement=task.requirement,
+            model=task.model.sha256,
+            size=task.model.size,
+            priority=priority,
+        )
+        if shape in counts:
+            counts[shape] += 1
+        elif len(counts) < MAX_SHAPES:
+            wire = shape.to_wire()
+            space -= len(pack(wire))
+            elements -= _elements(wire)
+            if not counts or (space >= 0 and elements >= 0):
+                counts[shape] = 1
+    return tuple(shape.model_copy(update={"count": count}) for shape, count in counts.items())
+
+
+def _elements(value: Any) -> int:
+    """Items and entries of all containers in `value`, itself counted as one: how a frame is measured."""
+    if isinstance(value, dict):
+        return 1 + sum(_elements(item) for item in value.values())
+    if isinstance(value, (tuple, list)):
+        return 1 + sum(_elements(item) for item in value)
+    return 1
+
+
+async def probe(link: LinkHandle, campaign: str, shapes: Sequence[Shape]) -> Quote | Denied:
+    """Ask for a quote."""
+    message = Probe(campaign=campaign, shapes=tuple(shapes))
+    answer = await Call(link, message, PROBE_S)
+    if isinstance(answer, Quote) and len(answer.shapes) not in (0, len(shapes)):
+        raise RemoteProtocolError(f"{link.peer} answered {len(shapes)} shapes with {len(answer.shapes)}")
+    if isinstance(answer, (Quote, Denied)):
+        return answer
+    raise await nonsense(link, message, answer)
+
+
+async def commit(link: LinkHandle, message: Commit) -> CommitAnswer:
+    """Ask the worker to take an attempt. Without an answer it is asked again with the same key."""
+    answer = await Call(link, message)
+    if isinstance(answer, (Granted, Queued, Conflict, Denied)):
+        return answer
+    raise await nonsense(link, message, answer)
+
+
+async def adopt(link: LinkHandle, request: AdoptRequest, left_s: Callable[[], float]) -> AdoptReply | Denied:
+    """Take over what the worker has of a campaign: all pages in one. `left_s`: seconds that it has for that now."""
+    leases: list[LiveLease] = []
+    cursor = 0
+    for _ in range(MAX_PAGES):
+        wait_s = min(CALL_S, left_s())
+        if wait_s <= 0:
+            raise Unreachable(f"{link.peer} did not say in time what it holds")
+        page = request.model_copy(update={"cursor": cursor})
+        answer = await Call(link, page, wait_s)
+        if isinstance(answer, Denied):
+            return answer
+        if not isinstance(answer, AdoptReply):
+            raise await nonsense(link, page, answer)
+        leases += answer.leases
+        if answer.cursor is None:
+            return answer.model_copy(update={"leases": tuple(leases)})
+        if answer.cursor <= cursor:
+            break
+        cursor = answer.cursor
+    await Reset(link)
+    raise RemoteProtocolError(f"{link.peer} does not come to an end of what it holds")
+
+
+async def renew(link: LinkHandle, held: tuple[HeldLease, ...]) -> Renewed | Denied:
+    """Keep these leases."""
+    message = Renew(held=held)
+    answer = await Call(link, message)
+    if isinstance(answer, (Renewed, Denied)):
+        return answer
+    raise await nonsense(link, message, answer)
+
+
+async def stop(link: LinkHandle, command: CancelOn | ReleaseOn) -> tuple[str, ...]:
+    """Have runs stopped, or return tickets. Gives the leases under which nothing runs any more."""
+    stopped: list[str] = []
+    for first in range(0, len(command.held), MAX_BATCH):
+        held = command.held[first : first + MAX_BATCH]
+        message = (
+            Cancel(held=held, reason=command.reason) if isinstance(command, CancelOn) else Release(held=held)
+        )
+        answer = await Call(link, message, STOP_S)
+        if not isinstance(answer, Stopped):
+            raise await nonsense(link, message, answer)
+        stopped += answer.leases
+    return tuple(stopped)

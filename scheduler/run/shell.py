@@ -1,0 +1,155 @@
+"""Performs the effects of the conversation with trio: links, waits, the index, and the bytes of results."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any, Final
+
+import trio
+
+from protocol.messages.work import WORK
+from protocol.values.advert import Advert
+from protocol.wire.base import Message
+from protocol.words import ProtocolId
+from results.export.columns import figures_of
+from results.row.acceptance import check, not_as_asked
+from scheduler.conversation import effects
+from scheduler.conversation.effects import CheckedRecord, drive
+from scheduler.conversation.links import CONNECT_S
+from scheduler.core.scheduler import SchedulerCore
+from scheduler.planning.candidates import DeviceFinder, find, survey
+from scheduler.run.credentials import CredentialPresenter
+from scheduler.run.receive import pull
+from swarm.net.link import Link, Links
+from swarm.net.network import Network
+
+LOOKUPS: Final = 8
+"""Searches of the index at once."""
+
+Aside = Callable[[Callable[[], CheckedRecord]], Awaitable[CheckedRecord]]
+
+
+class TrioShell:
+    """`received`: the conversation's. `reached`: called with a worker that answered. `aside`: reads a record while everything else goes
+    on; one may hold millions of numbers, which take seconds.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        index: DeviceFinder,
+        nursery: trio.Nursery,
+        core: SchedulerCore,
+        presenter: CredentialPresenter,
+        *,
+        received: Callable[[str, Message], Coroutine[Any, Any, Message | None]],
+        reached: Callable[[str], None],
+        aside: Aside,
+    ) -> None:
+        self._network = network
+        self._index = index
+        self._nursery = nursery
+        self._core = core
+        self._presenter = presenter
+        self._received = received
+        self.reached = reached
+        self._aside = aside
+        self._links = Links(network, ProtocolId.WORK, WORK, nursery, self._answer)
+        self._happened = trio.Event()
+        self._lookups = trio.CapacityLimiter(LOOKUPS)
+        self._reading = trio.Lock()
+
+    async def aclose(self) -> None:
+        """End all links in good order, so that the last answers arrive."""
+        for peer in tuple(self._core.state.workers):
+            link = self._links.peek(peer)
+            if link is not None:
+                await link.aclose()
+
+    async def _answer(self, link: Link, message: Message) -> Message | None:
+        return await drive(self._received(link.peer, message), self.perform)
+
+    # -- at once ------------------------------------------------------------------------------------------------------------------------
+
+    def now(self) -> float:
+        return trio.current_time()
+
+    def start(self, job: Coroutine[Any, Any, None]) -> None:
+        self._nursery.start_soon(drive, job, self.perform)
+
+    def wake(self) -> None:
+        if self._happened.statistics().tasks_waiting:
+            self._happened.set()
+            self._happened = trio.Event()
+
+    def peek(self, peer: str) -> Link | None:
+        return self._links.peek(peer)
+
+    def detours(self, link: Any) -> bool:
+        return self._links.detours(link)
+
+    # -- effects ------------------------------------------------------------------------------------------------------------------------
+
+    async def perform(self, effect: Any) -> Any:
+        """The reply to an effect. Raises what the effect may fail with."""
+        match effect:
+            case effects.Connect(peer):
+                link = await self._links.get(
+                    peer, self._core.state.worker(peer).addresses, max_wait_s=CONNECT_S
+                )
+                await self._introduce(link)
+                return link
+            case effects.Introduce(link):
+                return await self._introduce(link)
+            case effects.Reintroduce(link):
+                return await self._presenter.retry(link)
+            case effects.Drop(peer):
+                return await self._links.drop(peer)
+            case effects.WaitFor(ready, until):
+                with trio.move_on_at(until):
+                    while not ready():
+                        await self._happened.wait()
+                return None
+            case effects.WaitClosed(link, until):
+                with trio.move_on_at(until):
+                    await link.closed.wait()
+                return link.closed.is_set()
+            case effects.SearchIndex(requirement, want):
+                async with self._lookups:
+                    return await self._search(requirement, want)
+            case effects.FetchRecord(peer, result):
+                return await pull(self._network, peer, result)
+            case effects.CheckRecord():
+                async with self._reading:
+                    return await self._aside(lambda: checked(effect))
+            case _:
+                return await perform_call(effect)
+
+    async def _introduce(self, link: Link) -> None:
+        await self._presenter.introduce(link)
+
+    async def _search(self, requirement: Any, want: int | None) -> Sequence[Advert]:
+        if want is None:
+            return await survey(self._index, requirement)
+        return await find(self._index, requirement, want)
+
+
+async def perform_call(effect: Any) -> Message | None:
+    """The effects of a single request over a link of `swarm.net.link`. Raises `Unreachable`."""
+    link: Any = getattr(effect, "link", None)
+    match effect:
+        case effects.Call():
+            answer: Message = await link.call(effect.message, max_wait_s=effect.max_wait_s)
+            return answer
+        case effects.Reset():
+            await link.reset()
+            return None
+        case _:
+            raise AssertionError(f"{effect} is not performed here")
+
+
+def checked(effect: effects.CheckRecord) -> CheckedRecord:
+    """Read and check a record. Raises `RemoteProtocolError`."""
+    e = effect
+    record = check(e.result, e.body, e.peer, e.task, e.signed_task)
+    return CheckedRecord(record, figures_of(e.task, record), not_as_asked(record, e.task))
