@@ -99,7 +99,7 @@ def add_bench(app: typer.Typer, opened: Open) -> None:
     ) -> None:
         """Measure models on this device, without any network, but for models by URL. Exit code 1: one of them failed."""
         from results.export.raw import check_folder, write_csv, write_raw
-        from scheduler.local.bench import Bench, Measurement, at_hand, rows_of, unit_for
+        from scheduler.local.bench import Bench, Measurement, local_paths, unit_for
         from scheduler.output.tables import show_results
 
         for file in (csv, raw):
@@ -124,7 +124,7 @@ def add_bench(app: typer.Typer, opened: Open) -> None:
         console = new_console()
         home: Home = ctx.obj
         with (
-            at_hand(models, home.cache, fetching(home)) as paths,
+            local_paths(models, home.cache, fetching(home)) as paths,
             Bench(opened(home, simulate), _progress(as_json)) as on,
         ):
             if against:
@@ -137,13 +137,13 @@ def add_bench(app: typer.Typer, opened: Open) -> None:
                     found.append(on.measure(model, name, **how))
         _clear(as_json)
         if csv is not None:
-            write_csv(csv, rows_of(found))
+            write_csv(csv, [item.row for item in found])
         if raw is not None:
             write_raw(raw, found[0].row.campaign, [each.raw() for each in found])
         if as_json:
             print_json([each.as_dict() for each in found])
         else:
-            show_results(rows_of(found), console)
+            show_results([item.row for item in found], console)
         raise typer.Exit(0 if all(each.complete for each in found) else 1)
 
 

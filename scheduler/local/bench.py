@@ -35,7 +35,7 @@ from scheduler.models.describe import Fetch, find_model, no_fetch, sha256_of
 from swarm.base.text import did_you_mean, safe_text
 from swarm.download.urls import scheme_of, without_secrets
 
-Told = Callable[[Phase, int, int | None, float | None], None]
+ReportProgress = Callable[[Phase, int, int | None, float | None], None]
 """Progress: phase, done, total, median in ms."""
 
 UNIT_OF: Final[Mapping[str, str]] = {
@@ -54,10 +54,9 @@ UNIT_OF: Final[Mapping[str, str]] = {
 LOOKS: Final = (10, 20, 40, 80)
 """So many launches of each of two models that are compared; the next only where those before leave the answer open."""
 LAUNCH_MS: Final = 100.0
-"""Timed inferences of one of these launches take about so long …"""
-LEAST: Final = 5
-"""… and are at least so many."""
-MOST: Final = 20_000
+"""How long the timed inferences of one launch of a comparison take, about."""
+MIN_RUNS: Final = 5
+MAX_RUNS: Final = 20_000
 
 _ENDED: Final = {
     RunOutcome.COMPLETE: TaskState.SUCCEEDED,
@@ -83,7 +82,12 @@ class BenchDevice(Protocol):
     def units(self) -> tuple[str, ...]: ...
 
     def measure(
-        self, path: Path, unit: str, measure: Measure, timeouts: Timeouts | None = None, report: Told = ...
+        self,
+        path: Path,
+        unit: str,
+        measure: Measure,
+        timeouts: Timeouts | None = None,
+        report: ReportProgress = ...,
     ) -> SignedResult: ...
 
     def close(self) -> None: ...
@@ -101,7 +105,7 @@ class Measurement:
 
     @property
     def complete(self) -> bool:
-        """Whether the unit ran the model and its outputs agree."""
+        """The unit ran the model, and its outputs agree."""
         return self.row.status is RowStatus.COMPLETE
 
     @property
@@ -151,14 +155,14 @@ class Bench:
     def __init__(
         self,
         device: BenchDevice,
-        report: Told | None = None,
+        report: ReportProgress | None = None,
         *,
         fetch: Fetch = no_fetch,
         folder: Path | None = None,
     ) -> None:
         """`fetch` brings models by URL; in `folder`, or the system's own for such things, they lie under their names meanwhile."""
         self._device = device
-        self._report = report or _nobody
+        self._report = report or (lambda *_: None)
         self._fetch, self._folder = fetch, folder or Path(tempfile.gettempdir())
 
     def __enter__(self) -> Self:
@@ -194,16 +198,16 @@ class Bench:
         A model that fails is a measurement that says why. Raises `CampaignError` for what cannot be asked for (a file that is not there, a
         field that does not exist), `ResourceError` for a unit that does not work here.
         """
-        asked = asked_for(how)
-        with self._at_hand(model, sha256=sha256) as (path,):
-            return self._measured(path, unit, asked, timeouts)
+        measure = read_measure(how)
+        with self._local_paths(model, sha256=sha256) as (path,):
+            return self._measured(path, unit, measure, timeouts)
 
     @contextlib.contextmanager
-    def _at_hand(self, *models: str | Path, sha256: str | None = None) -> Iterator[tuple[Path, ...]]:
+    def _local_paths(self, *models: str | Path, sha256: str | None = None) -> Iterator[tuple[Path, ...]]:
         if sha256 is None and not any(is_url(str(model)) for model in models):
-            yield tuple(map(Path, models))  # what is wrong with a file is for the device to say
+            yield tuple(map(Path, models))  # a wrong file is for the device to refuse
             return
-        with at_hand(tuple(map(str, models)), self._folder, self._fetch, sha256=sha256) as paths:
+        with local_paths(tuple(map(str, models)), self._folder, self._fetch, sha256=sha256) as paths:
             yield paths
 
     def _measured(
@@ -228,63 +232,58 @@ class Bench:
         the comparison (ratio: second / first), with both medians, and the first launch of each, which checks outputs. Raises
         `CampaignError` where one of them fails, or their input shapes differ.
         """
-        with self._at_hand(first, second) as (one, other):
+        with self._local_paths(first, second) as (one, other):
             return self._compared(one, other, unit, looks, how)
 
     def _compared(
         self, first: Path, second: Path, unit: str | None, looks: Sequence[int], how: Mapping[str, Any]
     ) -> tuple[Comparison, Measurement, Measurement]:
-        once = asked_for({**how, "loads": 1, "runs": LEAST})
+        once = read_measure({**how, "loads": 1, "runs": MIN_RUNS})
         firsts = [self._measured(model, unit, once) for model in (first, second)]
-        for each in firsts:
-            if not each.complete:
-                raise CampaignError(
-                    f"{each.row.file_name} cannot be compared: {each.why}", hint="see: sark-node bench"
-                )
+        for done in firsts:
+            if not done.complete:
+                name = done.row.file_name
+                raise CampaignError(f"{name} cannot be compared: {done.why}", hint="see: sark-node bench")
         if firsts[0].row.shapes != firsts[1].row.shapes:
             raise CampaignError(
                 f"the two were given inputs of different shapes ({firsts[0].row.shapes} and {firsts[1].row.shapes})",
-                hint="compare models that take the same inputs; sizes of dynamic dimensions are said with --dim NAME=SIZE",
+                hint="compare models that take the same inputs; set sizes of dynamic dimensions with --dim NAME=SIZE",
             )
-        runs = [per_launch(statistics.median(each.launches_ns[0])) for each in firsts]
+        runs = [runs_per_launch(statistics.median(done.launches_ns[0])) for done in firsts]
         times: tuple[list[tuple[int, ...]], list[tuple[int, ...]]] = ([], [])
 
-        def look(enough: int) -> Comparison:
-            for turn in range(len(times[0]), enough):
-                for side in (0, 1) if turn % 2 == 0 else (1, 0):
-                    asked = asked_for({**how, "loads": 1, "runs": runs[side], "check": False})
-                    done = self._measured((first, second)[side], unit, asked)
+        def compare_after(launches: int) -> Comparison:
+            for number in range(len(times[0]), launches):
+                for side in (0, 1) if number % 2 == 0 else (1, 0):
+                    measure = read_measure({**how, "loads": 1, "runs": runs[side], "check": False})
+                    done = self._measured((first, second)[side], unit, measure)
                     if not done.complete:
                         raise CampaignError(f"{done.row.file_name} failed in the middle: {done.why}")
                     times[side].append(done.launches_ns[0])
             return compare_samples(times[0], times[1], paired=True, seed=0)
 
-        said = look(looks[0])
-        for enough in looks[1:]:
-            if said.verdict is not ComparisonVerdict.AMBIGUOUS:
+        result = compare_after(looks[0])
+        for launches in looks[1:]:
+            if result.verdict is not ComparisonVerdict.AMBIGUOUS:
                 break
-            said = look(enough)
+            result = compare_after(launches)
         one, other = (statistics.median(map(statistics.median, side)) / 1e6 for side in times)
-        return replace(said, medians_ms=(one, other)), firsts[0], firsts[1]
-
-
-def _nobody(phase: Phase, done: int, total: int | None, median_ms: float | None) -> None:
-    """Nobody wants to know."""
+        return replace(result, medians_ms=(one, other)), firsts[0], firsts[1]
 
 
 def unit_for(model: Path) -> str:
     """The unit that a model is measured on when none is named. Raises `CampaignError` for an ending that tells nothing."""
-    found = UNIT_OF.get(model.suffix.lower())
-    if found is None:
+    unit = UNIT_OF.get(model.suffix.lower())
+    if unit is None:
         raise CampaignError(
-            f"model {model}: its ending does not tell what runs it",
-            hint=f"name a unit, such as --unit 'CPU (ONNX)'; endings that tell: {' '.join(UNIT_OF)}",
+            f"model {model}: no unit is known for this file ending",
+            hint=f"name a unit, such as --unit 'CPU (ONNX)'; known endings: {' '.join(UNIT_OF)}",
         )
-    return found
+    return unit
 
 
 def check_unit(unit: str, here: Sequence[str]) -> None:
-    """Raises `CampaignError` for a unit that nobody knows. One that is known and does not work `here` is the device's to tell of."""
+    """Raises `CampaignError` for an unknown unit. A known one that does not work `here` is for the device to refuse."""
     known = tuple(dict.fromkeys((*here, *UNITS)))
     if unit not in known:
         hint = "  ".join(
@@ -293,16 +292,16 @@ def check_unit(unit: str, here: Sequence[str]) -> None:
         raise CampaignError(f"there is no unit {unit!r}", hint=hint)
 
 
-def asked_for(how: Mapping[str, Any]) -> Measure:
-    """`how` as the protocol has it. Raises `CampaignError` with the first thing that is wrong."""
+def read_measure(how: Mapping[str, Any]) -> Measure:
+    """The measuring options `how`. Raises `CampaignError` for the first that is wrong."""
     if how.get("precision") is not None and ("runs" in how or "loads" in how):
         raise CampaignError(
-            "precision goes on until it is reached; runs and loads say when to stop",
+            "precision measures until it is reached, runs and loads fix how often",
             hint="give one of the two",
         )
-    hint = f"what can be said: {', '.join(Measure.model_fields)}"
+    hint = f"options: {', '.join(Measure.model_fields)}"
     for name in how.keys() - Measure.model_fields.keys():
-        raise CampaignError(f"there is no {name!r} to say of how to measure", hint=hint)
+        raise CampaignError(f"unknown measuring option {name!r}", hint=hint)
     try:
         return Measure.model_validate(dict(how))
     except ValidationError as exc:
@@ -313,9 +312,9 @@ def asked_for(how: Mapping[str, Any]) -> Measure:
         raise CampaignError(f"{place}: {first['msg']}", hint=hint) from exc
 
 
-def per_launch(median_ns: float) -> int:
+def runs_per_launch(median_ns: float) -> int:
     """How many inferences of this length one launch of a comparison times."""
-    return min(MOST, max(LEAST, round(LAUNCH_MS * 1e6 / max(median_ns, 1.0))))
+    return min(MAX_RUNS, max(MIN_RUNS, round(LAUNCH_MS * 1e6 / max(median_ns, 1.0))))
 
 
 def measurement(task: Task, signed: SignedRecord) -> Measurement:
@@ -325,18 +324,13 @@ def measurement(task: Task, signed: SignedRecord) -> Measurement:
     return Measurement(task, signed, row, observe(record))
 
 
-def rows_of(measured: Sequence[Measurement]) -> list[Row]:
-    """In order."""
-    return [each.row for each in measured]
-
-
 def is_url(name: str) -> bool:
     """Whether a model of this name is fetched."""
     return scheme_of(name) in URL_SCHEMES
 
 
 @contextlib.contextmanager
-def at_hand(
+def local_paths(
     names: Sequence[str], folder: Path, fetch: Fetch, *, sha256: str | None = None
 ) -> Iterator[tuple[Path, ...]]:
     """Each of these as a path: what is a URL is fetched, and lies under its last name in a folder of its own in `folder`, for the block.
@@ -344,18 +338,18 @@ def at_hand(
 
     Raises `CampaignError` for a file that is not there and for a URL that gives none, `ResourceError` when it cannot be kept. Blocking.
     """
-    found = tuple(_found(name, fetch, sha256) for name in names)
-    for name, (path, _) in zip(names, found, strict=True):
+    models = tuple(_find(name, fetch, sha256) for name in names)
+    for name, (path, _) in zip(names, models, strict=True):
         if sha256 is not None and (digest := sha256_of(path)) != sha256:
             raise CampaignError(
-                f"model {safe_text(without_secrets(name), 100)} has the sha256 {digest}, not the one that was asked for",
-                hint="the file has changed, or is another one",
+                f"model {safe_text(without_secrets(name), 100)} has the sha256 {digest}, not {sha256}",
+                hint="give the sha256 of the file that is meant, or the right URL",
             )
     with contextlib.ExitStack() as stack:
-        yield tuple(path if entry is None else _named(path, entry, folder, stack) for path, entry in found)
+        yield tuple(path if entry is None else _named(path, entry, folder, stack) for path, entry in models)
 
 
-def _found(name: str, fetch: Fetch, sha256: str | None) -> tuple[Path, ModelEntry | None]:
+def _find(name: str, fetch: Fetch, sha256: str | None) -> tuple[Path, ModelEntry | None]:
     """Where it is; the entry, where it was fetched and has another name there."""
     if not is_url(name):
         path = Path(name)
@@ -367,9 +361,11 @@ def _found(name: str, fetch: Fetch, sha256: str | None) -> tuple[Path, ModelEntr
     try:
         entry = ModelEntry.model_validate({"url": name, "sha256": sha256})
     except ValidationError as exc:
-        told = exc.errors(include_url=False)[0]
-        said = told.get("ctx", {})
-        raise CampaignError(str(said.get("what", told["msg"])), hint=str(said.get("hint", ""))) from None
+        error = exc.errors(include_url=False)[0]
+        context = error.get("ctx", {})
+        raise CampaignError(
+            str(context.get("what", error["msg"])), hint=str(context.get("hint", ""))
+        ) from None
     path = find_model(entry, Path(), fetch)
     shown = safe_text(without_secrets(name), 100)
     if not path.exists():
@@ -383,14 +379,14 @@ def _named(path: Path, entry: ModelEntry, folder: Path, stack: contextlib.ExitSt
     if name in ("", ".", "..", path.name):
         return path
     try:
-        there = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=folder))) / name
+        link = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=folder))) / name
         try:
-            os.link(path, there)
+            os.link(path, link)
         except OSError:  # a file system without links
-            shutil.copyfile(path, there)
+            shutil.copyfile(path, link)
     except OSError as exc:
         raise ResourceError(
             f"cannot keep {safe_text(name, 60)} in {folder}: {exc.strerror or exc}",
             hint="look at the disk, or put the cache elsewhere: --home",
         ) from None
-    return there
+    return link

@@ -32,7 +32,7 @@ from protocol.words import Reason, RunOutcome
 from results.analysis.compare import ComparisonVerdict
 from scheduler.campaign.model import ModelEntry
 from scheduler.cli.bench import add_bench, progress_line, share
-from scheduler.local.bench import LEAST, MOST, Bench, asked_for, per_launch, unit_for
+from scheduler.local.bench import MAX_RUNS, MIN_RUNS, Bench, read_measure, runs_per_launch, unit_for
 from swarm.base.home import Home
 from swarm.net.identity import Identity
 
@@ -185,14 +185,14 @@ def test_models_with_inputs_of_different_shapes_are_not_compared() -> None:
 
 def test_what_cannot_be_asked_for_is_said_with_what_can() -> None:
     with pytest.raises(CampaignError, match="runs") as told:
-        asked_for({"runs": 0})
+        read_measure({"runs": 0})
     assert "precision" in told.value.hint
     with pytest.raises(CampaignError, match="speed"):
-        asked_for({"speed": 1})
-    with pytest.raises(CampaignError, match="goes on until"):
-        asked_for({"precision": 0.02, "runs": 3})
+        read_measure({"speed": 1})
+    with pytest.raises(CampaignError, match="until it is reached"):
+        read_measure({"precision": 0.02, "runs": 3})
     with pytest.raises(CampaignError) as told:
-        asked_for({"precision": "2%"})
+        read_measure({"precision": "2%"})
     assert "0.02" in told.value.hint
 
 
@@ -224,14 +224,14 @@ def test_what_is_done_is_told_in_words(told: tuple[Phase, int, int | None, float
 def test_an_ending_tells_the_unit_or_a_unit_has_to_be_named() -> None:
     assert unit_for(Path("x/M.ONNX")) == "CPU (ONNX)"
     assert unit_for(Path("workload.yaml")) == "API (OpenAI)"
-    with pytest.raises(CampaignError, match=r"model model\.bin: its ending"):
+    with pytest.raises(CampaignError, match=r"model model\.bin: no unit"):
         unit_for(Path("model.bin"))
     with pytest.raises(CampaignError, match=r"model \.: its ending"):
         unit_for(Path())
 
 
 def test_a_launch_of_a_comparison_is_long_enough_and_not_too_long() -> None:
-    assert (per_launch(1e9), per_launch(1.0), per_launch(1e6)) == (LEAST, MOST, 100)
+    assert (runs_per_launch(1e9), runs_per_launch(1.0), runs_per_launch(1e6)) == (MIN_RUNS, MAX_RUNS, 100)
 
 
 @pytest.mark.parametrize(

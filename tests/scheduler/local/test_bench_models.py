@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from protocol.errors import CampaignError
 from scheduler.campaign.model import ModelEntry
 from scheduler.cli.bench import add_bench
-from scheduler.local.bench import at_hand
+from scheduler.local.bench import local_paths
 from scheduler.models.describe import Fetch
 from scheduler.models.fetch import downloader
 from swarm.base.home import Home
@@ -68,7 +68,7 @@ def test_what_was_fetched_has_its_bytes_and_its_name_for_the_block_alone(
     home: Home, site: Web, fetch: Fetch
 ) -> None:
     site.file("/m.onnx", DATA)
-    with at_hand([f"http://127.0.0.1:{site.port}/m.onnx"], home.cache, fetch) as (path,):
+    with local_paths([f"http://127.0.0.1:{site.port}/m.onnx"], home.cache, fetch) as (path,):
         assert (path.name, path.read_bytes()) == ("m.onnx", DATA)
     assert not path.exists()
     assert [each.name for each in home.cache.iterdir()] == ["downloads"]
@@ -77,7 +77,7 @@ def test_what_was_fetched_has_its_bytes_and_its_name_for_the_block_alone(
 @pytest.mark.parametrize("name", ["..%2F..%2Fevil.onnx", "..%5Cevil.onnx", "%2Fetc%2Fevil.onnx"])
 def test_a_name_in_a_url_leads_out_of_no_folder(home: Home, site: Web, fetch: Fetch, name: str) -> None:
     site.file(f"/{name}", DATA)
-    with at_hand([f"http://127.0.0.1:{site.port}/{name}"], home.cache, fetch) as (path,):
+    with local_paths([f"http://127.0.0.1:{site.port}/{name}"], home.cache, fetch) as (path,):
         assert path.resolve().is_relative_to(home.cache.resolve())
         assert path.name.endswith("evil.onnx")
 
@@ -85,7 +85,7 @@ def test_a_name_in_a_url_leads_out_of_no_folder(home: Home, site: Web, fetch: Fe
 def test_a_file_url_is_the_file_itself(home: Home, tmp_path: Path, fetch: Fetch) -> None:
     file = tmp_path / "m.onnx"
     file.write_bytes(DATA)
-    with at_hand([file.as_uri()], home.cache, fetch) as found:
+    with local_paths([file.as_uri()], home.cache, fetch) as found:
         assert found == (file,)
 
 
@@ -98,7 +98,7 @@ def test_a_file_at_hugging_face_comes_by_their_library_under_its_name(home: Home
         assert entry.url == "hf://a/b/m.onnx@v1"
         return kept
 
-    with at_hand(["hf://a/b/m.onnx@v1"], home.cache, fetch) as found:
+    with local_paths(["hf://a/b/m.onnx@v1"], home.cache, fetch) as found:
         assert found == (kept,)
 
 
@@ -113,6 +113,6 @@ def test_a_file_at_hugging_face_comes_by_their_library_under_its_name(home: Home
     ],
 )
 def test_what_cannot_be_had_is_told_in_a_line(home: Home, fetch: Fetch, name: str, why: str) -> None:
-    with pytest.raises(CampaignError, match=why) as told, at_hand([name], home.cache, fetch):
+    with pytest.raises(CampaignError, match=why) as told, local_paths([name], home.cache, fetch):
         pass
     assert "s3cret" not in f"{told.value} {told.value.hint}"
