@@ -57,7 +57,7 @@ EXAMPLES: Final[dict[str, Sequence[tuple[str, str]]]] = {
     "demo": (("demo --workers 2", "a gate, two workers and a campaign on this machine"),),
     "doctor": (("doctor", "what works here, what does not, and what to do"),),
     "drain": (("drain --finish", "end what runs and what waits, then leave"),),
-    "enroll": (("enroll", "measure once what this device can do at best"),),
+    "calibrate": (("calibrate", "measure once what this device can do at best"),),
     "events": (("events c-ab23cd45 --verify", "nothing in the chain of events was changed"),),
     "explain": (("explain c-ab23cd45/3", "why this task waits or failed, and what would help"),),
     "gate": (

@@ -438,7 +438,7 @@ async def test_post_run_steps_are_told_as_clean_up_and_have_a_stage_of_their_own
     assert [stage.stage for stage in record.stages][-2:] == ["check", "cleanup"]
 
 
-async def test_a_launch_is_told_what_its_units_enrolment_found(tmp_path: Path) -> None:
+async def test_a_launch_gets_the_warm_up_floor_of_its_unit(tmp_path: Path) -> None:
     orders: list[WorkOrder] = []
 
     def launch(order: WorkOrder, limits: Limits) -> Told:
