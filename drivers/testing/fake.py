@@ -1,17 +1,17 @@
-"""A driver whose 'model' is a script: for tests and demonstrations of everything around the measuring, never for figures.
+"""A driver whose model is a script: for tests and demonstrations, never for figures. Offered only while simulation is on.
 
-The model file is a JSON object; every key may be left out:
+The model file is a JSON object; every key is optional:
 
     {"load_ms": 2.0, "latencies_ms": [1.0, 1.5], "sleep": true, "agrees": true,
      "fail": {"phase": "load" | "warm-up" | "run" | "check", "error": "unfit" | "crash" | "signal" | "nonsense", "why": "…",
-              "again": true},
+              "repeats_only": true},
      "hang": "load" | "run", "eat_mib": 512, "orphan": true, "print": "…"}
 
-`kinds` holds other values by kind of device, for a worker that pretends to be one: `{"kinds": {"phone": {"latencies_ms": [9]}}}`.
-`latencies_ms` repeats for as many runs as are asked, or for `WINDOW_RUNS` where a window of time is. `again`: it fails only in launches
-after the first. `sleep` waits for as long as the script says that a run takes. `orphan`
-leaves a double-forked process behind, which the keeper has to find. It is offered only where simulation is switched on, and
-says on every row what it is.
+- `load_ms`, `latencies_ms`: the reported times in milliseconds; latencies are repeated for `order.runs` inferences, or `WINDOW_RUNS` for a
+  window of time. `sleep`: also take that long.
+- `fail`: fail in a phase; `repeats_only`: not in the first launch. `hang`: never return from a phase. `eat_mib`: memory to allocate, in MiB.
+- `orphan`: leave a double-forked process behind. `print`: text for stderr.
+- `kinds`: other values by kind of simulated device: `{"kinds": {"phone": {"latencies_ms": [9]}}}`.
 """
 
 from __future__ import annotations
@@ -46,30 +46,29 @@ UNIT: Final = "Fake (Simulation)"
 ANNOUNCED: Final = "simulation: these figures come from a script, no model ran"
 FOREVER_S: Final = 3600
 WINDOW_RUNS: Final = 20
-TELL_S: Final = 0.25
-"""How often progress is told while a script sleeps."""
+REPORT_S: Final = 0.25
+"""Between two progress reports while a script sleeps."""
 KEYS: Final = frozenset(
     {"load_ms", "latencies_ms", "sleep", "agrees", "fail", "hang", "eat_mib", "orphan", "print", "kinds"}
 )
 KIND: Final = "SARK_FAKE_KIND"
-"""The variable with the kind of device that this one pretends to be."""
+"""Environment variable with the kind of the simulated device."""
 
 
 class FakeDriver:
-    """See `drivers.base.Driver`."""
+    """See `drivers.contract.base.Driver`."""
 
     name = "fake"
 
     def preload(self) -> tuple[str, ...]:
-        """Nothing heavy."""
         return ()
 
     def units(self) -> tuple[UnitInfo, ...]:
-        """One unit, which announces itself."""
+        """One unit, which says that it is simulated."""
         return (UnitInfo(UNIT, self.name, "script", ANNOUNCED),)
 
     def load_only(self, order: WorkOrder) -> Iterator[Event]:
-        """Loads as the script says."""
+        """A load of `load_ms`."""
         if order.unit != UNIT:
             raise WrongUnit(f"asked for {order.unit}, this driver only has {UNIT}")
         script = read_script(order.model)
@@ -81,7 +80,7 @@ class FakeDriver:
         yield LoadReport(round(load_ms * 1e6), None, None)
 
     def run(self, order: WorkOrder) -> Iterator[Event]:
-        """Loads, then 'runs' with exactly the scripted times."""
+        """A load, then exactly the scripted times."""
         yield from self.load_only(order)
         script = read_script(order.model)
         latencies = [float(ms) for ms in script.get("latencies_ms", [1.0])]
@@ -102,12 +101,12 @@ class FakeDriver:
         yield ProgressReport(Phase.WARM_UP, warmup, warmup)
         _act(script, Phase.WARM_UP, order)
         samples: list[int] = []
-        told = time.perf_counter()
+        reported = time.perf_counter()
         for done, latency in enumerate(itertools.islice(itertools.cycle(latencies), runs), start=1):
             _pause(script, latency)
             samples.append(round(latency * 1e6))
-            if done in (1, runs // 2, runs) or time.perf_counter() - told > TELL_S:
-                told = time.perf_counter()
+            if done in (1, runs // 2, runs) or time.perf_counter() - reported > REPORT_S:
+                reported = time.perf_counter()
                 yield ProgressReport(Phase.RUN, done, runs, latency)
         _act(script, Phase.RUN, order)
         wall = sum(samples) / 1e9
@@ -120,7 +119,7 @@ class FakeDriver:
 
 
 def read_script(path: str, environment: Mapping[str, str] = os.environ) -> dict[str, Any]:
-    """The model file as a script. Raises `Unfit` with one line when it is none."""
+    """The model file as a script, with the values of this kind of device. Raises `Unfit`."""
     try:
         script = json.loads(Path(path).read_bytes())
     except OSError as why:
@@ -142,19 +141,19 @@ def _pause(script: dict[str, Any], ms: float) -> None:
 
 
 def _act(script: dict[str, Any], phase: Phase, order: WorkOrder) -> None:
-    """Do the harm that the script wants in this phase."""
+    """Fail, hang or allocate as the script says for this phase."""
     if phase is Phase.LOAD:
         sys.stderr.write(str(script.get("print", "")))
         sys.stderr.flush()
         if script.get("orphan"):
             _leave_orphan()
-    if phase is Phase.RUN and (eaten := script.get("eat_mib")):
-        hoard = [bytearray(MIB) for _ in range(int(eaten))]
-        del hoard
+    if phase is Phase.RUN and (mib := script.get("eat_mib")):
+        memory = [bytearray(MIB) for _ in range(int(mib))]
+        del memory
     if script.get("hang") == phase:
         time.sleep(FOREVER_S)
     failure = script.get("fail") or {}
-    if failure.get("phase") == phase and (order.brief or not failure.get("again")):
+    if failure.get("phase") == phase and (order.brief or not failure.get("repeats_only")):
         why = str(failure.get("why", "scripted failure"))
         if failure.get("error") == "unfit":
             raise Unfit(why)
@@ -166,11 +165,11 @@ def _act(script: dict[str, Any], phase: Phase, order: WorkOrder) -> None:
 
 
 class _Nonsense(Exception):
-    """An error that no contract knows of."""
+    """An error outside the contract."""
 
 
 def _leave_orphan() -> None:
-    """A process that left the group and whose parent is gone: what a hostile model would do to outlive its run."""
+    """A process that left the group and whose parent is gone, as a hostile model would start."""
     if sys.platform == "win32" or os.fork():
         return
     os.setsid()

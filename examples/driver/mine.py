@@ -1,6 +1,6 @@
-"""A whole driver, to copy and change: python -m pip install ./examples/driver, then: sark-node bench small.mine --unit "CPU (Mine)".
+"""A complete driver, to copy and change: python -m pip install ./examples/driver, then: sark-node bench small.mine --unit "CPU (Mine)".
 
-Its models are files that begin with the word mine; what it runs is a sum, the longer the file, the longer. The contract: drivers/README.md.
+Its models are files that begin with the word mine; an inference is a sum that takes longer for longer files. The contract: drivers/README.md.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ RUNTIME = "mine 1.0"
 
 
 class MineDriver:
-    """What the entry point names. See `drivers.base.Driver`."""
+    """Named by the entry point. See `drivers.contract.base.Driver`."""
 
     name = "mine"  # the same as the entry point's name
 
@@ -46,23 +46,23 @@ class MineDriver:
         """One load in this process."""
         yield ProgressReport(Phase.PREPARE)
         if order.unit != UNIT:
-            raise WrongUnit(f"{order.unit} is not offered here")
+            raise WrongUnit(f"{order.unit} is not one of this driver")
         yield ProgressReport(Phase.LOAD)
-        before, resetting = memory.resident_bytes(), memory.reset_peak()
+        before, peak_was_reset = memory.resident_bytes(), memory.reset_peak()
         began = time.perf_counter_ns()
         self.model = load(order.model)
-        yield LoadReport(time.perf_counter_ns() - began, before, memory.peak_bytes(resetting))
+        yield LoadReport(time.perf_counter_ns() - began, before, memory.peak_bytes(peak_was_reset))
 
     def run(self, order: WorkOrder) -> Iterator[Event]:
         """Load, warm up, time, check."""
         yield from self.load_only(order)
-        resetting = memory.reset_peak()
+        peak_was_reset = memory.reset_peak()
         began = time.perf_counter_ns()
         answer = infer(self.model)
         first_ns = time.perf_counter_ns() - began
         notes: list[str] = []
         measured = yield from collect(
-            measure_calls(TimedCalls(infer, self.model), order, first_ns, resetting), notes
+            measure_calls(TimedCalls(infer, self.model), order, first_ns, peak_was_reset), notes
         )
         yield ModelDescription(
             unit=order.unit,
@@ -73,7 +73,7 @@ class MineDriver:
             shapes={"x": (self.model,)},
             dtypes={"x": "int64"},
             seed=order.seed,
-            notes=tuple(notes),  # how the warm-up went is among them
+            notes=tuple(notes),  # includes how the warm-up ended
         )
         yield measured
         yield ProgressReport(Phase.CHECK)
@@ -82,13 +82,13 @@ class MineDriver:
 
 
 def load(path: str) -> int:
-    """The model. Raises `Unfit` with what is wrong with it."""
+    """The model. Raises `Unfit`."""
     try:
         data = Path(path).read_bytes()
     except OSError as why:
         raise Unfit(f"model {path}: {why.strerror}") from None
     if not data.startswith(b"mine"):
-        raise Unfit(f"model {path} is none of this driver's: they begin with the word mine")
+        raise Unfit(f"model {path} is not one of this driver's: they begin with the word mine")
     return len(data)
 
 

@@ -30,7 +30,7 @@ pytestmark = pytest.mark.usefixtures("nothing_is_left")
 
 
 def test_what_was_measured_before_a_later_launch_died_has_been_told(stage: Zygote, script: Script) -> None:
-    model = script(fail={"phase": "run", "error": "crash", "again": True}, print="no more")
+    model = script(fail={"phase": "run", "error": "crash", "repeats_only": True}, print="no more")
     seen: list[Event] = []
     with pytest.raises(Crashed, match="exit code 7: no more"):
         seen.extend(measure(order(model, 12, 3), QUICK, stage))
