@@ -1,7 +1,7 @@
-"""What a driver is: the one page a driver author needs.
+"""The contract of a driver.
 
-A driver loads and runs a model on a compute unit and yields raw facts. It is blocking and simple, runs inside a child process
-of its own, and makes no statistics: medians and deviations are made once, by the scheduler, from the samples that travel.
+A driver loads and runs a model on a compute unit and yields events. It blocks, runs in a child process of its own, and makes no statistics:
+the scheduler computes medians and deviations from the raw samples.
 
     WorkOrder ──▶ drivers.launch.measure() ──▶ child process ──▶ Driver.run() ──▶ Event, Event, … ──▶ the node
 
@@ -29,58 +29,58 @@ class WorkOrder:
     unit: str
     """Compute unit by its public name, such as `CPU (ONNX)`."""
     runs: int = 100
-    """Timed inferences, exactly as many as asked, shared out over the launches. For one launch: its share."""
+    """Timed inferences of all launches; for one launch: its share."""
     loads: int = 6
-    """Launches: fresh processes that load the model and, if there are runs enough to share, warm up and run."""
+    """Launches: fresh processes that load the model and, if there are enough runs, warm up and run."""
     warmup: int | None = None
     """Inferences before the timed ones, at least one (it finds the shapes); None: until settled."""
     threads: int | None = None
     """Intra-op threads; None: as many as physical cores."""
     dims: Mapping[str, int] = field(default_factory=dict)
-    """Sizes for dynamic dimensions by symbol name; others are resolved and reported."""
+    """Sizes of dynamic dimensions by symbol; others are chosen and reported."""
     seed: int = 0
-    """Seed of the made inputs."""
+    """Seed of the synthetic inputs."""
     check: bool = True
     """Compare the unit's outputs with a plain reference and refuse NaN or Inf."""
     precision: float | None = None
-    """Instead of `runs` and `loads`: go on launching until the 95 % interval of the launches' medians is within ± this share."""
+    """Instead of `runs` and `loads`: launch until the 95 % interval of the launches' medians is within ± this share."""
     window_s: float | None = None
-    """For one launch of a `precision` order: time inferences for so long (and a least number of them) instead of `runs`."""
+    """For one launch of a `precision` order: time inferences for this long instead of `runs`."""
     brief: bool = False
-    """For one launch: described and checked in another one, so only `LoadReport` and `MeasureReport` are wanted of it."""
+    """For one launch: another one describes and checks; only `LoadReport` and `MeasureReport` are needed."""
     warmup_floor: int = 5
-    """Fewest warm-up inferences where `warmup` is None: what this device was found to need, 5 until something is known."""
+    """Fewest warm-up inferences if `warmup` is None: what calibration found for this device, or 5."""
     pre: tuple[Mapping[str, Any], ...] = ()
-    """Pre-run steps, done to the made inputs in order: `{"step": "normalise", "of": "x", "options": {…}}`. All of them: `steps.py`."""
+    """Pre-run steps on the synthetic inputs, in order: `{"step": "normalise", "of": "x", "options": {…}}`. See `protocol.formats.steps`."""
     post: tuple[Mapping[str, Any], ...] = ()
-    """Post-run steps, done to the last outputs in order."""
+    """Post-run steps on the last outputs, in order."""
     gpu: str = ""
     """UUID or index of the GPU to run on; empty: the first."""
     inputs: Mapping[str, str] = field(default_factory=dict)
-    """Type and shape of inputs by name, such as `float32[batch, 3, 224, 224]`, for formats that do not tell them (TorchScript)."""
+    """Type and shape of inputs by name, such as `float32[batch, 3, 224, 224]`, for formats without them (TorchScript)."""
     trusted: bool = True
-    """Not from a stranger: a model in a format that carries a program may be run."""
+    """The task is not from a stranger: formats that carry a program may be run."""
     batch: int | None = None
-    """Size of the batch, which `drivers.batching.dims_of` lays on the right dimension; None: as the model and `dims` have it."""
+    """Size of the batch (see `drivers.inputs.batching.dims_of`); None: by the model and `dims`."""
     batch_dim: str | None = None
-    """Which dynamic dimension that is; None: the first one of the inputs."""
+    """The dynamic dimension of the batch; None: the first one of the inputs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What the parent enforces from outside. Seconds are wall time on the parent's monotonic clock."""
+    """Enforced from outside. Seconds are wall time on the parent's monotonic clock."""
 
     load_s: float = 60.0
     run_s: float = 300.0
     memory_bytes: int = 4096 * MIB
     """Address space the child may add above what the preloaded zygote already maps (not for GPU units: they map far more)."""
     output_bytes: int = 64 * MIB
-    """Largest file the child may write, and the most it may tell its parent in all."""
+    """Largest file that the child may write, and the most that it may send to its parent in all."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProgressReport:
-    """The run reached a phase, or moved on inside one (`done` of `total`; total None when not known)."""
+    """The run reached a phase, or progressed in it: `done` of `total` (None: unknown)."""
 
     phase: Phase
     done: int = 0
@@ -89,19 +89,19 @@ class ProgressReport:
 
 
 class LoadKind(StrEnum):
-    """What was there already when a model was loaded."""
+    """What was in memory before a load."""
 
     COLD = "cold"
-    """A fresh process, and the file's pages were dropped from the page cache before."""
+    """A fresh process, with the file's pages dropped from the page cache."""
     FRESH = "fresh"
     """A fresh process; the file's pages were in memory."""
     WARM = "warm"
-    """The same process once more."""
+    """A second load in the same process."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoadReport:
-    """One load: session creation only, in nanoseconds; memory in bytes, None where it cannot be measured."""
+    """One load: session creation only. Memory in bytes, None if it cannot be measured."""
 
     load_ns: int
     baseline_bytes: int | None
@@ -113,41 +113,41 @@ class LoadReport:
 
 @dataclass(frozen=True, slots=True)
 class SampleBlock:
-    """A stretch of timed inferences and how the host was meanwhile. None: this system does not tell."""
+    """A stretch of timed inferences and the host meanwhile. None: this system does not report it."""
 
     samples: int
-    """So many of `MeasureReport.samples_ns`, in order."""
+    """Number of `MeasureReport.samples_ns`, in order."""
     wall_ns: int
     cpu_ns: int
     stall_ns: int | None = None
-    """Time in which something that wanted to run had no processor (`some` of pressure stall information)."""
+    """Time in which something runnable had no processor (`some` of pressure stall information)."""
     switches: int | None = None
     """Involuntary context switches of this process."""
 
 
 @dataclass(frozen=True, slots=True)
 class HostState:
-    """The host over the timed window of one launch. None: this system does not tell; never 0 for that."""
+    """The host over the timed window of one launch. None: this system does not report it."""
 
     others_share: float | None = None
-    """Share of all processors' time that went to other processes; of too short a window: of the processors, at moments around it."""
+    """Share of all processors' time used by other processes; for a very short window: share of the processors, at moments around it."""
     steal_share: float | None = None
-    """Share of all processors' time that the hypervisor took."""
+    """Share of all processors' time taken by the hypervisor."""
     clock_mhz: float | None = None
-    """Mean clock of the processors at the end of the window."""
+    """Mean clock of the processors at the window's end."""
     throttles: int | None = None
-    """Times that the processors were slowed because of heat."""
+    """Thermal throttling events."""
     temperature_c: float | None = None
-    """The hottest sensor of the processor at the end of the window."""
+    """The processor's hottest sensor at the window's end."""
     on_battery: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class MeasureReport:
-    """The timed inferences of one launch, in order, in nanoseconds; warm-up samples apart (they are kept, never mixed in)."""
+    """The timed inferences of one launch, in order, in nanoseconds."""
 
     samples_ns: tuple[int, ...]
-    """Exactly `WorkOrder.runs` of them, of one inference each; or as many as `window_s` took."""
+    """Exactly `WorkOrder.runs`, of one inference each; or as many as fit into `window_s`."""
     warmup_ns: tuple[int, ...]
     """The inferences before them; the first one is the cold one."""
     cpu_s: float
@@ -160,17 +160,17 @@ class MeasureReport:
     """Cost of reading the clock once, calibrated in this process."""
     involuntary_switches: int | None
     per_sample: int = 1
-    """Inferences behind each sample: above 1 where one is too short for the clock, and the sample is their mean."""
+    """Inferences per sample: above 1 if one is too short for the clock; the sample is their mean."""
     began_ns: int = 0
-    """`time.perf_counter_ns` at the beginning of the timed window: the host's clock, so that others' readings can be laid beside it."""
+    """`time.perf_counter_ns`, the host's clock, at the beginning of the timed window."""
     blocks: tuple[SampleBlock, ...] = ()
-    """The window in stretches; empty: not told apart."""
+    """The window in stretches; may be empty."""
     host: HostState = HostState()
 
 
 @dataclass(frozen=True, slots=True)
 class ModelDescription:
-    """What really ran, so that the row can say it: never what was asked for."""
+    """What really ran, never what was requested."""
 
     unit: str
     driver: str
@@ -186,16 +186,16 @@ class ModelDescription:
     notes: tuple[str, ...] = ()
     """Such as `dim 'batch' not given: 1 is taken`."""
     batch: int | None = None
-    """Of the order, where the inputs were made with it. A driver that leaves it out has not heeded it: the run then fails."""
+    """`WorkOrder.batch`, if the inputs were made with it. A driver that leaves it out has ignored it: the run fails."""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckReport:
     """Result of the output check, made on the outputs of the last timed inference.
 
-    `agrees` is None when there is nothing to compare with (not asked for, no reference, outputs that change from run to run), and
-    `note` then says why. False makes the task Failed, with `note` as its reason. `max_error` is relative to the largest
-    magnitude of the reference output; None for outputs that are not numbers.
+    `agrees`: None if there is nothing to compare with (check not requested, no reference, outputs that change from run to run), with the
+    reason in `note`; False fails the task, with `note` as its reason. `max_error`: relative to the largest magnitude of the reference
+    output; None for outputs that are not numbers.
     """
 
     agrees: bool | None
@@ -207,9 +207,9 @@ class CheckReport:
 
 @dataclass(frozen=True, slots=True)
 class RunFindings:
-    """What a driver measures beside latency: figures by name with their unit in it, such as `tokens_per_s`; and lists of times.
+    """Figures besides latency, by name with their unit in it, such as `tokens_per_s`; and lists of times.
 
-    Names are lower case with underscores. What was not measured is left out, never 0.
+    Names are lower case with underscores. Leave out what was not measured.
     """
 
     figures: Mapping[str, float] = field(default_factory=dict)
@@ -219,29 +219,29 @@ class RunFindings:
 
 @dataclass(frozen=True, slots=True)
 class Telemetry:
-    """The accelerator over the timed windows of all launches, read by a process apart; never told by a child. None: not to be had."""
+    """The accelerator over the timed windows of all launches, read by a separate process. None: not available."""
 
     source: str
     """Such as `nvml`."""
     device: str
-    """Which one, by name."""
+    """Its name."""
     samples: int
     utilisation: float | None = None
-    """Mean share of the time in which it ran something, 0 to 1."""
+    """Mean share of the time in which it was busy, 0 to 1."""
     memory_bytes: int | None = None
-    """The most that the run's processes held; of the whole device where that is not told by process, and `notes` say so."""
+    """Peak of the run's processes; of the whole device if `notes` say so."""
     power_w: float | None = None
     """Mean."""
     idle_w: float | None = None
     """Just before the first load."""
     energy_j: float | None = None
-    """Over the timed windows, from the device's counter; from power and time where it has none."""
+    """Over the timed windows, from the device's counter, or else power × time."""
     clock_mhz: float | None = None
     """Mean clock of its processors."""
     temperature_c: float | None = None
     """The highest."""
     throttled: tuple[str, ...] = ()
-    """Reasons for which it was slowed, such as `power`, `heat`."""
+    """Reasons for throttling, such as `power`, `heat`."""
     notes: tuple[str, ...] = ()
 
 
@@ -250,7 +250,7 @@ Event = ProgressReport | LoadReport | MeasureReport | ModelDescription | CheckRe
 
 @dataclass(frozen=True, slots=True)
 class UnitInfo:
-    """A compute unit that works on this device, as tried out, not as promised by a package's name."""
+    """A compute unit that has been tried and works on this device."""
 
     unit: str
     driver: str
@@ -260,31 +260,31 @@ class UnitInfo:
 
 
 class DriverError(Exception):
-    """Base of what a driver or its child may fail with; never raised itself. `permanent`: another try elsewhere will not help."""
+    """Base of what a driver or its child may fail with; never raised itself. `permanent`: a retry elsewhere will not help."""
 
     permanent = False
 
 
 class Unfit(DriverError):
-    """This driver cannot run this order at all: a broken model, an unsupported operator, a unit that is not here."""
+    """This driver cannot run this order: a broken model, an unsupported operator, a missing unit."""
 
     permanent = True
 
 
 class WrongUnit(Unfit):
-    """The unit that the order names is not here, or is not what the model would run on."""
+    """The order's unit is not available, or the model would run on another one."""
 
 
 class Crashed(DriverError):
-    """The child died. Carries the signal or the last words of its stderr."""
+    """The child died: the signal, or the last line of its stderr."""
 
 
 class OutOfMemory(Crashed):
-    """The child wanted more memory than its limit, or than there is."""
+    """The child needed more memory than its limit, or than there is."""
 
 
 class TimedOut(DriverError):
-    """The child ran into a wall limit and was killed with all its descendants."""
+    """The child exceeded a wall limit and was killed with all its descendants."""
 
 
 class Cancelled(DriverError):
@@ -295,22 +295,22 @@ class Cancelled(DriverError):
 class Driver(Protocol):
     """The contract behind the entry point group `sark.drivers`.
 
-    A driver may also say `network = True` (`opens_connections`), `watches = True` (`looks_outside`) and `loads_models = False`
-    (`makes_loads`); what most drivers need is what holds where nothing is said.
+    Optional attributes: `network = True` (`opens_connections`), `watches = True` (`looks_outside`) and `loads_models = False`
+    (`makes_loads`).
     """
 
     name: str
 
     def units(self) -> tuple[UnitInfo, ...]:
-        """The units that work here. May import the heavy runtime: callers run it in a child process."""
+        """The units that work on this device. May import the heavy runtime: it is called in a child process."""
         ...
 
     def preload(self) -> tuple[str, ...]:
-        """Modules the zygote imports once, so that a launch need not."""
+        """Modules that the zygote imports once for all launches."""
         ...
 
     def load_only(self, order: WorkOrder) -> Iterator[Event]:
-        """One fresh-process load and nothing more."""
+        """One load and nothing more."""
         ...
 
     def run(self, order: WorkOrder) -> Iterator[Event]:
@@ -319,16 +319,15 @@ class Driver(Protocol):
 
 
 def opens_connections(driver: Driver) -> bool:
-    """Whether the driver's children talk to a server. They run no code of others: what they are given is data. Others' children have no
-    network."""
+    """Whether the driver's children connect to a server. Other children have no network."""
     return getattr(driver, "network", False) is True
 
 
 def looks_outside(driver: Driver) -> bool:
-    """Whether the device's owner wants this driver's children to look at other processes of the host, which nobody can who is shut in."""
+    """Whether the driver's children may look at other processes of the host, as the owner wants it; they run outside the sandbox."""
     return getattr(driver, "watches", False) is True
 
 
 def makes_loads(driver: Driver) -> bool:
-    """Whether the driver's children load the model; where a server has it loaded already, one launch is all, and no `LoadReport` is due."""
+    """Whether the driver's children load the model. If a server has loaded it, one launch is made, without a `LoadReport`."""
     return getattr(driver, "loads_models", True) is not False

@@ -1,4 +1,4 @@
-"""How a child process starts: its command line and the environment it gets."""
+"""How a child process starts: its command line and environment."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ importlib.import_module("drivers." + sys.argv[2]).main(sys.argv[3:])
 
 
 PART: Final = "--part"
-"""What the stand-alone binary is called with to be one of these children: it has no interpreter that would take `-c`."""
+"""The stand-alone binary's option to be one of these children: it has no interpreter that takes `-c`."""
 
 
 def boot_command(module: str, *arguments: str) -> list[str]:
@@ -33,13 +33,13 @@ def boot_command(module: str, *arguments: str) -> list[str]:
 
 
 VARIABLE: Final = "SARK_NATIVE"
-"""Names the folder to children, whose home is another."""
+"""Tells children the folder, because their home is another one."""
 
 
 def folder(environ: Mapping[str, str] = os.environ) -> Path:
-    """Where this user's loops are kept, below the platform's place for caches."""
-    if told := environ.get(VARIABLE):
-        return Path(told)
+    """This user's folder of compiled loops, in the platform's cache folder."""
+    if path := environ.get(VARIABLE):
+        return Path(path)
     home = Path(environ.get("HOME") or environ.get("USERPROFILE") or tempfile.gettempdir())
     if sys.platform == "win32":
         base = Path(environ.get("LOCALAPPDATA") or home / "AppData" / "Local")
@@ -50,7 +50,7 @@ def folder(environ: Mapping[str, str] = os.environ) -> Path:
     return base / "sark" / "native"
 
 
-KEPT: Final = (
+INHERITED: Final = (
     *("PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH"),
     *("SYSTEMROOT", "SYSTEMDRIVE", "HOME", "USERPROFILE", "APPDATA"),
 )
@@ -58,15 +58,15 @@ KEPT: Final = (
 
 
 FIXED: Final = {
-    "ORT_DISABLE_TELEMETRY": "1",  # onnxruntime ≥ 1.29 otherwise opens an uploader, a thread and a database when it is imported
-    "OPENBLAS_NUM_THREADS": "1",  # numpy's pool would start threads in the zygote, and nobody may fork beside threads
+    "ORT_DISABLE_TELEMETRY": "1",  # onnxruntime ≥ 1.29 otherwise opens an uploader, a thread and a database on import
+    "OPENBLAS_NUM_THREADS": "1",  # numpy's pool would start threads in the zygote, which must not fork then
     "OMP_NUM_THREADS": "1",
     "PYTHONDONTWRITEBYTECODE": "1",
-    "CUDA_DEVICE_ORDER": "PCI_BUS_ID",  # as NVML counts GPUs, so that the one that is read is the one that runs
+    "CUDA_DEVICE_ORDER": "PCI_BUS_ID",  # as NVML counts GPUs
 }
 
 
 def clean_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """The environment of a zygote: what it needs of ours and nothing that could be a secret or bend an import."""
-    kept = {name: environ[name] for name in KEPT if name in environ}
-    return kept | FIXED | {VARIABLE: str(folder(environ))}
+    """The environment of a zygote: nothing that could be a secret or change an import."""
+    inherited = {name: environ[name] for name in INHERITED if name in environ}
+    return inherited | FIXED | {VARIABLE: str(folder(environ))}

@@ -1,4 +1,4 @@
-"""How many cores a measuring process may use: physical ones, of those it is allowed on, within the container's quota."""
+"""The cores that a measuring process may use: physical ones, within its affinity and the container's quota."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _QUOTA: Final = Path("/sys/fs/cgroup/cpu.max")
 
 
 def physical_cores(allowed: set[int], cpus: Path) -> int:
-    """Different cores behind the logical CPUs `allowed`, by sysfs's word; each CPU counts where it says nothing."""
+    """Distinct cores of the logical CPUs `allowed`, by sysfs; without it each CPU counts."""
     cores: set[str] = set()
     for cpu in allowed:
         try:
@@ -36,26 +36,26 @@ def logical_cpus() -> int:
     return os.cpu_count() or 1
 
 
-def threads_for(asked: int | None) -> int:
-    """How many threads a runtime is told to take: as asked, but never more than there are CPUs; None: `usable_cores`.
+def threads_for(requested: int | None) -> int:
+    """Threads of a runtime: as requested, at most one per CPU; None: `usable_cores`.
 
-    More would only take turns, and each reserves memory: a limit that grows with them would be none.
+    More would only take turns, and each reserves address space, which the memory limit has to allow.
     """
-    return min(asked, logical_cpus()) if asked else usable_cores()
+    return min(requested, logical_cpus()) if requested else usable_cores()
 
 
-def threads_notes(asked: int | None) -> tuple[str, ...]:
-    """For the row, where fewer threads are taken than were asked for."""
-    taken = threads_for(asked)
-    return (
-        (f"threads: {asked} asked for, this device runs {taken} at once",) if asked and asked > taken else ()
-    )
+def threads_notes(requested: int | None) -> tuple[str, ...]:
+    """For the row, if fewer threads are used than requested."""
+    used = threads_for(requested)
+    if not requested or requested <= used:
+        return ()
+    return (f"threads: {requested} requested, this device runs {used} at once",)
 
 
 def usable_cores() -> int:
     """The default number of threads: physical cores, at least 1."""
     if not hasattr(os, "sched_getaffinity"):
-        import psutil  # where there is no sysfs: it asks sysctl or Windows
+        import psutil  # without sysfs
 
         return psutil.cpu_count(logical=False) or os.cpu_count() or 1
     cores = physical_cores(os.sched_getaffinity(0), _CPUS)

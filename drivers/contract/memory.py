@@ -1,7 +1,7 @@
-"""Resident memory of this process and its peak since a chosen moment, without a sampler beside the measured loop.
+"""Resident memory of this process and its peak since a reset, without sampling.
 
-Linux: writing 5 to /proc/self/clear_refs sets VmHWM back to VmRSS, so that each phase has a peak of its own. Windows keeps
-one peak for the whole life of the process, which in a fresh process is the peak up to now. Elsewhere: not measured.
+Linux: writing 5 to /proc/self/clear_refs resets VmHWM to VmRSS, so that each phase has a peak of its own. Windows keeps one peak for the
+whole life of the process. Elsewhere the peak is not measured.
 """
 
 from __future__ import annotations
@@ -11,9 +11,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
-PLATFORM: Final[str] = (
-    sys.platform
-)  # a plain text: type checkers would call the other platforms' code unreachable
+PLATFORM: Final[str] = sys.platform  # as a plain str: type checkers would call the other branches unreachable
 _STATUS = Path("/proc/self/status")
 _CLEAR = Path("/proc/self/clear_refs")
 
@@ -23,8 +21,8 @@ def _status_bytes(field: bytes) -> int | None:
         text = _STATUS.read_bytes()
     except OSError:
         return None
-    _, found, rest = text.partition(field + b":")
-    return int(rest.split(maxsplit=1)[0]) * 1024 if found else None
+    _, separator, rest = text.partition(field + b":")
+    return int(rest.split(maxsplit=1)[0]) * 1024 if separator else None
 
 
 def resident_bytes() -> int | None:
@@ -39,7 +37,7 @@ def resident_bytes() -> int | None:
 def reset_peak() -> bool:
     """Start a new peak. False where the platform cannot."""
     try:
-        # not cut off first, which a sandbox would have to allow apart
+        # without O_TRUNC, which a sandbox would have to allow separately
         file = os.open(_CLEAR, os.O_WRONLY)
     except OSError:
         return False
@@ -52,7 +50,7 @@ def reset_peak() -> bool:
 
 
 def peak_bytes(was_reset: bool) -> int | None:
-    """Highest resident set since `reset_peak` returned `was_reset`, in bytes; None where it cannot be measured."""
+    """Highest resident set in bytes since `reset_peak` returned `was_reset`; None if it cannot be measured."""
     if PLATFORM == "linux":
         return _status_bytes(b"VmHWM") if was_reset else None
     if PLATFORM == "win32":

@@ -1,4 +1,4 @@
-"""Pre-run and post-run steps: what is done to made inputs before the model gets them, and to its last outputs after.
+"""Pre-run steps on synthetic inputs before the model gets them, and post-run steps on its last outputs.
 
 Pure numpy functions. Their time is a figure of its own (`pre_ms`, `post_ms`), never part of a load or an inference. The closed list
 of steps with their options and defaults: `protocol.formats.steps`.
@@ -21,7 +21,7 @@ Step = Mapping[str, Any]
 def normalise(
     values: Array, mean: float | Sequence[float], std: float | Sequence[float], scale: float, axis: int
 ) -> Array:
-    """(values × scale - mean) / std; a list has an entry for each place along `axis`."""
+    """(values × scale - mean) / std; a list has an entry per index along `axis`."""
     wide = _float(values)
     shifted = wide * wide.dtype.type(scale) - _along(mean, wide, axis, "mean")
     return np.asarray(shifted / _along(std, wide, axis, "std"))
@@ -46,7 +46,7 @@ def transpose(values: Array, order: Sequence[int]) -> Array:
 
 
 def cast(values: Array, **options: str) -> Array:
-    """From the type in the option `from`, in which the raw input was made, to what the next step or the model takes."""
+    """To what the next step or the model takes; the raw input is made with the type `from`."""
     return values if values.dtype.kind == "f" else values.astype(np.float32)
 
 
@@ -65,12 +65,12 @@ def sigmoid(values: Array) -> Array:
 
 
 def argmax(values: Array, axis: int) -> Array:
-    """Where the largest value along an axis is."""
+    """Index of the largest value along an axis."""
     return np.asarray(values.argmax(axis=_checked_axis(axis, values, "argmax")))
 
 
 def top_k(values: Array, k: int, axis: int) -> Array:
-    """Where the `k` largest values along an axis are, the largest first."""
+    """Indices of the `k` largest values along an axis, the largest first."""
     length = values.shape[_checked_axis(axis, values, "top_k")]
     if k > length:
         raise Unfit(f"top_k: {k} of {length} values along axis {axis}")

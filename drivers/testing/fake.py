@@ -9,7 +9,7 @@ The model file is a JSON object; every key is optional:
 
 - `load_ms`, `latencies_ms`: the reported times in milliseconds; latencies are repeated for `order.runs` inferences, or `WINDOW_RUNS` for a
   window of time. `sleep`: also take that long.
-- `fail`: fail in a phase; `repeats_only`: not in the first launch. `hang`: never return from a phase. `eat_mib`: memory to allocate, in MiB.
+- `fail`: fail in a phase; `repeats_only`: not in the first launch. `hang`: never return from a phase. `eat_mib`: MiB to allocate.
 - `orphan`: leave a double-forked process behind. `print`: text for stderr.
 - `kinds`: other values by kind of simulated device: `{"kinds": {"phone": {"latencies_ms": [9]}}}`.
 """

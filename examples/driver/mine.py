@@ -1,6 +1,6 @@
 """A complete driver, to copy and change: python -m pip install ./examples/driver, then: sark-node bench small.mine --unit "CPU (Mine)".
 
-Its models are files that begin with the word mine; an inference is a sum that takes longer for longer files. The contract: drivers/README.md.
+Its models are files that begin with the word mine; an inference is a sum that takes longer for longer files. Contract: drivers/README.md.
 """
 
 from __future__ import annotations

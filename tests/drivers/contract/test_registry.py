@@ -29,7 +29,7 @@ def test_a_driver_that_invents_figures_is_hidden_unless_asked_for() -> None:
 
 
 def test_an_unknown_driver_is_answered_with_those_that_are_here() -> None:
-    with pytest.raises(Unfit, match=r"no driver 'torhc' is installed here \(there are: .*onnx"):
+    with pytest.raises(Unfit, match=r"no driver 'torhc' is installed \(there are: .*onnx"):
         registry.load("torhc")
 
 

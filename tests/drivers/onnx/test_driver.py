@@ -125,7 +125,7 @@ def test_more_threads_than_the_device_runs_are_not_taken_and_the_row_says_so(
 ) -> None:
     told = run(zygote, shelf.nano(), threads=8192).described
     assert told.threads == logical_cpus()
-    assert f"threads: 8192 asked for, this device runs {told.threads} at once" in told.notes
+    assert f"threads: 8192 requested, this device runs {told.threads} at once" in told.notes
 
 
 def test_threads_do_not_buy_memory(zygote: Zygote, shelf: Shelf) -> None:
