@@ -22,11 +22,11 @@ from swarm.base.text import count, safe_text
 _AT_LEAST: Final = (Op.GE, Op.GT)
 _AT_MOST: Final = (Op.LE, Op.LT)
 ADVICE: Final = "; its owner can: sark-node join --allow"
-"""Where a worker's refusal goes on with what we say once for all of them."""
+"""Where a worker's refusal continues with advice that is given once for all of them."""
 
 
 LACKS_SIBLING: Final = "join another device of that class, or ask for fewer replicas"
-"""What helps a replica for which there is no device of its own."""
+"""Advice for a replica that has no device of its own."""
 
 
 def explain(requirement: Requirement, adverts: Sequence[Advert]) -> str:
@@ -37,22 +37,22 @@ def explain(requirement: Requirement, adverts: Sequence[Advert]) -> str:
     lines: list[tuple[str, int, str]] = []
     for clause in requirement.clauses:
         verdicts = [(advert, match_clause(clause, advert)) for advert in left]
-        kept = [advert for advert, verdict in verdicts if verdict.met is ClauseState.MET]
-        near = _nearest(clause, verdicts) if left and not kept else ""
-        lines.append((str(clause), _distinct(kept), near))
-        left = kept
+        met = [advert for advert, verdict in verdicts if verdict.met is ClauseState.MET]
+        near = _nearest(clause, verdicts) if left and not met else ""
+        lines.append((str(clause), _distinct(met), near))
+        left = met
     total = _distinct(adverts)
     width = max((len(text) for text, _, _ in lines), default=0)
     digits = len(str(total))
-    told = [f"{_distinct(left)} of {total} {_devices(total)} fit"]
-    told += [
+    text = [f"{_distinct(left)} of {total} {_devices(total)} fit"]
+    text += [
         f"  {text:<{width}}  {count:>{digits}} fit" + (f"   nearest: {near}" if near else "")
         for text, count, near in lines
     ]
     change = smallest_change(requirement, adverts)
     if change:
-        told.append(f"Smallest change: {change}")
-    return "\n".join(told)
+        text.append(f"Smallest change: {change}")
+    return "\n".join(text)
 
 
 def _distinct(adverts: Iterable[Advert]) -> int:
@@ -121,9 +121,9 @@ def why_none(
     *,
     scheduler: str,
 ) -> tuple[Reason, str]:
-    """Reason and words for tasks that found no worker in the time given: nobody fits, those who fit refuse, or cannot be reached.
+    """Why tasks found no worker in time: none fits, or those that fit refuse or cannot be reached.
 
-    `scheduler`: our peer id, for the advice to owners, which stands once below what each worker says.
+    `scheduler`: its peer id, for the advice to owners, given once below what each worker says.
     """
     refusing = [view for view in fits if view.refused is not None]
     away = [view for view in fits if view.refused is None]
@@ -138,9 +138,9 @@ def why_none(
         return Reason.GAVE_UP, f"{_count(len(away))}, none takes work now: {_words(away)}"
     if away:
         return Reason.GAVE_UP, f"{_count(len(away))}, none could be reached: {_words(away)}"
-    told = list(declined)
-    if told:
-        return Reason.DOES_NOT_FIT, f"every device that was asked said no: {'; '.join(told[:3])}"
+    refusals = list(declined)
+    if refusals:
+        return Reason.DOES_NOT_FIT, f"every device that was asked said no: {'; '.join(refusals[:3])}"
     return Reason.NOTHING_FITS, explain(requirement, adverts)
 
 
@@ -153,7 +153,7 @@ def _who(views: Sequence[WorkerView]) -> str:
 
 
 def _words(views: Sequence[WorkerView]) -> str:
-    told = [
+    words = [
         safe_text(f"{view.device or view.peer} says {view.why.partition(ADVICE)[0]}") for view in views[:3]
     ]
-    return "; ".join(told) + (f" and {len(views) - 3} more" if len(views) > 3 else "")
+    return "; ".join(words) + (f" and {len(views) - 3} more" if len(views) > 3 else "")

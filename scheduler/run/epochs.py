@@ -1,8 +1,7 @@
-"""That another scheduler carries a campaign on: whom we believe it, and how we prove it of ourselves.
+"""Proofs of which scheduler leads a campaign.
 
-Believed is who signed it with the campaign's own key or ours, or by a token that one of these gave or passed on:
-`protocol.signed.takeover_proof`.
-Any worker may say it, and any may be a liar: without such a proof it is that worker's refusal, and nothing more.
+A proof counts if it is signed with the campaign's own key or ours, or by a token that one of these issued or delegated; see
+`protocol.signed.takeover_proof`. Workers may lie: what one says without a proof is its own refusal, and nothing more.
 """
 
 from __future__ import annotations
@@ -22,36 +21,37 @@ from swarm.pools.membership import Credential
 from swarm.pools.tokens import prove
 
 _NEVER_OVER: Final = 86_400.0
-"""Wall seconds at which no token has ended: who once adopted a campaign rightly stays its scheduler when the token is over."""
+"""Wall seconds at which no token has expired: who adopted a campaign rightly leads it after the token has expired too."""
 FIRST: Final = 1
-"""The epoch of a campaign's first life, which needs no proof: nobody is refused because of it."""
+"""The epoch of a campaign's first scheduler, which needs no proof."""
 
 log = structlog.get_logger("sark.adopt")
 
 
 def proven_epoch(proof: bytes | None, campaign: str, owners: Collection[str]) -> int | None:
-    """The epoch under which somebody carries the campaign on who may; None when that is not proven.
+    """The epoch under which another scheduler rightly leads the campaign; None: not proven.
 
-    `owners`: peer ids whose word counts: the campaign's scheduler, and our own. A token counts if it names the campaign, be it over by now.
+    `owners`: peer ids that may hand it over: the campaign's scheduler, and this one. A token that names the campaign counts even if it has
+    expired.
     """
     if proof is None:
         return None
     try:
-        told = read_proof(proof)
-        if told.campaign != campaign or not verify(told.peer, told.message, told.signature):
+        claim = read_proof(proof)
+        if claim.campaign != campaign or not verify(claim.peer, claim.message, claim.signature):
             return None
-        if told.peer in owners:
-            return told.epoch
-        if told.issuer is None or told.token is None:
+        if claim.peer in owners:
+            return claim.epoch
+        if claim.issuer is None or claim.token is None:
             return None
-        shown = prove(told.token, told.issuer, told.peer, now=_NEVER_OVER)
+        shown = prove(claim.token, claim.issuer, claim.peer, now=_NEVER_OVER)
     except (RemoteProtocolError, NotPermitted, ValueError) as exc:
         log.info("proof.bad", campaign=campaign, why=str(exc))
         return None
     named = shown.grant.campaigns
     covers = Right.SUBMIT in shown.grant.rights and named is not None and campaign in named
-    ours = any(owner == told.issuer or owner in shown.holders for owner in owners)
-    return told.epoch if covers and ours else None
+    ours = any(owner == claim.issuer or owner in shown.holders for owner in owners)
+    return claim.epoch if covers and ours else None
 
 
 def own_proof(
@@ -61,46 +61,48 @@ def own_proof(
     owner: str,
     credentials: Iterable[Credential],
 ) -> bytes | None:
-    """What shows that the campaign of `owner` is ours to carry on. None in its first life, or when nothing that we hold shows it."""
+    """Proves that this scheduler leads the campaign of `owner`. None under the first epoch, or without a fitting credential."""
     me = identity.peer_id
     if epoch <= FIRST:
         return None
     if me == owner:
         return make_proof(me, campaign, epoch, identity.sign)
-    for held in credentials:
-        if held.campaign not in ("", campaign):
+    for credential in credentials:
+        if credential.campaign not in ("", campaign):
             continue
-        proof = make_proof(me, campaign, epoch, identity.sign, issuer=held.issuer, token=held.token)
+        proof = make_proof(
+            me, campaign, epoch, identity.sign, issuer=credential.issuer, token=credential.token
+        )
         if proven_epoch(proof, campaign, {owner}) is not None:
             return proof
     return None
 
 
 class LeadershipClaims:
-    """What this scheduler can prove of its campaigns, and what it believes of others'."""
+    """Proofs for this scheduler's campaigns, and the check of others'."""
 
     def __init__(self, identity: Identity, credentials: Callable[[], Sequence[Credential]]) -> None:
         self._identity = identity
         self._credentials = credentials
-        self._held: dict[str, _Claim] = {}
+        self._claims: dict[str, _Claim] = {}
 
     def take_up(self, campaign: str, owner: str, epoch: int) -> None:
-        """It is ours now, under this epoch. `owner`: the scheduler that its tasks name."""
+        """Lead it under this epoch. `owner`: the scheduler that its tasks name."""
         proof = own_proof(self._identity, campaign, epoch, owner, self._credentials())
-        self._held[campaign] = _Claim(owner, epoch, proof)
+        self._claims[campaign] = _Claim(owner, epoch, proof)
 
     def forget(self, campaign: str) -> None:
         """It has ended."""
-        self._held.pop(campaign, None)
+        self._claims.pop(campaign, None)
 
     def proof(self, campaign: str) -> bytes | None:
-        """What shows that it is ours; None in its first life, or when nothing does."""
-        claim = self._held.get(campaign)
+        """Proves that this scheduler leads it, if anything does."""
+        claim = self._claims.get(campaign)
         return None if claim is None else claim.proof
 
     def superseded(self, campaign: str, denied: Denied) -> bool:
-        """Whether a worker that refuses us shows that somebody carries the campaign on who may."""
-        claim = self._held.get(campaign)
+        """Whether a denial proves that another scheduler leads the campaign."""
+        claim = self._claims.get(campaign)
         if claim is None or denied.reason is not Reason.STALE_EPOCH:
             return False
         epoch = proven_epoch(denied.proof, campaign, {claim.owner, self._identity.peer_id})

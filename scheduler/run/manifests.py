@@ -1,4 +1,4 @@
-"""The manifests of this home's campaigns: made when one is taken up, kept beside the models until it has ended, served to its workers."""
+"""The manifests of this home's campaigns: made when a campaign is taken up, kept until it ends, served to its workers."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ class CampaignManifests:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._kept: dict[str, StoredManifest] = {}
+        self._stored: dict[str, StoredManifest] = {}
 
     def of(self, campaign: str) -> StoredManifest | None:
-        """The manifest of a campaign that was taken up; None when it has none."""
-        return self._kept.get(campaign)
+        """The manifest of a campaign that was taken up, if it has one."""
+        return self._stored.get(campaign)
 
     def find(self, sha256: str, campaigns: Collection[str]) -> Path | None:
-        """A manifest by its hash, for somebody who has to do with these campaigns."""
-        mine = (self._kept.get(campaign) for campaign in campaigns)
-        return next((kept.path for kept in mine if kept is not None and kept.sha256 == sha256), None)
+        """A manifest by its hash, if it is of one of these campaigns."""
+        manifests = (self._stored.get(campaign) for campaign in campaigns)
+        return next((each.path for each in manifests if each is not None and each.sha256 == sha256), None)
 
     def keep(self, campaign: str, data: bytes) -> StoredManifest:
-        """Put one that came from elsewhere on disk. Raises `ResourceError`."""
+        """Store a manifest. Raises `ResourceError`."""
         path = self._path(campaign)
         write_durably(path, data)
         return self._remember(campaign, path, data)
@@ -57,9 +57,9 @@ class CampaignManifests:
         bodies: Mapping[str, bytes],
         identity: Identity,
     ) -> StoredManifest | None:
-        """The manifest of a campaign that begins or goes on: the one that is here, else a new one if the campaign is `identity`'s own.
+        """The stored manifest of a campaign, else a new one if the campaign is `identity`'s own.
 
-        A campaign without a manifest runs all the same; it only cannot be adopted from elsewhere.
+        A campaign without a manifest runs all the same, but cannot be adopted from another machine.
         """
         path = self._path(row.id)
         with contextlib.suppress(OSError):
@@ -78,12 +78,12 @@ class CampaignManifests:
 
     def forget(self, campaign: str) -> None:
         """It has ended."""
-        self._kept.pop(campaign, None)
+        self._stored.pop(campaign, None)
         with contextlib.suppress(OSError):
             self._path(campaign).unlink()
 
     def tidy(self, unfinished: Collection[str]) -> None:
-        """Remove the manifests of campaigns that ended while nobody looked."""
+        """Remove the manifests of campaigns that ended while no scheduler ran."""
         names = {self._path(campaign).name for campaign in unfinished}
         for path in self._folder.iterdir() if self._folder.is_dir() else ():
             if path.name not in names:
@@ -91,16 +91,16 @@ class CampaignManifests:
                     path.unlink()
 
     def _path(self, campaign: str) -> Path:
-        """Ids may hold what no file name can."""
+        """Ids may hold characters that file names cannot."""
         return self._folder / hashlib.sha256(campaign.encode()).hexdigest()[:32]
 
     def _remember(self, campaign: str, path: Path, data: bytes) -> StoredManifest:
-        kept = self._kept[campaign] = StoredManifest(hashlib.sha256(data).hexdigest(), len(data), path)
-        return kept
+        stored = self._stored[campaign] = StoredManifest(hashlib.sha256(data).hexdigest(), len(data), path)
+        return stored
 
 
 def manifests_in(spool: Path) -> CampaignManifests:
-    """Where a home's manifests are: beside its models."""
+    """Those of a home, beside its models."""
     return CampaignManifests(spool / "manifests")
 
 

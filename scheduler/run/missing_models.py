@@ -1,5 +1,5 @@
-"""Tasks whose model is not on this disk: they wait, with the reason, until it is brought. Only an adopted campaign can have such tasks;
-those whose devices fetch the model themselves need none here.
+"""Tasks whose model is not on this disk: they wait, with the reason, until it is. Only an adopted campaign can have such tasks; those whose
+devices fetch the model themselves need none here.
 """
 
 from __future__ import annotations
@@ -25,55 +25,49 @@ class MissingModels:
     def __init__(self, spool: Path) -> None:
         self._spool = spool
         self._waiting: dict[str, list[TaskEntry]] = {}
-        self._looked = float("-inf")
+        self._looked_at = float("-inf")
 
     @property
     def waiting(self) -> int:
-        """Tasks that are held back."""
+        """Number of tasks that are held back."""
         return sum(map(len, self._waiting.values()))
 
     def mark(
         self, entries: Iterable[TaskEntry], by_devices: Container[str] = ()
     ) -> tuple[tuple[str, str], ...]:
-        """Hold back what has no model here. Gives (task, why it waits) for each. `by_devices`: hashes of models that devices fetch."""
+        """Hold back tasks without a model. Gives (task, why it waits) for each. `by_devices`: hashes of models that devices fetch."""
         notes: list[tuple[str, str]] = []
-        here: dict[str, bool] = {}
         for entry in entries:
             model = entry.task.model
-            if model.sha256 not in here:
-                here[model.sha256] = (self._spool / model.sha256).is_file()
-            if entry.over or here[model.sha256] or model.sha256 in by_devices:
+            if entry.over or model.sha256 in by_devices or self._has(model.sha256):
                 continue
             entry.model_missing = True
             self._waiting.setdefault(model.sha256, []).append(entry)
             if not entry.live:
-                notes.append((entry.id, why_lacking(entry.task.campaign, model.name)))
+                notes.append((entry.id, why_missing(entry.task.campaign, model.name)))
         return tuple(notes)
 
     def look(self, now: float) -> tuple[TaskEntry, ...]:
-        """Let go on what has its model now, and forget what has ended. Gives what goes on, for `Book.brought`.
-
-        To be called often: `now`, in seconds, keeps the disk in peace.
-        """
-        let_go: list[TaskEntry] = []
-        if not self._waiting or now < self._looked + LOOK_S:
+        """Tasks whose model has arrived, for `SchedulerCore.on_models`. To be called often: it looks at the disk every `LOOK_S`."""
+        arrived: list[TaskEntry] = []
+        if not self._waiting or now < self._looked_at + LOOK_S:
             return ()
-        self._looked = now
+        self._looked_at = now
         for sha256, entries in list(self._waiting.items()):
-            brought = (self._spool / sha256).is_file()
-            if brought:
-                log.info("model.brought", sha256=sha256)
-                for entry in entries:
-                    entry.model_missing = False
-                let_go += entries
-            left = [] if brought else [entry for entry in entries if not entry.over]
-            if left:
-                self._waiting[sha256] = left
-            else:
+            if self._has(sha256):
+                log.info("model.arrived", sha256=sha256)
+                arrived += entries
                 del self._waiting[sha256]
-        return tuple(let_go)
+            elif all(entry.over for entry in entries):
+                del self._waiting[sha256]
+        for entry in arrived:
+            entry.model_missing = False
+        return tuple(arrived)
+
+    def _has(self, sha256: str) -> bool:
+        return (self._spool / sha256).is_file()
 
 
-def why_lacking(campaign: str, model: str) -> str:
+def why_missing(campaign: str, model: str) -> str:
     """For people: what to do about a task that waits for its model."""
     return f"waits for its model {safe_text(model, 80)}: sark-node adopt {campaign} --models FOLDER"

@@ -1,4 +1,4 @@
-"""Taking a result: its bytes, its signature, that it is what was asked for, and whether that can count as a measurement."""
+"""Fetches the bytes of a result."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from swarm.net.network import Network
 
 
 async def pull(network: Network, peer: str, result: Result) -> bytes:
-    """The record's bytes: from the message, or fetched by hash when they were too many for it. Hash and size are checked.
+    """The record's bytes: from the message, or fetched by hash if they are too many for it. Hash and size are checked.
 
-    Raises `RemoteProtocolError`, and `Unreachable` when the fetch breaks off (the worker will send the result again).
+    Raises `RemoteProtocolError`, and `Unreachable` if the fetch breaks off; the worker sends the result again.
     """
     body = result.body
     if result.size > MAX_RECORD:
@@ -31,9 +31,9 @@ async def pull(network: Network, peer: str, result: Result) -> bytes:
             await fetch_blob(network, peer, (), result.sha256, sink=store, size=result.size)
         except (Refused, ValueError) as exc:
             raise RemoteProtocolError(
-                f"the record of {result.task} cannot be had from its worker: {exc}"
+                f"the record of {result.task} could not be fetched from its worker: {exc}"
             ) from exc
         body = bytes(fetched)
     if len(body) != result.size or hashlib.sha256(body).hexdigest() != result.sha256:
-        raise RemoteProtocolError(f"the record of {result.task} is not what its message says")
+        raise RemoteProtocolError(f"the record of {result.task} does not match its announced hash and size")
     return body

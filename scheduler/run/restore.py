@@ -17,7 +17,7 @@ _FAILED = (AttemptState.LOST, AttemptState.FAILED)
 
 
 def restored(row: TaskRow, body: bytes, attempts: Sequence[AttemptRow]) -> TaskEntry:
-    """A task as the store left it, with its attempts. What was live then is to be confirmed by its worker."""
+    """A stored task with its attempts. Its worker has to confirm what was live."""
     hedge = None
     for attempt in attempts:
         waits = attempt.state in (AttemptState.INTENDED, AttemptState.QUEUED)
@@ -63,7 +63,7 @@ def entries_of(store: Store, campaign: str, bodies: Mapping[str, bytes]) -> list
 
 
 def end_unreadable(store: Store, campaign: str, why: str) -> None:
-    """End a campaign whose tasks cannot be read back: whatever is open has failed."""
+    """End a campaign whose tasks cannot be read: its open tasks fail."""
     pending: list[str] = []
     for row in store.tasks.all(campaign):
         if row.state is TaskState.PENDING:

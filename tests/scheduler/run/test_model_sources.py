@@ -12,7 +12,7 @@ from protocol.messages.blobs import MAX_OTHERS
 from protocol.words import Reason
 from scheduler.core.ranking import WorkerView
 from scheduler.core.state import State
-from scheduler.run.model_sources import LASTS_S, ModelSources
+from scheduler.run.model_sources import GRANT_TTL_S, ModelSources
 from swarm.index.query import QueryResult
 from swarm.net.identity import Identity, verify
 
@@ -103,7 +103,7 @@ async def test_of_many_some_are_named_with_a_grant_for_the_asker_alone(core: Cor
     assert told is not None
     assert len(told.others) == MAX_OTHERS
     assert told.grant is not None
-    assert (told.grant.taker, told.grant.sha256, told.grant.until) == (PEERS[0], SHA, 1000 + LASTS_S)
+    assert (told.grant.taker, told.grant.sha256, told.grant.until) == (PEERS[0], SHA, 1000 + GRANT_TTL_S)
     assert verify(ME.peer_id, told.grant.message, told.grant.signature)
 
 

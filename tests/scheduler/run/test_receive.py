@@ -231,7 +231,7 @@ async def test_bytes_that_are_not_what_the_message_says_are_refused(changes: dic
     async with MemorySwarm(random.Random(1)) as swarm:
         network = swarm.node(Identity.from_seed("scheduler"))
         assert await pull(network, WORKER.peer_id, result) == result.body
-        with pytest.raises(RemoteProtocolError, match=r"is not what its message says|are allowed"):
+        with pytest.raises(RemoteProtocolError, match=r"does not match its announced|are allowed"):
             await pull(network, WORKER.peer_id, result.model_copy(update=changes))
 
 
