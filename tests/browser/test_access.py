@@ -64,7 +64,7 @@ def test_a_question_before_a_manifest_is_accessible_too(site: Site, visit: Open)
     expect(page.get_by_role("dialog")).to_be_visible()
     bad = [one for one in Axe().run(page).response["violations"] if one["impact"] in SERIOUS]
     assert bad == [], told(bad)
-    page.get_by_role("button", name="Cancel it").click()
+    page.get_by_role("button", name="Cancel campaign", exact=True).click()
     expect(page.locator(".line .state.cancelled").first).to_be_visible()
 
 

@@ -170,6 +170,6 @@ def test_a_simulation_is_marked_on_every_page_that_shows_it(
     }
     expect(marks[name].first).to_be_visible(timeout=30_000)
     if name in ("campaign", "list", "task", "compare"):
-        expect(page.locator("p.warning")).to_contain_text("A simulation: these figures come from a script")
+        expect(page.locator("p.warning")).to_contain_text("Simulation: these figures come from a script")
     if name == "task":
         expect(page.get_by_role("region", name="Verdict")).to_contain_text("⚠")

@@ -57,7 +57,7 @@ def test_a_campaign_and_a_task_are_cancelled_by_keyboard_alone_and_only_when_con
     page.keyboard.press("Enter")
     dialog = page.get_by_role("dialog")
     expect(dialog).to_contain_text("Cancel task 1?")
-    expect(dialog.get_by_role("button", name="Go back")).to_be_focused()
+    expect(dialog.get_by_role("button", name="Back")).to_be_focused()
     page.keyboard.press("Escape")
     expect(dialog).to_have_count(0)
     expect(page.get_by_role("button", name="Cancel task 1")).to_be_focused()
@@ -75,8 +75,8 @@ def test_a_campaign_and_a_task_are_cancelled_by_keyboard_alone_and_only_when_con
     expect(page.locator(".line .state.cancelled").first).to_be_visible()
     expect(page.get_by_text("2 tasks: 2 cancelled")).to_be_visible()
 
-    page.get_by_role("button", name="Run what failed again").click()
-    page.get_by_role("button", name="Run them again").click()
+    page.get_by_role("button", name="Retry failed tasks").click()
+    page.get_by_role("button", name="Retry", exact=True).click()
     page.wait_for_url(lambda url: campaign not in url)
     expect(page.get_by_role("heading", level=1)).to_be_visible()
     again = page.url.rpartition("/")[2]
@@ -124,13 +124,13 @@ def test_the_fleet_is_shown_live_and_says_why_nothing_fits(site: Site, done: str
     warm = " ".join(rows.all_inner_texts())
     assert "small.onnx" in warm or HOSTILE in warm  # what was measured stays in a cache
 
-    page.get_by_label("Clauses").fill("ram >= 900 TiB; units has CPU (ONNX)")
+    page.get_by_label("Filter", exact=True).fill("ram >= 900 TiB; units has CPU (ONNX)")
     page.keyboard.press("Enter")
-    expect(page.get_by_role("region", name="Why devices fit or not")).to_contain_text("0 of 1 device fit")
-    expect(page.get_by_text(re.compile("^2 workers on 1 device, 0 fit"))).to_be_visible()
+    expect(page.get_by_role("region", name="Why devices match or not")).to_contain_text("0 of 1 device fit")
+    expect(page.get_by_text(re.compile("^2 workers on 1 device, 0 match"))).to_be_visible()
     expect(rows.first).to_contain_text("ram: has")
 
-    page.get_by_label("Clauses").fill("rma >= 8 GiB")
+    page.get_by_label("Filter", exact=True).fill("rma >= 8 GiB")
     page.keyboard.press("Enter")
     expect(page.get_by_role("alert")).to_contain_text("did you mean 'ram'?")
     assert page.evaluate("location.hash").startswith("#/fleet?where=rma")
@@ -150,7 +150,7 @@ def test_the_gate_tells_its_operator_how_it_stands(site: Site, done: str, visit:
     page = visit(site.url, "#/gate")
     gate = page.get_by_role("region", name="Gates")
     expect(gate.locator(".state")).to_have_text("up")
-    for words in ("Up for", "Places", "Circuits", "Index", "2 devices", "Refused", "Peers ("):
+    for words in ("Up for", "Reservations", "Circuits", "Index", "2 devices", "Refused", "Peers ("):
         expect(gate).to_contain_text(words)
     worker = page.get_by_role("region", name="Worker")
     expect(worker).to_contain_text("no worker of this home is running; start it: sark-node join")
@@ -165,7 +165,7 @@ def test_a_worker_is_paused_and_resumed_from_its_own_page(site: Site, visit: Ope
         page.keyboard.press("Escape")
         expect(worker.locator(".state")).to_have_text("active")  # nobody said yes
         worker.get_by_role("button", name="Pause").click()
-        page.get_by_role("button", name="Pause it").click()
+        page.get_by_role("dialog").get_by_role("button", name="Pause").click()
         expect(worker).to_contain_text("paused by its owner")
         expect(worker.get_by_role("button", name="Drain")).to_be_hidden()
         worker.get_by_role("button", name="Resume").click()

@@ -1,6 +1,6 @@
-// Asking the server: JSON, problems as errors with a hint, and streams of events, with the token where one is wanted.
+// Requests to the server: JSON, problems as errors with a hint, and event streams, with the token if there is one.
 
-const KEPT = "sark-token";
+const TOKEN_KEY = "sark-token";
 
 export class Problem extends Error {
   constructor(status, detail, hint) {
@@ -10,61 +10,56 @@ export class Problem extends Error {
   }
 }
 
-// The server prints a link that ends in #token=…; it is kept for this tab alone and taken out of the address.
+// The link that the server prints ends in #token=…: store it for this tab and remove it from the address.
 export function takeToken() {
-  const found = /^#token=((?:[\w.~-]|%[2-7][\dA-F])+)$/.exec(location.hash);
-  if (found) {
-    setToken(decodeURIComponent(found[1]));
+  const match = /^#token=((?:[\w.~-]|%[2-7][\dA-F])+)$/.exec(location.hash);
+  if (match) {
+    setToken(decodeURIComponent(match[1]));
     history.replaceState(null, "", "#/");
   }
 }
 
 export function setToken(token) {
-  sessionStorage.setItem(KEPT, token.trim());
+  sessionStorage.setItem(TOKEN_KEY, token.trim());
 }
 
 function headers(more = {}) {
-  const token = sessionStorage.getItem(KEPT);
+  const token = sessionStorage.getItem(TOKEN_KEY);
   return token ? { Authorization: `Bearer ${token}`, ...more } : more;
 }
 
-async function ask(path, options = {}) {
-  let answer;
+async function request(path, options = {}) {
+  let response;
   try {
-    answer = await fetch(path, { ...options, headers: headers(options.headers), credentials: "omit", redirect: "error" });
+    response = await fetch(path, { ...options, headers: headers(options.headers), credentials: "omit", redirect: "error" });
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    throw new Problem(0, "the server does not answer", "is `sark-node serve` still running?");
+    throw new Problem(0, "The server does not answer", "Is `sark-node serve` still running?");
   }
-  if (answer.ok) return answer;
-  const told = await answer.json().catch(() => ({}));
-  throw new Problem(answer.status, told.detail || answer.statusText, told.hint);
+  if (response.ok) return response;
+  const problem = await response.json().catch(() => ({}));
+  throw new Problem(response.status, problem.detail || response.statusText, problem.hint);
 }
 
 export async function get(path, signal) {
-  return (await ask(path, { signal })).json();
+  return (await request(path, { signal })).json();
 }
 
 export async function text(path, signal) {
-  return (await ask(path, { signal })).text();
+  return (await request(path, { signal })).text();
 }
 
 export async function post(path, body, more = {}) {
-  const answer = await ask(path, {
-    method: "POST",
-    headers: { "Content-Type": "application/json", ...more },
-    body: JSON.stringify(body),
-  });
-  return answer.json();
+  return send(path, JSON.stringify(body), "application/json", { headers: more });
 }
 
 export async function send(path, body, type, { signal, headers: more = {} } = {}) {
-  return (await ask(path, { method: "POST", headers: { "Content-Type": type, ...more }, body, signal })).json();
+  return (await request(path, { method: "POST", headers: { "Content-Type": type, ...more }, body, signal })).json();
 }
 
-// A file of the server's to the reader's disk: a plain link could not carry the token.
+// Download a file: a plain link could not carry the token.
 export async function save(path, name) {
-  const url = URL.createObjectURL(await (await ask(path)).blob());
+  const url = URL.createObjectURL(await (await request(path)).blob());
   const link = document.createElement("a");
   link.href = url;
   link.download = name;
@@ -72,19 +67,19 @@ export async function save(path, name) {
   setTimeout(() => URL.revokeObjectURL(url), 10_000);
 }
 
-// Server-sent events until the signal, or the server's `end`: take(name, value). A cut is told by down(true) and tried again from the
+// Server-sent events until the signal or the event `end`: take(name, value). A lost connection calls offline(true) and resumes after the
 // last id.
-export async function stream(path, take, down, signal) {
+export async function stream(path, take, offline, signal) {
   let last = "";
   for (let tries = 0; !signal.aborted; tries += 1) {
     try {
-      const answer = await ask(path, {
+      const response = await request(path, {
         signal,
         headers: { Accept: "text/event-stream", ...(last ? { "Last-Event-ID": last } : {}) },
       });
-      down(false);
-      if (answer.status === 204) return; // all is told
-      const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
+      offline(false);
+      if (response.status === 204) return; // the stream is complete
+      const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
       let rest = "";
       for (;;) {
         const { value, done } = await reader.read();
@@ -109,7 +104,7 @@ export async function stream(path, take, down, signal) {
       if (error.status && error.status < 500) throw error;
     }
     if (signal.aborted) return;
-    down(true);
+    offline(true);
     await new Promise((go) => setTimeout(go, Math.min(5000, 300 * 2 ** Math.min(tries, 5))));
   }
 }

@@ -1,4 +1,4 @@
-// The frame around the pages: which one is shown, what it is called, and what is told when something is wrong.
+// The frame around the pages: routing, titles, errors, and whether the server answers.
 //
 //   #/ campaigns   #/campaigns/ID   #/tasks/CAMPAIGN/N   #/fleet   #/compare   #/submit   #/gate
 //
@@ -6,6 +6,7 @@
 
 import { Problem, setToken, takeToken } from "./api.js";
 import { h, replace } from "./dom.js";
+import { tokenForm } from "./widgets.js";
 
 const PAGES = {
   "": "campaigns",
@@ -20,20 +21,20 @@ const PAGES = {
 const main = document.getElementById("main");
 let leaving = new AbortController();
 
-// `moved`: the reader went there: the focus and the view begin at the top of the page.
+// `moved`: the reader navigated, so focus and scrolling start at the top.
 async function show(moved = false) {
   leaving.abort();
   leaving = new AbortController();
   const { signal } = leaving;
   const [path, search] = location.hash.replace(/^#\/?/, "").split("?");
   const [first, ...parts] = path.split("/").map(decode);
-  if (!(first in PAGES) || !Object.hasOwn(PAGES, first)) {
+  if (!Object.hasOwn(PAGES, first)) {
     location.replace("#/");
     return;
   }
   for (const link of document.querySelectorAll("nav a")) {
-    const here = link.getAttribute("href") === `#/${first === "campaigns" || first === "tasks" ? "" : first}`;
-    if (here) link.setAttribute("aria-current", "page");
+    const current = link.getAttribute("href") === `#/${first === "campaigns" || first === "tasks" ? "" : first}`;
+    if (current) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
   }
   try {
@@ -47,7 +48,7 @@ async function show(moved = false) {
     }
     await page.show(main, parts, { signal, query: new URLSearchParams(search || "") });
   } catch (error) {
-    if (!signal.aborted) failed(error);
+    if (!signal.aborted) showProblem(error);
   }
 }
 
@@ -59,34 +60,23 @@ function decode(part) {
   }
 }
 
-// What went wrong in place of the page; and a field for the token where that is what is missing.
-export function failed(error) {
-  const told = error instanceof Problem ? error : new Problem(0, String(error), "this is a mistake of ours");
-  const form =
-    told.status === 401 &&
-    h(
-      "form",
-      {
-        onsubmit: (event) => {
-          event.preventDefault();
-          setToken(new FormData(event.target).get("token"));
-          show();
-        },
-      },
-      h("label", {}, "Token ", h("input", { name: "token", type: "password", autocomplete: "off", required: true })),
-      h("button", {}, "Go on"),
-    );
-  replace(main, h("div", { class: "problem", role: "alert" }, h("h1", {}, told.message), h("p", {}, told.hint), form));
+function showProblem(error) {
+  const problem = error instanceof Problem ? error : new Problem(0, String(error), "This is a bug: please report it.");
+  const signIn = (token) => {
+    setToken(token);
+    show();
+  };
+  replace(main, h("div", { class: "problem", role: "alert" }, h("h1", {}, problem.message), h("p", {}, problem.hint), problem.status === 401 && tokenForm(signIn)));
 }
 
-// Whether what is shown is live, told quietly in the corner.
-export function down(is) {
-  document.getElementById("link").textContent = is ? "The server does not answer; trying again …" : "";
+// Show in the corner whether the server answers.
+export function setOffline(offline) {
+  document.getElementById("connection").textContent = offline ? "The server does not answer. Retrying …" : "";
 }
 
 addEventListener("hashchange", () => show(true));
 document.querySelector(".skip").addEventListener("click", (event) => {
-  event.preventDefault(); // the part of the address behind # says which page is shown
+  event.preventDefault(); // the hash selects the page
   main.focus();
 });
 takeToken();

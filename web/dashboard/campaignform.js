@@ -1,11 +1,11 @@
-// The form beside a campaign's text: what most campaigns need, offered from what the fleet has. It holds nothing itself: it is filled from
+// The form next to a campaign's text: what most campaigns need, with what the fleet offers. It has no state of its own: it is filled from
 // the text, and each change is written into the text.
 
 import { get, send } from "./api.js";
-import { bytes } from "./charts.js";
 import { h, replace } from "./dom.js";
+import { bytes, count } from "./format.js";
 
-// edit(change): change gets the text's values and gives the top keys to write. Gives { element, fill(given, written), offer(signal) }.
+// edit(change): change(values) gives the top keys to write. Gives { element, fill(values, editable), offer(signal) }.
 export function campaignForm({ edit }) {
   const busy = h("p", { role: "status", class: "quiet" });
   const parts = { models: modelsPart(edit, busy), units: unitsPart(edit), devices: devicesPart(edit), measure: measurePart(edit) };
@@ -19,13 +19,13 @@ export function campaignForm({ edit }) {
     Object.values(parts).map((part) => part.element),
   );
   return {
-    element: h("section", { "aria-labelledby": "form-head", class: "campaignform" }, h("h2", { id: "form-head" }, "As a form"), locked, busy, all),
-    // `written`: in the way in which the form writes
-    fill(given, written) {
-      const other = !given ? "The text cannot be read: mend it there first." : "jobs" in given ? "The text is in the plain form (model_url and jobs): edit it there." : written ? "" : "The text is JSON, which the form does not write: edit it there.";
-      all.disabled = other !== "";
-      locked.textContent = other;
-      if (other) return;
+    element: h("section", { "aria-labelledby": "form-head", class: "campaignform" }, h("h2", { id: "form-head" }, "Form"), locked, busy, all),
+    // `editable`: the text is written as the form writes it
+    fill(given, editable) {
+      const reason = !given ? "The text has errors: correct it there first." : "jobs" in given ? "The text uses model_url and jobs, which the form cannot edit." : editable ? "" : "The text is JSON, which the form cannot edit.";
+      all.disabled = reason !== "";
+      locked.textContent = reason;
+      if (reason) return;
       if (document.activeElement !== name) name.value = typeof given.campaign === "string" ? given.campaign : "";
       for (const part of Object.values(parts)) part.fill(given);
     },
@@ -48,7 +48,7 @@ async function offerDevices(parts, signal) {
 const tree = (value) => (value !== null && typeof value === "object" && !Array.isArray(value) ? value : {});
 const list = (value) => (Array.isArray(value) ? value : value === undefined || value === null ? [] : [value]);
 
-// `given` of one top key with some keys changed; what is undefined goes, and the top key too when nothing is left.
+// The value of a top key with some keys changed; undefined removes a key, and the top key when it is empty.
 function changed(given, more) {
   const whole = { ...tree(given), ...more };
   for (const key of Object.keys(whole)) if (whole[key] === undefined) delete whole[key];
@@ -59,10 +59,10 @@ function changed(given, more) {
 
 function modelsPart(edit, busy) {
   const shown = h("ul", { class: "plainlist" });
-  const kept = h("select", { id: "f-kept", onchange: () => kept.value && add(JSON.parse(kept.value)).then(() => (kept.value = "")) });
+  const uploaded = h("select", { id: "f-kept", onchange: () => uploaded.value && add(JSON.parse(uploaded.value)).then(() => (uploaded.value = "")) });
   const url = h("input", { id: "f-url", type: "text", inputmode: "url", placeholder: "https://… or hf://ORG/REPO/FILE", autocomplete: "off" });
   const file = h("input", { id: "f-file", type: "file" });
-  const choice = h("p", { hidden: true }, h("label", { for: "f-kept" }, "Sent before "), kept);
+  const choice = h("p", { hidden: true }, h("label", { for: "f-kept" }, "Uploaded models "), uploaded);
   const add = (entry) => edit((given) => ({ models: [...list(given.models), entry] }));
   const take = async () => {
     const text = url.value.trim();
@@ -79,13 +79,13 @@ function modelsPart(edit, busy) {
   file.addEventListener("change", async () => {
     const [one] = file.files;
     if (!one) return;
-    replace(busy, `Sending ${one.name} (${bytes(one.size)}) …`);
+    replace(busy, `Uploading ${one.name} (${bytes(one.size)}) …`);
     try {
       const { sha256, name } = await send(`/api/v1/models?name=${encodeURIComponent(one.name)}`, one, "application/octet-stream");
       await add({ name, path: `sha256:${sha256}` });
-      replace(busy, `${one.name} is here.`);
+      replace(busy, `${one.name} is uploaded.`);
     } catch (error) {
-      replace(busy, `${one.name} was not taken: ${error.message}. ${error.hint ?? ""}`);
+      replace(busy, `${one.name} could not be uploaded: ${error.message}. ${error.hint ?? ""}`);
     }
     file.value = "";
   });
@@ -95,8 +95,8 @@ function modelsPart(edit, busy) {
       {},
       h("legend", {}, "Models"),
       shown,
-      h("p", {}, h("label", { for: "f-file" }, "Send a file "), file),
-      h("p", {}, h("label", { for: "f-url" }, "or by URL "), url, " ", h("button", { type: "button", class: "plain", onclick: take }, "Add")),
+      h("p", {}, h("label", { for: "f-file" }, "Upload a file "), file),
+      h("p", {}, h("label", { for: "f-url" }, "or add a URL "), url, " ", h("button", { type: "button", class: "plain", onclick: take }, "Add")),
       choice,
     ),
     fill(given) {
@@ -112,7 +112,7 @@ function modelsPart(edit, busy) {
     async offer(signal) {
       const { models } = await get("/api/v1/models?limit=200", signal);
       choice.hidden = !models.length;
-      replace(kept, h("option", { value: "" }, "–"), models.map((one) => h("option", { value: JSON.stringify({ name: one.name, path: `sha256:${one.sha256}` }) }, `${one.name} (${bytes(one.size)}, ${one.sha256.slice(0, 8)}…)`)));
+      replace(uploaded, h("option", { value: "" }, "–"), models.map((one) => h("option", { value: JSON.stringify({ name: one.name, path: `sha256:${one.sha256}` }) }, `${one.name} (${bytes(one.size)}, ${one.sha256.slice(0, 8)}…)`)));
     },
   };
 }
@@ -127,9 +127,9 @@ function named(entry) {
 // -- units ------------------------------------------------------------------------------------------------------------------------------
 
 function unitsPart(edit) {
-  const here = h("div", {}, h("p", { class: "quiet" }, "Asking which units the devices have …"));
+  const here = h("div", {}, h("p", { class: "quiet" }, "Loading the devices' units …"));
   const elsewhere = h("div", {});
-  const more = h("details", {}, h("summary", {}, "Units that no device here has"), elsewhere);
+  const more = h("details", {}, h("summary", {}, "Units that no device has"), elsewhere);
   let [known, there, chosen, state] = [[], new Map(), [], ""];
   const draw = () => {
     const all = [...new Set([...known, ...there.keys(), ...chosen])];
@@ -137,8 +137,8 @@ function unitsPart(edit) {
     const now = JSON.stringify([all, offered, [...there].map(([unit, ids]) => [unit, ids.size])]);
     if (now !== state) {
       state = now;
-      const box = (unit) => h("label", { class: "check" }, h("input", { type: "checkbox", value: unit, onchange: (event) => turn(unit, event.target.checked) }), ` ${unit} `, h("span", { class: "quiet" }, there.has(unit) ? `${there.get(unit).size} device${there.get(unit).size === 1 ? "" : "s"}` : ""));
-      replace(here, offered.map(box), !offered.length && h("p", { class: "quiet" }, "No device is known yet."));
+      const box = (unit) => h("label", { class: "check" }, h("input", { type: "checkbox", value: unit, onchange: (event) => turn(unit, event.target.checked) }), ` ${unit} `, h("span", { class: "quiet" }, there.has(unit) ? count(there.get(unit).size, "device") : ""));
+      replace(here, offered.map(box), !offered.length && h("p", { class: "quiet" }, "No devices yet."));
       replace(elsewhere, all.filter((unit) => !offered.includes(unit)).map(box));
       if (chosen.some((unit) => !offered.includes(unit))) more.open = true;
     }
@@ -174,7 +174,7 @@ function unitsPart(edit) {
 
 function devicesPart(edit) {
   const where = h("textarea", { id: "f-where", rows: "3", spellcheck: "false", placeholder: "ram >= 8 GiB\nsoc ~ \"Apple M*\"", "aria-describedby": "f-where-help" });
-  const spread = h("select", { id: "f-spread" }, [["any", "any one that fits, for each task"], ["class", "one of each class"], ["device", "every one that fits"]].map(([value, words]) => h("option", { value }, words)));
+  const spread = h("select", { id: "f-spread" }, [["any", "any matching device for each task"], ["class", "one device of each class"], ["device", "every matching device"]].map(([value, text]) => h("option", { value }, text)));
   const table = h("div", { class: "quiet" }, "Looking for devices …");
   const clauses = (text) => text.split("\n").map((line) => line.trim()).filter(Boolean);
   const write = (more) => edit((given) => ({ devices: changed(given.devices, more(tree(given.devices))) }));
@@ -186,8 +186,8 @@ function devicesPart(edit) {
       "fieldset",
       {},
       h("legend", {}, "Devices"),
-      h("p", {}, h("label", { for: "f-where" }, "All of these must be met, one on a line"), where),
-      h("p", { id: "f-where-help", class: "quiet" }, "attribute, operator, value. Attributes: ram, cores, soc, os, arch, gpu, vram, name, label.…"),
+      h("p", {}, h("label", { for: "f-where" }, "Requirements, one on each line"), where),
+      h("p", { id: "f-where-help", class: "quiet" }, "Write attribute, operator, value. Attributes: ram, cores, soc, os, arch, gpu, vram, name, label.…"),
       h("p", {}, h("label", { for: "f-spread" }, "On "), spread),
       table,
     ),
@@ -201,12 +201,12 @@ function devicesPart(edit) {
       replace(
         table,
         peers.length
-          ? h("details", {}, h("summary", {}, `${peers.length} worker${peers.length === 1 ? "" : "s"} here now`), h("ul", { class: "plainlist" }, peers.slice(0, 100).map((peer) => h("li", {}, `${peer.name} · ${[peer.soc, peer.ram && bytes(peer.ram), peer.state].filter(Boolean).join(" · ")} `, h("button", { type: "button", class: "plain small", "aria-label": `Only ${peer.name}`, onclick: () => only(peer) }, "Only this one")))))
+          ? h("details", {}, h("summary", {}, count(peers.length, "worker")), h("ul", { class: "plainlist" }, peers.slice(0, 100).map((peer) => h("li", {}, `${peer.name} · ${[peer.soc, peer.ram && bytes(peer.ram), peer.state].filter(Boolean).join(" · ")} `, h("button", { type: "button", class: "plain small", "aria-label": `Only ${peer.name}`, onclick: () => only(peer) }, "Only this one")))))
           : h("p", { class: "quiet" }, "No device has joined yet: sark-node join"),
       );
     },
     none(why) {
-      replace(table, `The devices cannot be seen now: ${why}`);
+      replace(table, `The devices cannot be reached: ${why}`);
     },
   };
 }
@@ -238,7 +238,7 @@ function measurePart(edit) {
   checks.addEventListener("change", () => write({ check: checks.checked ? undefined : "none" }));
   replicas.addEventListener("change", () => edit(() => ({ replicas: number(replicas.value) })));
   priority.addEventListener("change", () => edit(() => ({ priority: number(priority.value) })));
-  const modes = [mode("runs", "a number of inferences"), mode("precision", "until the median is known within")];
+  const modes = [mode("runs", "fixed number of"), mode("precision", "until the median is known to")];
   const set = (input, value) => {
     if (document.activeElement !== input) input.value = value;
   };
@@ -246,14 +246,14 @@ function measurePart(edit) {
     element: h(
       "fieldset",
       {},
-      h("legend", {}, "Measuring"),
+      h("legend", {}, "Measurement"),
       h("div", { class: "fields" }, modes[0], h("label", { for: "f-runs" }, "inferences"), runs, h("label", { for: "f-loads" }, "in launches"), loads),
       h("div", { class: "fields" }, modes[1], h("label", { for: "f-precision" }, "±"), precision),
-      h("div", { class: "fields" }, h("label", { for: "f-threads" }, "threads, each a task"), threads),
-      h("div", { class: "fields" }, h("label", { for: "f-batch" }, "batches, each a task"), batch),
-      h("p", { id: "f-batch-help", class: "quiet" }, "For models whose first dimension is dynamic. Empty: as the model has it."),
-      h("div", { class: "fields" }, h("label", { class: "check" }, checks, " compare the outputs with a reference")),
-      h("div", { class: "fields" }, h("label", { for: "f-replicas" }, "replicas"), replicas, h("label", { for: "f-priority" }, "priority"), priority),
+      h("div", { class: "fields" }, h("label", { for: "f-threads" }, "Threads, one task each"), threads),
+      h("div", { class: "fields" }, h("label", { for: "f-batch" }, "Batch sizes, one task each"), batch),
+      h("p", { id: "f-batch-help", class: "quiet" }, "For models with a dynamic first dimension. Empty: the model's own."),
+      h("div", { class: "fields" }, h("label", { class: "check" }, checks, " Compare the outputs with a reference")),
+      h("div", { class: "fields" }, h("label", { for: "f-replicas" }, "Replicas"), replicas, h("label", { for: "f-priority" }, "Priority"), priority),
     ),
     fill(given) {
       const measure = tree(given.measure);

@@ -1,7 +1,9 @@
-// The HTTP API for people, made of /openapi.json: what there is, what it takes and gives, and how to ask with curl.
+// The HTTP API for people, from /openapi.json: endpoints, parameters, responses, and curl commands.
 
 import { get, Problem, setToken } from "./api.js";
 import { h, replace } from "./dom.js";
+import { count } from "./format.js";
+import { tokenForm } from "./widgets.js";
 
 const main = document.getElementById("main");
 const DEPTH = 4;
@@ -10,30 +12,17 @@ async function show() {
   try {
     draw(await get("/openapi.json"));
   } catch (error) {
-    const told = error instanceof Problem ? error : new Problem(0, String(error), "");
-    replace(
-      main,
-      h("div", { class: "problem", role: "alert" }, h("h1", {}, told.message), h("p", {}, told.hint), told.status === 401 && ask()),
-    );
+    const problem = error instanceof Problem ? error : new Problem(0, String(error), "");
+    const signIn = (token) => {
+      setToken(token);
+      show();
+    };
+    replace(main, h("div", { class: "problem", role: "alert" }, h("h1", {}, problem.message), h("p", {}, problem.hint), problem.status === 401 && tokenForm(signIn)));
   }
 }
 
-function ask() {
-  const go = (event) => {
-    event.preventDefault();
-    setToken(new FormData(event.target).get("token"));
-    show();
-  };
-  return h(
-    "form",
-    { onsubmit: go },
-    h("label", {}, "Token ", h("input", { name: "token", type: "password", autocomplete: "off", required: true })),
-    h("button", {}, "Go on"),
-  );
-}
-
 function draw(document_) {
-  const found = h("p", { class: "quiet", role: "status" });
+  const summary = h("p", { class: "quiet", role: "status" });
   const sections = document_.tags.map((tag) => section(document_, tag));
   const search = h("input", { type: "search", id: "search", autocomplete: "off" });
   const narrow = () => {
@@ -49,20 +38,20 @@ function draw(document_) {
       element.hidden = !some;
       left += some;
     }
-    found.textContent = `${left} operation${left === 1 ? "" : "s"}`;
+    summary.textContent = count(left, "operation");
   };
   search.addEventListener("input", narrow);
   replace(
     main,
     h("h1", {}, `HTTP API, version ${document_.info.version}`),
     prose(document_.info.description),
-    h("div", { class: "docs-search" }, h("label", { for: "search" }, "Search "), search, found),
+    h("div", { class: "docs-search" }, h("label", { for: "search" }, "Search "), search, summary),
     sections.map(({ element }) => element),
   );
   narrow();
 }
 
-// Paragraphs of a text whose lines are broken anywhere.
+// Paragraphs of wrapped text.
 function prose(text) {
   return (text || "").split(/\n\s*\n/).map((part) => h("p", { class: "lead" }, part.replace(/\s+/g, " ")));
 }
@@ -73,14 +62,14 @@ function section(document_, tag) {
     for (const [method, operation] of Object.entries(methods)) {
       if ((operation.tags || [])[0] !== tag.name) continue;
       const words = [method, path, operation.operationId, operation.summary, operation.description];
-      items.push({ element: one(document_, path, method, operation), text: words.join(" ").toLowerCase() });
+      items.push({ element: operationView(document_, path, method, operation), text: words.join(" ").toLowerCase() });
     }
   }
   const heading = h("h2", {}, tag.name);
   return { element: h("section", {}, heading, h("p", {}, tag.description), items.map(({ element }) => element)), items };
 }
 
-function one(document_, path, method, operation) {
+function operationView(document_, path, method, operation) {
   const details = h(
     "details",
     { class: "operation", id: operation.operationId },
@@ -104,7 +93,7 @@ function body(document_, path, method, operation) {
   const parts = [...prose(operation.description), h("pre", { tabindex: "0" }, curl(path, method, operation))];
   if (operation.parameters?.length) {
     const each = operation.parameters.map((one) => [
-      h("dt", {}, h("code", {}, one.name), ` (${one.in}${one.required ? ", needed" : ""}): ${shape(document_, one.schema, 0)}`),
+      h("dt", {}, h("code", {}, one.name), ` (${one.in}${one.required ? ", required" : ""}): ${shape(document_, one.schema, 0)}`),
       h("dd", {}, one.description),
     ]);
     parts.push(h("h3", {}, "Parameters"), h("dl", {}, each));
@@ -113,7 +102,7 @@ function body(document_, path, method, operation) {
     parts.push(h("h3", {}, `Body: ${type}`), h("pre", { tabindex: "0" }, shape(document_, content.schema, 0)));
   }
   for (const [status, answer] of Object.entries(operation.responses)) {
-    parts.push(h("h3", {}, status === "default" ? "Else" : status, ": ", answer.description));
+    parts.push(h("h3", {}, status === "default" ? "Other" : status, ": ", answer.description));
     for (const [type, content] of Object.entries(answer.content || {})) {
       const simple = type === "application/problem+json" ? "Problem: title, status, detail, hint" : shape(document_, content.schema, 0);
       parts.push(h("p", {}, h("code", {}, type)), h("pre", { tabindex: "0" }, simple));
@@ -122,7 +111,7 @@ function body(document_, path, method, operation) {
   return parts;
 }
 
-// How somebody asks with curl: what is in braces is to be filled in.
+// A curl command; parts in braces are to be filled in.
 function curl(path, method, operation) {
   const needed = (operation.parameters || []).filter((one) => one.in === "query" && one.required);
   const query = needed.length ? `?${needed.map((one) => `${one.name}=…`).join("&")}` : "";
@@ -136,7 +125,7 @@ function curl(path, method, operation) {
   return lines.join(" \\\n  ");
 }
 
-// A schema in the manner of its JSON, with what each field says beside it.
+// A schema as JSON, with each field's description as a comment.
 function shape(document_, schema, depth) {
   if (!schema) return "anything";
   if (schema.$ref) {

@@ -1,18 +1,8 @@
-// Elements from plain values. Text only ever goes in as text: nothing that a device or a model says can become markup.
-
-const SVG = "http://www.w3.org/2000/svg";
+// Elements from plain values. Text is only inserted as text: no name of a device or model can become markup.
 
 // h("a", { href: "#/", class: "x", onclick: f }, "text", node, [more]) -> Element. null, undefined and false are left out.
 export function h(tag, attributes = {}, ...children) {
-  return fill(document.createElement(tag), attributes, children);
-}
-
-// The same for pictures.
-export function s(tag, attributes = {}, ...children) {
-  return fill(document.createElementNS(SVG, tag), attributes, children);
-}
-
-function fill(element, attributes, children) {
+  const element = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) {
     if (value === null || value === undefined || value === false) continue;
     if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
@@ -31,7 +21,7 @@ function add(element, children) {
   }
 }
 
-// What turns writing round, hides itself or ends a line is shown as its code: a name cannot pretend to be another.
+// Control and bidirectional characters are shown as codes: a name cannot pretend to be another.
 const HIDDEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]/g;
 
 export function visible(text) {

@@ -9,11 +9,14 @@ from http import HTTPStatus
 from typing import Annotated, Final
 
 import trio
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Query, Response
 
 from protocol.errors import CampaignError
+from results.analysis.pareto import Axis
 from results.analysis.prices import Price
 from results.export.raw import ResultSource
+from results.report.charts import CHART_AXES, pareto, ratios
+from results.report.drawing import Drawing, Theme
 from results.row.form import JsonModel
 from results.row.row import Row
 from scheduler.output.comparisons import (
@@ -23,19 +26,39 @@ from scheduler.output.comparisons import (
     matrix_of,
     merged,
     one_device,
+    pair_name,
     stored_source,
 )
 from scheduler.store.store import Store
 from web.http.context import ApiContext
 from web.http.parameters import problems
 from web.http.problems import HttpProblem
+from web.http.svg import SVG, svg_response
 
 MAX_NAMES: Final = 12
 """Results compared at a time."""
 MAX_ROWS: Final = 1000
 """Rows of each result: a pair takes milliseconds."""
 
+Base = Annotated[
+    str, Query(max_length=100, description="A campaign, a task (c-ab23cd45/3), or a device: the base.")
+]
+Of = Annotated[
+    list[str] | None,
+    Query(
+        max_length=MAX_NAMES,
+        description="With by=device: the results to use. Default: the latest campaign's.",
+    ),
+]
+Reference = Annotated[
+    str,
+    Query(
+        max_length=200,
+        description="Divide each time by this model's time on the same side, to compare across devices.",
+    ),
+]
 Names = Annotated[list[Annotated[str, Query(max_length=100)]], Query(min_length=1, max_length=MAX_NAMES)]
+Combined = Annotated[Names, Query(description="Campaigns or tasks whose results are combined.")]
 
 
 class By(StrEnum):
@@ -61,31 +84,7 @@ def router(context: ApiContext) -> APIRouter:
     )
     limiter = trio.CapacityLimiter(1)  # each may take seconds of CPU time
 
-    @v1.get("/compare", operation_id="compare")
-    async def compare(
-        a: Annotated[
-            str,
-            Query(max_length=100, description="A campaign, a task (c-ab23cd45/3), or a device: the base."),
-        ],
-        b: Annotated[Names, Query(description="What to compare with the base. Repeatable.")],
-        by: By = By.RESULTS,
-        of: Annotated[
-            list[str] | None,
-            Query(
-                max_length=MAX_NAMES,
-                description="With by=device: the results to use. Default: the latest campaign's.",
-            ),
-        ] = None,
-        reference: Annotated[
-            str,
-            Query(
-                max_length=200,
-                description="Divide each time by this model's time on the same side, to compare across devices.",
-            ),
-        ] = "",
-        seed: Annotated[int, Query(ge=0, le=2**53, description="Seed of the bootstrap.")] = 0,
-    ) -> CompareReply:
-        """Compare results pair by pair: FASTER, SLOWER, SAME or AMBIGUOUS, with the ratio of the medians and its 95 % interval."""
+    async def read_sources(a: str, b: Sequence[str], by: By, of: Sequence[str]) -> list[ResultSource]:
         if of and by is not By.DEVICE:
             raise HttpProblem(
                 HTTPStatus.UNPROCESSABLE_ENTITY, "of requires by=device", hint="name the results as a and b"
@@ -97,23 +96,56 @@ def router(context: ApiContext) -> APIRouter:
             joined = _joined([_source(store, name) for name in of or [""]])
             return [_device(joined, name) for name in (a, *b)]
 
-        base, *others = await context.store(read)
+        return await context.store(read)
+
+    @v1.get("/compare", operation_id="compare")
+    async def compare(
+        a: Base,
+        b: Annotated[Names, Query(description="What to compare with the base. Repeatable.")],
+        by: By = By.RESULTS,
+        of: Of = None,
+        reference: Reference = "",
+        seed: Annotated[int, Query(ge=0, le=2**53, description="Seed of the bootstrap.")] = 0,
+    ) -> CompareReply:
+        """Compare results pair by pair: FASTER, SLOWER, SAME or AMBIGUOUS, with the ratio of the medians and its 95 % interval."""
+        base, *others = await read_sources(a, b, by, of or ())
 
         def run() -> CompareReply:
             across = by is By.DEVICE
-            return CompareReply(
-                a=base.name,
-                comparisons=tuple(
-                    compare_sources(base, other, across_devices=across, reference=reference, seed=seed)[0]
-                    for other in others
-                ),
+            tables = (
+                compare_sources(base, other, across_devices=across, reference=reference, seed=seed)[0]
+                for other in others
             )
+            return CompareReply(a=base.name, comparisons=tuple(tables))
 
         return await trio.to_thread.run_sync(run, limiter=limiter)
 
+    @v1.get("/compare/chart", operation_id="getCompareChart", response_class=Response, responses=SVG)
+    async def compare_chart(
+        a: Base,
+        b: Annotated[str, Query(max_length=100, description="What to compare with the base.")],
+        by: By = By.RESULTS,
+        of: Of = None,
+        reference: Reference = "",
+        theme: Theme = "light",
+    ) -> Response:
+        """Get the ratios of two results with their 95 % intervals as an SVG chart. 404 if no pair has a ratio."""
+        base, other = await read_sources(a, [b], by, of or ())
+
+        def draw() -> Drawing | None:
+            across = by is By.DEVICE
+            pairs = compare_sources(base, other, across_devices=across, reference=reference)[1]
+            return ratios([(pair_name(pair), pair) for pair in pairs])
+
+        return svg_response(await trio.to_thread.run_sync(draw, limiter=limiter), theme, "ratios")
+
+    async def read_rows(names: Sequence[str]) -> list[Row]:
+        sources = await context.store(lambda store: [_source(store, name) for name in names])
+        return [entry.row for entry in merged(sources)]
+
     @v1.get("/matrix", operation_id="matrix")
     async def matrix(
-        of: Annotated[Names, Query(description="Campaigns or tasks whose results are combined.")],
+        of: Combined,
         base: Annotated[
             str, Query(max_length=200, description="A device, unit, model or variant as the base of ratios.")
         ] = "",
@@ -131,10 +163,7 @@ def router(context: ApiContext) -> APIRouter:
         """Get model × device × unit: medians with intervals, ratios to a base, and Pareto fronts."""
         prices = {name: Price(number, currency) for name, number in map(_price, price or ())}
 
-        def read(store: Store) -> list[Row]:
-            return [entry.row for entry in merged([_source(store, name) for name in of])]
-
-        rows = [row for row in await context.store(read) if not model or row.file_name in model]
+        rows = [row for row in await read_rows(of) if not model or row.file_name in model]
         try:
             return await trio.to_thread.run_sync(
                 lambda: matrix_of(rows, base=base, prices=prices), limiter=limiter
@@ -145,6 +174,23 @@ def router(context: ApiContext) -> APIRouter:
                 str(exc),
                 hint="write the base as the matrix without a base shows it",
             ) from None
+
+    @v1.get("/matrix/chart", operation_id="getMatrixChart", response_class=Response, responses=SVG)
+    async def matrix_chart(
+        of: Combined,
+        axis: Annotated[Axis | None, Query(description="Default: energy if measured, else memory.")] = None,
+        theme: Theme = "light",
+    ) -> Response:
+        """Get time against another property as an SVG chart, with the Pareto front. 404 if fewer than two results have both."""
+        if axis is not None and axis not in CHART_AXES:
+            raise HttpProblem(
+                HTTPStatus.UNPROCESSABLE_ENTITY,
+                f"axis={axis} has no chart",
+                hint=f"axis is one of {', '.join(CHART_AXES)}",
+            )
+        rows = await read_rows(of)
+        drawing = await trio.to_thread.run_sync(lambda: pareto(rows, axis=axis), limiter=limiter)
+        return svg_response(drawing, theme, "pareto")
 
     return v1
 

@@ -1,21 +1,20 @@
-"""One task: its details, raw samples, verification, and its signed result as a file."""
+"""One task: its details, charts, verification, and its signed result as a file."""
 
 from __future__ import annotations
 
 from http import HTTPStatus
-from typing import Annotated, Final
 
 import trio
-from fastapi import APIRouter, Query
+from fastapi import APIRouter
 from fastapi.responses import Response
 
 from protocol.errors import RemoteProtocolError
 from protocol.values.record import read_record
 from results.analysis.verify import VerifyFindingInfo, check_results, finding_info
 from results.export.raw import RawResult, json_lines
-from results.row.record import observe
+from results.report.drawing import Drawing, Theme
+from results.report.task_charts import TaskChart, task_chart
 from results.row.row import Row
-from results.row.samples import Samples, samples_of
 from scheduler.output.task_detail import TaskDetail, task_detail
 from scheduler.store.results import campaign_rows, raw_results
 from scheduler.store.rows import ResultRow
@@ -23,18 +22,8 @@ from scheduler.store.store import Store
 from web.http.context import ApiContext
 from web.http.parameters import NOT_FOUND, CampaignId, Number, no_task, require_campaign
 from web.http.problems import HttpProblem
+from web.http.svg import SVG, svg_response
 from web.routes.results import MAX_REPLICAS
-
-MAX_POINTS: Final = 100_000
-
-Points = Annotated[
-    int | None,
-    Query(
-        ge=10,
-        le=MAX_POINTS,
-        description="About how many samples to return, thinned so that extremes stay. Default: all.",
-    ),
-]
 
 
 def router(context: ApiContext) -> APIRouter:
@@ -56,11 +45,16 @@ def router(context: ApiContext) -> APIRouter:
 
         return await context.store(detail)
 
-    @v1.get("/campaigns/{campaign}/tasks/{n}/samples", operation_id="getSamples", responses=NOT_FOUND)
-    async def samples(campaign: CampaignId, n: Number, points: Points = None) -> Samples:
-        """Get the raw times launch by launch, with warm-up, as the worker signed them; and a histogram."""
-        stored = await context.store(lambda store: _require_task(store, campaign, n))
-        return await trio.to_thread.run_sync(_samples, stored, points)
+    @v1.get(
+        "/campaigns/{campaign}/tasks/{n}/chart",
+        operation_id="getTaskChart",
+        response_class=Response,
+        responses=NOT_FOUND | SVG,
+    )
+    async def chart(campaign: CampaignId, n: Number, kind: TaskChart, theme: Theme = "light") -> Response:
+        """Get a chart of a task as SVG, drawn from its raw samples. 404 if there is nothing to draw."""
+        record, row = await context.store(lambda store: _record(store, campaign, n))
+        return svg_response(await trio.to_thread.run_sync(_draw, kind, record, row), theme, kind)
 
     @v1.get(
         "/campaigns/{campaign}/tasks/{n}/raw",
@@ -126,19 +120,20 @@ def _raw(store: Store, campaign: str, n: int) -> list[RawResult]:
     return raw_results(_with_replicas(store, stored))
 
 
-def _samples(stored: ResultRow, points: int | None) -> Samples:
-    """Raises `HttpProblem` if there is no readable record."""
-    task = stored.task
+def _record(store: Store, campaign: str, n: int) -> tuple[bytes, Row | None]:
+    """The task's signed record and its row. Raises `HttpProblem` 404."""
+    stored = _require_task(store, campaign, n)
     if stored.record is None:
         raise HttpProblem(
             HTTPStatus.NOT_FOUND,
-            f"task {task.n} of {task.campaign} has no record: no worker signed a result",
-            hint=f"see its state: /api/v1/campaigns/{task.campaign}/tasks/{task.n}",
+            f"task {n} of {campaign} has no record: no worker signed a result",
+            hint=f"see its state: /api/v1/campaigns/{campaign}/tasks/{n}",
         )
+    return stored.record, _row(store, stored)
+
+
+def _draw(kind: TaskChart, record: bytes, row: Row | None) -> Drawing | None:
     try:
-        record = read_record(stored.record)
-        return samples_of(task.id, record, observe(record), points)
+        return task_chart(kind, read_record(record), row)
     except RemoteProtocolError as exc:
-        raise HttpProblem(
-            HTTPStatus.CONFLICT, f"the record of {task.id} cannot be read: {exc.what}"
-        ) from None
+        raise HttpProblem(HTTPStatus.CONFLICT, f"the record cannot be read: {exc.what}") from None

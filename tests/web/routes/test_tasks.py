@@ -1,11 +1,13 @@
-"""One task over HTTP: all that is known of it, its samples, its signed result as a file; and tasks beside each other."""
+"""One task over HTTP: all that is known of it, its charts, its signed result as a file; and tasks beside each other."""
 
 from __future__ import annotations
 
 import hashlib
+import re
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import httpx
 import pytest
@@ -143,7 +145,13 @@ async def test_a_task_that_has_not_ended_and_one_that_failed_have_no_numbers(
     failed = (await client.get(f"{BASE}/c-one/tasks/2")).json()
     assert failed["row"]["Status"] == "Failed"
     assert failed["judgement"] is None
-    for path in ("tasks/1/samples", "tasks/2/samples", "tasks/1/raw", "tasks/9", "tasks/9/verify"):
+    for path in (
+        "tasks/1/chart?kind=trace",
+        "tasks/2/chart?kind=host",
+        "tasks/1/raw",
+        "tasks/9",
+        "tasks/9/verify",
+    ):
         answer = await client.get(f"{BASE}/c-one/{path}")
         assert answer.status_code == HTTPStatus.NOT_FOUND
         assert answer.json()["hint"]
@@ -156,28 +164,46 @@ async def test_a_record_that_cannot_be_read_is_told_and_breaks_nothing(
     kept.succeed("c-one/1")
     told = (await client.get(f"{BASE}/c-one/tasks/1")).json()
     assert told["unreadable"]
-    assert (await client.get(f"{BASE}/c-one/tasks/1/samples")).status_code == HTTPStatus.CONFLICT
+    assert (await client.get(f"{BASE}/c-one/tasks/1/chart?kind=trace")).status_code == HTTPStatus.CONFLICT
 
 
-async def test_samples_are_thinned_with_their_extremes_kept_and_all_are_counted(
-    client: httpx.AsyncClient, kept: Any
+@pytest.mark.parametrize("kind", ["histogram", "distribution", "trace", "host", "stages"])
+async def test_charts_of_a_task_are_drawn_from_all_samples(
+    client: httpx.AsyncClient, kept: Any, kind: str
 ) -> None:
     kept.campaign("c-one")
     measure(kept, "c-one", 1, ns=2_000_000, samples=6000)
-    whole = (await client.get(f"{BASE}/c-one/tasks/1/samples")).json()
-    few = (await client.get(f"{BASE}/c-one/tasks/1/samples", params={"points": 120})).json()
-    assert whole["count"] == whole["shown"] == few["count"] == 6000
-    assert 60 <= few["shown"] <= 130
-    assert few["bars"] == whole["bars"]
-    assert sum(few["bars"]["counts"]) == 6000
-    for one, other in zip(whole["launches"], few["launches"], strict=True):
-        assert max(one["timed"]["ns"]) == max(other["timed"]["ns"])
-        assert {key: one[key] for key in ("median_ms", "count", "outliers", "mild_ms")} == {
-            key: other[key] for key in ("median_ms", "count", "outliers", "mild_ms")
-        }
-        assert [one["timed"]["ns"][place] for place in other["timed"]["at"]] == other["timed"]["ns"]
-    refused = await client.get(f"{BASE}/c-one/tasks/1/samples", params={"points": 1})
-    assert refused.status_code == HTTPStatus.UNPROCESSABLE_ENTITY
+    url = f"{BASE}/c-one/tasks/1/chart"
+    pages = {
+        theme: await client.get(url, params={"kind": kind, "theme": theme})
+        for theme in ("light", "dark", "page")
+    }
+    assert {answer.headers["content-type"] for answer in pages.values()} == {"image/svg+xml"}
+    assert len({answer.text for answer in pages.values()}) == 3
+    svg = ElementTree.fromstring(pages["page"].text)  # noqa: S314  (our own)
+    assert f'id="{kind}-t"' in pages["page"].text
+    assert "style" not in {name for element in svg.iter() for name in element.attrib}  # the page's policy
+    titles = [element.text or "" for element in svg.iter() if element.tag.endswith("title")]
+    if kind == "histogram":
+        counts = [int(found[1]) for title in titles if (found := re.search(r": (\d+) samples?,", title))]
+        assert sum(counts) == 6000
+    for theme, status in (("pink", 422), ("light", 200)):
+        assert (await client.get(url, params={"kind": kind, "theme": theme})).status_code == status
+
+
+async def test_charts_of_comparisons_are_drawn(client: httpx.AsyncClient, kept: Any) -> None:
+    for campaign, ns in (("c-one", 2_000_000), ("c-two", 3_000_000)):
+        kept.campaign(campaign)
+        for n in (1, 2):
+            measure(kept, campaign, n, ns=ns * n)
+    ratios = await client.get("/api/v1/compare/chart", params={"a": "c-one", "b": "c-two"})
+    assert (ratios.status_code, ratios.headers["content-type"]) == (HTTPStatus.OK, "image/svg+xml")
+    assert "SLOWER" in ratios.text
+    of = {"of": ["c-one", "c-two"]}
+    assert (await client.get("/api/v1/matrix/chart", params=of)).status_code == HTTPStatus.NOT_FOUND
+    priced = await client.get("/api/v1/matrix/chart", params={**of, "axis": "price"})
+    assert priced.status_code == HTTPStatus.UNPROCESSABLE_ENTITY
+    assert "energy" in priced.json()["hint"]
 
 
 async def test_the_signed_result_is_a_file_that_verify_takes(client: httpx.AsyncClient, kept: Any) -> None:

@@ -1,9 +1,11 @@
-// All campaigns of this home, the latest first, kept up to date.
+// All campaigns of this home, newest first, updated every two seconds.
 
-import { down } from "../app.js";
+import { setOffline } from "../app.js";
 import { get } from "../api.js";
 import { h, replace } from "../dom.js";
-import { badge, bar, count, duration, every, instant, simulation, table } from "../widgets.js";
+import { count, duration } from "../format.js";
+import { table } from "../table.js";
+import { badge, bar, every, instant, simulation } from "../widgets.js";
 
 export const title = "Campaigns";
 
@@ -13,7 +15,7 @@ const STATUSES = ["running", "cancelling", "succeeded", "failed", "cancelled", "
 
 export async function show(main, parts, { signal, query }) {
   let limit = PAGE;
-  let asked = ""; // what the answer that is shown was an answer to
+  let latest = ""; // the latest request: answers to earlier ones are ignored
   const list = table(
     [
       {
@@ -22,24 +24,24 @@ export async function show(main, parts, { signal, query }) {
         value: (one) => one.name,
         cell: (one) => [h("a", { href: `#/campaigns/${encodeURIComponent(one.campaign_id)}` }, one.name), " ", one.simulated && [simulation(), " "], h("code", { class: "small quiet" }, one.campaign_id)],
       },
-      { name: "Status", value: stands, cell: (one) => badge(stands(one)) },
+      { name: "Status", value: statusOf, cell: (one) => badge(statusOf(one)) },
       {
         name: "Tasks",
         number: false,
         value: (one) => one.total_tasks,
         sign: (one) => JSON.stringify(one.tasks),
-        cell: (one) => h("span", { class: "line tight" }, bar(share(one)), h("span", {}, words(one))),
+        cell: (one) => h("span", { class: "line tight" }, bar(share(one)), h("span", {}, progressText(one))),
       },
-      { name: "Begun", value: (one) => one.created, cell: (one) => instant(one.created) },
-      { name: "Took", value: took, cell: (one) => duration(took(one)) },
+      { name: "Started", value: (one) => one.created, cell: (one) => instant(one.created) },
+      { name: "Duration", value: elapsed, cell: (one) => duration(elapsed(one)) },
     ],
-    { label: "Campaigns", key: (one) => one.campaign_id, stack: true, empty: "No campaign is like that." },
+    { label: "Campaigns", key: (one) => one.campaign_id, stack: true, empty: "No campaign matches." },
   );
-  const name = h("input", { type: "search", name: "name", "aria-label": "Name holds", placeholder: "name", value: query.get("name") || "", autocomplete: "off" });
+  const name = h("input", { type: "search", name: "name", "aria-label": "Name contains", placeholder: "name", value: query.get("name") || "", autocomplete: "off" });
   const status = h("select", { name: "status", "aria-label": "Status" }, h("option", { value: "" }, "any status"), STATUSES.map((one) => h("option", { value: one, selected: query.get("status") === one }, one)));
   const more = h("button", { class: "plain", type: "button", hidden: true, onclick: () => ((limit = Math.min(1000, limit + 4 * PAGE)), refresh()) }, "Show more");
-  const none = h("p", { hidden: true }, "None yet. ", h("a", { href: "#/submit" }, "Submit the first one"), ", or type: ", h("code", {}, "sark-node submit campaign.yaml"));
-  const form = h("form", { class: "line", role: "search", "aria-label": "Which campaigns", onsubmit: (event) => event.preventDefault() }, name, status);
+  const none = h("p", { hidden: true }, "No campaigns yet. ", h("a", { href: "#/submit" }, "Submit one"), ", or run: ", h("code", {}, "sark-node submit campaign.yaml"));
+  const form = h("form", { class: "line", role: "search", "aria-label": "Filter campaigns", onsubmit: (event) => event.preventDefault() }, name, status);
   name.addEventListener("input", refresh);
   status.addEventListener("change", refresh);
 
@@ -47,23 +49,23 @@ export async function show(main, parts, { signal, query }) {
     const search = new URLSearchParams({ limit });
     if (name.value) search.set("name", name.value);
     if (status.value) search.set("status", status.value);
-    asked = String(search);
-    let told;
+    latest = String(search);
+    let page;
     try {
-      told = await get(`/api/v1/campaigns?${search}`, signal);
-      down(false);
+      page = await get(`/api/v1/campaigns?${search}`, signal);
+      setOffline(false);
     } catch (error) {
       if (signal.aborted) return;
       if (error.status) throw error;
-      down(true);
+      setOffline(true);
       return;
     }
-    if (signal.aborted || asked !== String(search)) return;
-    const bare = !told.campaigns.length && !name.value && !status.value;
+    if (signal.aborted || latest !== String(search)) return;
+    const bare = !page.campaigns.length && !name.value && !status.value;
     none.hidden = !bare;
     form.hidden = list.element.hidden = bare;
-    more.hidden = !told.next || limit >= 1000;
-    list.set(told.campaigns);
+    more.hidden = !page.next || limit >= 1000;
+    list.set(page.campaigns);
   }
 
   await refresh();
@@ -72,8 +74,8 @@ export async function show(main, parts, { signal, query }) {
   await every(EVERY_S, refresh, signal);
 }
 
-// A campaign that nobody carries on stands still.
-export function stands(one) {
+// A running campaign without a scheduler process is halted.
+export function statusOf(one) {
   return one.status === "running" && !one.carried_on ? "halted" : one.status;
 }
 
@@ -85,12 +87,12 @@ function share(one) {
   return one.total_tasks ? ended(one) / one.total_tasks : null;
 }
 
-function words(one) {
+function progressText(one) {
   if (!one.total_tasks) return "waiting for devices";
   const failed = one.tasks.failed ? `, ${one.tasks.failed} failed` : "";
   return `${one.tasks.succeeded} of ${count(one.total_tasks, "task")} done${failed}`;
 }
 
-function took(one) {
+function elapsed(one) {
   return ((one.ended ? Date.parse(one.ended) : Date.now()) - Date.parse(one.created)) / 1000;
 }

@@ -1,103 +1,96 @@
-// Results beside each other: which is faster and how sure that is, everything in one matrix, and what no other beats in two things at once.
+// Comparisons: which result is faster and how sure that is, all results in one matrix, and Pareto fronts.
 //
-//   #/compare?a=c-…&b=c-…/3&b=…        campaigns or tasks          &base=NAME  ratios of the matrix      &axis=energy  &model=NAME
+//   #/compare?a=c-…&b=c-…/3&b=…         campaigns or tasks          &base=NAME  ratios of the matrix      &axis=energy
 //   #/compare?by=device&of=c-…&a=…&b=…  devices of campaigns
 //
-// The address says all that is shown, so that it can be kept and sent.
+// The address holds the whole state of the page.
 
 import { get } from "../api.js";
-import { bytes, digits, plainTable, scrolled, time } from "../charts.js";
 import { h, replace } from "../dom.js";
-import { forest, pareto } from "../plots.js";
-import { on, SIMULATED } from "../widgets.js";
+import { bytes, collate, configuration, count, digits, time } from "../format.js";
+import { chart, plainTable, problem, SIMULATED } from "../widgets.js";
 
 export const title = "Compare";
 
 const AXES = {
-  energy: { name: "energy of one inference", read: (cell) => cell.joules, words: (value) => `${digits(value * 1000, 3)} mJ`, better: "less is better" },
-  memory: { name: "memory while it runs", read: (cell) => cell.memory_mb, words: (value) => bytes(value * 1024 * 1024), better: "less is better" },
-  size: { name: "size of the model", read: (cell) => cell.model_bytes, words: bytes, better: "less is better" },
-  quality: { name: "quality (ROUGE-L)", read: (cell) => cell.rouge_l, words: (value) => digits(value, 3), better: "more is better" },
-  error: { name: "difference from the reference", read: (cell) => cell.max_error, words: (value) => digits(value, 3), better: "less is better" },
+  energy: ["Energy per inference", (cell) => cell.joules, (value) => `${digits(value * 1000, 3)} mJ`],
+  memory: ["Memory while running", (cell) => cell.memory_mb, (value) => bytes(value * 1024 * 1024)],
+  load: ["Time to load", (cell) => cell.load_ms, time],
+  size: ["Model size", (cell) => cell.model_bytes, bytes],
+  quality: ["Quality (ROUGE-L)", (cell) => cell.rouge_l, (value) => digits(value, 3)],
+  error: ["Difference from the reference", (cell) => cell.max_error, (value) => digits(value, 3)],
 };
 const MARKS = { FASTER: "◀ faster", SLOWER: "▶ slower", SAME: "■ same", AMBIGUOUS: "○ ambiguous", NONE: "– not compared" };
 
 export async function show(main, parts, { signal, query }) {
   const { campaigns } = await get("/api/v1/campaigns?limit=200", signal);
-  const asked = {
+  const choice = {
     a: query.get("a") ?? "",
     b: query.getAll("b").filter(Boolean),
     by: query.get("by") === "device" ? "device" : "results",
     of: query.getAll("of").filter(Boolean),
   };
+  const latest = campaigns.slice(0, 1).map((one) => one.campaign_id);
+  const names = choice.by === "device" ? (choice.of.length ? choice.of : latest) : [choice.a, ...choice.b].filter(Boolean);
   const results = h("div", { "aria-live": "polite" }, h("p", { class: "quiet" }, "Loading …"));
-  const names = asked.by === "device" ? (asked.of.length ? asked.of : campaigns.slice(0, 1).map((one) => one.campaign_id)) : [asked.a, ...asked.b].filter(Boolean);
-  let cells = null;
-  replace(main, h("h1", {}, "Compare"), picker(campaigns, asked, names, null), results);
+  replace(main, h("h1", {}, "Compare"), picker(campaigns, choice, names, []), results);
   if (!names.length) {
-    replace(results, h("p", {}, campaigns.length ? "Choose what to put beside each other. Campaigns, single tasks (c-…/3), or the devices of a campaign." : "No results yet: submit a campaign first."));
+    replace(results, h("p", {}, campaigns.length ? "Choose campaigns, single tasks (c-…/3), or devices of a campaign." : "No results yet: submit a campaign first."));
     return;
   }
   try {
-    const search = new URLSearchParams(names.map((name) => ["of", name]));
-    if (query.get("base")) search.append("base", query.get("base"));
-    cells = await get(`/api/v1/matrix?${search}`, signal);
-    main.querySelector("form").replaceWith(picker(campaigns, asked, names, cells));
-    const compared = asked.a && asked.b.length ? await get(`/api/v1/compare?${comparison(asked, names)}`, signal) : null;
-    const pretend = cells.cells.some((cell) => cell.verdict === "simulated") && h("p", { class: "warning" }, SIMULATED);
-    replace(results, pretend, compared ? compared.comparisons.map((one) => beside(one)) : hint(asked), matrix(cells, query), front(cells, query));
-  } catch (error) {
-    if (signal.aborted) return;
-    replace(results, h("div", { class: "problem", role: "alert" }, h("p", {}, error.message), h("p", {}, error.hint)));
-  }
-}
-
-function comparison(asked, names) {
-  const search = new URLSearchParams([["a", asked.a], ...asked.b.map((name) => ["b", name])]);
-  if (asked.by === "device") {
-    search.append("by", "device");
-    for (const name of names) search.append("of", name);
-  }
-  return search;
-}
-
-function hint({ by }) {
-  return h("p", { class: "quiet" }, by === "device" ? "Choose two devices above to see which is faster." : "Choose something to put beside it, above.");
-}
-
-// -- what is compared ---------------------------------------------------------------------------------------------------------------
-
-function picker(campaigns, asked, names, cells) {
-  const words = new Map(campaigns.map((one) => [one.campaign_id, `${one.name}${one.simulated ? " (simulation)" : ""} · ${one.campaign_id} · ${new Date(one.created).toLocaleDateString()}`]));
-  const known = new Set([...words.keys(), ...(cells?.cells ?? []).map((cell) => cell.job).filter(Boolean)]);
-  const devices = [...new Set((cells?.cells ?? []).map((cell) => cell.device).filter(Boolean))];
-  const choice = (name, value, label, options, empty) =>
-    h(
-      "label",
-      {},
-      label,
-      h("select", { name }, empty && h("option", { value: "" }, empty), options.map((one) => h("option", { value: one, selected: one === value }, words.get(one) ?? one))),
+    const of = new URLSearchParams(names.map((name) => ["of", name]));
+    const base = query.get("base") ? `&base=${encodeURIComponent(query.get("base"))}` : "";
+    const matrix = await get(`/api/v1/matrix?${of}${base}`, signal);
+    main.querySelector("form").replaceWith(picker(campaigns, choice, names, matrix.cells));
+    const search = comparison(choice, names);
+    const { comparisons } = choice.a && choice.b.length ? await get(`/api/v1/compare?${search(choice.b)}`, signal) : { comparisons: [] };
+    const simulated = matrix.cells.some((cell) => cell.verdict === "simulated");
+    replace(
+      results,
+      simulated && h("p", { class: "warning" }, SIMULATED),
+      comparisons.map((one, at) => comparisonView(one, `/api/v1/compare/chart?${search([choice.b[at]])}`, signal)),
+      !comparisons.length && h("p", { class: "quiet" }, choice.by === "device" ? "Choose two devices above to see which is faster." : "Choose a result to compare with above."),
+      matrixView(matrix, query),
+      frontView(matrix, of, query, signal),
     );
-  const more = (value) => [...new Set([...words.keys(), ...known, ...(value ? [value] : [])])];
+  } catch (error) {
+    if (!signal.aborted) replace(results, problem(error));
+  }
+}
+
+function comparison({ a, by }, names) {
+  return (b) => {
+    const search = new URLSearchParams([["a", a], ...b.map((name) => ["b", name])]);
+    if (by === "device") for (const [key, value] of [["by", "device"], ...names.map((name) => ["of", name])]) search.append(key, value);
+    return search;
+  };
+}
+
+// -- choosing -------------------------------------------------------------------------------------------------------------------------
+
+function picker(campaigns, choice, names, cells) {
+  const titles = new Map(campaigns.map((one) => [one.campaign_id, `${one.name}${one.simulated ? " (simulation)" : ""} · ${one.campaign_id} · ${new Date(one.created).toLocaleDateString()}`]));
+  const unique = (values) => [...new Set(values.filter(Boolean))];
+  const results = unique([...titles.keys(), ...cells.map((cell) => cell.job)]);
+  const devices = unique(cells.map((cell) => cell.device));
+  const select = (name, value, label, options, empty) =>
+    h("label", {}, label, h("select", { name }, empty && h("option", { value: "" }, empty), unique([...options, value]).map((one) => h("option", { value: one, selected: one === value }, titles.get(one) ?? one))));
+  const byDevice = choice.by === "device";
   const form = h(
     "form",
-    { class: "picker", "aria-label": "What is compared" },
-    h(
-      "label",
-      {},
-      "Compare",
-      h("select", { name: "by", onchange: () => send(form) }, h("option", { value: "results", selected: asked.by === "results" }, "campaigns or tasks"), h("option", { value: "device", selected: asked.by === "device" }, "devices of a campaign")),
-    ),
-    asked.by === "device"
-      ? [choice("of", names[0], "of", [...words.keys()]), choice("a", asked.a, "A, the base", [...new Set([...devices, asked.a].filter(Boolean))], "–"), choice("b", asked.b[0], "B", [...new Set([...devices, ...asked.b])], "–")]
-      : [choice("a", asked.a, "A, the base", more(asked.a), "–"), [...asked.b, ""].slice(0, 6).map((name, at) => choice("b", name, at ? "and" : "B", more(name), "–"))],
+    { class: "picker", "aria-label": "Choose what to compare" },
+    h("label", {}, "Compare", h("select", { name: "by" }, h("option", { value: "results", selected: !byDevice }, "campaigns or tasks"), h("option", { value: "device", selected: byDevice }, "devices of a campaign"))),
+    byDevice && select("of", names[0], "of", [...titles.keys()]),
+    select("a", choice.a, "A, the base", byDevice ? devices : results, "–"),
+    (byDevice ? [choice.b[0]] : [...choice.b, ""].slice(0, 6)).map((name, at) => select("b", name, at ? "and" : "B", byDevice ? devices : results, "–")),
   );
-  form.addEventListener("change", () => send(form));
+  form.addEventListener("change", () => navigate(form));
   form.addEventListener("submit", (event) => event.preventDefault());
   return form;
 }
 
-function send(form) {
+function navigate(form) {
   const data = new FormData(form);
   const search = new URLSearchParams();
   if (data.get("by") === "device") {
@@ -110,53 +103,48 @@ function send(form) {
   location.hash = `#/compare?${search}`;
 }
 
-// Another address for the same page with one thing changed.
-function turned(query, name, value) {
-  const search = new URLSearchParams(query);
-  search.delete(name);
-  if (value) search.append(name, value);
-  location.hash = `#/compare?${search}`;
+// A select whose value is kept in the address.
+function parameterSelect(query, name, options, value) {
+  const change = (event) => {
+    const search = new URLSearchParams(query);
+    search.delete(name);
+    if (event.target.value) search.append(name, event.target.value);
+    location.hash = `#/compare?${search}`;
+  };
+  return h("select", { onchange: change }, options.map(([key, text]) => h("option", { value: key, selected: key === value }, text)));
 }
 
 // -- A and B --------------------------------------------------------------------------------------------------------------------------
 
-function beside({ a, b, pairs }) {
-  const counts = {};
-  for (const pair of pairs) counts[word(pair)] = (counts[word(pair)] ?? 0) + 1;
-  const told = Object.keys(MARKS).filter((word) => counts[word]).map((word) => `${counts[word]} ${MARKS[word].slice(2)}`);
-  const shown = pairs.filter((pair) => pair.ratio !== null);
-  const rows = shown.map((pair) => ({ ...parted(pair), word: pair.verdict, ratio: pair.ratio, low: pair.ratio_low, high: pair.ratio_high, words: sentence(pair) }));
+function comparisonView({ a, b, pairs }, chartPath, signal) {
+  const verdicts = pairs.map(verdict);
+  const sums = Object.keys(MARKS).map((word) => [verdicts.filter((one) => one === word).length, MARKS[word].slice(2)]);
+  const summary = sums.filter(([number]) => number).map(([number, word]) => `${number} ${word}`).join(", ");
+  const rows = pairs.map((pair) => [
+    pairName(pair),
+    h("span", { class: `verdict ${pair.verdict.toLowerCase()}` }, MARKS[verdict(pair)]),
+    taskTime(pair.a_job, pair.a_median_ms),
+    taskTime(pair.b_job, pair.b_median_ms),
+    digits(pair.ratio, 4),
+    pair.ratio_low === null ? "–" : `${digits(pair.ratio_low, 4)} – ${digits(pair.ratio_high, 4)}`,
+    [pair.verdict === "AMBIGUOUS" || pair.ratio_low === null ? pair.why : "", pair.note].filter(Boolean).join("; "),
+  ]);
   return h(
     "section",
-    { class: "beside" },
-    h("h2", {}, `${b} beside ${a}`),
-    h("p", {}, told.length ? `${pairs.length} pair${pairs.length === 1 ? "" : "s"}: ${told.join(", ")}.` : "There is nothing to compare: one side has no rows."),
-    rows.length > 0 && forest({ rows, caption: "How long B takes, beside A. Left of the line it is faster; the band is ± 1 %, within which nobody would care. A whisker is the 95 % interval." }),
-    pairs.length > 0 &&
-      scrolled(
-        "Pairs",
-        plainTable(
-          ["B beside A", "verdict", "A#", "B#", "ratio#", "95 % interval#", "what is to be known"],
-          pairs.map((pair) => [
-            named(pair),
-            h("span", { class: `verdict ${pair.verdict.toLowerCase()}` }, MARKS[word(pair)]),
-            side(pair.a_job, pair.a_median_ms),
-            side(pair.b_job, pair.b_median_ms),
-            digits(pair.ratio, 4),
-            pair.ratio_low === null ? "–" : `${digits(pair.ratio_low, 4)} – ${digits(pair.ratio_high, 4)}`,
-            [pair.verdict === "AMBIGUOUS" || pair.ratio_low === null ? pair.why : "", pair.note].filter(Boolean).join("; "),
-          ]),
-        ),
-      ),
+    { class: "comparison" },
+    h("h2", {}, `${b} compared with ${a}`),
+    h("p", {}, pairs.length ? `${count(pairs.length, "pair")}: ${summary}.` : "There is nothing to compare: one side has no rows."),
+    verdicts.some((one) => one !== "NONE") && chart(chartPath, "B's time divided by A's. Below 1, B is faster. Whiskers are 95 % intervals; the band is ± 1 %.", signal),
+    rows.length > 0 && plainTable("Pairs", ["B compared with A", "Verdict", "A#", "B#", "Ratio#", "95 % interval#", "Notes"], rows),
   );
 }
 
-// A pair that may not be compared at all is not ambiguous: nothing can be said of it, and `why` says why.
-function word(pair) {
+// Pairs without a ratio cannot be compared at all, which is not the same as ambiguous.
+function verdict(pair) {
   return pair.ratio === null ? "NONE" : pair.verdict;
 }
 
-function side(job, ms) {
+function taskTime(job, ms) {
   return job ? h("a", { href: taskLink(job) }, ms === null ? "no time" : time(ms)) : "–";
 }
 
@@ -165,96 +153,67 @@ function taskLink(job) {
   return `#/tasks/${encodeURIComponent(campaign)}/${encodeURIComponent(n)}`;
 }
 
-function both(one, other) {
-  const told = [...new Set([one, other].filter((value) => value !== null && value !== ""))];
-  return told.join(" → ");
+// "model × unit × device", with "A → B" where the sides differ.
+function pairName(pair) {
+  const both = (read) => [...new Set(["a", "b"].map((side) => read((name) => pair[`${side}_${name}`])).filter(Boolean))].join(" → ");
+  return [
+    both((side) => side("model")),
+    both((side) => configuration(side("unit"), side("threads"), side("batch"))),
+    both((side) => side("device") && `${side("device")}${side("simulated") ? " (simulation)" : ""}`),
+  ].filter(Boolean).join(" × ");
 }
 
-function devices(pair) {
-  const mark = (name, simulated) => (name && simulated ? `${name} (simulation)` : name);
-  return both(mark(pair.a_device, pair.a_simulated), mark(pair.b_device, pair.b_simulated));
-}
+// -- the matrix -----------------------------------------------------------------------------------------------------------------------
 
-// The models on one line, where they ran on another; where both ran alike, that alone.
-function parted(pair) {
-  return {
-    name: both(pair.a_model, pair.b_model),
-    more: [both(on(pair.a_unit, pair.a_threads, pair.a_batch), on(pair.b_unit, pair.b_threads, pair.b_batch)), devices(pair)].filter(Boolean).join(" · "),
-  };
-}
-
-function named(pair) {
-  return [both(pair.a_model, pair.b_model), both(on(pair.a_unit, pair.a_threads, pair.a_batch), on(pair.b_unit, pair.b_threads, pair.b_batch)), devices(pair)].filter(Boolean).join(" × ");
-}
-
-function sentence(pair) {
-  const change = pair.ratio < 1 ? `takes ${digits(100 * (1 - pair.ratio), 3)} % less time` : `takes ${digits(100 * (pair.ratio - 1), 3)} % more time`;
-  const interval = pair.ratio_low === null ? "" : `, between ${digits(pair.ratio_low, 4)} and ${digits(pair.ratio_high, 4)} times A's with 95 % confidence`;
-  return `${named(pair)}: ${pair.verdict}. B ${change}${interval}. ${pair.note}`;
-}
-
-// -- everything in one table ------------------------------------------------------------------------------------------------------------
-
-function matrix({ cells, base }, query) {
-  if (!cells.length) return h("p", {}, "No task of it has ended yet.");
-  const places = [...new Map(cells.map((cell) => [place(cell), cell])).keys()].sort((one, other) => one.localeCompare(other, undefined, { numeric: true }));
+function matrixView({ cells, base }, query) {
+  if (!cells.length) return h("p", {}, "No task has ended yet.");
+  const places = [...new Set(cells.map(place))].sort(collate);
   const models = [...new Set(cells.map((cell) => cell.model))];
-  const bases = [...new Set([...models, ...cells.map((cell) => cell.variant), ...cells.map((cell) => cell.device), ...cells.map((cell) => cell.unit)].filter(Boolean))];
-  const select = h("select", { onchange: (event) => turned(query, "base", event.target.value) }, h("option", { value: "" }, "no base"), bases.map((name) => h("option", { value: name, selected: name === base }, name)));
+  const bases = [...new Set(["model", "variant", "device", "unit"].flatMap((key) => cells.map((cell) => cell[key])).filter(Boolean))];
   const several = new Set(cells.map((cell) => cell.job.split("/")[0])).size > 1;
-  const rows = models.map((model) => [
-    model,
-    ...places.map((name) => {
-      const found = cells.filter((cell) => cell.model === model && place(cell) === name);
-      return found.length ? found.map((cell) => square(cell, several)) : "";
-    }),
-  ]);
+  const rows = models.map((model) => [model, ...places.map((name) => cells.filter((cell) => cell.model === model && place(cell) === name).map((cell) => cellView(cell, several)))]);
   return h(
     "section",
     {},
     h("h2", {}, "Matrix"),
-    h("label", { class: "tool" }, "Ratios to ", select),
-    scrolled("Matrix", plainTable(["model", ...places], rows)),
+    h("label", { class: "tool" }, "Ratios to ", parameterSelect(query, "base", [["", "no base"], ...bases.map((name) => [name, name])], base)),
+    plainTable("Matrix", ["Model", ...places], rows),
   );
 }
 
 function place(cell) {
-  return `${cell.device || "no device"}${cell.verdict === "simulated" ? " (simulation)" : ""} · ${on(cell.unit, cell.threads, cell.batch)}`;
+  return `${cell.device || "no device"}${cell.verdict === "simulated" ? " (simulation)" : ""} · ${configuration(cell.unit, cell.threads, cell.batch)}`;
 }
 
-function square(cell, several) {
-  const content = cell.median_ms === null ? [h("span", { class: "state failed" }, cell.remark.split(",")[0])] : [h("strong", {}, time(cell.median_ms, 3)), cell.ratio !== null && h("span", {}, ` ${digits(cell.ratio, 3)}×`)];
-  const doubt = cell.median_ms !== null && cell.verdict && cell.verdict !== "valid" && h("small", { class: "doubt" }, ` ⚠ ${cell.verdict}`);
-  const spread = cell.low_ms !== null && h("small", { class: "quiet" }, `${time(cell.low_ms, 3)} – ${time(cell.high_ms, 3)}`);
-  const rate = cell.batch !== null && cell.per_s !== null && h("small", {}, ` ${digits(cell.per_s, 3)} per s`);
-  return h("div", { class: "square" }, cell.job ? h("a", { href: taskLink(cell.job) }, content) : content, rate, several && h("small", { class: "quiet" }, ` ${cell.job}`), doubt, spread && [h("br"), spread]);
+function cellView(cell, several) {
+  const median = cell.median_ms === null ? h("span", { class: "state failed" }, cell.remark.split(",")[0]) : [h("strong", {}, time(cell.median_ms, 3)), cell.ratio !== null && ` ${digits(cell.ratio, 3)}×`];
+  const doubt = cell.median_ms !== null && cell.verdict && cell.verdict !== "valid";
+  return h(
+    "div",
+    { class: "square" },
+    cell.job ? h("a", { href: taskLink(cell.job) }, median) : median,
+    cell.batch !== null && cell.per_s !== null && h("small", {}, ` ${digits(cell.per_s, 3)} per s`),
+    several && h("small", { class: "quiet" }, ` ${cell.job}`),
+    doubt && h("small", { class: "doubt" }, ` ⚠ ${cell.verdict}`),
+    cell.low_ms !== null && [h("br"), h("small", { class: "quiet" }, `${time(cell.low_ms, 3)} – ${time(cell.high_ms, 3)}`)],
+  );
 }
 
-// -- what no other beats ------------------------------------------------------------------------------------------------------------------
+// -- Pareto fronts --------------------------------------------------------------------------------------------------------------------
 
-function front({ cells, fronts }, query) {
+function frontView({ cells, fronts }, of, query, signal) {
   const axes = Object.keys(AXES).filter((name) => fronts[name]);
   if (!axes.length) return null;
   const axis = axes.includes(query.get("axis")) ? query.get("axis") : axes[0];
-  const { name, read, words, better } = AXES[axis];
-  const best = new Set(fronts[axis]);
-  const jobs = cells.filter((cell) => cell.median_ms !== null && read(cell) !== null);
-  const several = new Set(jobs.map((cell) => cell.job.split("/")[0])).size > 1;
-  const models = new Set(jobs.map((cell) => cell.model)).size > 1;
-  const twice = new Set(fronts[axis]).size > new Set(jobs.filter((cell) => best.has(cell.job)).map((cell) => cell.model)).size;
-  const points = jobs.map((cell) => {
-    const whole = `${cell.model} × ${place(cell)}${several ? ` (${cell.job})` : ""}`;
-    return { x: cell.median_ms, y: read(cell), front: best.has(cell.job), name: whole, short: [models && cell.model, (twice || !models) && `${cell.device}, ${on(cell.unit, cell.threads, cell.batch)}`].filter(Boolean).join(" · "), words: `${whole}: ${time(cell.median_ms)}, ${name} ${words(read(cell))}${best.has(cell.job) ? "; on the front" : ""}`, job: cell.job };
-  });
-  const select = h("select", { onchange: (event) => turned(query, "axis", event.target.value) }, axes.map((one) => h("option", { value: one, selected: one === axis }, AXES[one].name)));
-  const winners = fronts[axis].map((job) => points.find((point) => point.job === job)).filter(Boolean);
+  const [, read, show] = AXES[axis];
+  const best = fronts[axis].map((job) => cells.find((cell) => cell.job === job)).filter((cell) => cell && read(cell) !== null);
   return h(
     "section",
     {},
-    h("h2", {}, "Time against something else"),
-    h("label", { class: "tool" }, "Time against ", select),
-    pareto({ points, label: name, words, better, caption: "Filled marks are the front: nothing else here is better in one of the two without being worse in the other." }),
-    h("p", {}, "On the front, the quickest first:"),
-    h("ol", {}, winners.map((point) => h("li", {}, h("a", { href: taskLink(point.job) }, point.name), `: ${time(point.x)}, ${words(point.y)}`))),
+    h("h2", {}, "Pareto front"),
+    h("label", { class: "tool" }, "Time against ", parameterSelect(query, "axis", axes.map((name) => [name, AXES[name][0].toLowerCase()]), axis)),
+    chart(`/api/v1/matrix/chart?${of}&axis=${axis}`, "On the front, nothing else is better in one of the two without being worse in the other.", signal),
+    h("p", {}, "On the front, fastest first:"),
+    h("ol", {}, best.map((cell) => h("li", {}, h("a", { href: taskLink(cell.job) }, `${cell.model} × ${place(cell)}`), `: ${time(cell.median_ms)}, ${show(read(cell))}`))),
   );
 }

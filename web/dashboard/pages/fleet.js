@@ -1,9 +1,11 @@
-// The devices of the swarm, live: how each is, what it has, by which way it is reached, what it runs.
+// The devices of the swarm, live: state, hardware, connection and current work.
 
-import { down } from "../app.js";
+import { setOffline } from "../app.js";
 import { stream } from "../api.js";
 import { h, replace } from "../dom.js";
-import { announce, badge, count, problem, setText, simulation, size, table, tail } from "../widgets.js";
+import { bytes, count, time } from "../format.js";
+import { table } from "../table.js";
+import { announce, badge, problem, setText, shortId, simulation } from "../widgets.js";
 
 export const title = "Fleet";
 
@@ -22,22 +24,22 @@ export async function show(main, parts, { signal, query }) {
           one.name,
           " ",
           one.simulated && [simulation(), " "],
-          tail(one.peer),
+          shortId(one.peer),
           h("div", { class: "small quiet id" }, one.device),
           one.unmet.length > 0 && h("ul", { class: "plain-list small" }, one.unmet.map((why) => h("li", {}, why))),
         ],
       },
       {
         name: "State",
-        value: stands,
-        sign: (one) => stands(one) + one.why + one.unreachable,
-        cell: (one) => [badge(stands(one)), (one.why || one.unreachable) && h("div", { class: "small quiet" }, one.why || one.unreachable)],
+        value: stateOf,
+        sign: (one) => stateOf(one) + one.why + one.unreachable,
+        cell: (one) => [badge(stateOf(one)), (one.why || one.unreachable) && h("div", { class: "small quiet" }, one.why || one.unreachable)],
       },
       {
-        name: "Runs",
+        name: "Work",
         value: (one) => (one.running ?? -1) * 1000 + (one.queue ?? 0),
         sign: (one) => JSON.stringify([one.running, one.queue, one.tasks]),
-        cell: runs,
+        cell: work,
       },
       {
         name: "Units",
@@ -46,8 +48,8 @@ export async function show(main, parts, { signal, query }) {
       },
       { name: "System", value: (one) => [one.soc, one.os].filter(Boolean).join(", "), cell: (one) => [h("div", {}, one.soc || one.arch), h("div", { class: "small quiet" }, one.os)] },
       { name: "Cores", number: true, value: (one) => one.cores },
-      { name: "RAM", number: true, value: (one) => one.ram, cell: (one) => size(one.ram) },
-      { name: "Path", value: (one) => one.path?.rtt_ms, sign: path, cell: (one) => h("span", { class: one.via ? "relayed" : null }, path(one)) },
+      { name: "RAM", number: true, value: (one) => one.ram, cell: (one) => bytes(one.ram) },
+      { name: "Connection", value: (one) => one.path?.rtt_ms, sign: connection, cell: (one) => h("span", { class: one.via ? "relayed" : null }, connection(one)) },
       {
         name: "Warm models",
         value: (one) => one.warm.length,
@@ -57,44 +59,44 @@ export async function show(main, parts, { signal, query }) {
     ],
     { label: "Devices", key: (one) => one.peer, stack: true, empty: "No device has joined yet: sark-node join", rowClass: (one) => (one.fits ? "" : "dim") },
   );
-  const headline = h("p", { class: "quiet" }, "Looking around …");
-  const explained = h("pre", { hidden: true, tabindex: "0", role: "region", "aria-label": "Why devices fit or not" });
+  const headline = h("p", { class: "quiet" }, "Looking for devices …");
+  const explained = h("pre", { hidden: true, tabindex: "0", role: "region", "aria-label": "Why devices match or not" });
   const wrong = h("div");
   replace(main, h("h1", {}, "Fleet"), form(where), headline, wrong, explained, devices.element);
   devices.element.hidden = true;
 
   const search = new URLSearchParams(where.map((clause) => ["where", clause]));
-  const take = (name, told) => {
+  const take = (name, update) => {
     if (name === "problem") {
-      replace(wrong, problem({ message: told.detail, hint: told.hint }));
-      setText(headline, "Trying again …");
+      replace(wrong, problem({ message: update.detail, hint: update.hint }));
+      setText(headline, "Retrying …");
       return;
     }
     if (name !== "fleet") return;
     if (wrong.firstChild) replace(wrong);
     devices.element.hidden = false;
-    if (told.whole) {
-      devices.set(told.peers);
-      announce(`${count(told.count, "device")}, ${told.fit} fit`);
+    if (update.whole) {
+      devices.set(update.peers);
+      announce(`${count(update.count, "device")}, ${update.fit} match`);
     } else {
-      devices.drop(told.gone);
-      devices.put(told.peers);
+      devices.drop(update.gone);
+      devices.put(update.peers);
     }
     const hosts = new Set(devices.rows().map((one) => one.device)).size;
-    const fits = where.length ? `, ${told.fit} ${told.fit === 1 ? "fits" : "fit"}` : "";
-    const who = hosts === told.count ? count(told.count, "device") : `${count(told.count, "worker")} on ${count(hosts, "device")}`;
-    const pretend = devices.rows().filter((one) => one.simulated).length;
-    const not = pretend ? `, ${pretend === told.count ? "all" : pretend} of them ${pretend === 1 ? "a simulation that is" : "simulations that are"} not there` : "";
-    setText(headline, `${who}${not}${fits}; looked at ${new Date(told.at).toLocaleTimeString()}`);
-    explained.hidden = !told.explain;
-    setText(explained, told.explain);
+    const fits = where.length ? `, ${update.fit} ${update.fit === 1 ? "matches" : "match"}` : "";
+    const subject = hosts === update.count ? count(update.count, "device") : `${count(update.count, "worker")} on ${count(hosts, "device")}`;
+    const simulated = devices.rows().filter((one) => one.simulated).length;
+    const note = simulated ? `, ${simulated === update.count ? "all" : simulated} simulated` : "";
+    setText(headline, `${subject}${note}${fits}; updated ${new Date(update.at).toLocaleTimeString()}`);
+    explained.hidden = !update.explain;
+    setText(explained, update.explain);
   };
   try {
-    await stream(`/api/v1/fleet?${search}`, take, down, signal);
+    await stream(`/api/v1/fleet?${search}`, take, setOffline, signal);
   } catch (error) {
     if (signal.aborted) return;
     if (error.status !== 422) throw error;
-    replace(wrong, problem(error)); // a clause that cannot be read: the form is there to mend it
+    replace(wrong, problem(error)); // an invalid clause: the form stays to correct it
     headline.remove();
   }
 }
@@ -108,29 +110,29 @@ function form(where) {
   };
   return h(
     "form",
-    { onsubmit: go, role: "search", "aria-label": "Which devices" },
-    h("div", { class: "line" }, h("label", { class: "line grow" }, "Clauses", field), h("button", {}, "Show what fits"), where.length > 0 && h("a", { href: "#/fleet" }, "Clear")),
-    h("p", { id: "clauses-help", class: "hint small" }, "All of them, separated by ; such as ", EXAMPLES.map((text, index) => [index ? ", " : "", h("code", {}, text)])),
+    { onsubmit: go, role: "search", "aria-label": "Filter devices" },
+    h("div", { class: "line" }, h("label", { class: "line grow" }, "Filter", field), h("button", {}, "Apply"), where.length > 0 && h("a", { href: "#/fleet" }, "Clear")),
+    h("p", { id: "clauses-help", class: "hint small" }, "Clauses separated by ; that a device must all meet, such as ", EXAMPLES.map((text, index) => [index ? ", " : "", h("code", {}, text)])),
   );
 }
 
-function stands(one) {
+function stateOf(one) {
   return one.unreachable ? "unreachable" : one.state || "up";
 }
 
-function path(one) {
+function connection(one) {
   if (!one.path) return "";
-  const way = one.path.direct ? "direct" : `via gate ${one.via}`;
+  const route = one.path.direct ? "direct" : `via gate ${one.via}`;
   const ms = one.path.rtt_ms;
-  return ms === null ? way : `${way}, ${ms < 10 ? ms.toFixed(1) : ms.toFixed(0)} ms`;
+  return ms === null ? route : `${route}, ${time(ms, 2)}`;
 }
 
-function runs(one) {
+function work(one) {
   if (one.running === null) return "";
   const waits = one.queue ? `, ${one.queue} waiting` : "";
   const words = one.running || one.queue ? `${one.running} running${waits}` : "idle";
   const ours = one.tasks.map((task) =>
-    h("li", {}, h("a", { href: `#/tasks/${encodeURIComponent(task.campaign)}/${task.n}`, title: `${task.model} × ${task.unit}` }, `${task.model}: ${task.phase || "has a place"}`)),
+    h("li", {}, h("a", { href: `#/tasks/${encodeURIComponent(task.campaign)}/${task.n}`, title: `${task.model} × ${task.unit}` }, `${task.model}: ${task.phase || "waiting"}`)),
   );
   return [words, ours.length > 0 && h("ul", { class: "plain-list small" }, ours)];
 }

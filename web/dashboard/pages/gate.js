@@ -1,54 +1,55 @@
-// This home's gate, or those it joined by, and this home's worker with what its owner can say to it.
+// The gates that this home knows, and this home's worker with its owner's actions.
 
-import { down } from "../app.js";
+import { setOffline } from "../app.js";
 import { get, post } from "../api.js";
 import { h, replace } from "../dom.js";
-import { ask, badge, count, doing, duration, every, facts, region, setText, size, tail } from "../widgets.js";
+import { bytes, count, duration, time } from "../format.js";
+import { act, badge, confirm, every, facts, plainTable, setText, shortId } from "../widgets.js";
 
 export const title = "Gate and worker";
 
 const EVERY_S = 5;
-const SELDOM = 11; // looks that are left out
-const ADMITS = { open: "anybody", ticket: "members of its pools", list: "named peers" };
+const SKIP = 11; // requests skipped for gates that tell nothing
+const ADMITS = { open: "anyone", ticket: "pool members and holders of a ticket", list: "listed peers" };
 
 export async function show(main, parts, { signal }) {
-  const gates = h("div", {}, h("p", { class: "quiet" }, "Asking …"));
-  const worker = h("div", {}, h("p", { class: "quiet" }, "Asking …"));
+  const gates = h("div", {}, h("p", { class: "quiet" }, "Loading …"));
+  const worker = h("div", {}, h("p", { class: "quiet" }, "Loading …"));
   replace(main, h("h1", {}, "Gate and worker"), h("section", { "aria-label": "Gates" }, gates), h("section", { "aria-label": "Worker" }, h("h2", {}, "This home's worker"), worker));
-  const before = new Map(); // gate -> how it stood last
-  const cards = new Map(); // gate -> what shows it
+  const previous = new Map(); // gate -> its last status
+  const cards = new Map(); // gate -> its element
   const own = workerPart();
   replace(worker, own.element);
 
-  // what cannot be reached is told in the corner; anything else takes the page's place
-  const quietly = (deed) => async () => {
+  // an unreachable server is shown in the corner; other errors replace the page
+  const guarded = (action) => async () => {
     try {
-      await deed();
-      down(false);
+      await action();
+      setOffline(false);
     } catch (error) {
       if (signal.aborted) return;
       if (error.status) throw error;
-      down(true);
+      setOffline(true);
     }
   };
-  const lookAtWorker = quietly(async () => own.put(await get("/api/v1/worker", signal)));
-  let rest = 0;
-  const lookAtGates = quietly(async () => {
-    if (rest-- > 0) return;
-    const told = await get("/api/v1/gate", signal);
-    if (!told.gates.some((gate) => gate.status)) rest = SELDOM; // a gate that tells us nothing is not asked again and again
-    for (const peer of cards.keys()) if (!told.gates.some((gate) => gate.peer === peer)) cards.delete(peer);
-    for (const gate of told.gates) {
+  const loadWorker = guarded(async () => own.put(await get("/api/v1/worker", signal)));
+  let skip = 0;
+  const loadGates = guarded(async () => {
+    if (skip-- > 0) return;
+    const reply = await get("/api/v1/gate", signal);
+    if (!reply.gates.some((gate) => gate.status)) skip = SKIP;
+    for (const peer of cards.keys()) if (!reply.gates.some((gate) => gate.peer === peer)) cards.delete(peer);
+    for (const gate of reply.gates) {
       if (!cards.has(gate.peer)) cards.set(gate.peer, gatePart(gate));
-      cards.get(gate.peer).put(gate, before.get(gate.peer));
-      before.set(gate.peer, gate.status || undefined);
+      cards.get(gate.peer).put(gate, previous.get(gate.peer));
+      previous.set(gate.peer, gate.status || undefined);
     }
-    const shown = told.gates.map((gate) => cards.get(gate.peer).element);
+    const shown = reply.gates.map((gate) => cards.get(gate.peer).element);
     const same = gates.children.length === shown.length && shown.every((one, index) => gates.children[index] === one);
-    if (!shown.length) replace(gates, h("p", {}, "No gate is known here. Start one: ", h("code", {}, "sark-node gate"), ", or name one: ", h("code", {}, "sark-node serve --gate /ip4/…")));
+    if (!shown.length) replace(gates, h("p", {}, "No gate is known. Start one: ", h("code", {}, "sark-node gate"), ", or name one: ", h("code", {}, "sark-node serve --gate /ip4/…")));
     else if (!same) replace(gates, shown);
   });
-  await Promise.all([every(EVERY_S, lookAtWorker, signal), every(EVERY_S, lookAtGates, signal)]);
+  await Promise.all([every(EVERY_S, loadWorker, signal), every(EVERY_S, loadGates, signal)]);
 }
 
 // -- a gate -------------------------------------------------------------------------------------------------------------------
@@ -56,12 +57,12 @@ export async function show(main, parts, { signal }) {
 function gatePart(first) {
   const state = h("span");
   const body = h("div");
-  const element = h("div", {}, h("div", { class: "line" }, h("h2", {}, first.own ? "This home's gate" : "Gate", " ", tail(first.peer)), state), body);
+  const element = h("div", {}, h("div", { class: "line" }, h("h2", {}, first.own ? "This home's gate" : "Gate", " ", shortId(first.peer)), state), body);
   return {
     element,
     put(gate, before) {
       const now = gate.status;
-      replace(state, badge(!gate.reached ? "unreachable" : now?.draining ? "draining" : "active", !gate.reached ? "does not answer" : now?.draining ? "draining: accepts nothing new" : "up"));
+      replace(state, badge(!gate.reached ? "unreachable" : now?.draining ? "draining" : "active", !gate.reached ? "does not answer" : now?.draining ? "draining: no new reservations" : "up"));
       const where = ["Address", gate.addresses.map((address) => h("div", {}, h("code", {}, `${address}/p2p/${gate.peer}`)))];
       if (!now) {
         replace(body, facts([where]), gate.error && h("p", { class: "hint" }, `${gate.error}\n${gate.hint}`));
@@ -72,56 +73,54 @@ function gatePart(first) {
   };
 }
 
-// What grew since the last look, for each second; null where it cannot be told.
+// Growth per second since the last status, or null.
 function rate(now, before, name) {
   const seconds = before ? now.uptime_s - before.uptime_s : 0;
   return seconds < 0.2 || now[name] < before[name] ? null : (now[name] - before[name]) / seconds;
 }
 
-function status(now, before, where) {
-  const bytes = rate(now, before, "relayed_bytes");
+function statusView(now, before, where) {
+  const relayed = rate(now, before, "relayed_bytes");
   const load = rate(now, before, "cpu_s");
   const caps = now.caps;
   return facts([
     where,
     ["Up for", duration(now.uptime_s)],
     ["Version", `${now.version}, start ${now.incarnation}`],
-    ["Admits", ADMITS[now.admit] || now.admit],
+    ["Admission", ADMITS[now.admit] || now.admit],
     ["Peers", `${now.connected} connected`],
-    ["Index", `${count(now.adverts, "device")}, ${count(now.shards, "shard")}, ${size(now.advert_bytes)}`],
-    ["Reservations", caps ? `${now.reservations} of ${caps.reservations} held; ${now.reservations_made} made so far` : "no relay"],
-    ["Circuits", caps && `${now.circuits} of ${caps.circuits}; ${now.circuits_begun} so far; each ${size(caps.circuit_bytes)}, ${duration(caps.circuit_s)} at most`],
-    ["Relayed", caps && size(now.relayed_bytes) + (bytes ? `, ${size(Math.round(bytes))}/s now` : "") + (caps.bytes_per_s ? `, ${size(caps.bytes_per_s)}/s at most` : "")],
-    ["Memory", size(now.memory_bytes)],
-    ["Processor", `${now.cpu_s.toFixed(1)} s${load === null ? "" : `, ${(100 * load).toFixed(0)} % of a core now`}; loop ${(1000 * now.lag_s).toFixed(0)} ms late at worst`],
+    ["Index", `${count(now.adverts, "device")}, ${count(now.shards, "shard")}, ${bytes(now.advert_bytes)}`],
+    ["Reservations", caps ? `${now.reservations} of ${caps.reservations} in use; ${now.reservations_made} granted so far` : "no relay"],
+    ["Circuits", caps && `${now.circuits} of ${caps.circuits}; ${now.circuits_begun} so far; each at most ${bytes(caps.circuit_bytes)} and ${duration(caps.circuit_s)}`],
+    ["Relayed", caps && bytes(now.relayed_bytes) + (relayed ? `, ${bytes(Math.round(relayed))}/s now` : "") + (caps.bytes_per_s ? `, at most ${bytes(caps.bytes_per_s)}/s` : "")],
+    ["Memory", bytes(now.memory_bytes)],
+    ["CPU", `${duration(now.cpu_s)}${load === null ? "" : `, ${(100 * load).toFixed(0)} % of a core now`}; loop lag up to ${time(1000 * now.lag_s, 2)}`],
   ]);
 }
 
 function counters(now) {
-  const lines = (counts) => Object.entries(counts).sort((a, b) => b[1] - a[1]).map(([what, many]) => h("tr", {}, h("th", { scope: "row" }, what), h("td", { class: "number" }, many)));
-  const card = (heading, counts, none) =>
-    h("div", { class: "card" }, h("h3", {}, heading), Object.keys(counts).length ? h("table", { "aria-label": heading }, h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Why"), h("th", { scope: "col", class: "number" }, "Times"))), h("tbody", {}, lines(counts))) : h("p", { class: "quiet" }, none));
-  return h("div", { class: "cards" }, card("Refused", now.refused, "Nothing so far."), now.caps && card("Circuits that ended", now.circuits_ended, "None so far."));
+  const card = (heading, counts) => {
+    const rows = Object.entries(counts).sort((a, b) => b[1] - a[1]);
+    return h("div", { class: "card" }, h("h3", {}, heading), rows.length ? plainTable(heading, ["Reason", "Count#"], rows) : h("p", { class: "quiet" }, "None so far."));
+  };
+  return h("div", { class: "cards" }, card("Refused requests", now.refused), now.caps && card("Ended circuits", now.circuits_ended));
 }
 
 function circuits(now) {
   if (!now.busiest.length) return null;
   const head = ["From", "To", "For", "Carried"];
-  const rows = now.busiest.map((one) => [tail(one.source), tail(one.target), duration(one.seconds), size(one.bytes)]);
-  return plain(`Circuits, busiest first (${now.circuits})`, head, rows);
+  const rows = now.busiest.map((one) => [shortId(one.source), shortId(one.target), duration(one.seconds), bytes(one.bytes)]);
+  return section(`Circuits, busiest first (${now.circuits})`, head, rows);
 }
 
 function peers(now) {
   if (!now.peers.length) return null;
-  const rows = now.peers.map((one) => [tail(one.peer), one.address ? h("code", {}, one.address) : "through a gate", one.reserved ? "yes" : ""]);
-  return plain(`Peers (${now.connected})`, ["Peer", "Address", "Reservation"], rows);
+  const rows = now.peers.map((one) => [shortId(one.peer), one.address ? h("code", {}, one.address) : "through a gate", one.reserved ? "yes" : ""]);
+  return section(`Peers (${now.connected})`, ["Peer", "Address", "Reservation"], rows);
 }
 
-function plain(heading, head, rows) {
-  return [
-    h("h3", {}, heading),
-    region(heading, h("table", { "aria-label": heading }, h("thead", {}, h("tr", {}, head.map((name) => h("th", { scope: "col" }, name)))), h("tbody", {}, rows.map((row) => h("tr", {}, row.map((cell) => h("td", {}, cell))))))),
-  ];
+function section(heading, heads, rows) {
+  return [h("h3", {}, heading), plainTable(heading, heads, rows)];
 }
 
 // -- the worker ------------------------------------------------------------------------------------------------------------------
@@ -135,17 +134,17 @@ function workerPart() {
   const line = h("p", { class: "line" }, state, words);
   const now = h("input", { type: "checkbox" });
   const finish = h("input", { type: "checkbox" });
-  const stop = () => h("p", {}, h("label", {}, now, " Stop what runs, too: its scheduler has it run elsewhere"));
-  const rest = () => h("p", {}, h("label", {}, finish, " Run what waits here, too, instead of giving it back"));
-  const deeds = {
-    pause: ["Pause …", "Pause this worker?", "It takes no new work until told to resume, also over restarts. What runs goes on; what waits is given back.", [stop]],
+  const stop = () => h("p", {}, h("label", {}, now, " Also stop running tasks; their schedulers run them elsewhere"));
+  const rest = () => h("p", {}, h("label", {}, finish, " Also run queued tasks instead of returning them"));
+  const actions = {
+    pause: ["Pause …", "Pause this worker?", "It takes no new work until you resume it, even after a restart. Running tasks continue; queued tasks are returned.", [stop]],
     resume: ["Resume", null],
-    drain: ["Drain …", "Drain this worker?", "It takes no new work, lets what runs end, hands over the results and leaves the swarm: its process ends.", [rest, stop]],
+    drain: ["Drain …", "Drain this worker?", "It takes no new work, finishes running tasks, delivers the results and leaves the swarm. Its process ends.", [rest, stop]],
     reset: ["Examine now", null],
   };
   const buttons = Object.fromEntries(
-    Object.entries(deeds).map(([action, [label, question, text, more]]) => {
-      const button = h("button", { type: "button", class: action === "drain" ? "danger" : "plain", onclick: () => doing(button, () => say(action, question, text, more)) }, label);
+    Object.entries(actions).map(([action, [label, question, text, more]]) => {
+      const button = h("button", { type: "button", class: action === "drain" ? "danger" : "plain", onclick: () => act(button, () => send(action, question, text, more)) }, label);
       return [action, button];
     }),
   );
@@ -153,9 +152,9 @@ function workerPart() {
   const element = h("div", {}, none, line, held, row, jobs);
   line.hidden = true;
 
-  async function say(action, question, text, more) {
+  async function send(action, question, text, more) {
     now.checked = finish.checked = false;
-    if (question && !(await ask({ title: question, text, action: action === "pause" ? "Pause it" : "Drain it", danger: action === "drain", more: more.map((make) => make()) }))) return;
+    if (question && !(await confirm({ title: question, text, action: action === "pause" ? "Pause" : "Drain", danger: action === "drain", more: more.map((make) => make()) }))) return;
     put(await post(`/api/v1/worker/${action}`, { now: now.checked, finish: action === "drain" && finish.checked }));
   }
 
@@ -175,8 +174,8 @@ function workerPart() {
     const sign = JSON.stringify(here.jobs.map((job) => ({ ...job, since_s: Math.round(job.since_s) })));
     if (jobs.dataset.sign === sign) return;
     jobs.dataset.sign = sign;
-    const rows = here.jobs.map((job) => [job.task, job.model, job.mine ? "this home" : tail(job.principal), job.team, job.priority, job.phase && job.state === "running" ? `${job.state}, ${job.phase}` : job.state, duration(job.since_s)]);
-    replace(jobs, rows.length > 0 && plain("Runs and tickets", ["Task", "Model", "For", "Team", "Priority", "State", "Since"], rows));
+    const rows = here.jobs.map((job) => [job.task, job.model, job.mine ? "this home" : shortId(job.principal), job.team, job.priority, job.phase && job.state === "running" ? `${job.state}, ${job.phase}` : job.state, duration(job.since_s)]);
+    replace(jobs, rows.length > 0 && section("Running and queued tasks", ["Task", "Model", "User", "Team", "Priority", "State", "For"], rows));
   }
 
   return { element, put };

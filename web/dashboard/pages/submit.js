@@ -1,10 +1,11 @@
-// A new campaign: a form and its text side by side. The text is the campaign; the form only edits it. What is wrong stands at its line, and
-// what it would do on the devices of now is shown before it can be submitted.
+// A new campaign: a form next to its text. The text is the campaign; the form edits it. Errors are shown at their line, and the plan for the
+// current devices before the campaign can be submitted.
 
-import { Problem, get, send, text as fetched } from "../api.js";
-import { bytes, lines, plainTable, scrolled, seconds } from "../charts.js";
-import { h, replace } from "../dom.js";
+import { Problem, send, text as fetchText } from "../api.js";
 import { campaignForm } from "../campaignform.js";
+import { h, replace } from "../dom.js";
+import { bytes, configuration, count, duration } from "../format.js";
+import { lines, plainTable } from "../widgets.js";
 import { put } from "../yamltext.js";
 
 export const title = "Submit";
@@ -14,27 +15,27 @@ const STARTER = `campaign: my-campaign
 models: []
 units: [CPU (ONNX)]
 measure:
-  runs: 100   # timed inferences, shared out over the loads
-  loads: 6    # fresh processes; from six on the median has an interval
+  runs: 100   # timed inferences, over all launches
+  loads: 6    # launches in fresh processes; six or more give a confidence interval
 `;
 const TYPING_MS = 350;
-const SETTLED_MS = 700;
+const PLAN_MS = 700;
 
 export async function show(main, parts, { signal, query }) {
-  const from = query.get("from"); // a past campaign to begin with
-  const begun = from ? await fetched(`/api/v1/campaigns/${encodeURIComponent(from)}/file`, signal) : sessionStorage.getItem(DRAFT);
-  const editor = textEditor(begun ?? STARTER);
-  const said = h("div", { role: "status", "aria-live": "polite", class: "mistakes" });
+  const from = query.get("from"); // a campaign to clone
+  const initial = from ? await fetchText(`/api/v1/campaigns/${encodeURIComponent(from)}/file`, signal) : sessionStorage.getItem(DRAFT);
+  const editor = textEditor(initial ?? STARTER);
+  const errors = h("div", { role: "status", "aria-live": "polite", class: "mistakes" });
   const planned = h("section", { "aria-labelledby": "plan-head", "aria-live": "polite" });
   const button = h("button", { type: "button", disabled: true }, "Submit");
-  const wait = h("select", { id: "wait" }, [["60s", "a minute"], ["10m", "ten minutes"], ["2h", "two hours"]].map(([value, words]) => h("option", { value }, words)));
+  const wait = h("select", { id: "wait" }, [["60s", "1 minute"], ["10m", "10 minutes"], ["2h", "2 hours"]].map(([value, words]) => h("option", { value }, words)));
   const outcome = h("p", { role: "status" });
-  const state = { checked: null, of: null, plan: null };
+  const state = { checked: null, checkedText: null, plan: null };
 
   const form = campaignForm({
-    // change(given) gives the keys to write: { units: [...] }; undefined takes a key out
+    // change(values) gives the keys to write, such as { units: [...] }; undefined removes a key
     async edit(change) {
-      const checked = await fresh();
+      const checked = await current();
       if (!checked?.given || signal.aborted) return;
       let text = editor.text();
       for (const [key, value] of Object.entries(change(checked.given))) text = put(text, key, value);
@@ -43,34 +44,34 @@ export async function show(main, parts, { signal, query }) {
     },
   });
 
-  async function fresh() {
-    return state.of === editor.text() ? state.checked : check();
+  async function current() {
+    return state.checkedText === editor.text() ? state.checked : check();
   }
 
-  let asking = new AbortController();
+  let checking = new AbortController();
   async function check() {
-    asking.abort();
-    asking = new AbortController();
+    checking.abort();
+    checking = new AbortController();
     const text = editor.text();
     sessionStorage.setItem(DRAFT, text);
-    unplan(text);
+    discardPlan(text);
     try {
-      const checked = await send("/api/v1/validate?models=false", text, "text/yaml", { signal: asking.signal });
+      const checked = await send("/api/v1/validate?models=false", text, "text/yaml", { signal: checking.signal });
       if (signal.aborted) return null;
-      Object.assign(state, { checked, of: text });
-      tell(checked.mistakes);
+      Object.assign(state, { checked, checkedText: text });
+      showErrors(checked.mistakes);
       form.fill(checked.given, !/^\s*[{[]/.test(text));
       clearTimeout(state.soon);
-      if (checked.valid) state.soon = setTimeout(() => plan(text), SETTLED_MS);
-      else replace(planned, h("h2", { id: "plan-head" }, "Plan"), h("p", { class: "quiet" }, "It is made as soon as the text is right."));
+      if (checked.valid) state.soon = setTimeout(() => plan(text), PLAN_MS);
+      else replace(planned, h("h2", { id: "plan-head" }, "Plan"), h("p", { class: "quiet" }, "The plan is made when the text has no errors."));
       return checked;
     } catch (error) {
-      if (error.name !== "AbortError" && !signal.aborted) replace(said, h("p", { class: "wrong" }, `${error.message}. ${error.hint ?? ""}`));
+      if (error.name !== "AbortError" && !signal.aborted) replace(errors, h("p", { class: "wrong" }, `${error.message}. ${error.hint ?? ""}`));
       return null;
     }
   }
 
-  function unplan(text) {
+  function discardPlan(text) {
     clearTimeout(state.soon);
     if (state.plan?.text === text) return;
     state.plan = null;
@@ -78,13 +79,13 @@ export async function show(main, parts, { signal, query }) {
     button.textContent = "Submit";
   }
 
-  function tell(mistakes) {
+  function showErrors(mistakes) {
     editor.mark(new Set(mistakes.map((one) => one.line)));
     replace(
-      said,
+      errors,
       mistakes.length
-        ? mistakes.map((one) => h("p", { class: "wrong" }, h("button", { type: "button", class: "plain", onclick: () => editor.go(one.line) }, `line ${one.line}`), ` ${one.what}`, one.hint && h("span", { class: "quiet" }, `: ${one.hint}`)))
-        : h("p", { class: "right" }, "✓ The text is right."),
+        ? mistakes.map((one) => h("p", { class: "wrong" }, h("button", { type: "button", class: "plain", onclick: () => editor.go(one.line) }, `Line ${one.line}`), ` ${one.what}`, one.hint && h("span", { class: "quiet" }, `: ${one.hint}`)))
+        : h("p", { class: "right" }, "✓ No errors."),
     );
   }
 
@@ -93,19 +94,19 @@ export async function show(main, parts, { signal, query }) {
     planning.abort();
     planning = new AbortController();
     const mine = planning.signal;
-    replace(planned, h("h2", { id: "plan-head" }, "Plan"), h("p", { class: "quiet" }, "Looking at its models, and asking the devices …"));
+    replace(planned, h("h2", { id: "plan-head" }, "Plan"), h("p", { class: "quiet" }, "Checking the models and asking the devices …"));
     try {
       const made = await send("/api/v1/plan", text, "text/yaml", { signal: mine });
       if (signal.aborted || editor.text() !== text) return;
       state.plan = { text, made };
       replace(planned, planView(made, () => plan(editor.text())));
       button.disabled = false;
-      button.textContent = made.covered === made.cells.length ? `Submit ${tasks(made.tasks)}` : `Submit all the same: ${made.covered} of ${made.cells.length} cells have a device now`;
+      button.textContent = made.covered === made.cells.length ? `Submit ${count(made.tasks, "task")}` : `Submit anyway: ${made.covered} of ${count(made.cells.length, "cell")} have a device now`;
     } catch (error) {
       if (mine.aborted || signal.aborted) return;
       const line = /^campaign\.yaml:(\d+): (.*)$/s.exec(error.message);
-      if (line) tell([{ line: Number(line[1]), what: line[2], hint: error.hint }]);
-      replace(planned, h("h2", { id: "plan-head" }, "Plan"), h("p", { class: "wrong" }, "No plan: ", error.message), error.hint && h("p", { class: "quiet" }, error.hint), h("button", { type: "button", class: "plain", onclick: () => plan(editor.text()) }, "Try again"));
+      if (line) showErrors([{ line: Number(line[1]), what: line[2], hint: error.hint }]);
+      replace(planned, h("h2", { id: "plan-head" }, "Plan"), h("p", { class: "wrong" }, "The campaign cannot be planned: ", error.message), error.hint && h("p", { class: "quiet" }, error.hint), h("button", { type: "button", class: "plain", onclick: () => plan(editor.text()) }, "Retry"));
     }
   }
 
@@ -125,12 +126,12 @@ export async function show(main, parts, { signal, query }) {
   });
   let typing;
   editor.area.addEventListener("input", () => {
-    unplan(editor.text());
+    discardPlan(editor.text());
     clearTimeout(typing);
     typing = setTimeout(check, TYPING_MS);
   });
   signal.addEventListener("abort", () => {
-    asking.abort();
+    checking.abort();
     planning.abort();
     clearTimeout(typing);
     clearTimeout(state.soon);
@@ -139,9 +140,9 @@ export async function show(main, parts, { signal, query }) {
   replace(
     main,
     h("h1", {}, "New campaign"),
-    h("div", { class: "twosided" }, form.element, h("section", { "aria-labelledby": "text-head" }, h("h2", { id: "text-head" }, "As text"), h("p", { class: "quiet" }, "This is what is submitted, and what a campaign.yaml holds. The form edits it, and so can you."), editor.element, said)),
+    h("div", { class: "twosided" }, form.element, h("section", { "aria-labelledby": "text-head" }, h("h2", { id: "text-head" }, "Text"), h("p", { class: "quiet" }, "This text is submitted, as in a campaign.yaml. The form edits it, and you can edit it too."), editor.element, errors)),
     planned,
-    h("section", {}, h("p", {}, h("label", { for: "wait" }, "Wait for a device that fits for "), wait), h("p", {}, button), outcome),
+    h("section", {}, h("p", {}, h("label", { for: "wait" }, "Wait for a matching device for "), wait), h("p", {}, button), outcome),
   );
   form.offer(signal);
   await check();
@@ -151,37 +152,34 @@ function key() {
   return [...crypto.getRandomValues(new Uint8Array(16))].map((byte) => byte.toString(16).padStart(2, "0")).join("");
 }
 
-const tasks = (count) => `${count} task${count === 1 ? "" : "s"}`;
-
 // -- the plan -------------------------------------------------------------------------------------------------------------------------
 
 function planView(made, again) {
-  const devices = Object.keys(made.devices).length;
-  const names = (ids) => ids.map((id) => made.devices[id] ?? id);
+  const name = (id) => made.devices[id] ?? id;
   const sources = [...new Set(made.cells.map((cell) => cell.run_from).filter(Boolean))];
-  const total = made.total_s === null ? "time in all not known" : `about ${seconds(made.total_s)} in all (from ${sources.join(" and ")})`;
-  const cells = made.cells.map((cell) => [
+  const total = made.total_s === null ? "total time unknown" : `about ${duration(made.total_s)} in total (from ${sources.join(" and ")})`;
+  const rows = made.cells.map((cell) => [
     cell.model,
-    `${cell.unit}${cell.threads === null ? "" : `, ${cell.threads} thread${cell.threads === 1 ? "" : "s"}`}${cell.batch === null ? "" : `, batch ${cell.batch}`}`,
+    configuration(cell.unit, cell.threads, cell.batch),
     cell.covered ? h("span", { class: "state succeeded" }, "covered") : h("span", { class: "state failed" }, "no device"),
     String(cell.tasks),
-    cell.serve.length ? listed(names(cell.serve)) : cell.fit.length ? `none now; ${cell.fit.length} fit` : "none fits",
-    !cell.serve.length ? "–" : cell.start_s === null ? "not known" : cell.start_s < 1 ? "now" : `in ${seconds(cell.start_s)}`,
-    cell.run_s === null ? "not known" : `about ${seconds(cell.run_s)}`,
+    cell.serve.length ? listed(cell.serve.map(name)) : cell.fit.length ? `none now; ${count(cell.fit.length, "device")} would match` : "none matches",
+    !cell.serve.length ? "–" : cell.start_s === null ? "unknown" : cell.start_s < 1 ? "now" : `in ${duration(cell.start_s)}`,
+    cell.run_s === null ? "unknown" : `about ${duration(cell.run_s)}`,
     cell.fetch ? bytes(cell.fetch) : "–",
   ]);
   const reasons = new Map();
   for (const cell of made.cells) if (!cell.covered) reasons.set(cell.why, [...(reasons.get(cell.why) ?? []), `${cell.model} × ${cell.unit}`]);
-  const ways = [...new Set(made.cells.flatMap((cell) => cell.gives_way))];
+  const preempted = [...new Set(made.cells.flatMap((cell) => cell.gives_way))];
   return [
     h("h2", { id: "plan-head" }, "Plan"),
-    h("p", {}, `${made.covered} of ${made.cells.length} cell${made.cells.length === 1 ? "" : "s"} covered: ${tasks(made.tasks)}; ${devices} of ${made.seen} device${made.seen === 1 ? "" : "s"} seen fit. Expected: ${total}; ${made.fetch ? `${bytes(made.fetch)} to fetch` : "nothing to fetch"}.`),
-    scrolled("Plan", plainTable(["model", "unit", "covered", "tasks#", "would be served by", "starts", "each takes", "fetch#"], cells)),
-    [...reasons].map(([why, alike]) => h("div", { class: "judged warn-edge" }, h("h3", {}, `Why not: ${listed([...new Set(alike)])}`), lines("Why not", why))),
-    ways.length > 0 && h("div", { class: "judged warn-edge" }, h("h3", {}, "Somebody's run would have to give way"), h("ul", {}, ways.map((way) => h("li", {}, way)))),
-    !made.complete && h("p", { class: "quiet" }, "There are more devices than can be looked at: this holds for those that were seen."),
+    h("p", {}, `${made.covered} of ${count(made.cells.length, "cell")} covered: ${count(made.tasks, "task")}; ${Object.keys(made.devices).length} of ${count(made.seen, "device")} match. Expected: ${total}; ${made.fetch ? `${bytes(made.fetch)} to download` : "nothing to download"}.`),
+    plainTable("Plan", ["Model", "Unit", "Covered", "Tasks#", "Devices", "Starts", "Each takes", "Download#"], rows),
+    [...reasons].map(([why, cells]) => h("div", { class: "judged warn-edge" }, h("h3", {}, `No device for ${listed([...new Set(cells)])}`), lines("Reason", why))),
+    preempted.length > 0 && h("div", { class: "judged warn-edge" }, h("h3", {}, "Running tasks would be preempted"), h("ul", {}, preempted.map((text) => h("li", {}, text)))),
+    !made.complete && h("p", { class: "quiet" }, "Not all devices could be asked: the plan covers those that answered."),
     made.notes.map((note) => h("p", { class: "quiet" }, note)),
-    h("p", { class: "quiet" }, `Plan ${made.plan}; nothing is held or promised. `, h("button", { type: "button", class: "plain", onclick: again }, "Look again")),
+    h("p", { class: "quiet" }, `Plan ${made.plan}. Nothing is reserved. `, h("button", { type: "button", class: "plain", onclick: again }, "Plan again")),
   ];
 }
 
@@ -196,28 +194,28 @@ function textEditor(text) {
   const numbers = h("pre", { class: "gutter", "aria-hidden": "true" });
   area.value = text;
   let marked = new Set();
-  const count = () =>
+  const drawNumbers = () =>
     replace(
       numbers,
       area.value.split("\n").map((_, at) => h("span", { class: marked.has(at + 1) ? "bad" : null }, `${marked.has(at + 1) ? "✗" : " "}${String(at + 1).padStart(3)}\n`)),
     );
   const follow = () => (numbers.scrollTop = area.scrollTop);
   area.addEventListener("scroll", follow);
-  area.addEventListener("input", count);
-  count();
+  area.addEventListener("input", drawNumbers);
+  drawNumbers();
   return {
     area,
     element: h("div", { class: "editor" }, numbers, area),
     text: () => area.value,
     set(value) {
       area.value = value;
-      count();
+      drawNumbers();
       follow();
     },
     mark(lines) {
       marked = lines;
       area.setAttribute("aria-invalid", String(lines.size > 0));
-      count();
+      drawNumbers();
     },
     go(line) {
       const all = area.value.split("\n");
