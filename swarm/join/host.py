@@ -46,7 +46,8 @@ from swarm.net.reservations import RelayReservations
 from swarm.p2p import hardening
 from swarm.p2p.connection_gater import ConnectionGater
 from swarm.p2p.dial_rules import DialRules
-from swarm.p2p.dialler import ORDINARY, NobodyListens, NodeHost, NodeSwarm
+from swarm.p2p.dialler import STREAM_ERRORS, NobodyListens, NodeSwarm
+from swarm.p2p.node_host import NodeHost
 from swarm.p2p.peerstore import BoundedPeerStore
 from swarm.p2p.routing import OwnKad
 from swarm.p2p.stream import NodeStream
@@ -148,7 +149,7 @@ class HostNetwork:
         with trio.move_on_after(max_wait_s):
             try:
                 await self._swarm.knock(_peer(peer), address)
-            except (*ORDINARY, OSError, Unreachable):
+            except (*STREAM_ERRORS, OSError, Unreachable):
                 return False
             return True
         return False
@@ -175,7 +176,7 @@ class HostNetwork:
         return self._relays.reservations()
 
     def serve_relay(self, reservations: RelayReservations) -> None:
-        self._relays.serve(reservations, seen_at=self.remote_address, told=lambda: self.addresses)
+        self._relays.serve(reservations, seen_at=self.remote_address, addresses=lambda: self.addresses)
 
     # -- the routing table ---------------------------------------------------------------------------------------------
 
@@ -286,7 +287,7 @@ async def _run(
         transports=[TCP()],
         retry_config=hardening.no_retries(),
         connection_config=hardening.connection_config(),
-        arrivals=gater,
+        gater=gater,
     )
     store.connected = lambda peer: peer in swarm.connections
     host = NodeHost(

@@ -1,10 +1,10 @@
-"""Keeping this node reachable: asks gates whether it can be dialled, and holds places at two of them while it cannot.
+"""Keeps this node reachable: asks gates whether it can be dialled, and holds reservations at two of them while it cannot.
 
-    network, gates ─▶ ReachKeeper.run: a look each second ─┬─ ask gates when it is time      (`reachability`: what follows from the answers)
-                                                           ├─ a place lost or half used up: take it, or another one, again
-                                                           └─ `addresses`, `holder` as of now; `changed()` wakes when they change
+    network, gates ─▶ ReachKeeper.run, every second ─┬─ ask gates when due      (`reachability` decides what follows from the answers)
+                                                     ├─ renew a reservation at half its life, replace a lost one
+                                                     └─ `addresses` and `holder` now; `changed()` wakes when they change
 
-libp2p neither asks nor takes a place again: after a gate's restart or a silent cut that is done here, within seconds.
+libp2p does neither: after a gate's restart or a silent disconnection this node recovers within seconds.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ from swarm.reach.reachability import Reach, ReachState
 
 LOOK_S: Final = 1.0
 LOOK_AT_INTERFACES_S: Final = 5.0
-ASKED: Final = 2
+GATES_ASKED: Final = 2
 """Gates asked at a time."""
-PLACES: Final = 2
-"""Gates at which a place is held."""
+RESERVATIONS: Final = 2
+"""Gates at which this node has a reservation."""
 OTHERS_S: Final = 3.5
-"""How long a gate's answer waits for those of the others that are asked with it: dialling a door that is shut takes them 2.5 s."""
+"""How long one gate's answer waits for the others': dialling a filtered port takes them 2.5 s."""
 PATIENCE_S: Final = 5.0
 RETRY_S: Final = (1.0, 10.0)
-"""After a gate did not answer: so soon at first, then this rarely."""
+"""Pauses after a gate did not answer: the first, and the longest."""
 REFUSED_S: Final = 60.0
-"""After a gate said no without saying for how long."""
+"""After a refusal without a time."""
 RENEW_AT: Final = 0.5
-"""A place is renewed when this share of its time is over."""
+"""A reservation is renewed after this share of its life."""
 ALONE_S: Final = 20.0
-"""Without any gate for so long, a node behind a router serves its LAN, which is all that is left."""
+"""Without a gate for this long, a node behind a router serves its LAN, which is all that is left."""
 MOST_PORTS: Final = 4
 
 BEHIND_LINE: Final = "this device cannot be dialled from outside; others reach it through a gate"
@@ -50,8 +50,8 @@ log = structlog.get_logger("sark.reach")
 
 
 @dataclass(slots=True)
-class _Place:
-    """How it stands with one gate."""
+class _GateState:
+    """The reservation at one gate."""
 
     taken_at: float = 0.0
     ttl_s: float = 0.0
@@ -60,16 +60,16 @@ class _Place:
     trying: bool = False
 
     def due(self, now: float) -> bool:
-        """Whether a place that is held should be renewed."""
+        """Whether the reservation should be renewed."""
         return now >= self.taken_at + self.ttl_s * RENEW_AT
 
 
 @dataclass(slots=True)
 class _Round:
-    """Gates that are asked at a time."""
+    """One round of questions to several gates."""
 
     moves: int
-    """How often this machine had moved when it began."""
+    """How often this machine had changed networks when it began."""
     left: int
     over: trio.Event = field(default_factory=trio.Event)
 
@@ -80,7 +80,7 @@ class _Round:
 
 
 class ReachKeeper:
-    """One node's. `run` must be running; everything else may be read at any time, also before."""
+    """The reachability of one node. Everything may be read at any time; `run` keeps it current."""
 
     def __init__(
         self,
@@ -94,8 +94,8 @@ class ReachKeeper:
         ips: Callable[[], Collection[str]] = own_ips,
         tell: Callable[[str], object] = lambda line: None,
     ) -> None:
-        """`gates`: those known now; `gate`: this node is one itself, so it takes no places and serves in any case;
-        `fixed`: addresses that the user wants told; `ips`: of this machine's interfaces; `tell`: gets a line for people at changes."""
+        """`gates`: those known now; `gate`: this node is one, so it makes no reservations and always serves; `fixed`: addresses that
+        the user announces; `ips`: of this machine's interfaces; `tell` is called with a line for people at changes."""
         self._network = network
         self._gates = gates
         self._rng = rng
@@ -104,7 +104,7 @@ class ReachKeeper:
         self._fixed = tuple(fixed)
         self._ips = ips
         self._tell = tell
-        self._places: dict[PeerId, _Place] = {}
+        self._states: dict[PeerId, _GateState] = {}
         self._mapped: tuple[Address, ...] = ()
         self._own: tuple[tuple[Address, ...], frozenset[str]] | None = None
         self._look_at_interfaces_at = 0.0
@@ -113,75 +113,73 @@ class ReachKeeper:
         self._called_at = network.called_at
         self._asking = False
         self._moves = 0
-        self._told: tuple[tuple[Address, ...], bool] | None = None
+        self._last: tuple[tuple[Address, ...], bool] | None = None
         self._changed = trio.Event()
-        self.standing = ReachState()
+        self.state = ReachState()
         self.replies: dict[PeerId, DialBackAnswer] = {}
-        """What each gate answered last."""
+        """The last answer of each gate."""
 
-    # -- what others read --------------------------------------------------------------------------------------------------
+    # -- results --------------------------------------------------------------------------------------------------
 
     @property
     def reach(self) -> Reach:
         """Whether this node can be dialled."""
-        return self.standing.reach
+        return self.state.reach
 
     @property
     def holder(self) -> bool:
-        """Whether this node may keep adverts and route for others now."""
-        if self._gate or self.standing.holder:
+        """Whether this node may store adverts and route for others now."""
+        if self._gate or self.state.holder:
             return True
         return self._linked_at is not None and trio.current_time() >= self._linked_at + ALONE_S
 
     @property
     def addresses(self) -> tuple[Address, ...]:
-        """What goes into the advert, best first."""
-        own = (
-            self._own[0] if self._own is not None else self._network.addresses
-        )  # a look at interfaces takes 1 ms
-        return reachability.told(self.standing, own, self._circuits(), self._fixed)
+        """The addresses for the advert, best first."""
+        own = self._own[0] if self._own is not None else self._network.addresses
+        return reachability.told(self.state, own, self._circuits(), self._fixed)
 
     @property
     def words(self) -> str:
-        """How others reach this node, for people; empty where that is not known, or plain."""
+        """How others reach this node, for people; empty if unknown, or on one network."""
         match self.reach:
             case Reach.BEHIND:
-                gates = [gate_name(place.gate, [place.address]) for place in self._network.reservations()]
+                gates = [gate_name(each.gate, [each.address]) for each in self._network.reservations()]
                 through = f"gate {' and '.join(gates)}" if gates else "no gate now"
                 return f"cannot be dialled from outside; reached through {through}"
-            case Reach.DIRECT if self.standing.far_at is not None:
+            case Reach.DIRECT if self.state.far_at is not None:
                 return "can be dialled from outside"
             case _:
                 return ""
 
     async def changed(self) -> None:
-        """Wait until `addresses` or `holder` are others."""
+        """Wait until `addresses` or `holder` change."""
         await self._changed.wait()
 
     def mapped(self, address: Address | None) -> None:
-        """A router sends what comes to this address to this node; None: no longer. Gates are asked about its port."""
+        """A router forwards this address to this node; None: no longer. Gates are asked about its port."""
         mapped = () if address is None else (address,)
         if mapped != self._mapped:
             self._mapped = mapped
-            self.standing = reachability.link_came_back(self.standing, trio.current_time())
+            self.state = reachability.link_came_back(self.state, trio.current_time())
 
     def _circuits(self) -> tuple[Address, ...]:
-        if self.standing.reach is not Reach.BEHIND:
+        if self.state.reach is not Reach.BEHIND:
             return ()
-        places = self._network.reservations()
-        first = [place.address for place in places]
-        return tuple(dict.fromkeys([*first, *(address for place in places for address in place.others)]))
+        held = self._network.reservations()
+        others = (address for reservation in held for address in reservation.others)
+        return tuple(dict.fromkeys([*(reservation.address for reservation in held), *others]))
 
     # -- the loop ------------------------------------------------------------------------------------------------------------
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Look, ask and hold places for ever."""
+        """Keep this node reachable until cancelled."""
         async with trio.open_nursery() as nursery:
             task_status.started()
             while True:
                 now = trio.current_time()
                 self._notice(now)
-                if now >= self.standing.ask_at and not self._asking and self._gates():
+                if now >= self.state.ask_at and not self._asking and self._gates():
                     self._asking = True
                     nursery.start_soon(self._ask_gates, nursery)
                 self._hold(now, nursery)
@@ -189,28 +187,28 @@ class ReachKeeper:
                 await trio.sleep(LOOK_S)
 
     def _notice(self, now: float) -> None:
-        """What of itself may change whether this node can be dialled."""
+        """Notice local changes that may affect whether this node can be dialled."""
         if now >= self._look_at_interfaces_at:
             self._look_at_interfaces_at = now + LOOK_AT_INTERFACES_S
             own = (self._network.addresses, self._own_ips())
             if self._own is not None and own != self._own:
                 log.info("reach.moved", addresses=list(own[0]))
                 self._moves += 1
-                self.standing = reachability.moved(self.standing, now)
+                self.state = reachability.moved(self.state, now)
             self._own = own
         if self._network.called_at > self._called_at:
             self._called_at = self._network.called_at
-            self.standing = reachability.called(self.standing, now)
+            self.state = reachability.called(self.state, now)
         gates = {gate.peer for gate in self._gates()}
         linked = frozenset(gates.intersection(self._network.connected()))
         if linked - self._linked and not self._asking:
-            self.standing = reachability.link_came_back(self.standing, now)
+            self.state = reachability.link_came_back(self.state, now)
         if linked or self._linked_at is None:
             self._linked_at = now
         self._linked = linked
 
     def _own_ips(self) -> frozenset[str]:
-        """As of now; where the system does not tell (no more open files, say), those of the last look."""
+        """The current ones; if the system does not tell (too many open files, for example), the last ones."""
         try:
             return frozenset(self._ips())
         except OSError as error:
@@ -218,42 +216,42 @@ class ReachKeeper:
             return self._own[1] if self._own is not None else frozenset()
 
     def _settle(self) -> None:
-        """Wake those who wait for a change."""
+        """Wake tasks that wait for a change."""
         now = (self.addresses, self.holder)
-        if now == self._told:
+        if now == self._last:
             return
-        if self._told is None or now[1] != self._told[1]:
+        if self._last is None or now[1] != self._last[1]:
             self._network.route(now[1])
-        self._told = now
+        self._last = now
         self._changed.set()
         self._changed = trio.Event()
 
-    # -- asking --------------------------------------------------------------------------------------------------------------
+    # -- questions --------------------------------------------------------------------------------------------------------------
 
     def ports(self) -> tuple[int, ...]:
         """The ports at which this node might be dialled."""
-        found = (parse_tcp(address) for address in (*self._mapped, *self._fixed, *self._network.addresses))
-        ports = (address.port for address in found if address is not None and 0 < address.port < 65_536)
+        parsed = (parse_tcp(address) for address in (*self._mapped, *self._fixed, *self._network.addresses))
+        ports = (address.port for address in parsed if address is not None and 0 < address.port < 65_536)
         return tuple(dict.fromkeys(ports))[:MOST_PORTS]
 
     def _first(self, gates: Sequence[Contact]) -> list[Contact]:
-        """Those that are connected first; among the others chance decides, so that not all nodes ask the same two."""
+        """Connected gates first; the others in random order, so that not all nodes ask the same two."""
         live = set(self._network.connected())
         mixed = self._rng.sample(list(gates), len(gates))
         return sorted(mixed, key=lambda gate: gate.peer not in live)
 
     async def _ask_gates(self, nursery: trio.Nursery) -> None:
-        before, gates = self.standing.reach, self._first(self._gates())
-        heard = self.standing.asked_at
-        everybody = _Round(self._moves, len(gates[:ASKED]))
+        before, gates = self.state.reach, self._first(self._gates())
+        asked_at = self.state.asked_at
+        everybody = _Round(self._moves, len(gates[:GATES_ASKED]))
         async with trio.open_nursery() as asking:
-            for gate in gates[:ASKED]:
+            for gate in gates[:GATES_ASKED]:
                 asking.start_soon(self._ask, gate, gates, everybody)
         self._asking = False
         now = trio.current_time()
-        if self.standing.asked_at == heard and everybody.moves == self._moves:
-            self.standing = reachability.unanswered(self.standing, now)
-        if self.standing.reach is not before:
+        if self.state.asked_at == asked_at and everybody.moves == self._moves:
+            self.state = reachability.unanswered(self.state, now)
+        if self.state.reach is not before:
             self._say()
         self._hold(now, nursery)
         self._settle()
@@ -266,63 +264,63 @@ class ReachKeeper:
             return
         finally:
             everybody.one_less()
-        with trio.move_on_after(OTHERS_S):  # no gate is believed before the other could contradict it
+        with trio.move_on_after(OTHERS_S):  # the other gate may contradict it
             await everybody.over.wait()
         if everybody.moves != self._moves:
-            return  # the gate saw this machine where it no longer is
+            return  # the gate saw an address that this machine no longer has
         self.replies[gate.peer] = reply
         verdict = reachability.verdict_of(reply.gate, reply.observed, reply.reached, self._own_ips())
         log.debug("reach.heard", gate=gate.peer, observed=reply.observed, reached=list(reply.reached))
-        self.standing = reachability.heard(self.standing, verdict, trio.current_time())
+        self.state = reachability.heard(self.state, verdict, trio.current_time())
 
     def _say(self) -> None:
-        log.info("reach.changed", reach=str(self.reach), reached=list(self.standing.reached))
+        log.info("reach.changed", reach=str(self.reach), reached=list(self.state.reached))
         if self.reach is Reach.BEHIND:
             what = "this gate cannot be dialled from outside" if self._gate else BEHIND_LINE
             self._tell(f"{what} (see: sark-node doctor)")
-        elif self.reach is Reach.DIRECT and self.standing.far_at is not None:
-            self._tell(f"this device can be dialled: {', '.join(self.standing.reached)}")
+        elif self.reach is Reach.DIRECT and self.state.far_at is not None:
+            self._tell(f"this device can be dialled: {', '.join(self.state.reached)}")
 
-    # -- places ----------------------------------------------------------------------------------------------------------------
+    # -- reservations ----------------------------------------------------------------------------------------------------------------
 
     def _hold(self, now: float, nursery: trio.Nursery) -> None:
-        """Begin what is needed to hold places at as many gates as there should be."""
+        """Start the requests that are needed for `RESERVATIONS` reservations."""
         if self._gate or self.reach is not Reach.BEHIND:
             return
-        held = {place.gate for place in self._network.reservations()}
-        wanted = PLACES
-        for gate in self._first_to_hold(held):
-            if not wanted:
+        held = {reservation.gate for reservation in self._network.reservations()}
+        missing = RESERVATIONS
+        for gate in self._by_preference(held):
+            if not missing:
                 return
-            place = self._places.setdefault(gate.peer, _Place())
-            if place.trying or (gate.peer in held and not place.due(now)):
-                wanted -= 1
-            elif now >= place.retry_at:
-                wanted -= 1
-                place.trying = True
-                nursery.start_soon(self._take, gate, place)
+            state = self._states.setdefault(gate.peer, _GateState())
+            if state.trying or (gate.peer in held and not state.due(now)):
+                missing -= 1
+            elif now >= state.retry_at:
+                missing -= 1
+                state.trying = True
+                nursery.start_soon(self._reserve, gate, state)
 
-    def _first_to_hold(self, held: Collection[PeerId]) -> list[Contact]:
-        """Gates where a place is held come first, then those that were not refused or silent lately."""
+    def _by_preference(self, held: Collection[PeerId]) -> list[Contact]:
+        """Gates with a reservation first, then those that neither refused nor failed lately."""
         gates = list(self._gates())
-        return sorted(gates, key=lambda gate: (gate.peer not in held, gate.peer not in self._places))
+        return sorted(gates, key=lambda gate: (gate.peer not in held, gate.peer not in self._states))
 
-    async def _take(self, gate: Contact, place: _Place) -> None:
+    async def _reserve(self, gate: Contact, state: _GateState) -> None:
         try:
             reservation = await self._network.reserve(gate.peer, gate.addresses, max_wait_s=PATIENCE_S)
         except (Unreachable, Refused) as error:
             refused = isinstance(error, Refused)
-            wait = (error.retry_after_s or REFUSED_S) if isinstance(error, Refused) else place.pause_s
-            place.retry_at = trio.current_time() + wait * self._rng.uniform(0.5, 1.0)
-            place.pause_s = RETRY_S[0] if refused else min(place.pause_s * 2, RETRY_S[1])
-            log.info("place.not-taken", gate=gate.peer, why=error.what)
+            wait = (error.retry_after_s or REFUSED_S) if isinstance(error, Refused) else state.pause_s
+            state.retry_at = trio.current_time() + wait * self._rng.uniform(0.5, 1.0)
+            state.pause_s = RETRY_S[0] if refused else min(state.pause_s * 2, RETRY_S[1])
+            log.info("reservation.failed", gate=gate.peer, why=error.what)
         else:
-            fresh = not place.ttl_s
-            place.taken_at, place.ttl_s = trio.current_time(), reservation.ttl_s
-            place.retry_at, place.pause_s = 0.0, RETRY_S[0]
-            log.info("place.taken", gate=gate.peer, address=reservation.address, ttl_s=reservation.ttl_s)
+            fresh = not state.ttl_s
+            state.taken_at, state.ttl_s = trio.current_time(), reservation.ttl_s
+            state.retry_at, state.pause_s = 0.0, RETRY_S[0]
+            log.info("reservation.made", gate=gate.peer, address=reservation.address, ttl_s=reservation.ttl_s)
             if fresh:
                 self._tell(f"reached through gate …{gate.peer[-8:]} now")
         finally:
-            place.trying = False
+            state.trying = False
         self._settle()

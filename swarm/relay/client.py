@@ -1,6 +1,6 @@
-"""A node's side of gates: it takes places, and calls others through the gates where they hold one.
+"""A node's side of relaying: it makes reservations at gates, and dials others through gates.
 
-`HostNetwork.reserve` and every dial of a circuit come here. Keeping a place is the business of who took it.
+`HostNetwork.reserve` and every dial of a circuit come here. Whoever makes a reservation renews it.
 """
 
 from __future__ import annotations
@@ -31,43 +31,43 @@ from swarm.relay.stop import CircuitConn
 from swarm.relay.wire import HOP, OWN_HOP, REASONS, read_message, write_message
 
 ANSWER_WITHIN_S: Final = 10.0
-"""A gate asks the called node first, for up to 8 s."""
+"""The gate first calls the target, for up to 8 s."""
 LEAST_TTL_S: Final = 60.0
 MOST_TTL_S: Final = 86_400.0
-"""Between these: the gate tells a time of day, and clocks differ."""
+"""Bounds: the gate sends a time of day, and clocks differ."""
 MAX_OTHERS: Final = 2
 
 log = structlog.get_logger("sark.relay")
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _Held:
     reservation: Reservation
     connection: SwarmConn
     until: float
 
 
 class RelayClient:
-    """The places that this node holds, and the way through gates."""
+    """The reservations of this node, and its circuits through gates."""
 
     def __init__(self, swarm: NodeSwarm, open_on: OpenOn, wall: Callable[[], float]) -> None:
         self._swarm = swarm
         self._open_on = open_on
         self._wall = wall
-        self._places: dict[PeerId, _Place] = {}
+        self._held: dict[PeerId, _Held] = {}
         self.observed: dict[PeerId, Address] = {}
-        """Where each gate that was spoken with lately sees this node."""
+        """The address at which each recent gate sees this node."""
 
-    # -- places --------------------------------------------------------------------------------------------------------
+    # -- reservations --------------------------------------------------------------------------------------------------------
 
     async def reserve(self, gate: PeerId, addresses: Sequence[Address]) -> Reservation:
-        """A place at `gate`, or the one there is for longer. Refused; libp2p's errors where there is no way to it."""
+        """Make, or renew, a reservation at `gate`. Raises Refused, and libp2p's errors when it cannot be reached."""
         connection = await self._near(gate, addresses)
         answer = await self._ask(connection, HopMessage(type=HopMessage.RESERVE), gate)
         ttl_s = min(max(answer.reservation.expire - self._wall(), LEAST_TTL_S), MOST_TTL_S)
         ways = self._ways(connection, answer, addresses)
         if not ways:
-            raise SwarmException("the gate does not say where it can be dialled")
+            raise SwarmException("the gate does not send an address of its own")
         first, *others = (str(Circuit(gate, way)) for way in ways)
         reservation = Reservation(
             gate=gate,
@@ -77,34 +77,34 @@ class RelayClient:
             limit_s=answer.limit.duration or None,
             others=tuple(others[:MAX_OTHERS]),
         )
-        self._places[gate] = _Place(reservation, connection, trio.current_time() + ttl_s)
+        self._held[gate] = _Held(reservation, connection, trio.current_time() + ttl_s)
         return reservation
 
     def reservations(self) -> tuple[Reservation, ...]:
-        """Those in force."""
+        """Those that have not ended."""
         now = trio.current_time()
-        self._places = {
-            gate: place
-            for gate, place in self._places.items()
-            if place.until > now and self._swarm.lives(place.connection)
+        self._held = {
+            gate: held
+            for gate, held in self._held.items()
+            if held.until > now and self._swarm.lives(held.connection)
         }
-        return tuple(place.reservation for place in self._places.values())
+        return tuple(held.reservation for held in self._held.values())
 
     def holds(self, gate: PeerId) -> bool:
-        """Is there a place at `gate`?"""
+        """Whether there is a reservation at `gate`."""
         return any(reservation.gate == gate for reservation in self.reservations())
 
     # -- calls ---------------------------------------------------------------------------------------------------------
 
     async def call(self, circuit: Circuit, peer: ID) -> INetConn:
-        """A connection with `peer` through a gate, secured end to end. SwarmException says why not."""
+        """A connection with `peer` through a gate, secured end to end. Raises SwarmException."""
         try:
             connection = await self._near(circuit.gate, [circuit.address])
-            asked = HopMessage(type=HopMessage.CONNECT, peer=PeerMessage(id=peer.to_bytes()))
+            request = HopMessage(type=HopMessage.CONNECT, peer=PeerMessage(id=peer.to_bytes()))
             stream = await self._open_on(connection, [OWN_HOP, HOP])
             secured = False
             try:
-                await self._question(stream, asked, circuit.gate)
+                await self._request(stream, request, circuit.gate)
                 raw = CircuitConn(stream, initiator=True)
                 secured_connection = await self._swarm.upgrade_outbound_raw_conn(raw, peer)
                 secured = True
@@ -120,44 +120,43 @@ class RelayClient:
         return secured_connection
 
     async def take(self, raw: CircuitConn, caller: PeerId) -> trio.Event:
-        """Secure a call that a gate passed on; gives what is set when it has ended."""
+        """Secure a circuit that a gate passed on; returns the event of its end."""
         muxed = await self._swarm.upgrade_inbound_raw_conn(raw, raw.get_transport_addresses()[0])
         if not isinstance(muxed, BoundedYamux) or str(muxed.peer_id) != caller:
             await muxed.close()
             raise RemoteProtocolError(f"the gate said that {caller} calls, but it was {muxed.peer_id}")
         return muxed.event_closed
 
-    # -- talking with the gate -----------------------------------------------------------------------------------------
+    # -- requests to the gate -----------------------------------------------------------------------------------------
 
     async def _near(self, gate: PeerId, addresses: Sequence[Address]) -> SwarmConn:
         """A direct connection with a gate."""
         target = ID(peer_id_bytes(gate))
         if target == self._swarm.get_peer_id():
-            raise SwarmException("this node is that gate itself")
-        found = self._swarm.direct(target)
-        if found is None:
+            raise SwarmException("this node is that gate")
+        if self._swarm.direct(target) is None:
             await self._swarm.reach(target, usable(addresses))
-            found = self._swarm.direct(target)
-        if found is None:
-            raise SwarmException(f"the gate …{gate[-8:]} is not reached directly")
-        return found
+        conn = self._swarm.direct(target)
+        if conn is None:
+            raise SwarmException(f"the gate …{gate[-8:]} cannot be reached directly")
+        return conn
 
-    async def _ask(self, connection: SwarmConn, asked: HopMessage, gate: PeerId) -> HopMessage:
+    async def _ask(self, connection: SwarmConn, request: HopMessage, gate: PeerId) -> HopMessage:
         stream = await self._open_on(connection, [OWN_HOP, HOP])
         try:
-            return await self._question(stream, asked, gate)
+            return await self._request(stream, request, gate)
         finally:
             await stream.aclose()
 
-    async def _question(self, stream: Stream, asked: HopMessage, gate: PeerId) -> HopMessage:
+    async def _request(self, stream: Stream, request: HopMessage, gate: PeerId) -> HopMessage:
         with trio.fail_after(ANSWER_WITHIN_S):
-            await write_message(stream, asked)
+            await write_message(stream, request)
             answer = await read_message(stream, HopMessage())
         if answer.type != HopMessage.STATUS:
-            raise RemoteProtocolError(f"the gate {gate} answered with something else")
+            raise RemoteProtocolError(f"the gate {gate} sent another message than a status")
         if answer.status != OK:
             reason, words = REASONS.get(answer.status, (Reason.NOT_SERVING, f"status {answer.status}"))
-            raise Refused(f"the gate …{gate[-8:]} says no: {words}", reason=reason)
+            raise Refused(f"the gate …{gate[-8:]} refuses: {words}", reason=reason)
         seen = from_wire(answer.peer.addrs)
         if seen:
             self.observed.pop(gate, None)
@@ -169,12 +168,12 @@ class RelayClient:
     def _ways(
         self, connection: SwarmConn, answer: HopMessage, given: Sequence[Address]
     ) -> tuple[Address, ...]:
-        """Where others may dial the gate: as this node did, then as the gate says; public addresses first among these."""
+        """Addresses of the gate for others: the one this node dialled, then the gate's own, public ones first."""
         dialled = (
             usable(connection.get_transport_addresses()) if connection.direction is Direction.OUTBOUND else ()
         )
-        told = sorted(from_wire(answer.reservation.addrs), key=_is_private)
-        return tuple(dict.fromkeys((*dialled, *told, *usable(given))))
+        announced = sorted(from_wire(answer.reservation.addrs), key=_is_private)
+        return tuple(dict.fromkeys((*dialled, *announced, *usable(given))))
 
 
 def _is_private(address: Address) -> bool:

@@ -29,7 +29,7 @@ from multiaddr import Multiaddr
 from protocol.errors import RemoteProtocolError
 from swarm.net.addresses import Address, from_wire, parse_tcp, usable
 from swarm.net.network import Stream
-from swarm.p2p.dialler import ORDINARY, NodeSwarm, OpenOn, is_relayed
+from swarm.p2p.dialler import STREAM_ERRORS, NodeSwarm, OpenOn, is_relayed
 from swarm.p2p.stream import NodeStream
 from swarm.relay.wire import DCUTR, read_message, write_message
 
@@ -154,7 +154,7 @@ class Puncher:
                 tries += 1
                 try:
                     reached = await self._try(peer, conn)
-                except (*ORDINARY, RemoteProtocolError) as error:
+                except (*STREAM_ERRORS, RemoteProtocolError) as error:
                     log.debug("path.try", peer=str(peer), why=str(error))
                 reached = reached or self._swarm.direct(peer) is not None
             nursery.cancel_scope.cancel()
@@ -260,7 +260,7 @@ class Puncher:
         nothing to do with us, and would be called again and again because the peer named it."""
         try:
             await self._swarm.punch(peer, address, source, as_responder=as_responder)
-        except ORDINARY as error:
+        except STREAM_ERRORS as error:
             log.debug("path.dial", peer=str(peer), address=address, why=str(error))
             return not _answered(error)
         return True

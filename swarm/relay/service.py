@@ -1,4 +1,4 @@
-"""Gates as relays, between `host` and the parts: places held and lent, calls made and taken, and by which way a peer is spoken with."""
+"""A node's and a gate's part in relaying, put together: reservations, circuits, hole punching and the path to a peer."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from swarm.net.addresses import Address, Circuit, PeerId, circuits, usable
 from swarm.net.identity import peer_id_bytes
 from swarm.net.network import Handler, Path, Reservation, Stream
 from swarm.net.reservations import RelayReservations
-from swarm.p2p.dialler import NodeHost, NodeSwarm, is_relayed
+from swarm.p2p.dialler import NodeSwarm, is_relayed
+from swarm.p2p.node_host import NodeHost
 from swarm.p2p.stream import NodeStream
 from swarm.p2p.yamux import BoundedYamux
 from swarm.relay.client import RelayClient
@@ -37,7 +38,7 @@ MAX_REMEMBERED: Final = 4096
 
 
 class Relays(INotifee):
-    """What a host has to do with relays."""
+    """The relay parts of one host."""
 
     def __init__(
         self,
@@ -55,7 +56,7 @@ class Relays(INotifee):
         self._wall = wall
         self._client = RelayClient(swarm, self._open_on, wall)
         self._answering = False
-        self._desk: RelayReservations | None = None
+        self._relay: RelayReservations | None = None
         self._known: OrderedDict[ID, tuple[Circuit, ...]] = OrderedDict()
         self._puncher = Puncher(
             swarm, self._open_on, observed=self.observed, listening=listening, known=self._direct_addresses
@@ -67,7 +68,7 @@ class Relays(INotifee):
     # -- as a node -----------------------------------------------------------------------------------------------------
 
     def circuits(self, peer: ID, addresses: Sequence[Address]) -> tuple[Address, ...]:
-        """The circuits among the addresses; those that were given before where there are none now."""
+        """The circuits among the addresses, or the last ones given if there are none."""
         given = circuits(addresses)
         if given:
             self._known.pop(peer, None)
@@ -77,21 +78,21 @@ class Relays(INotifee):
         return tuple(map(str, given or self._known.get(peer, ())))
 
     async def reserve(self, gate: PeerId, addresses: Sequence[Address]) -> Reservation:
-        """As the face says; libp2p's errors where there is no way."""
+        """As `Network.reserve`; libp2p's errors when the gate cannot be reached."""
         if not self._answering:
             self._answering = True
             self._handle(STOP, StopServer(self._client.holds, self._client.take).serve)
         try:
             return await self._client.reserve(gate, addresses)
         except (RemoteProtocolError, trio.BrokenResourceError) as error:
-            raise Unreachable(f"the gate {gate} broke off: {error}") from error
+            raise Unreachable(f"the gate {gate} closed the stream: {error}") from error
 
     def reservations(self) -> tuple[Reservation, ...]:
         """As the face says."""
         return self._client.reservations()
 
     def observed(self) -> tuple[Address, ...]:
-        """Where gates see this node, the latest word last."""
+        """The addresses at which gates see this node, the newest last."""
         return tuple(self._client.observed.values())
 
     def path(self, peer: ID) -> Path | None:
@@ -106,22 +107,22 @@ class Relays(INotifee):
 
     def serve(
         self,
-        desk: RelayReservations,
+        relay: RelayReservations,
         *,
         seen_at: Callable[[PeerId], Address | None],
-        told: Callable[[], Sequence[Address]],
+        addresses: Callable[[], Sequence[Address]],
     ) -> None:
         """As the face says."""
-        if self._desk is not None:
-            raise LocalProtocolError("this node is a relay already")
-        self._desk = desk
+        if self._relay is not None:
+            raise LocalProtocolError("this node is already a relay")
+        self._relay = relay
         hop = RelayHop(
             self._me,
-            desk,
+            relay,
             seen_at=seen_at,
-            call=self._ring,
+            call=self._call,
             belongs=self._belongs,
-            told=told,
+            addresses=addresses,
             carries=_carries,
             wall=self._wall,
         )
@@ -132,57 +133,57 @@ class Relays(INotifee):
         store = self._host.get_peerstore()
         return usable(store.addrs(peer)) if store.has_peer(peer) else ()
 
-    async def _ring(self, peer: PeerId) -> Stream:
+    async def _call(self, peer: PeerId) -> Stream:
         conn = self._swarm.direct(ID(peer_id_bytes(peer)))
         if conn is None:
             raise Unreachable(f"no direct connection with {peer}")
         try:
             return await self._open_on(conn, [STOP])
         except BaseLibp2pError as error:
-            raise Unreachable(f"{peer} takes no calls: {error}") from error
+            raise Unreachable(f"{peer} accepts no circuits: {error}") from error
 
     async def _belongs(self, peer: PeerId) -> bool:
-        """Does it speak one of our protocols, as it said or showed? Right after connecting it may not have said so yet."""
+        """Whether it supports one of our protocols. Right after connecting it may not have said so yet."""
         target = ID(peer_id_bytes(peer))
         for _ in range(LOOKS):
-            if self._speaks(target):
+            if self._supports(target):
                 return True
             await trio.sleep(LOOK_EVERY_S)
         return False
 
-    def _speaks(self, peer: ID) -> bool:
+    def _supports(self, peer: ID) -> bool:
         store = self._host.get_peerstore()
-        said = store.get_protocols(peer) if store.has_peer(peer) else []
-        return self._host.heard(peer, OWN_PROTOCOLS) or any(map(_is_own, said))
+        protocols = store.get_protocols(peer) if store.has_peer(peer) else []
+        return self._host.opened(peer, OWN_PROTOCOLS) or any(map(_is_own, protocols))
 
     async def _open_on(self, conn: SwarmConn, protocols: Sequence[str]) -> NodeStream:
         inner = await self._host.open_on(conn, [TProtocol(protocol) for protocol in protocols])
         return NodeStream(inner, inner.get_protocol() or protocols[0])
 
-    # -- what libp2p tells ---------------------------------------------------------------------------------------------
+    # -- notifications from libp2p ---------------------------------------------------------------------------------------------
 
     async def disconnected(self, network: INetwork, conn: INetConn) -> None:
-        """A peer whose last direct connection has ended cannot be called here any more."""
+        """A peer's reservation ends with its last direct connection."""
         peer = conn.muxed_conn.peer_id
-        if self._desk is not None and self._swarm.direct(peer) is None:
-            self._desk.release(str(peer))
+        if self._relay is not None and self._swarm.direct(peer) is None:
+            self._relay.release(str(peer))
 
     async def connected(self, network: INetwork, conn: INetConn) -> None:
-        """A circuit is to become a direct connection."""
+        """Try to replace a circuit by a direct connection."""
         if isinstance(conn, SwarmConn):
             self._puncher.connected(conn)
 
     async def opened_stream(self, network: INetwork, stream: INetStream) -> None:
-        """Of no interest."""
+        """Ignored."""
 
     async def closed_stream(self, network: INetwork, stream: INetStream) -> None:
-        """Of no interest."""
+        """Ignored."""
 
     async def listen(self, network: INetwork, multiaddr: Multiaddr) -> None:
-        """Of no interest."""
+        """Ignored."""
 
     async def listen_close(self, network: INetwork, multiaddr: Multiaddr) -> None:
-        """Of no interest."""
+        """Ignored."""
 
 
 def gate_of(conn: SwarmConn) -> PeerId | None:

@@ -27,11 +27,11 @@ from swarm.net.network import Stream
 from swarm.net.reservations import DeclineReason
 
 HOP: Final = "/libp2p/circuit/relay/0.2.0/hop"
-"""Spoken with a gate: a place, or a circuit to a peer that holds one."""
+"""To a gate: a reservation, or a circuit to a peer that has one."""
 OWN_HOP: Final = "/sark/hop/1"
-"""The same among ourselves: who asks for it by this name is one of ours, and need not be asked who it is."""
+"""The same under our own name: a peer that uses it is one of ours, and its protocols need no check."""
 STOP: Final = "/libp2p/circuit/relay/0.2.0/stop"
-"""Spoken by a gate: somebody calls you."""
+"""From a gate: a peer opens a circuit to you."""
 DCUTR: Final = "/libp2p/dcutr"
 MAX_MESSAGE: Final = 4096
 """Bytes; ours are under 1 KiB."""
@@ -49,15 +49,15 @@ STATUS: Final[Mapping[DeclineReason, Status.ValueType]] = {
     DeclineReason.MALFORMED: MALFORMED_MESSAGE,
 }
 REASONS: Final[Mapping[int, tuple[Reason, str]]] = {
-    RESERVATION_REFUSED: (Reason.NOT_SERVING, "it is about to stop"),
+    RESERVATION_REFUSED: (Reason.NOT_SERVING, "it is stopping"),
     RESOURCE_LIMIT_EXCEEDED: (Reason.OVERLOADED, "its limits are reached"),
     PERMISSION_DENIED: (Reason.NOT_ALLOWED, "it does not serve this node"),
-    CONNECTION_FAILED: (Reason.LOST, "the peer did not take the call"),
-    NO_RESERVATION: (Reason.UNKNOWN, "the peer holds no place there"),
-    MALFORMED_MESSAGE: (Reason.BAD_REQUEST, "it did not understand"),
-    UNEXPECTED_MESSAGE: (Reason.BAD_REQUEST, "it did not expect that"),
+    CONNECTION_FAILED: (Reason.LOST, "the peer did not accept the circuit"),
+    NO_RESERVATION: (Reason.UNKNOWN, "the peer has no reservation there"),
+    MALFORMED_MESSAGE: (Reason.BAD_REQUEST, "it did not understand the message"),
+    UNEXPECTED_MESSAGE: (Reason.BAD_REQUEST, "it did not expect the message"),
 }
-"""What a status of another's means, as a word and in words."""
+"""What a received status means."""
 
 M = TypeVar("M", bound=Message)
 
@@ -69,7 +69,7 @@ async def write_message(stream: Stream, message: Message) -> None:
 
 
 async def read_message(stream: Stream, empty: M) -> M:
-    """Fill `empty` with the next message. RemoteProtocolError when it is too large, cut off or none."""
+    """Parse the next message into `empty`. RemoteProtocolError when it is too large, truncated or invalid."""
     size = shift = 0
     while True:
         byte = (await _exactly(stream, 1))[0]
@@ -83,7 +83,7 @@ async def read_message(stream: Stream, empty: M) -> M:
     try:
         empty.ParseFromString(body)
     except DecodeError as error:
-        raise RemoteProtocolError(f"what came on {stream.protocol} is no message") from error
+        raise RemoteProtocolError(f"an invalid message on {stream.protocol}") from error
     return empty
 
 

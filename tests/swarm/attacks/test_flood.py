@@ -149,7 +149,7 @@ async def test_a_flood_of_reservations_leaves_places_for_others_and_frees_its_ow
             assert got == [OK] * SHARE + [RESOURCE_LIMIT_EXCEEDED] * 4
             flood = await reserve_from(gate, node, "127.0.1.200", times=8)
             assert flood == [RESOURCE_LIMIT_EXCEEDED] * 8
-            held = {slot.peer for slot in desk.snapshot(trio.current_time()).slots}
+            held = {each.peer for each in desk.snapshot(trio.current_time()).reservations}
             assert held == {Identity.from_seed(f"r {number}").peer_id for number in range(SHARE)}
             async with open_host(honest_id, server=False) as honest:
                 with pytest.raises(
@@ -159,8 +159,8 @@ async def test_a_flood_of_reservations_leaves_places_for_others_and_frees_its_ow
                         honest.peer_id, [f"{gate.addresses[0]}/p2p/{gate.peer_id}/p2p-circuit"]
                     )
                 assert (await honest.reserve(gate.peer_id, gate.addresses)).ttl_s > 0
-        await until(lambda: not desk.snapshot(trio.current_time()).slots)
-    assert not desk._slots_of
+        await until(lambda: not desk.snapshot(trio.current_time()).reservations)
+    assert not desk._per_network
 
 
 async def test_a_node_that_is_asked_to_dial_back_calls_nobody_but_who_asks() -> None:

@@ -255,7 +255,7 @@ async def test_a_swarm_whose_gates_are_all_on_the_lan_works_as_if_everybody_coul
         await play.gate("gate")
         network, keeper = await play.node("node", "gate", ips=("10.0.0.2",))
         await within(1, lambda: keeper.reach is Reach.DIRECT)
-        assert keeper.standing.far_at is None
+        assert keeper.state.far_at is None
         assert (keeper.addresses, play.told) == (network.addresses, [])
 
 

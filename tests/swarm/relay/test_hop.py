@@ -47,7 +47,7 @@ class Gate:
             seen_at=self._seen_at,
             call=self._call,
             belongs=self._belongs,
-            told=lambda: self.network.addresses,
+            addresses=lambda: self.network.addresses,
             wall=lambda: 1_000_000.0,
         )
         self.network.handle(HOP, hop.serve)

@@ -182,7 +182,7 @@ async def test_a_gate_that_is_restarted_has_forgotten_and_says_so(field: Field) 
     gate, desk = await field.gate(listen=address)
     await node.connect(gate.peer_id, gate.addresses)
     assert node.reservations() == ()
-    with pytest.raises(Unreachable, match="holds no place"):
+    with pytest.raises(Unreachable, match="has no reservation"):
         await caller.connect(node.peer_id, [place.address])
     place = await node.reserve(gate.peer_id, gate.addresses)
     assert await round_trip(await caller.open(node.peer_id, ECHO, [place.address]))
@@ -237,6 +237,6 @@ async def test_calls_from_a_gate_where_no_place_is_held_are_not_taken(field: Fie
     evil, evil_desk = await field.gate("evil")
     await node.connect(evil.peer_id, evil.addresses)
     evil_desk.reserve(node.peer_id, "127.0.0.1", trio.current_time())  # in its own books alone
-    with pytest.raises(Unreachable, match="did not take the call"):
+    with pytest.raises(Unreachable, match="did not accept the circuit"):
         await caller.connect(node.peer_id, [f"{evil.addresses[0]}/p2p/{evil.peer_id}/p2p-circuit"])
     assert seen(desk).connected == 0

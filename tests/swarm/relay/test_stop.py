@@ -22,9 +22,9 @@ from swarm.net.identity import Identity, peer_id_bytes
 from swarm.net.network import Stream
 from swarm.relay.stop import (
     ASK_WITHIN_S,
-    MAX_RINGING,
-    MAX_RINGING_OF_CALLER,
-    MAX_RINGING_OF_GATE,
+    MAX_PENDING,
+    MAX_PENDING_OF_CALLER,
+    MAX_PENDING_OF_GATE,
     CircuitConn,
     StopServer,
 )
@@ -95,13 +95,13 @@ async def test_only_gates_where_a_place_is_held_are_listened_to(autojump_clock: 
 async def test_few_calls_are_secured_at_a_time_and_fewer_of_one_caller(
     autojump_clock: MockClock, called: Called
 ) -> None:
-    flood = [(await called.ring("attacker"))[1] for _ in range(MAX_RINGING_OF_CALLER + 2)]
-    assert flood == [OK] * MAX_RINGING_OF_CALLER + [RESOURCE_LIMIT_EXCEEDED] * 2
+    flood = [(await called.ring("attacker"))[1] for _ in range(MAX_PENDING_OF_CALLER + 2)]
+    assert flood == [OK] * MAX_PENDING_OF_CALLER + [RESOURCE_LIMIT_EXCEEDED] * 2
     assert (await called.ring("honest"))[1] == OK
     called.answer.set()
     await trio.sleep(0.1)
     assert (await called.ring("attacker"))[1] == OK
-    assert MAX_RINGING_OF_CALLER < MAX_RINGING
+    assert MAX_PENDING_OF_CALLER < MAX_PENDING
 
 
 async def test_a_gate_that_makes_up_callers_leaves_room_for_those_of_other_gates(
@@ -109,8 +109,8 @@ async def test_a_gate_that_makes_up_callers_leaves_room_for_those_of_other_gates
 ) -> None:
     other = called.swarm.node(Identity.from_seed("other gate"))
     called.gates.add(other.peer_id)
-    flood = [(await called.ring(f"nobody {number}"))[1] for number in range(MAX_RINGING)]
-    assert flood.count(OK) == MAX_RINGING_OF_GATE
+    flood = [(await called.ring(f"nobody {number}"))[1] for number in range(MAX_PENDING)]
+    assert flood.count(OK) == MAX_PENDING_OF_GATE
     assert (await called.ring("honest", other))[1] == OK
     called.answer.set()
     await trio.sleep(0.1)
