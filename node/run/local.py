@@ -57,7 +57,7 @@ class Local:
     signed: SignedRecord
 
 
-class _Here:
+class _LocalModel:
     """A model that lies on this machine, in the place of the cache of fetched ones."""
 
     def __init__(self, path: Path) -> None:
@@ -99,7 +99,7 @@ class LocalDevice:
         )
         """What this device is, and the units that work here."""
         self._lock = DeviceLock(lock_name(), lock_folder)
-        self._quiet = IdleWait(patience_s)
+        self._idle_wait = IdleWait(patience_s)
         self._campaign, self._count = f"bench-{secrets.token_hex(4)}", 0
 
     def __enter__(self) -> Self:
@@ -162,8 +162,8 @@ class LocalDevice:
             self._zygotes[driver] = Zygote(
                 driver, simulate=self._simulate, private=self._private.get(driver)
             ).start()
-        quiet = None if driver in SIMULATED else self._quiet
-        return lambda order, limits: Launch(order, limits, self._zygotes[driver], quiet)
+        idle_wait = None if driver in SIMULATED else self._idle_wait
+        return lambda order, limits: Launch(order, limits, self._zygotes[driver], idle_wait)
 
     def _launch(self, order: WorkOrder, limits: Limits) -> Launch:
         return self.launching(order.unit)(order, limits)
@@ -172,8 +172,8 @@ class LocalDevice:
         return RunBench(
             worker=self._identity.peer_id,
             facts=lambda: device_facts(self.profile, version("sark-node")),
-            cache=_Here(path),
-            source=_nowhere,
+            cache=_LocalModel(path),
+            source=_no_source,
             lock=self._lock,
             launch=self._launch,
             memory_cap=memory_cap(self.profile, MEMORY_SHARE),
@@ -181,8 +181,8 @@ class LocalDevice:
         )
 
     def _floor(self, unit: str) -> int:
-        found = read_calibration(self._home.folder("worker"), self.profile.fingerprint).calibration
-        return found.floor(unit) if found is not None else FLOOR_UNKNOWN
+        calibration = read_calibration(self._home.folder("worker"), self.profile.fingerprint).calibration
+        return calibration.floor(unit) if calibration is not None else FLOOR_UNKNOWN
 
     def _task(self, path: Path, unit: str, measure: Measure, timeouts: Timeouts) -> Task:
         try:
@@ -207,7 +207,7 @@ class LocalDevice:
         )
 
 
-def _nowhere(job: RecordJob) -> Source:
+def _no_source(job: RecordJob) -> Source:
     """Where a model would be fetched from."""
 
     async def fetch(offset: int, sink: Callable[[bytearray], object], progress: Fetched) -> None:
@@ -218,9 +218,9 @@ def _nowhere(job: RecordJob) -> Source:
 
 def _hashed(path: Path) -> tuple[int, str]:
     """Size and sha256 of a model's bytes, those of a folder as a scheduler would send it."""
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     size = 0
     for piece in contents(path):
-        found.update(piece)
+        digest.update(piece)
         size += len(piece)
-    return size, found.hexdigest()
+    return size, digest.hexdigest()

@@ -99,7 +99,7 @@ class RunObservations:
     """One of each launch that timed inferences."""
     baselines: list[int | None] = field(default_factory=list)
     """Resident bytes before the load of each of these launches."""
-    found: driver.RunFindings = field(default_factory=driver.RunFindings)
+    findings: driver.RunFindings = field(default_factory=driver.RunFindings)
     telemetry: driver.Telemetry | None = None
     described: driver.ModelDescription | None = None
     checked: driver.CheckReport | None = None
@@ -116,7 +116,7 @@ class RunObservations:
         self._stage, self._since = stage, now
 
     def add(self, event: driver.Event, now: float) -> None:
-        """Keep what a driver told."""
+        """Keep what a driver described."""
         match event:
             case driver.ProgressReport():
                 if event.phase is Phase.PREPARE:
@@ -135,8 +135,8 @@ class RunObservations:
             case driver.CheckReport():
                 self.checked = event
             case driver.RunFindings():
-                self.found = driver.RunFindings(
-                    {**self.found.figures, **event.figures}, {**self.found.series, **event.series}
+                self.findings = driver.RunFindings(
+                    {**self.findings.figures, **event.figures}, {**self.findings.series, **event.series}
                 )
             case driver.Telemetry():
                 self.telemetry = event
@@ -147,8 +147,8 @@ class RunObservations:
         if self.described is None or not self.measured:
             return failed(Reason.CRASHED, "the driver ended without a measurement")
         live = self.described.providers
-        wanted = PROVIDERS.get(unit)
-        if self.described.unit != unit or (wanted is not None and (not live or live[0] not in wanted)):
+        expected = PROVIDERS.get(unit)
+        if self.described.unit != unit or (expected is not None and (not live or live[0] not in expected)):
             ran = ", ".join(live) or "nothing"
             return failed(Reason.WRONG_UNIT, f"asked for {unit}, it ran on {self.described.unit} ({ran})")
         if batch is not None and self.described.batch != batch:
@@ -183,74 +183,74 @@ class RunObservations:
             ),
             timings=tuple(map(self._timing, self.measured[:MAX_LAUNCHES], self.baselines)),
             accelerator=self._accelerator(),
-            figures=dict(self.found.figures),
-            series={name: pack_samples(times) for name, times in self.found.series.items()},
+            figures=dict(self.findings.figures),
+            series={name: pack_samples(times) for name, times in self.findings.series.items()},
             stages=tuple(
                 StageTime(stage=ascii_line(stage), seconds=seconds)
                 for stage, seconds in list(self.stages.items())[:32]
             ),
         )
 
-    def _timing(self, seen: driver.MeasureReport, baseline: int | None) -> Timing:
+    def _timing(self, report: driver.MeasureReport, baseline: int | None) -> Timing:
         host = HostLoad(
-            others=seen.host.others_share,
-            steal=seen.host.steal_share,
-            clock_mhz=seen.host.clock_mhz,
-            throttles=seen.host.throttles,
-            temperature_c=seen.host.temperature_c,
-            on_battery=seen.host.on_battery,
+            others=report.host.others_share,
+            steal=report.host.steal_share,
+            clock_mhz=report.host.clock_mhz,
+            throttles=report.host.throttles,
+            temperature_c=report.host.temperature_c,
+            on_battery=report.host.on_battery,
         )
         return Timing(
-            samples=pack_samples(seen.samples_ns),
-            warmup=pack_samples(seen.warmup_ns),
-            began_s=max(0, seen.began_ns - self.measured[0].began_ns) / 1e9,
-            per_sample=seen.per_sample,
-            blocks=pack_samples([number for block in seen.blocks for number in _numbers(block)])
-            if seen.blocks
+            samples=pack_samples(report.samples_ns),
+            warmup=pack_samples(report.warmup_ns),
+            began_s=max(0, report.began_ns - self.measured[0].began_ns) / 1e9,
+            per_sample=report.per_sample,
+            blocks=pack_samples([number for block in report.blocks for number in _numbers(block)])
+            if report.blocks
             else None,
             host=None if host == HostLoad() else host,
-            cpu_s=float(seen.cpu_s),
-            wall_s=float(seen.wall_s),
+            cpu_s=float(report.cpu_s),
+            wall_s=float(report.wall_s),
             baseline=baseline,
-            peak=seen.peak_bytes,
-            timer_ns=seen.timer_overhead_ns,
-            switches=seen.involuntary_switches,
+            peak=report.peak_bytes,
+            timer_ns=report.timer_overhead_ns,
+            switches=report.involuntary_switches,
         )
 
     def _accelerator(self) -> Accelerator | None:
-        seen = self.telemetry
-        if seen is None:
+        telemetry = self.telemetry
+        if telemetry is None:
             return None
         return Accelerator(
-            source=ascii_line(seen.source),
-            device=ascii_line(seen.device),
-            samples=seen.samples,
-            utilisation=seen.utilisation,
-            memory=seen.memory_bytes,
-            power_w=seen.power_w,
-            idle_w=seen.idle_w,
-            energy_j=seen.energy_j,
-            clock_mhz=seen.clock_mhz,
-            temperature_c=seen.temperature_c,
-            throttled=tuple(ascii_line(reason) for reason in seen.throttled[:16]),
-            notes=tuple(shorten(note) for note in seen.notes[:16]),
+            source=ascii_line(telemetry.source),
+            device=ascii_line(telemetry.device),
+            samples=telemetry.samples,
+            utilisation=telemetry.utilisation,
+            memory=telemetry.memory_bytes,
+            power_w=telemetry.power_w,
+            idle_w=telemetry.idle_w,
+            energy_j=telemetry.energy_j,
+            clock_mhz=telemetry.clock_mhz,
+            temperature_c=telemetry.temperature_c,
+            throttled=tuple(ascii_line(reason) for reason in telemetry.throttled[:16]),
+            notes=tuple(shorten(note) for note in telemetry.notes[:16]),
         )
 
     def _ran(self) -> RunFacts | None:
-        told, check = self.described, self.checked
-        if told is None:
+        described, check = self.described, self.checked
+        if described is None:
             return None
-        notes = told.notes + ((check.note,) if check is not None and check.note else ())
+        notes = described.notes + ((check.note,) if check is not None and check.note else ())
         return RunFacts(
-            unit=ascii_line(told.unit),
-            driver=ascii_line(told.driver),
-            runtime=ascii_line(told.runtime),
-            providers=tuple(ascii_line(provider) for provider in told.providers[:16]),
-            threads=told.threads,
-            shapes=_fitting(told.shapes),
-            dtypes=dict(list(told.dtypes.items())[:256]),
-            batch=told.batch,
-            seed=told.seed,
+            unit=ascii_line(described.unit),
+            driver=ascii_line(described.driver),
+            runtime=ascii_line(described.runtime),
+            providers=tuple(ascii_line(provider) for provider in described.providers[:16]),
+            threads=described.threads,
+            shapes=_fitting(described.shapes),
+            dtypes=dict(list(described.dtypes.items())[:256]),
+            batch=described.batch,
+            seed=described.seed,
             notes=tuple(shorten(note) for note in notes[:64]),
             output_sha256=check.output_sha256 if check is not None and check.output_sha256 else None,
             agrees=check.agrees if check is not None else None,
@@ -261,20 +261,20 @@ class RunObservations:
 
 def _numbers(block: driver.SampleBlock) -> tuple[int, ...]:
     """In the order of `protocol.record.BLOCK_FIELDS`."""
-    told = tuple(0 if number is None else number + 1 for number in (block.stall_ns, block.switches))
-    return (block.samples, block.wall_ns, block.cpu_ns, *told)
+    optional = tuple(0 if number is None else number + 1 for number in (block.stall_ns, block.switches))
+    return (block.samples, block.wall_ns, block.cpu_ns, *optional)
 
 
 def _fitting(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
     """As many shapes as a record has room for."""
-    kept: dict[str, tuple[int, ...]] = {}
+    fitting: dict[str, tuple[int, ...]] = {}
     left = MAX_SIZES
     for name, shape in list(shapes.items())[:256]:
         left -= len(shape)
         if left < 0:
             break
-        kept[name] = tuple(shape)
-    return kept
+        fitting[name] = tuple(shape)
+    return fitting
 
 
 def _finite(value: float | None) -> float | None:

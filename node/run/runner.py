@@ -2,7 +2,7 @@
 
     run(job, bench, stop, report)     fetch ─▶ wait for the device ─▶ launch in a thread ─▶ Record, whatever happened
 
-A run that is stopped returns when its processes are dead. A record is not signed here, and nothing is sent.
+A run that is stopped returns when its processes are dead. The record is not signed.
 """
 
 from __future__ import annotations
@@ -61,11 +61,11 @@ Timing = Callable[[bool], None]
 
 
 async def _at_once() -> None:
-    """Nothing else is going on here."""
+    """No work of this node disturbs."""
 
 
-async def _alone_it_is(job: RecordJob) -> None:
-    """Nothing comes with the model."""
+async def _no_manifest(job: RecordJob) -> None:
+    """There is no manifest to fetch."""
 
 
 @dataclass(frozen=True)
@@ -81,14 +81,14 @@ class RunBench:
     launch: Callable[[WorkOrder, Limits], RunLauncher]
     memory_cap: int
     """Bytes a run may take here, whatever its task allows."""
-    still: trio.Lock = field(default_factory=trio.Lock)
+    exclusive: trio.Lock = field(default_factory=trio.Lock)
     """Held while a model is fetched and while one is measured: one disturbs the other."""
-    quiet: Callable[[], Awaitable[None]] = _at_once
+    wait_idle: Callable[[], Awaitable[None]] = _at_once
     """Waits until this node's own work (results going to disk) cannot disturb a measurement."""
-    beside: Callable[[RecordJob], Awaitable[None]] = _alone_it_is
-    """Fetches what else belongs to the task's campaign; never fails, never takes long."""
+    fetch_manifest: Callable[[RecordJob], Awaitable[None]] = _no_manifest
+    """Fetches the campaign's manifest; never fails, never takes long."""
     warmup_floor: Callable[[str], int] = lambda unit: FLOOR
-    """Inferences that a unit of this device needs at least before its times settle, as its enrolment found."""
+    """Inferences that a unit of this device needs at least before its times settle, as its calibration has it."""
     clock: Callable[[], float] = time.monotonic
 
 
@@ -141,74 +141,78 @@ async def run(
     job: RecordJob, bench: RunBench, stop: StopRun, report: Report, timing: Timing = lambda on: None
 ) -> Record:
     """Run one attempt to its end. Never raises for what a model, a driver or a scheduler does."""
-    seen = RunObservations()
-    seen.enter("queue", bench.clock() - job.waited_s)
+    observations = RunObservations()
+    observations.enter("queue", bench.clock() - job.waited_s)
     end: RunEnd | None = None
     with stop.scope:
-        end = await _attempt(job, bench, seen, report, timing)
-    seen.enter("", bench.clock())
+        end = await _attempt(job, bench, observations, report, timing)
+    observations.enter("", bench.clock())
     if stop.reason is not None and (end is None or end.outcome is RunOutcome.CANCELLED):
         end = RunEnd(RunOutcome.CANCELLED, stop.reason, detail=f"stopped: {stop.reason}")
     if end is None:
         raise AssertionError("a run ends in some way")
     # packing a million samples takes a second: not in the loop
-    return await trio.to_thread.run_sync(_record, seen, job, end, bench)
+    return await trio.to_thread.run_sync(_record, observations, job, end, bench)
 
 
-def _record(seen: RunObservations, job: RecordJob, end: RunEnd, bench: RunBench) -> Record:
-    """What was seen, or, where no record can hold what a driver told, a failure that says so."""
+def _record(observations: RunObservations, job: RecordJob, end: RunEnd, bench: RunBench) -> Record:
+    """The observations, or, where no record can hold what a driver reported, a failure that says so."""
     try:
-        return seen.record(job, end, bench.worker, bench.facts())
+        return observations.record(job, end, bench.worker, bench.facts())
     except ValidationError as exc:
         first = exc.errors(include_url=False, include_input=False)[0]
-        place = ".".join(str(part) for part in first["loc"])
-        why = failed(Reason.CRASHED, f"the driver told what no record can hold: {place}: {first['msg']}")
-        return RunObservations(stages=seen.stages).record(job, why, bench.worker, bench.facts())
+        field_name = ".".join(str(part) for part in first["loc"])
+        why = failed(
+            Reason.CRASHED, f"the driver reported what no record can hold: {field_name}: {first['msg']}"
+        )
+        return RunObservations(stages=observations.stages).record(job, why, bench.worker, bench.facts())
 
 
 async def _attempt(
-    job: RecordJob, bench: RunBench, seen: RunObservations, report: Report, timing: Timing
+    job: RecordJob, bench: RunBench, observations: RunObservations, report: Report, timing: Timing
 ) -> RunEnd:
     task = job.task
-    tell = _Teller(report, bench.clock)
+    progress = _ProgressReporter(report, bench.clock)
     try:
         async with AsyncExitStack() as held:
             path: Path | None = None
-            async with _alone(bench.still, lambda: tell(Phase.QUEUED)):
-                seen.enter("fetch", bench.clock())
-                tell(Phase.FETCH)
+            async with _hold(bench.exclusive, lambda: progress(Phase.QUEUED)):
+                observations.enter("fetch", bench.clock())
+                progress(Phase.FETCH)
                 with trio.move_on_after(task.timeouts.fetch_s):
                     path = await held.enter_async_context(
                         bench.cache.using(
-                            task.model, bench.source(job), lambda done, total: tell(Phase.FETCH, done, total)
+                            task.model,
+                            bench.source(job),
+                            lambda done, total: progress(Phase.FETCH, done, total),
                         )
                     )
                 if path is not None:
-                    await bench.beside(job)
+                    await bench.fetch_manifest(job)
             if path is None:
                 return failed(
                     Reason.FETCH_FAILED,
                     f"{task.model.name} was not here after the fetch limit of {task.timeouts.fetch_s:g} s",
                 )
-            seen.enter("queue", bench.clock())
-            await held.enter_async_context(_alone(bench.still, lambda: tell(Phase.QUEUED)))
-            await held.enter_async_context(bench.lock.hold(lambda: tell(Phase.QUEUED)))
-            await bench.quiet()
-            seen.enter("prepare", bench.clock())
-            tell(Phase.PREPARE)
+            observations.enter("queue", bench.clock())
+            await held.enter_async_context(_hold(bench.exclusive, lambda: progress(Phase.QUEUED)))
+            await held.enter_async_context(bench.lock.hold(lambda: progress(Phase.QUEUED)))
+            await bench.wait_idle()
+            observations.enter("prepare", bench.clock())
+            progress(Phase.PREPARE)
             order = work_order(task, str(path), job.stranger, bench.warmup_floor(task.unit))
             launch = bench.launch(order, limits(task, bench.memory_cap))
-            problem = await _measure(launch, seen, tell, timing, bench.clock)
+            problem = await _measure(launch, observations, progress, timing, bench.clock)
     except RunError as exc:
         hint = f"; {exc.hint}" if exc.hint else ""
         return failed(exc.reason, exc.what + hint, permanent=exc.permanent)
     except ResourceError as exc:
         return failed(Reason.CRASHED, exc.what)
-    return problem or seen.verdict(task.unit, task.measure.batch)
+    return problem or observations.verdict(task.unit, task.measure.batch)
 
 
 @contextlib.asynccontextmanager
-async def _alone(lock: trio.Lock, waiting: Callable[[], None]) -> AsyncIterator[None]:
+async def _hold(lock: trio.Lock, waiting: Callable[[], None]) -> AsyncIterator[None]:
     """The lock for the block; `waiting` is told when another run has it."""
     if lock.locked():
         waiting()
@@ -217,25 +221,31 @@ async def _alone(lock: trio.Lock, waiting: Callable[[], None]) -> AsyncIterator[
 
 
 async def _measure(
-    launch: RunLauncher, seen: RunObservations, tell: _Teller, timing: Timing, clock: Callable[[], float]
+    launch: RunLauncher,
+    observations: RunObservations,
+    progress: _ProgressReporter,
+    timing: Timing,
+    clock: Callable[[], float],
 ) -> RunEnd | None:
     """Follow a launch in a thread. Cancelling kills it, and returns when it is dead."""
     token = trio.lowlevel.current_trio_token()
-    over = False
+    ended = False
 
     def follow() -> RunEnd | None:
         timed = False
         try:
             for event in launch.events():
                 now = clock()
-                seen.add(event, now)
-                if seen.timed is not timed:
-                    timed = seen.timed
+                observations.add(event, now)
+                if observations.timed is not timed:
+                    timed = observations.timed
                     with contextlib.suppress(trio.RunFinishedError):
                         token.run_sync_soon(timing, timed)
-                if isinstance(event, ProgressReport) and tell.worth(event.phase, now):
+                if isinstance(event, ProgressReport) and progress.is_due(event.phase, now):
                     with contextlib.suppress(trio.RunFinishedError):
-                        token.run_sync_soon(tell.send, event.phase, event.done, event.total, event.median_ms)
+                        token.run_sync_soon(
+                            progress.send, event.phase, event.done, event.total, event.median_ms
+                        )
         except DriverError as exc:
             return end_of(exc)
         except OSError as exc:  # of this device: its disk, its open files, its processes
@@ -246,7 +256,7 @@ async def _measure(
         try:
             await trio.sleep_forever()
         finally:
-            if not over:
+            if not ended:
                 with trio.CancelScope(shield=True):
                     await trio.to_thread.run_sync(launch.kill)
 
@@ -254,12 +264,12 @@ async def _measure(
     async with trio.open_nursery() as nursery:
         nursery.start_soon(kill_when_cancelled)
         problem = await trio.to_thread.run_sync(follow)
-        over = True
+        ended = True
         nursery.cancel_scope.cancel()
     return problem
 
 
-class _Teller:
+class _ProgressReporter:
     """Progress on its way out of a run, with what is not worth a message left out."""
 
     def __init__(self, report: Report, clock: Callable[[], float]) -> None:
@@ -268,10 +278,10 @@ class _Teller:
         self._throttle = Throttle()
 
     def __call__(self, phase: Phase, done: int = 0, total: int | None = None) -> None:
-        if self.worth(phase, self._clock()):
+        if self.is_due(phase, self._clock()):
             self.send(phase, done, total, None)
 
-    def worth(self, phase: Phase, now: float) -> bool:
+    def is_due(self, phase: Phase, now: float) -> bool:
         return self._throttle.passes(phase, now)
 
     def send(self, phase: Phase, done: int, total: int | None, median_ms: float | None) -> None:

@@ -1,14 +1,13 @@
-"""What a worker tells the swarm of itself: its advert, which is made anew whenever it says something else."""
+"""Keeps this worker's advert in the index up to date."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Final
+from typing import Final, Protocol
 
 import structlog
 import trio
 
-from node.serve.dependencies import AdvertIndex
 from protocol.values.advert import Advert
 from protocol.values.index_keys import MAX_CAMPAIGNS
 
@@ -19,21 +18,24 @@ CHECK_S: Final = 60.0
 log = structlog.get_logger("sark.worker")
 
 
+class AdvertIndex(Protocol):
+    """What the worker needs of `swarm.index.Index`."""
+
+    async def publish(self, advert: Advert, campaigns: Iterable[str] = ()) -> int: ...
+
+    async def withdraw(self) -> int: ...
+
+
 class Announcer:
-    """Keeps the advert in the index as it should be.
-
-    advert     this worker's advert, as of now
-    campaigns  those that it works for, and those whose results lie here, most important first
-    """
-
     def __init__(self, advert: Callable[[], Advert], campaigns: Callable[[], Iterable[str]]) -> None:
+        """`advert`: as of now. `campaigns`: those it works for, then those whose results are here."""
         self.advert = advert
         self._campaigns = campaigns
-        self._old = trio.Event()
+        self._changed = trio.Event()
 
-    def moved(self) -> None:
+    def changed(self) -> None:
         """The advert may say something else now. Never waits."""
-        self._old.set()
+        self._changed.set()
 
     async def keep(self, index: AdvertIndex) -> None:
         """Publish what changed, at once and then each `SPACING_S` at most."""
@@ -45,6 +47,6 @@ class Announcer:
                 log.debug("advert.published", holders=holders, models=len(current[0].models))
                 last = current
             with trio.move_on_after(CHECK_S):
-                await self._old.wait()
-            self._old = trio.Event()
+                await self._changed.wait()
+            self._changed = trio.Event()
             await trio.sleep(SPACING_S)

@@ -110,17 +110,17 @@ class OwnerControl:
     async def do(self, message: Control) -> Denied | None:
         """Do what the owner says; None when it is done. The same again changes nothing."""
         condition = self.ledger.condition
-        log.info("owner.said", action=message.action, now=message.now, finish=message.finish)
+        log.info("owner.command", action=message.action, now=message.now, finish=message.finish)
         try:
             match message.action:
                 case Action.PAUSE:
-                    await self._keep_pause(True)
+                    await self._set_pause(True)
                     if message.now:
                         self.stop_runs(Reason.NOT_SERVING)
                 case Action.RESUME:
                     self._drain.on = False
                     condition.cancel_drain()
-                    await self._keep_pause(False)
+                    await self._set_pause(False)
                 case Action.DRAIN:
                     self._drain.on = True
                     condition.drain("drained by its owner", finish=message.finish and not message.now)
@@ -135,7 +135,7 @@ class OwnerControl:
             self.look()
         return None
 
-    async def _keep_pause(self, on: bool) -> None:
+    async def _set_pause(self, on: bool) -> None:
         await trio.to_thread.run_sync(self.pause.set, on)  # also what holds already: it may not be on disk
 
     # -- what acts by itself ---------------------------------------------------------------------------------------------
@@ -146,8 +146,8 @@ class OwnerControl:
         now = RuleClock(self.senses.local(), self.senses.on_battery(), self.pause.on)
         condition.hold(standing(self.rules, now))
         draining = condition.state is WorkerState.DRAINING
-        if (draining, condition.why) != self._drain.told:
-            self._drain.told = (draining, condition.why)
+        if (draining, condition.why) != self._drain.reported:
+            self._drain.reported = (draining, condition.why)
             hint = HINTS.get(condition.why, "")
             why = f": {condition.why}{hint}" if condition.why else ""
             self.tell(f"takes no new work{why}" if draining else f"now {condition.state}{why}")
@@ -160,10 +160,10 @@ class OwnerControl:
             self.look()
             await trio.sleep(LOOK_S)
 
-    def moved(self) -> None:
+    def changed(self) -> None:
         """To be called after each change of the ledger, and when a result was taken."""
-        self._drain.moved.set()
-        self._drain.moved = trio.Event()
+        self._drain.changed.set()
+        self._drain.changed = trio.Event()
 
     async def keep_draining(self) -> None:
         """Once told to drain: have the worker leave when nothing is here any more, and its results are taken or had their time."""
@@ -171,12 +171,12 @@ class OwnerControl:
             if self._leaving() and not self._busy():
                 with trio.move_on_after(HAND_OVER_S):
                     while self._leaving() and self.unsettled():
-                        await self._drain.moved.wait()
+                        await self._drain.changed.wait()
                 if self._leaving():
                     self.tell("drained: nothing runs here any more, the swarm is told")
                     self.leave.set()
                     return
-            await self._drain.moved.wait()
+            await self._drain.changed.wait()
 
     def _leaving(self) -> bool:
         return self._drain.on
@@ -190,6 +190,6 @@ class OwnerControl:
 @dataclass(slots=True)
 class _Drain:
     on: bool = False
-    told: tuple[bool, str] = (False, "")
+    reported: tuple[bool, str] = (False, "")
     """Whether it drains and why, as the owner read it last."""
-    moved: trio.Event = field(default_factory=trio.Event)
+    changed: trio.Event = field(default_factory=trio.Event)

@@ -22,7 +22,7 @@ from node.device.calibration import FLOOR_UNKNOWN
 from node.device.lock import DeviceLock
 from node.device.probe import Profile, lock_name, probe_device, trouble_with
 from node.device.simulated import SimulatedDevice
-from node.serve.dependencies import WorkerParts
+from node.serve.dependencies import DeviceParts, WorkerParts
 from node.serve.owner_control import Pause
 from node.serve.service import Worker, run_worker
 from node.settings.driver_secrets import DriverSecrets
@@ -59,23 +59,23 @@ async def run_process(
     stop_with_stdin: bool,
     joined: Callable[[RunningNode, Profile, Worker], None],
     tell: Callable[[str], None],
-    private: DriverSecrets | None = None,
-    pretended: SimulatedDevice | None = None,
+    secrets: DriverSecrets | None = None,
+    simulated: SimulatedDevice | None = None,
     must: Collection[str] = (),
 ) -> None:
     """Be a worker until told to stop. `joined` is called once others can reach it, `tell` with a line for each thing that happens;
-    `private` is what single drivers are given, `pretended` the device that it says it is, for demonstrations. `must`: ids of pools
+    `secrets`: what the owner gives single drivers; `simulated`: the device that it simulates, for demonstrations. `must`: ids of pools
     for which it came with a ticket.
 
     Raises `ResourceError` for a port, folder or key that cannot be had, and for a device on which no unit works; `NotPermitted` when
     one of `must` says no.
     """
     folder = home.folder("worker")
-    private = private or DriverSecrets()
-    if pretended is not None:
-        settings, private = settings.model_copy(update={"simulate": True}), pretended.private()
+    secrets = secrets or DriverSecrets()
+    if simulated is not None:
+        settings, secrets = settings.model_copy(update={"simulate": True}), simulated.private()
     look = partial(
-        probe_units, settings.simulate, private=private, only=SIMULATED if pretended is not None else None
+        probe_units, settings.simulate, private=secrets, only=SIMULATED if simulated is not None else None
     )
     owner = load_or_create(home.key("scheduler")).peer_id
     sandbox = await trio.to_thread.run_sync(probe)
@@ -84,7 +84,7 @@ async def run_process(
         tell(warning)
     pools = joined_pools(home, Role.WORKER)
     settings = with_gates_of(settings, pools, local_gates(home))
-    async with open_node("worker", home, settings, holder=True, health=False, tell=tell) as here:
+    async with open_node("worker", home, settings, holder=True, health=False, tell=tell) as running:
         profile = await trio.to_thread.run_sync(
             partial(
                 probe_device,
@@ -94,9 +94,9 @@ async def run_process(
                 wanted_name=settings.name or "",
             )
         )
-        if pretended is not None:
-            profile = pretended.profile(profile)
-            tell("this worker pretends: it is a simulation, for a demonstration")
+        if simulated is not None:
+            profile = simulated.profile(profile)
+            tell("this worker is simulated, for a demonstration")
         for note in profile.notes:
             log.warning("device.note", note=note)
         if not profile.units:
@@ -109,7 +109,7 @@ async def run_process(
                             name,
                             simulate=settings.simulate,
                             tier=sandbox.tier,
-                            private=private.get(name),
+                            private=secrets.get(name),
                             prefork=AHEAD,
                         ).start()
                     )
@@ -118,13 +118,13 @@ async def run_process(
             except DriverError as exc:
                 raise ResourceError(str(exc), hint="see that there is room in the temporary folder") from exc
 
-            quiet = IdleWait(settings.max_wait_s)
+            idle_wait = IdleWait(settings.max_wait_s)
 
             def launch(order: WorkOrder, limits: Limits) -> Launch:
                 driver = profile.driver_of(order.unit)
                 if driver is None:
                     raise LocalProtocolError(f"a run on {order.unit} was let in, which does not work here")
-                return Launch(order, limits, zygotes[driver], None if driver in SIMULATED else quiet)
+                return Launch(order, limits, zygotes[driver], None if driver in SIMULATED else idle_wait)
 
             def examine() -> str:
                 return trouble_with(profile, look)
@@ -133,27 +133,30 @@ async def run_process(
                 return Launch(order, limits, zygotes[profile.driver_of(order.unit) or ""])
 
             lock = DeviceLock(await trio.to_thread.run_sync(lock_name))
-            found = None
+            calibration = None
             if settings.calibrate and not settings.simulate:
-                found = await ensure_calibrated(folder, profile, CalibrationTools(bare), lock, tell)
-            parts = WorkerParts(
+                calibration = await ensure_calibrated(folder, profile, CalibrationTools(bare), lock, tell)
+            device = DeviceParts(
                 profile=profile,
-                incarnation=here.incarnation,
+                lock=lock,
+                launch=launch,
+                examine=examine,
+                warmup_floor=calibration.floor if calibration is not None else lambda unit: FLOOR_UNKNOWN,
+                version=version("sark-node"),
+            )
+            parts = WorkerParts(
+                device=device,
+                incarnation=running.incarnation,
                 owners={owner, *settings.owners},
                 pools={pool.pool: pool.name for pool in pools},
                 manifests=_stored_manifests(home, pools),
                 pause=Pause(folder / "paused"),
                 cache=await trio.to_thread.run_sync(ModelCache, home.cache / "models", settings.cache_bytes),
                 outbox=await trio.to_thread.run_sync(open_outbox, folder / "outbox"),
-                lock=lock,
-                warmup_floor=found.floor if found is not None else lambda unit: FLOOR_UNKNOWN,
-                launch=launch,
-                examine=examine,
                 wall=time.time,
                 tell=tell,
-                version=version("sark-node"),
-                addresses=lambda: here.addresses,
-                reach=lambda: here.reach.words if here.reach is not None else "",
+                addresses=lambda: running.addresses,
+                reach=lambda: running.reach.words if running.reach is not None else "",
             )
             async with trio.open_nursery() as nursery:
 
@@ -164,16 +167,16 @@ async def run_process(
                     parts.leave.set()
 
                 nursery.start_soon(signals)
-                worker: Worker = await nursery.start(partial(_serve, settings, here, parts, nursery))
-                nursery.start_soon(_follow, here, worker)
+                worker: Worker = await nursery.start(partial(_serve, settings, running, parts, nursery))
+                nursery.start_soon(_follow, running, worker)
                 node = PoolNode(
-                    here.network,
-                    here.index,
+                    running.network,
+                    running.index,
                     home,
                     Role.WORKER,
                     name=profile.name,
                     wall=time.time,
-                    rng=here.rng,
+                    rng=running.rng,
                     news=worker.heard,
                     gates=lambda: settings.gates or local_gates(home),
                     must=must,
@@ -182,14 +185,14 @@ async def run_process(
                 await nursery.start(node.run)
                 with contextlib.suppress(ResourceError):  # a convenience for this home's other commands
                     save_gates(home, settings.gates, "worker")
-                near = near_addresses(settings.listen, here.network.addresses)
+                near = near_addresses(settings.listen, running.network.addresses)
                 stack.enter_context(addresses_file(home.worker_file, near))
-                log.info("worker.up", peer=here.identity.peer_id, units=[unit.unit for unit in profile.units])
-                joined(here, profile, worker)
+                log.info("worker.up", peer=running.identity.peer_id, units=[unit.unit for unit in profile.units])
+                joined(running, profile, worker)
 
 
 def pool_changes(home: Home, ticket: str | None, leave: Sequence[str]) -> tuple[Membership, ...]:
-    """Take up a ticket and leave pools; gives those this device works for from now on. Nothing is changed while a worker runs here.
+    """Take up a ticket and leave pools; gives those this device works for from now on. Changes nothing while a worker runs here.
 
     Raises `NotPermitted` for a ticket that cannot be used, `SettingsError` for a pool that is none of these, `ResourceError`.
     """
@@ -197,21 +200,21 @@ def pool_changes(home: Home, ticket: str | None, leave: Sequence[str]) -> tuple[
         return joined_pools(home, Role.WORKER)
     with lock_folder(home.folder("worker")):
         for word in leave:
-            here = joined_pools(home, Role.WORKER)
-            left = [pool for pool in here if word in (pool.name, pool.pool)]
-            if len(left) != 1:
-                names = ", ".join(f"{pool.name} ({pool.pool})" for pool in left or here) or "none"
-                what = "means several pools" if left else "is no pool that this device works for"
+            joined = joined_pools(home, Role.WORKER)
+            matches = [pool for pool in joined if word in (pool.name, pool.pool)]
+            if len(matches) != 1:
+                names = ", ".join(f"{pool.name} ({pool.pool})" for pool in matches or joined) or "none"
+                what = "means several pools" if matches else "is no pool that this device works for"
                 raise SettingsError(f"--leave-pool {word!r} {what}", hint=f"it is one of: {names}")
-            leave_pool(home, left[0].pool, Role.WORKER)
+            leave_pool(home, matches[0].pool, Role.WORKER)
         if ticket is not None:
             worker = load_or_create(home.key("worker")).peer_id
             fresh = read_ticket(ticket)
-            here = joined_pools(home, Role.WORKER)
-            if len(here) >= MAX_POOLS and fresh.pool not in {pool.pool for pool in here}:
+            joined = joined_pools(home, Role.WORKER)
+            if len(joined) >= MAX_POOLS and fresh.pool not in {pool.pool for pool in joined}:
                 raise SettingsError(
-                    f"this device works for {len(here)} pools, which is all that it can tell others: "
-                    + ", ".join(pool.name for pool in here),
+                    f"this device works for {len(joined)} pools, which is all that it can tell others: "
+                    + ", ".join(pool.name for pool in joined),
                     hint="leave one with the same command: --leave-pool NAME",
                 )
             join_pool(home, fresh, Role.WORKER, worker, now=time.time())
@@ -251,20 +254,20 @@ def _stored_manifests(home: Home, pools: Sequence[Membership]) -> tuple[PoolMani
     return tuple(verified(signed) for signed in stored if signed is not None)
 
 
-async def _follow(here: RunningNode, worker: Worker) -> None:
+async def _follow(running: RunningNode, worker: Worker) -> None:
     """Whenever others reach this node elsewhere, the swarm is told."""
-    while here.reach is not None:
-        await here.reach.changed()
-        worker.announcer.moved()
+    while running.reach is not None:
+        await running.reach.changed()
+        worker.announcer.changed()
 
 
 async def _serve(
     settings: WorkerSettings,
-    here: RunningNode,
+    running: RunningNode,
     parts: WorkerParts,
     nursery: trio.Nursery,
     *,
     task_status: trio.TaskStatus[Worker] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    await run_worker(settings, here.network, here.index, parts, task_status=task_status)
+    await run_worker(settings, running.network, running.index, parts, task_status=task_status)
     nursery.cancel_scope.cancel()

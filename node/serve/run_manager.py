@@ -21,13 +21,14 @@ from node.device.probe import device_facts, memory_cap
 from node.run import run_log, runner
 from node.run.model_source import task_source
 from node.run.record_builder import RecordJob
-from node.serve.dependencies import WorkerParts
+from node.serve.dependencies import DeviceParts
 from node.settings.settings import WorkerSettings
 from node.store.blob_sources import BlobSources
 from node.store.cache import Source
 from protocol.formats.phase import Phase
 from protocol.words import Reason
 from swarm.blobs.client import fetch_blob
+from swarm.download.download import Edge
 from swarm.net.addresses import PeerId
 from swarm.net.network import Network
 
@@ -54,29 +55,33 @@ class RunManager:
         self,
         settings: WorkerSettings,
         network: Network,
-        parts: WorkerParts,
+        device: DeviceParts,
         conversation: WorkerConversation,
         sharing: BlobSources,
         around: RunSurroundings,
+        *,
+        tell: Callable[[str], object],
+        web: Edge,
     ) -> None:
         self._network = network
-        self._parts = parts
+        self._tell = tell
+        self._web = web
         self._conversation = conversation
         self._ledger = conversation.ledger
         self._sharing = sharing
         self._around = around
         self._bench = runner.RunBench(
             worker=network.peer_id,
-            facts=lambda: device_facts(parts.profile, parts.version),
-            cache=parts.cache,
+            facts=lambda: device_facts(device.profile, device.version),
+            cache=sharing.cache,
             source=self._source,
-            lock=parts.lock,
-            launch=parts.launch,
-            memory_cap=memory_cap(parts.profile, settings.memory_share),
-            quiet=self._quiet,
-            still=sharing.still,
-            beside=self._fetch_manifest,
-            warmup_floor=parts.warmup_floor,
+            lock=device.lock,
+            launch=device.launch,
+            memory_cap=memory_cap(device.profile, settings.memory_share),
+            wait_idle=self._wait_idle,
+            exclusive=sharing.exclusive,
+            fetch_manifest=self._fetch_manifest,
+            warmup_floor=device.warmup_floor,
         )
         self._stops: dict[str, runner.StopRun] = {}
         self._rng = random.Random()
@@ -110,7 +115,7 @@ class RunManager:
             stranger=request.stranger,
         )
         self._around.advert_changed()
-        self._parts.tell(run_log.began(job.task))
+        self._tell(run_log.began(job.task))
         log.info("run.began", task=job.task.task, attempt=job.attempt, lease=lease, fence=job.fence.key())
 
         def report(phase: Phase, done: int, total: int | None, median_ms: float | None) -> None:
@@ -134,14 +139,14 @@ class RunManager:
             detail=record.detail,
             seconds=round(trio.current_time() - began, 3),
         )
-        self._parts.tell(run_log.ended(record, trio.current_time() - began))
+        self._tell(run_log.ended(record, trio.current_time() - began))
         if self._ledger.condition.suspect:  # before another run begins
             await self._around.examine()
         del self._stops[lease]
         conversation.finish_run(lease, record)
         self._around.carry_out()
 
-    async def _quiet(self) -> None:
+    async def _wait_idle(self) -> None:
         await self._around.disk_idle()
         await self._sharing.quiet()
 
@@ -158,7 +163,7 @@ class RunManager:
             principal=allocation.request.principal if allocation is not None else job.task.scheduler,
             owner=allocation is not None and allocation.request.owner,
             rng=self._rng,
-            edge=self._parts.web,
+            edge=self._web,
         )
 
     async def _fetch_manifest(self, job: RecordJob) -> None:

@@ -20,8 +20,8 @@ from node.conversation.outbox import Outbox
 from node.conversation.requests import WorkerContext
 from node.device.probe import build_advert
 from node.run.self_test import Examiner
-from node.serve.announcing import Announcer
-from node.serve.dependencies import AdvertIndex, WorkerParts
+from node.serve.announcing import AdvertIndex, Announcer
+from node.serve.dependencies import WorkerParts
 from node.serve.owner_control import OwnerControl
 from node.serve.run_manager import RunManager, RunSurroundings
 from node.serve.shell import ConversationShell
@@ -68,12 +68,12 @@ async def run_worker(
         nursery.start_soon(worker.shell.keep_time)
         nursery.start_soon(worker.shell.keep_disk)
         nursery.start_soon(worker.examiner.keep)
-        nursery.start_soon(worker.hand.keep)
-        nursery.start_soon(worker.hand.keep_draining)
-        nursery.start_soon(worker.door.keep)
+        nursery.start_soon(worker.owner_control.keep)
+        nursery.start_soon(worker.owner_control.keep_draining)
+        nursery.start_soon(worker.revocation.keep)
         announcing, announced = trio.CancelScope(), trio.Event()
         nursery.start_soon(worker.announce, index, announcing, announced)
-        nursery.start_soon(worker.sharing.keep, worker.announcer.moved)
+        nursery.start_soon(worker.sharing.keep, worker.announcer.changed)
         task_status.started(worker)
         await parts.leave.wait()
         with trio.move_on_after(LEAVE_S):
@@ -111,12 +111,16 @@ class Worker:
             slots=settings.slots,
             owner_first=settings.owner_first,
         )
-        self.door = Revocation(self.permits, self.ledger, self.carry_out, parts.wall)
+        self.revocation = Revocation(self.permits, self.ledger, self.carry_out, parts.wall)
         self.examiner = Examiner(
-            self.ledger.condition, parts.lock, parts.examine, self.carry_out, parts.examine_again_s
+            self.ledger.condition,
+            parts.device.lock,
+            parts.device.examine,
+            self.carry_out,
+            parts.device.retry_s,
         )
         self.announcer = Announcer(self.advert, self._campaigns)
-        self.hand = OwnerControl(
+        self.owner_control = OwnerControl(
             ledger=self.ledger,
             rules=settings.rules,
             pause=parts.pause,
@@ -160,31 +164,40 @@ class Worker:
             begin_run=lambda command: self.runs.begin(command.lease, self.nursery),
             stop_run=lambda command: self.runs.stop(command.lease, command.reason),
             control=lambda command: self.nursery.start_soon(self._control, command),
-            changed=self.hand.moved,
+            changed=self.owner_control.changed,
         )
         around = RunSurroundings(
             self.carry_out,
-            self.announcer.moved,
+            self.announcer.changed,
             self.examiner.examine,
             lambda: self.shell.wait_for(lambda: self.conversation.commands.disk_idle),
         )
-        self.runs = RunManager(settings, network, parts, self.conversation, self.sharing, around)
+        self.runs = RunManager(
+            settings,
+            network,
+            parts.device,
+            self.conversation,
+            self.sharing,
+            around,
+            tell=parts.tell,
+            web=parts.web,
+        )
 
     # -- what others see -------------------------------------------------------------------------------------------------
 
     def heard(self, manifest: PoolManifest) -> None:
         """A verified manifest of a joined pool."""
-        self.door.update(manifest)
+        self.revocation.update(manifest)
 
     def advert(self) -> Advert:
         """This worker's advert, as of now."""
         return build_advert(
-            self._parts.profile,
+            self._parts.device.profile,
             self._network.peer_id,
             addresses=self._parts.addresses() or self._network.addresses,
             labels=self._settings.labels,
             models=self._parts.cache.recent(4),
-            version=self._parts.version,
+            version=self._parts.device.version,
             pools=sorted(set(self._parts.pools.values())),
         )
 
@@ -210,7 +223,7 @@ class Worker:
 
     async def opened(self, link: Link) -> None:
         """For each scheduler's link: what waits for it goes out once it may do anything here."""
-        await self.door.admitted(link.peer)
+        await self.revocation.admitted(link.peer)
         await self.shell.use(link)
 
     def carry_out(self) -> None:
@@ -220,13 +233,13 @@ class Worker:
     def _authenticate(
         self, peer: PeerId, message: ShowCredentials | ManifestMessage
     ) -> CredentialsReply | Denied:
-        reply = self.door.authenticate(peer, message)
+        reply = self.revocation.authenticate(peer, message)
         if isinstance(reply, Denied):
             log.info("credentials.refused", peer=peer, why=reply.detail)
         return reply
 
     async def _control(self, command: ControlDevice) -> None:
-        reply = await self.hand.do(command.message) or self.conversation.requests.status()
+        reply = await self.owner_control.do(command.message) or self.conversation.requests.status()
         self.conversation.commands.emit(SendReply(command.request, reply))
         self.carry_out()
 

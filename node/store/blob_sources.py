@@ -53,7 +53,7 @@ class BlobSources:
     """All of the ledger's."""
     wall: Callable[[], float]
     """Seconds since the epoch, for the end of a transfer grant."""
-    still: trio.Lock = field(default_factory=trio.Lock)
+    exclusive: trio.Lock = field(default_factory=trio.Lock)
     """Held while a model is fetched or verified, and while a run is measured: one disturbs the other."""
     _served: list[BlobServer] = field(default_factory=list)
 
@@ -63,7 +63,7 @@ class BlobSources:
 
     def resting(self) -> bool:
         """Whether something is measured, or verified, that sharing would disturb."""
-        return self.still.locked() and not self.cache.fetching
+        return self.exclusive.locked() and not self.cache.fetching
 
     async def quiet(self) -> None:
         """Before a measurement: wait a moment for what is just being sent."""
@@ -76,7 +76,7 @@ class BlobSources:
         while True:
             await trio.sleep(LOOK_S)
             if self.cache.changed():
-                async with self.still:
+                async with self.exclusive:
                     await self.cache.verify_added()
                 changed()
 

@@ -28,7 +28,7 @@ from drivers.contract.base import (
 )
 from node.device.lock import DeviceLock
 from node.device.probe import Profile
-from node.serve.dependencies import WorkerParts
+from node.serve.dependencies import DeviceParts, WorkerParts
 from node.serve.owner_control import OwnerSenses, Pause
 from node.serve.service import Worker, run_worker
 from node.settings.settings import WorkerSettings
@@ -260,18 +260,20 @@ class World:
         self.incarnation += 1
         self.network = self.swarm.node(Identity.from_seed(1))
         self.parts = WorkerParts(
-            profile=profile(),
+            device=DeviceParts(
+                profile=profile(),
+                lock=DeviceLock("d-1", self.folder),
+                launch=self.device.launch,
+                examine=lambda: self.trouble,
+                retry_s=0.01,
+                version="0.1",
+            ),
             incarnation=self.incarnation,
             owners={self.ann.identity.peer_id, *self.owners},
             cache=ModelCache(self.folder / "cache", 10**9, free=lambda path: self.free),
             outbox=self.open_outbox(self.folder / "outbox"),
-            lock=DeviceLock("d-1", self.folder),
-            launch=self.device.launch,
-            examine=lambda: self.trouble,
-            examine_again_s=0.01,
             wall=lambda: self.wall,
             tell=self.told.append,
-            version="0.1",
             pools=self.pools,
             pause=Pause(self.folder / "paused"),
             senses=OwnerSenses(lambda: self.local, lambda: self.on_battery),

@@ -34,7 +34,7 @@ from drivers.contract.base import (
 from drivers.contract.base import Event as Shown
 from node.device.lock import DeviceLock
 from node.device.probe import Profile
-from node.serve.dependencies import WorkerParts
+from node.serve.dependencies import DeviceParts, WorkerParts
 from node.serve.service import Worker, run_worker
 from node.settings.settings import WorkerSettings
 from node.store.cache import ModelCache
@@ -124,23 +124,25 @@ class Device:
         storm = self.storm
         network = storm.swarm.node(self.identity)
         parts = WorkerParts(
-            profile=Profile(
-                device=f"d-{self.name}",
-                name=self.name,
-                soc="Test",
-                ram=8 * 1024**3,
-                cores=2,
-                threads=4,
-                units=(UnitOffer(unit=UNIT, runtime="onnxruntime 1"),),
-                drivers={UNIT: "onnx"},
+            device=DeviceParts(
+                profile=Profile(
+                    device=f"d-{self.name}",
+                    name=self.name,
+                    soc="Test",
+                    ram=8 * 1024**3,
+                    cores=2,
+                    threads=4,
+                    units=(UnitOffer(unit=UNIT, runtime="onnxruntime 1"),),
+                    drivers={UNIT: "onnx"},
+                ),
+                lock=DeviceLock(f"d-{self.name}", self.folder),
+                launch=self.launch,
+                examine=lambda: "",
             ),
             incarnation=self.incarnation,
             owners={OWNER.peer_id},
             cache=ModelCache(self.folder / "cache", 10**9, free=lambda path: 10**12),
             outbox=open_outbox(self.folder / "outbox"),
-            lock=DeviceLock(f"d-{self.name}", self.folder),
-            launch=self.launch,
-            examine=lambda: "",
             wall=storm.clock,
         )
         self.scope = trio.CancelScope()

@@ -493,7 +493,7 @@ async def test_a_fetch_that_takes_too_long_is_failed(tmp_path: Path) -> None:
 
 async def test_nothing_is_measured_before_the_nodes_own_work_is_done(tmp_path: Path) -> None:
     launch, quiet = Told(LOADED, described(), MEASURED, CHECKED), trio.Event()
-    made = bench(tmp_path, lambda order, limits: launch, quiet=quiet.wait)
+    made = bench(tmp_path, lambda order, limits: launch, wait_idle=quiet.wait)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(run, job(task()), made, StopRun(), lambda *told: None)
         await trio.testing.wait_all_tasks_blocked(0.05)

@@ -135,7 +135,7 @@ async def test_nothing_is_shared_while_something_is_measured_but_while_something
 ) -> None:
     sharing = await having(tmp_path)
     assert not sharing.resting()
-    async with sharing.still:
+    async with sharing.exclusive:
         assert sharing.resting()
         await sharing.quiet()
 

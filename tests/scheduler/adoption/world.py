@@ -28,6 +28,7 @@ from drivers.contract.base import (
 )
 from node.device.lock import DeviceLock
 from node.device.probe import Profile
+from node.serve.dependencies import DeviceParts
 from node.serve.dependencies import WorkerParts as Parts
 from node.serve.service import run_worker
 from node.settings.settings import WorkerSettings
@@ -182,23 +183,25 @@ class World:
         worker.incarnation += 1
         network = self.swarm.node(worker.identity)
         parts = Parts(
-            profile=Profile(
-                device=f"d-{name}",
-                name=name,
-                soc="Test",
-                ram=8 * 1024**3,
-                cores=2,
-                threads=4,
-                units=(UnitOffer(unit=UNIT, runtime="runtime 1"),),
-                drivers={UNIT: "onnx"},
+            device=DeviceParts(
+                profile=Profile(
+                    device=f"d-{name}",
+                    name=name,
+                    soc="Test",
+                    ram=8 * 1024**3,
+                    cores=2,
+                    threads=4,
+                    units=(UnitOffer(unit=UNIT, runtime="runtime 1"),),
+                    drivers={UNIT: "onnx"},
+                ),
+                lock=DeviceLock(f"d-{name}", worker.folder),
+                launch=worker.launch,
+                examine=lambda: "",
             ),
             incarnation=worker.incarnation,
             owners={ANN.peer_id},
             cache=ModelCache(worker.folder / "cache", 10**9, free=lambda path: 10**12),
             outbox=open_outbox(worker.folder / "outbox"),
-            lock=DeviceLock(f"d-{name}", worker.folder),
-            launch=worker.launch,
-            examine=lambda: "",
             wall=time.time,
         )
         worker.scope = trio.CancelScope()
