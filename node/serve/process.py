@@ -187,7 +187,9 @@ async def run_process(
                     save_gates(home, settings.gates, "worker")
                 near = near_addresses(settings.listen, running.network.addresses)
                 stack.enter_context(addresses_file(home.worker_file, near))
-                log.info("worker.up", peer=running.identity.peer_id, units=[unit.unit for unit in profile.units])
+                log.info(
+                    "worker.up", peer=running.identity.peer_id, units=[unit.unit for unit in profile.units]
+                )
                 joined(running, profile, worker)
 
 
