@@ -169,12 +169,12 @@ def plan(
     from rich.text import Text
 
     from scheduler.preview.look import plan_file
-    from scheduler.preview.plan_table import keep_plan, plan_lines, plan_table, uncovered_lines
+    from scheduler.preview.plan_table import plan_lines, plan_table, save_plan, uncovered_lines
 
     home: Home = ctx.obj
     made = plan_file(home, file, gates_of(ctx, gate, surely=True), fetching(home))
     with contextlib.suppress(OSError):  # a plan can be read though it cannot be kept
-        keep_plan(home, made)
+        save_plan(home, made)
     if as_json:
         print_json(made.model_dump(mode="json"))
     else:
@@ -216,12 +216,12 @@ def retry(
 def check_plan(home: Home, file: Path, gates: tuple[str, ...], name: str) -> None:
     """Leave with exit code 1 when the world changed in substance since the plan `name` was made, having said in what."""
     from scheduler.preview.look import plan_file
-    from scheduler.preview.plan import changes
-    from scheduler.preview.plan_table import kept_plan
+    from scheduler.preview.plan import plan_changes
+    from scheduler.preview.plan_table import load_plan
 
-    kept = kept_plan(home, name)
+    kept = load_plan(home, name)
     now = plan_file(home, file, gates, fetching(home))
-    told = changes(kept, now)
+    told = plan_changes(kept, now)
     if not (kept.complete and now.complete):
         print(
             "not all devices could be seen: only whether each cell is covered was compared", file=sys.stderr

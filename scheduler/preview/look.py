@@ -21,7 +21,7 @@ from scheduler.campaign.model import Campaign
 from scheduler.models.describe import Fetch, Models, describe_models, no_fetch
 from scheduler.planning.tasks import PlannedCell, derive_cells, requirements
 from scheduler.preview.plan import LivePlan, make_plan
-from scheduler.preview.survey import VISIT, SwarmVisit, see_everybody, visit
+from scheduler.preview.survey import VISIT, SwarmVisit, find_all_devices, visit
 from scheduler.preview.why import LiveFacts, WhyReport, why_report
 from scheduler.store.opening import has_store, open_store
 from scheduler.store.rows import CampaignRow
@@ -85,7 +85,7 @@ def explain_campaign(home: Home, store: Store, campaign: str, number: str, gates
     adverts, unreachable = None, ""
     if row.ended is None and (waiting or not row.planned):
         try:
-            adverts = trio.run(see_everybody, gates)
+            adverts = trio.run(find_all_devices, gates)
         except* SarkError as group:
             unreachable = _first(group).what
     return why_report(

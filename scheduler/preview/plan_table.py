@@ -1,4 +1,4 @@
-"""A plan for people: a table of the matrix that fits 80 columns, the totals, and what stands in the way. And where plans are kept."""
+"""A plan for people: a table that fits 80 columns, totals, and why cells are not covered. And plans on disk."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ from rich.text import Text
 from protocol.errors import CampaignError
 from protocol.values.requirement import show_size
 from scheduler.output.tables import SHORTEST, safe_columns
-from scheduler.preview.plan import DIGITS, LivePlan, PlanCell
+from scheduler.preview.plan import HASH_DIGITS, LivePlan, PlanCell
+from swarm.base.durable import write_atomically
 from swarm.base.home import Home
 from swarm.base.text import count, safe_text
 from swarm.base.units import show_estimate
 
 UNKNOWN: Final = "unknown"
-KEPT: Final = 50
-"""Plans on disk; the oldest go first."""
-MAX_WAYS: Final = 8
+MAX_PLANS: Final = 50
+"""On disk; the oldest go first."""
+MAX_RUNS: Final = 8
 MAX_UNCOVERED: Final = 12
 
 
@@ -92,19 +93,19 @@ def plan_lines(plan: LivePlan) -> list[str]:
     """What stands below the table: totals, who would give way, why cells are not covered, and how to go on."""
     devices = f"{len(plan.devices)} of {count(plan.seen, 'device')}"
     tasks = count(plan.tasks, "task")
-    told = [f"{plan.covered} of {len(plan.cells)} cells covered: {tasks}, {devices} fit."]
+    lines = [f"{plan.covered} of {len(plan.cells)} cells covered: {tasks}, {devices} fit."]
     sources = sorted({cell.run_from for cell in plan.cells if cell.run_from})
     total = "time in all not known" if plan.total_s is None else f"{show_estimate(plan.total_s)} in all"
     source = f" (from {' and '.join(sources)})" if sources and plan.total_s is not None else ""
     fetch = f"{show_size(plan.fetch)} to fetch" if plan.fetch else "nothing to fetch"
-    told.append(f"Expected: {total}{source}, {fetch}.")
-    ways = list(dict.fromkeys(way for cell in plan.cells for way in cell.gives_way))
-    told += [f"Would give way: {safe_columns(way)}" for way in ways[:MAX_WAYS]]
+    lines.append(f"Expected: {total}{source}, {fetch}.")
+    runs = list(dict.fromkeys(run for cell in plan.cells for run in cell.gives_way))
+    lines += [f"Would give way: {safe_columns(run)}" for run in runs[:MAX_RUNS]]
     if not plan.complete:
-        told.append("There are more devices than can be looked at: this holds for those that were seen.")
-    if len(ways) > MAX_WAYS:
-        told.append(f"and {len(ways) - MAX_WAYS} more would give way")
-    return [*told, *plan.notes]
+        lines.append("There are more devices than can be looked up: this holds for those that were.")
+    if len(runs) > MAX_RUNS:
+        lines.append(f"and {len(runs) - MAX_RUNS} more would give way")
+    return [*lines, *plan.notes]
 
 
 def uncovered_lines(cells: Sequence[PlanCell]) -> list[str]:
@@ -113,38 +114,35 @@ def uncovered_lines(cells: Sequence[PlanCell]) -> list[str]:
     for cell in cells:
         if not cell.covered:
             groups.setdefault(cell.why, []).append(cell)
-    told: list[str] = []
+    lines: list[str] = []
     for why, alike in list(groups.items())[:MAX_UNCOVERED]:
         names = list(dict.fromkeys(f"{safe_text(cell.model, 60)} × {cell.unit}" for cell in alike))
         head = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-        told += [f"{head}:", *(f"  {safe_columns(line)}" for line in why.splitlines()[:40])]
+        lines += [f"{head}:", *(f"  {safe_columns(line)}" for line in why.splitlines()[:40])]
     if len(groups) > MAX_UNCOVERED:
-        told.append(f"and {len(groups) - MAX_UNCOVERED} more reasons: see --json")
-    return told
+        lines.append(f"and {len(groups) - MAX_UNCOVERED} more reasons: see --json")
+    return lines
 
 
 # -- on disk ------------------------------------------------------------------------------------------------------------------------------
 
 
-def keep_plan(home: Home, plan: LivePlan) -> None:
-    """Keep it under its hash, so that `submit --plan` can compare; the oldest of many go. Raises OSError."""
+def save_plan(home: Home, plan: LivePlan) -> None:
+    """Store it under its hash, so that `submit --plan` can compare; the oldest of many go. Raises OSError."""
     folder = _folder(home)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    part = folder / f".{plan.plan}.part"
-    part.write_text(plan.model_dump_json(), encoding="utf-8")
-    part.replace(folder / f"{plan.plan}.json")
-    kept = sorted(folder.glob("*.json"), key=lambda path: path.stat().st_mtime)
-    for path in kept[:-KEPT]:
+    write_atomically(folder / f"{plan.plan}.json", plan.model_dump_json().encode())
+    for path in sorted(folder.glob("*.json"), key=lambda path: path.stat().st_mtime)[:-MAX_PLANS]:
         path.unlink(missing_ok=True)
 
 
-def kept_plan(home: Home, name: str) -> LivePlan:
-    """The plan with that hash. Raises `CampaignError` when there is none here."""
+def load_plan(home: Home, name: str) -> LivePlan:
+    """The stored plan with that hash. Raises `CampaignError` when there is none."""
     hint = "make one: sark-node plan FILE"
-    if len(name) != DIGITS or any(digit not in "0123456789abcdef" for digit in name):
+    if len(name) != HASH_DIGITS or any(digit not in "0123456789abcdef" for digit in name):
         raise CampaignError(
             f"--plan: {safe_text(repr(name), 40)} is not the hash of a plan",
-            hint=f"it has {DIGITS} digits; {hint}",
+            hint=f"it has {HASH_DIGITS} digits; {hint}",
         )
     try:
         return LivePlan.model_validate_json((_folder(home) / f"{name}.json").read_bytes())

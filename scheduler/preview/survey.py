@@ -1,7 +1,7 @@
-"""A look at the live swarm for `plan`: who is there, and what would each worker say to these tasks. Nothing is committed, nothing held.
+"""A survey of the live swarm for `plan`: which devices there are, and what each worker answers about these tasks. Nothing is committed.
 
-We come as a visitor with a key of our own, so that the scheduler process of this home is not disturbed, and show each worker a token of
-a minute with the right to ask, made from what the scheduler of this home may do itself.
+The survey joins as a visitor with a fresh key, so that the scheduler process of this home is not disturbed, and shows each worker a token
+for a minute with the right to ask, delegated from the credentials of this home's scheduler.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from swarm.net.network import Network
 from swarm.pools.membership import signed_manifests
 from swarm.pools.tokens import Grant, issue
 
-EVERYBODY: Final = 256
-"""Devices that are looked for: in all, and when there are more, again for each need."""
-LOOKUPS: Final = 8
-AT_ONCE: Final = 32
+MAX_DEVICES: Final = 256
+"""Devices that are looked up: in all, and when there are more, again for each requirement."""
+CONCURRENT_LOOKUPS: Final = 8
+CONCURRENT_PROBES: Final = 32
 MAX_PROBES: Final = 64
 """Questions to one worker, each about up to 16 kinds of task."""
 TOKEN_S: Final = 60.0
@@ -57,7 +57,7 @@ def kind_of(task: Task) -> Kind:
 
 @dataclass(slots=True)
 class DeviceAnswer:
-    """What one worker said. `why`: the words of a refusal, or why it could not be asked; empty when it answered."""
+    """What one worker answered. `why`: of a refusal, or why it could not be asked; empty when it answered."""
 
     quote: Quote | None = None
     why: str = ""
@@ -66,18 +66,18 @@ class DeviceAnswer:
 
 @dataclass(frozen=True, slots=True)
 class SwarmVisit:
-    """What was seen."""
+    """The result of a survey."""
 
     adverts: tuple[Advert, ...]
     tasks: tuple[Task, ...]
-    told: Mapping[str, DeviceAnswer]
+    answers: Mapping[str, DeviceAnswer]
     """By peer: only those that fit one of the tasks were asked."""
     complete: bool = True
     """No device that may fit was left out."""
 
 
 class SurveyFinder(Protocol):
-    """What is used of `swarm.index.Index`."""
+    """The part of `swarm.index.Index` that is used."""
 
     async def query(self, requirement: Requirement, want: int = 16) -> QueryResult: ...
 
@@ -87,13 +87,13 @@ class SurveyFinder(Protocol):
 async def visit(
     gates: Sequence[str],
     home: Home,
-    needs: Sequence[Requirement],
+    requirements: Sequence[Requirement],
     tasks_on: Callable[[Sequence[Advert]], Sequence[Task]],
     *,
     priority: int,
     now: float,
 ) -> SwarmVisit:
-    """Find everybody, work out the tasks, ask those that fit. `needs`: what the tasks need at least; `now`: wall seconds.
+    """Find the devices, derive the tasks, ask those that fit. `requirements`: what the tasks need at least; `now`: wall seconds.
 
     Raises `Unreachable` when no gate answers.
     """
@@ -101,43 +101,44 @@ async def visit(
     token = visitor_token(scheduler, visitor.peer_id, now=now)
     manifests = signed_manifests(home, Role.SUBMIT)
     async with open_ephemeral_node(gates, visitor) as (network, index, _):
-        adverts, complete = await see(index, needs)
+        adverts, complete = await find_devices(index, requirements)
         tasks = tuple(tasks_on(adverts))
         known = GateVisitor(network, scheduler)
         await known.announce(address for advert in adverts for address in advert.addresses)
-        told = await ask_everybody(network, adverts, tasks, token, manifests, priority=priority)
-    return SwarmVisit(adverts, tasks, told, complete)
+        answers = await ask_devices(network, adverts, tasks, token, manifests, priority=priority)
+    return SwarmVisit(adverts, tasks, answers, complete)
 
 
-async def see_everybody(gates: Sequence[str]) -> tuple[Advert, ...]:
-    """The devices that are there now; none of them is asked anything. Raises `Unreachable` when no gate answers."""
+async def find_all_devices(gates: Sequence[str]) -> tuple[Advert, ...]:
+    """The devices in the swarm now; none of them is asked anything. Raises `Unreachable` when no gate answers."""
     async with open_ephemeral_node(gates) as (_, index, _):
-        return (await see(index, ()))[0]
+        return (await find_devices(index, ()))[0]
 
 
-async def see(index: SurveyFinder, needs: Sequence[Requirement]) -> tuple[tuple[Advert, ...], bool]:
-    """The devices there are; of more than can be looked at, some of all kinds and those that meet one of `needs`.
-
-    And whether nobody was left out who meets one.
+async def find_devices(
+    index: SurveyFinder, requirements: Sequence[Requirement]
+) -> tuple[tuple[Advert, ...], bool]:
+    """The devices there are; of more than can be looked up, some of all kinds and those that meet one of `requirements`. And whether no
+    device was left out that meets one.
     """
-    found: dict[str, Advert] = {}
+    adverts: dict[str, Advert] = {}
 
-    def take(result: QueryResult) -> bool:
-        found.update({s.advert.peer: s.advert for s in result.found if not s.advert.gone})
+    def add(result: QueryResult) -> bool:
+        adverts.update({s.advert.peer: s.advert for s in result.found if not s.advert.gone})
         return result.complete
 
-    if take(await index.everybody(EVERYBODY)):
-        return tuple(found.values()), True
-    slots, whole = trio.CapacityLimiter(LOOKUPS), [bool(needs)]
+    if add(await index.everybody(MAX_DEVICES)):
+        return tuple(adverts.values()), True
+    slots, complete = trio.CapacityLimiter(CONCURRENT_LOOKUPS), [bool(requirements)]
 
-    async def query(need: Requirement) -> None:
+    async def query(requirement: Requirement) -> None:
         async with slots:
-            whole.append(take(await index.query(need, EVERYBODY)))
+            complete.append(add(await index.query(requirement, MAX_DEVICES)))
 
     async with trio.open_nursery() as nursery:
-        for need in needs:
-            nursery.start_soon(query, need)
-    return tuple(found.values()), all(whole)
+        for requirement in requirements:
+            nursery.start_soon(query, requirement)
+    return tuple(adverts.values()), all(complete)
 
 
 def visitor_token(scheduler: Identity, visitor: str, *, now: float) -> ShowCredentials:
@@ -146,7 +147,7 @@ def visitor_token(scheduler: Identity, visitor: str, *, now: float) -> ShowCrede
     return ShowCredentials(issuer=scheduler.peer_id, token=token)
 
 
-async def ask_everybody(
+async def ask_devices(
     network: Network,
     adverts: Sequence[Advert],
     tasks: Sequence[Task],
@@ -159,14 +160,14 @@ async def ask_everybody(
     alike: dict[Kind, Task] = {}
     for task in tasks:
         alike.setdefault(kind_of(task), task)
-    needs: dict[Requirement, list[Kind]] = {}
+    kinds: dict[Requirement, list[Kind]] = {}
     for kind, task in alike.items():
-        needs.setdefault(task.requirement, []).append(kind)
-    slots = trio.CapacityLimiter(AT_ONCE)
-    told: dict[str, DeviceAnswer] = {}
+        kinds.setdefault(task.requirement, []).append(kind)
+    slots = trio.CapacityLimiter(CONCURRENT_PROBES)
+    answers: dict[str, DeviceAnswer] = {}
 
     async def ask(links: Links, advert: Advert, fitting: dict[Kind, Task]) -> None:
-        told[advert.peer] = heard = DeviceAnswer()
+        answers[advert.peer] = answer = DeviceAnswer()
         async with slots:
             try:
                 link = await links.get(advert.peer, advert.addresses, max_wait_s=3.0)
@@ -175,9 +176,9 @@ async def ask_everybody(
                         if name in advert.pools and manifest is not None:
                             await link.call(manifest, max_wait_s=3.0)
                     await link.call(token, max_wait_s=3.0)  # the probe shows what became of it
-                await _ask(link, fitting, heard, priority)
+                await _ask(link, fitting, answer, priority)
             except SarkError as exc:
-                heard.quote, heard.why = None, exc.what
+                answer.quote, answer.why = None, exc.what
 
     async with trio.open_nursery() as nursery:
         links = Links(network, ProtocolId.WORK, WORK, nursery)
@@ -185,30 +186,30 @@ async def ask_everybody(
             for advert in adverts:
                 fitting = {
                     kind: alike[kind]
-                    for need, some in needs.items()
-                    if match(need, advert).fits
+                    for requirement, some in kinds.items()
+                    if match(requirement, advert).fits
                     for kind in some
                 }
                 if fitting:
                     asking.start_soon(ask, links, advert, fitting)
         nursery.cancel_scope.cancel()
-    return told
+    return answers
 
 
-async def _ask(link: Link, tasks: Mapping[Kind, Task], heard: DeviceAnswer, priority: int) -> None:
+async def _ask(link: Link, tasks: Mapping[Kind, Task], answer: DeviceAnswer, priority: int) -> None:
     """Probe after probe, until every kind of task has been asked about."""
     left = {shapes_of((task,), priority)[0]: kind for kind, task in tasks.items()}
     for _ in range(MAX_PROBES):
         if not left:
             return
         shapes = shapes_of((tasks[kind] for kind in left.values()), priority)
-        answer = await drive(probe(link, VISIT, shapes), perform_call)
-        if isinstance(answer, Denied):
-            heard.quote = None
-            heard.why = f"{answer.reason}: {answer.detail}" if answer.detail else str(answer.reason)
+        reply = await drive(probe(link, VISIT, shapes), perform_call)
+        if isinstance(reply, Denied):
+            answer.quote = None
+            answer.why = f"{reply.reason}: {reply.detail}" if reply.detail else str(reply.reason)
             return
-        heard.quote = answer
-        for shape, quoted in itertools.zip_longest(shapes, answer.shapes):
+        answer.quote = reply
+        for shape, quoted in itertools.zip_longest(shapes, reply.shapes):
             kind = left.pop(shape)
             if quoted is not None:
-                heard.shapes[kind] = quoted
+                answer.shapes[kind] = quoted

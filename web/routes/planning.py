@@ -15,7 +15,7 @@ from scheduler.models.describe import Models, describe_models
 from scheduler.models.uploads import Uploads, placed
 from scheduler.preview.look import explain_campaign, plan_campaign
 from scheduler.preview.plan import LivePlan
-from scheduler.preview.plan_table import keep_plan
+from scheduler.preview.plan_table import save_plan
 from scheduler.preview.validate import ValidationReport, check
 from scheduler.preview.why import WhyReport
 from scheduler.store.store import Store
@@ -58,7 +58,7 @@ def router(context: ApiContext) -> APIRouter:
             campaign = place(parse_campaign(body, file))
             made = plan_campaign(context.home, campaign, describe(campaign), context.gates())
             with contextlib.suppress(OSError):  # the plan is useful even if it cannot be stored
-                keep_plan(context.home, made)
+                save_plan(context.home, made)
             return made
 
         return await context.isolated(make, fetching=True)

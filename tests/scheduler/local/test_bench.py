@@ -226,7 +226,7 @@ def test_an_ending_tells_the_unit_or_a_unit_has_to_be_named() -> None:
     assert unit_for(Path("workload.yaml")) == "API (OpenAI)"
     with pytest.raises(CampaignError, match=r"model model\.bin: no unit"):
         unit_for(Path("model.bin"))
-    with pytest.raises(CampaignError, match=r"model \.: its ending"):
+    with pytest.raises(CampaignError, match=r"model \.: no unit"):
         unit_for(Path())
 
 

@@ -22,9 +22,16 @@ from protocol.wire.base import Message
 from protocol.words import ProtocolId, Reason, Right, WorkerState
 from scheduler.campaign.load import Campaign, parse_campaign
 from scheduler.planning.tasks import derive_cells
-from scheduler.preview.plan import LivePlan, PlanCell, changes, make_plan
-from scheduler.preview.plan_table import keep_plan, kept_plan, plan_lines, plan_table, uncovered_lines
-from scheduler.preview.survey import DeviceAnswer, SwarmVisit, ask_everybody, kind_of, see, visitor_token
+from scheduler.preview.plan import LivePlan, PlanCell, make_plan, plan_changes
+from scheduler.preview.plan_table import load_plan, plan_lines, plan_table, save_plan, uncovered_lines
+from scheduler.preview.survey import (
+    DeviceAnswer,
+    SwarmVisit,
+    ask_devices,
+    find_devices,
+    kind_of,
+    visitor_token,
+)
 from swarm.base.home import Home
 from swarm.index.merge import Sighting
 from swarm.index.query import QueryResult
@@ -200,7 +207,7 @@ def test_the_hash_is_over_the_substance_and_not_over_the_load() -> None:
     plan = planned(adverts)
     busy = planned(adverts, says={"one": quote(free=0, queue=9, start_s=500.0, run_s=2.0)})
     assert (plan.plan, len(plan.plan)) == (busy.plan, 12)
-    assert changes(plan, busy) == []
+    assert plan_changes(plan, busy) == []
     others = {
         planned(adverts, salt=7).plan,
         planned(adverts[:1]).plan,
@@ -214,27 +221,31 @@ def test_the_hash_is_over_the_substance_and_not_over_the_load() -> None:
 def test_what_changed_is_told_in_lines() -> None:
     adverts = [device("one"), device("two")]
     plan = planned(adverts)
-    assert changes(plan, planned(adverts, salt=7)) == [
+    assert plan_changes(plan, planned(adverts, salt=7)) == [
         "the model a.onnx is another file now",
         "the model b.onnx is another file now",
     ]
-    assert changes(plan, planned(adverts, text=BASE + "priority: 60\n")) == ["the campaign file was edited"]
-    assert changes(plan, planned(adverts[1:])) == ["one (d-one) is gone or does not serve any more: 2 cells"]
-    nobody = changes(plan, planned(adverts, says={"one": "gone", "two": "gone"}))
+    assert plan_changes(plan, planned(adverts, text=BASE + "priority: 60\n")) == [
+        "the campaign file was edited"
+    ]
+    assert plan_changes(plan, planned(adverts[1:])) == [
+        "one (d-one) is gone or does not serve any more: 2 cells"
+    ]
+    nobody = plan_changes(plan, planned(adverts, says={"one": "gone", "two": "gone"}))
     assert nobody[0] == "a.onnx × CPU (ONNX) is no longer covered: 2 devices fit, none takes it now:"
     assert len(nobody) == 4
     shape = ShapeQuote(fits=True, start_s=1.0, preempts="a run of priority 20")
     pushing = planned(adverts, says={n: quote(free=0) for n in ("one", "two")}, shape=shape)
-    assert any("give way now: one: a run of priority 20" in line for line in changes(plan, pushing))
-    assert changes(pushing, pushing) == []
+    assert any("give way now: one: a run of priority 20" in line for line in plan_changes(plan, pushing))
+    assert plan_changes(pushing, pushing) == []
     spread = BASE + "devices: {spread: device}\n"
-    assert "a.onnx × CPU (ONNX) makes 2 tasks now, 1 before" in changes(
+    assert "a.onnx × CPU (ONNX) makes 2 tasks now, 1 before" in plan_changes(
         planned(adverts[:1], text=spread), planned(adverts, text=spread)
     )
 
 
 def test_a_device_on_top_is_no_change_for_tasks_that_any_may_run() -> None:
-    assert changes(planned([device("one")]), planned([device("one"), device("two")])) == []
+    assert plan_changes(planned([device("one")]), planned([device("one"), device("two")])) == []
 
 
 def test_cells_that_are_alike_but_for_their_device_are_compared_one_by_one() -> None:
@@ -262,21 +273,21 @@ def test_cells_that_are_alike_but_for_their_device_are_compared_one_by_one() -> 
     plan = planned([device("one"), device("two")])
     kept = plan.model_copy(update={"cells": (cell("d-one"), cell("d-two"))})
     now = plan.model_copy(update={"cells": (cell("d-one", "0 of 1 devices fit"), cell("d-two"))})
-    assert changes(kept, now) == [
+    assert plan_changes(kept, now) == [
         "m × CPU (ONNX) is no longer covered: 0 of 1 devices fit",
         "one (d-one) is gone or does not serve any more: 1 cell",
     ]
-    assert changes(now, kept) == []
+    assert plan_changes(now, kept) == []
 
 
 def test_with_more_devices_than_can_be_seen_only_what_is_not_covered_any_more_is_a_change() -> None:
     adverts = [device(f"n{n}") for n in range(6)]
     kept, now = planned(adverts[:4], complete=False), planned(adverts[2:], complete=False)
-    assert changes(kept, now) == []
+    assert plan_changes(kept, now) == []
     assert kept.plan == now.plan, "which of them were seen is chance"
-    assert any("more devices than can be looked at" in line for line in plan_lines(now))
+    assert any("more devices than can be looked up" in line for line in plan_lines(now))
     nobody = planned(adverts[:2], complete=False, says={"n0": "gone", "n1": "gone"})
-    assert [line.partition(":")[0] for line in changes(kept, nobody)] == [
+    assert [line.partition(":")[0] for line in plan_changes(kept, nobody)] == [
         "a.onnx × CPU (ONNX) is no longer covered",
         "b.onnx × CPU (ONNX) is no longer covered",
     ]
@@ -299,15 +310,15 @@ def test_the_table_fits_the_terminal_with_every_number_whole(width: int) -> None
 def test_a_plan_is_kept_under_its_hash_and_the_oldest_go(tmp_path: Path) -> None:
     home = Home.at(tmp_path)
     plan = planned([device("one")])
-    keep_plan(home, plan)
-    assert kept_plan(home, plan.plan) == plan
+    save_plan(home, plan)
+    assert load_plan(home, plan.plan) == plan
     for number in range(60):
-        keep_plan(home, plan.model_copy(update={"plan": f"{number:012x}"}))
+        save_plan(home, plan.model_copy(update={"plan": f"{number:012x}"}))
     assert len(list((home.folder("scheduler") / "plans").iterdir())) == 50
     with pytest.raises(CampaignError, match="no plan abcdefabcdef was made"):
-        kept_plan(home, "abcdefabcdef")
+        load_plan(home, "abcdefabcdef")
     with pytest.raises(CampaignError, match="not the hash of a plan"):
-        kept_plan(home, "../../etc/passwd")
+        load_plan(home, "../../etc/passwd")
 
 
 # -- the visit ----------------------------------------------------------------------------------------------------------------------
@@ -344,13 +355,13 @@ async def test_the_few_devices_that_fit_are_found_in_a_crowd_of_others() -> None
     crowd = [device(f"n{n}") for n in range(300)]
     rare = device("rare", "GPU (ONNX)")
     gpu, cpu = (Requirement(clauses=(parse_clause(f"units has {unit} (ONNX)"),)) for unit in ("GPU", "CPU"))
-    seen, complete = await see(Crowd([*crowd, rare]), [gpu])
+    seen, complete = await find_devices(Crowd([*crowd, rare]), [gpu])
     assert rare in seen
     assert complete, "there is no other that fits"
-    seen, complete = await see(Crowd([*crowd, rare]), [gpu, cpu])
+    seen, complete = await find_devices(Crowd([*crowd, rare]), [gpu, cpu])
     assert rare in seen
     assert not complete
-    assert await see(Crowd(crowd[:9]), [gpu]) == (tuple(crowd[:9]), True)
+    assert await find_devices(Crowd(crowd[:9]), [gpu]) == (tuple(crowd[:9]), True)
 
 
 async def test_each_worker_is_shown_who_asks_and_asked_once_about_what_it_fits() -> None:
@@ -391,7 +402,7 @@ async def test_each_worker_is_shown_who_asks_and_asked_once_about_what_it_fits()
         visitor = Identity.from_seed("visitor")
         token = visitor_token(SCHEDULER, visitor.peer_id, now=0.0)
         manifests = [("lab", ManifestMessage(body=b"m", signature=bytes(64))), ("other", None)]
-        told = await ask_everybody(swarm.node(visitor), adverts, tasks, token, manifests, priority=50)
+        told = await ask_devices(swarm.node(visitor), adverts, tasks, token, manifests, priority=50)
     one, two, gone = (told[Identity.from_seed(name).peer_id] for name in ("one", "two", "gone"))
     assert len(one.shapes) == 20
     assert heard["one"] == ["ShowCredentials", "Probe", "Probe"], "20 kinds of task are two questions"
