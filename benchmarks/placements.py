@@ -205,7 +205,7 @@ def main() -> None:
     calls = sorted(field.calls)
     print(f"{a.workers} workers, {a.tasks} tasks of {a.seconds:g} s, {a.needs} needs: {done} succeeded")
     print(
-        f"placed {a.tasks / field.spent:.0f} tasks a second of the book's CPU time ({field.spent:.2f} s in all)"
+        f"placed {a.tasks / field.spent:.0f} tasks a second of the core's CPU time ({field.spent:.2f} s in all)"
     )
     print(
         f"one call, ms: median {statistics.median(calls) * 1e3:.3f}, p99 {calls[int(0.99 * len(calls))] * 1e3:.3f}, "

@@ -407,12 +407,12 @@ class WorkerLinks:
         `Unreachable` if the worker has not come to an end by the deadline.
         """
         core, peer = self._core, handle.peer
-        asked = frozenset(held.lease for held in core.held_on(peer))
+        expected = frozenset(held.lease for held in core.held_on(peer))
         answer = await self._ask_leases(handle, campaign, deadline)
         now = self._shell.now()
         if isinstance(answer, AdoptReply):
             self._carry_out(
-                core.on_leases(peer, campaign, answer.incarnation, answer.leases, now, asked=asked)
+                core.on_leases(peer, campaign, answer.incarnation, answer.leases, now, expected=expected)
             )
             return
         self._log.warning("adopt.denied", peer=peer, campaign=campaign, reason=str(answer.reason))
@@ -422,7 +422,7 @@ class WorkerLinks:
         elif answer.reason is Reason.STALE_EPOCH:
             commands += core.on_disowned(peer, campaign, now)
         incarnation = core.state.worker(peer).incarnation or 0
-        self._carry_out(commands + core.on_leases(peer, campaign, incarnation, (), now, asked=asked))
+        self._carry_out(commands + core.on_leases(peer, campaign, incarnation, (), now, expected=expected))
 
     async def _ask_leases(self, handle: LinkHandle, campaign: str, deadline: float) -> AdoptReply | Denied:
         epoch, proof = self._core.state.campaigns[campaign].limits.epoch or 0, self._claims.proof(campaign)

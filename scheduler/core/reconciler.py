@@ -90,7 +90,7 @@ class Reconciler:
         state.refresh(view)
         return commands + self._workers.update_incarnation(view, fence.incarnation, now)
 
-    def _asked(self, task: str, number: int) -> tuple[TaskEntry, Attempt] | None:
+    def _unanswered(self, task: str, number: int) -> tuple[TaskEntry, Attempt] | None:
         """The attempt, if it waits for its worker's answer; the answer may also come when all of that is over."""
         entry = self._state.tasks.get(task)
         for attempt in entry.attempts() if entry is not None else ():
@@ -100,10 +100,10 @@ class Reconciler:
 
     def conflict(self, task: str, number: int, conflict: Conflict, now: float) -> list[Command]:
         """Another scheduler was faster. The quote that came with the answer is used at once, and the task goes elsewhere."""
-        asked = self._asked(task, number)
-        if asked is None:
+        unanswered = self._unanswered(task, number)
+        if unanswered is None:
             return []
-        entry, attempt = asked
+        entry, attempt = unanswered
         view = self._state.worker(attempt.worker)
         view.back_off(now, 0.2 + 0.3 * self._state.rng.random())
         commands = self._failures.turn_down(entry, number, TaskEvent.REFUSE, conflict.reason, "", now)
@@ -112,10 +112,10 @@ class Reconciler:
 
     def deny(self, task: str, number: int, denied: Denied, now: float) -> list[Command]:
         """The worker does not take it."""
-        asked = self._asked(task, number)
-        if asked is None:
+        unanswered = self._unanswered(task, number)
+        if unanswered is None:
             return []
-        entry, peer = asked[0], asked[1].worker
+        entry, peer = unanswered[0], unanswered[1].worker
         commands = self._failures.turn_down(
             entry, number, TaskEvent.REFUSE, denied.reason, denied.detail, now
         )
@@ -132,10 +132,10 @@ class Reconciler:
 
     def fail_commit(self, task: str, number: int, why: str, now: float, *, sent: bool) -> list[Command]:
         """A commit got no answer. `sent`: it may have arrived, so the attempt is lost; else nothing has happened."""
-        asked = self._asked(task, number)
-        if asked is None:
+        unanswered = self._unanswered(task, number)
+        if unanswered is None:
             return []
-        entry, attempt = asked
+        entry, attempt = unanswered
         view = self._state.worker(attempt.worker)
         commands: list[Command] = []
         if sent:
@@ -210,11 +210,11 @@ class Reconciler:
         leases: Sequence[LiveLease],
         now: float,
         *,
-        asked: frozenset[str],
+        expected: frozenset[str],
     ) -> list[Command]:
         """What a worker holds of a campaign: what both know goes on, the rest is lost or cancelled.
 
-        `asked`: the leases known when the question was sent; what was granted since may be missing from the answer.
+        `expected`: the leases known when the question was sent; what was granted since may be missing from the answer.
         """
         state, view = self._state, self._state.worker(peer)
         reported = {(lease.task, lease.attempt): lease for lease in leases}
@@ -225,7 +225,7 @@ class Reconciler:
             lease = reported.pop((entry.id, attempt.number), None)
             if lease is not None:
                 commands += self._carry_on(entry, attempt, lease, now)
-            elif attempt.lease in asked:
+            elif attempt.lease in expected:
                 words = f"{state.device(peer)} has it no more"
                 commands += self._failures.count_return(entry, attempt, now)
                 commands += self._failures.lose_at(entry, peer, Reason.LOST, words, now)

@@ -284,11 +284,11 @@ class SchedulerCore:
         leases: Sequence[LiveLease],
         now: float,
         *,
-        asked: frozenset[str],
+        expected: frozenset[str],
     ) -> list[Command]:
-        """What a worker holds of a campaign. `asked`: the leases known when the question was sent."""
+        """What a worker holds of a campaign. `expected`: the leases known when the question was sent."""
         return self._reconciler.reconcile(
-            peer, campaign, incarnation, leases, now, asked=asked
+            peer, campaign, incarnation, leases, now, expected=expected
         ) + self.decide(now)
 
     def on_superseded(self, campaign: str, now: float) -> list[Command]:

@@ -36,7 +36,7 @@ class DeviceFinder(Protocol):
 
 
 async def find(index: DeviceFinder, requirement: Requirement, want: int) -> tuple[Advert, ...]:
-    """Adverts of devices that fit; none when the index cannot be reached now, which is logged and tried again by the book."""
+    """Adverts of devices that fit; none when the index cannot be reached now, which is logged and repeated by the core."""
     return (await _find(index, requirement, want))[0]
 
 

@@ -57,8 +57,9 @@ class MissingModels:
             if self._has(sha256):
                 log.info("model.arrived", sha256=sha256)
                 arrived += entries
-                del self._waiting[sha256]
-            elif all(entry.over for entry in entries):
+                entries = []
+            self._waiting[sha256] = [entry for entry in entries if not entry.over]
+            if not self._waiting[sha256]:
                 del self._waiting[sha256]
         for entry in arrived:
             entry.model_missing = False

@@ -9,9 +9,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from protocol.messages.permission import CallPermission
-from tests.simulation.adopting import SimAdopter
 from tests.simulation.history import Kind
 from tests.simulation.kernel import Kernel
+from tests.simulation.sim_adopter import SimAdopter
 from tests.simulation.sim_scheduler import SimScheduler
 from tests.simulation.sim_worker import SimWorker
 from tests.simulation.wire import Air, Weather

@@ -27,11 +27,11 @@ from protocol.values.task import Measure, Model, Task, Timeouts
 from scheduler.conversation.conversation import SchedulerConversation
 from scheduler.core.scheduler import SchedulerCore
 from tests.simulation.adapter import device_of
-from tests.simulation.adopting import SimAdopter
 from tests.simulation.faults import FAULTS_S, Faults
 from tests.simulation.history import Breach, Event, History, Kind, Limits
 from tests.simulation.invariants import FINAL, check
 from tests.simulation.kernel import Kernel
+from tests.simulation.sim_adopter import SimAdopter
 from tests.simulation.sim_scheduler import SimScheduler
 from tests.simulation.sim_store import SimCampaign, SimStore
 from tests.simulation.sim_worker import Runs, SimWorker
@@ -326,7 +326,7 @@ class World(Faults):
                 tell(Kind.VIEW, who=store.owner, task=row.id, word=str(row.state))
                 entry = scheduler.core.state.tasks.get(row.id)
                 if entry is not None:
-                    tell(Kind.VIEW, who=f"{store.owner}'s book", task=row.id, word=str(entry.state))
+                    tell(Kind.VIEW, who=f"{store.owner}'s core", task=row.id, word=str(entry.state))
         history.stored = frozenset(stored)
         done = all(state in FINAL for state in history.final.values())
         for worker in self.workers:

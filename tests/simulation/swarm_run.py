@@ -56,7 +56,7 @@ from tests.simulation.history import Event, History, Kind
 from tests.simulation.history import Limits as Promised
 from tests.simulation.invariants import FINAL, check
 from tests.simulation.model import Outcome
-from tests.simulation.told import from_store
+from tests.simulation.store_history import from_store
 
 SPEED: Final = 12.0
 FAULTS_S: Final = 25.0

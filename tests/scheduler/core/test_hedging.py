@@ -126,8 +126,8 @@ def test_one_ticket_lost_while_the_other_lives_is_no_try_and_no_way_back(which: 
     elif how == "restart":
         orders = story.tell(core.on_status(peer, 2, WorkerState.BUSY, story.now))
     else:
-        asked = frozenset({lease})
-        orders = story.tell(core.on_leases(peer, "c-one", 1, (), story.now, asked=asked))
+        expected = frozenset({lease})
+        orders = story.tell(core.on_leases(peer, "c-one", 1, (), story.now, expected=expected))
     entry = entry_of(story)
     assert (entry.state, entry.tries, entry.tried) == (TaskState.QUEUED, 0, set())
     assert entry.worker == (second if which == "first" else first)
@@ -224,7 +224,7 @@ def test_after_a_restart_both_tickets_go_on() -> None:
     core, entry = restarted(lease="l2", fence=fence(2))
     for peer, attempt, lease in ((A, 1, "l1"), (B, 2, "l2")):
         told_ = (told(attempt, lease, queued=True),)
-        core.on_leases(peer, "c-one", 1, told_, 1.0, asked=frozenset({lease}))
+        core.on_leases(peer, "c-one", 1, told_, 1.0, expected=frozenset({lease}))
         core.check()
     assert [ticket.status for ticket in entry.attempts()] == [AttemptStatus.QUEUED] * 2
 
@@ -232,7 +232,7 @@ def test_after_a_restart_both_tickets_go_on() -> None:
 def test_after_a_restart_a_second_worker_that_runs_it_already_has_it() -> None:
     core, entry = restarted()
     assert core.rival_asked(A, "l1"), "nobody knows yet whether it was asked"
-    orders = core.on_leases(B, "c-one", 1, (told(2, "l2", queued=False),), 1.0, asked=frozenset())
+    orders = core.on_leases(B, "c-one", 1, (told(2, "l2", queued=False),), 1.0, expected=frozenset())
     core.check()
     assert (entry.state, entry.worker, entry.attempt) == (TaskState.LEASED, B, 2)
     assert [order.peer for order in of(orders, ReleaseOn)] == [A]
@@ -240,7 +240,7 @@ def test_after_a_restart_a_second_worker_that_runs_it_already_has_it() -> None:
 
 def test_after_a_restart_a_second_worker_that_was_never_asked_is_left_out() -> None:
     core, entry = restarted()
-    orders = core.on_leases(B, "c-one", 1, (), 1.0, asked=frozenset())
+    orders = core.on_leases(B, "c-one", 1, (), 1.0, expected=frozenset())
     core.check()
     assert of(orders, EndHedge)
     assert (entry.state, entry.worker, entry.hedge) == (TaskState.QUEUED, A, None)

@@ -87,8 +87,8 @@ def test_a_worker_that_says_at_every_link_that_results_are_on_their_way_is_waite
     began = story.now
     while entry.attempt == 1 and entry.live and story.now < began + 500:
         story.tell(story.core.on_link_closed(commit.peer, story.now))
-        asked = frozenset({lease})
-        story.tell(story.core.on_leases(commit.peer, "c-one", 1, (owes,), story.now, asked=asked))
+        expected = frozenset({lease})
+        story.tell(story.core.on_leases(commit.peer, "c-one", 1, (owes,), story.now, expected=expected))
         story.after(20.0)
     assert story.now - began <= 80
     assert entry.tries == 1

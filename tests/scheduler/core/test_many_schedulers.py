@@ -38,9 +38,9 @@ class Field:
         self.commits = self.rounds = 0
         self.at: dict[str, list[str]] = {ad.peer: [] for ad in ADVERTS}
         """For each worker the leases there, the one with the place first."""
-        self.books = [SchedulerCore(random.Random(f"{seed} {n}")) for n in range(SCHEDULERS)]
+        self.cores = [SchedulerCore(random.Random(f"{seed} {n}")) for n in range(SCHEDULERS)]
         self.said: list[tuple[SchedulerCore, Command]] = []
-        for n, core in enumerate(self.books):
+        for n, core in enumerate(self.cores):
             core.on_adverts("", ADVERTS, 0.0)
             for ad in ADVERTS:
                 core.state.worker(ad.peer).probing = False
@@ -98,7 +98,7 @@ class Field:
         )
 
     def placed(self) -> int:
-        return sum(entry.state in LEASED for core in self.books for entry in core.state.tasks.values())
+        return sum(entry.state in LEASED for core in self.cores for entry in core.state.tasks.values())
 
 
 @pytest.mark.parametrize("queues", [True, False], ids=["queued", "conflict"])

@@ -1,4 +1,4 @@
-"""The book's policies: priorities and giving way, replicas, campaigns that went elsewhere, workers that take work in vain."""
+"""The core's policies: priorities and giving way, replicas, campaigns that went elsewhere, workers that take work in vain."""
 
 from __future__ import annotations
 
@@ -212,7 +212,7 @@ def claimed(tasks: int = 1, *, attempts: int = 1) -> SchedulerCore:
 def test_a_claim_that_is_not_kept_costs_no_try() -> None:
     core = claimed(tasks=2)
     orders = core.on_leases(
-        PEERS[0], "c-one", 1, (), 101.0, asked=frozenset(h.lease for h in core.held_on(PEERS[0]))
+        PEERS[0], "c-one", 1, (), 101.0, expected=frozenset(h.lease for h in core.held_on(PEERS[0]))
     )
     assert {end.event for end in of(orders, EndAttempt)} == {TaskEvent.REFUSE}
     core.check()
@@ -234,7 +234,7 @@ def test_a_claim_that_comes_to_nothing_is_over_within_a_bounded_time_and_costs_n
         reporting=reporting,
         phase=None if reporting else Phase.RUN,
     )
-    core.on_leases(PEERS[0], "c-one", 1, (told,), now, asked=frozenset({"x1"}))
+    core.on_leases(PEERS[0], "c-one", 1, (told,), now, expected=frozenset({"x1"}))
     assert entry.live
     limit = OWED_S if reporting else entry.max_run_s() + STOP_S
     while core.state.tasks["c-one/1"].live and now < 101.0 + limit + 5.0:

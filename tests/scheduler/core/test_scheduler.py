@@ -87,7 +87,7 @@ def test_a_result_that_waited_for_us_while_we_were_down_does_not_make_its_worker
     core.add(TaskLimits("c-one"), [held, *(TaskEntry(a_task(n)) for n in range(2, 30))], now)
     core.on_adverts(held.group, [advert(0)], now)
     there = LiveLease(task="c-one/1", attempt=1, lease="l1", fence=fence, reporting=True)
-    core.on_leases(PEERS[0], "c-one", 1, [there], now, asked=frozenset({"l1"}))
+    core.on_leases(PEERS[0], "c-one", 1, [there], now, expected=frozenset({"l1"}))
     core.on_quote(PEERS[0], quote(), now)
     event, why, _ = core.judge(a_record(core, "c-one/1"))
     core.on_result("c-one/1", event, why, now + 0.05)
@@ -434,8 +434,10 @@ def test_whatever_is_said_of_a_lease_is_said_under_the_epoch_of_its_campaign() -
     assert [held.epoch, *(each.epoch for each in story.core.renewable_on(PEERS[0]))] == [7, 7]
     zombie = LiveLease(task="c-one/9", attempt=1, lease="l9", fence=Fence(incarnation=1, number=9))
     live = LiveLease(task="c-one/1", attempt=1, lease=held.lease, fence=held.fence)
-    asked = frozenset({held.lease})
-    found = story.tell(story.core.on_leases(PEERS[0], "c-one", 1, [live, zombie], story.now, asked=asked))
+    expected = frozenset({held.lease})
+    found = story.tell(
+        story.core.on_leases(PEERS[0], "c-one", 1, [live, zombie], story.now, expected=expected)
+    )
     stops = of(found, CancelOn) + of(story.tell(story.core.cancel(["c-one/1"], story.now)), CancelOn)
     assert [(each.lease, each.epoch) for stop in stops for each in stop.held] == [("l9", 7), (held.lease, 7)]
 
@@ -446,8 +448,8 @@ def test_a_stop_of_overtime_is_said_again_when_the_link_is_back() -> None:
     story.after(story.core.state.tasks["c-one/1"].max_run_s() + 1)
     (held,) = story.core.held_on(PEERS[0])
     live = LiveLease(task="c-one/1", attempt=1, lease=held.lease, fence=held.fence)
-    asked = frozenset({held.lease})
-    orders = story.tell(story.core.on_leases(PEERS[0], "c-one", 1, [live], story.now, asked=asked))
+    expected = frozenset({held.lease})
+    orders = story.tell(story.core.on_leases(PEERS[0], "c-one", 1, [live], story.now, expected=expected))
     assert [order.reason for order in of(orders, CancelOn)] == [Reason.TIMED_OUT]
 
 
@@ -492,8 +494,8 @@ def test_after_a_restart_what_the_worker_holds_goes_on_and_the_rest_is_lost() ->
         LiveLease(task="c-one/2", attempt=1, lease="l1", fence=fences[1]),
         LiveLease(task="c-one/9", attempt=1, lease="l9", fence=fences[3]),
     ]
-    asked = frozenset({"l1", "l2"})
-    orders = core.on_leases(PEERS[0], "c-one", 1, told, 1.0, asked=asked)
+    expected = frozenset({"l1", "l2"})
+    orders = core.on_leases(PEERS[0], "c-one", 1, told, 1.0, expected=expected)
     core.check()
     assert [entry.state for entry in entries] == [
         TaskState.QUEUED,
@@ -509,5 +511,5 @@ def test_after_a_restart_what_the_worker_holds_goes_on_and_the_rest_is_lost() ->
 def test_a_lease_granted_while_the_question_was_under_way_is_not_taken_for_lost() -> None:
     story = Story()
     story.grant(story.commits[0])
-    orders = story.tell(story.core.on_leases(PEERS[0], "c-one", 1, (), story.now, asked=frozenset()))
+    orders = story.tell(story.core.on_leases(PEERS[0], "c-one", 1, (), story.now, expected=frozenset()))
     assert not of(orders, EndAttempt)

@@ -288,8 +288,8 @@ class Walk(RuleBasedStateMachine):
                 queued=flags[0],
                 reporting=flags[1],
             )
-            asked = frozenset(held.lease for held in core.held_on(peer))
-            self.do(core.on_leases(peer, "c-one", incarnation, (told,), self.now, asked=asked))
+            expected = frozenset(held.lease for held in core.held_on(peer))
+            self.do(core.on_leases(peer, "c-one", incarnation, (told,), self.now, expected=expected))
         elif what == "preempt":
             self.do(core.on_preempt(peer, lease, fence, 60 + number, self.now))
         elif what == "stale":
@@ -371,8 +371,8 @@ class Walk(RuleBasedStateMachine):
             for queued in (data.draw(st.booleans()),)
         ]
         kept = data.draw(st.lists(st.sampled_from(known), unique_by=lambda x: x.lease)) if known else []
-        asked = frozenset(held.lease for held in self.core.held_on(PEERS[n]))
-        self.do(self.core.on_leases(PEERS[n], "c-one", 1, kept, self.now, asked=asked))
+        expected = frozenset(held.lease for held in self.core.held_on(PEERS[n]))
+        self.do(self.core.on_leases(PEERS[n], "c-one", 1, kept, self.now, expected=expected))
 
     @rule(n=st.integers(0, 1), rises=st.integers(1, 3))
     def a_worker_says_that_it_was_restarted(self, n: int, rises: int) -> None:
@@ -399,11 +399,11 @@ class Walk(RuleBasedStateMachine):
             if (ticket := core.state.tasks[task].at(peer)) is not None
             if ticket.lease is not None and ticket.fence is not None and task.startswith("c-one/")
         )
-        asked = frozenset(held.lease for held in core.held_on(peer))
+        expected = frozenset(held.lease for held in core.held_on(peer))
         self.do(core.on_link_closed(peer, self.now))
         self.do(
             core.on_leases(
-                peer, "c-one", core.state.worker(peer).incarnation or 0, told, self.now, asked=asked
+                peer, "c-one", core.state.worker(peer).incarnation or 0, told, self.now, expected=expected
             )
         )
 
