@@ -1,7 +1,7 @@
-"""The batch: which dimension of a model's inputs it is, and the size it is given.
+"""Which dimension of a model's inputs is the batch, and its size.
 
-It is the first dimension of the inputs where that is dynamic. Where several are, the one that is called so; where none is called so and
-they differ, the campaign has to name it (`batch_dim`). The nameless second dimension of a recurrent state goes with it.
+It is the dynamic first dimension of the inputs: among several, the one with a symbol like `batch`; if none has one and they differ, the
+campaign must name it (`batch_dim`). The nameless second dimension of a recurrent state belongs to it.
 """
 
 from __future__ import annotations
@@ -13,31 +13,28 @@ from drivers.inputs.made import BATCH, BY_NAME, Input, is_batch_of_state
 
 
 def dims_of(order: WorkOrder, inputs: Sequence[Input]) -> Mapping[str, int]:
-    """`order.dims`, with the size of the batch where one is asked for.
-
-    Raises `Unfit` for a model whose batch is fixed at another size, or of which nobody can tell what the batch is.
-    """
+    """`order.dims` with the order's batch. Raises `Unfit` for a model whose batch is fixed at another size, or is ambiguous."""
     if order.batch is None:
         return order.dims
     keys = _keys(inputs, order.batch_dim)
     if not keys:
         _refuse_fixed(inputs, order.batch)
     for key in keys:
-        said = order.dims.get(key, order.batch)
-        if said != order.batch:
-            raise Unfit(f"the batch is to be {order.batch}, but dims says {key!r} is {said}: leave one out")
+        size = order.dims.get(key, order.batch)
+        if size != order.batch:
+            raise Unfit(f"the batch is to be {order.batch}, but dims says {key!r} is {size}: leave one out")
     return {**order.dims, **dict.fromkeys(keys, order.batch)}
 
 
 def failed_with(order: WorkOrder, why: Exception) -> Exception:
-    """`why` nothing ran, with the batch named where one was asked for: an inner shape may be fixed though the inputs are not."""
+    """`why` nothing ran, with the order's batch: an inner shape may be fixed although the inputs are not."""
     if order.batch is None or not isinstance(why, Unfit):
         return why
     return type(why)(f"it does not run with a batch of {order.batch}: {why}")
 
 
 def _keys(inputs: Sequence[Input], named: str | None) -> tuple[str, ...]:
-    """The dynamic dimensions that are the batch; none: it is fixed."""
+    """The dynamic dimensions of the batch; none: it is fixed."""
     if named is not None:
         return (_named(inputs, named),)
     symbols, nameless, others = list[str](), list[str](), list[str]()
@@ -63,7 +60,7 @@ def _keys(inputs: Sequence[Input], named: str | None) -> tuple[str, ...]:
 
 
 def _named(inputs: Sequence[Input], named: str) -> str:
-    """The dimension of that symbol, or `input[axis]`, which also says one that has a symbol."""
+    """The dimension of that symbol, or `input[axis]`."""
     dynamic = list[str]()
     for made in inputs:
         for axis, key in enumerate(made.axes()):
@@ -72,19 +69,19 @@ def _named(inputs: Sequence[Input], named: str) -> str:
             if named in (key, f"{made.name}[{axis}]"):
                 return key
             dynamic.append(key)
-    there = _listed(dynamic) if dynamic else "none"
-    raise Unfit(f"batch_dim {named!r} is no dynamic dimension of this model's inputs; there are: {there}")
+    options = _listed(dynamic) if dynamic else "none"
+    raise Unfit(f"batch_dim {named!r} is no dynamic dimension of this model's inputs; there are: {options}")
 
 
 def _refuse_fixed(inputs: Sequence[Input], batch: int) -> None:
-    """Raise `Unfit`, unless the model's fixed first dimension has just this size."""
+    """Raise `Unfit` unless the fixed first dimension has this size."""
     firsts = {made.name: made.shape[0] for made in inputs if len(made.shape) > 1}
     if firsts and set(firsts.values()) == {batch}:
         return
-    told = ", ".join(f"{name!r} begins with {size}" for name, size in list(firsts.items())[:4])
+    text = ", ".join(f"{name!r} begins with {size}" for name, size in list(firsts.items())[:4])
     raise Unfit(
         f"a batch of {batch} is asked for, but no input of this model has a batch of its own"
-        + (f": {told}" if told else "")
+        + (f": {text}" if text else "")
         + "; export it with a dynamic first dimension, or name one by batch_dim"
     )
 

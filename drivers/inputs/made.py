@@ -1,8 +1,8 @@
-"""Made inputs for any ONNX model: which shape, which values, and what was guessed.
+"""Synthetic inputs for any model: their shapes and values.
 
-Shapes: the campaign's `dims` first, then the model's own metadata, then what the symbol's name or its place suggests, then a
-ladder of sizes until the model runs. Values: seeded, within what the name suggests (token ids small, masks one, states zero,
-sample rates 16000). Whatever was guessed is a note on the row, because a time without its shape means nothing.
+Shapes: from the campaign's `dims`, else the model's own metadata, else a guess by the symbol's name or position, else a ladder of sizes
+until the model runs. Values: seeded, within what the name suggests (token ids small, masks one, states zero, sample rates 16000). Every
+guess is a note on the row, because a time without its shape means nothing.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ import numpy as np
 from drivers.contract.base import Unfit
 
 MAX_BYTES: Final = 1 << 30
-"""Largest input that is made."""
+"""Of one input."""
 LADDER: Final = (1, 8, 32, 48, 64, 128, 224, 320, 640)
 ID_BOUNDS: Final = (100, 10, 2, 1)
-"""Made integers lie below the first of these with which the model runs: ids index tables of unknown length."""
+"""Synthetic integers are below the first of these with which the model runs, because ids index tables of unknown length."""
 
 DTYPES: Final[Mapping[str, tuple[str, int | None]]] = {
     "float": ("float32", None),
@@ -49,13 +49,12 @@ DTYPES: Final[Mapping[str, tuple[str, int | None]]] = {
     "uint2": ("uint8", 25),
     "int2": ("int8", 26),
 }
-"""Element type by onnxruntime's name: the numpy type that carries it, and its ONNX number where numpy or the package's binding has
-no such type."""
+"""Element type by onnxruntime's name → the numpy type that carries it, and its ONNX number if numpy has no such type."""
 NARROW: Final[Mapping[str, int]] = {"uint4": 4, "int4": 4, "uint2": 2, "int2": 2}
-"""Bits of the integers that lie several to a byte."""
+"""Bits of the integers that are packed several to a byte."""
 
 BATCH: Final = re.compile(r"^(n|b|bs|batch.*|.*batch(_?size)?|num_?batch.*)$", re.IGNORECASE)
-"""Names of symbols that are the batch."""
+"""Symbols of the batch."""
 BY_NAME: Final[tuple[tuple[re.Pattern[str], int], ...]] = (
     (BATCH, 1),
     (re.compile(r"past|cache", re.IGNORECASE), 16),
@@ -74,13 +73,13 @@ IMAGE_CHANNELS: Final = (1, 3, 4)
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """One input as the runtime describes it. `shape` entries: a size, a symbol, or None for a nameless dynamic one."""
+    """One input. `shape` entries: a size, a symbol, or None for a nameless dynamic dimension."""
 
     name: str
     dtype: str
     shape: tuple[int | str | None, ...]
     rows: int | None = None
-    """Of the table that its values index; None: not known."""
+    """Of the table that its values index; None: unknown."""
 
     def axes(self) -> tuple[int | str, ...]:
         """The shape with a key for each dynamic axis: its symbol, or `name[axis]`."""
@@ -93,7 +92,7 @@ class Input:
 
 
 def element_type(name: str, described: str) -> str:
-    """`float` of `tensor(float)`. Raises `Unfit` for what cannot be made: sequences, maps, optionals, unknown elements."""
+    """`float` of `tensor(float)`. Raises `Unfit` for all others: sequences, maps, optionals, unknown elements."""
     match = re.fullmatch(r"tensor\((\w+)\)", described)
     if match is None or match[1] not in DTYPES:
         raise Unfit(f"input {name!r} is of type {described}, which cannot be made up")
@@ -102,7 +101,7 @@ def element_type(name: str, described: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Shapes:
-    """One way to fill in the dynamic dimensions. `guessed` names the ones that nobody told us."""
+    """Sizes of all dynamic dimensions; `guessed` are the keys of those that are guesses."""
 
     sizes: Mapping[str, int]
     guessed: tuple[str, ...]
@@ -112,14 +111,14 @@ class Shapes:
         return tuple(self.sizes[axis] if isinstance(axis, str) else axis for axis in made.axes())
 
     def notes(self) -> tuple[str, ...]:
-        """A line for each guess."""
+        """A line per guess."""
         return tuple(f"dim {name!r} not given: {self.sizes[name]} is taken" for name in self.guessed)
 
 
 def candidates(
     inputs: Sequence[Input], dims: Mapping[str, int], metadata: Mapping[str, str]
 ) -> Iterator[Shapes]:
-    """Ways to fill in the dynamic dimensions, best first; a single one when nothing has to be guessed."""
+    """Sizes to try, best first; only one if nothing is guessed."""
     given: dict[str, int] = {}
     guesses: dict[str, int] = {}
     for made in inputs:
@@ -127,11 +126,11 @@ def candidates(
         for axis, key in enumerate(axes):
             if isinstance(key, int) or key in given:
                 continue
-            told = dims.get(key, dims.get(f"{made.name}[{axis}]", told_by(metadata, key)))
-            if told is not None:
-                if told < 0:
-                    raise Unfit(f"dims: {key!r} is {told}; a size is 0 or more")
-                given[key] = told
+            size = dims.get(key, dims.get(f"{made.name}[{axis}]", size_in_metadata(metadata, key)))
+            if size is not None:
+                if size < 0:
+                    raise Unfit(f"dims: {key!r} is {size}; a size is 0 or more")
+                given[key] = size
                 guesses.pop(key, None)
             elif key not in guesses:
                 guesses[key] = 1 if is_batch_of_state(made, axis) else guess(key, axis, axes)
@@ -142,12 +141,12 @@ def candidates(
         for axis, key in enumerate(made.axes())
         if (axis == 0 or is_batch_of_state(made, axis)) and guesses.get(str(key)) == 1
     }
-    seen = {tuple(guesses.values())}
+    tried = {tuple(guesses.values())}
     for fixed in (batches, set[str]()):
         for size in LADDER:
             stepped = {key: was if key in fixed else size for key, was in guesses.items()}
-            if tuple(stepped.values()) not in seen:
-                seen.add(tuple(stepped.values()))
+            if tuple(stepped.values()) not in tried:
+                tried.add(tuple(stepped.values()))
                 yield Shapes(given | stepped, tuple(guesses))
 
 
@@ -156,14 +155,14 @@ def is_batch_of_state(made: Input, axis: int) -> bool:
     return axis == 1 and len(made.shape) == 3 and not made.shape[1] and STATE.search(made.name) is not None
 
 
-def told_by(metadata: Mapping[str, str], symbol: str) -> int | None:
-    """A size that the model's own metadata gives under the symbol's name; None when it says nothing usable."""
+def size_in_metadata(metadata: Mapping[str, str], symbol: str) -> int | None:
+    """The size in the model's metadata under the symbol's name, if there is one."""
     text = metadata.get(symbol, "").strip()
     return int(text) if text.isdecimal() and 0 < len(text) <= 6 else None
 
 
 def guess(key: str, axis: int, axes: Sequence[int | str]) -> int:
-    """A plausible size for one dynamic axis: by the symbol's name, else by its place in an image, a batch or a sequence."""
+    """A plausible size of one dynamic axis: by its symbol, else by its position in an image, a batch or a sequence."""
     for pattern, size in BY_NAME:
         if pattern.search(key):
             return size
@@ -178,7 +177,7 @@ def guess(key: str, axis: int, axes: Sequence[int | str]) -> int:
 
 
 def unused(inputs: Sequence[Input], dims: Mapping[str, int]) -> tuple[str, ...]:
-    """A line for each of the campaign's `dims` that names no dynamic dimension of this model."""
+    """A line for each of the campaign's `dims` that is no dynamic dimension of this model."""
     known = {key for made in inputs for key in made.axes()} | {
         f"{made.name}[{axis}]"
         for made in inputs
@@ -186,19 +185,21 @@ def unused(inputs: Sequence[Input], dims: Mapping[str, int]) -> tuple[str, ...]:
         if not isinstance(size, int)
     }
     return tuple(
-        f"dim {name!r} is given but names no dynamic dimension here" for name in dims if name not in known
+        f"dim {name!r} is given but is no dynamic dimension of the model"
+        for name in dims
+        if name not in known
     )
 
 
 def id_bounds(inputs: Sequence[Input]) -> tuple[int, ...]:
-    """Bounds to try for made integers; one when no input has any."""
+    """Bounds to try for synthetic integers; one if no input has any."""
     return ID_BOUNDS if any("int" in made.dtype and not made.rows for made in inputs) else ID_BOUNDS[:1]
 
 
 def make(made: Input, shape: tuple[int, ...], seed: int, bound: int) -> np.ndarray[Any, Any]:
     """The values of one input: the same for the same (name, shape, seed, bound), on every machine.
 
-    Raises `Unfit` when it would be larger than 1 GiB.
+    Raises `Unfit` above 1 GiB.
     """
     carrier, onnx_number = DTYPES[made.dtype]
     dtype = np.dtype(carrier)

@@ -1,8 +1,7 @@
-"""The measuring loop, for every driver: warm up until settled, then exactly N timed calls with nothing else going on.
+"""The measuring loop of every driver: warm up until settled, then exactly N timed calls with nothing else going on.
 
-A driver gives its inference as a `TimedLoop`: `TimedCalls` around a Python call, or one of its own in native code. Times are
-nanoseconds. Between chunks of timed calls (a few in a second) progress is reported; nothing happens inside a chunk but the
-calls and the clock.
+A driver passes its inference as a `TimedLoop`: `TimedCalls` around a Python call, or one in native code. Times are nanoseconds. Progress is
+reported a few times a second, between chunks; inside a chunk there is nothing but the calls and the clock.
 """
 
 from __future__ import annotations
@@ -33,43 +32,43 @@ if sys.platform != "win32":
     import resource
 
 FLOOR_NS: Final = 2_000_000_000
-"""Inferences so long that the floor would take more than this are settled sooner, after the cold one and one more."""
+"""If the floor would take longer, the warm-up may settle after the cold inference and one more."""
 MAX_WARMUP: Final = 5000
 BLOCK_NS: Final = 2_000_000
-"""Short inferences are judged in blocks of this length, longer ones singly …"""
+"""Short inferences are judged in blocks of this length, longer ones one by one …"""
 BLOCK_SAMPLES: Final = 500
 """… and very short ones in blocks of so many."""
 BLOCKS: Final = 6
-"""Settled: the median of the last three of them against the three before."""
+"""Settled: the median of the last three blocks against the three before."""
 TOLERANCE: Final = 0.02
 SHARE: Final = 0.2
-"""Warm-up may take this much of the time that the timed inferences will take …"""
-LEAST_CAP_NS: Final = 50_000_000
-"""… or this, whichever is more."""
+"""The warm-up may take this share of the timed inferences' time …"""
+MIN_CAP_NS: Final = 50_000_000
+"""… or this, whichever is longer."""
 CHUNK_NS: Final = 250_000_000
-"""Between two reports of progress."""
+"""Between two progress reports."""
 LOOK_NS: Final = 20_000_000
 """Between two looks at the host, which take some 40 µs."""
 STALL_NS: Final = 10_000_000
-"""The kernel weighs pressure by whole ticks, of up to 10 ms: over less it says 0 whatever waited, which is no measurement."""
+"""The kernel counts pressure in ticks of up to 10 ms: over less it reports 0 in any case."""
 GLANCES: Final = 4
-"""Looks at what others run, the last of warm-up and one after the window: of windows too short to tell otherwise."""
-MOST_BLOCKS: Final = 2000
-MOST_AT_A_TIME: Final = 1024
-MOST_SAMPLES: Final = 5000
-"""Of a launch that goes by time: enough for its 99th percentile, and quickly told. Shorter inferences come several to a sample."""
-LEAST_SAMPLES: Final = 20
-LONGEST_NS: Final = 1_000_000_000
-"""Fewer than that where they would take longer than this."""
+"""Momentary readings of others' share, the last of the warm-up and one after the window, for short windows."""
+MAX_BLOCKS: Final = 2000
+MAX_CHUNK: Final = 1024
+MAX_WINDOW_SAMPLES: Final = 5000
+"""Of a window of time: enough for its 99th percentile. Of short inferences a sample has several."""
+MIN_WINDOW_SAMPLES: Final = 20
+MAX_SAMPLES_NS: Final = 1_000_000_000
+"""Fewer than that if they would take longer."""
 CLOCK_SHARE: Final = 100
 
 
 @dataclass(slots=True)
 class WarmUp:
-    """Decides after each sample whether the warm-up is over. Pure: samples in, `done` out."""
+    """Decides after each sample whether the warm-up is over."""
 
     runs: int
-    wanted: int | None
+    requested: int | None
     floor: int = 5
     window_s: float | None = None
     samples: list[int] = field(default_factory=list)
@@ -80,7 +79,7 @@ class WarmUp:
     _spent_ns: int = 0
 
     def add(self, sample_ns: int) -> None:
-        """Take one inference. The first is the cold one and is not judged."""
+        """Add one inference. The first is the cold one and is not judged."""
         self.samples.append(sample_ns)
         if len(self.samples) == 1:
             return
@@ -94,17 +93,17 @@ class WarmUp:
 
     @property
     def done(self) -> bool:
-        """Whether to stop: the count that was asked for, or settled, or as long as a warm-up may take."""
-        if self.wanted is not None:
-            return len(self.samples) >= max(1, self.wanted)
+        """Whether to stop: at the requested count, when settled, or at a cap."""
+        if self.requested is not None:
+            return len(self.samples) >= max(1, self.requested)
         if len(self.samples) < self.floor and (len(self.samples) < 2 or self._spent_ns < FLOOR_NS):
             return False
         return self.settled or len(self.samples) >= max(MAX_WARMUP, self.floor) or self._at_cap()
 
     def next_count(self) -> int:
-        """How many to make before asking again, at least 1: what was asked for, one by one up to the floor, then a block."""
-        if self.wanted is not None:
-            return max(1, self.wanted - len(self.samples))
+        """Inferences before the next decision: all that are requested; one by one up to the floor; then a block."""
+        if self.requested is not None:
+            return max(1, self.requested - len(self.samples))
         if len(self.samples) < self.floor:
             return 1
         return max(1, min(BLOCK_SAMPLES, int(BLOCK_NS / max(1.0, self._typical_ns()))))
@@ -113,13 +112,13 @@ class WarmUp:
         return self._spent_ns / max(1, len(self.samples) - 1)
 
     def _at_cap(self) -> bool:
-        coming = self.runs * self._typical_ns() if self.window_s is None else self.window_s * 1e9
-        return self._spent_ns >= max(SHARE * coming, LEAST_CAP_NS)
+        timed_ns = self.runs * self._typical_ns() if self.window_s is None else self.window_s * 1e9
+        return self._spent_ns >= max(SHARE * timed_ns, MIN_CAP_NS)
 
     def note(self) -> str:
-        """How it ended, for the row."""
-        if self.wanted is not None:
-            return f"warm-up: {len(self.samples)} as asked"
+        """For the row."""
+        if self.requested is not None:
+            return f"warm-up: {len(self.samples)} as requested"
         return f"warm-up: {len(self.samples)}, {'settled' if self.settled else 'stopped at its cap, not settled'}"
 
 
@@ -140,18 +139,17 @@ def timer_overhead_ns(clock: Callable[[], int] = time.perf_counter_ns, tries: in
 
 
 class TimedLoop(Protocol):
-    """One inference, ready to be timed over and over."""
+    """One inference, ready to be timed repeatedly."""
 
     def time(self, samples: array[int], start: int, stop: int, per_sample: int) -> None:
         """Fill `samples[start:stop]` (type code `q`) with nanoseconds, each the rounded mean of `per_sample` inferences in a row.
 
-        Everything it needs is made before; nothing happens here but the inferences and two clock readings for each sample.
-        Raises what the driver turns into its own words; `samples` beyond what was reached stay as they were.
+        Nothing happens here but the inferences and two clock readings per sample. If it raises, later `samples` stay as they were.
         """
         ...
 
     def overhead_ns(self) -> int:
-        """What reading the clock once costs in this loop, calibrated in this process."""
+        """Cost of reading the clock once in this loop, calibrated in this process."""
         ...
 
 
@@ -163,7 +161,7 @@ class TimedCalls:
     argument: Any = None
 
     def time(self, samples: array[int], start: int, stop: int, per_sample: int) -> None:
-        """See `TimedLoop`. The one loop that is measured: keep it bare."""
+        """See `TimedLoop`. Keep it bare."""
         clock, call, argument = time.perf_counter_ns, self.call, self.argument
         if per_sample == 1:
             for index in range(start, stop):
@@ -178,24 +176,23 @@ class TimedCalls:
             samples[index] = round((clock() - began) / per_sample)
 
     def overhead_ns(self) -> int:
-        """See `TimedLoop`."""
         return timer_overhead_ns()
 
 
 def window_samples(window_ns: float, typical_ns: float) -> int:
-    """How many samples a window of time takes: enough for a median, and fewer of long inferences, at least one."""
-    wanted = math.ceil(window_ns / typical_ns)
-    return max(wanted, min(LEAST_SAMPLES, max(1, int(LONGEST_NS / typical_ns))))
+    """Samples of a window of time: enough for a median, fewer of long inferences, at least one."""
+    count = math.ceil(window_ns / typical_ns)
+    return max(count, min(MIN_WINDOW_SAMPLES, max(1, int(MAX_SAMPLES_NS / typical_ns))))
 
 
-def in_a_sample(typical_ns: float, overhead_ns: int) -> int:
-    """Inferences in a sample, so that the clock's share of it is below one in a hundred."""
+def inferences_per_sample(typical_ns: float, overhead_ns: int) -> int:
+    """So many that reading the clock takes less than 1 % of a sample."""
     return max(1, math.ceil(CLOCK_SHARE * overhead_ns / typical_ns))
 
 
 def chunk_samples(runs: int, typical_ns: float) -> int:
-    """Samples between two looks at the host, so that looking costs little and the blocks of a long run are not too many to tell."""
-    return max(1, -(-runs // MOST_BLOCKS), int(LOOK_NS / typical_ns))
+    """Samples between two looks at the host: few looks, and at most `MAX_BLOCKS` blocks."""
+    return max(1, -(-runs // MAX_BLOCKS), int(LOOK_NS / typical_ns))
 
 
 def _switches() -> int | None:
@@ -225,9 +222,9 @@ def measure_calls(
     peak_was_reset: bool,
     reader: host.HostReader | None = None,
 ) -> Iterator[ProgressReport | MeasureReport | str]:
-    """Warm up and time the loop as `order` says; yields progress, one note on the warm-up, and at last the `MeasureReport`.
+    """Warm up and time the loop as `order` says; yields progress, one note on the warm-up, and last the `MeasureReport`.
 
-    `first_ns` is the time of the cold inference, made by the caller while it looked for the shapes; it is the first warm-up.
+    `first_ns`: of the cold inference, which the caller made while it searched for shapes; it is the first warm-up.
     Exactly `order.runs` samples of one inference each, or `order.window_s` of samples that hold several where one is short.
     """
     reader = reader or host.HostReader()
@@ -239,25 +236,25 @@ def measure_calls(
     yield warm.note()
     typical = max(1.0, median(warm.samples[len(warm.samples) // 2 :]))
     overhead = loop.overhead_ns()
-    runs, grouped = order.runs, 1
+    runs, per_sample = order.runs, 1
     if order.window_s is not None:
-        few = math.ceil(order.window_s * 1e9 / typical / MOST_SAMPLES)
-        grouped = max(in_a_sample(typical, overhead), few)
-        runs = window_samples(order.window_s * 1e9, typical * grouped)
+        fewest = math.ceil(order.window_s * 1e9 / typical / MAX_WINDOW_SAMPLES)
+        per_sample = max(inferences_per_sample(typical, overhead), fewest)
+        runs = window_samples(order.window_s * 1e9, typical * per_sample)
     samples = array("q", bytes(8 * runs))
     blocks: list[SampleBlock] = []
     yield ProgressReport(Phase.RUN, 0, runs)
     gc.collect()
     gc.disable()
-    # not before: collecting takes longer than a short window, and an accelerator's energy is taken from here on
+    # after the collection, which takes longer than a short window
     reported = began = time.perf_counter_ns()
     try:
-        step = chunk_samples(runs, typical * grouped)
+        step = chunk_samples(runs, typical * per_sample)
         for start in range(0, runs, step):
             stop = min(start + step, runs)
-            blocks.append(timed_block(loop, samples, start, stop, grouped, reader))
-            if stop == runs and runs * typical * grouped > LOOK_NS:
-                # before our parent is told of it, and long after it was told that this begins: else it would be what runs
+            blocks.append(timed_block(loop, samples, start, stop, per_sample, reader))
+            if stop == runs and runs * typical * per_sample > LOOK_NS:
+                # before the parent gets the report and works: else it would be what runs
                 glances.append(reader.others_now())
             if stop == runs or time.perf_counter_ns() - reported > CHUNK_NS:
                 reported = time.perf_counter_ns()
@@ -273,7 +270,7 @@ def measure_calls(
         peak_bytes=memory.peak_bytes(peak_was_reset),
         timer_overhead_ns=overhead,
         involuntary_switches=sum(switches) if switches else None,
-        per_sample=grouped,
+        per_sample=per_sample,
         began_ns=began,
         blocks=tuple(blocks),
         host=host.state(before, reader.look(), time.process_time() - used, reader, glances),
@@ -283,28 +280,28 @@ def measure_calls(
 def _warm_up(
     loop: TimedLoop, warm: WarmUp, reader: host.HostReader, glances: deque[float | None]
 ) -> Iterator[ProgressReport]:
-    """Single inferences as far as the floor, then some at a time, as they will be timed. `glances` take what others run in between."""
-    yield ProgressReport(Phase.WARM_UP, 1, warm.wanted)
-    some = array("q", bytes(8 * MOST_AT_A_TIME))
+    """Single inferences up to the floor, then blocks, as they will be timed. `glances`: others' share in between."""
+    yield ProgressReport(Phase.WARM_UP, 1, warm.requested)
+    chunk = array("q", bytes(8 * MAX_CHUNK))
     reported = time.perf_counter_ns()
     while not warm.done:
-        count = min(warm.next_count(), MOST_AT_A_TIME)
-        loop.time(some, 0, count, 1)
-        for sample in some[:count]:
+        count = min(warm.next_count(), MAX_CHUNK)
+        loop.time(chunk, 0, count, 1)
+        for sample in chunk[:count]:
             warm.add(sample)
         glances.append(reader.others_now())
         if time.perf_counter_ns() - reported > CHUNK_NS:
-            yield ProgressReport(Phase.WARM_UP, len(warm.samples), warm.wanted)
+            yield ProgressReport(Phase.WARM_UP, len(warm.samples), warm.requested)
             reported = time.perf_counter_ns()
 
 
 def timed_block(
-    loop: TimedLoop, samples: array[int], start: int, stop: int, grouped: int, reader: host.HostReader
+    loop: TimedLoop, samples: array[int], start: int, stop: int, per_sample: int, reader: host.HostReader
 ) -> SampleBlock:
-    """Time one stretch; the host is read before and after it."""
+    """Time one stretch; reads the host before and after it."""
     stalled, switched = reader.stall_ns(), _switches()
     used, began = time.process_time_ns(), time.perf_counter_ns()
-    loop.time(samples, start, stop, grouped)
+    loop.time(samples, start, stop, per_sample)
     wall, cpu = time.perf_counter_ns() - began, time.process_time_ns() - used
     switches, stall = _switches(), reader.stall_ns()
     return SampleBlock(

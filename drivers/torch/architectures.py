@@ -1,4 +1,4 @@
-"""The closed list of architectures that weights may be declared to be of: names and sizes, never code. Pure: no torch here.
+"""The closed list of architectures that weights may be declared for: names and sizes, never code; without torch.
 
     {"architecture": "mlp", "inputs": 8, "hidden": [16], "outputs": 4, "activation": "relu"}
     {"architecture": "cnn", "channels": [3, 16, 32], "image": [32, 32], "kernel": 3, "outputs": 10}
@@ -22,7 +22,7 @@ from drivers.torch.safetensors import Weights, read
 from protocol.formats.model_files import ModelFormat
 
 DECLARATION: Final = "model.json"
-"""Beside the weights in a folder; as a file by itself, its text stands under `declaration` in the metadata of the weights."""
+"""Next to the weights in a folder; for a single file its text is under `declaration` in the metadata of the weights."""
 KEY: Final = "declaration"
 ACTIVATIONS: Final = ("relu", "gelu", "tanh", "sigmoid")
 FLOATS: Final = frozenset({"F64", "F32", "F16", "BF16"})
@@ -40,7 +40,7 @@ class Declaration:
     sizes: Mapping[str, Any]
 
     def weights(self) -> Shapes:
-        """Name and shape of every weight that the architecture has."""
+        """Name and shape of every weight of the architecture."""
         return ARCHITECTURES[self.architecture].weights(self.sizes)
 
     def input_shape(self) -> tuple[int | str, ...]:
@@ -58,7 +58,7 @@ def _wholes(least: int, most: int) -> Callable[[object], bool]:
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
-    """What its declaration needs, and what follows from it."""
+    """The keys of its declaration, and what follows from them."""
 
     keys: Mapping[str, Callable[[object], bool]]
     defaults: Mapping[str, object]
@@ -131,21 +131,21 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
 }
 
 
-def declare(told: Mapping[str, object]) -> Declaration:
-    """Check what a declaration says. Raises `Unfit` with the key that is wrong."""
-    name = told.get("architecture")
-    known = ARCHITECTURES.get(name) if isinstance(name, str) else None
-    if known is None:
+def read_declaration(fields: Mapping[str, object]) -> Declaration:
+    """A checked declaration. Raises `Unfit` with the key that is wrong."""
+    name = fields.get("architecture")
+    architecture = ARCHITECTURES.get(name) if isinstance(name, str) else None
+    if architecture is None:
         raise Unfit(f"architecture {str(name)[:60]!r} is not known: there are {', '.join(ARCHITECTURES)}")
     sizes: dict[str, Any] = {
-        **known.defaults,
-        **{key: value for key, value in told.items() if key != "architecture"},
+        **architecture.defaults,
+        **{key: value for key, value in fields.items() if key != "architecture"},
     }
-    if odd := sorted(sizes.keys() - known.keys.keys()):
+    if odd := sorted(sizes.keys() - architecture.keys.keys()):
         raise Unfit(
-            f"the declaration says {odd[0][:60]!r}, which a {name} has not: its keys are {', '.join(known.keys)}"
+            f"the declaration says {odd[0][:60]!r}, which is no key of a {name}: its keys are {', '.join(architecture.keys)}"
         )
-    for key, good in known.keys.items():
+    for key, good in architecture.keys.items():
         if key not in sizes:
             raise Unfit(f"the declaration of a {name} lacks {key!r}")
         if not good(sizes[key]):
@@ -160,41 +160,41 @@ def declare(told: Mapping[str, object]) -> Declaration:
 
 
 def open_declared(model: Path, kind: ModelFormat) -> tuple[Declaration, Weights]:
-    """The declaration and the weights of a model, which fit each other. Raises `Unfit` with the first that does not."""
+    """The declaration and the weights of a model. Raises `Unfit` if they do not fit each other."""
     if kind is ModelFormat.DECLARED:
         files = sorted(model.glob("*.safetensors"))
         if len(files) != 1:
             raise Unfit(f"the model's folder holds {len(files)} safetensors files; one is taken")
         weights = read(files[0])
         with (model / DECLARATION).open("rb") as source:
-            told = read_json(source.read(MIB), DECLARATION)
+            fields = read_json(source.read(MIB), DECLARATION)
     else:
         weights = read(model)
         if KEY not in weights.metadata:
             raise Unfit(
-                "the safetensors file does not say what network its weights belong to: put it into a folder with a "
-                f"{DECLARATION}, or the same text under {KEY!r} in its metadata; the form is in drivers/README.md"
+                "the safetensors file does not declare the network of its weights: put it into a folder with a "
+                f"{DECLARATION}, or the same text under {KEY!r} in its metadata; see drivers/README.md"
             )
-        told = read_json(weights.metadata[KEY].encode(), "the declaration in the metadata")
-    declaration = declare(told)
-    _fit(declaration, weights)
+        fields = read_json(weights.metadata[KEY].encode(), "the declaration in the metadata")
+    declaration = read_declaration(fields)
+    _check_fit(declaration, weights)
     return declaration, weights
 
 
-def _fit(declaration: Declaration, weights: Weights) -> None:
-    wanted = declaration.weights()
-    for name, shape in wanted.items():
-        held = weights.tensors.get(name)
-        if held is None:
+def _check_fit(declaration: Declaration, weights: Weights) -> None:
+    expected = declaration.weights()
+    for name, shape in expected.items():
+        tensor = weights.tensors.get(name)
+        if tensor is None:
             raise Unfit(f"the weights lack {name!r}, which the declared {declaration.architecture} has")
-        if held.shape != shape:
+        if tensor.shape != shape:
             raise Unfit(
-                f"the weight {name!r} has the shape {list(held.shape)}, the declaration needs {list(shape)}"
+                f"the weight {name!r} has the shape {list(tensor.shape)}, the declaration needs {list(shape)}"
             )
-    if odd := sorted(weights.tensors.keys() - wanted.keys()):
+    if odd := sorted(weights.tensors.keys() - expected.keys()):
         raise Unfit(
-            f"the weights hold {odd[0][:100]!r}, which the declared {declaration.architecture} has not"
+            f"the weights hold {odd[0][:100]!r}, which is no weight of the declared {declaration.architecture}"
         )
-    types = {weights.tensors[name].dtype for name in wanted}
+    types = {weights.tensors[name].dtype for name in expected}
     if len(types) != 1 or not types <= FLOATS:
         raise Unfit(f"all weights must be of one floating type; these are {', '.join(sorted(types))}")

@@ -1,12 +1,11 @@
-"""The archives that torch writes, looked through before torch sees them. Pure: no torch here.
+"""Checks the archives that torch writes before torch reads them, without torch.
 
-TorchScript: `data.pkl` and `constants.pkl` are read by torch's own unpickler, which is in C++ and knows tensors, plain values and the
-archive's own TorchScript classes, and imports nothing. But `code/` is a program: its operators can read and write files. So it is taken
-from people that the device's owner trusts, with nothing in the archive that a model has no use for.
+TorchScript: torch reads `data.pkl` and `constants.pkl` with an unpickler of its own, which imports nothing. But `code/` is a program that
+can read and write files: so it is accepted only from people whom the device's owner trusts, in archives with no unusual file.
 
-torch.export: the graph is JSON and weights are raw bytes; but torch would unpickle, without restraint, weights and constants that are
-marked so, opaque objects, and sample inputs that its restricted unpickler refuses; and it would load shared libraries. All of these are
-refused here; the sample inputs are tried with the restricted unpickler first (`torch_models.py`).
+torch.export: the graph is JSON and weights are raw bytes; but torch would unpickle marked weights and constants, opaque objects, and sample
+inputs that its restricted unpickler refuses; and it would load shared libraries. All of these are refused here; `drivers.torch.models`
+tries the sample inputs with the restricted unpickler.
 """
 
 from __future__ import annotations
@@ -32,8 +31,8 @@ NOT_FOR_STRANGERS: Final = (
 )
 
 MAX_CONFIG: Final = 64 * MIB
-BLOWN_UP: Final = 20
-"""Most that an archive may grow when it is unpacked; weights hardly shrink when they are packed."""
+MAX_EXPANSION: Final = 20
+"""Largest factor of unpacking; weights hardly compress."""
 
 _COMMON: Final = r"version|byteorder|\.data/[\w.]+|\.format_version|\.storage_alignment"
 _TORCHSCRIPT: Final = re.compile(
@@ -47,8 +46,8 @@ _EXPORTED: Final = re.compile(
 
 
 @broken_is_unfit()
-def examine(model: Path, trusted: bool) -> ModelFormat:
-    """The kind of a model for the Torch units, fit to be handed to torch. Raises `Unfit` with what is wrong and what to do."""
+def check_model(model: Path, trusted: bool) -> ModelFormat:
+    """The format of a model that torch may read. Raises `Unfit` with what is wrong and what to do."""
     kind = read_format(model)
     if kind in UNPICKLES:
         raise Unfit(NO_PICKLE.format(kind=kind))
@@ -66,16 +65,16 @@ def examine(model: Path, trusted: bool) -> ModelFormat:
     return kind
 
 
-def _only(model: Path, known: re.Pattern[str], kind: ModelFormat) -> dict[str, int]:
-    inside = read_members(model)
-    odd = next((name for name in inside if not known.fullmatch(name)), None)
+def _only(model: Path, allowed: re.Pattern[str], kind: ModelFormat) -> dict[str, int]:
+    members = read_members(model)
+    odd = next((name for name in members if not allowed.fullmatch(name)), None)
     if odd is not None:
         raise Unfit(
             f"the {kind} holds {odd[:100]!r}, which no such model needs: save it again without extra files"
         )
-    if sum(inside.values()) > BLOWN_UP * model.stat().st_size + MIB:
-        raise Unfit(f"the {kind} unpacks to more than {BLOWN_UP} times its size")
-    return inside
+    if sum(members.values()) > MAX_EXPANSION * model.stat().st_size + MIB:
+        raise Unfit(f"the {kind} unpacks to more than {MAX_EXPANSION} times its size")
+    return members
 
 
 def _check_exported(model: Path) -> None:
@@ -83,12 +82,12 @@ def _check_exported(model: Path) -> None:
         raise Unfit(
             "the torch.export program is in an old format, which holds pickles: save it again with torch.export.save"
         )
-    inside = _only(model, _EXPORTED, ModelFormat.EXPORTED)
-    for name in inside:
+    members = _only(model, _EXPORTED, ModelFormat.EXPORTED)
+    for name in members:
         if not name.endswith("_config.json"):
             continue
-        told = read_json(read_member(model, name, MAX_CONFIG), name)
-        entries = told.get("config")
+        config = read_json(read_member(model, name, MAX_CONFIG), name)
+        entries = config.get("config")
         if not isinstance(entries, dict):
             raise Unfit(f"{name} in the program does not list tensors: save it again with torch.export.save")
         for entry in entries.values():
@@ -101,7 +100,7 @@ def _check_exported(model: Path) -> None:
 
 @broken_is_unfit()
 def sample_inputs(model: Path) -> dict[str, bytes]:
-    """The pickled sample inputs of a program, for the restricted unpickler to be tried on."""
+    """The pickled sample inputs of a program by name."""
     return {
         name: read_member(model, name, MAX_CONFIG)
         for name in read_members(model)

@@ -127,13 +127,13 @@ class _ReadyModel:
 def _load(order: WorkOrder, loaded: list[_LiveModel]) -> Iterator[Event]:
     """Check the file, then load it on the device; appended to `loaded`."""
     from drivers.contract import memory
-    from drivers.torch.archive import examine
+    from drivers.torch.archive import check_model
     from drivers.torch.models import load, runtime
 
     yield ProgressReport(Phase.PREPARE)
     torch = runtime()
     device = device_for(torch, order.unit, order.gpu)
-    kind = examine(Path(order.model), order.trusted)
+    kind = check_model(Path(order.model), order.trusted)
     if kind is ModelFormat.EXPORTED:
         importlib.import_module("drivers.torch.exporting")
     torch.set_num_threads(threads_for(order.threads))

@@ -1,4 +1,4 @@
-"""Imported for what it imports: the parts of torch that load exported programs, which take seconds and belong to no model's load time."""
+"""Imports the parts of torch that load exported programs: they take seconds, which must not count as a model's load time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ PARTS: Final = (
     "torch._export.serde.serialize",
     "torch._inductor.output_code",
 )
-"""Not public, so a version without one is no error: it is then imported with the first program."""
+"""Not public: a version of torch may lack one, which is no error."""
 
 for _part in PARTS:
     with contextlib.suppress(ImportError):

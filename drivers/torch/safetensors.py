@@ -1,4 +1,4 @@
-"""Weights in the safetensors format: a bounded JSON header and raw bytes, nothing that could run. Read with numpy alone.
+"""Reads weights in the safetensors format: a bounded JSON header and raw bytes, nothing that could run.
 
 8 bytes length, little endian │ {"name": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}, …} │ bytes
 """
@@ -44,33 +44,33 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """What a file holds."""
+    """A file's tensors and metadata."""
 
     file: Path
     tensors: Mapping[str, Tensor]
     metadata: Mapping[str, str]
 
     def array(self, name: str) -> np.ndarray[Any, Any]:
-        """One tensor in memory of its own; bfloat16 as its bits."""
-        told = self.tensors[name]
-        count = math.prod(told.shape)
+        """One tensor; bfloat16 as its bits."""
+        tensor = self.tensors[name]
+        count = math.prod(tensor.shape)
         with self.file.open("rb") as source:
-            source.seek(told.begin)
-            return np.fromfile(source, dtype=WIDTHS[told.dtype][1], count=count).reshape(told.shape)
+            source.seek(tensor.begin)
+            return np.fromfile(source, dtype=WIDTHS[tensor.dtype][1], count=count).reshape(tensor.shape)
 
 
 def read(file: Path) -> Weights:
-    """Read and check the header. Raises `Unfit`: tensors lie beside each other, in the file, and fill it."""
+    """Read and check the header: tensors must follow each other and fill the file. Raises `Unfit`."""
     size = file.stat().st_size
     with file.open("rb") as source:
         length = int.from_bytes(source.read(8), "little")
         if not 2 <= length <= min(MAX_HEADER, size - 8):
             raise Unfit("the safetensors file is broken: its header is too long or cut off")
-        told = read_json(source.read(length), "the safetensors header")
-    metadata = told.pop("__metadata__", {})
+        header = read_json(source.read(length), "the safetensors header")
+    metadata = header.pop("__metadata__", {})
     if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
         raise Unfit("the safetensors file is broken: its metadata are not texts")
-    tensors = {name: _tensor(name, entry, 8 + length) for name, entry in told.items()}
+    tensors = {name: _tensor(name, entry, 8 + length) for name, entry in header.items()}
     end = 8 + length
     for name, tensor in sorted(tensors.items(), key=lambda item: (item[1].begin, math.prod(item[1].shape))):
         if tensor.begin != end:
@@ -91,10 +91,10 @@ def _tensor(name: str, entry: object, base: int) -> Tensor:
         raise Unfit(f"the tensor {name[:100]!r} is of type {str(dtype)[:20]}, which is not taken")
     whole = isinstance(shape, list) and all(type(size) is int and size >= 0 for size in shape)
     if not whole or len(shape) > MAX_RANK or not isinstance(offsets, list) or len(offsets) != 2:
-        raise Unfit(f"the safetensors file is broken: the shape or place of {name[:100]!r}")
+        raise Unfit(f"the safetensors file is broken: the shape or offset of {name[:100]!r}")
     begin, end = offsets
     if type(begin) is not int or type(end) is not int or begin < 0:
-        raise Unfit(f"the safetensors file is broken: the place of {name[:100]!r}")
+        raise Unfit(f"the safetensors file is broken: the offset of {name[:100]!r}")
     if end - begin != math.prod(shape) * WIDTHS[dtype][0]:
-        raise Unfit(f"the safetensors file is broken: {name[:100]!r} is of another size than its shape says")
+        raise Unfit(f"the safetensors file is broken: {name[:100]!r} is not of the size of its shape")
     return Tensor(dtype, tuple(shape), base + begin)

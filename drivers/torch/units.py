@@ -1,4 +1,4 @@
-"""The units of the Torch driver and the device behind each. Pure: torch comes as an argument."""
+"""The units of the Torch driver and their devices. torch is an argument."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ UNITS: Final = (CPU, GPU)
 
 
 def backend(torch: Any) -> str:
-    """What runs the GPU unit here: `cuda`, `rocm` (which torch also calls cuda), `mps`; empty: nothing does."""
+    """What runs the GPU unit: `cuda`, `rocm` (which torch also calls cuda), `mps`; empty: nothing."""
     if torch.cuda.is_available():
         return "rocm" if getattr(torch.version, "hip", None) else "cuda"
     mps = getattr(torch.backends, "mps", None)
@@ -20,15 +20,15 @@ def backend(torch: Any) -> str:
 
 
 def device_for(torch: Any, unit: str, gpu: str = "") -> str:
-    """Torch's name of the device for a unit; `gpu`: UUID or index of one, empty: the first. Raises `WrongUnit`."""
+    """Torch's device for a unit; `gpu`: UUID or index, empty: the first. Raises `WrongUnit`."""
     if unit == CPU:
         return "cpu"
     if unit != GPU:
         raise WrongUnit(f"unknown unit {unit!r}: this driver has {', '.join(UNITS)}")
-    found = backend(torch)
-    if not found:
+    name = backend(torch)
+    if not name:
         raise WrongUnit(f"asked for {unit}, but this torch ({torch.__version__}) finds no GPU")
-    if found == "mps":
+    if name == "mps":
         return "mps"
     count = torch.cuda.device_count()
     if not gpu:
@@ -38,18 +38,18 @@ def device_for(torch: Any, unit: str, gpu: str = "") -> str:
     for index in range(count):
         if str(getattr(torch.cuda.get_device_properties(index), "uuid", "")) == gpu.removeprefix("GPU-"):
             return f"cuda:{index}"
-    raise WrongUnit(f"asked for the GPU {gpu!r}, but torch finds {count} here and not this one")
+    raise WrongUnit(f"asked for the GPU {gpu!r}, but torch finds {count} others")
 
 
 def provider(torch: Any, device: str) -> str:
-    """What a row names as having run: the backend and, of a GPU, which one."""
+    """What ran, for the row: the backend and a GPU's name."""
     if device in ("cpu", "mps"):
         return device
     return f"{backend(torch)}: {torch.cuda.get_device_name(device)}"
 
 
 def verify_device(unit: str, wanted: str, tensors: dict[str, str]) -> None:
-    """Refuse a model of which something was not where the unit says. `tensors`: name → device it is on. Raises `WrongUnit`."""
+    """Raise `WrongUnit` if a tensor is not on the unit's device. `tensors`: name → device."""
     for name, where in tensors.items():
         if where.partition(":")[0] != wanted.partition(":")[0]:
             raise WrongUnit(f"asked for {unit}, but {name} was on {where}")

@@ -24,7 +24,7 @@ from drivers.contract.base import (
 )
 from drivers.launch.launch import Zygote, measure
 from drivers.testing.conformance import Subject, check_all
-from drivers.torch.architectures import ARCHITECTURES, declare
+from drivers.torch.architectures import ARCHITECTURES, read_declaration
 
 CPU = "CPU (Torch)"
 LIMITS = Limits(load_s=120, run_s=120)
@@ -162,7 +162,7 @@ def test_declared_weights_are_those_that_torch_builds(
 
     from drivers.torch.models import build
 
-    declaration = declare(told)
+    declaration = read_declaration(told)
     state = build(torch, declaration).state_dict()
     assert {name: tuple(tensor.shape) for name, tensor in state.items()} == declaration.weights()
     import json

@@ -15,8 +15,8 @@ import pytest
 from drivers.contract.base import Unfit
 from drivers.inputs.feeds import read_declared
 from drivers.torch import safetensors
-from drivers.torch.architectures import ARCHITECTURES, declare, open_declared
-from drivers.torch.archive import examine
+from drivers.torch.architectures import ARCHITECTURES, open_declared, read_declaration
+from drivers.torch.archive import check_model
 from protocol.formats.model_files import FormatError, ModelFormat, read_format, read_members
 
 MLP = {"architecture": "mlp", "inputs": 2, "hidden": [3], "outputs": 1}
@@ -86,7 +86,7 @@ def test_pickles_are_refused_with_what_to_do_instead(tmp_path: Path, trusted: bo
         with pytest.raises(
             Unfit, match=r"pickle, which could run any program.*torch.export.save or torch.jit.save"
         ):
-            examine(model, trusted)
+            check_model(model, trusted)
 
 
 def test_programs_are_for_trusted_people_and_weights_for_all(tmp_path: Path) -> None:
@@ -95,13 +95,13 @@ def test_programs_are_for_trusted_people_and_weights_for_all(tmp_path: Path) -> 
         ("p.pt2", PROGRAM, ModelFormat.EXPORTED),
     ):
         model = archive(tmp_path / name, files)
-        assert examine(model, trusted=True) is kind
+        assert check_model(model, trusted=True) is kind
         with pytest.raises(Unfit, match="only for this device's owner"):
-            examine(model, trusted=False)
-    assert examine(weights(tmp_path / "w", SHAPES), trusted=False) is ModelFormat.SAFETENSORS
+            check_model(model, trusted=False)
+    assert check_model(weights(tmp_path / "w", SHAPES), trusted=False) is ModelFormat.SAFETENSORS
     (tmp_path / "other").write_bytes(b"\x08\x08")
     with pytest.raises(Unfit, match="none of them"):
-        examine(tmp_path / "other", trusted=True)
+        check_model(tmp_path / "other", trusted=True)
 
 
 @pytest.mark.parametrize(
@@ -123,16 +123,16 @@ def test_what_torch_would_unpickle_or_load_in_a_program_is_refused(
 ) -> None:
     model = archive(tmp_path / "p.pt2", PROGRAM | change)
     if why is None:
-        assert examine(model, trusted=True) is ModelFormat.EXPORTED
+        assert check_model(model, trusted=True) is ModelFormat.EXPORTED
         return
     with pytest.raises(Unfit, match=why):
-        examine(model, trusted=True)
+        check_model(model, trusted=True)
 
 
 def test_a_program_in_the_old_format_of_pickles_is_refused(tmp_path: Path) -> None:
     old = {"serialized_exported_program.json": b"{}", "serialized_state_dict.pt": b"x", "version": b"1"}
     with pytest.raises(Unfit, match="old format"):
-        examine(archive(tmp_path / "p.pt2", old), trusted=True)
+        check_model(archive(tmp_path / "p.pt2", old), trusted=True)
 
 
 def test_an_archive_that_two_readers_could_read_in_two_ways_is_refused(tmp_path: Path) -> None:
@@ -160,7 +160,7 @@ def test_an_archive_that_blows_up_is_refused(tmp_path: Path) -> None:
         for name, content in (SCRIPT | {"data/1": bytes(50_000_000)}).items():
             made.writestr(f"net/{name}", content)
     with pytest.raises(Unfit, match="20 times"):
-        examine(bomb, trusted=True)
+        check_model(bomb, trusted=True)
 
 
 # -- weights --------------------------------------------------------------------------------------------------------------
@@ -177,12 +177,12 @@ def test_weights_are_read_as_they_were_written(tmp_path: Path) -> None:
     ("header", "content", "why"),
     [
         ({"a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}}, b"1234", "longer or shorter"),
-        ({"a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 4]}}, b"1234", "another size"),
+        ({"a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 4]}}, b"1234", "not of the size"),
         ({"a": {"dtype": "F32", "shape": [1], "data_offsets": [4, 8]}}, b"12345678", "does not follow"),
         ({"a": {"dtype": "F99", "shape": [1], "data_offsets": [0, 4]}}, b"1234", "not taken"),
-        ({"a": {"dtype": "F32", "shape": [-1], "data_offsets": [0, 4]}}, b"1234", "shape or place"),
-        ({"a": {"dtype": "F32", "shape": [True], "data_offsets": [0, 4]}}, b"1234", "shape or place"),
-        ({"a": {"dtype": "F32", "shape": [1], "data_offsets": [-4, 0]}}, b"1234", "the place"),
+        ({"a": {"dtype": "F32", "shape": [-1], "data_offsets": [0, 4]}}, b"1234", "shape or offset"),
+        ({"a": {"dtype": "F32", "shape": [True], "data_offsets": [0, 4]}}, b"1234", "shape or offset"),
+        ({"a": {"dtype": "F32", "shape": [1], "data_offsets": [-4, 0]}}, b"1234", "the offset"),
         ({"a": 1}, b"", "not a tensor"),
         ({"__metadata__": {"a": 1}}, b"", "not texts"),
         ([1], b"", "not a JSON object"),
@@ -210,14 +210,14 @@ def test_a_header_longer_than_the_file_is_refused(tmp_path: Path) -> None:
 
 
 def test_an_architecture_says_its_weights_and_its_input() -> None:
-    mlp = declare(MLP)
+    mlp = read_declaration(MLP)
     assert (mlp.weights(), mlp.input_shape()) == (SHAPES, ("batch", 2))
-    cnn = declare({"architecture": "cnn", "channels": [3, 4, 8], "image": [16, 20], "outputs": 10})
+    cnn = read_declaration({"architecture": "cnn", "channels": [3, 4, 8], "image": [16, 20], "outputs": 10})
     assert cnn.weights()["3.weight"] == (8, 4, 3, 3)
     assert cnn.weights()["8.weight"] == (10, 8)
     assert cnn.input_shape() == ("batch", 3, 16, 20)
     told = {"architecture": "transformer-encoder", "width": 16, "heads": 4, "layers": 2, "feedforward": 32}
-    encoder = declare(told)
+    encoder = read_declaration(told)
     assert len(encoder.weights()) == 24
     assert encoder.input_shape() == ("batch", "length", 16)
 
@@ -227,7 +227,7 @@ def test_an_architecture_says_its_weights_and_its_input() -> None:
     [
         ({"architecture": "resnet"}, f"there are {', '.join(ARCHITECTURES)}"),
         ({}, "is not known"),
-        (MLP | {"code": "x"}, "which a mlp has not"),
+        (MLP | {"code": "x"}, "which is no key of a mlp"),
         ({"architecture": "mlp", "inputs": 2}, "lacks 'outputs'"),
         (MLP | {"inputs": 0}, "'inputs' cannot be 0"),
         (MLP | {"inputs": True}, "'inputs' cannot be True"),
@@ -242,7 +242,7 @@ def test_an_architecture_says_its_weights_and_its_input() -> None:
 )
 def test_a_declaration_that_makes_no_network_is_refused(told: dict[str, object], why: str) -> None:
     with pytest.raises(Unfit, match=why):
-        declare(told)
+        read_declaration(told)
 
 
 def test_a_declaration_stands_beside_the_weights_or_in_them(tmp_path: Path) -> None:
@@ -252,9 +252,9 @@ def test_a_declaration_stands_beside_the_weights_or_in_them(tmp_path: Path) -> N
     weights(folder / "w.safetensors", SHAPES)
     (folder / "model.json").write_text(json.dumps(MLP))
     for model in (alone, folder):
-        assert open_declared(model, examine(model, trusted=False))[0] == declare(MLP)
+        assert open_declared(model, check_model(model, trusted=False))[0] == read_declaration(MLP)
     bare = weights(tmp_path / "bare", SHAPES)
-    with pytest.raises(Unfit, match=r"what network.*model.json"):
+    with pytest.raises(Unfit, match=r"the network of its weights.*model.json"):
         open_declared(bare, ModelFormat.SAFETENSORS)
 
 

@@ -49,7 +49,7 @@ def test_threads_are_as_asked_up_to_what_runs_at_once() -> None:
     assert threads_for(8192) == logical_cpus()
     assert threads_for(None) == usable_cores() <= logical_cpus()
     assert threads_notes(None) == threads_notes(1) == ()
-    assert "8192 asked for" in threads_notes(8192)[0]
+    assert "8192 requested" in threads_notes(8192)[0]
 
 
 WITHOUT_SYSFS = """

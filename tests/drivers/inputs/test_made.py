@@ -67,7 +67,7 @@ def test_a_recurrent_state_has_its_batch_second_and_it_is_one() -> None:
 
 def test_a_dim_that_fits_nothing_is_named() -> None:
     assert unused(TEXT, {"seq": 1, "sequence": 2}) == (
-        "dim 'sequence' is given but names no dynamic dimension here",
+        "dim 'sequence' is given but is no dynamic dimension of the model",
     )
 
 

@@ -1,4 +1,4 @@
-"""The measuring loop: exactly as many samples as asked, the warm-up apart and ended for a reason."""
+"""The measuring loop: exactly as many samples as requested, the warm-up apart and ended for a reason."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def warmed(
 def test_a_given_count_is_kept_to_the_letter() -> None:
     warm = warmed([5 * MS] * 100, wanted=12)
     assert len(warm.samples) == 12
-    assert warm.note() == "warm-up: 12 as asked"
+    assert warm.note() == "warm-up: 12 as requested"
 
 
 def test_a_count_of_none_still_has_the_inference_that_finds_the_shapes() -> None:
@@ -185,7 +185,7 @@ def test_in_a_window_short_inferences_are_timed_several_to_a_sample() -> None:
 
 def test_a_window_has_no_more_samples_than_are_quickly_told() -> None:
     made, _ = measured_by(Clockwork(2000, overhead_ns=1), window_s=0.2, warmup=10)
-    assert (len(made.samples_ns), made.per_sample) == (timing.MOST_SAMPLES, 20)
+    assert (len(made.samples_ns), made.per_sample) == (timing.MAX_WINDOW_SAMPLES, 20)
 
 
 def test_the_shortest_inferences_settle_too_before_the_cap() -> None:
@@ -240,21 +240,21 @@ def test_the_pressure_of_each_block_is_what_was_added_while_it_ran(tmp_path: Pat
 def test_a_window_has_enough_samples_and_ends_in_a_sane_time(typical_ns: float, window_s: float) -> None:
     count = timing.window_samples(window_s * 1e9, typical_ns)
     assert count >= 1
-    assert count * typical_ns >= window_s * 1e9 or count * typical_ns >= timing.LONGEST_NS / 2
-    if typical_ns <= timing.LONGEST_NS / timing.LEAST_SAMPLES:
-        assert count >= timing.LEAST_SAMPLES
+    assert count * typical_ns >= window_s * 1e9 or count * typical_ns >= timing.MAX_SAMPLES_NS / 2
+    if typical_ns <= timing.MAX_SAMPLES_NS / timing.MIN_WINDOW_SAMPLES:
+        assert count >= timing.MIN_WINDOW_SAMPLES
     if count > 1:
-        assert count * typical_ns <= timing.LONGEST_NS + typical_ns
+        assert count * typical_ns <= timing.MAX_SAMPLES_NS + typical_ns
 
 
 @given(st.integers(1, 1_000_000), st.floats(1.0, 1e11))
 def test_a_long_run_has_no_more_blocks_than_can_be_told(runs: int, typical_ns: float) -> None:
-    assert -(-runs // timing.chunk_samples(runs, typical_ns)) <= timing.MOST_BLOCKS < MAX_ENTRIES
+    assert -(-runs // timing.chunk_samples(runs, typical_ns)) <= timing.MAX_BLOCKS < MAX_ENTRIES
 
 
 @given(st.floats(1.0, 1e9), st.integers(0, 1000))
 def test_the_clock_is_less_than_a_hundredth_of_a_sample(typical_ns: float, overhead_ns: int) -> None:
-    grouped = timing.in_a_sample(typical_ns, overhead_ns)
+    grouped = timing.inferences_per_sample(typical_ns, overhead_ns)
     assert overhead_ns <= 0.01 * grouped * typical_ns * (1 + 1e-9)
     assert grouped == 1 or overhead_ns > 0.01 * (grouped - 1) * typical_ns * (1 - 1e-9)
 

@@ -45,7 +45,7 @@ def test_a_gpu_may_be_asked_for_by_index_or_uuid() -> None:
     assert device_for(torch(cuda=2), GPU, "1") == "cuda:1"
     assert device_for(torch(cuda=2), GPU, "GPU-aaaa-1") == "cuda:1"
     for other in ("2", "GPU-bbbb"):
-        with pytest.raises(WrongUnit, match="not this one"):
+        with pytest.raises(WrongUnit, match="but torch finds 2 others"):
             device_for(torch(cuda=2), GPU, other)
 
 
