@@ -33,7 +33,7 @@ from swarm.net.network import Network
 from swarm.p2p.dialler import AnotherAnswers
 from swarm.pools.membership import Membership
 from swarm.reach.autonat import DialBackAnswer, ask
-from swarm.reach.reachability import TRIES, Reach, ReachState, heard, verdict_of
+from swarm.reach.reachability import TRIES, Reach, ReachState, answered, verdict_of
 
 CLOCK_OFF_S: Final = 5.0
 GATES: Final = 8
@@ -146,7 +146,7 @@ async def _try_all(
     ips = own_ips()
     standing = ReachState()
     for reply in replies:
-        standing = heard(standing, verdict_of(reply.gate, reply.observed, reply.reached, ips), wall())
+        standing = answered(standing, verdict_of(reply.gate, reply.observed, reply.reached, ips), wall())
     observed = {parsed.host for reply in replies if (parsed := parse_tcp(reply.observed)) is not None}
     connected = any(not ipaddress.ip_address(ip).is_loopback for ip in ips)
     near = [parsed.host for text in network.addresses if (parsed := parse_tcp(text)) is not None]

@@ -1,7 +1,7 @@
-"""Dialling a node back to see whether it can be dialled: what gates, and nodes that can be dialled themselves, answer on `/sark/reach/1`.
+"""AutoNAT, `/sark/reach/1`: gates, and nodes that can be dialled, dial a node back to find out whether it can be.
 
-Whoever asks can have us dial nothing but the address his own connection comes from, so nobody else is bothered through us; and that
-seldom, on few ports, for a short while. `ask` is the other side.
+A caller can make this node dial only the address of its own connection, so it cannot direct dials at others; and that rarely, on few
+ports, for a short time. `ask` is the client.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ from swarm.net.network import Network, read_contacts
 
 KNOCK_WITHIN_S: Final = 2.5
 KNOCKS: Final = 16
-"""Ports dialled at a time, whoever asks."""
+"""Ports dialled at a time, for all callers."""
 PER_PEER: Final = (4, 15.0)
-"""So many answers at once, then one every so many seconds."""
+"""A burst of answers, then one every so many seconds."""
 PER_NETWORK: Final = (32, 2.0)
 """The same for each public network."""
 ANSWER_WITHIN_S: Final = 6.0
 MAX_TRIED: Final = 4
-"""Addresses of a gate that is named."""
+"""Addresses tried of a named gate."""
 WHOLE_MS: Final = 1000
 
 log = structlog.get_logger("sark.reach")
 
 Knock = Callable[[PeerId, Address], Awaitable[bool]]
-"""Whether the peer, with its key, answers a fresh connection at that address."""
+"""Whether the peer answers a new connection at that address and proves its key."""
 
 
 class AutoNatServer:
-    """Answers those who want to know. One for each node, whether it may answer now or not."""
+    """Serves dial-backs. Every node has one; it refuses while the node itself cannot be dialled."""
 
     def __init__(
         self,
@@ -55,8 +55,8 @@ class AutoNatServer:
         wall: Callable[[], float],
         meet: Callable[[Contact], None] = lambda contact: None,
     ) -> None:
-        """`seen_at`: where a peer's direct connection comes from; `serving`: whether this node can be dialled itself;
-        `wall`: seconds since 1970; `meet`: get to know a gate that was named, if it is one."""
+        """`seen_at`: the remote address of a peer's direct connection; `serving`: whether this node can be dialled; `wall`: seconds
+        since 1970; `meet`: try a gate that a caller named."""
         self._seen_at = seen_at
         self._knock = knock
         self._serving = serving
@@ -81,22 +81,23 @@ class AutoNatServer:
             self.refused += 1
             return refusal
         for contact in read_contacts(message.gates[:MAX_GATES]):
-            if addresses := _decent(contact.addresses, refusal):
+            if addresses := _allowed(contact.addresses, refusal):
                 self._meet(Contact(contact.peer, addresses))
         reached = await self._dial(link.peer, refusal, message.ports)
         self.answered += 1
         return DialBackReply(observed=refusal, reached=reached, wall_ms=math.floor(self._wall() * WHOLE_MS))
 
     def _refusal(self, peer: PeerId, ports: int) -> RefusedMessage | Address:
-        """Why not; or where the peer is seen."""
+        """The refusal, or the address of the peer."""
         if not self._serving():
             return RefusedMessage(
-                reason=Reason.NOT_SERVING, detail="this node does not know that it can be dialled itself"
+                reason=Reason.NOT_SERVING, detail="this node does not know whether it can be dialled itself"
             )
         observed = self._seen_at(peer)
         if observed is None or parse_tcp(observed) is None:
             return RefusedMessage(
-                reason=Reason.NOT_SERVING, detail="you come through a relay: your own address is not seen"
+                reason=Reason.NOT_SERVING,
+                detail="your connection comes through a relay, so your address is unknown",
             )
         now = trio.current_time()
         wait = self._peers.wait(now, peer)
@@ -107,12 +108,12 @@ class AutoNatServer:
             wait = KNOCK_WITHIN_S
         if wait:
             return RefusedMessage(
-                reason=Reason.OVERLOADED, detail="asked too often; try again later", retry_after_s=wait
+                reason=Reason.OVERLOADED, detail="too many requests; try again later", retry_after_s=wait
             )
         return observed
 
     async def _dial(self, peer: PeerId, observed: Address, ports: Sequence[int]) -> tuple[int, ...]:
-        """The ports that led to the peer, all tried side by side."""
+        """The ports at which the peer was reached; all are dialled at once."""
         where = parse_tcp(observed)
         assert where is not None
         reached: set[int] = set()
@@ -133,23 +134,23 @@ class AutoNatServer:
         return tuple(port for port in wanted if port in reached)
 
 
-def _decent(addresses: Sequence[Address], observed: Address) -> tuple[Address, ...]:
-    """Where a gate that somebody names may be tried: few addresses, and none of our own LAN if he is not of it."""
+def _allowed(addresses: Sequence[Address], observed: Address) -> tuple[Address, ...]:
+    """The addresses to try of a gate that a caller names: a few, and none on our LAN if the caller is not on it."""
     from_afar = not is_private(observed)
     return tuple(each for each in usable(addresses) if not (from_afar and is_private(each)))[:MAX_TRIED]
 
 
 @dataclass(frozen=True, slots=True)
 class DialBackAnswer:
-    """What one gate answered, and how its clock stands to ours."""
+    """The answer of one gate, and the difference of its clock."""
 
     gate: PeerId
     observed: Address
     reached: tuple[int, ...]
     rtt_s: float
-    """All of it, the dial-back included: an upper bound."""
+    """Including the dial-back: an upper bound."""
     ahead_s: float
-    """The gate's wall clock less ours, as of the answer: good to `rtt_s`."""
+    """The gate's wall clock minus ours; exact to `rtt_s`."""
 
 
 async def ask(
@@ -163,7 +164,7 @@ async def ask(
 ) -> DialBackAnswer:
     """Have `gate` dial this node back at `ports`. `others`: gates to make known to it.
 
-    Raises `Unreachable` for no answer, `Refused` for a no, `RemoteProtocolError` for nonsense.
+    Raises `Unreachable` without an answer, `Refused`, and `RemoteProtocolError` for an invalid answer.
     """
     wanted = tuple(dict.fromkeys(ports))[:MAX_PORTS]
     named = tuple(

@@ -137,7 +137,7 @@ class ReachKeeper:
     def addresses(self) -> tuple[Address, ...]:
         """The addresses for the advert, best first."""
         own = self._own[0] if self._own is not None else self._network.addresses
-        return reachability.told(self.state, own, self._circuits(), self._fixed)
+        return reachability.advertised(self.state, own, self._circuits(), self._fixed)
 
     @property
     def words(self) -> str:
@@ -271,7 +271,7 @@ class ReachKeeper:
         self.replies[gate.peer] = reply
         verdict = reachability.verdict_of(reply.gate, reply.observed, reply.reached, self._own_ips())
         log.debug("reach.heard", gate=gate.peer, observed=reply.observed, reached=list(reply.reached))
-        self.state = reachability.heard(self.state, verdict, trio.current_time())
+        self.state = reachability.answered(self.state, verdict, trio.current_time())
 
     def _say(self) -> None:
         log.info("reach.changed", reach=str(self.reach), reached=list(self.state.reached))

@@ -89,7 +89,7 @@ async def test_many_keys_from_one_network_get_its_share_of_connections_and_leave
             assert len(victim.connected()) == SHARE
             assert arrivals.refused["network-share"] == FLOOD - SHARE
             assert await is_served(victim)
-        await until(lambda: not victim.connected() and not arrivals._held and not arrivals._unproved)
+        await until(lambda: not victim.connected() and not arrivals._held and not arrivals._unauthenticated)
         await until(lambda: trio.lowlevel.current_statistics().tasks_living <= tasks)
         await until(lambda: connections_alive() <= alive)
 
@@ -111,7 +111,7 @@ async def test_connections_that_prove_nothing_keep_nobody_out_and_leave_nothing_
                     await stream.send_all(said[number % len(said)])
             await until(lambda: arrivals._held.total() <= SHARE, within_s=8.0)
             assert await is_served(victim)
-        await until(lambda: not arrivals._held and not arrivals._unproved)
+        await until(lambda: not arrivals._held and not arrivals._unauthenticated)
         await until(lambda: trio.lowlevel.current_statistics().tasks_living <= tasks)
     assert arrivals.refused["pending"] > FLOOD
 

@@ -19,7 +19,7 @@ from swarm.join.host import HostNetwork, open_host
 from swarm.net.addresses import parse_tcp
 from swarm.net.identity import Identity
 from swarm.net.network import Stream
-from swarm.p2p.connection_gater import MAX_PACED, ConnectionGater, ConnectionLimits, InboundConnection
+from swarm.p2p.connection_gater import MAX_RATED, ConnectionGater, ConnectionLimits, InboundConnection
 
 HOME, OTHER = "192.0.2.7", "198.51.100.7"
 
@@ -132,11 +132,11 @@ def test_the_last_places_are_for_those_who_are_known() -> None:
 
 def test_what_is_remembered_of_networks_is_bounded() -> None:
     arrivals = ConnectionGater()
-    for number in range(MAX_PACED + 10):
+    for number in range(MAX_RATED + 10):
         arrival = arrivals.arrive(f"10.{number >> 8}.{number & 255}.1", 0.0)
         assert arrival is not None
         arrivals.leave(arrival)
-    assert len(arrivals._pace) == MAX_PACED
+    assert len(arrivals._rates) == MAX_RATED
 
 
 @given(
@@ -157,7 +157,7 @@ def test_whatever_comes_and_goes_nothing_is_left_behind(steps: list[tuple[str, s
         elif step == "l" and here:
             arrivals.leave(here.pop(which % len(here)))
         assert arrivals._held.total() == len(here)
-        assert arrivals._pending.total() == sum(not one.proved for one in here)
+        assert arrivals._pending.total() == sum(not one.authenticated for one in here)
     for arrival in here:
         arrivals.leave(arrival)
     assert not arrivals._held

@@ -11,20 +11,20 @@ from hypothesis import strategies as st
 from swarm.net.addresses import is_private
 from swarm.net.identity import Identity
 from swarm.reach.reachability import (
-    ASK_AGAIN_S,
     CALLED_S,
     FAR_COUNTS_S,
-    MAX_TOLD,
+    MAX_ADDRESSES,
     REACHABILITY,
-    WORD_S,
+    RETRY_S,
+    VERDICT_S,
+    DialVerdict,
     Observation,
     Reach,
-    Reachable,
     ReachState,
+    advertised,
+    answered,
     called,
-    heard,
     moved,
-    told,
     verdict_of,
 )
 
@@ -37,17 +37,17 @@ ROUTER = "/ip4/8.8.4.4/tcp/51034"
 CIRCUITS = tuple(f"/ip4/1.1.1.{n}/tcp/4101/p2p/{GATE}/p2p-circuit" for n in range(1, 7))
 
 
-def far(*reached: int, gate: str = GATE) -> Reachable:
+def far(*reached: int, gate: str = GATE) -> DialVerdict:
     """A gate on the internet."""
     return verdict_of(gate, ROUTER, reached, OWN)
 
 
-def near(*reached: int) -> Reachable:
+def near(*reached: int) -> DialVerdict:
     """A gate on the same LAN."""
     return verdict_of(OTHER, f"/ip4/{LAN}/tcp/51034", reached, OWN)
 
 
-Step = Reachable | str | float
+Step = DialVerdict | str | float
 VERDICTS = st.sampled_from([far(), far(4001), near(), near(4001)])
 STEPS = st.lists(st.one_of(VERDICTS, st.sampled_from(["moved", "called"]), st.floats(0.1, 5000)), max_size=40)
 
@@ -60,8 +60,8 @@ def walk(steps: Sequence[Step]) -> Iterator[tuple[float, Step, ReachState]]:
             now += step
         elif step == "moved":
             standing = moved(standing, now)
-        elif isinstance(step, Reachable):
-            standing = heard(standing, step, now)
+        elif isinstance(step, DialVerdict):
+            standing = answered(standing, step, now)
         else:
             standing = called(standing, now)
         yield now, step, standing
@@ -78,7 +78,7 @@ def test_a_node_is_behind_only_after_two_tries_in_vain_without_one_that_worked_b
     before = ReachState()
     for _, step, standing in walk(steps):
         if standing.reach is Reach.BEHIND and before.reach is not Reach.BEHIND:
-            assert isinstance(step, Reachable)
+            assert isinstance(step, DialVerdict)
             assert not step.reached
             assert before.misses >= 1
             assert not standing.holder
@@ -91,7 +91,7 @@ def test_one_dial_back_that_worked_makes_it_direct_at_once_unless_it_came_from_t
 ) -> None:
     before = ReachState()
     for now, step, standing in walk(steps):
-        if isinstance(step, Reachable) and step.reached:
+        if isinstance(step, DialVerdict) and step.reached:
             outranked = step.near and before.far_at is not None and now - before.far_at < FAR_COUNTS_S
             assert standing == before if outranked else standing.reach is Reach.DIRECT
         before = standing
@@ -102,8 +102,8 @@ def test_what_is_told_fits_into_an_advert_and_a_node_behind_a_router_tells_circu
     steps: list[Step],
 ) -> None:
     for _, _, standing in walk(steps):
-        addresses = told(standing, [HOME, "/ip4/8.8.4.5/tcp/4001"], CIRCUITS)
-        assert len(addresses) <= MAX_TOLD
+        addresses = advertised(standing, [HOME, "/ip4/8.8.4.5/tcp/4001"], CIRCUITS)
+        assert len(addresses) <= MAX_ADDRESSES
         assert addresses[-4:] == CIRCUITS[:4]
         if standing.reach is Reach.BEHIND:
             assert addresses[:-4] == (HOME,)
@@ -117,28 +117,28 @@ def test_the_next_question_is_never_more_than_ten_minutes_away(steps: list[Step]
 
 
 def test_a_second_gate_that_did_not_get_through_either_settles_it_at_once() -> None:
-    standing = heard(ReachState(), far(), 5.0)
-    assert (standing.reach, standing.ask_at) == (Reach.UNKNOWN, 5.0 + ASK_AGAIN_S)
-    assert heard(standing, far(gate=OTHER), 5.0).reach is Reach.BEHIND
+    standing = answered(ReachState(), far(), 5.0)
+    assert (standing.reach, standing.ask_at) == (Reach.UNKNOWN, 5.0 + RETRY_S)
+    assert answered(standing, far(gate=OTHER), 5.0).reach is Reach.BEHIND
 
 
 def test_a_gate_of_the_lan_counts_until_one_from_outside_is_heard() -> None:
-    inside = heard(ReachState(), near(4001), 1.0)
+    inside = answered(ReachState(), near(4001), 1.0)
     assert (inside.reach, inside.far_at) == (Reach.DIRECT, None)
-    outside = heard(heard(inside, far(), 2.0), far(), 5.0)
+    outside = answered(answered(inside, far(), 2.0), far(), 5.0)
     assert outside.reach is Reach.BEHIND
-    assert heard(outside, near(4001), 6.0) == outside
+    assert answered(outside, near(4001), 6.0) == outside
 
 
 def test_an_address_that_was_reached_is_told_before_the_others_and_one_that_was_not_is_left_out() -> None:
-    standing = heard(ReachState(), far(4001), 1.0)
+    standing = answered(ReachState(), far(4001), 1.0)
     own = [HOME, "/ip6/2606:4700::1111/tcp/4001"]
-    assert told(standing, own, ()) == ("/ip4/8.8.4.4/tcp/4001", HOME)
+    assert advertised(standing, own, ()) == ("/ip4/8.8.4.4/tcp/4001", HOME)
 
 
 def test_what_the_user_says_is_always_told() -> None:
-    standing = heard(heard(ReachState(), far(), 1.0), far(), 2.0)
-    assert told(standing, [HOME], CIRCUITS[:1], ["/dns4/example.org/tcp/443"]) == (
+    standing = answered(answered(ReachState(), far(), 1.0), far(), 2.0)
+    assert advertised(standing, [HOME], CIRCUITS[:1], ["/dns4/example.org/tcp/443"]) == (
         "/dns4/example.org/tcp/443",
         HOME,
         CIRCUITS[0],
@@ -147,26 +147,26 @@ def test_what_the_user_says_is_always_told() -> None:
 
 def test_on_loopback_or_a_lan_everything_is_told_as_if_there_was_no_gate() -> None:
     own = ["/ip4/8.8.4.5/tcp/4001", HOME]
-    by_loopback = heard(ReachState(), verdict_of(GATE, "/ip4/127.0.0.1/tcp/51034", [4001], OWN), 1.0)
+    by_loopback = answered(ReachState(), verdict_of(GATE, "/ip4/127.0.0.1/tcp/51034", [4001], OWN), 1.0)
     assert by_loopback.reach is Reach.DIRECT
-    assert told(by_loopback, own, ()) == told(ReachState(), own, ()) == tuple(own)
-    assert told(by_loopback, ["/ip4/127.0.0.1/tcp/4001"], ()) == ("/ip4/127.0.0.1/tcp/4001",)
+    assert advertised(by_loopback, own, ()) == advertised(ReachState(), own, ()) == tuple(own)
+    assert advertised(by_loopback, ["/ip4/127.0.0.1/tcp/4001"], ()) == ("/ip4/127.0.0.1/tcp/4001",)
 
 
 def test_a_call_from_somebody_has_a_node_behind_a_router_ask_again_but_not_all_the_time() -> None:
-    behind = heard(heard(ReachState(), far(), 1.0), far(), 4.0)
+    behind = answered(answered(ReachState(), far(), 1.0), far(), 4.0)
     assert called(behind, 10.0).ask_at == 4.0 + CALLED_S
     assert called(behind, 200.0).ask_at == 200.0
-    direct = heard(ReachState(), far(4001), 1.0)
+    direct = answered(ReachState(), far(4001), 1.0)
     assert called(direct, 200.0) == direct
 
 
 def test_another_network_makes_a_direct_node_unknown_and_one_behind_stays_so_until_it_is_reached() -> None:
-    assert moved(heard(ReachState(), far(4001), 1.0), 9.0) == ReachState(ask_at=9.0, asked_at=1.0)
-    behind = heard(heard(ReachState(), far(), 1.0), far(), 4.0)
+    assert moved(answered(ReachState(), far(4001), 1.0), 9.0) == ReachState(ask_at=9.0, asked_at=1.0)
+    behind = answered(answered(ReachState(), far(), 1.0), far(), 4.0)
     after = moved(behind, 9.0)
     assert (after.reach, after.ask_at) == (Reach.BEHIND, 9.0)
-    assert heard(after, far(4001), 10.0).reach is Reach.DIRECT
+    assert answered(after, far(4001), 10.0).reach is Reach.DIRECT
 
 
 @pytest.mark.parametrize(
@@ -190,9 +190,9 @@ def test_private_is_what_leads_nowhere_beyond_the_lan(address: str, private: boo
     "observed", ["/dns4/victim.example/tcp/1", "/ip4/0.0.0.0/tcp/1", "/ip4/224.0.0.1/tcp/1", "nonsense"]
 )
 def test_a_gate_that_lies_about_where_it_sees_us_cannot_send_others_anywhere(observed: str) -> None:
-    standing = heard(ReachState(), verdict_of(GATE, observed, [4001], OWN), 1.0)
+    standing = answered(ReachState(), verdict_of(GATE, observed, [4001], OWN), 1.0)
     assert standing.reached == ()
-    assert told(standing, [HOME], ()) == (HOME,)
+    assert advertised(standing, [HOME], ()) == (HOME,)
 
 
 # -- several gates, of which one may lie -----------------------------------------------------------------------------------
@@ -201,57 +201,57 @@ THIRD = Identity.from_seed("third").peer_id
 SOMEBODY = "/ip4/9.9.9.9/tcp/51034"
 
 
-def lie(*reached: int, gate: str = OTHER) -> Reachable:
+def lie(*reached: int, gate: str = OTHER) -> DialVerdict:
     return verdict_of(gate, SOMEBODY, reached, OWN)
 
 
-def after(*verdicts: Reachable, rounds: int = 2) -> ReachState:
+def after(*verdicts: DialVerdict, rounds: int = 2) -> ReachState:
     """What holds when the same was heard a few times."""
     standing = ReachState()
     for number in range(rounds):
         for verdict in verdicts:
-            standing = heard(standing, verdict, 1.0 + number)
+            standing = answered(standing, verdict, 1.0 + number)
     return standing
 
 
 @pytest.mark.parametrize("verdicts", [(far(4001), lie(4001)), (lie(4001), far(4001))])
 def test_of_two_gates_that_see_different_addresses_neither_is_believed_and_places_are_taken(
-    verdicts: tuple[Reachable, Reachable],
+    verdicts: tuple[DialVerdict, DialVerdict],
 ) -> None:
     standing = after(*verdicts)
     assert standing.reach is Reach.BEHIND
-    assert told(standing, [HOME], CIRCUITS[:2]) == (HOME, *CIRCUITS[:2])
+    assert advertised(standing, [HOME], CIRCUITS[:2]) == (HOME, *CIRCUITS[:2])
 
 
 @pytest.mark.parametrize("verdicts", [(far(), lie(4001)), (lie(4001), far())])
 def test_a_gate_that_claims_to_have_got_through_cannot_talk_a_node_out_of_its_places(
-    verdicts: tuple[Reachable, Reachable],
+    verdicts: tuple[DialVerdict, DialVerdict],
 ) -> None:
     for rounds in (2, 3, 10):
         standing = after(*verdicts, rounds=rounds)
         assert standing.reach is Reach.BEHIND
-        assert told(standing, [HOME], CIRCUITS[:2]) == (HOME, *CIRCUITS[:2])
+        assert advertised(standing, [HOME], CIRCUITS[:2]) == (HOME, *CIRCUITS[:2])
 
 
 def test_one_gate_of_three_that_lies_changes_nothing() -> None:
     standing = after(far(4001), lie(4001), far(4001, gate=THIRD))
     assert standing.reach is Reach.DIRECT
-    assert told(standing, [HOME], ()) == ("/ip4/8.8.4.4/tcp/4001", HOME)
+    assert advertised(standing, [HOME], ()) == ("/ip4/8.8.4.4/tcp/4001", HOME)
 
 
 def test_a_dial_back_that_got_lost_at_one_of_two_gates_is_tried_again_soon_and_then_all_is_well() -> None:
-    standing = heard(after(far(4001), far(4001, gate=OTHER)), far(gate=OTHER), 100.0)
-    assert (standing.reach, standing.ask_at) == (Reach.DIRECT, 100.0 + ASK_AGAIN_S)
-    once = heard(standing, far(4001), 101.5)
+    standing = answered(after(far(4001), far(4001, gate=OTHER)), far(gate=OTHER), 100.0)
+    assert (standing.reach, standing.ask_at) == (Reach.DIRECT, 100.0 + RETRY_S)
+    once = answered(standing, far(4001), 101.5)
     assert (once.reach, once.misses) == (Reach.DIRECT, 1)
     assert once.ask_at > 130  # if the other is silent now, it is not asked each second
-    assert heard(once, far(4001, gate=OTHER), 101.6).misses == 0
+    assert answered(once, far(4001, gate=OTHER), 101.6).misses == 0
 
 
 def test_when_the_other_gate_is_gone_its_word_is_worth_nothing_after_a_while() -> None:
     standing = after(far(4001), lie(4001))
-    assert heard(standing, far(4001), 600.0).reach is Reach.BEHIND
-    assert heard(standing, far(4001), 600.0 + WORD_S).reach is Reach.DIRECT
+    assert answered(standing, far(4001), 600.0).reach is Reach.BEHIND
+    assert answered(standing, far(4001), 600.0 + VERDICT_S).reach is Reach.DIRECT
 
 
 def test_a_node_with_a_public_ipv6_address_behind_an_ipv4_router_tells_both_ways() -> None:
@@ -259,13 +259,13 @@ def test_a_node_with_a_public_ipv6_address_behind_an_ipv4_router_tells_both_ways
     six = verdict_of(OTHER, "/ip6/2606:4700::1111/tcp/51034", [4001], OWN)
     standing = after(far(), six)
     assert standing.reach is Reach.BEHIND
-    assert told(standing, [HOME, own6], CIRCUITS[:1]) == (own6, HOME, CIRCUITS[0])
+    assert advertised(standing, [HOME, own6], CIRCUITS[:1]) == (own6, HOME, CIRCUITS[0])
 
 
 def test_an_address_that_the_provider_took_away_is_told_no_longer_once_gates_see_another() -> None:
     standing = after(far(4001), far(4001, gate=OTHER))
     for gate in (GATE, OTHER):
-        standing = heard(standing, lie(4001, gate=gate), 500.0)
-    standing = heard(standing, lie(4001, gate=GATE), 501.5)
+        standing = answered(standing, lie(4001, gate=gate), 500.0)
+    standing = answered(standing, lie(4001, gate=GATE), 501.5)
     assert standing.reach is Reach.DIRECT
-    assert told(standing, [HOME], ()) == ("/ip4/9.9.9.9/tcp/4001", HOME)
+    assert advertised(standing, [HOME], ()) == ("/ip4/9.9.9.9/tcp/4001", HOME)
