@@ -31,8 +31,7 @@ from results.report.drawing import (
 )
 from results.row.record import RecordBlock, RecordView, observe
 from results.row.row import Row
-from results.row.samples import histogram_bins
-from results.row.stats import median, middle, nearest_rank
+from results.row.stats import histogram_bins, median, middle, nearest_rank
 from swarm.base.text import count
 
 MAX_DOTS: Final = 150

@@ -226,6 +226,47 @@ def _percentile(ordered: Sequence[int], percent: int) -> float | None:
     return nearest_rank(ordered, percent) / 1e6
 
 
+# -- histograms --------------------------------------------------------------------------------------------------------------------------
+
+LOG_FROM: Final = 8.0
+"""Where the slowest sample takes so many times as long as the quickest, bars grow by a factor."""
+MIN_BARS: Final = 12
+MAX_BARS: Final = 60
+
+
+@dataclass(frozen=True, slots=True)
+class HistogramBins:
+    """Samples, counted. Bar i reaches from edge i up to edge i + 1. `log`: edges grow by a factor, not by a step."""
+
+    log: bool
+    edges_ms: tuple[float, ...]
+    counts: tuple[int, ...]
+
+
+def histogram_bins(values: Sequence[int]) -> HistogramBins:
+    """`values` in nanoseconds, counted. The width follows from how the middle half lies (Freedman and Diaconis)."""
+    if not values:
+        return HistogramBins(log=False, edges_ms=(), counts=())
+    ordered = sorted(values)
+    low, high, n = ordered[0], ordered[-1], len(ordered)
+    log = low > 0 and high > LOG_FROM * low
+    first, last, quarter, three = (
+        math.log(value) if log else float(value)
+        for value in (low, high, nearest_rank(ordered, 25), nearest_rank(ordered, 75))
+    )
+    width = 2 * (three - quarter) / n ** (1 / 3)
+    number = 1 if last <= first else MAX_BARS
+    if last > first and width > 0:
+        number = min(MAX_BARS, max(min(MIN_BARS, n), math.ceil((last - first) / width)))
+    edges = [first + (last - first) * step / number for step in range(number + 1)]
+    if log:
+        edges = [math.exp(edge) for edge in edges]
+    edges[0], edges[-1] = low, high
+    below = [0, *(bisect_right(ordered, edge) for edge in edges[1:-1]), n]
+    counts = [later - sooner for sooner, later in pairwise(below)]
+    return HistogramBins(log=log, edges_ms=tuple(edge / 1e6 for edge in edges), counts=tuple(counts))
+
+
 # -- rank tests --------------------------------------------------------------------------------------------------------------------------
 
 EXACT_RANKS: Final = 40

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from results.row.stats import (
+    MAX_BARS,
     MIN_LAUNCHES,
     MIN_SAMPLES,
     Centre,
@@ -21,6 +22,7 @@ from results.row.stats import (
     SampleSummary,
     centre,
     follows,
+    histogram_bins,
     interval_rank,
     median_interval,
     outliers,
@@ -221,3 +223,26 @@ def test_values_that_rise_or_come_in_waves_follow_each_other() -> None:
     assert not follows([3, 3, 3, 3, 3, 3, 3])
     assert not follows(range(5))
     assert not follows([1, 9, 2, 8, 3, 7, 4, 6, 5])
+
+
+CHANCE = random.Random(7)
+MANY = [round(CHANCE.gauss(2e6, 5e4)) for _ in range(100_000)]
+
+
+@pytest.mark.parametrize(
+    "values", [[5], [5] * 9, [0, 0, 10**9], [1, 2, 3], MANY, [*MANY, 2 * 10**9], [1, 2**62]]
+)
+def test_every_sample_is_in_one_bar(values: list[int]) -> None:
+    told = histogram_bins(values)
+    assert sum(told.counts) == len(values)
+    assert len(told.edges_ms) == len(told.counts) + 1 <= MAX_BARS + 1
+    assert list(told.edges_ms) == sorted(told.edges_ms)
+    assert told.edges_ms[0] == min(values) / 1e6
+    assert told.edges_ms[-1] == max(values) / 1e6
+
+
+def test_bars_grow_by_a_factor_where_some_samples_lie_far_out() -> None:
+    assert not histogram_bins(MANY).log
+    assert histogram_bins([*MANY, 2 * 10**9]).log
+    assert not histogram_bins([0, 1, 10**9]).log  # no logarithm of 0
+    assert histogram_bins([]).counts == ()
