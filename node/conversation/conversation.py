@@ -337,10 +337,6 @@ class WorkerConversation:
         run = self._runs.get(lease)
         return run.phase if run is not None else None
 
-    def running(self) -> tuple[str, ...]:
-        """The leases whose runs are not reported yet."""
-        return tuple(self._runs)
-
     def _begin_run(self, order: RunCommand) -> None:
         allocation = self.ledger.allocation(order.lease)
         assert allocation is not None, "the ledger ordered a run of a lease it does not hold"

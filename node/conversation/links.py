@@ -42,9 +42,6 @@ class LinkTable:
             del self._links[link.peer]
         return True
 
-    def __contains__(self, link: Link) -> bool:
-        return link in self._links.get(link.peer, [])
-
     def peers(self) -> tuple[str, ...]:
         """Those with a link."""
         return tuple(self._links)

@@ -1,4 +1,4 @@
-"""Whether the device still works: it is examined after what no good device does, and, once it failed, until it works again."""
+"""Whether the device still works: it is examined after crashes of several models, and while it is faulty."""
 
 from __future__ import annotations
 
@@ -15,34 +15,32 @@ from protocol.words import WorkerState
 
 log = structlog.get_logger("sark.worker")
 
-AGAIN_S: Final = 60.0
+RETRY_S: Final = 60.0
 
 
 class Examiner:
-    """Runs what is known to work, while nothing is measured on this device.
-
-    examine    does it and says what is wrong; empty: nothing. Blocks
-    moved      the condition may be another now
-    again_s    how long a faulty device is left alone before it is examined again
-    """
+    """Runs something that is known to work, while nothing is measured on this device."""
 
     def __init__(
         self,
         condition: WorkerCondition,
         lock: DeviceLock,
         examine: Callable[[], str],
-        moved: Callable[[], None],
-        again_s: float = AGAIN_S,
+        changed: Callable[[], None],
+        retry_s: float = RETRY_S,
     ) -> None:
+        """`examine` says what is wrong (empty: nothing) and blocks; `changed`: the condition may have changed; `retry_s`: the pause before
+        a faulty device is examined again.
+        """
         self._condition = condition
         self._lock = lock
         self._examine = examine
-        self._moved = moved
-        self._again_s = again_s
-        self._broke = trio.Event()
+        self._on_change = changed
+        self._retry_s = retry_s
+        self._faulty = trio.Event()
 
     async def examine(self) -> None:
-        """Once, now; waits for a measurement on this device to end. What it found stands in the condition."""
+        """Once, now; waits for a measurement on this device to end. The condition has the outcome."""
         try:
             async with self._lock.hold():
                 trouble = await trio.to_thread.run_sync(self._examine, abandon_on_cancel=True)
@@ -52,14 +50,14 @@ class Examiner:
         self._condition.record_examination(trouble)
         log.warning("device.examined", trouble=trouble or "none", was=was, now=self._condition.state)
         if self._condition.state is WorkerState.FAULTY:
-            self._broke.set()
+            self._faulty.set()
 
     async def keep(self) -> None:
-        """A device that did not work is examined again and again, and serves as soon as it works."""
+        """Examine a faulty device from time to time, for ever; it serves as soon as it works."""
         while True:
-            await self._broke.wait()
-            self._broke = trio.Event()
+            await self._faulty.wait()
+            self._faulty = trio.Event()
             while self._condition.state is WorkerState.FAULTY:
-                await trio.sleep(self._again_s)
+                await trio.sleep(self._retry_s)
                 await self.examine()
-                self._moved()
+                self._on_change()

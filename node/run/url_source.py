@@ -1,8 +1,7 @@
-"""A model from the URL that its task names: one more source beside those that the swarm has.
+"""A model from the URL that its task names: one more source besides those in the swarm.
 
-Whose task it is says where the URL may lead: for the device's owner anywhere the device reaches, for all others to the public internet by
-https (`swarm/download/urls.py`). Whatever comes is nothing until it has the task's hash; a URL that holds another file by now
-is told as such.
+For the device's owner a URL may lead anywhere the device reaches, for all others to the public internet by https
+(`swarm/download/urls.py`). The content counts only with the task's hash; a URL that holds another file by now is an error that says so.
 """
 
 from __future__ import annotations
@@ -25,8 +24,8 @@ from swarm.download.response import FileChanged, ResponseHead
 from swarm.download.urls import FOR_OTHERS, FOR_OWNER, read_url
 
 TRIES: Final = 3
-"""At one go; whoever has another source asks that before it comes back."""
-AGAIN_S: Final = 2.0
+"""In a row; then another source, if there is one, is next."""
+RETRY_S: Final = 2.0
 
 log = structlog.get_logger("sark.urls")
 
@@ -40,8 +39,8 @@ def url_source(url: str, model: Model, *, owner: bool, edge: Edge = EDGE) -> Sou
     reach = FOR_OWNER if owner else FOR_OTHERS
 
     async def fetch(offset: int, sink: Callable[[bytearray], object], progress: Progress) -> None:
-        place = read_url(url, reach)
-        # of a file that goes on the cache alone knows the beginning
+        address = read_url(url, reach)
+        # of a resumed file only the cache has the beginning
         digest = hashlib.sha256() if offset == 0 else None
         done, tag = offset, ""
 
@@ -52,7 +51,7 @@ def url_source(url: str, model: Model, *, owner: bool, edge: Edge = EDGE) -> Sou
                 digest.update(data)
             done += len(data)
 
-        def heard(head: ResponseHead) -> None:
+        def on_head(head: ResponseHead) -> None:
             nonlocal tag
             tag = head.tag
 
@@ -66,20 +65,20 @@ def url_source(url: str, model: Model, *, owner: bool, edge: Edge = EDGE) -> Sou
                     tag=tag,
                     size=model.size,
                     progress=progress,
-                    on_head=heard,
+                    on_head=on_head,
                     edge=edge,
                 )
             except Unreachable as exc:
-                log.info("url.interrupted", model=model.name, url=place.shown, at=done, why=exc.what)
+                log.info("url.interrupted", model=model.name, url=address.shown, at=done, why=exc.what)
                 if last:
                     raise
-                await trio.sleep(AGAIN_S)
+                await trio.sleep(RETRY_S)
             except FileChanged as exc:
                 raise _changed(model, exc.what) from None
             else:
                 break
         if digest is not None and digest.hexdigest() != model.sha256:
-            raise _changed(model, f"{place.shown} holds another file of the same size now")
+            raise _changed(model, f"{address.shown} holds another file of the same size now")
 
     return fetch
 
@@ -109,7 +108,7 @@ def url_pieces(url: str, model: Model, *, owner: bool, edge: Edge = EDGE) -> Mir
 
 def _changed(model: Model, why: str) -> RunError:
     return RunError(
-        f"{model.name}: the URL does not hold the file that the campaign means (any more): {why}",
+        f"{model.name}: the URL does not hold the campaign's file (any more): {why}",
         reason=Reason.WRONG_HASH,
         permanent=False,
         hint="submit the campaign again, with the right sha256 and size where it gives them; or put the file back",
@@ -139,6 +138,6 @@ def with_url(first: Source, url: Source, origin: str = "a URL") -> Source:
                     if source is url:
                         target.origin = origin
                     return
-            await trio.sleep(AGAIN_S)
+            await trio.sleep(RETRY_S)
 
     return fetch

@@ -1,10 +1,10 @@
-"""The owner's hand on a worker: pause, resume, drain, reset. Rules set beforehand act through it too.
+"""The owner's control of a worker: pause, resume, drain, reset; and the owner's rules, which act the same way.
 
-    Control ─▶ OwnersHand ─▶ the worker's condition (held back, leaving, faulty) ─▶ desk and ledger take no new work
-    quiet hours, battery ─┘ looked at every few seconds
+    Control ─▶ OwnerControl ─▶ the worker's condition (held back, leaving, faulty) ─▶ the ledger takes no new work
+    quiet hours, battery ─┘ checked every few seconds
 
-A pause survives a restart: it is a file in the worker's folder. Tickets are given back when the worker takes no new work, so that they
-can go elsewhere; what runs goes on, unless it was said to stop now.
+A pause survives a restart: it is a file in the worker's folder. Tickets end when the worker takes no new work, so that their tasks can go
+elsewhere; runs go on, unless the owner stops them now.
 """
 
 from __future__ import annotations
@@ -27,26 +27,26 @@ from protocol.values.lease import LeaseState
 from protocol.words import Reason, WorkerState
 from swarm.base.durable import write_durably
 
-LOOK_S: Final = 15.0
-"""The rules are looked at so often."""
+CHECK_S: Final = 15.0
+"""Between two checks of the rules."""
 HAND_OVER_S: Final = 10.0
-"""A worker that is drained waits so long for its last results to be taken; they are on disk in any case."""
-HERE: Final = frozenset(LeaseState) - {LeaseState.REPORTING, LeaseState.CLOSED}
-"""A run or ticket is still here."""
+"""A drained worker waits so long for schedulers to take its last results; they are on disk in any case."""
+UNFINISHED: Final = frozenset(LeaseState) - {LeaseState.REPORTING, LeaseState.CLOSED}
+"""States of runs and tickets that a drain waits for."""
 HINTS: Final = {
     "paused by its owner": " (sark-node resume ends it)",
     "on battery": " (join --on-battery takes it all the same)",
 }
-"""What an owner who reads of it can do."""
+"""What the owner can do about it."""
 
 log = structlog.get_logger("sark.control")
 
 
 class Pause:
-    """Whether the owner paused this worker; kept over restarts."""
+    """Whether the owner paused this worker; survives restarts."""
 
     def __init__(self, path: Path | None = None) -> None:
-        """`path`: the file whose being there means paused (read now); None: not kept."""
+        """`path`: the file that exists while it is paused (read now); None: not stored."""
         self._path = path
         self.on = path is not None and path.exists()
 
@@ -68,7 +68,7 @@ class Pause:
 
 
 def runs_on_battery() -> bool:
-    """Whether this device is known to run on its battery."""
+    """Whether this device runs on its battery, as far as is known."""
     read = getattr(psutil, "sensors_battery", None)  # psutil has it only where the system does
     try:
         battery = read() if read is not None else None
@@ -79,7 +79,7 @@ def runs_on_battery() -> bool:
 
 @dataclass(frozen=True)
 class OwnerSenses:
-    """What the rules go by."""
+    """What the rules depend on."""
 
     local: Callable[[], datetime] = lambda: datetime.now().astimezone()
     """Wall clock, local time."""
@@ -88,7 +88,7 @@ class OwnerSenses:
 
 @dataclass(frozen=True)
 class OwnerControl:
-    """Does what the owner says, and holds the worker back when the rules say so."""
+    """Carries out the owner's commands, and holds the worker back when the rules say so."""
 
     ledger: Ledger
     rules: Rules
@@ -108,7 +108,7 @@ class OwnerControl:
     _drain: _Drain = field(default_factory=lambda: _Drain())
 
     async def do(self, message: Control) -> Denied | None:
-        """Do what the owner says; None when it is done. The same again changes nothing."""
+        """Carry out a command; None when it is done. The same again changes nothing."""
         condition = self.ledger.condition
         log.info("owner.command", action=message.action, now=message.now, finish=message.finish)
         try:
@@ -132,16 +132,16 @@ class OwnerControl:
         except ResourceError as exc:
             return Denied(reason=Reason.DISK_FULL, detail=f"{exc.what}; until it restarts it does as told")
         finally:
-            self.look()
+            self.apply_rules()
         return None
 
     async def _set_pause(self, on: bool) -> None:
-        await trio.to_thread.run_sync(self.pause.set, on)  # also what holds already: it may not be on disk
+        await trio.to_thread.run_sync(self.pause.set, on)  # also when it holds already: it may not be on disk
 
-    # -- what acts by itself ---------------------------------------------------------------------------------------------
+    # -- rules and draining ---------------------------------------------------------------------------------------------
 
-    def look(self) -> None:
-        """Hold the worker back, or let it go, as the rules say now."""
+    def apply_rules(self) -> None:
+        """Hold the worker back, or let it serve, as the rules say now."""
         condition = self.ledger.condition
         now = RuleClock(self.senses.local(), self.senses.on_battery(), self.pause.on)
         condition.hold(standing(self.rules, now))
@@ -155,10 +155,10 @@ class OwnerControl:
         self.carry_out()
 
     async def keep(self) -> None:
-        """Look at the rules again and again, for ever."""
+        """Check the rules, for ever."""
         while True:
-            self.look()
-            await trio.sleep(LOOK_S)
+            self.apply_rules()
+            await trio.sleep(CHECK_S)
 
     def changed(self) -> None:
         """To be called after each change of the ledger, and when a result was taken."""
@@ -166,7 +166,7 @@ class OwnerControl:
         self._drain.changed = trio.Event()
 
     async def keep_draining(self) -> None:
-        """Once told to drain: have the worker leave when nothing is here any more, and its results are taken or had their time."""
+        """Once it drains: have the worker leave when nothing runs or waits any more, and its results are taken or had their time."""
         while True:
             if self._leaving() and not self._busy():
                 with trio.move_on_after(HAND_OVER_S):
@@ -183,7 +183,7 @@ class OwnerControl:
 
     def _busy(self) -> bool:
         return self.ledger.condition.at_work or any(
-            place.state in HERE for place in self.ledger.allocations()
+            place.state in UNFINISHED for place in self.ledger.allocations()
         )
 
 
@@ -191,5 +191,5 @@ class OwnerControl:
 class _Drain:
     on: bool = False
     reported: tuple[bool, str] = (False, "")
-    """Whether it drains and why, as the owner read it last."""
+    """Whether it drains and why, as the owner was last informed."""
     changed: trio.Event = field(default_factory=trio.Event)

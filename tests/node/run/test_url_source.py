@@ -97,9 +97,7 @@ async def test_a_url_that_changed_is_told_as_such(cache: ModelCache, data: bytes
     async with web() as site:
         site.file("/m", data)
         source = url_source(f"http://127.0.0.1:{site.port}/m", MODEL, owner=True)
-        with pytest.raises(
-            RunError, match="the URL does not hold the file that the campaign means"
-        ) as caught:
+        with pytest.raises(RunError, match="the URL does not hold the campaign's file") as caught:
             await cache.get(MODEL, source)
         assert caught.value.reason is Reason.WRONG_HASH
         assert not cache.has(MODEL.sha256)

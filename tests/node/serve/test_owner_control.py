@@ -8,7 +8,7 @@ import pytest
 import trio
 import trio.testing
 
-from node.serve.owner_control import LOOK_S, Pause
+from node.serve.owner_control import CHECK_S, Pause
 from protocol.errors import ResourceError
 from protocol.messages.health import HEALTH, Ping, Pong
 from protocol.messages.pool import ManifestMessage, PoolManifest, PoolMember
@@ -183,10 +183,10 @@ async def test_reset_brings_back_a_faulty_device_that_is_well(world: Any) -> Non
 async def test_on_battery_it_is_held_back_and_comes_back_by_itself(world: Any, autojump_clock: Any) -> None:
     worker = await world.start()
     world.on_battery = True
-    await trio.sleep(LOOK_S + 1)
+    await trio.sleep(CHECK_S + 1)
     assert worker.ledger.condition.why == "on battery"
     world.on_battery = False
-    await trio.sleep(LOOK_S + 1)
+    await trio.sleep(CHECK_S + 1)
     assert worker.ledger.condition.serving
     assert world.told == [
         "takes no new work: on battery (join --on-battery takes it all the same)",
@@ -199,7 +199,7 @@ async def test_quiet_hours_end_by_themselves(world: Any, autojump_clock: Any) ->
     await trio.sleep(1)
     assert worker.ledger.condition.why == "quiet hours until 13:00"
     world.local = world.local.replace(hour=13)
-    await trio.sleep(LOOK_S + 1)
+    await trio.sleep(CHECK_S + 1)
     assert worker.ledger.condition.serving
 
 

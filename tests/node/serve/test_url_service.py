@@ -39,7 +39,7 @@ async def test_a_url_that_changed_ends_the_run_with_the_reason(world: Any) -> No
         assert isinstance(await link.call(world.ann.commit(task)), Granted)
         record = await world.ann.record()
         assert (record.outcome, record.reason) == (RunOutcome.FAILED, Reason.WRONG_HASH)
-        assert "the URL does not hold the file that the campaign means" in record.detail
+        assert "the URL does not hold the campaign's file" in record.detail
 
 
 async def test_somebody_who_is_let_in_cannot_reach_the_devices_own_network(world: Any) -> None:
