@@ -72,7 +72,7 @@ async def _node(number: int, bootstrap: tuple[str, ...]) -> None:
                 case "publish":
                     found = await index.publish(advert.model_copy(update={"version": str(order["turn"])}))
                 case "query":
-                    found = len((await index.query(requirement, order["want"])).found)
+                    found = len((await index.query(requirement, order["want"])).devices)
                 case _:
                     nursery.cancel_scope.cancel()
                     return

@@ -143,7 +143,7 @@ async def _find(
         )
     index = Index(network, rng=rng, serve=False)
     await nursery.start(index.run)
-    adverts = [sighting.advert for sighting in (await index.everybody()).found]
+    adverts = [sighting.advert for sighting in (await index.everybody()).devices]
     targets: list[WorkerTarget] = []
     missing: list[OwnerReply] = []
     for word in words:

@@ -188,7 +188,7 @@ class RecoveryScan:
         """Look into the index. Raises `Unreachable` when it cannot be read."""
         index = self._index
         result = await (index.everybody(LIMIT) if everybody else index.campaign(self._campaign, LIMIT))
-        for sighting in result.found:
+        for sighting in result.devices:
             if not sighting.advert.gone:
                 self.adverts[sighting.advert.peer] = sighting.advert
                 if not everybody:

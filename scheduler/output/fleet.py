@@ -76,7 +76,7 @@ class SwarmObserver:
         """Every device that can be found. Raises `Unreachable` once nobody is connected any more."""
         if not self._network.connected():
             raise Unreachable("no gate answers any more", hint="is it running? sark-node gate status")
-        sightings = (await self._index.everybody(limit)).found
+        sightings = (await self._index.everybody(limit)).devices
         if self._visitor is not None:
             await self._visitor.announce(
                 address for sighting in sightings for address in sighting.advert.addresses

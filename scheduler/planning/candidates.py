@@ -47,7 +47,7 @@ async def _find(index: DeviceFinder, requirement: Requirement, want: int) -> tup
     except SarkError as exc:
         log.warning("index.unreachable", why=exc.what)
         return (), False
-    return tuple(s.advert for s in result.found if match(requirement, s.advert).fits), result.complete
+    return tuple(s.advert for s in result.devices if match(requirement, s.advert).fits), result.complete
 
 
 async def survey(index: DeviceFinder, requirement: Requirement) -> tuple[Advert, ...]:
@@ -57,7 +57,7 @@ async def survey(index: DeviceFinder, requirement: Requirement) -> tuple[Advert,
     except SarkError as exc:
         log.warning("index.unreachable", why=exc.what)
         return ()
-    return tuple(seen.advert for seen in result.found)
+    return tuple(seen.advert for seen in result.devices)
 
 
 async def plan_on_devices(

@@ -54,10 +54,10 @@ class VerifiedIndex:
         return self._seen(await self._index.model(sha256, limit))
 
     def _seen(self, result: QueryResult) -> QueryResult:
-        if not any(sighting.advert.pools for sighting in result.found):
+        if not any(sighting.advert.pools for sighting in result.devices):
             return result
         known = self._known()
-        return replace(result, found=tuple(self._sighting(each, known) for each in result.found))
+        return replace(result, devices=tuple(self._sighting(each, known) for each in result.devices))
 
     def _sighting(self, sighting: Sighting, known: Known) -> Sighting:
         advert = vouched(sighting.advert, known)

@@ -124,7 +124,7 @@ async def find_devices(
     adverts: dict[str, Advert] = {}
 
     def add(result: QueryResult) -> bool:
-        adverts.update({s.advert.peer: s.advert for s in result.found if not s.advert.gone})
+        adverts.update({s.advert.peer: s.advert for s in result.devices if not s.advert.gone})
         return result.complete
 
     if add(await index.everybody(MAX_DEVICES)):

@@ -93,7 +93,7 @@ class ModelSources:
         except SarkError as exc:
             log.info("model.search-failed", sha256=sha256, why=exc.what)
             return
-        adverts = [each.advert for each in result.found]
+        adverts = [each.advert for each in result.devices]
         self._carry_out(self._core.on_adverts("", adverts, trio.current_time()))
 
 

@@ -13,7 +13,7 @@ Role = Literal["worker", "scheduler", "gate"]
 
 @dataclass(frozen=True, slots=True)
 class Home:
-    """The folders of one user, or of one pretended user below `--home`. Several roles share it, each with a key of its own."""
+    """The folders of one user, or of one home below `--home`. Several roles share them, each with its own key."""
 
     config: Path
     data: Path
@@ -34,16 +34,16 @@ class Home:
         return self.data / "keys" / f"{role}.key"
 
     def folder(self, role: Role) -> Path:
-        """What that role alone writes: its lock, its incarnation, its state."""
+        """The role's own lock, incarnation and state."""
         return self.data / role
 
     def peers_file(self, role: Role) -> Path:
-        """Peers that were there lately, as ways in without a gate."""
+        """Known peers, as ways in without a gate."""
         return self.folder(role) / "peers"
 
     @property
     def config_file(self) -> Path:
-        """Settings by hand, read if it is there."""
+        """The settings file; it may be missing."""
         return self.config / "config.toml"
 
     @property
@@ -58,10 +58,10 @@ class Home:
 
     @property
     def gate_file(self) -> Path:
-        """Addresses of the gate that runs on this home, so that join and submit find it without being told."""
+        """Addresses of the gate that runs on this home, so that `join` and `submit` find it."""
         return self.data / "gate" / "addresses"
 
     @property
     def worker_file(self) -> Path:
-        """Addresses of the worker that runs on this home, so that its owner's commands reach it without a gate."""
+        """Addresses of the worker that runs on this home, so that the owner's commands reach it without a gate."""
         return self.data / "worker" / "addresses"

@@ -1,9 +1,7 @@
-"""One pipe for all log lines: plain for whoever types a command; else readable on a terminal, JSON lines elsewhere.
+"""Logging of a process: plain lines for commands, else readable lines on a terminal and JSON lines elsewhere.
 
-There is nothing in them that a stranger could abuse.
-
-Values are cut at 512 characters, control characters (terminal escapes, bidirectional overrides, new lines) are written out,
-and whatever is named like a secret is left out.
+Values are cut at 512 characters, control characters (terminal escapes, bidirectional overrides, newlines) are escaped, and fields named
+like a secret are left out.
 """
 
 from __future__ import annotations
@@ -33,10 +31,7 @@ Event = MutableMapping[str, Any]
 
 
 def set_up_logs(stream: TextIO, *, level: int = logging.INFO, plain: bool = False) -> None:
-    """Send every log line of this process to `stream`. Called once, by the command line, before anything starts.
-
-    `plain`: as lines for whoever typed the command, as its other messages are.
-    """
+    """Send all log lines of this process to `stream`. Call once, before anything starts. `plain`: lines like a command's own messages."""
     pretty = stream.isatty()
     shared: list[Any] = [
         structlog.contextvars.merge_contextvars,
@@ -69,26 +64,26 @@ def set_up_logs(stream: TextIO, *, level: int = logging.INFO, plain: bool = Fals
         ],
         logger_factory=structlog.stdlib.LoggerFactory(),
         wrapper_class=structlog.stdlib.BoundLogger,
-        cache_logger_on_first_use=False,  # or whoever has logged once keeps the first stream for ever
+        cache_logger_on_first_use=False,  # else a logger that was used keeps its first stream
     )
 
 
 def plain_line(_logger: Any, _method: str, event: Event) -> str:
     """A structlog renderer: `sark-node: gate 192.0.2.7:4101 does not answer; trying again`."""
-    words = str(event.pop("event", ""))
+    message = str(event.pop("event", ""))
     trace = event.pop("exception", None)
-    if " " not in words:  # a name such as device.note: what matters stands in its fields
-        words = words.replace(".", " ").replace("-", " ")
-    told = ", ".join(
+    if " " not in message:  # a name such as device.note: its fields say the rest
+        message = message.replace(".", " ").replace("-", " ")
+    fields = ", ".join(
         str(value) if name in _BARE else f"{name} {value}"
         for name, value in event.items()
         if name not in ("level", "timestamp")
     )
-    return "\n".join(filter(None, [f"sark-node: {words}" + (f": {told}" if told else ""), trace]))
+    return "\n".join(filter(None, [f"sark-node: {message}" + (f": {fields}" if fields else ""), trace]))
 
 
 def tame_libraries() -> None:
-    """libp2p logs a warning for each request it serves and whole values of strangers; what matters we log ourselves."""
+    """libp2p logs a warning for each request and whole values of strangers; we log what matters ourselves."""
     for name, least in _TAMED.items():
         logging.getLogger(name).setLevel(least)
 

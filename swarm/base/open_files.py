@@ -1,6 +1,6 @@
-"""How many files and connections this process may have open: systems allow few at first (256 on macOS, 1,024 on Linux), more if asked.
+"""How many files and connections this process may have open: few by default (256 on macOS, 1,024 on Linux), more on request.
 
-Whoever connects takes one. A node that has none left could not even read a key, so some are kept from others.
+Each connection takes one. A node without any left could not even read a key, so some are reserved for its own files.
 """
 
 from __future__ import annotations
@@ -10,18 +10,18 @@ from typing import Final
 
 WANTED: Final = 16_384
 SPARE: Final = 128
-"""Of them not for connections of others; half of them all, where there are very few."""
+"""Files reserved from connections; at most half of all."""
 
 
 def for_others(files: int) -> int:
-    """How many connections others may take of so many files."""
+    """How many of so many files peers' connections may use."""
     return files - min(SPARE, files // 2)
 
 
 def allow_open_files(wanted: int = WANTED) -> int:
-    """Have the system allow `wanted` open files, or as many as it does; gives how many that are."""
+    """Raise the limit to `wanted` open files, or as many as the system allows; returns the limit."""
     if sys.platform == "win32":
-        return wanted  # sockets are no files there, and have no such limit
+        return wanted  # sockets are no files there
     import resource
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -30,6 +30,6 @@ def allow_open_files(wanted: int = WANTED) -> int:
     most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
-    except (OSError, ValueError):  # macOS has a limit beside the one that it tells
+    except (OSError, ValueError):  # macOS has another limit besides
         return soft
     return most

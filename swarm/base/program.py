@@ -1,4 +1,4 @@
-"""How this program starts another of itself, whether it runs in an interpreter or as the stand-alone binary, which is its own."""
+"""The command line that starts this program again, in an interpreter or as the stand-alone binary."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import sys
 from typing import Final
 
 FROZEN: Final = bool(getattr(sys, "frozen", False))
-"""Whether this is the stand-alone binary: it takes sark-node's own arguments and none of Python's."""
+"""Whether this is the stand-alone binary."""
 
 
 def own_command(*python: str, frozen: bool = FROZEN) -> list[str]:
-    """The words before `--home …`, `join` and the like. `python`: options of the interpreter, where there is one."""
+    """The command before `--home …`, `join` and the like. `python`: options of the interpreter."""
     return [sys.executable] if frozen else [sys.executable, "-P", *python, "-m", "sark"]

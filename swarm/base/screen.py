@@ -1,8 +1,7 @@
-"""A live view on a terminal: one way for all commands that go on showing how things stand.
+"""A live view on a terminal, for every command that keeps showing a state.
 
-It has the alternate screen, so what stood on the terminal before stands there again afterwards, however it ends: Ctrl-C, `q`, SIGTERM,
-Ctrl-Z and back. Of a new picture only the lines that differ from the last one are written, all in one piece: nothing flickers, and where
-nothing has changed nothing is written.
+It uses the alternate screen and restores the terminal however it ends: Ctrl-C, `q`, SIGTERM, Ctrl-Z and back. Only changed lines are
+written, in one piece, so nothing flickers.
 """
 
 from __future__ import annotations
@@ -25,22 +24,22 @@ if sys.platform != "win32":
     import termios
 
 ENTER: Final = "\x1b[?1049h\x1b[?25l\x1b[?7l\x1b[2J"
-"""The alternate screen, no cursor, no wrapping: a line that is wider than we think must not push those below it."""
+"""The alternate screen, no cursor, no wrapping: a line wider than expected must not push those below it."""
 LEAVE: Final = "\x1b[0m\x1b[?7h\x1b[?25h\x1b[?1049l"
-AT_ONCE: Final = ("\x1b[?2026h", "\x1b[?2026l")
-"""Around what a terminal may show in one step; those that do not know it pass over it."""
-WHOLE_S: Final = 10.0
-"""After so long all lines are written again: a log line, or another program's, may have been written over them."""
-ANEW: Final = b"\x0c"
-"""Ctrl-L: draw all of it again."""
+SYNCHRONIZED: Final = ("\x1b[?2026h", "\x1b[?2026l")
+"""Brackets a synchronized update; terminals that do not know it ignore it."""
+REDRAW_S: Final = 10.0
+"""All lines are written again after so long: other output may have overwritten them."""
+REDRAW: Final = b"\x0c"
+"""Ctrl-L."""
 QUIT: Final = b"qQ"
 
 
 def can_live(console: Console) -> bool:
-    """Whether a live view can be had there: on a terminal that can move its cursor, and not from the background of a shell."""
+    """Whether `console` can show a live view: a terminal that can move its cursor, and not in a shell's background."""
     if not console.is_terminal or console.is_dumb_terminal or console.legacy_windows:
         return False
-    if not console.file.isatty():  # FORCE_COLOR has pipes look like terminals
+    if not console.file.isatty():  # FORCE_COLOR makes pipes look like terminals
         return False
     if sys.platform == "win32":
         return True
@@ -51,9 +50,9 @@ def can_live(console: Console) -> bool:
 
 
 def changes(before: Sequence[str] | None, after: Sequence[str], size: tuple[int, int]) -> str:
-    """What has a screen of `size` (columns, lines) that shows `before` (None: nobody knows what) show `after`; empty: nothing.
+    """The output that turns a screen of `size` (columns, lines) from `before` (None: unknown) into `after`; empty where they are equal.
 
-    The lines may have colours; none is wider than the screen.
+    Lines may have colours; none is wider than the screen.
     """
     columns, rows = size
     old = before or ()
@@ -64,16 +63,16 @@ def changes(before: Sequence[str] | None, after: Sequence[str], size: tuple[int,
     ]
     if len(after) < (rows if before is None else len(old)):
         parts.append(f"\x1b[{len(after) + 1};1H\x1b[J")
-    return f"{AT_ONCE[0]}{''.join(parts)}{AT_ONCE[1]}" if parts else ""
+    return f"{SYNCHRONIZED[0]}{''.join(parts)}{SYNCHRONIZED[1]}" if parts else ""
 
 
 class Screen:
-    """A picture that stays in place for as long as the context lasts."""
+    """A picture that stays in place until the context ends."""
 
     def __init__(
         self, console: Console, typed: TextIO | None = None, *, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """`typed`: where keys come from; None: standard input. `clock`: in seconds."""
+        """`typed`: where keys come from; None: standard input."""
         self._console = console
         self._keys = _Keys(sys.stdin if typed is None else typed)
         self._shown: list[str] | None = None
@@ -83,38 +82,36 @@ class Screen:
         self._signals: dict[int, Any] = {}
 
     def __enter__(self) -> Screen:
-        with _undisturbed():
+        with _without_interrupts():
             if self._console.file.isatty() and _main_thread():
                 for name in ("SIGTERM", "SIGHUP", "SIGTSTP"):
-                    number = getattr(signal, name, None)  # Windows has but the first
+                    number = getattr(signal, name, None)  # Windows has only the first
                     if number is not None and signal.getsignal(number) is signal.SIG_DFL:
-                        self._signals[number] = signal.signal(number, self._step_aside)
+                        self._signals[number] = signal.signal(number, self._suspend)
             self._enter()
         return self
 
     def __exit__(self, *exc: object) -> None:
-        with _undisturbed():
+        with _without_interrupts():
             self._leave()
             for number, handler in self._signals.items():
                 signal.signal(number, handler)
 
     def show(self, picture: RenderableType) -> None:
-        """Show it, cut to the terminal as it is now. Raises `KeyboardInterrupt` if `q` was typed."""
+        """Show `picture`, cut to the terminal. Raises `KeyboardInterrupt` if `q` was typed."""
         typed = self._keys.typed()
         if any(key in typed for key in QUIT):
             raise KeyboardInterrupt
         size, now = (self._console.size.width, self._console.size.height), self._clock()
-        if size != self._size or ANEW in typed or now - self._all_at >= WHOLE_S:
+        if size != self._size or REDRAW in typed or now - self._all_at >= REDRAW_S:
             self._shown, self._size = None, size
         if self._shown is None:
             self._all_at = now
         lines = self._lines(picture, size[1])
-        told = changes(self._shown, lines, size)
-        if told:
-            self._shown = (
-                lines  # before it is written: what was stopped in the middle of it begins with nothing
-            )
-            self._write(told)
+        output = changes(self._shown, lines, size)
+        if output:
+            self._shown = lines  # before the write: one that is interrupted starts over
+            self._write(output)
 
     def _lines(self, picture: RenderableType, height: int) -> list[str]:
         with self._console.capture() as captured:
@@ -131,7 +128,7 @@ class Screen:
         self._shown = None
 
     def _leave(self) -> None:
-        with contextlib.suppress(OSError):  # nobody looks any more
+        with contextlib.suppress(OSError):  # the terminal is gone
             self._write(LEAVE)
         self._keys.loud()
 
@@ -139,15 +136,15 @@ class Screen:
         try:
             self._console.file.write(text)
             self._console.file.flush()
-        except RuntimeError:  # a signal came while a slow terminal took a picture: Python lets nobody else write to the file then
+        except RuntimeError:  # a signal interrupted a write to a slow terminal: the file is locked
             os.write(self._console.file.fileno(), text.encode())
 
-    def _step_aside(self, number: int, frame: FrameType | None) -> None:
-        """Leave the terminal as it was, do what the signal does by itself, and be back if that was to wait."""
+    def _suspend(self, number: int, frame: FrameType | None) -> None:
+        """Restore the terminal, do what the signal does by default, and come back after Ctrl-Z."""
         self._leave()
         signal.signal(number, signal.SIG_DFL)
         signal.raise_signal(number)
-        signal.signal(number, self._step_aside)  # after Ctrl-Z: somebody has brought us to the foreground
+        signal.signal(number, self._suspend)  # after Ctrl-Z and fg
         self._enter()
 
 
@@ -156,23 +153,23 @@ def _main_thread() -> bool:
 
 
 @contextlib.contextmanager
-def _undisturbed() -> Iterator[None]:
-    """Ctrl-C waits: half a way into the alternate screen, or out of it, nobody could bring back the terminal."""
+def _without_interrupts() -> Iterator[None]:
+    """Delay Ctrl-C: halfway into or out of the alternate screen the terminal could not be restored."""
     if not _main_thread():
         yield
         return
-    heard: list[int] = []
-    before = signal.signal(signal.SIGINT, lambda number, frame: heard.append(number))
+    interrupts: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, frame: interrupts.append(number))
     try:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
-        if heard:
+        if interrupts:
             signal.raise_signal(signal.SIGINT)
 
 
 class _Keys:
-    """What is typed, neither shown nor waited for; none where there is no terminal."""
+    """Keys typed, not echoed and not waited for; none where there is no terminal."""
 
     def __init__(self, stream: TextIO) -> None:
         self._fd: int | None = None
@@ -182,7 +179,7 @@ class _Keys:
                 self._fd = stream.fileno()
 
     def quiet(self) -> None:
-        """Keys are not shown, and come one by one; Ctrl-C is what it was."""
+        """No echo, no line buffering; Ctrl-C works as before."""
         if sys.platform == "win32" or self._fd is None:
             return
         with contextlib.suppress(termios.error):
@@ -192,25 +189,23 @@ class _Keys:
             termios.tcsetattr(self._fd, termios.TCSANOW, changed)
 
     def loud(self) -> None:
-        """As it was; what was typed meanwhile is for nobody."""
+        """Restore the terminal and discard what was typed meanwhile."""
         if sys.platform == "win32" or self._fd is None or self._before is None:
             return
         with contextlib.suppress(termios.error):
             termios.tcflush(self._fd, termios.TCIFLUSH)
-            termios.tcsetattr(
-                self._fd, termios.TCSANOW, self._before
-            )  # to drain it first would wait for who reads
+            termios.tcsetattr(self._fd, termios.TCSANOW, self._before)  # draining would wait for a reader
 
     def typed(self) -> bytes:
-        """What was typed since the last time."""
+        """Keys typed since the last call."""
         if sys.platform == "win32" or self._fd is None:
             return b""
         try:
             if not select.select([self._fd], [], [], 0)[0]:
                 return b""
-            heard = os.read(self._fd, 1024)
+            keys = os.read(self._fd, 1024)
         except OSError:
-            heard = b""
-        if not heard:  # it was closed
+            keys = b""
+        if not keys:  # it was closed
             self._fd = None
-        return heard
+        return keys

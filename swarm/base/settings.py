@@ -1,4 +1,4 @@
-"""Settings of a role: defaults that run with no file at all, then the file, then the environment, then flags. Frozen after start.
+"""Settings: defaults, then the file, then environment variables, then flags. Frozen after start.
 
 The file is `config.toml` in the home's config folder: shared keys at the top, a role's own in its section.
 
@@ -7,7 +7,7 @@ The file is `config.toml` in the home's config folder: shared keys at the top, a
     name = "lab-3"
     labels = {site = "lab"}
 
-A wrong value is told with the place it came from (file, variable or flag), which is why the sources are read here, one by one.
+An error names the source of the wrong value (file, variable or flag), which is why the sources are read here, one by one.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _FLAGS = {
 
 
 class SettingsError(SarkError):
-    """A setting is wrong: which, where it came from, what would be right."""
+    """A setting is wrong: which one, its source, and the correct form."""
 
     exit_code: ClassVar[int] = 2
 
@@ -57,7 +57,7 @@ _FORMS = {
     "float_type": "write a number",
     "float_parsing": "write a number",
 }
-"""What to do, by pydantic's type of error, where its own words speak of Python."""
+"""Hints by pydantic's type of error, where its own messages speak of Python."""
 
 
 def load_settings(
@@ -69,7 +69,7 @@ def load_settings(
     section: str,
     known: Collection[str] = (),
 ) -> T:
-    """What `RoleSettings.load` does, for any model. `known`: names in the file that are others' to read. Raises as that does."""
+    """Load the settings of any model. `known`: names in the file that belong to others. Raises `SettingsError`, `ResourceError`."""
     from_file = _read_file(config_file, section, frozenset(cls.model_fields), frozenset(known))
     from_env = {
         name: _plural(field.annotation, environment[f"SARK_{name.upper()}"])
@@ -96,7 +96,7 @@ def load_settings(
 
 
 def _shown(value: object) -> str:
-    """A wrong value, short, without the name and password that a URL may hold."""
+    """A wrong value, shortened, without the name and password that a URL may hold."""
     text = re.sub(r"(\S*?//)?\S*@", r"\1…@", str(value))
     return re.sub(r"(?i)(pass\w*=)[^&\s]*", r"\1…", text)[:80]
 
@@ -120,7 +120,7 @@ def _read_file(path: Path, section: str, known: frozenset[str], others: frozense
         return {}
     except OSError as exc:
         raise ResourceError(
-            f"cannot read {path}: {exc.strerror}", hint="mend its rights or remove it"
+            f"cannot read {path}: {exc.strerror}", hint=f"make it readable: chmod 600 {path}"
         ) from None
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as exc:
         raise SettingsError(f"{path}: {exc}", hint="the file must be TOML") from None

@@ -1,6 +1,6 @@
-"""Calls to other nodes' index, with what is learned of each peer on the way: alive or silent, how fast, a holder or not.
+"""Calls to other nodes' indexes, and what they show of each peer: silent or not, how fast, a holder or not.
 
-Every call of lookup, publisher and query goes through here, so one silent peer is waited for once, not once by each of them.
+Lookups, publisher and queries share it, so a silent peer is waited for once, not once by each of them.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ M = TypeVar("M", bound=Message)
 
 GIVE_UP_S: Final = 1.5
 SILENT_S: Final = (2.0, 30.0)
-"""How long a peer that did not answer is left alone: the first time while it is still connected, which may only be busy, doubling with
-each time in a row; and at most, which is at once where it is gone."""
+"""How long a peer that did not answer is not asked: first, while it is connected and may only be busy, doubling each time; and at most,
+which holds at once for a peer that is gone."""
 NO_HOLDER_S: Final = 300.0
-"""How long a peer that keeps no adverts is left alone."""
+"""How long a peer that stores no adverts is not asked."""
 HEDGE_S: Final = (0.1, 0.15, 0.5)
-"""Least, first and longest wait before somebody else is asked too; in between it is three times the median round trip."""
+"""Shortest, initial and longest wait before a hedged request; in between, three times the median round trip."""
 MAX_LOST: Final = 256
 MAX_ADDRESSES: Final = 4
-"""Of a holder, as far as they were found to be its own."""
+"""Of one holder, all of them observed or checked."""
 COPY_S: Final = 0.05
-"""How old our copy of the routing table may be for each peer in it; what we learn ourselves goes into it at once."""
+"""Seconds that our copy of the routing table may be old for each peer in it; what we learn ourselves goes in at once."""
 COPY_WITHIN_S: Final = (0.5, 10.0)
 COPY_SIZE: Final = 1_024
 
@@ -53,32 +53,31 @@ class IndexClient:
         links: Links,
         remote_address: Callable[[PeerId], Address | None] | None = None,
     ) -> None:
-        """`remote_address`: where a connected peer is seen, so that no address goes on to others that is not its own; without it
-        peers are taken at their word."""
+        """`remote_address`: where a connected peer is seen, so that others only get its own addresses; without it peers are believed."""
         self._network = network
         self._links = links
         self._remote_address = remote_address
         self._silent: dict[PeerId, float] = {}
         self._pauses: dict[PeerId, float] = {}
-        """How long those that did not answer were last left alone, until they answer."""
+        """The last pause of each peer that did not answer."""
         self._gone: set[PeerId] = set()
-        """Of those, who was not even connected any more: asked again as soon as it is."""
+        """Silent peers that were not connected any more: asked again as soon as they are."""
         self._round_trips: deque[float] = deque(maxlen=31)
         self._hedge = HEDGE_S[1]
         self._lost: OrderedDict[PeerId, Contact] = OrderedDict()
         self._table: dict[PeerId, tuple[int, Contact]] = {}
-        """Our copy of the routing table, with each peer's place among the keys."""
+        """Our copy of the routing table, with each peer's position among the keys."""
         self._copied = -math.inf
         self.calls = 0
         """Calls made since the start."""
 
     @property
     def hedge_s(self) -> float:
-        """How long to wait for a peer before another is asked beside it."""
+        """How long to wait for a peer before a hedged request to another."""
         return self._hedge
 
     def usable(self, peer: PeerId) -> bool:
-        """Whether `peer` may be asked: it has not just been silent or refused to keep adverts."""
+        """Whether `peer` may be asked: it was not silent lately and stores adverts."""
         until = self._silent.get(peer)
         if until is None:
             return True
@@ -89,15 +88,15 @@ class IndexClient:
         return True
 
     def knows(self, peer: PeerId) -> bool:
-        """Whether `peer` is known as a holder that answers. No I/O."""
+        """Whether `peer` is a holder that answered. No I/O."""
         return peer in self._table
 
     def linked(self, peer: PeerId) -> bool:
-        """Whether a live link with `peer` is kept. No I/O."""
+        """Whether a live link with `peer` is entry. No I/O."""
         return self._links.peek(peer) is not None
 
     def lost(self) -> tuple[Contact, ...]:
-        """Holders that fell silent, oldest first, and have been left alone long enough to be tried again."""
+        """Holders that fell silent, oldest first, and may be tried again."""
         return tuple(contact for peer, contact in self._lost.items() if self.usable(peer))
 
     def nearest(self, key: bytes, count: int) -> list[Contact]:
@@ -105,7 +104,7 @@ class IndexClient:
         now = trio.current_time()
         if now - self._copied >= self._copy_age():
             everybody = self._network.closest(routing_key(self._network.peer_id), COPY_SIZE)
-            self._table = {c.peer: (place(c.peer), c) for c in everybody if c.holder and c.addresses}
+            self._table = {c.peer: (key_position(c.peer), c) for c in everybody if c.holder and c.addresses}
             self._table.pop(self._network.peer_id, None)
             self._copied = now
         target = int.from_bytes(key, "big")
@@ -153,14 +152,14 @@ class IndexClient:
         return answer
 
     def _no_holder(self, peer: PeerId) -> None:
-        """Leave it alone for a while; perhaps it was one, and can no longer be dialled."""
+        """Do not ask it for a while; perhaps it was a holder and can no longer be dialled."""
         self._silent[peer] = trio.current_time() + NO_HOLDER_S
         self._lost.pop(peer, None)
         self._table.pop(peer, None)
         self._network.forget(peer)
 
-    def vouched(self, contact: Contact) -> Contact:
-        """The contact with those of its addresses alone that lie where the peer is seen now: none while it comes through a gate."""
+    def with_observed_addresses(self, contact: Contact) -> Contact:
+        """The contact with only the addresses at which the peer is seen now: none while it comes through a gate."""
         if self._remote_address is None:
             return contact
         seen = self._remote_address(contact.peer)
@@ -168,8 +167,8 @@ class IndexClient:
             contact.peer, observed_addresses(contact.addresses, seen) if seen else (), contact.holder
         )
 
-    def met(self, contact: Contact) -> None:
-        """Whoever it is answers at these addresses, and keeps adverts: from now on others are told of it."""
+    def learn(self, contact: Contact) -> None:
+        """A holder that answers at these addresses: from now on others are told of it."""
         if not (contact.holder and contact.addresses):
             return
         known = self._table.get(contact.peer)
@@ -177,14 +176,14 @@ class IndexClient:
         if not set(contact.addresses) <= set(before):
             addresses = tuple(dict.fromkeys((*contact.addresses, *before)))[:MAX_ADDRESSES]
             contact = Contact(contact.peer, addresses)
-            self._table[contact.peer] = (place(contact.peer), contact)
+            self._table[contact.peer] = (key_position(contact.peer), contact)
             self._network.learn(contact)
 
     def _answered(self, contact: Contact, round_trip: float | None) -> None:
         self._silent.pop(contact.peer, None)
         self._pauses.pop(contact.peer, None)
         self._lost.pop(contact.peer, None)
-        self.met(self.vouched(contact))
+        self.learn(self.with_observed_addresses(contact))
         if round_trip is not None:
             self._round_trips.append(round_trip)
             least, _, longest = HEDGE_S
@@ -201,7 +200,7 @@ class IndexClient:
         self._pauses[contact.peer] = pause
         self._silent[contact.peer] = trio.current_time() + pause
         if contact.holder and (contact.peer in self._table or contact.peer in self._lost):
-            # whom others merely named, and nobody ever met here, is not looked for
+            # a peer that was only named, and never answered, is not searched for
             self._lost[contact.peer] = contact
             self._lost.move_to_end(contact.peer)
             while len(self._lost) > MAX_LOST:
@@ -213,45 +212,45 @@ class IndexClient:
 
 async def race(
     nursery: trio.Nursery,
-    caller: IndexClient,
+    client: IndexClient,
     contacts: list[Contact],
     message: Message,
     expected: type[M],
     need: int,
 ) -> tuple[list[tuple[Contact, M]], list[Contact]]:
-    """Ask `need` of `contacts`, and the next one for each that fails or is slow, until `need` have answered.
+    """Ask `need` of `contacts`, with a hedged request for each that fails or is slow, until `need` have answered.
 
-    Gives the answers and those that failed. Ends early when nobody is left but the slow, if there is any answer. Calls under way
-    end by themselves in `nursery`, so that a silent peer is known as such.
+    Returns the answers and the peers that failed. Ends early when only slow peers are left and there is any answer. Pending calls go on
+    in `nursery`, so that a silent peer is recorded as such.
     """
-    tell, hear = trio.open_memory_channel[tuple[Contact, M | None]](math.inf)
+    send, receive = trio.open_memory_channel[tuple[Contact, M | None]](math.inf)
 
     async def one(contact: Contact) -> None:
         answer: M | None = None
         with contextlib.suppress(Unreachable, Refused):
-            answer = await caller.ask(contact, message, expected)
+            answer = await client.ask(contact, message, expected)
         with contextlib.suppress(trio.BrokenResourceError):
-            tell.send_nowait((contact, answer))
+            send.send_nowait((contact, answer))
 
     answers: list[tuple[Contact, M]] = []
     failed: list[Contact] = []
     todo = list(contacts)
-    asked: dict[PeerId, float] = {}
+    pending: dict[PeerId, float] = {}
     slow: set[PeerId] = set()
-    with hear:
+    with receive:
         while len(answers) < need:
             now = trio.current_time()
-            slow |= {peer for peer, since in asked.items() if since + caller.hedge_s <= now}
-            while todo and len(answers) + len(asked) - len(slow) < need:
+            slow |= {peer for peer, since in pending.items() if since + client.hedge_s <= now}
+            while todo and len(answers) + len(pending) - len(slow) < need:
                 contact = todo.pop(0)
-                asked[contact.peer] = now
+                pending[contact.peer] = now
                 nursery.start_soon(one, contact)
-            in_time = [since for peer, since in asked.items() if peer not in slow]
-            if not asked or (answers and not in_time):
+            in_time = [since for peer, since in pending.items() if peer not in slow]
+            if not pending or (answers and not in_time):
                 break
-            with trio.move_on_at(min(in_time) + caller.hedge_s if in_time else math.inf):
-                contact, answer = await hear.receive()
-                del asked[contact.peer]
+            with trio.move_on_at(min(in_time) + client.hedge_s if in_time else math.inf):
+                contact, answer = await receive.receive()
+                del pending[contact.peer]
                 slow.discard(contact.peer)
                 if answer is None:
                     failed.append(contact)
@@ -261,18 +260,18 @@ async def race(
 
 
 @lru_cache(maxsize=65_536)
-def place(peer: PeerId) -> int:
-    """Where a peer lies among the keys, as a number. ValueError for an id that makes no sense."""
+def key_position(peer: PeerId) -> int:
+    """A peer's position among the keys, as a number. Raises ValueError for an invalid id."""
     return int.from_bytes(routing_key(peer), "big")
 
 
 def gap(peer: PeerId, key: int) -> int:
     """XOR distance between a peer and a key given as a number."""
-    return place(peer) ^ key
+    return key_position(peer) ^ key
 
 
-def tell(contacts: list[Contact]) -> tuple[say.ContactInfo, ...]:
-    """Contacts as they go into a message."""
+def contact_infos(contacts: list[Contact]) -> tuple[say.ContactInfo, ...]:
+    """Contacts in the form of messages."""
     return tuple(
         say.ContactInfo(peer=contact.peer, addresses=contact.addresses[:8])
         for contact in contacts[: say.MAX_CONTACTS]
@@ -280,13 +279,13 @@ def tell(contacts: list[Contact]) -> tuple[say.ContactInfo, ...]:
     )
 
 
-def have(peers: list[PeerId]) -> bytes:
-    """Short prints of the holders one has, for `have` in a Store or Page."""
+def fingerprints(peers: list[PeerId]) -> bytes:
+    """Short known_fingerprints of the holders one has, for `have` in a Store or Page."""
     return b"".join(routing_key(peer)[: say.HAVE_BYTES] for peer in peers[: say.MAX_CONTACTS])
 
 
-def missing(prints: bytes, contacts: list[Contact]) -> list[Contact]:
-    """Those of `contacts` whose short print is not among `prints`."""
+def missing(known_fingerprints: bytes, contacts: list[Contact]) -> list[Contact]:
+    """The `contacts` whose fingerprints are not among `known_fingerprints`."""
     size = say.HAVE_BYTES
-    known = {prints[start : start + size] for start in range(0, len(prints), size)}
+    known = {known_fingerprints[start : start + size] for start in range(0, len(known_fingerprints), size)}
     return [contact for contact in contacts if routing_key(contact.peer)[:size] not in known]

@@ -1,4 +1,4 @@
-"""The index as the roles use it: publish one's own advert, find devices that fit, and keep adverts for others.
+"""The index as the roles use it: publish one's own advert, query devices, and store adverts for others.
 
     index = Index(network, rng=random.Random(), incarnation=3)
     await nursery.start(index.run)
@@ -6,8 +6,8 @@
     result = await index.query(requirement, want=16)
     await index.withdraw()                               # on leaving
 
-Every node that can be dialled is a holder, from one moment to the next if that changes; the others are clients. See
-`index_holder` for what is kept, `index_lookup` for the way to the holders, `index_publisher` and `index_query` for the two sides of use.
+Every node that can be dialled is a holder, for as long as it can; the others are clients. `shard_store` is the store, `lookup` finds
+holders, `publisher` and `query` use them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from protocol.values.index_keys import attributes_of, campaign_attribute, model_
 from protocol.values.requirement import Requirement
 from swarm.index.client import IndexClient
 from swarm.index.lookup import Lookups, sender_of
-from swarm.index.merge import VerifiedAdvert
+from swarm.index.merge import AdvertCache
 from swarm.index.publisher import REFRESH_S, Publisher
 from swarm.index.query import Query, QueryResult
 from swarm.index.server import Admit, IndexServer, admit_all
@@ -39,15 +39,15 @@ from swarm.net.network import Network
 
 EXPIRE_S: Final = 60.0
 LOOK_AROUND_S: Final = (2.0, 300.0)
-"""How often a holder looks for its neighbours: soon after the start, then this rarely."""
+"""Between two searches of a holder for its neighbours: after the start, and at most."""
 SEEK_LOST_S: Final = 10.0
-"""How often one of the holders that fell silent is tried again."""
+"""Between two retries of silent holders."""
 LOST_AT_ONCE: Final = 4
 MAX_LINKS: Final = 512
 
 
 class Reached(Protocol):
-    """What the index wants to know of `reach_keeper.ReachKeeper`."""
+    """The part of `ReachKeeper` that the index uses."""
 
     @property
     def holder(self) -> bool: ...
@@ -57,7 +57,7 @@ class Reached(Protocol):
 
 
 class Index:
-    """One node's part of the index. `run` must be running; everything else may be called at any time after that."""
+    """One node's part of the index. `run` must be running."""
 
     def __init__(
         self,
@@ -76,13 +76,11 @@ class Index:
         known: Callable[[PeerId], bool] = lambda peer: False,
         anchors: Callable[[], Sequence[Contact]] = tuple,
     ) -> None:
-        """`serve=False`: a client only. `soft`: adverts in a shard before it splits. `remote_address`: where a connected peer
-        is seen to come from; without it the quota goes by the addresses in the advert, which a liar may leave out.
-        `admit`: whose adverts are kept here. `reach`: whether this node can be dialled, and where, as of now; it may change at any
-        time. Without it every node with an address can. `wall`: a clock that goes on while the machine sleeps.
-        `known`: whom the owner knows: any number of them may be behind one router.
-        `anchors`: holders that the owner chose, its gates: told and asked beside those near a key, so that liars who sit there
-        cannot hide anybody from those who share a gate with him."""
+        """`serve=False`: a client only. `soft`: adverts in a shard before it splits. `remote_address`: where a connected peer is seen;
+        without it quotas go by the addresses in adverts. `admit`: whose adverts are stored here. `reach`: whether and where this node
+        can be dialled; without it, every node with an address can. `wall`: a clock that advances while the machine sleeps. `known`: whom
+        the owner knows: no network quota holds for them. `anchors`: holders that the owner chose, its gates: used besides those near a
+        key, so that liars there cannot hide anybody."""
         self._wall = wall
         self._network = network
         self._rng = rng
@@ -95,21 +93,21 @@ class Index:
         self._known = known
         self._anchors = anchors
         self._next_seq = incarnation << 32
-        self._verified = VerifiedAdvert()
+        self._verified = AdvertCache()
         self.holder = ShardStore(soft=soft, read=self._verified.read)
         self._advert: Advert | None = None
         self._campaigns: tuple[str, ...] = ()
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Serve, refresh, mend and look around for ever."""
+        """Serve, refresh and repair for ever."""
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             self._links = Links(self._network, say.FAMILY, say.INDEX, nursery, keep=MAX_LINKS)
-            self._caller = IndexClient(self._network, self._links, self._remote_address)
-            self._desk = IndexServer(
+            self._client = IndexClient(self._network, self._links, self._remote_address)
+            self._server = IndexServer(
                 self._network.peer_id,
                 self.holder,
-                self._caller,
+                self._client,
                 nursery,
                 self._me,
                 self._verified,
@@ -118,30 +116,30 @@ class Index:
                 admit=self._admit,
                 known=self._known,
             )
-            self._lookups = Lookups(self._caller, nursery, self._network.peer_id, self._me)
+            self._lookups = Lookups(self._client, nursery, self._network.peer_id, self._me)
             self._publisher = Publisher(
-                self._caller,
+                self._client,
                 self._lookups,
                 self._network.peer_id,
                 self._me,
-                self._desk.store_here,
+                self._server.store_here,
                 self._rng,
                 refresh_s=self._refresh_s,
                 wall=self._wall,
                 anchors=self._anchors,
             )
             self._query = Query(
-                self._caller,
+                self._client,
                 self._lookups,
                 nursery,
                 self._network.peer_id,
-                self._desk.page_here,
+                self._server.page_here,
                 self._verified,
                 self._rng,
                 pool=self._pool,
                 anchors=self._anchors,
             )
-            serve_links(self._network, say.FAMILY, say.INDEX, self._desk.answer)
+            serve_links(self._network, say.FAMILY, say.INDEX, self._server.answer)
             nursery.start_soon(self._publisher.run)
             nursery.start_soon(self._expire)
             nursery.start_soon(self._look_around)
@@ -150,15 +148,15 @@ class Index:
             try:
                 await trio.sleep_forever()
             finally:
-                self._desk.close()
+                self._server.close()
 
     # -- publishing ------------------------------------------------------------------------------------------------------
 
     async def publish(self, advert: Advert, campaigns: Iterable[str] = ()) -> int:
-        """Sign `advert` and bring it to its holders; kept alive from then on. Gives how many hold its least held attribute.
+        """Sign and publish `advert`, and refresh it from then on. Returns the number of holders of its least held attribute.
 
-        `peer` and `seq` are filled in here, `addresses` and `pool` where they are empty. Publishing the same again is a refresh.
-        `campaigns`: ids of campaigns whose leases this node holds. LocalProtocolError when the advert is too large.
+        Fills in `peer` and `seq`, and `addresses` and `pool` where they are empty. `campaigns`: ids of campaigns whose leases this node
+        holds. Raises `LocalProtocolError` when the advert is too large.
         """
         mine = advert.model_copy(
             update={
@@ -179,7 +177,7 @@ class Index:
         return self._publisher.coverage()
 
     async def withdraw(self) -> int:
-        """Say that this node leaves, within a second; gives how many holders heard it."""
+        """Withdraw the advert, within a second; returns how many holders replied."""
         if self._advert is None:
             return 0
         gone = Advert(
@@ -195,13 +193,13 @@ class Index:
 
     @property
     def coverage(self) -> int:
-        """How many holders keep our least held attribute."""
+        """The number of holders of our least held attribute."""
         return self._publisher.coverage()
 
     @property
     def calls(self) -> int:
         """Calls made to other nodes since the start."""
-        return self._caller.calls
+        return self._client.calls
 
     def _seq(self) -> int:
         self._next_seq += 1
@@ -214,7 +212,7 @@ class Index:
     # -- finding ---------------------------------------------------------------------------------------------------------
 
     async def query(self, requirement: Requirement, want: int = 16) -> QueryResult:
-        """Devices that meet all clauses, about `want` of them if there are so many. An empty answer is not an error."""
+        """About `want` devices that meet all clauses, if there are so many."""
         return await self._query.query(requirement, want)
 
     async def everybody(self, limit: int = 256) -> QueryResult:
@@ -226,33 +224,32 @@ class Index:
         return await self._query.under(campaign_attribute(campaign), limit)
 
     async def model(self, sha256: str, limit: int = 32) -> QueryResult:
-        """Devices that say that they have a model."""
+        """Devices that have a model, by their adverts."""
         return await self._query.under(model_attribute(sha256), limit)
 
     async def survey(self, requirement: Requirement, limit: int = 256) -> QueryResult:
-        """Devices, unfiltered, to count clause by clause why nothing fits."""
+        """Unfiltered devices, to explain clause by clause why nothing matches."""
         return await self._query.survey(requirement, limit)
 
     async def nearest(self, key: bytes) -> list[Contact]:
-        """Up to eight holders nearest to a 32-byte key that answered just now, ourselves among them if we are one."""
+        """Up to eight holders nearest to a 32-byte key that just answered, ourselves among them if we are one."""
         return await self._lookups.find(key)
 
     # -- holding ---------------------------------------------------------------------------------------------------------
 
     @property
     def refused(self) -> Counter[str]:
-        """What was asked of our store and not done, by reason. `run` must be running."""
-        return self._desk.refused
+        """Refused calls and adverts, by reason."""
+        return self._server.refused
 
     @property
     def holding(self) -> bool:
-        """Whether this node keeps adverts for others: it wants to, and can be dialled."""
+        """Whether this node stores adverts for others: it is configured to, and can be dialled."""
         return self._serve and (self._reach is None or self._reach.holder) and bool(self._network.addresses)
 
     def introduce(self, contact: Contact) -> None:
-        """Get to know a node of which somebody says that it keeps adverts: it counts as a holder once it has answered. `run` must be
-        running; a few at a time, more are dropped."""
-        self._desk.introduce(contact)
+        """Check a node that somebody named as a holder: it counts as one once it has answered. A few at a time; more are ignored."""
+        self._server.introduce(contact)
 
     def _addresses(self) -> tuple[Address, ...]:
         return self._network.addresses if self._reach is None else self._reach.addresses
@@ -266,7 +263,7 @@ class Index:
             self.holder.expire(trio.current_time())
 
     async def _look_around(self) -> None:
-        """A holder knows its neighbours, and they know it: each of them is told our contact by being asked."""
+        """Ask the neighbours of a holder, which tells them our contact."""
         pause, most = LOOK_AROUND_S
         while True:
             await trio.sleep(pause * self._rng.uniform(0.8, 1.2))
@@ -275,13 +272,13 @@ class Index:
                 await self._lookups.find(routing_key(self._network.peer_id), patient=True)
 
     async def _seek_lost(self) -> None:
-        """Try silent holders again, one at a time; when one is back, so may be all that was beyond it."""
+        """Retry silent holders, one at a time; when one is back, others behind it may be too."""
         while True:
             await trio.sleep(SEEK_LOST_S * self._rng.uniform(0.8, 1.2))
-            for contact in self._caller.lost()[:LOST_AT_ONCE]:
+            for contact in self._client.lost()[:LOST_AT_ONCE]:
                 question = say.FindPeers(key=routing_key(self._network.peer_id), sender=sender_of(self._me()))
                 try:
-                    await self._caller.ask(contact, question, say.FoundPeers)
+                    await self._client.ask(contact, question, say.FoundPeers)
                 except (Unreachable, Refused):
                     continue
                 await self._lookups.find(routing_key(self._network.peer_id), patient=True)

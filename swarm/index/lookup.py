@@ -1,7 +1,7 @@
-"""Who holds a key: an iterative, hedged lookup that converges before anything is read or stored.
+"""Finds the holders of a key by an iterative, hedged lookup that converges before anything is read or stored.
 
-The nearest known peers are asked for nearer ones, eight at a time, until the nearest sixteen have all answered. A peer that takes longer
-than the hedging delay no longer holds up the others; one that is silent for 1.5 s is left alone for a while.
+The nearest known peers are asked for nearer ones, eight at a time, until the nearest sixteen have all answered. A peer slower than the
+hedging delay no longer blocks the others; one that is silent for 1.5 s is not asked for a while.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ SHORTLIST: Final = 16
 FEW: Final = 4
 """A lookup that has fewer answers waits for slow peers too."""
 SMALL_SWARM: Final = 32
-"""Up to so many peers met on the way, all of them are known anyway: the nearest eight suffice."""
+"""Up to so many candidates, the swarm is small and the nearest eight suffice."""
 FRESH_S: Final = 300.0
 """How long readers use a set of holders before they look it up again."""
 SETTLE_S: Final = 5.0
-"""A set this young is not looked up again because somebody names other holders."""
+"""A set this young is not looked up again when somebody names other holders."""
 MAX_SETS: Final = 2_048
 
 
@@ -53,7 +53,7 @@ class _Candidate:
 
 
 class Shortlist:
-    """The state of one lookup. Pure: time comes in as an argument."""
+    """The state of one lookup. Pure: time is an argument."""
 
     def __init__(self, key: bytes, *, wanted: int = HOLDERS, width: int = SHORTLIST) -> None:
         self._key = int.from_bytes(key, "big")
@@ -63,53 +63,52 @@ class Shortlist:
         self._sorted: list[_Candidate] | None = None
 
     def add(self, contact: Contact, *, answered: bool = False) -> None:
-        """A peer was named (or is ourselves: it needs no asking)."""
+        """Add a candidate; `answered`: it is ourselves."""
         if contact.peer not in self._all:
             state = _State.ANSWERED if answered else _State.NEW
             self._all[contact.peer] = _Candidate(contact, gap(contact.peer, self._key), state)
             self._sorted = None
 
     def next(self, now: float) -> Contact | None:
-        """The nearest peer worth asking now; it counts as asked from then on."""
+        """The nearest peer to ask now, which counts as asked from then on."""
         for candidate in self._near():
             if candidate.state is _State.NEW:
                 candidate.state, candidate.asked = _State.ASKED, now
                 return candidate.contact
         return None
 
-    def heard(self, peer: PeerId, *, answered: bool) -> None:
+    def record(self, peer: PeerId, *, answered: bool) -> None:
         """`peer` answered or failed."""
         self._all[peer].state = _State.ANSWERED if answered else _State.FAILED
 
     def hedge(self, before: float) -> None:
-        """Those asked before `before` are slow: they hold up nobody any more."""
+        """Mark peers asked before `before` as slow: they block nobody any more."""
         for candidate in self._all.values():
             if candidate.state is _State.ASKED and candidate.asked <= before:
                 candidate.state = _State.SLOW
 
     @property
     def waiting(self) -> list[float]:
-        """When those were asked who may still answer in time."""
+        """When the peers were asked that may still answer in time."""
         return [c.asked for c in self._all.values() if c.state is _State.ASKED]
 
     @property
     def slow(self) -> bool:
-        """Whether anybody may still answer late."""
+        """Whether a peer may still answer late."""
         return any(c.state is _State.SLOW for c in self._all.values())
 
     @property
     def done(self) -> bool:
-        """The nearest have all answered, but for the failed and slow; where few have, the slow are waited for.
+        """The nearest have all answered, except failed and slow ones; where few have, slow ones are waited for.
 
-        Who is dialled for the first time is slower than any hedging delay: a newcomer would otherwise make do with the one peer that
-        it came by.
+        A first connection is slower than any hedging delay: a newcomer would otherwise settle for its bootstrap peer alone.
         """
         near = [c for c in self._near() if c.state is not _State.SLOW]
         enough = len(near) >= min(FEW, self._wanted) or not self.slow
         return bool(near) and enough and all(c.state is _State.ANSWERED for c in near)
 
     def answered(self) -> list[Contact]:
-        """Those that answered, nearest first, as many as wanted."""
+        """The nearest peers that answered, nearest first."""
         return [c.contact for c in self._order() if c.state is _State.ANSWERED][: self._wanted]
 
     @property
@@ -129,20 +128,20 @@ class Shortlist:
 
 @dataclass(slots=True)
 class HolderSet:
-    """The holders of a key as the last lookup found them."""
+    """The holders of a key by the last lookup."""
 
     contacts: list[Contact]
-    found: float
+    found_at: float
     stale: bool = False
 
 
 class Lookups:
-    """Finds and remembers the holders of keys. `me` gives our own contact while we keep adverts ourselves."""
+    """Finds and caches the holders of keys. `me`: our own contact while we store adverts ourselves."""
 
     def __init__(
-        self, caller: IndexClient, nursery: trio.Nursery, own_peer: PeerId, me: Callable[[], Contact | None]
+        self, client: IndexClient, nursery: trio.Nursery, own_peer: PeerId, me: Callable[[], Contact | None]
     ) -> None:
-        self._caller = caller
+        self._client = client
         self._nursery = nursery
         self._own_peer = own_peer
         self._me = me
@@ -150,9 +149,9 @@ class Lookups:
         self._running: dict[bytes, trio.Event] = {}
 
     async def find(self, key: bytes, *, patient: bool = False) -> list[Contact]:
-        """Up to eight peers nearest to `key` that answered just now, nearest first, ourselves among them.
+        """Up to eight peers nearest to `key` that just answered, nearest first, ourselves among them.
 
-        `patient` waits for slow peers until they are given up: for those who store. Readers do not.
+        `patient`: wait for slow peers until they fail, as publishers do. Readers do not.
         """
         return (await self._find(key, patient)).answered()
 
@@ -161,51 +160,51 @@ class Lookups:
         me = self._me()
         if me is not None:
             shortlist.add(me, answered=True)
-        for contact in self._caller.nearest(key, SHORTLIST):
+        for contact in self._client.nearest(key, SHORTLIST):
             shortlist.add(contact)
         question = say.FindPeers(key=key, count=HOLDERS, sender=sender_of(me))
-        tell, hear = trio.open_memory_channel[tuple[Contact, say.FoundPeers | None]](math.inf)
-        with hear:
+        send, receive = trio.open_memory_channel[tuple[Contact, say.FoundPeers | None]](math.inf)
+        with receive:
             while True:
                 now = trio.current_time()
                 if not patient:
-                    shortlist.hedge(now - self._caller.hedge_s)
+                    shortlist.hedge(now - self._client.hedge_s)
                 while len(shortlist.waiting) < ALPHA and (unasked := shortlist.next(now)) is not None:
-                    self._nursery.start_soon(self._ask, unasked, question, tell)
+                    self._nursery.start_soon(self._ask, unasked, question, send)
                 waiting = shortlist.waiting
                 if shortlist.done or not (waiting or shortlist.slow):
                     break
-                wake = min(waiting) + self._caller.hedge_s if waiting and not patient else math.inf
+                wake = min(waiting) + self._client.hedge_s if waiting and not patient else math.inf
                 with trio.move_on_at(wake):
-                    contact, answer = await hear.receive()
-                    shortlist.heard(contact.peer, answered=answer is not None and not answer.client)
+                    contact, answer = await receive.receive()
+                    shortlist.record(contact.peer, answered=answer is not None and not answer.client)
                     self._add_named(shortlist, answer)
         return shortlist
 
     def _add_named(self, shortlist: Shortlist, answer: say.FoundPeers | None) -> None:
         for named in read_contacts(answer.contacts if answer is not None else ()):
-            if named.peer != self._own_peer and named.addresses and self._caller.usable(named.peer):
+            if named.peer != self._own_peer and named.addresses and self._client.usable(named.peer):
                 shortlist.add(named)
 
     async def _ask(
         self,
         contact: Contact,
         question: say.FindPeers,
-        tell: trio.MemorySendChannel[tuple[Contact, say.FoundPeers | None]],
+        send: trio.MemorySendChannel[tuple[Contact, say.FoundPeers | None]],
     ) -> None:
-        """Runs to its own end, whatever becomes of the lookup, so that a silent peer is known as such by the next one."""
+        """Runs to its end even when the lookup is over, so that the next one knows a silent peer."""
         answer: say.FoundPeers | None = None
         with contextlib.suppress(Unreachable, Refused):
-            answer = await self._caller.ask(contact, question, say.FoundPeers)
+            answer = await self._client.ask(contact, question, say.FoundPeers)
         with contextlib.suppress(trio.BrokenResourceError):  # the lookup may be over
-            tell.send_nowait((contact, answer))
+            send.send_nowait((contact, answer))
 
     async def holders(self, key: bytes) -> HolderSet:
-        """The holders of `key`, from memory while fresh. Readers of one key share a lookup."""
+        """The holders of `key`, cached while fresh. Readers of one key share a lookup."""
         while True:
             known = self._sets.get(key)
             now = trio.current_time()
-            if known is not None and now - known.found < FRESH_S and not known.stale:
+            if known is not None and now - known.found_at < FRESH_S and not known.stale:
                 return known
             running = self._running.get(key)
             if running is None:
@@ -237,7 +236,7 @@ class Lookups:
     def named(self, key: bytes, closer: tuple[say.ContactInfo, ...]) -> None:
         """A holder names others for `key`: the next reader looks again, unless that has just been done."""
         known = self._sets.get(key)
-        if known is None or trio.current_time() - known.found < SETTLE_S:
+        if known is None or trio.current_time() - known.found_at < SETTLE_S:
             return
         mine = {contact.peer for contact in known.contacts}
         target = int.from_bytes(key, "big")
@@ -246,12 +245,12 @@ class Lookups:
             new = (
                 contact.peer not in mine
                 and contact.peer != self._own_peer
-                and self._caller.usable(contact.peer)
+                and self._client.usable(contact.peer)
             )
             if new and (len(mine) < HOLDERS or gap(contact.peer, target) < farthest):
                 known.stale = True
 
 
 def sender_of(me: Contact | None) -> say.ContactInfo | None:
-    """How we name ourselves in a Find: not at all unless we are a holder."""
+    """Our contact in a `FindPeers`: only a holder sends it."""
     return say.ContactInfo(peer=me.peer, addresses=me.addresses[:8]) if me is not None else None

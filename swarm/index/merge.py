@@ -1,4 +1,4 @@
-"""What a reader makes of the pages it is sent: checked, newest first, one for each peer. Pure."""
+"""Merges the pages of a query: adverts verified, the newest of each peer. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from protocol.values.advert import Advert
 from protocol.values.index_keys import may_claim
 from protocol.values.match import match
 from protocol.values.requirement import Requirement
-from swarm.index.shard_store import NETWORK_QUOTA, Forged, KnownAdvert, read_signed
+from swarm.index.shard_store import NETWORK_QUOTA, ForgedAdvert, ParsedAdvert, read_signed
 from swarm.net.addresses import PeerId, public_network
 
 MAX_VERIFIED: Final = 8_192
@@ -22,22 +22,22 @@ MAX_VERIFIED: Final = 8_192
 
 @dataclass(frozen=True, slots=True)
 class Sighting:
-    """A device that was found: its advert, verified, and how old it is."""
+    """A device: its verified advert and the age of that."""
 
     advert: Advert
     signed: SignedAdvert
     age_s: float
 
 
-class VerifiedAdvert:
-    """Remembers adverts whose signature was checked; checking costs far more than the reading."""
+class AdvertCache:
+    """Caches adverts whose signature was verified: verifying costs far more than reading."""
 
     def __init__(self, size: int = MAX_VERIFIED) -> None:
         self._size = size
-        self._known: OrderedDict[bytes, KnownAdvert] = OrderedDict()
+        self._known: OrderedDict[bytes, ParsedAdvert] = OrderedDict()
 
-    def read(self, signed: SignedAdvert) -> KnownAdvert:
-        """The advert in `signed`. Raises `Forged`."""
+    def read(self, signed: SignedAdvert) -> ParsedAdvert:
+        """The advert in `signed`. Raises `ForgedAdvert`."""
         name = hashlib.blake2b(signed.body + signed.signature, digest_size=20).digest()
         known = self._known.get(name)
         if known is None:
@@ -50,9 +50,9 @@ class VerifiedAdvert:
 
 
 class MergedAdverts:
-    """The adverts of one query. Pure: of each peer the newest counts, and a tombstone is newest of all."""
+    """The adverts of one query: of each peer the newest counts, and a tombstone is newest of all."""
 
-    def __init__(self, requirement: Requirement, verified: VerifiedAdvert) -> None:
+    def __init__(self, requirement: Requirement, verified: AdvertCache) -> None:
         self._requirement = requirement
         self._verified = verified
         self._newest: dict[PeerId, Sighting] = {}
@@ -60,15 +60,15 @@ class MergedAdverts:
         self._sure: set[PeerId] = set()
 
     def add(self, attribute: str, listed: Iterable[say.ListedAdvert], *, sure: bool = False) -> int:
-        """Take in a page read under `attribute`; gives how many of it were of no use (forged, outlived, not asked for).
+        """Add a page read under `attribute`; returns how many adverts were useless (forged, expired, of another attribute).
 
-        `sure`: it is from a holder that this node's owner chose, which knows whom it takes more than eight of a network from.
+        `sure`: from a holder that this node's owner chose: the network quota does not hold for its adverts.
         """
         useless = 0
         for item in listed:
             try:
                 advert = self._verified.read(item.advert).advert
-            except Forged:
+            except ForgedAdvert:
                 useless += 1
                 continue
             if item.age_s > advert.ttl_s or not (advert.gone or may_claim(advert, attribute)):
@@ -88,13 +88,13 @@ class MergedAdverts:
     def __len__(self) -> int:
         return len(self._fits)
 
-    def found(self) -> tuple[Sighting, ...]:
-        """Living devices that fit, at most eight of each public network, and those of which that is sure."""
+    def results(self) -> tuple[Sighting, ...]:
+        """Matching devices, at most eight of each public network, and those from a chosen holder."""
         seen: Counter[str] = Counter()
-        kept = []
+        results = []
         for sighting in self._fits.values():
             network = public_network(sighting.advert.addresses)
             seen[network] += 1
             if not network or seen[network] <= NETWORK_QUOTA or sighting.advert.peer in self._sure:
-                kept.append(sighting)
-        return tuple(kept)
+                results.append(sighting)
+        return tuple(results)

@@ -1,6 +1,6 @@
-"""Finding devices: the rarest attribute first, random shards of it, pages filtered at the holder, until enough have been found.
+"""Queries: read random shards of the rarest attribute, in pages filtered at the holder, until there are enough devices.
 
-Nothing that a holder says is taken on trust: each advert's signature, age and attribute are checked here, and the requirement once more.
+Holders are not trusted: each advert's signature, age and attribute are checked here, and the requirement again.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from protocol.values.index_keys import (
 from protocol.values.requirement import Requirement
 from protocol.wire.base import MAX_ELEMENTS, MAX_FRAME
 from protocol.wire.codec import pack
-from swarm.index.client import IndexClient, have, race
+from swarm.index.client import IndexClient, fingerprints, race
 from swarm.index.lookup import Lookups
-from swarm.index.merge import MergedAdverts, Sighting, VerifiedAdvert
+from swarm.index.merge import AdvertCache, MergedAdverts, Sighting
 from swarm.net.addresses import Contact, PeerId
 from swarm.net.identity import routing_key
 
 READERS: Final = 2
-"""Holders asked first. When they do not know enough, all of them are asked."""
+"""Holders asked first; all of them when these do not have enough."""
 SPARE: Final = 4
-"""Adverts asked for beyond those wanted, since some may turn out to be of no use."""
+"""Adverts requested beyond those wanted, since some may be useless."""
 LEAST_PAGE: Final = 8
 COUNTS_S: Final = 600.0
 BUDGET: Final = 128
@@ -50,29 +50,29 @@ PageHere = Callable[[say.QueryShard], say.ShardPage]
 
 @dataclass(frozen=True, slots=True)
 class QueryResult:
-    """What was found, and how much of the index that was."""
+    """The devices of a query, and how much of the index was read."""
 
-    found: tuple[Sighting, ...]
+    devices: tuple[Sighting, ...]
     attributes: Alternatives
     """The attributes that were read."""
     total: int
-    """Devices under these attributes, whether they fit or not; estimated when they lie in several shards."""
+    """Devices under these attributes, matching or not; estimated when they lie in several shards."""
     complete: bool
-    """Every shard was read to its end: there are no others."""
+    """Every shard was read to its end."""
     counts: Mapping[str, int]
-    """Devices under each attribute that was looked at, as far as known."""
+    """Devices under each attribute that was counted."""
 
 
 @dataclass(slots=True)
 class _Leaf:
-    """What reading one shard told."""
+    """One shard as read."""
 
     depth: int
     prefix: int
     count: int = 0
     split: bool = False
     whole: bool = False
-    """Read to its end, with somebody answering."""
+    """Read to its end from a holder that answered."""
 
 
 @dataclass(slots=True)
@@ -88,20 +88,20 @@ class Query:
 
     def __init__(
         self,
-        caller: IndexClient,
+        client: IndexClient,
         lookups: Lookups,
         nursery: trio.Nursery,
         own_peer: PeerId,
         page_here: PageHere,
-        verified: VerifiedAdvert,
+        verified: AdvertCache,
         rng: random.Random,
         *,
         pool: str = "",
         anchors: Callable[[], Sequence[Contact]] = tuple,
     ) -> None:
-        """`anchors`: holders that the owner chose; one of them is asked whatever those near a key say."""
+        """`anchors`: holders that the owner chose; one of them is asked in any case."""
         self._anchors = anchors
-        self._caller = caller
+        self._client = client
         self._lookups = lookups
         self._nursery = nursery
         self._own_peer = own_peer
@@ -112,11 +112,11 @@ class Query:
         self._totals: dict[str, _Total] = {}
 
     async def query(self, requirement: Requirement, want: int) -> QueryResult:
-        """Up to about `want` devices that meet all clauses; more when a page had more. Never raises for the network's sake."""
-        gathered = MergedAdverts(requirement, self._verified)
-        ways = implied(requirement)
-        way = await self._rarest(ways)
-        return await self._walk(way, gathered, requirement, want)
+        """About `want` devices that meet all clauses; more when a page had more. Never raises network errors."""
+        merged = MergedAdverts(requirement, self._verified)
+        choices = implied(requirement)
+        rarest = await self._rarest(choices)
+        return await self._walk(rarest, merged, requirement, want)
 
     async def everybody(self, limit: int) -> QueryResult:
         """Up to `limit` devices, whatever they are."""
@@ -129,46 +129,46 @@ class Query:
         return await self._walk((attribute,), MergedAdverts(nothing, self._verified), nothing, limit)
 
     async def survey(self, requirement: Requirement, limit: int) -> QueryResult:
-        """Devices to explain by, clause for clause, why nothing fits: all of them when there are no more than `limit`,
-        else those under the rarest attribute of the requirement that anybody has."""
+        """Devices to explain by why nothing matches: all of them up to `limit`, else those under the rarest attribute of the requirement
+        that any device has."""
         all_of_them = await self.everybody(limit)
         if all_of_them.complete:
             return all_of_them
-        single = [way[0] for way in implied(requirement) if len(way) == 1 and way[0] != EVERYBODY]
+        single = [choice[0] for choice in implied(requirement) if len(choice) == 1 and choice[0] != EVERYBODY]
         await self._count(single)
-        some = [attribute for attribute in single if self._known(attribute)]
+        some = [attribute for attribute in single if self._cached_count(attribute)]
         if not some:
             return all_of_them
-        return await self.under(min(some, key=lambda a: self._known(a) or 0), limit)
+        return await self.under(min(some, key=lambda a: self._cached_count(a) or 0), limit)
 
     # -- planning --------------------------------------------------------------------------------------------------------
 
-    def _known(self, attribute: str) -> int | None:
+    def _cached_count(self, attribute: str) -> int | None:
         total = self._totals.get(attribute)
         if total is None or trio.current_time() - total.when > COUNTS_S:
             return None
         return total.count
 
-    async def _rarest(self, ways: tuple[Alternatives, ...]) -> Alternatives:
-        plain = [way for way in ways if way != (EVERYBODY,) and not way[0].startswith("ram:")]
-        if len(plain) == 1 and len(ways) == 2:
+    async def _rarest(self, choices: tuple[Alternatives, ...]) -> Alternatives:
+        plain = [choice for choice in choices if choice != (EVERYBODY,) and not choice[0].startswith("ram:")]
+        if len(plain) == 1 and len(choices) == 2:
             return plain[0]
-        await self._count(attribute for way in plain for attribute in way)
+        await self._count(attribute for choice in plain for attribute in choice)
         best = min(plain, key=self._cost, default=(EVERYBODY,))
         if self._cost(best) > MANY:
-            by_ram = [way for way in ways if way[0].startswith("ram:")]
-            await self._count(attribute for way in by_ram for attribute in way)
+            by_ram = [choice for choice in choices if choice[0].startswith("ram:")]
+            await self._count(attribute for choice in by_ram for attribute in choice)
             best = min([best, *by_ram], key=self._cost)
         return best
 
-    def _cost(self, way: Alternatives) -> float:
-        return sum(self._known(attribute) or 0 for attribute in way)
+    def _cost(self, choice: Alternatives) -> float:
+        return sum(self._cached_count(attribute) or 0 for attribute in choice)
 
     async def _count(self, attributes: Iterable[str]) -> None:
-        """Read the roots whose counts are not known, side by side."""
+        """Count the devices under attributes whose count is not cached."""
         async with trio.open_nursery() as nursery:
             for attribute in attributes:
-                if self._known(attribute) is None:
+                if self._cached_count(attribute) is None:
                     nursery.start_soon(self._count_one, attribute)
 
     async def _count_one(self, attribute: str) -> None:
@@ -200,13 +200,13 @@ class Query:
     # -- reading ---------------------------------------------------------------------------------------------------------
 
     async def _walk(
-        self, way: Alternatives, gathered: MergedAdverts, requirement: Requirement, want: int
+        self, choice: Alternatives, merged: MergedAdverts, requirement: Requirement, want: int
     ) -> QueryResult:
         peer = named_peer(requirement)
-        todo: list[tuple[str, int, int]] = [(attribute, 0, 0) for attribute in way]
-        leaves: dict[str, list[_Leaf]] = {attribute: [] for attribute in way}
-        wave, read, complete = max(1, len(way)), 0, True
-        while todo and read < BUDGET and len(gathered) < want:
+        todo: list[tuple[str, int, int]] = [(attribute, 0, 0) for attribute in choice]
+        leaves: dict[str, list[_Leaf]] = {attribute: [] for attribute in choice}
+        wave, read, complete = max(1, len(choice)), 0, True
+        while todo and read < BUDGET and len(merged) < want:
             now, todo = todo[:wave], todo[wave:]
             wave = min(wave * 2, LARGEST_WAVE)
             read += len(now)
@@ -214,7 +214,7 @@ class Query:
                 for attribute, depth, prefix in now:
                     leaf = _Leaf(depth, prefix)
                     leaves[attribute].append(leaf)
-                    nursery.start_soon(self._read, attribute, leaf, gathered, requirement, want)
+                    nursery.start_soon(self._read, attribute, leaf, merged, requirement, want)
             for attribute, depth, prefix in now:
                 leaf = next(
                     item for item in leaves[attribute] if (item.depth, item.prefix) == (depth, prefix)
@@ -229,20 +229,22 @@ class Query:
                 mean = sum(leaf.count * 2**leaf.depth for leaf in ends) / len(ends)
                 self._note(attribute, max(round(mean), sum(leaf.count for leaf in ends)))
         counts = {
-            attribute: known for attribute in self._totals if (known := self._known(attribute)) is not None
+            attribute: known
+            for attribute in self._totals
+            if (known := self._cached_count(attribute)) is not None
         }
         return QueryResult(
-            found=gathered.found(),
-            attributes=way,
-            total=sum(counts.get(attribute, 0) for attribute in way),
+            devices=merged.results(),
+            attributes=choice,
+            total=sum(counts.get(attribute, 0) for attribute in choice),
             complete=complete and not todo,
             counts=counts,
         )
 
     async def _read(
-        self, attribute: str, leaf: _Leaf, gathered: MergedAdverts, requirement: Requirement, want: int
+        self, attribute: str, leaf: _Leaf, merged: MergedAdverts, requirement: Requirement, want: int
     ) -> None:
-        """Read one shard: two holders first, all of them when these do not know enough, then the further pages."""
+        """Read one shard: from two holders first, from all when these do not have enough, then the further pages."""
         page = say.QueryShard(
             pool=self._pool,
             attribute=attribute,
@@ -255,12 +257,12 @@ class Query:
         sure = {contact.peer for contact in self._anchors()}
         answers = await self._ask(page, READERS)
         for contact, answer in answers:
-            gathered.add(attribute, answer.adverts, sure=contact.peer in sure)
-        if len(gathered) < want and not any(answer.cursor for _, answer in answers):
+            merged.add(attribute, answer.adverts, sure=contact.peer in sure)
+        if len(merged) < want and not any(answer.cursor for _, answer in answers):
             asked = {contact.peer for contact, _ in answers}
             more = await self._ask(page, None, leave_out=asked)
             for contact, answer in more:
-                gathered.add(attribute, answer.adverts, sure=contact.peer in sure)
+                merged.add(attribute, answer.adverts, sure=contact.peer in sure)
             answers += more
         leaf.count = max((answer.count for _, answer in answers), default=0)
         leaf.split = any(answer.split for _, answer in answers)
@@ -268,38 +270,40 @@ class Query:
         leaf.whole = bool(answers) and not fullest[0][1].cursor
         for contact, answer in fullest:
             cursor = answer.cursor
-            while cursor and len(gathered) < want:
+            while cursor and len(merged) < want:
                 further = await self._page(contact, page.model_copy(update={"cursor": cursor}))
                 if further is None:
                     break
-                gathered.add(attribute, further.adverts, sure=contact.peer in sure)
+                merged.add(attribute, further.adverts, sure=contact.peer in sure)
                 cursor = further.cursor
                 leaf.whole = cursor is None
-            if leaf.whole or len(gathered) >= want:
+            if leaf.whole or len(merged) >= want:
                 break
 
     async def _ask(
         self, page: say.QueryShard, need: int | None, leave_out: set[PeerId] | None = None
     ) -> list[tuple[Contact, say.ShardPage]]:
-        """The page from `need` random holders (all of them: None). Looks the holders up again when they do not answer."""
+        """The page from `need` random holders (None: all). Looks the holders up again when some do not answer."""
         key = shard_key(page.pool, page.attribute, page.depth, page.prefix)
         done = set(leave_out or ())
         answers: list[tuple[Contact, say.ShardPage]] = []
         for _ in range(2):
             known = await self._lookups.holders(key)
-            page = page.model_copy(update={"have": have([contact.peer for contact in known.contacts])})
+            page = page.model_copy(
+                update={"have": fingerprints([contact.peer for contact in known.contacts])}
+            )
             contacts = [contact for contact in known.contacts if contact.peer not in done]
             anchor = self._anchor({contact.peer for contact in known.contacts} | done)
             for contact in contacts:
                 if contact.peer == self._own_peer:
                     done.add(contact.peer)
                     answers.append((contact, self._page_here(page)))
-            others = [c for c in contacts if c.peer != self._own_peer and self._caller.usable(c.peer)]
+            others = [c for c in contacts if c.peer != self._own_peer and self._client.usable(c.peer)]
             self._rng.shuffle(others)
             still = len(others) if need is None else max(min(need, len(others)), 0)
             if anchor is not None:
                 others, still = [anchor, *others], still + 1
-            more, failed = await race(self._nursery, self._caller, others, page, say.ShardPage, still)
+            more, failed = await race(self._nursery, self._client, others, page, say.ShardPage, still)
             answers += more
             done |= {contact.peer for contact, _ in more}
             for contact in failed:
@@ -311,25 +315,25 @@ class Query:
         return answers
 
     def _anchor(self, others: Collection[PeerId]) -> Contact | None:
-        """One of the owner's holders that is not among `others` and may be asked."""
+        """A usable anchor that is not among `others`."""
         found = [
             contact
             for contact in self._anchors()
             if contact.peer != self._own_peer
             and contact.peer not in others
-            and self._caller.usable(contact.peer)
+            and self._client.usable(contact.peer)
         ]
         return self._rng.choice(found) if found else None
 
     async def _page(self, contact: Contact, page: say.QueryShard) -> say.ShardPage | None:
         if contact.peer == self._own_peer:
             return self._page_here(page)
-        answers, _ = await race(self._nursery, self._caller, [contact], page, say.ShardPage, 1)
+        answers, _ = await race(self._nursery, self._client, [contact], page, say.ShardPage, 1)
         return answers[0][1] if answers else None
 
 
 def _sendable(requirement: Requirement) -> Requirement:
-    """As many of the clauses as fit into a frame beside the rest. All of them are checked here again in any case."""
+    """As many clauses as fit into a frame. All of them are checked here again in any case."""
     clauses = []
     room, elements = MAX_FRAME // 2, MAX_ELEMENTS // 2
     for clause in requirement.clauses:
@@ -342,7 +346,7 @@ def _sendable(requirement: Requirement) -> Requirement:
 
 
 def _children(depth: int, prefix: int, peer: PeerId | None) -> list[int]:
-    """Prefixes one level deeper; only the one that `peer` lies in, if a peer is asked for."""
+    """Prefixes one level deeper; only the one of `peer`, if one is named."""
     both = [2 * prefix, 2 * prefix + 1]
     if peer is None:
         return both

@@ -1,4 +1,4 @@
-"""What this node answers when others speak to its index: the way to holders, and its own store if it is one."""
+"""Answers other nodes' calls: the way to holders, and this node's own store while it is one."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from protocol.messages import index as say
 from protocol.values.index_keys import shard_key, shard_prefix
 from protocol.wire.base import Message
 from protocol.words import Reason
-from swarm.index.client import IndexClient, missing, tell
+from swarm.index.client import IndexClient, contact_infos, missing
 from swarm.index.lookup import HOLDERS, sender_of
-from swarm.index.merge import VerifiedAdvert
-from swarm.index.shard_store import Forged, ShardStore
+from swarm.index.merge import AdvertCache
+from swarm.index.shard_store import ForgedAdvert, ShardStore
 from swarm.net.addresses import Address, Contact, PeerId, is_private, parse_tcp, public_network, usable
 from swarm.net.identity import routing_key
 from swarm.net.limits import RateLimit
@@ -25,48 +25,48 @@ from swarm.net.network import read_contacts
 
 CALLS_PER_S: Final = 200.0
 """Calls of one peer."""
-HANDED_ON: Final = 4
-"""Of those that somebody names who is no holder himself, so many are asked."""
+MAX_REFERRALS: Final = 4
+"""Peers asked of those that a client names."""
 INTRODUCTIONS: Final = 8
-"""Strangers that are asked back at a time before they count as holders."""
+"""Strangers being checked at a time before they count as holders."""
 
 RELAYED: Final = "relayed"
 KNOCKS: Final = 2
-"""Addresses where a holder is not seen, but was found when they were tried."""
-KNOCKS_AT: Final = (4, 60.0)
-"""Of such tries so many at once at one address, then one in so many seconds, whoever names it."""
+"""Checked addresses of a holder besides the one it is seen at."""
+KNOCK_RATE: Final = (4, 60.0)
+"""Checks of one address: so many at once, then one in so many seconds, whoever names it."""
 
 Admit = Callable[[PeerId], say.RefusedMessage | None]
-"""The answer for a peer whose adverts are not kept here; None: they are."""
+"""The refusal for a peer whose adverts are not stored here; None: they are."""
 
 
 def admit_all(peer: PeerId) -> say.RefusedMessage | None:
-    """Anybody's adverts are kept."""
+    """Anybody's adverts are entry."""
     return None
 
 
 class IndexServer:
-    """Answers calls. `me` is our own contact while we keep adverts for others."""
+    """Answers calls. `me`: our own contact while we store adverts for others."""
 
     def __init__(
         self,
         own_peer: PeerId,
         holder: ShardStore,
-        caller: IndexClient,
+        client: IndexClient,
         nursery: trio.Nursery,
         me: Callable[[], Contact | None],
-        verified: VerifiedAdvert,
+        verified: AdvertCache,
         *,
         knock: Callable[[PeerId, Address], Awaitable[bool]],
         remote_address: Callable[[PeerId], Address | None] | None = None,
         admit: Admit = admit_all,
         known: Callable[[PeerId], bool] = lambda peer: False,
     ) -> None:
-        """`knock`: whether a peer, with its key, answers a fresh connection at an address; `known`: whom this node's owner
-        knows, so that many of them may be behind one router."""
+        """`knock`: whether a peer proves its key on a fresh connection to an address; `known`: whom this node's owner knows: no network
+        quota holds for them."""
         self._own_peer = own_peer
         self._holder = holder
-        self._caller = caller
+        self._client = client
         self._nursery = nursery
         self._me = me
         self._verified = verified
@@ -74,15 +74,15 @@ class IndexServer:
         self._admit = admit
         self._known = known
         self._knock = knock
-        self._knocks = RateLimit(*KNOCKS_AT)
+        self._knocks = RateLimit(*KNOCK_RATE)
         self._calls = RateLimit.per_second(CALLS_PER_S)
         self._meeting: set[PeerId] = set()
         self._closed = False
         self.refused: Counter[str] = Counter()
-        """Calls that were answered with a no, and adverts that were not kept, by reason."""
+        """Refused calls and adverts, by reason."""
 
     def close(self) -> None:
-        """Answer nobody any more: what would do the work is gone."""
+        """Refuse every call from now on."""
         self._closed = True
 
     async def answer(self, link: Link, message: Message) -> Message:
@@ -109,7 +109,7 @@ class IndexServer:
             raise RemoteProtocolError(f"a {type(message).__name__} is an answer, not a call")
         if self._me() is None:
             return say.RefusedMessage(
-                reason=Reason.NOT_A_HOLDER, detail="this node keeps no adverts of others"
+                reason=Reason.NOT_A_HOLDER, detail="this node stores no adverts of others"
             )
         match message:
             case say.StoreAdverts():
@@ -123,7 +123,7 @@ class IndexServer:
                 return self._admit(link.peer) or self._hand(now, message)
 
     def store_here(self, message: say.StoreAdverts) -> say.StoreReply:
-        """Keep our own advert."""
+        """Store our own advert."""
         return self._store(trio.current_time(), self._own_peer, message)
 
     def page_here(self, message: say.QueryShard) -> say.ShardPage:
@@ -136,16 +136,16 @@ class IndexServer:
                 self.introduce(contact)
         near = [
             contact
-            for contact in self._caller.nearest(message.key, message.count + 1)
+            for contact in self._client.nearest(message.key, message.count + 1)
             if contact.peer != asker
         ]
         client = True if self._me() is None else None
-        return say.FoundPeers(contacts=tell(near[: message.count]), client=client)
+        return say.FoundPeers(contacts=contact_infos(near[: message.count]), client=client)
 
     def _store(self, now: float, sender: PeerId, message: say.StoreAdverts) -> say.StoreReply:
         try:
             advert = self._verified.read(message.advert).advert
-        except Forged as exc:
+        except ForgedAdvert as exc:
             refused = say.StoredItem(verdict=say.StoreVerdict.REFUSED)
             return say.StoreReply(items=(refused,) * len(message.items), reason=exc.what)
         network = self._network_of(sender, advert.addresses)
@@ -154,13 +154,13 @@ class IndexServer:
         place = routing_key(sender)
         for item in message.items:
             key = shard_key(advert.pool, item.attribute, item.depth, shard_prefix(place, item.depth))
-            for contact in missing(item.have, self._caller.nearest(key, HOLDERS)):
+            for contact in missing(item.have, self._client.nearest(key, HOLDERS)):
                 if contact.peer != sender:
                     named.setdefault(contact.peer, contact)
-        return say.StoreReply(items=items, reason=reason, closer=tell(list(named.values())))
+        return say.StoreReply(items=items, reason=reason, closer=contact_infos(list(named.values())))
 
     def _network_of(self, sender: PeerId, addresses: Sequence[Address]) -> str:
-        """Whose share of a shard it takes: its public network's, that of all who come through gates, or, if it is known, nobody's."""
+        """The network whose quota an advert counts against: `RELAYED` for all that come through gates, empty for known peers."""
         if sender == self._own_peer or self._known(sender):
             return ""
         if self._remote_address is None:
@@ -171,12 +171,12 @@ class IndexServer:
     def _page(self, now: float, asker: PeerId, message: say.QueryShard) -> say.ShardPage:
         paged = self._holder.page(now, message)
         key = shard_key(message.pool, message.attribute, message.depth, message.prefix)
-        near = missing(message.have, self._caller.nearest(key, HOLDERS)) if message.have else []
-        closer = tell([contact for contact in near if contact.peer != asker])
+        near = missing(message.have, self._client.nearest(key, HOLDERS)) if message.have else []
+        closer = contact_infos([contact for contact in near if contact.peer != asker])
         return paged.model_copy(update={"closer": closer}) if closer else paged
 
     def _hand(self, now: float, message: say.HandOver) -> say.HandOverReply:
-        """Of what another holder hands over, keep what its own node might bring as well."""
+        """Store of what another holder hands over whatever its own node may store here."""
         if self._admit is not admit_all:
             admitted = tuple(listed for listed in message.adverts if self._admitted(listed))
             message = message.model_copy(update={"adverts": admitted})
@@ -185,17 +185,17 @@ class IndexServer:
     def _admitted(self, listed: say.ListedAdvert) -> bool:
         try:
             return self._admit(self._verified.read(listed.advert).advert.peer) is None
-        except Forged:
+        except ForgedAdvert:
             return False
 
     def introduce(self, contact: Contact) -> None:
-        """A stranger says it is a holder: ask it something; only when it answers does it count as one."""
-        known = self._caller.knows(contact.peer) or contact.peer in self._meeting
+        """A stranger says it is a holder: it counts as one once it has answered a call."""
+        known = self._client.knows(contact.peer) or contact.peer in self._meeting
         if (
             known
             or len(self._meeting) >= INTRODUCTIONS
             or not contact.addresses
-            or not self._caller.usable(contact.peer)
+            or not self._client.usable(contact.peer)
         ):
             return
         self._meeting.add(contact.peer)
@@ -205,11 +205,11 @@ class IndexServer:
         question = say.FindPeers(key=routing_key(self._own_peer), sender=sender_of(self._me()))
         named: list[Contact] = []
         try:
-            answer = await self._caller.ask(contact, question, say.FoundPeers)
+            answer = await self._client.ask(contact, question, say.FoundPeers)
             if answer.client:
-                named = read_contacts(answer.contacts)[:HANDED_ON]
+                named = read_contacts(answer.contacts)[:MAX_REFERRALS]
             else:
-                await self._look_elsewhere(contact)
+                await self._check_addresses(contact)
         except (Unreachable, Refused):
             pass
         finally:
@@ -217,21 +217,21 @@ class IndexServer:
         for other in named:
             self.introduce(other)
 
-    async def _look_elsewhere(self, contact: Contact) -> None:
-        """It says that it can be dialled where it is not seen (another interface, another family): only what is found so goes on
-        to others, or anybody could have the whole swarm dial a victim."""
+    async def _check_addresses(self, contact: Contact) -> None:
+        """Check the addresses that differ from the one it is seen at (another interface, another family). Others get checked addresses
+        only, or a liar could have the whole swarm dial a victim."""
         seen = self._remote_address(contact.peer) if self._remote_address is not None else None
         if seen is None:
             return
-        near = is_private(seen)
-        sure = self._caller.vouched(contact).addresses
-        there: list[Address] = []
+        private = is_private(seen)
+        sure = self._client.with_observed_addresses(contact).addresses
+        checked: list[Address] = []
         for address in usable(set(contact.addresses).difference(sure)):
             where = parse_tcp(address)
-            if where is None or where.ip is None or (is_private(address) and not near):
+            if where is None or where.ip is None or (is_private(address) and not private):
                 continue
-            if len(there) >= KNOCKS or self._knocks.wait(trio.current_time(), where.host):
+            if len(checked) >= KNOCKS or self._knocks.wait(trio.current_time(), where.host):
                 break
             if await self._knock(contact.peer, address):
-                there.append(address)
-        self._caller.met(Contact(contact.peer, (*sure, *there)))
+                checked.append(address)
+        self._client.learn(Contact(contact.peer, (*sure, *checked)))

@@ -1,7 +1,7 @@
-"""What one holder keeps: signed adverts by shard, with their limits. Pure: time, peers and randomness come in as arguments.
+"""The store of one holder: signed adverts by shard, with their limits. Pure: time, peers and randomness are arguments.
 
-Each node's newest advert is kept once, whatever the number of shards it lies in. A shard that outgrows `soft` is marked split and
-goes on taking adverts up to twice that, so that nothing is lost while publishers move one level deeper.
+Each node's newest advert is stored once, whatever the number of its shards. A shard that outgrows `soft` is marked split and accepts
+adverts up to twice that, so that nothing is lost while publishers move one level deeper.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ HANDED_SHARE: Final = 10
 """One in so many adverts of a shard may be handed over by another holder and not yet renewed by its own node."""
 MAX_NODES: Final = 65_536
 MAX_OF_NETWORK: Final = 256
-"""Of these, nodes of one public network: each may lie in some sixty shards, and none may take them all."""
+"""Nodes of one public network: none may fill the store."""
 MAX_HANDED: Final = MAX_NODES // 16
-"""And nodes that only another holder spoke for."""
+"""Nodes whose adverts came from other holders only."""
 MAX_BYTES: Final = 64 * 1024 * 1024
 MAX_SHARDS: Final = 65_536
 MAX_MARKS: Final = 4_096
 MAX_ENDED: Final = 65_536
-"""Nodes whose adverts have ended, of which the last number is remembered: nobody else brings those adverts back."""
+"""Nodes whose expired adverts' sequence numbers are remembered, so that nobody else brings them back."""
 MAX_GONE: Final = 8_192
 """Shards whose tombstones are shown."""
 TOMBSTONES_SHOWN: Final = 4
@@ -52,8 +52,8 @@ TOMBSTONES_SHOWN: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
-class KnownAdvert:
-    """A verified advert as it came."""
+class ParsedAdvert:
+    """A verified advert, parsed and as signed."""
 
     advert: Advert
     signed: SignedAdvert
@@ -74,31 +74,31 @@ class _Posting:
 
 
 @dataclass(slots=True)
-class _Kept:
-    """The newest advert of one node, and the shards it lies in."""
+class _NodeEntry:
+    """The newest advert of one node, and its shards."""
 
-    known: KnownAdvert
+    known: ParsedAdvert
     until: float
     attributes: frozenset[str]
     source: str
-    """The network it came from, `_HANDED` where another holder spoke for it; empty where no share applies."""
+    """The network it came from; `_HANDED` from another holder; empty where no quota holds."""
     shards: dict[bytes, str] = field(default_factory=dict)
     """Key → attribute."""
 
 
-class Forged(RemoteProtocolError):
-    """An advert that its node did not sign, or that makes no sense."""
+class ForgedAdvert(RemoteProtocolError):
+    """An advert that its node did not sign, or that is malformed."""
 
 
-def read_signed(signed: SignedAdvert) -> KnownAdvert:
-    """The advert, its signature checked. Raises `Forged`."""
+def read_signed(signed: SignedAdvert) -> ParsedAdvert:
+    """The advert, its signature checked. Raises `ForgedAdvert`."""
     try:
         advert = read_advert(signed.body)
     except RemoteProtocolError as exc:
-        raise Forged(exc.what) from exc
+        raise ForgedAdvert(exc.what) from exc
     if not verify(advert.peer, advert_message(signed.body), signed.signature):
-        raise Forged("the advert is not signed by the node it speaks of")
-    return KnownAdvert(advert, signed)
+        raise ForgedAdvert("the advert is not signed by the node it speaks of")
+    return ParsedAdvert(advert, signed)
 
 
 class ShardStore:
@@ -111,39 +111,39 @@ class ShardStore:
         quota: int = NETWORK_QUOTA,
         max_nodes: int = MAX_NODES,
         max_bytes: int = MAX_BYTES,
-        read: Callable[[SignedAdvert], KnownAdvert] = read_signed,
+        read: Callable[[SignedAdvert], ParsedAdvert] = read_signed,
     ) -> None:
         self._soft = soft
         self._quota = quota
         self._max_nodes = max_nodes
         self._max_bytes = max_bytes
         self._read = read
-        self._nodes: dict[PeerId, _Kept] = {}
+        self._nodes: dict[PeerId, _NodeEntry] = {}
         self._shards: dict[bytes, dict[PeerId, _Posting]] = {}
         self._gone: OrderedDict[bytes, OrderedDict[PeerId, float]] = OrderedDict()
         self._ended: OrderedDict[PeerId, int] = OrderedDict()
         self._marks: OrderedDict[bytes, None] = OrderedDict()
         self._bytes = 0
         self._sources: Counter[str] = Counter()
-        """Nodes by where they came from."""
+        """Number of nodes by source."""
 
-    # -- taking ----------------------------------------------------------------------------------------------------------
+    # -- storing ---------------------------------------------------------------------------------------------------------
 
     def store(
         self, now: float, sender: PeerId, network: str, signed: SignedAdvert, items: Iterable[StoreItem]
     ) -> tuple[tuple[StoredItem, ...], str]:
-        """Keep the sender's own advert under `items`. Gives a verdict for each, and why something did not go in.
+        """Store the sender's own advert under `items`. Returns a verdict for each, and why something was refused.
 
-        `network` is the public network the sender comes from, empty where no quota applies.
+        `network`: the public network the sender comes from; empty where no quota holds.
         """
         items = tuple(items)
-        kept = self._nodes.get(sender)
-        if kept is not None and kept.known.signed == signed:
-            known = kept.known
+        entry = self._nodes.get(sender)
+        if entry is not None and entry.known.signed == signed:
+            known = entry.known
         else:
             try:
                 known = self._read(signed)
-            except Forged as exc:
+            except ForgedAdvert as exc:
                 return _all(items, StoreVerdict.REFUSED), exc.what
         if known.advert.peer != sender:
             return _all(items, StoreVerdict.REFUSED), "nobody publishes for another node"
@@ -162,12 +162,12 @@ class ShardStore:
         return tuple(verdicts), why
 
     def take_over(self, now: float, hand: HandOver) -> int:
-        """Keep adverts that another holder hands over; gives how many are kept now. Forged and outlived ones are left out."""
+        """Store adverts that another holder hands over, except forged and expired ones; returns how many."""
         taken = 0
         for listed in hand.adverts:
             try:
                 known = self._read(listed.advert)
-            except Forged:
+            except ForgedAdvert:
                 continue
             ended = self._ended.get(known.advert.peer, -1) >= known.advert.seq
             if (
@@ -185,47 +185,47 @@ class ShardStore:
             taken += verdict in (StoreVerdict.OK, StoreVerdict.SPLIT)
         return taken
 
-    def _admit(self, now: float, known: KnownAdvert, published: float, source: str) -> str:
-        """Make `known` its node's newest advert; gives why not, or an empty text."""
+    def _admit(self, now: float, known: ParsedAdvert, published: float, source: str) -> str:
+        """Make `known` its node's newest advert; returns why not, or an empty text."""
         advert = known.advert
-        kept = self._nodes.get(advert.peer)
-        if kept is None:
+        entry = self._nodes.get(advert.peer)
+        if entry is None:
             if len(self._nodes) >= self._max_nodes or self._bytes + known.size > self._max_bytes:
                 return _NO_ROOM
             if source and self._sources[source] >= (MAX_HANDED if source == _HANDED else MAX_OF_NETWORK):
                 return _NO_ROOM
             until = published + advert.ttl_s
-            self._nodes[advert.peer] = _Kept(known, until, frozenset(attributes_of(advert)), source)
+            self._nodes[advert.peer] = _NodeEntry(known, until, frozenset(attributes_of(advert)), source)
             self._sources[source] += 1
             self._bytes += known.size
             return ""
-        if kept.source == _HANDED and source != _HANDED:
+        if entry.source == _HANDED and source != _HANDED:
             self._sources[_HANDED] -= 1
             self._sources[source] += 1
-            kept.source = source
-        before = kept.known.advert
+            entry.source = source
+        before = entry.known.advert
         if advert.seq < before.seq:
             return f"sequence number {advert.seq} is older than {before.seq}"
         if advert.seq == before.seq:
-            if known.signed.body != kept.known.signed.body:
-                return f"another advert with sequence number {advert.seq} is kept already"
-            kept.until = max(kept.until, published + advert.ttl_s)
+            if known.signed.body != entry.known.signed.body:
+                return f"another advert with sequence number {advert.seq} is stored already"
+            entry.until = max(entry.until, published + advert.ttl_s)
             return ""
-        if self._bytes + known.size - kept.known.size > self._max_bytes:
+        if self._bytes + known.size - entry.known.size > self._max_bytes:
             return _NO_ROOM
-        self._bytes += known.size - kept.known.size
-        kept.known, kept.until = known, max(kept.until, published + advert.ttl_s)
-        kept.attributes = frozenset(attributes_of(advert))
-        for key, attribute in list(kept.shards.items()):
+        self._bytes += known.size - entry.known.size
+        entry.known, entry.until = known, max(entry.until, published + advert.ttl_s)
+        entry.attributes = frozenset(attributes_of(advert))
+        for key, attribute in list(entry.shards.items()):
             if advert.gone:
                 gone = self._gone.setdefault(key, OrderedDict())
-                gone[advert.peer] = kept.until
+                gone[advert.peer] = entry.until
                 self._gone.move_to_end(key)
                 while len(self._gone) > MAX_GONE:
                     self._gone.popitem(last=False)
                 while len(gone) > TOMBSTONES_SHOWN:
                     gone.popitem(last=False)
-            if advert.gone or attribute not in kept.attributes:
+            if advert.gone or attribute not in entry.attributes:
                 # campaigns too: those that still hold come again with this very advert
                 self._unpost(key, advert.peer)
         return ""
@@ -244,14 +244,14 @@ class ShardStore:
         *,
         handed: bool,
     ) -> tuple[StoreVerdict, str]:
-        kept = self._nodes[peer]
-        advert = kept.known.advert
+        entry = self._nodes[peer]
+        advert = entry.known.advert
         key = self._key_of(advert, attribute, depth)
         if attribute.startswith("campaign:"):
-            others = sum(a.startswith("campaign:") for k, a in kept.shards.items() if k != key)
+            others = sum(a.startswith("campaign:") for k, a in entry.shards.items() if k != key)
             if others >= MAX_CAMPAIGNS:
                 return StoreVerdict.REFUSED, f"at most {MAX_CAMPAIGNS} campaigns for each node"
-        elif attribute not in kept.attributes:
+        elif attribute not in entry.attributes:
             return StoreVerdict.REFUSED, f"the advert does not say {attribute!r}"
         shard = self._shards.get(key)
         if shard is None:
@@ -272,7 +272,7 @@ class ShardStore:
             return StoreVerdict.OK, ""
         self._shards[key] = shard
         shard[peer] = _Posting(published, published + advert.ttl_s, network, handed)
-        kept.shards[key] = attribute
+        entry.shards[key] = attribute
         if len(shard) > self._soft and depth < MAX_SHARD_DEPTH:
             self._mark(key)
         return (StoreVerdict.SPLIT if key in self._marks else StoreVerdict.OK), ""
@@ -283,10 +283,10 @@ class ShardStore:
         while len(self._marks) > MAX_MARKS:
             self._marks.popitem(last=False)
 
-    # -- giving ----------------------------------------------------------------------------------------------------------
+    # -- reading ---------------------------------------------------------------------------------------------------------
 
     def page(self, now: float, ask: QueryShard) -> ShardPage:
-        """Up to `ask.limit` living adverts that fit, in the order of `ask.seed`, networks taking turns."""
+        """Up to `ask.limit` valid matching adverts, in the order of `ask.seed`, round robin over networks."""
         key = shard_key(ask.pool, ask.attribute, ask.depth, ask.prefix)
         shard = self._shards.get(key, {})
         alive = [(peer, posting) for peer, posting in shard.items() if posting.expires > now]
@@ -295,7 +295,7 @@ class ShardStore:
             for peer, posting in alive
             if not ask.requirement.clauses or match(ask.requirement, self._nodes[peer].known.advert).fits
         ]
-        order = _in_turns(fits, ask.seed)
+        order = _round_robin(fits, ask.seed)
         end = ask.cursor + ask.limit
         shown = [
             ListedAdvert(advert=self._nodes[peer].known.signed, age_s=max(now - posting.published, 0.0))
@@ -312,7 +312,7 @@ class ShardStore:
         )
 
     def split(self, key: bytes) -> bool:
-        """Whether the shard is marked split; asking keeps the mark from being the first to go."""
+        """Whether the shard is marked split; asking refreshes the mark."""
         if key not in self._marks:
             return False
         self._mark(key)
@@ -321,28 +321,28 @@ class ShardStore:
     def _tombstones(self, now: float, key: bytes) -> list[ListedAdvert]:
         shown = []
         for peer, until in self._gone.get(key, {}).items():
-            kept = self._nodes.get(peer)
-            if kept is not None and kept.known.advert.gone and until > now:
-                age = max(kept.known.advert.ttl_s - (until - now), 0.0)
-                shown.append(ListedAdvert(advert=kept.known.signed, age_s=age))
+            entry = self._nodes.get(peer)
+            if entry is not None and entry.known.advert.gone and until > now:
+                age = max(entry.known.advert.ttl_s - (until - now), 0.0)
+                shown.append(ListedAdvert(advert=entry.known.signed, age_s=age))
         return shown
 
-    # -- forgetting ------------------------------------------------------------------------------------------------------
+    # -- expiring --------------------------------------------------------------------------------------------------------
 
     def expire(self, now: float) -> int:
-        """Drop what has outlived its lifetime; gives the number of nodes forgotten. Called every minute or so."""
+        """Drop what has expired; returns the number of nodes dropped. Called every minute or so."""
         for key, shard in list(self._shards.items()):
             for peer in [peer for peer, posting in shard.items() if posting.expires <= now]:
                 self._unpost(key, peer)
-        forgotten = [peer for peer, kept in self._nodes.items() if kept.until <= now]
+        forgotten = [peer for peer, entry in self._nodes.items() if entry.until <= now]
         for peer in forgotten:
-            kept = self._nodes.pop(peer)
-            self._bytes -= kept.known.size
-            self._sources[kept.source] -= 1
-            if not self._sources[kept.source]:
-                del self._sources[kept.source]
+            entry = self._nodes.pop(peer)
+            self._bytes -= entry.known.size
+            self._sources[entry.source] -= 1
+            if not self._sources[entry.source]:
+                del self._sources[entry.source]
             self._ended.pop(peer, None)
-            self._ended[peer] = kept.known.advert.seq
+            self._ended[peer] = entry.known.advert.seq
             while len(self._ended) > MAX_ENDED:
                 self._ended.popitem(last=False)
         for key, gone in list(self._gone.items()):
@@ -363,7 +363,7 @@ class ShardStore:
 
     @property
     def nodes(self) -> int:
-        """Nodes whose adverts (or tombstones) are kept."""
+        """Nodes whose adverts (or tombstones) are entry."""
         return len(self._nodes)
 
     @property
@@ -373,20 +373,20 @@ class ShardStore:
 
     @property
     def size(self) -> int:
-        """Bytes of adverts kept."""
+        """Bytes of adverts entry."""
         return self._bytes
 
 
 _HANDED: Final = "handed"
-_NO_ROOM: Final = "this holder has no room left"
+_NO_ROOM: Final = "this holder is full"
 
 
 def _all(items: tuple[StoreItem, ...], verdict: StoreVerdict) -> tuple[StoredItem, ...]:
     return tuple(StoredItem(verdict=verdict) for _ in items)
 
 
-def _in_turns(postings: list[tuple[PeerId, _Posting]], seed: int) -> list[tuple[PeerId, _Posting]]:
-    """A random order that the reader's seed fixes, round robin over public networks so that none can crowd out the rest."""
+def _round_robin(postings: list[tuple[PeerId, _Posting]], seed: int) -> list[tuple[PeerId, _Posting]]:
+    """A random order fixed by the reader's seed, round robin over public networks so that none crowds out the rest."""
     salt = seed.to_bytes(4, "big")
     shuffled = sorted(
         postings, key=lambda item: hashlib.blake2b(item[0].encode(), digest_size=8, key=salt).digest()

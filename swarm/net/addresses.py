@@ -1,7 +1,7 @@
-"""Addresses that can be told to others: concrete ones, never `0.0.0.0`; and circuits, for nodes that nobody can dial.
+"""Addresses to announce: concrete ones, never `0.0.0.0`; and circuits, for nodes that nobody can dial.
 
-A circuit address names a gate where the node holds a place: `/ip4/192.0.2.7/tcp/4101/p2p/12D3KooGATE/p2p-circuit`. As with other
-addresses, the `/p2p/12D3KooNODE` behind it is left out: it stands beside them in the advert.
+A circuit address names a gate where the node has a reservation: `/ip4/192.0.2.7/tcp/4101/p2p/12D3KooGATE/p2p-circuit`. The node's own
+`/p2p/12D3KooNODE` is left out, as in other addresses: the advert names it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from protocol.errors import ResourceError
 from swarm.net.identity import peer_id_bytes
 
 MAX_CIRCUITS: Final = 4
-"""A node holds places at two gates or so; more would only be there to have gates dialled."""
+"""A node has reservations at about two gates; more would only be there to have gates dialled."""
 
 _IpAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
 _NAT64: Final = ipaddress.IPv6Network("64:ff9b::/96")
@@ -48,7 +48,7 @@ class TcpAddress:
 
 @dataclass(frozen=True, slots=True)
 class Circuit:
-    """A way to a node through a gate where it holds a place."""
+    """The address of a node through a gate where it has a reservation."""
 
     gate: PeerId
     address: Address
@@ -59,7 +59,7 @@ class Circuit:
 
 
 def parse_tcp(address: str) -> TcpAddress | None:
-    """The TCP address in a multiaddr, whatever `/p2p/…` follows it; None when it is none, or goes through a relay."""
+    """The TCP address in a multiaddr, without any `/p2p/…`; None for another kind, or a circuit."""
     try:
         parts = [(protocol.name, value) for protocol, value in Multiaddr(address).items()]
     except (MultiaddrError, ValueError):
@@ -75,22 +75,22 @@ def parse_tcp(address: str) -> TcpAddress | None:
 
 
 def parse_circuit(address: str) -> Circuit | None:
-    """The circuit in a multiaddr, whatever `/p2p/…` follows it; None when it is none, or goes through two gates."""
+    """The circuit in a multiaddr, without any final `/p2p/…`; None for another kind, or two gates."""
     where, mark, rest = address.partition("/p2p-circuit")
-    way, named, gate = where.rpartition("/p2p/")
-    tcp = _parsed(way)
+    relay, named, gate = where.rpartition("/p2p/")
+    tcp = _parsed(relay)
     whole = not rest or (rest.startswith("/p2p/") and rest.count("/") == 2)
-    if not mark or not named or tcp is None or not whole or "/p2p/" in way:
+    if not mark or not named or tcp is None or not whole or "/p2p/" in relay:
         return None
     try:
         peer_id_bytes(gate)
     except ValueError:
         return None
-    return Circuit(gate, str(tcp)) if usable([way]) else None
+    return Circuit(gate, str(tcp)) if usable([relay]) else None
 
 
 def split_peer(address: str) -> tuple[PeerId, Address]:
-    """`/ip4/…/tcp/…/p2p/12D3Koo…` in two. ValueError with one clear line when it is not of that form."""
+    """The two parts of `/ip4/…/tcp/…/p2p/12D3Koo…`. Raises ValueError."""
     where, mark, peer = address.rpartition("/p2p/")
     if not mark or parse_tcp(where) is None:
         raise ValueError(f"{address!r} is not of the form /ip4/1.2.3.4/tcp/4001/p2p/12D3Koo…")
@@ -98,62 +98,60 @@ def split_peer(address: str) -> tuple[PeerId, Address]:
 
 
 def concrete(listening: Iterable[str]) -> tuple[Address, ...]:
-    """Where others can dial us, given what we listen on: each wildcard becomes the addresses of this machine.
+    """The addresses to announce for what we listen on: each wildcard becomes this machine's addresses.
 
-    Loopback is told only when it was asked for, or when there is nothing else. Link-local addresses are left out: without
-    the name of the other's interface nobody can dial them.
+    Loopback is left out unless it was asked for or is all there is; link-local addresses always, since they need an interface name.
     """
-    found: dict[str, bool] = {}
+    preferred: dict[str, bool] = {}
     for text in listening:
         address = parse_tcp(text)
         if address is None or address.ip is None:
             continue
         if not address.ip.is_unspecified:
-            found[str(address)] = True
+            preferred[str(address)] = True
             continue
         for ip in _interface_addresses(address.family):
             entry = TcpAddress(str(ip), address.port, address.family)
-            found[str(entry)] = found.get(str(entry), False) or not ip.is_loopback
-    chosen = [address for address, wanted in found.items() if wanted]
-    return tuple(chosen or found)
+            preferred[str(entry)] = preferred.get(str(entry), False) or not ip.is_loopback
+    return tuple([address for address, good in preferred.items() if good] or preferred)
 
 
 def usable(addresses: Iterable[object]) -> tuple[Address, ...]:
-    """What of a peer's addresses can be dialled: TCP, of one machine, without `/p2p/…`, each once, at most 16."""
-    seen: dict[str, None] = {}
+    """The addresses that can be dialled directly: TCP, of one machine, without `/p2p/…`, each once, at most 16."""
+    unique: dict[str, None] = {}
     for item in addresses:
         address = _parsed(str(item))
-        if address is not None and address.port and not (address.ip and _nobodys(address.ip)):
-            seen[str(address)] = None
-    return tuple(seen)[:16]
+        if address is not None and address.port and not (address.ip and _undialable(address.ip)):
+            unique[str(address)] = None
+    return tuple(unique)[:16]
 
 
 def from_wire(raw: Sequence[bytes]) -> tuple[Address, ...]:
-    """What of the multiaddrs in another's message can be dialled directly."""
-    found: list[str] = []
+    """The directly dialable addresses among binary multiaddrs of another peer."""
+    texts: list[str] = []
     for body in raw[:16]:
         try:
-            found.append(str(Multiaddr(body)))
+            texts.append(str(Multiaddr(body)))
         except (MultiaddrError, ValueError):
             continue
-    return usable(found)
+    return usable(texts)
 
 
 def circuits(addresses: Iterable[object]) -> tuple[Circuit, ...]:
-    """What of a peer's addresses goes through a gate, each once, at most MAX_CIRCUITS."""
-    found = (parse_circuit(str(item)) for item in addresses)
-    return tuple(dict.fromkeys(circuit for circuit in found if circuit is not None))[:MAX_CIRCUITS]
+    """The circuits among a peer's addresses, each once, at most MAX_CIRCUITS."""
+    parsed = (parse_circuit(str(item)) for item in addresses)
+    return tuple(dict.fromkeys(circuit for circuit in parsed if circuit is not None))[:MAX_CIRCUITS]
 
 
 def all_addresses(addresses: Iterable[object]) -> tuple[Address, ...]:
-    """All that can be dialled of a peer's addresses: the direct ones, then the circuits."""
+    """A peer's dialable addresses: the direct ones, then the circuits."""
     given = tuple(addresses)
     return (*usable(given), *map(str, circuits(given)))
 
 
-def _nobodys(ip: _IpAddress) -> bool:
-    """Addresses that no machine has for others: none, many, those of one cable (a cloud's own services among them), and IPv4 in
-    the clothes of IPv6, which nobody announces and which would transfer grant past what is asked of IPv4."""
+def _undialable(ip: _IpAddress) -> bool:
+    """Unspecified, multicast and link-local addresses (cloud metadata services among them), and IPv4 embedded in IPv6, which nobody
+    announces and which would bypass the checks of IPv4."""
     if isinstance(ip, ipaddress.IPv6Address) and (
         ip.ipv4_mapped or ip.sixtofour or ip.teredo or ip in _NAT64
     ):
@@ -163,25 +161,25 @@ def _nobodys(ip: _IpAddress) -> bool:
 
 @functools.lru_cache(maxsize=8192)
 def _parsed(text: str) -> TcpAddress | None:
-    """The same few addresses are looked at again and again, on the way of every lookup."""
+    """Cached: every lookup parses the same few addresses."""
     return parse_tcp(text)
 
 
 def observed_addresses(addresses: Iterable[Address], seen: Address) -> tuple[Address, ...]:
-    """Those of a peer's own addresses that lie where its connection is seen to come from. The rest is hearsay."""
-    there = _parsed(seen)
-    if there is None:
+    """The addresses of a peer that have the IP at which it is seen."""
+    observed = _parsed(seen)
+    if observed is None:
         return ()
-    found = ((text, _parsed(text)) for text in addresses)
+    parsed = ((text, _parsed(text)) for text in addresses)
     return tuple(
         text
-        for text, one in found
-        if one is not None and (one.family, one.host) == (there.family, there.host)
+        for text, one in parsed
+        if one is not None and (one.family, one.host) == (observed.family, observed.host)
     )
 
 
 def check_listen(addresses: Sequence[Address]) -> list[Multiaddr]:
-    """The addresses to listen on; ResourceError when one is not an IP address with a TCP port."""
+    """The addresses to listen on. Raises `ResourceError` when one is not an IP address with a TCP port."""
     for text in addresses:
         address = parse_tcp(text)
         if address is None or address.ip is None:
@@ -197,20 +195,20 @@ def own_ips() -> frozenset[str]:
 
 
 def _interface_addresses(family: str) -> list[_IpAddress]:
-    wanted = socket.AF_INET if family == "ip4" else socket.AF_INET6
+    kind = socket.AF_INET if family == "ip4" else socket.AF_INET6
     up = {name for name, state in psutil.net_if_stats().items() if state.isup}
     found = [
         ipaddress.ip_address(entry.address.partition("%")[0])
         for name, entries in psutil.net_if_addrs().items()
         if name in up
         for entry in entries
-        if entry.family == wanted
+        if entry.family == kind
     ]
     return [ip for ip in found if not ip.is_link_local and not ip.is_multicast]
 
 
 def network_of(ip: str) -> str:
-    """The /24 of an IPv4 address, the /48 of an IPv6 one; an IPv4 address in IPv6 clothes is IPv4."""
+    """The /24 of an IPv4 address, the /48 of an IPv6 one; IPv4-mapped IPv6 counts as IPv4."""
     address = ipaddress.ip_address(ip.partition("%")[0])
     if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
         address = address.ipv4_mapped
@@ -219,37 +217,38 @@ def network_of(ip: str) -> str:
 
 
 def gate_contacts(gates: Sequence[str]) -> tuple[Contact, ...]:
-    """The peers behind the addresses. Raises `ResourceError` for one that makes no sense."""
-    found: dict[PeerId, list[Address]] = {}
+    """The peers of gate addresses. Raises `ResourceError` for an invalid one."""
+    by_peer: dict[PeerId, list[Address]] = {}
     for text in gates:
         try:
             peer, address = split_peer(text)
             peer_id_bytes(peer)
             if (
-                not address.isascii() or len(address) > MOST_CHARS
-            ):  # it is told to others, where nothing else is allowed
+                not address.isascii() or len(address) > MAX_ADDRESS_CHARS
+            ):  # it is announced, where nothing else is allowed
                 raise ValueError(f"{address[:80]!r} is too long or not in ASCII; write names as xn--…")
         except ValueError as error:
             raise ResourceError(
-                f"a bootstrap address makes no sense: {error}", hint="take it from the gate"
+                f"invalid gate address: {error}",
+                hint="copy the address that the gate prints: /ip4/192.0.2.7/tcp/4101/p2p/12D3Koo…",
             ) from error
-        found.setdefault(peer, []).append(address)
-    return tuple(Contact(peer, tuple(addresses)) for peer, addresses in found.items())
+        by_peer.setdefault(peer, []).append(address)
+    return tuple(Contact(peer, tuple(addresses)) for peer, addresses in by_peer.items())
 
 
-MOST_CHARS: Final = 200
+MAX_ADDRESS_CHARS: Final = 200
 
 
 @lru_cache(maxsize=4096)
 def is_private(address: Address) -> bool:
-    """Whether it leads nowhere but within this machine, its LAN or its provider's network."""
+    """Whether it is not a global IP address."""
     where = parse_tcp(address)
     return where is not None and where.ip is not None and not where.ip.is_global
 
 
 @lru_cache(maxsize=4096)
 def is_loopback(address: Address) -> bool:
-    """Whether it leads nowhere but within this machine."""
+    """Whether it is a loopback address."""
     where = parse_tcp(address)
     return where is not None and where.ip is not None and where.ip.is_loopback
 
@@ -274,15 +273,12 @@ PeerId = str
 
 
 Address = str
-"""A multiaddr without the peer's own `/p2p/` part, such as `/ip4/192.0.2.7/tcp/4001`. Only concrete addresses are told to others.
-
-A circuit is one, too: `/ip4/GATE/tcp/4101/p2p/GATEID/p2p-circuit` leads to a peer that holds a place at that gate.
-"""
+"""A concrete multiaddr without the peer's own `/p2p/` part: `/ip4/192.0.2.7/tcp/4001`, or a circuit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Contact:
-    """How to reach a peer. `holder`: it can be dialled by anybody and keeps adverts for others."""
+    """How to reach a peer. `holder`: anybody can dial it, and it stores adverts for others."""
 
     peer: PeerId
     addresses: tuple[Address, ...]

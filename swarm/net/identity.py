@@ -1,7 +1,6 @@
-"""Who a node is: one Ed25519 key on disk, the peer id it gives, and the counter that tells one start from the next.
+"""A node's identity: its Ed25519 key, its peer id, and the incarnation counter of its starts.
 
-Nothing here knows libp2p: a peer id is base58 of the identity multihash of the public key, so the key can be read back
-from the id and every signature can be checked without asking anybody.
+A peer id is base58 of the identity multihash of the public key, so signatures are verified from the id alone, without libp2p.
 """
 
 from __future__ import annotations
@@ -38,10 +37,10 @@ _POSIX: Final = os.name == "posix"
 
 @dataclass(frozen=True)
 class Identity:
-    """An Ed25519 key: the node's name and its hand for signing."""
+    """An Ed25519 key pair."""
 
     seed: bytes
-    """The 32 secret bytes. Never shown: `repr` leaves them out."""
+    """The 32 secret bytes; not in `repr`."""
 
     @classmethod
     def fresh(cls) -> Identity:
@@ -76,12 +75,12 @@ class Identity:
         return f"Identity({self.peer_id})"
 
 
-# -- reading other people's ids ------------------------------------------------------------------------------------------
+# -- peer ids ----------------------------------------------------------------------------------------------------------
 
 
 @lru_cache(maxsize=65_536)
 def peer_id_bytes(peer_id: str) -> bytes:
-    """The 38 bytes behind a peer id. ValueError when it is no Ed25519 peer id."""
+    """The 38 bytes of a peer id. Raises ValueError when it is no Ed25519 peer id."""
     if not 40 <= len(peer_id) <= 60:
         raise ValueError(f"not a peer id: {peer_id[:64]!r}")
     raw = base58.b58decode(peer_id)
@@ -91,7 +90,7 @@ def peer_id_bytes(peer_id: str) -> bytes:
 
 
 def peer_id_text(raw: bytes) -> str:
-    """The peer id whose bytes these are. ValueError when they are none of an Ed25519 peer id."""
+    """The peer id of 38 bytes. Raises ValueError when they are no Ed25519 peer id."""
     if len(raw) != _ID_BYTES or not raw.startswith(_ID_PREFIX):
         raise ValueError("not the bytes of an Ed25519 peer id")
     return base58.b58encode(raw).decode()
@@ -99,7 +98,7 @@ def peer_id_text(raw: bytes) -> str:
 
 @lru_cache(maxsize=65_536)
 def routing_key(peer_id: str) -> bytes:
-    """sha256 of the peer id's bytes: where the peer lies in the 256-bit space of keys."""
+    """sha256 of the peer id's bytes: the peer's position in the 256-bit key space."""
     return hashlib.sha256(peer_id_bytes(peer_id)).digest()
 
 
@@ -114,7 +113,7 @@ def _public_key(peer_id: str) -> Ed25519PublicKey:
 
 
 def verify(peer_id: str, body: bytes, signature: bytes) -> bool:
-    """Did `peer_id` sign `body`? Never raises: an id or signature that makes no sense is a no."""
+    """Whether `peer_id` signed `body`. Never raises: False for a malformed id or signature."""
     try:
         _public_key(peer_id).verify(signature, body)
     except (InvalidSignature, ValueError, TypeError):
@@ -126,10 +125,10 @@ def verify(peer_id: str, body: bytes, signature: bytes) -> bool:
 
 
 def load_or_create(path: Path) -> Identity:
-    """The identity kept in `path` (PKCS#8 PEM, mode 0600); made, with its folder (mode 0700), where there is none.
+    """The identity in `path` (PKCS#8 PEM, mode 0600), created with its folder (mode 0700) where there is none.
 
-    ResourceError when the file is a link, can be read by other users, or holds no Ed25519 key. A broken key is never
-    replaced silently: the node would become somebody else.
+    Raises `ResourceError` when the file is a link, readable by other users, or damaged. A damaged key is never replaced: the node's
+    identity would change.
     """
     raw = _read_private(path)
     if raw is None:
@@ -149,7 +148,7 @@ def load_or_create(path: Path) -> Identity:
 def next_incarnation(path: Path) -> int:
     """The number of this start: one more than the last, on disk before it is returned.
 
-    ResourceError when the file does not hold a number: starting again from 1 would bring old fences back to life.
+    Raises `ResourceError` when the file is damaged: counting from 1 again would make old fences valid.
     """
     raw = _read_private(path)
     last = 0
@@ -166,7 +165,7 @@ def next_incarnation(path: Path) -> int:
 
 
 def _read_private(path: Path) -> bytes | None:
-    """Content of a file of ours, or None when there is none."""
+    """The content of a private file, or None where there is none."""
     try:
         handle = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0))
     except FileNotFoundError:

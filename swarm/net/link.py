@@ -1,8 +1,7 @@
-"""Links: a stream that speaks the messages of one family, calls paired with answers, either side free to begin.
+"""Links: streams of one message family, with calls and their replies in both directions.
 
-A kept link costs a third of a fresh stream for each call, so one is kept for each peer and family (`Links`). The same class serves both
-ends; who dialled does not matter once it is up. A link that goes through a gate is left for a direct one as soon as there is a way: what
-is being said on it is said to the end.
+A call on an open link costs a third of one on a new stream, so `Links` keeps one link for each peer and family. Both ends are alike once
+it is open. A relayed link is replaced by a direct one as soon as there is a direct connection; pending calls end on the old one.
 
     async with nursery: links = Links(network, vocabulary, nursery, answer);  reply = await links.call(peer, addresses, message)
 """
@@ -27,29 +26,29 @@ P = TypeVar("P", bound=ProtocolError)
 
 READ_SIZE = 65_536
 MAX_ANSWERING = 32
-"""Calls of one peer on one link that may wait for our answer; reading pauses above it."""
+"""Calls of one peer on one link being answered; reading pauses above it."""
 MAX_UNSENT = 8
-"""Answers that wait for the peer to take them: as long as there are so many, nothing more of what it asks is looked at."""
+"""Replies that the peer has not read; no more of its calls are served above it."""
 FRAME_WITHIN_S = 60.0
-"""A frame once begun must be whole by then, and so must the first one on a link that another opened."""
-WRITE_PATIENCE_S = 10.0
-"""A peer that takes no byte for so long is dropped, not waited for."""
-LEFT_LOOK_S = 1.0
-"""A link that was left for a better one ends when nothing was being said on it at two looks in a row, at this distance."""
+"""Time limit of one frame, and of the first frame on a link that the peer opened."""
+WRITE_S = 10.0
+"""A peer that reads no byte for so long is disconnected."""
+LEAVE_CHECK_S = 1.0
+"""A replaced link is closed when it was at rest at two checks in a row."""
 
 log = structlog.get_logger("sark.link")
 
 Answer = Callable[["Link", Message], Awaitable[Message | None]]
-"""Serves one call (the value is the answer) or one note (the value must be None)."""
+"""Serves one call (the value is the reply) or one note (the value must be None)."""
 
 
 async def refuse_all(link: Link, message: Message) -> Message | None:
-    """For links on which only we call: whatever the peer begins breaks the protocol."""
+    """For links on which only we call: any call of the peer breaks the protocol."""
     raise RemoteProtocolError(f"{type(message).__name__} is not for us to answer")
 
 
 class Link:
-    """One side of a conversation. `run` must be running for calls to be answered."""
+    """One end of a link. `run` must be running for calls to be answered."""
 
     def __init__(
         self,
@@ -72,7 +71,7 @@ class Link:
         self._one_sent = trio.Event()
         self._scope = trio.CancelScope()
         self.closed = trio.Event()
-        """Set once nothing more will come or go."""
+        """Set once nothing more is sent or received."""
 
     def __repr__(self) -> str:
         return (
@@ -86,11 +85,11 @@ class Link:
 
     @property
     def at_rest(self) -> bool:
-        """No call waits for its answer, on either side."""
+        """No call is pending, on either side."""
         return not self._waiting and not self._answering
 
     async def call(self, message: Message, *, max_wait_s: float = 5.0) -> Message:
-        """Send a call and wait for its answer. Raises `Unreachable` on silence or a broken link: what became of it is unknown."""
+        """Send a call and wait for its reply. Raises `Unreachable` on silence or a broken link: the peer may have served the call."""
         if self.closed.is_set():
             raise Unreachable(f"the link with {self.peer} is closed")
         self._next_id = self._next_id % 0xFFFF_FFFE + 1
@@ -109,7 +108,7 @@ class Link:
         raise Unreachable(f"{self.peer} did not answer within {max_wait_s:g} s")
 
     async def ask(self, message: Message, expected: type[M], *, max_wait_s: float = 5.0) -> M:
-        """`call`, with the answer's type checked. Another type breaks the protocol: the link is reset."""
+        """`call`, with the reply's type checked. Another type breaks the protocol and resets the link."""
         answer = await self.call(message, max_wait_s=max_wait_s)
         if isinstance(answer, expected):
             return answer
@@ -142,7 +141,7 @@ class Link:
                                 raise RemoteProtocolError(
                                     f"no whole frame within {FRAME_WITHIN_S:g} s"
                                 ) from None
-                            break  # opened, and never used
+                            break  # opened and never used
                         if not data:
                             if decoder.partial:
                                 raise RemoteProtocolError("the stream ended in the middle of a frame")
@@ -166,7 +165,7 @@ class Link:
     async def _take(self, frame: Frame, nursery: trio.Nursery, slots: trio.CapacityLimiter) -> None:
         if frame.kind is FrameKind.ANSWER:
             waiter = self._waiting.get(frame.id)
-            if waiter is not None:  # else it came after our patience: nobody waits any more
+            if waiter is not None:  # else the call has timed out
                 waiter.answer = frame.message
                 waiter.done.set()
         elif frame.kind is FrameKind.NOTE:
@@ -201,20 +200,20 @@ class Link:
         data = self._vocabulary.encode(frame)
         async with self._sending:
             try:
-                with trio.fail_after(WRITE_PATIENCE_S):
+                with trio.fail_after(WRITE_S):
                     await self._stream.send_all(data)
             except (trio.BrokenResourceError, trio.ClosedResourceError):
                 self.closed.set()
                 raise Unreachable(f"the link with {self.peer} is broken") from None
             except trio.TooSlowError:
                 await self.reset()
-                raise Unreachable(f"{self.peer} takes no data any more") from None
+                raise Unreachable(f"{self.peer} does not read any more") from None
             except trio.Cancelled:
                 await self._give_up()
                 raise
 
     async def _give_up(self) -> None:
-        """A caller was cancelled in the middle of writing a frame: nobody could read what would follow."""
+        """A caller was cancelled in the middle of a frame: nobody could decode the next one."""
         with trio.CancelScope(shield=True, deadline=trio.current_time() + 1.0):
             await self.reset()
 
@@ -224,7 +223,7 @@ class Link:
             waiter.done.set()
 
     async def reset(self) -> None:
-        """Abandon the link at once; waiting calls end in `Unreachable`."""
+        """Abandon the link at once; pending calls raise `Unreachable`."""
         self._finish()
         self._scope.cancel()
         await self._stream.reset()
@@ -251,7 +250,7 @@ def _first(group: BaseExceptionGroup[P]) -> P:
 
 
 class Links:
-    """Kept links of one family that we dial: one for each peer, opened on first use, dropped when broken."""
+    """Links of one family that we dial: one for each peer, opened on first use, dropped when broken."""
 
     def __init__(
         self,
@@ -273,12 +272,12 @@ class Links:
         self._opening: dict[PeerId, trio.Lock] = {}
 
     def peek(self, peer: PeerId) -> Link | None:
-        """The live link with `peer`, if there is one. No I/O."""
+        """The open link with `peer`, if there is one. No I/O."""
         link = self._links.get(peer)
         return link if link is not None and not link.closed.is_set() else None
 
     async def get(self, peer: PeerId, addresses: Sequence[Address] = (), *, max_wait_s: float = 5.0) -> Link:
-        """The kept link with `peer`, or a new one: also where the kept one makes a detour. Raises `Unreachable` when there is neither."""
+        """The open link with `peer`, or a new one; a relayed link is replaced where it can be. Raises `Unreachable`."""
         link = self.peek(peer)
         if link is not None and not self.detours(link):
             return link
@@ -308,7 +307,7 @@ class Links:
                 self._opening.pop(peer, None)
 
     def detours(self, link: Link) -> bool:
-        """Whether a link goes through a gate although there is a direct connection with its peer by now. No I/O."""
+        """Whether a link is relayed although its peer is connected directly by now. No I/O."""
         if not link.relayed:
             return False
         path = self._network.path(link.peer)
@@ -317,7 +316,7 @@ class Links:
     async def call(
         self, peer: PeerId, addresses: Sequence[Address], message: Message, *, max_wait_s: float = 5.0
     ) -> Message:
-        """One call over the kept link, opening it where needed. Raises `Unreachable`, `RemoteProtocolError`."""
+        """One call, opening a link where needed. Raises `Unreachable`, `RemoteProtocolError`."""
         link = await self.get(peer, addresses, max_wait_s=max_wait_s)
         self._links[peer] = self._links.pop(peer, link)  # most recently used last
         return await link.call(message, max_wait_s=max_wait_s)
@@ -329,10 +328,10 @@ class Links:
             await link.reset()
 
     async def _leave(self, link: Link) -> None:
-        """End a link in good order once nothing is being said on it."""
+        """Close a replaced link once it is at rest."""
         silent = 0
         while silent < 2 and not link.closed.is_set():
-            await trio.sleep(LEFT_LOOK_S)
+            await trio.sleep(LEAVE_CHECK_S)
             silent = silent + 1 if link.at_rest else 0
         await link.aclose()
 
@@ -358,9 +357,9 @@ def serve_links(
     admit: Callable[[PeerId], bool] | None = None,
     opened: Callable[[Link], Awaitable[None]] | None = None,
 ) -> None:
-    """Answer links of `family` that peers open. `admit` is asked before a byte is read; `opened` runs beside the link until it ends.
+    """Serve links of `family` that peers open. `admit` decides before a byte is read; `opened` runs until the link ends.
 
-    What goes wrong stays with the link: a peer that breaks the rules is cut off and logged in one line. A bug of ours is not caught.
+    A peer that breaks the protocol is disconnected and logged in one line. Bugs are not caught.
     """
 
     async def handler(stream: Stream) -> None:

@@ -1,7 +1,7 @@
-"""The face of the network: what every role may ask of it, and nothing of how it is done.
+"""The interface of the network that every role uses.
 
-Two things have this face: `swarm.join.host` (libp2p, between real processes) and `swarm.memory.network` (a simulated network with
-latency, loss and partitions on trio's clock). One test suite runs over both.
+Two implementations: `swarm.join.host` (libp2p, between real processes) and `swarm.memory.network` (a simulated network with latency,
+loss and partitions on trio's clock). One test suite runs over both.
 """
 
 from __future__ import annotations
@@ -20,41 +20,41 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Path:
-    """By which way a connected peer is spoken with."""
+    """How a peer is connected."""
 
     direct: bool
     via: PeerId | None
-    """The gate that a relayed connection goes through; None for a direct one, and where the gate is not known."""
+    """The gate of a relayed connection; None for a direct one, and where the gate is unknown."""
     rtt_ms: float | None
-    """Milliseconds there and back as last measured; None before that."""
+    """The last measured round trip in milliseconds; None before that."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """A place at a gate, where others may call this node."""
+    """A reservation at a gate, through which others may connect to this node."""
 
     gate: PeerId
     address: Address
-    """The circuit to be told to others: through the gate at the address by which this node reached it."""
+    """The circuit to announce: through the gate at the address by which this node reached it."""
     ttl_s: float
-    """Seconds from the answer on; ask again well before."""
+    """Seconds from the reply on; renew well before."""
     limit_bytes: int | None = None
-    """What one circuit may carry, both ways together; None where the gate names no limit."""
+    """Bytes that one circuit may carry, both directions together; None where the gate names no limit."""
     limit_s: float | None = None
     others: tuple[Address, ...] = ()
-    """The same circuit through the gate's other addresses, as the gate tells them (a forwarded port, IPv6)."""
+    """The same circuit through other addresses that the gate announces (a forwarded port, IPv6)."""
 
     @property
     def addresses(self) -> tuple[Address, ...]:
-        """All circuits through this place, best first."""
+        """All circuits of this reservation, best first."""
         return (self.address, *self.others)
 
 
 class Stream(Protocol):
-    """One ordered byte stream with a peer whose identity the channel has proved.
+    """One ordered byte stream with a peer that proved its identity.
 
-    No method has a deadline of its own: callers wrap them (`trio.fail_after`). All raise `trio.BrokenResourceError` when the
-    peer or the link is gone and `trio.ClosedResourceError` after a local close, as trio's own streams do.
+    Methods have no deadlines: callers set them (`trio.fail_after`). They raise `trio.BrokenResourceError` when the peer or the link is
+    gone and `trio.ClosedResourceError` after a local close, as trio's own streams do.
     """
 
     @property
@@ -77,15 +77,15 @@ class Stream(Protocol):
         ...
 
     async def send_eof(self) -> None:
-        """Say that nothing more will be sent; reading goes on."""
+        """Finish sending; reading goes on."""
         ...
 
     async def aclose(self) -> None:
-        """Close both ways, giving what was sent a chance to arrive. Never raises on a broken stream."""
+        """Close both directions, and let what was sent arrive. Never raises on a broken stream."""
         ...
 
     async def reset(self) -> None:
-        """Abandon both ways at once. Never raises."""
+        """Abandon both directions at once. Never raises."""
         ...
 
 
@@ -94,7 +94,7 @@ Handler = Callable[[Stream], Awaitable[None]]
 
 
 class Network(Protocol):
-    """A started node of the network, open for dialling and being dialled."""
+    """A running node of the network."""
 
     @property
     def peer_id(self) -> PeerId: ...
@@ -109,26 +109,25 @@ class Network(Protocol):
         ...
 
     def handle(self, protocol: str, handler: Handler) -> None:
-        """Serve inbound streams of `protocol`. One handler for each; set before peers are told of us."""
+        """Serve inbound streams of `protocol`. One handler for each; set it before peers know this node."""
         ...
 
     async def connect(self, peer: PeerId, addresses: Sequence[Address], *, max_wait_s: float = 5.0) -> None:
-        """Have a connection to `peer`: the one there is, or a new one by any of `addresses`, tried side by side.
+        """Connect to `peer` unless it is connected: by any of `addresses`, tried concurrently, direct ones with a short head start.
 
-        Direct addresses have a short head start over circuits. A relayed connection is good until it ends: gates
-        limit its bytes and its time, and the two nodes try by themselves to replace it by a direct one.
-        Raises `Unreachable` with what was tried; never takes longer than `max_wait_s`.
+        A relayed connection ends at its gate's limits of bytes and time; the two nodes try to replace it by a direct one.
+        Raises `Unreachable` within `max_wait_s`, with what was tried.
         """
         ...
 
     async def open(
         self, peer: PeerId, protocol: str, addresses: Sequence[Address] = (), *, max_wait_s: float = 5.0
     ) -> Stream:
-        """A fresh stream, on the direct connection where there is one; connects first where needed. Raises `Unreachable`."""
+        """Open a stream, on the direct connection where there is one; connects first where needed. Raises `Unreachable`."""
         ...
 
     async def disconnect(self, peer: PeerId) -> None:
-        """Drop every connection with `peer`; its streams break."""
+        """Close every connection with `peer`; its streams break."""
         ...
 
     def connected(self) -> tuple[PeerId, ...]:
@@ -136,23 +135,20 @@ class Network(Protocol):
         ...
 
     def remote_address(self, peer: PeerId) -> Address | None:
-        """Where a connected peer is seen to come from, whatever it says of itself.
-
-        None when it is not connected, or through a gate alone: the gate's address says nothing of the peer.
-        """
+        """The observed address of a directly connected peer; None for others."""
         ...
 
     def path(self, peer: PeerId) -> Path | None:
-        """By which way a new stream to `peer` would go now; None when it is not connected."""
+        """The connection that a new stream to `peer` would use now; None when it is not connected."""
         ...
 
     async def knock(self, peer: PeerId, address: Address, *, max_wait_s: float = 3.0) -> bool:
-        """Whether `peer` answers at this very address, and shows its key: by a fresh connection of its own, closed again at once."""
+        """Whether `peer` proves its key at this very address, on a new connection that is closed at once."""
         ...
 
     @property
     def called_at(self) -> float:
-        """When somebody last connected with this node directly, of his own accord (trio's clock); `-inf` before that."""
+        """When a peer last dialled this node directly (trio's clock); `-inf` before that."""
         ...
 
     # -- gates as relays -------------------------------------------------------------------------------------------------
@@ -160,51 +156,51 @@ class Network(Protocol):
     async def reserve(
         self, gate: PeerId, addresses: Sequence[Address] = (), *, max_wait_s: float = 5.0
     ) -> Reservation:
-        """Take a place at `gate`, or keep it for longer; connects directly first where needed.
+        """Make or renew a reservation at `gate`; connects directly first where needed.
 
-        The place ends with the connection on which it was taken, so a gate's restart or a cut ends it; asking again is
-        the caller's business. Raises `Refused` (by the gate, with its reason) or `Unreachable`.
+        It ends with its connection, so a gate's restart ends it; the caller renews. Raises `Refused` (by the gate, with its reason) or
+        `Unreachable`.
         """
         ...
 
     def reservations(self) -> tuple[Reservation, ...]:
-        """The places this node holds now: not run out, and their connections live."""
+        """This node's valid reservations."""
         ...
 
-    def serve_relay(self, desk: RelayReservations) -> None:
-        """Be a gate for nodes that nobody can dial, lending what `desk` allows. Once; before peers are told of us."""
+    def serve_relay(self, reservations: RelayReservations) -> None:
+        """Be a relay for nodes that nobody can dial. Once; before peers know this node."""
         ...
 
     def route(self, serve: bool) -> None:
-        """Be one through whom others find their way, or no longer. No I/O; what is known of others stays."""
+        """Answer routing requests of others, or stop. No I/O; the routing table stays."""
         ...
 
     # -- the routing table: libp2p's Kademlia in the real network --------------------------------------------------------
 
     def closest(self, key: bytes, count: int) -> tuple[Contact, ...]:
-        """Up to `count` known peers nearest to the 32-byte `key` by XOR with sha256 of the peer id's bytes. No I/O."""
+        """Up to `count` peers of the routing table nearest to the 32-byte `key` by XOR with sha256 of the peer id's bytes. No I/O."""
         ...
 
     def learn(self, contact: Contact) -> None:
-        """A peer answered us: keep it as a way to others. No I/O; safe to call often."""
+        """Add a peer that answered to the routing table. No I/O; cheap."""
         ...
 
     def forget(self, peer: PeerId) -> None:
-        """A peer did not answer: take it out of the routing table. No I/O."""
+        """Remove a peer that did not answer from the routing table. No I/O."""
         ...
 
     async def refresh(self) -> None:
-        """Look around our own id so that the table fills; called after connecting to a first peer."""
+        """Fill the routing table around our own id; called after the first connection."""
         ...
 
 
 def read_contacts(contacts: tuple[say.ContactInfo, ...] | list[say.ContactInfo]) -> list[Contact]:
-    """Contacts as they were named by a peer; ids that make no sense are left out."""
-    found = []
+    """The contacts that a peer names, without invalid ids."""
+    valid = []
     for info in contacts:
         try:
             routing_key(info.peer)
         except ValueError:
             continue
-        found.append(Contact(info.peer, tuple(info.addresses)))
-    return found
+        valid.append(Contact(info.peer, tuple(info.addresses)))
+    return valid

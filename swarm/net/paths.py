@@ -1,4 +1,4 @@
-"""By which way a peer is spoken with, in words and for programs: `direct, 3 ms`, `via gate 192.0.2.7:4101, 41 ms`."""
+"""The path to a peer as text (`direct, 3 ms`, `via gate 192.0.2.7:4101, 41 ms`) and as JSON."""
 
 from __future__ import annotations
 
@@ -11,19 +11,17 @@ from swarm.net.network import Path
 
 
 def path_words(path: Path | None, addresses: Sequence[Address] = ()) -> str:
-    """For people; empty without a path. `addresses`: the peer's, where the gate's own address is read."""
+    """For people; empty without a path. `addresses`: the peer's, which name the gate's own address."""
     if path is None:
         return ""
-    way = "direct" if path.direct else f"via gate {gate_name(path.via, addresses)}"
-    return (
-        way
-        if path.rtt_ms is None
-        else f"{way}, {show_ms(round(path.rtt_ms, None if path.rtt_ms >= 10 else 1))}"
-    )
+    route = "direct" if path.direct else f"via gate {gate_name(path.via, addresses)}"
+    if path.rtt_ms is None:
+        return route
+    return f"{route}, {show_ms(round(path.rtt_ms, None if path.rtt_ms >= 10 else 1))}"
 
 
 def gate_name(gate: str | None, addresses: Sequence[Address] = ()) -> str:
-    """`192.0.2.7:4101` where it is known, else the end of its id."""
+    """`192.0.2.7:4101` where its address is known, else the end of its id."""
     if gate is None:
         return "?"
     for circuit in circuits(addresses):
@@ -34,7 +32,7 @@ def gate_name(gate: str | None, addresses: Sequence[Address] = ()) -> str:
 
 
 def path_json(path: Path | None) -> dict[str, Any] | None:
-    """For programs: `direct`, `gate` (its peer id, None where direct), `rtt_ms`; None without a path."""
+    """`direct`, `gate` (its peer id, None where direct), `rtt_ms`; None without a path."""
     if path is None:
         return None
     rtt_ms = None if path.rtt_ms is None else round(path.rtt_ms, 3)

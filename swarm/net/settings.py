@@ -13,7 +13,7 @@ from swarm.base.settings import load_settings
 
 
 def _names_a_peer(address: str) -> str:
-    """With its TCP address and its whole peer id."""
+
     from swarm.net.addresses import split_peer  # the address parser: not for every command
     from swarm.net.identity import peer_id_bytes
 
@@ -27,7 +27,7 @@ def _names_a_peer(address: str) -> str:
 
 
 def _can_be_dialled(address: str) -> str:
-    """A concrete TCP address: others cannot dial `0.0.0.0`."""
+
     from swarm.net.addresses import usable
 
     if not usable([address]):
@@ -36,22 +36,22 @@ def _can_be_dialled(address: str) -> str:
 
 
 class RoleSettings(BaseModel):
-    """What every role can be told."""
+    """The settings that every role shares."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     section: ClassVar[str] = ""
 
     gates: tuple[Annotated[str, AfterValidator(_names_a_peer)], ...] = ()
-    """Ways into the swarm: multiaddrs that end in `/p2p/PEERID`. None: the gate that runs on this home, if one does."""
+    """Multiaddrs of gates, which end in `/p2p/PEERID`. Empty: the gate that runs on this home, if one does."""
     listen: tuple[AddressText, ...] = ()
-    """Where to listen; none: a free port on every interface."""
+    """Where to listen. Empty: a free port on every interface."""
     announce: tuple[Annotated[AddressText, AfterValidator(_can_be_dialled)], ...] = ()
-    """What to tell others instead of the interfaces' addresses, such as a forwarded port."""
+    """Announced instead of the interfaces' addresses, such as a forwarded port."""
 
     lan: bool = True
-    """Find neighbours on the LAN, and be found by them, without a gate. A node that listens on loopback alone never does."""
+    """Find neighbours on the LAN, and be found by them, without a gate; never while listening on loopback only."""
     upnp: bool = False
-    """Ask the router of this LAN for a port, so that others can dial this node."""
+    """Ask the LAN's router to forward a port, so that others can dial this node."""
 
     @classmethod
     def load(cls, config_file: Path, environment: Mapping[str, str], flags: Mapping[str, Any]) -> Self:

@@ -160,7 +160,7 @@ async def spread(
         except SarkError as exc:
             log.warning("index.unreachable", why=exc.what)
         else:
-            targets |= {s.advert.peer: Contact(s.advert.peer, s.advert.addresses) for s in result.found}
+            targets |= {s.advert.peer: Contact(s.advert.peer, s.advert.addresses) for s in result.devices}
     targets.pop(me, None)
     stored = 0
     limiter = trio.CapacityLimiter(CONCURRENT)

@@ -103,7 +103,7 @@ class Watch:
             while not over.is_set():
                 began = time.time()
                 with contextlib.suppress(SarkError):
-                    for sighting in (await index.everybody(1_000)).found:
+                    for sighting in (await index.everybody(1_000)).devices:
                         self.seen.setdefault(sighting.advert.peer, time.time())
                 self.looks_s.append(time.time() - began)
                 await trio.sleep(LOOK_EVERY_S)

@@ -64,7 +64,7 @@ async def test_two_devices_and_one_who_submits_come_in_by_ticket(
         assert membership_of(ann.home, joined, ann.peer, wall()) is not None
         assert ann.heard[-1].pool == field.pool.id
         found = await ann.index.query(Requirement(clauses=(parse_clause("pools has lab"),)), 8)
-        assert {s.advert.name for s in found.found} == {"worker-1", "worker-2"}
+        assert {s.advert.name for s in found.devices} == {"worker-1", "worker-2"}
         none = await ann.index.query(Requirement(clauses=(parse_clause("pools has other"),)), 8)
         assert none.found == ()
 

@@ -172,7 +172,7 @@ async def test_a_gate_that_comes_back_with_its_key_and_port_has_its_nodes_back(t
             assert full_addresses(back) == gates
 
             async def found() -> bool:
-                seen = (await seeker.index.query(Requirement(), 4)).found
+                seen = (await seeker.index.query(Requirement(), 4)).devices
                 return [item.advert.peer for item in seen] == [worker.identity.peer_id]
 
             await until(found)

@@ -20,7 +20,7 @@ from protocol.values.index_keys import EVERYBODY, shard_key
 from protocol.values.requirement import Requirement, parse_clause
 from protocol.wire.base import Message
 from swarm.index.index import Index
-from swarm.index.shard_store import MAX_HANDED, MAX_OF_NETWORK, KnownAdvert, ShardStore
+from swarm.index.shard_store import MAX_HANDED, MAX_OF_NETWORK, ParsedAdvert, ShardStore
 from swarm.join.host import open_host
 from swarm.memory.network import MemoryNetwork, MemorySwarm
 from swarm.net.addresses import Contact
@@ -139,7 +139,7 @@ async def test_a_swarm_that_is_told_a_victims_address_in_every_way_hardly_knocks
         for network in grown.networks:
             contacts = network.closest(bytes(32), 1000)
             assert not [contact for contact in contacts if VICTIM in "".join(contact.addresses)]
-        found = {sighting.advert.name for sighting in (await grown.indexes[3].query(EVERY_CPU, 200)).found}
+        found = {sighting.advert.name for sighting in (await grown.indexes[3].query(EVERY_CPU, 200)).devices}
         assert found >= {f"honest-{number}" for number in range(8)}
 
 
@@ -190,7 +190,7 @@ async def test_over_real_sockets_a_node_of_the_lan_is_not_sent_to_its_own_loopba
                 for number in range(4):
                     index.introduce(Contact(Identity.from_seed(number).peer_id, tuple(doors.addresses)))
                 await trio.sleep(0.5)
-                while index._desk._meeting:
+                while index._server._meeting:
                     await trio.sleep(0.05)
                 nursery.cancel_scope.cancel()
             assert doors.came == 0
@@ -229,9 +229,9 @@ async def test_an_honest_device_is_found_among_forty_fakes_of_forty_networks(aut
             Advert(peer=honest.peer_id, seq=0, device="d", name="honest", labels={"board": "rb5"})
         )
         reader = grown.indexes[2]
-        assert "honest" in {s.advert.name for s in (await reader.query(RARE, 64)).found}
+        assert "honest" in {s.advert.name for s in (await reader.query(RARE, 64)).devices}
         asked = 0
-        while "honest" not in {s.advert.name for s in (await reader.query(RARE, 16)).found}:
+        while "honest" not in {s.advert.name for s in (await reader.query(RARE, 16)).devices}:
             asked += 1  # a scheduler goes on while it has work: each look shows others
         assert asked < 12
 
@@ -283,7 +283,7 @@ async def test_holders_that_sit_around_a_key_on_purpose_hide_nobody_from_those_w
         worker, scheduler = indexes[1:]
         advert = Advert(peer=gate.peer_id, seq=0, device="d", name="honest", labels={"board": "rb5"})
         await worker.publish(advert)
-        found = {s.advert.name for s in (await scheduler.query(RARE, 16)).found}
+        found = {s.advert.name for s in (await scheduler.query(RARE, 16)).devices}
         assert found == {"honest", "n"}  # "n": the fakes
         nursery.cancel_scope.cancel()
 
@@ -322,7 +322,7 @@ async def test_sixty_members_behind_one_router_are_all_found_and_strangers_there
                     addresses=where,
                 )
             )
-        found = [s.advert.name for s in (await reader.everybody(256)).found]
+        found = [s.advert.name for s in (await reader.everybody(256)).devices]
         assert (found.count("member"), found.count("fake")) == (60, 8)
         nursery.cancel_scope.cancel()
 
@@ -429,8 +429,8 @@ async def test_a_device_that_is_gone_is_not_brought_back_by_its_old_adverts(auto
 
 
 def test_a_flood_of_identities_from_one_network_or_handed_over_leaves_room_for_others() -> None:
-    def read(advert: SignedAdvert) -> KnownAdvert:  # signatures are another test's business
-        return KnownAdvert(read_advert(advert.body), advert)
+    def read(advert: SignedAdvert) -> ParsedAdvert:  # signatures are another test's business
+        return ParsedAdvert(read_advert(advert.body), advert)
 
     def plain(peer: str) -> SignedAdvert:
         return SignedAdvert(

@@ -51,10 +51,10 @@ async def test_a_client_finds_the_workers_through_a_gate_and_one_that_left_is_go
             while min(first.coverage, second.coverage) < 3:
                 await trio.sleep(0.1)
             result = await scheduler.query(CPU, 16)
-            assert {sighting.advert.name for sighting in result.found} == {"one", "two"}
+            assert {sighting.advert.name for sighting in result.devices} == {"one", "two"}
             assert result.complete
-            assert all(sighting.advert.addresses for sighting in result.found)
+            assert all(sighting.advert.addresses for sighting in result.devices)
             assert await second.withdraw() >= 2
             after = await scheduler.query(CPU, 16)
-            assert {sighting.advert.name for sighting in after.found} == {"one"}
+            assert {sighting.advert.name for sighting in after.devices} == {"one"}
         nursery.cancel_scope.cancel()

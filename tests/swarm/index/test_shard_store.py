@@ -15,7 +15,7 @@ from protocol.signed.advert import SignedAdvert, advert_body, advert_message, re
 from protocol.values.advert import Advert, UnitOffer
 from protocol.values.index_keys import attributes_of, campaign_attribute, shard_key, shard_prefix
 from protocol.values.requirement import Requirement, parse_clause
-from swarm.index.shard_store import Forged, ShardStore, read_signed
+from swarm.index.shard_store import ForgedAdvert, ShardStore, read_signed
 from swarm.net.identity import Identity, routing_key
 
 IDS = [Identity.from_seed(number) for number in range(60)]
@@ -83,7 +83,7 @@ def test_a_forged_signature_is_refused() -> None:
 
 def test_a_signature_over_the_bare_body_counts_for_nothing() -> None:
     body = sign(IDS[0]).body
-    with pytest.raises(Forged):
+    with pytest.raises(ForgedAdvert):
         read_signed(SignedAdvert(body=body, signature=IDS[0].sign(body)))
 
 

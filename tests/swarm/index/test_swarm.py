@@ -144,7 +144,7 @@ async def test_one_gate_and_one_worker_find_each_other(autojump_clock: Jumping) 
         (scheduler,) = await grown.grow(1, holder=False)
         assert await worker.publish() == 2  # the gate and the worker itself
         result = await scheduler.index.query(EVERY_CPU, 16)
-        assert names(result.found) == {"node-1"}
+        assert names(result.devices) == {"node-1"}
         assert (result.total, result.complete) == (1, True)
 
 
@@ -155,20 +155,20 @@ async def test_a_worker_that_is_there_before_the_gate_is_found_soon_after(autoju
         (gate,) = await grown.grow(1)
         grown.knows(worker, gate)
         await trio.sleep(3)
-        assert names((await gate.index.query(EVERY_CPU, 1)).found) == {"node-0"}
+        assert names((await gate.index.query(EVERY_CPU, 1)).devices) == {"node-0"}
 
 
 async def test_a_lone_node_gets_an_empty_answer(autojump_clock: Jumping) -> None:
     async with field(1) as grown:
         result = await grown.members[0].index.query(EVERY_CPU, 16)
-        assert (result.found, result.total, result.complete) == ((), 0, True)
+        assert (result.devices, result.total, result.complete) == ((), 0, True)
 
 
 async def test_a_node_without_any_way_out_knows_that_it_has_seen_nothing(autojump_clock: Jumping) -> None:
     async with field(0) as grown:
         (client,) = await grown.grow(1, holder=False)
         result = await client.index.query(EVERY_CPU, 16)
-        assert (result.found, result.complete) == ((), False)
+        assert (result.devices, result.complete) == ((), False)
 
 
 async def test_everybody_publishes_and_everybody_is_found(autojump_clock: Jumping) -> None:
@@ -177,7 +177,7 @@ async def test_everybody_publishes_and_everybody_is_found(autojump_clock: Jumpin
         assert min(member.index.coverage for member in grown.members) >= 8
         for reader in grown.members[::8]:
             result = await reader.index.query(EVERY_CPU, 1000)
-            assert len(result.found) == 24
+            assert len(result.devices) == 24
             assert result.complete
             assert result.total == 24
 
@@ -187,15 +187,15 @@ async def test_a_requirement_is_met_clause_by_clause(autojump_clock: Jumping) ->
         await publish_all(grown.members, lab=4)
         reader = grown.members[3].index
         both = await reader.query(needs(f'units has "{CPU}"', "label.lab == yes", "ram >= 30 GiB"), 16)
-        assert names(both.found) == {"node-2", "node-3"}
+        assert names(both.devices) == {"node-2", "node-3"}
         assert both.attributes == ("label:lab=yes",)  # the rarest
         assert both.counts["unit:CPU (ONNX)"] == 14
         large = await reader.query(needs("ram >= 60 GiB"), 100)
-        assert len(large.found) == 3
+        assert len(large.devices) == 3
         absent = await reader.query(needs("label.lab == no"), 16)
-        assert (absent.found, absent.total, absent.complete) == ((), 0, True)
+        assert (absent.devices, absent.total, absent.complete) == ((), 0, True)
         one = await reader.query(needs(f"peer == {grown.members[7].peer}"), 1)
-        assert names(one.found) == {"node-7"}
+        assert names(one.devices) == {"node-7"}
 
 
 async def test_a_survey_shows_all_devices_or_those_of_the_rarest_attribute(autojump_clock: Jumping) -> None:
@@ -203,10 +203,10 @@ async def test_a_survey_shows_all_devices_or_those_of_the_rarest_attribute(autoj
         await publish_all(grown.members, lab=5)
         impossible = needs(f'units has "{CPU}"', "label.lab == yes", "ram >= 900 GiB")
         index = grown.members[9].index
-        assert len((await index.query(impossible, 16)).found) == 0
-        assert len((await index.survey(impossible, 100)).found) == 14
+        assert len((await index.query(impossible, 16)).devices) == 0
+        assert len((await index.survey(impossible, 100)).devices) == 14
         few = await index.survey(impossible, 6)
-        assert names(few.found) == {f"node-{number}" for number in range(5)}
+        assert names(few.devices) == {f"node-{number}" for number in range(5)}
 
 
 async def test_a_query_for_a_few_of_many_asks_few(autojump_clock: Jumping) -> None:
@@ -216,7 +216,7 @@ async def test_a_query_for_a_few_of_many_asks_few(autojump_clock: Jumping) -> No
         await reader.query(EVERY_CPU, 16)
         before, began = reader.calls, trio.current_time()
         result = await reader.query(EVERY_CPU, 16)
-        assert len(result.found) >= 16
+        assert len(result.devices) >= 16
         assert reader.calls - before <= 2
         assert trio.current_time() - began == pytest.approx(0.02)
 
@@ -227,7 +227,7 @@ async def test_a_first_lookup_takes_a_few_round_trips(autojump_clock: Jumping) -
         (client,) = await grown.grow(1, holder=False)
         began = trio.current_time()
         result = await client.index.query(EVERY_CPU, 16)
-        assert len(result.found) >= 16
+        assert len(result.devices) >= 16
         # dials cost six round trips of 20 ms each in this network: the gate, its neighbours, their neighbours, then the page
         assert trio.current_time() - began < 0.8
         assert client.index.calls <= 45
@@ -243,15 +243,15 @@ async def test_the_living_are_found_after_many_died_at_once(share: float, autoju
         alive = [member for member in grown.members if member not in dead]
         grown.kill(dead)
         first = await alive[1].index.query(EVERY_CPU, 1000)
-        assert names(first.found) >= {f"node-{member.number}" for member in alive}
+        assert names(first.devices) >= {f"node-{member.number}" for member in alive}
         await trio.sleep(40)  # the others' publishers notice the broken links by themselves
         for reader in chance.sample(alive, 4):
             result = await reader.index.query(EVERY_CPU, 1000)
-            assert names(result.found) >= {f"node-{member.number}" for member in alive}
+            assert names(result.devices) >= {f"node-{member.number}" for member in alive}
         assert min(member.index.coverage for member in alive) >= 8
         await trio.sleep(870)
         last = await alive[2].index.query(EVERY_CPU, 1000)
-        assert names(last.found) == {f"node-{member.number}" for member in alive}
+        assert names(last.devices) == {f"node-{member.number}" for member in alive}
 
 
 @pytest.mark.slow
@@ -268,7 +268,7 @@ async def test_a_silent_peer_costs_a_reader_no_more_than_the_hedge(autojump_cloc
             began = trio.current_time()
             result = await reader.index.query(EVERY_CPU, 8)
             worst = max(worst, trio.current_time() - began)
-            assert len(result.found) >= 8
+            assert len(result.devices) >= 8
             await trio.sleep(2)
         assert 0.1 <= worst < 0.35
 
@@ -282,28 +282,28 @@ async def test_a_peer_that_was_too_busy_to_answer_is_asked_again_soon_and_one_th
         reader, busy = grown.members[4], grown.members[2].peer
         await reader.index.query(EVERY_CPU, 16)
         contact = next(
-            one for one in reader.index._caller.nearest(shard_key("", "x", 0, 0), 6) if one.peer == busy
+            one for one in reader.index._client.nearest(shard_key("", "x", 0, 0), 6) if one.peer == busy
         )
         question = say.FindPeers(key=shard_key("", "x", 0, 0))
         waits: list[float] = []
         grown.swarm.cut_silently(reader.peer, busy)
         for _ in range(7):
             with pytest.raises(Unreachable):
-                await reader.index._caller.ask(contact, question, say.FoundPeers)
+                await reader.index._client.ask(contact, question, say.FoundPeers)
             silent_since = trio.current_time()
-            while not reader.index._caller.usable(busy):
+            while not reader.index._client.usable(busy):
                 await trio.sleep(0.5)
             waits.append(round(trio.current_time() - silent_since))
         assert waits[0] == 2
         assert waits[0] < waits[1] <= waits[-1]  # what runs beside us asks it, too
         assert 29 <= waits[-1] <= 32
         grown.swarm.heal()
-        await reader.index._caller.ask(contact, question, say.FoundPeers)
+        await reader.index._client.ask(contact, question, say.FoundPeers)
         grown.swarm.cut_silently(reader.peer, busy)
         with pytest.raises(Unreachable):
-            await reader.index._caller.ask(contact, question, say.FoundPeers)
+            await reader.index._client.ask(contact, question, say.FoundPeers)
         await trio.sleep(2.1)
-        assert reader.index._caller.usable(busy)
+        assert reader.index._client.usable(busy)
 
 
 @pytest.mark.slow
@@ -314,7 +314,7 @@ async def test_a_fresh_lookup_past_a_silent_peer_waits_for_the_hedge_only(autoju
         grown.swarm.cut_silently(reader.peer, grown.members[9].peer)
         began = trio.current_time()
         result = await reader.index.query(needs("device == device-13"), 1)
-        assert names(result.found) == {"node-13"}
+        assert names(result.devices) == {"node-13"}
         assert trio.current_time() - began < 0.7
 
 
@@ -340,10 +340,10 @@ async def test_a_node_that_leaves_says_so(autojump_clock: Jumping) -> None:
         leaver = grown.members[8]
         assert await leaver.index.withdraw() >= 8
         result = await grown.members[2].index.query(EVERY_CPU, 1000)
-        assert len(result.found) == 13
-        assert "node-8" not in names(result.found)
+        assert len(result.devices) == 13
+        assert "node-8" not in names(result.devices)
         assert await leaver.publish() >= 8  # and may come back
-        assert len((await grown.members[3].index.query(EVERY_CPU, 1000)).found) == 14
+        assert len((await grown.members[3].index.query(EVERY_CPU, 1000)).devices) == 14
 
 
 @pytest.mark.slow
@@ -365,10 +365,10 @@ async def test_an_advert_that_nobody_renews_is_gone_after_its_lifetime(autojump_
         await client.publish()
         grown.kill([client])
         reader = grown.members[3].index
-        assert len((await reader.query(EVERY_CPU, 16)).found) == 1
+        assert len((await reader.query(EVERY_CPU, 16)).devices) == 1
         await trio.sleep(970)
         result = await reader.query(EVERY_CPU, 16)
-        assert (result.found, result.total) == ((), 0)
+        assert (result.devices, result.total) == ((), 0)
         assert all(member.index.holder.nodes == 0 for member in grown.members[:12])
 
 
@@ -376,7 +376,7 @@ async def test_an_advert_lives_on_while_its_node_does(autojump_clock: Jumping) -
     async with field(12) as grown:
         await publish_all(grown.members)
         await trio.sleep(1000)
-        assert len((await grown.members[3].index.query(EVERY_CPU, 100)).found) == 12
+        assert len((await grown.members[3].index.query(EVERY_CPU, 100)).devices) == 12
 
 
 async def test_a_laptop_that_wakes_up_is_found_again_within_seconds(autojump_clock: Jumping) -> None:
@@ -391,7 +391,7 @@ async def test_a_laptop_that_wakes_up_is_found_again_within_seconds(autojump_clo
         assert (await gate.index.everybody()).found == (), "it does not know yet that it slept"
         slept = 1000.0
         await trio.sleep(10)
-        assert names((await gate.index.everybody()).found) == {"node-1"}
+        assert names((await gate.index.everybody()).devices) == {"node-1"}
 
 
 async def test_a_changed_advert_is_seen_at_once_and_leaves_what_it_no_longer_says(
@@ -401,8 +401,8 @@ async def test_a_changed_advert_is_seen_at_once_and_leaves_what_it_no_longer_say
         await publish_all(grown.members)
         changer, reader = grown.members[5], grown.members[10].index
         await changer.publish(units=(UnitOffer(unit="NPU", runtime="r"),))
-        assert names((await reader.query(needs("units has NPU"), 16)).found) == {"node-5"}
-        assert "node-5" not in names((await reader.query(EVERY_CPU, 100)).found)
+        assert names((await reader.query(needs("units has NPU"), 16)).devices) == {"node-5"}
+        assert "node-5" not in names((await reader.query(EVERY_CPU, 100)).devices)
 
 
 async def test_a_campaign_leads_to_the_nodes_that_hold_its_leases(autojump_clock: Jumping) -> None:
@@ -411,9 +411,9 @@ async def test_a_campaign_leads_to_the_nodes_that_hold_its_leases(autojump_clock
         for member in grown.members[4:7]:
             await member.index.publish(member.advert(), campaigns=["c-1"])
         reader = grown.members[8].index
-        assert names((await reader.campaign("c-1")).found) == {"node-4", "node-5", "node-6"}
+        assert names((await reader.campaign("c-1")).devices) == {"node-4", "node-5", "node-6"}
         await grown.members[4].index.publish(grown.members[4].advert())
-        assert names((await reader.campaign("c-1")).found) == {"node-5", "node-6"}
+        assert names((await reader.campaign("c-1")).devices) == {"node-5", "node-6"}
 
 
 @pytest.mark.slow
@@ -425,13 +425,13 @@ async def test_a_hot_shard_splits_and_nobody_is_lost(autojump_clock: Jumping) ->
         everybody = {f"node-{number}" for number in range(12)}
         for reader in grown.members[::8]:
             result = await reader.index.query(EVERY_CPU, 1000)
-            assert names(result.found) == everybody
+            assert names(result.devices) == everybody
             few = await reader.index.query(EVERY_CPU, 5)
-            assert len(few.found) >= 5
+            assert len(few.devices) >= 5
         depths = [member.index._publisher.depth(EVERYBODY) for member in grown.members]
         assert min(depths) >= 1
         one = await grown.members[0].index.query(needs(f"peer == {grown.members[9].peer}"), 1)
-        assert names(one.found) == {"node-9"}
+        assert names(one.devices) == {"node-9"}
 
 
 @pytest.mark.slow
@@ -454,7 +454,7 @@ async def test_squatters_of_one_network_get_eight_places(autojump_clock: Jumping
             await index.publish(fake)
         await publish_all(grown.members)
         result = await grown.members[3].index.query(EVERY_CPU, 1000)
-        found = [sighting.advert.name for sighting in result.found]
+        found = [sighting.advert.name for sighting in result.devices]
         assert found.count("squat") <= 8
         assert len(set(found)) == 11
 
@@ -466,16 +466,18 @@ async def test_two_halves_find_each_other_again_after_a_partition(autojump_clock
         left, right = grown.members[:7], grown.members[7:]
         grown.swarm.partition([m.peer for m in left], [m.peer for m in right])
         await trio.sleep(120)
-        assert names((await left[3].index.query(EVERY_CPU, 100)).found) >= {f"node-{m.number}" for m in left}
-        assert names((await right[3].index.query(EVERY_CPU, 100)).found) >= {
+        assert names((await left[3].index.query(EVERY_CPU, 100)).devices) >= {
+            f"node-{m.number}" for m in left
+        }
+        assert names((await right[3].index.query(EVERY_CPU, 100)).devices) >= {
             f"node-{m.number}" for m in right
         }
         late = (await right[5].publish(labels={"late": "yes"}), right[5])
         assert late[0] >= 7
         grown.swarm.heal()
         await trio.sleep(30)
-        assert names((await left[4].index.query(needs("label.late == yes"), 16)).found) == {"node-12"}
-        assert len((await left[5].index.query(EVERY_CPU, 100)).found) == 14
+        assert names((await left[4].index.query(needs("label.late == yes"), 16)).devices) == {"node-12"}
+        assert len((await left[5].index.query(EVERY_CPU, 100)).devices) == 14
 
 
 # -- peers that lie ------------------------------------------------------------------------------------------------------
@@ -514,7 +516,7 @@ async def test_a_holder_that_makes_things_up_is_not_believed(autojump_clock: Jum
         for member in grown.members:
             member.network.learn(Contact(liar.peer_id, liar.addresses))
         result = await grown.members[2].index.query(EVERY_CPU, 100)
-        assert names(result.found) == {f"node-{number}" for number in range(6)}
+        assert names(result.devices) == {f"node-{number}" for number in range(6)}
 
 
 async def test_a_client_of_the_index_refuses_to_hold(autojump_clock: Jumping) -> None:

@@ -125,7 +125,7 @@ async def test_a_damaged_gate_file_is_no_gate_and_a_damaged_setting_is_told(
     swarm = Swarm()
     await keeper(swarm, lambda: ["no address"]).join_first()
     assert swarm.live == set()
-    with pytest.raises(ResourceError, match="makes no sense"):
+    with pytest.raises(ResourceError, match="invalid gate address"):
         keeper(swarm, ["no address"])
 
 

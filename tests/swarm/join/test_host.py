@@ -51,8 +51,8 @@ async def test_a_taken_port_is_one_clear_line() -> None:
         (["/dns4/example.org/tcp/4001"], [], "cannot listen on"),
         (["here"], [], "cannot listen on 'here'"),
         (["/ip4/192.0.2.1/tcp/4001"], [], "is no address of this machine"),
-        ([LOOPBACK], ["/ip4/127.0.0.1/tcp/4001"], "bootstrap address makes no sense"),
-        ([LOOPBACK], ["/ip4/127.0.0.1/tcp/4001/p2p/me"], "bootstrap address makes no sense"),
+        ([LOOPBACK], ["/ip4/127.0.0.1/tcp/4001"], "invalid gate address"),
+        ([LOOPBACK], ["/ip4/127.0.0.1/tcp/4001/p2p/me"], "invalid gate address"),
         (
             [LOOPBACK],
             [f"/dns4/exämple.org/tcp/4001/p2p/{Identity.from_seed(1).peer_id}"],

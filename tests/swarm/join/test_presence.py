@@ -84,7 +84,7 @@ async def test_a_node_that_cannot_be_dialled_is_reached_through_its_gate_also_af
             await worker.index.publish(advert)
             seeker_settings = RoleSettings(gates=(way,), listen=LOOPBACK, lan=False)
             async with open_node("scheduler", seeker_home, seeker_settings, holder=False) as seeker:
-                (found,) = (await seeker.index.everybody()).found
+                (found,) = (await seeker.index.everybody()).devices
                 assert found.advert.addresses == worker.addresses
                 links = Links(seeker.network, ProtocolId.HEALTH, HEALTH, nursery)
                 link = await links.get(found.advert.peer, found.advert.addresses)
@@ -152,7 +152,7 @@ async def test_a_node_whose_gates_are_gone_comes_in_by_a_peer_it_knew(tmp_path: 
             settings = RoleSettings(gates=(dead,), listen=LOOPBACK, lan=False)
             async with open_node("worker", home, settings, holder=True) as two:
                 assert two.network.connected() == (one.identity.peer_id,)
-                while not (found := (await two.index.everybody()).found):
+                while not (found := (await two.index.everybody()).devices):
                     await trio.sleep(0.05)  # what holds a shard is asked again
                 assert [item.advert.name for item in found] == ["one"]
 

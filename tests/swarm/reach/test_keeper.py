@@ -242,7 +242,7 @@ async def test_a_node_that_is_shut_in_while_it_runs_stops_holding_and_is_found_a
         await trio.sleep(60)
         await play.node("seeker", "gate")
         result = await play.indices["seeker"].everybody()
-        found = {sighting.advert.name: sighting.advert.addresses for sighting in result.found}
+        found = {sighting.advert.name: sighting.advert.addresses for sighting in result.devices}
         assert set(found) == {"node", "other"}
         assert found["node"] == keeper.addresses
         assert network.peer_id not in {c.peer for c in await play.indices["seeker"].nearest(b"\0" * 32)}
@@ -319,7 +319,7 @@ async def test_two_gates_without_a_link_make_one_swarm_through_nodes_that_nobody
         await play.indices["left"].publish(Advert(peer=left.peer_id, seq=0, device="l", name="left"))
         await trio.sleep(20)
         result = await play.indices["right"].everybody()
-        assert [sighting.advert.name for sighting in result.found] == ["left"]
+        assert [sighting.advert.name for sighting in result.devices] == ["left"]
 
 
 async def test_a_neighbour_that_knows_no_gate_finds_the_swarm_through_a_node_that_cannot_be_dialled_from_outside(
@@ -338,7 +338,7 @@ async def test_a_neighbour_that_knows_no_gate_finds_the_swarm_through_a_node_tha
         play.indices["neighbour"].introduce(Contact(node.peer_id, node.addresses))
         await trio.sleep(2)
         result = await play.indices["neighbour"].everybody()
-        assert {sighting.advert.name for sighting in result.found} == {"node", "far"}
+        assert {sighting.advert.name for sighting in result.devices} == {"node", "far"}
 
 
 async def test_adverts_are_back_at_a_restarted_gate_within_seconds(
