@@ -127,7 +127,6 @@ class RelayReservation:
 class OpenCircuit:
     """A live circuit."""
 
-    number: int
     source: PeerId
     target: PeerId
     principals: tuple[PeerId, PeerId]
@@ -186,7 +185,7 @@ class RelayReservations:
         self._answers_for = answers_for
         self._reservations: dict[PeerId, RelayReservation] = {}
         self._per_network: Counter[str] = Counter()
-        self._circuits: dict[int, OpenCircuit] = {}
+        self._circuits: dict[OpenCircuit, None] = {}
         self._from_peer: Counter[PeerId] = Counter()
         self._to_peer: Counter[PeerId] = Counter()
         self._of_pair: Counter[str] = Counter()
@@ -263,10 +262,8 @@ class RelayReservations:
         self._connected += 1
         principals = (self._answers_for(source), self._reservations[target].principal)
         ends_at = now + limits.circuit_s
-        circuit = OpenCircuit(
-            self._connected, source, target, principals, network, now, ends_at, limits.circuit_bytes
-        )
-        self._circuits[circuit.number] = circuit
+        circuit = OpenCircuit(source, target, principals, network, now, ends_at, limits.circuit_bytes)
+        self._circuits[circuit] = None
         self._from_peer[source] += 1
         self._to_peer[target] += 1
         self._of_pair[f"{source} {target}"] += 1
@@ -294,8 +291,9 @@ class RelayReservations:
 
     def end(self, circuit: OpenCircuit, why: CircuitEnd | None) -> None:
         """The circuit ended; `why` is None for one that was never established. Safe to call twice."""
-        if self._circuits.pop(circuit.number, None) is None:
+        if circuit not in self._circuits:
             return
+        del self._circuits[circuit]
         _decrement(self._from_peer, circuit.source)
         _decrement(self._to_peer, circuit.target)
         _decrement(self._of_pair, f"{circuit.source} {circuit.target}")
@@ -323,7 +321,7 @@ class RelayReservations:
             limits=self.limits,
             reservations=tuple(each for each in self._reservations.values() if self._is_valid(each, now)),
             circuits=tuple(
-                CircuitStats(p.source, p.target, now - p.began, p.carried) for p in self._circuits.values()
+                CircuitStats(p.source, p.target, now - p.began, p.carried) for p in self._circuits
             ),
             reserved=self._reserved,
             renewed=self._renewed,

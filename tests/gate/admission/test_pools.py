@@ -66,7 +66,7 @@ async def test_two_devices_and_one_who_submits_come_in_by_ticket(
         found = await ann.index.query(Requirement(clauses=(parse_clause("pools has lab"),)), 8)
         assert {s.advert.name for s in found.devices} == {"worker-1", "worker-2"}
         none = await ann.index.query(Requirement(clauses=(parse_clause("pools has other"),)), 8)
-        assert none.found == ()
+        assert none.devices == ()
 
 
 async def test_every_member_hears_within_one_poll_that_somebody_was_revoked(

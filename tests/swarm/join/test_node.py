@@ -47,7 +47,9 @@ async def test_a_gate_is_found_by_its_home_and_leaves_no_address_behind(tmp_path
                 link = await links.get(here.identity.peer_id, here.network.addresses)
                 assert await link.ask(Ping(), Pong) == Pong(role="gate", incarnation=1)
         async with open_node("scheduler", home, SETTINGS, holder=False) as scheduler:
-            assert (await scheduler.index.query(Requirement(), 8)).found == ()  # the worker said that it left
+            assert (
+                await scheduler.index.query(Requirement(), 8)
+            ).devices == ()  # the worker said that it left
             assert scheduler.incarnation == 2
         nursery.cancel_scope.cancel()
 

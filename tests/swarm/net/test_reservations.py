@@ -88,6 +88,17 @@ def test_who_moves_takes_its_share_along() -> None:
     assert relay.holds("a", 0)  # refused, it keeps the one it has
 
 
+def test_a_circuit_that_was_never_established_hides_no_other() -> None:
+    relay = RelayReservations()
+    relay.reserve("b", HOME, 0)
+    failed, live = (relay.begin("a", HOME, "b", 0) for _ in range(2))
+    relay.end(failed, None)
+    relay.begin("a", HOME, "b", 0)
+    assert len(relay.snapshot(0).circuits) == relay.snapshot(0).connected == 2
+    relay.end(live, CircuitEnd.CLOSED)
+    assert len(relay.snapshot(0).circuits) == 1
+
+
 def test_who_asks_too_often_waits() -> None:
     relay = RelayReservations(RelayLimits(reserve_burst=3, reserve_every_s=10))
     assert [why(relay, "a", now=0) for _ in range(4)] == [None, None, None, DeclineReason.TOO_OFTEN]
