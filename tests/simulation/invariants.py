@@ -221,6 +221,18 @@ def one_answer(history: History) -> Iterator[Breach]:
             yield Breach("one_answer", what, event.at)
 
 
+def intents_come_first(history: History) -> Iterator[Breach]:
+    """No worker takes an attempt before the intent is in its scheduler's store: whatever crashes then, no number is used twice."""
+    stored: set[tuple[str, int, str]] = set()
+    for event in history.of(Kind.COMMITTED, Kind.TAKEN, Kind.QUEUED):
+        name = (event.task, event.attempt, event.worker)
+        if event.kind is Kind.COMMITTED:
+            stored.add(name)
+        elif name not in stored:
+            what = f"{event.worker} has attempt {event.attempt} of {event.task}, of which no store has the intent"
+            yield Breach("intents_come_first", what, event.at)
+
+
 def no_orphan_run(history: History) -> Iterator[Breach]:
     """No process lives on for more than two seconds after its lease was ended, or after a cancel reached its worker."""
     grace = history.limits.stop_s + history.limits.slack_s
@@ -564,6 +576,7 @@ SAFETY: Final[tuple[Invariant, ...]] = (
     slots_are_exclusive,
     capacity_holds,
     one_answer,
+    intents_come_first,
     no_orphan_run,
     no_stop_while_timing,
     preempted_at_most_twice,

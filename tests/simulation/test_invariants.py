@@ -78,6 +78,7 @@ BAD: dict[str, tuple[Event, ...]] = {
     "slots_are_exclusive": (Event(1.5, K.BEGAN, **OTHER),),
     "capacity_holds": (Event(1.5, K.TAKEN, **OTHER),),
     "one_answer": (Event(1.5, K.QUEUED, **RUN | {"lease": "l2", "fence": (1, 2)}),),
+    "intents_come_first": (Event(1.5, K.QUEUED, **RUN | {"lease": "l2", "fence": (1, 2), "attempt": 2}),),
     "no_orphan_run": (Event(1.5, K.BEGAN, **OTHER), Event(1.6, K.STOP_ORDERED, **OTHER)),
     "no_stop_while_timing": (
         Event(1.3, K.TIMING, **RUN, number=1),
