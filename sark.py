@@ -62,10 +62,15 @@ try:
     import node.cli.main
     import node.cli.models
     import node.cli.owner
+    import scheduler.cli.adopt
+    import scheduler.cli.analysis
     import scheduler.cli.bench
     import scheduler.cli.campaigns
     import scheduler.cli.completion
+    import scheduler.cli.db
     import scheduler.cli.experiments
+    import scheduler.cli.fleet
+    import scheduler.cli.submit
     import web.cli
     from drivers.contract.base import Driver, Unfit, UnitInfo, WorkOrder
     from protocol.errors import SarkError
@@ -182,12 +187,20 @@ app = typer.Typer(
     epilog="Start with [bold]sark-node demo[/bold].  Exit codes: 0 success, 1 tasks failed, 2 invalid input, 3 no device fits, "
     "4 unreachable, 5 not permitted, 6 local resource, 130 interrupted.",
 )
-app.add_typer(scheduler.cli.campaigns.app)
-app.add_typer(node.cli.main.app)
-app.add_typer(node.cli.device.app)
-app.add_typer(node.cli.models.app)
-app.add_typer(node.cli.owner.app)
-app.add_typer(gate.cli.main.app)
+for commands in (
+    scheduler.cli.submit,
+    scheduler.cli.campaigns,
+    scheduler.cli.adopt,
+    scheduler.cli.analysis,
+    scheduler.cli.fleet,
+    node.cli.main,
+    node.cli.device,
+    node.cli.models,
+    node.cli.owner,
+    gate.cli.main,
+    scheduler.cli.db,
+):
+    app.add_typer(commands.app)
 scheduler.cli.experiments.add_experiment(app)
 scheduler.cli.bench.add_bench(app, _this_device)
 web.cli.add_serve(app, _routers, _send_action)

@@ -15,7 +15,7 @@ from gate.cli import status
 from gate.settings import DEFAULT_PORT, Admit, GateSettings
 from swarm.base.home import Home
 
-PANEL = "For a gate's operator"
+PANEL = "Gates and pools"
 
 app = typer.Typer()
 app.add_typer(cli_pool.app)

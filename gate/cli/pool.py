@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer()
 pool = typer.Typer(no_args_is_help=True, help="Manage pools: share devices with others, and revoke access.")
-app.add_typer(pool, name="pool", rich_help_panel="For a pool's owner")
+app.add_typer(pool, name="pool", rich_help_panel="Gates and pools")
 
 PIPE_WIDTH: Final = 1000
 ROOMY: Final = 120

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from node.doctor.host import Check
 
 app = typer.Typer()
-PANEL: Final = "For a device's owner"
+PANEL: Final = "This device"
 PIPE_WIDTH: Final = 1000
 STYLES: Final = {"ok": "green", "note": "yellow", "bad": "bold red"}
 

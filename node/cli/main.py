@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from swarm.join.node import RunningNode
 
 app = typer.Typer()
-PANEL = "For a device's owner"
+PANEL = "This device"
 PIPE_WIDTH = 1000
 """A pipe has no width: nothing is wrapped there."""
 

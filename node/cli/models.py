@@ -23,7 +23,7 @@ from swarm.base.settings import SettingsError
 if TYPE_CHECKING:
     from node.store.model_files import ModelFile
 
-PANEL = "For a device's owner"
+PANEL = "This device"
 JSON = typer.Option("--json", help="For programs.")
 
 

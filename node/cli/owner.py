@@ -14,7 +14,7 @@ from protocol.messages.work import Action, Control, StatusRequest
 from swarm.base.home import Home
 
 app = typer.Typer()
-PANEL = "For a device's owner"
+PANEL = "This device"
 
 
 def _devices(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:

@@ -1,1 +1,1 @@
-"""The commands of the person who submits."""
+"""The commands of users who submit campaigns, and `bench`."""

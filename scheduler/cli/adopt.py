@@ -1,4 +1,4 @@
-"""Commands for a campaign that another machine began: adopt it, let another adopt it, watch it from afar."""
+"""Commands for campaigns of other machines: delegate, adopt, and watching from afar."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import typer
 
 from protocol.errors import CampaignError, NotPermitted, ResourceError
 from scheduler.cli import completion
-from scheduler.cli.options import GATE, JSON, PANEL, duration_option, gates_of, keeper, print_json
+from scheduler.cli.options import CAMPAIGNS, GATE, JSON, duration_option, gates_of, keeper, print_json
 from swarm.base.home import Home
 from swarm.base.text import count, safe_text
 from swarm.base.units import DAY_S
@@ -24,37 +24,41 @@ if TYPE_CHECKING:
     from swarm.net.identity import Identity
 
 app = typer.Typer()
-_WHOLE: Final = re.compile(r"c-[a-z0-9]{8}")
-"""As `scheduler.submit.submit` makes them."""
+MAX_TTL_S: Final = 3_650 * DAY_S
+_FULL_ID: Final = re.compile(r"c-[a-z0-9]{8}")
+"""As `scheduler.submit.submit` generates them."""
 
 
-@app.command(rich_help_panel=PANEL)
+@app.command(rich_help_panel=CAMPAIGNS)
 def delegate(
     ctx: typer.Context,
     campaign: Annotated[
-        str, typer.Argument(help="Its id, or the beginning of it.", autocompletion=completion.campaigns)
+        str,
+        typer.Argument(help="A campaign's id or its first characters.", autocompletion=completion.campaigns),
     ],
     to: Annotated[
         str,
-        typer.Option(help="Id of the other machine's scheduler: sark-node info shows it.", metavar="ID"),
+        typer.Option(help="The other scheduler's id, which `sark-node info` prints there.", metavar="ID"),
     ],
-    lasts: Annotated[str, typer.Option("--for", help="How long it may, such as 12h or 7d.")] = "7d",
+    ttl: Annotated[
+        str, typer.Option(help="How long the token is valid, such as 12h or 7d.", metavar="DURATION")
+    ] = "7d",
     gate: Annotated[list[str] | None, GATE] = None,
 ) -> None:
-    """Let another machine carry on a campaign of yours, if this one cannot. Prints the token for its adopt command."""
+    """Print a token with which another machine can adopt a campaign of yours."""
     from scheduler.adoption.token import Handover, passed_on, write_handover
     from scheduler.store.opening import open_store
     from swarm.net.identity import load_or_create, peer_id_bytes
     from swarm.pools.membership import credentials
 
     home: Home = ctx.obj
-    lasts_s = duration_option("--for", lasts, max_s=MAX_LASTS_S)
+    ttl_s = duration_option("--ttl", ttl, max_s=MAX_TTL_S)
     try:
         peer_id_bytes(to)
     except ValueError:
         raise CampaignError(
-            f"{safe_text(to, 80)!r} is no scheduler's id",
-            hint="on the other machine: sark-node info; it begins with 12D3Koo",
+            f"{safe_text(to, 80)!r} is not a scheduler's id",
+            hint="run `sark-node info` on the other machine: the id starts with 12D3Koo",
         ) from None
     key = load_or_create(home.key("scheduler"))
     with open_store(home) as store:
@@ -62,48 +66,49 @@ def delegate(
         row = store.campaigns.get(found)
         if row is not None and row.scheduler != key.peer_id:
             raise NotPermitted(
-                f"{found} is another scheduler's, which let this one carry it on",
+                f"{found} belongs to another scheduler",
                 hint="ask its owner for a token",
             )
         if row is not None and row.ended is not None:
-            raise CampaignError(
-                f"{found} has ended: nothing is left to carry on", hint=f"sark-node results {found}"
-            )
+            raise CampaignError(f"{found} has ended", hint=f"sark-node results {found}")
     now = time.time()
-    tokens = passed_on(key, credentials(home, now=now), to, found, own=True, lasts_s=lasts_s, now=now)
+    tokens = passed_on(key, credentials(home, now=now), to, found, own=True, lasts_s=ttl_s, now=now)
     gates = gates_of(ctx, gate)[:8]
     text = write_handover(Handover(campaign=found, owner=key.peer_id, gates=gates, tokens=tokens))
     print(text)
-    until = time.strftime("%Y-%m-%d %H:%M", time.localtime(now + lasts_s))
-    print(f"Good until {until}, for that scheduler alone. Send it privately.", file=sys.stderr)
+    until = time.strftime("%Y-%m-%d %H:%M", time.localtime(now + ttl_s))
+    print(f"Valid until {until} for that scheduler only. Send it privately.", file=sys.stderr)
     print(f"On the other machine:  sark-node adopt {found} --token {text[:12]}…", file=sys.stderr)
 
 
-@app.command(rich_help_panel=PANEL)
+@app.command(rich_help_panel=CAMPAIGNS)
 def adopt(
     ctx: typer.Context,
-    campaign: Annotated[str, typer.Argument(help="Its whole id.")],
+    campaign: Annotated[str, typer.Argument(help="The campaign's full id.")],
     key: Annotated[
         Path | None,
         typer.Option(
-            help="The owner's scheduler.key, copied from the other machine. It becomes this home's.",
+            help="The owner's scheduler.key, copied from the other machine. It becomes this home's key.",
             metavar="FILE",
         ),
     ] = None,
     token: Annotated[
         str | None,
         typer.Option(
-            help="What sark-node delegate printed on the owner's machine; or a file that holds it; or - for standard input."
+            help="The token that `sark-node delegate` printed, a file that contains it, or - for standard input."
         ),
     ] = None,
     models: Annotated[
-        Path | None, typer.Option(help="A folder with models that no device has any more.", metavar="FOLDER")
+        Path | None, typer.Option(help="Folder with models that no device has any more.", metavar="FOLDER")
     ] = None,
     gate: Annotated[list[str] | None, GATE] = None,
-    detach: Annotated[bool, typer.Option("--detach", help="Return once it is taken over.")] = False,
+    detach: Annotated[bool, typer.Option("--detach", help="Return when the campaign is adopted.")] = False,
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
-    """Carry on a running campaign that another machine began, or whose store is lost. What runs or has run is not run again."""
+    """Continue a running campaign of another machine, or one whose store is lost.
+
+    Tasks that run or have run are not repeated.
+    """
     import trio
 
     from scheduler.adoption.adopt import adopt_campaign
@@ -117,48 +122,47 @@ def adopt(
 
     home: Home = ctx.obj
     if key is not None and token is not None:
-        raise CampaignError(
-            "--key and --token are two ways to the same; give one", hint="--token needs no secret"
-        )
-    given = None if key is None else _given_key(home, key)
+        raise CampaignError("--key and --token cannot be used together", hint="--token needs no secret")
+    owner_key = None if key is None else _read_owner_key(home, key)
     if token is not None:
         token = secret_text(token, sys.stdin)
-    speaks, ways = _speaks(home, campaign, token, given)
-    gates = tuple(gate or ()) or ways or gates_of(ctx, None)
+    leader, token_gates = _leader(home, campaign, token, owner_key)
+    gates = tuple(gate or ()) or token_gates or gates_of(ctx, None)
 
     def keep() -> None:
         if key is not None:
             write_durably(home.key("scheduler"), key.read_bytes())
         if token is not None:
-            store_tokens(home, speaks.held)
+            store_tokens(home, leader.held)
 
     with open_store(home) as store:
 
-        async def go() -> str:
-            async with visiting(gates, campaign, speaks) as gatherer:
+        async def recover() -> str:
+            async with visiting(gates, campaign, leader) as recovery:
                 adoption = await adopt_campaign(
-                    gatherer,
+                    recovery,
                     campaign=campaign,
-                    owner=speaks.owner,
+                    owner=leader.owner,
                     store=store,
                     spool=home.spool,
                     models=models,
                     wall=time.time,
                     keep=keep,
                 )
-            for words in adoption.silent.values():
-                told = safe_text(f"{words}; what it has of the campaign is run again elsewhere", 400)
-                print(told, file=sys.stderr)
+            for reason in adoption.silent.values():
+                print(safe_text(f"{reason}; its tasks are run again elsewhere", 400), file=sys.stderr)
             for name in adoption.lacking:
-                told = f"tasks wait for the model {name}, which no device has: sark-node adopt {campaign} --models FOLDER"
-                print(safe_text(told, 400), file=sys.stderr)
+                note = f"tasks wait for the model {name}, which no device has: sark-node adopt {campaign} --models FOLDER"
+                print(safe_text(note, 400), file=sys.stderr)
             return adoption.line()
 
-        line = already_here(home, store, campaign, models, speaks, renew=token is not None) or trio.run(go)
+        line = already_here(home, store, campaign, models, leader, renew=token is not None) or trio.run(
+            recover
+        )
     with contextlib.suppress(ResourceError):
         save_gates(home, gates)
     out = sys.stderr if as_json else sys.stdout
-    print(f"{campaign} is carried on here: {line}", file=out)
+    print(f"{campaign} is adopted: {line}", file=out)
     if detach:
         print(f"  sark-node watch {campaign}", file=sys.stderr)
     keep_alive = keeper(ctx, gates)
@@ -170,79 +174,77 @@ def adopt(
 
 
 def watch_elsewhere(ctx: typer.Context, campaign: str, gate: list[str] | None, *, as_json: bool) -> None:
-    """Watch a campaign of this home's key that is not in its store."""
+    """Watch a campaign of this home's key that is in another home's store."""
     import trio
 
     from scheduler.adoption.remote import look_on, visiting
 
     home: Home = ctx.obj
-    speaks, _ = _speaks(home, campaign, None)
+    leader, _ = _leader(home, campaign, None)
 
-    def show(sight: RemoteView) -> None:
-        print(safe_text(sight.line(), 400), file=sys.stderr if as_json else sys.stdout, flush=True)
+    def show(view: RemoteView) -> None:
+        print(safe_text(view.line(), 400), file=sys.stderr if as_json else sys.stdout, flush=True)
 
-    async def go() -> RemoteView:
-        async with visiting(gates_of(ctx, gate), campaign, speaks) as gatherer:
-            return await look_on(gatherer, speaks.owner, show)
+    async def watch() -> RemoteView:
+        async with visiting(gates_of(ctx, gate), campaign, leader) as recovery:
+            return await look_on(recovery, leader.owner, show)
 
     try:
-        sight = trio.run(go)
+        view = trio.run(watch)
     except KeyboardInterrupt:
         raise SystemExit(130) from None
     if as_json:
-        print_json(sight.json())
+        print_json(view.json())
         return
-    if sight.over:
+    if view.over:
         print(
-            f"Every task has run. The results are on the machine that runs it; or: sark-node adopt {campaign}"
+            f"All tasks have run. The results are on the machine that runs the campaign; to get them here: sark-node adopt {campaign}"
         )
     else:
-        left = count(sight.adoption.to_do, "task")
-        print(
-            f"Nothing of it runs or waits any more; {left} to do. Carry it on here: sark-node adopt {campaign}"
-        )
+        left = count(view.adoption.to_do, "task")
+        print(f"The campaign is idle with {left} left. Continue it here: sark-node adopt {campaign}")
 
 
-def elsewhere(store: Store, campaign: str) -> bool:
-    """Whether this is a whole campaign's id, and none of this home's."""
-    return bool(_WHOLE.fullmatch(campaign)) and not store.campaigns.find(campaign)
+def is_elsewhere(store: Store, campaign: str) -> bool:
+    """Whether this is a full campaign id that this home does not know."""
+    return bool(_FULL_ID.fullmatch(campaign)) and not store.campaigns.find(campaign)
 
 
 def refuse_elsewhere(campaign: str) -> NoReturn:
-    """Only who carries a campaign on can end it: else its scheduler would run the tasks again."""
+    """Only a campaign's own scheduler can cancel it: it would run the tasks again."""
     raise CampaignError(
         f"no campaign {campaign!r} on this home",
-        hint="list them: sark-node campaigns\n"
-        f"if another machine runs it, cancel it there, or take it over first: sark-node adopt {campaign}",
+        hint="list campaigns: sark-node campaigns\n"
+        f"if another machine runs it, cancel it there, or adopt it first: sark-node adopt {campaign}",
     )
 
 
-def _speaks(
-    home: Home, campaign: str, token: str | None, given: Identity | None = None
+def _leader(
+    home: Home, campaign: str, token: str | None, owner_key: Identity | None = None
 ) -> tuple[CurrentLeader, tuple[str, ...]]:
-    """On whose behalf we act, and the gates that a token names. `given`: the key to act with, if it is not this home's."""
+    """The leader we act as, and the gates in a token. `owner_key`: the key to use instead of this home's."""
     from scheduler.adoption.remote import CurrentLeader
     from scheduler.adoption.token import read_handover
     from swarm.net.identity import load_or_create
 
     now = time.time()
-    key = given or load_or_create(home.key("scheduler"))
+    key = owner_key or load_or_create(home.key("scheduler"))
     if token is None:
         return CurrentLeader(key, key.peer_id, (), own=True), ()
     handover, handed = read_handover(token, key.peer_id, now=now)
     if handover.campaign != campaign:
         raise NotPermitted(
-            f"this token is for campaign {handover.campaign}, not for {safe_text(campaign, 80)}"
+            f"the token is for campaign {handover.campaign}, not for {safe_text(campaign, 80)}"
         )
     return CurrentLeader(key, handover.owner, handed, own=False), handover.gates
 
 
 def already_here(
-    home: Home, store: Store, campaign: str, models: Path | None, speaks: CurrentLeader, *, renew: bool
+    home: Home, store: Store, campaign: str, models: Path | None, leader: CurrentLeader, *, renew: bool
 ) -> str:
-    """For a campaign that was adopted before: bring the models it still lacks, and with `renew` keep the newer tokens of `speaks`.
+    """For a campaign that was adopted before: add missing models, and with `renew` store the leader's newer tokens.
 
-    Gives what was done, for people; empty when the campaign is not here yet. Raises `CampaignError` when there was nothing to do.
+    Gives a text about what was done; '' if the campaign is not here yet. Raises `CampaignError` if there was nothing to do.
     """
     from protocol.values.task import read_task
     from scheduler.adoption.adopt import bring_models
@@ -251,43 +253,40 @@ def already_here(
     row = store.campaigns.get(campaign)
     if row is None:
         return ""
-    told: list[str] = []
+    done: list[str] = []
     if renew and row.ended is None:
-        if row.scheduler != speaks.owner:
-            raise NotPermitted(f"this token is not from the owner of {campaign}")
-        store_tokens(home, speaks.held)
-        told.append("The token is kept: the campaign goes on with it.")
+        if row.scheduler != leader.owner:
+            raise NotPermitted(f"the token is not from the owner of {campaign}")
+        store_tokens(home, leader.held)
+        done.append("The new token is stored.")
     if models is not None:
-        left = bring_models(
+        missing = bring_models(
             map(read_task, store.tasks.bodies(campaign).values()), row.spec, home.spool, models
         )
-        if left:
-            raise CampaignError(f"{models} has no {', '.join(safe_text(name, 80) for name in left)}")
-        told.append("All models of the campaign are here.")
-    if not told:
-        raise CampaignError(f"{campaign} is on this home already", hint=f"sark-node watch {campaign}")
-    return " ".join(told)
+        if missing:
+            raise CampaignError(f"{models} has no {', '.join(safe_text(name, 80) for name in missing)}")
+        done.append("All models of the campaign are stored.")
+    if not done:
+        raise CampaignError(f"{campaign} is already on this home", hint=f"sark-node watch {campaign}")
+    return " ".join(done)
 
 
-def _given_key(home: Home, file: Path) -> Identity:
-    """The key in `file`. Raises `CampaignError` if this home cannot take it: that would leave campaigns of another key behind."""
+def _read_owner_key(home: Home, file: Path) -> Identity:
+    """The key in `file`. Raises `CampaignError` if this home has campaigns under another key."""
     from scheduler.store.opening import open_store
     from scheduler.submit.daemon import is_running
     from swarm.net.identity import load_or_create
 
     if not file.is_file():
         raise CampaignError(
-            f"there is no file {file}", hint="copy data/keys/scheduler.key from the other machine"
+            f"no such file: {file}", hint="copy data/keys/scheduler.key from the other machine"
         )
     owner, place = load_or_create(file), home.key("scheduler")
     if place.exists() and load_or_create(place).peer_id != owner.peer_id:
         with open_store(home) as store:
             if store.campaigns.find("") or is_running(home):
                 raise CampaignError(
-                    "this home has campaigns under another scheduler key, which must stay",
-                    hint="adopt into an empty home: --home FOLDER; or ask for a token: sark-node delegate",
+                    "this home has campaigns under another scheduler key",
+                    hint="adopt into an empty home with --home FOLDER, or ask for a token: sark-node delegate",
                 )
     return owner
-
-
-MAX_LASTS_S: Final = 3_650 * DAY_S

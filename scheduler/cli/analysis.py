@@ -1,13 +1,14 @@
-"""What is done with results that are there: verify, compare, matrix. No network is needed."""
+"""Commands that analyse results: verify, compare, matrix, report, chart. They need no network."""
 
 from __future__ import annotations
 
 import io
 import sys
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 from rich.table import Table
@@ -15,7 +16,7 @@ from rich.text import Text
 
 from protocol.errors import CampaignError
 from scheduler.cli import completion
-from scheduler.cli.options import JSON, PANEL, new_console, print_json
+from scheduler.cli.options import JSON, RESULTS, new_console, print_json
 from swarm.base.home import Home
 from swarm.base.text import count, safe_text
 
@@ -25,32 +26,35 @@ if TYPE_CHECKING:
 
 app = typer.Typer()
 
-SOURCE = (
-    "A file of results (--raw or --csv), a campaign of this home, or one task of it, such as c-ab23cd45/3."
+SOURCE: Final = "A campaign of this home, a task such as c-ab23cd45/3, or a file written with --raw or --csv."
+LATEST = typer.Argument(
+    help="A campaign of this home, a task such as c-ab23cd45/3, or a file written with --raw.  \\[default: the latest campaign]",
+    autocompletion=completion.campaigns,
 )
-CSV = typer.Option(help="Write the table there; - for standard output.", metavar="PATH")
+CSV = typer.Option(help="Write the table to a CSV file; - for standard output.", metavar="PATH")
+_STYLE: Final = {"FASTER": "green", "SLOWER": "red", "SAME": "", "AMBIGUOUS": "yellow"}
 
 
-@app.command(rich_help_panel=PANEL)
+@app.command(rich_help_panel=RESULTS)
 def verify(
     ctx: typer.Context,
     result: Annotated[
         str,
-        typer.Argument(
-            help=SOURCE.replace("(--raw or --csv)", "(--raw)"), autocompletion=completion.campaigns
-        ),
+        typer.Argument(help=SOURCE.replace(" or --csv", ""), autocompletion=completion.campaigns),
     ],
     model: Annotated[
-        Path | None, typer.Option(help="The model that it is said to be measured with.", metavar="FILE")
+        Path | None, typer.Option(help="Also check that this model was measured.", metavar="FILE")
     ] = None,
     csv: Annotated[
-        Path | None, typer.Option(help="A CSV to hold against the raw samples.", metavar="FILE")
+        Path | None, typer.Option(help="Also check this CSV against the raw samples.", metavar="FILE")
     ] = None,
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
-    """Check results: the worker's signature, task and model by their hashes, and each row made again from the raw samples.
+    """Verify the signatures, hashes and numbers of results.
 
-    Exit code 0: all holds, 1: something does not, 2: the file cannot be read.
+    Checks the worker's signature and the hashes of task and model, and recomputes each row from the raw samples.
+
+    Exit code 0: verified, 1: not verified, 2: the file cannot be read.
     """
     from results.analysis.verify import check_results, finding_info
     from scheduler.models.describe import sha256_of
@@ -60,7 +64,7 @@ def verify(
     if source.rows:
         raise CampaignError(
             f"{safe_text(result)} is a CSV: it has no signatures and no raw samples",
-            hint="verify the raw results, and hold the CSV against them: sark-node verify RAW --csv FILE",
+            hint="verify the raw results together with the CSV: sark-node verify RAW --csv FILE",
         )
     findings = check_results(
         source.campaign,
@@ -83,126 +87,114 @@ def verify(
     else:
         for finding in findings:
             name = safe_text(finding.task) or "the file"
-            for what in finding.wrong:
-                print(f"{name}: {safe_text(what, 400)}")
+            for error in finding.wrong:
+                print(f"{name}: {safe_text(error, 400)}")
             if not finding.signed and not finding.wrong:
-                print(f"{name}: no worker signed anything of it; what it says is the scheduler's word")
+                print(f"{name}: not signed by a worker; only the scheduler vouches for it")
         signed = sum(bool(finding.worker) for finding in findings)
         if wrong:
-            print(
-                f"{count(len(wrong), 'finding')} in {count(len(source.results), 'result')}: this does not hold."
-            )
+            print(f"not verified: {count(len(wrong), 'finding')} in {count(len(source.results), 'result')}")
         else:
-            print(f"{count(signed, 'signed result')}: signatures, hashes and all numbers hold.")
+            print(f"verified {count(signed, 'signed result')}: signatures, hashes and all numbers")
     if wrong:
         raise SystemExit(1)
 
 
-@app.command(rich_help_panel=PANEL)
+@app.command(rich_help_panel=RESULTS)
 def compare(
     ctx: typer.Context,
     a: Annotated[
         str,
         typer.Argument(
-            help=f"{SOURCE} With --by device: a device's name or id.",
+            help=f"The base. {SOURCE} With --by device, a device's name or id.",
             metavar="A",
             autocompletion=completion.sides,
         ),
     ],
     b: Annotated[
         str,
-        typer.Argument(
-            help="The same. The output says how B compares with A.",
-            metavar="B",
-            autocompletion=completion.sides,
-        ),
+        typer.Argument(help="What to compare with the base.", metavar="B", autocompletion=completion.sides),
     ],
-    by: Annotated[str, typer.Option(help="results, or device: A and B are devices of --of.")] = "results",
+    by: Annotated[
+        str, typer.Option(help="Compare results, or devices of --of.", metavar="results|device")
+    ] = "results",
     of: Annotated[
         str,
         typer.Option(
-            help="With --by device: whose results.  \\[default: the latest campaign]",
+            help="With --by device, the results to use.  \\[default: the latest campaign]",
             autocompletion=completion.campaigns,
         ),
     ] = "",
     reference: Annotated[
         str,
         typer.Option(
-            help="A model that both sides measured: each time is divided by its time there, so that devices can differ.",
+            help="Divide each time by this model's time on the same side, to compare across devices.",
             metavar="MODEL",
             autocompletion=completion.models,
         ),
     ] = "",
-    seed: Annotated[int, typer.Option(help="Of the bootstrap.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the bootstrap.")] = 0,
     csv: Annotated[str | None, CSV] = None,
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
-    """Compare results: FASTER, SLOWER, SAME or AMBIGUOUS, with the ratio of the medians and its 95 % interval."""
+    """Compare two results: which is faster, by how much, and how sure that is.
+
+    Each pair of rows is FASTER, SLOWER, SAME or AMBIGUOUS, with the ratio of the medians and its 95 % interval.
+    """
     from scheduler.output.comparisons import PAIR, both, both_units, compare_sources, one_device, read_source
 
     home: Home = ctx.obj
-    if by not in ("results", "device"):
-        raise CampaignError(
-            f"--by {safe_text(by, 40)} is not known", hint="write --by results or --by device"
-        )
+    _check_choice("--by", by, ("results", "device"))
     if of and by != "device":
-        raise CampaignError("--of goes with --by device", hint="name what is compared as A and B")
+        raise CampaignError("--of requires --by device", hint="name the results as A and B")
     if by == "device":
-        whole = read_source(of, home)
-        one, other = one_device(whole, a), one_device(whole, b)
+        source = read_source(of, home)
+        one, other = one_device(source, a), one_device(source, b)
     else:
         one, other = read_source(a, home), read_source(b, home)
-    table_info, pairs = compare_sources(
-        one, other, across_devices=by == "device", reference=reference, seed=seed
-    )
+    info, pairs = compare_sources(one, other, across_devices=by == "device", reference=reference, seed=seed)
     if as_json:
-        print_json(table_info.model_dump(mode="json"))
+        print_json(info.model_dump(mode="json"))
     if csv is not None:
-        _write_table(csv, PAIR, [pair.model_dump(mode="json") for pair in table_info.pairs])
+        _write_table(csv, PAIR, [pair.model_dump(mode="json") for pair in info.pairs])
     if as_json or csv is not None:
         return
     if not pairs:
-        print("Nothing to compare: one side has no rows.")
+        print("There is nothing to compare: one side has no rows.")
         return
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     for head in ("B is", "model", "unit", "device", "A ms", "B ms", "ratio", "95 %"):
         table.add_column(head, justify="right" if head in ("A ms", "B ms", "ratio", "95 %") else "left")
+    notes: list[str] = []
     for pair in pairs:
         result = pair.comparison
-        interval = (
-            "" if result.low is None or result.high is None else f"{result.low:.3f} – {result.high:.3f}"
-        )
+        model, unit = safe_text(both(pair, "file_name")), safe_text(both_units(pair))
         table.add_row(
             Text("–" if result.ratio is None else result.verdict, style=_STYLE[result.verdict]),
-            Text(safe_text(both(pair, "file_name"))),
-            Text(safe_text(both_units(pair))),
+            Text(model),
+            Text(unit),
             Text(safe_text(both(pair, "device_name"))),
             _milliseconds(pair.a),
             _milliseconds(pair.b),
-            "" if result.ratio is None else f"{result.ratio:.3f}",
-            interval,
+            _number(result.ratio, ".3f"),
+            _interval(result.low, result.high, ".3f"),
         )
-    console = new_console()
-    console.print(table)
-    for pair in pairs:
-        result = pair.comparison
         why = result.why if result.verdict == "AMBIGUOUS" or result.low is None else ""
-        for line in filter(None, (why, pair.note)):
-            name = safe_text(f"{both(pair, 'file_name')} × {both_units(pair)}")
-            console.print(Text(f"{name}: {safe_text(line, 400)}"), soft_wrap=True)
+        notes += [f"{model} × {unit}: {safe_text(note, 400)}" for note in (why, pair.note) if note]
+    _print_with_notes(table, notes)
 
 
-@app.command(rich_help_panel=PANEL)
+@app.command(rich_help_panel=RESULTS)
 def matrix(
     ctx: typer.Context,
     results: Annotated[
         list[str],
-        typer.Argument(help=f"{SOURCE} Several are put together.", autocompletion=completion.campaigns),
+        typer.Argument(help=f"{SOURCE} Several are combined.", autocompletion=completion.campaigns),
     ],
     base: Annotated[
         str,
         typer.Option(
-            help="A device, unit, model or variant that ratios are to.",
+            help="Add ratios to this device, unit, model or variant.",
             metavar="NAME",
             autocompletion=completion.bases,
         ),
@@ -210,81 +202,205 @@ def matrix(
     prices: Annotated[
         Path | None,
         typer.Option(
-            help="YAML: currency: EUR, and per_hour: a price for each device or chip.", metavar="FILE"
+            help="YAML file with the price of an hour of each device or chip: currency: EUR, per_hour: {…}.",
+            metavar="FILE",
         ),
     ] = None,
     csv: Annotated[str | None, CSV] = None,
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
-    """Model × device × unit, with the ratio to a base; per watt where it was measured, per price where a price file names the device."""
+    """Show model × device × unit in one table, with ratios, and throughput per watt and price."""
     from results.analysis.matrix import MatrixCell
     from results.analysis.prices import read_prices
     from scheduler.output.comparisons import matrix_of, merged, read_source
 
     rows = [entry.row for entry in merged([read_source(name, ctx.obj) for name in results])]
     try:
-        told = matrix_of(rows, base=base, prices=None if prices is None else read_prices(prices))
+        table = matrix_of(rows, base=base, prices=None if prices is None else read_prices(prices))
     except ValueError as exc:
-        raise CampaignError(str(exc), hint="write it as it stands in the table without --base") from None
+        raise CampaignError(str(exc), hint="write the base as the table without --base shows it") from None
     if as_json:
-        print_json(told.model_dump(mode="json"))
+        print_json(table.model_dump(mode="json"))
     if csv is not None:
-        _write_table(csv, [field.name for field in fields(MatrixCell)], [asdict(cell) for cell in told.cells])
-    if as_json or csv is not None:
-        return
-    _show_matrix(told.cells, base)
+        _write_table(
+            csv, [field.name for field in fields(MatrixCell)], [asdict(cell) for cell in table.cells]
+        )
+    if not as_json and csv is None:
+        _show_matrix(table.cells, base)
 
 
-def _show_matrix(cells: tuple[MatrixCell, ...], base: str) -> None:
+def _show_matrix(cells: Sequence[MatrixCell], base: str) -> None:
     from results.row.simulated import marked
     from results.row.verdict import RowVerdict
+    from scheduler.output.comparisons import unit_words
 
+    currency = next((cell.currency for cell in cells if cell.currency), "")
+    optional: list[tuple[str, str, bool, Callable[[MatrixCell], float | None]]] = [
+        ("ratio", ".3f", bool(base), lambda cell: cell.ratio),
+        ("inputs per s", ".4g", any(cell.batch is not None for cell in cells), lambda cell: cell.per_s),
+        ("per s and W", ".4g", any(cell.per_watt for cell in cells), lambda cell: cell.per_watt),
+        (f"{currency} per million", ".4g", bool(currency), lambda cell: cell.per_million),
+    ]
+    columns = [(name, form, read) for name, form, shown, read in optional if shown]
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    money = next((cell.currency for cell in cells if cell.currency), "")
-    heads = ["model", "device", "unit", "median ms", "95 %", *(["ratio"] if base else [])]
-    batched = any(cell.batch is not None for cell in cells)
-    heads += ["inputs per s"] if batched else []
-    watt, priced = any(cell.per_watt for cell in cells), bool(money)
-    heads += [*(["per s and W"] if watt else []), *([f"{money} per million"] if priced else [])]
-    for head in heads:
+    for head in ("model", "device", "unit", "median ms", "95 %", *(name for name, *_ in columns)):
         table.add_column(
             Text(safe_text(head)), justify="left" if head in ("model", "device", "unit") else "right"
         )
+    notes: list[str] = []
     for cell in cells:
-        spread = (
-            "" if cell.low_ms is None or cell.high_ms is None else f"{cell.low_ms:.4g} – {cell.high_ms:.4g}"
+        unit = unit_words(cell.unit, cell.threads, cell.batch)
+        table.add_row(
+            Text(safe_text(cell.model)),
+            Text(marked(safe_text(cell.device), cell.verdict == RowVerdict.SIMULATED)),
+            Text(safe_text(unit)),
+            _number(cell.median_ms, ".4g") or "–",
+            _interval(cell.low_ms, cell.high_ms, ".4g"),
+            *(_number(read(cell), form) for _, form, read in columns),
         )
-        numbers = ["–" if cell.median_ms is None else f"{cell.median_ms:.4g}", spread]
-        if base:
-            numbers.append("" if cell.ratio is None else f"{cell.ratio:.3f}")
-        if batched:
-            numbers.append("" if cell.per_s is None else f"{cell.per_s:.4g}")
-        if watt:
-            numbers.append("" if cell.per_watt is None else f"{cell.per_watt:.4g}")
-        if priced:
-            numbers.append("" if cell.per_million is None else f"{cell.per_million:.4g}")
-        device = marked(safe_text(cell.device), cell.verdict == RowVerdict.SIMULATED)
-        names = (Text(safe_text(cell.model)), Text(device), Text(safe_text(_unit(cell))))
-        table.add_row(*names, *numbers)
-    console = new_console()
-    console.print(table)
-    for cell in cells:
         if cell.remark:
-            where = f"{cell.model} × {cell.device or 'no device'} × {_unit(cell)}"
-            console.print(Text(f"{safe_text(where)}: {safe_text(cell.remark, 400)}"), soft_wrap=True)
+            where = f"{cell.model} × {cell.device or 'no device'} × {unit}"
+            notes.append(f"{safe_text(where)}: {safe_text(cell.remark, 400)}")
+    _print_with_notes(table, notes)
 
 
-def _unit(cell: MatrixCell) -> str:
-    from scheduler.output.comparisons import unit_words
+@app.command(rich_help_panel=RESULTS)
+def report(
+    ctx: typer.Context,
+    campaign: Annotated[str, LATEST] = "",
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "-o",
+            "--output",
+            help="Where to write the report; - for standard output.  \\[default: CAMPAIGN.html]",
+            metavar="FILE",
+        ),
+    ] = None,
+    format: Annotated[
+        str, typer.Option(help="Format.  \\[default: from the file's suffix, else html]", metavar="html|md")
+    ] = "",
+    against: Annotated[
+        str,
+        typer.Option(
+            help="Compare with these results: a campaign, a task or a file.",
+            metavar="CAMPAIGN",
+            autocompletion=completion.campaigns,
+        ),
+    ] = "",
+) -> None:
+    """Write a report of results as a self-contained HTML file or as Markdown."""
+    from results.export.raw import replace_file
+    from scheduler.output.comparisons import read_source
+    from scheduler.output.render import ReportFormat, StoredCampaign, find_stored, make_report, render
+    from scheduler.store.opening import has_store, open_store
 
-    return unit_words(cell.unit, cell.threads, cell.batch)
+    home: Home = ctx.obj
+    suffix = output.suffix.lower() if output else ""
+    format = format or {".md": "md", ".markdown": "md"}.get(suffix, "html")
+    _check_choice("--format", format, tuple(ReportFormat))
+    source = read_source(campaign, home)
+    other = read_source(against, home) if against else None
+    stored = StoredCampaign()
+    if source.text is None and has_store(home):
+        with open_store(home) as store:
+            stored = find_stored(store, source)
+    made = make_report(source, stored, time.time(), other)
+    text = render(made, ReportFormat(format))
+    if output is not None and str(output) == "-":
+        sys.stdout.write(text)
+        return
+    path = output or Path(f"{_file_name(source.campaign or source.name)}.{format}")
+    replace_file(path, lambda out: out.write(text))
+    print(f"wrote the report of {safe_text(made.title)} to {path}", file=sys.stderr)
 
 
-_STYLE = {"FASTER": "green", "SLOWER": "red", "SAME": "", "AMBIGUOUS": "yellow"}
+@app.command(rich_help_panel=RESULTS)
+def chart(
+    ctx: typer.Context,
+    campaign: Annotated[str, LATEST] = "",
+    output: Annotated[
+        Path,
+        typer.Option(
+            "-o", "--output", help="An .svg file, or a .png file with the extra \\[report].", metavar="FILE"
+        ),
+    ] = Path("chart.svg"),
+    kind: Annotated[
+        str,
+        typer.Option(
+            help="Medians, all samples, or time against another property.", metavar="bars|distribution|pareto"
+        ),
+    ] = "bars",
+    size: Annotated[str, typer.Option(help="Aspect ratio of the slide.", metavar="16:9|4:3|1:1")] = "16:9",
+    axis: Annotated[
+        str,
+        typer.Option(
+            help="With --kind pareto: energy, memory, load, size, error or quality.  \\[default: energy if measured, else memory]"
+        ),
+    ] = "",
+    title: Annotated[str, typer.Option(help="Title of the chart.  \\[default: the campaign's name]")] = "",
+    dark: Annotated[bool, typer.Option("--dark", help="Draw for a dark slide.")] = False,
+) -> None:
+    """Draw a chart of results for a slide."""
+    from results.analysis.pareto import Axis
+    from results.export.raw import replace_bytes
+    from results.report.charts import CHART_AXES, ChartKind
+    from scheduler.output.comparisons import read_source
+    from scheduler.output.render import SIZES, picture
+    from scheduler.output.render import chart as draw_chart
+    from scheduler.store.opening import open_store
+
+    home: Home = ctx.obj
+    _check_choice("--kind", kind, tuple(ChartKind))
+    _check_choice("--size", size, tuple(SIZES))
+    _check_choice("--axis", axis, ("", *CHART_AXES))
+    source = read_source(campaign, home)
+    if source.rows:
+        raise CampaignError(
+            f"{safe_text(source.name)} is a CSV, which has no samples", hint="name the campaign or a raw file"
+        )
+    if not title and source.text is None:
+        with open_store(home) as store:
+            stored = store.campaigns.get(source.campaign)
+        title = stored.name if stored is not None else ""
+    title = title or source.campaign or source.name
+    drawing = draw_chart(source.results, ChartKind(kind), size, title, Axis(axis) if axis else None)
+    data = picture(drawing, output.suffix.lower(), dark=dark)
+    replace_bytes(output, lambda out: out.write(data))
+    print(f"wrote the chart of {safe_text(drawing.title)} to {output}", file=sys.stderr)
+
+
+def _check_choice(flag: str, value: str, choices: Sequence[str]) -> None:
+    if value not in choices:
+        raise CampaignError(
+            f"{flag} {safe_text(value, 40)} is not known",
+            hint=f"choose one of {', '.join(choice for choice in choices if choice)}",
+        )
+
+
+def _file_name(name: str) -> str:
+    """A safe file name: campaign ids in a file may be anything."""
+    safe = "".join(char if char.isascii() and (char.isalnum() or char in "._-") else "-" for char in name)
+    return safe.strip(".-")[:80] or "report"
+
+
+def _number(value: float | None, form: str) -> str:
+    return "" if value is None else f"{value:{form}}"
+
+
+def _interval(low: float | None, high: float | None, form: str) -> str:
+    return "" if low is None or high is None else f"{low:{form}} – {high:{form}}"
 
 
 def _milliseconds(row: Row | None) -> str:
-    return "" if row is None or row.inference_ms_median is None else f"{row.inference_ms_median:.4g}"
+    return "" if row is None else _number(row.inference_ms_median, ".4g")
+
+
+def _print_with_notes(table: Table, notes: Iterable[str]) -> None:
+    console = new_console()
+    console.print(table)
+    for note in notes:
+        console.print(Text(note), soft_wrap=True)
 
 
 def _write_table(path: str, heads: Sequence[str], lines: Sequence[Mapping[str, Any]]) -> None:
@@ -298,4 +414,4 @@ def _write_table(path: str, heads: Sequence[str], lines: Sequence[Mapping[str, A
         sys.stdout.write(text.getvalue())
         return
     replace_file(Path(path), lambda out: out.write(text.getvalue()))
-    print(f"{count(len(lines), 'row')} in {path}", file=sys.stderr)
+    print(f"wrote {count(len(lines), 'row')} to {path}", file=sys.stderr)

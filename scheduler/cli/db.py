@@ -1,4 +1,4 @@
-"""What somebody types who looks after the store: db info, migrate, backup, restore, export, import, prune."""
+"""Commands for the store: db info, migrate, backup, restore, export, import, prune."""
 
 from __future__ import annotations
 
@@ -11,58 +11,60 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from protocol.errors import CampaignError, ResourceError
-from scheduler.cli.options import JSON, new_console, print_json
+from scheduler.cli.options import GENERAL, JSON, new_console, print_json
 from swarm.base.home import Home
 from swarm.base.text import count, safe_text
 from swarm.base.units import DurationError, parse_age
 
-if TYPE_CHECKING:  # the store brings SQLAlchemy, which no other command should wait for
+if TYPE_CHECKING:  # the store imports SQLAlchemy, which other commands should not wait for
     from scheduler.store.archive import Entry
 
-db = typer.Typer(no_args_is_help=True, help="Look after the store of campaigns and results.")
+db = typer.Typer(no_args_is_help=True, help="Manage the store of campaigns and results.")
 SQLITE: Final = b"SQLite format 3\0"
 
-FILE = typer.Argument(help="The file.", dir_okay=False)
+FILE = typer.Argument(help="The backup or export file.", dir_okay=False)
 
 
 @db.command()
 def info(ctx: typer.Context, as_json: Annotated[bool, JSON] = False) -> None:
-    """Say where the store is, what keeps it, how large it is and what is in it."""
+    """Show the store's location, engine, size and contents."""
     from scheduler.store.opening import open_store, store_settings
 
     with open_store(ctx.obj) as store:
-        told = store.describe() | {"keep": store_settings(ctx.obj).keep}
+        facts = store.describe() | {"keep": store_settings(ctx.obj).keep}
     if as_json:
-        print_json(told)
+        print_json(facts)
         return
-    for line in info_lines(told):
+    for line in info_lines(facts):
         new_console().print(line, markup=False, highlight=False, soft_wrap=True)
 
 
-def info_lines(told: dict[str, Any]) -> Iterator[str]:
-    """For people."""
-    rows: dict[str, int] = told["rows"]
-    yield f"store      {safe_text(told['store'], 400)}"
-    if told.get("schema"):
-        yield f"schema     {told['schema']}"
-    yield f"engine     {safe_text(told['engine'], 100)}, form {told['version']}"
-    free = f", {told['free_bytes'] / 1e6:,.1f} MB of it free for new ones" if told.get("free_bytes") else ""
-    yield f"size       {told['bytes'] / 1e6:,.1f} MB{free}"
-    yield f"campaigns  {rows['campaigns']:,}, {told['open_campaigns']:,} of them open"
-    yield f"tasks      {rows['tasks']:,}, {rows['results']:,} of them over"
+def info_lines(facts: dict[str, Any]) -> Iterator[str]:
+    """Text of `db info`."""
+    rows: dict[str, int] = facts["rows"]
+    yield f"store      {safe_text(facts['store'], 400)}"
+    if facts.get("schema"):
+        yield f"schema     {facts['schema']}"
+    yield f"engine     {safe_text(facts['engine'], 100)}, schema version {facts['version']}"
+    free = f", {facts['free_bytes'] / 1e6:,.1f} MB of it free" if facts.get("free_bytes") else ""
+    yield f"size       {facts['bytes'] / 1e6:,.1f} MB{free}"
+    yield f"campaigns  {rows['campaigns']:,}, {facts['open_campaigns']:,} open"
+    yield f"tasks      {rows['tasks']:,}, {rows['results']:,} ended"
     yield f"records    {rows['records']:,}"
     yield f"events     {rows['events']:,}"
     kept = (
-        f"{told['keep']} after their end" if told["keep"] else "for ever (keep in [scheduler] of config.toml)"
+        f"{facts['keep']} after the campaign's end"
+        if facts["keep"]
+        else "forever (the setting keep in [scheduler] of config.toml)"
     )
     yield f"kept       {kept}"
-    if told.get("flushes") is False:
-        yield "warning    the server has fsync turned off: a power cut may cost what was stored"
+    if facts.get("flushes") is False:
+        yield "warning    fsync is off on the server: a power failure may lose data"
 
 
 @db.command()
 def migrate(ctx: typer.Context) -> None:
-    """Bring the store to the form of this sark-node. Every command does so by itself; here nothing else happens."""
+    """Upgrade the store's schema. Every command does this by itself."""
     from scheduler.store.database import backend_of
     from scheduler.store.opening import has_store, open_store, store_location
     from scheduler.store.schema import MIGRATIONS
@@ -74,26 +76,28 @@ def migrate(ctx: typer.Context) -> None:
         with backend.connect() as c, backend.errors():
             before = backend.version(c)
     with open_store(home) as store:
-        place = store.location
+        location = store.location
     if before == len(MIGRATIONS):
-        print(f"{place} has form {before}, the newest that this sark-node knows.")
+        print(f"{location} has schema version {before}, the current one.")
     else:
         print(
-            f"{place} was brought from form {before} to {len(MIGRATIONS)}." if before else f"{place} is made."
+            f"{location} was upgraded from schema version {before} to {len(MIGRATIONS)}."
+            if before
+            else f"{location} was created."
         )
 
 
 @db.command()
 def backup(ctx: typer.Context, file: Annotated[Path, FILE]) -> None:
-    """Copy the whole store into FILE while campaigns go on: a SQLite file, or from a server what `db export` writes."""
+    """Back up the whole store to FILE while campaigns run: a SQLite file, or on PostgreSQL an export."""
     from scheduler.store.archive import write_backup
     from scheduler.store.opening import open_store
 
-    _refuse_there(file)
+    _refuse_existing(file)
     with open_store(ctx.obj) as store:
         write_backup(file, store)
-        told = store.describe()["rows"]["campaigns"]
-    print(f"{count(told, 'campaign')} in {file}. Models of open campaigns and the keys are no part of it.")
+        campaigns = store.describe()["rows"]["campaigns"]
+    print(f"wrote {count(campaigns, 'campaign')} to {file}, without keys and models of open campaigns")
 
 
 @db.command()
@@ -101,10 +105,10 @@ def restore(
     ctx: typer.Context,
     file: Annotated[Path, FILE],
     replace: Annotated[
-        bool, typer.Option("--replace", help="What the store holds now goes, and the backup takes its place.")
+        bool, typer.Option("--replace", help="Delete the current contents of the store.")
     ] = False,
 ) -> None:
-    """Have the store as it was when FILE was written by `db backup` or `db export`, here or elsewhere. All of it or nothing."""
+    """Restore the store from a file of `db backup` or `db export`, completely or not at all."""
     from scheduler.store import archive
     from scheduler.store.opening import open_store
     from scheduler.submit.daemon import is_running
@@ -113,7 +117,7 @@ def restore(
     with open_store(home) as store:
         if is_running(home):
             raise ResourceError(
-                "the scheduler of this home is running: a backup cannot be restored now",
+                "a backup cannot be restored while this home's scheduler runs",
                 hint="wait until its campaigns have ended, or cancel them",
             )
         store.claim()
@@ -124,20 +128,20 @@ def restore(
                 hint="replace them with --replace, or add to them with: sark-node db import FILE",
             )
         with _entries_of(file) as entries:
-            told = archive.replace(store, entries)
-    print(f"{count(told, 'campaign')} from {file}.")
+            restored = archive.replace(store, entries)
+    print(f"restored {count(restored, 'campaign')} from {file}")
 
 
 @db.command("export")
 def export(ctx: typer.Context, file: Annotated[Path, FILE]) -> None:
-    """Write everything into FILE as gzipped JSON Lines, as of one instant: to be read in anywhere, also by another kind of store."""
+    """Export a consistent snapshot of the store to FILE as gzipped JSON Lines, for any kind of store."""
     from scheduler.store.archive import dump, write_archive
     from scheduler.store.opening import open_store
 
-    _refuse_there(file)
+    _refuse_existing(file)
     with open_store(ctx.obj) as store:
-        told = write_archive(file, dump(store))
-    print(f"{count(told, 'campaign')} in {file}.")
+        campaigns = write_archive(file, dump(store))
+    print(f"wrote {count(campaigns, 'campaign')} to {file}")
 
 
 @db.command("import")
@@ -148,62 +152,66 @@ def import_(
         bool,
         typer.Option(
             "--open",
-            help="Also campaigns that had not ended: this home carries them on. Nobody else may then.",
+            help="Also import unfinished campaigns and continue them here. No other home may run them any more.",
         ),
     ] = False,
 ) -> None:
-    """Take in the campaigns of FILE that are not here yet, with all their results, signatures and events. Those that are here stay."""
+    """Import the campaigns of FILE that this store does not have, with results, signatures and events."""
     from scheduler.store.archive import load
     from scheduler.store.opening import open_store
 
     with open_store(ctx.obj) as store, _entries_of(file) as entries:
-        told = load(store, entries, with_open=with_open)
-    print(f"{count(told.new, 'campaign')} taken in; {told.known} were here already.")
-    if told.open:
+        loaded = load(store, entries, with_open=with_open)
+    print(f"imported {count(loaded.new, 'campaign')}; {loaded.known} already existed")
+    if loaded.open:
         print(
-            f"{count(told.open, 'campaign')} had not ended and stayed out: with --open this home carries them on,"
-            " if it is nobody else's work any more."
+            f"{count(loaded.open, 'unfinished campaign')} left out; to continue them here, if no other home does, add --open"
         )
 
 
 @db.command()
 def prune(
     ctx: typer.Context,
-    older: Annotated[
-        str, typer.Option(help="Ended longer ago than that, such as 90d.  \\[default: the setting `keep`]")
+    older_than: Annotated[
+        str,
+        typer.Option(
+            help="Time since the campaign's end, such as 90d.  \\[default: the setting `keep`]",
+            metavar="DURATION",
+        ),
     ] = "",
-    keep: Annotated[int, typer.Option(min=0, help="Always keep so many that ended last.")] = 0,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say which.")] = False,
+    keep: Annotated[int, typer.Option(min=0, help="Keep at least this many of the latest campaigns.")] = 0,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print the campaigns.")] = False,
 ) -> None:
-    """Remove campaigns that ended long ago, with their results and records. Open ones always stay, as do files already written."""
+    """Delete old campaigns with their results and records. Unfinished campaigns and written files remain."""
     from scheduler.store.opening import delete_old, open_store, store_settings
 
-    asked = older or store_settings(ctx.obj).keep
-    if not asked:
+    age = older_than or store_settings(ctx.obj).keep
+    if not age:
         raise CampaignError(
-            "prune: how old?", hint="say it: --older 90d, or set keep in [scheduler] of config.toml"
+            "prune requires --older-than",
+            hint="such as --older-than 90d, or set keep in [scheduler] of config.toml",
         )
     try:
-        age_s = parse_age(asked)
+        age_s = parse_age(age)
     except DurationError as exc:
-        raise CampaignError(f"--older: {safe_text(exc.what)}", hint=exc.hint) from None
+        raise CampaignError(f"--older-than: {safe_text(exc.what)}", hint=exc.hint) from None
     with open_store(ctx.obj) as store:
         if dry_run:
             for campaign in store.campaigns.old(age_s, keep=keep):
                 print(f"{campaign.id}  {safe_text(campaign.name, 60)}")
             return
-        gone = delete_old(store, age_s, keep=keep)
-    print(f"{count(len(gone), 'campaign')} removed.")
+        deleted = delete_old(store, age_s, keep=keep)
+    print(f"deleted {count(len(deleted), 'campaign')}")
 
 
-def _refuse_there(file: Path) -> None:
+def _refuse_existing(file: Path) -> None:
     if file.exists():
-        raise CampaignError(f"{file} is there already", hint="name another file, or remove it")
+        raise CampaignError(f"{file} already exists", hint="name another file, or remove it")
 
 
 @contextmanager
 def _entries_of(file: Path) -> Iterator[Iterator[Entry]]:
-    """The rows in a backup or an export, whichever it is; it has been read through once and is whole."""
+    """The rows of a backup or an export, after a check that the file is complete."""
     from scheduler.store.archive import check_archive, dump, read_archive
     from scheduler.store.store import Store
 
@@ -218,10 +226,10 @@ def _entries_of(file: Path) -> Iterator[Iterator[Entry]]:
         return
     with tempfile.TemporaryDirectory(prefix="sark-restore-") as folder:
         copy = Path(folder) / "store.db"
-        copy.write_bytes(file.read_bytes())  # it is brought to the newest form, and the backup stays as it is
+        copy.write_bytes(file.read_bytes())  # the copy is upgraded, not the backup
         with Store(copy) as source:
             yield dump(source)
 
 
 app = typer.Typer()
-app.add_typer(db, name="db", rich_help_panel="For all")
+app.add_typer(db, name="db", rich_help_panel=GENERAL)

@@ -27,9 +27,9 @@ NOBODY = f"/ip4/127.0.0.1/tcp/1/p2p/{ANN.peer_id}"
 
 @pytest.mark.parametrize("lasts", ["infd", "nand", "-3d", "0d", "0h", "99999d", "d", "7", "1e9d"])
 def test_a_time_that_a_delegation_cannot_last_is_bad_input(typed: Typed, lasts: str) -> None:
-    done = typed("delegate", CAMPAIGN, "--to", BOB.peer_id, "--for", lasts)
+    done = typed("delegate", CAMPAIGN, "--to", BOB.peer_id, "--ttl", lasts)
     assert done.code == 2
-    assert f"--for {lasts}: " in done.err
+    assert f"--ttl {lasts}: " in done.err
     assert "2h, 90d" in done.err or "between 1ms and 3650d" in done.err
 
 
@@ -89,7 +89,7 @@ def test_a_newer_token_for_a_campaign_that_is_here_is_kept_in_place_of_the_old_o
     with adopted(home) as store:
         for lasts_s in (600.0, 3600.0):
             told = already_here(home, store, CAMPAIGN, None, speaks(lasts_s), renew=True)
-            assert told == "The token is kept: the campaign goes on with it."
+            assert told == "The new token is stored."
     (held,) = credentials(home, now=time.time())
     assert held.expires > time.time() + 3000
 
@@ -97,7 +97,7 @@ def test_a_newer_token_for_a_campaign_that_is_here_is_kept_in_place_of_the_old_o
 def test_without_a_newer_token_or_models_a_campaign_that_is_here_is_not_adopted_again(tmp_path: Path) -> None:
     home = Home.at(tmp_path)
     with adopted(home) as store:
-        with pytest.raises(CampaignError, match="on this home already"):
+        with pytest.raises(CampaignError, match="already on this home"):
             already_here(home, store, CAMPAIGN, None, speaks(60.0), renew=False)
         assert already_here(home, store, "c-another", None, speaks(60.0), renew=True) == ""
 

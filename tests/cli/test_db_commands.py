@@ -37,8 +37,8 @@ def campaigns(typed: Typed) -> set[str]:
 
 
 def test_info_and_migrate_say_where_the_store_is_and_what_is_in_it(typed: Typed) -> None:
-    assert "is made" in typed("db", "migrate").out
-    assert "the newest" in typed("db", "migrate").out
+    assert "was created" in typed("db", "migrate").out
+    assert "the current one" in typed("db", "migrate").out
     a_campaign(typed, "c-one", ended=False)
     told = typed("db", "info")
     assert told.code == 0
@@ -54,7 +54,7 @@ def test_a_backup_is_put_back_only_where_nothing_is_lost_by_it_unless_that_is_sa
 ) -> None:
     a_campaign(typed, "c-one")
     saved, exported = tmp_path / "saved.db", tmp_path / "all.gz"
-    assert "1 campaign in" in typed("db", "backup", saved).out
+    assert "wrote 1 campaign to" in typed("db", "backup", saved).out
     assert saved.stat().st_mode & 0o777 == 0o600
     assert typed("db", "export", exported).code == 0
     again = typed("db", "backup", saved)
@@ -67,7 +67,7 @@ def test_a_backup_is_put_back_only_where_nothing_is_lost_by_it_unless_that_is_sa
         assert "restored 1 campaign from" in typed("db", "restore", file, "--replace").out
         assert campaigns(typed) == {"c-one"}
     a_campaign(typed, "c-two")
-    assert "0 campaigns taken in; 1 were here already." in typed("db", "import", exported).out
+    assert "imported 0 campaigns; 1 already existed" in typed("db", "import", exported).out
     assert campaigns(typed) == {"c-one", "c-two"}
 
 
@@ -79,9 +79,9 @@ def test_a_home_moves_to_a_server_and_back(typed: Typed, tmp_path: Path, postgre
     on(typed, f'store = "{postgres.replace("sark@", f"sark:{secrets.token_hex(8)}@")}"')
     assert campaigns(typed) == set()
     told = typed("db", "import", file)
-    assert "1 campaign taken in" in told.out
-    assert "had not ended" in told.out
-    assert "1 campaign taken in; 1 were here" in typed("db", "import", "--open", file).out
+    assert "imported 1 campaign" in told.out
+    assert "1 unfinished campaign left out" in told.out
+    assert "imported 1 campaign; 1 already existed" in typed("db", "import", "--open", file).out
     told = typed("db", "info")
     assert "PostgreSQL" in told.out
     assert "fsync" in told.out, "the server of these tests has it turned off"
@@ -102,12 +102,12 @@ def test_what_ended_long_ago_is_removed_when_that_is_asked_for(typed: Typed) -> 
         store.campaigns.create(NewCampaign("c-open", "open", SCHEDULER, "{}"), [], None)
     a_campaign(typed, "c-new")
     assert typed("db", "prune").code == 2
-    assert typed("db", "prune", "--older", "soon").code == 2
-    assert typed("db", "prune", "--older", "90d", "--dry-run").out == "c-old  old\n"
-    assert typed("db", "prune", "--older", "1y").out == "0 campaigns removed.\n"
-    assert typed("db", "prune", "--older", "90d", "--keep", "5").out == "0 campaigns removed.\n"
+    assert typed("db", "prune", "--older-than", "soon").code == 2
+    assert typed("db", "prune", "--older-than", "90d", "--dry-run").out == "c-old  old\n"
+    assert typed("db", "prune", "--older-than", "1y").out == "deleted 0 campaigns\n"
+    assert typed("db", "prune", "--older-than", "90d", "--keep", "5").out == "deleted 0 campaigns\n"
     on(typed, 'keep = "90d"')
-    assert typed("db", "prune").out == "1 campaign removed.\n"
+    assert typed("db", "prune").out == "deleted 1 campaign\n"
     assert campaigns(typed) == {"c-open", "c-new"}
 
 

@@ -60,7 +60,7 @@ def test_a_report_is_named_by_its_campaign_or_written_where_one_says(
 ) -> None:
     monkeypatch.chdir(measured.folder)
     done = measured("report")
-    assert (done.code, done.out, done.err) == (0, "", f"report of edge in {CAMPAIGN}.html\n")
+    assert (done.code, done.out, done.err) == (0, "", f"wrote the report of edge to {CAMPAIGN}.html\n")
     text = (measured.folder / f"{CAMPAIGN}.html").read_text("utf-8")
     assert text.startswith("<!doctype html>")
     assert "2 results bore a worker&#x27;s signature that held" in text
@@ -77,7 +77,7 @@ def test_a_report_goes_to_standard_output_of_a_task_and_of_a_file_and_beside_oth
     assert "lab-1" in one.out
     assert "lab-0" not in one.out
     both = measured("report", "--against", raw, "-o", "-")
-    assert "Beside <bdi>raw.json</bdi>" in both.out
+    assert "Compared with <bdi>raw.json</bdi>" in both.out
     alone = measured("report", raw, "-o", "-", "--format", "md")
     assert hashlib.sha256(raw.read_bytes()).hexdigest() in alone.out
 
@@ -87,7 +87,7 @@ def test_a_chart_is_svg_or_png_by_its_name(measured: Typed, kind: str) -> None:
     for name, begins in (("x.svg", b"<svg "), ("x.PNG", b"\x89PNG")):
         path = measured.folder / name
         done = measured("chart", CAMPAIGN, "-o", path, "--kind", kind, "--size", "4:3", "--dark")
-        assert (done.code, done.err) == (0, f"edge in {path}\n")
+        assert (done.code, done.err) == (0, f"wrote the chart of edge to {path}\n")
         assert path.read_bytes().startswith(begins)
 
 
@@ -95,13 +95,13 @@ def test_a_chart_is_svg_or_png_by_its_name(measured: Typed, kind: str) -> None:
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["report", "--format", "pdf"], "a report is no pdf"),
+        (["report", "--format", "pdf"], "--format pdf is not known"),
         (["report", "c-none"], "no campaign 'c-none'"),
         (["report", "--against", "nothing.json"], "there is no file nothing.json"),
         (["chart", "-o", "x.gif"], "a chart is .svg or .png"),
         (["chart", "--kind", "pie"], "--kind pie is not known"),
         (["chart", "--size", "9:16"], "--size 9:16 is not known"),
-        (["chart", "--kind", "pareto", "--against", "energy"], "fewer than two tasks have both figures"),
+        (["chart", "--kind", "pareto", "--axis", "energy"], "fewer than two tasks have both figures"),
         (["chart", "-o", "none/x.svg"], "there is no folder"),
         (["report", "-o", "none/x.html"], "there is no folder"),
     ],
@@ -122,7 +122,7 @@ def test_results_go_out_as_json_lines_and_as_parquet(measured: Typed) -> None:
     files = measured.folder / "r.jsonl", measured.folder / "r.parquet"
     done = measured("results", "--jsonl", files[0], "--parquet", files[1])
     assert done.out == ""
-    assert done.err.splitlines() == [f"2 lines in {files[0]}", f"2 rows in {files[1]}"]
+    assert done.err.splitlines() == [f"wrote 2 lines to {files[0]}", f"wrote 2 rows to {files[1]}"]
     table = pyarrow.parquet.read_table(files[1])
     assert table["InferencesNs"].to_pylist() == [line["InferencesNs"] for line in lines]
     twice = measured("results", "--jsonl", "-", "--csv", "-")

@@ -51,9 +51,14 @@ function draw(document_) {
   narrow();
 }
 
+// Text in which `backticks` mark code.
+function marked(text) {
+  return (text || "").replace(/\s+/g, " ").split("`").map((part, index) => (index % 2 ? h("code", {}, part) : part));
+}
+
 // Paragraphs of wrapped text.
 function prose(text) {
-  return (text || "").split(/\n\s*\n/).map((part) => h("p", { class: "lead" }, part.replace(/\s+/g, " ")));
+  return (text || "").split(/\n\s*\n/).map((part) => h("p", { class: "lead" }, marked(part)));
 }
 
 function section(document_, tag) {
@@ -66,7 +71,7 @@ function section(document_, tag) {
     }
   }
   const heading = h("h2", {}, tag.name);
-  return { element: h("section", {}, heading, h("p", {}, tag.description), items.map(({ element }) => element)), items };
+  return { element: h("section", {}, heading, h("p", {}, marked(tag.description)), items.map(({ element }) => element)), items };
 }
 
 function operationView(document_, path, method, operation) {
@@ -79,7 +84,7 @@ function operationView(document_, path, method, operation) {
       h("span", { class: "method" }, method.toUpperCase()),
       " ",
       h("code", {}, path),
-      h("span", { class: "what" }, operation.summary),
+      h("span", { class: "what" }, marked(operation.summary)),
     ),
   );
   const fill = () => {
@@ -94,7 +99,7 @@ function body(document_, path, method, operation) {
   if (operation.parameters?.length) {
     const each = operation.parameters.map((one) => [
       h("dt", {}, h("code", {}, one.name), ` (${one.in}${one.required ? ", required" : ""}): ${shape(document_, one.schema, 0)}`),
-      h("dd", {}, one.description),
+      h("dd", {}, marked(one.description)),
     ]);
     parts.push(h("h3", {}, "Parameters"), h("dl", {}, each));
   }

@@ -70,7 +70,7 @@ def router(context: ApiContext, wall: Callable[[], float] = time.time) -> APIRou
         axis: Annotated[Axis | None, Query(description="With kind=pareto.")] = None,
         dark: bool = False,
     ) -> Response:
-        """A snapshot for a slide."""
+        """Get a chart for a slide."""
         source = await context.store(lambda store: _source(store, campaign))
         stored = await context.store(lambda store: store.campaigns.get(campaign))
 

@@ -309,7 +309,7 @@ def test_what_this_home_stores_is_verified_by_campaign_and_by_task(
     assert {result.row.agreement for result in source.results} <= {"agrees", "disagrees"}
     done = CliRunner().invoke(app, ["verify", name], obj=home)
     assert done.exit_code == 0, done.output
-    assert f"{shown}: signatures, hashes and all numbers hold." in done.output
+    assert f"verified {shown}: signatures, hashes and all numbers" in done.output
     with pytest.raises(CampaignError, match="no task 9 of c-1 has ended"):
         read_source("c-1/9", home)
 

@@ -186,10 +186,13 @@ def test_the_command_shows_them_checks_them_and_names_the_first_broken_link(
     told = json.loads(capsys.readouterr().out)
     assert told["count"] == 10
     assert run(tmp_path, "events", "c-one", "--verify") == 0
-    assert f"10 events, the chain holds. Last hash: {told['events'][-1]['hash']}" in capsys.readouterr().out
+    assert (
+        f"the chain of 10 events is intact. Last hash: {told['events'][-1]['hash']}"
+        in capsys.readouterr().out
+    )
     noted = told["events"][4]["hash"]
     assert run(tmp_path, "events", "c-one", "--verify", "--last", noted.upper()) == 0
-    assert "the chain holds, and has the hash that was noted" in capsys.readouterr().out
+    assert "is intact and contains the expected hash" in capsys.readouterr().out
     assert run(tmp_path, "events", "c-one", "--verify", "--last", "ab" * 32) == 1
     assert "the hash that was noted" in capsys.readouterr().out
     assert run(tmp_path, "events", "c-one", "--last", noted) == 2

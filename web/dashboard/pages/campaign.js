@@ -102,7 +102,7 @@ export async function show(main, parts, { signal, query }) {
       }
       views[view].put(updates, last);
       if (last) drawSummary();
-      if (updates.some((task) => task.state === "succeeded" && task.median_ms === null)) fetchMedians();
+      if (updates.some((task) => task.state === "succeeded" && !medians.has(task.n))) fetchMedians();
     },
   );
   const clock = setInterval(() => setText(elapsed, duration(seconds())), 1000);
@@ -127,7 +127,7 @@ export async function show(main, parts, { signal, query }) {
   }
 
   function keep(task) {
-    if (task.state === "succeeded" && medians.has(task.n)) task.median_ms = medians.get(task.n);
+    if (task.state === "succeeded") task.median_ms = medians.get(task.n) ?? null; // not the last progress report
     tasks.set(task.task, task);
   }
 

@@ -68,7 +68,7 @@ function gatePart(first) {
         replace(body, facts([where]), gate.error && h("p", { class: "hint" }, `${gate.error}\n${gate.hint}`));
         return;
       }
-      replace(body, status(now, before, where), counters(now), circuits(now), peers(now));
+      replace(body, statusView(now, before, where), counters(now), circuits(now), peers(now));
     },
   };
 }

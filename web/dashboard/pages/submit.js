@@ -16,7 +16,7 @@ models: []
 units: [CPU (ONNX)]
 measure:
   runs: 100   # timed inferences, over all launches
-  loads: 6    # launches in fresh processes; six or more give a confidence interval
+  loads: 6    # launches; six or more give an interval
 `;
 const TYPING_MS = 350;
 const PLAN_MS = 700;

@@ -1,0 +1,296 @@
+"""Commands that write, check, plan and submit campaigns: init, validate, plan, submit, retry; and the hidden schedule."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from protocol.errors import CampaignError, ResourceError
+from scheduler.cli import completion, experiment_runs
+from scheduler.cli.options import (
+    CAMPAIGN,
+    CAMPAIGNS,
+    DETACH,
+    FILE,
+    GATE,
+    JSON,
+    WAIT,
+    answering_gates,
+    duration_option,
+    fetching,
+    follow,
+    gates_of,
+    keeper,
+    new_console,
+    print_json,
+)
+from swarm.base.home import Home
+from swarm.base.text import count, safe_text
+
+app = typer.Typer()
+
+
+@app.command(rich_help_panel=CAMPAIGNS)
+def init(
+    file: Annotated[Path, typer.Argument(help="Where to write the file.")] = Path("campaign.yaml"),
+) -> None:
+    """Write a commented campaign file to start from."""
+    from scheduler.campaign.template import starter_campaign
+
+    try:
+        with file.open("x", encoding="utf-8") as out:
+            out.write(starter_campaign())
+    except FileExistsError:
+        raise CampaignError(f"{file} already exists", hint="name another file, or remove it") from None
+    except OSError as exc:
+        raise CampaignError(
+            f"cannot write {file}: {exc.strerror}", hint="name a file in an existing folder"
+        ) from None
+    print(f"Wrote {file}. Edit it, then run:\n  sark-node validate {file}\n  sark-node submit {file}")
+
+
+@app.command(rich_help_panel=CAMPAIGNS)
+def validate(ctx: typer.Context, file: Annotated[Path, FILE], as_json: Annotated[bool, JSON] = False) -> None:
+    """Check a campaign file and its models, and show what it would measure.
+
+    Uses the network only for models by URL.
+    """
+    from protocol.values.requirement import show_size
+    from scheduler.campaign.fields import show_percent
+    from scheduler.campaign.load import load_campaign
+    from scheduler.models.describe import describe_models
+    from scheduler.preview.validate import valid
+
+    campaign = load_campaign(file)
+    models = describe_models(campaign, file.absolute().parent, fetching(ctx.obj))
+    report = valid(campaign, models)
+    if as_json:
+        print_json(report.model_dump(mode="json"))
+        return
+    console = new_console()
+    measure = campaign.measure
+    batches = {entry.label: campaign.batches(entry) for entry in campaign.models}
+    has_batch = any(batch is not None for sizes in batches.values() for batch in sizes)
+    table = Table(box=None, padding=(0, 2), header_style="dim")
+    for column in (
+        "model",
+        "size",
+        "sha256",
+        "unit",
+        "threads",
+        *(("batch",) if has_batch else ()),
+        "runs",
+        "loads",
+    ):
+        table.add_column(column)
+    for name, (_, model) in models.items():
+        head = (Text(safe_text(name)), show_size(model.size), f"{model.sha256[:12]}…")
+        for line, threads, batch in itertools.product(campaign.lines(), measure.threads, batches[name]):
+            table.add_row(
+                *head,
+                Text(safe_text(line.unit)),
+                str(threads),
+                *(("" if batch is None else str(batch),) if has_batch else ()),
+                f"±{show_percent(measure.precision)}"
+                if measure.precision
+                else str(line.runs or measure.runs),
+                "6 to 20" if measure.precision else str(measure.loads),
+            )
+            head = (Text(""), "", "")
+    console.print(table)
+    tasks = (
+        "the number of tasks depends on the matching devices"
+        if report.tasks is None
+        else count(report.tasks, "task")
+    )
+    console.print(f"{safe_text(campaign.campaign)} is valid: {tasks}.", markup=False)
+    for note in report.notes:
+        console.print(note, markup=False)
+
+
+@app.command(rich_help_panel=CAMPAIGNS)
+def plan(
+    ctx: typer.Context,
+    file: Annotated[Path, FILE],
+    gate: Annotated[list[str] | None, GATE] = None,
+    as_json: Annotated[bool, JSON] = False,
+) -> None:
+    """Show what a campaign would do on the current devices, without submitting it.
+
+    Exit code 0: every cell is covered, 1: some are not, 2: invalid input. Submit exactly this plan with: sark-node submit --plan HASH FILE
+    """
+    from scheduler.preview.look import plan_file
+    from scheduler.preview.plan_table import keep_plan, plan_lines, plan_table, uncovered_lines
+
+    home: Home = ctx.obj
+    made = plan_file(home, file, gates_of(ctx, gate, check=True), fetching(home))
+    with contextlib.suppress(OSError):  # the plan is useful even if it cannot be stored
+        keep_plan(home, made)
+    if as_json:
+        print_json(made.model_dump(mode="json"))
+    else:
+        console = new_console()
+        console.print(plan_table(made, console.width))
+        last = f"Plan {made.plan}: sark-node submit --plan {made.plan} {file}"
+        for line in (*plan_lines(made), *uncovered_lines(made.cells), last):
+            console.print(Text(line), soft_wrap=True)
+    if not made.whole:
+        raise SystemExit(1)
+
+
+@app.command(rich_help_panel=CAMPAIGNS)
+def submit(
+    ctx: typer.Context,
+    file: Annotated[Path, FILE],
+    gate: Annotated[list[str] | None, GATE] = None,
+    detach: Annotated[bool, DETACH] = False,
+    wait: Annotated[str, WAIT] = "60s",
+    csv: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write the results to this CSV file at the end.  \\[default: CAMPAIGN.csv]", metavar="PATH"
+        ),
+    ] = None,
+    plan: Annotated[
+        str | None,
+        typer.Option(help="Submit only if the plan still has this hash.", metavar="HASH"),
+    ] = None,
+    experiment: Annotated[
+        str | None,
+        typer.Option(
+            help="Save the file as a version of this experiment, and run that.",
+            metavar="NAME",
+            autocompletion=completion.experiments,
+        ),
+    ] = None,
+    as_json: Annotated[bool, JSON] = False,
+) -> None:
+    """Submit a campaign and watch it.
+
+    The campaign is stored before its id is printed, and runs by itself; Ctrl-C only stops watching.
+
+    Exit code 0: all tasks succeeded, 1: some did not, or the plan has changed, 3: no device matches.
+    """
+    from results.export.raw import check_folder
+    from scheduler.campaign.load import load_campaign
+    from scheduler.models.describe import unseen
+    from scheduler.submit.submit import submit_campaign
+    from swarm.join.known_gates import save_gates
+
+    home: Home = ctx.obj
+    wait_s = duration_option("--wait", wait)
+    if detach and csv is not None:
+        raise CampaignError(
+            "--csv cannot be used with --detach, which returns before there are results",
+            hint=f"write it later: sark-node results ID --csv {csv}",
+        )
+    if csv is not None:
+        check_folder(csv)
+    campaign = load_campaign(file)  # its errors come before those of the network
+    gates = answering_gates(ctx, gate)
+    if plan is not None:
+        _require_plan(home, file, gates, plan)
+    for note in unseen(campaign):
+        print(note, file=sys.stderr)
+    if experiment is not None:
+        campaign_id = experiment_runs.submit_version(home, file, experiment, wait_s)
+    else:
+        campaign_id = submit_campaign(home, file, wait_s=wait_s, fetch=fetching(home))
+        if campaign.schedule is not None:
+            print(
+                f"the schedule takes effect when the experiment is saved: sark-node experiment save {safe_text(str(file))}",
+                file=sys.stderr,
+            )
+    with contextlib.suppress(ResourceError):  # the campaign is stored; `watch` can name the gate again
+        neighbours = ctx.meta.get("neighbours", ())  # their ports change
+        save_gates(home, [gate for gate in gates if gate not in neighbours])
+    keep_alive = keeper(ctx, gates)
+    keep_alive()
+    if detach:
+        _print_detached(campaign_id, {"campaign": campaign_id}, as_json=as_json)
+        return
+    csv = csv or Path(f"{campaign_id}.csv")
+    if experiment is not None:
+        experiment_runs.finish_run(
+            ctx, campaign_id, lambda: follow(ctx, campaign_id, keep_alive, csv=csv, as_json=as_json)
+        )
+    follow(ctx, campaign_id, keep_alive, csv=csv, as_json=as_json)
+
+
+def _print_detached(campaign: str, reply: dict[str, object], *, as_json: bool, note: str = "") -> None:
+    if as_json:
+        print_json(reply)
+    else:
+        print(campaign)
+        print(f"  {note}sark-node watch {campaign}", file=sys.stderr)
+
+
+def _require_plan(home: Home, file: Path, gates: tuple[str, ...], name: str) -> None:
+    """Exit with code 1 and the differences if the plan `name` no longer holds."""
+    from scheduler.preview.look import plan_file
+    from scheduler.preview.plan import changes
+    from scheduler.preview.plan_table import kept_plan
+
+    stored = kept_plan(home, name)
+    current = plan_file(home, file, gates, fetching(home))
+    differences = changes(stored, current)
+    if not (stored.complete and current.complete):
+        print("not all devices answered: only the coverage of the cells was compared", file=sys.stderr)
+    if differences:
+        print(f"sark-node: not submitted: plan {name} no longer holds", file=sys.stderr)
+        for line in differences:
+            print(f"  {line}", file=sys.stderr)
+        print(f"  plan again: sark-node plan {file}", file=sys.stderr)
+        raise SystemExit(1)
+
+
+@app.command(rich_help_panel=CAMPAIGNS)
+def retry(
+    ctx: typer.Context,
+    campaign: Annotated[str, CAMPAIGN] = "",
+    gate: Annotated[list[str] | None, GATE] = None,
+    folder: Annotated[
+        Path, typer.Option(help="Folder of the campaign file, with its models.", file_okay=False)
+    ] = Path(),
+    as_json: Annotated[bool, JSON] = False,
+) -> None:
+    """Run failed and cancelled tasks again, as a new campaign."""
+    from scheduler.store.opening import open_store
+    from scheduler.submit.retry import retry_campaign
+
+    home: Home = ctx.obj
+    with open_store(home) as store:
+        old = store.campaigns.resolve(campaign)
+        new, tasks = retry_campaign(home, store, old, folder.absolute(), fetch=fetching(home))
+    keeper(ctx, gates_of(ctx, gate))()
+    _print_detached(new, {"campaign": new, "tasks": tasks}, as_json=as_json, note=f"{count(tasks, 'task')}; ")
+
+
+@app.command(hidden=True)
+def schedule(
+    ctx: typer.Context,
+    gate: Annotated[list[str] | None, GATE] = None,
+    listen: Annotated[list[str] | None, typer.Option(help="Listen on this address only. Repeatable.")] = None,
+    stay: Annotated[bool, typer.Option("--stay", help="Wait for more campaigns.")] = False,
+    stop_with_stdin: Annotated[bool, typer.Option(hidden=True)] = False,
+) -> None:
+    """Run this home's scheduler process until no campaign is open. `submit` and `watch` start it by themselves."""
+    import trio
+
+    from scheduler.run.process import run_process
+    from scheduler.store.settings import SchedulerSettings
+
+    home: Home = ctx.obj
+    settings = SchedulerSettings.load(
+        home.config_file,
+        ctx.meta["environment"],
+        {"gates": tuple(gate) if gate else None, "listen": tuple(listen) if listen else None},
+    )
+    trio.run(run_process, home, settings, stay, stop_with_stdin)
