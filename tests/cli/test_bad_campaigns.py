@@ -13,7 +13,7 @@ BAD = {
     "an unknown key": (START + "measure:\n  rums: 3\n", 5, "rums", "runs"),
     "a wrong type": (START + "measure:\n  runs: many\n", 5, "must be a whole number", ""),
     "a number out of range": (START + "measure:\n  loads: 0\n", 5, "must be at least 1", ""),
-    "a duration without a unit": (START + "timeouts:\n  run: 3\n", 5, "no unit", "90s"),
+    "a duration without a unit": (START + "timeouts:\n  run: 3\n", 5, "no unit", "such as 3s"),
     "a clause of nothing known": (START + "devices:\n  where:\n    - memory >= 3\n", 6, "memory", ""),
     "a missing key": ("campaign: c\nunits: [CPU (ONNX)]\n", None, "models", ""),
     "a missing model": (START.replace("m.onnx", "none.onnx"), 2, "none.onnx", "paths are read from"),
