@@ -127,12 +127,12 @@ def plan(
     Exit code 0: every cell is covered, 1: some are not, 2: invalid input. Submit exactly this plan with: sark-node submit --plan HASH FILE
     """
     from scheduler.preview.look import plan_file
-    from scheduler.preview.plan_table import keep_plan, plan_lines, plan_table, uncovered_lines
+    from scheduler.preview.plan_table import plan_lines, plan_table, save_plan, uncovered_lines
 
     home: Home = ctx.obj
     made = plan_file(home, file, gates_of(ctx, gate, check=True), fetching(home))
     with contextlib.suppress(OSError):  # the plan is useful even if it cannot be stored
-        keep_plan(home, made)
+        save_plan(home, made)
     if as_json:
         print_json(made.model_dump(mode="json"))
     else:
@@ -235,12 +235,12 @@ def _print_detached(campaign: str, reply: dict[str, object], *, as_json: bool, n
 def _require_plan(home: Home, file: Path, gates: tuple[str, ...], name: str) -> None:
     """Exit with code 1 and the differences if the plan `name` no longer holds."""
     from scheduler.preview.look import plan_file
-    from scheduler.preview.plan import changes
-    from scheduler.preview.plan_table import kept_plan
+    from scheduler.preview.plan import plan_changes
+    from scheduler.preview.plan_table import load_plan
 
-    stored = kept_plan(home, name)
+    stored = load_plan(home, name)
     current = plan_file(home, file, gates, fetching(home))
-    differences = changes(stored, current)
+    differences = plan_changes(stored, current)
     if not (stored.complete and current.complete):
         print("not all devices answered: only the coverage of the cells was compared", file=sys.stderr)
     if differences:
