@@ -60,20 +60,24 @@ export function plainTable(label, heads, rows) {
 
 let charts = 0;
 
-// A chart that the server draws; its marks take their colours from the style sheet. Without anything to draw (404) the figure goes.
+// A chart that the server draws; its marks take their colours from the style sheet. Without anything to draw (204) the figure is removed.
 export function chart(path, caption, signal) {
   const figure = h("figure", { class: "chart" }, h("figcaption", {}, caption));
   const load = async () => {
     try {
-      const svg = new DOMParser().parseFromString(await fetchText(`${path}&theme=page`, signal), "image/svg+xml").documentElement;
+      const drawing = await fetchText(`${path}&theme=page`, signal);
+      if (!drawing) {
+        figure.remove();
+        return;
+      }
+      const svg = new DOMParser().parseFromString(drawing, "image/svg+xml").documentElement;
       charts += 1;
       const parts = [...svg.querySelectorAll(":scope > title, :scope > desc")];
       for (const part of parts) part.id = `chart-${charts}-${part.localName}`;
       svg.setAttribute("aria-labelledby", parts.map((part) => part.id).join(" "));
       figure.append(region(caption, document.importNode(svg, true)));
     } catch (error) {
-      if (error.status === 404) figure.remove();
-      else if (!signal.aborted) figure.append(problem(error));
+      if (!signal.aborted) figure.append(problem(error));
     }
   };
   load();

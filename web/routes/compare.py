@@ -129,7 +129,7 @@ def router(context: ApiContext) -> APIRouter:
         reference: Reference = "",
         theme: Theme = "light",
     ) -> Response:
-        """Get the ratios of two results with their 95 % intervals as an SVG chart. 404 if no pair has a ratio."""
+        """Get the ratios of two results with their 95 % intervals as an SVG chart."""
         base, other = await read_sources(a, [b], by, of or ())
 
         def draw() -> Drawing | None:
@@ -181,7 +181,7 @@ def router(context: ApiContext) -> APIRouter:
         axis: Annotated[Axis | None, Query(description="Default: energy if measured, else memory.")] = None,
         theme: Theme = "light",
     ) -> Response:
-        """Get time against another property as an SVG chart, with the Pareto front. 404 if fewer than two results have both."""
+        """Get time against another property as an SVG chart, with the Pareto front."""
         if axis is not None and axis not in CHART_AXES:
             raise HttpProblem(
                 HTTPStatus.UNPROCESSABLE_ENTITY,

@@ -52,7 +52,7 @@ def router(context: ApiContext) -> APIRouter:
         responses=NOT_FOUND | SVG,
     )
     async def chart(campaign: CampaignId, n: Number, kind: TaskChart, theme: Theme = "light") -> Response:
-        """Get a chart of a task as SVG, drawn from its raw samples. 404 if there is nothing to draw."""
+        """Get a chart of a task as SVG, drawn from its raw samples."""
         record, row = await context.store(lambda store: _record(store, campaign, n))
         return svg_response(await trio.to_thread.run_sync(_draw, kind, record, row), theme, kind)
 

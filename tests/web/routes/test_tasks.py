@@ -200,7 +200,7 @@ async def test_charts_of_comparisons_are_drawn(client: httpx.AsyncClient, kept: 
     assert (ratios.status_code, ratios.headers["content-type"]) == (HTTPStatus.OK, "image/svg+xml")
     assert "SLOWER" in ratios.text
     of = {"of": ["c-one", "c-two"]}
-    assert (await client.get("/api/v1/matrix/chart", params=of)).status_code == HTTPStatus.NOT_FOUND
+    assert (await client.get("/api/v1/matrix/chart", params=of)).status_code == HTTPStatus.NO_CONTENT
     priced = await client.get("/api/v1/matrix/chart", params={**of, "axis": "price"})
     assert priced.status_code == HTTPStatus.UNPROCESSABLE_ENTITY
     assert "energy" in priced.json()["hint"]
