@@ -27,7 +27,7 @@ from drivers.openai.client import Client, read_server
 from drivers.openai.load import Sweep, closed_loop
 from drivers.openai.sse import RequestResult, ResponseParser
 
-SERVER = Path(__file__).parents[1] / "tests" / "drivers" / "api_server_process.py"
+SERVER = Path(__file__).parents[1] / "tests" / "drivers" / "openai_server.py"
 
 
 def body(pieces: int, number: int) -> bytes:

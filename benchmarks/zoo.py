@@ -25,7 +25,7 @@ from inference_bias import installed
 
 from drivers.contract.base import CheckReport, DriverError, Limits, MeasureReport, ModelDescription, WorkOrder
 from drivers.launch.launch import Zygote, measure
-from tests.drivers import zoo_shelf
+from tests.drivers import zoo
 
 LIMITS = Limits(load_s=120, run_s=300)
 
@@ -51,7 +51,7 @@ def visit(model: Path, zygote: Zygote) -> tuple[bool, str]:
 def main() -> None:
     """Print the table."""
     with tempfile.TemporaryDirectory() as made, Zygote("onnx").start() as zygote:
-        models = [zoo_shelf.put(Path(made), name) for name in zoo_shelf.TYPES]
+        models = [zoo.put(Path(made), name) for name in zoo.TYPES]
         models += sorted(Path(installed("onnx", "backend/test/data/light")).glob("light_*.onnx"))
         models.append(Path(installed("magika", "models/standard_v3_3/model.onnx")))
         models += [path for folder in sys.argv[1:] for path in sorted(Path(folder).rglob("*.onnx"))]

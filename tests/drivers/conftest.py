@@ -18,7 +18,7 @@ os.environ.setdefault("SARK_NATIVE", str(Path(tempfile.gettempdir(), "sark-tests
 from drivers.launch.launch import Zygote
 from drivers.sandbox.rlimits import Tier
 from tests.drivers.launching import below, wait_until
-from tests.drivers.shelf import Shelf
+from tests.drivers.onnx_models import OnnxModels
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -30,9 +30,9 @@ def private_temporary_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 
 @pytest.fixture(scope="session")
-def shelf(tmp_path_factory: pytest.TempPathFactory) -> Shelf:
+def models(tmp_path_factory: pytest.TempPathFactory) -> OnnxModels:
     """Where made models lie."""
-    return Shelf(tmp_path_factory.mktemp("models"))
+    return OnnxModels(tmp_path_factory.mktemp("models"))
 
 
 @pytest.fixture(scope="session")

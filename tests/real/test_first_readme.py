@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import pytest
 
-from tests.drivers.shelf import Shelf
+from tests.drivers.onnx_models import Shelf
 from tests.real.lab import PATIENCE_S, Lab, until
 from tests.swarm.web_parts import web_beside
 

@@ -12,7 +12,7 @@ from drivers.contract import steps
 from drivers.contract.base import Limits, MeasureReport, RunFindings, Unfit, WorkOrder
 from drivers.launch.launch import Zygote, measure
 from protocol.formats.steps import POST, PRE
-from tests.drivers.shelf import FLOAT, Shelf, node, value
+from tests.drivers.onnx_models import FLOAT, OnnxModels, node, value
 
 
 def done(values: Any, step: str, **options: Any) -> Any:
@@ -90,8 +90,8 @@ def test_values_that_a_step_does_not_fit_are_refused(values: Any, step: str, opt
         steps.apply(values, [{"step": step, "options": options}])
 
 
-def test_steps_run_with_a_model_and_have_figures_of_their_own(zygote: Zygote, shelf: Shelf) -> None:
-    model = shelf.put(
+def test_steps_run_with_a_model_and_have_figures_of_their_own(zygote: Zygote, models: OnnxModels) -> None:
+    model = models.put(
         "pixels",
         [node("Relu", ["x"], ["y"])],
         [value("x", FLOAT, [1, 3, 4, 4])],
@@ -118,12 +118,12 @@ def test_steps_run_with_a_model_and_have_figures_of_their_own(zygote: Zygote, sh
     assert any(isinstance(event, MeasureReport) for event in events)
 
 
-def test_without_steps_there_are_no_figures_of_them(zygote: Zygote, shelf: Shelf) -> None:
-    order = WorkOrder(shelf.nano(), "CPU (ONNX)", runs=1, loads=1, warmup=1, threads=1)
+def test_without_steps_there_are_no_figures_of_them(zygote: Zygote, models: OnnxModels) -> None:
+    order = WorkOrder(models.nano(), "CPU (ONNX)", runs=1, loads=1, warmup=1, threads=1)
     assert not [event for event in measure(order, Limits(), zygote) if isinstance(event, RunFindings)]
 
 
-def test_an_unknown_step_ends_the_run_with_the_list(zygote: Zygote, shelf: Shelf) -> None:
-    order = WorkOrder(shelf.nano(), "CPU (ONNX)", runs=1, loads=1, post=({"step": "resize"},))
+def test_an_unknown_step_ends_the_run_with_the_list(zygote: Zygote, models: OnnxModels) -> None:
+    order = WorkOrder(models.nano(), "CPU (ONNX)", runs=1, loads=1, post=({"step": "resize"},))
     with pytest.raises(Unfit, match="there are softmax, sigmoid, argmax, top_k"):
         list(measure(order, Limits(), zygote))

@@ -11,7 +11,7 @@ from drivers.inputs.batching import dims_of, failed_with
 from drivers.inputs.made import Input
 from drivers.launch.launch import Zygote
 from tests.drivers.onnx.test_driver import run
-from tests.drivers.shelf import FLOAT, Shelf, node, value
+from tests.drivers.onnx_models import FLOAT, OnnxModels, node, value
 
 IMAGE = Input("x", "float", ("N", 3, 8, 8))
 TEXT = [Input("ids", "int64", ("batch", "seq")), Input("mask", "int64", ("batch", "seq"))]
@@ -90,20 +90,20 @@ def test_a_failure_names_the_batch_it_was_with() -> None:
     assert str(failed_with(order(None), Unfit("bad reshape"))) == "bad reshape"
 
 
-def test_the_onnx_driver_runs_the_batch_and_says_so(shelf: Shelf, zygote: Zygote) -> None:
-    told = run(zygote, shelf.embedding(), batch=4, dims={"sequence": 6}).described
+def test_the_onnx_driver_runs_the_batch_and_says_so(models: OnnxModels, zygote: Zygote) -> None:
+    told = run(zygote, models.embedding(), batch=4, dims={"sequence": 6}).described
     assert told.batch == 4
     assert set(told.shapes.values()) == {(4, 6)}
-    assert run(zygote, shelf.embedding(), dims={"sequence": 6}).described.batch is None
+    assert run(zygote, models.embedding(), dims={"sequence": 6}).described.batch is None
 
 
-def test_a_model_with_a_fixed_batch_fails_in_words(shelf: Shelf, zygote: Zygote) -> None:
+def test_a_model_with_a_fixed_batch_fails_in_words(models: OnnxModels, zygote: Zygote) -> None:
     with pytest.raises(DriverError, match="'x' begins with 1"):
-        run(zygote, shelf.nano(), batch=4)
+        run(zygote, models.nano(), batch=4)
 
 
-def test_a_shape_that_is_fixed_inside_fails_in_words(shelf: Shelf, zygote: Zygote) -> None:
-    model = shelf.put(
+def test_a_shape_that_is_fixed_inside_fails_in_words(models: OnnxModels, zygote: Zygote) -> None:
+    model = models.put(
         "inside",
         [node("Constant", [], ["to"], value_ints=[1, 8]), node("Reshape", ["x", "to"], ["y"])],
         [value("x", FLOAT, ["batch", 8])],

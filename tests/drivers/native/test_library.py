@@ -16,7 +16,7 @@ from drivers.launch.launch import Zygote, measure
 from drivers.native import library as native
 from drivers.native.loop import BoundSession, bytes_of
 from drivers.native.ort_api import InvalidProtobuf, NativeError, Runtime
-from tests.drivers.shelf import FLOAT, INT64, Shelf, node, value
+from tests.drivers.onnx_models import FLOAT, INT64, OnnxModels, node, value
 
 
 def no_compiler(name: str) -> None:
@@ -105,8 +105,8 @@ def test_children_are_told_where_it_lies() -> None:
     assert clean_environment({"HOME": "/home/ann", VARIABLE: "/x"})[VARIABLE] == "/x"
 
 
-def test_every_sample_is_filled_and_no_other(either: Runtime, shelf: Shelf) -> None:
-    bound = inference(either, shelf.nano())
+def test_every_sample_is_filled_and_no_other(either: Runtime, models: OnnxModels) -> None:
+    bound = inference(either, models.nano())
     bound.run()
     samples = array("q", [-1] * 30)
     bound.time(samples, 10, 20, 1)
@@ -117,16 +117,16 @@ def test_every_sample_is_filled_and_no_other(either: Runtime, shelf: Shelf) -> N
     assert 0 <= bound.overhead_ns() < 10**6
 
 
-def test_outputs_are_those_of_the_package(either: Runtime, shelf: Shelf) -> None:
-    bound = inference(either, shelf.nano())
+def test_outputs_are_those_of_the_package(either: Runtime, models: OnnxModels) -> None:
+    bound = inference(either, models.nano())
     bound.run()
     ((element, shape, held),) = bound.outputs()
     assert (element, shape) == ("float", (1, 8))
     assert np.allclose(np.frombuffer(held, np.float32), 0.8)
 
 
-def test_an_error_inside_the_loop_is_raised_and_ends_it(either: Runtime, shelf: Shelf) -> None:
-    session = either.open(shelf.nano(), 1)
+def test_an_error_inside_the_loop_is_raised_and_ends_it(either: Runtime, models: OnnxModels) -> None:
+    session = either.open(models.nano(), 1)
     bound = BoundSession(session, {"x": ("float", (1, 9), np.ones((1, 9), np.float32))})
     samples = array("q", [-1] * 5)
     with pytest.raises(NativeError, match="invalid dimensions"):
@@ -134,8 +134,8 @@ def test_an_error_inside_the_loop_is_raised_and_ends_it(either: Runtime, shelf: 
     assert samples[4] == -1
 
 
-def test_a_session_describes_its_model(runtime: Runtime, shelf: Shelf) -> None:
-    model = shelf.put(
+def test_a_session_describes_its_model(runtime: Runtime, models: OnnxModels) -> None:
+    model = models.put(
         "described",
         [node("Relu", ["x"], ["y"])],
         [value("x", FLOAT, ["batch", None, 3])],
@@ -158,8 +158,8 @@ def test_errors_keep_their_kind_and_words(runtime: Runtime, tmp_path: Path) -> N
         runtime.open(str(tmp_path / "nowhere.onnx"), 1)
 
 
-def test_outputs_whose_shape_changes_are_allocated_anew(either: Runtime, shelf: Shelf) -> None:
-    bound = inference(either, shelf.nano())
+def test_outputs_whose_shape_changes_are_allocated_anew(either: Runtime, models: OnnxModels) -> None:
+    bound = inference(either, models.nano())
     bound.run()
     bound.allocate_each_time()
     bound.time(array("q", bytes(80)), 0, 10, 3)
@@ -174,8 +174,8 @@ def test_tensors_take_as_much_as_they_take(element: str, shape: tuple[int, ...],
     assert bytes_of(element, shape) == size
 
 
-def test_the_row_says_which_loop_ran(zygote: Zygote, shelf: Shelf) -> None:
-    order = WorkOrder(shelf.nano(), "CPU (ONNX)", runs=3, loads=1, warmup=1, threads=1)
+def test_the_row_says_which_loop_ran(zygote: Zygote, models: OnnxModels) -> None:
+    order = WorkOrder(models.nano(), "CPU (ONNX)", runs=3, loads=1, warmup=1, threads=1)
     events = list(measure(order, Limits(), zygote))
     (told,) = [event for event in events if isinstance(event, ModelDescription)]
     by = "compiled" if native.compiler() else "ctypes"
@@ -183,8 +183,10 @@ def test_the_row_says_which_loop_ran(zygote: Zygote, shelf: Shelf) -> None:
 
 
 @pytest.mark.parametrize("odds", [0.5, 0.9995], ids=["at once", "later, while it is timed"])
-def test_shapes_that_change_from_run_to_run_do_not_stop_it(zygote: Zygote, shelf: Shelf, odds: float) -> None:
-    model = shelf.put(
+def test_shapes_that_change_from_run_to_run_do_not_stop_it(
+    zygote: Zygote, models: OnnxModels, odds: float
+) -> None:
+    model = models.put(
         "dice",
         [
             node("RandomUniformLike", ["x"], ["noise"]),

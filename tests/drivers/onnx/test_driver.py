@@ -30,7 +30,18 @@ from drivers.launch.launch import Zygote, measure
 from drivers.onnx.session import TINY_MODEL, provider_for, verify_provider
 from drivers.onnx.units import CPU
 from drivers.testing.conformance import Subject, check_all
-from tests.drivers.shelf import BOOL, DOUBLE, FLOAT, FLOAT16, INT32, INT64, STRING, Shelf, node, value
+from tests.drivers.onnx_models import (
+    BOOL,
+    DOUBLE,
+    FLOAT,
+    FLOAT16,
+    INT32,
+    INT64,
+    STRING,
+    OnnxModels,
+    node,
+    value,
+)
 
 UNIT = "CPU (ONNX)"
 LIMITS = Limits(load_s=30, run_s=60)
@@ -54,12 +65,12 @@ def run(zygote: Zygote, model: str, limits: Limits = LIMITS, **order: Any) -> Ro
     return Row(list(measure(WorkOrder(model, UNIT, **told), limits, zygote)))
 
 
-def test_the_onnx_driver_keeps_the_contract(shelf: Shelf) -> None:
-    check_all(Subject("onnx", UNIT, shelf.nano()))
+def test_the_onnx_driver_keeps_the_contract(models: OnnxModels) -> None:
+    check_all(Subject("onnx", UNIT, models.nano()))
 
 
-def test_samples_are_as_many_as_runs_and_the_warm_up_is_apart(zygote: Zygote, shelf: Shelf) -> None:
-    row = run(zygote, shelf.nano(), runs=137, warmup=9)
+def test_samples_are_as_many_as_runs_and_the_warm_up_is_apart(zygote: Zygote, models: OnnxModels) -> None:
+    row = run(zygote, models.nano(), runs=137, warmup=9)
     assert len(row.measured.samples_ns) == 137
     assert len(row.measured.warmup_ns) == 9
     assert min(row.measured.samples_ns) > 0
@@ -67,14 +78,16 @@ def test_samples_are_as_many_as_runs_and_the_warm_up_is_apart(zygote: Zygote, sh
     assert row.measured.timer_overhead_ns > 0
 
 
-def test_left_to_itself_the_warm_up_has_a_floor_and_says_how_it_ended(zygote: Zygote, shelf: Shelf) -> None:
-    row = run(zygote, shelf.nano(), warmup=None)
+def test_left_to_itself_the_warm_up_has_a_floor_and_says_how_it_ended(
+    zygote: Zygote, models: OnnxModels
+) -> None:
+    row = run(zygote, models.nano(), warmup=None)
     assert len(row.measured.warmup_ns) >= 5
     assert any(note.startswith("warm-up: ") for note in row.described.notes)
 
 
-def test_a_row_tells_what_really_ran(zygote: Zygote, shelf: Shelf) -> None:
-    row = run(zygote, shelf.nano(), threads=2, seed=7)
+def test_a_row_tells_what_really_ran(zygote: Zygote, models: OnnxModels) -> None:
+    row = run(zygote, models.nano(), threads=2, seed=7)
     told = row.described
     assert told.providers == (CPU,)
     assert told.runtime.startswith("onnxruntime 1.")
@@ -82,7 +95,7 @@ def test_a_row_tells_what_really_ran(zygote: Zygote, shelf: Shelf) -> None:
     assert (told.shapes, told.dtypes) == ({"x": (1, 8)}, {"x": "float"})
 
 
-def test_memory_is_measured_phase_by_phase(zygote: Zygote, shelf: Shelf) -> None:
+def test_memory_is_measured_phase_by_phase(zygote: Zygote, models: OnnxModels) -> None:
     weight = helper.make_tensor("size", INT64, [1], [32 * MIB // 4])
     nodes = [
         node("ConstantOfShape", ["n"], ["big"]),
@@ -91,7 +104,7 @@ def test_memory_is_measured_phase_by_phase(zygote: Zygote, shelf: Shelf) -> None
     ]
     nodes.insert(0, node("Mul", ["size", "mask"], ["n"]))
     inputs = [value("x", FLOAT, [1]), value("mask", INT64, [1])]
-    model = shelf.put("spike", nodes, inputs, [value("y", FLOAT, [1])], weight)
+    model = models.put("spike", nodes, inputs, [value("y", FLOAT, [1])], weight)
     (load,) = (row := run(zygote, model)).loads
     assert load.baseline_bytes is not None
     assert load.peak_bytes is not None
@@ -100,7 +113,7 @@ def test_memory_is_measured_phase_by_phase(zygote: Zygote, shelf: Shelf) -> None
     assert row.measured.peak_bytes < load.peak_bytes + 200 * MIB
 
 
-def test_memory_that_only_failed_guesses_took_is_in_no_figure(zygote: Zygote, shelf: Shelf) -> None:
+def test_memory_that_only_failed_guesses_took_is_in_no_figure(zygote: Zygote, models: OnnxModels) -> None:
     many = helper.make_tensor("many", INT64, [2], [250_000, 1])
     weights = helper.make_tensor("w", FLOAT, [8, 1], [1.0] * 8)
     nodes = [
@@ -109,7 +122,7 @@ def test_memory_that_only_failed_guesses_took_is_in_no_figure(zygote: Zygote, sh
         node("Add", ["x", "sum"], ["both"]),
         node("MatMul", ["both", "w"], ["y"]),
     ]
-    model = shelf.put(
+    model = models.put(
         "guesses", nodes, [value("x", FLOAT, [1, "seq"])], [value("y", FLOAT, None)], many, weights
     )
     guessed, told = run(zygote, model), run(zygote, model, dims={"seq": 8})
@@ -121,22 +134,24 @@ def test_memory_that_only_failed_guesses_took_is_in_no_figure(zygote: Zygote, sh
 
 
 def test_more_threads_than_the_device_runs_are_not_taken_and_the_row_says_so(
-    zygote: Zygote, shelf: Shelf
+    zygote: Zygote, models: OnnxModels
 ) -> None:
-    told = run(zygote, shelf.nano(), threads=8192).described
+    told = run(zygote, models.nano(), threads=8192).described
     assert told.threads == logical_cpus()
     assert f"threads: 8192 requested, this device runs {told.threads} at once" in told.notes
 
 
-def test_threads_do_not_buy_memory(zygote: Zygote, shelf: Shelf) -> None:
+def test_threads_do_not_buy_memory(zygote: Zygote, models: OnnxModels) -> None:
     with pytest.raises(Crashed, match="out of memory"):
-        run(zygote, shelf.greedy(), Limits(load_s=30, run_s=30, memory_bytes=256 * MIB), threads=8192)
+        run(zygote, models.greedy(), Limits(load_s=30, run_s=30, memory_bytes=256 * MIB), threads=8192)
 
 
 @pytest.mark.parametrize("what", ["long", "many", "odd"])
-def test_names_that_nobody_can_show_are_the_models_fault(zygote: Zygote, shelf: Shelf, what: str) -> None:
+def test_names_that_nobody_can_show_are_the_models_fault(
+    zygote: Zygote, models: OnnxModels, what: str
+) -> None:
     names = {"long": ["i" * 3000], "many": [f"a{n}" for n in range(5000)], "odd": ["qqqq"]}[what]
-    model = shelf.put(
+    model = models.put(
         f"names-{what}",
         [node("Sum", names, ["y"])],
         [value(n, FLOAT, [1]) for n in names],
@@ -148,28 +163,30 @@ def test_names_that_nobody_can_show_are_the_models_fault(zygote: Zygote, shelf: 
         run(zygote, model)
 
 
-def test_the_same_seed_gives_the_same_answer_and_another_another(zygote: Zygote, shelf: Shelf) -> None:
-    first, again, other = (run(zygote, shelf.nano(), seed=seed).checked.output_sha256 for seed in (1, 1, 2))
+def test_the_same_seed_gives_the_same_answer_and_another_another(zygote: Zygote, models: OnnxModels) -> None:
+    first, again, other = (run(zygote, models.nano(), seed=seed).checked.output_sha256 for seed in (1, 1, 2))
     assert first == again != other
 
 
-def test_token_ids_stay_within_their_table_and_masks_are_one(zygote: Zygote, shelf: Shelf) -> None:
-    told = run(zygote, shelf.embedding(), dims={"sequence": 12}).described
+def test_token_ids_stay_within_their_table_and_masks_are_one(zygote: Zygote, models: OnnxModels) -> None:
+    told = run(zygote, models.embedding(), dims={"sequence": 12}).described
     assert told.shapes == {"input_ids": (1, 12), "attention_mask": (1, 12)}
     assert "ids of 'input_ids' are below 10, the rows of their table" in told.notes
     assert "dim 'batch' not given: 1 is taken" in told.notes
     assert not any("'sequence'" in note for note in told.notes)
 
 
-def test_a_scalar_a_state_and_a_signal_run_together(zygote: Zygote, shelf: Shelf) -> None:
-    row = run(zygote, shelf.speech())
+def test_a_scalar_a_state_and_a_signal_run_together(zygote: Zygote, models: OnnxModels) -> None:
+    row = run(zygote, models.speech())
     assert row.described.shapes == {"input": (1, 576), "state": (2, 1, 128), "sr": ()}
     assert row.checked.agrees
 
 
-def test_a_dimension_that_only_one_size_fits_is_found_by_the_ladder(zygote: Zygote, shelf: Shelf) -> None:
+def test_a_dimension_that_only_one_size_fits_is_found_by_the_ladder(
+    zygote: Zygote, models: OnnxModels
+) -> None:
     weights = helper.make_tensor("w", FLOAT, [48, 2], [0.1] * 96)
-    model = shelf.put(
+    model = models.put(
         "ladder",
         [node("MatMul", ["x", "w"], ["y"])],
         [value("x", FLOAT, ["batch", "features"])],
@@ -181,8 +198,8 @@ def test_a_dimension_that_only_one_size_fits_is_found_by_the_ladder(zygote: Zygo
     assert "dim 'features' not given: 48 is taken" in told.notes
 
 
-def test_sizes_in_the_models_own_metadata_are_used(zygote: Zygote, shelf: Shelf) -> None:
-    model = shelf.put(
+def test_sizes_in_the_models_own_metadata_are_used(zygote: Zygote, models: OnnxModels) -> None:
+    model = models.put(
         "metadata",
         [node("Neg", ["x"], ["y"])],
         [value("x", FLOAT, ["rows"])],
@@ -206,9 +223,9 @@ DTYPES = [
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda number: TensorProto.DataType.Name(number).lower())
-def test_every_element_type_runs(zygote: Zygote, shelf: Shelf, dtype: int) -> None:
+def test_every_element_type_runs(zygote: Zygote, models: OnnxModels, dtype: int) -> None:
     name = f"identity{dtype}"
-    model = shelf.put(
+    model = models.put(
         name, [node("Identity", ["x"], ["y"])], [value("x", dtype, [2, 3])], [value("y", dtype, [2, 3])]
     )
     if dtype == TensorProto.FLOAT8E4M3FN:  # came with opset 19
@@ -221,21 +238,21 @@ def test_every_element_type_runs(zygote: Zygote, shelf: Shelf, dtype: int) -> No
     assert run(zygote, model).checked.agrees
 
 
-def test_output_shapes_that_depend_on_values_run(zygote: Zygote, shelf: Shelf) -> None:
+def test_output_shapes_that_depend_on_values_run(zygote: Zygote, models: OnnxModels) -> None:
     nodes = [
         node("RandomUniformLike", ["x"], ["r"]),
         node("Round", ["r"], ["bits"]),
         node("NonZero", ["bits"], ["y"]),
     ]
-    model = shelf.put("nonzero", nodes, [value("x", FLOAT, [1_000_000])], [value("y", INT64, None)])
+    model = models.put("nonzero", nodes, [value("x", FLOAT, [1_000_000])], [value("y", INT64, None)])
     row = run(zygote, model)
     assert any("output shapes change" in note for note in row.described.notes)
     assert row.checked.agrees is None
     assert "differently each time" in row.checked.note
 
 
-def test_a_scalar_output_runs(zygote: Zygote, shelf: Shelf) -> None:
-    model = shelf.put(
+def test_a_scalar_output_runs(zygote: Zygote, models: OnnxModels) -> None:
+    model = models.put(
         "scalar",
         [node("ReduceSum", ["x"], ["y"], keepdims=0)],
         [value("x", FLOAT, [8])],
@@ -244,33 +261,33 @@ def test_a_scalar_output_runs(zygote: Zygote, shelf: Shelf) -> None:
     assert run(zygote, model).checked.agrees
 
 
-def test_a_sequence_of_maps_as_output_runs_and_is_compared(zygote: Zygote, shelf: Shelf) -> None:
+def test_a_sequence_of_maps_as_output_runs_and_is_compared(zygote: Zygote, models: OnnxModels) -> None:
     zipped = node("ZipMap", ["x"], ["y"], domain="ai.onnx.ml", classlabels_int64s=[1, 2, 3])
     kind = helper.make_map_type_proto(INT64, helper.make_tensor_type_proto(FLOAT, []))
     output = helper.make_value_info("y", helper.make_sequence_type_proto(kind))
     row = run(
-        zygote, shelf.put("zipmap", [zipped], [value("x", FLOAT, [1, 3])], [output], domains=["ai.onnx.ml"])
+        zygote, models.put("zipmap", [zipped], [value("x", FLOAT, [1, 3])], [output], domains=["ai.onnx.ml"])
     )
     assert row.checked.agrees
     assert any("cannot be bound" in note for note in row.described.notes)
 
 
-def test_an_answer_that_is_not_a_number_anywhere_fails_the_check(zygote: Zygote, shelf: Shelf) -> None:
+def test_an_answer_that_is_not_a_number_anywhere_fails_the_check(zygote: Zygote, models: OnnxModels) -> None:
     nodes = [node("Sub", ["x", "x"], ["zero"]), node("Div", ["zero", "zero"], ["y"])]
-    row = run(zygote, shelf.put("nan", nodes, [value("x", FLOAT, [4])], [value("y", FLOAT, [4])]))
+    row = run(zygote, models.put("nan", nodes, [value("x", FLOAT, [4])], [value("y", FLOAT, [4])]))
     assert row.checked.agrees is False
     assert "nothing but NaN or infinite values" in row.checked.note
 
 
-def test_no_check_is_made_when_none_is_asked_for(zygote: Zygote, shelf: Shelf) -> None:
-    checked = run(zygote, shelf.nano(), check=False).checked
+def test_no_check_is_made_when_none_is_asked_for(zygote: Zygote, models: OnnxModels) -> None:
+    checked = run(zygote, models.nano(), check=False).checked
     assert (checked.agrees, checked.note) == (None, "not asked for")
     assert len(checked.output_sha256) == 64
 
 
-def test_a_sequence_as_input_is_refused_by_name(zygote: Zygote, shelf: Shelf) -> None:
+def test_a_sequence_as_input_is_refused_by_name(zygote: Zygote, models: OnnxModels) -> None:
     kind = helper.make_sequence_type_proto(helper.make_tensor_type_proto(FLOAT, None))
-    model = shelf.put(
+    model = models.put(
         "sequence",
         [node("SequenceLength", ["s"], ["y"])],
         [helper.make_value_info("s", kind)],
@@ -282,10 +299,10 @@ def test_a_sequence_as_input_is_refused_by_name(zygote: Zygote, shelf: Shelf) ->
 
 @pytest.mark.parametrize("unit", ["GPU (ONNX)", "DirectML (ONNX)"])
 def test_a_unit_that_is_not_here_is_never_taken_over_by_the_cpu(
-    zygote: Zygote, shelf: Shelf, unit: str
+    zygote: Zygote, models: OnnxModels, unit: str
 ) -> None:
     with pytest.raises(Unfit, match=r"asked for .* has only .*CPUExecutionProvider"):
-        list(measure(WorkOrder(shelf.nano(), unit, 1, 1), LIMITS, zygote))
+        list(measure(WorkOrder(models.nano(), unit, 1, 1), LIMITS, zygote))
 
 
 def test_a_session_that_fell_back_is_refused() -> None:
@@ -308,29 +325,31 @@ def test_the_one_line_model_is_what_it_says() -> None:
     assert [one.op_type for one in made.graph.node] == ["Add"]
 
 
-def test_a_loop_without_end_is_timed_out(zygote: Zygote, shelf: Shelf) -> None:
+def test_a_loop_without_end_is_timed_out(zygote: Zygote, models: OnnxModels) -> None:
     with pytest.raises(TimedOut, match="still running"):
-        run(zygote, shelf.endless(), Limits(load_s=30, run_s=0.5))
+        run(zygote, models.endless(), Limits(load_s=30, run_s=0.5))
 
 
-def test_a_hundred_bytes_that_want_sixteen_gibibytes_are_out_of_memory(zygote: Zygote, shelf: Shelf) -> None:
+def test_a_hundred_bytes_that_want_sixteen_gibibytes_are_out_of_memory(
+    zygote: Zygote, models: OnnxModels
+) -> None:
     with pytest.raises(Crashed, match="out of memory"):
-        run(zygote, shelf.greedy(), Limits(load_s=30, run_s=30, memory_bytes=1024 * MIB))
+        run(zygote, models.greedy(), Limits(load_s=30, run_s=30, memory_bytes=1024 * MIB))
 
 
-def test_a_custom_operator_is_refused_by_name(zygote: Zygote, shelf: Shelf) -> None:
+def test_a_custom_operator_is_refused_by_name(zygote: Zygote, models: OnnxModels) -> None:
     with pytest.raises(Unfit, match=r"com\.acme:Thing.* never loaded"):
-        run(zygote, shelf.custom())
+        run(zygote, models.custom())
 
 
 @pytest.mark.parametrize(
     "location", ["weights.bin", "../weights.bin", "absolute", "model.onnx/../weights.bin"]
 )
-def test_weights_outside_the_file_are_never_read(zygote: Zygote, shelf: Shelf, location: str) -> None:
-    weights = shelf.folder / "weights.bin"
+def test_weights_outside_the_file_are_never_read(zygote: Zygote, models: OnnxModels, location: str) -> None:
+    weights = models.folder / "weights.bin"
     weights.write_bytes(np.ones(4, np.float32).tobytes())
     with pytest.raises(Unfit, match=r"weights in another file|SystemError : 20"):
-        run(zygote, shelf.external(str(weights) if location == "absolute" else location))
+        run(zygote, models.external(str(weights) if location == "absolute" else location))
 
 
 def test_a_model_cut_short_is_refused_at_every_length(
@@ -345,9 +364,9 @@ def test_a_model_cut_short_is_refused_at_every_length(
 
 
 def test_bytes_turned_over_end_in_an_error_of_ours_or_a_row(
-    zygote: Zygote, shelf: Shelf, tmp_path: Path
+    zygote: Zygote, models: OnnxModels, tmp_path: Path
 ) -> None:
-    whole = Path(shelf.embedding()).read_bytes()
+    whole = Path(models.embedding()).read_bytes()
     for index in range(0, len(whole), 37):
         broken = tmp_path / "broken.onnx"
         broken.write_bytes(whole[:index] + bytes([whole[index] ^ 0xFF]) + whole[index + 1 :])
@@ -380,39 +399,39 @@ def test_nothing_is_left_of_all_that(zygote: Zygote) -> None:
         assert psutil.Process(pid).num_threads() == 1
 
 
-def test_progress_never_runs_ahead(zygote: Zygote, shelf: Shelf) -> None:
-    events = list(measure(WorkOrder(shelf.nano(), UNIT, 50, 1), LIMITS, zygote))
+def test_progress_never_runs_ahead(zygote: Zygote, models: OnnxModels) -> None:
+    events = list(measure(WorkOrder(models.nano(), UNIT, 50, 1), LIMITS, zygote))
     told = [event for event in events if isinstance(event, ProgressReport) and event.total is not None]
     assert all(event.done <= event.total for event in told if event.total is not None)
 
 
-def folder_model(shelf: Shelf, folder: Path, location: str = "weights.bin") -> Path:
+def folder_model(models: OnnxModels, folder: Path, location: str = "weights.bin") -> Path:
     """A model with its weights beside it."""
     folder.mkdir()
-    Path(shelf.external(location)).replace(folder / "model.onnx")
+    Path(models.external(location)).replace(folder / "model.onnx")
     (folder / "weights.bin").write_bytes(np.arange(4, dtype=np.float32).tobytes())
     return folder
 
 
 def test_a_folder_with_its_weights_beside_the_model_runs(
-    zygote: Zygote, shelf: Shelf, tmp_path: Path
+    zygote: Zygote, models: OnnxModels, tmp_path: Path
 ) -> None:
-    row = run(zygote, str(folder_model(shelf, tmp_path / "folder")))
+    row = run(zygote, str(folder_model(models, tmp_path / "folder")))
     assert row.checked.agrees is True
     assert row.described.shapes == {"x": (4,)}
 
 
-def test_weights_outside_the_folder_are_not_read(zygote: Zygote, shelf: Shelf, tmp_path: Path) -> None:
-    folder = folder_model(shelf, tmp_path / "folder", "../secret.bin")
+def test_weights_outside_the_folder_are_not_read(zygote: Zygote, models: OnnxModels, tmp_path: Path) -> None:
+    folder = folder_model(models, tmp_path / "folder", "../secret.bin")
     (tmp_path / "secret.bin").write_bytes(bytes(16))
     with pytest.raises(Unfit):
         run(zygote, str(folder))
 
 
 def test_a_folder_with_a_link_or_without_a_model_is_refused(
-    zygote: Zygote, shelf: Shelf, tmp_path: Path
+    zygote: Zygote, models: OnnxModels, tmp_path: Path
 ) -> None:
-    folder = folder_model(shelf, tmp_path / "folder")
+    folder = folder_model(models, tmp_path / "folder")
     (folder / "more.bin").symlink_to("/etc/passwd")
     with pytest.raises(Unfit, match=r"holds 'more\.bin', which is no plain file"):
         run(zygote, str(folder))

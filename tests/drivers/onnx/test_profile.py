@@ -12,7 +12,7 @@ import pytest
 from drivers.inputs.made import Input
 from drivers.onnx.profile import ProfiledNodes, nodes_by_provider, profile, unit_that_ran
 from drivers.onnx.units import CPU, ProviderPlacement
-from tests.drivers.shelf import Shelf
+from tests.drivers.onnx_models import OnnxModels
 
 GPU_UNIT, CUDA = "GPU (ONNX)", "CUDAExecutionProvider"
 
@@ -59,9 +59,9 @@ def test_without_a_profile_the_row_says_that_it_does_not_know() -> None:
     assert "does not report" in found.notes[0]
 
 
-def test_a_real_profile_is_understood_and_not_left_behind(shelf: Shelf, tmp_path: Path) -> None:
+def test_a_real_profile_is_understood_and_not_left_behind(models: OnnxModels, tmp_path: Path) -> None:
     model = tmp_path / "model.onnx"
-    model.write_bytes(Path(shelf.nano()).read_bytes())
+    model.write_bytes(Path(models.nano()).read_bytes())
     feeds = {"x": np.zeros((1, 8), np.float32)}
     assert profile(str(model), ProviderPlacement(CPU), 1, feeds, (Input("x", "float", (1, 8)),)) == {CPU: 1}
     assert list(tmp_path.iterdir()) == [model]

@@ -18,8 +18,8 @@ from drivers.native.ort_api import Runtime
 from drivers.onnx import session as edge
 from drivers.onnx.runner import NativeRunner, Runner
 from drivers.onnx.units import CPU, CUDA, DML, UNITS, ProviderPlacement, placement_for, visible_devices
-from tests.drivers import zoo_shelf
-from tests.drivers.shelf import Shelf
+from tests.drivers import zoo
+from tests.drivers.onnx_models import OnnxModels
 
 GPU = next(known for known in UNITS if known.unit == "GPU (ONNX)")
 X = Input("x", "float", (1, 8))
@@ -131,9 +131,9 @@ def test_a_unit_whose_provider_is_not_installed_is_the_wrong_one() -> None:
             edge.placement_of(known.unit)
 
 
-@pytest.mark.parametrize("name", zoo_shelf.TYPES)
+@pytest.mark.parametrize("name", zoo.TYPES)
 def test_both_ways_of_running_give_the_same_for_each_element_type(name: str, tmp_path: Path) -> None:
-    model = str(zoo_shelf.put(tmp_path, name))
+    model = str(zoo.put(tmp_path, name))
     package = edge.open_session(model, ProviderPlacement(CPU), edge.options(1, optimise=True))
     inputs = edge.inputs_of(package)
     feeds = {one.name: make(one, (1, 3, 7), 0, 100) for one in inputs}
@@ -154,8 +154,8 @@ def test_both_ways_of_running_give_the_same_for_each_element_type(name: str, tmp
             assert np.array_equal(values, there[output], equal_nan=values.dtype.kind == "f")
 
 
-def test_samples_come_from_the_loop_of_either_way(shelf: Shelf) -> None:
-    session = edge.open_session(shelf.nano(), ProviderPlacement(CPU), edge.options(1, optimise=True))
+def test_samples_come_from_the_loop_of_either_way(models: OnnxModels) -> None:
+    session = edge.open_session(models.nano(), ProviderPlacement(CPU), edge.options(1, optimise=True))
     runner = Runner(session, FEEDS, [X])
     runner.first()
     runner.preallocate_outputs()

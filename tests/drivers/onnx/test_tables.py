@@ -14,36 +14,36 @@ from drivers.contract.base import Limits, ModelDescription, WorkOrder
 from drivers.inputs.made import Input, make
 from drivers.launch.launch import Zygote, measure
 from protocol.formats.onnx import read_table_rows
-from tests.drivers.shelf import FLOAT, INT32, INT64, Shelf, node, value
+from tests.drivers.onnx_models import FLOAT, INT32, INT64, OnnxModels, node, value
 
 TABLE = helper.make_tensor("table", FLOAT, [50, 2], [0.5] * 100)
 
 
-def lookup(shelf: Shelf, name: str, *nodes: object) -> Path:
+def lookup(models: OnnxModels, name: str, *nodes: object) -> Path:
     """A model of one input `ids`, some nodes, and a lookup in `table` of what they call `at`."""
     gather = node("Gather", ["table", "at"], ["y"])
     inputs, outputs = [value("ids", INT32, ["n"])], [value("y", FLOAT, None)]
-    return Path(shelf.put(name, [*nodes, gather], inputs, outputs, TABLE))
+    return Path(models.put(name, [*nodes, gather], inputs, outputs, TABLE))
 
 
-def test_the_rows_of_a_table_are_found(shelf: Shelf) -> None:
-    assert read_table_rows(Path(shelf.embedding()), ("input_ids", "attention_mask")) == {"input_ids": 10}
+def test_the_rows_of_a_table_are_found(models: OnnxModels) -> None:
+    assert read_table_rows(Path(models.embedding()), ("input_ids", "attention_mask")) == {"input_ids": 10}
 
 
-def test_ids_are_followed_through_what_leaves_them_as_they_are(shelf: Shelf) -> None:
+def test_ids_are_followed_through_what_leaves_them_as_they_are(models: OnnxModels) -> None:
     found = lookup(
-        shelf, "cast", node("Cast", ["ids"], ["wide"], to=INT64), node("Identity", ["wide"], ["at"])
+        models, "cast", node("Cast", ["ids"], ["wide"], to=INT64), node("Identity", ["wide"], ["at"])
     )
     assert read_table_rows(found, ("ids",)) == {"ids": 50}
 
 
-def test_ids_that_are_computed_with_tell_nothing(shelf: Shelf) -> None:
-    assert read_table_rows(lookup(shelf, "sum", node("Add", ["ids", "ids"], ["at"])), ("ids",)) == {}
+def test_ids_that_are_computed_with_tell_nothing(models: OnnxModels) -> None:
+    assert read_table_rows(lookup(models, "sum", node("Add", ["ids", "ids"], ["at"])), ("ids",)) == {}
 
 
-def test_the_axis_of_the_lookup_counts(shelf: Shelf) -> None:
+def test_the_axis_of_the_lookup_counts(models: OnnxModels) -> None:
     nodes = [node("Gather", ["table", "ids"], ["y"], axis=-1)]
-    model = shelf.put("axis", nodes, [value("ids", INT32, ["n"])], [value("y", FLOAT, None)], TABLE)
+    model = models.put("axis", nodes, [value("ids", INT32, ["n"])], [value("y", FLOAT, None)], TABLE)
     assert read_table_rows(Path(model), ("ids",)) == {"ids": 2}
 
 
@@ -55,9 +55,9 @@ def test_any_other_file_tells_nothing(tmp_path_factory: pytest.TempPathFactory, 
 
 
 @given(st.integers(0, 10_000), st.integers(0, 255))
-def test_a_model_with_a_wrong_byte_never_fails(shelf: Shelf, at: int, byte: int) -> None:
-    path = shelf.folder / "wrong.onnx"
-    content = bytearray(Path(shelf.embedding()).read_bytes())
+def test_a_model_with_a_wrong_byte_never_fails(models: OnnxModels, at: int, byte: int) -> None:
+    path = models.folder / "wrong.onnx"
+    content = bytearray(Path(models.embedding()).read_bytes())
     content[at % len(content)] = byte
     path.write_bytes(content)
     assert all(rows > 0 for rows in read_table_rows(path, ("input_ids",)).values())
@@ -72,7 +72,7 @@ def test_made_ids_fill_their_table() -> None:
     assert 29_000 < int(np.max(ids)) < 30_000
 
 
-def test_a_row_says_what_its_ids_index(zygote: Zygote, shelf: Shelf) -> None:
-    order = WorkOrder(shelf.embedding(), "CPU (ONNX)", runs=1, loads=1, warmup=1, threads=1)
+def test_a_row_says_what_its_ids_index(zygote: Zygote, models: OnnxModels) -> None:
+    order = WorkOrder(models.embedding(), "CPU (ONNX)", runs=1, loads=1, warmup=1, threads=1)
     (told,) = [event for event in measure(order, Limits(), zygote) if isinstance(event, ModelDescription)]
     assert "ids of 'input_ids' are below 10, the rows of their table" in told.notes

@@ -13,7 +13,7 @@ from drivers.inputs.made import DTYPES, NARROW, Input, make
 from drivers.launch.launch import Zygote, measure
 from drivers.native.ort_api import NUMBERS
 from drivers.onnx.runner import from_bytes, packed
-from tests.drivers import zoo_shelf
+from tests.drivers import zoo
 
 LIMITS = Limits(load_s=30, run_s=60)
 
@@ -34,7 +34,7 @@ FEW: Final = ("BFLOAT16", "BOOL", "FLOAT8E5M2", "INT4", "STRING", "UINT2", "UINT
 
 @pytest.mark.parametrize("name", FEW)
 def test_a_model_of_an_element_type_runs_and_is_right(zygote: Zygote, tmp_path: Path, name: str) -> None:
-    described, measured, checked = run(zygote, zoo_shelf.put(tmp_path, name))
+    described, measured, checked = run(zygote, zoo.put(tmp_path, name))
     assert described.shapes == {"x": (1, 3, 7)}
     assert len(measured.samples_ns) == 2
     assert checked.agrees is True, checked.note

@@ -36,7 +36,7 @@ from drivers.openai.driver import KEY, NAME, UNIT, URL, WATCH, ApiDriver
 from drivers.testing.conformance import Subject, check_all
 
 SECRET = "sk-never-to-be-seen-3141592653"
-SERVER = Path(__file__).parents[1] / "api_server_process.py"
+SERVER = Path(__file__).parents[1] / "openai_server.py"
 
 
 @dataclass(frozen=True)

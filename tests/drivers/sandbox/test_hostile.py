@@ -35,8 +35,8 @@ from drivers.launch import tier as sandbox
 from drivers.launch.launch import Launch, Zygote
 from drivers.launch.process import ForkedChild, ZygoteProcess
 from drivers.sandbox.rlimits import Tier
-from tests.drivers import villain
-from tests.drivers.shelf import Shelf
+from tests.drivers import hostile_zygote
+from tests.drivers.onnx_models import OnnxModels
 
 GONE_S: Final = 5.0
 ROOM: Final = 4 * MIB
@@ -135,22 +135,22 @@ EVERYWHERE_OPEN: Final = frozenset(
 
 
 class Stage(ZygoteProcess):
-    """A zygote whose driver is the villain."""
+    """A zygote whose driver is the hostile."""
 
     @staticmethod
     def command(*arguments: str) -> list[str]:
         """See `ZygoteProcess`."""
-        return [sys.executable, "-P", villain.__file__, *arguments]
+        return [sys.executable, "-P", hostile_zygote.__file__, *arguments]
 
 
-class Den:
-    """As `Zygote`, for the villain."""
+class HostileZygote:
+    """As `Zygote`, for the hostile."""
 
-    driver = "villain"
+    driver = "hostile"
 
     def __init__(self, tier: Tier) -> None:
         self.tier = tier
-        self.process = Stage("villain", False, True, tier)
+        self.process = Stage("hostile", False, True, tier)
 
     def launch(self, order: WorkOrder, limits: Limits, job: str) -> ForkedChild:
         """See `Zygote.launch`."""
@@ -173,17 +173,17 @@ REFUSED: Final = sorted(
 
 
 @pytest.fixture(scope="module")
-def den() -> Iterator[Den]:
-    """The villain, as far shut in as this machine can."""
-    made = Den(REACHED.tier)
+def hostile_launches() -> Iterator[HostileZygote]:
+    """The hostile, as far shut in as this machine can."""
+    made = HostileZygote(REACHED.tier)
     yield made
     made.close()
 
 
 @pytest.fixture(scope="module")
-def loose() -> Iterator[Den]:
-    """The villain without a sandbox."""
-    made = Den(Tier.NONE)
+def loose() -> Iterator[HostileZygote]:
+    """The hostile without a sandbox."""
+    made = HostileZygote(Tier.NONE)
     yield made
     made.close()
 
@@ -219,22 +219,24 @@ def surroundings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[
         yield model
 
 
-def play(den: Den, model: str, limits: Limits = LIMITS) -> list[Event]:
-    """Everything that one launch of the villain told."""
-    launch = Launch(WorkOrder(model, "CPU (Villain)", 1, 1), limits, den)  # type: ignore[arg-type]
+def play(hostile_launches: HostileZygote, model: str, limits: Limits = LIMITS) -> list[Event]:
+    """Everything that one launch of the hostile told."""
+    launch = Launch(WorkOrder(model, "CPU (Hostile)", 1, 1), limits, hostile_launches)  # type: ignore[arg-type]
     return list(launch.events())
 
 
-def tried(den: Den, model: Callable[..., str], acts: list[str]) -> dict[str, bool]:
+def tried(hostile_launches: HostileZygote, model: Callable[..., str], acts: list[str]) -> dict[str, bool]:
     """Which acts worked."""
-    (found,) = [event for event in play(den, model(**{"try": acts})) if isinstance(event, RunFindings)]
+    (found,) = [
+        event for event in play(hostile_launches, model(**{"try": acts})) if isinstance(event, RunFindings)
+    ]
     return {act: bool(found.figures[f"act_{place}"]) for place, act in enumerate(acts)}
 
 
 @pytest.fixture(scope="module")
-def worked(den: Den, surroundings: Callable[..., str]) -> dict[str, bool]:
-    """What the villain managed of all that this machine claims to refuse."""
-    return tried(den, surroundings, REFUSED)
+def worked(hostile_launches: HostileZygote, surroundings: Callable[..., str]) -> dict[str, bool]:
+    """What the hostile managed of all that this machine claims to refuse."""
+    return tried(hostile_launches, surroundings, REFUSED)
 
 
 @pytest.mark.parametrize("act", REFUSED)
@@ -244,7 +246,7 @@ def test_what_the_probe_claims_is_refused_to_a_villain(worked: dict[str, bool], 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the acts are written for Linux")
 def test_without_a_sandbox_the_same_acts_work_so_that_their_refusal_says_something(
-    loose: Den, surroundings: Callable[..., str]
+    loose: HostileZygote, surroundings: Callable[..., str]
 ) -> None:
     done = tried(loose, surroundings, sorted(EVERYWHERE_OPEN))
     assert [act for act, did in done.items() if not did] == []
@@ -258,7 +260,7 @@ def test_in_the_partial_sandbox_what_lies_open_cannot_be_changed(
     if REACHED.tier is Tier.NONE or sys.platform != "linux":
         assert REACHED.reasons or sys.platform != "linux"
         return
-    held = Den(Tier.PARTIAL)
+    held = HostileZygote(Tier.PARTIAL)
     acts = [*BY_PROBE["executes"], "write beside the model", "signal the node by a file"]
     if gpu:
         acts = [
@@ -266,7 +268,7 @@ def test_in_the_partial_sandbox_what_lies_open_cannot_be_changed(
         ]
     try:
         launch = Launch(
-            WorkOrder(surroundings(**{"try": acts}), "GPU (CUDA)" if gpu else "CPU (Villain)", 1, 1),
+            WorkOrder(surroundings(**{"try": acts}), "GPU (CUDA)" if gpu else "CPU (Hostile)", 1, 1),
             LIMITS,
             held,  # type: ignore[arg-type]
             sampler=None,
@@ -299,10 +301,10 @@ FATAL: Final = (
 
 @pytest.mark.parametrize(("manifest", "signal"), FATAL if "executes" not in OPEN else ())
 def test_a_call_that_nothing_harmless_makes_ends_the_run_with_its_reason(
-    den: Den, surroundings: Callable[..., str], manifest: str, signal: str
+    hostile_launches: HostileZygote, surroundings: Callable[..., str], manifest: str, signal: str
 ) -> None:
     with pytest.raises(Crashed, match=f"killed by {signal}"):
-        play(den, surroundings(do=manifest))
+        play(hostile_launches, surroundings(do=manifest))
 
 
 ENDS: Final = (
@@ -322,15 +324,15 @@ ENDS: Final = (
 @pytest.mark.parametrize(("manifest", "error", "words"), ENDS, ids=[end[0] for end in ENDS])
 @pytest.mark.parametrize("tier", ["reached", "none"])
 def test_on_every_tier_harm_ends_with_a_reason_and_leaves_nothing(
-    den: Den,
-    loose: Den,
+    hostile_launches: HostileZygote,
+    loose: HostileZygote,
     surroundings: Callable[..., str],
     tier: str,
     manifest: str,
     error: type[DriverError],
     words: str,
 ) -> None:
-    held = den if tier == "reached" else loose
+    held = hostile_launches if tier == "reached" else loose
     limits = Limits(load_s=20, run_s=0.5, memory_bytes=256 * MIB, output_bytes=ROOM)
     with pytest.raises(error, match=words):
         play(held, surroundings(do=manifest), limits if error is TimedOut else LIMITS)
@@ -341,11 +343,11 @@ def test_on_every_tier_harm_ends_with_a_reason_and_leaves_nothing(
 
 
 def test_what_one_launch_leaves_in_its_folder_the_next_does_not_find(
-    den: Den, surroundings: Callable[..., str]
+    hostile_launches: HostileZygote, surroundings: Callable[..., str]
 ) -> None:
-    play(den, surroundings(do="leave a note"))
+    play(hostile_launches, surroundings(do="leave a note"))
     with pytest.raises(Crashed, match=r"exit code 9: \[\]$"):
-        play(den, surroundings(do="look for a note"))
+        play(hostile_launches, surroundings(do="look for a note"))
 
 
 # -- models ----------------------------------------------------------------------------------------------------------------
@@ -357,26 +359,26 @@ OUTSIDE: Final = ("../weights", "/etc/hostname", "link", "here/../../weights", "
 @pytest.mark.parametrize("location", OUTSIDE)
 def test_weights_in_another_file_are_not_read(zygote: Zygote, tmp_path: Path, location: str) -> None:
     (tmp_path / "weights").write_bytes(bytes(16))
-    shelf = Shelf(tmp_path / "inner")
-    shelf.folder.mkdir()
-    (shelf.folder / "link").symlink_to(tmp_path / "weights")
-    order = WorkOrder(shelf.external(location), "CPU (ONNX)", 2, 1)
+    models = OnnxModels(tmp_path / "inner")
+    models.folder.mkdir()
+    (models.folder / "link").symlink_to(tmp_path / "weights")
+    order = WorkOrder(models.external(location), "CPU (ONNX)", 2, 1)
     with pytest.raises((Unfit, Crashed)):
         list(Launch(order, LIMITS, zygote).events())
 
 
-def test_a_loop_without_end_ends_with_the_time(zygote: Zygote, shelf: Shelf) -> None:
-    order = WorkOrder(shelf.endless(), "CPU (ONNX)", 2, 1)
+def test_a_loop_without_end_ends_with_the_time(zygote: Zygote, models: OnnxModels) -> None:
+    order = WorkOrder(models.endless(), "CPU (ONNX)", 2, 1)
     with pytest.raises(TimedOut, match="still"):
         list(Launch(order, Limits(load_s=20, run_s=0.5), zygote).events())
 
 
-def test_a_giant_tensor_ends_with_the_memory(zygote: Zygote, shelf: Shelf) -> None:
-    order = WorkOrder(shelf.greedy(), "CPU (ONNX)", 2, 1)
+def test_a_giant_tensor_ends_with_the_memory(zygote: Zygote, models: OnnxModels) -> None:
+    order = WorkOrder(models.greedy(), "CPU (ONNX)", 2, 1)
     with pytest.raises((OutOfMemory, Unfit)):
         list(Launch(order, LIMITS, zygote).events())
 
 
-def test_an_operator_of_somebodys_library_is_refused(zygote: Zygote, shelf: Shelf) -> None:
+def test_an_operator_of_somebodys_library_is_refused(zygote: Zygote, models: OnnxModels) -> None:
     with pytest.raises(Unfit, match=r"com\.acme|Thing"):
-        list(Launch(WorkOrder(shelf.custom(), "CPU (ONNX)", 2, 1), LIMITS, zygote).events())
+        list(Launch(WorkOrder(models.custom(), "CPU (ONNX)", 2, 1), LIMITS, zygote).events())

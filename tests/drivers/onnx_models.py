@@ -20,7 +20,7 @@ value = helper.make_tensor_value_info
 node = helper.make_node
 
 
-class Shelf:
+class OnnxModels:
     """Makes an ONNX file from nodes and returns its path."""
 
     def __init__(self, folder: Path) -> None:

@@ -335,10 +335,10 @@ def _leave() -> None:
     _for_ever()
 
 
-class Villain:
+class HostileDriver:
     """See `drivers.base.Driver`."""
 
-    name = "villain"
+    name = "hostile"
 
     def preload(self) -> tuple[str, ...]:
         return ()
@@ -353,7 +353,7 @@ class Villain:
     def run(self, order: WorkOrder) -> Iterator[Event]:
         told = json.loads(Path(order.model).read_bytes()) | {"model": order.model}
         yield from self.load_only(order)
-        yield ModelDescription("CPU (Villain)", self.name, "", (), 1, {}, {}, 0)
+        yield ModelDescription("CPU (Hostile)", self.name, "", (), 1, {}, {}, 0)
         if told.get("do"):
             manifests(told)[told["do"]]()
         yield MeasureReport((1,) * order.runs, (), 0.0, 0.0, None, 0, None)
@@ -366,4 +366,4 @@ class Villain:
 
 
 if __name__ == "__main__":
-    zygote.serve(socket.socket(fileno=int(sys.argv[1])), Villain(), Tier(sys.argv[4]), int(sys.argv[5]))
+    zygote.serve(socket.socket(fileno=int(sys.argv[1])), HostileDriver(), Tier(sys.argv[4]), int(sys.argv[5]))
