@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import pytest
 
-from tests.drivers.onnx_models import Shelf
+from tests.drivers.onnx_models import OnnxModels
 from tests.real.lab import PATIENCE_S, Lab, until
 from tests.swarm.web_parts import web_beside
 
@@ -121,7 +121,7 @@ def client(whole_lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         pytest.skip("curl is not installed here")
     lab, tmp_path = whole_lab, tmp_path_factory.mktemp("readme")
     lab.mend()
-    model = Path(Shelf(tmp_path).nano())
+    model = Path(OnnxModels(tmp_path).nano())
     with web_beside() as site, (tmp_path / "serve.log").open("wb") as errors:
         site.file("/model/tinyyolov2-7.onnx", model.read_bytes())
         server = subprocess.Popen(
