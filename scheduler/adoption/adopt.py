@@ -23,8 +23,8 @@ from protocol.signed.campaign_manifest import CampaignManifest, OpenedManifest
 from protocol.values.lease import MAX_EPOCH
 from protocol.values.task import Model, Task
 from scheduler.adoption.recovery import RecoveryScan
-from scheduler.models.by_url import bring_by_url
 from scheduler.models.describe import by_devices
+from scheduler.models.fetch import fetch_adopted
 from scheduler.models.spool import spool as copy_in
 from scheduler.run.manifests import manifests_in
 from scheduler.store.rows import NewCampaign, NewModel, WorkerTask
@@ -217,7 +217,7 @@ async def _bring_models(
 
 async def _by_url(url: str, model: Model, target: Path, edge: Edge) -> bool:
     try:
-        return await bring_by_url(url, model, target, edge)
+        return await fetch_adopted(url, model, target, edge)
     except OSError as exc:
         raise ResourceError(
             f"cannot write a model to {target.parent}: {exc.strerror or exc}",

@@ -9,9 +9,9 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from protocol.errors import CampaignError
-from scheduler.campaign.dump import campaign_text, read_spec
 from scheduler.campaign.load import parse_campaign
 from scheduler.campaign.model import Campaign
+from scheduler.campaign.text import campaign_text, read_spec
 from scheduler.experiments.service import find_version, utc
 from scheduler.experiments.view import model_notes
 from scheduler.models.uploads import SCHEME

@@ -20,9 +20,9 @@ from typing import Final
 from protocol.errors import CampaignError, SarkError
 from results.analysis.compare import MARGIN
 from results.analysis.regression import RegressionFinding
-from scheduler.campaign.dump import read_spec
 from scheduler.campaign.load import load_campaign
 from scheduler.campaign.model import Campaign, Schedule
+from scheduler.campaign.text import read_spec
 from scheduler.models.describe import Fetch, Models, describe_models, no_fetch
 from scheduler.store.experiments import ExperimentRow, RunClaim, StoredModel, VersionRow
 from scheduler.store.store import Store

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from pydantic import BaseModel, ConfigDict
 
 from results.analysis.regression import CellOutcome, RegressionCell
-from scheduler.campaign.dump import campaign_text, read_spec
 from scheduler.campaign.fields import show_time_of_day
 from scheduler.campaign.model import Schedule
+from scheduler.campaign.text import campaign_text, read_spec
 from scheduler.experiments.judge import read_cells, why_not_started
 from scheduler.experiments.service import find, utc
 from scheduler.store.experiments import ExperimentRow, StoredModel, VersionRow

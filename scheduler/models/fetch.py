@@ -1,9 +1,9 @@
-"""Models that a campaign names by URL: fetched here, once, when it is submitted. From then on each is its sha256, like all others.
+"""Models named by URL: a campaign's, fetched once when it is submitted, and those of an adopted campaign that no device has.
 
     url ──▶ downloads/KEY/{part, note.json} ──▶ downloads/KEY/model ──▶ described, copied to the spool under its hash
 
-What was fetched is kept for a day, so that `validate`, `plan` and `submit` fetch it once together; each time the server is asked whether
-it is still the same. A download that was cut off goes on where it was, if the file is still the same one.
+A download is kept for a day, so that `validate`, `plan` and `submit` share it; each asks the server whether the file is still the same.
+An interrupted download resumes if the file is still the same. Files at Hugging Face come through `huggingface_hub`, an extra.
 """
 
 from __future__ import annotations
@@ -11,36 +11,45 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import os
 import shutil
 import time
 from collections.abc import Callable
 from functools import partial
+from importlib import import_module
 from pathlib import Path
-from typing import Final, TextIO
+from typing import Final, Protocol, TextIO, cast
 
+import structlog
 import trio
 
 from protocol.errors import Refused, ResourceError, Unreachable
 from protocol.values.requirement import show_size
+from protocol.values.task import Model
+from protocol.words import Reason
 from scheduler.campaign.model import ModelEntry
 from scheduler.models.describe import Fetch
-from scheduler.models.huggingface import Hub, from_hub
+from swarm.base.durable import replacing
 from swarm.base.home import Home
 from swarm.base.locks import lock_folder
 from swarm.base.text import safe_text
 from swarm.download.download import EDGE, MAX_SIZE, Edge, Progress, download
 from swarm.download.response import FileChanged, ResponseHead
-from swarm.download.urls import FOR_OWNER, UrlReach, read_hf, scheme_of
+from swarm.download.urls import FOR_OTHERS, FOR_OWNER, HfFile, UrlReach, read_hf, scheme_of
 
 KEEP_S: Final = 86_400.0
-LONGEST_S: Final = 6 * 3600.0
-"""One download, however it goes."""
+MAX_DOWNLOAD_S: Final = 6 * 3600.0
+MAX_ADOPTED_DOWNLOAD_S: Final = 3600.0
 TRIES: Final = 4
-AGAIN_S: Final = 2.0
-_READ: Final = 4 * 1024**2
+RETRY_DELAY_S: Final = 2.0
+INSTALL: Final = "python -m pip install 'sark-node[hf]', or give the https: URL of the file"
 
 Show = Callable[[str, int, int], None]
-"""(the model's name, bytes so far, bytes in all; 0: not known)"""
+"""(the model's name, bytes so far, total bytes; 0: unknown)"""
+Hub = Callable[[HfFile], Path]
+"""Fetches a file from Hugging Face. Raises `Refused`."""
+
+log = structlog.get_logger("sark.adopt")
 
 
 def downloader(
@@ -49,34 +58,34 @@ def downloader(
     *,
     reach: UrlReach = FOR_OWNER,
     edge: Edge = EDGE,
-    hub: Hub = from_hub,
+    hub: Hub | None = None,
     limit: int = MAX_SIZE,
-    again_s: float = AGAIN_S,
+    retry_delay_s: float = RETRY_DELAY_S,
     wall: Callable[[], float] = time.time,
 ) -> Fetch:
-    """What brings a campaign's models by URL on this home, each to a file of the cache. `reach`: which hosts they may name.
+    """A `Fetch` that downloads into this home's cache. `reach`: the hosts that URLs may name.
 
-    It raises `CampaignError`, with the line of the model, where the URL gives none, and `ResourceError` where there is no room.
+    It raises `CampaignError`, with the line of the model, when the URL gives none, and `ResourceError` when the disk is full.
     Blocking: not for a trio loop.
     """
 
     def fetch(entry: ModelEntry) -> Path:
         assert entry.url is not None, "only entries with a URL are fetched"
         spooled = home.spool / (entry.sha256 or "-")
-        if spooled.is_file():  # an earlier campaign fetched it; whoever describes it hashes it
+        if spooled.is_file():  # an earlier campaign fetched it; describing it checks the hash
             return spooled
         label = safe_text(entry.label, 60)
         try:
             if scheme_of(entry.url) == "hf":
-                return hub(read_hf(entry.url))
+                return (hub or from_hub)(read_hf(entry.url))
             folder = home.cache / "downloads" / hashlib.sha256(entry.url.encode()).hexdigest()[:32]
             _tidy(folder.parent, folder.name, wall)
             with lock_folder(folder):
-                one = _Download(entry, folder, reach, edge, limit, again_s, partial(show, entry.label))
-                return trio.run(one.bring)
+                one = _Download(entry, folder, reach, edge, limit, retry_delay_s, partial(show, entry.label))
+                return trio.run(one.run)
         except Unreachable as exc:
             raise entry.error(
-                f"model {label!r} cannot be fetched now: {exc.what}", "try again; what came already is kept"
+                f"model {label!r} cannot be fetched now: {exc.what}", "try again: the download resumes"
             ) from None
         except Refused as exc:
             raise entry.error(
@@ -85,14 +94,15 @@ def downloader(
             ) from None
         except OSError as exc:
             raise ResourceError(
-                f"cannot keep the download of {label!r}: {exc.strerror or exc}", hint=f"look at {home.cache}"
+                f"cannot store the download of {label!r}: {exc.strerror or exc}",
+                hint=f"check the disk and {home.cache}",
             ) from None
 
     return fetch
 
 
 class _Download:
-    """One URL's folder, and the way to a whole file in it."""
+    """One URL's folder in the cache."""
 
     def __init__(
         self,
@@ -101,23 +111,22 @@ class _Download:
         reach: UrlReach,
         edge: Edge,
         limit: int,
-        again_s: float,
+        retry_delay_s: float,
         show: Progress,
     ) -> None:
-        assert entry.url is not None
-        self._url, self._sha256 = entry.url, entry.sha256
+        self._url, self._sha256 = str(entry.url), entry.sha256
         self._model, self._part, self._note = folder / "model", folder / "part", folder / "note.json"
-        self._reach, self._edge, self._limit = reach, edge, limit
-        self._again_s, self._show = again_s, show
+        self._retry_delay_s = retry_delay_s
+        self._download = partial(download, self._url, reach, limit=limit, progress=show, edge=edge)
 
-    async def bring(self) -> Path:
-        with trio.move_on_after(LONGEST_S):
-            if await self._still_good():
+    async def run(self) -> Path:
+        with trio.move_on_after(MAX_DOWNLOAD_S):
+            if await self._is_current():
                 return self._model
             self._model.unlink(missing_ok=True)
             for last in (*(False,) * (TRIES - 1), True):
                 try:
-                    await self._rest()
+                    await self._resume()
                     self._part.replace(self._model)
                     return self._model
                 except FileChanged:
@@ -127,11 +136,11 @@ class _Download:
                 except Unreachable:
                     if last:
                         raise
-                    await trio.sleep(self._again_s)
-        raise Unreachable(f"it was not here after {LONGEST_S / 3600:g} hours")
+                    await trio.sleep(self._retry_delay_s)
+        raise Unreachable(f"the download timed out after {MAX_DOWNLOAD_S / 3600:g} h")
 
-    async def _still_good(self) -> bool:
-        """Whether what was fetched before is what the URL holds now: its last byte is asked for, if it is still the same version."""
+    async def _is_current(self) -> bool:
+        """Whether the cached file is what the URL holds: by its hash, or by asking for the last byte of the same version."""
         if not self._model.is_file():
             return False
         if self._sha256 is not None:
@@ -140,50 +149,31 @@ class _Download:
         if not tag or not size:
             return False
         try:
-            await self._from(size - 1, tag, size, lambda data: None, lambda head: None)
+            await self._download(sink=lambda data: None, offset=size - 1, tag=tag, size=size)
         except FileChanged:
             return False
         return True
 
-    async def _rest(self) -> None:
-        """What of the file is missing. Of a server that names no versions only a file whose hash is known may go on."""
+    async def _resume(self) -> None:
+        """Fetch the rest of the file. Without a version tag of the server, only a file whose hash is known resumes."""
         tag = self._tag()
-        have = self._part.stat().st_size if self._part.is_file() else 0
+        offset = self._part.stat().st_size if self._part.is_file() else 0
         if not tag and self._sha256 is None:
-            have = 0
-        with self._part.open("r+b" if have else "wb") as file:
-            file.seek(have)
+            offset = 0
+        with self._part.open("r+b" if offset else "wb") as file:
+            file.seek(offset)
             file.truncate()
 
-            def heard(head: ResponseHead) -> None:
-                self._make_sure_of_room(head, have)
+            def on_head(head: ResponseHead) -> None:
+                self._check_space(head, offset)
                 self._note.write_text(json.dumps({"tag": head.tag}))
 
-            await self._from(have, tag if have else "", None, file.write, heard)
+            await self._download(
+                sink=file.write, offset=offset, tag=tag if offset else "", size=None, on_head=on_head
+            )
 
-    async def _from(
-        self,
-        offset: int,
-        tag: str,
-        size: int | None,
-        sink: Callable[[bytearray], object],
-        heard: Callable[[ResponseHead], object],
-    ) -> None:
-        await download(
-            self._url,
-            self._reach,
-            sink=sink,
-            offset=offset,
-            tag=tag,
-            size=size,
-            limit=self._limit,
-            progress=self._show,
-            on_head=heard,
-            edge=self._edge,
-        )
-
-    def _make_sure_of_room(self, head: ResponseHead, have: int) -> None:
-        """For the download, and for the campaign's own copy of it."""
+    def _check_space(self, head: ResponseHead, have: int) -> None:
+        """Space for the download and for the campaign's copy of it. Raises `ResourceError`."""
         if head.total is None:
             return
         need, free = 2 * head.total - have, shutil.disk_usage(self._part.parent).free
@@ -195,29 +185,29 @@ class _Download:
 
     def _tag(self) -> str:
         try:
-            told = json.loads(self._note.read_text())["tag"]
+            tag = json.loads(self._note.read_text())["tag"]
         except (OSError, ValueError, KeyError, TypeError):
             return ""
-        return told if isinstance(told, str) else ""
+        return tag if isinstance(tag, str) else ""
 
 
 class DownloadProgress:
-    """How a download goes, on a stream: on a terminal one line that is written over, else a line now and then."""
+    """Shows a download on a stream: on a terminal one line that is overwritten, else a line every 10 s."""
 
     def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
         self._stream, self._clock = stream, clock
-        self._every = 0.2 if stream.isatty() else 10.0
+        self._interval_s = 0.2 if stream.isatty() else 10.0
         self._next = 0.0
 
     def __call__(self, name: str, done: int, total: int) -> None:
-        over = done == total
-        if not over and self._clock() < self._next:
+        complete = done == total
+        if not complete and self._clock() < self._next:
             return
-        self._next = self._clock() + self._every
+        self._next = self._clock() + self._interval_s
         of = f" of {show_size(total)}, {done * 100 // total} %" if total else ""
         line = f"fetching {safe_text(name, 60)}: {show_size(done)}{of}"
         if self._stream.isatty():
-            self._stream.write(f"\r\x1b[K{line}" + ("\n" if over else ""))
+            self._stream.write(f"\r\x1b[K{line}" + ("\n" if complete else ""))
         else:
             self._stream.write(f"{line}\n")
         self._stream.flush()
@@ -228,12 +218,70 @@ def _sha256_of(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _tidy(folder: Path, but: str, wall: Callable[[], float]) -> None:
-    """Downloads that nobody has touched for a day go. One that is in use, or cannot be removed, is left for the next time."""
+def _tidy(folder: Path, except_for: str, wall: Callable[[], float]) -> None:
+    """Remove downloads older than a day. One that is in use, or cannot be removed, stays until the next time."""
     for old in folder.iterdir() if folder.is_dir() else ():
         with contextlib.suppress(OSError, ResourceError):
             newest = max((file.stat().st_mtime for file in old.iterdir()), default=0.0)
-            if old.name != but and wall() - newest > KEEP_S:
+            if old.name != except_for and wall() - newest > KEEP_S:
                 with lock_folder(old):
                     for name in ("model", "part", "note.json"):
                         (old / name).unlink(missing_ok=True)
+
+
+async def fetch_adopted(url: str, model: Model, target: Path, edge: Edge = EDGE) -> bool:
+    """Fetch the model of an adopted campaign to `target` and check its hash; False when the URL does not give it.
+
+    Somebody else wrote the URL, so it may only lead to the internet. Raises `OSError` when `target` cannot be written.
+    """
+    digest = hashlib.sha256()
+    try:
+        with replacing(target, durable=False) as file:
+
+            def sink(data: bytearray) -> None:
+                digest.update(data)
+                file.write(data)
+
+            with trio.move_on_after(MAX_ADOPTED_DOWNLOAD_S):
+                await download(url, FOR_OTHERS, sink=sink, size=model.size, edge=edge)
+            if digest.hexdigest() != model.sha256:
+                raise FileChanged("its content has another hash")
+            file.flush()
+            await trio.to_thread.run_sync(os.fsync, file.fileno())
+        return True
+    except (Unreachable, Refused) as exc:
+        log.info("model.not-by-url", model=model.name, why=exc.what)
+        return False
+
+
+# -- Hugging Face -----------------------------------------------------------------------------------------------------------------
+
+
+class HubLibrary(Protocol):
+    """The part of `huggingface_hub` that is used."""
+
+    def hf_hub_download(self, repo_id: str, filename: str, *, revision: str) -> str: ...
+
+
+def load_hub() -> HubLibrary | None:
+    """The library, if it is installed. Loading takes half a second."""
+    try:
+        return cast("HubLibrary", import_module("huggingface_hub"))
+    except ImportError:
+        return None
+
+
+def from_hub(file: HfFile, library: Callable[[], HubLibrary | None] = load_hub) -> Path:
+    """The file, from the library's cache or the network. Blocking. Raises `Refused` with the first line of the library's error."""
+    hub = library()
+    if hub is None:
+        raise Refused("hf:// needs the package huggingface_hub", reason=Reason.UNKNOWN, hint=INSTALL)
+    try:
+        return Path(hub.hf_hub_download(file.repo, file.file, revision=file.revision))
+    except (OSError, ValueError, RuntimeError) as exc:  # the bases of its errors of network, rights and names
+        detail = str(exc).strip() or type(exc).__name__
+        raise Refused(
+            f"{file.repo} at Hugging Face: {detail.splitlines()[0][:300]}",
+            reason=Reason.UNKNOWN,
+            hint="check organisation, repository, file and revision; for a private repository: hf auth login",
+        ) from None

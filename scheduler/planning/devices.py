@@ -1,39 +1,177 @@
-"""Fixing the tasks of a campaign that depends on the devices that are there, once these have been seen."""
+"""Finding devices through the index, with only those pools of a device that its manifests confirm, and planning campaigns on them."""
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Final, Protocol
 
+import structlog
 import trio
 
-from protocol.errors import CampaignError
-from scheduler.planning.candidates import DeviceFinder, plan_on_devices
-from scheduler.store.rows import CampaignRow
+from protocol.errors import CampaignError, SarkError
+from protocol.messages.pool import PoolManifest
+from protocol.values.advert import Advert
+from protocol.values.match import match
+from protocol.values.requirement import Requirement
+from protocol.values.task import Model, Task
+from protocol.words import Role
+from scheduler.campaign.text import read_spec
+from scheduler.planning.tasks import derive_tasks, requirements
+from scheduler.store.rows import CampaignRow, NewModel
 from scheduler.store.store import Store
+from swarm.index.merge import Sighting
+from swarm.index.query import QueryResult
 
-SEEK_S: Final = 2.0
-AGREE_S: Final = 1.0
-"""Between the two looks at the index that must agree before a campaign over devices is planned."""
+SURVEY: Final = 256
+EVERY_DEVICE: Final = 10_000
+"""Devices that a campaign spread over devices or classes is planned on."""
+POOL_QUERY: Final = 256
+"""Devices to query at least when a pool is required: devices that falsely claim it must not crowd out its members."""
+SEARCH_INTERVAL_S: Final = 2.0
+CONFIRM_INTERVAL_S: Final = 1.0
+"""Between the two queries that must agree before a campaign spread over devices is planned."""
+
+PoolManifests = Mapping[str, tuple[PoolManifest | None, ...]]
+"""By pool name: the newest manifest of each pool of this name that this home is in; None: none received yet."""
+
+log = structlog.get_logger("sark.discover")
+
+
+class DeviceFinder(Protocol):
+    """The part of `swarm.index.Index` that planning uses."""
+
+    async def query(self, requirement: Requirement, want: int = 16) -> QueryResult: ...
+
+    async def survey(self, requirement: Requirement, limit: int = 256) -> QueryResult: ...
+
+    async def model(self, sha256: str, limit: int = 32) -> QueryResult: ...
+
+
+async def find(index: DeviceFinder, requirement: Requirement, want: int) -> tuple[Advert, ...]:
+    """Adverts of devices that fit; none when the index cannot be reached now, which is logged."""
+    return (await _find(index, requirement, want))[0]
+
+
+async def _find(index: DeviceFinder, requirement: Requirement, want: int) -> tuple[tuple[Advert, ...], bool]:
+    """The adverts, and whether they are complete."""
+    try:
+        result = await index.query(requirement, want)
+    except SarkError as exc:
+        log.warning("index.unreachable", why=exc.what)
+        return (), False
+    return tuple(s.advert for s in result.devices if match(requirement, s.advert).fits), result.complete
+
+
+async def survey(index: DeviceFinder, requirement: Requirement) -> tuple[Advert, ...]:
+    """Adverts of devices of any kind, to explain why none fits."""
+    try:
+        result = await index.survey(requirement, SURVEY)
+    except SarkError as exc:
+        log.warning("index.unreachable", why=exc.what)
+        return ()
+    return tuple(sighting.advert for sighting in result.devices)
+
+
+# -- campaigns whose tasks depend on the devices ----------------------------------------------------------------------------------
 
 
 async def fix_plan(index: DeviceFinder, store: Store, row: CampaignRow, left_s: float | None) -> None:
-    """Wait until the same devices are seen twice in a row, or as long as the campaign waits; then put its tasks on disk, or its end.
+    """Store the tasks of a campaign once two queries in a row find the same devices, or its waiting time is over; or end it.
 
-    `left_s`: of its time; None: it has no limit.
+    `left_s`: of the campaign's time; None: it has no limit.
     """
     until = trio.current_time() + (row.wait_s if left_s is None else min(row.wait_s, left_s))
-    before: frozenset[str] = frozenset()
+    previous: frozenset[str] = frozenset()
     try:
         while True:
-            tasks, seen = await plan_on_devices(index, row, store.campaigns.models(row.id))
+            tasks, devices = await _plan_on_devices(index, row, store.campaigns.models(row.id))
             current = store.campaigns.get(row.id)
             if current is None or current.cancel:
                 store.campaigns.end(row.id)
                 return
-            if (seen and seen == before) or trio.current_time() >= until:
+            if (devices and devices == previous) or trio.current_time() >= until:
                 store.campaigns.plan(row.id, tasks)
                 return
-            before = seen
-            await trio.sleep(AGREE_S if seen else SEEK_S)
+            previous = devices
+            await trio.sleep(CONFIRM_INTERVAL_S if devices else SEARCH_INTERVAL_S)
     except CampaignError as exc:
         store.campaigns.end(row.id, detail=exc.what)
+
+
+async def _plan_on_devices(
+    index: DeviceFinder, row: CampaignRow, models: Sequence[NewModel]
+) -> tuple[tuple[Task, ...], frozenset[str]]:
+    """The tasks on the devices there are now, and the peer ids of these; none when the index may know others. Raises `CampaignError`."""
+    campaign = read_spec(row.spec, f"campaign {row.id}", hint="submit it again")
+    adverts: dict[str, Advert] = {}
+    complete = True
+    for requirement in requirements(campaign):
+        fitting, all_of_them = await _find(index, requirement, EVERY_DEVICE)
+        adverts |= {advert.peer: advert for advert in fitting}
+        complete = complete and all_of_them
+    described = {m.name: (None, Model(name=m.facts or m.name, sha256=m.sha256, size=m.size)) for m in models}
+    tasks = derive_tasks(
+        campaign, described, campaign_id=row.id, scheduler=row.scheduler, devices=tuple(adverts.values())
+    )
+    return tasks, frozenset(adverts) if complete else frozenset()
+
+
+# -- pools ------------------------------------------------------------------------------------------------------------------------
+
+
+class VerifiedIndex:
+    """An index whose adverts name only the pools that confirm them. Anybody may advertise any pool's name; of the pools that this home is
+    in, `manifests` gives the newest manifest. Claims of other pools are not checked.
+
+    `report_mismatch` gets the name of a pool that does not confirm a device: the local manifest may be outdated.
+    """
+
+    def __init__(
+        self,
+        index: DeviceFinder,
+        manifests: Callable[[], PoolManifests],
+        report_mismatch: Callable[[str], object] = lambda name: None,
+    ) -> None:
+        self._index = index
+        self._manifests = manifests
+        self._report_mismatch = report_mismatch
+
+    async def query(self, requirement: Requirement, want: int = 16) -> QueryResult:
+        """As of the index; the caller leaves out devices that do not fit without the pool's name."""
+        pools = any(clause.attribute == "pools" for clause in requirement.clauses)
+        return self._verified(await self._index.query(requirement, max(want, POOL_QUERY) if pools else want))
+
+    async def survey(self, requirement: Requirement, limit: int = 256) -> QueryResult:
+        """As of the index."""
+        return self._verified(await self._index.survey(requirement, limit))
+
+    async def model(self, sha256: str, limit: int = 32) -> QueryResult:
+        """As of the index."""
+        return self._verified(await self._index.model(sha256, limit))
+
+    def _verified(self, result: QueryResult) -> QueryResult:
+        if not any(sighting.advert.pools for sighting in result.devices):
+            return result
+        manifests = self._manifests()
+        return replace(result, devices=tuple(self._sighting(each, manifests) for each in result.devices))
+
+    def _sighting(self, sighting: Sighting, manifests: PoolManifests) -> Sighting:
+        advert = verified_advert(sighting.advert, manifests)
+        for name in set(sighting.advert.pools).difference(advert.pools):
+            self._report_mismatch(name)
+        return sighting if advert is sighting.advert else replace(sighting, advert=advert)
+
+
+def verified_advert(advert: Advert, manifests: PoolManifests) -> Advert:
+    """The advert without the pools whose manifests do not name it as a worker."""
+
+    def confirms(manifest: PoolManifest | None) -> bool:
+        return manifest is not None and any(
+            (member.peer, member.role) == (advert.peer, Role.WORKER) for member in manifest.members
+        )
+
+    pools = tuple(
+        name for name in advert.pools if name not in manifests or any(map(confirms, manifests[name]))
+    )
+    return advert if pools == advert.pools else advert.model_copy(update={"pools": pools})

@@ -20,7 +20,7 @@ from protocol.signed.transfer_grant import TransferGrant, grant_message
 from scheduler.core.commands import Command
 from scheduler.core.ranking import WorkerView
 from scheduler.core.scheduler import SchedulerCore
-from scheduler.planning.candidates import DeviceFinder
+from scheduler.planning.devices import DeviceFinder
 from swarm.net.identity import Identity
 
 GRANT_TTL_S: Final = 3600.0

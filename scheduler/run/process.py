@@ -15,7 +15,7 @@ from protocol.words import Role
 from scheduler.experiments.schedule import Schedules
 from scheduler.models.fetch import DownloadProgress, downloader
 from scheduler.models.spool import tidy
-from scheduler.planning.verified_index import VerifiedIndex
+from scheduler.planning.devices import VerifiedIndex
 from scheduler.run.service import run_scheduler
 from scheduler.store.opening import delete_old_daily, open_store
 from scheduler.store.settings import SchedulerSettings

@@ -23,8 +23,7 @@ from scheduler.conversation.conversation import SchedulerConversation
 from scheduler.core.scheduler import SchedulerCore
 from scheduler.core.state import TaskLimits
 from scheduler.models.describe import by_devices
-from scheduler.planning.candidates import DeviceFinder
-from scheduler.planning.devices import fix_plan
+from scheduler.planning.devices import DeviceFinder, fix_plan
 from scheduler.run.credentials import CredentialPresenter
 from scheduler.run.epochs import LeadershipClaims
 from scheduler.run.manifests import manifests_in

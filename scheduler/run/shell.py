@@ -17,7 +17,7 @@ from scheduler.conversation import effects
 from scheduler.conversation.effects import CheckedRecord, drive
 from scheduler.conversation.links import CONNECT_S
 from scheduler.core.scheduler import SchedulerCore
-from scheduler.planning.candidates import DeviceFinder, find, survey
+from scheduler.planning.devices import DeviceFinder, find, survey
 from scheduler.run.credentials import CredentialPresenter
 from scheduler.run.receive import pull
 from swarm.net.link import Link, Links

@@ -30,7 +30,7 @@ def cancel_and_wait(
     stays on disk and is carried out when a scheduler process runs.
     """
     over = {task.id for task in _tasks(store, target) if task.state in ENDED}
-    if not ask_cancel(store, target):
+    if not request_cancel(store, target):
         return f"{target} had ended already."
     deadline = clock() + WAIT_S
     looked = 0
@@ -49,7 +49,7 @@ def cancel_and_wait(
     return f"{target} is cancelled: {stopped} stopped, {len(after) - stopped} had ended before."
 
 
-def ask_cancel(store: Store, target: str) -> int:
+def request_cancel(store: Store, target: str) -> int:
     """Put the wish on disk that `target`, a campaign or a task, be cancelled; gives how many open tasks it concerns, at least 1, or 0
     when it had ended already. Raises `CampaignError` when there is no such task, or another machine carries it on.
     """

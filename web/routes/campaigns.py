@@ -31,10 +31,9 @@ from scheduler.output.schemas import (
 )
 from scheduler.store.rows import CampaignStatus, CampaignSummary
 from scheduler.store.store import Store
-from scheduler.submit.cancel import ask_cancel
+from scheduler.submit.cancel import request_cancel
 from scheduler.submit.daemon import is_running
-from scheduler.submit.retry import retry_campaign
-from scheduler.submit.submit import store_campaign
+from scheduler.submit.submit import retry_campaign, store_campaign
 from swarm.base.units import DurationError, parse_duration
 from web.http.context import ApiContext
 from web.http.idempotency import Key
@@ -376,7 +375,7 @@ async def _cancel(context: ApiContext, campaign: str, n: int | None) -> CancelRe
         if n is not None and store.tasks.get(target) is None:
             raise no_task(campaign, n)
         try:
-            return ask_cancel(store, target)
+            return request_cancel(store, target)
         except CampaignError as exc:
             raise conflict(exc) from None
 

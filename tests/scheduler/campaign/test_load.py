@@ -12,7 +12,7 @@ from protocol.errors import CampaignError
 from scheduler.campaign.fields import parse_duration
 from scheduler.campaign.load import MAX_CELLS, Campaign, load_campaign, parse_campaign
 from scheduler.campaign.schema import SCHEMA_FILE, campaign_schema, schema_text
-from scheduler.campaign.template import starter_campaign
+from scheduler.campaign.text import starter_campaign
 from swarm.base.units import duration_text
 
 HEAD = "campaign: trial\nmodels: [a.onnx]\nunits: [CPU (ONNX)]\n"

@@ -12,7 +12,7 @@ import pytest
 
 from protocol.values.task import Model
 from scheduler.adoption.adopt import _bring_models
-from scheduler.models.by_url import bring_by_url
+from scheduler.models.fetch import fetch_adopted
 from tests.scheduler.core_parts import a_task
 from tests.swarm.web_parts import PUBLIC, Net, papers, web
 
@@ -60,4 +60,4 @@ async def test_what_nobody_has_comes_from_its_url_or_is_lacking(
 
 async def test_a_disk_that_cannot_be_written_is_no_missing_model(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="No such file or directory"):
-        await bring_by_url(URL, MODEL, tmp_path / "nowhere" / "m")
+        await fetch_adopted(URL, MODEL, tmp_path / "nowhere" / "m")

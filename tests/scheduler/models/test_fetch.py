@@ -14,8 +14,7 @@ from protocol.errors import CampaignError, Refused, ResourceError
 from protocol.words import Reason
 from scheduler.campaign.load import parse_campaign
 from scheduler.models.describe import describe_models
-from scheduler.models.fetch import KEEP_S, DownloadProgress, downloader
-from scheduler.models.huggingface import INSTALL, from_hub
+from scheduler.models.fetch import INSTALL, KEEP_S, DownloadProgress, downloader, from_hub
 from scheduler.planning.tasks import derive_tasks
 from scheduler.store.store import Store
 from scheduler.submit.submit import submit_campaign
@@ -47,7 +46,7 @@ def campaign_of(site: Web, more: str = "") -> str:
 
 def described(home: Home, text: str, show: Callable[[str, int, int], object] = lambda *told: None) -> Path:
     found = describe_models(
-        parse_campaign(text.encode(), "c.yaml"), Path(), downloader(home, show, again_s=0.01)
+        parse_campaign(text.encode(), "c.yaml"), Path(), downloader(home, show, retry_delay_s=0.01)
     )
     path, model = next(iter(found.values()))
     assert model.sha256 == SHA

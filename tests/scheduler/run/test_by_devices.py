@@ -21,8 +21,7 @@ from scheduler.models.describe import by_devices, describe_models, no_fetch, uns
 from scheduler.planning.tasks import LARGE_MODEL, derive_tasks
 from scheduler.run.missing_models import MissingModels
 from scheduler.store.store import Store
-from scheduler.submit.retry import retry_campaign
-from scheduler.submit.submit import submit_campaign
+from scheduler.submit.submit import retry_campaign, submit_campaign
 from swarm.base.home import Home
 
 SHA = "ab" * 32

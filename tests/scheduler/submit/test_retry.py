@@ -25,7 +25,7 @@ from scheduler.store.results import campaign_rows
 from scheduler.store.rows import CampaignOutcome, NewCampaign, NewModel
 from scheduler.store.store import Store
 from scheduler.submit.cancel import cancel_and_wait
-from scheduler.submit.retry import retry_campaign
+from scheduler.submit.submit import retry_campaign
 from swarm.base.home import Home
 from swarm.net.identity import Identity, load_or_create
 

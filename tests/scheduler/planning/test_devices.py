@@ -11,8 +11,7 @@ from protocol.signed.advert import SignedAdvert
 from protocol.values.advert import Advert
 from protocol.values.requirement import Requirement, parse_clause
 from protocol.words import Role
-from scheduler.planning.candidates import find, survey
-from scheduler.planning.verified_index import VerifiedIndex, vouched
+from scheduler.planning.devices import VerifiedIndex, find, survey, verified_advert
 from swarm.base.home import Home
 from swarm.index.merge import Sighting
 from swarm.index.query import QueryResult
@@ -91,15 +90,15 @@ async def test_a_device_that_was_revoked_is_of_the_pool_no_more(home: Home, lab:
 
 def test_a_pool_of_which_nothing_was_heard_yet_has_no_devices(home: Home, lab: OwnPool) -> None:
     joins(home, lab)
-    assert vouched(advert(ANN, "lab"), known_manifests(home, Role.SUBMIT)).pools == ()
+    assert verified_advert(advert(ANN, "lab"), known_manifests(home, Role.SUBMIT)).pools == ()
 
 
 def test_a_pool_that_was_made_here_is_known_without_asking(tmp_path: Path, lab: OwnPool) -> None:
     known = known_manifests(Home.at(tmp_path / "owner"), Role.SUBMIT)
-    assert vouched(advert(ANN, "lab"), known).pools == ("lab",)
-    assert vouched(advert(EVE, "lab"), known).pools == ()
+    assert verified_advert(advert(ANN, "lab"), known).pools == ("lab",)
+    assert verified_advert(advert(EVE, "lab"), known).pools == ()
 
 
 def test_a_pool_that_this_home_is_not_in_is_what_a_device_says(home: Home) -> None:
     claims = advert(ANN, "other", "lab")
-    assert vouched(claims, known_manifests(home, Role.SUBMIT)) is claims
+    assert verified_advert(claims, known_manifests(home, Role.SUBMIT)) is claims
