@@ -18,8 +18,8 @@ from protocol.words import asks_for_it
 from results.row.row import Configuration, configuration_of
 from results.row.simulated import marked
 from scheduler.output.top import bar
-from scheduler.store.progress import BUSY, ENDED, STATE_WORDS, fraction, progress_text
-from scheduler.store.rows import CampaignRow, TaskRow
+from scheduler.store.progress import BUSY, STATE_WORDS, fraction, progress_text
+from scheduler.store.rows import ENDED, CampaignRow, TaskRow
 from scheduler.store.store import Store
 from swarm.base.screen import Screen, can_live
 from swarm.base.text import ordinal, safe_text

@@ -28,8 +28,16 @@ from scheduler.core.allocator import ELSEWHERE_S
 from scheduler.core.explain import LACKS_SIBLING, explain
 from scheduler.core.ranking import LEAST_AHEAD
 from scheduler.output.tables import safe_columns
-from scheduler.store.progress import ADOPTED, ENDED, attempt_words, nobody_line, progress_text
-from scheduler.store.rows import AttemptRow, AttemptState, CampaignOutcome, CampaignRow, EventRow, TaskRow
+from scheduler.store.progress import ADOPTED, attempt_words, nobody_line, progress_text
+from scheduler.store.rows import (
+    ENDED,
+    AttemptRow,
+    AttemptState,
+    CampaignOutcome,
+    CampaignRow,
+    EventRow,
+    TaskRow,
+)
 from swarm.base.text import count, ordinal, safe_text
 from swarm.base.units import show_elapsed, show_estimate
 
@@ -313,7 +321,7 @@ def _priority_line(priority: int) -> str:
 def preemption_line(times: int) -> str:
     """Of a task that was preempted."""
     last = "" if times < MAX_PREEMPTIONS else ": it does not again"
-    return f"gave way to a higher priority, {times} of at most {MAX_PREEMPTIONS} times{last}"
+    return f"preempted by a higher priority, {times} of at most {MAX_PREEMPTIONS} times{last}"
 
 
 # -- attempts ----------------------------------------------------------------------------------------------------------------------------

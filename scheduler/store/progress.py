@@ -1,4 +1,4 @@
-"""How a task stands, in one grammar for every view.
+"""The state of a task in words, the same for every view.
 
 queued 3rd, starts in ~40 s · fetch 43 % (12.1 of 28.0 MB) · load 2/5 · warm-up 12 · run 120/200 (median 12.5 ms) · check · done
 """
@@ -12,21 +12,18 @@ from protocol.formats.phase import Phase
 from protocol.messages.work import MAX_PREEMPTIONS
 from protocol.values.attempt import TaskState
 from protocol.words import Reason
-from scheduler.store.rows import AttemptRow, AttemptState, TaskRow
+from scheduler.store.rows import ENDED, AttemptRow, AttemptState, TaskRow
 from swarm.base.text import ordinal, safe_text
 from swarm.base.units import show_estimate, show_ms
 
-ENDED: Final = frozenset({TaskState.SUCCEEDED, TaskState.FAILED, TaskState.CANCELLED})
-
 ADOPTED: Final = "carried on elsewhere (adopted)"
-"""What people read for what ended here because another scheduler took it over: it goes on, but not here."""
+"""For what ended here because another scheduler adopted it."""
 
-STATE_WORDS: Final = {TaskState.COMMITTING: "asking", TaskState.LEASED: "has a place"}
-"""What people read for states whose names are the protocol's."""
-
+STATE_WORDS: Final = {TaskState.COMMITTING: "asking", TaskState.LEASED: "leased"}
+"""Words for states whose names are the protocol's."""
 
 BUSY: Final = "waits for other work on the device to end"
-"""What people read for a phase of preparation that counts seconds: a device measures when it is quiet, or after that time all the same."""
+"""For a preparation that counts seconds: a device measures when it is idle, or after that time anyway."""
 
 
 def progress_text(task: TaskRow) -> str:
@@ -35,12 +32,12 @@ def progress_text(task: TaskRow) -> str:
         case TaskState.SUCCEEDED:
             return "done"
         case TaskState.FAILED:
-            said = task.detail.splitlines() or [str(task.reason)]
-            return safe_text(f"failed: {said[0]}", 300)
+            why = task.detail.splitlines() or [str(task.reason)]
+            return safe_text(f"failed: {why[0]}", 300)
         case TaskState.CANCELLED:
             return ADOPTED if task.reason is Reason.ADOPTED else "cancelled"
         case TaskState.PENDING:
-            return safe_text(task.note, 200) or gave_way(task) or "looking for a device"
+            return safe_text(task.note, 200) or preemption_text(task) or "looking for a device"
         case TaskState.COMMITTING:
             return STATE_WORDS[TaskState.COMMITTING]
         case TaskState.QUEUED:
@@ -50,7 +47,7 @@ def progress_text(task: TaskRow) -> str:
 
 
 def queued_text(task: TaskRow) -> str:
-    """`queued 3rd, starts in ~40 s`, and what there is to say beside."""
+    """`queued 3rd, starts in ~40 s`, and the note."""
     text = "queued" if task.position is None else f"queued {ordinal(task.position)}"
     if task.start_s is not None:
         text += ", starts soon" if task.start_s < 1 else f", starts in {show_estimate(task.start_s)}"
@@ -59,17 +56,17 @@ def queued_text(task: TaskRow) -> str:
     return f"{text}; {safe_text(task.note, 200)}" if task.note else text
 
 
-def gave_way(task: TaskRow) -> str:
-    """`gave way, 1 of 2: mini-7 needed its place for a task of priority 80`; empty for a task whose last attempt ended otherwise."""
+def preemption_text(task: TaskRow) -> str:
+    """`preempted, 1 of 2: mini-7 needed it for a task of priority 80`; empty for a task whose last attempt ended otherwise."""
     if task.reason is not Reason.PREEMPTED or not task.preempted:
         return ""
-    said = safe_text((task.detail.splitlines() or [""])[0], 120)
-    return f"gave way, {task.preempted} of {MAX_PREEMPTIONS}" + (f": {said}" if said else "")
+    why = safe_text((task.detail.splitlines() or [""])[0], 120)
+    return f"preempted, {task.preempted} of {MAX_PREEMPTIONS}" + (f": {why}" if why else "")
 
 
 def nobody_line(campaign: str) -> str:
-    """What is to be said of a campaign that has not ended while no scheduler process runs on its home."""
-    return f"Nobody carries {campaign} on now (no scheduler runs): sark-node watch {campaign}"
+    """For a campaign that has not ended while no scheduler process runs."""
+    return f"No scheduler runs {campaign} now: sark-node watch {campaign}"
 
 
 def _running(task: TaskRow) -> str:
@@ -101,7 +98,7 @@ def _phase(task: TaskRow) -> str:
 
 
 def fraction(task: TaskRow) -> float | None:
-    """Share of the present phase that is done, 0 to 1; None where it cannot be told."""
+    """Share of the current phase that is done, 0 to 1; None: unknown."""
     if task.state in ENDED:
         return 1.0
     if task.state in (TaskState.LEASED, TaskState.RUNNING) and task.total:
@@ -110,46 +107,40 @@ def fraction(task: TaskRow) -> float | None:
 
 
 _PEER: Final = re.compile(r"12D3Koo[1-9A-HJ-NP-Za-km-z]{45}")
-
-
 _ADDRESS: Final = re.compile(r"/ip[46]/([^/\s]+)/tcp/[0-9]+(?:/p2p/\w+)?")
-
-
-_SAID: Final[dict[AttemptState, tuple[str, ...]]] = {
+_IMPLIED: Final[dict[AttemptState, tuple[str, ...]]] = {
     AttemptState.LOST: (str(Reason.LOST),),
     AttemptState.CANCELLED: (str(Reason.CANCELLED),),
     AttemptState.PREEMPTED: (str(Reason.PREEMPTED),),
 }
-"""Reasons that the words for the state say already."""
-
-
-_TOLD: Final[dict[AttemptState, str]] = {
+"""Reasons that the words for the state imply."""
+_ATTEMPT_WORDS: Final[dict[AttemptState, str]] = {
     AttemptState.INTENDED: "was asked",
     AttemptState.QUEUED: "has it in its queue",
-    AttemptState.GRANTED: "gave it a place",
-    AttemptState.REFUSED: "did not take it",
+    AttemptState.GRANTED: "granted a lease",
+    AttemptState.REFUSED: "refused it",
     AttemptState.LOST: "lost it",
     AttemptState.FAILED: "failed",
     AttemptState.SUCCEEDED: "succeeded",
-    AttemptState.CANCELLED: "was told to stop",
-    AttemptState.PREEMPTED: "had to let a higher priority go first",
+    AttemptState.CANCELLED: "was cancelled",
+    AttemptState.PREEMPTED: "was preempted",
 }
 
 
 def attempt_words(attempt: AttemptRow) -> str:
-    """`mini-7 did not take it: busy`"""
+    """`mini-7 refused it: busy`"""
     detail = (attempt.detail.splitlines() or [""])[0]
     device, reason = safe_text(attempt.device), str(attempt.reason or "")
     if device in ("", str(Reason.UNKNOWN)):
         device = f"…{attempt.worker[-8:]}"
     why = clipped(safe_text(detail, 300))
-    for word in (f"{reason}: ", f"{device}: ", f"{reason}: "):  # each is said once
+    for word in (f"{reason}: ", f"{device}: ", f"{reason}: "):
         why = why.removeprefix(word)
-    if reason and reason not in _SAID.get(attempt.state, ()) and reason != why:
+    if reason and reason not in _IMPLIED.get(attempt.state, ()) and reason != why:
         why = ": ".join(filter(None, [reason, why]))
-    return f"{device} {_TOLD[attempt.state]}" + (f": {why}" if why else "")
+    return f"{device} {_ATTEMPT_WORDS[attempt.state]}" + (f": {why}" if why else "")
 
 
 def clipped(text: str) -> str:
-    """`no way to 12D3Koo…R5DXUdsR`: whole peer ids and addresses are of no use in a sentence."""
-    return _PEER.sub(lambda found: f"…{found[0][-8:]}", _ADDRESS.sub(r"\1", text))
+    """`no way to 12D3Koo…R5DXUdsR`: peer ids and addresses are shortened."""
+    return _PEER.sub(lambda match: f"…{match[0][-8:]}", _ADDRESS.sub(r"\1", text))

@@ -1,4 +1,4 @@
-"""Cancelling from any terminal: the request goes on disk, the scheduler process carries it out, we wait for its word."""
+"""Cancelling from any terminal: the request goes to disk, the scheduler process carries it out."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 from protocol.errors import CampaignError, Unreachable
 from protocol.values.attempt import TaskState
-from scheduler.store.progress import ADOPTED, ENDED
-from scheduler.store.rows import CampaignOutcome, TaskRow
+from scheduler.store.progress import ADOPTED
+from scheduler.store.rows import ENDED, CampaignOutcome, TaskRow
 from scheduler.store.store import Store
 
 WAIT_S = 20.0
@@ -24,46 +24,46 @@ def cancel_and_wait(
     pause: Callable[[float], None] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
 ) -> str:
-    """Ask for `target`, a campaign or a task, to be cancelled; gives what became of it, in a line.
+    """Cancel `target`, a campaign or a task; gives the outcome in a line. `keep_alive` starts a scheduler process when none runs.
 
     Raises `CampaignError` when there is no such task, `Unreachable` when the scheduler does not confirm in time: the request
-    stays on disk and is carried out when a scheduler process runs.
+    stays on disk, for the next scheduler process.
     """
-    over = {task.id for task in _tasks(store, target) if task.state in ENDED}
+    ended = {task.id for task in _tasks(store, target) if task.state in ENDED}
     if not request_cancel(store, target):
         return f"{target} had ended already."
     deadline = clock() + WAIT_S
-    looked = 0
-    while not _settled(store, target):
-        if looked % KEEP_ALIVE_EVERY == 0:
+    polls = 0
+    while not _has_ended(store, target):
+        if polls % KEEP_ALIVE_EVERY == 0:
             keep_alive()
-        looked += 1
+        polls += 1
         if clock() > deadline:
             raise Unreachable(
                 f"{target}: the cancellation is on disk, but was not confirmed within {WAIT_S:g} s",
                 hint="a device that cannot be reached stops by itself when its lease ends",
             )
         pause(POLL_S)
-    after = _tasks(store, target)
-    stopped = sum(task.state is TaskState.CANCELLED and task.id not in over for task in after)
-    return f"{target} is cancelled: {stopped} stopped, {len(after) - stopped} had ended before."
+    tasks = _tasks(store, target)
+    stopped = sum(task.state is TaskState.CANCELLED and task.id not in ended for task in tasks)
+    return f"{target} is cancelled: {stopped} stopped, {len(tasks) - stopped} had ended before."
 
 
 def request_cancel(store: Store, target: str) -> int:
-    """Put the wish on disk that `target`, a campaign or a task, be cancelled; gives how many open tasks it concerns, at least 1, or 0
-    when it had ended already. Raises `CampaignError` when there is no such task, or another machine carries it on.
+    """Store the request to cancel `target`, a campaign or a task; gives the number of open tasks, at least 1, or 0 when it had ended.
+    Raises `CampaignError` when there is no such task, or another machine runs the campaign.
     """
     if "/" in target and not _tasks(store, target):
         raise CampaignError(f"no task {target!r}", hint="list a campaign's tasks: sark-node results CAMPAIGN")
-    if _settled(store, target):
+    if _has_ended(store, target):
         row = store.campaigns.get(target.partition("/")[0])
         if row is not None and row.outcome is CampaignOutcome.ADOPTED:
-            raise CampaignError(f"{target} is {ADOPTED}", hint="cancel it on the machine that carries it on")
+            raise CampaignError(f"{target} is {ADOPTED}", hint="cancel it on the machine that runs it")
         return 0
     return store.campaigns.request_cancel(target)
 
 
-def _settled(store: Store, target: str) -> bool:
+def _has_ended(store: Store, target: str) -> bool:
     campaign = store.campaigns.get(target.partition("/")[0])
     if campaign is not None and campaign.ended is not None:
         return True

@@ -1,6 +1,6 @@
-"""The scheduler process of a home: started by `submit` and `watch` when none runs, ends by itself when no campaign is left.
+"""The background scheduler process of a home: `submit` and `watch` start it, and it ends when no campaign is left.
 
-It is a process of its own so that a terminal may be closed, or Ctrl-C pressed, while campaigns go on.
+Campaigns go on when the terminal is closed or Ctrl-C is pressed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from swarm.base.locks import lock_folder
 from swarm.base.program import own_command
 
 FAILURES: Final = 2
-"""One may lose a race for the folder; two in a row mean it."""
+"""Failed starts in a row; one may have lost a race for the folder."""
 
 
 def is_running(home: Home) -> bool:
@@ -31,7 +31,7 @@ def is_running(home: Home) -> bool:
 
 
 class BackgroundProcess:
-    """Sees to it that a scheduler process runs for as long as somebody waits for its work."""
+    """Keeps a scheduler process running while a command waits for its work."""
 
     def __init__(self, home: Home, home_flag: Path | None, gates: Sequence[str]) -> None:
         self._home = home
@@ -46,11 +46,7 @@ class BackgroundProcess:
         self._failures = 0
 
     def __call__(self) -> None:
-        """Start the scheduler process unless one runs.
-
-        One that was killed is started again. Raises `ResourceError` when it cannot be started, and when two in a row ended by
-        themselves with an error: the next would say the same.
-        """
+        """Start the scheduler process unless one runs. Raises `ResourceError` when it cannot start, and when two in a row failed."""
         if self._started is not None:
             code = self._started.poll()
             if code is None:
@@ -62,7 +58,7 @@ class BackgroundProcess:
             return
         if self._failures >= FAILURES:
             raise ResourceError(
-                f"the scheduler process ended: {self._last_words()}", hint=f"its whole log: {self._log}"
+                f"the scheduler process ended: {self._last_error()}", hint=f"see its log: {self._log}"
             )
         try:
             self._home.logs.mkdir(parents=True, exist_ok=True)
@@ -70,20 +66,20 @@ class BackgroundProcess:
                 self._started = _detached(self._command, out.fileno())
         except OSError as exc:
             raise ResourceError(
-                f"cannot start the scheduler: {exc}", hint=f"is {self._home.logs} writable?"
+                f"cannot start the scheduler: {exc}", hint=f"check that {self._home.logs} is writable"
             ) from None
 
-    def _last_words(self) -> str:
+    def _last_error(self) -> str:
         try:
             lines = self._log.read_text(encoding="utf-8", errors="replace").splitlines()
         except OSError:
             lines = []
-        told = [line for line in lines[-20:] if line.startswith("sark-node: ")] or lines[-1:]
-        return told[-1].removeprefix("sark-node: ") if told else "it said nothing"
+        errors = [line for line in lines[-20:] if line.startswith("sark-node: ")] or lines[-1:]
+        return errors[-1].removeprefix("sark-node: ") if errors else "its log is empty"
 
 
 def _detached(command: Sequence[str], out: int) -> subprocess.Popen[bytes]:
-    """A process that neither a closed terminal nor our Ctrl-C reaches."""
+    """A process that survives a closed terminal and Ctrl-C."""
     windows = sys.platform == "win32"
     return subprocess.Popen(
         command,

@@ -1,36 +1,46 @@
-"""From a campaign file to a campaign that is safe on disk: read, describe, copy, plan, store. What comes after survives kill -9."""
+"""From a campaign file to a campaign on disk: read, describe, copy, plan, store. What comes after survives kill -9.
+
+Also retries: a new campaign with the failed and cancelled tasks of an old one, which stays as it is.
+"""
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+from protocol.errors import CampaignError
+from protocol.values.attempt import TaskState
+from protocol.values.task import Model, Task, read_task
 from scheduler.campaign.load import load_campaign
 from scheduler.campaign.model import Campaign
-from scheduler.models.describe import Fetch, Models, describe_models, no_fetch
+from scheduler.campaign.text import read_spec
+from scheduler.models.describe import Fetch, Models, describe_models, find_model, no_fetch
 from scheduler.models.spool import spool
 from scheduler.planning.tasks import derive_tasks, needs_devices
 from scheduler.store.experiments import RunClaim
 from scheduler.store.opening import open_store
-from scheduler.store.rows import NewCampaign, NewModel
+from scheduler.store.progress import ADOPTED
+from scheduler.store.rows import CampaignOutcome, CampaignRow, NewCampaign, NewModel, TaskRow
 from scheduler.store.store import Store
 from swarm.base.home import Home
+from swarm.base.text import safe_text
 from swarm.net.identity import load_or_create
 
 _ALPHABET: Final = "abcdefghjkmnpqrstuvwxyz23456789"
+_RETRIED: Final = (TaskState.FAILED, TaskState.CANCELLED)
 
 
 def new_campaign_id(choose: Callable[[str], str] = secrets.choice) -> str:
-    """Short, unique enough (31^8), readable aloud: no l, o, i, 0 or 1."""
+    """A short random id (31^8), without l, o, i, 0 and 1."""
     return "c-" + "".join(choose(_ALPHABET) for _ in range(8))
 
 
 def submit_campaign(
     home: Home, file: Path, *, wait_s: float, campaign_id: str | None = None, fetch: Fetch = no_fetch
 ) -> str:
-    """Store the campaign in `file`; gives its id. When this returns, everything it needs is on disk. `fetch`: brings models by URL.
+    """Store the campaign in `file`; gives its id. When this returns, everything it needs is on disk. `fetch` brings models by URL.
 
     Raises `CampaignError` for a bad file or model, `ResourceError` for a full disk; then nothing was stored.
     """
@@ -41,8 +51,7 @@ def submit_campaign(
         stored = store_campaign(
             home, store, campaign, models, folder=str(folder), wait_s=wait_s, campaign_id=campaign_id
         )
-    if stored is None:
-        raise AssertionError("only a claimed run may have been started by somebody else")
+    assert stored is not None, "only a claimed run may have been started by another process"
     return stored
 
 
@@ -57,30 +66,18 @@ def store_campaign(
     campaign_id: str | None = None,
     claim: RunClaim | None = None,
 ) -> str | None:
-    """Plan and store a campaign whose models have been looked at; gives its id. `claim`: of which experiment it is a run; None: another
-    process has started that one. Raises `CampaignError`, `ResourceError`; then nothing was stored.
+    """Plan and store a campaign whose models have been described; gives its id. `claim`: the experiment run that it is; None: another
+    process has started that run. Raises `CampaignError`, `ResourceError`; then nothing was stored.
     """
-    identity = load_or_create(home.key("scheduler"))
+    scheduler = load_or_create(home.key("scheduler")).peer_id
     campaign_id = campaign_id or new_campaign_id()
     tasks = None
     if not needs_devices(campaign):
-        tasks = derive_tasks(
-            campaign, models, campaign_id=campaign_id, scheduler=identity.peer_id, devices=None
-        )
+        tasks = derive_tasks(campaign, models, campaign_id=campaign_id, scheduler=scheduler, devices=None)
     for path, model in models.values():
         if path is not None:
             spool(path, model, home.spool)
-    done = store.campaigns.create(
-        _row(campaign, campaign_id, identity.peer_id, wait_s, folder),
-        [NewModel(name, model.sha256, model.size, facts=model.name) for name, (_, model) in models.items()],
-        tasks,
-        claim=claim,
-    )
-    return campaign_id if done else None
-
-
-def _row(campaign: Campaign, campaign_id: str, scheduler: str, wait_s: float, folder: str) -> NewCampaign:
-    return NewCampaign(
+    new = NewCampaign(
         id=campaign_id,
         name=campaign.campaign,
         scheduler=scheduler,
@@ -92,3 +89,118 @@ def _row(campaign: Campaign, campaign_id: str, scheduler: str, wait_s: float, fo
         priority=campaign.priority,
         folder=folder,
     )
+    rows = [NewModel(name, model.sha256, model.size, facts=model.name) for name, (_, model) in models.items()]
+    return campaign_id if store.campaigns.create(new, rows, tasks, claim=claim) else None
+
+
+# -- retries ----------------------------------------------------------------------------------------------------------------------
+
+
+def retry_campaign(
+    home: Home,
+    store: Store,
+    campaign: str,
+    folder: Path,
+    *,
+    campaign_id: str | None = None,
+    fetch: Fetch = no_fetch,
+) -> tuple[str, int]:
+    """Store a new campaign with the failed and cancelled tasks of `campaign`; gives its id and the number of tasks.
+
+    A model that has left the spool is read again from its path in `folder`, or from its URL by `fetch`. Raises `CampaignError` when the
+    campaign has not ended, has no such task, or a model is missing or changed; then nothing was stored.
+    """
+    row = store.campaigns.get(campaign)
+    if row is None or row.ended is None:
+        raise CampaignError(
+            f"{campaign} has not ended yet", hint=f"sark-node watch {campaign}, or cancel it first"
+        )
+    if row.outcome is CampaignOutcome.ADOPTED:
+        raise CampaignError(
+            f"{campaign} is {ADOPTED}: its tasks did not fail",
+            hint="if some fail there, retry it on the machine that runs it",
+        )
+    rows = store.tasks.all(campaign)
+    bodies = store.tasks.bodies(campaign)
+    ended = [task for task in rows if task.state in _RETRIED]
+    if not ended:
+        raise CampaignError(
+            f"no task of {campaign} failed or was cancelled", hint=f"sark-node results {campaign}"
+        )
+    new_id = campaign_id or new_campaign_id()
+    scheduler = load_or_create(home.key("scheduler")).peer_id
+    old = {task.id: read_task(bodies[task.id]) for task in rows}
+    tasks = _retried_tasks(ended, old, _unmeasured_groups(rows, old), new_id, scheduler)
+    hashes = {task.model.sha256 for task in tasks}
+    models = [model for model in store.campaigns.models(campaign) if model.sha256 in hashes]
+    _respool(home, row, {task.model.sha256: task.model for task in tasks}, models, folder, fetch)
+    new = NewCampaign(
+        id=new_id,
+        name=row.name,
+        scheduler=scheduler,
+        spec=row.spec,
+        attempts=row.attempts,
+        backoff_s=row.backoff_s,
+        wait_s=row.wait_s,
+        limit_s=row.limit_s,
+        priority=row.priority,
+    )
+    store.campaigns.create(new, models, tasks)
+    return new_id, len(tasks)
+
+
+def _retried_tasks(
+    rows: Sequence[TaskRow], old: Mapping[str, Task], groups: frozenset[int], campaign: str, scheduler: str
+) -> list[Task]:
+    """The same tasks with new ids. A replica stays one only when its whole group is retried: else it has none to compare with."""
+    tasks = []
+    for number, row in enumerate(rows, start=1):
+        task = old[row.id]
+        is_replica = task.replica is not None and row.n - task.replica in groups
+        changes = {"campaign": campaign, "task": f"{campaign}/{number}", "scheduler": scheduler}
+        tasks.append(task.model_copy(update={**changes, "replica": task.replica if is_replica else None}))
+    return tasks
+
+
+def _unmeasured_groups(rows: Sequence[TaskRow], old: Mapping[str, Task]) -> frozenset[int]:
+    """The groups of replicas without a success, each by the number before its first task."""
+    groups: dict[int, bool] = {}
+    for row in rows:
+        replica = old[row.id].replica
+        if replica is not None:
+            group = row.n - replica
+            groups[group] = groups.get(group, True) and row.state in _RETRIED
+    return frozenset(group for group, unmeasured in groups.items() if unmeasured)
+
+
+def _respool(
+    home: Home,
+    row: CampaignRow,
+    needed: Mapping[str, Model],
+    models: Sequence[NewModel],
+    folder: Path,
+    fetch: Fetch,
+) -> None:
+    """Copy the models that have left the spool into it."""
+    campaign = read_spec(row.spec, row.id, hint="submit its file again")
+    entries = {entry.label: entry for entry in campaign.models}
+    for model in models:
+        entry = entries.get(model.name)
+        if entry is not None and entry.by_devices:
+            continue
+        source = home.spool / model.sha256
+        if not source.is_file() and entry is not None:
+            source = find_model(entry, folder, fetch)
+            if not source.exists():
+                raise CampaignError(
+                    f"model {safe_text(model.name, 60)!r}: no such file: {safe_text(str(source))}",
+                    hint="run this in the folder of the campaign file, or name it: --folder FOLDER",
+                )
+        try:
+            spool(source, needed[model.sha256], home.spool)
+        except CampaignError:
+            what = "its URL" if entry is not None and entry.path is None else safe_text(str(source))
+            raise CampaignError(
+                f"model {safe_text(model.name, 60)!r}: the file at {what} has changed",
+                hint="submit the campaign again",
+            ) from None

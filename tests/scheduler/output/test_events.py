@@ -67,7 +67,7 @@ def test_each_event_is_a_line_that_says_when_which_task_and_what(place: Location
         "   2  task 1     asks mini-7 (attempt 1)",
         "   3  task 2     asks mini-7 (attempt 1)",
         "   4  task 1     queued at mini-7 (attempt 1)",
-        "   5  task 2     mini-7 did not take it: busy: mini-7 is full",
+        "   5  task 2     mini-7 refused it: busy: mini-7 is full",
         "   6  task 1     failed: crashed: boom[31m",
         "   7             mini-7 is set aside for 30 s: 3 quick failures",
         "   8             cancel asked for; open tasks: 1",

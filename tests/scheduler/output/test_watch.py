@@ -103,7 +103,7 @@ def changed(**changes: object) -> TaskRow:
         ),
         (
             changed(state=TaskState.PENDING, preempted=1, reason=Reason.PREEMPTED, detail="mini-7 needed it"),
-            "gave way, 1 of 2: mini-7 needed it",
+            "preempted, 1 of 2: mini-7 needed it",
         ),
         (
             changed(note="gives way to a task of priority 80"),
@@ -215,7 +215,7 @@ def test_a_pipe_reads_words_for_people() -> None:
     lines = _Lines(Console(file=out, width=80))
     for state in (TaskState.COMMITTING, TaskState.LEASED):
         lines.update(CAMPAIGN, [changed(state=state, phase=None)])
-    assert [line.rpartition(": ")[2] for line in out.getvalue().splitlines()] == ["asking", "has a place"]
+    assert [line.rpartition(": ")[2] for line in out.getvalue().splitlines()] == ["asking", "leased"]
 
 
 def test_a_device_that_is_gone_is_told_by_its_name_and_without_addresses() -> None:

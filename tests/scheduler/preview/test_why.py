@@ -205,15 +205,15 @@ def test_attempts_are_told_one_by_one_for_a_task_and_counted_for_many(store: Sto
     together = told(store, clock)
     assert {line for story in together.stories for line in story.tried} == {
         "mini-7 failed: crashed: boom",
-        "old-pi did not take it: not-allowed: not you",
+        "old-pi refused it: not-allowed: not you",
     } or together.stories[0].tried == (
         "mini-7 failed: crashed: boom (2 times)",
-        "old-pi did not take it: not-allowed: not you (2 times)",
+        "old-pi refused it: not-allowed: not you (2 times)",
     )
     (alone,) = told(store, clock, only=1).stories
     assert alone.tried == (
         "attempt 1: mini-7 failed: crashed: boom (0:12)",
-        "attempt 2: old-pi did not take it: not-allowed: not you (0:00)",
+        "attempt 2: old-pi refused it: not-allowed: not you (0:00)",
     )
     assert any(
         line.startswith("tried 1 of 5 times; elsewhere at once, again where it failed") for line in alone.why
@@ -245,9 +245,9 @@ def test_a_run_says_where_it_is_and_that_it_preemption_line(store: Store, clock:
     assert story.state is TaskState.RUNNING
     assert story.why == (
         "on mini-7: run 12/100 (median 1.5 ms)",
-        "gave way to a higher priority, 1 of at most 2 times",
+        "preempted by a higher priority, 1 of at most 2 times",
     )
-    assert story.tried[0].startswith("attempt 1: mini-7 had to let a higher priority go first")
+    assert story.tried[0].startswith("attempt 1: mini-7 was preempted")
     assert preemption_line(2).endswith(": it does not again")
 
 
@@ -277,7 +277,7 @@ def test_it_is_said_when_nobody_schedules_or_the_swarm_was_not_seen(store: Store
     blind = LiveFacts(adverts=None, unreachable="no gate answers: x", scheduling=False)
     found = told(store, clock, seen=blind)
     assert found.remarks == (
-        "Nobody carries c-one on now (no scheduler runs): sark-node watch c-one",
+        "No scheduler runs c-one now: sark-node watch c-one",
         "The swarm cannot be reached: no gate answers: x",
     )
     assert found.stories[0].why == ("no device has been asked yet",)
@@ -333,7 +333,7 @@ def test_the_command_tells_a_campaign_a_task_and_what_is_not_there(
     assert run() == 0
     out = capsys.readouterr().out
     assert "The swarm cannot be reached: no gate is known here" in out
-    assert "Nobody carries c-one on now" in out
+    assert "No scheduler runs c-one now" in out
     assert run("c-one/1", "--json") == 0
     told = json.loads(capsys.readouterr().out)
     assert [story["head"] for story in told["stories"]] == ["Task 1 is cancelled"]

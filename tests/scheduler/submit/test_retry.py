@@ -109,7 +109,7 @@ def test_it_is_refused_when_it_goes_on_has_nothing_to_retry_or_lacks_its_model(
         with pytest.raises(CampaignError, match="no such file"):
             retry_campaign(home, store, "c-old", tmp_path / "elsewhere")
         (tmp_path / "m.onnx").write_bytes(b"another")
-        with pytest.raises(CampaignError, match="not the file it was"):
+        with pytest.raises(CampaignError, match="has changed"):
             retry_campaign(home, store, "c-old", tmp_path)
         (tmp_path / "m.onnx").write_bytes(MODEL)
         new, _ = retry_campaign(home, store, "c-old", tmp_path)
