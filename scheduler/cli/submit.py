@@ -42,7 +42,7 @@ def init(
     file: Annotated[Path, typer.Argument(help="Where to write the file.")] = Path("campaign.yaml"),
 ) -> None:
     """Write a commented campaign file to start from."""
-    from scheduler.campaign.template import starter_campaign
+    from scheduler.campaign.text import starter_campaign
 
     try:
         with file.open("x", encoding="utf-8") as out:
@@ -263,7 +263,7 @@ def retry(
 ) -> None:
     """Run failed and cancelled tasks again, as a new campaign."""
     from scheduler.store.opening import open_store
-    from scheduler.submit.retry import retry_campaign
+    from scheduler.submit.submit import retry_campaign
 
     home: Home = ctx.obj
     with open_store(home) as store:
