@@ -34,18 +34,22 @@ class CampaignFacts(Protocol):
     @property
     def created(self) -> float:
         """When it was submitted, in seconds since 1970."""
+        ...
 
     @property
     def ended(self) -> float | None:
         """When it ended; None: it goes on."""
+        ...
 
     @property
     def outcome(self) -> str | None:
         """How it ended: `succeeded`, `failed`, `cancelled` or `adopted`."""
+        ...
 
     @property
     def detail(self) -> str:
         """Why it ended so."""
+        ...
 
 
 @dataclass(frozen=True)

@@ -69,9 +69,11 @@ class Claims(Protocol):
 
     def proof(self, campaign: str) -> bytes | None:
         """That this scheduler does."""
+        ...
 
     def superseded(self, campaign: str, denied: Denied) -> bool:
         """Whether a denial proves that another one does."""
+        ...
 
 
 class Shell(Protocol):
@@ -79,21 +81,27 @@ class Shell(Protocol):
 
     def now(self) -> float:
         """Monotonic seconds."""
+        ...
 
     def start(self, job: Coroutine[Any, Any, None]) -> None:
         """Drive a procedure beside the others."""
+        ...
 
     def wake(self) -> None:
         """Something happened that a `WaitFor` may wait for."""
+        ...
 
     def peek(self, peer: str) -> LinkHandle | None:
         """The live link to a worker."""
+        ...
 
     def detours(self, link: LinkHandle) -> bool:
         """Whether a link goes through a gate although there is a direct connection by now."""
+        ...
 
     def reached(self, peer: str) -> None:
         """A worker answered at the addresses that are known."""
+        ...
 
 
 @dataclass(slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import trio
 
@@ -14,7 +14,7 @@ from protocol.words import ProtocolId
 from results.export.columns import figures_of
 from results.row.acceptance import check, not_as_asked
 from scheduler.conversation import effects
-from scheduler.conversation.effects import CheckedRecord, drive
+from scheduler.conversation.effects import CheckedRecord, LinkHandle, drive
 from scheduler.conversation.links import CONNECT_S
 from scheduler.core.scheduler import SchedulerCore
 from scheduler.planning.devices import DeviceFinder, find, survey
@@ -85,8 +85,8 @@ class TrioShell:
     def peek(self, peer: str) -> Link | None:
         return self._links.peek(peer)
 
-    def detours(self, link: Any) -> bool:
-        return self._links.detours(link)
+    def detours(self, link: LinkHandle) -> bool:
+        return self._links.detours(cast(Link, link))
 
     # -- effects ------------------------------------------------------------------------------------------------------------------------
 
@@ -100,9 +100,9 @@ class TrioShell:
                 await self._introduce(link)
                 return link
             case effects.Introduce(link):
-                return await self._introduce(link)
+                return await self._introduce(cast(Link, link))
             case effects.Reintroduce(link):
-                return await self._presenter.retry(link)
+                return await self._presenter.retry(cast(Link, link))
             case effects.Drop(peer):
                 return await self._links.drop(peer)
             case effects.WaitFor(ready, until):
@@ -110,10 +110,11 @@ class TrioShell:
                     while not ready():
                         await self._happened.wait()
                 return None
-            case effects.WaitClosed(link, until):
+            case effects.WaitClosed(handle, until):
+                closed = cast(Link, handle).closed
                 with trio.move_on_at(until):
-                    await link.closed.wait()
-                return link.closed.is_set()
+                    await closed.wait()
+                return closed.is_set()
             case effects.SearchIndex(requirement, want):
                 async with self._lookups:
                     return await self._search(requirement, want)

@@ -303,8 +303,10 @@ def _entry(path: Path, number: int, value: dict[str, Any]) -> Entry:
 
 
 def _cell(path: Path, number: int, column: sa.Column[Any], value: Any) -> Any:
-    if value is None and column.nullable:
-        return None
+    if value is None:
+        if column.nullable:
+            return None
+        raise _damaged(path, number, f"{column.name!r} has a value of the wrong type")
     match column.type:
         case sa.Boolean():
             fits = isinstance(value, bool)

@@ -261,7 +261,7 @@ class CampaignRepository:
 
     def resolve(self, prefix: str) -> str:
         """The id of the one campaign that `prefix` names; of the newest for ''. Raises `CampaignError`."""
-        matches = self.find(prefix)
+        matches = list(self.find(prefix))
         if not matches and not prefix:
             raise CampaignError(
                 "no campaign on this home yet", hint="begin with: sark-node init, then: sark-node submit FILE"
