@@ -99,7 +99,7 @@ class Shell(Protocol):
         """Whether a link goes through a gate although there is a direct connection by now."""
         ...
 
-    def reached(self, peer: str) -> None:
+    def reached(self, peer: str, /) -> None:
         """A worker answered at the addresses that are known."""
         ...
 

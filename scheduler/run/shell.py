@@ -86,7 +86,7 @@ class TrioShell:
         return self._links.peek(peer)
 
     def detours(self, link: LinkHandle) -> bool:
-        return self._links.detours(cast(Link, link))
+        return self._links.detours(_own(link))
 
     # -- effects ------------------------------------------------------------------------------------------------------------------------
 
@@ -100,9 +100,9 @@ class TrioShell:
                 await self._introduce(link)
                 return link
             case effects.Introduce(link):
-                return await self._introduce(cast(Link, link))
+                return await self._introduce(_own(link))
             case effects.Reintroduce(link):
-                return await self._presenter.retry(cast(Link, link))
+                return await self._presenter.retry(_own(link))
             case effects.Drop(peer):
                 return await self._links.drop(peer)
             case effects.WaitFor(ready, until):
@@ -111,7 +111,7 @@ class TrioShell:
                         await self._happened.wait()
                 return None
             case effects.WaitClosed(handle, until):
-                closed = cast(Link, handle).closed
+                closed = _own(handle).closed
                 with trio.move_on_at(until):
                     await closed.wait()
                 return closed.is_set()
@@ -154,3 +154,8 @@ def checked(effect: effects.CheckRecord) -> CheckedRecord:
     e = effect
     record = check(e.result, e.body, e.peer, e.task, e.signed_task)
     return CheckedRecord(record, figures_of(e.task, record), not_as_asked(record, e.task))
+
+
+def _own(handle: LinkHandle) -> Link:
+    """The link behind a handle: this shell made it."""
+    return cast(Link, handle)
