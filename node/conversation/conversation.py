@@ -192,11 +192,12 @@ class WorkerConversation:
             return stale
         principal = permission.principal
         records = self.outbox.of(message.campaign, principal) if message.cursor == 0 else []
-        items = [
-            item.model_copy(update={"peer": link.peer, "owner": principal})
-            for item, settled in records
-            if message.again or not settled
+        to_adopter = {"peer": link.peer, "owner": principal}
+        fresh = [(item.model_copy(update=to_adopter), item, settled) for item, settled in records]
+        items = [  # one that this adopter has already costs no write
+            new for new, old, settled in fresh if (message.again and settled) or (not settled and new != old)
         ]
+        self.delivery.outbox_changed()
         self._hand_over_next(iter(items), principal, message, request)
         return None
 

@@ -1,6 +1,7 @@
 """One measuring run at a time for each device, whoever on this host runs it: nodes of other users and other homes too.
 
-A file lock in the host's temporary folder, which ends with its process, however that ends.
+Two file locks in the host's temporary folder, which end with their process, however that ends. A waiter first takes the lock of the
+next in line, then the device's: whoever just had the device queues behind it, so that none of several workers starves.
 """
 
 from __future__ import annotations
@@ -8,22 +9,23 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import stat
 import tempfile
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Final
 
 import trio
+from filelock import lock_descriptor
 
 from protocol.errors import ResourceError
-from swarm.base.locks import try_lock
 
 POLL_S: Final = 0.05
 
 
 def shared_folder() -> Path:
     """A folder that all users of the host share."""
-    return Path("/tmp") if os.name == "posix" else Path(tempfile.gettempdir())  # noqa: S108 - try_lock follows no link there
+    return Path("/tmp") if os.name == "posix" else Path(tempfile.gettempdir())  # noqa: S108 - _open follows no link there
 
 
 class DeviceLock:
@@ -32,27 +34,58 @@ class DeviceLock:
     def __init__(self, device: str, folder: Path | None = None) -> None:
         name = hashlib.sha256(device.encode()).hexdigest()[:16]
         self.path = (folder or shared_folder()) / f"sark-device-{name}.lock"
+        self._next = self.path.with_suffix(".next")
 
     @contextlib.asynccontextmanager
     async def hold(self, on_wait: Callable[[], None] = lambda: None) -> AsyncIterator[None]:
         """Have the device for the block. Calls `on_wait` once if it is not free at once; waiting can be cancelled.
 
-        Raises `ResourceError` where the file cannot be used.
+        Raises `ResourceError` where a file cannot be used.
         """
-        with contextlib.ExitStack() as stack:
+        device, head = _open(self.path), _open(self._next)
+        try:
             waits = False
-            while not self._try(stack):
-                if not waits:
-                    on_wait()
-                waits = True
-                await trio.sleep(POLL_S)  # another process has it: there is no event to wait for
+            for handle in (head, device):
+                while not lock_descriptor(handle, blocking=False):
+                    if not waits:
+                        on_wait()
+                    waits = True
+                    await trio.sleep(POLL_S)  # another process has it: there is no event to wait for
+            os.close(head)
+            head = -1
             yield
+        finally:
+            if head >= 0:
+                os.close(head)
+            os.close(device)
 
-    def _try(self, stack: contextlib.ExitStack) -> bool:
-        try:  # 0666, whatever the umask says: other users are to open it
-            return stack.enter_context(try_lock(self.path, mode=0o666))
-        except OSError as exc:
-            raise ResourceError(
-                f"cannot use the device lock {self.path}: {exc.strerror or exc}",
-                hint=f"remove {self.path} and start again",
-            ) from exc
+
+def _open(path: Path) -> int:
+    """The lock file, made for all users if there is none. Opened for reading, which is enough for a lock: other users' files permit it, and
+    a link that somebody put there cannot have anything overwritten. Raises `ResourceError`."""
+    flags = (
+        (os.O_RDWR if os.name == "nt" else os.O_RDONLY)
+        | getattr(os, "O_NOFOLLOW", 0)
+        | getattr(os, "O_CLOEXEC", 0)
+    )
+    try:
+        with contextlib.suppress(
+            FileExistsError
+        ):  # O_EXCL: sticky folders refuse other users' files to O_CREAT alone
+            made = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
+            try:
+                if os.name == "posix":
+                    os.fchmod(made, 0o666)  # whatever the umask says
+            finally:
+                os.close(made)
+        handle = os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
+    except OSError as exc:
+        raise ResourceError(
+            f"cannot use the device lock {path}: {exc.strerror or exc}", hint=f"remove {path} and start again"
+        ) from exc
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise ResourceError(
+            f"the device lock {path} is not a plain file", hint=f"remove {path} and start again"
+        )
+    return handle

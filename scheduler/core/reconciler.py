@@ -255,7 +255,7 @@ class Reconciler:
             args = (attempt.worker, entry.id, attempt.number, lease.lease, lease.fence, now)
             return self.grant(*args, queued=lease.queued, observed=False)
         commands: list[Command] = []
-        owes = lease.settled or lease.reporting
+        owes = (lease.settled or lease.reporting) and not lease.queued  # a worker may claim both
         if entry.is_hedge(attempt.number):
             if lease.queued:
                 attempt.move(AttemptEvent.ENQUEUE)

@@ -82,7 +82,7 @@ def test_a_damaged_ticket_is_bad_input_and_told_how_to_copy_it(typed: Typed) -> 
     done = typed("join", "sark1abcdefgh")
     assert done.code == 2
     assert "damaged" in done.err
-    assert "copy it whole" in done.err
+    assert "copy all of it" in done.err
 
 
 def test_a_pool_that_is_not_served_cannot_be_left(typed: Typed) -> None:

@@ -101,7 +101,7 @@ async def test_a_link_or_a_folder_in_its_place_is_told_in_one_line(tmp_path: Pat
     assert not (tmp_path / "elsewhere").exists()
     lock.path.unlink()
     lock.path.mkdir()
-    with pytest.raises(ResourceError, match="cannot use the device lock"):
+    with pytest.raises(ResourceError, match="is not a plain file"):
         await _hold(lock)
 
 

@@ -149,3 +149,18 @@ def test_a_worker_that_warns_without_end_of_giving_way_fills_no_store() -> None:
         for t in of(same.core.on_preempt(PEERS[0], "l1", fence, 60, same.now), RecordEvent)
     ]
     assert len(told) == 1
+
+
+@pytest.mark.parametrize("claim", ["reporting", "settled"])
+def test_a_worker_that_says_queued_and_ended_at_once_ends_no_scheduler(claim: str) -> None:
+    story = Story()
+    (commit,) = story.commits
+    story.grant(commit, queued=True)
+    entry = story.core.state.tasks[commit.task]
+    assert entry.lease is not None
+    assert entry.fence is not None
+    queued = LiveLease(task=commit.task, attempt=1, lease=entry.lease, fence=entry.fence, queued=True)
+    for lease in (queued.model_copy(update={claim: True}), queued):
+        expected = frozenset({entry.lease})
+        story.tell(story.core.on_leases(commit.peer, "c-one", 1, (lease,), story.now, expected=expected))
+    assert entry.state is TaskState.QUEUED

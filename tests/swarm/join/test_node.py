@@ -72,7 +72,7 @@ def test_a_command_that_only_checks_the_lock_keeps_no_node_from_starting(tmp_pat
     def check() -> None:
         with lock_folder(tmp_path):
             locked.set()
-            time.sleep(0.07)
+            time.sleep(0.01)
 
     command = threading.Thread(target=check)
     command.start()

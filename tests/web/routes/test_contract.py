@@ -36,7 +36,7 @@ class Eyes:
     async def open(self) -> AsyncIterator[Eyes]:
         yield self
 
-    async def look(self) -> tuple[ObservedDevice, ...]:
+    async def observe(self) -> tuple[ObservedDevice, ...]:
         await trio.lowlevel.checkpoint()
         return ()
 
