@@ -94,6 +94,13 @@ class WaitFor(Effect[None]):
 
 
 @dataclass(frozen=True, slots=True)
+class SleepUntil(Effect[None]):
+    """Until the instant; no event ends it sooner."""
+
+    until: float
+
+
+@dataclass(frozen=True, slots=True)
 class WaitClosed(Effect[bool]):
     """Whether the link closes before the deadline."""
 

@@ -34,6 +34,7 @@ from scheduler.conversation.effects import (
     Introduce,
     LinkHandle,
     Reintroduce,
+    SleepUntil,
     WaitClosed,
     WaitFor,
 )
@@ -265,7 +266,7 @@ class WorkerLinks:
                     )
                     self._carry_out(commands)
                     return
-                await WaitFor(_never, now() + RETRY_S)
+                await SleepUntil(now() + RETRY_S)
         if not core.held_on(peer):
             link.heard_at = asked_at
         match answer:
@@ -314,7 +315,9 @@ class WorkerLinks:
         """Notice in time that a worker fell silent, whatever is being tried meanwhile: a call or a connection may hang for seconds."""
         view = self._core.state.worker(peer)
         while link.keeper is keeper:
-            await WaitFor(lambda: link.keeper is not keeper, link.heard_at + SILENT_S)
+            await SleepUntil(link.heard_at + SILENT_S)
+            if link.keeper is not keeper:
+                return
             now = self._shell.now()
             self.beat(now)
             if not view.held:
@@ -363,7 +366,7 @@ class WorkerLinks:
 
     async def _reach(self, peer: str, link: WorkerLink) -> None:
         """One attempt to reconnect; the second before the next one is waited here, also if a link came up and broke at once."""
-        await WaitFor(_never, link.tried_at + RETRY_S)
+        await SleepUntil(link.tried_at + RETRY_S)
         link.tried_at = self._shell.now()
         view = self._core.state.worker(peer)
         try:
@@ -377,7 +380,7 @@ class WorkerLinks:
             self._carry_out(self._core.on_link_failed(peer, now))
             if exc.refused and now - since >= GONE_S and view.held:
                 self.give_up(peer, link, now, "its process is gone")
-            await WaitFor(_never, self._shell.now() + (RETRY_S if view.held else LATER_S))
+            await SleepUntil(self._shell.now() + (RETRY_S if view.held else LATER_S))
 
     def give_up(self, peer: str, link: WorkerLink, now: float, what: str, *, silent: bool = False) -> None:
         """What the worker holds of ours is lost."""
@@ -394,7 +397,7 @@ class WorkerLinks:
         """Reconcile with what the worker holds, campaign by campaign. False: the link broke on the way."""
         core, peer = self._core, handle.peer
         deadline = self._shell.now() + ADOPT_S
-        await WaitFor(_never, self._shell.now() + RESULTS_FIRST_S)
+        await SleepUntil(self._shell.now() + RESULTS_FIRST_S)
         link.unadopted = False
         for campaign in dict.fromkeys((*core.campaigns_on(peer), *link.adrift)):
             if campaign not in core.state.campaigns:  # it ended, and was forgotten, meanwhile
@@ -478,7 +481,3 @@ class WorkerLinks:
             return False
         link.heard_at = sent_at
         return True
-
-
-def _never() -> bool:
-    return False

@@ -110,6 +110,8 @@ class TrioShell:
                     while not ready():
                         await self._happened.wait()
                 return None
+            case effects.SleepUntil(until):
+                return await trio.sleep_until(until)
             case effects.WaitClosed(handle, until):
                 closed = _own(handle).closed
                 with trio.move_on_at(until):

@@ -247,6 +247,10 @@ class SimScheduler:
             case effects.WaitFor(ready, until):
                 while not ready() and self.process.now() < until:  # its clock is a sum of floats
                     await self._happened.wait(self.process, max(1e-6, until - self.process.now()))
+            case effects.SleepUntil(until):
+                while self.process.now() < until:  # its clock is a sum of floats
+                    await self.process.sleep(max(1e-6, until - self.process.now()))
+                return None
             case effects.WaitClosed(end, until):
                 return await end.closed.wait(self.process, until - self.process.now())
             case effects.SearchIndex():
