@@ -1,4 +1,4 @@
-"""What the stand-alone binary runs: the program, or one of the children in which drivers work (`drivers.process.boot_command`)."""
+"""What the stand-alone binary runs: the program, or one of the children in which drivers work (`drivers.contract.boot.boot_command`)."""
 
 from __future__ import annotations
 
