@@ -26,7 +26,7 @@ from swarm.base.home import Home
 from swarm.net.addresses import PeerId, split_peer
 from swarm.net.identity import load_or_create
 from swarm.net.limits import RateLimit
-from swarm.pools.manifests import live_members
+from swarm.pools.manifests import live_members, revoked_peers
 from swarm.pools.owner import own_pools
 from swarm.pools.tokens import prove
 
@@ -37,6 +37,8 @@ TOKENS_PER_S: Final = 2.0
 TOKENS_PER_S_OF_ALL: Final = 50.0
 """Of all peers together: proving one takes a millisecond, and fresh keys cost nothing."""
 MAX_VISITORS: Final = 1_024
+VISIT_S: Final = 120.0
+"""A visitor shows its token again after this long."""
 
 log = structlog.get_logger("sark.gate")
 
@@ -46,6 +48,8 @@ class _Visitor:
     """A peer that another one answers for."""
 
     issuer: PeerId
+    holders: tuple[PeerId, ...]
+    """Of its token; the last one is the visitor."""
     until: float
     """Wall seconds."""
 
@@ -76,6 +80,8 @@ class AdmissionPolicy:
         self._tokens = RateLimit.per_second(TOKENS_PER_S)
         self._all_tokens = RateLimit.per_second(TOKENS_PER_S_OF_ALL)
         self._visitors: OrderedDict[PeerId, _Visitor] = OrderedDict()
+        self._revoked: frozenset[PeerId] = frozenset()
+        """In the pools of this home, and in those that it serves."""
 
     # -- questions -------------------------------------------------------------------------------------------------------
 
@@ -115,7 +121,9 @@ class AdmissionPolicy:
 
     def _visitor(self, peer: PeerId) -> _Visitor | None:
         visitor = self._visitors.get(peer)
-        if visitor is not None and visitor.until < self._wall():
+        if visitor is not None and (
+            visitor.until < self._wall() or not self._revoked.isdisjoint(visitor.holders)
+        ):
             del self._visitors[peer]
             return None
         return visitor
@@ -136,18 +144,21 @@ class AdmissionPolicy:
             if not operated and not self.admission.admits(message.issuer):
                 raise NotPermitted("this gate does not know the key that signed this token")
             proof = prove(message.token, message.issuer, peer, now=self._wall())
+            if not self._revoked.isdisjoint(proof.holders):
+                raise NotPermitted("a pool of this gate revoked a holder of this token")
         except NotPermitted as exc:
             self.refused["permission"] += 1
             return RefusedMessage(reason=Reason.NOT_ALLOWED, detail=exc.what)
         self._visitors.pop(peer, None)
-        self._visitors[peer] = _Visitor(message.issuer, proof.expires)
+        until = min(proof.expires, self._wall() + VISIT_S)
+        self._visitors[peer] = _Visitor(message.issuer, proof.holders, until)
         if len(self._visitors) > MAX_VISITORS:
             self._visitors.popitem(last=False)
         return CredentialsReply(
             principal=proof.principal,
             rights=(Right.STATUS,) if self.operates(peer) else (),
             priority=0,
-            left_s=max(0.0, proof.expires - self._wall()),
+            left_s=max(0.0, until - self._wall()),
         )
 
     def enrolled(self, peer: PeerId) -> None:
@@ -164,7 +175,7 @@ class AdmissionPolicy:
         while True:
             before = self.admission.members
             try:
-                own, members = await trio.to_thread.run_sync(self._read_home, self._wall())
+                own, members, revoked = await trio.to_thread.run_sync(self._read_home, self._wall())
             except (ResourceError, OSError) as exc:
                 if not up:
                     raise
@@ -176,27 +187,33 @@ class AdmissionPolicy:
             for manifest in map(self.served, self._served_pools):
                 if manifest is not None:
                     members |= live_members(manifest, self._wall())
+                    revoked |= revoked_peers(manifest)
+            self._revoked = revoked
             self.admission = replace(self.admission, always=self._always | self._operators, members=members)
             if not up:
                 task_status.started()
                 up = True
             await trio.sleep(LOOK_S)
 
-    def _read_home(self, now: float) -> tuple[frozenset[PeerId], frozenset[PeerId]]:
-        """The ids of this home's roles, and the members of its own pools. Blocking."""
+    def _read_home(self, now: float) -> tuple[frozenset[PeerId], frozenset[PeerId], frozenset[PeerId]]:
+        """The ids of this home's roles, the members of its own pools, and the peers that these revoked. Blocking."""
         own = frozenset(
             load_or_create(path).peer_id
             for path in (self._home.key("gate"), self._home.key("worker"), self._home.key("scheduler"))
             if path.exists()
         )
         members: frozenset[PeerId] = frozenset()
-        if self.admission.admit is not Admit.LIST:
-            for pool in own_pools(self._home, _warn):
-                try:
-                    members |= live_members(pool.manifest(), now)
-                except ResourceError as exc:
-                    _warn(exc)
-        return own, members
+        revoked: frozenset[PeerId] = frozenset()
+        for pool in own_pools(self._home, _warn):
+            try:
+                manifest = pool.manifest()
+            except ResourceError as exc:
+                _warn(exc)
+                continue
+            if self.admission.admit is not Admit.LIST:
+                members |= live_members(manifest, now)
+            revoked |= revoked_peers(manifest)
+        return own, members, revoked
 
 
 def _warn(exc: ResourceError) -> None:

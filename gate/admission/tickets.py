@@ -103,13 +103,11 @@ def revoke(pool: OwnPool, who: str, now: float, *, with_members: bool = False) -
             hint="give the peer id: " + " or ".join(sorted(peers)),
         )
     (peer,) = peers
-    if is_revoked(manifest, peer):
-        return (f"{who} was revoked already",)
     tickets = frozenset(ticket.id for ticket in pool.open_tickets(now) if peer in ticket.used)
+    pool.revoke_tickets(tickets, now)  # first: if this is interrupted, the same command finishes it
     pool.change(lambda manifest: without(manifest, (peer,), now))
-    pool.revoke_tickets(tickets, now)
     return (
-        f"{who} is revoked",
+        f"{who} was revoked already" if is_revoked(manifest, peer) else f"{who} is revoked",
         *(f"ticket {each}, with which it joined, is revoked" for each in sorted(tickets)),
     )
 
@@ -121,6 +119,7 @@ def _revoke_ticket(pool: OwnPool, ticket: str, now: float, *, with_members: bool
             f"pool {pool.name} has no open ticket {ticket}",
             hint=f"list them with: sark-node pool members {pool.name}",
         )
+    record = pool.close_ticket(ticket, now) or record  # first: nobody joins while its members are revoked
     peers = record.used if with_members else ()
     pool.change(lambda manifest: without(manifest, peers, now))
     pool.revoke_tickets(frozenset({ticket}), now)

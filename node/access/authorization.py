@@ -137,14 +137,13 @@ class Authorization:
         """Whether a task accepted from `peer` still has a permission: the one that it rests on, or another."""
         if not rests:
             return True
-        permits = self._permits(peer)
-        return any(permit.rests == rests for permit in permits) or any(
-            permit.principal == wanted.principal
+        return any(
+            (permit.rests == rests or permit.principal == wanted.principal)
             and Right.SUBMIT in permit.rights
             and permit.speaks_of(wanted.task.campaign) is None
             and permit.priority >= wanted.base_priority
             and (permit.slots is None or (wanted.slots is not None and permit.slots >= wanted.slots))
-            for permit in permits
+            for permit in self._permits(peer)
         )
 
     def permit_of(self, peer: PeerId) -> CallPermission | None:

@@ -71,6 +71,11 @@ def live_members(manifest: PoolManifest, now: float) -> frozenset[str]:
     return frozenset(member.peer for member in manifest.members if is_live(member, now))
 
 
+def revoked_peers(manifest: PoolManifest) -> frozenset[str]:
+    """The peers that were revoked."""
+    return frozenset(revoked.peer for revoked in manifest.revoked)
+
+
 def is_revoked(manifest: PoolManifest, peer: str) -> bool:
     """Whether that peer was revoked."""
     return any(revoked.peer == peer for revoked in manifest.revoked)

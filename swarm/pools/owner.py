@@ -207,6 +207,16 @@ class OwnPool:
             self.write_tickets(tuple(fresh if each.digest == fresh.digest else each for each in tickets))
             return True
 
+    def close_ticket(self, ticket: str, now: float) -> TicketRecord | None:
+        """Admit nobody more with this ticket. Returns its record, with all whom it admitted; None: another process forgot it."""
+        with locked(self.folder):
+            record = next((each for each in self.tickets() if each.id == ticket), None)
+            if record is not None and record.is_open(now):
+                closed = record.model_copy(update={"until": max(0, int(now) - 1)})
+                tickets = self._retained(now)
+                self.write_tickets(tuple(closed if each.id == ticket else each for each in tickets))
+            return record
+
     def revoke_tickets(self, ids: frozenset[str], now: float) -> None:
         """Forget these tickets: nobody joins with them any more."""
         with locked(self.folder):

@@ -11,19 +11,19 @@ import trio
 import trio.testing
 
 from gate.admission.enrolment import PoolEnrolment
-from gate.admission.policy import MAX_VISITORS, AdmissionPolicy
+from gate.admission.policy import MAX_VISITORS, VISIT_S, AdmissionPolicy
 from gate.admission.tickets import invite, invite_peer, revoke
 from gate.settings import Admit, GateSettings
 from protocol.errors import ResourceError
 from protocol.messages.index import RefusedMessage
-from protocol.messages.pool import EnrolRequest, ManifestMessage, PoolMember
+from protocol.messages.pool import EnrolRequest, ManifestMessage, PoolManifest, PoolMember
 from protocol.messages.work import CredentialsReply, ShowCredentials
 from protocol.words import Reason, Right, Role
 from swarm.base.home import Home
 from swarm.net.identity import Identity, load_or_create
-from swarm.pools.manifests import with_member
-from swarm.pools.owner import create_pool
-from swarm.pools.tokens import Grant, issue
+from swarm.pools.manifests import with_member, without
+from swarm.pools.owner import OwnPool, create_pool
+from swarm.pools.tokens import Grant, delegate, issue
 
 START = 1_800_000_000.0
 DAY = 86_400.0
@@ -123,6 +123,65 @@ async def test_a_damaged_pool_shuts_its_members_out_and_nobody_else(home: Home) 
         nursery.cancel_scope.cancel()
 
 
+# -- revoking ----------------------------------------------------------------------------------------------------------------------
+
+
+def joined_by_ticket(home: Home) -> tuple[OwnPool, EnrolRequest]:
+    """A pool that ann and ben joined, and the request that its ticket still allows."""
+    pool = create_pool(home, "lab")
+    ticket, _ = invite(pool, (), role=Role.WORKER, now=START, for_s=DAY, ttl_s=DAY, uses=9)
+    request = EnrolRequest(pool=pool.id, ticket=ticket.secret, role=Role.WORKER, name="n")
+    for who, name in ((ANN, "ann"), (BEN, "ben")):
+        enrolment = PoolEnrolment(home, lambda: START)
+        answer = enrolment(who.peer_id, request.model_copy(update={"name": name}))
+        assert isinstance(answer, ManifestMessage)
+    return pool, request
+
+
+@pytest.mark.parametrize("with_members", [False, True], ids=["a member", "a ticket"])
+def test_an_interrupted_revocation_leaves_no_ticket_open_and_is_finished_by_repeating_it(
+    home: Home, monkeypatch: pytest.MonkeyPatch, with_members: bool
+) -> None:
+    pool, request = joined_by_ticket(home)
+    who = pool.tickets()[0].id if with_members else BEN.peer_id
+
+    def interrupt(how: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(pool, "change", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            revoke(pool, who, START, with_members=with_members)
+    assert pool.open_tickets(START) == ()
+    assert isinstance(PoolEnrolment(home, lambda: START)(EVE.peer_id, request), RefusedMessage)
+    revoke(pool, who, START, with_members=with_members)
+    gone = {ANN.peer_id, BEN.peer_id} if with_members else {BEN.peer_id}
+    assert {each.peer for each in pool.manifest().revoked} == gone
+
+
+def test_revoking_a_revoked_member_closes_its_ticket_all_the_same(home: Home) -> None:
+    pool, _ = joined_by_ticket(home)
+    pool.change(lambda manifest: without(manifest, (BEN.peer_id,), START))
+    assert "already" in revoke(pool, BEN.peer_id, START)[0]
+    assert pool.open_tickets(START) == ()
+
+
+def test_nobody_joins_by_a_ticket_while_its_members_are_revoked(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool, request = joined_by_ticket(home)
+    change, answers = pool.change, list[object]()
+
+    def late(how: Callable[[PoolManifest], PoolManifest]) -> PoolManifest:
+        answers.append(PoolEnrolment(home, lambda: START)(EVE.peer_id, request))
+        return change(how)
+
+    monkeypatch.setattr(pool, "change", late)
+    revoke(pool, pool.tickets()[0].id, START, with_members=True)
+    assert [type(answer) for answer in answers] == [RefusedMessage]
+    assert pool.manifest().members == ()
+
+
 # -- visitors ------------------------------------------------------------------------------------------------------------------
 
 
@@ -185,6 +244,49 @@ def test_permissions_in_a_flood_are_not_even_looked_at(home: Home) -> None:
     last = [gate.authenticate(peer, word(BEN, EVE), 0.0) for peer in fresh][-1]
     assert isinstance(last, RefusedMessage)
     assert last.reason is Reason.OVERLOADED  # fresh keys cost nothing, so all together have a share
+
+
+@pytest.mark.parametrize("served", [False, True], ids=["own", "served"])
+async def test_a_revoked_peer_is_no_visitor_before_or_after_it_shows_its_token(
+    home: Home, served: bool
+) -> None:
+    pool = create_pool(Home.at(home.data / "elsewhere") if served else home, "lab")
+    invite_peer(pool, (), ANN.peer_id, now=START, ttl_s=DAY)
+    gate = policy(home, Admit.TICKET, pools=(pool.id,) if served else ())
+    if served:
+        gate.served = lambda _: pool.manifest()
+    grant = Grant(frozenset({Right.STATUS}), ttl_s=DAY)
+    token = issue(ANN, EVE.peer_id, grant, now=START)
+    delegated = delegate(token, ANN.peer_id, EVE, BEN.peer_id, grant, now=START)
+    shown = {
+        EVE.peer_id: ShowCredentials(issuer=ANN.peer_id, token=token),
+        BEN.peer_id: ShowCredentials(issuer=ANN.peer_id, token=delegated),
+    }
+    async with trio.open_nursery() as nursery:
+        await nursery.start(gate.run)
+        for peer, message in shown.items():
+            assert isinstance(gate.authenticate(peer, message, 0.0), CredentialsReply)
+            assert gate.admits(peer)
+        pool.change(lambda manifest: without(manifest, (EVE.peer_id,), START))
+        nursery.cancel_scope.cancel()
+    async with trio.open_nursery() as nursery:
+        await nursery.start(gate.run)  # it reads the pools again
+        for peer, message in shown.items():
+            assert not gate.admits(peer), "checked on use"
+            answer = gate.authenticate(peer, message, 9.0)
+            assert isinstance(answer, RefusedMessage)
+            assert answer.reason is Reason.NOT_ALLOWED
+        nursery.cancel_scope.cancel()
+
+
+def test_a_visit_is_short_however_long_the_token_lives(home: Home) -> None:
+    now = START
+    gate = policy(home, Admit.LIST, lambda: now, allow=(BEN.peer_id,))
+    answer = gate.authenticate(EVE.peer_id, word(BEN, EVE, ttl_s=DAY), 0.0)
+    assert isinstance(answer, CredentialsReply)
+    assert answer.left_s == VISIT_S
+    now = START + VISIT_S + 1
+    assert not gate.admits(EVE.peer_id)
 
 
 def test_visitors_are_remembered_up_to_a_number(home: Home) -> None:

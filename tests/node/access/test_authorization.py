@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -316,6 +317,25 @@ def test_the_same_token_twice_is_one_and_a_peer_keeps_the_newest_few(wall: Wall)
             who.authenticate(ANN.peer_id, ShowCredentials(issuer=OWNER.peer_id, token=token))
     why(who.check(ANN.peer_id, ListLeases(campaign="c-0")))
     permit(who.check(ANN.peer_id, ListLeases(campaign="c-1")))
+
+
+@pytest.mark.parametrize(
+    "lowered",
+    [{"priority": 40}, {"slots": 2}, {"role": Role.WORKER}],
+    ids=["priority", "slots", "role"],
+)
+def test_a_lease_does_not_outlive_a_lowering_of_the_line_it_rests_on(
+    wall: Wall, lowered: dict[str, Any]
+) -> None:
+    who = permits(wall)
+    before: dict[str, Any] = {"priority": 80, "slots": 4}
+    lease: Any = SimpleNamespace(
+        principal=ANN.peer_id, task=SimpleNamespace(campaign="c-1"), base_priority=80, slots=4
+    )
+    listed(who, line(ANN, **before))
+    assert who.carries(ANN.peer_id, lease, POOL.peer_id)
+    listed(who, line(ANN, **(before | lowered)), number=2)
+    assert not who.carries(ANN.peer_id, lease, POOL.peer_id)
 
 
 @pytest.mark.slow
