@@ -56,18 +56,18 @@ async def ours(port: int, streams: int, pieces: int, first: int) -> dict[int, tu
     numbers = iter(range(first, first + 2 * streams))
     await closed_loop(sweep, ask, numbers, streams, time.perf_counter_ns, bad=0)
     client.close()
-    seen = {}
+    observed = {}
     for number, answered in sweep.results.items():
         assert not answered.error, answered.error
         assert answered.ttft_ns is not None
         at = answered.sent_ns + answered.ttft_ns
-        seen[number] = (at, *(at := at + gap for gap in answered.itl_ns))
-    return seen
+        observed[number] = (at, *(at := at + gap for gap in answered.itl_ns))
+    return observed
 
 
 async def through_httpx(port: int, streams: int, pieces: int, first: int) -> dict[int, tuple[int, ...]]:
     httpx: Any = importlib.import_module("httpx")
-    seen = {}
+    observed = {}
     limits = httpx.Limits(max_connections=streams, max_keepalive_connections=streams)
     async with httpx.AsyncClient(limits=limits, timeout=60, trust_env=False) as client:
         numbers = iter(range(first, first + 2 * streams))
@@ -83,24 +83,24 @@ async def through_httpx(port: int, streams: int, pieces: int, first: int) -> dic
                             choices = json.loads(line[6:])["choices"]
                             if choices and choices[0]["delta"].get("content"):
                                 stamps.append(now)
-                seen[number] = tuple(stamps)
+                observed[number] = tuple(stamps)
 
         await asyncio.gather(*(stream() for _ in range(streams)))
-    return seen
+    return observed
 
 
 def biases(seen: dict[int, tuple[int, ...]], did: list[dict[str, Any]]) -> tuple[list[float], list[float]]:
     """TTFT and ITL biases in ms."""
     first, gaps = [], []
-    for told in did:
-        stamps = seen.get(int(told["asked"]["messages"][0]["content"]))
+    for result in did:
+        stamps = seen.get(int(result["asked"]["messages"][0]["content"]))
         if stamps is None:
             continue
-        assert len(stamps) == len(told["sent"]), "pieces were merged or lost"
-        first.append((stamps[0] - told["sent"][0]) / 1e6)
+        assert len(stamps) == len(result["sent"]), "pieces were merged or lost"
+        first.append((stamps[0] - result["sent"][0]) / 1e6)
         gaps += [
             ((late - early) - (then - before)) / 1e6
-            for (early, late), (before, then) in zip(pairwise(stamps), pairwise(told["sent"]), strict=True)
+            for (early, late), (before, then) in zip(pairwise(stamps), pairwise(result["sent"]), strict=True)
         ]
     return first, gaps
 
@@ -134,9 +134,9 @@ def main() -> None:
                 first: list[float] = []
                 gaps: list[float] = []
                 for turn in range(given.rounds):
-                    seen = asyncio.run(client(port, streams, given.pieces, turn * 10_000 + streams))
+                    observed = asyncio.run(client(port, streams, given.pieces, turn * 10_000 + streams))
                     did = json.loads(bytes(asyncio.run(_did(port)).body))[-2 * streams :]
-                    more = biases(seen, did)
+                    more = biases(observed, did)
                     first += more[0]
                     gaps += more[1]
                 print(f"{streams:3} streams, {name:5}  TTFT  {shown(first)}")

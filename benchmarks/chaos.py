@@ -41,8 +41,8 @@ def show(found: Figures, lost: int) -> None:
         once, again = percentiles(found.recovery[kind]), percentiles(found.again[kind])
         print(f"{kind:<24} {count:6d} {once}          {again}")
     attempts = Counter(found.attempts)
-    told = ", ".join(f"{count} × {number}" for number, count in sorted(attempts.items()))
-    print(f"\nattempts of a task (refusals and hand-overs count): {told}")
+    text = ", ".join(f"{count} × {number}" for number, count in sorted(attempts.items()))
+    print(f"\nattempts of a task (refusals and hand-overs count): {text}")
     print(
         f"runs begun {found.begun}, records kept {found.recorded}, wasted {found.wasted}, results lost {lost}"
     )
@@ -92,7 +92,7 @@ def storm_over(folder: Path, arguments: argparse.Namespace) -> list[str]:
             storm.run(folder)
             storm.breaches += wait_until_quiet(storm)
             past = history(storm)
-            found = figures(storm)
+            result = figures(storm)
     finally:
         lab.close()
     breaches = storm.breaches + [str(breach) for breach in check(past)]
@@ -104,7 +104,7 @@ def storm_over(folder: Path, arguments: argparse.Namespace) -> list[str]:
     except AssertionError:
         breaches.append(f"processes are left: {marked(lab.mark)}")
     lost = sum(breach.startswith("acknowledged_is_durable") for breach in breaches)
-    show(found, lost)
+    show(result, lost)
     return breaches
 
 

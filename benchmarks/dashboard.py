@@ -228,11 +228,11 @@ def look(browser: Browser, url: str, home: Home, running: Sequence[str], argumen
             page, _, _ = view(browser, url, path, cells, arguments.tasks)
             with going_on(home, running, changes):
                 page.evaluate("window.worked.length = 0")
-                seen = page.evaluate(SCROLL, arguments.seconds)
+                observed = page.evaluate(SCROLL, arguments.seconds)
             page.context.close()
-            script = f"; script {told(seen['script'])}" if seen["script"] else ""
+            script = f"; script {told(observed['script'])}" if observed["script"] else ""
             print(
-                f"{name:7} scrolled, {changes:3} changes/s: frames {told(seen['frames'])}; busy {100 * seen['busy']:.0f} %{script}"
+                f"{name:7} scrolled, {changes:3} changes/s: frames {told(observed['frames'])}; busy {100 * observed['busy']:.0f} %{script}"
             )
 
 

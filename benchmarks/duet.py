@@ -38,18 +38,18 @@ def main() -> None:
             layers(Path(folder) / f"{name}.onnx", 256, 16, depth)
             for name, depth in (("base", DEPTH), ("twin", DEPTH), ("more", DEPTH + 1))
         )
-        found: dict[str, list[Comparison]] = {"the same": [], f"{1 / DEPTH:.0%} more work": []}
+        by_key: dict[str, list[Comparison]] = {"the same": [], f"{1 / DEPTH:.0%} more work": []}
         took: list[float] = []
         for _ in range(trials):
-            for (kind, said), other in zip(found.items(), (twin, more), strict=True):
+            for (kind, result), other in zip(by_key.items(), (twin, more), strict=True):
                 began = time.monotonic()
-                said.append(bench.compare(base, other, threads=1)[0])
+                result.append(bench.compare(base, other, threads=1)[0])
                 took.append(time.monotonic() - began)
-                last = said[-1]
+                last = result[-1]
                 print(f"{kind:>14}: {last.word:<9} {last.why}", flush=True)
-    for kind, said in found.items():
-        ratios = sorted(each.ratio for each in said if each.ratio is not None)
-        words = ", ".join(f"{word} {count}" for word, count in Counter(each.word for each in said).items())
+    for kind, result in by_key.items():
+        ratios = sorted(each.ratio for each in result if each.ratio is not None)
+        words = ", ".join(f"{word} {count}" for word, count in Counter(each.word for each in result).items())
         print(
             f"{kind}: {words}; ratio {statistics.median(ratios):.4f} (from {ratios[0]:.4f} to {ratios[-1]:.4f})"
         )

@@ -91,9 +91,9 @@ def main() -> None:
         )
         for number in range(trials):
             burning = chance.random() < 0.5
-            asked = dict(ASKED[number % len(ASKED)])
+            request = dict(ASKED[number % len(ASKED)])
             before = wait_for_quiet()
-            measured = trial(bench, path, burning, asked)
+            measured = trial(bench, path, burning, request)
             counts.setdefault((burning, before <= QUIET), []).append(told(measured))
             row = measured.row
             numbers = " ".join(
@@ -101,7 +101,7 @@ def main() -> None:
                 for value in (row.stall_percent, row.others_percent, row.steal_percent)
             )
             print(
-                f"{burning!s:>6} {before:7.0%} {next(iter(asked)):>10} {numbers}  {row.verdict}", flush=True
+                f"{burning!s:>6} {before:7.0%} {next(iter(request)):>10} {numbers}  {row.verdict}", flush=True
             )
     for (burning, quiet), flagged in sorted(counts.items(), reverse=True):
         label = (

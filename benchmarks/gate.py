@@ -192,10 +192,10 @@ def idle(gate: Gate, what: str, window_s: float) -> None:
     after = process.cpu_times()
     share = (after.user + after.system - before.user - before.system) / window_s
     memory = process.memory_info().rss
-    seen = gate.standing()
+    observed = gate.standing()
     print(
-        f"{what:<22} {seen['connected'] - 1:>6} {seen['places']:>7} {seen['adverts']:>8} {memory / 2**20:>8.0f} MiB"
-        f" {100 * share:>8.2f} % {1000 * seen['lag_s']:>8.0f} ms",
+        f"{what:<22} {observed['connected'] - 1:>6} {observed['places']:>7} {observed['adverts']:>8} {memory / 2**20:>8.0f} MiB"
+        f" {100 * share:>8.2f} % {1000 * observed['lag_s']:>8.0f} ms",
         flush=True,
     )
 

@@ -67,17 +67,17 @@ async def _node(number: int, bootstrap: tuple[str, ...]) -> None:
         while True:
             order = json.loads(await trio.to_thread.run_sync(sys.stdin.readline) or '{"do": "stop"}')
             calls, cpu, began = index.calls, time.process_time(), time.perf_counter()
-            found = 0
+            result = 0
             match order["do"]:
                 case "publish":
-                    found = await index.publish(advert.model_copy(update={"version": str(order["turn"])}))
+                    result = await index.publish(advert.model_copy(update={"version": str(order["turn"])}))
                 case "query":
-                    found = len((await index.query(requirement, order["want"])).devices)
+                    result = len((await index.query(requirement, order["want"])).devices)
                 case _:
                     nursery.cancel_scope.cancel()
                     return
             took = time.perf_counter() - began
-            _say({"s": took, "found": found, "calls": index.calls - calls, "cpu": time.process_time() - cpu})
+            _say({"s": took, "found": result, "calls": index.calls - calls, "cpu": time.process_time() - cpu})
 
 
 def _say(words: dict[str, Any]) -> None:
@@ -138,10 +138,10 @@ def row(what: str, answers: Sequence[dict[str, Any]]) -> None:
     p95 = times[min(len(times) - 1, round(0.95 * (len(times) - 1)))]
     calls = statistics.mean(answer["calls"] for answer in answers)
     cpu = statistics.median(answer["cpu"] * 1000 for answer in answers)
-    found = [answer["found"] for answer in answers]
+    results = [answer["found"] for answer in answers]
     print(
         f"{what:44} {len(times):5} {statistics.median(times):9.1f} {p95:9.1f} {calls:8.1f} {cpu:8.1f}"
-        f"   {min(found)}-{max(found)}"
+        f"   {min(results)}-{max(results)}"
     )
 
 

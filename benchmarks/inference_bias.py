@@ -87,13 +87,13 @@ class Reference:
         library = native.library()
         assert library is not None
         self._before = [str(program), str(library), model, str(self._inputs)]
-        self._outputs = [told.name for told in session.get_outputs()]
+        self._outputs = [result.name for result in session.get_outputs()]
 
     def __call__(self, runs: int, threads: int) -> float:
         """Median in microseconds, the first fifth left out."""
         command = [*self._before, str(runs), str(threads), *self._outputs]
-        told = subprocess.run(command, capture_output=True, text=True, check=True)
-        samples = [int(line) for line in told.stdout.split()]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        samples = [int(line) for line in done.stdout.split()]
         return statistics.median(samples[runs // 5 :]) / 1e3
 
 
@@ -153,20 +153,20 @@ def main() -> None:
                 }
                 for name, (path, _) in models.items()
             }
-            found: dict[tuple[str, str], list[float]] = {
+            by_key: dict[tuple[str, str], list[float]] = {
                 (name, side): [] for name in models for side in sides[name]
             }
             for turn in range(rounds):
                 for name, (_, runs) in models.items():
                     in_turn = list(sides[name].items())
                     for side, once in in_turn[:: -1 if turn % 2 else 1]:
-                        found[name, side].append(once(runs, 1))
+                        by_key[name, side].append(once(runs, 1))
     print(f"{'model':8} {'side':12} {'µs':>10} {'ratio':>7} {'quartiles':>17}   ({rounds} rounds, 1 thread)")
-    for name, side in found:
-        ratios = [b / a for a, b in zip(found[name, "C program"], found[name, side], strict=True)]
+    for name, side in by_key:
+        ratios = [b / a for a, b in zip(by_key[name, "C program"], by_key[name, side], strict=True)]
         low, middle, high = statistics.quantiles(ratios, n=4)
         print(
-            f"{name:8} {side:12} {statistics.median(found[name, side]):10.2f} {middle:7.3f} {low:8.3f} – {high:.3f}"
+            f"{name:8} {side:12} {statistics.median(by_key[name, side]):10.2f} {middle:7.3f} {low:8.3f} – {high:.3f}"
         )
 
 

@@ -78,8 +78,8 @@ def measure(lab: Lab, arguments: argparse.Namespace) -> None:
     one = file(lab, "one", 1, 0.0)
     cold = []
     for _ in range(arguments.cold):
-        found = lab.detach("ada", one)
-        cold.append(first_lease(lab, "ada", found))
+        result = lab.detach("ada", one)
+        cold.append(first_lease(lab, "ada", result))
         until(lambda: not is_running(lab.home("ada")), "the scheduler process has ended", within=30)
     for home in HOMES:
         lab.start(home, "schedule", "--gate", lab.gate, "--stay")
@@ -96,9 +96,9 @@ def measure(lab: Lab, arguments: argparse.Namespace) -> None:
     tiny = file(lab, "tiny", arguments.tiny, 0.0)
     for what, campaign, go in (("tickets", tickets, burst), ("tiny tasks", tiny, run)):
         for homes in (HOMES[:1], HOMES):
-            seen = [go(lab, homes, campaign) for _ in range(arguments.bursts if go is burst else 1)]
-            rates = [count / max(seconds, 1e-3) for count, seconds in seen]
-            placed = statistics.median(count for count, _ in seen)
+            observed = [go(lab, homes, campaign) for _ in range(arguments.bursts if go is burst else 1)]
+            rates = [count / max(seconds, 1e-3) for count, seconds in observed]
+            placed = statistics.median(count for count, _ in observed)
             who = "one scheduler" if len(homes) == 1 else "four schedulers"
             print(
                 f"{what + ', ' + who:<34} {statistics.median(rates):8.1f} {min(rates):8.1f} {max(rates):8.1f} {placed:8.0f}"
@@ -138,10 +138,10 @@ def submit(lab: Lab, home: str, campaign: Path) -> str:
 
 def events(lab: Lab, home: str, campaign: str) -> dict[str, list[float]]:
     """When what happened."""
-    found: dict[str, list[float]] = {}
+    by_key: dict[str, list[float]] = {}
     for name, at in lab.ask(home, "SELECT name, at FROM events WHERE campaign = ? ORDER BY seq", campaign):
-        found.setdefault(name, []).append(at)
-    return found
+        by_key.setdefault(name, []).append(at)
+    return by_key
 
 
 def ended(lab: Lab, home: str, campaign: str) -> bool:
@@ -152,54 +152,54 @@ def ended(lab: Lab, home: str, campaign: str) -> bool:
 def first_lease(lab: Lab, home: str, campaign: str) -> float:
     """Seconds; waits for the campaign's end."""
     until(lambda: ended(lab, home, campaign), f"{campaign} has ended", within=120)
-    seen = events(lab, home, campaign)
-    return seen["task.granted"][0] - seen["campaign.created"][0]
+    observed = events(lab, home, campaign)
+    return observed["task.granted"][0] - observed["campaign.created"][0]
 
 
 def at_once(lab: Lab, homes: Sequence[str], campaign: Path) -> dict[str, str]:
     """Submit on each of the homes at the same time; gives the campaigns' ids."""
-    found: dict[str, str] = {}
+    by_key: dict[str, str] = {}
     threads = [
-        threading.Thread(target=lambda home=home: found.update({home: submit(lab, home, campaign)}))  # type: ignore[misc]
+        threading.Thread(target=lambda home=home: by_key.update({home: submit(lab, home, campaign)}))  # type: ignore[misc]
         for home in homes
     ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    return found
+    return by_key
 
 
 def rate(lab: Lab, found: dict[str, str]) -> tuple[int, float]:
     """Placements of these campaigns, and the seconds they took."""
-    seen = [events(lab, home, campaign) for home, campaign in found.items()]
-    placed = [at for each in seen for name in PLACED for at in each.get(name, ())]
-    return len(placed), max(placed) - min(min(each["task.committing"]) for each in seen)
+    observed = [events(lab, home, campaign) for home, campaign in found.items()]
+    placed = [at for each in observed for name in PLACED for at in each.get(name, ())]
+    return len(placed), max(placed) - min(min(each["task.committing"]) for each in observed)
 
 
 def run(lab: Lab, homes: Sequence[str], campaign: Path) -> tuple[int, float]:
     """To the end."""
-    found = at_once(lab, homes, campaign)
-    for home, each in found.items():
+    result = at_once(lab, homes, campaign)
+    for home, each in result.items():
         until(_has_ended(lab, home, each), f"{each} has ended", within=600, every=0.2)
-    return rate(lab, found)
+    return rate(lab, result)
 
 
 def burst(lab: Lab, homes: Sequence[str], campaign: Path) -> tuple[int, float]:
     """Until nobody takes more; then it is cancelled."""
-    found = at_once(lab, homes, campaign)
+    result = at_once(lab, homes, campaign)
 
     def over() -> bool:
-        seen = [events(lab, home, each) for home, each in found.items()]
-        placed = [at for each in seen for name in PLACED for at in each.get(name, ())]
+        observed = [events(lab, home, each) for home, each in result.items()]
+        placed = [at for each in observed for name in PLACED for at in each.get(name, ())]
         return (
-            all("task.committing" in each for each in seen)
+            all("task.committing" in each for each in observed)
             and time.time() - max(placed, default=time.time()) > SETTLE_S
         )
 
     until(over, "nobody takes more", within=60, every=0.1)
-    figures = rate(lab, found)
-    for home, each in found.items():
+    figures = rate(lab, result)
+    for home, each in result.items():
         with Store(lab.home(home).store) as store:
             cancel_and_wait(store, each, keep_alive=lambda: None)
     return figures

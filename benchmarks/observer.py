@@ -77,14 +77,14 @@ def main(pairs: int) -> None:
             ratios, controls, shares = [], [], []
             for number in range(pairs):
                 if number % 2:
-                    seen, _, share = watched(loop, each, reader)
+                    observed, _, share = watched(loop, each, reader)
                     plain, _ = bare(loop, each)
                 else:
                     plain, _ = bare(loop, each)
-                    seen, _, share = watched(loop, each, reader)
+                    observed, _, share = watched(loop, each, reader)
                 control, _ = bare(loop, each)
                 other, _ = bare(loop, each)
-                ratios.append(seen / plain)
+                ratios.append(observed / plain)
                 controls.append(control / other)
                 shares.append(1 - share)
             quarter = statistics.quantiles(ratios, n=4)

@@ -98,12 +98,12 @@ def told(name: str, values: Sequence[float]) -> str:
 
 def stages(results: Sequence[ResultRow]) -> dict[str, float]:
     """Median seconds of each stage as the worker saw it."""
-    seen: dict[str, list[float]] = {}
+    observed: dict[str, list[float]] = {}
     for result in results:
         if result.record is not None:
             for stage in read_record(result.record).stages:
-                seen.setdefault(stage.stage, []).append(stage.seconds)
-    return {name: statistics.median(values) for name, values in seen.items()}
+                observed.setdefault(stage.stage, []).append(stage.seconds)
+    return {name: statistics.median(values) for name, values in observed.items()}
 
 
 def main() -> None:

@@ -61,11 +61,11 @@ class Field:
     def told(self, say: Callable[[], R]) -> R:
         """What the core says to it, with the time it takes counted."""
         began = time.thread_time()
-        said = say()
+        result = say()
         took = time.thread_time() - began
         self.spent += took
         self.calls.append(took)
-        return said
+        return result
 
     def later(self, seconds: float, what: Callable[[], None]) -> None:
         heapq.heappush(self.coming, (self.now + seconds, next(self.order), what))
@@ -81,8 +81,8 @@ class Field:
                 self.later(ANSWER_S, lambda order=order: self.take(order))  # type: ignore[misc]
             elif isinstance(order, ReleaseOn):
                 leases = {held.lease for held in order.held}
-                kept = deque(item for item in self.waiting[order.peer] if item[0] not in leases)
-                self.waiting[order.peer] = kept
+                stored = deque(item for item in self.waiting[order.peer] if item[0] not in leases)
+                self.waiting[order.peer] = stored
 
     def found(self, need: str) -> None:
         self.do(self.told(lambda: self.core.on_adverts(need, self.adverts, self.now)))

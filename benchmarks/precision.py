@@ -86,8 +86,8 @@ class Result:
 
 def measured(bench: Bench, model: str, **how: float) -> Result:
     began = time.perf_counter()
-    found = bench.measure(model, UNIT, threads=1, **how)
-    return Result(found.launches_ns, time.perf_counter() - began, found.verdict)
+    outcome = bench.measure(model, UNIT, threads=1, **how)
+    return Result(outcome.launches_ns, time.perf_counter() - began, outcome.verdict)
 
 
 def holds(interval: tuple[float | None, float | None], value: float) -> bool:
@@ -102,29 +102,31 @@ def independent(result: Result) -> tuple[float | None, float | None]:
 
 def coverage(bench: Bench, model: str, results: int) -> None:
     runs = 0
-    found: list[Result] = []
+    matches: list[Result] = []
     reference: list[float] = []
     for number in range(results):
-        found.append(measured(bench, model, precision=PRECISION))
-        runs = max(40, min(400, len(found[0].launches[0])))
+        matches.append(measured(bench, model, precision=PRECISION))
+        runs = max(40, min(400, len(matches[0].launches[0])))
         # the reference's launches lie between the results, over the whole run
         due = REFERENCE * (number + 1) // results - len(reference)
         if due:
             reference += launch_medians(measured(bench, model, runs=runs * due, loads=due).launches)
     truth = statistics.median(reference) / 1e6
-    launches = [median_interval(launch_medians(one.launches)) for one in found]
-    ours = sum(holds(interval, truth) for interval in launches)
-    told = sum(holds(interval, truth) or one.flagged for interval, one in zip(launches, found, strict=True))
-    naive = sum(holds(independent(one), truth) for one in found)
-    quick = [one.seconds for one in found if not one.flagged]
-    count = len(found)
+    launches = [median_interval(launch_medians(one.launches)) for one in matches]
+    own = sum(holds(interval, truth) for interval in launches)
+    outcome = sum(
+        holds(interval, truth) or one.flagged for interval, one in zip(launches, matches, strict=True)
+    )
+    naive = sum(holds(independent(one), truth) for one in matches)
+    quick = [one.seconds for one in matches if not one.flagged]
+    count = len(matches)
     print(
-        f"  coverage   interval of launches {ours / count:.0%}; or the row is flagged {told / count:.0%} "
-        f"({', '.join(f'{word} {many}' for word, many in Counter(one.verdict for one in found).items())}); "
+        f"  coverage   interval of launches {own / count:.0%}; or the row is flagged {outcome / count:.0%} "
+        f"({', '.join(f'{word} {many}' for word, many in Counter(one.verdict for one in matches).items())}); "
         f"as if independent {naive / count:.0%}"
     )
     print(
-        f"  time       {statistics.median(one.seconds for one in found):.2f} s median of all, "
+        f"  time       {statistics.median(one.seconds for one in matches):.2f} s median of all, "
         + (f"{statistics.median(quick):.2f} s of the valid ones" if quick else "none is valid")
     )
 
@@ -134,19 +136,19 @@ def variation(values: Sequence[float]) -> float:
 
 
 def spread(bench: Bench, model: str, repeats: int) -> None:
-    ours, naive = [], []
+    own, naive = [], []
     for number in range(repeats):
         for side in ((0, 1), (1, 0))[number % 2]:
             if side:
-                ours.append(centre(measured(bench, model, precision=PRECISION).launches).median or 0.0)
+                own.append(centre(measured(bench, model, precision=PRECISION).launches).median or 0.0)
             else:
-                told = subprocess.run(
+                done = subprocess.run(
                     [sys.executable, "-c", NAIVE, model], capture_output=True, text=True, check=True
                 )
-                naive.append(float(told.stdout))
+                naive.append(float(done.stdout))
     print(
-        f"  spread     ours {variation(ours):.1%}, naive {variation(naive):.1%}: "
-        f"ratio {variation(ours) / variation(naive):.2f}"
+        f"  spread     ours {variation(own):.1%}, naive {variation(naive):.1%}: "
+        f"ratio {variation(own) / variation(naive):.2f}"
     )
 
 

@@ -103,7 +103,7 @@ class Race:
     def _commit(self, racer: Racer, at: int, device: Device) -> None:
         task = self.rng.choice(racer.tasks)
         racer.attempts += 1
-        wanted = SlotRequest(
+        slot_request = SlotRequest(
             peer=racer.peer,
             principal=racer.peer,
             key=f"{task.task}/{racer.attempts}",
@@ -115,7 +115,7 @@ class Race:
             queue=self.rng.random() < 0.3,
             ledger=racer.known.get(at) if self.rng.random() < 0.5 else None,
         )
-        answer = device.ledger.commit(wanted, device.now)
+        answer = device.ledger.commit(slot_request, device.now)
         self.counts["commits"] += 1
         match answer:
             case Granted() | Queued():
@@ -125,7 +125,7 @@ class Race:
                 device.fence = fence
                 racer.held.append((at, HeldLease(lease=answer.lease, fence=answer.fence)))
                 if self.rng.random() < 0.05:  # the answer was lost: the same again
-                    again = device.ledger.commit(wanted, device.now)
+                    again = device.ledger.commit(slot_request, device.now)
                     assert isinstance(again, (Granted, Queued))
                     assert again.lease == answer.lease, "one key, two leases"
                     self.counts["said twice"] += 1
@@ -229,14 +229,14 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--schedulers", type=int, default=16)
     parser.add_argument("--workers", type=int, default=4)
-    asked = parser.parse_args()
+    args = parser.parse_args()
     began = time.perf_counter()
-    counts = race(asked.commits, asked.seed, schedulers=asked.schedulers, workers=asked.workers)
+    counts = race(args.commits, args.seed, schedulers=args.schedulers, workers=args.workers)
     took = time.perf_counter() - began
     print(
-        f"{asked.commits} commits of {asked.schedulers} schedulers on {asked.workers} workers, seed {asked.seed}"
+        f"{args.commits} commits of {args.schedulers} schedulers on {args.workers} workers, seed {args.seed}"
     )
-    print(f"overcommitted: 0, {asked.commits / took:.0f} commits/s in one process, checks included")
+    print(f"overcommitted: 0, {args.commits / took:.0f} commits/s in one process, checks included")
     for name, count in sorted(counts.items()):
         print(f"  {name:24} {count}")
     return 0

@@ -51,7 +51,7 @@ def main() -> None:
     parser.add_argument("--times", type=int, default=10)
     parser.add_argument("--only", default="reset,silence,frozen,scheduler,cancel")
     arguments = parser.parse_args()
-    wanted = arguments.only.split(",")
+    expected = arguments.only.split(",")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         lab = Lab(folder, (HOME,), workers=WORKERS, apart=can_be_apart())
@@ -65,11 +65,11 @@ def main() -> None:
             with relayed(lab) as bench.relays:
                 print(f"{'seconds':<44} {'p50':>8} {'p90':>8} {'p99':>8} {'max':>8} {'n':>4}")
                 for what, how in bench.all().items():
-                    if what in wanted:
-                        seen: Samples = defaultdict(list)
+                    if what in expected:
+                        observed: Samples = defaultdict(list)
                         for _ in range(arguments.times):
-                            how(seen)
-                        for stage, values in seen.items():
+                            how(observed)
+                        for stage, values in observed.items():
                             print(told(f"{what}: {stage}", values), flush=True)
         finally:
             lab.close()
@@ -103,32 +103,32 @@ class Bench:
 
     def reset(self, seen: Samples) -> None:
         """The worker's process is gone; so is its port."""
-        with self.running() as (found, worker):
+        with self.running() as (opened, worker):
             at = time.time()
             self.relays[worker].refuse()  # as the port of a process that has ended
             self.lab.kill(worker)
-            self.moved(found, worker, at, seen)
+            self.moved(opened, worker, at, seen)
         self.lab.start_worker(worker, *self.lab.more[worker])
         self.lab.await_up(worker, self.lab.log(worker).count("is a worker now"))
         self.relays[worker].mend()
 
     def silence(self, seen: Samples) -> None:
         """Nothing passes between the worker and the scheduler."""
-        with self.running() as (found, worker):
+        with self.running() as (opened, worker):
             at = time.time()
             self.relays[worker].silence()
             try:
-                self.moved(found, worker, at, seen)
+                self.moved(opened, worker, at, seen)
             finally:
                 self.relays[worker].mend()
 
     def frozen(self, seen: Samples) -> None:
         """The worker's process stands still."""
-        with self.running() as (found, worker):
+        with self.running() as (opened, worker):
             at = time.time()
             self.lab.running[worker].send_signal(signal.SIGSTOP)
             try:
-                self.moved(found, worker, at, seen)
+                self.moved(opened, worker, at, seen)
             finally:
                 self.lab.running[worker].send_signal(signal.SIGCONT)
 
@@ -148,17 +148,18 @@ class Bench:
     def scheduler(self, seen: Samples) -> None:
         """The scheduler process is gone; `watch` sees to it that there is another."""
         file = campaign(self.folder, "queue", self.many(200), measure={"runs": 5, "loads": 1, "warmup": 1})
-        found = self.lab.detach(HOME, file)
-        until(lambda: sum(t.state == "succeeded" for t in self.lab.tasks(HOME, found)) > 3, "it goes on")
-        with self.watching(found):
+        result = self.lab.detach(HOME, file)
+        until(lambda: sum(t.state == "succeeded" for t in self.lab.tasks(HOME, result)) > 3, "it goes on")
+        with self.watching(result):
             time.sleep(2.0)  # the terminal is up; it looks after the scheduler about once a second
             old = self.lab.scheduler_pid(HOME)
             at = time.time()
             os.kill(old, signal.SIGKILL)
             until(
-                lambda: [1 for when, name in self.events(found) if when > at and name in _WORDS], "it is back"
+                lambda: [1 for when, name in self.events(result) if when > at and name in _WORDS],
+                "it is back",
             )
-            after = [(when, name) for when, name in self.events(found) if when > at]
+            after = [(when, name) for when, name in self.events(result) if when > at]
             adopted = next(when for when, name in after if name == "campaign.adopted")
             first = next(when for when, name in after if when > adopted and name in _WORDS)
             new = psutil.Process(self.lab.scheduler_pid(HOME)).create_time()
@@ -166,24 +167,24 @@ class Bench:
             seen["campaign adopted"].append(adopted - at)
             seen["first grant or result"].append(first - at)
             seen["after restart"].append(first - new)
-        self.stop(found)
+        self.stop(result)
 
     def cancel(self, seen: Samples) -> None:
         """Somebody changes their mind."""
         file = self.folder / "cancelled.yaml"
         file.write_text(json.dumps(_cancelled(self.long)), encoding="utf-8")
-        found = self.lab.detach(HOME, file)
+        result = self.lab.detach(HOME, file)
         until(
-            lambda: sum(task.runs for task in self.lab.tasks(HOME, found)) == len(WORKERS),
+            lambda: sum(task.runs for task in self.lab.tasks(HOME, result)) == len(WORKERS),
             "a run on each worker",
         )
         began = time.monotonic()
-        done = self.lab.run(HOME, "cancel", found, "--gate", self.lab.gate)
+        done = self.lab.run(HOME, "cancel", result, "--gate", self.lab.gate)
         whole = time.monotonic() - began
         left = [pid for name in WORKERS for pid in self.runs(name)]
         if done.code or left:
             raise SystemExit(f"not cancelled: {done}\nstill running: {left}")
-        at = {name: when for when, name in self.events(found)}
+        at = {name: when for when, name in self.events(result)}
         seen["confirmed"].append(at["campaign.ended"] - at["cancel.requested"])
         seen["the whole command"].append(whole)
 
@@ -196,13 +197,13 @@ class Bench:
         A worker that nobody could reach finishes its run while nobody needs the device: the next campaign waits for that.
         """
         until(lambda: self.free(), "all workers are there", within=60)
-        found = self.lab.detach(
+        result = self.lab.detach(
             HOME, campaign(self.folder, "long", [self.long], measure={"runs": 250, "loads": 1})
         )
-        until(lambda: [task for task in self.lab.tasks(HOME, found) if task.runs], "the task runs")
-        (task,) = self.lab.tasks(HOME, found)
-        yield found, task.device
-        self.stop(found)
+        until(lambda: [task for task in self.lab.tasks(HOME, result) if task.runs], "the task runs")
+        (task,) = self.lab.tasks(HOME, result)
+        yield result, task.device
+        self.stop(result)
 
     def free(self) -> bool:
         """Every worker runs and measures nothing."""

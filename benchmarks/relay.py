@@ -112,20 +112,20 @@ async def measure(network: HostNetwork, node: Child, size: int, rounds: int, tri
     """Connect, ask and send."""
     begin = time.perf_counter()
     await network.connect(node.peer, [node.address])
-    found = Measured(time.perf_counter() - begin, [], [], [])
+    measured = Measured(time.perf_counter() - begin, [], [], [])
     stream = await network.open(node.peer, ECHO)
     for _ in range(trips):
         begin = time.perf_counter()
         await stream.send_all(b"x" * 1024)
         await _exactly(stream, 1024)
-        found.trips.append(time.perf_counter() - begin)
+        measured.trips.append(time.perf_counter() - begin)
     await stream.aclose()
     for _ in range(trips // 4):
         begin = time.perf_counter()
         stream = await network.open(node.peer, ECHO)
         await stream.send_all(b"x" * 1024)
         await _exactly(stream, 1024)
-        found.streams.append(time.perf_counter() - begin)
+        measured.streams.append(time.perf_counter() - begin)
         await stream.aclose()
     body = bytes(MIB)
     for _ in range(rounds):
@@ -135,9 +135,9 @@ async def measure(network: HostNetwork, node: Child, size: int, rounds: int, tri
             await stream.send_all(body)
         await stream.send_eof()
         await _exactly(stream, 1)
-        found.bulk.append(time.perf_counter() - begin)
+        measured.bulk.append(time.perf_counter() - begin)
         await stream.aclose()
-    return found
+    return measured
 
 
 async def _exactly(stream: Stream, size: int) -> None:
@@ -167,11 +167,11 @@ async def compare(gate: Child, direct: Child, relayed: Child, size: int, rounds:
         network.handle(ECHO, echo)
         tell("direct", await measure(network, direct, size, rounds, trips), size)
         before = gate.cpu_s()
-        found = await measure(network, relayed, size, rounds, trips)
+        result = await measure(network, relayed, size, rounds, trips)
         path = network.path(relayed.peer)
         assert path is not None
         assert path.via == gate.peer
-        tell("relayed", found, size)
+        tell("relayed", result, size)
         used = gate.cpu_s() - before
         print(
             f"gate     {used / (size * rounds / 1e9):.2f} processor seconds for each GB passed on; {gate.mib():.0f} MiB"
@@ -202,8 +202,8 @@ def main() -> None:
     parser.add_argument("--trips", type=int, default=400)
     parser.add_argument("--places", type=int, default=0)
     parser.add_argument("--role", nargs="+")
-    asked = parser.parse_args()
-    match asked.role:
+    args = parser.parse_args()
+    match args.role:
         case ["gate"]:
             trio.run(be_gate)
         case ["node", peer, address, port]:
@@ -214,9 +214,9 @@ def main() -> None:
             children = [gate := Child("gate")]
             try:
                 children += [Child("node", gate.peer, gate.address, port) for port in ("port", "none")]
-                trio.run(compare, *children, asked.mib * MIB, asked.rounds, asked.trips)  # type: ignore[arg-type]
-                if asked.places:
-                    places(gate, asked.places)
+                trio.run(compare, *children, args.mib * MIB, args.rounds, args.trips)  # type: ignore[arg-type]
+                if args.places:
+                    places(gate, args.places)
             finally:
                 for child in children:
                     child.stop()

@@ -154,13 +154,13 @@ def campaign(lab: Lab, arguments: argparse.Namespace, name: str, file: Path, wor
     done = lab.submit("ada", file, "--csv", table, within=arguments.within)
     took = time.monotonic() - began
     assert done.code == 0, done
-    found = shares(table)
+    result = shares(table)
     used = ", ".join(f"{cpu_s(gate) - since:.1f} s" for gate, since in zip(gates, before, strict=True))
     print(
-        f"\ncampaign, {name}: {found.total()} tasks of {arguments.task:g} s complete in {took:.1f} s on {len(found)} different"
-        f" workers of {len(workers)}, {min(found.values())} to {max(found.values())} each; processor of the gates {used}"
+        f"\ncampaign, {name}: {result.total()} tasks of {arguments.task:g} s complete in {took:.1f} s on {len(result)} different"
+        f" workers of {len(workers)}, {min(result.values())} to {max(result.values())} each; processor of the gates {used}"
     )
-    return set(found)
+    return set(result)
 
 
 def idle(lab: Lab, seconds: float) -> None:

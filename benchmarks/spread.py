@@ -83,9 +83,11 @@ async def upload(path: Path, rate: float | None) -> None:
 
     async def where(peer: str, sha256: str) -> Holders:
         grant = TransferGrant(giver=network.peer_id, taker=peer, sha256=sha256, until=1, signature=b"s" * 64)
-        found = [HolderInfo(peer=each, addresses=tuple(at)) for each, at in others.items() if each != peer]
-        random.shuffle(found)
-        return Holders(grant=grant, others=tuple(found[:16]))
+        holder_infos = [
+            HolderInfo(peer=each, addresses=tuple(at)) for each, at in others.items() if each != peer
+        ]
+        random.shuffle(holder_infos)
+        return Holders(grant=grant, others=tuple(holder_infos[:16]))
 
     async with open_host(Identity.fresh(), listen=["/ip4/127.0.0.1/tcp/0"], server=True) as network:
         counted = Counted(network, rate)
@@ -181,8 +183,8 @@ def spread(path: Path, sha256: str, size: int, workers: int, rate: float | None)
         try:
             peer, addresses = uploader.hear()
             for number in range(workers):
-                told = json.dumps([f"{folder}/{number}", peer, addresses, sha256, size])
-                children.append(Child("--work", told))
+                text = json.dumps([f"{folder}/{number}", peer, addresses, sha256, size])
+                children.append(Child("--work", text))
             crowd = children[1:]
             uploader.say(dict(child.hear() for child in crowd))
             for child in crowd:
@@ -206,28 +208,28 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, help="where the model and its copies are put for the time")
     parser.add_argument("--serve", type=Path)
     parser.add_argument("--work")
-    told = parser.parse_args()
-    rate = told.upload * MIB or None
+    args = parser.parse_args()
+    rate = args.upload * MIB or None
     set_up_logs(sys.stderr, level=logging.ERROR, plain=True)
-    if told.serve:
-        trio.run(upload, told.serve, rate)
+    if args.serve:
+        trio.run(upload, args.serve, rate)
         return
-    if told.work:
-        folder, peer, addresses, sha256, size = json.loads(told.work)
+    if args.work:
+        folder, peer, addresses, sha256, size = json.loads(args.work)
         trio.run(work, Path(folder), peer, addresses, Model(name="model", sha256=sha256, size=size))
         return
-    size = told.mib * MIB
-    with tempfile.TemporaryDirectory(dir=told.folder) as folder:
+    size = args.mib * MIB
+    with tempfile.TemporaryDirectory(dir=args.folder) as folder:
         path = Path(folder) / "model"
         sha256 = make(path, size)
         one: float | None = None
-        for workers in map(int, told.workers.split(",")):
-            went = spread(path, sha256, size, workers, told.upload or None)
+        for workers in map(int, args.workers.split(",")):
+            went = spread(path, sha256, size, workers, args.upload or None)
             last = max(went.seconds)
             one = one or last
             uploader, *others = (held / MIB for held in went.memory)
             print(
-                f"{workers} workers: all have {told.mib} MiB after {last:6.2f} s, {last / one:5.2f} × one copy "
+                f"{workers} workers: all have {args.mib} MiB after {last:6.2f} s, {last / one:5.2f} × one copy "
                 f"({size * workers / MIB / last:6.1f} MiB/s in all); the uploader sent {went.sent / size:5.2f} copies, "
                 f"the workers each other {went.among / size:5.2f}; "
                 f"at most {uploader:.0f} MiB in the uploader, {max(others):.0f} MiB in a worker",

@@ -122,8 +122,8 @@ def fill(store: Store, number: int) -> tuple[int, float]:
                     "accepted": at,
                 }
             )
-            told = {"device": device, "device_id": f"id-{device}", "inference_ms_median": median}
-            results.append({**row, "task": task.task, "reason": ""} | figures | told)
+            values = {"device": device, "device_id": f"id-{device}", "inference_ms_median": median}
+            results.append({**row, "task": task.task, "reason": ""} | figures | values)
         store.campaigns.create(
             NewCampaign(campaign, f"campaign {start}", SCHEDULER, "{}"), [NewModel("m", "ab" * 32, 1)], []
         )
@@ -140,8 +140,8 @@ def timed(name: str, work: Callable[[], object]) -> None:
         work()
         took.append(1000 * (time.perf_counter() - began))
         used.append(1000 * (time.process_time() - cpu))
-    told = f"{statistics.median(took):8.1f} ms   slowest {max(took):8.1f} ms   of it our own CPU {statistics.median(used):7.1f} ms"
-    print(f"  {name:<42} {told}", flush=True)
+    text = f"{statistics.median(took):8.1f} ms   slowest {max(took):8.1f} ms   of it our own CPU {statistics.median(used):7.1f} ms"
+    print(f"  {name:<42} {text}", flush=True)
 
 
 def look(place: Location, number: int) -> None:
@@ -181,11 +181,13 @@ def look(place: Location, number: int) -> None:
 
 
 def main() -> None:
-    said = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    said.add_argument("--number", type=int, default=100_000)
-    said.add_argument("--url", help="a PostgreSQL server to measure, too")
-    said.add_argument("--only-url", action="store_true")
-    given = said.parse_args()
+    argument_parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    argument_parser.add_argument("--number", type=int, default=100_000)
+    argument_parser.add_argument("--url", help="a PostgreSQL server to measure, too")
+    argument_parser.add_argument("--only-url", action="store_true")
+    given = argument_parser.parse_args()
     if not given.only_url:
         with tempfile.TemporaryDirectory(prefix="sark-store-") as folder:
             look(Path(folder) / "store.db", given.number)

@@ -150,12 +150,12 @@ def main() -> None:
     parser.add_argument("--mib", type=int, default=256)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--serve", type=Path)
-    told = parser.parse_args()
-    if told.serve:
-        trio.run(serve, told.serve, told.serve.read_bytes())
+    args = parser.parse_args()
+    if args.serve:
+        trio.run(serve, args.serve, args.serve.read_bytes())
         return
     with tempfile.TemporaryDirectory() as folder:
-        compare(told.mib * MIB, told.rounds, Path(folder))
+        compare(args.mib * MIB, args.rounds, Path(folder))
 
 
 if __name__ == "__main__":

@@ -37,10 +37,10 @@ def visit(model: Path, zygote: Zygote) -> tuple[bool, str]:
         events = list(measure(order, LIMITS, zygote))
     except DriverError as why:
         return False, f"{'Failed':9} {type(why).__name__}: {why}"
-    (told,) = [event for event in events if isinstance(event, ModelDescription)]
+    (result,) = [event for event in events if isinstance(event, ModelDescription)]
     (timed,) = [event for event in events if isinstance(event, MeasureReport)]
     (checked,) = [event for event in events if isinstance(event, CheckReport)]
-    shapes = ", ".join(f"{name} {told.dtypes[name]}{list(shape)}" for name, shape in told.shapes.items())
+    shapes = ", ".join(f"{name} {result.dtypes[name]}{list(shape)}" for name, shape in result.shapes.items())
     ms = statistics.median(timed.samples_ns) / 1e6
     right = {True: "right", False: "WRONG", None: "not compared"}[checked.agrees]
     note = f" ({checked.note})" if checked.note else ""

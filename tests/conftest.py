@@ -52,8 +52,8 @@ _DEBIAN = sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
 
 def _binaries() -> Path | None:
     """The folder with initdb and pg_ctl."""
-    found = shutil.which("initdb")
-    folders = [*_DEBIAN, *([Path(found).parent] if found else [])]
+    result = shutil.which("initdb")
+    folders = [*_DEBIAN, *([Path(result).parent] if result else [])]
     return next((folder for folder in folders if (folder / "pg_ctl").exists()), None)
 
 
@@ -72,8 +72,8 @@ def postgres() -> Iterator[str]:
     def run(program: str, *words: str) -> None:
         command = [str(binaries / program), "-D", str(data), *words]
         ids = {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []} if os.geteuid() == 0 else {}
-        with (folder / "said").open("ab") as said:
-            done = subprocess.run(command, stdout=said, stderr=said, cwd=folder, timeout=120, **ids)  # type: ignore[call-overload]
+        with (folder / "said").open("ab") as opened:
+            done = subprocess.run(command, stdout=opened, stderr=opened, cwd=folder, timeout=120, **ids)  # type: ignore[call-overload]
         assert done.returncode == 0, (folder / "said").read_text()
 
     try:

@@ -96,9 +96,9 @@ def gather() -> Path:
 
 def pack(folder: Path) -> Path:
     """One file of it in dist/."""
-    told = version("sark-node")
+    shown = version("sark-node")
     system = {"darwin": "macos", "win32": "windows"}.get(sys.platform, sys.platform)
-    named = f"sark-node-{told}-{system}-{platform.machine().lower()}"
+    named = f"sark-node-{shown}-{system}-{platform.machine().lower()}"
     DIST.mkdir(exist_ok=True)
     if WINDOWS:
         out = DIST / f"{named}.zip"
@@ -115,7 +115,7 @@ def pack(folder: Path) -> Path:
         out = DIST / named
         whole.seek(0)
         with out.open("wb") as made:
-            made.write(stub(told, f"{told}-{digest}", size))
+            made.write(stub(shown, f"{shown}-{digest}", size))
             shutil.copyfileobj(whole, made, 1 << 20)
     out.chmod(0o755)
     return out

@@ -161,8 +161,8 @@ def _entry(parameter: Any, context: typer.Context) -> Entry:
         notes.append("needed")
     if (parameter.multiple or parameter.nargs == -1) and "Repeatable" not in (parameter.help or ""):
         notes.append("repeatable")
-    if not flag and (told := _default(parameter.default)):
-        notes.append(f"default: {told}")
+    if not flag and (message := _default(parameter.default)):
+        notes.append(f"default: {message}")
     if parameter.envvar:
         notes.append(f"variable: {parameter.envvar}")
     return Entry(name, plain(parameter.help), tuple(notes))
@@ -200,7 +200,7 @@ def _default(value: Any) -> str:
 
 def settings(of: type[RoleSettings]) -> dict[str, str]:
     """What can be set for a role, with what its source says of it; inherited ones first."""
-    found: dict[str, str] = {}
+    by_key: dict[str, str] = {}
     for cls in reversed(of.__mro__):
         if cls is BaseModel or not issubclass(cls, BaseModel):
             continue
@@ -212,11 +212,15 @@ def settings(of: type[RoleSettings]) -> dict[str, str]:
                 and isinstance(here.target, ast.Name)
                 and here.target.id in of.model_fields
             ):
-                said = after.value if isinstance(after, ast.Expr) else None
-                told = said.value if isinstance(said, ast.Constant) and isinstance(said.value, str) else ""
-                found[here.target.id] = " ".join(told.split()) or found.get(here.target.id, "")
+                message = after.value if isinstance(after, ast.Expr) else None
+                text_found = (
+                    message.value
+                    if isinstance(message, ast.Constant) and isinstance(message.value, str)
+                    else ""
+                )
+                by_key[here.target.id] = " ".join(text_found.split()) or by_key.get(here.target.id, "")
 
-    return found
+    return by_key
 
 
 ROLES: Final = (("worker", WorkerSettings), ("gate", GateSettings), ("scheduler", SchedulerSettings))
@@ -259,7 +263,8 @@ def markdown() -> str:
     for role, cls in ROLES:
         lines += [f"### [{role}]", "", "| setting | variable | |", "|---|---|---|"]
         lines += [
-            f"| `{name}` | `SARK_{name.upper()}` | {_cell(told)} |" for name, told in settings(cls).items()
+            f"| `{name}` | `SARK_{name.upper()}` | {_cell(message)} |"
+            for name, message in settings(cls).items()
         ]
         lines.append("")
     for page in made[1:]:
@@ -344,8 +349,8 @@ def man() -> str:
         )
     for role, cls in ROLES:
         out += [".SS " + _roff(f"[{role}] of config.toml")]
-        for name, told in settings(cls).items():
-            out += [".TP", f".B SARK_{name.upper()}", _roff(told) or "\\&"]
+        for name, message in settings(cls).items():
+            out += [".TP", f".B SARK_{name.upper()}", _roff(message) or "\\&"]
     return "\n".join(out) + "\n"
 
 

@@ -31,10 +31,10 @@ def check_package(folder: Path) -> None:
     """Refuse a `.mlpackage` whose manifest names something outside it, or nothing. Raises `Unfit`."""
     try:
         with (folder / "Manifest.json").open("rb") as source:
-            told = read_json(source.read(MIB), "Manifest.json")
+            json = read_json(source.read(MIB), "Manifest.json")
     except OSError as why:
         raise Unfit(f"the mlpackage has no readable Manifest.json: {why.strerror or why}") from why
-    items = told.get("itemInfoEntries")
+    items = json.get("itemInfoEntries")
     if not isinstance(items, dict) or not 1 <= len(items) <= MAX_ITEMS:
         raise Unfit("the mlpackage's manifest lists no items, or too many")
     for item in items.values():
@@ -44,7 +44,7 @@ def check_package(folder: Path) -> None:
             raise Unfit("the mlpackage's manifest names an item outside the package")
         if not (folder / "Data" / str(path)).exists():
             raise Unfit(f"the mlpackage lacks {str(path)[:100]!r}, which its manifest names")
-    if told.get("rootModelIdentifier") not in items:
+    if json.get("rootModelIdentifier") not in items:
         raise Unfit("the mlpackage's manifest names no model")
 
 
@@ -72,13 +72,13 @@ def refuse_custom(spec: Any) -> None:
 
 def inputs_of(spec: Any) -> tuple[Input, ...]:
     """The model's required inputs. An image is an input of bytes, [height, width, channels]. Raises `Unfit` for what cannot be made."""
-    return tuple(_input(told) for told in spec.description.input if not told.type.isOptional)
+    return tuple(_input(text) for text in spec.description.input if not text.type.isOptional)
 
 
 def images_of(spec: Any) -> dict[str, int]:
     """Channels of each input that is an image."""
-    images = [told for told in spec.description.input if told.type.WhichOneof("Type") == "imageType"]
-    return {told.name: CHANNELS.get(told.type.imageType.colorSpace, 0) for told in images}
+    images = [text for text in spec.description.input if text.type.WhichOneof("Type") == "imageType"]
+    return {text.name: CHANNELS.get(text.type.imageType.colorSpace, 0) for text in images}
 
 
 def _input(told: Any) -> Input:

@@ -33,10 +33,10 @@ UNITS: Final = (
 
 def known(unit: str) -> KnownUnit:
     """The unit by its public name. Raises `WrongUnit`."""
-    found = next((one for one in UNITS if one.unit == unit), None)
-    if found is None:
+    result = next((one for one in UNITS if one.unit == unit), None)
+    if result is None:
         raise WrongUnit(f"unknown unit {unit!r}: this driver has {', '.join(one.unit for one in UNITS)}")
-    return found
+    return result
 
 
 def compute_unit(ct: Any, unit: str) -> Any:

@@ -50,13 +50,13 @@ def _keys(inputs: Sequence[Input], named: str | None) -> tuple[str, ...]:
                 others.append(key)
     flat = {f"{made.name}[0]" for made in inputs if len(made.shape) == 1}
     full = [key for key in nameless if key not in flat]
-    told = symbols or others
+    shown = symbols or others
     if not symbols and len(set(others)) > 1:
         raise Unfit(
             f"which dimension is the batch cannot be told: {_listed(others)}; name it in the campaign: batch_dim"
         )
     # a flat input without a name may be a sequence as well: it is the batch only where nothing else can be
-    return tuple(dict.fromkeys([*told, *full] or nameless))
+    return tuple(dict.fromkeys([*shown, *full] or nameless))
 
 
 def _named(inputs: Sequence[Input], named: str) -> str:

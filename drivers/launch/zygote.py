@@ -81,18 +81,18 @@ def serve(control: socket.socket, loaded: Driver | None, tier: Tier, prefork: in
         """A reaper that waits for its order at the other end. `request_fds`: sent to it there, and must not reach its worker by
         inheritance: whoever holds a launch's control socket can speak for the reaper.
         """
-        ours, theirs = socket.socketpair()
+        own, theirs = socket.socketpair()
         if os.fork() == 0:
             signal.set_wakeup_fd(-1)
             os.close(woken)
             os.close(wake)
-            for inherited in (control, ours, *ready, *running):
+            for inherited in (control, own, *ready, *running):
                 inherited.close()
             for fd in request_fds:
                 os.close(fd)
             serve_launch(theirs, loaded, tier, view)
         theirs.close()
-        return ours
+        return own
 
     while True:
         now = time.monotonic()

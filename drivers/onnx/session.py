@@ -126,8 +126,8 @@ def options(threads: int, optimise: bool) -> Any:
 def open_session(model: str | bytes, place: ProviderPlacement, chosen: Any) -> Any:
     """Create a session, which is what load times measure. Raises `Unfit` or `OutOfMemory`."""
     ort = runtime()
-    wanted = [CPU] if place.provider == CPU else [(place.provider, dict(place.options)), CPU]
-    session = translated(lambda: ort.InferenceSession(model, chosen, providers=wanted))
+    requested = [CPU] if place.provider == CPU else [(place.provider, dict(place.options)), CPU]
+    session = translated(lambda: ort.InferenceSession(model, chosen, providers=requested))
     session.disable_fallback()
     return session
 

@@ -167,8 +167,8 @@ def _counts(counts: Mapping[str, int]) -> str:
 def _circuits(now: GateSnapshot, rows: int, *, titled: bool = True) -> Table:
     title = f"circuits, busiest first ({now.circuits})" if titled else None
     table = _table(title, ("from" if titled else "circuit from", "to", "for", "carried"))
-    for seen in now.busiest[:rows]:
-        table.add_row(*_circuit(seen))
+    for observed in now.busiest[:rows]:
+        table.add_row(*_circuit(observed))
     _more(table, now.circuits - min(rows, len(now.busiest)))
     return table
 
@@ -184,8 +184,8 @@ def _circuit(seen: LiveCircuit) -> tuple[Text, ...]:
 
 def _peers(now: GateSnapshot, rows: int, *, titled: bool = True) -> Table:
     table = _table(f"peers ({now.connected})" if titled else None, ("peer", "address", "reservation"))
-    for seen in now.peers[:rows]:
-        table.add_row(*_peer(seen))
+    for observed in now.peers[:rows]:
+        table.add_row(*_peer(observed))
     _more(table, now.connected - min(rows, len(now.peers)))
     return table
 

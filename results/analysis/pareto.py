@@ -39,12 +39,12 @@ def pareto_front(points: Sequence[tuple[float, float]], *, more_is_better: bool 
     are alike in both, all are on the front.
     """
     sign = -1.0 if more_is_better else 1.0
-    found: list[int] = []
+    matches: list[int] = []
     for at in sorted(range(len(points)), key=lambda at: (points[at][0], sign * points[at][1])):
-        best = points[found[-1]] if found else None
+        best = points[matches[-1]] if matches else None
         if best is None or sign * points[at][1] < sign * best[1] or points[at] == best:
-            found.append(at)
-    return found
+            matches.append(at)
+    return matches
 
 
 def front(cells: Sequence[MatrixCell], axis: Axis) -> tuple[str, ...]:

@@ -37,13 +37,13 @@ def read_prices(path: Path) -> Mapping[str, Price]:
     for key in value:
         if key not in _KEYS:
             raise document.error((key,), f"unknown key {safe_text(str(key), 60)!r}", hint)
-    currency, told = value.get("currency", ""), value.get("per_hour")
+    currency, text = value.get("currency", ""), value.get("per_hour")
     if not isinstance(currency, str) or not 1 <= len(currency) <= 16:
         raise document.error(("currency",), "currency must be a short text, such as EUR", hint)
-    if not isinstance(told, dict) or not told:
+    if not isinstance(text, dict) or not text:
         raise document.error(("per_hour",), "per_hour must be a mapping of device: price", hint)
     prices = {}
-    for name, price in told.items():
+    for name, price in text.items():
         number = isinstance(price, (int, float)) and not isinstance(price, bool)
         if not number or not 0 <= price < 1e9:
             shown = safe_text(str(name), 60)

@@ -138,7 +138,7 @@ class RegressionCell(CellOutcome):
 
 def key_of(row: Row) -> str:
     """Of its cell."""
-    told = (
+    lines = (
         row.file_name,
         row.compute_units,
         row.threads,
@@ -153,7 +153,7 @@ def key_of(row: Row) -> str:
         row.simulated,
         *(() if row.batch is None else (row.batch,)),  # histories of before have none
     )
-    return hashlib.sha256("\n".join(map(str, told)).encode()).hexdigest()[:24]
+    return hashlib.sha256("\n".join(map(str, lines)).encode()).hexdigest()[:24]
 
 
 def judge(
@@ -165,7 +165,7 @@ def judge(
     """What a run is beside those before. `last_good`: by row and key; of a row that failed, by model, unit, batch and device. `alarm`: the
     share by which the whole interval must lie beyond the last good time.
     """
-    cells = tuple(_cell(found, last_good, alarm) for found in results)
+    cells = tuple(_cell(outcome, last_good, alarm) for outcome in results)
     if any(cell.finding in WORSE for cell in cells):
         return RegressionFinding.REGRESSION, cells
     if not cells or any(cell.finding in _UNMEASURED for cell in cells):

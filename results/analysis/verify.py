@@ -140,14 +140,14 @@ def _record_problems(task: Task, body: bytes, record: Record, signed: SignedReco
     wrong = []
     if not verify(record.worker, record_message(signed.body), signed.signature):
         wrong.append(f"its record is not signed by the worker it names, {record.worker}")
-    for what, value, asked in (
+    for what, value, request in (
         ("campaign", record.campaign, task.campaign),
         ("task", record.task, task.task),
         ("task's sha256", record.task_sha256, hashlib.sha256(body).hexdigest()),
         ("model's sha256", record.model_sha256, task.model.sha256),
     ):
-        if value != asked:
-            wrong.append(f"its record is of another {what}: {value}, not {asked}")
+        if value != request:
+            wrong.append(f"its record is of another {what}: {value}, not {request}")
     return wrong
 
 

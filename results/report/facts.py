@@ -186,7 +186,7 @@ def _quickest_first(row: Row) -> tuple[bool, float, str]:
 
 def _pairs_within(entries: Sequence[ResultEntry]) -> tuple[list[NamedPair], int]:
     """Model by model, all others with the quickest; and how many were left out."""
-    found: list[NamedPair] = []
+    matches: list[NamedPair] = []
     left_out = 0
     done = {entry.row.job_id: entry for entry in entries if complete([entry.row])}
     for model in dict.fromkeys(entry.row.file_name for entry in done.values()):
@@ -194,12 +194,12 @@ def _pairs_within(entries: Sequence[ResultEntry]) -> tuple[list[NamedPair], int]
         ordered.sort(key=lambda entry: _quickest_first(entry.row))
         names = names_of([entry.row for entry in ordered], model=False)
         for entry, name in zip(ordered[1:], names[1:], strict=True):
-            if len(found) >= MAX_PAIRS:
+            if len(matches) >= MAX_PAIRS:
                 left_out += 1
                 continue
             (pair,) = pair_up([ordered[0]], [entry])
-            found.append((f"{model} · {name}" if len(done) > len(ordered) else name, pair))
-    return found, left_out
+            matches.append((f"{model} · {name}" if len(done) > len(ordered) else name, pair))
+    return matches, left_out
 
 
 def _pairs_with(other: Sequence[ResultEntry], entries: Sequence[ResultEntry]) -> list[NamedPair]:

@@ -285,11 +285,11 @@ def _line(points: Sequence[Point], scale: Scale, edge: float) -> list[Point]:
 
 def _apart(places: Sequence[float]) -> list[float]:
     """So many triangles that they can be told apart."""
-    found: list[float] = []
+    matches: list[float] = []
     for x in places:
-        if not found or x - found[-1] >= 4:
-            found.append(x)
-    return found
+        if not matches or x - matches[-1] >= 4:
+            matches.append(x)
+    return matches
 
 
 # -- the host and the stages -------------------------------------------------------------------------------------------------------------

@@ -70,21 +70,21 @@ def check_whole(record: Record, task: Task) -> None:
         asked_loads, asked_launches = measure.loads, min(launches, measure.loads)
         if any(launch.per_sample != 1 for launch in observed.launches):
             raise RemoteProtocolError(f"{name} has means where the task asks for single runs")
-    for what, number, asked in (
+    for what, number, request in (
         ("inferences", runs, asked_runs),
         ("loads", loads, asked_loads),
         ("launches that timed inferences", launches, asked_launches),
     ):
-        if number != asked:
-            raise RemoteProtocolError(f"{name} has {number} {what}, the task asks for {asked}")
+        if number != request:
+            raise RemoteProtocolError(f"{name} has {number} {what}, the task asks for {request}")
 
 
 def check_sense(record: Record, task: Task, observed: RecordView) -> None:
     """Raise `RemoteProtocolError` for what no measurement can show, whatever was measured."""
     name = f"the record of {task.task}"
-    ran, asked = record.ran, task.measure.threads
-    if ran is not None and asked is not None and ran.threads > asked:
-        raise RemoteProtocolError(f"{name} ran on {ran.threads} threads, the task asks for {asked}")
+    ran, request = record.ran, task.measure.threads
+    if ran is not None and request is not None and ran.threads > request:
+        raise RemoteProtocolError(f"{name} ran on {ran.threads} threads, the task asks for {request}")
     if ran is not None and any(size < 0 for shape in ran.shapes.values() for size in shape):
         raise RemoteProtocolError(f"{name} has an input of a size below 0")
     if task.unit.startswith(SERVED):

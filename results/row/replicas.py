@@ -52,31 +52,33 @@ def _compared(row: Row, siblings: Iterable[Row]) -> dict[str, str]:
     ]
     if not others:
         return {"agreement": str(Agreement.ALONE), "agreement_reason": "no other device has a result of it"}
-    found = [f"against replica {other.replica}: {why}" for other in others for why in differences(row, other)]
-    if found:
-        return {"agreement": str(Agreement.DISAGREES), "agreement_reason": "; ".join(found)}
-    told = f"with {len(others)} other replica{'s' if len(others) > 1 else ''}"
-    return {"agreement": str(Agreement.AGREES), "agreement_reason": told}
+    matches = [
+        f"against replica {other.replica}: {why}" for other in others for why in differences(row, other)
+    ]
+    if matches:
+        return {"agreement": str(Agreement.DISAGREES), "agreement_reason": "; ".join(matches)}
+    text = f"with {len(others)} other replica{'s' if len(others) > 1 else ''}"
+    return {"agreement": str(Agreement.AGREES), "agreement_reason": text}
 
 
 def differences(one: Row, other: Row) -> list[str]:
     """In what two replicas disagree, in words; empty when they agree as far as can be told."""
-    found = []
+    texts = []
     if one.output_sha256 and other.output_sha256 and one.output_sha256 != other.output_sha256:
         if one.max_error is None or other.max_error is None:
-            found.append("the outputs differ, and no reference says by how much")
+            texts.append("the outputs differ, and no reference says by how much")
         else:
             tolerance = min(item.tolerance or 0.0 for item in (one, other))
             apart = abs(one.max_error - other.max_error)
             if apart > tolerance:
-                found.append(f"the outputs differ by {apart:.3g} or more, {tolerance:.3g} is tolerated")
+                texts.append(f"the outputs differ by {apart:.3g} or more, {tolerance:.3g} is tolerated")
     low, high = sorted((one, other), key=lambda row: row.inference_ms_median or 0.0)
     if _apart(low, high) and low.inference_ms_median and high.inference_ms_median:
         share = high.inference_ms_median / low.inference_ms_median - 1
         if share > APART:
-            told = f"{one.inference_ms_median:.4g} ms, there {other.inference_ms_median:.4g} ms"
-            found.append(f"the median is {told} ({share:.0%} apart)")
-    return found
+            text = f"{one.inference_ms_median:.4g} ms, there {other.inference_ms_median:.4g} ms"
+            texts.append(f"the median is {text} ({share:.0%} apart)")
+    return texts
 
 
 def _apart(low: Row, high: Row) -> bool:

@@ -300,8 +300,8 @@ def _noisy(launches: Sequence[RecordLaunch], precision: float | None) -> list[Fi
     if width is not None:
         if width <= limit:
             return []
-        asked = f"±{limit:.1%} {'is the limit' if precision is None else 'was asked for'}"
-        return [(RowVerdict.NOISY, f"the median is known within ±{width:.1%}, {asked}")]
+        request = f"±{limit:.1%} {'is the limit' if precision is None else 'was asked for'}"
+        return [(RowVerdict.NOISY, f"the median is known within ±{width:.1%}, {request}")]
     ordered = sorted(sample for launch in launches for sample in launch.samples)
     if ordered and not centre_of_all.median:
         return [(RowVerdict.NOISY, "the median is 0: no inference takes no time, whatever was timed")]

@@ -95,9 +95,9 @@ async def adopt_campaign(
     if known - gathered.places().keys():
         await gatherer.widen(gathered)
     places = gathered.places(hashlib.sha256(data).hexdigest())
-    found = {task: place for task, place in places.items() if task in known}
-    ours = replace(opened, tasks=_needing(opened.tasks, opened.manifest.spec))
-    lacking = await _bring_models(gatherer, ours, found, spool, models)
+    by_key = {task: place for task, place in places.items() if task in known}
+    own = replace(opened, tasks=_needing(opened.tasks, opened.manifest.spec))
+    missing = await _bring_models(gatherer, own, by_key, spool, models)
     keep()
     manifests_in(spool).keep(campaign, data)
     manifest = opened.manifest
@@ -105,15 +105,15 @@ async def adopt_campaign(
         _new(manifest),
         [NewModel(model.name, model.sha256, model.size, model.facts) for model in manifest.models],
         list(zip(opened.tasks, manifest.tasks, strict=True)),
-        found,
+        by_key,
         epoch=epoch_after(gathered.believed(campaign, owner), rng or random.SystemRandom()),
         created=min(float(manifest.created), wall()) if manifest.created else wall(),
     )
-    for peer in dict.fromkeys(place.worker for place in found.values()):
+    for peer in dict.fromkeys(place.worker for place in by_key.values()):
         advert = gatherer.adverts[peer]
         store.workers.save(peer, advert.name, advert.addresses)
-    log.info("campaign.taken-over", campaign=campaign, tasks=len(known), found=len(found))
-    return replace(tally(manifest, opened.tasks, found, gathered.silent), lacking=lacking)
+    log.info("campaign.taken-over", campaign=campaign, tasks=len(known), found=len(by_key))
+    return replace(tally(manifest, opened.tasks, by_key, gathered.silent), lacking=missing)
 
 
 def epoch_after(believed: int, rng: random.Random) -> int:
@@ -194,7 +194,7 @@ async def _bring_models(
     except OSError as exc:
         raise ResourceError(f"cannot use {spool}: {exc.strerror}") from None
     users: dict[str, list[Task]] = {}
-    lacking: list[str] = []
+    missing: list[str] = []
     for task in opened.tasks:
         users.setdefault(task.model.sha256, []).append(task)
     for sha256, tasks in users.items():
@@ -211,8 +211,8 @@ async def _bring_models(
             continue
         log.warning("model.lacking", model=model.name, sha256=sha256)
         if any(task.task not in found or found[task.task].queued for task in tasks):
-            lacking.append(model.name)
-    return tuple(lacking)
+            missing.append(model.name)
+    return tuple(missing)
 
 
 async def _by_url(url: str, model: Model, target: Path, edge: Edge) -> bool:

@@ -97,9 +97,9 @@ class Recovery:
 
     def believed(self, campaign: str, owner: str) -> int:
         """The highest that one of the owner's is proven to have spoken under. What is only said counts up to `UNPROVEN`."""
-        said = min(self.epoch, UNPROVEN)
+        text = min(self.epoch, UNPROVEN)
         proven = (proven_epoch(each.proof, campaign, {owner}) or 0 for each in self.heard.values())
-        return max(said, *proven)
+        return max(text, *proven)
 
     def places(self, manifest: str | None = None) -> dict[str, WorkerTask]:
         """Where each task is: by the highest attempt that got further than a queue, else by the highest ticket.
@@ -115,7 +115,7 @@ class Recovery:
                 if lease.attempt > HIGHEST:
                     log.warning("look.attempt", peer=peer, task=lease.task, attempt=lease.attempt)
                     continue
-                found = WorkerTask(
+                worker_task = WorkerTask(
                     task=lease.task,
                     attempt=lease.attempt,
                     worker=peer,
@@ -128,8 +128,8 @@ class Recovery:
                 highest[lease.task] = max(highest.get(lease.task, 0), lease.attempt)
                 rank = (manifest in (None, each.manifest), not lease.queued, lease.attempt)
                 if lease.task not in best or best[lease.task][0] < rank:
-                    best[lease.task] = (rank, found)
-        return {task: replace(found, highest=highest[task]) for task, (_, found) in best.items()}
+                    best[lease.task] = (rank, worker_task)
+        return {task: replace(worker_task, highest=highest[task]) for task, (_, worker_task) in best.items()}
 
 
 Introduce = Callable[[Link, Advert], Awaitable[object]]
@@ -230,9 +230,9 @@ class RecoveryScan:
                 raise RemoteProtocolError(f"{advert.peer} answered Look with {type(answer).__name__}")
             leases |= {(lease.task, lease.attempt): lease for lease in answer.leases}
             if answer.cursor is None:
-                told = tuple(leases.values())
+                lines = tuple(leases.values())
                 return WorkerReport(
-                    advert, told, answer.epoch, answer.manifest, answer.manifest_size, answer.proof
+                    advert, lines, answer.epoch, answer.manifest, answer.manifest_size, answer.proof
                 )
             if answer.cursor <= cursor:
                 break
@@ -249,12 +249,12 @@ class RecoveryScan:
         ]
         holders.sort(key=lambda each: -alike[each.manifest])  # what many name is more likely to be good
         why = "no device that answers has it"
-        found: list[tuple[bytes, OpenedManifest]] = []
+        matches: list[tuple[bytes, OpenedManifest]] = []
 
         async def ask(each: WorkerReport, ended: trio.Event) -> None:
             nonlocal why
             try:
-                found.append(await self._manifest_of(each, owner))
+                matches.append(await self._manifest_of(each, owner))
                 nursery.cancel_scope.cancel()
             except (Unreachable, Refused, ProtocolError) as exc:
                 why = f"{each.advert.name}: {exc.what}"
@@ -267,8 +267,8 @@ class RecoveryScan:
                 nursery.start_soon(ask, each, ended)
                 with trio.move_on_after(self._next_s):
                     await ended.wait()
-        if found:
-            return found[0]
+        if matches:
+            return matches[0]
         raise CampaignError(
             f"the campaign manifest of {self._campaign}, its description that its devices keep, cannot be had: {why}",
             hint="a campaign can be adopted once a device has begun a task of it, and for a day after its last one",

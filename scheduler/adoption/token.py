@@ -66,12 +66,12 @@ def passed_on(
     ValueError when `to` is not a peer id.
     """
     grant = Grant(RIGHTS, campaigns=frozenset({campaign}), ttl_s=lasts_s)
-    found: list[HandoverFile] = []
+    handover_files: list[HandoverFile] = []
     for ttl_s in (
         sorted({min(lasts_s, DELEGATION_S), lasts_s}) if own else ()
     ):  # a pool's workers take the short one only
         token = issue(key, to, replace(grant, ttl_s=ttl_s), now=now)
-        found.append(HandoverFile(issuer=key.peer_id, token=token))
+        handover_files.append(HandoverFile(issuer=key.peer_id, token=token))
     for credential in held:
         if credential.campaign not in ("", campaign):
             continue
@@ -79,8 +79,8 @@ def passed_on(
             token = delegate(credential.token, credential.issuer, key, to, grant, now=now)
         except NotPermitted:  # over, or passed on as often as it may be
             continue
-        found.append(HandoverFile(issuer=credential.issuer, token=token))
-    return tuple(found[:MAX_TOKENS])
+        handover_files.append(HandoverFile(issuer=credential.issuer, token=token))
+    return tuple(handover_files[:MAX_TOKENS])
 
 
 def write_handover(handover: Handover) -> str:

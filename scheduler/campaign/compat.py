@@ -88,6 +88,6 @@ def _entry(plain: PlainCampaign, document: Document) -> ModelEntry:
         return ModelEntry.model_validate(given)
     except ValidationError as exc:
         first = exc.errors(include_url=False)[0]
-        told = first.get("ctx", {})
-        problem = FileProblem(("model_url",), told.get("what", first["msg"]), told.get("hint", ""))
+        text = first.get("ctx", {})
+        problem = FileProblem(("model_url",), text.get("what", first["msg"]), text.get("hint", ""))
         raise first_of([problem], document) from None

@@ -60,8 +60,8 @@ def first_of(problems: Iterable[FileProblem], document: Document, *, beyond: int
     if more:
         others = f"and {more:,} more error{'s' if more > 1 else ''} in this file"
         hint = f"{hint}  ({others})" if hint else others
-        told = [f"line {document.line(other.where)}: {other.what}" for other in ordered[1 : MAX_TOLD + 1]]
-        hint = "\n".join([hint, *told, *(["…"] if more > len(told) else [])])
+        lines = [f"line {document.line(other.where)}: {other.what}" for other in ordered[1 : MAX_TOLD + 1]]
+        hint = "\n".join([hint, *lines, *(["…"] if more > len(lines) else [])])
     error = document.error(first.where, first.what, hint)
     error.first_hint = first.hint
     error.others = tuple(
@@ -86,7 +86,7 @@ def _problems(
     items: Sequence[Any], all_items: Sequence[Any], root: type[BaseModel], parts: Parts
 ) -> list[FileProblem]:
     """What to say of `items`, one for each place."""
-    found: dict[Where, _Must | FileProblem] = {}
+    by_key: dict[Where, _Must | FileProblem] = {}
     for item in items:
         loc = item["loc"]
         if item["type"] == "missing" and _misspelt(loc, all_items, root, parts):
@@ -94,14 +94,14 @@ def _problems(
         if item["type"] == "too_short" and any(_inside(other["loc"], loc) for other in all_items):
             continue  # said of a list whose items are wrong, not missing
         problem = _problem(item, root, parts)
-        kept = found.get(problem.where)
-        if kept is None:
-            found[problem.where] = problem
-        elif isinstance(kept, _Must) and isinstance(problem, _Must):
-            found[problem.where] = replace(
-                kept, wanted=f"{kept.wanted} or {problem.wanted}", hint=kept.hint or problem.hint
+        stored = by_key.get(problem.where)
+        if stored is None:
+            by_key[problem.where] = problem
+        elif isinstance(stored, _Must) and isinstance(problem, _Must):
+            by_key[problem.where] = replace(
+                stored, wanted=f"{stored.wanted} or {problem.wanted}", hint=stored.hint or problem.hint
             )
-    return [item.problem() if isinstance(item, _Must) else item for item in found.values()]
+    return [item.problem() if isinstance(item, _Must) else item for item in by_key.values()]
 
 
 def _misspelt(loc: Sequence[Any], items: Sequence[Any], root: type[BaseModel], parts: Parts) -> bool:

@@ -70,12 +70,12 @@ _TIME: Final = re.compile(r"([01][0-9]|2[0-3]):([0-5][0-9])")
 
 def parse_time(value: Any) -> float:
     """Seconds after midnight of `03:00`. Raises `PydanticCustomError`."""
-    found = _TIME.fullmatch(value.strip()) if isinstance(value, str) else None
-    if not found:
+    result = _TIME.fullmatch(value.strip()) if isinstance(value, str) else None
+    if not result:
         raise wrong(
             f"{safe_text(repr(value), 60)} is not a time of the day", "write it as 03:00 or 23:30, in UTC"
         )
-    return 3600.0 * int(found[1]) + 60.0 * int(found[2])
+    return 3600.0 * int(result[1]) + 60.0 * int(result[2])
 
 
 def show_time_of_day(seconds: float) -> str:
@@ -105,13 +105,14 @@ def parse_percent(value: Any) -> float:
     hint = "write it with its sign: 2%, 0.5%"
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         raise wrong(f"the precision {value} has no percent sign", hint)
-    found = _PERCENT.fullmatch(value.strip()) if isinstance(value, str) else None
-    if not found:
+    result = _PERCENT.fullmatch(value.strip()) if isinstance(value, str) else None
+    if not result:
         raise wrong(f"{safe_text(repr(value), 60)} is not a percentage", hint)
-    share = float(found[1]) / 100
+    share = float(result[1]) / 100
     if not FINEST <= share <= COARSEST:
         raise wrong(
-            f"the precision {safe_text(found[0])} is out of range", f"between {FINEST:.1%} and {COARSEST:.0%}"
+            f"the precision {safe_text(result[0])} is out of range",
+            f"between {FINEST:.1%} and {COARSEST:.0%}",
         )
     return share
 

@@ -148,9 +148,9 @@ def _precision_problems(campaign: Campaign) -> list[FileProblem]:
     both = [name for name in ("runs", "loads") if name in measure.model_fields_set]
     if measure.precision is None or not both:
         return []
-    told = " and ".join(f"measure.{name}" for name in both)
-    what = f"measure.precision says itself when to stop: it does not go with {told}"
-    return [FileProblem(("measure", "precision"), what, f"remove {told}, or precision")]
+    text = " and ".join(f"measure.{name}" for name in both)
+    what = f"measure.precision says itself when to stop: it does not go with {text}"
+    return [FileProblem(("measure", "precision"), what, f"remove {text}, or precision")]
 
 
 def _step_problems(measure: MeasureFields) -> list[FileProblem]:
@@ -248,15 +248,15 @@ def _variant_problems(entry: ModelEntry, index: int) -> list[FileProblem]:
     where = ("models", index)
     if not entry.variants:
         return _source_problems(entry, where)
-    said = [key for key in ("path", "url", "sha256", "size", "variant") if getattr(entry, key) is not None]
-    if said:
+    lines = [key for key in ("path", "url", "sha256", "size", "variant") if getattr(entry, key) is not None]
+    if lines:
         hint = "give each variant its own, or remove variants"
-        return [FileProblem((*where, said[0]), f"{said[0]} does not go with variants", hint)]
+        return [FileProblem((*where, lines[0]), f"{lines[0]} does not go with variants", hint)]
     if entry.name is None:
         what = "a model with variants needs a name"
         return [FileProblem(where, what, "add name: rows then say the name and the variant")]
     pairs = zip(entry.each(), entry.variants, strict=True)
-    return [found for one, name in pairs for found in _source_problems(one, (*where, "variants", name))]
+    return [result for one, name in pairs for result in _source_problems(one, (*where, "variants", name))]
 
 
 def _source_problems(entry: ModelEntry, where: Where) -> list[FileProblem]:

@@ -62,23 +62,23 @@ def delegate(
         ) from None
     key = load_or_create(home.key("scheduler"))
     with open_store(home) as store:
-        found = store.campaigns.resolve(campaign)
-        row = store.campaigns.get(found)
+        result = store.campaigns.resolve(campaign)
+        row = store.campaigns.get(result)
         if row is not None and row.scheduler != key.peer_id:
             raise NotPermitted(
-                f"{found} belongs to another scheduler",
+                f"{result} belongs to another scheduler",
                 hint="ask its owner for a token",
             )
         if row is not None and row.ended is not None:
-            raise CampaignError(f"{found} has ended", hint=f"sark-node results {found}")
+            raise CampaignError(f"{result} has ended", hint=f"sark-node results {result}")
     now = time.time()
-    tokens = passed_on(key, credentials(home, now=now), to, found, own=True, lasts_s=ttl_s, now=now)
+    tokens = passed_on(key, credentials(home, now=now), to, result, own=True, lasts_s=ttl_s, now=now)
     gates = gates_of(ctx, gate)[:8]
-    text = write_handover(Handover(campaign=found, owner=key.peer_id, gates=gates, tokens=tokens))
+    text = write_handover(Handover(campaign=result, owner=key.peer_id, gates=gates, tokens=tokens))
     print(text)
     until = time.strftime("%Y-%m-%d %H:%M", time.localtime(now + ttl_s))
     print(f"Valid until {until} for that scheduler only. Send it privately.", file=sys.stderr)
-    print(f"On the other machine:  sark-node adopt {found} --token {text[:12]}…", file=sys.stderr)
+    print(f"On the other machine:  sark-node adopt {result} --token {text[:12]}…", file=sys.stderr)
 
 
 @app.command(rich_help_panel=CAMPAIGNS)

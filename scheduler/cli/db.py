@@ -52,12 +52,12 @@ def info_lines(facts: dict[str, Any]) -> Iterator[str]:
     yield f"tasks      {rows['tasks']:,}, {rows['results']:,} ended"
     yield f"records    {rows['records']:,}"
     yield f"events     {rows['events']:,}"
-    kept = (
+    stored = (
         f"{facts['keep']} after the campaign's end"
         if facts["keep"]
         else "forever (the setting keep in [scheduler] of config.toml)"
     )
-    yield f"kept       {kept}"
+    yield f"kept       {stored}"
     if facts.get("flushes") is False:
         yield "warning    fsync is off on the server: a power failure may lose data"
 

@@ -51,9 +51,9 @@ def _check_task(state: State, entry: TaskEntry, holders: list[str]) -> None:
         (group.queued, TaskState.QUEUED),
         (state.queued, TaskState.QUEUED),
     )
-    for tasks, wanted in lists:
-        if (entry.id in tasks) != (entry.state is wanted):
-            raise LocalProtocolError(f"{entry.id} is {entry.state} and misplaced among the {wanted}")
+    for tasks, requested in lists:
+        if (entry.id in tasks) != (entry.state is requested):
+            raise LocalProtocolError(f"{entry.id} is {entry.state} and misplaced among the {requested}")
     for each in attempts:
         if (each.fence is None) != (each.lease is None):
             raise LocalProtocolError(f"{entry.id} has half a lease")

@@ -180,10 +180,10 @@ def history_view(store: Store, name: str, *, limit: int = 20, after: str | None 
     find(store, name)
     runs = store.experiments.runs(name)
     at = next((index + 1 for index, run in enumerate(runs) if run.campaign == after), 0) if after else 0
-    told = runs[at : at + limit]
+    shown = runs[at : at + limit]
     cells: dict[tuple[str, ...], list[HistoryPoint]] = {}
     heads: dict[tuple[str, ...], RegressionCell] = {}
-    for run in told:
+    for run in shown:
         for cell in read_cells(run):
             place = (cell.model, cell.unit, cell.device_id, str(cell.threads), str(cell.batch), cell.shapes)
             heads.setdefault(place, cell)
@@ -197,7 +197,7 @@ def history_view(store: Store, name: str, *, limit: int = 20, after: str | None 
             )
     return History(
         experiment=name,
-        count=len(told),
+        count=len(shown),
         total=len(runs),
         runs=tuple(
             RunView(
@@ -210,7 +210,7 @@ def history_view(store: Store, name: str, *, limit: int = 20, after: str | None 
                 webhook=run.hook,
                 why=why_not_started(run),
             )
-            for run in told
+            for run in shown
         ),
         cells=tuple(
             CellHistory(

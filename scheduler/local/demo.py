@@ -159,14 +159,14 @@ def _seen(swarm: Swarm, within: float) -> int:
     (gate,) = local_gates(Home.at(swarm.home("gate")))
     command = [*own_command(), "--home", str(swarm.home("scheduler")), "peers", "--json"]
     try:
-        told = subprocess.run(
+        done = subprocess.run(
             [*command, "--gate", gate],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             check=False,
             timeout=within,
         )
-        return int(json.loads(told.stdout)["count"])
+        return int(json.loads(done.stdout)["count"])
     except (subprocess.TimeoutExpired, ValueError):
         return 0
 
@@ -306,12 +306,12 @@ class DemoNode:
 
 def members(count: int) -> list[DemoNode]:
     """So many, one of each kind in turn."""
-    found = []
+    demo_nodes = []
     for index in range(count):
         kind, number = KINDS[index % len(KINDS)], index // len(KINDS) + 1
         name = f"sim-{kind.kind}" if number == 1 else f"sim-{kind.kind}-{number}"
-        found.append(DemoNode(name, json.dumps(kind.pretended(number))))
-    return found
+        demo_nodes.append(DemoNode(name, json.dumps(kind.pretended(number))))
+    return demo_nodes
 
 
 def script(model: str, *, seed: int = 0) -> dict[str, Any]:

@@ -15,8 +15,8 @@ from swarm.base.text import safe_text
 
 def check_batches(entry: ModelEntry, path: Path, batches: Sequence[int | None]) -> None:
     """Raise `CampaignError` for a batch that the model at `path` surely cannot have. Blocking; reads little of the file."""
-    wanted = [batch for batch in batches if batch is not None]
-    inputs = read_inputs(path) if wanted else ()
+    fixed_batches = [batch for batch in batches if batch is not None]
+    inputs = read_inputs(path) if fixed_batches else ()
     if not inputs:
         return
     label = safe_text(entry.label, 60)
@@ -35,9 +35,9 @@ def check_batches(entry: ModelEntry, path: Path, batches: Sequence[int | None]) 
     ):
         return
     firsts = {one.name: one.shape[0] for one in inputs if len(one.shape) > 1}
-    other = [batch for batch in wanted if set(firsts.values()) != {batch}]
+    other = [batch for batch in fixed_batches if set(firsts.values()) != {batch}]
     if other:
-        told = ", ".join(
+        text = ", ".join(
             f"{safe_text(name, 40)} begins with {size}" for name, size in list(firsts.items())[:4]
         )
         sizes = set(firsts.values())
@@ -46,6 +46,6 @@ def check_batches(entry: ModelEntry, path: Path, batches: Sequence[int | None]) 
             hint += f", or give this model batch: {sorted(map(str, sizes))}".replace("'", "")
         raise entry.error(
             f"model {label!r} has a fixed batch and cannot run with one of {other[0]}"
-            + (f" ({told})" if told else ""),
+            + (f" ({text})" if text else ""),
             hint,
         )

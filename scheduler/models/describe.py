@@ -84,8 +84,8 @@ def find_model(entry: ModelEntry, base_dir: Path, fetch: Fetch = no_fetch) -> Pa
         raise entry.error(
             f"path {safe_text(path)!r} leaves the package {entry.package}", "give the path inside it"
         )
-    found = [Path(folder) / inside for folder in folders]
-    return next((file for file in found if file.exists()), found[0])
+    matches = [Path(folder) / inside for folder in folders]
+    return next((file for file in matches if file.exists()), matches[0])
 
 
 def package_spec(name: str) -> ModuleSpec | None:
@@ -98,7 +98,7 @@ def package_spec(name: str) -> ModuleSpec | None:
 
 def unseen(campaign: Campaign) -> tuple[str, ...]:
     """What cannot be known here of the models that each device fetches itself: a line for each."""
-    told = []
+    lines = []
     for entry in campaign.models:
         if not entry.by_devices or entry.public_url is None:
             continue
@@ -107,11 +107,11 @@ def unseen(campaign: Campaign) -> tuple[str, ...]:
             who = "each device"
         except Refused as exc:
             who = f"each device of yours, and no other ({exc.what}),"
-        told.append(
+        lines.append(
             f"model {safe_text(entry.label, 60)!r} is not looked at here: {who} fetches it from its URL. Only there it shows whether it"
             " is a model, and whether sha256 and size are right; the memory it needs is reckoned from the size that is given."
         )
-    return tuple(told)
+    return tuple(lines)
 
 
 def by_devices(spec: str) -> frozenset[str]:
@@ -215,6 +215,6 @@ def sha256_of(model: Path) -> str:
         for piece in contents(model):
             digest.update(piece)
     except (OSError, ValueError) as exc:
-        told = (exc.strerror if isinstance(exc, OSError) else str(exc)) or "it cannot be read"
-        raise CampaignError(f"cannot read the model {safe_text(str(model))}: {safe_text(told)}") from None
+        text = (exc.strerror if isinstance(exc, OSError) else str(exc)) or "it cannot be read"
+        raise CampaignError(f"cannot read the model {safe_text(str(model))}: {safe_text(text)}") from None
     return digest.hexdigest()

@@ -125,8 +125,8 @@ class Uploads:
     def all(self) -> list[Upload]:
         """All of them, by their hash."""
         names = sorted(path.name for path in self.folder.iterdir()) if self.folder.is_dir() else []
-        found = (self.find(name) for name in names if _HASH.fullmatch(name))
-        return [upload for upload in found if upload is not None]
+        matches = (self.find(name) for name in names if _HASH.fullmatch(name))
+        return [upload for upload in matches if upload is not None]
 
     def find(self, sha256: str) -> Upload | None:
         """The one with this hash."""

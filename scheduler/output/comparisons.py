@@ -192,16 +192,16 @@ def read_source(name: str, home: Home) -> ResultSource:
 def stored_source(store: Store, name: str) -> ResultSource:
     """Results of a campaign in the store (the latest for an empty name), or of one task of it (`c-…/3`). Raises `CampaignError`."""
     campaign, _, number = name.partition("/")
-    found = store.campaigns.resolve(campaign)
-    whole = tuple(raw_results(store.results.rows(found)))
+    outcome = store.campaigns.resolve(campaign)
+    whole = tuple(raw_results(store.results.rows(outcome)))
     results = whole
     if number:
-        results = tuple(result for result in whole if result.row.job_id == f"{found}/{number}")
+        results = tuple(result for result in whole if result.row.job_id == f"{outcome}/{number}")
         if not results:
             raise CampaignError(
-                f"no task {safe_text(number, 40)} of {found} has ended", hint=f"sark-node results {found}"
+                f"no task {safe_text(number, 40)} of {outcome} has ended", hint=f"sark-node results {outcome}"
             )
-    return ResultSource(name or found, found, results, whole=whole)
+    return ResultSource(name or outcome, outcome, results, whole=whole)
 
 
 def read_text(path: Path) -> str:
@@ -222,9 +222,9 @@ def _read_file(path: Path) -> ResultSource:
         try:
             results = read_raw(text.encode())
         except (ValueError, RecursionError) as exc:
-            told = "its form is wrong" if isinstance(exc, ValidationError) else str(exc)
+            shown = "its form is wrong" if isinstance(exc, ValidationError) else str(exc)
             raise CampaignError(
-                f"{path} is no file of raw results: {safe_text(told, 200)}",
+                f"{path} is no file of raw results: {safe_text(shown, 200)}",
                 hint="sark-node results --raw FILE writes one",
             ) from None
         campaign = results[0].row.campaign if results else ""
@@ -253,9 +253,9 @@ def _rows(text: str, name: str) -> tuple[Row, ...]:
         )
     rows = []
     for number, cells in enumerate(reader, start=2):
-        told = {head: cell for head, cell in cells.items() if head in COLUMNS and cell}
+        values = {head: cell for head, cell in cells.items() if head in COLUMNS and cell}
         try:
-            rows.append(Row.model_validate(told))
+            rows.append(Row.model_validate(values))
         except ValidationError as exc:
             column = str(exc.errors()[0]["loc"][0])
             raise CampaignError(

@@ -162,16 +162,16 @@ def task_detail(
     events: Sequence[EventRow],
 ) -> TaskDetail:
     """The whole of `item`. `row`: as the campaign's results have it; None: it has not ended."""
-    asked = read_task(item.body)
+    request = read_task(item.body)
     record, observed, unreadable = _read(item)
     judgement = None
     if row is not None and row.status is RowStatus.COMPLETE:
-        judgement = _judged(row, record, observed, asked)
+        judgement = _judged(row, record, observed, request)
     return TaskDetail(
-        task=task_info(item.task, Configuration(asked.measure.threads, asked.measure.batch)),
+        task=task_info(item.task, Configuration(request.measure.threads, request.measure.batch)),
         campaign_name=campaign_name,
-        asked=asked.model_dump(mode="json"),
-        needs=tuple(str(clause) for clause in asked.requirement.clauses),
+        asked=request.model_dump(mode="json"),
+        needs=tuple(str(clause) for clause in request.requirement.clauses),
         attempts=tuple(_attempt(attempt) for attempt in attempts),
         happened=tuple(
             TimelineEntry(seq=e.seq, time=utc(e.at, "milliseconds") or "", name=e.name, words=event_words(e))
@@ -201,9 +201,9 @@ def _read(item: ResultRow) -> tuple[Record | None, RecordView | None, str]:
 
 def _judged(row: Row, record: Record | None, observed: RecordView | None, asked: Task) -> Judgement:
     if record is None or observed is None:
-        found = [(RowVerdict.UNREADABLE, row.verdict_reason)]
+        matches = [(RowVerdict.UNREADABLE, row.verdict_reason)]
     else:
-        found = findings(
+        matches = findings(
             observed,
             agrees=record.ran.agrees if record.ran else None,
             precision=asked.measure.precision,
@@ -213,7 +213,7 @@ def _judged(row: Row, record: Record | None, observed: RecordView | None, asked:
         )
     reasons = tuple(
         ReasonInfo(verdict=verdict, why=why, means=MEANS[verdict][0], help=MEANS[verdict][1])
-        for verdict, why in found
+        for verdict, why in matches
     )
     return Judgement(verdict=reasons[0].verdict, reasons=reasons)
 
@@ -278,8 +278,8 @@ def _launches(record: Record, observed: RecordView) -> tuple[LaunchInfo, ...]:
 
 
 def _stalled(launch: RecordLaunch) -> float | None:
-    told = [block for block in launch.blocks if block.stall_ns is not None]
-    return _percent(sum(block.stall_ns or 0 for block in told), sum(block.wall_ns for block in told))
+    lines = [block for block in launch.blocks if block.stall_ns is not None]
+    return _percent(sum(block.stall_ns or 0 for block in lines), sum(block.wall_ns for block in lines))
 
 
 def _percent(part: int, whole: int) -> float | None:

@@ -211,10 +211,10 @@ def _memory_clauses(model: Model) -> tuple[Clause, ...]:
 
 def _pins(campaign: Campaign, fitting: Sequence[Advert]) -> list[_Pin]:
     """What tells the tasks of one cell apart; nothing where one task is open to any device."""
-    wanted = campaign.replicas
+    replicas = campaign.replicas
     if campaign.devices.spread == "device":
         return [_Pin(clauses) for clauses in _device_pins(fitting)]
-    if wanted == 1:
+    if replicas == 1:
         return [_Pin(clauses) for clauses in _class_pins(fitting)]
     groups = list(_grouped(fitting, by_device=False).values())
     if campaign.devices.spread == "any" and groups:
@@ -222,9 +222,9 @@ def _pins(campaign: Campaign, fitting: Sequence[Advert]) -> list[_Pin]:
             max(groups, key=lambda group: len({advert.device for advert in group}))
         ]  # the first of equals
     if not groups:
-        note = f"{wanted} devices of one class are needed, none is there"
-        return [_Pin((), number, note) for number in range(1, wanted + 1)]
-    return [pin for group in groups for pin in _replica_pins(group, wanted)]
+        note = f"{replicas} devices of one class are needed, none is there"
+        return [_Pin((), number, note) for number in range(1, replicas + 1)]
+    return [pin for group in groups for pin in _replica_pins(group, replicas)]
 
 
 def _replica_pins(group: Sequence[Advert], wanted: int) -> list[_Pin]:
@@ -251,17 +251,19 @@ def _replica_pins(group: Sequence[Advert], wanted: int) -> list[_Pin]:
 
 def _chosen(campaign: Campaign, devices: Sequence[Advert]) -> list[Advert]:
     """The adverts that fit at least one job, in a fixed order, of at most `limit` devices or classes."""
-    wanted = requirements(campaign)
+    requested = requirements(campaign)
     fitting = [
-        advert for advert in devices if not advert.gone and any(match(need, advert).fits for need in wanted)
+        advert
+        for advert in devices
+        if not advert.gone and any(match(need, advert).fits for need in requested)
     ]
     fitting.sort(key=lambda advert: (advert.name, advert.device, advert.peer))
     if campaign.devices.limit is None:
         return fitting
     by_device = campaign.devices.spread == "device"
     groups = _grouped(fitting, by_device=by_device)
-    kept = {advert.peer for group in list(groups.values())[: campaign.devices.limit] for advert in group}
-    return [advert for advert in fitting if advert.peer in kept]
+    stored = {advert.peer for group in list(groups.values())[: campaign.devices.limit] for advert in group}
+    return [advert for advert in fitting if advert.peer in stored]
 
 
 def _grouped(adverts: Iterable[Advert], *, by_device: bool) -> Mapping[object, list[Advert]]:

@@ -49,12 +49,12 @@ def plan_campaign(home: Home, campaign: Campaign, models: Models, gates: Sequenc
         return tuple(task for _, tasks in cells_on(devices) for task in tasks)
 
     async def survey() -> SwarmVisit:
-        wanted = requirements(campaign)
-        return await visit(gates, home, wanted, tasks_on, priority=campaign.priority, now=time.time())
+        requested = requirements(campaign)
+        return await visit(gates, home, requested, tasks_on, priority=campaign.priority, now=time.time())
 
-    found = trio.run(survey)
+    result = trio.run(survey)
     past = run_history(home, {model.sha256 for _, model in models.values()})
-    return make_plan(campaign, models, cells_on(found.adverts), found, past)
+    return make_plan(campaign, models, cells_on(result.adverts), result, past)
 
 
 def run_history(home: Home, models: set[str]) -> list[tuple[Task, float]]:

@@ -89,7 +89,7 @@ def check(
         return ValidationReport(valid=True, mistakes=(), given=given, found=valid(campaign, models))
     except CampaignError as exc:
         first = (exc.line or 1, exc.said, exc.first_hint)
-        told = tuple(
+        lines = tuple(
             CampaignMistake(line=line, what=what, hint=hint) for line, what, hint in (first, *exc.others)
         )
-        return ValidationReport(valid=False, mistakes=told, given=given, found=None)
+        return ValidationReport(valid=False, mistakes=lines, given=given, found=None)

@@ -50,8 +50,8 @@ def proven_epoch(proof: bytes | None, campaign: str, owners: Collection[str]) ->
         return None
     named = shown.grant.campaigns
     covers = Right.SUBMIT in shown.grant.rights and named is not None and campaign in named
-    ours = any(owner == claim.issuer or owner in shown.holders for owner in owners)
-    return claim.epoch if covers and ours else None
+    own = any(owner == claim.issuer or owner in shown.holders for owner in owners)
+    return claim.epoch if covers and own else None
 
 
 def own_proof(

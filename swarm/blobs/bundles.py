@@ -48,12 +48,12 @@ def parts_of(folder: Path) -> tuple[BundlePart, ...]:
 def _walk(folder: Path, below: str, depth: int) -> Iterator[str]:
     if depth > MAX_DEPTH:
         raise ValueError(f"the folder is deeper than {MAX_DEPTH} folders")
-    found = 0
+    result = 0
     with os.scandir(folder / below) as entries:
         for entry in entries:
             if entry.name.startswith("."):
                 continue
-            found += 1
+            result += 1
             path = f"{below}/{entry.name}" if below else entry.name
             if why := problem(path):
                 raise ValueError(f"{path!r}: {why}")
@@ -66,7 +66,7 @@ def _walk(folder: Path, below: str, depth: int) -> Iterator[str]:
                 raise ValueError(
                     f"{path!r} is a link or no ordinary file; a model's folder holds files alone"
                 )
-            if found > MAX_PARTS:
+            if result > MAX_PARTS:
                 raise ValueError(f"the folder holds more than {MAX_PARTS} files")
 
 

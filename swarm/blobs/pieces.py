@@ -52,7 +52,7 @@ def from_bits(bits: bytes, count: int) -> set[int]:
 
 def hashes_of(content: Path | bytes) -> Hashes:
     """Read all of it, and hash each piece. Blocking; raises `OSError`."""
-    found: list[bytes] = []
+    matches: list[bytes] = []
     with io.BytesIO(content) if isinstance(content, bytes) else content.open("rb") as file:
         while True:
             digest, left = hashlib.sha256(), PIECE_SIZE
@@ -60,8 +60,8 @@ def hashes_of(content: Path | bytes) -> Hashes:
                 digest.update(data)
                 left -= len(data)
             if left == PIECE_SIZE:
-                return tuple(found)
-            found.append(digest.digest())
+                return tuple(matches)
+            matches.append(digest.digest())
 
 
 def join_hashes(hashes: Hashes) -> bytes:

@@ -159,11 +159,11 @@ class BlobServer:
                             if opened is not None:
                                 opened.file.close()
                             opened = None
-                            found = await self._open(stream.peer, ask)
-                            if isinstance(found, BlobAbsent):
-                                await _say(stream, frame.id, found)
+                            result = await self._open(stream.peer, ask)
+                            if isinstance(result, BlobAbsent):
+                                await _say(stream, frame.id, result)
                                 continue
-                            opened = found
+                            opened = result
                         if ask.grant is not None and self.resting():
                             await _say(
                                 stream,
@@ -189,18 +189,22 @@ class BlobServer:
     # -- what there is ---------------------------------------------------------------------------------------------------
 
     async def _open(self, peer: PeerId, ask: FetchPiece | AskPieces) -> _Open | BlobAbsent:
-        found: Content | Reason | None = self.find(peer, ask.sha256)
-        if ask.grant is not None and self.shared is not None and (found is None or isinstance(found, Reason)):
-            found = self.shared(peer, ask.sha256, ask.grant)
-        if isinstance(found, Reason):
-            return BlobAbsent(reason=found, detail="not served to this peer")
+        result: Content | Reason | None = self.find(peer, ask.sha256)
+        if (
+            ask.grant is not None
+            and self.shared is not None
+            and (result is None or isinstance(result, Reason))
+        ):
+            result = self.shared(peer, ask.sha256, ask.grant)
+        if isinstance(result, Reason):
+            return BlobAbsent(reason=result, detail="not served to this peer")
         absent = BlobAbsent(reason=Reason.UNKNOWN, detail="no such file here")
-        if found is None:
+        if result is None:
             return absent
-        if isinstance(found, bytes):
-            return _Open(ask.sha256, ask.grant, io.BytesIO(found), len(found))
-        partly = None if isinstance(found, Path) else found
-        path = found if isinstance(found, Path) else found.path
+        if isinstance(result, bytes):
+            return _Open(ask.sha256, ask.grant, io.BytesIO(result), len(result))
+        partly = None if isinstance(result, Path) else result
+        path = result if isinstance(result, Path) else result.path
         try:
             file, size = await self.aside(_open_file, path)
         except FileNotFoundError:
@@ -263,8 +267,8 @@ class BlobServer:
             if len(data) != want:  # it was cut short, or went bad, under us
                 raise trio.BrokenResourceError
             if not begun:
-                told = None if chosen is None else offset
-                await _say(stream, call, PieceFollows(size=opened.size, length=length, offset=told))
+                text = None if chosen is None else offset
+                await _say(stream, call, PieceFollows(size=opened.size, length=length, offset=text))
                 begun = True
             view = memoryview(data)
             for at in range(0, len(view), BURST):
@@ -274,8 +278,8 @@ class BlobServer:
     def _unsent(self, opened: _Open, missing: bytes) -> int | None:
         """The first of these pieces that nobody was sent yet. None: there is none of them here."""
         sent = self._sent.get(opened.sha256, set())
-        wanted = from_bits(missing, count_of(opened.size)).difference(sent)
-        here = (index for index in wanted if opened.partly is None or opened.partly.has(index))
+        requested = from_bits(missing, count_of(opened.size)).difference(sent)
+        here = (index for index in requested if opened.partly is None or opened.partly.has(index))
         return min(here, default=None)
 
     def _count(self, sha256: str, index: int) -> None:
@@ -287,17 +291,17 @@ class BlobServer:
 
     async def _tell_hashes(self, stream: Stream, call: int, sha256: str) -> None:
         """Made when they are first asked for, once for all who ask."""
-        found = self.find(stream.peer, sha256)
-        if found is None or isinstance(found, Reason):
-            reason = found or Reason.UNKNOWN
+        result = self.find(stream.peer, sha256)
+        if result is None or isinstance(result, Reason):
+            reason = result or Reason.UNKNOWN
             await _say(stream, call, BlobAbsent(reason=reason, detail="not served to this peer"))
             return
         try:
-            size = len(found) if isinstance(found, bytes) else found.stat().st_size
+            size = len(result) if isinstance(result, bytes) else result.stat().st_size
             if divides(size):
                 async with self._hashing:
                     if sha256 not in self._hashes:
-                        made = join_hashes(await self.aside(hashes_of, found))
+                        made = join_hashes(await self.aside(hashes_of, result))
                         self._hashes[sha256] = made
                     while len(self._hashes) > MAX_HASHED:
                         self._hashes.popitem(last=False)

@@ -162,9 +162,9 @@ class IndexClient:
         """The contact with only the addresses at which the peer is seen now: none while it comes through a gate."""
         if self._remote_address is None:
             return contact
-        seen = self._remote_address(contact.peer)
+        observed = self._remote_address(contact.peer)
         return Contact(
-            contact.peer, observed_addresses(contact.addresses, seen) if seen else (), contact.holder
+            contact.peer, observed_addresses(contact.addresses, observed) if observed else (), contact.holder
         )
 
     def learn(self, contact: Contact) -> None:

@@ -217,11 +217,11 @@ class Lookups:
             hurried = (
                 len(contacts) < HOLDERS and shortlist.slow
             )  # by the next time they have answered, or are known as silent
-            found = HolderSet(contacts, trio.current_time(), stale=hurried or not contacts)
+            holder_set = HolderSet(contacts, trio.current_time(), stale=hurried or not contacts)
             if len(self._sets) >= MAX_SETS:
                 del self._sets[next(iter(self._sets))]
-            self._sets[key] = found
-            return found
+            self._sets[key] = holder_set
+            return holder_set
         finally:
             del self._running[key]
             event.set()

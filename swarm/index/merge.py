@@ -90,11 +90,11 @@ class MergedAdverts:
 
     def results(self) -> tuple[Sighting, ...]:
         """Matching devices, at most eight of each public network, and those from a chosen holder."""
-        seen: Counter[str] = Counter()
+        counter: Counter[str] = Counter()
         results = []
         for sighting in self._fits.values():
             network = public_network(sighting.advert.addresses)
-            seen[network] += 1
-            if not network or seen[network] <= NETWORK_QUOTA or sighting.advert.peer in self._sure:
+            counter[network] += 1
+            if not network or counter[network] <= NETWORK_QUOTA or sighting.advert.peer in self._sure:
                 results.append(sighting)
         return tuple(results)

@@ -194,7 +194,7 @@ class Publisher:
 
     def _update_holders(self) -> bool:
         """Update the holders; returns whether any was lost or a nearer one appeared. No I/O."""
-        found = False
+        result = False
         me = self._me()
         anchors = self._anchors()[:MAX_ANCHORS]
         for shard in self._shards.values():
@@ -202,7 +202,7 @@ class Publisher:
                 if me is None if peer == self._own_peer else not self._client.linked(peer):
                     del shard.replies[peer]
                     shard.holders.pop(peer, None)
-                    shard.look = found = True
+                    shard.look = result = True
             key = self._key(shard)
             near = {contact.peer: contact for contact in self._client.nearest(key, HOLDERS)}
             if me is not None:
@@ -210,14 +210,14 @@ class Publisher:
             for anchor in anchors:
                 if anchor.peer not in shard.replies and self._client.usable(anchor.peer):
                     shard.holders[anchor.peer] = anchor
-                    found = True
+                    result = True
             target = int.from_bytes(key, "big")
             best = sorted({*near, *shard.stored_by()}, key=lambda peer: gap(peer, target))[:HOLDERS]
             for peer in best:
                 if peer in near and peer not in shard.replies:
                     shard.holders[peer] = near[peer]
-                    found = True
-        return found
+                    result = True
+        return result
 
     def _look_is_due(self) -> bool:
         """Whether to search for more holders now: soon at first, ever more rarely in a small swarm."""
@@ -257,8 +257,8 @@ class Publisher:
 
     async def _locate(self, shard: _Shard) -> None:
         shard.look = False
-        found = await self._lookups.find(self._key(shard), patient=True)
-        shard.holders.update({contact.peer: contact for contact in found})
+        result = await self._lookups.find(self._key(shard), patient=True)
+        shard.holders.update({contact.peer: contact for contact in result})
         self._trim(shard)
 
     async def _tell(self, contact: Contact, shards: list[_Shard]) -> None:

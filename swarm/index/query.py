@@ -259,8 +259,8 @@ class Query:
         for contact, answer in answers:
             merged.add(attribute, answer.adverts, sure=contact.peer in sure)
         if len(merged) < want and not any(answer.cursor for _, answer in answers):
-            asked = {contact.peer for contact, _ in answers}
-            more = await self._ask(page, None, leave_out=asked)
+            request = {contact.peer for contact, _ in answers}
+            more = await self._ask(page, None, leave_out=request)
             for contact, answer in more:
                 merged.add(attribute, answer.adverts, sure=contact.peer in sure)
             answers += more
@@ -316,14 +316,14 @@ class Query:
 
     def _anchor(self, others: Collection[PeerId]) -> Contact | None:
         """A usable anchor that is not among `others`."""
-        found = [
+        matches = [
             contact
             for contact in self._anchors()
             if contact.peer != self._own_peer
             and contact.peer not in others
             and self._client.usable(contact.peer)
         ]
-        return self._rng.choice(found) if found else None
+        return self._rng.choice(matches) if matches else None
 
     async def _page(self, contact: Contact, page: say.QueryShard) -> say.ShardPage | None:
         if contact.peer == self._own_peer:

@@ -165,8 +165,8 @@ class IndexServer:
             return ""
         if self._remote_address is None:
             return public_network(addresses)
-        seen = self._remote_address(sender)
-        return RELAYED if seen is None else public_network([seen])
+        observed = self._remote_address(sender)
+        return RELAYED if observed is None else public_network([observed])
 
     def _page(self, now: float, asker: PeerId, message: say.QueryShard) -> say.ShardPage:
         paged = self._holder.page(now, message)
@@ -220,10 +220,10 @@ class IndexServer:
     async def _check_addresses(self, contact: Contact) -> None:
         """Check the addresses that differ from the one it is seen at (another interface, another family). Others get checked addresses
         only, or a liar could have the whole swarm dial a victim."""
-        seen = self._remote_address(contact.peer) if self._remote_address is not None else None
-        if seen is None:
+        observed = self._remote_address(contact.peer) if self._remote_address is not None else None
+        if observed is None:
             return
-        private = is_private(seen)
+        private = is_private(observed)
         sure = self._client.with_observed_addresses(contact).addresses
         checked: list[Address] = []
         for address in usable(set(contact.addresses).difference(sure)):

@@ -131,8 +131,8 @@ async def _knock(network: Network, peer: str, address: Address) -> bool:
 
 
 def _port(network: Network) -> int | None:
-    found = (parse_tcp(address) for address in network.addresses if not is_loopback(address))
-    return next((address.port for address in found if address is not None), None)
+    matches = (parse_tcp(address) for address in network.addresses if not is_loopback(address))
+    return next((address.port for address in matches if address is not None), None)
 
 
 async def _meet(network: Network, index: Index, contact: Contact) -> None:

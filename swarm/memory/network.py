@@ -259,9 +259,9 @@ class MemorySwarm:
         if server is None or link.dead:
             raise Unreachable(f"no way to {other}: the connection broke")
         assert self._nursery is not None
-        ours, theirs = stream_pair(link, opener, protocol)
+        near_end, theirs = stream_pair(link, opener, protocol)
         server.inbound.accept(self._nursery, theirs)
-        return ours
+        return near_end
 
     async def _round_trips(self, a: PeerId, b: PeerId, count: int, via: PeerId | None = None) -> None:
         late = RETRANSMIT_S if self._rng.random() < self._loss else 0.0

@@ -277,6 +277,6 @@ class MemoryStream:
 def stream_pair(link: MemoryLink, opener: PeerId, protocol: str) -> tuple[MemoryStream, MemoryStream]:
     """The opener's end and the other one."""
     there, back = _Pipe(), _Pipe()
-    ours = MemoryStream(link, opener, protocol, sends=there, receives=back)
+    memory_stream = MemoryStream(link, opener, protocol, sends=there, receives=back)
     theirs = MemoryStream(link, link.other(opener), protocol, sends=back, receives=there)
-    return ours, theirs
+    return memory_stream, theirs

@@ -197,14 +197,14 @@ def own_ips() -> frozenset[str]:
 def _interface_addresses(family: str) -> list[_IpAddress]:
     kind = socket.AF_INET if family == "ip4" else socket.AF_INET6
     up = {name for name, state in psutil.net_if_stats().items() if state.isup}
-    found = [
+    matches = [
         ipaddress.ip_address(entry.address.partition("%")[0])
         for name, entries in psutil.net_if_addrs().items()
         if name in up
         for entry in entries
         if entry.family == kind
     ]
-    return [ip for ip in found if not ip.is_link_local and not ip.is_multicast]
+    return [ip for ip in matches if not ip.is_link_local and not ip.is_multicast]
 
 
 def network_of(ip: str) -> str:

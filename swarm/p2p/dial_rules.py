@@ -163,7 +163,7 @@ def target_of(ip: Ip) -> str:
 
 def own_ip_networks() -> Sequence[IpNetwork]:
     """The networks this machine is on, loopback and link-local left out."""
-    found: list[IpNetwork] = []
+    matches: list[IpNetwork] = []
     for entries in psutil.net_if_addrs().values():
         for entry in entries:
             if entry.family.name not in {"AF_INET", "AF_INET6"} or not entry.netmask:
@@ -171,8 +171,8 @@ def own_ip_networks() -> Sequence[IpNetwork]:
             ip = ipaddress.ip_address(entry.address.partition("%")[0])
             if not ip.is_loopback and not ip.is_link_local:
                 width = ipaddress.ip_address(entry.netmask)
-                found.append(ipaddress.ip_network((ip, int(width).bit_count()), strict=False))
-    return tuple(dict.fromkeys(found))
+                matches.append(ipaddress.ip_network((ip, int(width).bit_count()), strict=False))
+    return tuple(dict.fromkeys(matches))
 
 
 def _ip(address: Address) -> Ip | None:

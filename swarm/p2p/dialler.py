@@ -342,11 +342,11 @@ async def _resolved(address: Address) -> tuple[Address, ...]:
         entries = await trio.socket.getaddrinfo(where.host, where.port, family, socket.SOCK_STREAM)
     except (OSError, UnicodeError):
         return ()
-    found = (
+    matches = (
         f"/{'ip4' if entry[0] == socket.AF_INET else 'ip6'}/{entry[4][0]}/tcp/{where.port}"
         for entry in entries
     )
-    return usable(found)[:MAX_RESOLVED]
+    return usable(matches)[:MAX_RESOLVED]
 
 
 def is_relayed(conn: INetConn) -> bool:

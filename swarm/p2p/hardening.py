@@ -59,10 +59,10 @@ _READ_MODULES: Final = (
 
 def harden() -> None:
     """Put every patch in place. Safe to call again. LocalProtocolError when libp2p is not the one this was written for."""
-    found = version("libp2p")
-    if found != LIBP2P:
+    result = version("libp2p")
+    if result != LIBP2P:
         raise LocalProtocolError(
-            f"libp2p {found} is installed; the safety of this node was written and tested against {LIBP2P}",
+            f"libp2p {result} is installed; the safety of this node was written and tested against {LIBP2P}",
             hint=f"pip install libp2p=={LIBP2P}",
         )
     expect_overridden_methods()

@@ -166,19 +166,21 @@ class OwnKad(KadDHT):
 
     def _own_addresses(self, peer_id: ID, said: Sequence[Address]) -> tuple[Address, ...]:
         """What of the addresses that were heard of a peer lies where it is seen: only that goes on to others."""
-        seen = (
+        observed = (
             where
             for conn in self.host.get_network().connections.get(peer_id, ())
             for where in usable(conn.get_transport_addresses())
         )
-        return tuple(dict.fromkeys(address for where in seen for address in observed_addresses(said, where)))
+        return tuple(
+            dict.fromkeys(address for where in observed for address in observed_addresses(said, where))
+        )
 
     def serve(self, serve: bool) -> None:
         """Answer others' questions, or no longer. libp2p's own switch throws our table away."""
-        wanted = DHTMode.SERVER if serve else DHTMode.CLIENT
-        if wanted is self.mode:
+        requested = DHTMode.SERVER if serve else DHTMode.CLIENT
+        if requested is self.mode:
             return
-        self.mode = wanted
+        self.mode = requested
         if serve:
             self.host.set_stream_handler(TProtocol(KAD_PROTOCOL), self.handle_stream)
         else:

@@ -345,8 +345,8 @@ class BoundedYamux(yamux.Yamux):
                 await trio.sleep(min(pause, PING_EVERY_S))  # what is quiet now may be watched soon
                 continue
             self._ping_id += 1
-            asked = trio.current_time()
-            self._ping_sent_time = asked
+            request = trio.current_time()
+            self._ping_sent_time = request
             self._ping_event = trio.Event()
             within = PONG_WITHIN_S if self.matters or not begun else CASUAL_PONG_WITHIN_S
             with trio.move_on_after(within):
@@ -355,8 +355,8 @@ class BoundedYamux(yamux.Yamux):
                 except _LINK_ERRORS:
                     return  # the reader of the connection sees it too and cleans up
                 await self._ping_event.wait()
-            late = trio.current_time() - asked - within
-            if self.heard_at < asked and begun and late < LATE_S:
+            late = trio.current_time() - request - within
+            if self.heard_at < request and begun and late < LATE_S:
                 await self.cut()
                 return
             begun = True  # the first is sent at once, to know how far the peer is, and one that is slow to begin is waited for

@@ -150,10 +150,10 @@ def _next(
     revoked: tuple[RevokedPeer, ...],
 ) -> PoolManifest:
     """The next manifest, without the lines that ended long ago."""
-    kept = tuple(m for m in members if m.until is None or m.until + MARGIN_S > now)
+    remaining = tuple(m for m in members if m.until is None or m.until + MARGIN_S > now)
     update = {
         "number": manifest.number + 1,
-        "members": kept,
+        "members": remaining,
         "revoked": tuple(each for each in revoked if each.until > now),
     }
     return manifest.model_copy(update=update)

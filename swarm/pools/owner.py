@@ -229,14 +229,14 @@ class OwnPool:
     def _retained(self, now: float) -> tuple[TicketRecord, ...]:
         """The open tickets, and the last one by which each member joined."""
         members = {member.peer for member in self.manifest().members}
-        kept: list[TicketRecord] = []
+        remaining: list[TicketRecord] = []
         for ticket in reversed(self.tickets()):
             if not ticket.is_open(now):
                 ticket = ticket.model_copy(update={"used": tuple(p for p in ticket.used if p in members)})
             if ticket.used or ticket.is_open(now):
-                kept.append(ticket)
+                remaining.append(ticket)
             members -= set(ticket.used)
-        return tuple(reversed(kept))
+        return tuple(reversed(remaining))
 
 
 def _digest(secret: bytes) -> bytes:

@@ -123,15 +123,15 @@ class AutoNatServer:
                 if await self._knock(peer, f"/{where.family}/{where.host}/tcp/{port}"):
                     reached.add(port)
 
-        wanted = tuple(dict.fromkeys(ports))[:MAX_PORTS]
-        self._free -= len(wanted)
+        requested = tuple(dict.fromkeys(ports))[:MAX_PORTS]
+        self._free -= len(requested)
         try:
             async with trio.open_nursery() as nursery:
-                for port in wanted:
+                for port in requested:
                     nursery.start_soon(one, port)
         finally:
-            self._free += len(wanted)
-        return tuple(port for port in wanted if port in reached)
+            self._free += len(requested)
+        return tuple(port for port in requested if port in reached)
 
 
 def _allowed(addresses: Sequence[Address], observed: Address) -> tuple[Address, ...]:
@@ -166,7 +166,7 @@ async def ask(
 
     Raises `Unreachable` without an answer, `Refused`, and `RemoteProtocolError` for an invalid answer.
     """
-    wanted = tuple(dict.fromkeys(ports))[:MAX_PORTS]
+    requested = tuple(dict.fromkeys(ports))[:MAX_PORTS]
     named = tuple(
         ContactInfo(peer=other.peer, addresses=other.addresses[:8])
         for other in others
@@ -179,7 +179,7 @@ async def ask(
     async with trio.open_nursery() as nursery:
         await nursery.start(_read, link)
         try:
-            answer = await link.call(DialBack(ports=wanted, gates=named), max_wait_s=max_wait_s)
+            answer = await link.call(DialBack(ports=requested, gates=named), max_wait_s=max_wait_s)
         except Unreachable as error:
             answer = error
         took = trio.current_time() - began
@@ -195,7 +195,7 @@ async def ask(
         )
     if not isinstance(answer, DialBackReply):
         raise RemoteProtocolError(f"{gate.peer} answered DialBack with {type(answer).__name__}")
-    reached = tuple(port for port in answer.reached if port in wanted)
+    reached = tuple(port for port in answer.reached if port in requested)
     return DialBackAnswer(gate.peer, answer.observed, reached, took, answer.wall_ms / WHOLE_MS - wall())
 
 

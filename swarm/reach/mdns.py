@@ -115,8 +115,8 @@ class Zeroconfs:
         info = self._zeroconf.get_service_info(SERVICE, name, ANSWER_WITHIN_MS)
         if info is None or not info.port:
             return None
-        told = (info.properties or {}).get(PEER_KEY.encode()) or b""
-        return neighbour(told, info.parsed_addresses(), info.port)
+        shown = (info.properties or {}).get(PEER_KEY.encode()) or b""
+        return neighbour(shown, info.parsed_addresses(), info.port)
 
 
 def announcement(peer: PeerId, addresses: Sequence[Address]) -> ServiceInfo | None:
@@ -149,15 +149,15 @@ def neighbour(
         ipaddress.ip_network(each, strict=False)
         for each in (own_ip_networks() if networks is None else networks)
     ]
-    found = []
+    texts = []
     for each in ips:
         try:
             ip = ipaddress.ip_address(each)
         except ValueError:
             continue
         if not ip.is_loopback and any(ip in network for network in near):
-            found.append(f"/ip{ip.version}/{ip}/tcp/{port}")
-    addresses = tuple(dict.fromkeys(found))[:MAX_ADDRESSES]
+            texts.append(f"/ip{ip.version}/{ip}/tcp/{port}")
+    addresses = tuple(dict.fromkeys(texts))[:MAX_ADDRESSES]
     return Contact(text, addresses) if addresses and 0 < port < 65_536 else None
 
 
@@ -244,21 +244,21 @@ def ways_on_lan(
 ) -> tuple[str, ...]:
     """Nodes of the LAN as ways into the swarm (`/ip4/…/tcp/…/p2p/12D3Koo…`), for a command that knows no gate. Blocking, up to
     `within_s` seconds and those that zeroconf takes to answer and to end; none is no error."""
-    found: dict[PeerId, Contact] = {}
+    by_key: dict[PeerId, Contact] = {}
     until = clock() + within_s
     try:
         with session(None, ()) as names:
             while (left := until - clock()) > 0:
-                name = names.next(min(left, SETTLE_S) if found else left)
+                name = names.next(min(left, SETTLE_S) if by_key else left)
                 if name is None:
                     break
                 contact = names.resolve(name)
                 if contact is not None:
-                    found.setdefault(contact.peer, contact)
-                if len(found) >= MAX_ADDRESSES:
+                    by_key.setdefault(contact.peer, contact)
+                if len(by_key) >= MAX_ADDRESSES:
                     break
     except _FAILURES as error:
         log.info("lan.failed", why=str(error) or type(error).__name__)
     return tuple(
-        f"{address}/p2p/{contact.peer}" for contact in found.values() for address in contact.addresses[:2]
+        f"{address}/p2p/{contact.peer}" for contact in by_key.values() for address in contact.addresses[:2]
     )

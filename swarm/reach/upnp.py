@@ -121,22 +121,22 @@ async def keep_port_open(
 ) -> None:
     """Have the router send `port` to this machine for as long as this runs. `mapped` is told the address, None when it is lost; `tell`
     a line for people."""
-    asked = router or UpnpRouter()
+    request = router or UpnpRouter()
     mapping: Mapping | None = None
-    told = ""
+    text = ""
     try:
         while True:
             pause = RENEW_S
             try:
-                mapping = await trio.to_thread.run_sync(asked.add, mapping.inner if mapping else port)
+                mapping = await trio.to_thread.run_sync(request.add, mapping.inner if mapping else port)
                 line = _line(mapping)
                 mapped(mapping.address)
             except NoMapping as error:
                 line = f"the router opens no port (UPnP): {error}; trying again now and then"
                 pause, mapping = RETRY_S, None
                 mapped(None)
-            if line != told:
-                told = line
+            if line != text:
+                text = line
                 tell(line)
                 log.info("upnp", told=line)
             await trio.sleep(pause)
@@ -144,7 +144,7 @@ async def keep_port_open(
         if mapping is not None:
             with trio.move_on_after(REMOVE_WITHIN_S, shield=True):
                 try:
-                    remove = partial(asked.remove, mapping)
+                    remove = partial(request.remove, mapping)
                     await trio.to_thread.run_sync(remove, abandon_on_cancel=True)
                 except NoMapping as error:
                     log.info("upnp.not-removed", why=str(error))

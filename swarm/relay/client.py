@@ -157,10 +157,10 @@ class RelayClient:
         if answer.status != OK:
             reason, words = REASONS.get(answer.status, (Reason.NOT_SERVING, f"status {answer.status}"))
             raise Refused(f"the gate …{gate[-8:]} refuses: {words}", reason=reason)
-        seen = from_wire(answer.peer.addrs)
-        if seen:
+        observed = from_wire(answer.peer.addrs)
+        if observed:
             self.observed.pop(gate, None)
-            self.observed[gate] = seen[0]
+            self.observed[gate] = observed[0]
             while len(self.observed) > 8:
                 del self.observed[next(iter(self.observed))]
         return answer

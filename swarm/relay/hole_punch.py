@@ -75,16 +75,16 @@ def targets(said: Sequence[Address], observed: Sequence[Address]) -> tuple[Addre
     A peer must not have us knock at doors of our own network: private addresses count only for one that comes from where
     we come from, and where no gate sees us at a public address. `observed`: where gates see this node.
     """
-    ours = {tcp.ip for tcp in map(parse_tcp, observed) if tcp is not None and tcp.ip is not None}
+    own_ips_seen = {tcp.ip for tcp in map(parse_tcp, observed) if tcp is not None and tcp.ip is not None}
     theirs = [(address, tcp.ip) for address in usable(said) if (tcp := parse_tcp(address)) and tcp.ip]
-    near = not any(ip.is_global for ip in ours) or any(ip in ours for _, ip in theirs)
-    loopback = any(ip.is_loopback for ip in ours)
-    kept = [
+    near = not any(ip.is_global for ip in own_ips_seen) or any(ip in own_ips_seen for _, ip in theirs)
+    loopback = any(ip.is_loopback for ip in own_ips_seen)
+    remaining = [
         address
         for address, ip in theirs
         if not ip.is_multicast and (ip.is_global or (near and (loopback or not ip.is_loopback)))
     ]
-    return tuple(kept[:MAX_TARGETS])
+    return tuple(remaining[:MAX_TARGETS])
 
 
 class Puncher:
@@ -176,10 +176,10 @@ class Puncher:
         stream = await self._open_on(conn, [DCUTR])
         try:
             with trio.fail_after(ANSWER_WITHIN_S):
-                asked = trio.current_time()
+                asked_at = trio.current_time()
                 await write_message(stream, self._own())
                 theirs = await _expect(stream, HolePunch.CONNECT)
-                half = (trio.current_time() - asked) / 2
+                half = (trio.current_time() - asked_at) / 2
                 await write_message(stream, HolePunch(type=HolePunch.SYNC))
                 await trio.sleep(half)
             there = self._targets(theirs)

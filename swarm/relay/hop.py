@@ -96,13 +96,13 @@ class RelayHop:
         """A reservation for the peer id that the channel proved, whatever the message says."""
         if stream.protocol != OWN_HOP and not await self._belongs(stream.peer):
             raise self._relay.decline(DeclineReason.NOT_ALLOWED)
-        seen = self._seen_at(stream.peer)
-        reservation = self._relay.reserve(stream.peer, _ip(seen), trio.current_time())
+        observed = self._seen_at(stream.peer)
+        reservation = self._relay.reserve(stream.peer, _ip(observed), trio.current_time())
         ttl_s = reservation.until - trio.current_time()
         answer = HopMessage(
             type=HopMessage.STATUS,
             status=OK,
-            peer=_peer(stream.peer, seen),
+            peer=_peer(stream.peer, observed),
             reservation=Reservation(expire=math.ceil(self._wall() + ttl_s), addrs=self._own_addresses()),
             limit=self._limit(),
         )
@@ -115,17 +115,17 @@ class RelayHop:
             raise self._relay.decline(DeclineReason.MALFORMED) from None
         if stream.protocol != OWN_HOP and not await self._belongs(stream.peer):
             raise self._relay.decline(DeclineReason.NOT_ALLOWED)
-        seen = self._seen_at(stream.peer)
+        observed = self._seen_at(stream.peer)
         if self._seen_at(target) is None:
             self._relay.release(target)  # its connection is gone
-        circuit = self._relay.begin(stream.peer, _ip(seen), target, trio.current_time())
+        circuit = self._relay.begin(stream.peer, _ip(observed), target, trio.current_time())
         why: CircuitEnd | None = None
         try:
-            other = await self._call_target(circuit, seen)
+            other = await self._call_target(circuit, observed)
             why = CircuitEnd.STOPPED  # unless something else ends it before this node stops
             try:
                 answer = HopMessage(
-                    type=HopMessage.STATUS, status=OK, peer=_peer(stream.peer, seen), limit=self._limit()
+                    type=HopMessage.STATUS, status=OK, peer=_peer(stream.peer, observed), limit=self._limit()
                 )
                 await self._send(stream, answer)
                 why = await self._splice(stream, other, circuit)

@@ -98,8 +98,8 @@ class Site:
         """Wait until it has; gives how."""
 
         def status() -> str:
-            told = self.get(f"api/v1/campaigns/{campaign}")
-            return str(told["status"]) if told["ended"] else ""
+            result = self.get(f"api/v1/campaigns/{campaign}")
+            return str(result["status"]) if result["ended"] else ""
 
         return str(until(status, f"{campaign} has ended", every=0.2))
 

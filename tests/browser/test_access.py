@@ -44,7 +44,7 @@ def test_axe_finds_nothing_serious_on_any_page(site: Site, done: str, visit: Ope
         page.goto(site.url + path.format(done=done))
         page.wait_for_selector("h1")
         settled(page, path)
-        found = [
+        results = [
             {
                 "path": path,
                 "id": one["id"],
@@ -54,7 +54,7 @@ def test_axe_finds_nothing_serious_on_any_page(site: Site, done: str, visit: Ope
             for one in Axe().run(page).response["violations"]
             if one["impact"] in SERIOUS
         ]
-        assert found == [], told(found)
+        assert results == [], told(results)
 
 
 def test_a_question_before_a_manifest_is_accessible_too(site: Site, visit: Open) -> None:

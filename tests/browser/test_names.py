@@ -74,9 +74,9 @@ def poison(
 
 def fleet(page: Page, site: Site, change: dict[str, Any], names: frozenset[str] = frozenset()) -> None:
     """The stream of the fleet tells of the devices of now once, changed."""
-    told = changed(site.get("api/v1/peers"), change, names)
-    told["peers"] = [{"tasks": [], "warm": [], **peer} for peer in told["peers"]]
-    whole = {**told, "whole": True, "gone": [], "at": "2026-11-21T12:00:00+00:00"}
+    result = changed(site.get("api/v1/peers"), change, names)
+    result["peers"] = [{"tasks": [], "warm": [], **peer} for peer in result["peers"]]
+    whole = {**result, "whole": True, "gone": [], "at": "2026-11-21T12:00:00+00:00"}
     body = f"event: fleet\ndata: {json.dumps(whole)}\n\nevent: end\ndata: {{}}\n\n"
     page.route(
         re.compile(r"/api/v1/fleet\b"),

@@ -105,9 +105,9 @@ def test_a_task_is_shown_with_every_sample_and_its_signed_record_holds(
     histogram = page.locator("figure").filter(has_text="All 120 timed samples").locator("svg")
     expect(histogram).to_be_visible()
     counts = [
-        int(found[1])
+        int(match[1])
         for title in histogram.locator("title").all_text_contents()
-        if (found := re.search(r": (\d+) samples?,", title))
+        if (match := re.search(r": (\d+) samples?,", title))
     ]
     assert sum(counts) == 120
     for caption in ("Samples by launch", "Every inference in order", "Where the time went"):
@@ -137,9 +137,9 @@ def test_two_campaigns_and_two_models_are_put_beside_each_other(
     ).locator(f'option[value="{again}/1"]').count() else page.goto(
         f"{site.url}#/compare?a={measured}/1&b={again}/1"
     )
-    said = site.get(f"api/v1/compare?a={measured}/1&b={again}/1")["comparisons"][0]["pairs"][0]
+    result = site.get(f"api/v1/compare?a={measured}/1&b={again}/1")["comparisons"][0]["pairs"][0]
     expect(page.get_by_role("heading", name=f"{again}/1 compared with {measured}/1")).to_be_visible()
-    expect(page.locator(".comparison svg")).to_contain_text(said["verdict"])
+    expect(page.locator(".comparison svg")).to_contain_text(result["verdict"])
     page.goto(f"{site.url}#/compare?a={measured}&b={again}")
     expect(page.locator(".comparison tbody tr")).to_have_count(2)
     expect(page.get_by_role("heading", name="Matrix")).to_be_visible()
@@ -177,7 +177,7 @@ def test_the_pages_of_numbers_are_accessible_and_fit_a_narrow_screen(
         for page in (wide, narrow):
             page.goto(site.url + path)
             expect(page.get_by_role("heading", name=ready)).to_be_visible()
-        found = [
+        results = [
             {
                 "path": path,
                 "id": one["id"],
@@ -187,7 +187,7 @@ def test_the_pages_of_numbers_are_accessible_and_fit_a_narrow_screen(
             for one in Axe().run(wide).response["violations"]
             if one["impact"] in SERIOUS
         ]
-        assert found == [], told(found)
+        assert results == [], told(results)
         assert narrow.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0, path
 
 

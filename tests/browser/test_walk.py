@@ -22,8 +22,8 @@ def test_a_campaign_is_watched_from_its_submission_to_its_end_without_a_reload(
     page = visit(site.url)
     page.get_by_role("link", name="watched").click()
     expect(page.get_by_role("heading", level=1)).to_have_text("watched")
-    seen: set[str] = set()
-    page.expose_function("noted", lambda text: seen.add(text))
+    observed: set[str] = set()
+    page.expose_function("noted", lambda text: observed.add(text))
     page.evaluate(
         """new MutationObserver(() => {
           for (const cell of document.querySelectorAll('.matrix .cell span:not(.bar, .full)')) noted(cell.textContent);
@@ -36,8 +36,8 @@ def test_a_campaign_is_watched_from_its_submission_to_its_end_without_a_reload(
     measured = re.compile(r"done, [\d.]+ .?s")
     expect(page.locator(".matrix .cell")).to_contain_text([measured, measured])
     assert page.evaluate("document.body.dataset.same") == "yes"
-    phases = {re.split(r"[ ,;]", text)[0] for text in seen}
-    assert phases & {"queued", "fetch", "load", "warm-up", "run", "check"}, seen
+    phases = {re.split(r"[ ,;]", text)[0] for text in observed}
+    assert phases & {"queued", "fetch", "load", "warm-up", "run", "check"}, observed
     expect(page.get_by_role("button", name="Cancel campaign")).to_be_hidden()
     with page.expect_download() as csv:
         page.get_by_role("button", name="CSV").click()
@@ -193,7 +193,7 @@ def test_what_turns_writing_round_or_hides_is_shown_as_its_code(site: Site, done
     def poisoned(value: object) -> object:
         match value:
             case dict():
-                kept = (
+                remaining = (
                     "campaign_id",
                     "created",
                     "ended",
@@ -204,7 +204,7 @@ def test_what_turns_writing_round_or_hides_is_shown_as_its_code(site: Site, done
                     "at",
                     "datetime",
                 )
-                return {k: v if k in kept else poisoned(v) for k, v in value.items()}
+                return {k: v if k in remaining else poisoned(v) for k, v in value.items()}
             case list():
                 return [poisoned(item) for item in value]
             case str():

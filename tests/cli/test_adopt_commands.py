@@ -88,8 +88,8 @@ def test_a_newer_token_for_a_campaign_that_is_here_is_kept_in_place_of_the_old_o
     home = Home.at(tmp_path)
     with adopted(home) as store:
         for lasts_s in (600.0, 3600.0):
-            told = already_here(home, store, CAMPAIGN, None, speaks(lasts_s), renew=True)
-            assert told == "The new token is stored."
+            result = already_here(home, store, CAMPAIGN, None, speaks(lasts_s), renew=True)
+            assert result == "The new token is stored."
     (held,) = credentials(home, now=time.time())
     assert held.expires > time.time() + 3000
 

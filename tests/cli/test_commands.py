@@ -60,9 +60,9 @@ def test_each_command_has_help_that_begins_with_what_it_does(typed: Typed, comma
 
 
 def test_the_version_is_told_by_the_program_and_by_info(typed: Typed) -> None:
-    told = typed("--version")
-    assert told.code == 0
-    name, number = told.out.split()
+    output = typed("--version")
+    assert output.code == 0
+    name, number = output.out.split()
     assert name == "sark-node"
     listed = typed("info", "--attributes").out.splitlines()
     assert any(line.startswith("version ") and line.rstrip().endswith(f" {number}") for line in listed)
@@ -125,9 +125,9 @@ def test_validate_says_what_would_be_measured(typed: Typed) -> None:
     assert head == ["model", "size", "sha256", "unit", "threads", "runs", "loads"]
     assert [line[-3:] for line in lines] == [["1", "7", "2"], ["2", "7", "2"], ["physical", "7", "2"]]
     assert lines[0][1:3] == ["42", "B"]
-    told = json.loads(typed("validate", file, "--json").out)
-    assert told["tasks"] == 3
-    assert told["models"]["m.onnx"]["size"] == 42
+    document = json.loads(typed("validate", file, "--json").out)
+    assert document["tasks"] == 3
+    assert document["models"]["m.onnx"]["size"] == 42
     assert not typed.stored
 
 
@@ -192,9 +192,9 @@ def test_a_clause_that_cannot_be_read_is_bad_input(typed: Typed, listener: str) 
 
 def nobody() -> str:
     """A gate's address at which nobody listens."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port = found.getsockname()[1]
+    with socket.socket() as opened:
+        opened.bind(("127.0.0.1", 0))
+        port = opened.getsockname()[1]
     return f"/ip4/127.0.0.1/tcp/{port}/p2p/12D3KooWQNbstzW71KUwiMn5QQ2sG2t72UM5TJt353kFtC9TUBhK"
 
 
@@ -244,12 +244,12 @@ def test_piped_tables_are_neither_cut_nor_coloured_nor_read_as_markup(typed: Typ
 
 
 def test_info_says_what_this_device_is_and_whom_to_allow(typed: Typed) -> None:
-    told = json.loads(typed("info", "--json").out)
-    assert "CPU (ONNX)" in [unit["unit"] for unit in told["units"]]
-    assert told["ram"] > 0
+    document = json.loads(typed("info", "--json").out)
+    assert "CPU (ONNX)" in [unit["unit"] for unit in document["units"]]
+    assert document["ram"] > 0
     shown = typed("info")
     assert shown.code == 0
-    assert f"join --allow {told['scheduler']}" in shown.out
+    assert f"join --allow {document['scheduler']}" in shown.out
 
 
 def test_a_csv_that_could_not_be_written_at_the_end_is_refused_at_the_beginning(

@@ -55,12 +55,12 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def offered(home: Path, line: str, *, of: str = "fish") -> list[str]:
     """The words offered for `sark-node LINE`, whose last word is begun."""
     words = f"sark-node --home {home} {line}"
-    told = {
+    result = {
         "fish": {"_TYPER_COMPLETE_ARGS": words, "_TYPER_COMPLETE_FISH_ACTION": "get-args"},
         "bash": {"COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))},
     }[of]
     done = CliRunner().invoke(
-        sark.app, [], env={"_SARK_NODE_COMPLETE": f"complete_{of}", **told}, prog_name="sark-node"
+        sark.app, [], env={"_SARK_NODE_COMPLETE": f"complete_{of}", **result}, prog_name="sark-node"
     )
     assert done.stderr == ""
     assert "\x1b" not in done.stdout
@@ -87,11 +87,11 @@ def offered(home: Path, line: str, *, of: str = "fish") -> list[str]:
     ],
 )
 def test_names_of_this_home_are_offered(home: Path, line: str, words: list[str]) -> None:
-    found = offered(home, line)
+    result = offered(home, line)
     if line.startswith("drain"):
-        assert PEER in found
+        assert PEER in result
     else:
-        assert found == words or sorted(found) == sorted(words)
+        assert result == words or sorted(result) == sorted(words)
 
 
 def test_bash_is_given_words_as_they_are_typed(home: Path) -> None:

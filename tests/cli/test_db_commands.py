@@ -32,18 +32,18 @@ def on(typed: Typed, text: str) -> None:
 
 
 def campaigns(typed: Typed) -> set[str]:
-    told = json.loads(typed("campaigns", "--json").out)
-    return {item["campaign_id"] for item in told["campaigns"]}
+    document = json.loads(typed("campaigns", "--json").out)
+    return {item["campaign_id"] for item in document["campaigns"]}
 
 
 def test_info_and_migrate_say_where_the_store_is_and_what_is_in_it(typed: Typed) -> None:
     assert "was created" in typed("db", "migrate").out
     assert "the current one" in typed("db", "migrate").out
     a_campaign(typed, "c-one", ended=False)
-    told = typed("db", "info")
-    assert told.code == 0
-    assert "store.db" in told.out
-    assert "1, 1 open" in told.out
+    output = typed("db", "info")
+    assert output.code == 0
+    assert "store.db" in output.out
+    assert "1, 1 open" in output.out
     as_json = json.loads(typed("db", "info", "--json").out)
     assert (as_json["rows"]["campaigns"], as_json["open_campaigns"], as_json["keep"]) == (1, 1, None)
 
@@ -78,15 +78,15 @@ def test_a_home_moves_to_a_server_and_back(typed: Typed, tmp_path: Path, postgre
     typed("db", "export", file)
     on(typed, f'store = "{postgres.replace("sark@", f"sark:{secrets.token_hex(8)}@")}"')
     assert campaigns(typed) == set()
-    told = typed("db", "import", file)
-    assert "imported 1 campaign" in told.out
-    assert "1 unfinished campaign left out" in told.out
+    output = typed("db", "import", file)
+    assert "imported 1 campaign" in output.out
+    assert "1 unfinished campaign left out" in output.out
     assert "imported 1 campaign; 1 already existed" in typed("db", "import", "--open", file).out
-    told = typed("db", "info")
-    assert "PostgreSQL" in told.out
-    assert "fsync" in told.out, "the server of these tests has it turned off"
+    output = typed("db", "info")
+    assert "PostgreSQL" in output.out
+    assert "fsync" in output.out, "the server of these tests has it turned off"
     password = Home.at(typed.home).config_file.read_text().split(":")[2].split("@")[0]
-    assert password not in told.out
+    assert password not in output.out
     a_campaign(typed, "c-new")
     assert "wrote 3 campaigns to" in typed("db", "backup", back).out
     on(typed, "")
@@ -116,9 +116,9 @@ def test_a_file_that_is_no_backup_changes_nothing(typed: Typed, tmp_path: Path) 
     junk = tmp_path / "junk"
     junk.write_bytes(b"junk")
     for words in (("restore", "--replace"), ("import",)):
-        told = typed("db", *words, junk)
-        assert told.code == 2
-        assert "gzip" in told.err
+        output = typed("db", *words, junk)
+        assert output.code == 2
+        assert "gzip" in output.err
     assert typed("db", "import", tmp_path / "nothing").code == 2
     assert campaigns(typed) == {"c-one"}
 
@@ -126,7 +126,7 @@ def test_a_file_that_is_no_backup_changes_nothing(typed: Typed, tmp_path: Path) 
 def test_a_wrong_address_of_a_server_is_told_without_its_password(typed: Typed) -> None:
     for url in ("postgresql://sark:hunter2@127.0.0.1:1/db", "mysql://sark:hunter2@h/db"):
         on(typed, f'store = "{url}"')
-        told = typed("campaigns")
-        assert told.code in (2, 6)
-        assert "hunter2" not in told.err + told.out
+        output = typed("campaigns")
+        assert output.code in (2, 6)
+        assert "hunter2" not in output.err + output.out
     assert typed("info").code in (0, 2)

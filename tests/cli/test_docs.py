@@ -55,10 +55,10 @@ def parts(text: str) -> Iterator[tuple[int, str, bool]]:
 def words_of(line: str) -> list[str] | None:
     """What follows `sark-node` on a command line, up to a comment or the shell's next word; None: it is none. `[--live | --json]`, as in
     a usage line, is both."""
-    found = re.search(r"(?<!-u )(?<![\w-])sark-node(?:\s+(.*))?$", line)
-    if found is None:
+    match = re.search(r"(?<!-u )(?<![\w-])sark-node(?:\s+(.*))?$", line)
+    if match is None:
         return None
-    usage = re.sub(r"\[([^\]]*)\]", lambda inner: inner[1].replace("|", " "), found[1] or "")
+    usage = re.sub(r"\[([^\]]*)\]", lambda inner: inner[1].replace("|", " "), match[1] or "")
     try:
         words = shlex.split(usage, comments=True)
     except ValueError:  # prose with an apostrophe in it
@@ -162,8 +162,8 @@ def test_each_link_of_a_page_leads_to_a_file_and_a_heading_that_are_there(page: 
 
 def headings(page: Path) -> set[str]:
     """As a browser's address has them."""
-    found = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
-    return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in found}
+    result = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in result}
 
 
 def test_a_command_that_is_gone_and_an_option_that_is_gone_are_seen() -> None:

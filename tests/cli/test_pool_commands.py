@@ -187,7 +187,7 @@ def test_a_guest_who_was_invited_by_id_is_in_at_once(lab: Typed) -> None:
 
 def test_a_wrong_ticket_is_told(lab: Typed) -> None:
     good = lab("pool", "invite", "lab", "--submit").out.strip()
-    for wrong, told, code in (
+    for wrong, result, code in (
         (good[:-3], "damaged", 2),
         (good.replace("sark1", "sark3"), "version 3", 2),
         ("hello", "not a ticket", 2),
@@ -196,7 +196,7 @@ def test_a_wrong_ticket_is_told(lab: Typed) -> None:
     ):
         done = lab("pool", "join", wrong)
         assert (done.code, done.out) == (code, "")
-        assert told in done.err
+        assert result in done.err
         assert good[20:60] not in done.err
 
 

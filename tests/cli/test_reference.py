@@ -53,8 +53,8 @@ def test_every_example_is_a_command_line_that_the_program_takes(reference: Modul
             context = command.make_context("sark-node", shlex.split(words.partition(" < ")[0]))
             rest = [*getattr(context, "_protected_args", ()), *context.args]
             while rest and hasattr(command, "resolve_command"):
-                found, command, rest = command.resolve_command(context, rest)
-                context = command.make_context(found, rest, parent=context)
+                result, command, rest = command.resolve_command(context, rest)
+                context = command.make_context(result, rest, parent=context)
                 rest = [*getattr(context, "_protected_args", ()), *context.args]
 
 

@@ -95,8 +95,8 @@ def clone_raw() -> None:
 
 
 def clone_by_pointer() -> None:
-    told = (ctypes.c_uint64 * 11)(0, 0, 0, 0, signal.SIGCHLD)
-    pid = LIBC.syscall(435, told, ctypes.sizeof(told))
+    result = (ctypes.c_uint64 * 11)(0, 0, 0, 0, signal.SIGCHLD)
+    pid = LIBC.syscall(435, result, ctypes.sizeof(result))
     if pid < 0:
         raise OSError(ctypes.get_errno(), "clone3")
     if pid == 0:
@@ -200,25 +200,25 @@ def become() -> None:
 
 def tries(told: dict[str, Any]) -> dict[str, Callable[[], object]]:
     """Act by name; each raises OSError when it is refused."""
-    beside, node, key = told["beside"], told["node"], told["key"]
+    pairs, node, key = told["beside"], told["node"], told["key"]
     return {
-        "read a file beside the model": lambda: read(beside),
-        "read it by a symbolic link": lambda: through_a_link(beside),
-        "read it by a hard link": lambda: hard_link(beside),
-        "read it by going up": lambda: read(f"{told['model']}/../{Path(beside).name}"),
-        "read it by going up from its own folder": lambda: read("/proc/self/cwd/.." + beside),
+        "read a file beside the model": lambda: read(pairs),
+        "read it by a symbolic link": lambda: through_a_link(pairs),
+        "read it by a hard link": lambda: hard_link(pairs),
+        "read it by going up": lambda: read(f"{told['model']}/../{Path(pairs).name}"),
+        "read it by going up from its own folder": lambda: read("/proc/self/cwd/.." + pairs),
         "read a key of the node": lambda: read(key),
         "look into the node's folder": lambda: look_for(key),
         "read who uses this device": lambda: read("/etc/passwd"),
         "read the node's environment": lambda: read(f"/proc/{node}/environ"),
-        "read the node's files by its root": lambda: read(f"/proc/{node}/root{beside}"),
+        "read the node's files by its root": lambda: read(f"/proc/{node}/root{pairs}"),
         "see the node's process": lambda: read(f"/proc/{node}/stat"),
-        "look into temporary files": lambda: look_for(beside),
-        "write beside the model": lambda: Path(beside).with_name("written").write_bytes(b"x"),
-        "change the rights beside the model": lambda: Path(beside).chmod(0o600),
-        "change the times beside the model": lambda: os.utime(beside, (1, 1)),
-        "mark the file beside the model": lambda: os.setxattr(beside, "user.mark", b"x"),
-        "cut off the file beside the model": lambda: os.truncate(beside, 1 << 10),
+        "look into temporary files": lambda: look_for(pairs),
+        "write beside the model": lambda: Path(pairs).with_name("written").write_bytes(b"x"),
+        "change the rights beside the model": lambda: Path(pairs).chmod(0o600),
+        "change the times beside the model": lambda: os.utime(pairs, (1, 1)),
+        "mark the file beside the model": lambda: os.setxattr(pairs, "user.mark", b"x"),
+        "cut off the file beside the model": lambda: os.truncate(pairs, 1 << 10),
         "connect to a local service by its file": lambda: by_file(told["service"]),
         "write into the model": lambda: Path(told["model"]).open("r+b").close(),
         "remove the model": lambda: Path(told["model"]).unlink(),
@@ -351,16 +351,16 @@ class HostileDriver:
         yield LoadReport(1, None, None)
 
     def run(self, order: WorkOrder) -> Iterator[Event]:
-        told = json.loads(Path(order.model).read_bytes()) | {"model": order.model}
+        document = json.loads(Path(order.model).read_bytes()) | {"model": order.model}
         yield from self.load_only(order)
         yield ModelDescription("CPU (Hostile)", self.name, "", (), 1, {}, {}, 0)
-        if told.get("do"):
-            manifests(told)[told["do"]]()
+        if document.get("do"):
+            manifests(document)[document["do"]]()
         yield MeasureReport((1,) * order.runs, (), 0.0, 0.0, None, 0, None)
-        acts = tries(told)
-        if told.get("try"):
+        acts = tries(document)
+        if document.get("try"):
             yield RunFindings(
-                {f"act_{place}": float(_worked(acts[name])) for place, name in enumerate(told["try"])}
+                {f"act_{place}": float(_worked(acts[name])) for place, name in enumerate(document["try"])}
             )
         yield CheckReport(None, "", None, None, "nothing to compare with")
 

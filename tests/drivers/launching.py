@@ -31,10 +31,10 @@ def play(model: str, stage: Zygote, limits: Limits = QUICK, runs: int = 4, loads
 
 def below(stage: Zygote) -> list[psutil.Process]:
     """Every process that hangs below the zygotes: reapers, workers, and what was re-parented to reapers."""
-    found: list[psutil.Process] = []
+    results: list[psutil.Process] = []
     for pid in stage.pids:
-        found += psutil.Process(pid).children(recursive=True)
-    return found
+        results += psutil.Process(pid).children(recursive=True)
+    return results
 
 
 def lives(process: psutil.Process) -> bool:

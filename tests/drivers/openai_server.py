@@ -103,8 +103,8 @@ class Server:
             )
             self.document(writer, "200 OK", text.encode(), "text/plain")
         elif self.key and given != self.key:
-            said = {"error": {"message": f"Incorrect API key provided: {given}"}}
-            self.document(writer, "401 Unauthorized", json.dumps(said).encode())
+            values = {"error": {"message": f"Incorrect API key provided: {given}"}}
+            self.document(writer, "401 Unauthorized", json.dumps(values).encode())
         elif path == "/v1/models":
             self.document(writer, "200 OK", json.dumps({"data": [{"id": name} for name in MODELS]}).encode())
         elif method == "POST" and path in ("/v1/chat/completions", "/v1/completions"):
@@ -126,8 +126,8 @@ class Server:
         elif model == "redirect":
             self.document(writer, "307 Temporary Redirect", b"", more="Location: http://127.0.0.1:1/v1\r\n")
         elif model == "tells-key":
-            said = {"error": {"message": f"Incorrect API key provided: {given}"}}
-            self.document(writer, "401 Unauthorized", json.dumps(said).encode())
+            values = {"error": {"message": f"Incorrect API key provided: {given}"}}
+            self.document(writer, "401 Unauthorized", json.dumps(values).encode())
         elif model == "no-http":
             writer.write(b"SSH-2.0-something\r\n")
             writer.close()
@@ -139,8 +139,8 @@ class Server:
             await asyncio.sleep(0.02)
             message = {"message": {"content": "one two"}} if chat else {"text": "one two"}
             usage = {"prompt_tokens": 10, "completion_tokens": 2}
-            said = {"choices": [{**message, "finish_reason": "stop"}], "usage": usage}
-            self.document(writer, "200 OK", json.dumps(said).encode())
+            values = {"choices": [{**message, "finish_reason": "stop"}], "usage": usage}
+            self.document(writer, "200 OK", json.dumps(values).encode())
         elif model == "one-at-a-time":
             async with self.alone:
                 await self.stream(asked, chat, writer)
@@ -166,8 +166,8 @@ class Server:
         count = asked["max_tokens"]
         pieces = [f"w{number} " for number in range(count)]
         if model == "summary":
-            said = asked["messages"][-1]["content"].partition("\n\n")[2]
-            pieces = [piece + ". " for piece in said.split(". ")[:2]]
+            result = asked["messages"][-1]["content"].partition("\n\n")[2]
+            pieces = [piece + ". " for piece in result.split(". ")[:2]]
         sent: list[int] = []
         at = time.perf_counter() + first / 1000
         number = 0

@@ -45,13 +45,13 @@ def torch_models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     torch.save(net.state_dict(), path("weights.pt"))
     torch.save(net, path("whole.pt"))
     torch.save(net.state_dict(), path("legacy.pt"), _use_new_zipfile_serialization=False)
-    told = '{"architecture": "mlp", "inputs": 8, "hidden": [16], "outputs": 4}'
-    save_file(net.state_dict(), path("alone.safetensors"), metadata={"declaration": told})
+    text = '{"architecture": "mlp", "inputs": 8, "hidden": [16], "outputs": 4}'
+    save_file(net.state_dict(), path("alone.safetensors"), metadata={"declaration": text})
     for dtype in (torch.float64, torch.float16, torch.bfloat16):
         state = {name: tensor.to(dtype) for name, tensor in net.state_dict().items()}
-        save_file(state, path(f"{str(dtype)[6:]}.safetensors"), metadata={"declaration": told})
-    beside = path("folder")
-    beside.mkdir()
-    save_file(net.state_dict(), beside / "weights.safetensors")
-    (beside / "model.json").write_text(told)
+        save_file(state, path(f"{str(dtype)[6:]}.safetensors"), metadata={"declaration": text})
+    pairs = path("folder")
+    pairs.mkdir()
+    save_file(net.state_dict(), pairs / "weights.safetensors")
+    (pairs / "model.json").write_text(text)
     return made

@@ -65,24 +65,24 @@ def test_a_real_model_is_read_by_its_specification(
 def test_flexible_shapes_and_pictures_are_read(ct: Any) -> None:
     from coremltools.proto import FeatureTypes_pb2, Model_pb2
 
-    told = Model_pb2.Model()
-    ranged = told.description.input.add()
+    model = Model_pb2.Model()
+    ranged = model.description.input.add()
     ranged.name = "ids"
     ranged.type.multiArrayType.dataType = FeatureTypes_pb2.ArrayFeatureType.INT32
     for low, high in ((1, 1), (1, 512)):
         one = ranged.type.multiArrayType.shapeRange.sizeRanges.add()
         one.lowerBound, one.upperBound = low, high
-    picture = told.description.input.add()
+    picture = model.description.input.add()
     picture.name = "image"
     picture.type.imageType.height, picture.type.imageType.width = 6, 4
     picture.type.imageType.colorSpace = FeatureTypes_pb2.ImageFeatureType.RGB
-    assert [(one.name, one.dtype, one.shape) for one in inputs_of(told)] == [
+    assert [(one.name, one.dtype, one.shape) for one in inputs_of(model)] == [
         ("ids", "int32", (1, None)),
         ("image", "uint8", (6, 4, 3)),
     ]
-    told.customModel.className = "Mine"
+    model.customModel.className = "Mine"
     with pytest.raises(Unfit, match="custom one"):
-        refuse_custom(told)
+        refuse_custom(model)
 
 
 def test_a_custom_layer_is_refused(ct: Any, models: dict[str, Path]) -> None:

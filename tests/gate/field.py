@@ -139,7 +139,7 @@ class Field:
         identity, rng = Identity.from_seed(name), random.Random(len(self.nodes))
         network = self.swarm.node(identity, role is not Role.SUBMIT)
         index = Index(network, rng=rng, incarnation=1, serve=role is not Role.SUBMIT)
-        heard: list[PoolManifest] = []
+        received: list[PoolManifest] = []
         pools = PoolNode(
             network,
             index,
@@ -148,11 +148,11 @@ class Field:
             name=name,
             wall=wall,
             rng=rng,
-            news=heard.append,
+            news=received.append,
             enrol=enrol,
             aside=aside or inline,
         )
-        node = Node(identity, network, index, home, pools, heard)
+        node = Node(identity, network, index, home, pools, received)
         if self.nodes:
             way_in = learn or self.gate
             network.learn(Contact(way_in.peer, way_in.network.addresses))

@@ -108,13 +108,13 @@ def test_what_is_commented_out_in_the_example_config_would_be_taken(tmp_path: Pa
 
 def test_the_containers_commands_are_ones_that_the_program_takes() -> None:
     lines = (EXAMPLES / "Containerfile").read_text(encoding="utf-8").replace("\\\n", " ").splitlines()
-    said = {
+    values = {
         line.split()[0]: yaml.safe_load(line.partition(" ")[2])
         for line in lines
         if line.startswith(("CMD", "ENTRY"))
     }
-    entry = said["ENTRYPOINT"][1:]
-    assert understands([*entry, *said["CMD"]]).command.name == "gate"
+    entry = values["ENTRYPOINT"][1:]
+    assert understands([*entry, *values["CMD"]]).command.name == "gate"
     compose = yaml.safe_load((EXAMPLES / "compose.yaml").read_text(encoding="utf-8"))
     service = compose["services"]["gate"]
     assert understands([*entry, *service["command"]]).params["metrics"] == "0.0.0.0:9464"
@@ -144,18 +144,18 @@ def metrics() -> set[str]:
 
 
 def test_the_guide_tells_every_metric_and_no_other() -> None:
-    told: set[str] = set()
+    values: set[str] = set()
     for cell in re.findall(r"(?m)^\| (`sark_gate_.*?) \|", GUIDE):
         names = [name.partition("{")[0] for name in re.findall(r"`([^`]*)`", cell)]
-        told |= {names[0], *(_sibling(names[0], name) for name in names[1:])}
-    assert told == metrics()
+        values |= {names[0], *(_sibling(names[0], name) for name in names[1:])}
+    assert values == metrics()
 
 
 def _sibling(first: str, ending: str) -> str:
     """`sark_gate_relay_reservations`, `_places_limit` → `sark_gate_relay_reservations_limit`."""
     head = ending.split("_")[1]
-    kept = first[: first.index(f"_{head}")] if f"_{head}" in first else first.rpartition("_")[0]
-    return kept + ending
+    stored = first[: first.index(f"_{head}")] if f"_{head}" in first else first.rpartition("_")[0]
+    return stored + ending
 
 
 def test_the_rules_in_the_guide_are_yaml_and_name_metrics_that_there_are() -> None:

@@ -123,8 +123,8 @@ class Looker:
         assert self._process.stdout is not None
         self._process.stdin.write(" ".join(gates) + "\n")
         self._process.stdin.flush()
-        seen = json.loads(self._process.stdout.readline())
-        return {name: Met(**peer) for name, peer in seen["peers"].items()}
+        document = json.loads(self._process.stdout.readline())
+        return {name: Met(**peer) for name, peer in document["peers"].items()}
 
     def close(self) -> None:
         """No more."""

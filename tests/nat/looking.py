@@ -21,7 +21,7 @@ from swarm.base.logs import set_up_logs
 def look(gates: list[str]) -> dict[str, object]:
     """Who is found by these gates: `peers` by name, and `error` where none of them answers."""
     try:
-        seen = trio.run(partial(observe_fleet, gates, Requirement()))
+        observed = trio.run(partial(observe_fleet, gates, Requirement()))
     except SarkError as error:
         return {"error": error.what, "peers": {}}
     peers = {
@@ -31,7 +31,7 @@ def look(gates: list[str]) -> dict[str, object]:
             "addresses": each.advert.addresses,
             "path": None if each.path is None else asdict(each.path),
         }
-        for each in seen
+        for each in observed
     }
     return {"error": "", "peers": peers}
 

@@ -77,10 +77,10 @@ def test_a_campaign_outlives_all_gates_and_what_goes_through_them_comes_back_wit
         "--gate", homes.at("gate-2"), "--detach", "--json",
     )  # fmt: skip
     assert submitted.code == 0, submitted
-    found = submitted.json()["campaign"]
+    document = submitted.json()["campaign"]
 
     def tasks(name: str, *states: str) -> int:
-        return sum(task.device == name and task.state in states for task in homes.tasks("anna", found))
+        return sum(task.device == name and task.state in states for task in homes.tasks("anna", document))
 
     until(lambda: homes.scheduler_said('"path.direct"'), "there is a direct link with one")
     until(lambda: homes.scheduler_said('"path.stays_relayed"'), "the other stays relayed")
@@ -97,7 +97,7 @@ def test_a_campaign_outlives_all_gates_and_what_goes_through_them_comes_back_wit
 
     world.mend("gate-1")
     homes.begin("gate-2")
-    watched = homes.run("anna", "watch", found, "--json")
+    watched = homes.run("anna", "watch", document, "--json")
     assert [row["Status"] for row in watched.json()["results"]] == ["Complete"] * EACH * 2, watched
     until(lambda: homes.said("ben", '"place.taken"') > places, "he has his place at the second again")
 

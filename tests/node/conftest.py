@@ -174,9 +174,9 @@ class Hand:
         with trio.fail_after(5):
             async with self.news:
                 while True:
-                    found = [message for message in self.came if isinstance(message, kind)]
-                    if len(found) >= count:
-                        return found[count - 1]
+                    messages = [message for message in self.came if isinstance(message, kind)]
+                    if len(messages) >= count:
+                        return messages[count - 1]
                     await self.news.wait()
 
     def count(self, kind: type[Message]) -> int:

@@ -29,21 +29,21 @@ def typed(
     """Type these keys at the prompt of an interactive bash, which reads the user's own .bashrc. Gives what the terminal shows as soon as it
     shows `awaited`; AssertionError when that is not in time.
     """
-    ours, theirs = pty.openpty()
+    own, theirs = pty.openpty()
     bash = subprocess.Popen(
         ["bash", "--noprofile", "-i"], stdin=theirs, stdout=theirs, stderr=theirs, cwd=cwd, start_new_session=True,
         env={**environment, "TERM": "dumb", "PS1": "$ "},
     )  # fmt: skip
     os.close(theirs)
     try:
-        os.write(ours, keys.encode())
+        os.write(own, keys.encode())
         shown, deadline = "", time.monotonic() + within
         while awaited not in shown:
             left = deadline - time.monotonic()
             assert left > 0, f"not within {within:g} s: {awaited!r} in {shown!r}"
-            if select.select([ours], [], [], left)[0]:
-                shown += os.read(ours, 4096).decode(errors="replace")
-        os.write(ours, ENDED)
+            if select.select([own], [], [], left)[0]:
+                shown += os.read(own, 4096).decode(errors="replace")
+        os.write(own, ENDED)
         return shown
     finally:
         try:
@@ -51,4 +51,4 @@ def typed(
         except subprocess.TimeoutExpired:
             bash.kill()
             bash.wait()
-        os.close(ours)
+        os.close(own)

@@ -47,8 +47,8 @@ def why_not(dist: Path) -> str:
 
 def the_file(dist: Path) -> Path | None:
     """The newest for this system and processor."""
-    found = dist.glob(f"sark-node-*-{sys.platform}-{platform.machine().lower()}")
-    return max(found, key=lambda path: path.stat().st_mtime, default=None)
+    result = dist.glob(f"sark-node-*-{sys.platform}-{platform.machine().lower()}")
+    return max(result, key=lambda path: path.stat().st_mtime, default=None)
 
 
 pytestmark = pytest.mark.real
@@ -109,9 +109,9 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Alone]:
             )
             for _ in range(2)
         ]
-        said = [process.communicate(timeout=LONG)[0].decode() for process in both]
+        lines = [process.communicate(timeout=LONG)[0].decode() for process in both]
         assert [process.returncode for process in both] == [0, 0]
-        assert all(text.startswith("sark-node ") for text in said), said
+        assert all(text.startswith("sark-node ") for text in lines), lines
         yield lab
     finally:
         lab.close()
@@ -138,10 +138,10 @@ def test_it_unpacks_once_also_where_two_first_starts_come_at_once(alone: Alone) 
 
 
 def test_it_finds_here_what_the_installed_program_finds(alone: Alone) -> None:
-    found = alone.well("me", "info", "--json").json()
+    document = alone.well("me", "info", "--json").json()
     installed = Lab(alone.folder, ()).run("installed", "info", "--json", within=LONG).json()
     for name in ("units", "sandbox", "sandbox_notes", "soc", "cores", "threads", "ram", "os", "arch"):
-        assert found[name] == installed[name], name
+        assert document[name] == installed[name], name
     assert "CPU (ONNX)" in alone.well("me", "doctor").out
 
 
@@ -205,8 +205,8 @@ def test_what_looks_at_it_works(swarm: Alone) -> None:
 
 
 def test_it_serves_its_pages_and_its_api(alone: Alone) -> None:
-    said = alone.folder / "serve.txt"
-    with said.open("wb") as out:
+    result = alone.folder / "serve.txt"
+    with result.open("wb") as out:
         process = subprocess.Popen(
             alone.command("me", "serve", "--port", "0"),
             cwd=alone.folder,
@@ -218,8 +218,8 @@ def test_it_serves_its_pages_and_its_api(alone: Alone) -> None:
     alone.running["serve"] = process
 
     def address() -> list[str]:
-        assert process.poll() is None, said.read_text()
-        return [word for word in said.read_text().split() if word.startswith("http://")]
+        assert process.poll() is None, result.read_text()
+        return [word for word in result.read_text().split() if word.startswith("http://")]
 
     base = until(address, "its address", within=LONG)[0].rstrip("/.,")
     for path, kind, holds in (

@@ -40,7 +40,7 @@ def instructions(file: Path) -> Iterator[tuple[str, str]]:
 
 
 def said(file: Path, word: str) -> list[str]:
-    return [rest for found, rest in instructions(file) if found == word]
+    return [rest for result, rest in instructions(file) if result == word]
 
 
 def left_out(path: PurePosixPath, patterns: list[str]) -> bool:

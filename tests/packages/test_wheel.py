@@ -104,18 +104,18 @@ def program(built: tuple[Path, Path, Path], tmp_path_factory: pytest.TempPathFac
 
 
 def environment(tmp_path: Path) -> dict[str, str]:
-    kept = {key: value for key, value in os.environ.items() if key in ("PATH", "LANG", "TMPDIR")}
-    return {**kept, "HOME": str(tmp_path), "SARK_HOME": str(tmp_path / "home"), "SARK_LAN": "false"}
+    stored = {key: value for key, value in os.environ.items() if key in ("PATH", "LANG", "TMPDIR")}
+    return {**stored, "HOME": str(tmp_path), "SARK_HOME": str(tmp_path / "home"), "SARK_LAN": "false"}
 
 
 @contextlib.contextmanager
 def running(command: list[str], tmp_path: Path) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
     """The process, and the file that it writes to; it ends with the block."""
-    said = tmp_path / "said.txt"
-    with said.open("wb") as out:
+    result = tmp_path / "said.txt"
+    with result.open("wb") as out:
         process = subprocess.Popen(command, cwd=tmp_path, env=environment(tmp_path), stdout=out, stderr=out)
     try:
-        yield process, said
+        yield process, result
     finally:
         process.terminate()
         process.wait(30)
@@ -134,12 +134,12 @@ def test_the_installed_program_works_away_from_the_tree(program: Path, tmp_path:
     assert "is written" in run("init")
     assert (tmp_path / "campaign.yaml").is_file()
     where = "import scheduler, scheduler.local.demo as d; print(scheduler.__path__[0]); print(d.quickstart_file())"
-    told = subprocess.run(
+    done_found = subprocess.run(
         [str(program.with_name("python")), "-c", where], cwd=tmp_path, env=environment(tmp_path),
         capture_output=True, text=True, check=True,
     ).stdout.splitlines()  # fmt: skip
-    assert all(line.startswith(str(program.parents[1])) for line in told), told
-    assert Path(told[1]).is_file()
+    assert all(line.startswith(str(program.parents[1])) for line in done_found), done_found
+    assert Path(done_found[1]).is_file()
 
 
 def test_the_installed_wheel_offers_what_tests_of_others_need_with_its_types(
@@ -184,11 +184,11 @@ check_all(Subject("fake", unit="Fake (Simulation)", model="m", simulate=True))
 
 
 def test_the_installed_program_serves_its_pages(program: Path, tmp_path: Path) -> None:
-    with running([str(program), "serve", "--port", "0"], tmp_path) as (process, said):
+    with running([str(program), "serve", "--port", "0"], tmp_path) as (process, opened):
 
         def address() -> list[str]:
-            assert process.poll() is None, said.read_text()
-            return [word for word in said.read_text().split() if word.startswith("http://")]
+            assert process.poll() is None, opened.read_text()
+            return [word for word in opened.read_text().split() if word.startswith("http://")]
 
         line = until(address, "its address", within=90)
         base = line[0].rstrip("/.,")

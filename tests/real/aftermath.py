@@ -79,17 +79,17 @@ def lines(storm: Storm, name: str) -> Iterator[Line]:
     for text in storm.lab.log(name).splitlines():
         if text.startswith("{"):
             try:
-                told = json.loads(text)
-                at = datetime.fromisoformat(told["timestamp"]).timestamp()
+                document = json.loads(text)
+                at = datetime.fromisoformat(document["timestamp"]).timestamp()
             except (ValueError, KeyError):  # cut in two by kill -9
                 continue
-            yield Line(at, str(told["event"]), told)
+            yield Line(at, str(document["event"]), document)
 
 
 def wait_until_quiet(storm: Storm) -> list[str]:
     """What is still there of the campaign although it has ended, once that is no more excused."""
     lab = storm.lab
-    found: list[str] = []
+    texts: list[str] = []
 
     def runs() -> list[int]:
         return launches(lab, *(name for name in lab.workers if name in lab.running))
@@ -97,7 +97,7 @@ def wait_until_quiet(storm: Storm) -> list[str]:
     try:
         until(lambda: not runs(), "no run is left", within=QUIET_S * storm.plan.slow)
     except AssertionError:
-        found.append(f"processes of runs are left although the campaign has ended: {runs()}")
+        texts.append(f"processes of runs are left although the campaign has ended: {runs()}")
     try:
         until(
             lambda: not marked(lab.mark_of(HOME)),
@@ -105,20 +105,20 @@ def wait_until_quiet(storm: Storm) -> list[str]:
             within=LEAVES_S * storm.plan.slow,
         )
     except AssertionError:
-        found.append(f"the scheduler process is left: {marked(lab.mark_of(HOME))}")
-    return found
+        texts.append(f"the scheduler process is left: {marked(lab.mark_of(HOME))}")
+    return texts
 
 
 def history(storm: Storm) -> History:
     """The storm in the form that the invariants read; its clock begins with the campaign."""
-    found = History(limits=Limits(slack_s=1.0 * storm.plan.slow), slots=dict.fromkeys(storm.lab.workers, 1))
+    result = History(limits=Limits(slack_s=1.0 * storm.plan.slow), slots=dict.fromkeys(storm.lab.workers, 1))
     names: dict[str, str] = {}
     for name in storm.lab.workers:
-        _worker(storm, name, found, names)
-    _scheduler(storm, found, names)
-    found.add(storm.ended - storm.began, Happened.QUIET)
-    found.texts = {name: storm.lab.log(name) for name in ("gate", *storm.lab.workers)}
-    return found.sorted()
+        _worker(storm, name, result, names)
+    _scheduler(storm, result, names)
+    result.add(storm.ended - storm.began, Happened.QUIET)
+    result.texts = {name: storm.lab.log(name) for name in ("gate", *storm.lab.workers)}
+    return result.sorted()
 
 
 def _worker(storm: Storm, name: str, found: History, names: dict[str, str]) -> None:
@@ -127,39 +127,47 @@ def _worker(storm: Storm, name: str, found: History, names: dict[str, str]) -> N
         if (fault.kind, fault.victim) == (Kind.WORKER, name):
             found.add(fault.over - storm.began, Happened.DIED, worker=name)
     for line in lines(storm, name):
-        at, told = line.at - storm.began, line.fields
-        run = {"worker": name, "lease": told.get("lease", "")}
+        at, result = line.at - storm.began, line.fields
+        run = {"worker": name, "lease": result.get("lease", "")}
         match line.event:
             case "worker.up":
-                names[told["peer"]] = name
+                names[result["peer"]] = name
                 found.add(at, Happened.BORN, worker=name)
             case "run.began":
-                fence = tuple(told["fence"])
+                fence = tuple(result["fence"])
                 found.add(
-                    at, Happened.BEGAN, **run, task=told["task"], attempt=told["attempt"], fence=fence, slot=0
+                    at,
+                    Happened.BEGAN,
+                    **run,
+                    task=result["task"],
+                    attempt=result["attempt"],
+                    fence=fence,
+                    slot=0,
                 )
-                found.add(at, Happened.TAKEN, **run, task=told["task"], attempt=told["attempt"], fence=fence)
+                found.add(
+                    at, Happened.TAKEN, **run, task=result["task"], attempt=result["attempt"], fence=fence
+                )
             case "run.ended":
                 found.add(at, Happened.LEFT, **run)
                 found.add(at, Happened.DEAD, **run)
             case "run.stopping" if not any(begun - 3 <= line.at <= over for begun, over in frozen):
-                found.add(at, Happened.STOP_ORDERED, **run, word=told["reason"])
-            case "result.settled" if told["answer"] == "accepted":
-                record = f"{told['task']}/{told['attempt']}/{name}"
-                found.add(at, Happened.ACKNOWLEDGED, worker=name, task=told["task"], sha256=record)
+                found.add(at, Happened.STOP_ORDERED, **run, word=result["reason"])
+            case "result.settled" if result["answer"] == "accepted":
+                record = f"{result['task']}/{result['attempt']}/{name}"
+                found.add(at, Happened.ACKNOWLEDGED, worker=name, task=result["task"], sha256=record)
             case _:
                 pass
 
 
 def _scheduler(storm: Storm, found: History, names: dict[str, str]) -> None:
     campaign = storm.campaign
-    kept = {
+    stored = {
         (task, attempt): (names.get(worker, worker), read_record(body).fence.key())
         for task, attempt, worker, body in storm.lab.ask(
             HOME, "SELECT task, attempt, worker, body FROM records"
         )
     }
-    found.stored = frozenset(f"{task}/{attempt}/{worker}" for (task, attempt), (worker, _) in kept.items())
+    found.stored = frozenset(f"{task}/{attempt}/{worker}" for (task, attempt), (worker, _) in stored.items())
     with Store(storm.lab.home(HOME).store) as store:
         row = store.campaigns.get(campaign)
         assert row is not None, "the campaign is gone from the store"
@@ -169,19 +177,21 @@ def _scheduler(storm: Storm, found: History, names: dict[str, str]) -> None:
         broken = check_chain(store.events.all(campaign), store.events.count(campaign))
         found.broken_chains = () if broken is None else (f"{campaign}: {broken.why}",)
         for event in store.events.all(campaign):
-            at, task, told = event.at - storm.began, event.task or "", event.fields
-            about = {"who": HOME, "task": task, "attempt": told.get("attempt", 0)}
+            at, task, result = event.at - storm.began, event.task or "", event.fields
+            about = {"who": HOME, "task": task, "attempt": result.get("attempt", 0)}
             if event.name == "campaign.created":
                 found.add(at, Happened.ACCEPTED, who=HOME, campaign=campaign)
             if event.name == "task.committing":
-                found.add(at, Happened.COMMITTED, **about, worker=names.get(told["worker"], told["worker"]))
-            record = kept.get((task, told.get("attempt", 0)))
+                found.add(
+                    at, Happened.COMMITTED, **about, worker=names.get(result["worker"], result["worker"])
+                )
+            record = stored.get((task, result.get("attempt", 0)))
             if event.name in ("task.succeeded", "task.failed", "task.retried") and record is not None:
                 worker, fence = record
                 word = _FINAL.get(event.name, "pending")
                 tried = int(event.name == "task.retried")
                 found.add(at, Happened.RECORDED, **about, worker=worker, fence=fence, word=word, number=tried)
-            elif event.name in _GIVEN_UP and told.get("attempt"):
+            elif event.name in _GIVEN_UP and result.get("attempt"):
                 found.add(at, Happened.ATTEMPT_ENDED, **about, word=_GIVEN_UP[event.name])
             if event.name in _FINAL:
                 found.add(at, Happened.ENDED, who=HOME, task=task, word=_FINAL[event.name])
@@ -193,7 +203,7 @@ def figures(storm: Storm) -> Figures:
     attempts = lab.ask(HOME, "SELECT attempt FROM tasks WHERE campaign = ?", campaign)
     ((recorded,),) = lab.ask(HOME, "SELECT count(*) FROM records")
     begun = sum(line.event == "run.began" for name in lab.workers for line in lines(storm, name))
-    found = Figures(
+    result = Figures(
         storm.ended - storm.began, len(attempts), [row[0] for row in attempts], begun, recorded,
         Counter(fault.kind for fault in storm.seen),
     )  # fmt: skip
@@ -216,11 +226,11 @@ def figures(storm: Storm) -> Figures:
         if fault.kind in ON_WORKER:
             for task in fault.held:
                 back = runs_again(fault, task, events, begins)
-                lists = found.again if hindered(fault, task, back, storm.seen, events) else found.recovery
+                lists = result.again if hindered(fault, task, back, storm.seen, events) else result.recovery
                 lists[fault.kind].append(back - fault.at)
         elif fault.kind is Kind.SCHEDULER:
-            found.recovery[fault.kind] += succeeded_after(fault, events)
-    return found
+            result.recovery[fault.kind] += succeeded_after(fault, events)
+    return result
 
 
 def runs_again(fault: Fault, task: str, events: Sequence[Event], begins: Sequence[Event]) -> float:
@@ -233,8 +243,8 @@ def runs_again(fault: Fault, task: str, events: Sequence[Event], begins: Sequenc
 
 def hindered(fault: Fault, task: str, back: float, faults: Sequence[Fault], events: Sequence[Event]) -> bool:
     """Whether another strike was felt before the task ran again: at the scheduler, or at a worker that it was at, or was to go to."""
-    asked = {event.device for event in events if event.task == task and event.at < back}
-    there = asked | {fault.victim}
+    request = {event.device for event in events if event.task == task and event.at < back}
+    there = request | {fault.victim}
     return any(
         other is not fault
         and (other.kind in _SCHEDULERS or (other.kind in ON_WORKER and other.victim in there))

@@ -51,17 +51,17 @@ def until(condition: Callable[[], Any], what: str, *, within: float = PATIENCE_S
 
 def marked(mark: str) -> dict[int, str]:
     """Living processes whose environment or command line holds `mark`: pid and command line."""
-    found: dict[int, str] = {}
+    by_key: dict[int, str] = {}
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit() or int(entry.name) == os.getpid():
             continue
         try:
             words = (entry / "cmdline").read_bytes()
             if mark.encode() in (entry / "environ").read_bytes() or mark.encode() in words:
-                found[int(entry.name)] = words.replace(b"\0", b" ").decode(errors="replace").strip()
+                by_key[int(entry.name)] = words.replace(b"\0", b" ").decode(errors="replace").strip()
         except OSError:  # gone meanwhile, or a zombie's
             continue
-    return found
+    return by_key
 
 
 def kill_marked(mark: str) -> None:
@@ -134,13 +134,13 @@ class Lab:
 
     def environment(self, name: str) -> dict[str, str]:
         """Ours without a terminal's or a user's settings, and with the marks."""
-        kept = {
+        stored = {
             key: value
             for key, value in os.environ.items()
             if not key.startswith("SARK_") and key not in _OF_A_USER
         }
         return {
-            **kept,
+            **stored,
             MARK: self.mark,
             "SARK_TEST_NODE": self.mark_of(name),
             "SARK_MAX_WAIT_S": "0",  # the tests' host is busy with the tests
@@ -333,12 +333,12 @@ class Task:
 
 def launches(lab: Lab, *names: str) -> list[int]:
     """Processes of those workers that run a model now."""
-    found: list[psutil.Process] = []
+    results: list[psutil.Process] = []
     for name in names:
         with contextlib.suppress(psutil.NoSuchProcess):
-            found += psutil.Process(lab.running[name].pid).children(recursive=True)
+            results += psutil.Process(lab.running[name].pid).children(recursive=True)
     return [
-        one.pid for one in found if alive(one.pid, NAME)
+        one.pid for one in results if alive(one.pid, NAME)
     ]  # all were seen before: these live at the same time
 
 

@@ -33,8 +33,8 @@ class Reader:
 
     def stay(self, words: list[str], home: str = "home", says: str = "12D3Koo") -> subprocess.Popen[bytes]:
         """Start it in a terminal of its own, and wait for what it says first."""
-        said = self.folder / f"{home}-{words[0]}.txt"
-        with said.open("wb") as out:
+        result = self.folder / f"{home}-{words[0]}.txt"
+        with result.open("wb") as out:
             process = subprocess.Popen(
                 [*SARK, *words],
                 cwd=self.folder,
@@ -47,8 +47,8 @@ class Reader:
         self.staying.append(process)
 
         def up() -> bool:
-            assert process.poll() is None, said.read_text()
-            return says in said.read_text()
+            assert process.poll() is None, result.read_text()
+            return says in result.read_text()
 
         until(up, f"{words[0]} is up")
         return process

@@ -19,15 +19,15 @@ def begun(lab: Lab, folder: Path, name: str, home: str) -> str:
     models = [script(folder, f"{name}-short-{n}.json", load_ms=float(n)) for n in range(SHORT)]
     models += [script(folder, f"{name}-long-{n}.json", load_ms=float(n), **LONG) for n in range(LONGER)]
     file = campaign(folder, name, models, measure={"runs": 25, "loads": 1})
-    found = lab.detach(home, file)
+    result = lab.detach(home, file)
 
     def midway() -> bool:
-        tasks = lab.tasks(home, found)
+        tasks = lab.tasks(home, result)
         return sum(task.state == "succeeded" for task in tasks) >= 2 and any(task.runs for task in tasks)
 
     until(midway, "some tasks are done and one runs")
     os.kill(lab.scheduler_pid(home), signal.SIGKILL)
-    return found
+    return result
 
 
 def runs(lab: Lab, found: str) -> Counter[str]:
@@ -48,49 +48,49 @@ def recorded_once(lab: Lab, home: str, found: str) -> None:
 
 
 def test_with_a_copy_of_the_key_another_machine_carries_the_campaign_on(lab: Lab, tmp_path: Path) -> None:
-    found = begun(lab, tmp_path, "adopted", "ada")
+    result = begun(lab, tmp_path, "adopted", "ada")
     key = tmp_path / "scheduler.key"
     key.write_bytes(lab.home("ada").key("scheduler").read_bytes())
     key.chmod(0o600)
     done = lab.run(
-        "ada-elsewhere", "adopt", found, "--key", key, "--models", tmp_path, "--gate", lab.gate, "--json"
+        "ada-elsewhere", "adopt", result, "--key", key, "--models", tmp_path, "--gate", lab.gate, "--json"
     )
     assert done.code == 0, done
     assert "finished elsewhere" in done.err
     assert {row["Status"] for row in done.json()["results"]} == {"Complete"}
-    recorded_once(lab, "ada-elsewhere", found)
-    again = lab.run("ada", "watch", found, "--json")
+    recorded_once(lab, "ada-elsewhere", result)
+    again = lab.run("ada", "watch", result, "--json")
     assert "another" in again.out + again.err or "elsewhere" in again.out + again.err, again
 
 
 def test_with_a_token_another_scheduler_carries_the_campaign_on(lab: Lab, tmp_path: Path) -> None:
     helper = lab.peer("a-friend")
-    found = begun(lab, tmp_path, "delegated", "carol")
-    token = lab.run("carol", "delegate", found, "--to", helper, "--gate", lab.gate)
+    result = begun(lab, tmp_path, "delegated", "carol")
+    token = lab.run("carol", "delegate", result, "--to", helper, "--gate", lab.gate)
     assert token.code == 0, token
-    seen = lab.run("carol-elsewhere", "watch", found, "--gate", lab.gate)
-    assert seen.code != 0, "a home without the key sees nothing"
-    taken = lab.run("a-friend", "adopt", found, "--token", token.out.strip(), "--detach")
+    observed = lab.run("carol-elsewhere", "watch", result, "--gate", lab.gate)
+    assert observed.code != 0, "a home without the key sees nothing"
+    taken = lab.run("a-friend", "adopt", result, "--token", token.out.strip(), "--detach")
     assert taken.code == 0, taken
     if "wait for the model" in taken.err:  # it was only on the machine that is gone
-        done = lab.run("a-friend", "adopt", found, "--models", tmp_path, "--json")
+        done = lab.run("a-friend", "adopt", result, "--models", tmp_path, "--json")
     else:
-        done = lab.run("a-friend", "watch", found, "--json")
+        done = lab.run("a-friend", "watch", result, "--json")
     assert done.code == 0, done
-    recorded_once(lab, "a-friend", found)
+    recorded_once(lab, "a-friend", result)
 
 
 def test_what_runs_is_watched_from_a_home_that_has_only_the_key(lab: Lab, tmp_path: Path) -> None:
     models = [script(tmp_path, f"watched-{n}.json", load_ms=float(n), **LONG) for n in range(2)]
-    found = lab.detach("ada", campaign(tmp_path, "watched", models, measure={"runs": 25, "loads": 1}))
-    until(lambda: any(task.runs for task in lab.tasks("ada", found)), "a task runs")
+    result = lab.detach("ada", campaign(tmp_path, "watched", models, measure={"runs": 25, "loads": 1}))
+    until(lambda: any(task.runs for task in lab.tasks("ada", result)), "a task runs")
     place = lab.home("ada-afar").key("scheduler")
     place.parent.mkdir(parents=True)
     place.write_bytes(lab.home("ada").key("scheduler").read_bytes())
     place.chmod(0o600)
-    seen = lab.run("ada-afar", "watch", found, "--gate", lab.gate, "--json")
-    assert seen.code == 0, seen
-    assert "2 tasks:" in seen.err
-    told = seen.json()
-    assert (told["tasks"], told["finished"], told["live"]) == (2, 2, [])
-    assert lab.run("ada", "watch", found, "--json").code == 0
+    observed = lab.run("ada-afar", "watch", result, "--gate", lab.gate, "--json")
+    assert observed.code == 0, observed
+    assert "2 tasks:" in observed.err
+    document = observed.json()
+    assert (document["tasks"], document["finished"], document["live"]) == (2, 2, [])
+    assert lab.run("ada", "watch", result, "--json").code == 0

@@ -130,6 +130,6 @@ def test_each_bad_model_fails_with_its_reason_and_the_good_one_is_measured(lab: 
 
 def states(lab: Lab) -> dict[str, str]:
     """What the workers say of themselves."""
-    seen = lab.run("ada", "peers", "--gate", lab.gate, "--json")
-    assert seen.code == 0, seen
-    return {peer["name"]: peer["state"] for peer in seen.json()["peers"]}
+    observed = lab.run("ada", "peers", "--gate", lab.gate, "--json")
+    assert observed.code == 0, observed
+    return {peer["name"]: peer["state"] for peer in observed.json()["peers"]}

@@ -35,12 +35,12 @@ def test_a_campaign_whose_worker_run_scheduler_and_link_are_struck_ends_with_one
             storm.run(tmp_path)
             left = wait_until_quiet(storm)
             past = history(storm)
-            found = figures(storm)
+            result = figures(storm)
     finally:
         lab.close()
     assert storm.breaches + left == []
     assert [str(breach) for breach in check(past)] == []
     assert set((past.final or {}).values()) == {"succeeded"}
-    assert found.faults
-    assert found.recorded == 20 + sum(event.number or 0 for event in past.events if event.kind == "recorded")
+    assert result.faults
+    assert result.recorded == 20 + sum(event.number or 0 for event in past.events if event.kind == "recorded")
     until(lambda: not marked(lab.mark), "nothing is left")

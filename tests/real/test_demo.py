@@ -68,16 +68,16 @@ def test_the_demo_measures_real_models_on_three_workers_and_leaves_nothing_runni
 ) -> None:
     demo = Demo(tmp_path / "demo")
     demos.append(demo)
-    seen: dict[int, str] = {}
+    observed: dict[int, str] = {}
 
     def ended() -> bool:
-        seen.update(demo.left())
+        observed.update(demo.left())
         return demo.process.poll() is not None
 
     until(ended, "the demo ends", every=0.2)
     assert demo.process.returncode == 0, demo.text
     assert demo.left() == {}
-    roles = " ".join(seen.values())
+    roles = " ".join(observed.values())
     assert all(f"worker-{n} " in roles for n in (1, 2, 3))
     with (demo.folder / "results.csv").open(newline="", encoding="utf-8") as source:
         header, *rows = list(csv.reader(source))

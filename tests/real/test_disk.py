@@ -82,15 +82,15 @@ def test_a_disk_that_fills_up_after_submitting_is_said_and_nothing_is_lost(lab: 
     identity = key.read_bytes()
     with small_disk(lab.folder / "carol", "2m") as disk:
         write_durably(key, identity)
-        found = lab.detach("carol", file)
+        result = lab.detach("carol", file)
         kill_marked(lab.mark_of("carol"))
         fill(disk / "of-somebody-else")
-        done = lab.run("carol", "watch", found)
+        done = lab.run("carol", "watch", result)
         assert done.code == 6, done
         assert "disk" in done.err.lower() or "space" in done.err.lower(), done
         assert "Traceback" not in done.err
         (disk / "of-somebody-else").unlink()
-        done = lab.run("carol", "watch", found, "--json")
+        done = lab.run("carol", "watch", result, "--json")
         assert done.code == 0, done
         assert [row["Status"] for row in done.json()["results"]] == ["Complete"] * 2
         assert lab.ask("carol", "SELECT count(*) FROM records WHERE decides = 1") == [(2,)]

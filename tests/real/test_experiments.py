@@ -69,11 +69,11 @@ def test_a_model_that_broke_is_a_regression_with_exit_code_and_a_signed_webhook(
     assert accepted.code == 0, accepted
 
     (tmp_path / "secret").write_text(SECRET)
-    told = lab.run(
+    result = lab.run(
         "ada", "experiment", "schedule", "nightly", "--every", "30d", "--webhook", hook.url,
         "--secret-file", tmp_path / "secret",
     )  # fmt: skip
-    assert told.code == 0, told
+    assert result.code == 0, result
     custom_op(tmp_path / "m.onnx")
     worse = lab.run("ada", "experiment", "tick", "--gate", lab.gate)
     assert worse.code == 1, worse

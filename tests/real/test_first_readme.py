@@ -171,8 +171,8 @@ def test_the_first_systems_readme_runs_as_it_stands(client: Client, lab: Lab) ->
     many = client.json(CREATE_MANY)
     assert [job["compute_unit"] for job in many["jobs"]] == ["CPU (ONNX)"] * 2 + ["GPU (CoreML)"] * 2
     client.cancel(many["campaign_id"])
-    told = client.json("curl http://localhost:5000/api/campaigns")["campaigns"]
-    assert [each["campaign_id"] for each in told][:3] == [many["campaign_id"], two, campaign]
+    document = client.json("curl http://localhost:5000/api/campaigns")["campaigns"]
+    assert [each["campaign_id"] for each in document][:3] == [many["campaign_id"], two, campaign]
     # what it documents without an example
     job = client.ask("GET", f"/jobs/{campaign}-job-0")
     assert (job["job"]["status"], job["result"]["status"]) == ("complete", "Complete")
@@ -215,8 +215,8 @@ def test_reset_clears_what_is_over(client: Client, lab: Lab) -> None:
     running = client.ask("POST", "/reset")
     assert (running["status"], running["title"]) == (409, "Conflict")
     client.cancel(campaign)
-    told = client.ask("POST", "/reset")
-    assert told["status"] == "reset"
+    reply = client.ask("POST", "/reset")
+    assert reply["status"] == "reset"
     assert client.json("curl http://localhost:5000/api/campaigns")["count"] == 0
-    assert Path(told["backup"]).exists()
+    assert Path(reply["backup"]).exists()
     assert lab.run("one", "status").out.startswith("this device: active")

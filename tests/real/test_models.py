@@ -35,9 +35,9 @@ def test_a_model_of_several_pieces_reaches_both_workers_and_is_removed_while_the
     having = [name for name in lab.workers if sha in kept(lab, name)]
     assert having
     for name in having:
-        found = kept(lab, name)[sha]
-        assert (found["name"], found["size"], found["arriving"]) == ("large.json", LARGE, False)
-        assert found["from"].startswith("scheduler")
+        result = kept(lab, name)[sha]
+        assert (result["name"], result["size"], result["arriving"]) == ("large.json", LARGE, False)
+        assert result["from"].startswith("scheduler")
         removed = lab.run(name, "models", "remove", sha[:10])
         assert removed.code == 0, removed
         assert sha not in kept(lab, name)
@@ -58,8 +58,8 @@ def test_a_model_that_its_owner_put_there_is_taken_up_by_the_worker_that_runs(
     done = lab.submit("ada", campaign(tmp_path, "mine", [model], measure={"runs": 5, "loads": 1}))
     assert done.code == 0, done
     for name in lab.workers:
-        found = kept(lab, name)[sha]
-        assert found["pinned"]
-        assert found["from"].startswith("added from")
+        result = kept(lab, name)[sha]
+        assert result["pinned"]
+        assert result["from"].startswith("added from")
         assert lab.run(name, "models", "remove", sha).code == 0
     assert json.loads(model.read_bytes())["load_ms"] == 72.0

@@ -14,19 +14,19 @@ def test_commands_with_json_print_one_document_and_nothing_else(lab: Lab, tmp_pa
     name = "[bold red]m[_red].json"
     submitted = lab.submit("ada", campaign(tmp_path, "printed", [script(tmp_path, name)]))
     assert submitted.code == 0, submitted
-    told = submitted.json()
-    found = told["campaign"]
-    assert Path(told["csv"]).is_file()
-    assert Path(told["raw"]).is_file()
-    assert lab.run("ada", "watch", found, "--json").json()["results"] == told["results"]
-    assert lab.run("ada", "results", found, "--json").json()["results"] == told["results"]
+    parsed = submitted.json()
+    result = parsed["campaign"]
+    assert Path(parsed["csv"]).is_file()
+    assert Path(parsed["raw"]).is_file()
+    assert lab.run("ada", "watch", result, "--json").json()["results"] == parsed["results"]
+    assert lab.run("ada", "results", result, "--json").json()["results"] == parsed["results"]
     listed = lab.run("ada", "campaigns", "--json").json()
     assert listed["count"] == len(listed["campaigns"])
-    assert listed["campaigns"][0]["campaign_id"] == found
-    seen = lab.run("ada", "peers", "ram >= 1 GiB", "cores >= 4000", "--gate", lab.gate, "--json").json()
-    assert {peer["name"]: peer["fits"] for peer in seen["peers"]} == {"one": False, "two": False}
-    assert all([unmet.split(":")[0] for unmet in peer["unmet"]] == ["cores"] for peer in seen["peers"])
-    piped = lab.run("ada", "results", found, environment={"TERM": "xterm-256color"})
+    assert listed["campaigns"][0]["campaign_id"] == result
+    document = lab.run("ada", "peers", "ram >= 1 GiB", "cores >= 4000", "--gate", lab.gate, "--json").json()
+    assert {peer["name"]: peer["fits"] for peer in document["peers"]} == {"one": False, "two": False}
+    assert all([unmet.split(":")[0] for unmet in peer["unmet"]] == ["cores"] for peer in document["peers"])
+    piped = lab.run("ada", "results", result, environment={"TERM": "xterm-256color"})
     assert piped.code == 0, piped
     assert name in piped.out
     assert "\x1b" not in piped.out + piped.err
@@ -34,20 +34,20 @@ def test_commands_with_json_print_one_document_and_nothing_else(lab: Lab, tmp_pa
 
 def on_a_terminal(command: list[str], environment: dict[str, str], cwd: Path) -> str:
     """What a command writes to a terminal of 100 columns."""
-    ours, theirs = pty.openpty()
+    own, theirs = pty.openpty()
     with subprocess.Popen(
         command, stdin=theirs, stdout=theirs, stderr=theirs, cwd=cwd, env={**environment, "COLUMNS": "100"}
     ):
         os.close(theirs)
-        heard = b""
+        received = b""
         try:
-            while piece := os.read(ours, 65536):
-                heard += piece
+            while piece := os.read(own, 65536):
+                received += piece
         except OSError:  # the terminal's other end is closed
             pass
         finally:
-            os.close(ours)
-    return heard.decode()
+            os.close(own)
+    return received.decode()
 
 
 def test_colours_are_for_terminals_and_can_be_switched_off(lab: Lab, tmp_path: Path) -> None:

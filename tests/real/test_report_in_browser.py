@@ -28,12 +28,12 @@ def test_a_report_is_quiet_and_fits(tmp_path: Path, width: int) -> None:
     report = gather(results, campaign="c-ab23cd45", title=HOSTILE, written=1.7e9, version="0.1.0")
     file = tmp_path / "report.html"
     file.write_text(render(report, ReportFormat.HTML), encoding="utf-8")
-    said: list[str] = []
+    lines: list[str] = []
     with driver.sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         page = browser.new_page(viewport={"width": width, "height": 800}, color_scheme="dark")
-        page.on("console", lambda message: said.append(message.text))
-        page.on("request", lambda request: said.append(request.url))
+        page.on("console", lambda message: lines.append(message.text))
+        page.on("request", lambda request: lines.append(request.url))
         page.goto(file.as_uri())
         assert page.evaluate("document.documentElement.scrollWidth") <= width
         assert (
@@ -43,4 +43,4 @@ def test_a_report_is_quiet_and_fits(tmp_path: Path, width: int) -> None:
         assert page.locator("figure svg").count() >= 4
         assert page.locator("section").first.is_visible()
         browser.close()
-    assert said == [file.as_uri()]
+    assert lines == [file.as_uri()]

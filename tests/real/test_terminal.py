@@ -119,29 +119,29 @@ def test_a_live_view_follows_the_size_and_gives_the_terminal_back_after_ctrl_c(
 
 def test_a_campaign_is_watched_on_a_terminal_left_with_a_key_and_goes_on(lab: Lab, tmp_path: Path) -> None:
     slow = script(tmp_path, "模型-🚀-a-long-name.json", sleep=True, latencies_ms=[20_000.0])
-    found = lab.detach("ada", campaign(tmp_path, "watched", [slow]))
+    result = lab.detach("ada", campaign(tmp_path, "watched", [slow]))
     try:
-        with on_terminal(lab, "watch", found, NO_COLOR="1") as terminal:
+        with on_terminal(lab, "watch", result, NO_COLOR="1") as terminal:
             terminal.until("q or Ctrl-C leaves it running")
             assert "0 of 1 done" in terminal.heard
             assert not re.search(r"\x1b\[[\d;]*3\dm", terminal.heard), "no colours"
             terminal.type("q")
             assert terminal.ended() == 130
             assert LEAVE in terminal.heard
-            assert terminal.heard.rstrip().endswith(f"Attach again: sark-node watch {found}")
-        with on_terminal(lab, "watch", found) as terminal:
+            assert terminal.heard.rstrip().endswith(f"Attach again: sark-node watch {result}")
+        with on_terminal(lab, "watch", result) as terminal:
             terminal.until("0 of 1 done")
             terminal.process.send_signal(signal.SIGTERM)
             assert terminal.ended() == -signal.SIGTERM
             assert terminal.heard.endswith(LEAVE), "also when it is ended from elsewhere"
             assert terminal.settings() == terminal.before
-        with on_terminal(lab, "watch", found, TERM="dumb") as terminal:
-            terminal.until(f"{found}/1  ")
+        with on_terminal(lab, "watch", result, TERM="dumb") as terminal:
+            terminal.until(f"{result}/1  ")
             assert "\x1b" not in terminal.heard, "a terminal that can do nothing is told lines"
             terminal.type("\x03")
             assert terminal.ended() == 130
     finally:
-        lab.run("ada", "cancel", found)
+        lab.run("ada", "cancel", result)
 
 
 def test_a_live_view_that_was_stopped_gives_the_terminal_back_and_comes_again(lab: Lab) -> None:

@@ -29,7 +29,7 @@ def reader(tmp_path: Path) -> Iterator[Reader]:
 
 
 def test_every_command_of_the_tutorial_works_in_its_order(reader: Reader) -> None:
-    said: dict[str, str] = {}
+    values: dict[str, str] = {}
     for kind, name, text in BLOCK.findall(PAGE.read_text(encoding="utf-8")):
         if kind == "yaml":
             (reader.folder / name).write_text(text, encoding="utf-8")
@@ -40,12 +40,12 @@ def test_every_command_of_the_tutorial_works_in_its_order(reader: Reader) -> Non
                 if name == "stays":
                     reader.stay(words)
                 else:
-                    said[line] = reader.type(words)
-    assert "magika.onnx" in said["sark-node compare one-thread.json two-threads.json"]
+                    values[line] = reader.type(words)
+    assert "magika.onnx" in values["sark-node compare one-thread.json two-threads.json"]
     assert re.search(
-        "FASTER|SLOWER|SAME|AMBIGUOUS", said["sark-node compare one-thread.json two-threads.json"]
+        "FASTER|SLOWER|SAME|AMBIGUOUS", values["sark-node compare one-thread.json two-threads.json"]
     )
-    assert said["sark-node top --once"].count("succeeded") == 2
+    assert values["sark-node top --once"].count("succeeded") == 2
     assert len(json.loads((reader.folder / "two-threads.json").read_text())["results"]) == 1
     assert (
         (reader.folder / "report.html")

@@ -26,7 +26,7 @@ def test_a_campaign_by_url_runs_what_the_url_held_when_it_was_submitted(lab: Lab
         assert again.code == 0, again
         hashes = lab.ask("carol", "SELECT sha256 FROM models ORDER BY rowid")
         assert {each for (each,) in hashes} >= {hashlib.sha256(data).hexdigest() for data in (first, second)}
-        assert all(set(asked.headers) <= KNOWN for asked in site.asked)
+        assert all(set(request.headers) <= KNOWN for request in site.asked)
 
 
 def test_a_url_that_gives_no_model_is_one_line_and_stores_nothing(lab: Lab, tmp_path: Path) -> None:

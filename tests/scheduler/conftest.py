@@ -441,8 +441,8 @@ class FakeIndex:
     @staticmethod
     def _result(adverts: list[Advert]) -> QueryResult:
         signed = SignedAdvert(body=b"", signature=b"s" * 64)
-        found = tuple(Sighting(advert, signed, 0.0) for advert in adverts)
-        return QueryResult(found, (), len(found), True, {})
+        results = tuple(Sighting(advert, signed, 0.0) for advert in adverts)
+        return QueryResult(results, (), len(results), True, {})
 
 
 @dataclass

@@ -148,8 +148,8 @@ class Story:
         """It is granted, and its run is heard of."""
         self.grant(commit)
         fence = Fence(incarnation=1, number=self.numbers)
-        told = Progress(lease=f"l{self.numbers}", fence=fence, seq=1, phase=Phase.RUN)
-        assert self.core.on_progress(commit.peer, told, self.now) is not None
+        progress = Progress(lease=f"l{self.numbers}", fence=fence, seq=1, phase=Phase.RUN)
+        assert self.core.on_progress(commit.peer, progress, self.now) is not None
 
     def fail(self, task: str, reason: Reason, *, permanent: bool = False) -> tuple[TaskEvent, list[Command]]:
         record = a_record(

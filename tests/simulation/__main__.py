@@ -131,12 +131,12 @@ def main() -> int:
     parser.add_argument("--from", dest="first", type=int, default=0, help="first seed")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--swarm", action="store_true", help="the real services on the in-memory swarm")
-    asked = parser.parse_args()
-    if asked.seed is not None:
-        return int(bool(replay(asked.seed, trace=asked.trace, swarm=asked.swarm).breaches))
+    args = parser.parse_args()
+    if args.seed is not None:
+        return int(bool(replay(args.seed, trace=args.trace, swarm=args.swarm).breaches))
     began = time.perf_counter()
-    figures = many(asked.first, asked.runs, asked.jobs, swarm=asked.swarm)
-    show(figures, time.perf_counter() - began, swarm=asked.swarm)
+    figures = many(args.first, args.runs, args.jobs, swarm=args.swarm)
+    show(figures, time.perf_counter() - began, swarm=args.swarm)
     return int(bool(figures.failed))
 
 

@@ -125,12 +125,12 @@ class Event:
     cap: int | None = None
 
     def __str__(self) -> str:
-        told = [f"{self.at:10.3f} {self.kind}"]
+        lines = [f"{self.at:10.3f} {self.kind}"]
         for item in fields(self)[2:]:
             value = getattr(self, item.name)
             if value is not None and value not in ("", 0):
-                told.append(f"{item.name}={value[-12:] if isinstance(value, str) else value}")
-        return " ".join(told)
+                lines.append(f"{item.name}={value[-12:] if isinstance(value, str) else value}")
+        return " ".join(lines)
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,8 +186,8 @@ class History:
 
     def of(self, *kinds: Kind) -> Iterator[Event]:
         """Those of these kinds, in order."""
-        wanted = frozenset(kinds)
-        return (event for event in self.events if event.kind in wanted)
+        expected = frozenset(kinds)
+        return (event for event in self.events if event.kind in expected)
 
     def sorted(self) -> History:
         """The same with its events in order of time; those of one instant stay as they were told."""

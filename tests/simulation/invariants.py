@@ -74,9 +74,9 @@ def no_stale_record(history: History) -> Iterator[Breach]:
 
 def one_start(history: History) -> Iterator[Breach]:
     """A scheduler wants at most one attempt of a task to run at a time."""
-    wanted: dict[tuple[str, str], dict[int, str]] = defaultdict(dict)
+    expected: dict[tuple[str, str], dict[int, str]] = defaultdict(dict)
     for event in history.of(Kind.WANTED, Kind.ATTEMPT_ENDED, Kind.RECORDED, Kind.ENDED):
-        runs = wanted[event.who, event.task]
+        runs = expected[event.who, event.task]
         if event.kind is Kind.ENDED:
             runs.clear()
         elif event.kind is not Kind.WANTED:
@@ -194,9 +194,11 @@ def capacity_holds(history: History) -> Iterator[Breach]:
                 what = f"{len(places)} places given of {most} on {event.worker}"
                 yield Breach("capacity_holds", what, event.at)
             for name, there in history.capacity.get(event.worker, {}).items():
-                wanted = sum(history.needs.get(task, {}).get(name, 0) for task in places.values())
-                if wanted > there:
-                    yield Breach("capacity_holds", f"{name}: {wanted} of {there} on {event.worker}", event.at)
+                expected = sum(history.needs.get(task, {}).get(name, 0) for task in places.values())
+                if expected > there:
+                    yield Breach(
+                        "capacity_holds", f"{name}: {expected} of {there} on {event.worker}", event.at
+                    )
 
 
 def one_answer(history: History) -> Iterator[Breach]:
@@ -239,7 +241,7 @@ def no_orphan_run(history: History) -> Iterator[Breach]:
     dead = {(e.worker, e.lease): e.at for e in history.of(Kind.DEAD)}
     died = list(history.of(Kind.DIED))
     alive: set[tuple[str, str]] = set()
-    told: set[tuple[str, str]] = set()
+    values: set[tuple[str, str]] = set()
     last = history.events[-1].at if history.events else 0.0
     pauses = _pauses(history, last)
     for event in history.of(
@@ -265,15 +267,15 @@ def no_orphan_run(history: History) -> Iterator[Breach]:
             continue
         until = last if end is None else end
         stood = sum(max(0.0, min(b, until) - max(a, event.at)) for a, b in pauses[event.worker])
-        if run not in told and until - event.at - stood > grace:
-            told.add(run)
+        if run not in values and until - event.at - stood > grace:
+            values.add(run)
             lived = "to the end" if end is None else f"for {end - event.at:.1f} s"
             yield Breach("no_orphan_run", f"{event.lease} lived on {lived} after {event.kind}", event.at)
 
 
 def _pauses(history: History, last: float) -> dict[str, list[tuple[float, float]]]:
     """Worker → from, to: when its process could do nothing."""
-    found: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    by_key: dict[str, list[tuple[float, float]]] = defaultdict(list)
     since: dict[str, list[float]] = defaultdict(list)
     for event in history.of(Kind.PAUSED):
         began = since[event.worker]
@@ -283,11 +285,11 @@ def _pauses(history: History, last: float) -> dict[str, list[tuple[float, float]
             first = began[0]
             began.pop()
             if not began:
-                found[event.worker].append((first, event.at))
+                by_key[event.worker].append((first, event.at))
     for worker, began in since.items():
         if began:
-            found[worker].append((began[0], last))
-    return found
+            by_key[worker].append((began[0], last))
+    return by_key
 
 
 def no_stop_while_timing(history: History) -> Iterator[Breach]:
@@ -314,15 +316,15 @@ def preempted_at_most_twice(history: History) -> Iterator[Breach]:
 def every_verb_was_authorised(history: History) -> Iterator[Breach]:
     """Nothing happens at a worker on the word of somebody who may not say it at that time."""
     may: dict[tuple[str, str], set[tuple[str, str]]] = defaultdict(set)
-    told = False
+    outcome = False
     for event in history.of(Kind.PERMITTED, Kind.REVOKED, Kind.VERB):
         rights = may[event.worker, event.peer]
         if event.kind is Kind.PERMITTED:
-            told = True
+            outcome = True
             rights.add((event.word, event.campaign))
         elif event.kind is Kind.REVOKED:
             rights.clear()
-        elif told and not rights & {(word, c) for word in (event.word, "*") for c in (event.campaign, "")}:
+        elif outcome and not rights & {(word, c) for word in (event.word, "*") for c in (event.campaign, "")}:
             what = f"{event.peer} had {event.word} done at {event.worker}"
             yield Breach("every_verb_was_authorised", what, event.at)
 
@@ -385,20 +387,20 @@ def stored_survives(history: History) -> Iterator[Breach]:
 
 def the_old_one_has_no_say(history: History) -> Iterator[Breach]:
     """In one life of a worker nothing happens to a campaign under a lower epoch than one that was heard."""
-    heard: dict[tuple[str, str], tuple[int, str]] = {}
+    received: dict[tuple[str, str], tuple[int, str]] = {}
     for event in history.of(Kind.BORN, Kind.SPOKE):
         if event.kind is Kind.BORN:
-            heard = {key: newest for key, newest in heard.items() if key[0] != event.worker}
+            received = {key: newest for key, newest in received.items() if key[0] != event.worker}
             continue
-        newest = heard.get((event.worker, event.campaign), (0, ""))
-        told = (event.number or 0, event.who)
-        if told[0] < newest[0] or (told[0] == newest[0] and newest[1] not in ("", event.who)):
+        newest = received.get((event.worker, event.campaign), (0, ""))
+        lines = (event.number or 0, event.who)
+        if lines[0] < newest[0] or (lines[0] == newest[0] and newest[1] not in ("", event.who)):
             what = (
-                f"{event.campaign} at {event.worker}: {event.word} by {told[1]} under epoch {told[0]},"
+                f"{event.campaign} at {event.worker}: {event.word} by {lines[1]} under epoch {lines[0]},"
                 f" {newest[1]} has {newest[0]}"
             )
             yield Breach("the_old_one_has_no_say", what, event.at)
-        heard[event.worker, event.campaign] = max(newest, told)
+        received[event.worker, event.campaign] = max(newest, lines)
 
 
 def a_run_has_one_record(history: History) -> Iterator[Breach]:
@@ -418,7 +420,7 @@ def adoption_repeats_nothing(history: History) -> Iterator[Breach]:
     was told to stop, be it between its telling of it and the adoption: who had the campaign until then had its user cancel it; and one that
     another who adopts later found too: it is that one's then, and what the earlier may do is a matter of `the_old_one_has_no_say`.
     """
-    found: dict[tuple[str, str], Event] = {}
+    by_key: dict[tuple[str, str], Event] = {}
     stopped: set[tuple[str, str]] = set()
     trouble: dict[str, float] = {}
     for event in history.of(
@@ -438,20 +440,22 @@ def adoption_repeats_nothing(history: History) -> Iterator[Breach]:
                 trouble[event.worker] = event.at
             case Kind.STOP_ORDERED:
                 stopped.add((event.worker, event.lease))
-                found = {key: told for key, told in found.items() if told.lease != event.lease}
+                by_key = {key: outcome for key, outcome in by_key.items() if outcome.lease != event.lease}
             case Kind.FOUND if event.word == "running" and (event.worker, event.lease) in stopped:
                 pass  # it looked before
             case Kind.FOUND if event.word != "queued":
-                found = {key: told for key, told in found.items() if key[1] != event.task}
-                found[name] = event
+                by_key = {key: outcome for key, outcome in by_key.items() if key[1] != event.task}
+                by_key[name] = event
             case Kind.RECORDED:
-                found.pop(name, None)
-            case Kind.COMMITTED if name in found and event.attempt != found[name].attempt:
-                told = found.pop(name)
-                places = (told.worker, event.who, told.worker + event.who)
+                by_key.pop(name, None)
+            case Kind.COMMITTED if name in by_key and event.attempt != by_key[name].attempt:
+                outcome = by_key.pop(name)
+                places = (outcome.worker, event.who, outcome.worker + event.who)
                 since = max(trouble.get(place, -1e9) for place in places)
-                if since < told.at - EXCUSED_S:
-                    what = f"{event.who} begins {event.task} anew, which was {told.word} at {told.worker}"
+                if since < outcome.at - EXCUSED_S:
+                    what = (
+                        f"{event.who} begins {event.task} anew, which was {outcome.word} at {outcome.worker}"
+                    )
                     yield Breach("adoption_repeats_nothing", what, event.at)
             case _:
                 pass
@@ -542,23 +546,23 @@ def reservations_are_released(history: History) -> Iterator[Breach]:
 def healed_workers_are_found(history: History) -> Iterator[Breach]:
     """A worker that is back is a candidate again within the promised time. Looked at where SEEN is told."""
     quiet = max((event.at for event in history.of(Kind.QUIET)), default=None)
-    seen: dict[tuple[str, str], float] = {}
+    observed: dict[tuple[str, str], float] = {}
     for event in history.of(Kind.SEEN):
         if quiet is not None and event.at >= quiet:
-            seen.setdefault((event.who, event.worker), event.at)
+            observed.setdefault((event.who, event.worker), event.at)
     if quiet is None:
         return
-    for (who, worker), at in seen.items():
+    for (who, worker), at in observed.items():
         if at - quiet > history.limits.seek_s + history.limits.slack_s:
             yield Breach("healed_workers_are_found", f"{who} saw {worker} after {at - quiet:.0f} s", at)
 
 
 def views_agree(history: History) -> Iterator[Breach]:
     """Everybody says the same of a task in the end."""
-    said: dict[str, dict[str, str]] = defaultdict(dict)
+    values: dict[str, dict[str, str]] = defaultdict(dict)
     for event in history.of(Kind.VIEW):
-        said[event.task][event.who] = event.word
-    for task, views in said.items():
+        values[event.task][event.who] = event.word
+    for task, views in values.items():
         if len(set(views.values())) > 1:
             yield Breach("views_agree", f"{task}: {views}")
 

@@ -74,11 +74,11 @@ class SimAdopter(SimScheduler):
             link.drop()
         if not any(each.manifest is not None for each in gathered.heard.values()):
             return False
-        found = {task: at for task, at in gathered.places().items() if task in self._manifest_bodies}
-        for at in found.values():
+        by_key = {task: at for task, at in gathered.places().items() if task in self._manifest_bodies}
+        for at in by_key.values():
             self._found(at)
         if "ignores-settled" in self._mutant:
-            found = {task: at for task, at in found.items() if not at.ended}
+            by_key = {task: at for task, at in by_key.items() if not at.ended}
         folder = SimCampaign(
             self.manifest.id,
             self.manifest.attempts,
@@ -87,7 +87,7 @@ class SimAdopter(SimScheduler):
             self.manifest.priority,
         )
         epoch = gathered.epoch if "no-leap" in self._mutant else epoch_after(gathered.epoch, self._rng)
-        self.store.take_over(folder, self._manifest_bodies, found, epoch=epoch)
+        self.store.take_over(folder, self._manifest_bodies, by_key, epoch=epoch)
         self._taken(self)
         return True
 

@@ -241,9 +241,9 @@ class SimScheduler:
             case effects.Reset(end):
                 end.drop()
             case effects.Drop(peer):
-                kept = self.peek(peer)
-                if kept is not None:
-                    kept.drop()
+                stored = self.peek(peer)
+                if stored is not None:
+                    stored.drop()
             case effects.WaitFor(ready, until):
                 while not ready() and self.process.now() < until:  # its clock is a sum of floats
                     await self._happened.wait(self.process, max(1e-6, until - self.process.now()))
@@ -260,8 +260,8 @@ class SimScheduler:
                 return result.body
             case effects.CheckRecord(peer, result, body):
                 record = read_record(body)
-                said = (record.task, record.attempt, record.fence, record.worker)
-                if said != (result.task, result.attempt, result.fence, peer):
+                lines = (record.task, record.attempt, record.fence, record.worker)
+                if lines != (result.task, result.attempt, result.fence, peer):
                     raise RemoteProtocolError("the record is of another attempt")
                 return CheckedRecord(record, {})
             case effects.Reintroduce():

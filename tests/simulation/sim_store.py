@@ -200,8 +200,8 @@ class SimStore:
                 row.state = TaskState.COMMITTING
                 row.attempt, row.worker, row.lease, row.fence = intent.attempt, intent.worker, None, None
             self.attempts[intent.task, intent.attempt] = Try(intent.task, intent.attempt, intent.worker)
-            told = {"attempt": intent.attempt, "worker": intent.worker}
-            self._told(Kind.COMMITTED, row, **told, number=self.others(intent))
+            values = {"attempt": intent.attempt, "worker": intent.worker}
+            self._told(Kind.COMMITTED, row, **values, number=self.others(intent))
 
     def record_grant(
         self, task: str, attempt: int, *, lease: str, fence: Fence, queued: bool, **_: object
@@ -391,7 +391,7 @@ class SimStore:
             self._tell(Kind.ENDED, who=self.owner, task=row.id, word=str(row.state))
 
     def _told(self, kind: Kind, row: Row, **what: object) -> None:
-        told: dict[str, object] = {"task": row.id, "attempt": row.attempt, "worker": row.worker or ""}
+        values: dict[str, object] = {"task": row.id, "attempt": row.attempt, "worker": row.worker or ""}
         if row.fence is not None:
-            told["fence"] = row.fence.key()
-        self._tell(kind, who=self.owner, **(told | what))
+            values["fence"] = row.fence.key()
+        self._tell(kind, who=self.owner, **(values | what))

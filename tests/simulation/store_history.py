@@ -30,8 +30,8 @@ def from_store(path: Path, who: str, history: History, *, began: float = 0.0) ->
     history.final = dict(history.final or {})
     with Store(path) as store:
         campaigns = [summary.campaign for summary in store.campaigns.summaries()]
-        kept = {(row.task, row.attempt): row for row in _records(path)}
-        history.stored = (history.stored or frozenset()) | {row.sha256 for row in kept.values()}
+        stored = {(row.task, row.attempt): row for row in _records(path)}
+        history.stored = (history.stored or frozenset()) | {row.sha256 for row in stored.values()}
         for campaign in campaigns:
             history.attempts.setdefault(campaign.id, campaign.attempts)
             history.final |= {task.id: str(task.state) for task in store.tasks.all(campaign.id)}
@@ -41,7 +41,7 @@ def from_store(path: Path, who: str, history: History, *, began: float = 0.0) ->
             for event in store.events.all(campaign.id):
                 at, task = event.at - began, event.task or ""
                 attempt = int(event.fields.get("attempt") or 0)
-                record = kept.get((task, attempt))
+                record = stored.get((task, attempt))
                 ends = ENDS.get(event.name)
                 match event.name:
                     case "campaign.created":

@@ -215,15 +215,15 @@ class Storm:
             self.tell(Kind.DEAD, worker=peer, lease=lease)
         for lease, place in now.items():
             if lease not in before:
-                wanted = place.request
+                request = place.request
                 self.tell(
                     Kind.BEGAN,
                     worker=peer,
                     lease=lease,
                     fence=place.fence.key(),
-                    task=wanted.task.task,
-                    attempt=wanted.attempt,
-                    sha256=wanted.task.model.sha256,
+                    task=request.task.task,
+                    attempt=request.attempt,
+                    sha256=request.task.model.sha256,
                 )
         self.running[f"{peer} {device.incarnation}"] = set(now)
 

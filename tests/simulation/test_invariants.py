@@ -133,8 +133,8 @@ def test_who_adopts_may_begin_anew_what_was_stopped_after_it_looked_and_nothing_
         Event(1.4, K.COMMITTED, **TASK | {"who": "new", "attempt": 2}),
     ]
     history.sorted()
-    seen = {breach.invariant for breach in check(history)}
-    assert ("adoption_repeats_nothing" not in seen) is excused
+    observed = {breach.invariant for breach in check(history)}
+    assert ("adoption_repeats_nothing" not in observed) is excused
 
 
 def test_what_is_missing_or_told_in_the_end_is_seen() -> None:
@@ -143,8 +143,8 @@ def test_what_is_missing_or_told_in_the_end_is_seen() -> None:
     history.broken_chains = ("c: event 3 is missing",)
     history.texts = {"log": "the key is s3cret"}
     history.secrets = ("s3cret",)
-    found = {breach.invariant for breach in check(history)}
-    assert {"accepted_is_durable", "chains_are_whole", "no_secret_is_told"} <= found
+    matches = {breach.invariant for breach in check(history)}
+    assert {"accepted_is_durable", "chains_are_whole", "no_secret_is_told"} <= matches
 
 
 def test_every_invariant_is_tried_here() -> None:

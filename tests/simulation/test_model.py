@@ -30,7 +30,7 @@ def test_whatever_goes_wrong_every_invariant_holds(first: int) -> None:
 
 def test_the_same_seed_is_the_same_history_in_every_process() -> None:
     code = "from tests.simulation.model import run; print(*(run(seed).history.digest() for seed in (1, 2, 3, 4)))"
-    told = {
+    values = {
         subprocess.run(
             [sys.executable, "-c", code],
             env=os.environ | {"PYTHONHASHSEED": salt},
@@ -41,7 +41,7 @@ def test_the_same_seed_is_the_same_history_in_every_process() -> None:
         ).stdout
         for salt in ("1", "2")
     }
-    assert told == {" ".join(run(seed).history.digest() for seed in (1, 2, 3, 4)) + "\n"}
+    assert values == {" ".join(run(seed).history.digest() for seed in (1, 2, 3, 4)) + "\n"}
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)

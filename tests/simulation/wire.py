@@ -153,11 +153,11 @@ class Air:
         if other.process.paused_until > process.kernel.now:
             await process.sleep(max_wait_s)
             raise Unreachable("no answer")
-        ours, theirs = End(self, me, other), End(self, other, me)
-        ours.far, theirs.far = theirs, ours
-        me.ends[ours] = other.ends[theirs] = None
+        own, theirs = End(self, me, other), End(self, other, me)
+        own.far, theirs.far = theirs, own
+        me.ends[own] = other.ends[theirs] = None
         other.opened(theirs)
-        return ours
+        return own
 
     def break_link(self, end: End, here_s: float, there_s: float) -> None:
         """Both ends notice, each in its time."""

@@ -36,10 +36,10 @@ Answer = Callable[[Asked, trio.abc.Stream], Awaitable[None]]
 
 def reply(status: int = 200, body: bytes = b"", length: int | None = None, **headers: str) -> bytes:
     """The bytes of an answer; `length`: what it claims to be, where that is not so; -1: nothing."""
-    told = {name.replace("_", "-"): value for name, value in headers.items()}
+    values = {name.replace("_", "-"): value for name, value in headers.items()}
     if length != -1:
-        told["content-length"] = str(len(body) if length is None else length)
-    lines = [f"HTTP/1.1 {status} X", *(f"{name}: {value}" for name, value in told.items())]
+        values["content-length"] = str(len(body) if length is None else length)
+    lines = [f"HTTP/1.1 {status} X", *(f"{name}: {value}" for name, value in values.items())]
     return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
 
 
@@ -55,12 +55,12 @@ class Web:
         """Serve a file as a good server does."""
 
         async def answer(asked: Asked, stream: trio.abc.Stream) -> None:
-            wanted = asked.headers.get("range")
+            expected = asked.headers.get("range")
             same = asked.headers.get("if-range", tag) == tag
-            if not (ranges and wanted and same):
+            if not (ranges and expected and same):
                 await stream.send_all(reply(body=data, etag=tag))
                 return
-            first, _, last = wanted.removeprefix("bytes=").partition("-")
+            first, _, last = expected.removeprefix("bytes=").partition("-")
             begin, end = int(first), min(len(data), int(last or len(data)) + 1)
             extent = f"bytes {begin}-{end - 1}/{len(data)}"
             await stream.send_all(reply(206, data[begin:end], etag=tag, content_range=extent))
@@ -77,13 +77,13 @@ class Web:
                 head += part
             first, *lines = head.decode().strip().split("\r\n")
             headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines)}
-            asked = Asked(first.split(" ")[1], headers)
-            self.asked.append(asked)
-            page = self.pages.get(asked.target, reply(404))
+            request_found = Asked(first.split(" ")[1], headers)
+            self.asked.append(request_found)
+            page = self.pages.get(request_found.target, reply(404))
             if isinstance(page, bytes):
                 await stream.send_all(page)
             else:
-                await page(asked, stream)
+                await page(request_found, stream)
             await stream.aclose()
         except (trio.BrokenResourceError, trio.ClosedResourceError, ssl.SSLError):
             pass
@@ -158,19 +158,19 @@ async def web(tls: ssl.SSLContext | None = None, host: str = "127.0.0.1") -> Asy
 def web_beside() -> Iterator[Web]:
     """A server on a thread of its own, for what blocks."""
     up = threading.Event()
-    found: list[tuple[Web, trio.lowlevel.TrioToken, trio.CancelScope]] = []
+    results: list[tuple[Web, trio.lowlevel.TrioToken, trio.CancelScope]] = []
 
     async def serve() -> None:
         async with web() as made:
             with trio.CancelScope() as scope:
-                found.append((made, trio.lowlevel.current_trio_token(), scope))
+                results.append((made, trio.lowlevel.current_trio_token(), scope))
                 up.set()
                 await trio.sleep_forever()
 
     thread = threading.Thread(target=trio.run, args=(serve,))
     thread.start()
     up.wait(10)
-    site, token, scope = found[0]
+    site, token, scope = results[0]
     try:
         yield site
     finally:

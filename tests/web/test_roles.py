@@ -79,8 +79,8 @@ class Worker:
 
 async def test_a_home_without_a_worker_says_how_to_start_one_and_makes_nothing(home: Home) -> None:
     async with client(node.api.router(home)) as asking:
-        told = (await asking.get("/api/v1/worker")).json()
-        assert (told["error"], told["hint"]) == (
+        document = (await asking.get("/api/v1/worker")).json()
+        assert (document["error"], document["hint"]) == (
             "no worker of this home is running",
             "start it: sark-node join",
         )
@@ -92,9 +92,14 @@ async def test_a_home_without_a_worker_says_how_to_start_one_and_makes_nothing(h
 async def test_the_worker_is_shown_with_what_it_runs_for_whom(home: Home) -> None:
     worker = Worker(home)
     async with client(node.api.router(home, worker.say)) as asking:
-        told = (await asking.get("/api/v1/worker")).json()
-    assert (told["peer"], told["state"], told["running"], told["error"]) == (GATES[1], "active", 1, None)
-    assert [(job["task"], job["mine"], job["phase"]) for job in told["jobs"]] == [
+        document = (await asking.get("/api/v1/worker")).json()
+    assert (document["peer"], document["state"], document["running"], document["error"]) == (
+        GATES[1],
+        "active",
+        1,
+        None,
+    )
+    assert [(job["task"], job["mine"], job["phase"]) for job in document["jobs"]] == [
         ("c-1/1", True, "run"),
         ("c-1/1", False, "run"),
     ]
@@ -104,8 +109,8 @@ async def test_the_worker_is_shown_with_what_it_runs_for_whom(home: Home) -> Non
 async def test_an_order_reaches_the_worker_as_it_was_given(home: Home) -> None:
     worker = Worker(home)
     async with client(node.api.router(home, worker.say)) as asking:
-        told = (await asking.post("/api/v1/worker/pause", json={"now": True})).json()
-        assert (told["state"], told["why"]) == ("draining", "paused by its owner")
+        document = (await asking.post("/api/v1/worker/pause", json={"now": True})).json()
+        assert (document["state"], document["why"]) == ("draining", "paused by its owner")
         await asking.post("/api/v1/worker/drain", json={"finish": True})
         await asking.post("/api/v1/worker/resume")
         assert (await asking.post("/api/v1/worker/explode")).status_code == HTTPStatus.UNPROCESSABLE_ENTITY
@@ -184,9 +189,9 @@ async def test_each_gate_is_shown_as_it_stands_or_with_why_it_does_not_say(home:
     ways = tuple(map(address, range(3)))
     router = gate.api.router(home, lambda: ways, asking_gate)  # type: ignore[arg-type]
     async with client(router) as asking:
-        told = (await asking.get("/api/v1/gate")).json()
-    assert told["count"] == 3
-    first, second, third = told["gates"]
+        document = (await asking.get("/api/v1/gate")).json()
+    assert document["count"] == 3
+    first, second, third = document["gates"]
     assert (first["peer"], first["own"], first["reached"]) == (GATES[0], False, True)
     assert first["status"]["refused"] == {"relay full": 2}
     assert (second["reached"], second["status"], second["hint"]) == (
@@ -203,8 +208,8 @@ async def test_gates_are_asked_for_a_few_at_a_time_however_many_ask(home: Home) 
     @asynccontextmanager
     async def ask(home: Home, gates: Sequence[str]) -> AsyncIterator[SimpleNamespace]:
         await few.stay()
-        async with asking_gate(home, gates) as asked:
-            yield asked
+        async with asking_gate(home, gates) as opened:
+            yield opened
 
     router = gate.api.router(home, lambda: (address(0),), ask)  # type: ignore[arg-type]
     async with client(router) as asking, trio.open_nursery() as nursery:
@@ -218,11 +223,11 @@ async def test_a_homes_own_gate_stands_alone_and_its_worker_is_no_gate(home: Hom
     write_addresses(home.worker_file, ["/ip4/127.0.0.1/tcp/4200"])
     ways = (f"/ip4/127.0.0.1/tcp/4200/p2p/{worker}", address(1))
     async with client(gate.api.router(home, lambda: ways, asking_gate)) as asking:  # type: ignore[arg-type]
-        told = (await asking.get("/api/v1/gate")).json()
-        assert [one["peer"] for one in told["gates"]] == [GATES[1]]
+        document = (await asking.get("/api/v1/gate")).json()
+        assert [one["peer"] for one in document["gates"]] == [GATES[1]]
         write_addresses(home.gate_file, [address(0)])
-        told = (await asking.get("/api/v1/gate")).json()
-        assert [(one["peer"], one["own"]) for one in told["gates"]] == [(GATES[0], True)]
+        document = (await asking.get("/api/v1/gate")).json()
+        assert [(one["peer"], one["own"]) for one in document["gates"]] == [(GATES[0], True)]
 
 
 async def test_a_home_that_knows_no_gate_has_an_empty_list(home: Home) -> None:

@@ -192,14 +192,14 @@ def router(context: ApiContext, snapshots: SnapshotSource) -> APIRouter:
     @api.post("/workers/{worker}/heartbeat", operation_id="compatHeartbeat", responses=not_found)
     async def heartbeat(worker: WorkerId) -> CompatHeartbeat:
         """Get a worker's status. Nothing is recorded: workers are queried directly."""
-        found, _ = await snapshots.find(worker)
-        return CompatHeartbeat(worker_id=worker, status=found.status)
+        result, _ = await snapshots.find(worker)
+        return CompatHeartbeat(worker_id=worker, status=result.status)
 
     @api.get("/workers/{worker}/health", operation_id="compatWorkerHealth", responses=not_found)
     async def health(worker: WorkerId) -> CompatWorkerHealth:
         """Whether a worker answers and is well."""
-        found, at = await snapshots.find(worker)
-        return worker_health(found, at, snapshots.wall())
+        result, at = await snapshots.find(worker)
+        return worker_health(result, at, snapshots.wall())
 
     @api.get("/health/workers", operation_id="compatWorkersHealth")
     async def all_health() -> CompatWorkersHealth:

@@ -54,8 +54,8 @@ def weights(path: Path, shapes: dict[str, tuple[int, ...]], **metadata: str) -> 
 
 
 def raw(path: Path, header: object, content: bytes) -> Path:
-    told = json.dumps(header).encode()
-    path.write_bytes(struct.pack("<Q", len(told)) + told + content)
+    result = json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(result)) + result + content)
     return path
 
 
@@ -216,8 +216,8 @@ def test_an_architecture_says_its_weights_and_its_input() -> None:
     assert cnn.weights()["3.weight"] == (8, 4, 3, 3)
     assert cnn.weights()["8.weight"] == (10, 8)
     assert cnn.input_shape() == ("batch", 3, 16, 20)
-    told = {"architecture": "transformer-encoder", "width": 16, "heads": 4, "layers": 2, "feedforward": 32}
-    encoder = read_declaration(told)
+    values = {"architecture": "transformer-encoder", "width": 16, "heads": 4, "layers": 2, "feedforward": 32}
+    encoder = read_declaration(values)
     assert len(encoder.weights()) == 24
     assert encoder.input_shape() == ("batch", "length", 16)
 

@@ -147,10 +147,10 @@ def test_the_largest_events_there_are_have_fewer_parts_than_that() -> None:
     ],
 )
 def test_a_value_that_no_record_can_hold_is_garbled(event: Event, field: str, value: object) -> None:
-    said = {"event": type(event).__name__, **asdict(event)}
-    assert type(frames.unpack(json.dumps(said).encode())) is type(event)
+    values = {"event": type(event).__name__, **asdict(event)}
+    assert type(frames.unpack(json.dumps(values).encode())) is type(event)
     with pytest.raises(frames.Garbled):
-        frames.unpack(json.dumps({**said, field: value}).encode())
+        frames.unpack(json.dumps({**values, field: value}).encode())
 
 
 def test_the_caps_of_the_pipe_are_those_of_the_record() -> None:
@@ -175,9 +175,9 @@ JSON = LEAVES | st.lists(LEAVES, max_size=3) | st.dictionaries(st.text(max_size=
 def test_no_made_up_message_does_anything_but_become_an_event_or_be_garbled(
     kind: str, entries: st.DataObject
 ) -> None:
-    said = {"kind": kind} | {name: entries.draw(JSON) for name in frames.FIELDS[frames.KINDS[kind]]}
+    result = {"kind": kind} | {name: entries.draw(JSON) for name in frames.FIELDS[frames.KINDS[kind]]}
     try:
-        event = frames.unpack(json.dumps(said).encode())
+        event = frames.unpack(json.dumps(result).encode())
     except frames.Garbled:
         return
     assert type(event).__name__ == kind

@@ -61,10 +61,10 @@ print(usable_cores() == (psutil.cpu_count(logical=False) or os.cpu_count()))
 
 
 def test_where_there_is_no_sysfs_cores_are_counted_by_the_systems_own_word() -> None:
-    told = subprocess.run(
+    done = subprocess.run(
         [sys.executable, "-P", "-c", WITHOUT_SYSFS], capture_output=True, text=True, check=True
     )
-    assert told.stdout == "True\n"
+    assert done.stdout == "True\n"
 
 
 def test_this_machine_has_at_least_one() -> None:

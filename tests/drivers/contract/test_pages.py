@@ -23,14 +23,14 @@ def test_all_files_of_a_folder_have_to_be_gone(tmp_path: Path) -> None:
     (tmp_path / "m.mlpackage/Data").mkdir(parents=True)
     for name, size in (("Manifest.json", 10), ("Data/weights", 20), ("Data/empty", 0)):
         (tmp_path / "m.mlpackage" / name).write_bytes(bytes(size))
-    asked: list[int] = []
+    sizes: list[int] = []
 
     def share(file: int, size: int) -> float:
-        asked.append(size)
+        sizes.append(size)
         return 0.0
 
     if pages.drop(tmp_path / "m.mlpackage", share):
-        assert sorted(asked) == [10, 20]
+        assert sorted(sizes) == [10, 20]
     assert not pages.drop(tmp_path / "m.mlpackage", lambda file, size: float(size == 10))
 
 

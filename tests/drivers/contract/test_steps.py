@@ -29,10 +29,10 @@ def test_every_step_of_the_list_has_a_function_that_takes_its_options() -> None:
 
 def test_normalise_takes_a_list_for_the_places_of_an_axis() -> None:
     image = np.full((1, 2, 2, 2), 255, np.uint8)
-    found = done(image, "normalise", mean=[0.5, 0.25], std=[0.5, 0.25], scale=1 / 255)
-    assert found.dtype == np.float32
-    assert np.allclose(found[0, 0], 1)
-    assert np.allclose(found[0, 1], 3)
+    result = done(image, "normalise", mean=[0.5, 0.25], std=[0.5, 0.25], scale=1 / 255)
+    assert result.dtype == np.float32
+    assert np.allclose(result[0, 0], 1)
+    assert np.allclose(result[0, 1], 3)
 
 
 def test_scale_and_clip() -> None:
@@ -47,8 +47,8 @@ def test_a_layout_is_made_from_the_other_one() -> None:
 
 
 def test_softmax_and_sigmoid_survive_large_numbers() -> None:
-    found = done([[1000.0, 1000.0], [-1000.0, 1000.0]], "softmax")
-    assert found.tolist() == [[0.5, 0.5], [0.0, 1.0]]
+    result = done([[1000.0, 1000.0], [-1000.0, 1000.0]], "softmax")
+    assert result.tolist() == [[0.5, 0.5], [0.0, 1.0]]
     assert done([-1000.0, 0.0, 1000.0], "sigmoid").tolist() == [0, 0.5, 1]
 
 
@@ -112,9 +112,9 @@ def test_steps_run_with_a_model_and_have_figures_of_their_own(zygote: Zygote, mo
         post=({"step": "softmax", "options": {"axis": 1}}, {"step": "top_k", "options": {"k": 3}}),
     )
     events = list(measure(order, Limits(), zygote))
-    (found,) = [event for event in events if isinstance(event, RunFindings)]
-    assert set(found.figures) == {"pre_ms", "post_ms"}
-    assert all(figure > 0 for figure in found.figures.values())
+    (result,) = [event for event in events if isinstance(event, RunFindings)]
+    assert set(result.figures) == {"pre_ms", "post_ms"}
+    assert all(figure > 0 for figure in result.figures.values())
     assert any(isinstance(event, MeasureReport) for event in events)
 
 

@@ -61,8 +61,8 @@ def picture(height: int, width: int, space: int) -> Either:
 
 
 def spec(kind: str = "mlProgram", **inputs: Either) -> Either:
-    told = [SimpleNamespace(name=name, type=held) for name, held in inputs.items()]
-    return Either(kind=kind, description=SimpleNamespace(input=told))
+    simple_namespaces = [SimpleNamespace(name=name, type=held) for name, held in inputs.items()]
+    return Either(kind=kind, description=SimpleNamespace(input=simple_namespaces))
 
 
 class MLCPUComputeDevice:
@@ -122,8 +122,8 @@ def package(folder: Path, path: str = "com.apple.CoreML/model.mlmodel", **change
     held = folder / "net.mlpackage"
     (held / "Data/com.apple.CoreML").mkdir(parents=True)
     (held / "Data/com.apple.CoreML/model.mlmodel").write_bytes(b"\x08\x09")
-    told = {"itemInfoEntries": {"a": {"path": path}}, "rootModelIdentifier": "a"} | changes
-    (held / "Manifest.json").write_text(json.dumps(told))
+    result = {"itemInfoEntries": {"a": {"path": path}}, "rootModelIdentifier": "a"} | changes
+    (held / "Manifest.json").write_text(json.dumps(result))
     return held
 
 
@@ -141,8 +141,8 @@ def one(events: list[Event], kind: type[Any]) -> Any:
 
 def test_each_unit_asks_coreml_for_what_it_is_called() -> None:
     mac = Mac(spec())
-    asked = {one.unit: compute_unit(mac, one.unit).name for one in UNITS}
-    assert asked == {CPU: "CPU_ONLY", GPU: "CPU_AND_GPU", NEURAL: "CPU_AND_NE"}
+    request = {one.unit: compute_unit(mac, one.unit).name for one in UNITS}
+    assert request == {CPU: "CPU_ONLY", GPU: "CPU_AND_GPU", NEURAL: "CPU_AND_NE"}
     with pytest.raises(WrongUnit, match="unknown unit"):
         compute_unit(mac, "GPU (ONNX)")
 
@@ -215,7 +215,7 @@ def test_inputs_are_read_from_the_specification() -> None:
     size = SimpleNamespace
     ranges = SimpleNamespace(sizeRanges=[size(lowerBound=1, upperBound=1), size(lowerBound=1, upperBound=9)])
     listed = SimpleNamespace(shapes=[SimpleNamespace(shape=(2, 3)), SimpleNamespace(shape=(4, 3))])
-    told = spec(
+    result = spec(
         x=array(1, 3, 8, 8),
         ids=array(1, 4, dtype=INT32),
         any=array(1, 5, shapeRange=ranges),
@@ -224,7 +224,7 @@ def test_inputs_are_read_from_the_specification() -> None:
         number=Either(kind="doubleType", isOptional=False),
         extra=Either(kind="stringType", isOptional=True),
     )
-    made = {one.name: (one.dtype, one.shape) for one in inputs_of(told)}
+    made = {one.name: (one.dtype, one.shape) for one in inputs_of(result)}
     assert made == {
         "x": ("float", (1, 3, 8, 8)),
         "ids": ("int32", (1, 4)),
@@ -233,7 +233,7 @@ def test_inputs_are_read_from_the_specification() -> None:
         "image": ("uint8", (6, 4, 3)),
         "number": ("double", ()),
     }
-    assert images_of(told) == {"image": 3}
+    assert images_of(result) == {"image": 3}
 
 
 @pytest.mark.parametrize(

@@ -91,9 +91,9 @@ def test_a_failure_names_the_batch_it_was_with() -> None:
 
 
 def test_the_onnx_driver_runs_the_batch_and_says_so(models: OnnxModels, zygote: Zygote) -> None:
-    told = run(zygote, models.embedding(), batch=4, dims={"sequence": 6}).described
-    assert told.batch == 4
-    assert set(told.shapes.values()) == {(4, 6)}
+    described = run(zygote, models.embedding(), batch=4, dims={"sequence": 6}).described
+    assert described.batch == 4
+    assert set(described.shapes.values()) == {(4, 6)}
     assert run(zygote, models.embedding(), dims={"sequence": 6}).described.batch is None
 
 

@@ -76,8 +76,8 @@ def test_few_runs_are_made_in_the_first_launch_and_the_others_only_load(
 def test_a_precision_is_reached_after_six_launches_of_one_and_the_same_time(
     stage: Zygote, script: Script
 ) -> None:
-    asked = WorkOrder(script(latencies_ms=[2]), UNIT, precision=0.02)
-    events = list(measure(asked, QUICK, stage))
+    work_order = WorkOrder(script(latencies_ms=[2]), UNIT, precision=0.02)
+    events = list(measure(work_order, QUICK, stage))
     assert told(events)[1:] == [*STORY, *["fresh", "MeasureReport"] * 5]
     assert {one.samples_ns for one in events if isinstance(one, MeasureReport)} == {(2_000_000,) * 20}
 
@@ -134,8 +134,8 @@ def test_the_accelerator_is_no_longer_read_when_a_launch_fails_and_nothing_is_to
 def test_no_launch_is_begun_for_a_precision_that_would_end_behind_the_limit(
     stage: Zygote, script: Script
 ) -> None:
-    asked = WorkOrder(script(latencies_ms=[40], sleep=True), UNIT, precision=0.02)
-    events = list(measure(asked, Limits(load_s=LONG_S, run_s=4), stage))
+    work_order = WorkOrder(script(latencies_ms=[40], sleep=True), UNIT, precision=0.02)
+    events = list(measure(work_order, Limits(load_s=LONG_S, run_s=4), stage))
     assert 1 <= sum(isinstance(event, MeasureReport) for event in events) < 6, "which would be enough"
 
 
@@ -176,7 +176,7 @@ def test_a_folder_full_of_namesakes_changes_nothing(tmp_path: Path, script: Scri
         (tmp_path / name).write_text(trap)
     ask = "from drivers.launch.launch import probe_units; print(*[info.unit for info in probe_units(simulate=True).units])"
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    told = subprocess.run(
+    done_found = subprocess.run(
         [sys.executable, "-P", "-c", f"import sys; sys.path.remove({str(tmp_path)!r}); {ask}"],
         cwd=tmp_path,
         env=environment,
@@ -184,7 +184,7 @@ def test_a_folder_full_of_namesakes_changes_nothing(tmp_path: Path, script: Scri
         text=True,
         check=False,
     )
-    assert told.stdout.split("\n")[0] == f"{UNIT} CPU (ONNX)", told.stderr
+    assert done_found.stdout.split("\n")[0] == f"{UNIT} CPU (ONNX)", done_found.stderr
 
 
 def test_a_child_sees_no_secret_of_its_parents_environment(script: Script) -> None:

@@ -31,25 +31,25 @@ pytestmark = pytest.mark.usefixtures("nothing_is_left")
 
 def test_what_was_measured_before_a_later_launch_died_has_been_told(stage: Zygote, script: Script) -> None:
     model = script(fail={"phase": "run", "error": "crash", "repeats_only": True}, print="no more")
-    seen: list[Event] = []
+    observed: list[Event] = []
     with pytest.raises(Crashed, match="exit code 7: no more"):
-        seen.extend(measure(order(model, 12, 3), QUICK, stage))
-    assert told(seen)[1:] == [*STORY, "fresh"]
+        observed.extend(measure(order(model, 12, 3), QUICK, stage))
+    assert told(observed)[1:] == [*STORY, "fresh"]
 
 
 def test_a_run_that_is_cancelled_between_launches_makes_no_other(stage: Zygote, script: Script) -> None:
     launch = Launch(order(script(), 12, 3), QUICK, stage)
-    seen: list[Event] = []
+    events: list[Event] = []
 
     def follow() -> None:
         for event in launch.events():
-            seen.append(event)
+            events.append(event)
             if isinstance(event, LoadReport) and event.kind is LoadKind.WARM:
                 launch.kill()
 
     with pytest.raises(Cancelled):
         follow()
-    assert told(seen)[1:] == STORY
+    assert told(events)[1:] == STORY
 
 
 def test_all_launches_together_have_the_time_that_a_run_may_take(stage: Zygote, script: Script) -> None:
@@ -192,17 +192,17 @@ def test_a_device_without_room_for_a_launch_fails_the_run_and_leaks_nothing(
     tmp_path: Path, script: Script, way: str, lack: str
 ) -> None:
     (tmp_path / "temporary").mkdir()
-    told = subprocess.run(
+    done = subprocess.run(
         [sys.executable, "-P", "-c", FULL, script(), way, lack],
         env={**os.environ, "TMPDIR": str(tmp_path / "temporary")},
         capture_output=True,
         text=True,
         check=False,
     )
-    *lines, end = told.stdout.splitlines()
+    *lines, end = done.stdout.splitlines()
     assert lines
     assert all("this device cannot start a process for the run" in line for line in lines), lines
-    assert end == "True []", told.stderr
+    assert end == "True []", done.stderr
 
 
 REAPER = """
@@ -235,11 +235,11 @@ def test_a_reaper_on_a_system_that_cannot_look_without_reaping_tells_the_exit_co
     script: Script,
 ) -> None:
     model = script(fail={"phase": "run", "error": "crash"}, orphan=True)
-    told = subprocess.run(
+    done = subprocess.run(
         [sys.executable, "-P", "-c", REAPER, model],
         env={**os.environ, "TMPDIR": tempfile.gettempdir()},
         capture_output=True,
         text=True,
         check=False,
     )
-    assert told.stdout == "7\n", told.stderr
+    assert done.stdout == "7\n", done.stderr

@@ -20,14 +20,14 @@ def changed(index: int, to: float) -> np.ndarray[Any, Any]:
 
 
 def test_the_same_values_agree_without_error() -> None:
-    found = check({"y": REFERENCE}, {"y": REFERENCE.copy()})
-    assert (found.agrees, found.max_error, found.tolerance, found.note) == (True, 0.0, 1e-3, "")
+    result = check({"y": REFERENCE}, {"y": REFERENCE.copy()})
+    assert (result.agrees, result.max_error, result.tolerance, result.note) == (True, 0.0, 1e-3, "")
 
 
 def test_small_differences_are_told_and_tolerated() -> None:
-    found = compare("y", REFERENCE * np.float32(1.0005), REFERENCE)
-    assert found.agrees
-    assert found.error == pytest.approx(5e-4, rel=0.01)
+    result = compare("y", REFERENCE * np.float32(1.0005), REFERENCE)
+    assert result.agrees
+    assert result.error == pytest.approx(5e-4, rel=0.01)
 
 
 def test_half_floats_may_differ_more() -> None:
@@ -38,9 +38,9 @@ def test_half_floats_may_differ_more() -> None:
 def test_another_direction_does_not_agree() -> None:
     away = np.where(np.arange(100) % 2, 0.095, -0.095).astype(np.float32)
     flat = np.full(100, 1, np.float32)
-    found = compare("y", flat + away, flat)
-    assert not found.agrees
-    assert "cosine 0.995" in found.note
+    result = compare("y", flat + away, flat)
+    assert not result.agrees
+    assert "cosine 0.995" in result.note
     assert not compare("y", REFERENCE[::-1], REFERENCE).agrees
 
 
@@ -57,29 +57,29 @@ def test_nothing_but_values_that_are_no_numbers_fails_also_where_the_reference_h
     broken: float,
 ) -> None:
     nonsense = np.full(4, broken, np.float32)
-    found = check({"y": nonsense}, {"y": nonsense})
-    assert found.agrees is False
-    assert "nothing but NaN or infinite" in found.note
+    result = check({"y": nonsense}, {"y": nonsense})
+    assert result.agrees is False
+    assert "nothing but NaN or infinite" in result.note
     assert not unstable({"y": nonsense}, {"y": nonsense.copy()})
 
 
 def test_the_same_direction_agrees_and_says_how_far_it_is_off() -> None:
-    found = compare("y", changed(50, 0.4), REFERENCE)
-    assert found.agrees
-    assert "cosine 0.99" in found.note
+    result = compare("y", changed(50, 0.4), REFERENCE)
+    assert result.agrees
+    assert "cosine 0.99" in result.note
 
 
 @pytest.mark.parametrize("broken", [float("nan"), float("inf"), float("-inf")])
 def test_a_value_that_is_no_number_fails_where_the_reference_has_one(broken: float) -> None:
-    found = compare("y", changed(3, broken), REFERENCE)
-    assert not found.agrees
-    assert "1 NaN or infinite" in found.note
+    result = compare("y", changed(3, broken), REFERENCE)
+    assert not result.agrees
+    assert "1 NaN or infinite" in result.note
 
 
 def test_what_is_no_number_in_both_is_said_and_not_held_against_it() -> None:
-    found = compare("y", changed(3, float("nan")), changed(3, float("nan")))
-    assert found.agrees
-    assert "in the reference too" in found.note
+    result = compare("y", changed(3, float("nan")), changed(3, float("nan")))
+    assert result.agrees
+    assert "in the reference too" in result.note
 
 
 def test_a_number_where_the_reference_has_none_fails() -> None:
@@ -112,7 +112,7 @@ def test_texts_and_maps_have_to_be_equal() -> None:
 
 
 def test_the_digest_knows_names_types_shapes_and_values() -> None:
-    told = {
+    values = {
         digest({"y": REFERENCE}),
         digest({"z": REFERENCE}),
         digest({"y": REFERENCE.reshape(10, 10)}),
@@ -120,7 +120,7 @@ def test_the_digest_knows_names_types_shapes_and_values() -> None:
         digest({"y": changed(0, 0)}),
         digest({"y": [{"a": np.float32(1)}]}),
     }
-    assert len(told) == 6
+    assert len(values) == 6
     assert digest({"y": REFERENCE, "z": REFERENCE}) == digest({"z": REFERENCE, "y": REFERENCE})
 
 

@@ -75,9 +75,9 @@ def test_nvml_tells_all_and_is_closed_again() -> None:
 
 def test_what_nvml_does_not_tell_is_none() -> None:
     silent = ("nvmlDeviceGetMemoryInfo", "nvmlDeviceGetUUID", "nvmlDeviceGetCudaComputeCapability")
-    (seen,) = from_nvml(Nvml(silent=(*silent, "nvmlDeviceGetPowerManagementLimit")))
-    assert seen == Gpu("NVIDIA H100 80GB HBM3", driver="550.54")
-    assert seen.tensor_cores is None
+    (observed,) = from_nvml(Nvml(silent=(*silent, "nvmlDeviceGetPowerManagementLimit")))
+    assert observed == Gpu("NVIDIA H100 80GB HBM3", driver="550.54")
+    assert observed.tensor_cores is None
 
 
 def test_the_first_source_that_knows_of_a_gpu_is_believed() -> None:
@@ -88,8 +88,8 @@ def test_the_first_source_that_knows_of_a_gpu_is_believed() -> None:
         raise AssertionError("asked although somebody knew")
 
     other = Gpu("other")
-    found = find_gpus((("nvml", broken), ("torch", lambda: (other,)), ("nvidia-smi", never)))
-    assert found == GpuReport((other,), "torch", ("NVIDIA driver: Driver/library version mismatch",))
+    gpus = find_gpus((("nvml", broken), ("torch", lambda: (other,)), ("nvidia-smi", never)))
+    assert gpus == GpuReport((other,), "torch", ("NVIDIA driver: Driver/library version mismatch",))
     none = find_gpus((("nvml", lambda: from_nvml(Nvml(absent=True))), ("torch", lambda: ())))
     assert none == GpuReport()
 
@@ -124,16 +124,18 @@ NVIDIA GB10, [N/A], 580.1, GPU-2, 12.1, [N/A]
 
 
 def test_nvidia_smi_is_read_and_what_it_cannot_tell_is_none() -> None:
-    seen = from_smi(lambda command, seconds: SMI)
-    assert seen == (H100, Gpu("NVIDIA GB10", None, "580.1", "GPU-2", (12, 1), None))
+    observed = from_smi(lambda command, seconds: SMI)
+    assert observed == (H100, Gpu("NVIDIA GB10", None, "580.1", "GPU-2", (12, 1), None))
     assert from_smi(lambda command, seconds: None) == ()
     assert from_smi(lambda command, seconds: "No devices were found\n") == ()
 
 
 def double_of_torch(hip: str | None) -> Any:
-    seen = SimpleNamespace(name="X", total_memory=1 << 34, major=8, minor=0, uuid="abc")
+    simple_namespace = SimpleNamespace(name="X", total_memory=1 << 34, major=8, minor=0, uuid="abc")
     cuda = SimpleNamespace(
-        is_available=lambda: True, device_count=lambda: 1, get_device_properties=lambda index: seen
+        is_available=lambda: True,
+        device_count=lambda: 1,
+        get_device_properties=lambda index: simple_namespace,
     )
     return SimpleNamespace(cuda=cuda, version=SimpleNamespace(hip=hip))
 
@@ -142,8 +144,8 @@ def test_torch_is_asked_in_a_process_of_its_own_and_other_makers_have_no_compute
     nvidia, amd = read_torch(double_of_torch(None)), read_torch(double_of_torch("6.2"))
     assert nvidia == (Gpu("X", 1 << 34, uuid="GPU-abc", compute=(8, 0)),)
     assert amd == (Gpu("X", 1 << 34, uuid="abc"),)
-    said = json.dumps([asdict(gpu) for gpu in nvidia])
-    assert from_torch(lambda: True, lambda command, seconds: said) == nvidia
+    shown = json.dumps([asdict(gpu) for gpu in nvidia])
+    assert from_torch(lambda: True, lambda command, seconds: shown) == nvidia
     assert from_torch(lambda: True, lambda command, seconds: None) == ()
     with pytest.raises(Unreadable, match="cannot be read"):
         from_torch(lambda: True, lambda command, seconds: "warning: …")

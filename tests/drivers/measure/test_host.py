@@ -41,11 +41,11 @@ def test_the_pressure_is_the_total_of_some_in_nanoseconds() -> None:
 
 
 def test_the_processors_times_are_told_in_seconds_and_guests_not_twice() -> None:
-    told = host.times(STAT)
-    assert told is not None
-    assert told.total_s == pytest.approx((1915740 + 185672 + 205979 + 3465419 + 9972 + 5426 + 5188) / 100)
-    assert told.idle_s == pytest.approx((3465419 + 9972) / 100)
-    assert (told.steal_s, told.processors, told.running) == (51.88, 2, 3)
+    result = host.times(STAT)
+    assert result is not None
+    assert result.total_s == pytest.approx((1915740 + 185672 + 205979 + 3465419 + 9972 + 5426 + 5188) / 100)
+    assert result.idle_s == pytest.approx((3465419 + 9972) / 100)
+    assert (result.steal_s, result.processors, result.running) == (51.88, 2, 3)
 
 
 @given(st.binary(max_size=200))
@@ -129,16 +129,16 @@ def a_laptop(root: Path) -> Path:
 
 def test_a_reader_finds_all_that_a_laptop_tells(tmp_path: Path) -> None:
     reader = HostReader(a_laptop(tmp_path), clock=lambda: 5.0)
-    seen = reader.look()
-    assert (seen.at_s, seen.stall_ns, seen.throttles) == (5.0, 5_171_522_802_000, 7)
+    observed = reader.look()
+    assert (observed.at_s, observed.stall_ns, observed.throttles) == (5.0, 5_171_522_802_000, 7)
     assert (reader.clock_mhz(), reader.temperature_c(), reader.on_battery()) == (1800.0, 61.0, True)
     assert reader.running() == (3, 2)
 
 
 def test_a_system_without_these_files_tells_nothing_rather_than_zero(tmp_path: Path) -> None:
     reader = HostReader(tmp_path)
-    seen = reader.look()
-    assert host.state(seen, reader.look(), 0.0, reader) == HostState()
+    observed = reader.look()
+    assert host.state(observed, reader.look(), 0.0, reader) == HostState()
     assert (reader.running(), reader.stall_ns()) == (None, None)
 
 

@@ -28,9 +28,9 @@ class Machine:
     slept: list[float] = field(default_factory=list)
 
     def sleep(self, seconds: float) -> None:
-        others, ours = self.others(self.now), self.ours(self.now)
-        self.busy_s += seconds * (others + ours)
-        self.own_s += seconds * ours
+        others, own = self.others(self.now), self.ours(self.now)
+        self.busy_s += seconds * (others + own)
+        self.own_s += seconds * own
         self.stall_s += seconds * self.stalled
         self.now += seconds
         self.slept.append(seconds)
@@ -50,13 +50,13 @@ class Machine:
 
 def waited(machine: Machine, quiet: IdleWait) -> tuple[IdleWaitReport, list[tuple[float, float]]]:
     """How a wait ends, and what is told meanwhile."""
-    told: list[tuple[float, float]] = []
+    lines: list[tuple[float, float]] = []
     waiting = quiet.wait(machine.sleep)
     while True:
         try:
-            told.append(next(waiting))
+            lines.append(next(waiting))
         except StopIteration as over:
-            return over.value, told
+            return over.value, lines
 
 
 def test_a_quiet_device_loses_two_milliseconds() -> None:
@@ -79,20 +79,20 @@ def test_a_patience_of_nothing_does_not_even_look() -> None:
 
 def test_other_work_that_ends_is_waited_for_and_told() -> None:
     machine = Machine(others=lambda now: 1.0 if now < 1.5 else 0.0)
-    ended, told = waited(machine, machine.quiet())
+    ended, result = waited(machine, machine.quiet())
     assert ended.busy_share is None
     assert 1.5 <= machine.now < 1.9
-    assert told
-    assert all(most == 10.0 for _, most in told)
-    assert [seconds for seconds, _ in told] == sorted(seconds for seconds, _ in told)
+    assert result
+    assert all(most == 10.0 for _, most in result)
+    assert [seconds for seconds, _ in result] == sorted(seconds for seconds, _ in result)
 
 
 def test_a_host_that_stays_busy_is_measured_on_after_the_patience_and_that_is_said() -> None:
     machine = Machine(others=lambda now: 1.0)
-    ended, told = waited(machine, machine.quiet())
+    ended, result = waited(machine, machine.quiet())
     assert ended.busy_share == pytest.approx(0.5)
     assert 10.0 <= ended.seconds < 10.5
-    assert told
+    assert result
     assert "other processes used 50% of the processors before the first launch" in ended.note()
 
 
@@ -121,21 +121,21 @@ def test_a_nodes_own_work_is_no_other_work_in_a_long_queue_of_tasks() -> None:
     quiet = machine.quiet()
     for _ in range(50):
         began = machine.now
-        ended, told = waited(machine, quiet)
-        assert (ended.busy_share, told) == (None, [])
+        ended, result = waited(machine, quiet)
+        assert (ended.busy_share, result) == (None, [])
         assert machine.now - began < 0.12
     assert quiet.allowed_s == 10.0
 
 
 def test_bursts_between_which_nobody_runs_are_not_waited_for() -> None:
     machine = Machine(others=lambda now: 1.0 if now % 0.03 < 0.02 else 0.0)
-    ended, told = waited(machine, machine.quiet())
-    assert (ended.busy_share, told) == (None, [])
+    ended, result = waited(machine, machine.quiet())
+    assert (ended.busy_share, result) == (None, [])
     assert machine.now < 0.05
 
 
 def test_a_little_work_of_others_is_no_reason_to_wait() -> None:
     machine = Machine(others=lambda now: 0.05)
-    ended, told = waited(machine, machine.quiet())
-    assert (ended.busy_share, told) == (None, [])
+    ended, result = waited(machine, machine.quiet())
+    assert (ended.busy_share, result) == (None, [])
     assert machine.now < 0.12

@@ -38,59 +38,69 @@ BUSY = [
 
 
 def test_energy_is_the_counters_difference_over_the_windows_alone() -> None:
-    seen = summarise(BUSY, [(2 * S, 3 * S), (4 * S, 4 * S + S // 2)], device="H", began_ns=1 * S)
-    assert seen is not None
-    assert seen.energy_j == pytest.approx(450, rel=1e-3)
-    assert (seen.power_w, seen.idle_w, seen.utilisation, seen.clock_mhz) == (
+    observed = summarise(BUSY, [(2 * S, 3 * S), (4 * S, 4 * S + S // 2)], device="H", began_ns=1 * S)
+    assert observed is not None
+    assert observed.energy_j == pytest.approx(450, rel=1e-3)
+    assert (observed.power_w, observed.idle_w, observed.utilisation, observed.clock_mhz) == (
         300,
         60,
         pytest.approx(0.9),
         1980,
     )
-    assert seen.temperature_c == pytest.approx(44.5)
-    assert seen.throttled == ("power",)
-    assert seen.samples == 21 + 11
-    assert not any("energy" in note for note in seen.notes)
+    assert observed.temperature_c == pytest.approx(44.5)
+    assert observed.throttled == ("power",)
+    assert observed.samples == 21 + 11
+    assert not any("energy" in note for note in observed.notes)
 
 
 def test_without_a_counter_energy_is_power_times_time_and_says_so() -> None:
     plain = [replace(one, energy_j=None) for one in BUSY]
-    seen = summarise(plain, [(2 * S, 4 * S)], device="H", began_ns=S)
-    assert seen is not None
-    assert seen.energy_j == pytest.approx(600)
-    assert any("power × time" in note for note in seen.notes)
+    observed = summarise(plain, [(2 * S, 4 * S)], device="H", began_ns=S)
+    assert observed is not None
+    assert observed.energy_j == pytest.approx(600)
+    assert any("power × time" in note for note in observed.notes)
 
 
 def test_a_counter_that_stands_still_or_is_not_read_on_both_sides_is_not_believed() -> None:
     stuck = [replace(one, energy_j=5.0) for one in BUSY]
     for readings, window in ((stuck, (2 * S, 3 * S)), (BUSY, (4 * S, 6 * S))):
-        seen = summarise(readings, [window], device="H", began_ns=S)
-        assert seen is not None
-        assert seen.energy_j == pytest.approx(300 * (window[1] - window[0]) / S)
-        assert any("power × time" in note for note in seen.notes)
+        observed = summarise(readings, [window], device="H", began_ns=S)
+        assert observed is not None
+        assert observed.energy_j == pytest.approx(300 * (window[1] - window[0]) / S)
+        assert any("power × time" in note for note in observed.notes)
 
 
 def test_memory_is_that_of_the_runs_processes_else_of_the_device_with_a_note() -> None:
-    ours = summarise(BUSY, [(2 * S, 3 * S)], device="H", began_ns=S, pids={7})
+    own = summarise(BUSY, [(2 * S, 3 * S)], device="H", began_ns=S, pids={7})
     whole = summarise(BUSY, [(2 * S, 3 * S)], device="H", began_ns=S, pids={99})
     later = [replace(one, by_process={8: 100} if one.at_ns < S else one.by_process) for one in BUSY]
     came = summarise(later, [(2 * S, 3 * S)], device="H", began_ns=S)
     assert came is not None
     assert came.memory_bytes == 500 + 4950
     assert any("appeared on the device" in note for note in came.notes)
-    assert ours is not None
+    assert own is not None
     assert whole is not None
-    assert (ours.memory_bytes, whole.memory_bytes) == (500 + 4950, 10_000 + 4950)
-    assert not any("memory" in note for note in ours.notes)
+    assert (own.memory_bytes, whole.memory_bytes) == (500 + 4950, 10_000 + 4950)
+    assert not any("memory" in note for note in own.notes)
     assert any("whole device" in note for note in whole.notes)
 
 
 def test_what_the_device_does_not_tell_is_none_and_never_zero() -> None:
     silent = [TelemetryReading(at * 50 * MS) for at in range(40)]
-    seen = summarise(silent, [(1 * S, 2 * S)], device="H", began_ns=S // 2)
-    assert seen is not None
-    assert (seen.utilisation, seen.memory_bytes, seen.power_w, seen.idle_w) == (None, None, None, None)
-    assert (seen.energy_j, seen.clock_mhz, seen.temperature_c, seen.throttled) == (None, None, None, ())
+    observed = summarise(silent, [(1 * S, 2 * S)], device="H", began_ns=S // 2)
+    assert observed is not None
+    assert (observed.utilisation, observed.memory_bytes, observed.power_w, observed.idle_w) == (
+        None,
+        None,
+        None,
+        None,
+    )
+    assert (observed.energy_j, observed.clock_mhz, observed.temperature_c, observed.throttled) == (
+        None,
+        None,
+        None,
+        (),
+    )
 
 
 def test_a_window_shorter_than_the_sampling_takes_the_reading_behind_it_and_no_other() -> None:
@@ -121,15 +131,20 @@ def test_a_process_apart_reads_while_something_runs() -> None:
     while time.perf_counter_ns() < began + 60 * MS:
         sum(range(1000))
     windows = ((began, time.perf_counter_ns()),)
-    seen = sampler.stop(windows, pids=(4711,))
-    assert seen is not None
-    assert (seen.source, seen.device) == ("nvml", "Double gpu 1, nice 19")
-    assert seen.samples >= 1
-    assert (seen.power_w, seen.idle_w, seen.temperature_c, seen.utilisation) == (250, 50, 61, 0.75)
-    assert seen.memory_bytes == 1 << 30
-    assert seen.clock_mhz is None
-    assert seen.throttled == ("power", "heat")
-    assert seen.energy_j == pytest.approx(250 * (windows[0][1] - began) / S, rel=0.2)
+    observed = sampler.stop(windows, pids=(4711,))
+    assert observed is not None
+    assert (observed.source, observed.device) == ("nvml", "Double gpu 1, nice 19")
+    assert observed.samples >= 1
+    assert (observed.power_w, observed.idle_w, observed.temperature_c, observed.utilisation) == (
+        250,
+        50,
+        61,
+        0.75,
+    )
+    assert observed.memory_bytes == 1 << 30
+    assert observed.clock_mhz is None
+    assert observed.throttled == ("power", "heat")
+    assert observed.energy_j == pytest.approx(250 * (windows[0][1] - began) / S, rel=0.2)
     assert sampler.stop(windows) is None
 
 

@@ -106,7 +106,7 @@ def test_a_warm_up_always_ends(repeated: list[int], runs: int) -> None:
 
 def test_samples_are_as_many_as_runs_and_the_warm_up_is_not_among_them() -> None:
     calls: list[str] = []
-    said = list(
+    lines = list(
         timing.measure_calls(
             timing.TimedCalls(calls.append, "argument"),
             ordered(runs=23, warmup=4),
@@ -114,13 +114,13 @@ def test_samples_are_as_many_as_runs_and_the_warm_up_is_not_among_them() -> None
             peak_was_reset=False,
         )
     )
-    measured = said[-1]
+    measured = lines[-1]
     assert isinstance(measured, MeasureReport)
     assert len(measured.samples_ns) == 23
     assert len(measured.warmup_ns) == 4
     assert measured.warmup_ns[0] == 77
     assert len(calls) == 23 + 3  # the first of the four warm-ups was made before
-    progress = [one for one in said if isinstance(one, ProgressReport) and one.phase is Phase.RUN]
+    progress = [one for one in lines if isinstance(one, ProgressReport) and one.phase is Phase.RUN]
     assert (progress[0].done, progress[-1].done) == (0, 23)
     assert measured.peak_bytes is None  # no reset, no figure
 
@@ -161,10 +161,10 @@ class Clockwork:
 
 def measured_by(loop: timing.TimedLoop, **asked: Any) -> tuple[MeasureReport, list[ProgressReport]]:
     """What a loop's launch shows, and the progress."""
-    said = list(timing.measure_calls(loop, ordered(**asked), first_ns=77, peak_was_reset=False))
-    made = said[-1]
+    lines = list(timing.measure_calls(loop, ordered(**asked), first_ns=77, peak_was_reset=False))
+    made = lines[-1]
     assert isinstance(made, MeasureReport)
-    return made, [one for one in said if isinstance(one, ProgressReport)]
+    return made, [one for one in lines if isinstance(one, ProgressReport)]
 
 
 def test_runs_that_were_counted_are_single_inferences_however_short() -> None:
@@ -195,12 +195,12 @@ def test_the_shortest_inferences_settle_too_before_the_cap() -> None:
 
 
 def test_blocks_are_the_samples_in_order_and_their_times_are_the_windows() -> None:
-    made, told = measured_by(Clockwork(7 * MS), runs=23, warmup=2)
+    made, result = measured_by(Clockwork(7 * MS), runs=23, warmup=2)
     assert [block.samples for block in made.blocks] == [*[2] * 11, 1]
     assert sum(block.wall_ns for block in made.blocks) == round(made.wall_s * 1e9)
     assert sum(block.cpu_ns for block in made.blocks) == round(made.cpu_s * 1e9)
     assert all(block.wall_ns > 0 for block in made.blocks)
-    progress = [one.done for one in told if one.phase is Phase.RUN]
+    progress = [one.done for one in result if one.phase is Phase.RUN]
     assert (progress[0], progress[-1]) == (0, 23)
     assert made.began_ns > 0
 
@@ -221,10 +221,10 @@ def test_the_pressure_of_each_block_is_what_was_added_while_it_ran(tmp_path: Pat
             pressure.write_text(f"some avg10=0.00 avg60=0.00 avg300=0.00 total={total}\n")
 
     pressure.write_text("some avg10=0.00 avg60=0.00 avg300=0.00 total=0\n")
-    said = list(
+    lines = list(
         timing.measure_calls(Pressed(20 * MS), ordered(runs=3, warmup=2), 1, False, host.HostReader(tmp_path))
     )
-    made = said[-1]
+    made = lines[-1]
     assert isinstance(made, MeasureReport)
     assert [block.stall_ns for block in made.blocks] == [250_000] * 3
     assert made.host == HostState()  # nothing else is told there, and nothing is made up
@@ -278,27 +278,27 @@ def test_a_warm_up_by_the_count_is_made_to_the_letter_by_any_loop() -> None:
 def test_what_others_run_is_seen_while_it_warms_up_and_not_when_the_parent_was_just_told(
     tmp_path: Path,
 ) -> None:
-    told: list[str] = []
+    lines: list[str] = []
 
     class Watching(host.HostReader):
         def others_now(self) -> float | None:
-            told.append("glance")
-            return 0.25 * told.count("glance")
+            lines.append("glance")
+            return 0.25 * lines.count("glance")
 
         def look(self) -> host.HostSample:
             return replace(super().look(), at_s=0.0)  # as in no time, however busy this machine is
 
     made = None
-    for said in timing.measure_calls(
+    for result in timing.measure_calls(
         Clockwork(MS), ordered(runs=3, warmup=None), 1, False, Watching(tmp_path)
     ):
-        told.append(said.phase if isinstance(said, ProgressReport) else "")
-        made = said
+        lines.append(result.phase if isinstance(result, ProgressReport) else "")
+        made = result
     assert isinstance(made, MeasureReport)
-    window = told.index(Phase.RUN)
-    assert "glance" in told[:window]
-    assert "glance" not in told[window:], "its parent would be what runs"
-    count = told.count("glance")
+    window = lines.index(Phase.RUN)
+    assert "glance" in lines[:window]
+    assert "glance" not in lines[window:], "its parent would be what runs"
+    count = lines.count("glance")
     assert made.host.others_share == sum(0.25 * number for number in range(count - 3, count + 1)) / 4
 
 

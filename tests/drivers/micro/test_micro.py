@@ -30,11 +30,11 @@ class Clock:
 
     def device(self, seconds: Callable[[int], float]) -> Callable[[int], float]:
         """A device that takes so long for the n-th time that it is asked."""
-        asked = [0]
+        requests = [0]
 
         def timed(repeats: int) -> float:
-            took = seconds(asked[0]) * repeats
-            asked[0] += 1
+            took = seconds(requests[0]) * repeats
+            requests[0] += 1
             self.now += took
             return took
 
@@ -157,12 +157,12 @@ def test_the_last_cache_is_read_where_the_system_tells(tmp_path: Path) -> None:
 
 
 def test_it_runs_in_a_process_of_its_own_with_as_many_threads_as_told() -> None:
-    found = run_micro("cpu", MicroPlan(sizes=(), gemm=(64,), total_s=0.2, block_s=0.001, blocks=2), 1)
-    assert found.device == "cpu"
-    assert found.backend.startswith("numpy ")
-    assert found.threads == 1
-    assert found.figures["fp64_gflops_64"] > 0
-    ((began, ended),) = found.windows
+    micro = run_micro("cpu", MicroPlan(sizes=(), gemm=(64,), total_s=0.2, block_s=0.001, blocks=2), 1)
+    assert micro.device == "cpu"
+    assert micro.backend.startswith("numpy ")
+    assert micro.threads == 1
+    assert micro.figures["fp64_gflops_64"] > 0
+    ((began, ended),) = micro.windows
     assert 0 < began < ended <= time.perf_counter_ns()
 
 

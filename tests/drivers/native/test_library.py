@@ -177,9 +177,9 @@ def test_tensors_take_as_much_as_they_take(element: str, shape: tuple[int, ...],
 def test_the_row_says_which_loop_ran(zygote: Zygote, models: OnnxModels) -> None:
     order = WorkOrder(models.nano(), "CPU (ONNX)", runs=3, loads=1, warmup=1, threads=1)
     events = list(measure(order, Limits(), zygote))
-    (told,) = [event for event in events if isinstance(event, ModelDescription)]
+    (result,) = [event for event in events if isinstance(event, ModelDescription)]
     by = "compiled" if native.compiler() else "ctypes"
-    assert any(note.startswith(f"timed by the C interface, loop: {by}") for note in told.notes)
+    assert any(note.startswith(f"timed by the C interface, loop: {by}") for note in result.notes)
 
 
 @pytest.mark.parametrize("odds", [0.5, 0.9995], ids=["at once", "later, while it is timed"])
@@ -199,7 +199,7 @@ def test_shapes_that_change_from_run_to_run_do_not_stop_it(
     )
     order = WorkOrder(model, "CPU (ONNX)", runs=400, loads=1, warmup=2, threads=1)
     events = list(measure(order, Limits(), zygote))
-    (told,) = [event for event in events if isinstance(event, ModelDescription)]
+    (result,) = [event for event in events if isinstance(event, ModelDescription)]
     (measured,) = [event for event in events if isinstance(event, MeasureReport)]
-    assert any("output shapes change" in note for note in told.notes)
+    assert any("output shapes change" in note for note in result.notes)
     assert len(measured.samples_ns) == 400

@@ -61,8 +61,8 @@ class Row:
 
 def run(zygote: Zygote, model: str, limits: Limits = LIMITS, **order: Any) -> Row:
     """One order on the CPU: a launch of three runs unless told otherwise."""
-    told: dict[str, Any] = {"runs": 3, "loads": 1, "warmup": 1, "threads": 1} | order
-    return Row(list(measure(WorkOrder(model, UNIT, **told), limits, zygote)))
+    result: dict[str, Any] = {"runs": 3, "loads": 1, "warmup": 1, "threads": 1} | order
+    return Row(list(measure(WorkOrder(model, UNIT, **result), limits, zygote)))
 
 
 def test_the_onnx_driver_keeps_the_contract(models: OnnxModels) -> None:
@@ -88,11 +88,11 @@ def test_left_to_itself_the_warm_up_has_a_floor_and_says_how_it_ended(
 
 def test_a_row_tells_what_really_ran(zygote: Zygote, models: OnnxModels) -> None:
     row = run(zygote, models.nano(), threads=2, seed=7)
-    told = row.described
-    assert told.providers == (CPU,)
-    assert told.runtime.startswith("onnxruntime 1.")
-    assert (told.unit, told.driver, told.threads, told.seed) == (UNIT, "onnx", 2, 7)
-    assert (told.shapes, told.dtypes) == ({"x": (1, 8)}, {"x": "float"})
+    described = row.described
+    assert described.providers == (CPU,)
+    assert described.runtime.startswith("onnxruntime 1.")
+    assert (described.unit, described.driver, described.threads, described.seed) == (UNIT, "onnx", 2, 7)
+    assert (described.shapes, described.dtypes) == ({"x": (1, 8)}, {"x": "float"})
 
 
 def test_memory_is_measured_phase_by_phase(zygote: Zygote, models: OnnxModels) -> None:
@@ -125,9 +125,9 @@ def test_memory_that_only_failed_guesses_took_is_in_no_figure(zygote: Zygote, mo
     model = models.put(
         "guesses", nodes, [value("x", FLOAT, [1, "seq"])], [value("y", FLOAT, None)], many, weights
     )
-    guessed, told = run(zygote, model), run(zygote, model, dims={"seq": 8})
-    assert guessed.described.shapes == told.described.shapes == {"x": (1, 8)}
-    peaks = [row.measured.peak_bytes for row in (guessed, told)]
+    guessed, result = run(zygote, model), run(zygote, model, dims={"seq": 8})
+    assert guessed.described.shapes == result.described.shapes == {"x": (1, 8)}
+    peaks = [row.measured.peak_bytes for row in (guessed, result)]
     assert peaks[0] is not None
     assert peaks[1] is not None
     assert abs(peaks[0] - peaks[1]) < 20 * MIB
@@ -136,9 +136,9 @@ def test_memory_that_only_failed_guesses_took_is_in_no_figure(zygote: Zygote, mo
 def test_more_threads_than_the_device_runs_are_not_taken_and_the_row_says_so(
     zygote: Zygote, models: OnnxModels
 ) -> None:
-    told = run(zygote, models.nano(), threads=8192).described
-    assert told.threads == logical_cpus()
-    assert f"threads: 8192 requested, this device runs {told.threads} at once" in told.notes
+    described = run(zygote, models.nano(), threads=8192).described
+    assert described.threads == logical_cpus()
+    assert f"threads: 8192 requested, this device runs {described.threads} at once" in described.notes
 
 
 def test_threads_do_not_buy_memory(zygote: Zygote, models: OnnxModels) -> None:
@@ -169,11 +169,11 @@ def test_the_same_seed_gives_the_same_answer_and_another_another(zygote: Zygote,
 
 
 def test_token_ids_stay_within_their_table_and_masks_are_one(zygote: Zygote, models: OnnxModels) -> None:
-    told = run(zygote, models.embedding(), dims={"sequence": 12}).described
-    assert told.shapes == {"input_ids": (1, 12), "attention_mask": (1, 12)}
-    assert "ids of 'input_ids' are below 10, the rows of their table" in told.notes
-    assert "dim 'batch' not given: 1 is taken" in told.notes
-    assert not any("'sequence'" in note for note in told.notes)
+    described = run(zygote, models.embedding(), dims={"sequence": 12}).described
+    assert described.shapes == {"input_ids": (1, 12), "attention_mask": (1, 12)}
+    assert "ids of 'input_ids' are below 10, the rows of their table" in described.notes
+    assert "dim 'batch' not given: 1 is taken" in described.notes
+    assert not any("'sequence'" in note for note in described.notes)
 
 
 def test_a_scalar_a_state_and_a_signal_run_together(zygote: Zygote, models: OnnxModels) -> None:
@@ -193,9 +193,9 @@ def test_a_dimension_that_only_one_size_fits_is_found_by_the_ladder(
         [value("y", FLOAT, None)],
         weights,
     )
-    told = run(zygote, model).described
-    assert told.shapes == {"x": (1, 48)}
-    assert "dim 'features' not given: 48 is taken" in told.notes
+    described = run(zygote, model).described
+    assert described.shapes == {"x": (1, 48)}
+    assert "dim 'features' not given: 48 is taken" in described.notes
 
 
 def test_sizes_in_the_models_own_metadata_are_used(zygote: Zygote, models: OnnxModels) -> None:
@@ -401,8 +401,8 @@ def test_nothing_is_left_of_all_that(zygote: Zygote) -> None:
 
 def test_progress_never_runs_ahead(zygote: Zygote, models: OnnxModels) -> None:
     events = list(measure(WorkOrder(models.nano(), UNIT, 50, 1), LIMITS, zygote))
-    told = [event for event in events if isinstance(event, ProgressReport) and event.total is not None]
-    assert all(event.done <= event.total for event in told if event.total is not None)
+    lines = [event for event in events if isinstance(event, ProgressReport) and event.total is not None]
+    assert all(event.done <= event.total for event in lines if event.total is not None)
 
 
 def folder_model(models: OnnxModels, folder: Path, location: str = "weights.bin") -> Path:

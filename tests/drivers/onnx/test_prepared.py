@@ -149,10 +149,10 @@ def test_a_view_that_waits_for_its_launch_holds_no_disk_that_is_taken_out(
     if reached.tier is not Tier.FULL:
         assert reached.reasons
         return
-    told = subprocess.run(
+    done = subprocess.run(
         [sys.executable, "-P", "-c", TAKEN_OUT, str(tmp_path)], capture_output=True, text=True, check=False
     )
-    assert told.stdout.split()[1:] == ["0"], told.stderr
+    assert done.stdout.split()[1:] == ["0"], done.stderr
 
 
 def test_the_processor_time_of_launches_that_have_ended_is_still_ours(
@@ -165,8 +165,8 @@ def test_the_processor_time_of_launches_that_have_ended_is_still_ours(
         process = psutil.Process(zygote.pids[0])
 
         def ended_s() -> float:
-            told = process.cpu_times()
-            return float(told.children_user + told.children_system)
+            result = process.cpu_times()
+            return float(result.children_user + result.children_system)
 
         def zombies() -> list[psutil.Process]:
             return [child for child in below(zygote) if child.status() == psutil.STATUS_ZOMBIE]

@@ -19,8 +19,8 @@ GPU_UNIT, CUDA = "GPU (ONNX)", "CUDAExecutionProvider"
 
 def ran(name: str, provider: str, operator: str = "Conv") -> dict[str, Any]:
     """One line of a profile."""
-    told = {"op_name": operator, "provider": provider, "node_index": "0"}
-    return {"cat": "Node", "name": f"{name}_kernel_time", "dur": 5, "ph": "X", "args": told}
+    values = {"op_name": operator, "provider": provider, "node_index": "0"}
+    return {"cat": "Node", "name": f"{name}_kernel_time", "dur": 5, "ph": "X", "args": values}
 
 
 def test_operators_are_counted_by_provider_once_each_and_copies_are_not() -> None:
@@ -48,15 +48,15 @@ def test_a_unit_on_which_no_operator_ran_is_not_the_one_that_ran() -> None:
 
 
 def test_operators_that_ran_elsewhere_are_told() -> None:
-    found = unit_that_ran(GPU_UNIT, CUDA, (CUDA, CPU), {CPU: 30, CUDA: 10})
-    assert found == ProfiledNodes(GPU_UNIT, (CUDA, CPU), ("30 of 40 operators ran on CPUExecutionProvider",))
+    result = unit_that_ran(GPU_UNIT, CUDA, (CUDA, CPU), {CPU: 30, CUDA: 10})
+    assert result == ProfiledNodes(GPU_UNIT, (CUDA, CPU), ("30 of 40 operators ran on CPUExecutionProvider",))
     assert unit_that_ran(GPU_UNIT, CUDA, (CUDA, CPU), {CUDA: 10}) == ProfiledNodes(GPU_UNIT, (CUDA,))
 
 
 def test_without_a_profile_the_row_says_that_it_does_not_know() -> None:
-    found = unit_that_ran(GPU_UNIT, CUDA, (CUDA, CPU), {})
-    assert (found.unit, found.providers) == (GPU_UNIT, (CUDA, CPU))
-    assert "does not report" in found.notes[0]
+    result = unit_that_ran(GPU_UNIT, CUDA, (CUDA, CPU), {})
+    assert (result.unit, result.providers) == (GPU_UNIT, (CUDA, CPU))
+    assert "does not report" in result.notes[0]
 
 
 def test_a_real_profile_is_understood_and_not_left_behind(models: OnnxModels, tmp_path: Path) -> None:

@@ -47,12 +47,12 @@ class Device:
 
     def io_binding(self) -> Any:
         """The only one."""
-        heard = self.heard
+        received = self.heard
 
         class Binding:
             def __getattr__(self, what: str) -> Any:
                 def hear(*told: Any) -> list[Any]:
-                    heard.append((what, *[one for one in told if isinstance(one, str | int)]))
+                    received.append((what, *[one for one in told if isinstance(one, str | int)]))
                     return [SimpleNamespace(numpy=lambda: np.ones(1), data_type=lambda: "tensor(float)")]
 
                 return hear

@@ -31,10 +31,10 @@ def test_the_rows_of_a_table_are_found(models: OnnxModels) -> None:
 
 
 def test_ids_are_followed_through_what_leaves_them_as_they_are(models: OnnxModels) -> None:
-    found = lookup(
+    result = lookup(
         models, "cast", node("Cast", ["ids"], ["wide"], to=INT64), node("Identity", ["wide"], ["at"])
     )
-    assert read_table_rows(found, ("ids",)) == {"ids": 50}
+    assert read_table_rows(result, ("ids",)) == {"ids": 50}
 
 
 def test_ids_that_are_computed_with_tell_nothing(models: OnnxModels) -> None:
@@ -74,5 +74,5 @@ def test_made_ids_fill_their_table() -> None:
 
 def test_a_row_says_what_its_ids_index(zygote: Zygote, models: OnnxModels) -> None:
     order = WorkOrder(models.embedding(), "CPU (ONNX)", runs=1, loads=1, warmup=1, threads=1)
-    (told,) = [event for event in measure(order, Limits(), zygote) if isinstance(event, ModelDescription)]
-    assert "ids of 'input_ids' are below 10, the rows of their table" in told.notes
+    (result,) = [event for event in measure(order, Limits(), zygote) if isinstance(event, ModelDescription)]
+    assert "ids of 'input_ids' are below 10, the rows of their table" in result.notes

@@ -62,8 +62,8 @@ class Endpoint:
             client.close()
             return json.loads(bytes(answer.body))
 
-        found: list[dict[str, Any]] = asyncio.run(get())
-        return found
+        result: list[dict[str, Any]] = asyncio.run(get())
+        return result
 
 
 def start(key: str = "") -> Iterator[Endpoint]:
@@ -131,9 +131,9 @@ def test_times_are_those_of_the_schedule_in_its_order(endpoint: Endpoint, run: R
     assert [len(series[name]) for name in ("ttft", "itl", "tpot", "e2e")] == [3, 15, 3, 3]
     assert measured(events).samples_ns == series["e2e"]
     assert len(measured(events).warmup_ns) == 1
-    for told, ttft, tpot, e2e in zip(did, series["ttft"], series["tpot"], series["e2e"], strict=True):
+    for result, ttft, tpot, e2e in zip(did, series["ttft"], series["tpot"], series["e2e"], strict=True):
         assert 20_000_000 <= ttft < e2e, "nothing is seen before it was sent"
-        assert e2e >= told["sent"][-1] - told["begun"]
+        assert e2e >= result["sent"][-1] - result["begun"]
         assert tpot == round((e2e - ttft) / 5)
     assert not any(isinstance(event, LoadReport) for event in events)
     assert found(events).figures["output_tokens"] == 18
@@ -145,10 +145,10 @@ def test_every_level_asks_what_it_should_and_no_made_prompt_comes_twice(endpoint
     events = run(
         runs=3, concurrency=[1, 4], rates=[50], requests=8, slo={"ttft_ms": 60_000}, seed=5, temperature=0.5
     )
-    asked = [told["asked"] for told in endpoint.did()[before:]]
-    assert len(asked) == 1 + 3 + 8 + 8
-    assert len({one["messages"][0]["content"] for one in asked}) == len(asked)
-    assert {(one["seed"], one["temperature"], one["max_tokens"]) for one in asked} == {(5, 0.5, 4)}
+    requests = [result["asked"] for result in endpoint.did()[before:]]
+    assert len(requests) == 1 + 3 + 8 + 8
+    assert len({one["messages"][0]["content"] for one in requests}) == len(requests)
+    assert {(one["seed"], one["temperature"], one["max_tokens"]) for one in requests} == {(5, 0.5, 4)}
     figures = found(events).figures
     assert (figures["requests"], figures["c4_requests"], figures["r50_requests"]) == (3, 8, 8)
     assert figures["goodput_share"] == figures["c4_goodput_share"] == 1.0
@@ -254,14 +254,14 @@ def test_an_endpoint_that_is_not_there_offers_no_unit(endpoint: Endpoint) -> Non
         ("file:///etc/passwd", "must look like http"),
         ("http://[::1/v1", "cannot be read"),
     ):
-        with pytest.raises(Unfit, match=why) as told:
+        with pytest.raises(Unfit, match=why) as failure:
             ApiDriver({URL: url}).units()
-        assert "127.0.0.1" not in str(told.value).replace("http://127.0.0.1:8000/v1", ""), (
+        assert "127.0.0.1" not in str(failure.value).replace("http://127.0.0.1:8000/v1", ""), (
             "no address of the owner's"
         )
-    with pytest.raises(Unfit, match="what no key can") as told:
+    with pytest.raises(Unfit, match="what no key can") as failure:
         ApiDriver({URL: endpoint.private[URL], KEY: SECRET + "\r\nX: y"}).units()
-    assert SECRET not in str(told.value)
+    assert SECRET not in str(failure.value)
 
 
 async def _idle_then_used(endpoint: Endpoint) -> tuple[int, int]:
@@ -307,24 +307,24 @@ def test_one_launch_is_all_however_many_are_asked_for(endpoint: Endpoint, tmp_pa
 @pytest.mark.slow
 def test_the_key_opens_the_server_and_is_shown_nowhere(locked: Endpoint, tmp_path: Path) -> None:
     path = workload(tmp_path)
-    said: list[str] = []
+    lines: list[str] = []
     with Zygote("api", private=locked.private) as zygote:
         events = list(measure(WorkOrder(path, UNIT, runs=2), Limits(), zygote))
         assert any(isinstance(event, CheckReport) for event in events)
-        said += map(repr, events)
+        lines += map(repr, events)
         for model in ("tells-key", "error-500"):
-            with pytest.raises(DriverError) as told:
+            with pytest.raises(DriverError) as failure:
                 list(measure(WorkOrder(workload(tmp_path, model=model), UNIT, runs=1), Limits(), zygote))
-            said.append(str(told.value))
-        said += [repr(zygote), repr(read_server(locked.private[URL], SECRET))]
+            lines.append(str(failure.value))
+        lines += [repr(zygote), repr(read_server(locked.private[URL], SECRET))]
     for key in ("", "sk-wrong"):
         private = {**locked.private, KEY: key}
         told_units = probe_units(private={"api": private})
         assert UNIT not in {info.unit for info in told_units.units}
         assert any("refuses the key (HTTP 401)" in trouble for trouble in told_units.troubles)
-        said += told_units.troubles
-    assert "Incorrect API key provided: …" in "\n".join(said)
-    assert not [line for line in said if SECRET in line or "sk-wrong" in line]
+        lines += told_units.troubles
+    assert "Incorrect API key provided: …" in "\n".join(lines)
+    assert not [line for line in lines if SECRET in line or "sk-wrong" in line]
 
 
 def test_no_other_driver_gets_what_the_owner_gave_this_one() -> None:

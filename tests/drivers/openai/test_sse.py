@@ -53,29 +53,29 @@ def test_the_first_text_counts_and_not_the_role_before_it_nor_the_usage_after_it
         chunk(usage(7, 4)),
         END,
     ]
-    found = read(parts).result(keep=True, keep_text=True)
-    assert found.outcome is RequestOutcome.COMPLETE
-    assert (found.ttft_ns, found.e2e_ns) == (2_000_000, 4_000_000)
-    assert found.itl_ns == (1_000_000, 1_000_000)
-    assert (found.pieces, found.prompt_tokens, found.output_tokens, found.text) == (3, 7, 4, "abc")
-    assert found.tpot_ns == round(2_000_000 / 3)
+    result = read(parts).result(keep=True, keep_text=True)
+    assert result.outcome is RequestOutcome.COMPLETE
+    assert (result.ttft_ns, result.e2e_ns) == (2_000_000, 4_000_000)
+    assert result.itl_ns == (1_000_000, 1_000_000)
+    assert (result.pieces, result.prompt_tokens, result.output_tokens, result.text) == (3, 7, 4, "abc")
+    assert result.tpot_ns == round(2_000_000 / 3)
 
 
 def test_thinking_aloud_is_output_and_so_is_the_text_of_a_completion() -> None:
     thought = event({"choices": [{"delta": {"reasoning_content": "hm"}}]})
     plain = event({"choices": [{"text": "a", "finish_reason": "stop"}]})
-    found = read([STREAM + chunk(thought), chunk(plain), END]).result(keep=True, keep_text=True)
-    assert (found.ttft_ns, found.text) == (1_000_000, "hma")
+    result = read([STREAM + chunk(thought), chunk(plain), END]).result(keep=True, keep_text=True)
+    assert (result.ttft_ns, result.text) == (1_000_000, "hma")
 
 
 def test_one_token_has_no_time_between_tokens_and_no_usage_has_no_tokens() -> None:
     assert (
         read([STREAM + chunk(piece("a", "stop")), chunk(usage(3, 1)), END]).result(keep=True).tpot_ns is None
     )
-    for told in (usage("7", True), usage(-1, 2.5), event({"choices": [], "usage": 3}), b""):
-        found = read([STREAM + chunk(piece("a", "stop") + told), END]).result(keep=True)
-        assert found.outcome is RequestOutcome.COMPLETE
-        assert (found.prompt_tokens, found.output_tokens) == (None, None)
+    for outcome in (usage("7", True), usage(-1, 2.5), event({"choices": [], "usage": 3}), b""):
+        result = read([STREAM + chunk(piece("a", "stop") + outcome), END]).result(keep=True)
+        assert result.outcome is RequestOutcome.COMPLETE
+        assert (result.prompt_tokens, result.output_tokens) == (None, None)
 
 
 @given(st.data())
@@ -88,10 +88,10 @@ def test_an_answer_is_the_same_however_it_is_cut_into_pieces(data: st.DataObject
         + END
     )
     cuts = sorted(data.draw(st.sets(st.integers(1, len(whole) - 1), max_size=8)))
-    found = read([whole[a:b] for a, b in zip([0, *cuts], [*cuts, len(whole)], strict=True)]).result(
+    result = read([whole[a:b] for a, b in zip([0, *cuts], [*cuts, len(whole)], strict=True)]).result(
         keep=True, keep_text=True
     )
-    assert (found.outcome, found.text, found.output_tokens) == (RequestOutcome.COMPLETE, "äb", 2)
+    assert (result.outcome, result.text, result.output_tokens) == (RequestOutcome.COMPLETE, "äb", 2)
 
 
 @given(st.lists(st.binary(max_size=200), max_size=6))
@@ -143,8 +143,8 @@ def test_what_is_no_answer_fails_with_a_sentence(parts: list[bytes], why: str) -
 def test_a_stream_that_breaks_off_after_text_is_incomplete() -> None:
     answer = read([STREAM + chunk(piece("a"))])
     answer.feed(0, b"")
-    found = answer.result(keep=True)
-    assert (found.outcome, found.error) == (
+    result = answer.result(keep=True)
+    assert (result.outcome, result.error) == (
         RequestOutcome.INCOMPLETE,
         "the connection ended before the response did",
     )
@@ -162,25 +162,25 @@ def test_an_endless_line_is_refused_long_before_it_fills_the_memory() -> None:
 
 
 def test_an_answer_in_one_piece_has_an_end_and_no_first_text() -> None:
-    said = {
+    values = {
         "choices": [{"message": {"content": "a b"}, "finish_reason": "stop"}],
         "usage": {"completion_tokens": 2},
     }
-    body = json.dumps(said).encode()
+    body = json.dumps(values).encode()
     for head in (b"Content-Length: %d\r\n" % len(body), b"Connection: close\r\n"):
         answer = read(
             [b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n" + head + b"\r\n", body], stream=False
         )
         answer.feed(0, b"")
-        found = answer.result(keep=True)
-        assert (found.outcome, found.ttft_ns, found.e2e_ns) == (RequestOutcome.COMPLETE, None, 2_000_000)
-        assert (found.output_tokens, found.tpot_ns) == (2, None)
+        result = answer.result(keep=True)
+        assert (result.outcome, result.ttft_ns, result.e2e_ns) == (RequestOutcome.COMPLETE, None, 2_000_000)
+        assert (result.output_tokens, result.tpot_ns) == (2, None)
 
 
 def test_a_connection_goes_on_only_after_a_whole_response_that_lets_it() -> None:
     body = b"Content-Length: 1\r\n\r\nx"
-    kept = read([b"HTTP/1.1 200 OK\r\n" + body], generates=False)
-    assert (kept.body, kept.done, kept.keeps_connection) == (b"x", True, True)
+    stored = read([b"HTTP/1.1 200 OK\r\n" + body], generates=False)
+    assert (stored.body, stored.done, stored.keeps_connection) == (b"x", True, True)
     for parts in (
         [b"HTTP/1.1 200 OK\r\nConnection: close\r\n" + body],
         [b"HTTP/1.0 200 OK\r\n" + body],

@@ -19,16 +19,16 @@ def test_ten_articles_come_with_summaries_of_two_sentences() -> None:
 
 def test_the_reference_itself_is_as_near_as_can_be() -> None:
     references = {article.prompt: article.summary for article in figures.articles()}
-    found = figures.rouge((article, references[article.prompt]) for article in figures.articles())
-    assert found == {"rouge1_f": 1.0, "rouge2_f": 1.0, "rougel_f": 1.0, "summary_length_ratio": 1.0}
+    result = figures.rouge((article, references[article.prompt]) for article in figures.articles())
+    assert result == {"rouge1_f": 1.0, "rouge2_f": 1.0, "rougel_f": 1.0, "summary_length_ratio": 1.0}
 
 
 def test_scores_are_those_of_shared_words() -> None:
     article = figures.Article("x", "", "the cat sat on the mat")
-    found = figures.rouge([(article, "the cat lay on a mat today")])
-    assert found["rouge1_f"] == pytest.approx(2 * (4 / 7) * (4 / 6) / (4 / 7 + 4 / 6))
-    assert found["rouge2_f"] == pytest.approx(2 * (1 / 6) * (1 / 5) / (1 / 6 + 1 / 5))
-    assert found["summary_length_ratio"] == pytest.approx(7 / 6)
+    result = figures.rouge([(article, "the cat lay on a mat today")])
+    assert result["rouge1_f"] == pytest.approx(2 * (4 / 7) * (4 / 6) / (4 / 7 + 4 / 6))
+    assert result["rouge2_f"] == pytest.approx(2 * (1 / 6) * (1 / 5) / (1 / 6 + 1 / 5))
+    assert result["summary_length_ratio"] == pytest.approx(7 / 6)
     assert figures.rouge([(article, "")])["rouge1_f"] == 0.0
     assert figures.rouge([]) == {}
 

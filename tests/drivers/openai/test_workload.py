@@ -36,8 +36,8 @@ def reading(tmp_path: Path) -> Callable[[str | bytes], Workload]:
 
 def test_a_workload_is_the_same_in_yaml_and_in_json(reading: Callable[[str], Workload]) -> None:
     text = "model: m\nendpoint: completions\nprompts: [a, b]\nconcurrency: [1, 16]\nrates: [0.5, 5]\nslo: {ttft_ms: 9}\n"
-    found = reading(text)
-    assert found == Workload(
+    result = reading(text)
+    assert result == Workload(
         model="m",
         endpoint=Endpoint.COMPLETIONS,
         prompts=("a", "b"),
@@ -52,7 +52,7 @@ def test_a_workload_is_the_same_in_yaml_and_in_json(reading: Callable[[str], Wor
         "concurrency": [1, 16],
         "rates": [0.5, 5],
     }
-    assert reading(json.dumps({**same, "slo": {"ttft_ms": 9}})) == found
+    assert reading(json.dumps({**same, "slo": {"ttft_ms": 9}})) == result
     assert reading("prompts: {tokens: 7}\ntask: generate").prompt_tokens == 7
 
 
@@ -94,9 +94,9 @@ def test_a_workload_is_the_same_in_yaml_and_in_json(reading: Callable[[str], Wor
 def test_what_is_no_workload_is_refused_with_a_line(
     text: str | bytes, why: str, reading: Callable[[str | bytes], Workload]
 ) -> None:
-    with pytest.raises(Unfit, match=why) as told:
+    with pytest.raises(Unfit, match=why) as error:
         reading(text)
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(error.value)
 
 
 @given(st.text(max_size=60) | st.binary(max_size=60))
@@ -127,9 +127,9 @@ def test_an_order_that_asks_what_an_api_has_not_is_unfit() -> None:
 def test_a_model_that_is_not_served_here_may_be_elsewhere() -> None:
     assert choose_model("a", ("a", "b")) == "a"
     assert choose_model("", ("a",)) == "a"
-    for wanted, served in (("c", ("a", "b")), ("", ("a", "b")), ("", ())):
+    for expected, served in (("c", ("a", "b")), ("", ("a", "b")), ("", ())):
         with pytest.raises(WrongUnit, match="serve"):
-            choose_model(wanted, served)
+            choose_model(expected, served)
 
 
 def test_made_prompts_differ_from_the_first_word_on_and_come_again_with_the_seed() -> None:
@@ -171,13 +171,13 @@ def answered(
     ttft_ms: float = 10, e2e_ms: float = 100, tokens: int | None = 10, **changes: Any
 ) -> RequestResult:
     """A complete answer."""
-    told = {
+    values = {
         "ttft_ns": round(ttft_ms * MS),
         "e2e_ns": round(e2e_ms * MS),
         "output_tokens": tokens,
         "pieces": 10,
     }
-    return RequestResult(**{"outcome": RequestOutcome.COMPLETE, "prompt_tokens": 5, **told, **changes})
+    return RequestResult(**{"outcome": RequestOutcome.COMPLETE, "prompt_tokens": 5, **values, **changes})
 
 
 def test_the_figures_of_a_level_are_those_of_its_complete_requests() -> None:
@@ -187,8 +187,8 @@ def test_the_figures_of_a_level_are_those_of_its_complete_requests() -> None:
         RequestResult(RequestOutcome.FAILED, "no"),
         RequestResult(RequestOutcome.INCOMPLETE, "cut", 5),
     ]
-    found = figures.of_level("c4_", answers, 2.0, Objectives(ttft_ms=15))
-    assert found == {
+    result = figures.of_level("c4_", answers, 2.0, Objectives(ttft_ms=15))
+    assert result == {
         "c4_requests": 4,
         "c4_requests_failed": 1,
         "c4_requests_incomplete": 1,
@@ -206,9 +206,9 @@ def test_the_figures_of_a_level_are_those_of_its_complete_requests() -> None:
 
 
 def test_tokens_that_one_answer_does_not_tell_are_not_summed() -> None:
-    found = figures.of_level("", [answered(), answered(tokens=None)], 1.0, Objectives(tpot_ms=50))
-    assert not {"output_tokens", "output_tokens_per_s", "goodput_rps"} & found.keys()
-    assert not [name for name in found if "_p50" in name], (
+    result = figures.of_level("", [answered(), answered(tokens=None)], 1.0, Objectives(tpot_ms=50))
+    assert not {"output_tokens", "output_tokens_per_s", "goodput_rps"} & result.keys()
+    assert not [name for name in result if "_p50" in name], (
         "of what travels raw the scheduler makes the statistics"
     )
 

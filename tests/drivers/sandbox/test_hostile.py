@@ -192,9 +192,9 @@ def loose() -> Iterator[HostileZygote]:
 def surroundings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., str]]:
     """A file beside the model, a key in a home, a port and a local service that answer; writes a model that knows of them."""
     home, models = tmp_path_factory.mktemp("home"), tmp_path_factory.mktemp("wicked")
-    key, beside = home / "key", models / "beside"
+    key, pairs = home / "key", models / "beside"
     key.write_bytes(b"the node's key")
-    beside.write_bytes(b"not for models")
+    pairs.write_bytes(b"not for models")
     with (
         socket.socket() as listening,
         socket.socket(socket.AF_UNIX) as local,
@@ -208,7 +208,7 @@ def surroundings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[
         place = str(home / "service")
         service.bind(place)
         service.listen()
-        known = {"beside": str(beside), "key": str(key), "node": os.getpid(), "room": ROOM}
+        known = {"beside": str(pairs), "key": str(key), "node": os.getpid(), "room": ROOM}
         known |= {"abstract": name, "service": place}
 
         def model(**told: Any) -> str:
@@ -227,10 +227,10 @@ def play(hostile_launches: HostileZygote, model: str, limits: Limits = LIMITS) -
 
 def tried(hostile_launches: HostileZygote, model: Callable[..., str], acts: list[str]) -> dict[str, bool]:
     """Which acts worked."""
-    (found,) = [
+    (result,) = [
         event for event in play(hostile_launches, model(**{"try": acts})) if isinstance(event, RunFindings)
     ]
-    return {act: bool(found.figures[f"act_{place}"]) for place, act in enumerate(acts)}
+    return {act: bool(result.figures[f"act_{place}"]) for place, act in enumerate(acts)}
 
 
 @pytest.fixture(scope="module")
@@ -273,10 +273,10 @@ def test_in_the_partial_sandbox_what_lies_open_cannot_be_changed(
             held,  # type: ignore[arg-type]
             sampler=None,
         )
-        (found,) = [event for event in launch.events() if isinstance(event, RunFindings)]
+        (result,) = [event for event in launch.events() if isinstance(event, RunFindings)]
     finally:
         held.close()
-    done = {act: bool(found.figures[f"act_{place}"]) for place, act in enumerate(acts)}
+    done = {act: bool(result.figures[f"act_{place}"]) for place, act in enumerate(acts)}
     assert [act for act, did in done.items() if did] == []
 
 

@@ -147,9 +147,9 @@ def test_a_driver_with_a_server_keeps_its_sockets_and_one_with_a_gpu_its_files_i
 
 @pytest.mark.parametrize(("version", "words"), [(1, 1), (3, 1), (4, 2), (5, 2), (6, 3), (9, 3)])
 def test_landlock_is_told_as_much_as_its_version_knows(version: int, words: int) -> None:
-    told = landlock.ruleset(version, network=False)
-    assert len(told) == 8 * words
-    assert struct.unpack_from("=Q", told)[0] == landlock.known_rights(version)
+    result = landlock.ruleset(version, network=False)
+    assert len(result) == 8 * words
+    assert struct.unpack_from("=Q", result)[0] == landlock.known_rights(version)
     assert bool(landlock.known_rights(version) & landlock.IOCTL_DEV) is (version >= 5)
 
 
@@ -212,9 +212,9 @@ def test_every_folder_of_the_view_is_made_before_what_lies_in_it() -> None:
 
 
 def test_a_program_in_one_file_is_seen_by_those_that_read_modules_from_it() -> None:
-    beside = str(Path(sys.executable).parent)
-    assert beside in mounts.code_folders(frozen=True)
-    assert beside not in mounts.code_folders(frozen=False)
+    pairs = str(Path(sys.executable).parent)
+    assert pairs in mounts.code_folders(frozen=True)
+    assert pairs not in mounts.code_folders(frozen=False)
 
 
 def test_only_a_unit_with_a_gpu_sees_its_devices() -> None:
@@ -460,12 +460,12 @@ def test_a_poorer_system_gets_the_tier_that_holds_there_and_what_must_be_full_do
         assert reached.tier is not Tier.FULL
         return
     rich = reached.tier is Tier.FULL
-    told = subprocess.run(
+    done = subprocess.run(
         [sys.executable, "-P", "-c", POORER, *lacks], capture_output=True, text=True, check=False
     )
-    found, reasons = told.stdout.splitlines()
-    assert found == tier or not rich, told.stderr
-    assert found != "full"
+    result, reasons = done.stdout.splitlines()
+    assert result == tier or not rich, done.stderr
+    assert result != "full"
     assert reasons.startswith("no full sandbox: this device could not sandbox the run: ")
 
 

@@ -38,10 +38,10 @@ def test_the_example_is_a_driver_that_tells_its_whole_story(tmp_path: Path) -> N
     model.write_bytes(b"mine")
     (unit,) = driver.units()
     assert (unit.unit, unit.driver) == ("CPU (Mine)", driver.name)
-    told = list(driver.run(WorkOrder(str(model), unit.unit, runs=5, warmup=2)))
-    facts = [type(event) for event in told if not isinstance(event, ProgressReport)]
+    lines = list(driver.run(WorkOrder(str(model), unit.unit, runs=5, warmup=2)))
+    facts = [type(event) for event in lines if not isinstance(event, ProgressReport)]
     assert facts == [LoadReport, ModelDescription, MeasureReport, CheckReport]
-    (measured,) = (event for event in told if isinstance(event, MeasureReport))
+    (measured,) = (event for event in lines if isinstance(event, MeasureReport))
     assert len(measured.samples_ns) == 5
 
 

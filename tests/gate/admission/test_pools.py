@@ -63,8 +63,8 @@ async def test_two_devices_and_one_who_submits_come_in_by_ticket(
         assert joined.spent
         assert membership_of(ann.home, joined, ann.peer, wall()) is not None
         assert ann.heard[-1].pool == field.pool.id
-        found = await ann.index.query(Requirement(clauses=(parse_clause("pools has lab"),)), 8)
-        assert {s.advert.name for s in found.devices} == {"worker-1", "worker-2"}
+        result = await ann.index.query(Requirement(clauses=(parse_clause("pools has lab"),)), 8)
+        assert {s.advert.name for s in result.devices} == {"worker-1", "worker-2"}
         none = await ann.index.query(Requirement(clauses=(parse_clause("pools has other"),)), 8)
         assert none.devices == ()
 
@@ -154,9 +154,9 @@ async def test_a_push_reaches_gate_and_workers_and_counts_them(
         revoked = field.pool.change(lambda m: without(m, (Identity.from_seed("bad").peer_id,), wall()))
         async with trio.open_nursery() as nursery:
             links = pool_links(visitor.network, nursery)
-            heard = await spread(links, visitor.index, field.gates, field.pool.signed(), me=visitor.peer)
+            received = await spread(links, visitor.index, field.gates, field.pool.signed(), me=visitor.peer)
             nursery.cancel_scope.cancel()
-        assert (heard.called, heard.stored) == (3, 3)
+        assert (received.called, received.stored) == (3, 3)
         assert [holds(worker, field) for worker in workers] == [revoked.number] * 2
 
 
@@ -356,10 +356,10 @@ def test_many_small_manifests_of_strangers_do_not_push_out_one_that_is_asked_for
         if not number:
             assert registry.asked(key.peer_id)
     assert registry.latest(keys[0].peer_id)
-    kept = [key.peer_id for key in keys[1:] if registry.latest(key.peer_id)]
-    assert len(kept) == MAX_FOREIGN - 1
+    remaining = [key.peer_id for key in keys[1:] if registry.latest(key.peer_id)]
+    assert len(remaining) == MAX_FOREIGN - 1
     near = sorted((key.peer_id for key in keys[1:]), key=lambda p: distance(p, routing_key(ME)))
-    assert set(kept) == set(near[: MAX_FOREIGN - 1])
+    assert set(remaining) == set(near[: MAX_FOREIGN - 1])
 
 
 def test_the_registry_stores_only_what_its_pool_signed_and_only_newer() -> None:

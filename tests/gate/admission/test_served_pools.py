@@ -60,9 +60,9 @@ async def test_anybody_may_bring_a_served_pools_manifest_and_it_survives_a_resta
         pools.serve()
         await nursery.start(pools.run)
         links = Links(guest, ProtocolId.POOL, POOL, nursery)
-        for pool, kept in ((served, True), (other, False)):
+        for pool, stored in ((served, True), (other, False)):
             answer = await links.call(gate.peer_id, gate.addresses, pool.signed())
-            assert isinstance(answer, ManifestStored) is kept
+            assert isinstance(answer, ManifestStored) is stored
         assert pools.refused == {"not-allowed": 1}
         await trio.sleep(1)
         assert stored_manifest(home, served.id) == served.signed()

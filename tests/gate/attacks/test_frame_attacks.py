@@ -140,7 +140,7 @@ async def test_every_protocol_stands_in_the_table(here: RunningNode) -> None:
 
 
 async def test_no_frame_on_any_protocol_does_more_than_end_its_own_stream(here: RunningNode) -> None:
-    with structlog.testing.capture_logs() as said:
+    with structlog.testing.capture_logs() as opened:
         async with attack(here.network) as link:
             for protocol in (
                 *OURS,
@@ -150,7 +150,7 @@ async def test_no_frame_on_any_protocol_does_more_than_end_its_own_stream(here: 
                 for body in (*BAD_FRAMES.values(), *BAD_MESSAGES.values()):
                     await ends(link, protocol, body, finish=True)
             assert await answers_others(here)
-    assert [line for line in said if line["log_level"] in ("error", "critical")] == []
+    assert [line for line in opened if line["log_level"] in ("error", "critical")] == []
 
 
 async def test_what_is_too_large_is_refused_before_it_comes(here: RunningNode) -> None:

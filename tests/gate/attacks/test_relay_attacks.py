@@ -86,15 +86,15 @@ async def test_the_circuits_of_a_member_that_is_taken_back_end_within_seconds_an
             stream = await caller.open(called.peer_id, ECHO, [circuit])
             await stream.send_all(b"before")
             assert await stream.receive_some() == b"before"
-            beside = await called.open(other.peer_id, ECHO, [others])
+            pairs = await called.open(other.peer_id, ECHO, [others])
             revoke(pool, names[bad].peer_id, time.time())
             with trio.fail_after(20), pytest.raises(trio.BrokenResourceError):
                 await stream.receive_some()  # nothing is said: the circuit's own pings are enough
             with pytest.raises(Unreachable):
                 await caller.open(called.peer_id, ECHO, [circuit])
             if bad == "caller":
-                await beside.send_all(b"goes on")
-                assert await beside.receive_some() == b"goes on"
+                await pairs.send_all(b"goes on")
+                assert await pairs.receive_some() == b"goes on"
 
 
 async def show(

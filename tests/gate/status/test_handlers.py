@@ -102,10 +102,10 @@ async def gate(
         PoolServer(ManifestRegistry(), admit=partial(policy.refusal, wanted="pool")).serve(network)
         relay = RelayReservations(limits or RelayLimits(), policy.admits)
         network.serve_relay(relay)
-        desk = GateHandlers(policy)
-        refused = {"index": lambda: index.refused, "gate": lambda: desk.refused}
+        gate_handlers = GateHandlers(policy)
+        refused = {"index": lambda: index.refused, "gate": lambda: gate_handlers.refused}
         census = Census(network, index.holder, relay, admit, "1.2.3", 4, refused)
-        desk.serve(network, census.take)
+        gate_handlers.serve(network, census.take)
         yield Gate(swarm, network, index, relay, policy, census, nursery)
         nursery.cancel_scope.cancel()
 
@@ -130,10 +130,10 @@ async def test_an_operator_is_told_how_the_gate_stands(
         assert snapshot.addresses == here.network.addresses
         assert snapshot.memory_bytes > 1_000_000
         assert (snapshot.reservations, snapshot.reservations_made, snapshot.circuits_begun) == (1, 1, 1)
-        (seen,) = snapshot.busiest
-        assert isinstance(seen, LiveCircuit)
-        assert (seen.source, seen.target) == (caller.peer_id, behind.peer_id)
-        assert seen.bytes == snapshot.relayed_bytes
+        (observed,) = snapshot.busiest
+        assert isinstance(observed, LiveCircuit)
+        assert (observed.source, observed.target) == (caller.peer_id, behind.peer_id)
+        assert observed.bytes == snapshot.relayed_bytes
         assert snapshot.caps is not None
         assert snapshot.caps.circuits == RelayLimits().circuits
         assert snapshot.peers[0].peer == behind.peer_id  # who holds a place comes first
@@ -216,12 +216,12 @@ async def test_a_closed_gate_keeps_adverts_of_those_it_lets_in_alone(
 ) -> None:
     async with gate(tmp_path, Admit.LIST) as here:
         contact = Contact(here.network.peer_id, here.network.addresses)
-        for node, kept in ((here.visitor("stranger"), 0), (here.visitor(FRIEND), 1)):
+        for node, stored in ((here.visitor("stranger"), 0), (here.visitor(FRIEND), 1)):
             node.learn(contact)
             index = Index(node, rng=random.Random(3), incarnation=1, serve=False)
             await here.nursery.start(index.run)
             await index.publish(advert_of(node))
-            assert here.index.holder.nodes == kept
+            assert here.index.holder.nodes == stored
         assert here.index.refused["not-allowed"] >= 1
         assert here.policy.refused["index"] >= 1
 

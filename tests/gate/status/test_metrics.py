@@ -66,8 +66,8 @@ def samples(page: bytes) -> dict[tuple[str, str], float]:
 
 def test_every_number_has_its_name_and_unit() -> None:
     read = samples(page_of(lambda: STANDING, GATE)())
-    ours = {key: value for key, value in read.items() if key[0].startswith("sark_gate_")}
-    assert ours == {
+    own = {key: value for key, value in read.items() if key[0].startswith("sark_gate_")}
+    assert own == {
         ("sark_gate_info", f"admit=ticket,peer={GATE},version=1.2.3"): 1,
         ("sark_gate_uptime_seconds", ""): 61.5,
         ("sark_gate_draining", ""): 0,

@@ -66,7 +66,7 @@ async def test_its_own_home_reads_how_a_gate_stands_and_a_stranger_does_not(tmp_
         assert snapshot.connected >= 2
         assert snapshot.reservations == 1
         assert snapshot.caps is not None
-        assert any(seen.peer == guest.peer_id and seen.reserved for seen in snapshot.peers)
+        assert any(observed.peer == guest.peer_id and observed.reserved for observed in snapshot.peers)
         async with asking(elsewhere, full_addresses(here)) as client:
             with pytest.raises(NotPermitted, match="operators"):
                 await client.status()
@@ -172,8 +172,8 @@ async def test_a_gate_that_comes_back_with_its_key_and_port_has_its_nodes_back(t
             assert full_addresses(back) == gates
 
             async def found() -> bool:
-                seen = (await seeker.index.query(Requirement(), 4)).devices
-                return [item.advert.peer for item in seen] == [worker.identity.peer_id]
+                devices = (await seeker.index.query(Requirement(), 4)).devices
+                return [item.advert.peer for item in devices] == [worker.identity.peer_id]
 
             await until(found)
             place = await worker.network.reserve(back.identity.peer_id, back.network.addresses)
@@ -182,12 +182,12 @@ async def test_a_gate_that_comes_back_with_its_key_and_port_has_its_nodes_back(t
 
 
 async def test_told_to_stop_it_lets_what_runs_through_it_end_and_told_again_it_ends(tmp_path: Path) -> None:
-    said: list[str] = []
+    lines: list[str] = []
     over = trio.Event()
     settings = GateSettings(listen=LOOPBACK, drain_s=600)
 
     async def life(*, task_status: trio.TaskStatus[RunningNode]) -> None:
-        await run_gate(Home.at(tmp_path), settings, say=said.append, task_status=task_status)
+        await run_gate(Home.at(tmp_path), settings, say=lines.append, task_status=task_status)
         over.set()
 
     async def echo(stream: Stream) -> None:
@@ -204,7 +204,7 @@ async def test_told_to_stop_it_lets_what_runs_through_it_end_and_told_again_it_e
             signal.raise_signal(signal.SIGTERM)
 
             async def drains() -> bool:
-                return any(line.startswith("draining: 1 relayed connection may finish") for line in said)
+                return any(line.startswith("draining: 1 relayed connection may finish") for line in lines)
 
             await until(drains)
             with pytest.raises(Refused):
@@ -215,5 +215,5 @@ async def test_told_to_stop_it_lets_what_runs_through_it_end_and_told_again_it_e
             signal.raise_signal(signal.SIGINT)
             with trio.fail_after(20):
                 await over.wait()
-        assert said[-1] == "stopping"
+        assert lines[-1] == "stopping"
         assert not Home.at(tmp_path).gate_file.exists()

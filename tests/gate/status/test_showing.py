@@ -40,10 +40,10 @@ async def test_a_ticket_is_shown_to_the_gates_that_it_names_and_to_no_other(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
     async with pool_field(tmp_path) as field:
-        seen: list[EnrolRequest] = []
+        messages: list[EnrolRequest] = []
 
         async def curious(peer: str, message: EnrolRequest) -> ManifestMessage | RefusedMessage:
-            seen.append(message)
+            messages.append(message)
             return RefusedMessage(reason=Reason.UNKNOWN, detail="not here")
 
         foreign = await field.passer_by("foreign", curious)
@@ -56,14 +56,14 @@ async def test_a_ticket_is_shown_to_the_gates_that_it_names_and_to_no_other(
             field.swarm.partition((field.gate.peer,), (ann.peer,))
             with pytest.raises(Unreachable):
                 await enrol(links, theirs, joined, None, ann.peer, "ann", now=wall())
-            assert seen == []
+            assert messages == []
             field.swarm.heal()
             await trio.sleep(SOON_S)
             inside, signed = await enrol(links, theirs, joined, None, ann.peer, "ann", now=wall())
             field.swarm.partition((field.gate.peer,), (ann.peer,))
             with pytest.raises(Unreachable):
                 await enrol(links, theirs, inside, verified(signed), ann.peer, "ann", now=wall())
-            assert [message.ticket for message in seen] == [None]
+            assert [message.ticket for message in messages] == [None]
             nursery.cancel_scope.cancel()
 
 
@@ -165,9 +165,9 @@ async def test_what_is_heard_counts_at_once_and_is_written_beside_the_event_loop
         assert stored_manifest(worker.home, field.pool.id) is None
         slow.set()
         await trio.sleep(SOON_S)
-        kept = stored_manifest(worker.home, field.pool.id)
-        assert kept is not None
-        assert verified(kept) == revoked
+        stored = stored_manifest(worker.home, field.pool.id)
+        assert stored is not None
+        assert verified(stored) == revoked
 
 
 def held_up(until: trio.Event) -> Aside:

@@ -81,8 +81,8 @@ def test_the_live_view_fits_and_says_what_it_leaves_out(width: int, height: int)
     assert "214 connected" in page.getvalue()
     if height >= 40:
         assert f"…{A[-8:]}" in page.getvalue()
-    told = sum(" more" in line and line.startswith("…") for line in lines)
-    assert told == sum(line.startswith(("circuit from", "peer  ")) for line in lines)
+    result = sum(" more" in line and line.startswith("…") for line in lines)
+    assert result == sum(line.startswith(("circuit from", "peer  ")) for line in lines)
 
 
 def test_circuits_and_peers_share_the_room_and_leave_none_of_it_while_there_are_more() -> None:
@@ -98,7 +98,7 @@ def test_circuits_and_peers_share_the_room_and_leave_none_of_it_while_there_are_
 def test_a_busy_gate_tells_the_most_in_a_screen() -> None:
     page = shown(BUSY)
     assert len(page.splitlines()) <= 40
-    for told in (
+    for result in (
         GATE,
         "3 d 4 h",
         "198 of 1024 held, 256 for a network",
@@ -112,7 +112,7 @@ def test_a_busy_gate_tells_the_most_in_a_screen() -> None:
         f"…{A[-8:]}",
         "12 ms late",
     ):
-        assert told in page, told
+        assert result in page, result
 
 
 def test_one_is_one() -> None:

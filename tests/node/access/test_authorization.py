@@ -95,8 +95,8 @@ def permit(answer: object) -> CallPermission:
 
 
 def test_a_stranger_is_refused_with_what_its_owner_can_do(wall: Wall) -> None:
-    told = why(permits(wall).check(EVE.peer_id, RENEW))
-    assert f"--allow {EVE.peer_id}" in told
+    result = why(permits(wall).check(EVE.peer_id, RENEW))
+    assert f"--allow {EVE.peer_id}" in result
 
 
 def test_the_owner_may_do_everything_and_who_is_allowed_may_not_control(wall: Wall) -> None:
@@ -118,9 +118,9 @@ def test_a_pools_member_has_what_its_line_says_and_never_control(wall: Wall) -> 
     assert "does not cover renew" in why(who.check(BOB.peer_id, RENEW)), (
         "a device of the pool submits nothing"
     )
-    told = who.reply(ANN.peer_id)
-    assert isinstance(told, CredentialsReply)
-    assert (set(told.rights), told.priority, told.slots) == (set(WORK), 40, 3)
+    result = who.reply(ANN.peer_id)
+    assert isinstance(result, CredentialsReply)
+    assert (set(result.rights), result.priority, result.slots) == (set(WORK), 40, 3)
     why(who.reply(EVE.peer_id))
 
 

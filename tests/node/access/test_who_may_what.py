@@ -173,7 +173,7 @@ async def test_each_kind_of_caller_is_answered_what_it_may_say_and_nothing_else(
         "commit": hand.commit(hand.task()),
         "control": Control(action=Action.RESUME),
     }
-    said: dict[str, str] = {}
+    values: dict[str, str] = {}
     for verb, message in verbs.items():
         before = worker.ledger.version
         answer = await link.call(message)
@@ -182,11 +182,11 @@ async def test_each_kind_of_caller_is_answered_what_it_may_say_and_nothing_else(
             assert answer.reason is Reason.NOT_ALLOWED, (verb, answer)
             assert answer.detail, verb
             assert worker.ledger.version == before, verb
-        said[verb] = "-" if refused else "y"
+        values[verb] = "-" if refused else "y"
     blob = worker.sharing.find(me.peer_id, "b" * 64)
-    said["blob"] = "-" if blob is Reason.NOT_ALLOWED else "y"
-    assert said == dict(zip(HEADS, ROWS[kind], strict=True))
-    assert bool(worker.ledger.allocations()) is (said["commit"] == "y")
+    values["blob"] = "-" if blob is Reason.NOT_ALLOWED else "y"
+    assert values == dict(zip(HEADS, ROWS[kind], strict=True))
+    assert bool(worker.ledger.allocations()) is (values["commit"] == "y")
 
 
 @pytest.mark.parametrize("who", ["owner", "stranger"])

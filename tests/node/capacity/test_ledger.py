@@ -155,8 +155,8 @@ def test_a_lapsed_run_gives_way_to_another_grant_which_runs_when_it_is_dead() ->
     granted = ledger.commit(want(1, BOB), LEASE_TTL_S + 1)
     assert isinstance(granted, Granted)
     assert ledger.take_commands() == (KillCommand(lapsed.lease, Reason.EXPIRED),)
-    told = ledger.renew(ANN, [lapsed], LEASE_TTL_S + 2)
-    assert [lost.reason for lost in told.lost] == [Reason.EXPIRED]
+    result = ledger.renew(ANN, [lapsed], LEASE_TTL_S + 2)
+    assert [lost.reason for lost in result.lost] == [Reason.EXPIRED]
     ledger.finish(lapsed.lease, LEASE_TTL_S + 3)
     assert ledger.take_commands() == (RunCommand(granted.lease),)
 
@@ -177,9 +177,9 @@ def test_a_ticket_that_is_not_renewed_is_gone() -> None:
     first = held(ledger.commit(want(1), 0.0))
     ticket = held(ledger.commit(want(2, queue=True), 0.0))
     ledger.renew(ANN, [first], 10.0)
-    told = ledger.renew(ANN, [first, ticket], LEASE_TTL_S + 1)
-    assert told.renewed == (first.lease,)
-    assert [(lost.lease, lost.reason) for lost in told.lost] == [(ticket.lease, Reason.EXPIRED)]
+    result = ledger.renew(ANN, [first, ticket], LEASE_TTL_S + 1)
+    assert result.renewed == (first.lease,)
+    assert [(lost.lease, lost.reason) for lost in result.lost] == [(ticket.lease, Reason.EXPIRED)]
 
 
 def test_a_cancelled_run_keeps_the_device_until_it_is_dead() -> None:

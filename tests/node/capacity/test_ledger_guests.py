@@ -31,8 +31,8 @@ def full(**settings: bool) -> tuple[Ledger, list[HeldLease]]:
 def test_a_higher_ticket_takes_the_room_of_the_youngest_of_the_lowest() -> None:
     ledger, tickets = full()
     assert isinstance(ledger.commit(want(1, DEE, queue=True, priority=41), 1.0), Queued)
-    told = ledger.renew(CAT, tickets, 2.0)
-    assert [lost.reason for lost in told.lost if lost.lease == tickets[2].lease] == [Reason.BUSY]
+    result = ledger.renew(CAT, tickets, 2.0)
+    assert [lost.reason for lost in result.lost if lost.lease == tickets[2].lease] == [Reason.BUSY]
     assert ledger.allocation(tickets[1].lease) is not None
     assert ledger.queue == 4
     none = ledger.commit(want(2, DEE, queue=True, priority=40), 3.0)

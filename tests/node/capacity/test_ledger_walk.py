@@ -197,10 +197,10 @@ class LedgerMachine(RuleBasedStateMachine):
     def renew(self, lease: HeldLease, peer: str) -> None:
         place = self.ledger.allocation(lease.lease)
         speaker = place.peer if place is not None else None
-        told = self.ledger.renew(peer, [lease], self.now)
-        assert len(told.renewed) + len(told.lost) == 1
-        assert not told.renewed or speaker == peer
-        assert all(waiting.lease in told.renewed for waiting in told.waiting)
+        result = self.ledger.renew(peer, [lease], self.now)
+        assert len(result.renewed) + len(result.lost) == 1
+        assert not result.renewed or speaker == peer
+        assert all(waiting.lease in result.renewed for waiting in result.waiting)
         self.obey()
 
     @rule(lease=leases, peer=peers)

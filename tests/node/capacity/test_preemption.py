@@ -132,8 +132,8 @@ def test_tickets_are_told_where_they_stand_and_when_their_turn_may_come() -> Non
     run_of(ledger, want(2), 4.0)
     one = ticket_of(ledger, want(3, queue=True), 5.0)
     two = ticket_of(ledger, want(1, BOB, queue=True, priority=55), 5.0)
-    told = ledger.renew(ANN, [one], 5.0)
-    assert [(each.lease, each.position, each.start_s) for each in told.waiting] == [(one.lease, 2, 7.0)]
+    result = ledger.renew(ANN, [one], 5.0)
+    assert [(each.lease, each.position, each.start_s) for each in result.waiting] == [(one.lease, 2, 7.0)]
     assert [each.position for each in ledger.renew(BOB, [two], 5.0).waiting] == [1]
 
 
@@ -461,8 +461,8 @@ def test_all_of_a_campaign_ends_when_its_time_is_over() -> None:
     assert ledger.next_deadline() == 30.0
     ledger.expire(30.0)
     assert ledger.take_commands() == (KillCommand(run.lease, Reason.TIMED_OUT),)
-    told = ledger.renew(ANN, [run, ticket], 30.0)
-    assert {lost.reason for lost in told.lost} == {Reason.TIMED_OUT}
+    result = ledger.renew(ANN, [run, ticket], 30.0)
+    assert {lost.reason for lost in result.lost} == {Reason.TIMED_OUT}
 
 
 def test_a_permission_for_so_many_places_counts_those_of_all_who_act_on_its_account() -> None:
@@ -488,8 +488,8 @@ def test_all_that_is_held_on_an_account_ends_when_its_permission_does() -> None:
     others = ticket_of(ledger, want(1, BOB, queue=True))
     assert ledger.evict(ANN, Reason.NOT_ALLOWED, 1.0) == (run.lease,)
     assert ledger.take_commands() == (KillCommand(run.lease, Reason.NOT_ALLOWED), OfferCommand(others.lease))
-    told = ledger.renew(DEE, [run, ticket], 1.0)
-    assert {lost.reason for lost in told.lost} == {Reason.NOT_ALLOWED}
+    result = ledger.renew(DEE, [run, ticket], 1.0)
+    assert {lost.reason for lost in result.lost} == {Reason.NOT_ALLOWED}
 
 
 def test_a_delegate_takes_a_campaign_over_and_who_had_it_can_end_nothing_any_more() -> None:

@@ -108,13 +108,13 @@ def test_whatever_happens_in_whatever_order_the_state_says_what_is_so(steps: lis
                 condition.reset()
                 faulty = False
         if faulty:
-            wanted = WorkerState.FAULTY
+            expected = WorkerState.FAULTY
         elif held or leaving:
-            wanted = WorkerState.DRAINING
+            expected = WorkerState.DRAINING
         elif busy:
-            wanted = WorkerState.BUSY
+            expected = WorkerState.BUSY
         else:
-            wanted = WorkerState.CLEANUP if cleaning else WorkerState.ACTIVE
-        assert condition.state is wanted
-        assert bool(condition.why) is (wanted in (WorkerState.FAULTY, WorkerState.DRAINING))
+            expected = WorkerState.CLEANUP if cleaning else WorkerState.ACTIVE
+        assert condition.state is expected
+        assert bool(condition.why) is (expected in (WorkerState.FAULTY, WorkerState.DRAINING))
         assert condition.at_work is bool(busy or cleaning)

@@ -57,7 +57,7 @@ def test_the_oldest_settled_records_give_way_when_there_are_too_many_bytes() -> 
         outbox.put(one)
         _, removed = outbox.settle(one.sha256, keep=True)
     assert removed == (made[0].sha256,)
-    assert [found for found, _ in outbox.of("c-1", ANN)] == made[1:]
+    assert [result for result, _ in outbox.of("c-1", ANN)] == made[1:]
 
 
 def test_there_is_a_bound() -> None:

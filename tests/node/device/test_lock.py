@@ -135,10 +135,10 @@ async def test_waits_that_were_given_up_take_no_thread_from_others_and_no_file(t
 
 
 async def test_who_finds_the_device_taken_is_told_so_once(tmp_path: Path) -> None:
-    told: list[int] = []
+    lines: list[int] = []
     lock = DeviceLock("d-1", tmp_path)
-    async with lock.hold(lambda: told.append(1)):
+    async with lock.hold(lambda: lines.append(1)):
         with trio.move_on_after(0.01):
-            async with lock.hold(lambda: told.append(2)):
+            async with lock.hold(lambda: lines.append(2)):
                 pytest.fail("two hold it")
-    assert told == [2]
+    assert lines == [2]

@@ -96,8 +96,8 @@ def test_windows_11_calls_itself_10_and_is_named_11() -> None:
 
 
 def test_a_mac_is_known_by_its_platform_uuid() -> None:
-    told = '+-o J314sAP\n  "IOPlatformUUID" = "01234567-89AB-CDEF-0123-456789ABCDEF"\n'
-    assert probe_parsers.uuid_of_ioreg(told) == "01234567-89AB-CDEF-0123-456789ABCDEF"
+    shown = '+-o J314sAP\n  "IOPlatformUUID" = "01234567-89AB-CDEF-0123-456789ABCDEF"\n'
+    assert probe_parsers.uuid_of_ioreg(shown) == "01234567-89AB-CDEF-0123-456789ABCDEF"
     assert probe_parsers.uuid_of_ioreg("nothing") == ""
 
 
@@ -114,11 +114,11 @@ def test_a_device_id_is_a_hash_that_does_not_show_the_machines_own() -> None:
 
 def test_a_machine_without_an_id_keeps_a_random_one(tmp_path: Path) -> None:
     path = tmp_path / "device-id"
-    kept = kept_device_id(path)
-    assert kept_device_id(path) == kept
+    stored = kept_device_id(path)
+    assert kept_device_id(path) == stored
     path.write_text("rubbish\x1b[31m")
     replaced = kept_device_id(path)
-    assert replaced != kept
+    assert replaced != stored
     assert kept_device_id(path) == replaced
 
 
@@ -145,22 +145,24 @@ def test_a_linux_is_read_from_its_files(tmp_path: Path) -> None:
 
 def test_this_very_machine_can_be_read(tmp_path: Path) -> None:
     units = ProbedUnits((UnitInfo("CPU (ONNX)", "onnx", "onnxruntime 1"),), ("driver 'x' does not load",))
-    seen = probe_device(tmp_path, lambda: units, wanted_name="Ann's böx")
-    assert seen.name == "Ann-s box"
-    assert seen.threads
-    assert seen.ram
-    assert seen.os
-    assert seen.arch
-    assert seen.driver_of("CPU (ONNX)") == "onnx"
-    assert seen.driver_of("GPU (ONNX)") is None
-    assert "driver 'x' does not load" in seen.notes
-    advert_body(build_advert(seen, PEER))
-    assert device_facts(seen, "0.1").soc == seen.soc
+    observed = probe_device(tmp_path, lambda: units, wanted_name="Ann's böx")
+    assert observed.name == "Ann-s box"
+    assert observed.threads
+    assert observed.ram
+    assert observed.os
+    assert observed.arch
+    assert observed.driver_of("CPU (ONNX)") == "onnx"
+    assert observed.driver_of("GPU (ONNX)") is None
+    assert "driver 'x' does not load" in observed.notes
+    advert_body(build_advert(observed, PEER))
+    assert device_facts(observed, "0.1").soc == observed.soc
 
 
 def test_gpus_stand_in_the_advert_as_their_source_tells_them() -> None:
-    found = GpuReport((Gpu("NVIDIA H100", 80 * 1024**3, "550.54"), Gpu("NVIDIA GB10", driver="580")), "nvml")
-    assert read_gpus(found) == (
+    gpu_report = GpuReport(
+        (Gpu("NVIDIA H100", 80 * 1024**3, "550.54"), Gpu("NVIDIA GB10", driver="580")), "nvml"
+    )
+    assert read_gpus(gpu_report) == (
         GpuInfo(name="NVIDIA H100", vram=80 * 1024**3, driver="550.54"),
         GpuInfo(name="NVIDIA GB10", driver="580"),
     )
@@ -220,9 +222,9 @@ def test_a_small_advert_keeps_everything() -> None:
 
 
 def test_labels_that_do_not_fit_are_an_error_and_never_dropped() -> None:
-    with pytest.raises(LocalProtocolError, match="does not fit") as told:
+    with pytest.raises(LocalProtocolError, match="does not fit") as error:
         build_advert(rich(), PEER, labels={f"label-{i:02d}": "v" * 64 for i in range(16)})
-    assert "labels" in told.value.hint
+    assert "labels" in error.value.hint
 
 
 def test_a_run_gets_a_share_of_the_memory() -> None:

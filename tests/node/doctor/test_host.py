@@ -98,8 +98,8 @@ def test_where_the_kernel_denies_the_sandbox_the_command_that_helps_is_shown(tmp
     profile = replace(WELL.profile, sandbox=Tier.PARTIAL, sandbox_notes=("no user namespace",))
     facts = gather(profile, tmp_path, tmp_path, root=tmp_path, wait=lambda _: None)
     (check,) = of(facts, "sandbox")
-    wanted = "kernel.apparmor_restrict_unprivileged_userns=0 user.max_user_namespaces=15000"
-    assert f"sudo sysctl -w {wanted}\n" in check.todo
+    expected = "kernel.apparmor_restrict_unprivileged_userns=0 user.max_user_namespaces=15000"
+    assert f"sudo sysctl -w {expected}\n" in check.todo
     assert "unprivileged_userns_clone" not in check.todo
     (plain,) = of(with_profile(sandbox=Tier.PARTIAL), "sandbox")
     assert "sysctl" not in plain.todo

@@ -110,8 +110,8 @@ def test_the_unit_of_systemd_runs_the_very_command_and_begins_again_after_a_fail
     assert unit["Install"]["WantedBy"] == ("multi-user.target" if root else "default.target")
     assert unit["Service"].get("User") == ("ann" if root else None)
     variables = re.findall(r'^Environment="(.*)"$', made.text, re.MULTILINE)
-    told = [line.replace('\\"', '"').replace("%%", "%") for line in variables]
-    assert told == ["PYTHONUNBUFFERED=1", f"HOME={tmp_path}", 'XDG_DATA_HOME=/data "x" 50 % of $y']
+    lines = [line.replace('\\"', '"').replace("%%", "%") for line in variables]
+    assert lines == ["PYTHONUNBUFFERED=1", f"HOME={tmp_path}", 'XDG_DATA_HOME=/data "x" 50 % of $y']
     expected = Path("/etc/systemd/system") if root else tmp_path / ".config/systemd/user"
     assert made.path == expected / "sark-node.service"
     assert ("--user" in made.log) is not root
@@ -129,19 +129,19 @@ def test_systemd_itself_finds_nothing_wrong_with_the_unit(tmp_path: Path) -> Non
     done = subprocess.run(
         [tool, "verify", "--man=no", "--user", str(unit)], capture_output=True, text=True, check=False
     )
-    told = [line for line in done.stderr.splitlines() if made.name in line]
-    assert told == []
+    lines = [line for line in done.stderr.splitlines() if made.name in line]
+    assert lines == []
 
 
 @pytest.mark.parametrize("root", [False, True])
 def test_the_property_list_of_launchd_runs_the_very_command(tmp_path: Path, root: bool) -> None:
     made = service_for(setting(tmp_path, ServiceManager.LAUNCHD, root=root), COMMAND)
-    told = plistlib.loads(made.text.encode())
-    assert told["ProgramArguments"] == list(COMMAND)
-    assert told["EnvironmentVariables"]["XDG_DATA_HOME"] == '/data "x" 50 % of $y'
-    assert told["Label"] == made.name == "org.sark.node"
-    assert told["KeepAlive"] == {"SuccessfulExit": False}
-    assert told["StandardErrorPath"] == str(tmp_path / "logs" / "worker.log")
+    result = plistlib.loads(made.text.encode())
+    assert result["ProgramArguments"] == list(COMMAND)
+    assert result["EnvironmentVariables"]["XDG_DATA_HOME"] == '/data "x" 50 % of $y'
+    assert result["Label"] == made.name == "org.sark.node"
+    assert result["KeepAlive"] == {"SuccessfulExit": False}
+    assert result["StandardErrorPath"] == str(tmp_path / "logs" / "worker.log")
     folder = Path("/Library/LaunchDaemons") if root else tmp_path / "Library/LaunchAgents"
     assert made.path == folder / "org.sark.node.plist"
     assert made.enable[-1].command[:3] == ("launchctl", "bootstrap", "system" if root else "gui/501")
@@ -208,25 +208,25 @@ def test_each_home_has_a_service_of_its_own(tmp_path: Path) -> None:
 def test_install_writes_enables_and_says_where_things_are(tmp_path: Path, system: ServiceManager) -> None:
     here = setting(tmp_path, system)
     command = ("python", "-m", "sark", "join")
-    made, run, said = service_for(here, command), Commands(Query=1), []
-    assert install(here, command, run, said.append)
+    made, run, result = service_for(here, command), Commands(Query=1), []
+    assert install(here, command, run, result.append)
     assert made.path.read_text(encoding=made.encoding) == made.text
     if made.path.stat().st_mode & 0o777:
         assert not made.path.stat().st_mode & 0o077
     assert [" ".join(step.command) for step in made.enable] == [
         line for line in run.asked if "Query" not in line
     ]
-    whole = "\n".join(said)
+    whole = "\n".join(result)
     assert str(made.path) in whole
     assert made.log in whole
     assert "joins again after each reboot" in whole
-    assert install(here, (*command, "--on-battery"), Commands(), said.append), (
+    assert install(here, (*command, "--on-battery"), Commands(), result.append), (
         "its own file may be written again"
     )
     assert "--on-battery" in made.path.read_text(encoding=made.encoding)
-    assert uninstall(here, Commands(), said.append)
+    assert uninstall(here, Commands(), result.append)
     assert not made.path.exists()
-    assert not uninstall(here, Commands(), said.append)
+    assert not uninstall(here, Commands(), result.append)
     assert [path for path in made.path.parent.iterdir() if path.is_file()] == []
 
 
@@ -254,10 +254,10 @@ def test_a_task_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
 
 
 def test_where_the_system_does_not_take_it_up_the_commands_are_told(tmp_path: Path) -> None:
-    said: list[str] = []
+    lines: list[str] = []
     run = Commands(**{"daemon-reload": 127})
-    assert not install(setting(tmp_path), ("python",), run, said.append)
-    whole = "\n".join(said)
+    assert not install(setting(tmp_path), ("python",), run, lines.append)
+    whole = "\n".join(lines)
     assert "failed: systemctl --user daemon-reload: it says no" in whole
     assert "then by hand: systemctl --user enable sark-node.service" in whole
     assert "not at work yet" in whole
@@ -268,34 +268,34 @@ def test_where_the_system_does_not_take_it_up_the_commands_are_told(tmp_path: Pa
 def test_launchd_is_asked_again_while_the_job_of_before_is_still_there(
     tmp_path: Path, busy: int, well: bool
 ) -> None:
-    asked: list[str] = []
+    requests: list[str] = []
 
     def run(command: Sequence[str]) -> tuple[int, str]:
-        asked.extend([command[1]] if command[1] == "bootstrap" else [])
-        return (5, "Bootstrap failed: 5: Input/output error") if 0 < len(asked) <= busy else (0, "")
+        requests.extend([command[1]] if command[1] == "bootstrap" else [])
+        return (5, "Bootstrap failed: 5: Input/output error") if 0 < len(requests) <= busy else (0, "")
 
     waited: list[float] = []
     here = setting(tmp_path, ServiceManager.LAUNCHD)
     assert install(here, ("python",), run, lambda line: None, pause=waited.append) is well
-    assert len(waited) == len(asked) - 1 == (3 if well else STILL_THERE - 1)
+    assert len(waited) == len(requests) - 1 == (3 if well else STILL_THERE - 1)
 
 
 def test_lingering_that_is_not_allowed_is_a_hint_and_no_failure(tmp_path: Path) -> None:
-    said: list[str] = []
-    assert install(setting(tmp_path), ("python",), Commands(**{"enable-linger": 1}), said.append)
-    assert any("sudo loginctl enable-linger ann" in line for line in said)
+    lines: list[str] = []
+    assert install(setting(tmp_path), ("python",), Commands(**{"enable-linger": 1}), lines.append)
+    assert any("sudo loginctl enable-linger ann" in line for line in lines)
 
 
 def test_a_worker_that_is_in_the_way_is_told_at_the_first_install_alone(tmp_path: Path) -> None:
     home = Home.at(tmp_path / "home")
     assert not works_here(home)
-    for told in (True, False):
-        said: list[str] = []
+    for result in (True, False):
+        lines: list[str] = []
         with lock_folder(home.folder("worker")):
             assert install(
-                setting(tmp_path), ("python",), Commands(), said.append, busy=lambda: works_here(home)
+                setting(tmp_path), ("python",), Commands(), lines.append, busy=lambda: works_here(home)
             )
-        assert any("already: when that is stopped" in line for line in said) is told
+        assert any("already: when that is stopped" in line for line in lines) is result
 
 
 def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
@@ -313,8 +313,8 @@ def test_what_this_system_is_and_who_asks_is_found_out(tmp_path: Path) -> None:
     moved = setting_here(home, tmp_path, {"XDG_CONFIG_HOME": "/x"}, platform="linux", root=False)
     assert moved.environment == (), "its home was named"
     shell = {"XDG_DATA_HOME": "/d", "LD_LIBRARY_PATH": "/lib", "SECRET": "x"}
-    told = setting_here(home, None, shell, platform="linux", root=False)
-    assert told.environment == (("XDG_DATA_HOME", "/d"), ("LD_LIBRARY_PATH", "/lib"))
+    result = setting_here(home, None, shell, platform="linux", root=False)
+    assert result.environment == (("XDG_DATA_HOME", "/d"), ("LD_LIBRARY_PATH", "/lib"))
     by_sudo = setting_here(home, None, {}, platform="darwin", root=True)
     assert by_sudo.environment == (("HOME", str(Path.home())),), "or the daemon would have a home of its own"
     assert service_for(moved, ("python",)).path.parent == Path("/x/systemd/user")

@@ -21,11 +21,11 @@ def test_a_model_is_measured_and_a_broken_one_told_under_this_devices_key(tmp_pa
     good, bad = tmp_path / "good.onnx", tmp_path / "bad.onnx"
     good.write_bytes(TINY_MODEL)
     bad.write_bytes(b"no graph at all")
-    told: list[Phase] = []
+    phases: list[Phase] = []
     with LocalDevice(Home.at(tmp_path / "home"), patience_s=0, lock_folder=tmp_path) as device:
         assert "CPU (ONNX)" in device.units
         measured = device.measure(
-            good, "CPU (ONNX)", Measure(runs=12, loads=2), report=lambda phase, *_: told.append(phase)
+            good, "CPU (ONNX)", Measure(runs=12, loads=2), report=lambda phase, *_: phases.append(phase)
         )
         failed = device.measure(bad, "CPU (ONNX)", Measure(runs=1, loads=1))
         with pytest.raises(ResourceError, match="does not work on this device") as where:
@@ -40,7 +40,7 @@ def test_a_model_is_measured_and_a_broken_one_told_under_this_devices_key(tmp_pa
     assert verify(record.worker, record_message(measured.signed.body), measured.signed.signature)
     assert record.outcome is RunOutcome.COMPLETE
     assert len(record.timings) == 2
-    assert {Phase.LOAD, Phase.RUN} <= set(told)
+    assert {Phase.LOAD, Phase.RUN} <= set(phases)
     assert (record.task_sha256, record.model_sha256) == (record.task_sha256, measured.task.model.sha256)
     broken = read_record(failed.signed.body)
     assert (broken.outcome, broken.reason) == (RunOutcome.FAILED, Reason.BROKEN_MODEL)

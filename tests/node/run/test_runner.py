@@ -322,7 +322,7 @@ async def test_a_measurement_is_a_timed_window_to_the_end_of_its_launch_and_betw
     tmp_path: Path,
 ) -> None:
     windows: list[bool] = []
-    seen: list[str] = []
+    observed: list[str] = []
     first = (
         ProgressReport(Phase.PREPARE),
         ProgressReport(Phase.LOAD),
@@ -340,7 +340,7 @@ async def test_a_measurement_is_a_timed_window_to_the_end_of_its_launch_and_betw
         job(task()),
         bench(tmp_path, lambda order, limits: launch),
         StopRun(),
-        lambda *told: seen.append(str(told[0])),
+        lambda *told: observed.append(str(told[0])),
         windows.append,
     )
     assert record.outcome is RunOutcome.COMPLETE
@@ -424,7 +424,7 @@ async def test_launches_before_one_that_dies_stay_in_the_record(tmp_path: Path) 
 
 
 async def test_post_run_steps_are_told_as_clean_up_and_have_a_stage_of_their_own(tmp_path: Path) -> None:
-    told: list[Phase] = []
+    lines: list[Phase] = []
     launch = Told(
         LOADED, described(), MEASURED, ProgressReport(Phase.CHECK), CHECKED, ProgressReport(Phase.CLEANUP)
     )
@@ -432,9 +432,9 @@ async def test_post_run_steps_are_told_as_clean_up_and_have_a_stage_of_their_own
         job(task()),
         bench(tmp_path, lambda order, limits: launch),
         StopRun(),
-        lambda phase, *rest: told.append(phase),
+        lambda phase, *rest: lines.append(phase),
     )
-    assert told[-1] is Phase.CLEANUP
+    assert lines[-1] is Phase.CLEANUP
     assert [stage.stage for stage in record.stages][-2:] == ["check", "cleanup"]
 
 
@@ -505,15 +505,15 @@ async def test_nothing_is_measured_before_the_nodes_own_work_is_done(tmp_path: P
 def test_progress_is_thinned_but_the_first_of_a_phase_always_passes() -> None:
     throttle = Throttle(0.1)
     run_phase, check = Phase.RUN, Phase.CHECK
-    told = [(run_phase, 0.0), (run_phase, 0.05), (run_phase, 0.11), (check, 0.12), (check, 0.13)]
-    assert [throttle.passes(phase, now) for phase, now in told] == [True, False, True, True, False]
+    lines = [(run_phase, 0.0), (run_phase, 0.05), (run_phase, 0.11), (check, 0.12), (check, 0.13)]
+    assert [throttle.passes(phase, now) for phase, now in lines] == [True, False, True, True, False]
 
 
 def test_stages_that_come_again_add_up() -> None:
-    seen = RunObservations()
+    run_observations = RunObservations()
     for stage, now in (("load", 0.0), ("run", 1.0), ("load", 3.0), ("", 7.0)):
-        seen.enter(stage, now)
-    assert seen.stages == {"load": 5.0, "run": 2.0}
+        run_observations.enter(stage, now)
+    assert run_observations.stages == {"load": 5.0, "run": 2.0}
 
 
 # -- with the real driver and a real model -------------------------------------------------------------------------------
@@ -521,10 +521,10 @@ def test_stages_that_come_again_add_up() -> None:
 
 def magika() -> bytes:
     """A real model, from its package."""
-    found = importlib.util.find_spec("magika")
-    assert found is not None
-    assert found.origin is not None
-    return (Path(found.origin).parent / "models/standard_v3_3/model.onnx").read_bytes()
+    spec = importlib.util.find_spec("magika")
+    assert spec is not None
+    assert spec.origin is not None
+    return (Path(spec.origin).parent / "models/standard_v3_3/model.onnx").read_bytes()
 
 
 @pytest.fixture(scope="module")

@@ -62,8 +62,8 @@ async def test_paused_nothing_new_is_taken_and_what_runs_goes_on(world: Any) -> 
     granted = await link.ask(world.ann.commit(world.ann.task(1)), Granted)
     ticket = await link.ask(world.ann.commit(world.ann.task(2), queue=True), Queued)
     await world.ann.wait_for(Progress)
-    told = await say(link, Action.PAUSE)
-    assert (told.state, told.why, told.running, told.queue) == (
+    result = await say(link, Action.PAUSE)
+    assert (result.state, result.why, result.running, result.queue) == (
         WorkerState.DRAINING,
         "paused by its owner",
         1,
@@ -120,8 +120,8 @@ async def test_drain_lets_the_run_end_hands_over_its_result_and_leaves(world: An
     await link.ask(world.ann.commit(world.ann.task(1)), Granted)
     await link.ask(world.ann.commit(world.ann.task(2), queue=True), Queued)
     await world.ann.wait_for(Progress)
-    told = await say(link, Action.DRAIN)
-    assert (told.why, told.queue) == ("drained by its owner", 0)
+    result = await say(link, Action.DRAIN)
+    assert (result.why, result.queue) == ("drained by its owner", 0)
     assert not world.parts.leave.is_set()
     world.device.go.set()
     assert (await world.ann.record()).outcome is RunOutcome.COMPLETE
@@ -175,8 +175,8 @@ async def test_reset_brings_back_a_faulty_device_that_is_well(world: Any) -> Non
     world.trouble = "the unit is gone"
     assert (await say(link, Action.RESET)).state is WorkerState.FAULTY
     world.trouble = ""
-    told = await say(link, Action.RESET)
-    assert (told.state, told.why) == (WorkerState.ACTIVE, "")
+    result = await say(link, Action.RESET)
+    assert (result.state, result.why) == (WorkerState.ACTIVE, "")
     await link.ask(world.ann.commit(world.ann.task()), Granted)
 
 
@@ -209,13 +209,13 @@ async def test_the_owner_sees_who_runs_what_and_others_only_their_own(world: Any
     link, other = await world.link(), await world.link(bob)
     await link.ask(world.ann.commit(world.ann.task(1)), Granted)
     await other.ask(bob.commit(bob.task(2), queue=True), Queued)
-    told = await link.ask(StatusRequest(), WorkerStatus)
-    assert [(job.task, job.principal) for job in told.jobs] == [
+    reply = await link.ask(StatusRequest(), WorkerStatus)
+    assert [(job.task, job.principal) for job in reply.jobs] == [
         ("c-1/1", world.ann.identity.peer_id),
         ("c-1/2", bob.identity.peer_id),
     ]
-    assert told.jobs[0].model == "m.onnx"
-    assert (told.running, told.queue) == (1, 1)
+    assert reply.jobs[0].model == "m.onnx"
+    assert (reply.running, reply.queue) == (1, 1)
     assert [job.task for job in (await other.ask(StatusRequest(), WorkerStatus)).jobs] == ["c-1/2"]
     assert (await other.ask(Control(action=Action.PAUSE), Denied)).reason is Reason.NOT_ALLOWED
 

@@ -93,7 +93,7 @@ def test_the_gates_of_a_pool_come_beside_those_that_are_known(tmp_path: Path) ->
 
 
 def test_this_machine_reaches_its_worker_where_it_listens_whatever_others_are_told() -> None:
-    told = ("/ip4/198.51.100.1/tcp/5000",)
-    assert near_addresses(("/ip4/127.0.0.1/tcp/4102",), told) == ("/ip4/127.0.0.1/tcp/4102", *told)
-    assert near_addresses(("/ip4/127.0.0.1/tcp/0",), told) == told
-    assert near_addresses((), told) == told
+    lines = ("/ip4/198.51.100.1/tcp/5000",)
+    assert near_addresses(("/ip4/127.0.0.1/tcp/4102",), lines) == ("/ip4/127.0.0.1/tcp/4102", *lines)
+    assert near_addresses(("/ip4/127.0.0.1/tcp/0",), lines) == lines
+    assert near_addresses((), lines) == lines

@@ -92,11 +92,11 @@ async def test_the_owner_reads_a_line_when_a_run_begins_and_one_when_it_ends(wor
 
 async def test_progress_that_no_note_can_hold_is_dropped_and_the_run_goes_on(world: Any) -> None:
     def boast(script: Any) -> None:
-        told = script.events
+        outcome = script.events
 
         def events() -> Any:
             yield ProgressReport(Phase.LOAD, done=2**60)
-            yield from told()
+            yield from outcome()
 
         script.events = events
 
@@ -133,8 +133,8 @@ async def test_a_skipped_ticket_never_runs(world: Any) -> None:
     await world.ann.wait_for(Ready)
     await until(lambda: not worker.ledger.allocations())
     assert len(world.device.launches) == 1
-    told = await link.ask(Renew(held=(world.held(ticket),)), Renewed)
-    assert told.lost[0].reason is Reason.CANCELLED
+    reply = await link.ask(Renew(held=(world.held(ticket),)), Renewed)
+    assert reply.lost[0].reason is Reason.CANCELLED
 
 
 async def test_cancel_is_answered_when_the_run_is_dead(world: Any) -> None:
@@ -188,9 +188,9 @@ async def test_after_a_restart_old_fences_are_void_and_old_results_still_come(wo
     world.kill()
     await world.start()
     again = await world.link()
-    told = await again.ask(Renew(held=(world.held(running), world.held(done))), Renewed)
-    assert told.incarnation == 2
-    assert {lost.reason for lost in told.lost} == {Reason.LOST}
+    reply = await again.ask(Renew(held=(world.held(running), world.held(done))), Renewed)
+    assert reply.incarnation == 2
+    assert {lost.reason for lost in reply.lost} == {Reason.LOST}
     first = await world.ann.record()
     assert (first.task, first.fence.incarnation) == ("c-1/1", 1)
     fresh = await again.ask(world.ann.commit(world.ann.task(2), attempt=2), Granted)

@@ -67,13 +67,13 @@ async def test_a_run_gives_way_its_scheduler_is_warned_and_its_record_says_so(wo
     low, high = await world.link(), await world.link(bob)
     granted = await low.ask(world.ann.commit(world.ann.task(), priority=20), Granted)
     await world.ann.wait_for(Progress, 3)
-    asked = trio.current_time()
+    request = trio.current_time()
     ticket = await high.ask(bob.commit(bob.task(), priority=30, queue=True), Queued)
     warning = await world.ann.wait_for(Preempt)
     assert (warning.lease, warning.fence, warning.priority) == (granted.lease, granted.fence, 30)
     ready = await bob.wait_for(Ready)
     assert ready.lease == ticket.lease
-    assert trio.current_time() - asked >= warning.grace_s
+    assert trio.current_time() - request >= warning.grace_s
     record = await world.ann.record()
     assert (record.outcome, record.reason) == (RunOutcome.CANCELLED, Reason.PREEMPTED)
     assert len(record.loads) == 1, "what was seen before stays in"
@@ -117,8 +117,8 @@ async def test_a_ticket_ends_when_its_time_in_the_queue_is_over(world: Any) -> N
     waiting = world.ann.task(2, timeouts=Timeouts(queue_s=0.1))
     ticket = await link.ask(world.ann.commit(waiting, queue=True), Queued)
     await until(lambda: not worker.ledger.queue)
-    told = await link.ask(Renew(held=(world.held(ticket),)), Renewed)
-    assert [lost.reason for lost in told.lost] == [Reason.TIMED_OUT]
+    reply = await link.ask(Renew(held=(world.held(ticket),)), Renewed)
+    assert [lost.reason for lost in reply.lost] == [Reason.TIMED_OUT]
 
 
 async def test_a_quote_tells_for_each_priority_how_long_it_takes_and_who_would_give_way(world: Any) -> None:
@@ -157,9 +157,9 @@ async def test_whoever_asks_how_it_stands_sees_its_own_work_and_the_owner_all_of
     ]
     assert all_of_it.jobs[0].phase is Phase.LOAD
     assert all_of_it.jobs[0].principal == bob.identity.peer_id
-    seen = await other.ask(StatusRequest(), WorkerStatus)
-    assert [job.task for job in seen.jobs] == ["c-1/1"]
-    assert (seen.running, seen.queue, seen.state) == (1, 1, worker.ledger.condition.state)
+    observed = await other.ask(StatusRequest(), WorkerStatus)
+    assert [job.task for job in observed.jobs] == ["c-1/1"]
+    assert (observed.running, observed.queue, observed.state) == (1, 1, worker.ledger.condition.state)
 
 
 async def test_a_campaign_is_told_page_by_page_and_a_look_changes_nothing(world: Any) -> None:
@@ -179,8 +179,8 @@ async def test_a_campaign_is_told_page_by_page_and_a_look_changes_nothing(world:
     await link.ask(Release(held=(world.held(tickets[0]),)), Stopped)
     rest = await other.ask(ListLeases(campaign="c-1", cursor=first.cursor), AdoptReply)
     assert rest.cursor is None
-    told = [lease.task for lease in (*first.leases, *rest.leases)]
-    assert told == [f"c-1/{number}" for number in range(1, count + 1)]
+    lines = [lease.task for lease in (*first.leases, *rest.leases)]
+    assert lines == [f"c-1/{number}" for number in range(1, count + 1)]
     assert (first.epoch, worker.ledger.epoch(world.ann.identity.peer_id, "c-1")) == (1, 1)
     again = await link.ask(world.ann.commit(world.ann.task(99), queue=True), Queued)
     assert isinstance(again, Queued), "who looks takes nothing over"

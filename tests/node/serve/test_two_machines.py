@@ -69,8 +69,8 @@ async def test_what_is_about_a_campaign_goes_to_who_adopted_it_however_often_its
         while worker.ledger.allocations():
             await trio.sleep(0.001)
     assert len(old.came) == before
-    told = sorted(each.__name__ for each in new.came if each is not Progress)
-    assert told == ["Ready", "Result", "Result"]
+    lines = sorted(each.__name__ for each in new.came if each is not Progress)
+    assert lines == ["Ready", "Result", "Result"]
     assert {lost.lease for lost in (await renewed(again, world, run, ticket)).lost} == {
         run.lease,
         ticket.lease,
@@ -85,8 +85,8 @@ async def test_who_was_refused_for_its_epoch_renews_no_lease_over_that_link(worl
     again = await old.link(world)
     assert (await renewed(again, world, run)).renewed == (run.lease,), "it may be who adopted, come back"
     await again.ask(AdoptRequest(campaign="c-1", epoch=1), Denied)
-    told = await renewed(again, world, run)
-    assert [(lost.lease, lost.reason) for lost in told.lost] == [(run.lease, Reason.STALE_EPOCH)]
+    outcome = await renewed(again, world, run)
+    assert [(lost.lease, lost.reason) for lost in outcome.lost] == [(run.lease, Reason.STALE_EPOCH)]
 
 
 async def renewed(link: Link, world: Any, *leases: Any) -> Renewed:

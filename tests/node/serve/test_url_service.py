@@ -25,8 +25,8 @@ async def test_the_owners_task_gets_its_model_from_its_url(world: Any) -> None:
         assert isinstance(await link.call(world.ann.commit(task)), Granted)
         assert (await world.ann.record()).outcome is RunOutcome.COMPLETE
         assert len(site.asked) == 1
-        (kept,) = listing(world.folder / "cache")
-        assert kept.origin == f"http://127.0.0.1:{site.port}/m.onnx"
+        (stored,) = listing(world.folder / "cache")
+        assert stored.origin == f"http://127.0.0.1:{site.port}/m.onnx"
 
 
 async def test_a_url_that_changed_ends_the_run_with_the_reason(world: Any) -> None:

@@ -62,7 +62,7 @@ def test_settings_and_what_is_given_never_show_the_key(tmp_path: Path) -> None:
 def test_an_endpoint_that_is_none_is_refused_without_its_password(
     tmp_path: Path, value: str, why: str
 ) -> None:
-    with pytest.raises(SettingsError) as told:
+    with pytest.raises(SettingsError) as error:
         settings(tmp_path, {"SARK_API": value})
-    assert why in str(told.value.hint)
-    assert SECRET not in f"{told.value} {told.value.hint}"
+    assert why in str(error.value.hint)
+    assert SECRET not in f"{error.value} {error.value.hint}"

@@ -111,21 +111,21 @@ async def test_a_scheduler_that_is_not_served_any_more_lets_nobody_have_it(tmp_p
 
 async def test_what_is_coming_is_given_in_the_name_of_whom_it_was_brought_for_alone(tmp_path: Path) -> None:
     holder = sources(tmp_path)
-    seen: dict[str, Content | None] = {}
+    observed: dict[str, Content | None] = {}
 
     async def bring(offset: int, target: PartialFile, progress: object) -> None:
         target.begin(ANN.peer_id)
         target.know(hashes_of(CONTENT))
         target.put(1, bytearray(CONTENT[PIECE_SIZE : 2 * PIECE_SIZE]))
         for who in (ANN, EVE):
-            seen[who.peer_id] = holder.by_grant(TAKER.peer_id, SHA, grant(giver=who), served, NOW)
+            observed[who.peer_id] = holder.by_grant(TAKER.peer_id, SHA, grant(giver=who), served, NOW)
         for index in (0, 2):
             target.put(index, bytearray(CONTENT[index * PIECE_SIZE : (index + 1) * PIECE_SIZE]))
 
     await holder.cache.get(MODEL, bring)
-    assert seen[EVE.peer_id] is None
-    assert isinstance(seen[ANN.peer_id], PartialFile)
-    assert seen[ANN.peer_id].held() <= {0, 1, 2}
+    assert observed[EVE.peer_id] is None
+    assert isinstance(observed[ANN.peer_id], PartialFile)
+    assert observed[ANN.peer_id].held() <= {0, 1, 2}
     assert gives(holder, grant()), "and when it is whole"
     assert not gives(holder, grant(giver=EVE))
 

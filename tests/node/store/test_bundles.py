@@ -146,8 +146,8 @@ def test_what_an_unpacking_that_was_cut_off_left_is_no_hindrance(tmp_path: Path,
 async def test_a_task_with_a_folder_is_run_on_the_folder_and_reported_under_one_hash(
     world: Any, blob: bytes
 ) -> None:
-    seen: list[dict[str, bytes]] = []
-    world.device.change = lambda script: seen.append(files(Path(script.order.model)))
+    observed: list[dict[str, bytes]] = []
+    world.device.change = lambda script: observed.append(files(Path(script.order.model)))
     world.device.go.set()
     world.ann.content = blob
     await world.start()
@@ -155,4 +155,4 @@ async def test_a_task_with_a_folder_is_run_on_the_folder_and_reported_under_one_
     await link.ask(world.ann.commit(world.ann.task(model=named(blob))), Granted)
     record: Record = await world.ann.record()
     assert (record.outcome, record.model_sha256) == (RunOutcome.COMPLETE, named(blob).sha256)
-    assert seen == [FILES]
+    assert observed == [FILES]

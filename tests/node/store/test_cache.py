@@ -58,31 +58,31 @@ def cache(folder: Path, cap: int = 10**9, free: int = 10**12) -> ModelCache:
 
 
 async def test_a_model_is_fetched_once_and_is_read_only(tmp_path: Path) -> None:
-    kept = cache(tmp_path)
+    stored = cache(tmp_path)
     what, content = model(1)
     source = Holder(content)
-    assert not kept.has(what.sha256)
-    path = await kept.get(what, source)
+    assert not stored.has(what.sha256)
+    path = await stored.get(what, source)
     assert path.read_bytes() == content
     assert path.stat().st_mode & 0o777 == 0o400
-    assert await kept.get(what, source) == path
+    assert await stored.get(what, source) == path
     assert len(source.offsets) == 1
-    assert kept.has(what.sha256)
-    assert kept.recent(4) == (what.sha256,)
+    assert stored.has(what.sha256)
+    assert stored.recent(4) == (what.sha256,)
 
 
 async def test_those_who_ask_at_once_share_one_download(tmp_path: Path) -> None:
-    kept = cache(tmp_path)
+    stored = cache(tmp_path)
     what, content = model(1)
     source = Holder(content)
     async with trio.open_nursery() as nursery:
         for _ in range(5):
-            nursery.start_soon(kept.get, what, source)
+            nursery.start_soon(stored.get, what, source)
     assert len(source.offsets) == 1
 
 
 async def test_when_the_first_who_asked_is_cancelled_the_second_carries_on_from_there(tmp_path: Path) -> None:
-    kept = cache(tmp_path)
+    stored = cache(tmp_path)
     what, content = model(1)
     source = Holder(content)
     source.gate = trio.Event()
@@ -91,16 +91,16 @@ async def test_when_the_first_who_asked_is_cancelled_the_second_carries_on_from_
 
         async def ask_first() -> None:
             with first:
-                await kept.get(what, source)
+                await stored.get(what, source)
 
         nursery.start_soon(ask_first)
         await trio.testing.wait_all_tasks_blocked(0.02)
-        nursery.start_soon(kept.get, what, source)
+        nursery.start_soon(stored.get, what, source)
         await trio.testing.wait_all_tasks_blocked(0.02)
         first.cancel()
         source.gate.set()
     assert source.offsets == [0, 500]
-    assert (await kept.get(what, source)).read_bytes() == content
+    assert (await stored.get(what, source)).read_bytes() == content
 
 
 async def test_a_half_of_an_earlier_life_is_carried_on(tmp_path: Path) -> None:
@@ -123,12 +123,12 @@ async def test_a_corrupt_half_is_thrown_away_and_all_of_it_fetched_again(tmp_pat
 
 async def test_content_that_is_wrong_twice_fails_and_leaves_nothing(tmp_path: Path) -> None:
     what, _ = model(1)
-    kept = cache(tmp_path)
-    with pytest.raises(RunError) as told:
-        await kept.get(what, Holder(b"x" * 1000))
-    assert told.value.reason is Reason.WRONG_HASH
+    stored = cache(tmp_path)
+    with pytest.raises(RunError) as error:
+        await stored.get(what, Holder(b"x" * 1000))
+    assert error.value.reason is Reason.WRONG_HASH
     assert files(tmp_path) == []
-    assert not kept.has(what.sha256)
+    assert not stored.has(what.sha256)
 
 
 @pytest.mark.parametrize(
@@ -138,41 +138,41 @@ async def test_a_source_that_fails_leaves_the_half_for_the_next_try(tmp_path: Pa
     what, content = model(1)
     source = Holder(content)
     source.then = why
-    kept = cache(tmp_path)
-    with pytest.raises(RunError) as told:
-        await kept.get(what, source)
-    assert told.value.reason is Reason.FETCH_FAILED
-    await kept.get(what, source)
+    stored = cache(tmp_path)
+    with pytest.raises(RunError) as error:
+        await stored.get(what, source)
+    assert error.value.reason is Reason.FETCH_FAILED
+    await stored.get(what, source)
     assert source.offsets == [0, 500]
 
 
 async def test_a_file_that_was_touched_is_hashed_again_and_a_changed_one_replaced(tmp_path: Path) -> None:
-    kept = cache(tmp_path)
+    stored = cache(tmp_path)
     what, content = model(1)
     source = Holder(content)
-    path = await kept.get(what, source)
+    path = await stored.get(what, source)
     os.utime(path, (1, 1))
-    assert not kept.has(what.sha256)
-    await kept.get(what, source)
+    assert not stored.has(what.sha256)
+    await stored.get(what, source)
     assert len(source.offsets) == 1, "touched, and still what it was"
     path.chmod(0o600)
     path.write_bytes(b"y" * 1000)
-    assert (await kept.get(what, source)).read_bytes() == content
+    assert (await stored.get(what, source)).read_bytes() == content
     assert len(source.offsets) == 2
 
 
 async def test_a_changed_file_with_its_old_size_and_time_is_found_out(tmp_path: Path) -> None:
-    kept = cache(tmp_path)
+    stored = cache(tmp_path)
     what, content = model(1)
-    path = await kept.get(what, Holder(content))
+    path = await stored.get(what, Holder(content))
     before = path.stat()
     path.chmod(0o600)
     with path.open("r+b") as file:
         file.write(b"evil")
     path.chmod(0o400)
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
-    assert not kept.has(what.sha256)
-    assert (await kept.get(what, Holder(content))).read_bytes() == content
+    assert not stored.has(what.sha256)
+    assert (await stored.get(what, Holder(content))).read_bytes() == content
 
 
 async def test_the_default_cap_does_not_shrink_as_the_cache_fills(tmp_path: Path) -> None:
@@ -197,34 +197,34 @@ async def test_the_next_life_knows_what_was_verified_and_hashes_what_it_does_not
 
 
 async def test_the_least_recently_used_goes_first_and_what_is_in_use_stays(tmp_path: Path) -> None:
-    kept = cache(tmp_path, cap=2500)
+    stored = cache(tmp_path, cap=2500)
     one, two, three = model(1), model(2), model(3)
-    async with kept.using(one[0], Holder(one[1])):
-        await kept.get(two[0], Holder(two[1]))
-        await kept.get(three[0], Holder(three[1]))
-        assert kept.recent(4) == (three[0].sha256, one[0].sha256)
+    async with stored.using(one[0], Holder(one[1])):
+        await stored.get(two[0], Holder(two[1]))
+        await stored.get(three[0], Holder(three[1]))
+        assert stored.recent(4) == (three[0].sha256, one[0].sha256)
         assert not (tmp_path / f"{two[0].sha256}.model").exists()
 
 
 async def test_what_was_of_use_again_outlives_what_came_after_it_also_in_the_next_life(
     tmp_path: Path,
 ) -> None:
-    kept = cache(tmp_path, cap=2500)
+    stored = cache(tmp_path, cap=2500)
     one, two, three = model(1), model(2), model(3)
     for what, content in (one, two, one):
-        await kept.get(what, Holder(content))
+        await stored.get(what, Holder(content))
     reborn = cache(tmp_path, cap=2500)
     await reborn.get(three[0], Holder(three[1]))
     assert reborn.recent(4) == (three[0].sha256, one[0].sha256)
 
 
 async def test_when_all_is_in_use_there_is_no_room(tmp_path: Path) -> None:
-    kept = cache(tmp_path, cap=1500)
+    stored = cache(tmp_path, cap=1500)
     one, two = model(1), model(2)
-    async with kept.using(one[0], Holder(one[1])) as path:
-        with pytest.raises(RunError, match="models in use fill the cache") as told:
-            await kept.get(two[0], Holder(two[1]))
-        assert told.value.reason is Reason.DISK_FULL
+    async with stored.using(one[0], Holder(one[1])) as path:
+        with pytest.raises(RunError, match="models in use fill the cache") as error:
+            await stored.get(two[0], Holder(two[1]))
+        assert error.value.reason is Reason.DISK_FULL
         assert path.read_bytes() == one[1]
 
 
@@ -237,26 +237,26 @@ async def test_a_model_larger_than_the_cache_is_refused_before_a_byte_is_fetched
 
 
 async def test_a_disk_that_fills_up_ends_in_a_clear_error_with_nothing_of_others_lost(tmp_path: Path) -> None:
-    kept = cache(tmp_path)
+    stored = cache(tmp_path)
     one, two = model(1), model(2)
-    path = await kept.get(one[0], Holder(one[1]))
+    path = await stored.get(one[0], Holder(one[1]))
     source = Holder(two[1])
     source.then = OSError(errno.ENOSPC, "No space left on device")
-    with pytest.raises(RunError, match="is full") as told:
-        await kept.get(two[0], source)
-    assert told.value.reason is Reason.DISK_FULL
+    with pytest.raises(RunError, match="is full") as error:
+        await stored.get(two[0], source)
+    assert error.value.reason is Reason.DISK_FULL
     assert path.read_bytes() == one[1]
     assert not [name for name in files(tmp_path) if name.endswith(".part")]
-    assert (await kept.get(two[0], source)).read_bytes() == two[1]
+    assert (await stored.get(two[0], source)).read_bytes() == two[1]
 
 
 async def test_a_damaged_model_that_cannot_be_removed_fails_the_fetch_alone(tmp_path: Path) -> None:
     what, content = model(1)
-    kept = cache(tmp_path)
+    stored = cache(tmp_path)
     (tmp_path / f"{what.sha256}.model").mkdir()
-    with pytest.raises(RunError, match="cannot write to the model cache") as told:
-        await kept.get(what, Holder(content))
-    assert told.value.reason is Reason.FETCH_FAILED
+    with pytest.raises(RunError, match="cannot write to the model cache") as error:
+        await stored.get(what, Holder(content))
+    assert error.value.reason is Reason.FETCH_FAILED
 
 
 async def test_halves_of_others_go_before_models(tmp_path: Path) -> None:

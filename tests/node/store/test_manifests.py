@@ -129,13 +129,13 @@ async def test_a_peer_whose_manifests_do_not_come_holds_up_ever_fewer_runs_and_n
     source, now = Source(), 5.0
     source.gone = True
     manifests = ManifestStore(tmp_path, source.take, lambda: now)
-    asked: list[float] = []
+    requests: list[float] = []
     for second in range(300):  # a run each second, each of which names another campaign manifest
         now = 5.0 + second
         before = len(source.taken)
         await taken_in(manifests, source, manifest(name=str(second)))
-        asked += [now - 5.0] * (len(source.taken) - before)
-    assert asked == [0.0, RETRY_S, 3 * RETRY_S, 7 * RETRY_S]
+        requests += [now - 5.0] * (len(source.taken) - before)
+    assert requests == [0.0, RETRY_S, 3 * RETRY_S, 7 * RETRY_S]
     source.gone = False
     sha256, size = source.add(manifest("c-two"))
     manifests.note("c-two", OWNER.peer_id, "another scheduler", sha256, size)

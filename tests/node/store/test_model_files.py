@@ -41,61 +41,61 @@ async def test_the_list_says_what_is_there_and_where_it_came_from(tmp_path: Path
     await cache(tmp_path / "c").get(model(b"one", "one.onnx"), source(b"one"))
     model_files.add(tmp_path / "c", file(tmp_path, "two.onnx", b"two!"), room=100)
     (tmp_path / "c" / f"{'c' * 64}.part").write_bytes(b"half")
-    found = {each.name: each for each in model_files.listing(tmp_path / "c")}
-    assert found["one.onnx"].origin == "scheduler ...nF2cDYa1"
-    assert found["two.onnx"].origin == f"added from {tmp_path / 'two.onnx'}"
-    assert (found["two.onnx"].size, found["two.onnx"].pinned) == (4, False)
-    assert found[""].arriving
-    assert found["one.onnx"].used is not None
+    by_key = {each.name: each for each in model_files.listing(tmp_path / "c")}
+    assert by_key["one.onnx"].origin == "scheduler ...nF2cDYa1"
+    assert by_key["two.onnx"].origin == f"added from {tmp_path / 'two.onnx'}"
+    assert (by_key["two.onnx"].size, by_key["two.onnx"].pinned) == (4, False)
+    assert by_key[""].arriving
+    assert by_key["one.onnx"].used is not None
     assert model_files.listing(tmp_path / "nothing") == ()
 
 
 async def test_what_is_added_while_the_worker_runs_is_found_verified_and_needs_no_fetch(
     tmp_path: Path,
 ) -> None:
-    kept = cache(tmp_path / "c")
+    stored = cache(tmp_path / "c")
     mine = file(tmp_path, "mine.onnx", b"my model")
     added = model_files.add(tmp_path / "c", mine, room=100)
-    assert not kept.has(added.sha256), "not before it was hashed"
-    assert kept.changed()
-    await kept.verify_added()
-    assert kept.has(added.sha256)
-    assert kept.recent(1) == (added.sha256,)
-    assert not kept.changed()
+    assert not stored.has(added.sha256), "not before it was hashed"
+    assert stored.changed()
+    await stored.verify_added()
+    assert stored.has(added.sha256)
+    assert stored.recent(1) == (added.sha256,)
+    assert not stored.changed()
 
     async def never(offset: int, target: PartialFile, progress: Progress) -> None:
         raise AssertionError("fetched")
 
-    assert (await kept.get(model(b"my model"), never)).read_bytes() == b"my model"
+    assert (await stored.get(model(b"my model"), never)).read_bytes() == b"my model"
     assert mine.read_bytes() == b"my model"
     assert mine.stat().st_mode & 0o200, "the user's file is as it was"
 
 
 async def test_a_file_under_a_false_name_is_not_taken_up(tmp_path: Path) -> None:
-    kept = cache(tmp_path)
+    stored = cache(tmp_path)
     file(tmp_path, f"{'d' * 64}.model", b"something")
-    assert kept.changed()
-    await kept.verify_added()
-    assert not kept.has("d" * 64)
+    assert stored.changed()
+    await stored.verify_added()
+    assert not stored.has("d" * 64)
     assert not (tmp_path / f"{'d' * 64}.model").exists()
 
 
 async def test_what_is_removed_while_the_worker_runs_is_gone_for_it_too(tmp_path: Path) -> None:
-    kept = cache(tmp_path)
+    stored = cache(tmp_path)
     what = model(b"one")
-    await kept.get(what, source(b"one"))
+    await stored.get(what, source(b"one"))
     model_files.remove(tmp_path, model_files.find(tmp_path, what.sha256[:8]))
-    assert not kept.has(what.sha256)
-    assert not kept.changed()
-    assert kept.used_bytes == 0
-    await kept.get(what, source(b"one"))
-    assert kept.has(what.sha256)
+    assert not stored.has(what.sha256)
+    assert not stored.changed()
+    assert stored.used_bytes == 0
+    await stored.get(what, source(b"one"))
+    assert stored.has(what.sha256)
 
 
 async def test_what_a_run_uses_is_not_removed(tmp_path: Path) -> None:
-    kept = cache(tmp_path)
+    stored = cache(tmp_path)
     what = model(b"one")
-    async with kept.using(what, source(b"one")) as path:
+    async with stored.using(what, source(b"one")) as path:
         with pytest.raises(ResourceError, match="in use by a run"):
             model_files.remove(tmp_path, model_files.find(tmp_path, "m.onnx"))
         assert path.read_bytes() == b"one"
@@ -104,45 +104,45 @@ async def test_what_a_run_uses_is_not_removed(tmp_path: Path) -> None:
 
 
 async def test_what_is_pinned_survives_and_when_all_is_pinned_there_is_no_room(tmp_path: Path) -> None:
-    kept = cache(tmp_path, cap=7)
+    stored = cache(tmp_path, cap=7)
     one, two, three = (model(text, f"{text.decode()}.onnx") for text in (b"one", b"two", b"three"))
-    await kept.get(one, source(b"one"))
+    await stored.get(one, source(b"one"))
     model_files.set_pin(tmp_path, model_files.find(tmp_path, "one.onnx"), True)
-    await kept.get(two, source(b"two"))
+    await stored.get(two, source(b"two"))
     with pytest.raises(RunError, match="in use or pinned fill the cache"):
-        await kept.get(three, source(b"three"))
-    assert kept.has(one.sha256)
-    assert not kept.has(two.sha256)
+        await stored.get(three, source(b"three"))
+    assert stored.has(one.sha256)
+    assert not stored.has(two.sha256)
     model_files.set_pin(tmp_path, model_files.find(tmp_path, "one.onnx"), False)
-    await kept.get(three, source(b"three"))
-    assert not kept.has(one.sha256)
+    await stored.get(three, source(b"three"))
+    assert not stored.has(one.sha256)
 
 
 async def test_what_is_added_beyond_the_cap_sends_the_oldest_away(tmp_path: Path) -> None:
-    kept = cache(tmp_path / "c", cap=10)
-    await kept.get(model(b"oldest"), source(b"oldest"))
+    stored = cache(tmp_path / "c", cap=10)
+    await stored.get(model(b"oldest"), source(b"oldest"))
     added = model_files.add(tmp_path / "c", file(tmp_path, "new", b"newest"), room=10)
-    assert kept.changed()
-    await kept.verify_added()
-    assert kept.recent(4) == (added.sha256,)
+    assert stored.changed()
+    await stored.verify_added()
+    assert stored.recent(4) == (added.sha256,)
 
 
 async def test_room_is_made_by_copies_and_links_alone_never_by_the_users_files(tmp_path: Path) -> None:
-    theirs, kept = tmp_path / "theirs", tmp_path / "c"
+    theirs, stored = tmp_path / "theirs", tmp_path / "c"
     inside = theirs / "m.mlpackage" / "inside"
     inside.mkdir(parents=True)
     mine = [file(theirs, "m.onnx", b"mine"), file(inside, "model.bin", b"weights")]
     inside.chmod(0o750)
     before = [(path.read_bytes(), path.stat()) for path in mine]
-    model_files.add(kept, mine[0], room=100_000)
-    linked = model_files.add(kept, inside.parent, room=100_000).sha256
-    (kept / f"{'a' * 64}.model").symlink_to(mine[0])
-    (kept / f"{'b' * 64}.part").symlink_to(mine[0])
-    (kept / f"{linked}.folder").symlink_to(inside.parent)
-    (kept / f"{'c' * 64}.folder").symlink_to(inside.parent)
-    await cache(kept, cap=10).get(model(b"0123456789"), source(b"0123456789"))
-    assert [each.size for each in model_files.listing(kept)] == [10], "all else made room"
-    assert not list(kept.glob("*.folder"))
+    model_files.add(stored, mine[0], room=100_000)
+    linked = model_files.add(stored, inside.parent, room=100_000).sha256
+    (stored / f"{'a' * 64}.model").symlink_to(mine[0])
+    (stored / f"{'b' * 64}.part").symlink_to(mine[0])
+    (stored / f"{linked}.folder").symlink_to(inside.parent)
+    (stored / f"{'c' * 64}.folder").symlink_to(inside.parent)
+    await cache(stored, cap=10).get(model(b"0123456789"), source(b"0123456789"))
+    assert [each.size for each in model_files.listing(stored)] == [10], "all else made room"
+    assert not list(stored.glob("*.folder"))
     assert [(path.read_bytes(), path.stat()) for path in mine] == before
     assert inside.stat().st_mode & 0o777 == 0o750
 
@@ -157,14 +157,14 @@ def test_a_folder_is_added_as_the_bundle_that_tasks_name(tmp_path: Path) -> None
 
 
 def test_what_cannot_be_added_is_told_in_a_line_and_leaves_nothing(tmp_path: Path) -> None:
-    kept = tmp_path / "c"
+    stored = tmp_path / "c"
     with pytest.raises(ResourceError, match="No such file"):
-        model_files.add(kept, tmp_path / "none.onnx", room=100)
+        model_files.add(stored, tmp_path / "none.onnx", room=100)
     with pytest.raises(SettingsError, match="is empty"):
-        model_files.add(kept, file(tmp_path, "empty", b""), room=100)
+        model_files.add(stored, file(tmp_path, "empty", b""), room=100)
     with pytest.raises(ResourceError, match="does not fit: there is room for 3 B"):
-        model_files.add(kept, file(tmp_path, "large", b"large"), room=3)
-    assert list(kept.iterdir()) == []
+        model_files.add(stored, file(tmp_path, "large", b"large"), room=3)
+    assert list(stored.iterdir()) == []
 
 
 def test_a_model_is_named_by_its_hash_or_its_name_and_never_by_a_guess(tmp_path: Path) -> None:

@@ -111,8 +111,8 @@ def test_a_list_that_does_not_read_well_costs_pieces_and_nothing_else(
     tmp_path: Path, spoil: Callable[[str], str]
 ) -> None:
     path = begun(tmp_path, 0, 1)
-    told = path.with_suffix(".pieces")
-    told.write_text(spoil(told.read_text()))
+    result = path.with_suffix(".pieces")
+    result.write_text(spoil(result.read_text()))
     half = PartialFile(path, len(CONTENT))
     half.begin("ann")
     for index in sorted(half.missing()):
@@ -201,9 +201,9 @@ async def test_ten_tasks_share_one_download_which_the_next_life_carries_on(tmp_p
 
 async def test_pieces_that_come_to_something_else_are_thrown_away(tmp_path: Path) -> None:
     other = Model(name="m", sha256="a" * 64, size=len(CONTENT))
-    with pytest.raises(RunError) as told:
+    with pytest.raises(RunError) as error:
         await ModelCache(tmp_path, 10**9, free=lambda path: 10**12).get(other, Bringing())
-    assert told.value.reason is Reason.WRONG_HASH
+    assert error.value.reason is Reason.WRONG_HASH
     assert model_files.listing(tmp_path) == ()
     assert not (tmp_path / f"{other.sha256}.pieces").exists()
 
@@ -214,8 +214,8 @@ async def test_a_disk_that_fills_up_ends_in_a_clear_error_and_leaves_nothing(tmp
         target.put(0, piece(0))
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    with pytest.raises(RunError, match="is full") as told:
+    with pytest.raises(RunError, match="is full") as error:
         await ModelCache(tmp_path, 10**9, free=lambda path: 10**12).get(MODEL, bring)
-    assert told.value.reason is Reason.DISK_FULL
+    assert error.value.reason is Reason.DISK_FULL
     assert model_files.listing(tmp_path) == ()
     assert not (tmp_path / f"{SHA}.pieces").exists()

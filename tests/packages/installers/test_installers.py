@@ -30,7 +30,7 @@ def run(tmp_path: Path) -> Run:
     """Runs a command in the fresh home, which must end well; gives what it printed."""
 
     def run(*command: str | Path) -> str:
-        kept = {
+        stored = {
             key: value
             for key, value in os.environ.items()
             if key in ("LANG", "TMPDIR", "SSL_CERT_FILE", "SSL_CERT_DIR")
@@ -40,7 +40,7 @@ def run(tmp_path: Path) -> Run:
         done = subprocess.run(
             [str(word) for word in command], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=LONG,
             env={
-                "PATH": f"{tmp_path / '.local/bin'}:/usr/local/bin:/usr/bin:/bin", **kept, "HOME": str(tmp_path),
+                "PATH": f"{tmp_path / '.local/bin'}:/usr/local/bin:/usr/bin:/bin", **stored, "HOME": str(tmp_path),
                 "PIPX_HOME": str(tmp_path / "pipx"), "UV_TOOL_DIR": str(tmp_path / "uv"),
             },
         )  # fmt: skip

@@ -60,9 +60,9 @@ def test_good_steps_after_the_run_have_no_problem(step: dict[str, Any]) -> None:
     ],
 )
 def test_every_problem_is_one_line_that_says_what_is_allowed(step: dict[str, Any], told: str) -> None:
-    found = problem(step, PRE)
-    assert told in found
-    assert "\n" not in found
+    result = problem(step, PRE)
+    assert told in result
+    assert "\n" not in result
 
 
 def test_how_many_is_a_whole_number_above_nothing() -> None:

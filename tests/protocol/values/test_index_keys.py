@@ -34,7 +34,7 @@ def needs(*clauses: str) -> Requirement:
 
 
 def test_an_advert_lies_under_each_thing_it_says() -> None:
-    found = attributes_of(
+    result = attributes_of(
         advert(
             ram=48 * GIB,
             units=(UnitOffer(unit="CPU (ONNX)", runtime="onnxruntime 1"),),
@@ -43,7 +43,7 @@ def test_an_advert_lies_under_each_thing_it_says() -> None:
             models=("a" * 64,),
         )
     )
-    assert found == (
+    assert result == (
         "node",
         "device:d1",
         "unit:CPU (ONNX)",
@@ -59,11 +59,11 @@ def test_a_worker_of_pools_lies_under_each_and_is_found_by_their_names() -> None
     assert {"pool:lab", "pool:lab two"} <= set(attributes_of(both))
     assert may_claim(both, "pool:lab")
     assert not may_claim(both, "pool:other")
-    wanted = needs('pools has "lab two"')
-    assert ("pool:lab two",) in implied(wanted)
-    assert match(wanted, both).fits
-    assert not match(wanted, advert(pools=("lab",))).fits
-    assert not match(wanted, advert()).fits
+    expected = needs('pools has "lab two"')
+    assert ("pool:lab two",) in implied(expected)
+    assert match(expected, both).fits
+    assert not match(expected, advert(pools=("lab",))).fits
+    assert not match(expected, advert()).fits
 
 
 def test_the_keys_of_a_shard_never_change() -> None:

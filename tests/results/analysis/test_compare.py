@@ -47,29 +47,29 @@ def rounds(chance: random.Random, count: int, step: float) -> tuple[list[list[in
 
 
 def words(step: float, *, paired: bool) -> Counter[ComparisonVerdict]:
-    found: Counter[ComparisonVerdict] = Counter()
+    counter: Counter[ComparisonVerdict] = Counter()
     for trial in range(TRIALS):
         chance = random.Random(f"{step} {paired} {trial}")
         if paired:
             a, b = rounds(chance, 10, step)
         else:
             a, b = launches(chance, 10, 1e6), launches(chance, 10, 1e6 * step)
-        found[compare_samples(a, b, paired=paired, seed=trial).verdict] += 1
-    return found
+        counter[compare_samples(a, b, paired=paired, seed=trial).verdict] += 1
+    return counter
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("paired", [False, True])
 def test_a_model_beside_itself_is_never_told_to_differ(paired: bool) -> None:
-    found = words(1.0, paired=paired)
-    assert found[ComparisonVerdict.FASTER] + found[ComparisonVerdict.SLOWER] <= TRIALS / 100
+    result = words(1.0, paired=paired)
+    assert result[ComparisonVerdict.FASTER] + result[ComparisonVerdict.SLOWER] <= TRIALS / 100
 
 
 @pytest.mark.parametrize("paired", [False, True])
 def test_a_slowdown_by_a_twentieth_is_found(paired: bool) -> None:
-    found = words(1.05, paired=paired)
-    assert found[ComparisonVerdict.SLOWER] >= 0.9 * TRIALS
-    assert found[ComparisonVerdict.FASTER] == 0
+    result = words(1.05, paired=paired)
+    assert result[ComparisonVerdict.SLOWER] >= 0.9 * TRIALS
+    assert result[ComparisonVerdict.FASTER] == 0
 
 
 def test_pairs_see_through_a_host_that_changes_where_groups_do_not() -> None:
@@ -81,21 +81,21 @@ def test_pairs_see_through_a_host_that_changes_where_groups_do_not() -> None:
 def test_what_hardly_varies_is_the_same() -> None:
     chance = random.Random(4)
     a, b = (launches(chance, 8, 1e6, between=0.001, within=0.002) for _ in range(2))
-    found = compare_samples(a, b)
-    assert found.verdict is ComparisonVerdict.SAME
-    assert found.ratio == pytest.approx(1, abs=0.01)
+    result = compare_samples(a, b)
+    assert result.verdict is ComparisonVerdict.SAME
+    assert result.ratio == pytest.approx(1, abs=0.01)
 
 
 def test_a_half_is_faster_and_says_by_how_much() -> None:
     chance = random.Random(5)
-    found = compare_samples(launches(chance, 6, 2e6), launches(chance, 6, 1e6))
-    assert found.verdict is ComparisonVerdict.FASTER
-    assert found.launches == (6, 6)
-    assert found.low is not None
-    assert found.high is not None
-    assert found.low < 0.5 * 1.02
-    assert found.high > 0.5 * 0.98
-    assert found.p_value == pytest.approx(2 / math.comb(12, 6))
+    result = compare_samples(launches(chance, 6, 2e6), launches(chance, 6, 1e6))
+    assert result.verdict is ComparisonVerdict.FASTER
+    assert result.launches == (6, 6)
+    assert result.low is not None
+    assert result.high is not None
+    assert result.low < 0.5 * 1.02
+    assert result.high > 0.5 * 0.98
+    assert result.p_value == pytest.approx(2 / math.comb(12, 6))
 
 
 def test_the_interval_of_the_ratio_covers_the_truth() -> None:
@@ -103,8 +103,8 @@ def test_the_interval_of_the_ratio_covers_the_truth() -> None:
     for trial in range(TRIALS):
         chance = random.Random(f"cover {trial}")
         a, b = launches(chance, 6, 1e6, between=0.03), launches(chance, 6, 1.2e6, between=0.03)
-        found = compare_samples(a, b, seed=trial)
-        held += (found.low or 0) <= 1.2 <= (found.high or 0)
+        result = compare_samples(a, b, seed=trial)
+        held += (result.low or 0) <= 1.2 <= (result.high or 0)
     assert held >= 0.9 * TRIALS
 
 
@@ -118,9 +118,9 @@ def test_the_same_seed_gives_the_same_answer() -> None:
 @pytest.mark.parametrize(("paired", "least"), [(False, MIN_LAUNCHES), (True, MIN_PAIRS)])
 def test_too_few_launches_are_ambiguous_and_it_is_said_how_many_are_needed(paired: bool, least: int) -> None:
     few = [[10**6] * 5] * (least - 1)
-    found = compare_samples(few, [[2 * 10**6] * 5] * (least - 1), paired=paired)
-    assert (found.verdict, found.ratio, found.low) == (ComparisonVerdict.AMBIGUOUS, 2.0, None)
-    assert f"{least} are needed" in found.why
+    result = compare_samples(few, [[2 * 10**6] * 5] * (least - 1), paired=paired)
+    assert (result.verdict, result.ratio, result.low) == (ComparisonVerdict.AMBIGUOUS, 2.0, None)
+    assert f"{least} are needed" in result.why
     enough = [[10**6] * 5] * least
     assert (
         compare_samples(enough, [[2 * 10**6] * 5] * least, paired=paired).verdict is ComparisonVerdict.SLOWER
@@ -146,26 +146,26 @@ def test_through_a_reference_the_speed_of_the_devices_goes_out() -> None:
     slow, quick = 3e6, 1e6
     a, reference_a = launches(chance, 10, slow), launches(chance, 10, slow / 2)
     b, reference_b = launches(chance, 10, 1.2 * quick), launches(chance, 10, quick / 2)
-    found = compare_through(a, b, reference_a, reference_b)
-    assert found.verdict is ComparisonVerdict.SLOWER
-    assert found.ratio == pytest.approx(1.2, rel=0.03)
+    result = compare_through(a, b, reference_a, reference_b)
+    assert result.verdict is ComparisonVerdict.SLOWER
+    assert result.ratio == pytest.approx(1.2, rel=0.03)
     assert compare_samples(a, b).verdict is ComparisonVerdict.FASTER
 
 
 def test_medians_with_intervals_alone_are_compared_with_care() -> None:
     assert compare_intervals((0.99, 1.0, 1.01), (1.99, 2.0, 2.01)).verdict is ComparisonVerdict.SLOWER
-    found = compare_intervals((0.9, 1.0, 1.1), (1.0, 1.1, 1.2))
-    assert found.verdict is ComparisonVerdict.AMBIGUOUS
-    assert (found.low, found.high) == (pytest.approx(1 / 1.1), pytest.approx(1.2 / 0.9))
+    result = compare_intervals((0.9, 1.0, 1.1), (1.0, 1.1, 1.2))
+    assert result.verdict is ComparisonVerdict.AMBIGUOUS
+    assert (result.low, result.high) == (pytest.approx(1 / 1.1), pytest.approx(1.2 / 0.9))
     assert compare_intervals((0.0, 0.0, 0.0), (1.0, 1.0, 1.0)).ratio is None
 
 
 @settings(max_examples=25, deadline=None)
 @given(st.lists(st.lists(st.integers(0, 10**9), max_size=5), max_size=9), st.booleans())
 def test_any_samples_have_an_answer(side: list[list[int]], paired: bool) -> None:
-    found = compare_samples(side, side[::-1] if paired else side[:4], paired=paired)
-    assert isinstance(found, Comparison)
-    assert found.why
+    result = compare_samples(side, side[::-1] if paired else side[:4], paired=paired)
+    assert isinstance(result, Comparison)
+    assert result.why
 
 
 # -- ranks ------------------------------------------------------------------------------------------------------------------------
@@ -184,9 +184,9 @@ def test_the_ranks_of_two_groups_agree_with_counting_all_arrangements(
 
     ranks = [ranked(value) for value in everything]
     mean = len(one) * (len(everything) + 1) / 2
-    seen = abs(sum(ranks[: len(one)]) - mean)
+    observed = abs(sum(ranks[: len(one)]) - mean)
     ways = [abs(sum(chosen) - mean) for chosen in itertools.combinations(ranks, len(one))]
-    expected = sum(way >= seen - 1e-9 for way in ways) / len(ways)
+    expected = sum(way >= observed - 1e-9 for way in ways) / len(ways)
     assert mann_whitney(one, other) == pytest.approx(expected)
 
 

@@ -167,10 +167,10 @@ def test_rows_without_raw_samples_are_compared_by_their_intervals() -> None:
 
 def test_ratios_are_to_the_base_and_to_nothing_else() -> None:
     rows = [row("x", "one"), row("x", "two", 6.0), row("y", "one", 1.0), row("y", "two", 5.0)]
-    found = {(cell.model, cell.device): cell.ratio for cell in make_matrix(rows, base="one")}
-    assert found == {("x", "one"): 1.0, ("x", "two"): 3.0, ("y", "one"): 1.0, ("y", "two"): 5.0}
-    found = {(cell.model, cell.device): cell.ratio for cell in make_matrix(rows, base="x")}
-    assert found == {
+    by_key = {(cell.model, cell.device): cell.ratio for cell in make_matrix(rows, base="one")}
+    assert by_key == {("x", "one"): 1.0, ("x", "two"): 3.0, ("y", "one"): 1.0, ("y", "two"): 5.0}
+    by_key = {(cell.model, cell.device): cell.ratio for cell in make_matrix(rows, base="x")}
+    assert by_key == {
         ("x", "one"): 1.0,
         ("x", "two"): 1.0,
         ("y", "one"): 0.5,
@@ -187,11 +187,11 @@ def test_a_cell_that_is_not_valid_carries_why() -> None:
         row("x", "three", shapes="x 2x3"),
         row("x", "four", verdict="noisy", verdict_reason="±30%"),
     ]
-    told = {cell.device: (cell.ratio, cell.remark) for cell in make_matrix(rows, base="one")}
-    assert told["two"] == (None, "Failed, crashed: signal 9")
-    assert told["three"] == (None, "no ratio: the input shapes differ: x 1x3 and x 2x3")
-    assert told["four"] == (1.0, "noisy: ±30%")
-    assert told["one"] == (1.0, "")
+    values = {cell.device: (cell.ratio, cell.remark) for cell in make_matrix(rows, base="one")}
+    assert values["two"] == (None, "Failed, crashed: signal 9")
+    assert values["three"] == (None, "no ratio: the input shapes differ: x 1x3 and x 2x3")
+    assert values["four"] == (1.0, "noisy: ±30%")
+    assert values["one"] == (1.0, "")
 
 
 def test_watts_and_prices_are_told_only_where_they_are_known() -> None:
@@ -233,7 +233,7 @@ def test_a_wrong_price_file_is_refused_with_what_to_do(tmp_path: Path, text: str
 
 def files(tmp_path: Path) -> tuple[str, str]:
     """The same model on two devices, the second slower; raw, without signatures."""
-    found = []
+    results = []
     for name, device, ms in (("a", "one", 2.0), ("b", "two", 6.0)):
         one = entry(row(device=device, ms=ms, campaign="c-1"))
         result = RawResult(
@@ -243,8 +243,8 @@ def files(tmp_path: Path) -> tuple[str, str]:
         )
         path = tmp_path / f"{name}.json"
         path.write_text("".join(json_lines("c-1", [result])))
-        found.append(str(path))
-    return found[0], found[1]
+        results.append(str(path))
+    return results[0], results[1]
 
 
 def run(tmp_path: Path, *arguments: str) -> tuple[int, str]:
@@ -260,8 +260,8 @@ def test_compare_shows_a_table_and_speaks_json_and_csv(tmp_path: Path) -> None:
     assert "SLOWER" in shown
     assert "one → two" in shown
     assert "CPU (ONNX), 1" in shown, "rows that differ in threads alone can be told apart"
-    _, told = run(tmp_path, "compare", a, b, "--json")
-    (pair,) = json.loads(told)["pairs"]
+    _, outcome = run(tmp_path, "compare", a, b, "--json")
+    (pair,) = json.loads(outcome)["pairs"]
     assert (pair["verdict"], pair["a_device"], pair["b_device"]) == ("SLOWER", "one", "two")
     assert pair["ratio_low"] < 3 < pair["ratio_high"]
     _, table = run(tmp_path, "compare", a, b, "--csv", "-")
@@ -300,16 +300,16 @@ def test_matrix_puts_several_results_together(tmp_path: Path) -> None:
     assert code == 0
     assert "EUR per million" in shown
     assert "3.000" in shown
-    _, told = run(tmp_path, "matrix", *files(tmp_path), "--json")
-    assert [cell["device"] for cell in json.loads(told)["cells"]] == ["one", "two"]
+    _, outcome = run(tmp_path, "matrix", *files(tmp_path), "--json")
+    assert [cell["device"] for cell in json.loads(outcome)["cells"]] == ["one", "two"]
 
 
 def test_verify_ends_with_one_where_something_does_not_hold(tmp_path: Path) -> None:
     code, shown = run(tmp_path, "verify", files(tmp_path)[0])
     assert code == 1
     assert "not verified" in shown
-    code, told = run(tmp_path, "verify", files(tmp_path)[0], "--json")
-    assert (code, json.loads(told)["holds"]) == (1, False)
+    code, outcome = run(tmp_path, "verify", files(tmp_path)[0], "--json")
+    assert (code, json.loads(outcome)["holds"]) == (1, False)
 
 
 def test_a_csv_alone_cannot_be_verified(tmp_path: Path) -> None:

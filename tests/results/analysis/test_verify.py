@@ -106,10 +106,10 @@ def wrongs(*results: RawResult, **how: str) -> list[str]:
 
 
 def test_what_a_worker_signed_holds_and_what_nobody_signed_is_told_as_such() -> None:
-    told = [result(), lost()]
-    first, second = check_results("c-1", told, text=text(*told), model_sha256=TASK.model.sha256)
+    messages = [result(), lost()]
+    first, second = check_results("c-1", messages, text=text(*messages), model_sha256=TASK.model.sha256)
     assert (first.task, first.wrong, first.signed, first.worker) == ("c-1/1", (), True, WORKER.peer_id)
-    assert first.fingerprint == told[0].row.fingerprint != ""
+    assert first.fingerprint == messages[0].row.fingerprint != ""
     assert (second.task, second.wrong, second.signed) == ("c-1/2", (), False)
 
 
@@ -146,14 +146,14 @@ def test_a_failure_that_a_worker_signed_holds() -> None:
 
 def test_replicas_that_were_compared_hold() -> None:
     tasks = [TASK.model_copy(update={"task": f"c-1/{n}", "replica": n}) for n in (1, 2)]
-    told = [
+    messages = [
         result(task, record(task, device=DeviceFacts(device=f"dev-{task.replica}", name="w")))
         for task in tasks
     ]
-    rows = compare_replicas([item.row for item in told])
+    rows = compare_replicas([item.row for item in messages])
     assert rows[0].agreement != "alone"
-    told = [item.model_copy(update={"row": row}) for item, row in zip(told, rows, strict=True)]
-    assert wrongs(*told) == []
+    messages = [item.model_copy(update={"row": row}) for item, row in zip(messages, rows, strict=True)]
+    assert wrongs(*messages) == []
 
 
 def test_any_flipped_byte_is_found() -> None:
@@ -167,10 +167,10 @@ def test_any_flipped_byte_is_found() -> None:
         changed[place] ^= 1 << chance.randrange(8)
         try:
             flipped = changed.decode()
-            found = check_results("c-1", read_raw(bytes(changed)), text=flipped)
+            outcome = check_results("c-1", read_raw(bytes(changed)), text=flipped)
         except ValueError:  # no text, no JSON or no results any more
             continue
-        if not any(finding.wrong for finding in found):
+        if not any(finding.wrong for finding in outcome):
             missed.append((place, whole[place - 20 : place + 20]))
     assert missed == []
 
@@ -182,9 +182,9 @@ def test_a_record_under_another_key_is_found() -> None:
 def test_numbers_that_do_not_follow_from_the_samples_are_found_column_by_column() -> None:
     good = result()
     better = good.row.model_copy(update={"inference_ms_median": 0.5, "verdict": "valid!"})
-    found = wrongs(good.model_copy(update={"row": better}))
-    assert found[0].startswith("InferenceMsMedian is 0.5, from the raw samples it is 1.0")
-    assert len(found) == 2
+    outcome = wrongs(good.model_copy(update={"row": better}))
+    assert outcome[0].startswith("InferenceMsMedian is 0.5, from the raw samples it is 1.0")
+    assert len(outcome) == 2
     assert wrongs(good.model_copy(update={"inference_ns": (1, 2)})) == [
         "inference_ns is not what the record has"
     ]
@@ -193,8 +193,8 @@ def test_numbers_that_do_not_follow_from_the_samples_are_found_column_by_column(
 def test_a_record_of_another_task_or_model_is_found() -> None:
     other = TASK.model_copy(update={"measure": Measure(runs=30, loads=6, seed=1)})
     good = result()
-    found = wrongs(good.model_copy(update={"task": base64.b64encode(task_body(other)).decode()}))
-    assert "another task's sha256" in found[0]
+    outcome = wrongs(good.model_copy(update={"task": base64.b64encode(task_body(other)).decode()}))
+    assert "another task's sha256" in outcome[0]
     assert "it was measured with" in wrongs(good, model_sha256="0" * 64)[0]
 
 
@@ -210,33 +210,39 @@ def test_a_record_that_is_not_whole_cannot_be_complete() -> None:
 
 
 def test_a_csv_is_held_against_the_rows_cell_by_cell() -> None:
-    told = [result(), lost()]
-    table = "".join(csv_lines([item.row for item in told]))
-    assert wrongs(*told, table=table) == []
+    messages = [result(), lost()]
+    table = "".join(csv_lines([item.row for item in messages]))
+    assert wrongs(*messages, table=table) == []
     lines = table.splitlines(keepends=True)
-    assert wrongs(*told, table="".join([lines[0], lines[2]])) == []
-    median = next(iter(json.loads(told[0].row.model_dump_json(include={"inference_ms_median"})).values()))
-    assert wrongs(*told, table=table.replace(str(median), "1.0", 1))
-    assert wrongs(*told, table=table.replace("c-1/2", "c-1/9"))[0].endswith("is of no task in these results")
-    assert wrongs(*told, table=table.replace("JobId", "Job", 1)) == [
+    assert wrongs(*messages, table="".join([lines[0], lines[2]])) == []
+    median = next(iter(json.loads(messages[0].row.model_dump_json(include={"inference_ms_median"})).values()))
+    assert wrongs(*messages, table=table.replace(str(median), "1.0", 1))
+    assert wrongs(*messages, table=table.replace("c-1/2", "c-1/9"))[0].endswith(
+        "is of no task in these results"
+    )
+    assert wrongs(*messages, table=table.replace("JobId", "Job", 1)) == [
         "the CSV does not begin with the 17 columns of results"
     ]
-    assert wrongs(*told, table=lines[0] + "Complete,c-1/1\r\n")[0].startswith("its line in the CSV has not")
-    assert wrongs(*told, table=lines[0] + "x" * 200_000)[0].startswith("the CSV cannot be read: field larger")
+    assert wrongs(*messages, table=lines[0] + "Complete,c-1/1\r\n")[0].startswith(
+        "its line in the CSV has not"
+    )
+    assert wrongs(*messages, table=lines[0] + "x" * 200_000)[0].startswith(
+        "the CSV cannot be read: field larger"
+    )
 
 
 # -- where results come from --------------------------------------------------------------------------------------------------------
 
 
 def test_results_are_read_from_a_raw_file_and_from_a_csv(tmp_path: Path) -> None:
-    told = [result(), lost()]
+    messages = [result(), lost()]
     home = Home.at(tmp_path)
-    (tmp_path / "raw.json").write_text(text(*told))
-    (tmp_path / "rows.csv").write_text("".join(csv_lines([item.row for item in told])), newline="")
+    (tmp_path / "raw.json").write_text(text(*messages))
+    (tmp_path / "rows.csv").write_text("".join(csv_lines([item.row for item in messages])), newline="")
     raw = read_source(str(tmp_path / "raw.json"), home)
-    assert (raw.campaign, raw.results) == ("c-1", tuple(told))
+    assert (raw.campaign, raw.results) == ("c-1", tuple(messages))
     assert [len(entry.launches) for entry in raw.entries()] == [6, 0]
-    assert sum(told[0].launches, ()) == told[0].inference_ns
+    assert sum(messages[0].launches, ()) == messages[0].inference_ns
     table = read_source(str(tmp_path / "rows.csv"), home)
     assert "".join(csv_lines(entry.row for entry in table.entries())) == table.text
 
@@ -280,10 +286,10 @@ def stored(home: Home) -> None:
         store.campaigns.create(new, [NewModel("m.onnx", TASK.model.sha256, len(MODEL))], tasks)
         for task in tasks:
             fence = Fence(incarnation=1, number=task.replica or 0)
-            found = record(
+            outcome = record(
                 task, fence=fence, device=DeviceFacts(device=f"dev-{task.replica}", name=f"w{task.replica}")
             )
-            body = record_body(found)
+            body = record_body(outcome)
             store.attempts.begin([Intent(task.task, 1, task.task, WORKER.peer_id, "w", 1)])
             store.attempts.record_grant(task.task, 1, lease=f"l{fence.number}", fence=fence, queued=False)
             store.attempts.record_result(
@@ -321,6 +327,6 @@ def test_an_exported_campaign_is_verified_with_its_csv(tmp_path: Path) -> None:
     (tmp_path / "raw.json").write_text(text(*results))
     (tmp_path / "rows.csv").write_text("".join(csv_lines([item.row for item in results])), newline="")
     (tmp_path / "m.onnx").write_bytes(MODEL)
-    asked = ["--csv", str(tmp_path / "rows.csv"), "--model", str(tmp_path / "m.onnx")]
-    done = CliRunner().invoke(app, ["verify", str(tmp_path / "raw.json"), *asked], obj=home)
+    requests = ["--csv", str(tmp_path / "rows.csv"), "--model", str(tmp_path / "m.onnx")]
+    done = CliRunner().invoke(app, ["verify", str(tmp_path / "raw.json"), *requests], obj=home)
     assert done.exit_code == 0, done.output

@@ -59,10 +59,10 @@ def test_a_parquet_file_has_a_typed_column_for_each_of_the_csvs_and_all_samples(
     assert types["OnBattery"] == "bool"
     assert types["Status"] == types["FileName"] == "string"
     assert types["InferencesNs"].startswith("list<")
-    for told, result in zip(table.to_pylist(), RESULTS, strict=True):
+    for outcome, result in zip(table.to_pylist(), RESULTS, strict=True):
         for name, column in zip(Row.model_fields, COLUMNS, strict=True):
             value = getattr(result.row, name)
-            assert told[column] == (None if value == "" else value), column
+            assert outcome[column] == (None if value == "" else value), column
     assert [ns for launch in table["InferencesNs"][1].as_py() for ns in launch] == list(
         RESULTS[1].inference_ns
     )
@@ -71,12 +71,12 @@ def test_a_parquet_file_has_a_typed_column_for_each_of_the_csvs_and_all_samples(
 def test_each_parquet_column_says_its_unit_and_its_meaning() -> None:
     schema = pyarrow.parquet.read_schema(io.BytesIO(parquet_bytes("c-1", RESULTS)))
     assert schema.metadata[b"campaign"] == b"c-1"
-    told = {field.name: field.metadata for field in schema}
-    assert told["InferenceMsMedian"][b"unit"] == b"ms"
-    assert told["EnergyPerInferenceJ"][b"unit"] == b"J"
-    assert told["InferencesNs"][b"unit"] == b"ns"
-    assert b"unit" not in told["FileName"]
-    assert all(told[name][b"description"] for name in COLUMNS)
+    values = {field.name: field.metadata for field in schema}
+    assert values["InferenceMsMedian"][b"unit"] == b"ms"
+    assert values["EnergyPerInferenceJ"][b"unit"] == b"J"
+    assert values["InferencesNs"][b"unit"] == b"ns"
+    assert b"unit" not in values["FileName"]
+    assert all(values[name][b"description"] for name in COLUMNS)
 
 
 def test_every_measured_number_has_a_unit_unless_it_is_a_count_or_a_share() -> None:
@@ -110,11 +110,11 @@ def test_hostile_texts_and_numbers_are_harmless_in_both() -> None:
     assert "\\u202e" not in line
     assert "\\u009b" not in line
     assert json.loads(line)["DeviceName"] == "é"
-    (told,) = pyarrow.parquet.read_table(io.BytesIO(parquet_bytes(HOSTILE, [hostile]))).to_pylist()
-    assert told["FileName"] == "<img src=x onerror=alert(1)>=cmd|31mred"
-    assert told["Detail"] == "one two"
-    assert told["WarmupsNs"][0][0] is None
-    assert told["WarmupsNs"][0][1] == result.warmup_ns[1]
+    (outcome,) = pyarrow.parquet.read_table(io.BytesIO(parquet_bytes(HOSTILE, [hostile]))).to_pylist()
+    assert outcome["FileName"] == "<img src=x onerror=alert(1)>=cmd|31mred"
+    assert outcome["Detail"] == "one two"
+    assert outcome["WarmupsNs"][0][0] is None
+    assert outcome["WarmupsNs"][0][1] == result.warmup_ns[1]
 
 
 def test_without_pyarrow_one_line_says_what_to_install_and_no_file_is_begun(tmp_path: Path) -> None:

@@ -291,8 +291,8 @@ def test_a_csv_reads_back_as_what_was_written() -> None:
 )
 def test_no_text_from_a_peer_is_a_formula(text: str) -> None:
     row = make_row(TASK, TaskState.FAILED, detail=text)
-    (found,) = rows_of("".join(csv_lines([row])))
-    assert not re.match(r"\s*[=+\-@＝＋－＠\t\r]", found["Detail"])
+    (result,) = rows_of("".join(csv_lines([row])))
+    assert not re.match(r"\s*[=+\-@＝＋－＠\t\r]", result["Detail"])
 
 
 def test_a_sheet_that_cuts_at_semicolons_finds_no_formula_either() -> None:
@@ -305,10 +305,10 @@ def test_any_text_stays_one_cell_of_one_line(text: str) -> None:
     row = make_row(TASK, TaskState.FAILED, detail=text, device=text)
     written = "".join(csv_lines([row]))
     assert written.count("\r\n") == written.count("\n") == 2
-    (found,) = rows_of(written)
-    assert found["Status"] == "Failed"
-    assert is_safe(found["Detail"])
-    assert not found["Detail"].startswith(("=", "+", "-", "@"))
+    (result,) = rows_of(written)
+    assert result["Status"] == "Failed"
+    assert is_safe(result["Detail"])
+    assert not result["Detail"].startswith(("=", "+", "-", "@"))
 
 
 @given(st.floats(0, 1e12))
@@ -392,9 +392,9 @@ def test_raw_results_carry_all_that_is_needed_to_make_the_numbers_again(tmp_path
 
 def test_a_record_that_cannot_be_read_is_still_handed_out(tmp_path: Path) -> None:
     row = make_row(TASK, TaskState.FAILED)
-    found = raw_result(row, b"", SignedRecord(body=b"junk", signature=b"s" * 64))
-    assert b64decode(found.record) == b"junk"
-    assert found.inference_ns == ()
+    result = raw_result(row, b"", SignedRecord(body=b"junk", signature=b"s" * 64))
+    assert b64decode(result.record) == b"junk"
+    assert result.inference_ns == ()
 
 
 def test_other_files_are_not_taken_for_raw_results() -> None:
@@ -454,10 +454,10 @@ def test_the_last_column_is_the_verdict_where_every_row_has_one() -> None:
 
 @given(st.text(max_size=400), st.integers(2, 50))
 def test_safe_text_is_one_short_line_of_visible_characters(text: str, limit: int) -> None:
-    found = safe_text(text, limit)
-    assert is_safe(found)
-    assert len(found) <= limit
-    assert safe_text(found, limit) == found
+    result = safe_text(text, limit)
+    assert is_safe(result)
+    assert len(result) <= limit
+    assert safe_text(result, limit) == result
 
 
 @pytest.mark.parametrize(

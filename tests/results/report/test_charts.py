@@ -93,12 +93,12 @@ def test_every_picture_is_xml_and_says_in_words_what_it_shows() -> None:
             root = parsed(svg(drawing, theme, name="n"))
             assert root.tag == f"{NS}svg"
             assert root.get("role") == "img"
-            title, told = root.find(f"{NS}title"), root.find(f"{NS}desc")
+            title, outcome = root.find(f"{NS}title"), root.find(f"{NS}desc")
             assert title is not None
-            assert told is not None
-            assert root.get("aria-labelledby") == f"{title.get('id')} {told.get('id')}"
-            assert told.text
-            assert any(char.isdigit() for char in told.text)
+            assert outcome is not None
+            assert root.get("aria-labelledby") == f"{title.get('id')} {outcome.get('id')}"
+            assert outcome.text
+            assert any(char.isdigit() for char in outcome.text)
 
 
 def test_in_a_page_marks_have_classes_and_no_colours_alone_they_have_colours_and_no_style() -> None:
@@ -176,15 +176,15 @@ def test_a_scale_holds_its_values_and_its_ticks_are_within_it(low: float, times:
 
 @given(st.floats(allow_nan=True, allow_infinity=True))
 def test_digits_never_have_an_exponent(value: float) -> None:
-    told = digits(value)
-    assert "e" not in told
-    assert math.isfinite(value) or told == "–"
+    outcome = digits(value)
+    assert "e" not in outcome
+    assert math.isfinite(value) or outcome == "–"
 
 
 @given(st.text(max_size=80), st.floats(5, 400))
 def test_a_text_that_is_too_long_is_cut_and_says_so(text: str, room: float) -> None:
-    told = fit_text(text, 12, room)
-    assert told.endswith("…") or len(told) <= len(text)
+    outcome = fit_text(text, 12, room)
+    assert outcome.endswith("…") or len(outcome) <= len(text)
 
 
 # -- one task ----------------------------------------------------------------------------------------------------------------------
@@ -349,10 +349,10 @@ def test_what_is_not_valid_says_so_beside_its_bar() -> None:
 
 def test_a_slide_names_what_it_has_no_room_for() -> None:
     rows = [complete(1).row.model_copy(update={"job_id": f"c-1/{n}", "threads": n}) for n in range(1, 61)]
-    told = [text for text in texts(bars(rows, SLIDE, title="t")) if "no room" in text]
-    assert len(told) == 1
+    lines = [text for text in texts(bars(rows, SLIDE, title="t")) if "no room" in text]
+    assert len(lines) == 1
     drawn = len([mark for mark in marks_of(bars(rows, SLIDE), Box) if mark.tone is Tone.FIRST])
-    assert told[0].startswith(f"and {60 - drawn} more")
+    assert lines[0].startswith(f"and {60 - drawn} more")
 
 
 def test_rows_are_called_by_what_tells_them_apart() -> None:

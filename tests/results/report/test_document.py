@@ -116,10 +116,12 @@ def markdown() -> str:
 
 
 def test_it_needs_nothing_else_and_its_own_policy_lets_nothing_else_in(html: str, document: Document) -> None:
-    told = next(item for item in document.all("meta") if item.get("http-equiv") == "Content-Security-Policy")
+    outcome = next(
+        item for item in document.all("meta") if item.get("http-equiv") == "Content-Security-Policy"
+    )
     (sheet,) = re.findall(r"<style>(.*?)</style>", html, flags=re.DOTALL)
     digest = base64.b64encode(hashlib.sha256(sheet.encode()).digest()).decode()
-    assert told["content"] == policy()
+    assert outcome["content"] == policy()
     assert policy().startswith("default-src 'none'; ")
     assert f"style-src 'sha256-{digest}'" in policy()
     assert "unsafe" not in policy()
@@ -220,15 +222,15 @@ def test_it_begins_with_what_when_who_and_which_devices(document: Document) -> N
 
 
 def test_the_summary_is_in_plain_sentences_and_claims_no_more_than_was_measured(document: Document) -> None:
-    said = "\n".join(document.text["li"])
+    message = "\n".join(document.text["li"])
     row, other = RESULTS[0].row, RESULTS[1].row
-    assert "5 tasks: 3 complete, 2 failed." in said
-    assert "2 models (net.onnx and other.onnx) on 2 devices (lab-0 and lab-1)" in said
+    assert "5 tasks: 3 complete, 2 failed." in message
+    assert "2 models (net.onnx and other.onnx) on 2 devices (lab-0 and lab-1)" in message
     times = (other.inference_ms_median or 0) / (row.inference_ms_median or 1)
-    assert f"net.onnx: the lowest median is {digits(row.inference_ms_median or 0)} ms" in said
-    assert f"is {times:.2f} times that (SLOWER)" in said
-    assert "All 3 measurements are valid" in said
-    assert "4 results bore a worker's signature that held" in said
+    assert f"net.onnx: the lowest median is {digits(row.inference_ms_median or 0)} ms" in message
+    assert f"is {times:.2f} times that (SLOWER)" in message
+    assert "All 3 measurements are valid" in message
+    assert "4 results bore a worker's signature that held" in message
 
 
 def test_every_figure_of_a_row_stands_in_the_table_of_its_model(document: Document) -> None:
@@ -264,7 +266,7 @@ def test_what_failed_says_why(document: Document, markdown: str) -> None:
 def test_fingerprints_name_hardware_runtime_model_and_signature(html: str, markdown: str) -> None:
     for result in RESULTS[:3]:
         row = result.row
-        for told in (
+        for outcome in (
             row.model_sha256,
             row.worker_id,
             row.device_id,
@@ -272,9 +274,9 @@ def test_fingerprints_name_hardware_runtime_model_and_signature(html: str, markd
             row.task_sha256,
             result.signature[:32],
         ):
-            assert told
-            assert told in html
-            assert told in markdown
+            assert outcome
+            assert outcome in html
+            assert outcome in markdown
     assert "onnxruntime 1.31.1" in html
     assert "102, shared out over 6 launches" in html
 

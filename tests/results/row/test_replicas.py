@@ -67,8 +67,8 @@ def test_replicas_that_agree_say_with_how_many() -> None:
 def test_medians_are_apart_beyond_both_intervals_and_five_percent(
     median: float, half: float, apart: bool
 ) -> None:
-    found = differences(row(1, 1), row(2, 2, median=median, half=half))
-    assert bool(found) is apart
+    result = differences(row(1, 1), row(2, 2, median=median, half=half))
+    assert bool(result) is apart
     assert differences(row(2, 2, median=median, half=half), row(1, 1)) != [] or not apart
 
 

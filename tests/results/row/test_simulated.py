@@ -58,14 +58,14 @@ def both(pretend: bool) -> list[RawResult]:
 
 
 def seen(pretend: bool) -> ObservedDevice:
-    found = device("mini")
-    advert = Advert.model_validate(found.advert.model_dump() | {"simulated": pretend or None})
-    return replace(found, advert=advert)
+    outcome = device("mini")
+    advert = Advert.model_validate(outcome.advert.model_dump() | {"simulated": pretend or None})
+    return replace(outcome, advert=advert)
 
 
 def summary(pretend: bool) -> CampaignSummary:
-    found = campaign(1)
-    return replace(found, campaign=replace(found.campaign, spec=SPEC if pretend else "{}"))
+    outcome = campaign(1)
+    return replace(outcome, campaign=replace(outcome.campaign, spec=SPEC if pretend else "{}"))
 
 
 def a_task(pretend: bool) -> TaskRow:
@@ -199,9 +199,9 @@ def test_it_has_a_verdict_of_its_own_before_all_others_and_is_never_valid() -> N
 
 
 def test_it_is_the_best_of_nothing_where_anything_was_measured() -> None:
-    found = both(True)
-    page = gather(found, campaign="c-ab23cd45", title="t", written=0.0, version="1")
-    assert [row.job_id for row in page.of_model("net.onnx")] == [found[0].row.job_id]
+    outcome = both(True)
+    page = gather(outcome, campaign="c-ab23cd45", title="t", written=0.0, version="1")
+    assert [row.job_id for row in page.of_model("net.onnx")] == [outcome[0].row.job_id]
     (pair,) = (pair for _, pair in page.within)
     assert pair.a is not None
     assert not pair.a.simulated
@@ -209,10 +209,10 @@ def test_it_is_the_best_of_nothing_where_anything_was_measured() -> None:
     markdown = report_in_markdown(True)
     assert "lowest median is 5" not in markdown
     assert "0 of 1" not in markdown
-    cells = matrix_of([one.row for one in found]).cells
-    assert front(cells, Axis.MEMORY) == (found[0].row.job_id,)
-    alone = matrix_of([found[1].row]).cells
-    assert front(alone, Axis.MEMORY) == (found[1].row.job_id,)
+    cells = matrix_of([one.row for one in outcome]).cells
+    assert front(cells, Axis.MEMORY) == (outcome[0].row.job_id,)
+    alone = matrix_of([outcome[1].row]).cells
+    assert front(alone, Axis.MEMORY) == (outcome[1].row.job_id,)
 
 
 def test_it_is_neither_a_good_result_nor_an_alarm_even_when_accepted_as_valid_before() -> None:

@@ -34,33 +34,33 @@ SAMPLES = st.lists(st.integers(1, 10**11), min_size=1, max_size=60)
 
 @given(SAMPLES)
 def test_median_average_and_deviation_agree_with_the_standard_library(samples: list[int]) -> None:
-    found = summarise(samples)
-    assert found.median == pytest.approx(statistics.median(samples) / 1e6)
-    assert found.average == pytest.approx(statistics.mean(samples) / 1e6)
-    assert (found.low, found.high, found.first, found.n) == (
+    result = summarise(samples)
+    assert result.median == pytest.approx(statistics.median(samples) / 1e6)
+    assert result.average == pytest.approx(statistics.mean(samples) / 1e6)
+    assert (result.low, result.high, result.first, result.n) == (
         min(samples) / 1e6,
         max(samples) / 1e6,
         samples[0] / 1e6,
         len(samples),
     )
     if len(samples) > 1:
-        assert found.stddev == pytest.approx(statistics.stdev(samples) / 1e6, rel=1e-9)
+        assert result.stddev == pytest.approx(statistics.stdev(samples) / 1e6, rel=1e-9)
 
 
 @given(st.integers(10**9, 10**12), st.lists(st.integers(0, 50), min_size=2, max_size=200))
 def test_a_deviation_of_nanoseconds_on_top_of_minutes_is_not_rounded_away(
     base: int, offsets: list[int]
 ) -> None:
-    found = summarise([base + offset for offset in offsets])
-    assert found.stddev == pytest.approx(statistics.stdev(offsets) / 1e6, rel=1e-9, abs=1e-15)
+    result = summarise([base + offset for offset in offsets])
+    assert result.stddev == pytest.approx(statistics.stdev(offsets) / 1e6, rel=1e-9, abs=1e-15)
 
 
 @given(st.integers(459, 900), st.integers(1, 10**10), st.integers(0, 2**32))
 def test_percentiles_agree_with_numpy_by_nearest_rank(count: int, top: int, seed: int) -> None:
     chance = random.Random(seed)
     samples = [chance.randint(1, top) for _ in range(count)]
-    found = summarise(samples)
-    for percent, value in [(90, found.p90), (95, found.p95), (99, found.p99)]:
+    result = summarise(samples)
+    for percent, value in [(90, result.p90), (95, result.p95), (99, result.p99)]:
         expected = np.percentile(samples, percent, method="inverted_cdf")
         assert value == pytest.approx(float(expected) / 1e6)
 
@@ -122,10 +122,10 @@ def test_below_six_launches_there_is_no_interval() -> None:
 
 def test_the_centre_is_the_median_of_launches_however_many_samples_each_has() -> None:
     long = [(9_000_000,) * 1000, *[(ms * 1_000_000,) * 3 for ms in (1, 2, 3, 4, 5)]]
-    found = centre(long)
-    assert (found.median, found.low, found.high) == (3.5, 1.0, 9.0)
-    assert found.half_width == pytest.approx(4 / 3.5)
-    assert found.spread == pytest.approx(8 / 3.5)
+    result = centre(long)
+    assert (result.median, result.low, result.high) == (3.5, 1.0, 9.0)
+    assert result.half_width == pytest.approx(4 / 3.5)
+    assert result.spread == pytest.approx(8 / 3.5)
 
 
 def test_launches_without_samples_count_for_nothing() -> None:
@@ -160,10 +160,10 @@ def test_the_interval_of_launches_covers_the_truth_where_launches_differ(
     for _ in range(400):
         places = [draw(chance) for _ in range(launches)]
         samples = [[int(place * chance.lognormvariate(0, 0.01)) for _ in range(9)] for place in places]
-        found = centre(samples)
-        assert found.low is not None
-        assert found.high is not None
-        held += found.low * 1e6 <= truth <= found.high * 1e6
+        result = centre(samples)
+        assert result.low is not None
+        assert result.high is not None
+        held += result.low * 1e6 <= truth <= result.high * 1e6
     assert held / 400 >= 0.90
 
 
@@ -199,8 +199,8 @@ def test_a_slower_launch_is_not_all_outliers() -> None:
 
 @given(st.lists(st.lists(st.integers(0, 10**9), max_size=30), max_size=5))
 def test_mild_and_severe_outliers_are_apart_and_never_the_half(launches: list[list[int]]) -> None:
-    found = outliers(launches)
-    assert found.mild + found.severe <= sum(map(len, launches)) / 2
+    result = outliers(launches)
+    assert result.mild + result.severe <= sum(map(len, launches)) / 2
 
 
 @pytest.mark.parametrize("n", [6, 7, 8])
@@ -212,8 +212,8 @@ def test_of_all_orders_of_few_values_less_than_two_in_a_hundred_follow_each_othe
 @pytest.mark.parametrize("n", [12, 20, 40])
 def test_values_in_no_order_seldom_follow_each_other(n: int) -> None:
     source = random.Random(n)
-    found = sum(follows([source.gauss(0, 1) for _ in range(n)]) for _ in range(5000))
-    assert 0.01 < found / 5000 < 0.03
+    result = sum(follows([source.gauss(0, 1) for _ in range(n)]) for _ in range(5000))
+    assert 0.01 < result / 5000 < 0.03
 
 
 def test_values_that_rise_or_come_in_waves_follow_each_other() -> None:
@@ -233,12 +233,12 @@ MANY = [round(CHANCE.gauss(2e6, 5e4)) for _ in range(100_000)]
     "values", [[5], [5] * 9, [0, 0, 10**9], [1, 2, 3], MANY, [*MANY, 2 * 10**9], [1, 2**62]]
 )
 def test_every_sample_is_in_one_bar(values: list[int]) -> None:
-    told = histogram_bins(values)
-    assert sum(told.counts) == len(values)
-    assert len(told.edges_ms) == len(told.counts) + 1 <= MAX_BARS + 1
-    assert list(told.edges_ms) == sorted(told.edges_ms)
-    assert told.edges_ms[0] == min(values) / 1e6
-    assert told.edges_ms[-1] == max(values) / 1e6
+    result = histogram_bins(values)
+    assert sum(result.counts) == len(values)
+    assert len(result.edges_ms) == len(result.counts) + 1 <= MAX_BARS + 1
+    assert list(result.edges_ms) == sorted(result.edges_ms)
+    assert result.edges_ms[0] == min(values) / 1e6
+    assert result.edges_ms[-1] == max(values) / 1e6
 
 
 def test_bars_grow_by_a_factor_where_some_samples_lie_far_out() -> None:

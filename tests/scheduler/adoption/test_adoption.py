@@ -62,9 +62,9 @@ async def test_with_the_owners_key_it_goes_on_elsewhere_and_nothing_is_run_again
     assert world.launched == TASKS
     with world.store("home-a") as before:
         first = next(task for task in before.tasks.all(CAMPAIGN) if task.state is TaskState.SUCCEEDED)
-        kept = {row.task.id: row.record for row in before.results.rows(CAMPAIGN)}[first.id]
+        stored = {row.task.id: row.record for row in before.results.rows(CAMPAIGN)}[first.id]
     with world.store("home-b") as after:
-        assert {row.task.id: row.record for row in after.results.rows(CAMPAIGN)}[first.id] == kept
+        assert {row.task.id: row.record for row in after.results.rows(CAMPAIGN)}[first.id] == stored
 
 
 async def test_the_campaigns_limit_counts_from_when_it_was_submitted_wherever_it_is_carried_on(
@@ -80,14 +80,14 @@ async def test_what_lets_a_home_speak_for_a_campaign_is_kept_before_the_campaign
     world: World,
 ) -> None:
     await midway(world)
-    seen: list[object] = []
+    observed: list[object] = []
 
     def keep() -> None:
         with world.store("home-b") as store:
-            seen.append(store.campaigns.get(CAMPAIGN))
+            observed.append(store.campaigns.get(CAMPAIGN))
 
     await world.adopt("home-b", keep=keep)
-    assert seen == [None]
+    assert observed == [None]
 
 
 async def test_with_the_owners_token_another_scheduler_carries_it_on(world: World) -> None:

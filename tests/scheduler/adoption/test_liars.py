@@ -57,8 +57,8 @@ def liar(world: World, says: Says) -> None:
 
     serve_links(network, ProtocolId.WORK, WORK, answer)
     some = next(iter(world.board.adverts.values()))
-    told = {"peer": LIAR.peer_id, "name": "liar", "device": "d-liar", "addresses": network.addresses}
-    world.board.adverts[LIAR.peer_id] = some.model_copy(update=told)
+    values = {"peer": LIAR.peer_id, "name": "liar", "device": "d-liar", "addresses": network.addresses}
+    world.board.adverts[LIAR.peer_id] = some.model_copy(update=values)
 
 
 @pytest.mark.parametrize(

@@ -105,8 +105,8 @@ class Listing:
 
     def _found(self, names: Sequence[str]) -> QueryResult:
         signed = SignedAdvert(body=b"", signature=b"s" * 64)
-        found = tuple(Sighting(self._adverts[name], signed, 0.0) for name in names)
-        return QueryResult(found, (), len(found), True, {})
+        results = tuple(Sighting(self._adverts[name], signed, 0.0) for name in names)
+        return QueryResult(results, (), len(results), True, {})
 
 
 class Speaking:
@@ -245,15 +245,15 @@ async def test_two_devices_of_one_name_are_told_apart(place: Place) -> None:
 
 def test_no_attempt_that_any_worker_told_is_ever_used_again(tmp_path: Path) -> None:
     gathered = Recovery()
-    for name, told in (("one", lease(1)), ("two", lease(1, 5, queued=True))):
+    for name, outcome in (("one", lease(1)), ("two", lease(1, 5, queued=True))):
         advert = Advert(peer=peer(name), seq=1, device=f"d-{name}", name=name)
-        gathered.heard[peer(name)] = WorkerReport(advert, (told,))
-    found = gathered.places()
-    assert (found[f"{CAMPAIGN}/1"].attempt, found[f"{CAMPAIGN}/1"].highest) == (1, 5)
+        gathered.heard[peer(name)] = WorkerReport(advert, (outcome,))
+    result = gathered.places()
+    assert (result[f"{CAMPAIGN}/1"].attempt, result[f"{CAMPAIGN}/1"].highest) == (1, 5)
     new = NewCampaign(CAMPAIGN, "one", ANN.peer_id, "{}")
     both = [(one, task_body(one)) for one in (task(1), task(2))]
     with Store(tmp_path / "store.db") as store:
-        store.campaigns.take_over(new, [], both, found, epoch=1, created=0.0)
+        store.campaigns.take_over(new, [], both, result, epoch=1, created=0.0)
         running, to_do = entries_of(store, CAMPAIGN, store.tasks.bodies(CAMPAIGN))
     assert (running.attempt, running.worker, running.last) == (1, peer("one"), 5)
     assert to_do.last == 5

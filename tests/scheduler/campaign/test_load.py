@@ -356,8 +356,8 @@ def test_names_with_terminal_commands_are_not_repeated_in_errors() -> None:
 
 @given(st.binary(max_size=300))
 def test_any_bytes_make_a_campaign_or_a_campaign_error(data: bytes) -> None:
-    found = outcome(data)
-    assert isinstance(found, Campaign) or found.file == "c.yaml"
+    result = outcome(data)
+    assert isinstance(result, Campaign) or result.file == "c.yaml"
 
 
 _VALUES = st.sampled_from(
@@ -404,8 +404,10 @@ def test_any_value_under_any_key_makes_a_campaign_or_a_campaign_error(
 ) -> None:
     base = {"campaign": "t", "models": "[a]", "units": "[CPU (ONNX)]"} if begun else {}
     text = "".join(f"{key}: {value}\n" for key, value in (base | entries).items())
-    found = outcome(text.encode())
-    assert found.models if isinstance(found, Campaign) else 1 <= (found.line or 0) <= len(base | entries) + 1
+    result = outcome(text.encode())
+    assert (
+        result.models if isinstance(result, Campaign) else 1 <= (result.line or 0) <= len(base | entries) + 1
+    )
 
 
 @pytest.mark.parametrize(

@@ -35,8 +35,8 @@ def test_a_model_is_named_by_its_content(tmp_path: Path) -> None:
     file = tmp_path / "sub" / "m.onnx"
     file.write_bytes(ONNX_LIKE)
     digest = hashlib.sha256(ONNX_LIKE).hexdigest()
-    found = describe_models(campaign(f"{{path: sub/m.onnx, sha256: {digest}}}"), tmp_path)
-    assert found == {"m.onnx": (file, Model(name="m.onnx", sha256=digest, size=len(ONNX_LIKE)))}
+    result = describe_models(campaign(f"{{path: sub/m.onnx, sha256: {digest}}}"), tmp_path)
+    assert result == {"m.onnx": (file, Model(name="m.onnx", sha256=digest, size=len(ONNX_LIKE)))}
 
 
 def test_an_absolute_path_is_taken_as_it_is(tmp_path: Path) -> None:
@@ -90,8 +90,8 @@ def test_what_is_plainly_no_model_is_refused_by_name(tmp_path: Path, head: bytes
 
 
 def test_a_model_may_come_from_an_installed_package(tmp_path: Path) -> None:
-    found = describe_models(campaign("{package: magika, path: models/standard_v3_3/model.onnx}"), tmp_path)
-    path, model = found["model.onnx"]
+    result = describe_models(campaign("{package: magika, path: models/standard_v3_3/model.onnx}"), tmp_path)
+    path, model = result["model.onnx"]
     assert model.size == path.stat().st_size > 1_000_000
 
 

@@ -201,8 +201,8 @@ def test_after_a_lost_race_the_task_is_asked_for_at_another_idle_worker_at_once(
 
 def test_a_worker_that_says_that_one_of_two_tickets_runs_is_not_believed() -> None:
     story, first, _ = both()
-    told = Progress(lease="l1", fence=fence(1), seq=1, phase=Phase.RUN)
-    assert story.core.on_progress(first, told, story.now) is None
+    progress = Progress(lease="l1", fence=fence(1), seq=1, phase=Phase.RUN)
+    assert story.core.on_progress(first, progress, story.now) is None
     assert entry_of(story).state is TaskState.QUEUED
 
 

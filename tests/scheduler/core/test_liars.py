@@ -135,20 +135,20 @@ def test_a_worker_that_warns_without_end_of_giving_way_fills_no_store() -> None:
     commit = story.commits[0]
     story.begin(commit)
     fence = Fence(incarnation=1, number=1)
-    told: list[RecordEvent] = []
+    lines: list[RecordEvent] = []
     for n in range(1000):
-        told += of(
+        lines += of(
             story.tell(story.core.on_preempt(PEERS[0], "l1", fence, 60 + n % 2, story.now)), RecordEvent
         )
-    assert len(told) == MAX_WARNINGS
+    assert len(lines) == MAX_WARNINGS
     same = Story(1, 1)
     same.begin(same.commits[0])
-    told = [
+    lines = [
         t
         for _ in range(9)
         for t in of(same.core.on_preempt(PEERS[0], "l1", fence, 60, same.now), RecordEvent)
     ]
-    assert len(told) == 1
+    assert len(lines) == 1
 
 
 @pytest.mark.parametrize("claim", ["reporting", "settled"])

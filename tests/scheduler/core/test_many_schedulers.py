@@ -63,9 +63,9 @@ class Field:
     def round(self) -> None:
         self.rounds += 1
         self.now += 0.01
-        said, self.said = self.said, []
-        self.rng.shuffle(said)
-        for core, order in said:
+        result, self.said = self.said, []
+        self.rng.shuffle(result)
+        for core, order in result:
             if isinstance(order, ReleaseOn):
                 for held in order.held:
                     if held.lease in self.at[order.peer]:
@@ -106,7 +106,7 @@ def test_four_schedulers_with_the_same_view_spread_over_sixteen_idle_workers(que
     """Choosing the best node, all four would begin with the same four workers, so that each of those had 4 asking and 12 had none."""
     loads: list[int] = []
     used: list[int] = []
-    asked: list[float] = []
+    requests: list[float] = []
     for seed in range(40):
         field = Field(seed, 4, queues=queues)
         loads.append(max(field.first.values()))
@@ -116,10 +116,10 @@ def test_four_schedulers_with_the_same_view_spread_over_sixteen_idle_workers(que
         if queues:
             assert field.placed() == SCHEDULERS * 4, "one task for each worker, none waits"
             assert field.rounds <= 16
-        asked.append(field.commits / (SCHEDULERS * 4))
+        requests.append(field.commits / (SCHEDULERS * 4))
     assert statistics.mean(loads) < 3
     assert statistics.mean(used) > 10
-    assert statistics.mean(asked) < 2.3
+    assert statistics.mean(requests) < 2.3
 
 
 def test_two_workers_at_least_are_drawn_and_the_sooner_is_taken() -> None:

@@ -65,8 +65,8 @@ def test_a_commit_says_how_often_the_task_gave_way_and_how_long_its_campaign_has
 def test_a_task_that_gave_way_has_lost_no_try_and_goes_on_at_once_anywhere(how: str) -> None:
     story = Story()
     story.grant(story.commits[0])
-    told = story.tell(story.core.on_preempt(PEERS[0], "l1", Fence(incarnation=1, number=1), 80, story.now))
-    assert of(told, RecordEvent)[0].fields["priority"] == 80
+    result = story.tell(story.core.on_preempt(PEERS[0], "l1", Fence(incarnation=1, number=1), 80, story.now))
+    assert of(result, RecordEvent)[0].fields["priority"] == 80
     if how == "renewal":
         orders = story.tell(story.core.on_lost(PEERS[0], ["l1"], Reason.PREEMPTED, story.now))
         (end,) = of(orders, EndAttempt)
@@ -226,7 +226,7 @@ def test_a_claim_that_comes_to_nothing_is_over_within_a_bounded_time_and_costs_n
 ) -> None:
     core, now = claimed(), 101.0
     entry = core.state.tasks["c-one/1"]
-    told = LiveLease(
+    live_lease = LiveLease(
         task=entry.id,
         attempt=1,
         lease="x1",
@@ -234,7 +234,7 @@ def test_a_claim_that_comes_to_nothing_is_over_within_a_bounded_time_and_costs_n
         reporting=reporting,
         phase=None if reporting else Phase.RUN,
     )
-    core.on_leases(PEERS[0], "c-one", 1, (told,), now, expected=frozenset({"x1"}))
+    core.on_leases(PEERS[0], "c-one", 1, (live_lease,), now, expected=frozenset({"x1"}))
     assert entry.live
     limit = OWED_S if reporting else entry.max_run_s() + STOP_S
     while core.state.tasks["c-one/1"].live and now < 101.0 + limit + 5.0:

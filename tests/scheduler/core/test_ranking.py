@@ -30,8 +30,8 @@ def view(n: int, *, held: int = 0, others: int = 0, warm: bool = False) -> Worke
 def picked(views: list[WorkerView], seed: int = 1, size: int = 100) -> str | None:
     able = [view for view in views if view.space() > 0]
     idle, others = [v for v in able if v.idle()], [v for v in able if not v.idle()]
-    found = choose(idle, others, sha256=SHA, size=size, rng=random.Random(seed))
-    return found.peer if found is not None else None
+    result = choose(idle, others, sha256=SHA, size=size, rng=random.Random(seed))
+    return result.peer if result is not None else None
 
 
 @given(seed=st.integers(0, 1000))
@@ -124,8 +124,8 @@ def test_devices_that_fit_but_cannot_be_had_are_told_apart(
 ) -> None:
     worker = view(1)
     worker.refused, worker.unreachable, worker.why, worker.device = refused, trouble, "because", "mini"
-    found, text = why_none(need(), [], [worker], [], scheduler="me")
-    assert found is reason
+    result, text = why_none(need(), [], [worker], [], scheduler="me")
+    assert result is reason
     assert words in text
     assert "mini says because" in text
 

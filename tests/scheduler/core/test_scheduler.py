@@ -30,8 +30,8 @@ from tests.scheduler.core_parts import PEERS, SHA, Story, a_live_task, a_record,
 
 def test_a_worker_is_found_probed_and_asked() -> None:
     story = Story(workers=0)
-    found = story.tell(story.core.on_adverts(story.group, [advert(0)], story.now))
-    assert of(found, ProbeWorker) == [ProbeWorker(PEERS[0])]
+    result = story.tell(story.core.on_adverts(story.group, [advert(0)], story.now))
+    assert of(result, ProbeWorker) == [ProbeWorker(PEERS[0])]
     (commit,) = of(story.tell(story.core.on_quote(PEERS[0], quote(), story.now)), CommitTo)
     assert (commit.peer, commit.task, commit.attempt, commit.key) == (
         PEERS[0],
@@ -293,11 +293,11 @@ def test_a_program_that_a_worker_runs_for_those_it_knows_alone_costs_the_other_m
 @pytest.mark.parametrize("how", ["denied", "conflict"])
 def test_a_worker_that_says_no_again_and_again_is_left_alone_for_longer_and_longer(how: str) -> None:
     story = Story()
-    asked: list[float] = []
+    requests: list[float] = []
     for _ in range(300):
         while story.commits:
             commit = story.commits.pop()
-            asked.append(story.now)
+            requests.append(story.now)
             if how == "denied":
                 busy = Denied(reason=Reason.BUSY, retry_s=0.01)
                 story.tell(story.core.on_denial(commit.task, commit.attempt, busy, story.now))
@@ -306,7 +306,7 @@ def test_a_worker_that_says_no_again_and_again_is_left_alone_for_longer_and_long
                 story.tell(story.core.on_conflict(commit.task, commit.attempt, late, story.now))
         for probe in of(story.after(0.5), ProbeWorker):
             story.tell(story.core.on_quote(probe.peer, quote(), story.now))
-    waits = [after - before for before, after in itertools.pairwise(asked)]
+    waits = [after - before for before, after in itertools.pairwise(requests)]
     assert len(waits) < 12
     assert waits == sorted(waits)
     assert max(waits) <= 31
@@ -343,8 +343,8 @@ def test_a_device_that_was_paused_is_called_paused_and_a_faulty_one_faulty() -> 
     ):
         story = Story(workers=0)
         story.tell(story.core.on_adverts(story.group, [advert(0)], story.now))
-        told = quote(state=state).model_copy(update={"why": says})
-        story.tell(story.core.on_quote(PEERS[0], told, story.now))
+        result = quote(state=state).model_copy(update={"why": says})
+        story.tell(story.core.on_quote(PEERS[0], result, story.now))
         assert story.core.state.worker(PEERS[0]).why == why
 
 
@@ -435,10 +435,10 @@ def test_whatever_is_said_of_a_lease_is_said_under_the_epoch_of_its_campaign() -
     zombie = LiveLease(task="c-one/9", attempt=1, lease="l9", fence=Fence(incarnation=1, number=9))
     live = LiveLease(task="c-one/1", attempt=1, lease=held.lease, fence=held.fence)
     expected = frozenset({held.lease})
-    found = story.tell(
+    result = story.tell(
         story.core.on_leases(PEERS[0], "c-one", 1, [live, zombie], story.now, expected=expected)
     )
-    stops = of(found, CancelOn) + of(story.tell(story.core.cancel(["c-one/1"], story.now)), CancelOn)
+    stops = of(result, CancelOn) + of(story.tell(story.core.cancel(["c-one/1"], story.now)), CancelOn)
     assert [(each.lease, each.epoch) for stop in stops for each in stop.held] == [("l9", 7), (held.lease, 7)]
 
 
@@ -489,13 +489,13 @@ def test_after_a_restart_what_the_worker_holds_goes_on_and_the_rest_is_lost() ->
     ]
     core.add(TaskLimits("c-one"), entries, 0.0)
     core.check()
-    told = [
+    lines = [
         LiveLease(task="c-one/1", attempt=1, lease="l0", fence=fences[0], queued=True),
         LiveLease(task="c-one/2", attempt=1, lease="l1", fence=fences[1]),
         LiveLease(task="c-one/9", attempt=1, lease="l9", fence=fences[3]),
     ]
     expected = frozenset({"l1", "l2"})
-    orders = core.on_leases(PEERS[0], "c-one", 1, told, 1.0, expected=expected)
+    orders = core.on_leases(PEERS[0], "c-one", 1, lines, 1.0, expected=expected)
     core.check()
     assert [entry.state for entry in entries] == [
         TaskState.QUEUED,

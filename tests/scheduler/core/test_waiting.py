@@ -19,8 +19,8 @@ from tests.scheduler.core_parts import PEERS, Story, a_task, advert, of, quote
 def test_a_task_whose_model_is_here_is_not_kept_waiting_by_those_whose_model_is_not() -> None:
     core, now = SchedulerCore(random.Random(1)), 100.0
     entries = [TaskEntry(a_task(n)) for n in range(1, 102)]
-    here, lacking = entries[50], [entry for entry in entries if entry is not entries[50]]
-    for entry in lacking:
+    here, missing = entries[50], [entry for entry in entries if entry is not entries[50]]
+    for entry in missing:
         entry.model_missing = True
     need = of(core.add(TaskLimits("c-one"), entries, now), Discover)[0].group
     core.on_adverts(need, [advert(0)], now)
@@ -35,21 +35,21 @@ def test_a_task_whose_model_is_here_is_not_kept_waiting_by_those_whose_model_is_
         again += of(core.tick(now), CommitTo)
         core.check()
     assert [order.task for order in again] == [here.id]
-    lacking[7].model_missing = False
-    orders = core.on_models([lacking[7]], now)
+    missing[7].model_missing = False
+    orders = core.on_models([missing[7]], now)
     core.check()
-    assert [order.task for order in of(orders, CommitTo)] == [lacking[7].id]
+    assert [order.task for order in of(orders, CommitTo)] == [missing[7].id]
 
 
 def test_a_task_goes_back_to_where_it_failed_when_the_others_do_not_take_it() -> None:
     story = Story(1, 2, backoff_s=5.0)
     first = story.commits[0]
     story.begin(first)
-    failed_at, seen = story.now, len(story.commits)
+    failed_at, observed = story.now, len(story.commits)
     story.fail(first.task, Reason.CRASHED)
     back: float | None = None
     while back is None and story.now < failed_at + 300:
-        new, seen = story.commits[seen:], len(story.commits)
+        new, observed = story.commits[observed:], len(story.commits)
         for commit in new:
             if commit.peer == first.peer:
                 back = story.now - failed_at

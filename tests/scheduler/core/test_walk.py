@@ -133,8 +133,8 @@ class Walk(RuleBasedStateMachine):
                     )
                     assert self.disk[order.task] is TaskState.QUEUED
                     self.took[order.task] = (order.attempt, None)
-                    asked = order.attempt not in self.answered.get(order.task, ())
-                    self.disk[order.task] = TaskState.COMMITTING if asked else TaskState.QUEUED
+                    request = order.attempt not in self.answered.get(order.task, ())
+                    self.disk[order.task] = TaskState.COMMITTING if request else TaskState.QUEUED
                 case EndHedge():
                     assert self.second.pop(order.task) == order.attempt
                 case EndAttempt():
@@ -187,8 +187,8 @@ class Walk(RuleBasedStateMachine):
 
     @rule(n=st.integers(0, 3), free=st.integers(0, 1), queue=st.integers(0, 3), incarnation=st.integers(1, 3))
     def quoted(self, n: int, free: int, queue: int, incarnation: int) -> None:
-        told = quote(free=free, queue=queue, incarnation=incarnation)
-        self.do(self.core.on_quote(PEERS[n], told, self.now))
+        result = quote(free=free, queue=queue, incarnation=incarnation)
+        self.do(self.core.on_quote(PEERS[n], result, self.now))
 
     @rule(n=st.integers(0, 3))
     def unreachable(self, n: int) -> None:
@@ -209,7 +209,7 @@ class Walk(RuleBasedStateMachine):
         lease = f"l{self.number}"
         entry = self.core.state.tasks[commit.task]
         mine = next((ticket for ticket in entry.attempts() if ticket.number == commit.attempt), None)
-        wanted = mine is not None and mine.lease is None
+        required = mine is not None and mine.lease is None
         position = self.number % 3 + 1 if queued else None
         self.do(
             self.core.on_grant(
@@ -224,7 +224,7 @@ class Walk(RuleBasedStateMachine):
                 start_s=None if position is None else 20.0 * position,
             )
         )
-        if not wanted:
+        if not required:
             assert lease not in {ticket.lease for ticket in entry.attempts()}, (
                 "an old grant counts for nothing"
             )
@@ -280,7 +280,7 @@ class Walk(RuleBasedStateMachine):
         elif what == "lost":
             self.do(core.on_lost(peer, (lease,), reason, self.now))
         elif what == "adopted":
-            told = LiveLease(
+            live_lease = LiveLease(
                 task=f"c-one/{task}",
                 attempt=attempt,
                 lease=lease,
@@ -289,7 +289,7 @@ class Walk(RuleBasedStateMachine):
                 reporting=flags[1],
             )
             expected = frozenset(held.lease for held in core.held_on(peer))
-            self.do(core.on_leases(peer, "c-one", incarnation, (told,), self.now, expected=expected))
+            self.do(core.on_leases(peer, "c-one", incarnation, (live_lease,), self.now, expected=expected))
         elif what == "preempt":
             self.do(core.on_preempt(peer, lease, fence, 60 + number, self.now))
         elif what == "stale":
@@ -309,8 +309,8 @@ class Walk(RuleBasedStateMachine):
     def ready_and_progress(self, data: st.DataObject) -> None:
         commit, lease, fence = data.draw(recent(self.leases))
         task = self.up(commit.peer, lease, fence)
-        told = Progress(lease=lease, fence=fence, seq=1, phase=Phase.RUN)
-        live = self.core.on_progress(commit.peer, told, self.now)
+        progress = Progress(lease=lease, fence=fence, seq=1, phase=Phase.RUN)
+        live = self.core.on_progress(commit.peer, progress, self.now)
         if task is not None:
             assert live is not None
             assert (live.task, live.attempt) == (task, commit.attempt)
@@ -370,9 +370,9 @@ class Walk(RuleBasedStateMachine):
             if c.peer == PEERS[n]
             for queued in (data.draw(st.booleans()),)
         ]
-        kept = data.draw(st.lists(st.sampled_from(known), unique_by=lambda x: x.lease)) if known else []
+        stored = data.draw(st.lists(st.sampled_from(known), unique_by=lambda x: x.lease)) if known else []
         expected = frozenset(held.lease for held in self.core.held_on(PEERS[n]))
-        self.do(self.core.on_leases(PEERS[n], "c-one", 1, kept, self.now, expected=expected))
+        self.do(self.core.on_leases(PEERS[n], "c-one", 1, stored, self.now, expected=expected))
 
     @rule(n=st.integers(0, 1), rises=st.integers(1, 3))
     def a_worker_says_that_it_was_restarted(self, n: int, rises: int) -> None:
@@ -386,7 +386,7 @@ class Walk(RuleBasedStateMachine):
     def a_worker_owes_all_its_results(self, n: int, flags: tuple[bool, bool]) -> None:
         """It says after every break of the link that they are on their way; a minute for each attempt is what that gains."""
         core, peer = self.core, PEERS[n]
-        told = tuple(
+        lines = tuple(
             LiveLease(
                 task=task,
                 attempt=ticket.number,
@@ -403,7 +403,7 @@ class Walk(RuleBasedStateMachine):
         self.do(core.on_link_closed(peer, self.now))
         self.do(
             core.on_leases(
-                peer, "c-one", core.state.worker(peer).incarnation or 0, told, self.now, expected=expected
+                peer, "c-one", core.state.worker(peer).incarnation or 0, lines, self.now, expected=expected
             )
         )
 

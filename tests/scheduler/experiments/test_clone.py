@@ -51,14 +51,14 @@ def refused(home: Home, *changes: str) -> CampaignError:
     "source", ["nightly", "nightly@1", "", "c-"], ids=["latest", "version", "newest", "campaign"]
 )
 def test_a_clone_is_the_same_campaign_with_whole_paths(home: Home, source: str) -> None:
-    found = cloned(home, source)
-    assert (found.campaign, found.measure.threads) == ("nightly", (1, 2))
-    assert [Path(entry.path or "").is_file() for entry in found.models] == [True, True]
+    result = cloned(home, source)
+    assert (result.campaign, result.measure.threads) == ("nightly", (1, 2))
+    assert [Path(entry.path or "").is_file() for entry in result.models] == [True, True]
 
 
 @pytest.mark.parametrize("source", ["nightly@1", "c-"])
 def test_keys_are_changed_on_the_way(home: Home, source: str) -> None:
-    found = cloned(
+    result = cloned(
         home,
         source,
         "campaign=other",
@@ -69,15 +69,15 @@ def test_keys_are_changed_on_the_way(home: Home, source: str) -> None:
         "devices.spread=class",
         "units=[CPU (ONNX)]",
     )
-    assert (found.campaign, found.measure.batch, found.measure.threads) == ("other", (1, 8), ("physical",))
-    assert [(entry.batch, entry.batch_dim) for entry in found.models] == [((4,), None), (None, "N")]
-    assert (found.devices.spread, found.units) == ("class", ("CPU (ONNX)",))
+    assert (result.campaign, result.measure.batch, result.measure.threads) == ("other", (1, 8), ("physical",))
+    assert [(entry.batch, entry.batch_dim) for entry in result.models] == [((4,), None), (None, "N")]
+    assert (result.devices.spread, result.units) == ("class", ("CPU (ONNX)",))
 
 
 @pytest.mark.parametrize("typed", ["on", "no", "'1e5'", "2020-01-01", "1:30", "0x1F"])
 def test_a_value_is_read_as_in_a_campaign_file(home: Home, typed: str) -> None:
-    found = cloned(home, "nightly", f"models.two.batch_dim={typed}")
-    assert found.models[1].batch_dim == typed.strip("'")
+    result = cloned(home, "nightly", f"models.two.batch_dim={typed}")
+    assert result.models[1].batch_dim == typed.strip("'")
 
 
 def test_a_model_is_taken_out(home: Home) -> None:
@@ -96,18 +96,18 @@ def test_a_name_with_dots_is_a_model_s_and_all_its_variants_are_changed(home: Ho
     (tmp_path / "forms.yaml").write_text(json.dumps(content))
     with Store(home.store) as store:
         save(store, tmp_path / "forms.yaml")
-    found = cloned(home, "forms", "models.v1.5.batch=[4]", "models.m.json.batch=[2]")
-    assert [entry.batch for entry in found.models] == [(2,), (4,), (4,)]
-    found = cloned(home, "forms", "models.v1.5 int8.batch=[4]")
-    assert [entry.batch for entry in found.models] == [None, None, (4,)]
+    result = cloned(home, "forms", "models.v1.5.batch=[4]", "models.m.json.batch=[2]")
+    assert [entry.batch for entry in result.models] == [(2,), (4,), (4,)]
+    result = cloned(home, "forms", "models.v1.5 int8.batch=[4]")
+    assert [entry.batch for entry in result.models] == [None, None, (4,)]
     assert [entry.label for entry in cloned(home, "forms", "models.v1.5=").models] == ["m.json"]
 
 
 def test_values_are_read_as_in_a_file_and_a_schedule_is_kept(home: Home) -> None:
-    found = cloned(home, "nightly", "campaign=no", "schedule.every=1d", "schedule.at=12:30")
-    assert found.campaign == "no"
-    assert found.schedule is not None
-    assert (found.schedule.every, found.schedule.at) == (86400.0, 45000.0)
+    result = cloned(home, "nightly", "campaign=no", "schedule.every=1d", "schedule.at=12:30")
+    assert result.campaign == "no"
+    assert result.schedule is not None
+    assert (result.schedule.every, result.schedule.at) == (86400.0, 45000.0)
 
 
 def test_the_text_says_where_it_is_from_and_what_was_changed(home: Home) -> None:

@@ -390,8 +390,8 @@ TABLE = [
 def test_against_the_last_good_result(
     found: CellMeasurement, cell: RegressionFinding, whole: RegressionFinding
 ) -> None:
-    said, one = beside(measured(2.0, peaks=EIGHT), found, alarm=0.05)
-    assert (one.finding, said) == (cell, whole), one.why
+    result, one = beside(measured(2.0, peaks=EIGHT), found, alarm=0.05)
+    assert (one.finding, result) == (cell, whole), one.why
 
 
 def test_noise_alone_raises_next_to_no_alarm() -> None:
@@ -441,7 +441,7 @@ def test_hostile_names_do_no_harm_in_a_history(capsys: pytest.CaptureFixture[str
     points = (HistoryPoint(campaign="c-1", version=1, begun="2026-11-21T12:00:00+00:00", **point),)
     shown = CellHistory(model=bad, unit=bad, device=bad, device_id="d", simulated=True, points=points)
     show_history(History(experiment="e", count=1, total=1, runs=(), cells=(shown,)))
-    told = capsys.readouterr().out
-    assert not set(told) & {"\x1b", "\u202e", "\u200b"}
-    assert "[red]x[/]" in told
-    assert "[simulation]" in told
+    result = capsys.readouterr().out
+    assert not set(result) & {"\x1b", "\u202e", "\u200b"}
+    assert "[red]x[/]" in result
+    assert "[simulation]" in result

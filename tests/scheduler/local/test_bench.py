@@ -130,19 +130,19 @@ def test_a_unit_that_nobody_knows_is_told_with_the_one_that_may_be_meant() -> No
 
 def test_a_models_numbers_are_those_of_a_campaigns_row() -> None:
     with Bench(Scripted({"a.onnx": 500})) as bench:
-        found = bench.measure("a.onnx", runs=20, loads=1)
-    assert found.complete
-    assert found.median_ms == pytest.approx(0.5, rel=0.001)
-    assert found.interval_ms is None, "one launch says nothing of how launches differ"
-    assert len(found.launches_ns[0]) == 20
-    assert found.as_dict()["InferenceMsMedian"] == found.median_ms
-    assert found.raw().signature == found.signed.signature.hex()
+        result = bench.measure("a.onnx", runs=20, loads=1)
+    assert result.complete
+    assert result.median_ms == pytest.approx(0.5, rel=0.001)
+    assert result.interval_ms is None, "one launch says nothing of how launches differ"
+    assert len(result.launches_ns[0]) == 20
+    assert result.as_dict()["InferenceMsMedian"] == result.median_ms
+    assert result.raw().signature == result.signed.signature.hex()
 
 
 def test_a_model_that_fails_is_a_measurement_that_says_why() -> None:
-    found = Bench(Scripted({})).measure("b.onnx")
-    assert not found.complete
-    assert (found.median_ms, found.why) == (None, "no graph")
+    result = Bench(Scripted({})).measure("b.onnx")
+    assert not result.complete
+    assert (result.median_ms, result.why) == (None, "no graph")
 
 
 @pytest.mark.parametrize(
@@ -184,16 +184,16 @@ def test_models_with_inputs_of_different_shapes_are_not_compared() -> None:
 
 
 def test_what_cannot_be_asked_for_is_said_with_what_can() -> None:
-    with pytest.raises(CampaignError, match="runs") as told:
+    with pytest.raises(CampaignError, match="runs") as error:
         read_measure({"runs": 0})
-    assert "precision" in told.value.hint
+    assert "precision" in error.value.hint
     with pytest.raises(CampaignError, match="speed"):
         read_measure({"speed": 1})
     with pytest.raises(CampaignError, match="until it is reached"):
         read_measure({"precision": 0.02, "runs": 3})
-    with pytest.raises(CampaignError) as told:
+    with pytest.raises(CampaignError) as error:
         read_measure({"precision": "2%"})
-    assert "0.02" in told.value.hint
+    assert "0.02" in error.value.hint
 
 
 def test_a_comparison_takes_no_files_that_it_would_not_write(tmp_path: Path) -> None:
@@ -263,14 +263,14 @@ def test_what_begins_is_told_beside_the_table(tmp_path: Path) -> None:
 
 
 def test_a_model_is_fetched_by_its_url_and_held_against_its_sha256(tmp_path: Path) -> None:
-    kept = tmp_path / "downloads" / "0badcafe"
-    kept.parent.mkdir()
-    kept.write_bytes(b"a model")
-    asked: list[str | None] = []
+    stored = tmp_path / "downloads" / "0badcafe"
+    stored.parent.mkdir()
+    stored.write_bytes(b"a model")
+    requests: list[str | None] = []
 
     def fetch(entry: ModelEntry) -> Path:
-        asked.append(entry.url)
-        return kept
+        requests.append(entry.url)
+        return stored
 
     device = Scripted({"a.onnx": 500})
     bench = Bench(device, fetch=fetch, folder=tmp_path)
@@ -280,8 +280,8 @@ def test_a_model_is_fetched_by_its_url_and_held_against_its_sha256(tmp_path: Pat
         bench.compare("https://example.org/a.onnx", "https://example.org/a.onnx")[0].verdict
         is ComparisonVerdict.SAME
     )
-    assert asked == ["https://example.org/a.onnx"] * 3, "once for each model, not for each launch"
+    assert requests == ["https://example.org/a.onnx"] * 3, "once for each model, not for each launch"
     assert {name for name, _ in device.asked} == {"a.onnx"}
-    for model in ("https://example.org/a.onnx", str(kept)):
+    for model in ("https://example.org/a.onnx", str(stored)):
         with pytest.raises(CampaignError, match="has the sha256"):
             bench.measure(model, "CPU (ONNX)", sha256="0" * 64)

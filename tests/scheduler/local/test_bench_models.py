@@ -49,7 +49,7 @@ def test_a_model_by_url_is_measured_under_its_own_name_and_fetched_once(home: Ho
     assert done.exit_code == 0, done.output
     assert [name for name, _ in device.asked] == ["net 1.onnx", "net 1.onnx"]
     assert "fetching net 1.onnx" in done.stderr
-    assert [asked.headers.get("range") for asked in site.asked] == [None, f"bytes={len(DATA) - 1}-"]
+    assert [request.headers.get("range") for request in site.asked] == [None, f"bytes={len(DATA) - 1}-"]
 
 
 def test_files_and_urls_may_be_compared(home: Home, site: Web, tmp_path: Path) -> None:
@@ -85,21 +85,21 @@ def test_a_name_in_a_url_leads_out_of_no_folder(home: Home, site: Web, fetch: Fe
 def test_a_file_url_is_the_file_itself(home: Home, tmp_path: Path, fetch: Fetch) -> None:
     file = tmp_path / "m.onnx"
     file.write_bytes(DATA)
-    with local_paths([file.as_uri()], home.cache, fetch) as found:
-        assert found == (file,)
+    with local_paths([file.as_uri()], home.cache, fetch) as opened:
+        assert opened == (file,)
 
 
 def test_a_file_at_hugging_face_comes_by_their_library_under_its_name(home: Home, tmp_path: Path) -> None:
-    kept = tmp_path / "blobs" / "m.onnx"
-    kept.parent.mkdir()
-    kept.write_bytes(DATA)
+    stored = tmp_path / "blobs" / "m.onnx"
+    stored.parent.mkdir()
+    stored.write_bytes(DATA)
 
     def fetch(entry: ModelEntry) -> Path:
         assert entry.url == "hf://a/b/m.onnx@v1"
-        return kept
+        return stored
 
-    with local_paths(["hf://a/b/m.onnx@v1"], home.cache, fetch) as found:
-        assert found == (kept,)
+    with local_paths(["hf://a/b/m.onnx@v1"], home.cache, fetch) as opened:
+        assert opened == (stored,)
 
 
 @pytest.mark.parametrize(
@@ -113,6 +113,6 @@ def test_a_file_at_hugging_face_comes_by_their_library_under_its_name(home: Home
     ],
 )
 def test_what_cannot_be_had_is_told_in_a_line(home: Home, fetch: Fetch, name: str, why: str) -> None:
-    with pytest.raises(CampaignError, match=why) as told, local_paths([name], home.cache, fetch):
+    with pytest.raises(CampaignError, match=why) as error, local_paths([name], home.cache, fetch):
         pass
-    assert "s3cret" not in f"{told.value} {told.value.hint}"
+    assert "s3cret" not in f"{error.value} {error.value.hint}"

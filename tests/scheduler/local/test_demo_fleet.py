@@ -82,10 +82,10 @@ def test_a_script_is_that_of_the_kind_which_the_worker_pretends_to_be(tmp_path: 
 
 def test_devices_that_are_not_there_are_told_as_simulations() -> None:
     advert = build_advert(read_pretended(members(1)[0].pretended).profile(REAL), PEER)
-    seen = [ObservedDevice(advert, None, "", match(Requirement(), advert))]
-    assert device_info(seen[0]).simulated is True
-    assert "1 of 1 are simulations: these devices are not there" in peer_remarks(seen)
-    (column,) = [column for column in peers_table(seen).columns if column.header == "device"]
+    observed = [ObservedDevice(advert, None, "", match(Requirement(), advert))]
+    assert device_info(observed[0]).simulated is True
+    assert "1 of 1 are simulations: these devices are not there" in peer_remarks(observed)
+    (column,) = [column for column in peers_table(observed).columns if column.header == "device"]
     assert "(simulation)" in str(next(iter(column.cells)))
 
 

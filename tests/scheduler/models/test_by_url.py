@@ -51,8 +51,8 @@ async def test_what_nobody_has_comes_from_its_url_or_is_lacking(
             site.file("/m.onnx", held)
         net = Net({"models.example.org": [PUBLIC]}, site, made.client)
         opened = cast("Any", SimpleNamespace(tasks=[task]))
-        found = await _bring_models(cast("Any", _Nobody()), opened, {}, spool, None, net.edge())
-    assert found == lacking
+        result = await _bring_models(cast("Any", _Nobody()), opened, {}, spool, None, net.edge())
+    assert result == lacking
     assert [path.name for path in spool.iterdir()] == ([] if lacking else [MODEL.sha256])
     if not lacking:
         assert (spool / MODEL.sha256).read_bytes() == DATA

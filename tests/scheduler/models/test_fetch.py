@@ -45,10 +45,10 @@ def campaign_of(site: Web, more: str = "") -> str:
 
 
 def described(home: Home, text: str, show: Callable[[str, int, int], object] = lambda *told: None) -> Path:
-    found = describe_models(
+    result = describe_models(
         parse_campaign(text.encode(), "c.yaml"), Path(), downloader(home, show, retry_delay_s=0.01)
     )
-    path, model = next(iter(found.values()))
+    path, model = next(iter(result.values()))
     assert model.sha256 == SHA
     assert model.size == len(DATA)
     assert path.read_bytes() == DATA
@@ -57,11 +57,11 @@ def described(home: Home, text: str, show: Callable[[str, int, int], object] = l
 
 def test_a_model_by_url_is_fetched_once_shown_and_is_its_hash_from_then_on(home: Home, site: Web) -> None:
     site.file("/m.onnx", DATA)
-    told: list[tuple[str, int, int]] = []
-    described(home, campaign_of(site), lambda *line: told.append(line))
-    assert told[-1] == ("m.onnx", len(DATA), len(DATA))
+    messages: list[tuple[str, int, int]] = []
+    described(home, campaign_of(site), lambda *line: messages.append(line))
+    assert messages[-1] == ("m.onnx", len(DATA), len(DATA))
     described(home, campaign_of(site))
-    ranges = [asked.headers.get("range") for asked in site.asked]
+    ranges = [request.headers.get("range") for request in site.asked]
     assert ranges == [None, f"bytes={len(DATA) - 1}-"], (
         "the second time it is only asked whether it is the same"
     )
@@ -73,10 +73,10 @@ def test_submitting_it_leaves_a_copy_under_its_hash_and_tells_workers_the_url(
     site.file("/m.onnx", DATA)
     file = tmp_path / "c.yaml"
     file.write_text(campaign_of(site))
-    found = submit_campaign(home, file, wait_s=60, fetch=downloader(home, lambda *told: None))
+    result = submit_campaign(home, file, wait_s=60, fetch=downloader(home, lambda *told: None))
     assert (home.spool / SHA).read_bytes() == DATA
     with Store(home.store) as store:
-        assert [model.sha256 for model in store.campaigns.models(found)] == [SHA]
+        assert [model.sha256 for model in store.campaigns.models(result)] == [SHA]
     campaign = parse_campaign(file.read_bytes(), "c.yaml")
     models = describe_models(campaign, tmp_path, downloader(home, lambda *told: None))
     task = derive_tasks(campaign, models, campaign_id="c-x", scheduler="1" * 44)[0]
@@ -173,12 +173,12 @@ def test_a_file_url_is_read_in_place(home: Home, tmp_path: Path) -> None:
 
 def test_downloads_nobody_touched_for_a_day_are_removed(home: Home, site: Web) -> None:
     site.file("/m.onnx", DATA)
-    kept = described(home, campaign_of(site))
+    stored = described(home, campaign_of(site))
     site.file("/other.onnx", DATA)
-    later = kept.stat().st_mtime + KEEP_S + 10
+    later = stored.stat().st_mtime + KEEP_S + 10
     campaign = parse_campaign(campaign_of(site).replace("m.onnx", "other.onnx").encode(), "c.yaml")
     describe_models(campaign, Path(), downloader(home, lambda *told: None, wall=lambda: later))
-    assert not kept.exists()
+    assert not stored.exists()
 
 
 # -- Hugging Face --------------------------------------------------------------------------------------------------------
@@ -186,10 +186,10 @@ def test_downloads_nobody_touched_for_a_day_are_removed(home: Home, site: Web) -
 
 def test_a_model_at_hugging_face_comes_by_their_library(home: Home, tmp_path: Path) -> None:
     (tmp_path / "cached").write_bytes(DATA)
-    asked: list[HfFile] = []
+    files: list[HfFile] = []
 
     def hub(file: HfFile) -> Path:
-        asked.append(file)
+        files.append(file)
         return tmp_path / "cached"
 
     campaign = parse_campaign(
@@ -197,7 +197,7 @@ def test_a_model_at_hugging_face_comes_by_their_library(home: Home, tmp_path: Pa
     )
     fetch = downloader(home, lambda *told: None, hub=hub)
     assert describe_models(campaign, Path(), fetch)["m.onnx"][1].sha256 == SHA
-    assert asked == [HfFile("org/repo", "onnx/m.onnx", "v1")]
+    assert files == [HfFile("org/repo", "onnx/m.onnx", "v1")]
 
 
 class _Hub:
@@ -243,10 +243,10 @@ class _Terminal(io.StringIO):
 def test_progress_is_one_line_on_a_terminal_and_a_few_in_a_pipe() -> None:
     now = [0.0]
     for stream in (_Terminal(), io.StringIO()):
-        told = DownloadProgress(stream, lambda: now[0])
+        download_progress = DownloadProgress(stream, lambda: now[0])
         for done in range(0, 1001, 10):
             now[0] += 0.05
-            told("m\x1b[31m.onnx", done * 2**20, 1000 * 2**20)
+            download_progress("m\x1b[31m.onnx", done * 2**20, 1000 * 2**20)
         lines = stream.getvalue().split("\n")
         assert "100 %" in lines[-2]
         assert len(lines) <= 4

@@ -20,8 +20,8 @@ from swarm.blobs.bundles import contents
 
 def described(folder: Path, path: str, unit: str = "CPU (ONNX)") -> tuple[Path, str, int]:
     text = f"campaign: t\nunits: [{unit}]\nmodels:\n - {path}\n"
-    found, model = describe_models(parse_campaign(text.encode(), "c.yaml"), folder)[path]
-    return found, model.sha256, model.size
+    result, model = describe_models(parse_campaign(text.encode(), "c.yaml"), folder)[path]
+    return result, model.sha256, model.size
 
 
 def write(folder: Path, **files: bytes) -> Path:
@@ -55,8 +55,8 @@ def test_it_is_spooled_like_any_other_model_and_noticed_when_it_changed(tmp_path
     folder = write(tmp_path / "net", x=b"1")
     text = b"campaign: t\nunits: [CPU (ONNX)]\nmodels: [net]\n"
     path, model = describe_models(parse_campaign(text, "c.yaml"), tmp_path)["net"]
-    kept = spool(path, model, tmp_path / "spool")
-    assert hashlib.sha256(kept.read_bytes()).hexdigest() == kept.name == model.sha256
+    stored = spool(path, model, tmp_path / "spool")
+    assert hashlib.sha256(stored.read_bytes()).hexdigest() == stored.name == model.sha256
     (folder / "x").write_bytes(b"2")
     with pytest.raises(CampaignError, match="changed while it was read"):
         spool(path, model, tmp_path / "other")

@@ -45,12 +45,12 @@ def test_a_copy_that_cannot_be_made_is_told_and_leaves_nothing(tmp_path: Path) -
 
 def test_only_old_copies_that_nobody_needs_are_removed(tmp_path: Path) -> None:
     source = tmp_path / "m.onnx"
-    kept, gone = model(b"kept"), model(b"gone")
-    for item, content in ((kept, b"kept"), (gone, b"gone")):
+    stored, gone = model(b"kept"), model(b"gone")
+    for item, content in ((stored, b"kept"), (gone, b"gone")):
         source.write_bytes(content)
         spool(source, item, tmp_path / "spool")
     made = (tmp_path / "spool" / gone.sha256).stat().st_mtime
-    assert tidy(tmp_path / "spool", {kept.sha256}, wall=lambda: made + KEEP_S - 5) == 0
-    assert tidy(tmp_path / "spool", {kept.sha256}, wall=lambda: made + KEEP_S + 5) == 1
-    assert [path.name for path in (tmp_path / "spool").iterdir()] == [kept.sha256]
+    assert tidy(tmp_path / "spool", {stored.sha256}, wall=lambda: made + KEEP_S - 5) == 0
+    assert tidy(tmp_path / "spool", {stored.sha256}, wall=lambda: made + KEEP_S + 5) == 1
+    assert [path.name for path in (tmp_path / "spool").iterdir()] == [stored.sha256]
     assert tidy(tmp_path / "nowhere", ()) == 0

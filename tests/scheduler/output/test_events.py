@@ -122,12 +122,15 @@ def test_a_chain_that_was_written_anew_holds_but_lacks_the_hash_that_was_noted(p
     assert check_chain(events, count, noted) is None
     anew: list[EventRow] = []
     for event in events:
-        told = replace(event, at=event.at + (event.seq == 3))
+        result = replace(event, at=event.at + (event.seq == 3))
         before = anew[-1].hash if anew else ""
-        fields = json.dumps(told.fields)
+        fields = json.dumps(result.fields)
         anew.append(
             replace(
-                told, hash=chain_hash(before, told.campaign, told.seq, told.at, told.name, told.task, fields)
+                result,
+                hash=chain_hash(
+                    before, result.campaign, result.seq, result.at, result.name, result.task, fields
+                ),
             )
         )
     assert check_chain(anew, count) is None, "there is no key in it"
@@ -156,10 +159,10 @@ def test_the_chain_holds_the_hash_of_each_record(place: Location) -> None:
 
 def test_no_key_and_no_token_is_in_an_event(place: Location) -> None:
     with lived(place) as store:
-        told = json.dumps([event_info(event).model_dump() for event in store.events.all("c-one")])
+        text = json.dumps([event_info(event).model_dump() for event in store.events.all("c-one")])
         fields = {key for event in store.events.all("c-one") for key in event.fields}
-    assert "key-1" not in told
-    assert "token" not in told
+    assert "key-1" not in text
+    assert "token" not in text
     assert fields <= {
         "name", "tasks", "attempt", "worker", "device", "lease", "fence", "reason", "detail", "peer", "seconds", "why",
         "outcome", "failed", "cancelled", "succeeded",
@@ -183,14 +186,14 @@ def test_the_command_shows_them_checks_them_and_names_the_first_broken_link(
     assert run(tmp_path, "events", "c-one", "--follow") == 0, "it has ended, so there is nothing to wait for"
     assert len(capsys.readouterr().out.splitlines()) == 10
     assert run(tmp_path, "events", "c-one", "--json") == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["count"] == 10
+    document = json.loads(capsys.readouterr().out)
+    assert document["count"] == 10
     assert run(tmp_path, "events", "c-one", "--verify") == 0
     assert (
-        f"the chain of 10 events is intact. Last hash: {told['events'][-1]['hash']}"
+        f"the chain of 10 events is intact. Last hash: {document['events'][-1]['hash']}"
         in capsys.readouterr().out
     )
-    noted = told["events"][4]["hash"]
+    noted = document["events"][4]["hash"]
     assert run(tmp_path, "events", "c-one", "--verify", "--last", noted.upper()) == 0
     assert "is intact and contains the expected hash" in capsys.readouterr().out
     assert run(tmp_path, "events", "c-one", "--verify", "--last", "ab" * 32) == 1

@@ -136,10 +136,10 @@ def test_a_glance_shows_progress_work_queue_and_path_at_80_columns() -> None:
         device("lab-2", silent="no answer within 3 s"),
     )
     lines = drawn(now([campaign(1, done=4, failed=1)], [two, one], [task(one)]), 80)
-    told = "\n".join(lines)
+    text = "\n".join(lines)
     assert "2 devices, 1 silent  3 queued  1 campaign open" in lines[0]
-    assert "━━━━╌╌╌╌" in told
-    assert "4/10" in told
+    assert "━━━━╌╌╌╌" in text
+    assert "4/10" in text
     assert lines[-2].startswith("lab-1")
     assert "c-00000001/3" in lines[-2]
     assert lines[-2].split()[-4:] == ["3", "direct,", "0.4", "ms"]
@@ -181,11 +181,11 @@ def test_names_of_campaigns_models_and_devices_do_no_harm() -> None:
     )
     picture = now([campaign(1, name=HOSTILE)], [bad], [task(bad, HOSTILE)], unreachable="")
     for width in (80, 160):
-        told = "\n".join(drawn(picture, width))
-        assert "\x1b" not in told
-        assert "\u202e" not in told
-        assert "\x07" not in told
-        assert "[red]x[/]" in told
+        text = "\n".join(drawn(picture, width))
+        assert "\x1b" not in text
+        assert "\u202e" not in text
+        assert "\x07" not in text
+        assert "[red]x[/]" in text
 
 
 def test_nobody_there_is_told_with_what_to_do() -> None:
@@ -198,12 +198,12 @@ def test_nobody_there_is_told_with_what_to_do() -> None:
 
 def test_programs_are_told_the_same() -> None:
     one = device("lab-1", WorkerState.BUSY, running=1, queue=2)
-    told = json.loads(json.dumps(top_json(now([campaign(1, done=4)], [one], [task(one)]), {})))
-    assert told["campaigns"][0]["tasks"]["succeeded"] == 4
-    assert told["count"] == 1
-    assert told["peers"][0]["tasks"][0]["n"] == 3
-    assert told["peers"][0]["queue"] == 2
-    assert told["unreachable"] is None
+    document = json.loads(json.dumps(top_json(now([campaign(1, done=4)], [one], [task(one)]), {})))
+    assert document["campaigns"][0]["tasks"]["succeeded"] == 4
+    assert document["count"] == 1
+    assert document["peers"][0]["tasks"][0]["n"] == 3
+    assert document["peers"][0]["queue"] == 2
+    assert document["unreachable"] is None
 
 
 def test_a_bar_is_full_only_when_all_is_done() -> None:

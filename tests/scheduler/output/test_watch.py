@@ -201,8 +201,8 @@ def test_who_watches_reads_threads_and_batch(tmp_path: Path) -> None:
 
     with Store(home.store) as store, pytest.raises(KeyboardInterrupt):
         watch(store, campaign, Console(file=out, width=200), keep_alive=lambda: None, pause=leave)
-    told = [line.split(" × ")[1].partition(": ")[0] for line in out.getvalue().splitlines()]
-    assert told == [
+    messages = [line.split(" × ")[1].partition(": ")[0] for line in out.getvalue().splitlines()]
+    assert messages == [
         "Fake (Simulation), batch 1",
         "Fake (Simulation), batch 8",
         "Fake (Simulation) ×2, batch 1",
@@ -236,10 +236,10 @@ def test_a_pipe_gets_a_line_for_each_phase_and_no_escape_codes() -> None:
         changed(state=TaskState.FAILED, detail="no \x1b]52;;x\x07 such thing", model="[bold]evil[/x]"),
     ):
         lines.update(CAMPAIGN, [step])
-    told = out.getvalue().splitlines()
-    assert len(told) == 3
-    assert told[1].endswith("on laptop-7: run")
-    assert "[bold]evil[/x]" in told[2]
+    result = out.getvalue().splitlines()
+    assert len(result) == 3
+    assert result[1].endswith("on laptop-7: run")
+    assert "[bold]evil[/x]" in result[2]
     assert "\x1b" not in out.getvalue()
 
 

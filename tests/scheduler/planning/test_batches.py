@@ -81,8 +81,8 @@ def test_each_batch_is_a_task_of_its_own_and_a_model_may_say_its_own() -> None:
         ("b.onnx", 1, 4),
         ("b.onnx", 2, 4),
     ]
-    asked = [read_task(task_body(task)).measure for task in tasks(plan)]
-    assert [(measure.batch, measure.batch_dim) for measure in asked][-2:] == [(4, "rows"), (4, "rows")]
+    requests = [read_task(task_body(task)).measure for task in tasks(plan)]
+    assert [(measure.batch, measure.batch_dim) for measure in requests][-2:] == [(4, "rows"), (4, "rows")]
 
 
 def test_without_a_batch_nothing_of_it_is_sent_or_stored() -> None:
@@ -200,8 +200,8 @@ def asked(batch: int | None, variant: str | None = None) -> Task:
 
 
 def ran(batch: int | None) -> Record:
-    told = RunFacts(unit=TASK.unit, driver="onnx", runtime="r", agrees=True, batch=batch)
-    return Record.model_validate({**GOOD, "ran": told})
+    run_facts = RunFacts(unit=TASK.unit, driver="onnx", runtime="r", agrees=True, batch=batch)
+    return Record.model_validate({**GOOD, "ran": run_facts})
 
 
 def test_a_worker_that_heeded_no_batch_has_measured_something_else() -> None:
@@ -266,11 +266,11 @@ def test_the_ratio_to_a_variant_is_of_the_same_model_and_batch_whatever_its_elem
         row("m", 10.0, 8, "fp16", "x float16"),
         row("n", 2.0, 1, "fp32"),
     ]
-    found = {(cell.model, cell.batch): cell for cell in make_matrix(rows, base="fp32")}
-    assert found["m fp16", 1].ratio == 0.25
-    assert found["m fp16", 8].ratio == 0.5
-    assert found["n fp32", 1].ratio == 1.0
-    assert (found["m fp16", 8].variant, found["m fp16", 8].per_s) == ("fp16", 800.0)
+    by_key = {(cell.model, cell.batch): cell for cell in make_matrix(rows, base="fp32")}
+    assert by_key["m fp16", 1].ratio == 0.25
+    assert by_key["m fp16", 8].ratio == 0.5
+    assert by_key["n fp32", 1].ratio == 1.0
+    assert (by_key["m fp16", 8].variant, by_key["m fp16", 8].per_s) == ("fp16", 800.0)
 
 
 def test_two_models_of_different_element_types_are_still_not_compared() -> None:
@@ -291,6 +291,6 @@ def test_the_inputs_in_a_second_stand_beside_the_latency_only_where_a_batch_was_
 def test_a_history_tells_batches_apart_and_knows_those_of_before() -> None:
     one, other = row("m", 1.0, 1), row("m", 1.0, 8)
     assert key_of(one) != key_of(other.model_copy(update={"shapes": one.shapes}))
-    told = ("m", "CPU (ONNX)", None, "x 1x4", "x float", "d", "", None, "", None, "", None)
-    before = hashlib.sha256("\n".join(map(str, told)).encode()).hexdigest()[:24]
+    lines = ("m", "CPU (ONNX)", None, "x 1x4", "x float", "d", "", None, "", None, "", None)
+    before = hashlib.sha256("\n".join(map(str, lines)).encode()).hexdigest()[:24]
     assert key_of(row("m", 1.0)) == before

@@ -40,8 +40,8 @@ class FakeIndex:
     async def query(self, requirement: Requirement, want: int = 16) -> QueryResult:
         self.wanted = want
         signed = SignedAdvert(body=b"", signature=bytes(64))
-        found = tuple(Sighting(each, signed, 0.0) for each in self._adverts)
-        return QueryResult(found, (), len(found), True, {})
+        results = tuple(Sighting(each, signed, 0.0) for each in self._adverts)
+        return QueryResult(results, (), len(results), True, {})
 
     async def survey(self, requirement: Requirement, limit: int = 256) -> QueryResult:
         return await self.query(requirement, limit)
@@ -73,19 +73,21 @@ async def test_a_device_that_only_claims_to_be_of_a_pool_is_not_found_for_it(
     store_manifest(home, lab.signed())
     doubted: list[str] = []
     index = FakeIndex(advert(EVE, "lab"), advert(ANN, "lab"))
-    seen = VerifiedIndex(index, lambda: known_manifests(home, Role.SUBMIT), doubted.append)
-    assert [each.peer for each in await find(seen, LAB, 1)] == [ANN]  # though eve is a member, who submits
+    verified_index = VerifiedIndex(index, lambda: known_manifests(home, Role.SUBMIT), doubted.append)
+    assert [each.peer for each in await find(verified_index, LAB, 1)] == [
+        ANN
+    ]  # though eve is a member, who submits
     assert doubted == ["lab"]
     assert index.wanted > 1
-    assert {each.peer: each.pools for each in await survey(seen, LAB)} == {EVE: (), ANN: ("lab",)}
+    assert {each.peer: each.pools for each in await survey(verified_index, LAB)} == {EVE: (), ANN: ("lab",)}
 
 
 async def test_a_device_that_was_revoked_is_of_the_pool_no_more(home: Home, lab: OwnPool) -> None:
     joins(home, lab)
     lab.change(lambda m: without(m, (ANN,), NOW))
     store_manifest(home, lab.signed())
-    seen = VerifiedIndex(FakeIndex(advert(ANN, "lab")), lambda: known_manifests(home, Role.SUBMIT))
-    assert await find(seen, LAB, 16) == ()
+    verified_index = VerifiedIndex(FakeIndex(advert(ANN, "lab")), lambda: known_manifests(home, Role.SUBMIT))
+    assert await find(verified_index, LAB, 16) == ()
 
 
 def test_a_pool_of_which_nothing_was_heard_yet_has_no_devices(home: Home, lab: OwnPool) -> None:

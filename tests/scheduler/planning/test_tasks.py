@@ -75,8 +75,8 @@ def clauses(task: Task) -> list[str]:
 
 def test_the_matrix_is_models_by_units_by_threads_in_the_order_of_the_file() -> None:
     plan = campaign("measure: {threads: [physical, 2], dims: {N: 1}}\n")
-    found = [(task.model.name, task.unit, task.measure.threads) for task in tasks(plan)]
-    assert found == [
+    results = [(task.model.name, task.unit, task.measure.threads) for task in tasks(plan)]
+    assert results == [
         (model, unit, threads)
         for model in ("a.onnx", "b.onnx")
         for unit in ("CPU (ONNX)", "GPU (ONNX)")
@@ -140,9 +140,9 @@ def test_spread_device_makes_one_pinned_task_for_each_device_that_fits() -> None
         device("big", ram=64 * GIB),
         device("left", gone=True),
     ]
-    found = tasks(plan, devices)
-    assert [clauses(task)[-1] for task in found] == ["device == dev-big", "device == dev-mini"]
-    for task in found:
+    result = tasks(plan, devices)
+    assert [clauses(task)[-1] for task in result] == ["device == dev-big", "device == dev-mini"]
+    for task in result:
         fitting = {
             advert.device for advert in devices if not advert.gone and match(task.requirement, advert).fits
         }
@@ -151,8 +151,8 @@ def test_spread_device_makes_one_pinned_task_for_each_device_that_fits() -> None
 
 def test_devices_are_taken_unit_by_unit() -> None:
     plan = campaign("devices: {spread: device}\n", models="[a]")
-    found = tasks(plan, [device("a"), device("b", units=("CPU (ONNX)", "GPU (ONNX)"))])
-    assert [(task.unit, clauses(task)[-1]) for task in found] == [
+    result = tasks(plan, [device("a"), device("b", units=("CPU (ONNX)", "GPU (ONNX)"))])
+    assert [(task.unit, clauses(task)[-1]) for task in result] == [
         ("CPU (ONNX)", "device == dev-a"),
         ("CPU (ONNX)", "device == dev-b"),
         ("GPU (ONNX)", "device == dev-b"),
@@ -161,8 +161,8 @@ def test_devices_are_taken_unit_by_unit() -> None:
 
 def test_a_cell_that_no_device_fits_is_one_open_task_and_not_forgotten() -> None:
     plan = campaign("devices: {spread: device}\n", models="[a]")
-    found = tasks(plan, [device("a")])
-    assert [clauses(task) for task in found] == [
+    result = tasks(plan, [device("a")])
+    assert [clauses(task) for task in result] == [
         ["units has CPU (ONNX)", "device == dev-a"],
         ["units has GPU (ONNX)"],
     ]
@@ -179,16 +179,20 @@ def test_spread_class_takes_one_of_each_kind_and_the_pin_admits_only_that_kind()
         device("f", arch="arm64"),
     ]
     plan = campaign("devices: {spread: class}\n", models="[a]", units="[CPU (ONNX)]")
-    found = tasks(plan, devices)
-    admitted = [{advert.name for advert in devices if match(task.requirement, advert).fits} for task in found]
+    result = tasks(plan, devices)
+    admitted = [
+        {advert.name for advert in devices if match(task.requirement, advert).fits} for task in result
+    ]
     assert admitted == [{"a", "b"}, {"c"}, {"d"}, {"e"}, {"f"}]
 
 
 def test_a_class_with_an_unknown_fact_is_pinned_to_its_members() -> None:
     devices = [device("a", soc=""), device("b", soc=""), device("c")]
     plan = campaign("devices: {spread: class}\n", models="[a]", units="[CPU (ONNX)]")
-    found = tasks(plan, devices)
-    admitted = [{advert.name for advert in devices if match(task.requirement, advert).fits} for task in found]
+    result = tasks(plan, devices)
+    admitted = [
+        {advert.name for advert in devices if match(task.requirement, advert).fits} for task in result
+    ]
     assert admitted == [{"a", "b"}, {"c"}]
 
 
@@ -196,9 +200,9 @@ def test_a_class_with_an_unknown_fact_is_pinned_to_its_members() -> None:
 def test_limit_counts_devices_or_classes(spread: str, kept: int) -> None:
     devices = [device("a"), device("b"), device("c", soc="Chip 2")]
     plan = campaign(f"devices: {{spread: {spread}, limit: 2}}\n", models="[a]", units="[CPU (ONNX)]")
-    found = tasks(plan, devices)
-    assert len(found) == 2
-    admitted = {advert.name for advert in devices for task in found if match(task.requirement, advert).fits}
+    result = tasks(plan, devices)
+    assert len(result) == 2
+    admitted = {advert.name for advert in devices for task in result if match(task.requirement, advert).fits}
     assert len(admitted) == kept
 
 
@@ -239,8 +243,8 @@ def test_the_largest_task_that_a_file_can_ask_for_fits_the_protocol() -> None:
 
 def test_discovery_is_told_what_to_look_for_before_there_are_tasks() -> None:
     plan = campaign("devices: {where: [ram >= 8 GiB], spread: device}\n")
-    found = requirements(plan)
-    assert [[str(clause) for clause in need.clauses] for need in found] == [
+    result = requirements(plan)
+    assert [[str(clause) for clause in need.clauses] for need in result] == [
         ["units has CPU (ONNX)", "ram >= 8 GiB"],
         ["units has GPU (ONNX)", "ram >= 8 GiB"],
     ]
@@ -254,9 +258,9 @@ def test_jobs_of_the_plain_form_keep_their_own_runs_and_devices() -> None:
         " - {compute_unit: CPU (ONNX), num_inference_runs: 20}\n"
     )
     plan = parse_campaign(text.encode(), "c.yaml")
-    found = tasks(plan)
-    assert [task.measure.runs for task in found] == [10, 20, 20]
-    assert clauses(found[0]) == ["units has CPU (ONNX)", "device == dev-a"]
+    result = tasks(plan)
+    assert [task.measure.runs for task in result] == [10, 20, 20]
+    assert clauses(result[0]) == ["units has CPU (ONNX)", "device == dev-a"]
     assert len(requirements(plan)) == 2
 
 
@@ -288,26 +292,26 @@ def test_replicas_go_to_the_class_with_most_devices_and_no_two_may_have_the_same
         device("e", soc="Chip 2", node=2),
         device("e", soc="Chip 2", node=3),
     ]
-    found = tasks(plan, devices)
-    assert [task.replica for task in found] == [1, 2]
-    assert admitted(found, devices) == [{"b", "d"}, {"c"}], "more nodes on one device are not more devices"
-    assert [task.note for task in found] == ["", ""]
+    result = tasks(plan, devices)
+    assert [task.replica for task in result] == [1, 2]
+    assert admitted(result, devices) == [{"b", "d"}, {"c"}], "more nodes on one device are not more devices"
+    assert [task.note for task in result] == ["", ""]
 
 
 def test_replicas_for_each_class_when_the_spread_is_class() -> None:
     plan = campaign("replicas: 2\ndevices: {spread: class}\n", models="[a]", units="[CPU (ONNX)]")
     devices = [device("a"), device("b"), device("c", soc="Chip 2"), device("d", soc="Chip 2"), device("e")]
-    found = tasks(plan, devices)
-    assert [task.replica for task in found] == [1, 2, 1, 2]
-    assert admitted(found, devices) == [{"a", "e"}, {"b"}, {"c"}, {"d"}]
+    result = tasks(plan, devices)
+    assert [task.replica for task in result] == [1, 2, 1, 2]
+    assert admitted(result, devices) == [{"a", "e"}, {"b"}, {"c"}, {"d"}]
 
 
 def test_too_few_devices_leave_a_replica_that_waits_for_another_one_and_says_so() -> None:
     plan = campaign("replicas: 3\n", models="[a]", units="[CPU (ONNX)]")
-    found = tasks(plan, [device("a"), device("b")])
+    result = tasks(plan, [device("a"), device("b")])
     late = device("late")
-    assert admitted(found, [device("a"), device("b"), late]) == [{"a"}, {"b"}, {"late"}]
-    assert [task.note for task in found] == ["", "", "3 devices of one class are needed, 2 are there"]
+    assert admitted(result, [device("a"), device("b"), late]) == [{"a"}, {"b"}, {"late"}]
+    assert [task.note for task in result] == ["", "", "3 devices of one class are needed, 2 are there"]
     none = tasks(plan, [device("g", units=("GPU (ONNX)",))])
     assert [task.replica for task in none] == [1, 2, 3]
     assert {task.note for task in none} == {"3 devices of one class are needed, none is there"}

@@ -96,18 +96,20 @@ def planned(
     described = models(plan, salt)
     cells = derive_cells(plan, described, campaign_id="c-plan", scheduler=SCHEDULER.peer_id, devices=adverts)
     tasks = [task for _, some in cells for task in some]
-    told: dict[str, DeviceAnswer] = {}
+    values_found: dict[str, DeviceAnswer] = {}
     for advert in adverts:
-        said = (says or {}).get(advert.name, quote())
-        if isinstance(said, str):
-            told[advert.peer] = DeviceAnswer(None, said)
+        result = (says or {}).get(advert.name, quote())
+        if isinstance(result, str):
+            values_found[advert.peer] = DeviceAnswer(None, result)
         else:
             shapes = {kind_of(task): shape or ShapeQuote(fits=True) for task in tasks}
-            told[advert.peer] = DeviceAnswer(said, "", shapes)
+            values_found[advert.peer] = DeviceAnswer(result, "", shapes)
     before: list[tuple[Task, float]] = [
         (task, seconds) for name, seconds in history or [] for task in tasks if task.model.name == name
     ]
-    return make_plan(plan, described, cells, SwarmVisit(tuple(adverts), tuple(tasks), told, complete), before)
+    return make_plan(
+        plan, described, cells, SwarmVisit(tuple(adverts), tuple(tasks), values_found, complete), before
+    )
 
 
 def test_a_cell_says_who_fits_who_serves_when_how_long_and_what_is_to_be_fetched() -> None:
@@ -197,9 +199,9 @@ def test_replicas_that_lack_a_device_are_not_covered_and_say_so() -> None:
     text = BASE + "replicas: 2\n"
     whole = planned([device("one"), device("two")], text=text)
     assert (whole.covered, whole.cells[0].tasks) == (2, 2)
-    lacking = planned([device("one")], text=text)
-    assert lacking.covered == 0
-    assert lacking.cells[0].why.startswith("2 devices of one class are needed, 1 is there\n")
+    missing = planned([device("one")], text=text)
+    assert missing.covered == 0
+    assert missing.cells[0].why.startswith("2 devices of one class are needed, 1 is there\n")
 
 
 def test_the_hash_is_over_the_substance_and_not_over_the_load() -> None:
@@ -271,23 +273,23 @@ def test_cells_that_are_alike_but_for_their_device_are_compared_one_by_one() -> 
         )
 
     plan = planned([device("one"), device("two")])
-    kept = plan.model_copy(update={"cells": (cell("d-one"), cell("d-two"))})
+    stored = plan.model_copy(update={"cells": (cell("d-one"), cell("d-two"))})
     now = plan.model_copy(update={"cells": (cell("d-one", "0 of 1 devices fit"), cell("d-two"))})
-    assert plan_changes(kept, now) == [
+    assert plan_changes(stored, now) == [
         "m × CPU (ONNX) is no longer covered: 0 of 1 devices fit",
         "one (d-one) is gone or does not serve any more: 1 cell",
     ]
-    assert plan_changes(now, kept) == []
+    assert plan_changes(now, stored) == []
 
 
 def test_with_more_devices_than_can_be_seen_only_what_is_not_covered_any_more_is_a_change() -> None:
     adverts = [device(f"n{n}") for n in range(6)]
-    kept, now = planned(adverts[:4], complete=False), planned(adverts[2:], complete=False)
-    assert plan_changes(kept, now) == []
-    assert kept.plan == now.plan, "which of them were seen is chance"
+    stored, now = planned(adverts[:4], complete=False), planned(adverts[2:], complete=False)
+    assert plan_changes(stored, now) == []
+    assert stored.plan == now.plan, "which of them were seen is chance"
     assert any("more devices than can be looked up" in line for line in plan_lines(now))
     nobody = planned(adverts[:2], complete=False, says={"n0": "gone", "n1": "gone"})
-    assert [line.partition(":")[0] for line in plan_changes(kept, nobody)] == [
+    assert [line.partition(":")[0] for line in plan_changes(stored, nobody)] == [
         "a.onnx × CPU (ONNX) is no longer covered",
         "b.onnx × CPU (ONNX) is no longer covered",
     ]
@@ -355,28 +357,28 @@ async def test_the_few_devices_that_fit_are_found_in_a_crowd_of_others() -> None
     crowd = [device(f"n{n}") for n in range(300)]
     rare = device("rare", "GPU (ONNX)")
     gpu, cpu = (Requirement(clauses=(parse_clause(f"units has {unit} (ONNX)"),)) for unit in ("GPU", "CPU"))
-    seen, complete = await find_devices(Crowd([*crowd, rare]), [gpu])
-    assert rare in seen
+    observed, complete = await find_devices(Crowd([*crowd, rare]), [gpu])
+    assert rare in observed
     assert complete, "there is no other that fits"
-    seen, complete = await find_devices(Crowd([*crowd, rare]), [gpu, cpu])
-    assert rare in seen
+    observed, complete = await find_devices(Crowd([*crowd, rare]), [gpu, cpu])
+    assert rare in observed
     assert not complete
     assert await find_devices(Crowd(crowd[:9]), [gpu]) == (tuple(crowd[:9]), True)
 
 
 async def test_each_worker_is_shown_who_asks_and_asked_once_about_what_it_fits() -> None:
-    heard: dict[str, list[str]] = {}
+    received: dict[str, list[str]] = {}
     async with MemorySwarm(random.Random(1), latency_s=0.001) as swarm:
 
         def worker(name: str, *, allows: bool, behind: bool = False) -> Advert:
             identity = Identity.from_seed(name)
             network = swarm.node(identity)
-            heard[name] = []
+            received[name] = []
 
             async def answer(link: Link, message: Message) -> Message:
-                heard[name].append(type(message).__name__)
+                received[name].append(type(message).__name__)
                 match message:
-                    case ShowCredentials() if behind and "ManifestMessage" not in heard[name]:
+                    case ShowCredentials() if behind and "ManifestMessage" not in received[name]:
                         return Denied(reason=Reason.NOT_ALLOWED)
                     case ShowCredentials() | ManifestMessage():
                         return CredentialsReply(principal=link.peer, rights=(Right.STATUS,), priority=100)
@@ -402,15 +404,15 @@ async def test_each_worker_is_shown_who_asks_and_asked_once_about_what_it_fits()
         visitor = Identity.from_seed("visitor")
         token = visitor_token(SCHEDULER, visitor.peer_id, now=0.0)
         manifests = [("lab", ManifestMessage(body=b"m", signature=bytes(64))), ("other", None)]
-        told = await ask_devices(swarm.node(visitor), adverts, tasks, token, manifests, priority=50)
-    one, two, gone = (told[Identity.from_seed(name).peer_id] for name in ("one", "two", "gone"))
+        devices = await ask_devices(swarm.node(visitor), adverts, tasks, token, manifests, priority=50)
+    one, two, gone = (devices[Identity.from_seed(name).peer_id] for name in ("one", "two", "gone"))
     assert len(one.shapes) == 20
-    assert heard["one"] == ["ShowCredentials", "Probe", "Probe"], "20 kinds of task are two questions"
+    assert received["one"] == ["ShowCredentials", "Probe", "Probe"], "20 kinds of task are two questions"
     assert (two.quote, two.why) == (None, "not-allowed: not you")
     assert gone.quote is None
     assert gone.why
-    assert heard["three"][:4] == ["ShowCredentials", "ManifestMessage", "ShowCredentials", "Probe"]
-    assert len(told) == 4
+    assert received["three"][:4] == ["ShowCredentials", "ManifestMessage", "ShowCredentials", "Probe"]
+    assert len(devices) == 4
 
 
 # -- the command --------------------------------------------------------------------------------------------------------------------

@@ -161,8 +161,8 @@ def test_tickets_are_told_together_with_where_each_stands(store: Store, clock: C
 
 def test_devices_that_fit_say_how_much_of_ours_they_have(store: Store, clock: Clock) -> None:
     submit(store, [a_task(1)])
-    seen = LiveFacts(adverts=(advert("one"), advert("two")), busy={"one": 3})
-    assert told(store, clock, seen=seen).stories[0].why == (
+    live_facts = LiveFacts(adverts=(advert("one"), advert("two")), busy={"one": 3})
+    assert told(store, clock, seen=live_facts).stories[0].why == (
         "there now and fit: one (has 3 tasks of yours: no more are queued there at a time), two",
     )
 
@@ -275,20 +275,20 @@ def test_workers_set_aside_are_told_with_the_reason_and_until_when(store: Store,
 def test_it_is_said_when_nobody_schedules_or_the_swarm_was_not_seen(store: Store, clock: Clock) -> None:
     submit(store, [a_task(1)])
     blind = LiveFacts(adverts=None, unreachable="no gate answers: x", scheduling=False)
-    found = told(store, clock, seen=blind)
-    assert found.remarks == (
+    result = told(store, clock, seen=blind)
+    assert result.remarks == (
         "No scheduler runs c-one now: sark-node watch c-one",
         "The swarm cannot be reached: no gate answers: x",
     )
-    assert found.stories[0].why == ("no device has been asked yet",)
+    assert result.stories[0].why == ("no device has been asked yet",)
 
 
 def test_a_campaign_over_devices_without_tasks_says_what_it_looks_for(store: Store, clock: Clock) -> None:
     submit(store, None)
     need = Requirement(clauses=(parse_clause("ram >= 1 TiB"),))
-    found = told(store, clock, unplanned=[need])
-    assert found.remarks[0].startswith("Its tasks follow from the devices that fit")
-    assert found.remarks[1] == "0 of 1 device fit"
+    result = told(store, clock, unplanned=[need])
+    assert result.remarks[0].startswith("Its tasks follow from the devices that fit")
+    assert result.remarks[1] == "0 of 1 device fit"
 
 
 def test_a_replica_that_lacks_a_device_says_so(store: Store, clock: Clock) -> None:
@@ -304,11 +304,11 @@ def test_every_state_of_a_task_has_a_story(store: Store, clock: Clock) -> None:
     row = store.campaigns.get("c-one")
     assert row is not None
     for state in TaskState:
-        found = why_report(
+        result = why_report(
             row, [replace(task, state=state, cancel=True)], {}, (), (), LiveFacts(adverts=None), clock.now
         )
-        assert found.stories[0].head.startswith("Task 1 ")
-        assert "waiting" not in " ".join(why_lines(found))
+        assert result.stories[0].head.startswith("Task 1 ")
+        assert "waiting" not in " ".join(why_lines(result))
 
 
 def test_numbers_on_end_are_told_as_a_range() -> None:
@@ -335,8 +335,8 @@ def test_the_command_tells_a_campaign_a_task_and_what_is_not_there(
     assert "The swarm cannot be reached: no gate is known here" in out
     assert "No scheduler runs c-one now" in out
     assert run("c-one/1", "--json") == 0
-    told = json.loads(capsys.readouterr().out)
-    assert [story["head"] for story in told["stories"]] == ["Task 1 is cancelled"]
+    document = json.loads(capsys.readouterr().out)
+    assert [story["head"] for story in document["stories"]] == ["Task 1 is cancelled"]
     assert run("c-one/7") == 2
     assert "c-one has no task '7'" in capsys.readouterr().err
 

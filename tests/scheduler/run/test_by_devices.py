@@ -83,9 +83,9 @@ def test_a_file_at_hugging_face_is_fetched_by_https() -> None:
     ],
 )
 def test_a_size_without_the_rest_is_told_with_what_to_do(data: bytes) -> None:
-    with pytest.raises(CampaignError, match="size goes with url") as told:
+    with pytest.raises(CampaignError, match="size goes with url") as error:
         parse_campaign(data, "c.json")
-    assert "remove size" in told.value.hint
+    assert "remove size" in error.value.hint
 
 
 @pytest.mark.parametrize("size", [0, -1, 2**60, "3 GiB"])
@@ -103,12 +103,12 @@ def test_submitting_it_fetches_and_copies_nothing(home: Home, file: Path) -> Non
     def never(entry: ModelEntry) -> Path:
         raise AssertionError(entry)
 
-    found = submit_campaign(home, file, wait_s=60, fetch=never)
+    result = submit_campaign(home, file, wait_s=60, fetch=never)
     assert not home.spool.exists()
     with Store(home.store) as store:
-        (model,) = store.campaigns.models(found)
+        (model,) = store.campaigns.models(result)
         assert (model.sha256, model.size) == (SHA, SIZE)
-        row = store.campaigns.get(found)
+        row = store.campaigns.get(result)
         assert row is not None
         assert by_devices(row.spec) == {SHA}
 
@@ -133,20 +133,20 @@ def test_what_cannot_be_known_here_is_said(url: str, said: str, not_said: str) -
 
 def test_its_tasks_do_not_wait_for_a_model_here(tmp_path: Path) -> None:
     spec = parse_campaign(text(size=SIZE), "c.json").model_dump_json()
-    lacking = MissingModels(tmp_path)
+    missing_models = MissingModels(tmp_path)
     entry, other = TaskEntry(task=task_of(text(size=SIZE))), TaskEntry(task=task_of(text(size=SIZE)))
-    assert lacking.mark([entry], by_devices(spec)) == ()
+    assert missing_models.mark([entry], by_devices(spec)) == ()
     assert not entry.model_missing
-    assert len(lacking.mark([other], by_devices("{}"))) == 1
+    assert len(missing_models.mark([other], by_devices("{}"))) == 1
     assert other.model_missing
 
 
 def test_who_adopts_it_needs_no_model_either(tmp_path: Path) -> None:
     task = task_of(text(size=SIZE))
-    told: Mapping[str, Any] = {"spool": tmp_path / "spool", "folder": tmp_path}
+    values: Mapping[str, Any] = {"spool": tmp_path / "spool", "folder": tmp_path}
     spec = parse_campaign(text(size=SIZE), "c.json").model_dump_json()
-    assert bring_models([task], spec, **told) == ()
-    assert bring_models([task], parse_campaign(text(), "c.json").model_dump_json(), **told) == ("m.onnx",)
+    assert bring_models([task], spec, **values) == ()
+    assert bring_models([task], parse_campaign(text(), "c.json").model_dump_json(), **values) == ("m.onnx",)
 
 
 def test_what_failed_is_tried_again_without_it(home: Home, file: Path, tmp_path: Path) -> None:

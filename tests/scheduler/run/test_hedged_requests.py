@@ -119,8 +119,8 @@ async def test_two_workers_that_only_say_that_it_was_adopted_get_no_more_of_it_a
     await world.run()
     assert world.states() == {TaskState.SUCCEEDED}
     assert {row.worker for row in world.store.results.rows("c-one")} == {good.peer}
-    told = [event for event in world.store.events.since("c-one") if event.name == "worker.refused"]
-    assert {event.fields["device"] for event in told} == {"x1", "x2"}
+    events = [event for event in world.store.events.since("c-one") if event.name == "worker.refused"]
+    assert {event.fields["device"] for event in events} == {"x1", "x2"}
 
 
 async def test_a_lease_that_is_said_to_be_lost_to_another_scheduler_leads_to_a_question(
@@ -173,6 +173,6 @@ async def test_a_worker_that_never_answers_commits_is_set_aside_and_the_others_d
     await world.run()
     assert world.states() == {TaskState.SUCCEEDED}
     assert {row.worker for row in world.store.results.rows("c-one")} == {good.peer}
-    told = [event for event in world.store.events.since("c-one") if event.name == "worker.set-aside"]
-    assert told
-    assert "not answering" in str(told[0].fields["why"])
+    events = [event for event in world.store.events.since("c-one") if event.name == "worker.set-aside"]
+    assert events
+    assert "not answering" in str(events[0].fields["why"])

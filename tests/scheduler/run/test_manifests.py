@@ -50,23 +50,23 @@ def test_a_manifest_is_made_once_and_says_what_the_campaign_is(tmp_path: Path) -
         assert row is not None
         bodies = {task.id: store.tasks.bodies("c-one")[task.id] for task in store.tasks.all("c-one")}
     manifests = manifests_in(tmp_path)
-    kept = manifests.take_up(row, models, bodies, ANN)
-    assert kept is not None
-    data = kept.path.read_bytes()
-    assert (kept.sha256, kept.size) == (hashlib.sha256(data).hexdigest(), len(data))
+    stored = manifests.take_up(row, models, bodies, ANN)
+    assert stored is not None
+    data = stored.path.read_bytes()
+    assert (stored.sha256, stored.size) == (hashlib.sha256(data).hexdigest(), len(data))
     cover = read_cover(data)
     assert verify(ANN.peer_id, cover.message, cover.signature)
     manifest = open_manifest(cover).manifest
     assert (manifest.limit_s, manifest.created, manifest.priority) == (60.0, 1_790_000_000, 70)
     assert manifest.tasks == tuple(task_body(task) for task in tasks(12))
     again = manifests_in(tmp_path)
-    assert again.take_up(row, models, bodies, ANN) == kept
-    assert again.find(kept.sha256, ["c-one"]) == kept.path
-    assert again.find(kept.sha256, ["c-two"]) is None
+    assert again.take_up(row, models, bodies, ANN) == stored
+    assert again.find(stored.sha256, ["c-one"]) == stored.path
+    assert again.find(stored.sha256, ["c-two"]) is None
     again.tidy(["c-one"])
-    assert kept.path.exists()
+    assert stored.path.exists()
     again.tidy([])
-    assert not kept.path.exists()
+    assert not stored.path.exists()
     assert manifests_in(tmp_path).take_up(row, models, bodies, BOB) is None, "only its owner can sign it"
 
 
@@ -111,37 +111,37 @@ def test_the_count_of_an_adoption_is_told_in_a_line(tmp_path: Path) -> None:
         store.campaigns.create(NewCampaign("c-one", "one", ANN.peer_id, "{}"), [], tasks(5))
         row = store.campaigns.get("c-one")
         assert row is not None
-        kept = manifests_in(tmp_path).take_up(row, [], store.tasks.bodies("c-one"), ANN)
-    assert kept is not None
-    opened = open_manifest(read_cover(kept.path.read_bytes()))
+        stored = manifests_in(tmp_path).take_up(row, [], store.tasks.bodies("c-one"), ANN)
+    assert stored is not None
+    opened = open_manifest(read_cover(stored.path.read_bytes()))
     adoption = tally(opened.manifest, opened.tasks, gathered.places(), {})
     assert adoption.line() == "5 tasks: 1 running, 1 waiting in queues, 1 finished elsewhere, 2 to do"
 
 
 def test_a_task_without_its_model_waits_until_the_model_is_brought(tmp_path: Path) -> None:
-    lacking = MissingModels(tmp_path)
+    missing_models = MissingModels(tmp_path)
     entry = TaskEntry(task=tasks(1)[0])
-    ((task, words),) = lacking.mark([entry])
+    ((task, words),) = missing_models.mark([entry])
     assert task == "c-one/1"
     assert words == "waits for its model m.onnx: sark-node adopt c-one --models FOLDER"
-    lacking.look(10.0)
+    missing_models.look(10.0)
     assert entry.model_missing
     (tmp_path / SHA).write_bytes(b"0123456789")
-    lacking.look(11.0)
+    missing_models.look(11.0)
     assert entry.model_missing, "the disk was looked at just now"
-    lacking.look(12.0)
+    missing_models.look(12.0)
     assert not entry.model_missing
-    assert lacking.mark([TaskEntry(task=tasks(1)[0])]) == ()
+    assert missing_models.mark([TaskEntry(task=tasks(1)[0])]) == ()
 
 
 def test_a_task_that_ended_without_its_model_is_not_watched_for_any_more(tmp_path: Path) -> None:
-    lacking = MissingModels(tmp_path)
+    missing_models = MissingModels(tmp_path)
     ended, waits = (TaskEntry(task=task) for task in tasks(2))
-    lacking.mark([ended, waits])
-    assert lacking.waiting == 2
+    missing_models.mark([ended, waits])
+    assert missing_models.waiting == 2
     ended.state = TaskState.CANCELLED
-    lacking.look(10.0)
-    assert lacking.waiting == 1
+    missing_models.look(10.0)
+    assert missing_models.waiting == 1
     waits.state = TaskState.CANCELLED
-    lacking.look(20.0)
-    assert lacking.waiting == 0
+    missing_models.look(20.0)
+    assert missing_models.waiting == 0

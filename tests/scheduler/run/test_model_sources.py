@@ -71,8 +71,8 @@ def holders(core: Core, nursery: trio.Nursery, index: Index | None = None) -> Mo
 
 async def named(core: Core, peer: str = PEERS[0]) -> set[str] | None:
     async with trio.open_nursery() as nursery:
-        told = await holders(core, nursery).where(peer, SHA)
-    return None if told is None else {each.peer for each in told.others}
+        result = await holders(core, nursery).where(peer, SHA)
+    return None if result is None else {each.peer for each in result.others}
 
 
 async def test_who_has_no_task_that_needs_it_is_told_nothing(core: Core) -> None:
@@ -99,12 +99,16 @@ async def test_of_many_some_are_named_with_a_grant_for_the_asker_alone(core: Cor
     for peer in PEERS[1:]:
         core.has(peer)
     async with trio.open_nursery() as nursery:
-        told = await holders(core, nursery).where(PEERS[0], SHA)
-    assert told is not None
-    assert len(told.others) == MAX_OTHERS
-    assert told.grant is not None
-    assert (told.grant.taker, told.grant.sha256, told.grant.until) == (PEERS[0], SHA, 1000 + GRANT_TTL_S)
-    assert verify(ME.peer_id, told.grant.message, told.grant.signature)
+        result = await holders(core, nursery).where(PEERS[0], SHA)
+    assert result is not None
+    assert len(result.others) == MAX_OTHERS
+    assert result.grant is not None
+    assert (result.grant.taker, result.grant.sha256, result.grant.until) == (
+        PEERS[0],
+        SHA,
+        1000 + GRANT_TTL_S,
+    )
+    assert verify(ME.peer_id, result.grant.message, result.grant.signature)
 
 
 async def test_where_few_are_known_the_index_is_asked_once_in_a_while(core: Core) -> None:

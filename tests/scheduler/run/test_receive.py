@@ -144,23 +144,23 @@ def precise(launches: int, loads: int, unit: str = UNIT) -> tuple[Result, bytes,
 
 @pytest.mark.parametrize(("launches", "loads"), [(6, 6), (8, 8), (20, 20), (1, 1)])
 def test_a_precision_may_take_some_launches(launches: int, loads: int) -> None:
-    result, body, task, asked = precise(launches, loads)
-    assert check(result, body, WORKER.peer_id, task, asked).outcome is RunOutcome.COMPLETE
+    result, body, task, request = precise(launches, loads)
+    assert check(result, body, WORKER.peer_id, task, request).outcome is RunOutcome.COMPLETE
 
 
 @pytest.mark.parametrize(("launches", "loads"), [(21, 21), (21, 20), (6, 0), (0, 6), (6, 7), (7, 6)])
 def test_a_precision_does_not_take_any_number_of_launches(launches: int, loads: int) -> None:
-    result, body, task, asked = precise(launches, loads)
+    result, body, task, request = precise(launches, loads)
     with pytest.raises(RemoteProtocolError, match="the record of c-one/1"):
-        check(result, body, WORKER.peer_id, task, asked)
+        check(result, body, WORKER.peer_id, task, request)
 
 
 def test_where_a_server_holds_the_model_no_load_is_due_and_one_launch_is_all() -> None:
-    result, body, task, asked = precise(1, 0, unit="API (OpenAI)")
-    assert check(result, body, WORKER.peer_id, task, asked).outcome is RunOutcome.COMPLETE
-    result, body, task, asked = precise(2, 0, unit="API (OpenAI)")
+    result, body, task, request = precise(1, 0, unit="API (OpenAI)")
+    assert check(result, body, WORKER.peer_id, task, request).outcome is RunOutcome.COMPLETE
+    result, body, task, request = precise(2, 0, unit="API (OpenAI)")
     with pytest.raises(RemoteProtocolError, match="2 launches"):
-        check(result, body, WORKER.peer_id, task, asked)
+        check(result, body, WORKER.peer_id, task, request)
 
 
 def test_the_launches_of_a_task_share_its_runs() -> None:
@@ -262,13 +262,13 @@ def test_inferences_cannot_take_longer_than_the_window_that_they_were_timed_in(
 def test_a_run_on_more_threads_than_were_asked_for_is_none_of_what_was_asked_for(threads: int) -> None:
     task = TASK.model_copy(update={"measure": Measure(runs=3, loads=2, threads=2)})
     ran = RunFacts(unit=UNIT, driver="onnx", runtime="r", threads=threads)
-    asked = task_body(task)
-    result, body = made({"ran": ran, "task_sha256": hashlib.sha256(asked).hexdigest()})
+    request = task_body(task)
+    result, body = made({"ran": ran, "task_sha256": hashlib.sha256(request).hexdigest()})
     if threads <= 2:  # a device with fewer cores takes fewer, and its row says so
-        assert check(result, body, WORKER.peer_id, task, asked).ran == ran
+        assert check(result, body, WORKER.peer_id, task, request).ran == ran
         return
     with pytest.raises(RemoteProtocolError, match="ran on 3 threads, the task asks for 2"):
-        check(result, body, WORKER.peer_id, task, asked)
+        check(result, body, WORKER.peer_id, task, request)
 
 
 def test_an_input_has_no_size_below_nothing() -> None:

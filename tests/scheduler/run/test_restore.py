@@ -53,7 +53,7 @@ def succeed(store: Store, n: int, device: str) -> None:
         ran=RunFacts(unit=UNIT, driver="x", runtime="r"),
         timings=(Timing(samples=pack_samples([1]), warmup=pack_samples([]), cpu_s=0, wall_s=0),),
     )
-    kept = store.attempts.record_result(
+    stored = store.attempts.record_result(
         task=task,
         attempt=1,
         fence=fence,
@@ -63,7 +63,7 @@ def succeed(store: Store, n: int, device: str) -> None:
         signature=bytes(64),
         event=TaskEvent.SUCCEED,
     )
-    assert kept.stale is None
+    assert stored.stale is None
 
 
 def test_where_replicas_ran_is_read_at_once_however_many_there_are(store: Store) -> None:

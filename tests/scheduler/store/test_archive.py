@@ -210,9 +210,9 @@ def test_a_damaged_file_is_told_apart_before_anything_is_changed(
         live(store, "c-one")
         write_archive(file, dump(store))
     file.write_bytes(damage(file.read_bytes()))
-    with pytest.raises(CampaignError) as told:
+    with pytest.raises(CampaignError) as error:
         check_archive(file)
-    assert str(file) in told.value.what
+    assert str(file) in error.value.what
 
 
 def test_no_file_of_ours_is_told_as_that(tmp_path: Path) -> None:
@@ -240,10 +240,10 @@ def test_what_ended_long_ago_goes_with_all_that_belongs_to_it_and_open_campaigns
 
 
 def test_the_store_says_where_it_is_and_how_much_there_is(store: Store) -> None:
-    told = store.describe()
-    assert (told["rows"]["campaigns"], told["open_campaigns"], told["rows"]["records"]) == (3, 1, 3)
-    assert told["bytes"] > 10_000
-    assert told["engine"].split()[0] in ("SQLite", "PostgreSQL")
+    result = store.describe()
+    assert (result["rows"]["campaigns"], result["open_campaigns"], result["rows"]["records"]) == (3, 1, 3)
+    assert result["bytes"] > 10_000
+    assert result["engine"].split()[0] in ("SQLite", "PostgreSQL")
 
 
 @pytest.mark.parametrize("text", ["", "90", "d", "0d", "-1d", "90 days", "90m"])

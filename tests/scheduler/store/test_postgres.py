@@ -51,17 +51,17 @@ def store(postgres: str) -> Store:
 
 def refusal(url: sa.URL) -> ResourceError:
     """How opening a store there ends; it never tells a password."""
-    with pytest.raises(ResourceError) as told:
+    with pytest.raises(ResourceError) as error:
         Store(ServerLocation(url, "sark_nobody"))
-    for text in (str(told.value), told.value.hint, repr(told.value)):
+    for text in (str(error.value), error.value.hint, repr(error.value)):
         assert "hunter2" not in text
-    return told.value
+    return error.value
 
 
 def test_a_server_that_is_down_is_one_clear_line(tmp_path: Path) -> None:
-    told = refusal(server_url(f"postgresql://sark:hunter2@/db?host={tmp_path}&password=hunter2"))
-    assert told.what == "postgresql://sark@/db: the server does not answer"
-    assert "check that it is running" in told.hint
+    result = refusal(server_url(f"postgresql://sark:hunter2@/db?host={tmp_path}&password=hunter2"))
+    assert result.what == "postgresql://sark@/db: the server does not answer"
+    assert "check that it is running" in result.hint
     assert "does not answer" in refusal(server_url("postgresql://sark:hunter2@127.0.0.1:1/db")).what
     assert "cannot be used" in refusal(server_url("postgresql://h/db?password=hunter2&port=x")).what
 
@@ -88,9 +88,9 @@ def test_a_server_that_stays_away_is_asked_again_each_time_and_found_when_it_is_
 
 
 def test_a_database_that_is_missing_is_one_clear_line(postgres: str) -> None:
-    told = refusal(server_url(postgres).set(database="nowhere", password="hunter2"))
-    assert "the database does not exist" in told.what
-    assert "createdb" in told.hint
+    result = refusal(server_url(postgres).set(database="nowhere", password="hunter2"))
+    assert "the database does not exist" in result.what
+    assert "createdb" in result.hint
 
 
 def test_a_wrong_password_is_one_clear_line_and_a_right_one_opens(postgres: str, store: Store) -> None:
@@ -112,13 +112,13 @@ def test_a_wrong_password_is_one_clear_line_and_a_right_one_opens(postgres: str,
 def test_a_connection_that_is_cut_is_told_once_and_made_again(store: Store) -> None:
     with Store(store.location) as other:
         pid = other.database.connection.exec_driver_sql("SELECT pg_backend_pid()").scalar_one()
-        seen = other.changes_by_others()
+        observed = other.changes_by_others()
         cut_off(store, pid)
         with pytest.raises(ResourceError, match="does not answer"):
             other.campaigns.request_cancel("c-one")
         assert [task.cancel for task in other.tasks.all("c-one")] == [False]
         assert other.campaigns.request_cancel("c-one") == 1
-        assert other.changes_by_others() == seen
+        assert other.changes_by_others() == observed
 
 
 def test_a_connection_that_is_cut_inside_a_transaction_leaves_nothing_of_it(store: Store) -> None:
@@ -190,18 +190,18 @@ def test_an_address_that_is_none_is_told_without_being_repeated(tmp_path: Path) 
         "u:hunter2@h/d",
         "hunter2",
     ):
-        with pytest.raises(SettingsError) as told:
+        with pytest.raises(SettingsError) as error:
             store_location(home, {"SARK_STORE": text})
-        assert "postgresql://user:password@host/database" in told.value.hint
-        assert "hunter2@" not in told.value.what
+        assert "postgresql://user:password@host/database" in error.value.hint
+        assert "hunter2@" not in error.value.what
     assert store_location(home, {}) == home.store
 
 
 def test_whatever_opens_the_store_of_a_home_looks_at_its_settings() -> None:
     own = Path(opening.__file__)
-    found = [
+    results = [
         path.name
         for path in own.parent.rglob("*.py")
         if path != own and re.search(r"\b(home|obj)\.store\b", path.read_text("utf-8"))
     ]
-    assert found == [], "these open the file, also where `store` is set: take scheduler.opening.open_store"
+    assert results == [], "these open the file, also where `store` is set: take scheduler.opening.open_store"

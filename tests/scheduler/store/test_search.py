@@ -75,7 +75,7 @@ def finish(
     store.attempts.begin([Intent(task.task, 1, task.task, PEERS[0], device, 1)])
     fence = Fence(incarnation=1, number=1)
     store.attempts.record_grant(task.task, 1, lease="l", fence=fence, queued=False)
-    kept = store.attempts.record_result(
+    stored = store.attempts.record_result(
         task=task.task,
         attempt=1,
         fence=fence,
@@ -87,7 +87,7 @@ def finish(
         reason=record.reason,
         figures=figures_of(task, record),
     )
-    assert kept.stale is None
+    assert stored.stale is None
 
 
 def test_what_has_ended_is_listed_the_latest_first_a_page_at_a_time(store: Store, clock: Clock) -> None:
@@ -97,17 +97,17 @@ def test_what_has_ended_is_listed_the_latest_first_a_page_at_a_time(store: Store
         clock.now += n % 2  # some end at one instant
         finish(store, "c-one", n, "mini", n)
     store.attempts.end_pending(["c-one/6"], TaskEvent.CANCEL, reason=Reason.CANCELLED)
-    found, after = [], None
+    result, after = [], None
     while True:
         page = store.results.page(after, limit=2)
-        found += [line.task for line in page.results]
+        result += [line.task for line in page.results]
         after = page.next
         if after is None:
             break
         clock.now += 1
-        if len(found) == 2:  # what ends meanwhile moves nothing
+        if len(result) == 2:  # what ends meanwhile moves nothing
             finish(store, "c-one", 7, "mini", 7)
-    assert sorted(found) == [f"c-one/{n}" for n in range(1, 7)]
+    assert sorted(result) == [f"c-one/{n}" for n in range(1, 7)]
     assert len(store.results.page().results) == 7
     (latest, *_) = store.results.page().results
     assert (latest.task, latest.campaign_name, latest.state, latest.device, latest.device_id) == (

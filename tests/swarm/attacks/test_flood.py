@@ -98,8 +98,8 @@ async def test_many_keys_from_one_network_get_its_share_of_connections_and_leave
 async def test_connections_that_prove_nothing_keep_nobody_out_and_leave_nothing_behind(source: str) -> None:
     limits = ConnectionLimits(pending=SHARE, pending_per_ip=SHARE)
     arrivals = ConnectionGater(limits, sharing=network_of)
-    said = [b"", b"\x13/multi", line(MSS[:-1]), line(MSS[:-1]) + line(b"/noise"), b"\x00"]
-    said.append(said[3] + b"\x00\x20" + bytes(16))  # half of a handshake's first message
+    lines = [b"", b"\x13/multi", line(MSS[:-1]), line(MSS[:-1]) + line(b"/noise"), b"\x00"]
+    lines.append(lines[3] + b"\x00\x20" + bytes(16))  # half of a handshake's first message
     async with victim_with(arrivals) as victim:
         assert await is_served(victim)
         await until(lambda: not arrivals._held)
@@ -108,7 +108,7 @@ async def test_connections_that_prove_nothing_keep_nobody_out_and_leave_nothing_
             for number in range(4 * FLOOD):
                 stream = await stack.enter_async_context(await tcp(victim, source))
                 with contextlib.suppress(trio.BrokenResourceError):
-                    await stream.send_all(said[number % len(said)])
+                    await stream.send_all(lines[number % len(lines)])
             await until(lambda: arrivals._held.total() <= SHARE, within_s=8.0)
             assert await is_served(victim)
         await until(lambda: not arrivals._held and not arrivals._unauthenticated)
@@ -133,12 +133,12 @@ async def reserve_from(gate: HostNetwork, node: HostNetwork, source: str, times:
 
 
 async def test_a_flood_of_reservations_leaves_places_for_others_and_frees_its_own_when_it_goes() -> None:
-    desk = RelayReservations(
+    relay_reservations = RelayReservations(
         RelayLimits(reservations=2 * SHARE, reservations_per_network=SHARE, reserve_burst=3)
     )
     honest_id = Identity.from_seed("honest")
     async with victim_with(ConnectionGater()) as gate:
-        gate.serve_relay(desk)
+        gate.serve_relay(relay_reservations)
         async with AsyncExitStack() as stack:
             got: list[int] = []
             for number in range(SHARE + 4):
@@ -149,7 +149,7 @@ async def test_a_flood_of_reservations_leaves_places_for_others_and_frees_its_ow
             assert got == [OK] * SHARE + [RESOURCE_LIMIT_EXCEEDED] * 4
             flood = await reserve_from(gate, node, "127.0.1.200", times=8)
             assert flood == [RESOURCE_LIMIT_EXCEEDED] * 8
-            held = {each.peer for each in desk.snapshot(trio.current_time()).reservations}
+            held = {each.peer for each in relay_reservations.snapshot(trio.current_time()).reservations}
             assert held == {Identity.from_seed(f"r {number}").peer_id for number in range(SHARE)}
             async with open_host(honest_id, server=False) as honest:
                 with pytest.raises(
@@ -159,8 +159,8 @@ async def test_a_flood_of_reservations_leaves_places_for_others_and_frees_its_ow
                         honest.peer_id, [f"{gate.addresses[0]}/p2p/{gate.peer_id}/p2p-circuit"]
                     )
                 assert (await honest.reserve(gate.peer_id, gate.addresses)).ttl_s > 0
-        await until(lambda: not desk.snapshot(trio.current_time()).reservations)
-    assert not desk._per_network
+        await until(lambda: not relay_reservations.snapshot(trio.current_time()).reservations)
+    assert not relay_reservations._per_network
 
 
 async def test_a_node_that_is_asked_to_dial_back_calls_nobody_but_who_asks() -> None:

@@ -31,10 +31,10 @@ def lines() -> Iterator[io.StringIO]:
 def test_both_kinds_of_loggers_write_json_lines(lines: io.StringIO) -> None:
     structlog.get_logger("ours").info("granted", lease=7)
     logging.getLogger("theirs").warning("said %s", "something")
-    ours, theirs = (json.loads(line) for line in lines.getvalue().splitlines())
-    assert (ours["event"], ours["lease"], ours["level"]) == ("granted", 7, "info")
+    own, theirs = (json.loads(line) for line in lines.getvalue().splitlines())
+    assert (own["event"], own["lease"], own["level"]) == ("granted", 7, "info")
     assert (theirs["event"], theirs["level"]) == ("said something", "warning")
-    assert "timestamp" in ours
+    assert "timestamp" in own
 
 
 def test_libp2p_is_silent(lines: io.StringIO) -> None:

@@ -164,8 +164,8 @@ def test_a_signal_in_the_middle_of_a_picture_gives_a_slow_terminal_back() -> Non
         screen.show("one")
         out.taking = True
     os.close(writing)
-    with os.fdopen(reading, encoding="utf-8") as heard:
-        assert heard.read() == LEAVE
+    with os.fdopen(reading, encoding="utf-8") as opened:
+        assert opened.read() == LEAVE
 
 
 @pytest.mark.parametrize(

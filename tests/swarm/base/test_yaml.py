@@ -62,8 +62,8 @@ def refused(data: bytes, file: str = "c.yaml") -> CampaignError:
     ],
 )
 def test_a_word_without_quotes_means_only_what_it_looks_like(word: str, value: object) -> None:
-    found = parse_document(f"key: {word}\n".encode(), "c.yaml").value["key"]
-    assert (type(found), found) == (type(value), value)
+    result = parse_document(f"key: {word}\n".encode(), "c.yaml").value["key"]
+    assert (type(result), result) == (type(value), value)
 
 
 def test_every_entry_and_item_has_its_line() -> None:
@@ -194,14 +194,14 @@ def test_a_missing_file_a_folder_and_an_impossible_name_are_said(tmp_path: Path)
 @given(st.binary(max_size=400))
 def test_any_bytes_are_read_or_refused_by_campaign_error(data: bytes) -> None:
     for file in ("c.yaml", "c.json"):
-        found = outcome(data, file)
-        assert isinstance(found, Document) or 1 <= (found.line or 0) <= data.count(b"\n") + 1
+        result = outcome(data, file)
+        assert isinstance(result, Document) or 1 <= (result.line or 0) <= data.count(b"\n") + 1
 
 
 @given(st.text(alphabet="ab:-[]{},&*!|>'\"%@`#? \n\t<=01.~\\", max_size=120))
 def test_any_yaml_like_text_is_read_or_refused_by_campaign_error(text: str) -> None:
-    found = outcome(text.encode())
-    lines = found.lines.values() if isinstance(found, Document) else [found.line or 0]
+    result = outcome(text.encode())
+    lines = result.lines.values() if isinstance(result, Document) else [result.line or 0]
     assert all(1 <= line <= text.count("\n") + 1 for line in lines)
 
 
@@ -223,8 +223,8 @@ def test_json_of_any_shape_is_read_as_the_json_module_reads_it(
     value: object, indent: int | str | None
 ) -> None:
     text = json.dumps(value, indent=indent)
-    found = outcome(text.encode(), "c.json")
-    if isinstance(found, Document):
-        assert found.value == value
+    result = outcome(text.encode(), "c.json")
+    if isinstance(result, Document):
+        assert result.value == value
     else:
-        assert "merge key" in str(found) or "unreadable" in str(found), "only these are refused on purpose"
+        assert "merge key" in str(result) or "unreadable" in str(result), "only these are refused on purpose"

@@ -58,7 +58,7 @@ async def test_a_file_comes_whole_and_in_order(
     path.write_bytes(CONTENT)
     serve_blobs(holder, serving(path))
     got = bytearray()
-    seen: list[tuple[int, int]] = []
+    observed: list[tuple[int, int]] = []
     size = await fetch_blob(
         taker,
         holder.peer_id,
@@ -66,12 +66,12 @@ async def test_a_file_comes_whole_and_in_order(
         SHA,
         sink=got.extend,
         piece=PIECE,
-        progress=lambda done, total: seen.append((done, total)),
+        progress=lambda done, total: observed.append((done, total)),
     )
     assert bytes(got) == CONTENT
     assert size == len(CONTENT)
-    assert seen[-1] == (len(CONTENT), len(CONTENT))
-    assert [done for done, _ in seen] == sorted({done for done, _ in seen})
+    assert observed[-1] == (len(CONTENT), len(CONTENT))
+    assert [done for done, _ in observed] == sorted({done for done, _ in observed})
 
 
 @pytest.mark.parametrize("offset", [1, PIECE, 299_999, 300_000])
@@ -98,8 +98,8 @@ async def test_beyond_the_end_there_is_nothing_and_the_holder_lives_on(
         BLOB.encode(Frame(FrameKind.CALL, 1, FetchPiece(sha256=SHA, offset=offset, length=10)))
     )
     with trio.fail_after(5):
-        said = bytes(await stream.receive_some())
-    answer = BLOB.decode(said[PREFIX:])
+        result = bytes(await stream.receive_some())
+    answer = BLOB.decode(result[PREFIX:])
     assert answer.message == PieceFollows(size=len(CONTENT), length=0)
     got = bytearray()
     await take(taker, holder, got.extend)
@@ -111,9 +111,9 @@ async def test_a_file_that_cannot_be_read_is_absent(pair: tuple[MemoryNetwork, M
     holder, taker = pair
     unreadable = Path("/proc/self/mem")  # its first page is nobody's: reading it is an I/O error
     serve_blobs(holder, serving(unreadable))
-    with trio.fail_after(5), pytest.raises(Refused) as told:
+    with trio.fail_after(5), pytest.raises(Refused) as error:
         await take(taker, holder, bytearray().extend)
-    assert told.value.reason is Reason.UNKNOWN
+    assert error.value.reason is Reason.UNKNOWN
 
 
 async def test_an_empty_file_can_be_had(pair: tuple[MemoryNetwork, MemoryNetwork]) -> None:
@@ -131,9 +131,9 @@ async def test_what_is_not_there_or_not_for_us_is_refused_with_the_reason(
 ) -> None:
     holder, taker = pair
     serve_blobs(holder, serving(content))
-    with pytest.raises(Refused) as told:
+    with pytest.raises(Refused) as error:
         await take(taker, holder, bytearray().extend)
-    assert told.value.reason is reason
+    assert error.value.reason is reason
 
 
 async def test_another_size_than_the_tasks_is_refused_before_anything_is_stored(

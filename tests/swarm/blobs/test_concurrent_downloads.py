@@ -26,18 +26,18 @@ async def slow() -> AsyncIterator[Field]:
 
 
 async def takes(field: Field, piece: Piece, *, retry_leader: bool = True) -> Kept:
-    kept = Kept()
+    stored = Kept()
     node = field.node("taker")
     await node.connect(field.leader.peer_id, field.leader.addresses)
-    wanted = DownloadRequest(
+    download_request = DownloadRequest(
         SHA,
         len(CONTENT),
         lambda: field.leader.peer_id,
         retry_leader=retry_leader,
         mirror=Mirror("a URL", piece),
     )
-    await pull(node, kept, wanted, rng=random.Random(1))
-    return kept
+    await pull(node, stored, download_request, rng=random.Random(1))
+    return stored
 
 
 async def good(offset: int, length: int) -> bytearray:
@@ -75,15 +75,15 @@ async def test_one_that_lies_or_has_nothing_or_is_silent_holds_nothing_up(slow: 
 
 async def test_it_is_not_asked_before_the_scheduler_has_said_what_the_pieces_are(slow: Field) -> None:
     slow.content = Reason.NOT_ALLOWED
-    asked: list[int] = []
+    offsets: list[int] = []
 
     async def noted(offset: int, length: int) -> bytearray:
-        asked.append(offset)
+        offsets.append(offset)
         return await good(offset, length)
 
     with trio.fail_after(60), pytest.raises(Refused):
         await takes(slow, noted)
-    assert asked == []
+    assert offsets == []
 
 
 async def test_when_the_scheduler_goes_it_brings_the_rest(slow: Field) -> None:

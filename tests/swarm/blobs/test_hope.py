@@ -52,7 +52,7 @@ class Stingy(Field):
     def begins(self, name: str, has: Callable[[], Kept | None]) -> None:
         """A worker that has what `has` gives."""
         node = self.node(name)
-        self.serves(node, lambda *_: None if (kept := has()) is None else Part(kept))
+        self.serves(node, lambda *_: None if (stored := has()) is None else Part(stored))
         self.others.append(node)
 
 
@@ -111,9 +111,9 @@ async def test_where_nobody_gets_it_there_is_an_end(
 ) -> None:
     stingy.begins("never", lambda: None)
     stingy.begins("stuck", lambda: all_of(until=1))
-    with trio.fail_after(most_s + 5), pytest.raises(Refused) as told:
+    with trio.fail_after(most_s + 5), pytest.raises(Refused) as error:
         await stingy.takes(retry_leader=retry_leader)
-    assert told.value.reason is Reason.NOT_ALLOWED
+    assert error.value.reason is Reason.NOT_ALLOWED
     assert trio.current_time() > most_s
 
 

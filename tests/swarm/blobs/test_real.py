@@ -28,11 +28,11 @@ async def test_a_model_comes_from_the_scheduler_and_two_workers_one_of_which_lie
             others = tuple(HolderInfo(peer=each.peer_id, addresses=each.addresses) for each in (good, liar))
             return Holders(grant=grant(leader.peer_id, peer), others=others)
 
-        asked: list[str] = []
+        requests: list[str] = []
 
         def gives(name: str, content: bytes) -> object:
             def shared(*_: object) -> bytes:
-                asked.append(name)
+                requests.append(name)
                 return content
 
             return shared
@@ -42,8 +42,8 @@ async def test_a_model_comes_from_the_scheduler_and_two_workers_one_of_which_lie
         serve_blobs(liar, lambda *_: None, shared=gives("liar", bytes(len(CONTENT))))
         await taker.connect(leader.peer_id, leader.addresses)
         store = Kept()
-        wanted = DownloadRequest(SHA, len(CONTENT), lambda: leader.peer_id)
+        download_request = DownloadRequest(SHA, len(CONTENT), lambda: leader.peer_id)
         with trio.fail_after(60):
-            await pull(taker, store, wanted, rng=random.Random(1))
+            await pull(taker, store, download_request, rng=random.Random(1))
         assert store.whole() == CONTENT
-        assert "good" in asked
+        assert "good" in requests

@@ -28,8 +28,8 @@ class Relayed(Field):
         self.circuit = (await self.office.reserve(self.gate.peer_id, self.gate.addresses)).address
 
     async def where(self, peer: str, sha256: str) -> Holders:
-        found = (HolderInfo(peer=self.office.peer_id, addresses=(self.circuit,)),)
-        return Holders(grant=grant(self.leader.peer_id, peer), others=found)
+        results = (HolderInfo(peer=self.office.peer_id, addresses=(self.circuit,)),)
+        return Holders(grant=grant(self.leader.peer_id, peer), others=results)
 
     async def brings(self, store: Kept, taker: MemoryNetwork) -> None:
         """As `node.run.model_source` does."""
@@ -39,8 +39,8 @@ class Relayed(Field):
             return path is not None and not path.direct
 
         await taker.connect(self.leader.peer_id, self.leader.addresses)
-        wanted = DownloadRequest(SHA, len(CONTENT), lambda: self.leader.peer_id, relayed)
-        await pull(taker, store, wanted, rng=random.Random(1), aside=here)
+        download_request = DownloadRequest(SHA, len(CONTENT), lambda: self.leader.peer_id, relayed)
+        await pull(taker, store, download_request, rng=random.Random(1), aside=here)
 
 
 @pytest.fixture

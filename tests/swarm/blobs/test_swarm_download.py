@@ -98,12 +98,12 @@ class Field:
         return self.nodes[name]
 
     async def where(self, peer: str, sha256: str) -> Holders:
-        found = tuple(
+        results = tuple(
             HolderInfo(peer=node.peer_id, addresses=node.addresses)
             for node in self.others
             if node.peer_id != peer
         )
-        return Holders(grant=grant(self.leader.peer_id, peer), others=found)
+        return Holders(grant=grant(self.leader.peer_id, peer), others=results)
 
     def shares(self, name: str, content: bytes = CONTENT) -> MemoryNetwork:
         """A worker that has all of it."""
@@ -131,14 +131,14 @@ class Field:
         mirror: Mirror | None = None,
         **more: object,
     ) -> Kept:
-        kept = store or Kept()
+        stored = store or Kept()
         node = self.node(name)
         await node.connect(self.leader.peer_id, self.leader.addresses)
-        wanted = DownloadRequest(
+        download_request = DownloadRequest(
             SHA, len(CONTENT), lambda: self.leader.peer_id, retry_leader=retry_leader, mirror=mirror
         )
-        await pull(node, kept, wanted, rng=random.Random(name), aside=here, **more)
-        return kept
+        await pull(node, stored, download_request, rng=random.Random(name), aside=here, **more)
+        return stored
 
 
 class Counted:
@@ -176,18 +176,18 @@ async def field_() -> AsyncIterator[Field]:
 
 
 async def test_from_one_source_it_comes_whole_with_progress(field_: Field, autojump_clock: MockClock) -> None:
-    seen: list[tuple[int, int]] = []
-    kept = await field_.takes(progress=lambda done, total: seen.append((done, total)))
-    assert kept.whole() == CONTENT
-    assert seen[-1] == (len(CONTENT), len(CONTENT))
-    assert len(seen) == PIECES
+    observed: list[tuple[int, int]] = []
+    stored = await field_.takes(progress=lambda done, total: observed.append((done, total)))
+    assert stored.whole() == CONTENT
+    assert observed[-1] == (len(CONTENT), len(CONTENT))
+    assert len(observed) == PIECES
     assert field_.sent[field_.leader.peer_id] < len(CONTENT) + 10_000
 
 
 async def test_others_that_have_it_give_most_of_it(field_: Field, autojump_clock: MockClock) -> None:
     others = [field_.shares(f"other {n}") for n in range(3)]
-    kept = await field_.takes()
-    assert kept.whole() == CONTENT
+    stored = await field_.takes()
+    assert stored.whole() == CONTENT
     assert sum(field_.sent[node.peer_id] > PIECE_SIZE for node in others) >= 2
 
 
@@ -198,8 +198,8 @@ async def test_a_liar_is_dropped_and_the_whole_is_right(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     false = field_.shares("liar", bytes(len(CONTENT)))
-    kept = await field_.takes()
-    assert kept.whole() == CONTENT
+    stored = await field_.takes()
+    assert stored.whole() == CONTENT
     assert field_.sent[false.peer_id] <= 3 * PIECE_SIZE + 10_000
     assert "source_dropped" in capsys.readouterr().out + caplog.text
 
@@ -222,8 +222,8 @@ async def test_one_that_stalls_in_the_middle_of_a_piece_holds_nothing_up(
 
     field_.odd("stalls", stalls)
     begin = trio.current_time()
-    kept = await field_.takes()
-    assert kept.whole() == CONTENT
+    stored = await field_.takes()
+    assert stored.whole() == CONTENT
     assert trio.current_time() - begin < 9
 
 
@@ -254,17 +254,17 @@ async def test_when_the_leader_goes_the_others_bring_the_rest(
             field_.swarm.kill(field_.leader.peer_id)
 
     with trio.fail_after(60):
-        kept = await field_.takes(store=store, progress=came)
-    assert kept.whole() == CONTENT
+        stored = await field_.takes(store=store, progress=came)
+    assert stored.whole() == CONTENT
 
 
 async def test_a_leader_that_gives_nothing_more_is_an_end_where_nobody_else_has_it(
     field_: Field, autojump_clock: MockClock
 ) -> None:
     field_.content = Reason.NOT_ALLOWED
-    with trio.fail_after(5), pytest.raises(Refused) as told:
+    with trio.fail_after(5), pytest.raises(Refused) as error:
         await field_.takes()
-    assert told.value.reason is Reason.NOT_ALLOWED
+    assert error.value.reason is Reason.NOT_ALLOWED
 
 
 async def test_a_leader_with_another_size_is_told_apart(field_: Field, autojump_clock: MockClock) -> None:
@@ -279,10 +279,12 @@ async def test_an_unreachable_leader_is_tried_again_unless_there_is_no_patience(
 ) -> None:
     node = field_.node("taker")
     field_.swarm.kill(field_.leader.peer_id)
-    wanted = DownloadRequest(SHA, len(CONTENT), lambda: field_.leader.peer_id, retry_leader=retry_leader)
+    download_request = DownloadRequest(
+        SHA, len(CONTENT), lambda: field_.leader.peer_id, retry_leader=retry_leader
+    )
     with trio.move_on_after(300) as waited:
         with pytest.raises(Unreachable):
-            await pull(node, Kept(), wanted, rng=random.Random(1), aside=here)
+            await pull(node, Kept(), download_request, rng=random.Random(1), aside=here)
     assert waited.cancelled_caught is retry_leader
 
 
@@ -317,8 +319,8 @@ async def test_one_that_is_busy_is_asked_again_later(field_: Field, autojump_clo
             field_.swarm.kill(field_.leader.peer_id)
 
     with trio.fail_after(60):
-        kept = await field_.takes(store=store, progress=came)
-    assert kept.whole() == CONTENT
+        stored = await field_.takes(store=store, progress=came)
+    assert stored.whole() == CONTENT
 
 
 async def test_those_that_have_none_for_us_make_room_for_those_that_have(
@@ -358,18 +360,18 @@ async def test_without_hashes_only_the_leader_is_asked(field_: Field, autojump_c
 
 async def test_eight_takers_at_once_bring_it_to_each_other(field_: Field, autojump_clock: MockClock) -> None:
     takers = [field_.node(f"taker {n}") for n in range(8)]
-    kept = {node.peer_id: Kept() for node in takers}
+    stored = {node.peer_id: Kept() for node in takers}
 
     def shared(node: MemoryNetwork) -> Callable[..., Part]:
-        return lambda *_: Part(kept[node.peer_id])
+        return lambda *_: Part(stored[node.peer_id])
 
     for node in takers:
         field_.serves(node, shared(node))
     field_.others += takers
     async with trio.open_nursery() as nursery:
         for n, node in enumerate(takers):
-            nursery.start_soon(field_.takes, f"taker {n}", kept[node.peer_id])
-    assert all(each.whole() == CONTENT for each in kept.values())
+            nursery.start_soon(field_.takes, f"taker {n}", stored[node.peer_id])
+    assert all(each.whole() == CONTENT for each in stored.values())
     assert field_.sent[field_.leader.peer_id] < 4 * len(CONTENT)
 
 

@@ -64,14 +64,16 @@ async def fetched(net: Net, url: str = URL, reach: UrlReach = FOR_OTHERS, **how:
 async def test_a_file_comes_whole_from_the_address_that_was_checked_under_its_own_name(good: Papers) -> None:
     async with internet(good) as net:
         net.site.file("/m.onnx", DATA)
-        seen: list[tuple[int, int]] = []
+        observed: list[tuple[int, int]] = []
         heads: list[ResponseHead] = []
-        got = await fetched(net, size=len(DATA), progress=lambda *at: seen.append(at), on_head=heads.append)
+        got = await fetched(
+            net, size=len(DATA), progress=lambda *at: observed.append(at), on_head=heads.append
+        )
         assert got == DATA
         assert net.looked_up == ["models.example.org"], "once: what is connected to is what was checked"
         assert net.connected == [(PUBLIC, 443, "models.example.org")]
-        assert seen[-1] == (len(DATA), len(DATA))
-        assert [done for done, _ in seen] == sorted(done for done, _ in seen)
+        assert observed[-1] == (len(DATA), len(DATA))
+        assert [done for done, _ in observed] == sorted(done for done, _ in observed)
         assert heads[0].tag == '"one"'
         assert heads[0].total == len(DATA)
 
@@ -83,10 +85,10 @@ async def test_nothing_of_this_machine_goes_along(good: Papers, tmp_path: Path) 
         )
         net.site.file("/x", DATA)
         await fetched(net)
-        for asked in net.site.asked:
-            assert set(asked.headers) == {"host", "user-agent", "accept", "accept-encoding", "connection"}
-            assert asked.headers["accept-encoding"] == "identity"
-        assert [asked.headers["host"] for asked in net.site.asked] == [
+        for request in net.site.asked:
+            assert set(request.headers) == {"host", "user-agent", "accept", "accept-encoding", "connection"}
+            assert request.headers["accept-encoding"] == "identity"
+        assert [request.headers["host"] for request in net.site.asked] == [
             "models.example.org",
             "cdn.example.org",
         ]
@@ -261,8 +263,8 @@ async def test_a_download_goes_on_where_it_was(good: Papers) -> None:
     async with internet(good) as net:
         net.site.file("/m.onnx", DATA)
         assert await fetched(net, offset=2_000_000, tag='"one"', size=len(DATA)) == DATA[2_000_000:]
-        asked = net.site.asked[0].headers
-        assert (asked["range"], asked["if-range"]) == ("bytes=2000000-", '"one"')
+        headers = net.site.asked[0].headers
+        assert (headers["range"], headers["if-range"]) == ("bytes=2000000-", '"one"')
 
 
 @pytest.mark.parametrize(("offset", "end"), [(0, 1000), (1000, 2_000_000), (2_000_000, len(DATA))])
@@ -485,13 +487,13 @@ async def test_the_system_looks_names_up() -> None:
 async def test_what_the_system_said_is_told_and_nothing_around_it() -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    for url, said in (
+    for url, result in (
         (f"http://127.0.0.1:{port}/m", f"http://127.0.0.1:{port}/m: Connection refused"),
         ("http://nowhere.invalid/m", "nowhere.invalid cannot be looked up: "),
     ):
         with pytest.raises(Unreachable) as caught:
             await download(url, FOR_OWNER, sink=bytearray().extend)
-        assert said in caught.value.what
+        assert result in caught.value.what
         assert "Errno" not in caught.value.what
 
 

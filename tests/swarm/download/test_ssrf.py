@@ -212,14 +212,14 @@ async def test_a_strangers_url_leads_nowhere_but_to_the_public_internet(
             site.pages[f"/{hop}"] = reply(302, location=location)
         got = bytearray()
         url = case.url.replace(f"https://{HOST}/0", f"https://{HOST}/0?key={SECRET}")
-        with structlog.testing.capture_logs() as logs, pytest.raises((Refused, Unreachable)) as told:
+        with structlog.testing.capture_logs() as logs, pytest.raises((Refused, Unreachable)) as error:
             await download(url, FOR_OTHERS, sink=got.extend, edge=outside.edge())
-        assert isinstance(told.value, Refused)
+        assert isinstance(error.value, Refused)
         assert not got
-        told.match(case.why)
+        error.match(case.why)
         assert {address for address, _ in outside.connected} == ({PUBLIC} if case.hops else set())
         assert len(site.asked) == case.hops
-        assert SECRET not in f"{told.value} {told.value.hint} {logs} {capsys.readouterr()}"
+        assert SECRET not in f"{error.value} {error.value.hint} {logs} {capsys.readouterr()}"
 
 
 async def test_a_name_that_changes_between_check_and_connect_is_looked_up_once(good: Papers) -> None:
@@ -281,6 +281,6 @@ def test_what_can_be_read_after_hf_leads_to_hugging_face_alone(text: str) -> Non
     ],
 )
 def test_what_would_lead_elsewhere_after_hf_is_refused(text: str) -> None:
-    with pytest.raises(Refused) as told:
+    with pytest.raises(Refused) as error:
         read_hf(text)
-    assert SECRET not in told.value.what
+    assert SECRET not in error.value.what

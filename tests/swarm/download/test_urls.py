@@ -230,17 +230,17 @@ def test_any_text_is_read_or_refused(text: str) -> None:
 
 
 def test_a_file_at_hugging_face_is_named_with_its_repository_and_revision() -> None:
-    found = read_hf("hf://onnx-community/mobilenet/onnx/model.onnx@refs/pr/1")
-    assert (found.repo, found.file, found.revision) == (
+    result = read_hf("hf://onnx-community/mobilenet/onnx/model.onnx@refs/pr/1")
+    assert (result.repo, result.file, result.revision) == (
         "onnx-community/mobilenet",
         "onnx/model.onnx",
         "refs/pr/1",
     )
     assert (
-        found.url == "https://huggingface.co/onnx-community/mobilenet/resolve/refs%2Fpr%2F1/onnx/model.onnx"
+        result.url == "https://huggingface.co/onnx-community/mobilenet/resolve/refs%2Fpr%2F1/onnx/model.onnx"
     )
     assert read_hf("hf://a/b/m.onnx").url == "https://huggingface.co/a/b/resolve/main/m.onnx"
-    assert read_url(found.url, FOR_OTHERS).host == "huggingface.co"
+    assert read_url(result.url, FOR_OTHERS).host == "huggingface.co"
 
 
 @pytest.mark.parametrize(

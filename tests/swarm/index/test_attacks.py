@@ -139,8 +139,10 @@ async def test_a_swarm_that_is_told_a_victims_address_in_every_way_hardly_knocks
         for network in grown.networks:
             contacts = network.closest(bytes(32), 1000)
             assert not [contact for contact in contacts if VICTIM in "".join(contact.addresses)]
-        found = {sighting.advert.name for sighting in (await grown.indexes[3].query(EVERY_CPU, 200)).devices}
-        assert found >= {f"honest-{number}" for number in range(8)}
+        matches = {
+            sighting.advert.name for sighting in (await grown.indexes[3].query(EVERY_CPU, 200)).devices
+        }
+        assert matches >= {f"honest-{number}" for number in range(8)}
 
 
 class Doors:
@@ -230,10 +232,10 @@ async def test_an_honest_device_is_found_among_forty_fakes_of_forty_networks(aut
         )
         reader = grown.indexes[2]
         assert "honest" in {s.advert.name for s in (await reader.query(RARE, 64)).devices}
-        asked = 0
+        request = 0
         while "honest" not in {s.advert.name for s in (await reader.query(RARE, 16)).devices}:
-            asked += 1  # a scheduler goes on while it has work: each look shows others
-        assert asked < 12
+            request += 1  # a scheduler goes on while it has work: each look shows others
+        assert request < 12
 
 
 async def test_holders_that_sit_around_a_key_on_purpose_hide_nobody_from_those_who_share_a_gate(
@@ -283,8 +285,8 @@ async def test_holders_that_sit_around_a_key_on_purpose_hide_nobody_from_those_w
         worker, scheduler = indexes[1:]
         advert = Advert(peer=gate.peer_id, seq=0, device="d", name="honest", labels={"board": "rb5"})
         await worker.publish(advert)
-        found = {s.advert.name for s in (await scheduler.query(RARE, 16)).devices}
-        assert found == {"honest", "n"}  # "n": the fakes
+        matches = {s.advert.name for s in (await scheduler.query(RARE, 16)).devices}
+        assert matches == {"honest", "n"}  # "n": the fakes
         nursery.cancel_scope.cancel()
 
 
@@ -322,8 +324,8 @@ async def test_sixty_members_behind_one_router_are_all_found_and_strangers_there
                     addresses=where,
                 )
             )
-        found = [s.advert.name for s in (await reader.everybody(256)).devices]
-        assert (found.count("member"), found.count("fake")) == (60, 8)
+        results = [s.advert.name for s in (await reader.everybody(256)).devices]
+        assert (results.count("member"), results.count("fake")) == (60, 8)
         nursery.cancel_scope.cancel()
 
 

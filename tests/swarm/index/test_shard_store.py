@@ -210,8 +210,8 @@ def test_pages_follow_each_other_without_gap_or_repeat() -> None:
     assert first.cursor == 32
     second = holder.page(0, say.QueryShard(attribute="node", seed=7, cursor=32))
     assert second.cursor is None
-    seen = [read_advert(listed.advert.body).peer for listed in (*first.adverts, *second.adverts)]
-    assert sorted(seen) == sorted(identity.peer_id for identity in IDS)
+    observed = [read_advert(listed.advert.body).peer for listed in (*first.adverts, *second.adverts)]
+    assert sorted(observed) == sorted(identity.peer_id for identity in IDS)
 
 
 def test_the_order_of_a_page_is_the_readers_own() -> None:
@@ -348,10 +348,10 @@ def test_paging_shows_each_advert_exactly_once(members: list[int], seed: int, li
     holder = ShardStore()
     for number in members:
         put(holder, IDS[number], network=f"192.0.{number}.0/24" if number % 2 else "")
-    seen: list[str] = []
+    observed: list[str] = []
     cursor: int | None = 0
     while cursor is not None:
         page = holder.page(0, say.QueryShard(attribute="node", seed=seed, limit=limit, cursor=cursor))
-        seen += [read_advert(listed.advert.body).peer for listed in page.adverts]
+        observed += [read_advert(listed.advert.body).peer for listed in page.adverts]
         cursor = page.cursor
-    assert sorted(seen) == sorted({IDS[number].peer_id for number in members})
+    assert sorted(observed) == sorted({IDS[number].peer_id for number in members})

@@ -454,9 +454,9 @@ async def test_squatters_of_one_network_get_eight_places(autojump_clock: Jumping
             await index.publish(fake)
         await publish_all(grown.members)
         result = await grown.members[3].index.query(EVERY_CPU, 1000)
-        found = [sighting.advert.name for sighting in result.devices]
-        assert found.count("squat") <= 8
-        assert len(set(found)) == 11
+        results = [sighting.advert.name for sighting in result.devices]
+        assert results.count("squat") <= 8
+        assert len(set(results)) == 11
 
 
 @pytest.mark.slow

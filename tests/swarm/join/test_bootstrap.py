@@ -58,10 +58,10 @@ async def test_a_gate_that_is_started_later_is_found_within_three_seconds(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     swarm, file = Swarm(), list[str]()
-    kept = keeper(swarm, lambda: file)
-    await kept.join_first()
+    stored = keeper(swarm, lambda: file)
+    await stored.join_first()
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(kept.run)
+        nursery.start_soon(stored.run)
         await trio.sleep(1000)
         file.append(HERE)
         swarm.up["/ip4/192.0.2.7/tcp/4101"] = GATE
@@ -76,16 +76,16 @@ async def test_a_gate_that_comes_back_is_found_within_three_seconds_on_any_port(
 ) -> None:
     swarm, file = Swarm(), [HERE]
     swarm.up["/ip4/192.0.2.7/tcp/4101"] = GATE
-    kept = keeper(swarm, lambda: file)
-    await kept.join_first()
+    stored = keeper(swarm, lambda: file)
+    await stored.join_first()
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(kept.run)
+        nursery.start_soon(stored.run)
         await trio.sleep(10)
         assert swarm.live == {GATE}
         swarm.up.clear()
         swarm.live.clear()
         file.clear()
-        await kept.disconnected(None, None)  # type: ignore[arg-type]
+        await stored.disconnected(None, None)  # type: ignore[arg-type]
         await trio.sleep(100)
         file.append(again)
         swarm.up[again.partition("/p2p/")[0]] = GATE
@@ -99,10 +99,10 @@ async def test_a_gate_that_does_not_answer_is_told_once_and_so_is_that_it_does(
 ) -> None:
     swarm = Swarm()
     with structlog.testing.capture_logs() as lines:
-        kept = keeper(swarm, [THERE])
-        await kept.join_first()
+        stored = keeper(swarm, [THERE])
+        await stored.join_first()
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(kept.run)
+            nursery.start_soon(stored.run)
             await trio.sleep(600)
             swarm.up["/ip4/192.0.2.7/tcp/4999"] = OTHER
             await trio.sleep(600)
@@ -138,11 +138,11 @@ async def test_without_a_gate_that_answers_peers_that_were_there_lately_are_the_
 ) -> None:
     swarm = Swarm()
     swarm.up["/ip4/192.0.2.8/tcp/4002"] = OTHER
-    kept = BootstrapKeeper(swarm, gates, random.Random(1), lambda: [LATELY])
-    await kept.join_first()
+    stored = BootstrapKeeper(swarm, gates, random.Random(1), lambda: [LATELY])
+    await stored.join_first()
     assert swarm.live == {OTHER}
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(kept.run)
+        nursery.start_soon(stored.run)
         await trio.sleep(100)
         swarm.up["/ip4/192.0.2.7/tcp/4101"] = GATE
         await trio.sleep(31)
@@ -153,8 +153,8 @@ async def test_without_a_gate_that_answers_peers_that_were_there_lately_are_the_
 async def test_a_gate_that_answers_is_enough(autojump_clock: trio.testing.MockClock) -> None:
     swarm = Swarm()
     swarm.up = {"/ip4/192.0.2.8/tcp/4002": OTHER, "/ip4/192.0.2.7/tcp/4101": GATE}
-    kept = BootstrapKeeper(swarm, [HERE], random.Random(1), lambda: [LATELY])
-    await kept.join_first()
+    stored = BootstrapKeeper(swarm, [HERE], random.Random(1), lambda: [LATELY])
+    await stored.join_first()
     assert swarm.live == {GATE}
 
 
@@ -163,14 +163,14 @@ async def test_when_the_last_gate_is_gone_peers_that_were_there_lately_take_its_
 ) -> None:
     swarm = Swarm()
     swarm.up = {"/ip4/192.0.2.8/tcp/4002": OTHER, "/ip4/192.0.2.7/tcp/4101": GATE}
-    kept = BootstrapKeeper(swarm, [HERE], random.Random(1), lambda: [LATELY, "nonsense"][:1])
-    await kept.join_first()
+    stored = BootstrapKeeper(swarm, [HERE], random.Random(1), lambda: [LATELY, "nonsense"][:1])
+    await stored.join_first()
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(kept.run)
+        nursery.start_soon(stored.run)
         await trio.sleep(10)
         del swarm.up["/ip4/192.0.2.7/tcp/4101"]
         swarm.live.clear()
-        await kept.disconnected(None, None)  # type: ignore[arg-type]
+        await stored.disconnected(None, None)  # type: ignore[arg-type]
         await trio.sleep(3)
         assert swarm.live == {OTHER}
         assert swarm.refreshed == 1
@@ -182,18 +182,18 @@ async def test_a_gate_that_did_not_answer_at_first_is_reached_later_although_ano
 ) -> None:
     swarm = Swarm()
     swarm.up["/ip4/192.0.2.7/tcp/4101"] = GATE
-    kept = BootstrapKeeper(swarm, [HERE, LATELY], random.Random(1))
-    await kept.join_first()
+    stored = BootstrapKeeper(swarm, [HERE, LATELY], random.Random(1))
+    await stored.join_first()
     assert swarm.live == {GATE}
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(kept.run)
+        nursery.start_soon(stored.run)
         await trio.sleep(5)
         swarm.up["/ip4/192.0.2.8/tcp/4002"] = OTHER
         await trio.sleep(9)
         assert swarm.live == {GATE, OTHER}
         assert swarm.refreshed == 1
         swarm.live.remove(OTHER)  # and again, when it was gone for a while
-        await kept.disconnected(None, None)  # type: ignore[arg-type]
+        await stored.disconnected(None, None)  # type: ignore[arg-type]
         await trio.sleep(31)
         assert swarm.live == {GATE, OTHER}
         nursery.cancel_scope.cancel()

@@ -231,11 +231,11 @@ async def test_a_connection_is_watched_once_somebody_has_waited_for_work_there_i
 
 
 def test_a_wildcard_becomes_addresses_that_can_be_dialled() -> None:
-    told = concrete(["/ip4/0.0.0.0/tcp/4001"])
-    assert told
-    assert all(address.endswith("/tcp/4001") and "/0.0.0.0/" not in address for address in told)
-    loopback = [address for address in told if "/127." in address]
-    assert not loopback or loopback == list(told)
+    result = concrete(["/ip4/0.0.0.0/tcp/4001"])
+    assert result
+    assert all(address.endswith("/tcp/4001") and "/0.0.0.0/" not in address for address in result)
+    loopback = [address for address in result if "/127." in address]
+    assert not loopback or loopback == list(result)
 
 
 def test_loopback_is_told_when_it_was_asked_for() -> None:
@@ -260,9 +260,9 @@ def test_only_what_can_be_dialled_is_kept_of_a_peers_addresses() -> None:
         "nonsense",
         *(f"/ip4/192.0.2.{number}/tcp/1" for number in range(40)),
     ]
-    kept = usable(offered)
-    assert kept[:3] == ("/ip4/192.0.2.7/tcp/4001", "/ip6/::1/tcp/4001", "/dns4/gate.example.org/tcp/4001")
-    assert len(kept) == 16
+    stored = usable(offered)
+    assert stored[:3] == ("/ip4/192.0.2.7/tcp/4001", "/ip6/::1/tcp/4001", "/dns4/gate.example.org/tcp/4001")
+    assert len(stored) == 16
 
 
 def test_a_peer_address_splits_in_two() -> None:
@@ -273,15 +273,15 @@ def test_a_peer_address_splits_in_two() -> None:
 
 
 async def test_who_answers_instead_of_a_peer_is_told_by_name() -> None:
-    wanted, found = Identity.from_seed(3), Identity.from_seed(1)
+    required, result = Identity.from_seed(3), Identity.from_seed(1)
     async with (
-        open_host(found, listen=[LOOPBACK], server=True) as other,
+        open_host(result, listen=[LOOPBACK], server=True) as other,
         open_host(Identity.from_seed(2), server=False) as node,
     ):
         with pytest.raises(Unreachable) as caught:
-            await node.connect(wanted.peer_id, other.addresses)
+            await node.connect(required.peer_id, other.addresses)
     assert isinstance(caught.value.__cause__, AnotherAnswers)
-    assert caught.value.__cause__.found == found.peer_id
+    assert caught.value.__cause__.found == result.peer_id
 
 
 async def test_who_knows_where_a_peer_is_does_not_wait_for_somebody_who_asks_at_a_dead_address() -> None:

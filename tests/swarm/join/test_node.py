@@ -41,8 +41,8 @@ async def test_a_gate_is_found_by_its_home_and_leaves_no_address_behind(tmp_path
             advert = Advert(peer=worker.identity.peer_id, seq=0, device="d-1", name="n")
             assert await worker.index.publish(advert) >= 1
             async with open_node("scheduler", home, SETTINGS, holder=False) as scheduler:
-                found = await scheduler.index.query(Requirement(), 8)
-                assert [item.advert.peer for item in found.devices] == [worker.identity.peer_id]
+                result = await scheduler.index.query(Requirement(), 8)
+                assert [item.advert.peer for item in result.devices] == [worker.identity.peer_id]
                 links = Links(scheduler.network, ProtocolId.HEALTH, HEALTH, nursery)
                 link = await links.get(here.identity.peer_id, here.network.addresses)
                 assert await link.ask(Ping(), Pong) == Pong(role="gate", incarnation=1)

@@ -62,7 +62,7 @@ def circuits(here: RunningNode) -> list[str]:
 async def test_a_node_that_cannot_be_dialled_is_reached_through_its_gate_also_after_the_gates_restart(
     tmp_path: Path,
 ) -> None:
-    port, told = free_port(), list[str]()
+    port, outcome = free_port(), list[str]()
     gate_home = Home.at(tmp_path / "gate")
     peer = load_or_create(gate_home.key("gate")).peer_id
     way = f"/ip4/127.0.0.1/tcp/{port}/p2p/{peer}"
@@ -73,7 +73,7 @@ async def test_a_node_that_cannot_be_dialled_is_reached_through_its_gate_also_af
         async with (
             trio.open_nursery() as nursery,
             gate_at(gate_home, port),
-            open_node("worker", worker_home, shut_in, holder=True, tell=told.append) as worker,
+            open_node("worker", worker_home, shut_in, holder=True, tell=outcome.append) as worker,
         ):
             assert worker.reach is not None
             assert worker.index.holding
@@ -84,16 +84,16 @@ async def test_a_node_that_cannot_be_dialled_is_reached_through_its_gate_also_af
             await worker.index.publish(advert)
             seeker_settings = RoleSettings(gates=(way,), listen=LOOPBACK, lan=False)
             async with open_node("scheduler", seeker_home, seeker_settings, holder=False) as seeker:
-                (found,) = (await seeker.index.everybody()).devices
-                assert found.advert.addresses == worker.addresses
+                (result,) = (await seeker.index.everybody()).devices
+                assert result.advert.addresses == worker.addresses
                 links = Links(seeker.network, ProtocolId.HEALTH, HEALTH, nursery)
-                link = await links.get(found.advert.peer, found.advert.addresses)
+                link = await links.get(result.advert.peer, result.advert.addresses)
                 assert await link.ask(Ping(), Pong) == Pong(role="worker", incarnation=1)
-                path = seeker.network.path(found.advert.peer)
+                path = seeker.network.path(result.advert.peer)
                 assert path is not None
                 assert (path.direct, path.via) == (False, peer)
-            assert len(told) == 2
-            assert "cannot be dialled" in told[0]
+            assert len(outcome) == 2
+            assert "cannot be dialled" in outcome[0]
             nursery.cancel_scope.cancel()
     with trio.fail_after(50):
         async with open_node("worker", worker_home, shut_in, holder=True) as worker:
@@ -114,8 +114,8 @@ async def test_a_node_that_can_be_dialled_knows_it_at_once_and_dials_others_back
                 assert one.reach is not None
                 await until(lambda: one.reach is not None and one.reach.reach is Reach.DIRECT)
                 assert (one.addresses, one.index.holding) == (one.network.addresses, True)
-                beside = f"{one.network.addresses[0]}/p2p/{one.identity.peer_id}"
-                others = RoleSettings(gates=(beside,), listen=LOOPBACK, lan=False)
+                pairs = f"{one.network.addresses[0]}/p2p/{one.identity.peer_id}"
+                others = RoleSettings(gates=(pairs,), listen=LOOPBACK, lan=False)
                 async with open_node("worker", Home.at(tmp_path / "two"), others, holder=True) as two:
                     await until(lambda: two.reach is not None and two.reach.reach is Reach.DIRECT)
 
@@ -152,9 +152,9 @@ async def test_a_node_whose_gates_are_gone_comes_in_by_a_peer_it_knew(tmp_path: 
             settings = RoleSettings(gates=(dead,), listen=LOOPBACK, lan=False)
             async with open_node("worker", home, settings, holder=True) as two:
                 assert two.network.connected() == (one.identity.peer_id,)
-                while not (found := (await two.index.everybody()).devices):
+                while not (devices := (await two.index.everybody()).devices):
                     await trio.sleep(0.05)  # what holds a shard is asked again
-                assert [item.advert.name for item in found] == ["one"]
+                assert [item.advert.name for item in devices] == ["one"]
 
 
 @pytest.mark.parametrize(

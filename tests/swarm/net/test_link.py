@@ -71,10 +71,15 @@ class Pair:
 async def pair() -> AsyncIterator[Pair]:
     async with MemorySwarm(random.Random(1), latency_s=0.001) as swarm, trio.open_nursery() as nursery:
         here, there = swarm.node(Identity.from_seed(1)), swarm.node(Identity.from_seed(2))
-        desk = Desk()
-        serve_links(there, ProtocolId.HEALTH, HEALTH, desk.answer)
+        server = Desk()
+        serve_links(there, ProtocolId.HEALTH, HEALTH, server.answer)
         yield Pair(
-            swarm, here, there, desk, Links(here, ProtocolId.HEALTH, HEALTH, nursery, desk.answer), nursery
+            swarm,
+            here,
+            there,
+            server,
+            Links(here, ProtocolId.HEALTH, HEALTH, nursery, server.answer),
+            nursery,
         )
         nursery.cancel_scope.cancel()
 
@@ -288,12 +293,12 @@ async def test_a_peer_that_takes_nothing_is_dropped_not_waited_for(
 async def test_a_peer_that_is_not_admitted_is_told_nothing(autojump_clock: trio.testing.MockClock) -> None:
     async with MemorySwarm(random.Random(1)) as swarm, trio.open_nursery() as nursery:
         here, there = swarm.node(Identity.from_seed(1)), swarm.node(Identity.from_seed(2))
-        desk = Desk()
-        serve_links(there, ProtocolId.HEALTH, HEALTH, desk.answer, admit=lambda peer: peer != here.peer_id)
+        server = Desk()
+        serve_links(there, ProtocolId.HEALTH, HEALTH, server.answer, admit=lambda peer: peer != here.peer_id)
         links = Links(here, ProtocolId.HEALTH, HEALTH, nursery)
         with pytest.raises(Unreachable):
             await links.call(there.peer_id, there.addresses, Ping())
-        assert desk.heard == []
+        assert server.heard == []
         nursery.cancel_scope.cancel()
 
 
@@ -302,12 +307,12 @@ async def test_a_peer_that_begins_where_only_we_call_breaks_the_protocol(
 ) -> None:
     async with MemorySwarm(random.Random(1)) as swarm, trio.open_nursery() as nursery:
         here, there = swarm.node(Identity.from_seed(1)), swarm.node(Identity.from_seed(2))
-        desk = Desk()
-        serve_links(there, ProtocolId.HEALTH, HEALTH, desk.answer)
+        server = Desk()
+        serve_links(there, ProtocolId.HEALTH, HEALTH, server.answer)
         link = await Links(here, ProtocolId.HEALTH, HEALTH, nursery).get(there.peer_id, there.addresses)
         await link.call(Ping())
         with pytest.raises(Unreachable):
-            await desk.links[0].call(Ping())
+            await server.links[0].call(Ping())
         assert link.closed.is_set()
         nursery.cancel_scope.cancel()
 
@@ -332,7 +337,7 @@ async def test_junk_on_a_link_that_something_runs_beside_stays_with_the_link(
 ) -> None:
     async with MemorySwarm(random.Random(1)) as swarm:
         here, there = swarm.node(Identity.from_seed(1)), swarm.node(Identity.from_seed(2))
-        desk, ended = Desk(), trio.Event()
+        server, ended = Desk(), trio.Event()
 
         async def beside(link: Link) -> None:
             try:
@@ -340,7 +345,7 @@ async def test_junk_on_a_link_that_something_runs_beside_stays_with_the_link(
             finally:
                 ended.set()
 
-        serve_links(there, ProtocolId.HEALTH, HEALTH, desk.answer, opened=beside)
+        serve_links(there, ProtocolId.HEALTH, HEALTH, server.answer, opened=beside)
         with structlog.testing.capture_logs() as logs:
             stream = await here.open(there.peer_id, ProtocolId.HEALTH, there.addresses)
             await stream.send_all(b"\xff\xff\xff\xff")

@@ -177,21 +177,21 @@ async def test_closing_wakes_our_own_reader(start: Start) -> None:
 
 async def test_a_peer_that_sends_to_a_closed_stream_is_told(start: Start) -> None:
     server, client = await pair(start)
-    told = trio.Event()
+    event = trio.Event()
 
     async def send_for_ever(stream: Stream) -> None:
         try:
             while True:
                 await stream.send_all(bytes(10_000))
         except trio.BrokenResourceError:
-            told.set()
+            event.set()
             raise
 
     server.handle(ECHO, send_for_ever)
     stream = await client.open(server.peer_id, ECHO, server.addresses)
     await stream.receive_some()
     await stream.aclose()
-    await told.wait()
+    await event.wait()
 
 
 async def test_disconnecting_breaks_the_streams_of_both(start: Start) -> None:
@@ -392,7 +392,7 @@ async def test_one_protocol_has_one_handler(start: Start) -> None:
 
 async def usable_streams(client: Network, server: Network, protocol: str, count: int) -> list[Stream]:
     """Open `count` streams and return those that carry a byte there and back."""
-    found: list[Stream] = []
+    results: list[Stream] = []
     for _ in range(count):
         try:
             stream = await client.open(server.peer_id, protocol, server.addresses)
@@ -400,23 +400,23 @@ async def usable_streams(client: Network, server: Network, protocol: str, count:
             await stream.receive_some()
         except (Unreachable, trio.BrokenResourceError):
             continue
-        found.append(stream)
-    return found
+        results.append(stream)
+    return results
 
 
 async def test_a_peer_has_at_most_8_streams_of_a_protocol_and_32_in_all(start: Start) -> None:
     server, client = await pair(start)
     for number in range(5):
         server.handle(f"/test/{number}/1", echo)
-    kept: list[Stream] = []
+    remaining: list[Stream] = []
     for number in range(4):
         streams = await usable_streams(client, server, f"/test/{number}/1", 9)
         assert len(streams) == 8
-        kept += streams
+        remaining += streams
     assert await usable_streams(client, server, "/test/4/1", 2) == []
     other = await start(3)
     assert len(await usable_streams(other, server, "/test/0/1", 1)) == 1  # another peer has places of its own
-    await kept[0].aclose()
+    await remaining[0].aclose()
     while not await usable_streams(
         client, server, "/test/0/1", 1
     ):  # its place is free again, once the server knows
@@ -483,9 +483,9 @@ async def test_streams_behave_as_trios_own(start: Start) -> None:
 
         protocol = f"/test/pair/{len(handed)}"
         server.handle(protocol, keep)
-        ours = await client.open(server.peer_id, protocol, server.addresses)
+        own = await client.open(server.peer_id, protocol, server.addresses)
         await arrived.wait()
-        return _AsTrio(ours), _AsTrio(handed[-1])
+        return _AsTrio(own), _AsTrio(handed[-1])
 
     await trio.testing.check_half_closeable_stream(make, None)  # type: ignore[arg-type,unused-ignore]
 

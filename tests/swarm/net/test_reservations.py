@@ -48,8 +48,8 @@ def test_a_place_is_kept_by_asking_again_and_lost_without() -> None:
     assert (slot.until, relay.holds("a", 99), relay.holds("a", 100)) == (100, True, False)
     assert relay.reserve("a", HOME, 60).until == 160
     assert relay.holds("a", 159)
-    seen = relay.snapshot(60)
-    assert (seen.reserved, seen.renewed, len(seen.reservations)) == (1, 1, 1)
+    observed = relay.snapshot(60)
+    assert (observed.reserved, observed.renewed, len(observed.reservations)) == (1, 1, 1)
     relay.release("a")
     assert not relay.holds("a", 61)
 
@@ -195,8 +195,8 @@ def test_a_circuit_carries_what_it_may_and_not_a_byte_more() -> None:
     assert relay.carry(circuit, 60) is None
     assert relay.carry(circuit, 41) is CircuitEnd.BYTES
     assert relay.carry(circuit, 40) is None
-    (seen,) = relay.snapshot(10).circuits
-    assert (seen.bytes, seen.seconds) == (100, 5)
+    (observed,) = relay.snapshot(10).circuits
+    assert (observed.bytes, observed.seconds) == (100, 5)
     relay.end(circuit, CircuitEnd.BYTES)
     relay.end(circuit, CircuitEnd.CLOSED)  # the first word counts
     after = relay.snapshot(10)
@@ -287,17 +287,17 @@ class Desk(RuleBasedStateMachine):
 
     @invariant()
     def nothing_is_exceeded(self) -> None:
-        seen = self.relay.snapshot(self.now)
-        assert len(seen.reservations) <= self.limits.reservations
-        networks = [slot.network for slot in seen.reservations]
+        observed = self.relay.snapshot(self.now)
+        assert len(observed.reservations) <= self.limits.reservations
+        networks = [slot.network for slot in observed.reservations]
         assert all(networks.count(network) <= 2 for network in networks)
-        assert len(seen.circuits) == len(self.live) <= self.limits.circuits
-        sources = [circuit.source for circuit in seen.circuits]
-        targets = [circuit.target for circuit in seen.circuits]
+        assert len(observed.circuits) == len(self.live) <= self.limits.circuits
+        sources = [circuit.source for circuit in observed.circuits]
+        targets = [circuit.target for circuit in observed.circuits]
         assert all(sources.count(peer) <= 2 for peer in sources)
         assert all(targets.count(peer) <= 3 for peer in targets)
-        assert all(circuit.bytes <= self.limits.circuit_bytes for circuit in seen.circuits)
-        assert seen.connected == len(self.live) + sum(seen.ended.values())
+        assert all(circuit.bytes <= self.limits.circuit_bytes for circuit in observed.circuits)
+        assert observed.connected == len(self.live) + sum(observed.ended.values())
 
     def teardown(self) -> None:
         for circuit in self.live:

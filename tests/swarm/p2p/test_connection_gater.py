@@ -26,12 +26,12 @@ HOME, OTHER = "192.0.2.7", "198.51.100.7"
 
 def proved(arrivals: ConnectionGater, ip: str, now: float, count: int) -> list[InboundConnection]:
     """So many connections from there that prove who they are at once; those that were let in."""
-    found = []
+    results = []
     for number in range(count):
         arrival = arrivals.arrive(ip, now)
-        if arrival is not None and arrivals.stays(arrival, f"peer {number}", len(found)):
-            found.append(arrival)
-    return found
+        if arrival is not None and arrivals.stays(arrival, f"peer {number}", len(results)):
+            results.append(arrival)
+    return results
 
 
 def test_a_network_has_its_share_however_many_addresses_it_has() -> None:
@@ -123,10 +123,10 @@ def test_an_address_that_is_none_has_the_share_of_one_network() -> None:
 
 def test_the_last_places_are_for_those_who_are_known() -> None:
     arrivals = ConnectionGater(ConnectionLimits(strangers=3), knows=lambda peer: peer == "friend")
-    for peer, kept in (("stranger", False), ("friend", True)):
+    for peer, stored in (("stranger", False), ("friend", True)):
         arrival = arrivals.arrive(HOME, 0.0)
         assert arrival is not None
-        assert arrivals.stays(arrival, peer, 4) is kept
+        assert arrivals.stays(arrival, peer, 4) is stored
     assert arrivals.refused == {"full": 1}
 
 

@@ -334,8 +334,8 @@ async def test_only_peers_that_serve_our_own_table_are_added(
         store.add_protocols(peer, protocols)
         store.add_addrs(peer, [Multiaddr(text) for text in ("/ip4/8.8.8.8/tcp/53", where)], 60)
         assert await victim._kad.add_peer(peer, skip_server_mode_check=True) is added
-    told = {contact.peer: contact.addresses for contact in victim.closest(bytes(32), 20)}
-    assert told == ({ATTACKER.peer_id: (where,)} if added else {})  # and nowhere but where it is seen
+    values = {contact.peer: contact.addresses for contact in victim.closest(bytes(32), 20)}
+    assert values == ({ATTACKER.peer_id: (where,)} if added else {})  # and nowhere but where it is seen
 
 
 async def test_asking_a_question_does_not_make_a_peer_a_server(victim: HostNetwork) -> None:

@@ -62,9 +62,9 @@ async def test_a_node_that_listens_on_ipv6_alone_is_dialled_back_and_found_by_it
             advert = Advert(peer=node.peer_id, seq=0, device="six", name="six")
             while not await indexes[1].publish(advert):
                 await trio.sleep(0.1)
-            (found,) = (await indexes[2].everybody()).devices
-            assert found.advert.addresses == node.addresses
-            await seeker.connect(node.peer_id, found.advert.addresses)
+            (result,) = (await indexes[2].everybody()).devices
+            assert result.advert.addresses == node.addresses
+            await seeker.connect(node.peer_id, result.advert.addresses)
             path = seeker.path(node.peer_id)
             assert path is not None
             assert path.direct

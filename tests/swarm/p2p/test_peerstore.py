@@ -97,16 +97,16 @@ async def test_a_peer_that_says_too_much_of_itself_has_said_nothing(names: int, 
         open_host(ME, listen=[LOOPBACK], server=True) as victim,
         open_host(ATTACKER, server=False) as liar,
     ):
-        said = trio.Event()
+        event = trio.Event()
 
         async def lie(stream: object) -> None:
-            said.set()
+            event.set()
             await stream.write(encode_uvarint(len(message)) + message)  # type: ignore[attr-defined]
 
         liar._host.set_stream_handler(TProtocol(IDENTIFY), lie)
         with trio.fail_after(10):
             await liar.connect(victim.peer_id, victim.addresses)
-            await said.wait()
+            await event.wait()
             peer = ID(peer_id_bytes(ATTACKER.peer_id))
             while peer in victim._host._identify_inflight:
                 await trio.sleep(0.01)

@@ -138,10 +138,10 @@ def test_from_the_fullest_pool_every_member_can_be_revoked() -> None:
 
 
 def test_catching_up_drops_no_revocation_in_silence() -> None:
-    ours = without(EMPTY, [peer(n) for n in range(200)], NOW)
+    own = without(EMPTY, [peer(n) for n in range(200)], NOW)
     theirs = without(without(EMPTY, [peer(n) for n in range(200, 400)], NOW), [peer(400)], NOW)
     with pytest.raises(NotPermitted, match="which is the most"):
-        caught_up(ours, theirs, NOW)
+        caught_up(own, theirs, NOW)
 
 
 def test_catching_up_leaves_out_members_sooner_than_a_revocation() -> None:

@@ -218,9 +218,9 @@ def test_an_older_manifest_never_takes_the_place_of_a_newer(home: Home, pool: Ow
     pool.change(lambda m: without(m, (member(1).peer,), NOW))
     store_manifest(home, pool.signed())
     store_manifest(home, old)
-    kept = stored_manifest(home, pool.id)
-    assert kept is not None
-    assert verified(kept).number == 2
+    stored = stored_manifest(home, pool.id)
+    assert stored is not None
+    assert verified(stored).number == 2
     path = home.data / "pools" / "joined" / f"{pool.id}.manifest"
     path.write_bytes(b"nonsense")
     assert stored_manifest(home, pool.id) is None
@@ -233,8 +233,8 @@ def test_the_manifests_of_joined_and_own_pools_can_be_shown(home: Home, pool: Ow
     join_pool(home, ticket(pool, Role.SUBMIT, to=ANN.peer_id), Role.SUBMIT, ANN.peer_id, now=NOW)
     mine, other = create_pool(home, "mine"), create_pool(Home.at(home.data / "other"), "other")
     join_pool(home, ticket(other, Role.SUBMIT), Role.SUBMIT, ANN.peer_id, now=NOW)
-    found = dict(signed_manifests(home, Role.SUBMIT))
-    assert found == {"lab": pool.signed(), "mine": mine.signed(), "other": None}
+    by_key = dict(signed_manifests(home, Role.SUBMIT))
+    assert by_key == {"lab": pool.signed(), "mine": mine.signed(), "other": None}
 
 
 def test_an_expired_token_is_not_shown_and_is_deleted(home: Home) -> None:

@@ -37,9 +37,9 @@ def test_a_typing_error_is_noticed(place: int, letter: str) -> None:
     wrong = TEXT[:place] + letter + TEXT[place + 1 :]
     if wrong == TEXT:
         return
-    with pytest.raises(NotPermitted, match="this ticket is damaged") as told:
+    with pytest.raises(NotPermitted, match="this ticket is damaged") as error:
         read_ticket(wrong)
-    assert told.value.hint == "copy all of it, from sark1 to its last letter"
+    assert error.value.hint == "copy all of it, from sark1 to its last letter"
 
 
 @pytest.mark.parametrize("end", [5, 6, 9, 100, -1])  # a ticket's length differs by a letter from time to time
@@ -60,9 +60,9 @@ def test_a_ticket_that_was_not_copied_whole_is_told(end: int) -> None:
     ],
 )
 def test_what_is_no_ticket_is_told_in_one_line(text: str, why: str) -> None:
-    with pytest.raises(NotPermitted, match=why) as told:
+    with pytest.raises(NotPermitted, match=why) as error:
         read_ticket(text)
-    assert "\n" not in told.value.what
+    assert "\n" not in error.value.what
 
 
 @pytest.mark.parametrize("changes", [{"secret": None}, {"to": POOL.peer_id}])

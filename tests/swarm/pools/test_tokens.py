@@ -320,8 +320,8 @@ def test_what_no_token_can_say_is_told(wrong: dict[str, object], why: str) -> No
 
 def test_nothing_said_about_a_token_quotes_it() -> None:
     token = plain()
-    with pytest.raises(NotPermitted) as told:
+    with pytest.raises(NotPermitted) as error:
         prove(token, ISSUER.peer_id, STRANGER.peer_id, now=NOW)
-    said = told.value.what + told.value.hint
-    assert token.hex()[:16] not in said
-    assert repr(token)[2:20] not in said
+    result = error.value.what + error.value.hint
+    assert token.hex()[:16] not in result
+    assert repr(token)[2:20] not in result

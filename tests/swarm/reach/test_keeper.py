@@ -242,9 +242,9 @@ async def test_a_node_that_is_shut_in_while_it_runs_stops_holding_and_is_found_a
         await trio.sleep(60)
         await play.node("seeker", "gate")
         result = await play.indices["seeker"].everybody()
-        found = {sighting.advert.name: sighting.advert.addresses for sighting in result.devices}
-        assert set(found) == {"node", "other"}
-        assert found["node"] == keeper.addresses
+        by_key = {sighting.advert.name: sighting.advert.addresses for sighting in result.devices}
+        assert set(by_key) == {"node", "other"}
+        assert by_key["node"] == keeper.addresses
         assert network.peer_id not in {c.peer for c in await play.indices["seeker"].nearest(b"\0" * 32)}
 
 
@@ -420,11 +420,11 @@ async def test_a_gate_that_lies_cannot_put_an_address_into_an_advert_nor_keep_a_
         await play.gate("honest")
         await lying_gate(play, "liar")
         _, keeper = await play.node("node", "honest", "liar", behind="home")
-        told = set[str]()
+        outcome = set[str]()
 
         async def listen() -> None:
             while True:
-                told.update(keeper.addresses)
+                outcome.update(keeper.addresses)
                 await keeper.changed()
 
         play.nursery.start_soon(listen)
@@ -432,7 +432,7 @@ async def test_a_gate_that_lies_cannot_put_an_address_into_an_advert_nor_keep_a_
         await trio.sleep(2000)
         assert circuits(keeper) == 2
         assert not keeper.holder
-        assert not [address for address in told if "8.8.8.8" in address]
+        assert not [address for address in outcome if "8.8.8.8" in address]
 
 
 async def test_what_gates_say_of_the_place_a_machine_has_left_meanwhile_counts_for_nothing(
@@ -440,19 +440,19 @@ async def test_what_gates_say_of_the_place_a_machine_has_left_meanwhile_counts_f
 ) -> None:
     async with playing() as play:
         network = play.swarm.node(Identity.from_seed("slow"))
-        asked = trio.Event()
+        event = trio.Event()
 
         async def slowly(link: Link, message: Message) -> Message:
             assert isinstance(message, DialBack)
-            asked.set()
+            event.set()
             await trio.sleep(5.5)
             return DialBackReply(observed=VICTIM, reached=message.ports, wall_ms=0)
 
         serve_links(network, ProtocolId.REACH, REACH, slowly)
         play.gates["slow"] = Contact(network.peer_id, network.addresses)
         node, keeper = await play.node("node", "slow")
-        keeper._ips = lambda: ("192.168.7.7",) if asked.is_set() else ("192.168.1.7",)
-        await asked.wait()
+        keeper._ips = lambda: ("192.168.7.7",) if event.is_set() else ("192.168.1.7",)
+        await event.wait()
         await trio.sleep(6)
         assert keeper.reach is Reach.UNKNOWN
         assert keeper.addresses == node.addresses

@@ -173,18 +173,18 @@ def test_a_glance_where_there_is_nobody_or_no_multicast_finds_nobody() -> None:
 def test_of_what_a_stranger_says_only_addresses_on_our_own_networks_are_tried(
     peer: bytes, ips: list[str], port: int, expected: tuple[str, ...] | None
 ) -> None:
-    found = neighbour(peer, ips, port, HOME)
-    assert (found.addresses if found else None) == expected
+    result = neighbour(peer, ips, port, HOME)
+    assert (result.addresses if result else None) == expected
 
 
 def test_a_neighbour_with_a_hundred_addresses_is_tried_at_a_few() -> None:
-    found = neighbour(OTHER.encode(), [f"192.168.1.{n}" for n in range(1, 101)], 4001, HOME)
-    assert found is not None
-    assert len(found.addresses) == mdns.MAX_ADDRESSES
+    result = neighbour(OTHER.encode(), [f"192.168.1.{n}" for n in range(1, 101)], 4001, HOME)
+    assert result is not None
+    assert len(result.addresses) == mdns.MAX_ADDRESSES
 
 
 def test_what_is_announced_is_the_peer_id_and_where_it_listens_on_the_lan() -> None:
-    told = announcement(
+    result = announcement(
         ME,
         [
             "/ip4/127.0.0.1/tcp/4001",
@@ -193,15 +193,15 @@ def test_what_is_announced_is_the_peer_id_and_where_it_listens_on_the_lan() -> N
             "/ip6/fd00::1/tcp/4001",
         ],
     )
-    assert told is not None
-    assert told.parsed_addresses() == ["192.168.1.7", "10.1.1.1", "fd00::1"]
-    assert (told.port, told.properties) == (4001, {b"peer": ME.encode()})
+    assert result is not None
+    assert result.parsed_addresses() == ["192.168.1.7", "10.1.1.1", "fd00::1"]
+    assert (result.port, result.properties) == (4001, {b"peer": ME.encode()})
     assert announcement(ME, ["/ip4/127.0.0.1/tcp/4001"]) is None
 
 
 def test_the_longest_name_that_is_announced_is_one_that_mdns_allows() -> None:
     """A label has 63 bytes at most; a peer id with 52 letters is the longest there is."""
-    told = announcement(ME, ["/ip4/192.168.1.7/tcp/4001"])
-    assert told is not None
-    assert max(len(label) for label in told.name.split(".")) <= 63
+    result = announcement(ME, ["/ip4/192.168.1.7/tcp/4001"])
+    assert result is not None
+    assert max(len(label) for label in result.name.split(".")) <= 63
     assert isinstance(Zeroconfs(None, ()), Zeroconfs)  # making it opens nothing

@@ -96,11 +96,11 @@ async def test_the_mapping_is_renewed_and_removed_at_the_end(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     autojump_clock.autojump_threshold = 0.05  # the router is asked in a thread, which is no part of the clock
-    box, mapped, told = Box(), list[Address | None](), list[str]()
+    box, mapped, result = Box(), list[Address | None](), list[str]()
     with trio.move_on_after(3 * RENEW_S + 1):
-        await keep_port_open(4001, mapped.append, told.append, router=UpnpRouter(lambda: box))
+        await keep_port_open(4001, mapped.append, result.append, router=UpnpRouter(lambda: box))
     assert mapped == ["/ip4/8.8.4.4/tcp/4001"] * 4
-    assert told == ["the router sends port 4001 of 8.8.4.4 to this device (UPnP)"]
+    assert result == ["the router sends port 4001 of 8.8.4.4 to this device (UPnP)"]
     assert box.open == {}
 
 
@@ -108,16 +108,16 @@ async def test_a_router_that_does_not_do_it_is_asked_now_and_then_and_complained
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     autojump_clock.autojump_threshold = 0.05
-    rng, box, mapped, told = random.Random(1), Box(answers=0), list[Address | None](), list[str]()
+    rng, box, mapped, result = random.Random(1), Box(answers=0), list[Address | None](), list[str]()
     with trio.move_on_after(10 * RETRY_S):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(
-                lambda: keep_port_open(4001, mapped.append, told.append, router=UpnpRouter(lambda: box))
+                lambda: keep_port_open(4001, mapped.append, result.append, router=UpnpRouter(lambda: box))
             )
             await trio.sleep(rng.uniform(3, 4) * RETRY_S)
             box.answers = 1
-    assert len(told) == 2
-    assert "no router answers to UPnP here" in told[0]
+    assert len(result) == 2
+    assert "no router answers to UPnP here" in result[0]
     assert mapped[-1] == "/ip4/8.8.4.4/tcp/4001"
 
 

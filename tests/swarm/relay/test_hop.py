@@ -94,8 +94,8 @@ class Called:
         network.handle(STOP, self._answer)
 
     async def _answer(self, stream: Stream) -> None:
-        asked = await read_message(stream, StopMessage())
-        self.callers.append(asked.peer)
+        request = await read_message(stream, StopMessage())
+        self.callers.append(request.peer)
         if self.silent:
             await trio.sleep_forever()
         await write_message(stream, StopMessage(type=StopMessage.STATUS, status=OK))
@@ -203,9 +203,9 @@ async def test_bytes_pass_both_ways_and_the_called_node_hears_who_calls_from_whe
         while len(got) < len(body):
             got += await stream.receive_some()
     assert got == body
-    (said,) = called.callers
-    assert said.id == peer_id_bytes(caller.peer_id)
-    assert [str(Multiaddr(raw)) for raw in said.addrs] == ["/ip4/192.0.2.7/tcp/50000"]
+    (result,) = called.callers
+    assert result.id == peer_id_bytes(caller.peer_id)
+    assert [str(Multiaddr(raw)) for raw in result.addrs] == ["/ip4/192.0.2.7/tcp/50000"]
     await stream.send_eof()
     assert await stream.receive_some() == b""
     after = await ended(gate)

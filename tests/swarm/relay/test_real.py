@@ -73,9 +73,9 @@ class Field:
         self, name: str = "gate", limits: RelayLimits | None = None, listen: str = LOOPBACK
     ) -> tuple[HostNetwork, RelayReservations]:
         """A node that lends."""
-        network, desk = await self.start(name, listen), RelayReservations(limits)
-        network.serve_relay(desk)
-        return network, desk
+        network, server = await self.start(name, listen), RelayReservations(limits)
+        network.serve_relay(server)
+        return network, server
 
     async def stop(self, name: str) -> None:
         """Stop a node and wait until it is gone."""
@@ -97,15 +97,15 @@ def seen(desk: RelayReservations) -> RelaySnapshot:
 
 
 async def test_a_node_without_a_port_is_reached_by_its_circuit_alone(field: Field) -> None:
-    gate, desk = await field.gate()
+    gate, server = await field.gate()
     node, caller = await field.start("node"), await field.start("caller")
     assert node.addresses == ()
     with pytest.raises(Unreachable):
         await caller.connect(node.peer_id, node.addresses)
     place = await node.reserve(gate.peer_id, gate.addresses)
     assert place.address == f"{gate.addresses[0]}/p2p/{gate.peer_id}/p2p-circuit"
-    assert (place.limit_bytes, place.limit_s) == (desk.limits.circuit_bytes, desk.limits.circuit_s)
-    assert place.ttl_s == pytest.approx(desk.limits.ttl_s, abs=5)
+    assert (place.limit_bytes, place.limit_s) == (server.limits.circuit_bytes, server.limits.circuit_s)
+    assert place.ttl_s == pytest.approx(server.limits.ttl_s, abs=5)
     assert node.reservations() == (place,)
     stream = await caller.open(node.peer_id, ECHO, [place.address])
     assert stream.peer == node.peer_id
@@ -115,12 +115,12 @@ async def test_a_node_without_a_port_is_reached_by_its_circuit_alone(field: Fiel
         assert path is not None
         assert (path.direct, path.via) == (False, gate.peer_id)
         assert one.remote_address(other.peer_id) is None
-    assert seen(desk).bytes > 4_000_000
-    assert [slot.peer for slot in seen(desk).reservations] == [node.peer_id]
+    assert seen(server).bytes > 4_000_000
+    assert [slot.peer for slot in seen(server).reservations] == [node.peer_id]
 
 
 async def test_several_nodes_are_called_and_call_each_other_at_once(field: Field) -> None:
-    gate, desk = await field.gate()
+    gate, server = await field.gate()
     nodes = [await field.start(f"node {number}") for number in range(3)]
     places = [await node.reserve(gate.peer_id, gate.addresses) for node in nodes]
 
@@ -135,11 +135,11 @@ async def test_several_nodes_are_called_and_call_each_other_at_once(field: Field
                 if called is not caller:
                     nursery.start_soon(talk, caller, called, place.address)
     assert all(len(node.connected()) == 3 for node in nodes)
-    assert not any(seen(desk).declined.values())
+    assert not any(seen(server).declined.values())
 
 
 async def test_a_pair_that_meets_again_and_again_leaves_no_dead_circuits(field: Field) -> None:
-    gate, desk = await field.gate()
+    gate, server = await field.gate()
     node = await field.start("node")
     place = await node.reserve(gate.peer_id, gate.addresses)
     for turn in range(4):
@@ -151,19 +151,19 @@ async def test_a_pair_that_meets_again_and_again_leaves_no_dead_circuits(field: 
             stream = await caller.open(node.peer_id, ECHO, [place.address])
             assert await round_trip(stream)
         await field.stop("caller")
-    await until(lambda: not seen(desk).circuits)
+    await until(lambda: not seen(server).circuits)
     await until(lambda: node.connected() == (gate.peer_id,))
-    assert seen(desk).ended == {CircuitEnd.CLOSED: 6}
+    assert seen(server).ended == {CircuitEnd.CLOSED: 6}
 
 
 async def test_a_circuit_that_has_carried_enough_breaks_and_the_next_one_works(field: Field) -> None:
-    gate, desk = await field.gate(limits=RelayLimits(circuit_bytes=200_000))
+    gate, server = await field.gate(limits=RelayLimits(circuit_bytes=200_000))
     node, caller = await field.start("node"), await field.start("caller")
     place = await node.reserve(gate.peer_id, gate.addresses)
     stream = await caller.open(node.peer_id, ECHO, [place.address])
     with pytest.raises((trio.BrokenResourceError, ExceptionGroup)):
         await round_trip(stream, bytes(1_000_000))
-    await until(lambda: seen(desk).ended == {CircuitEnd.BYTES: 1})
+    await until(lambda: seen(server).ended == {CircuitEnd.BYTES: 1})
     again = await caller.open(node.peer_id, ECHO, [place.address])
     assert await round_trip(again)
 
@@ -179,23 +179,23 @@ async def test_a_gate_that_is_restarted_has_forgotten_and_says_so(field: Field) 
     await until(lambda: caller.connected() == ())
     with pytest.raises(Unreachable):
         await caller.connect(node.peer_id, [place.address])
-    gate, desk = await field.gate(listen=address)
+    gate, server = await field.gate(listen=address)
     await node.connect(gate.peer_id, gate.addresses)
     assert node.reservations() == ()
     with pytest.raises(Unreachable, match="has no reservation"):
         await caller.connect(node.peer_id, [place.address])
     place = await node.reserve(gate.peer_id, gate.addresses)
     assert await round_trip(await caller.open(node.peer_id, ECHO, [place.address]))
-    assert seen(desk).reserved == 1
+    assert seen(server).reserved == 1
 
 
 async def test_a_place_ends_with_its_nodes_connection(field: Field) -> None:
-    gate, desk = await field.gate()
+    gate, server = await field.gate()
     node = await field.start("node")
     await node.reserve(gate.peer_id, gate.addresses)
     await node.disconnect(gate.peer_id)
     assert node.reservations() == ()
-    await until(lambda: seen(desk).reservations == ())
+    await until(lambda: seen(server).reservations == ())
 
 
 async def test_a_full_gate_refuses_and_the_other_gates_circuit_is_taken(field: Field) -> None:
@@ -220,18 +220,18 @@ async def test_a_node_that_lends_nothing_is_no_gate(field: Field) -> None:
 
 
 async def test_a_direct_connection_is_preferred_to_a_circuit(field: Field) -> None:
-    gate, desk = await field.gate()
+    gate, server = await field.gate()
     node, caller = await field.start("node", LOOPBACK), await field.start("caller")
     place = await node.reserve(gate.peer_id, gate.addresses)
     await caller.connect(node.peer_id, [place.address, *node.addresses])
     path = caller.path(node.peer_id)
     assert path is not None
     assert path.direct
-    assert seen(desk).connected == 0
+    assert seen(server).connected == 0
 
 
 async def test_calls_from_a_gate_where_no_place_is_held_are_not_taken(field: Field) -> None:
-    gate, desk = await field.gate()
+    gate, server = await field.gate()
     node, caller = await field.start("node"), await field.start("caller")
     await node.reserve(gate.peer_id, gate.addresses)
     evil, evil_desk = await field.gate("evil")
@@ -239,4 +239,4 @@ async def test_calls_from_a_gate_where_no_place_is_held_are_not_taken(field: Fie
     evil_desk.reserve(node.peer_id, "127.0.0.1", trio.current_time())  # in its own books alone
     with pytest.raises(Unreachable, match="did not accept the circuit"):
         await caller.connect(node.peer_id, [f"{evil.addresses[0]}/p2p/{evil.peer_id}/p2p-circuit"])
-    assert seen(desk).connected == 0
+    assert seen(server).connected == 0

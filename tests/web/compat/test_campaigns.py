@@ -44,12 +44,12 @@ async def test_a_campaign_is_made_and_answered_as_documented(
     client: httpx.AsyncClient, model: str, woken: Any
 ) -> None:
     answer = await client.post("/api/campaigns", json=plain(model, "CPU (ONNX)", "GPU (CoreML)"))
-    told = answer.json()
+    document = answer.json()
     assert answer.status_code == HTTPStatus.CREATED
-    campaign = told["campaign_id"]
-    assert set(told) == {"campaign_id", "total_jobs", "status", "jobs"}
-    assert (told["total_jobs"], told["status"]) == (2, "running")
-    assert [(job["job_id"], job["compute_unit"], job["status"]) for job in told["jobs"]] == [
+    campaign = document["campaign_id"]
+    assert set(document) == {"campaign_id", "total_jobs", "status", "jobs"}
+    assert (document["total_jobs"], document["status"]) == (2, "running")
+    assert [(job["job_id"], job["compute_unit"], job["status"]) for job in document["jobs"]] == [
         (f"{campaign}-job-0", "CPU (ONNX)", "pending"),
         (f"{campaign}-job-1", "GPU (CoreML)", "pending"),
     ]
@@ -69,8 +69,8 @@ async def test_curl_sends_json_with_another_content_type_or_none(
 
 async def test_the_same_unit_several_times_is_as_many_jobs(client: httpx.AsyncClient, model: str) -> None:
     jobs = [{"compute_unit": unit} for unit in ("CPU (ONNX)", "CPU (ONNX)", "GPU (CoreML)", "GPU (CoreML)")]
-    told = (await client.post("/api/campaigns", json={"model_url": model, "jobs": jobs})).json()
-    assert [job["compute_unit"] for job in told["jobs"]] == [job["compute_unit"] for job in jobs]
+    document = (await client.post("/api/campaigns", json={"model_url": model, "jobs": jobs})).json()
+    assert [job["compute_unit"] for job in document["jobs"]] == [job["compute_unit"] for job in jobs]
 
 
 async def test_the_same_key_makes_one_campaign(client: httpx.AsyncClient, model: str) -> None:
@@ -107,15 +107,21 @@ async def test_a_campaign_is_told_with_its_jobs_counted(client: httpx.AsyncClien
     kept.succeed("c-one/1")
     kept.fail("c-one/2")
     kept.begin("c-one/3")
-    told = (await client.get("/api/campaigns/c-one")).json()
+    document = (await client.get("/api/campaigns/c-one")).json()
     documented = {"campaign_id", "model_url", "status", "total_jobs", "completed_jobs", "job_breakdown"}
-    assert documented <= set(told)
-    assert (told["model_url"], told["status"], told["total_jobs"], told["completed_jobs"]) == (
+    assert documented <= set(document)
+    assert (document["model_url"], document["status"], document["total_jobs"], document["completed_jobs"]) == (
         "m.onnx", "running", 4, 1,
     )  # fmt: skip
-    assert told["job_breakdown"] == {"pending": 1, "running": 1, "complete": 1, "failed": 1, "cancelled": 0}
+    assert document["job_breakdown"] == {
+        "pending": 1,
+        "running": 1,
+        "complete": 1,
+        "failed": 1,
+        "cancelled": 0,
+    }
     every = (await client.get("/api/campaigns")).json()
-    assert every == {"count": 1, "campaigns": [told]}
+    assert every == {"count": 1, "campaigns": [document]}
 
 
 @pytest.mark.parametrize(
@@ -131,8 +137,8 @@ async def test_a_campaign_that_is_over_is_completed_if_anything_came_of_it(
         kept.succeed(f"c-one/{n}")
     kept.fail(*(f"c-one/{n}" for n in range(1, 4) if n not in done))
     kept.store.campaigns.end("c-one")
-    told = (await client.get("/api/campaigns/c-one")).json()
-    assert (told["status"], told["completed_jobs"]) == (word, len(done))
+    document = (await client.get("/api/campaigns/c-one")).json()
+    assert (document["status"], document["completed_jobs"]) == (word, len(done))
 
 
 async def test_a_cancelled_campaign_says_so(client: httpx.AsyncClient, kept: Any) -> None:
@@ -189,10 +195,10 @@ async def test_a_file_for_each_campaign_that_is_over(client: httpx.AsyncClient, 
     for name in ("c-one", "c-two"):
         kept.fail(f"{name}/1")
         kept.store.campaigns.end(name)
-    told = (await client.get("/api/results/files")).json()
-    assert (told["count"], told["next"]) == (2, None)
-    assert [item["campaign_id"] for item in told["files"]] == ["c-two", "c-one"]
-    for item in told["files"]:
+    document = (await client.get("/api/results/files")).json()
+    assert (document["count"], document["next"]) == (2, None)
+    assert [item["campaign_id"] for item in document["files"]] == ["c-two", "c-one"]
+    for item in document["files"]:
         assert {"filename", "size_mb", "modified"} <= set(item)
         ended = datetime.fromisoformat(item["modified"]).astimezone(UTC)
         assert item["filename"] == f"{item['campaign_id']}_{ended:%Y%m%d_%H%M%S}_results.csv"

@@ -22,12 +22,12 @@ WORKER = Identity.from_seed("worker").peer_id
 
 
 async def test_health_has_its_keys_and_says_that_there_is_no_redis(client: httpx.AsyncClient) -> None:
-    told = (await client.get("/api/health")).json()
-    assert {"status", "timestamp", "redis"} <= set(told)
-    assert told["status"] == "healthy"
-    assert datetime.fromisoformat(told["timestamp"])
-    assert (told["redis"]["used"], told["redis"]["connected"]) == (False, False)
-    assert "no Redis" in told["redis"]["note"]
+    document = (await client.get("/api/health")).json()
+    assert {"status", "timestamp", "redis"} <= set(document)
+    assert document["status"] == "healthy"
+    assert datetime.fromisoformat(document["timestamp"])
+    assert (document["redis"]["used"], document["redis"]["connected"]) == (False, False)
+    assert "no Redis" in document["redis"]["note"]
 
 
 async def test_queues_are_this_homes_jobs_that_wait(client: httpx.AsyncClient, kept: Any) -> None:
@@ -44,9 +44,9 @@ async def test_queues_are_this_homes_jobs_that_wait(client: httpx.AsyncClient, k
     kept.campaign("c-over", tasks=1)
     kept.fail("c-over/1")
     kept.store.campaigns.end("c-over")
-    told = (await client.get("/api/queue/status")).json()
-    assert told["worker_queues"] == {WORKER: {"device_name": "laptop-7", "queue_size": 2}}
-    assert told["capability_queues"] == {"CPU (ONNX)": 2}
+    document = (await client.get("/api/queue/status")).json()
+    assert document["worker_queues"] == {WORKER: {"device_name": "laptop-7", "queue_size": 2}}
+    assert document["capability_queues"] == {"CPU (ONNX)": 2}
 
 
 async def test_reset_is_refused_while_a_campaign_runs(client: httpx.AsyncClient, kept: Any) -> None:
@@ -71,15 +71,15 @@ async def test_reset_clears_all_and_keeps_a_copy_and_the_keys(
         kept.fail(f"{name}/2")
         kept.store.campaigns.end(name)
     kept.store.workers.save(WORKER, "laptop-7", ["/ip4/192.0.2.7/tcp/1"])
-    told = (await client.post("/api/reset")).json()
-    assert {"status", "message", "workers_cleared"} <= set(told)
-    assert (told["status"], told["workers_cleared"]) == ("reset", True)
-    assert (told["campaigns_cleared"], told["jobs_cleared"], told["results_cleared"]) == (2, 4, 4)
+    document = (await client.post("/api/reset")).json()
+    assert {"status", "message", "workers_cleared"} <= set(document)
+    assert (document["status"], document["workers_cleared"]) == ("reset", True)
+    assert (document["campaigns_cleared"], document["jobs_cleared"], document["results_cleared"]) == (2, 4, 4)
     assert (await client.get("/api/campaigns")).json() == {"count": 0, "campaigns": []}
     assert (await client.get("/api/results/files")).json()["count"] == 0
     assert kept.store.workers.all() == ()
     assert load_or_create(context.home.key("scheduler")).peer_id == key
-    copy = Path(told["backup"])
+    copy = Path(document["backup"])
     assert copy.parent == context.home.folder("scheduler")
     assert (await trio.Path(copy).stat()).st_mode & 0o077 == 0
     with Store(copy) as before:
@@ -88,8 +88,8 @@ async def test_reset_clears_all_and_keeps_a_copy_and_the_keys(
 
 
 async def test_reset_of_what_is_empty_makes_no_copy(client: httpx.AsyncClient, context: ApiContext) -> None:
-    told = (await client.post("/api/reset")).json()
-    assert (told["campaigns_cleared"], told["backup"]) == (0, None)
+    document = (await client.post("/api/reset")).json()
+    assert (document["campaigns_cleared"], document["backup"]) == (0, None)
     assert not list(context.home.folder("scheduler").glob("before-reset*"))
 
 

@@ -75,9 +75,9 @@ async def asking(context: ApiContext, swarm: Swarm, owner: Owner) -> AsyncIterat
 
 
 async def test_workers_are_the_devices_that_can_be_found(asking: httpx.AsyncClient) -> None:
-    told = (await asking.get("/api/workers")).json()
-    assert told["count"] == 2
-    big, silent = told["workers"]
+    document = (await asking.get("/api/workers")).json()
+    assert document["count"] == 2
+    big, silent = document["workers"]
     assert (big["worker_id"], big["device_name"], big["capabilities"]) == (BIG, "big", ["CPU (ONNX)"])
     assert big["device_info"] == {"Soc": HOSTILE, "Ram": "64", "DeviceOs": "", "UDID": "d-big"}
     assert (big["status"], big["ip_address"]) == ("active", "192.0.2.7")
@@ -123,9 +123,9 @@ async def test_without_a_swarm_there_are_no_workers_and_it_is_said_why(
     asking: httpx.AsyncClient, swarm: Swarm
 ) -> None:
     swarm.dark = True
-    told = (await asking.get("/api/workers")).json()
-    assert (told["count"], told["workers"]) == (0, [])
-    assert told["note"] == "no gate is known here; start one with: sark-node gate"
+    document = (await asking.get("/api/workers")).json()
+    assert (document["count"], document["workers"]) == (0, [])
+    assert document["note"] == "no gate is known here; start one with: sark-node gate"
     assert (await asking.get("/api/health/workers")).json()["total"] == 0
     assert (await asking.get("/api/monitoring/stats")).status_code == HTTPStatus.OK
     gone = await asking.get(f"/api/workers/{BIG}")
@@ -138,47 +138,47 @@ async def test_registering_says_how_a_device_joins_and_keeps_nothing(
 ) -> None:
     context.gates = lambda: ("/ip4/127.0.0.1/tcp/4101/p2p/" + GATE, "/ip4/192.0.2.7/tcp/4101/p2p/" + GATE)
     answer = await asking.post("/api/register", content=json.dumps(REGISTER).encode())  # as `curl -d`
-    told = answer.json()
+    document = answer.json()
     assert answer.status_code == HTTPStatus.OK
-    assert (told["status"], told["action"], told["joined"]) == ("registered", "created", False)
+    assert (document["status"], document["action"], document["joined"]) == ("registered", "created", False)
     me = load_or_create(context.home.key("scheduler")).peer_id
     join = f"sark-node join --gate /ip4/192.0.2.7/tcp/4101/p2p/{GATE} --allow {me}"
-    assert told["how_to_join"] == join
+    assert document["how_to_join"] == join
     again = (await asking.post("/api/register", json=REGISTER)).json()
-    assert again["worker_id"] == told["worker_id"]
+    assert again["worker_id"] == document["worker_id"]
     assert (await asking.get("/api/workers")).json()["count"] == 2
-    unknown = await asking.get(f"/api/workers/{told['worker_id']}")
+    unknown = await asking.get(f"/api/workers/{document['worker_id']}")
     assert unknown.status_code == HTTPStatus.NOT_FOUND
     assert "how" in unknown.json()["hint"] or "command" in unknown.json()["hint"]
 
 
 async def test_registering_a_device_that_is_there_gives_its_peer_id(asking: httpx.AsyncClient) -> None:
-    told = (await asking.post("/api/register", json={"device_info": {"UDID": "d-big"}})).json()
-    assert (told["worker_id"], told["action"], told["joined"]) == (BIG, "reconnected", True)
+    document = (await asking.post("/api/register", json={"device_info": {"UDID": "d-big"}})).json()
+    assert (document["worker_id"], document["action"], document["joined"]) == (BIG, "reconnected", True)
 
 
 @pytest.mark.parametrize("info", [{"UDID": 7}, {"UDID": None}, {}, {"UDID": ""}, {"UDID": "x" * 100_000}])
 async def test_a_strange_device_can_register(asking: httpx.AsyncClient, info: dict[str, Any]) -> None:
-    told = await asking.post("/api/register", json={"device_name": HOSTILE, "device_info": info})
-    assert told.status_code == HTTPStatus.OK
-    assert told.json()["joined"] is False
-    assert HOSTILE not in told.text
+    result = await asking.post("/api/register", json={"device_name": HOSTILE, "device_info": info})
+    assert result.status_code == HTTPStatus.OK
+    assert result.json()["joined"] is False
+    assert HOSTILE not in result.text
 
 
 async def test_a_heartbeat_changes_nothing_and_says_so(asking: httpx.AsyncClient, owner: Owner) -> None:
-    told = (await asking.post(f"/api/workers/{BIG}/heartbeat")).json()
-    assert (told["worker_id"], told["status"], told["action"]) == (BIG, "active", "none")
-    assert told["note"]
+    document = (await asking.post(f"/api/workers/{BIG}/heartbeat")).json()
+    assert (document["worker_id"], document["status"], document["action"]) == (BIG, "active", "none")
+    assert document["note"]
     assert not owner.said
 
 
 async def test_ones_own_worker_does_as_it_is_told(asking: httpx.AsyncClient, owner: Owner) -> None:
     owner.own = {BIG}
-    said = {"active": ("active", Action.RESUME), "cleanup": ("cleanup", Action.PAUSE)}
-    for asked, (word, action) in said.items():
-        body = json.dumps({"status": asked}).encode()
-        told = await asking.put(f"/api/workers/{BIG}/status", content=body)
-        assert told.json() == {"worker_id": BIG, "status": word}
+    values = {"active": ("active", Action.RESUME), "cleanup": ("cleanup", Action.PAUSE)}
+    for request, (word, action) in values.items():
+        body = json.dumps({"status": request}).encode()
+        result = await asking.put(f"/api/workers/{BIG}/status", content=body)
+        assert result.json() == {"worker_id": BIG, "status": word}
         assert owner.said[-1] == (BIG, action)
     reset = (await asking.put(f"/api/workers/{BIG}/reset")).json()
     assert {"worker_id", "status", "message"} == set(reset)
@@ -195,8 +195,8 @@ async def test_this_homes_worker_is_told_also_where_no_gate_is(
     own = load_or_create(context.home.key("worker")).peer_id
     write_addresses(context.home.worker_file, ["/ip4/127.0.0.1/tcp/4001"])
     owner.own = {own}
-    told = await asking.put(f"/api/workers/{own}/status", json={"status": "cleanup"})
-    assert told.json()["status"] == "cleanup"
+    result = await asking.put(f"/api/workers/{own}/status", json={"status": "cleanup"})
+    assert result.json()["status"] == "cleanup"
 
 
 async def test_somebody_elses_worker_is_not_commanded(asking: httpx.AsyncClient, owner: Owner) -> None:

@@ -81,25 +81,25 @@ async def say(port: int, *parts: bytes) -> bytes:
     async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
         for part in parts:
             await stream.send_all(part)
-        heard = b""
+        received = b""
         async for piece in stream:
-            heard += piece
-            head, found, body = heard.partition(b"\r\n\r\n")
+            received += piece
+            head, result, body = received.partition(b"\r\n\r\n")
             length = [line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")]
-            if found and length and len(body) >= int(length[0].split(b":")[1]):
+            if result and length and len(body) >= int(length[0].split(b":")[1]):
                 break
-        return heard
+        return received
 
 
 async def ended(stream: trio.SocketStream) -> bytes:
     """What comes until the server ends it."""
-    heard = b""
+    received = b""
     try:
         async for piece in stream:
-            heard += piece
+            received += piece
     except trio.BrokenResourceError:
         pass
-    return heard
+    return received
 
 
 async def test_a_head_that_comes_a_byte_at_a_time_is_not_waited_for(context: ApiContext) -> None:
@@ -240,8 +240,8 @@ async def test_a_request_sent_behind_a_refused_one_is_not_answered_as_its_own(co
             + b"\r\n"
             + hidden
         )
-        heard = await ended(stream)
-    assert heard.count(b"HTTP/1.1 ") == 1
+        received = await ended(stream)
+    assert received.count(b"HTTP/1.1 ") == 1
 
 
 @pytest.mark.parametrize(

@@ -50,14 +50,14 @@ async def test_only_those_that_are_asked_for(client: httpx.AsyncClient, kept: An
 async def test_a_campaign_with_all_that_is_known_of_it(client: httpx.AsyncClient, kept: Any) -> None:
     kept.campaign("c-one")
     kept.succeed("c-one/1")
-    told = (await client.get(f"{BASE}/c-one")).json()
-    assert told["status"] == "running"
-    assert told["carried_on"] is False
-    assert told["tasks"]["succeeded"] == 1
-    assert told["total_tasks"] == 3
-    assert told["models"] == [{"name": "m.onnx", "sha256": "ab" * 32, "size": 7}]
-    assert told["spec"]["units"] == ["CPU (ONNX)"]
-    assert told["last_event"] == len((await client.get(f"{BASE}/c-one/events")).json()["events"])
+    document = (await client.get(f"{BASE}/c-one")).json()
+    assert document["status"] == "running"
+    assert document["carried_on"] is False
+    assert document["tasks"]["succeeded"] == 1
+    assert document["total_tasks"] == 3
+    assert document["models"] == [{"name": "m.onnx", "sha256": "ab" * 32, "size": 7}]
+    assert document["spec"]["units"] == ["CPU (ONNX)"]
+    assert document["last_event"] == len((await client.get(f"{BASE}/c-one/events")).json()["events"])
 
 
 async def test_the_tasks_of_a_campaign_as_they_stand(client: httpx.AsyncClient, kept: Any) -> None:
@@ -194,9 +194,9 @@ async def test_what_a_command_prints_as_json_is_what_is_answered(
     from scheduler.output.schemas import campaign_info
 
     kept.campaign("c-one")
-    told = (await client.get(BASE)).json()["campaigns"]
-    assert told == [
+    document = (await client.get(BASE)).json()["campaigns"]
+    assert document == [
         campaign_info(item, scheduling=False).model_dump(mode="json")
         for item in kept.store.campaigns.summaries()
     ]
-    assert set(told[0]["tasks"]) == {str(state) for state in TaskState}
+    assert set(document[0]["tasks"]) == {str(state) for state in TaskState}

@@ -124,8 +124,8 @@ def _ask(case: Any, address: str) -> None:
 
 def _listen(case: Any, address: str) -> None:
     """Until it has begun to tell, or has said no."""
-    asked = case.as_transport_kwargs(base_url=address)
-    with requests.request(**asked, stream=True, timeout=PATIENCE_S) as answer:
+    request = case.as_transport_kwargs(base_url=address)
+    with requests.request(**request, stream=True, timeout=PATIENCE_S) as answer:
         if answer.status_code == HTTPStatus.OK:
             assert answer.headers["Content-Type"].startswith("text/event-stream")
             assert next(answer.iter_lines())

@@ -39,8 +39,8 @@ class Told:
         self.type = ""
 
     async def ask(self, target: str, host: str, headers: dict[str, str]) -> None:
-        asked = {"Host": host, "Accept": "text/event-stream", **headers}
-        request = h11.Request(method="GET", target=target, headers=list(asked.items()))
+        request_found = {"Host": host, "Accept": "text/event-stream", **headers}
+        request = h11.Request(method="GET", target=target, headers=list(request_found.items()))
         sent = self._http.send(request), self._http.send(h11.EndOfMessage())
         await self._stream.send_all(b"".join(part or b"" for part in sent))
         answer = await self._event()
@@ -58,8 +58,8 @@ class Told:
         """The next event: name, value, id. Comments are passed over."""
         with trio.fail_after(PATIENCE_S):
             while True:
-                block, found, rest = self._text.partition("\n\n")
-                if not found:
+                block, result, rest = self._text.partition("\n\n")
+                if not result:
                     event = await self._event()
                     if not isinstance(event, h11.Data):
                         raise EOFError
@@ -75,8 +75,8 @@ class Told:
     async def until(self, name: str) -> tuple[dict[str, Any], str]:
         """The next one of that name."""
         while True:
-            found, value, mark = await self.next()
-            if found == name:
+            result, value, mark = await self.next()
+            if result == name:
                 return value, mark
 
 
@@ -86,12 +86,12 @@ async def listening(
 ) -> AsyncIterator[Told]:
     url = served.base_url
     async with await trio.open_tcp_stream(url.host, url.port or 0) as stream:
-        told = Told(stream)
+        result = Told(stream)
         more = {name.replace("_", "-"): value for name, value in headers.items()}
-        await told.ask(f"{BASE}/{campaign}/events{query}", f"{url.host}:{url.port}", more)
-        assert told.status == HTTPStatus.OK
-        assert told.type.startswith("text/event-stream")
-        yield told
+        await result.ask(f"{BASE}/{campaign}/events{query}", f"{url.host}:{url.port}", more)
+        assert result.status == HTTPStatus.OK
+        assert result.type.startswith("text/event-stream")
+        yield result
 
 
 async def test_events_come_as_json_a_page_at_a_time(client: httpx.AsyncClient, kept: Any) -> None:
@@ -109,11 +109,11 @@ async def test_a_stream_tells_threads_and_batch_of_each_task_also_when_it_change
     served: httpx.AsyncClient, kept: Any
 ) -> None:
     kept.campaign("c-one", tasks=2, batches=True)
-    async with listening(served, "c-one") as told:
-        found = [await told.next() for _ in range(3)]
-        assert [(value["threads"], value["batch"]) for _, value, _ in found[1:]] == [(2, 1), (2, 2)]
+    async with listening(served, "c-one") as output:
+        results = [await output.next() for _ in range(3)]
+        assert [(value["threads"], value["batch"]) for _, value, _ in results[1:]] == [(2, 1), (2, 2)]
         kept.begin("c-one/2")
-        while (event := await told.next())[0] != "task":
+        while (event := await output.next())[0] != "task":
             pass
         assert (event[1]["n"], event[1]["batch"]) == (2, 2)
 
@@ -122,12 +122,12 @@ async def test_a_stream_tells_how_all_stands_then_what_changes_and_that_it_has_e
     served: httpx.AsyncClient, kept: Any
 ) -> None:
     kept.campaign("c-one", tasks=2)
-    async with listening(served, "c-one") as told:
-        assert (await told.next())[:2] == (
+    async with listening(served, "c-one") as output:
+        assert (await output.next())[:2] == (
             "campaign",
             (await served.get(BASE)).json()["campaigns"][0],
         )
-        standing = [await told.next() for _ in range(2)]
+        standing = [await output.next() for _ in range(2)]
         assert [(name, value["task"], value["state"]) for name, value, _ in standing] == [
             ("task", "c-one/1", "pending"),
             ("task", "c-one/2", "pending"),
@@ -135,13 +135,13 @@ async def test_a_stream_tells_how_all_stands_then_what_changes_and_that_it_has_e
         kept.begin("c-one/2", device="mini-7")
         value = {}
         while value.get("state") != "leased":  # a look may fall between the two steps
-            value, _ = await told.until("task")
+            value, _ = await output.until("task")
         assert (value["task"], value["device"]) == ("c-one/2", "mini-7")
         while value.get("name") != "task.granted":
-            value, mark = await told.until("event")
+            value, mark = await output.until("event")
         assert mark == str(value["seq"])
         kept.store.campaigns.request_cancel("c-one")
-        value, _ = await told.until("campaign")
+        value, _ = await output.until("campaign")
         assert value["status"] == "cancelling"
 
 
@@ -151,13 +151,13 @@ async def test_a_campaign_that_has_ended_is_told_whole_and_the_stream_closes(
     kept.campaign("c-one", tasks=1)
     kept.fail("c-one/1")
     kept.store.campaigns.end("c-one")
-    async with listening(served, "c-one", "?after=0") as told:
+    async with listening(served, "c-one", "?after=0") as output:
         names = []
         while names[-1:] != ["end"]:
-            name, value, mark = await told.next()
+            name, value, mark = await output.next()
             names.append(name)
         with pytest.raises(EOFError):
-            await told.next()
+            await output.next()
         assert names[:2] == ["campaign", "task"]
         assert names.count("event") == int(mark)
         assert value == {"campaign": "c-one", "status": "failed"}
@@ -170,8 +170,8 @@ async def test_a_campaign_that_has_ended_is_told_whole_and_the_stream_closes(
 async def test_who_was_cut_off_goes_on_where_it_was(served: httpx.AsyncClient, kept: Any) -> None:
     kept.campaign("c-one", tasks=2)
     kept.begin("c-one/1")
-    async with listening(served, "c-one", Last_Event_ID="1") as told:
-        assert (await told.until("event"))[0]["seq"] == 2
+    async with listening(served, "c-one", Last_Event_ID="1") as output:
+        assert (await output.until("event"))[0]["seq"] == 2
 
 
 async def test_a_late_reader_gets_every_event_though_only_the_last_are_held(
@@ -183,10 +183,10 @@ async def test_a_late_reader_gets_every_event_though_only_the_last_are_held(
     few = feeds.Feeds(context.open_store, lambda: False, recent=7)
     follower = await few.follow("c-one", 3)
     assert follower is not None
-    seen: list[int] = []
-    while len(seen) < kept.store.events.count("c-one")[1] - 3:
-        seen += [mark for name, _, mark in await follower.next_events() or [] if name == "event"]
-    assert seen == list(range(4, len(seen) + 4))
+    observed: list[int] = []
+    while len(observed) < kept.store.events.count("c-one")[1] - 3:
+        observed += [mark for name, _, mark in await follower.next_events() or [] if name == "event"]
+    assert observed == list(range(4, len(observed) + 4))
     follower.close()
     few.close()
 
@@ -203,10 +203,10 @@ class GatedEvents(EventRepository):
     def since(self, campaign: str, seq: int = 0, *, limit: int = 1000) -> tuple[EventRow, ...]:
         if self.broken:
             raise ResourceError("the server does not answer")
-        found = super().since(campaign, seq, limit=limit)
+        result = super().since(campaign, seq, limit=limit)
         self.reading.set()
         assert self.go.wait(PATIENCE_S)
-        return found
+        return result
 
 
 async def test_what_a_look_finds_is_seen_whole_or_not_at_all(kept: Any, context: ApiContext) -> None:
@@ -221,10 +221,10 @@ async def test_what_a_look_finds_is_seen_whole_or_not_at_all(kept: Any, context:
     events.reading.clear()
     events.go.clear()
     kept.begin("c-one/1")
-    heard: list[list[feeds.StreamEvent] | None] = []
+    received: list[list[feeds.StreamEvent] | None] = []
 
     async def hear() -> None:
-        heard.append(await one.next_events())
+        received.append(await one.next_events())
 
     with trio.fail_after(PATIENCE_S):
         async with trio.open_nursery() as nursery:
@@ -233,11 +233,11 @@ async def test_what_a_look_finds_is_seen_whole_or_not_at_all(kept: Any, context:
             before = await two.next_events()  # while a thread reads: what was before, all of it
             events.go.set()
     assert before is not None
-    assert [getattr(said, "state", None) for name, said, _ in before if name == "task"] == ["pending"] * 2
-    (told,) = heard
-    assert told is not None
-    assert [name for name, *_ in told].count("task") == 1
-    assert [name for name, *_ in told].count("event") == 2
+    assert [getattr(result, "state", None) for name, result, _ in before if name == "task"] == ["pending"] * 2
+    (outcome,) = received
+    assert outcome is not None
+    assert [name for name, *_ in outcome].count("task") == 1
+    assert [name for name, *_ in outcome].count("event") == 2
     for follower in (one, two):
         follower.close()
     some.close()
@@ -258,9 +258,9 @@ async def test_a_look_that_failed_is_made_again_and_nothing_is_lost(kept: Any, c
         with pytest.raises(ResourceError):
             await follower.next_events()
         events.broken = False
-        told = await follower.next_events()
-        assert told is not None
-        assert [name for name, *_ in told][:2] == ["campaign", "task"]
+        result = await follower.next_events()
+        assert result is not None
+        assert [name for name, *_ in result][:2] == ["campaign", "task"]
         ended = await follower.next_events()
         assert ended is not None
         assert ended[0][0] == "end"

@@ -46,30 +46,30 @@ async def asking(context: ApiContext, swarm: Swarm) -> AsyncIterator[httpx.Async
 
 async def test_devices_that_fit_come_first_and_the_others_say_why_not(asking: httpx.AsyncClient) -> None:
     answer = await asking.get("/api/v1/peers", params={"where": ["ram >= 8 GiB", "ram <= 32 GiB"]})
-    told = answer.json()
-    assert (told["count"], told["fit"], told["next"]) == (4, 2, None)
-    assert [item["name"] for item in told["peers"]] == ["dumb", "far", "big", "small"]
-    assert told["peers"][2]["unmet"] == ["ram: has 64 GiB, needs <= 32 GiB"]
-    assert told["explain"].splitlines()[0] == "2 of 4 devices fit"
-    far = told["peers"][1]
+    document = answer.json()
+    assert (document["count"], document["fit"], document["next"]) == (4, 2, None)
+    assert [item["name"] for item in document["peers"]] == ["dumb", "far", "big", "small"]
+    assert document["peers"][2]["unmet"] == ["ram: has 64 GiB, needs <= 32 GiB"]
+    assert document["explain"].splitlines()[0] == "2 of 4 devices fit"
+    far = document["peers"][1]
     assert far["path"] == {"direct": False, "gate": GATE, "rtt_ms": 2.04}
     assert far["via"] == f"…{GATE[-8:]}"
     assert far["warm"] == [{"sha256": "ab" * 32, "name": None}]
     assert far["soc"] == HOSTILE  # data: whoever shows it makes it harmless
     assert far["why"] == "[31mred"
-    assert told["peers"][0]["unreachable"] == "silence"
-    assert told["peers"][0]["state"] is None
+    assert document["peers"][0]["unreachable"] == "silence"
+    assert document["peers"][0]["state"] is None
 
 
 async def test_the_list_comes_page_by_page(asking: httpx.AsyncClient) -> None:
     names: list[str] = []
     after: dict[str, str] = {}
     while True:
-        told = (await asking.get("/api/v1/peers", params={"limit": 3, **after})).json()
-        names += [item["name"] for item in told["peers"]]
-        if told["next"] is None:
+        document = (await asking.get("/api/v1/peers", params={"limit": 3, **after})).json()
+        names += [item["name"] for item in document["peers"]]
+        if document["next"] is None:
             break
-        after = {"after": told["next"]}
+        after = {"after": document["next"]}
     assert names == ["big", "dumb", "far", "small"]
     gone = await asking.get("/api/v1/peers", params={"after": "nobody"})
     assert gone.status_code == HTTPStatus.UNPROCESSABLE_ENTITY
@@ -136,10 +136,10 @@ async def test_live_readers_are_told_all_at_first_and_then_what_changed(
     context: ApiContext, swarm: Swarm
 ) -> None:
     watcher = FleetWatcher(swarm.open, interval_s=0.01)  # type: ignore[arg-type]
-    told, hear = trio.open_memory_channel[tuple[str, dict[str, Any]]](0)
+    result, hear = trio.open_memory_channel[tuple[str, dict[str, Any]]](0)
 
     async def tell(name: str, value: Any, *, id: str | None = None) -> None:
-        await told.send((name, json.loads(json.dumps(value))))
+        await result.send((name, json.loads(json.dumps(value))))
 
     async def changes() -> tuple[str, dict[str, Any]]:
         while True:
@@ -167,10 +167,10 @@ async def test_live_readers_are_told_all_at_first_and_then_what_changed(
 async def test_live_readers_are_told_why_nothing_is_seen(context: ApiContext, swarm: Swarm) -> None:
     swarm.dark = True
     watcher = FleetWatcher(swarm.open, interval_s=0.01)  # type: ignore[arg-type]
-    told, hear = trio.open_memory_channel[tuple[str, dict[str, Any]]](0)
+    result, hear = trio.open_memory_channel[tuple[str, dict[str, Any]]](0)
 
     async def tell(name: str, value: Any, *, id: str | None = None) -> None:
-        await told.send((name, value))
+        await result.send((name, value))
 
     with trio.fail_after(20):
         async with trio.open_nursery() as nursery:

@@ -17,27 +17,27 @@ GOOD = b"campaign: x\nmodels: [https://example.org/a.onnx, https://example.org/b
 
 async def test_every_mistake_is_told_at_its_line_with_what_to_do(client: httpx.AsyncClient) -> None:
     text = b"campaign: x\nmodels: [a.onnx]\nunits: [CPU (ONNX)]\nmeasur: {}\nmeasure:\n  runs: 0\n"
-    told = (await client.post("/api/v1/validate", content=text, headers=YAML)).json()
-    assert told["valid"] is False
-    assert [(one["line"], one["what"]) for one in told["mistakes"]] == [
+    document = (await client.post("/api/v1/validate", content=text, headers=YAML)).json()
+    assert document["valid"] is False
+    assert [(one["line"], one["what"]) for one in document["mistakes"]] == [
         (4, "unknown key 'measur'"),
         (6, "measure.runs must be at least 1, not 0"),
     ]
-    assert told["mistakes"][0]["hint"].startswith("did you mean 'measure'?")
-    assert "more error" not in told["mistakes"][0]["hint"]  # the others are told by themselves
-    assert told["given"]["measure"] == {"runs": 0}
-    assert told["found"] is None
+    assert document["mistakes"][0]["hint"].startswith("did you mean 'measure'?")
+    assert "more error" not in document["mistakes"][0]["hint"]  # the others are told by themselves
+    assert document["given"]["measure"] == {"runs": 0}
+    assert document["found"] is None
 
 
 async def test_a_good_campaign_is_told_with_what_was_left_out_and_its_tasks_counted(
     client: httpx.AsyncClient,
 ) -> None:
     answer = await client.post("/api/v1/validate?models=false", content=GOOD, headers=YAML)
-    told = answer.json()
-    assert (told["valid"], told["mistakes"], told["found"]["tasks"]) == (True, [], 4)
-    assert told["found"]["models"] == {}  # nobody looked at them
-    assert told["found"]["campaign"]["measure"]["runs"] == 100
-    assert "runs" not in told["given"]["measure"]
+    document = answer.json()
+    assert (document["valid"], document["mistakes"], document["found"]["tasks"]) == (True, [], 4)
+    assert document["found"]["models"] == {}  # nobody looked at them
+    assert document["found"]["campaign"]["measure"]["runs"] == 100
+    assert "runs" not in document["given"]["measure"]
 
 
 async def test_models_that_were_sent_are_looked_at(client: httpx.AsyncClient) -> None:
@@ -47,8 +47,8 @@ async def test_models_that_were_sent_are_looked_at(client: httpx.AsyncClient) ->
         )
     ).json()
     campaign = {"campaign": "x", "models": [f"sha256:{sent['sha256']}"], "units": ["CPU (ONNX)"]}
-    told = (await client.post("/api/v1/validate", json=campaign)).json()
-    assert told["found"]["models"]["m.onnx"] == {key: sent[key] for key in ("name", "sha256", "size")}
+    document = (await client.post("/api/v1/validate", json=campaign)).json()
+    assert document["found"]["models"]["m.onnx"] == {key: sent[key] for key in ("name", "sha256", "size")}
 
 
 @pytest.mark.parametrize(
@@ -69,9 +69,9 @@ async def test_whatever_stands_there_the_answer_says_what_is_wrong(
 ) -> None:
     answer = await client.post("/api/v1/validate", content=text, headers=YAML)
     assert answer.status_code == HTTPStatus.OK
-    told = answer.json()
-    assert told["mistakes"][0]["line"] == line
-    assert "\u202e" not in told["mistakes"][0]["what"]
+    document = answer.json()
+    assert document["mistakes"][0]["line"] == line
+    assert "\u202e" not in document["mistakes"][0]["what"]
     refused = await client.post("/api/v1/plan", content=text, headers=YAML)
     assert refused.status_code == HTTPStatus.UNPROCESSABLE_ENTITY
     assert refused.json()["line"] == line
@@ -102,5 +102,5 @@ async def test_why_a_campaign_and_a_task_stand_as_they_do(client: httpx.AsyncCli
 
 
 async def test_the_schema_is_the_one_that_is_shipped(client: httpx.AsyncClient) -> None:
-    told = (await client.get("/api/v1/campaign-schema")).json()
-    assert told == json.loads(SCHEMA_FILE.read_text(encoding="utf-8"))
+    document = (await client.get("/api/v1/campaign-schema")).json()
+    assert document == json.loads(SCHEMA_FILE.read_text(encoding="utf-8"))

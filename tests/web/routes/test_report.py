@@ -34,11 +34,11 @@ async def test_a_report_comes_as_html_under_the_policy_of_its_own_style(
     answer = await served.get(f"{BASE}/{measured}/report")
     assert answer.status_code == HTTPStatus.OK
     assert answer.headers["content-type"] == "text/html; charset=utf-8"
-    told = answer.headers["content-security-policy"]
-    assert told.startswith(policy())
-    assert "script-src" not in told
+    result = answer.headers["content-security-policy"]
+    assert result.startswith(policy())
+    assert "script-src" not in result
     (sheet,) = re.findall(r"<style>(.*?)</style>", answer.text, flags=re.DOTALL)
-    assert base64.b64encode(hashlib.sha256(sheet.encode()).digest()).decode() in told
+    assert base64.b64encode(hashlib.sha256(sheet.encode()).digest()).decode() in result
     assert answer.headers["x-content-type-options"] == "nosniff"
     assert "<b>edge" not in answer.text
     assert "&lt;b&gt;edge&lt;/b&gt;" in answer.text

@@ -83,11 +83,11 @@ async def test_a_campaign_of_a_model_that_was_sent_is_stored_and_woken(
 ) -> None:
     answer = await client.post(CAMPAIGNS, json=NAMED)
     assert answer.status_code == HTTPStatus.CREATED, answer.text
-    told = answer.json()
-    assert answer.headers["location"] == f"{CAMPAIGNS}/{told['campaign_id']}"
-    assert (told["status"], told["total_tasks"]) == ("running", 1)
+    document = answer.json()
+    assert answer.headers["location"] == f"{CAMPAIGNS}/{document['campaign_id']}"
+    assert (document["status"], document["total_tasks"]) == ("running", 1)
     assert woken.times == 1
-    task = kept.store.tasks.all(told["campaign_id"])[0]
+    task = kept.store.tasks.all(document["campaign_id"])[0]
     assert (task.model, task.sha256) == ("net.onnx", SHA)
     assert (context.home.spool / SHA).read_bytes() == MODEL
 
@@ -253,18 +253,18 @@ async def test_a_store_that_was_gone_when_it_should_have_answered_makes_no_secon
     tmp_path: Path,
 ) -> None:
     once = IdempotencyStore(tmp_path)
-    asked: list[str] = []
+    campaigns: list[str] = []
 
     async def stored_and_gone(campaign: str) -> dict[str, Any]:
-        asked.append(campaign)
-        if len(asked) == 1:
+        campaigns.append(campaign)
+        if len(campaigns) == 1:
             raise ResourceError("the server does not answer")
         return {"campaign": campaign}
 
     with pytest.raises(ResourceError):
         await once.run("k", b"body", stored_and_gone)
-    assert await once.run("k", b"body", stored_and_gone) == ({"campaign": asked[0]}, False)
-    assert asked[0] == asked[1]
+    assert await once.run("k", b"body", stored_and_gone) == ({"campaign": campaigns[0]}, False)
+    assert campaigns[0] == campaigns[1]
 
 
 OTHER = """

@@ -99,20 +99,20 @@ def measure(kept: Any, campaign: str, n: int, **wanted: Any) -> None:
 async def test_a_task_with_everything_that_is_known_of_it(client: httpx.AsyncClient, kept: Any) -> None:
     kept.campaign("c-one")
     measure(kept, "c-one", 1, ns=2_000_000)
-    told = (await client.get(f"{BASE}/c-one/tasks/1")).json()
-    assert told["task"]["state"] == "succeeded"
-    assert told["row"]["InferenceMsMedian"] == pytest.approx(2.002, abs=0.001)
-    assert told["csv"].splitlines()[0].startswith("Status,JobId")
-    assert told["judgement"]["verdict"] == told["row"]["Verdict"] == "valid"
-    assert told["judgement"]["reasons"][0]["means"]
-    assert [(one["attempt"], one["state"]) for one in told["attempts"]] == [(1, "succeeded")]
-    assert [one["name"] for one in told["happened"]][-1] == "task.succeeded"
-    assert told["record"]["device"]["soc"] == HOSTILE  # told as it is: who shows it makes it harmless
-    assert told["record"]["ran"]["notes"] == [TURNED]
-    assert told["record"]["worker"] == WORKER.peer_id
-    assert told["launches"][0]["blocks"][0]["switches"] == 2
-    assert told["launches"][0]["blocks"][0]["stall_percent"] == pytest.approx(2, abs=0.1)
-    assert told["needs"] == ["ram >= 1 GiB"]
+    document = (await client.get(f"{BASE}/c-one/tasks/1")).json()
+    assert document["task"]["state"] == "succeeded"
+    assert document["row"]["InferenceMsMedian"] == pytest.approx(2.002, abs=0.001)
+    assert document["csv"].splitlines()[0].startswith("Status,JobId")
+    assert document["judgement"]["verdict"] == document["row"]["Verdict"] == "valid"
+    assert document["judgement"]["reasons"][0]["means"]
+    assert [(one["attempt"], one["state"]) for one in document["attempts"]] == [(1, "succeeded")]
+    assert [one["name"] for one in document["happened"]][-1] == "task.succeeded"
+    assert document["record"]["device"]["soc"] == HOSTILE  # told as it is: who shows it makes it harmless
+    assert document["record"]["ran"]["notes"] == [TURNED]
+    assert document["record"]["worker"] == WORKER.peer_id
+    assert document["launches"][0]["blocks"][0]["switches"] == 2
+    assert document["launches"][0]["blocks"][0]["stall_percent"] == pytest.approx(2, abs=0.1)
+    assert document["needs"] == ["ram >= 1 GiB"]
 
 
 async def test_each_reason_of_a_verdict_is_told_with_what_it_means(
@@ -121,18 +121,18 @@ async def test_each_reason_of_a_verdict_is_told_with_what_it_means(
     kept.campaign("c-one")
     task = kept.task("c-one", 1)
     fence = kept.begin("c-one/1")
-    found = record(kept, "c-one", 1, fence, ns=2_000_000)
-    assert found.ran is not None
-    few = found.model_copy(
-        update={"timings": found.timings[:2], "ran": found.ran.model_copy(update={"agrees": None})}
+    result = record(kept, "c-one", 1, fence, ns=2_000_000)
+    assert result.ran is not None
+    few = result.model_copy(
+        update={"timings": result.timings[:2], "ran": result.ran.model_copy(update={"agrees": None})}
     )
     kept.store.attempts.record_result(
         task=task.task, attempt=1, fence=fence, worker=WORKER.peer_id, sha256="cd" * 32,
         body=record_body(few), signature=b"s" * 64, event=TaskEvent.SUCCEED,
     )  # fmt: skip
-    told = (await client.get(f"{BASE}/c-one/tasks/1")).json()["judgement"]
-    assert [reason["verdict"] for reason in told["reasons"]] == ["unchecked", "few-runs"]
-    assert all(reason["means"] and reason["help"] for reason in told["reasons"])
+    document = (await client.get(f"{BASE}/c-one/tasks/1")).json()["judgement"]
+    assert [reason["verdict"] for reason in document["reasons"]] == ["unchecked", "few-runs"]
+    assert all(reason["means"] and reason["help"] for reason in document["reasons"])
 
 
 async def test_a_task_that_has_not_ended_and_one_that_failed_have_no_numbers(
@@ -162,8 +162,8 @@ async def test_a_record_that_cannot_be_read_is_told_and_breaks_nothing(
 ) -> None:
     kept.campaign("c-one")
     kept.succeed("c-one/1")
-    told = (await client.get(f"{BASE}/c-one/tasks/1")).json()
-    assert told["unreadable"]
+    document = (await client.get(f"{BASE}/c-one/tasks/1")).json()
+    assert document["unreadable"]
     assert (await client.get(f"{BASE}/c-one/tasks/1/chart?kind=trace")).status_code == HTTPStatus.CONFLICT
 
 
@@ -185,7 +185,7 @@ async def test_charts_of_a_task_are_drawn_from_all_samples(
     assert "style" not in {name for element in svg.iter() for name in element.attrib}  # the page's policy
     titles = [element.text or "" for element in svg.iter() if element.tag.endswith("title")]
     if kind == "histogram":
-        counts = [int(found[1]) for title in titles if (found := re.search(r": (\d+) samples?,", title))]
+        counts = [int(match[1]) for title in titles if (match := re.search(r": (\d+) samples?,", title))]
         assert sum(counts) == 6000
     for theme, status in (("pink", 422), ("light", 200)):
         assert (await client.get(url, params={"kind": kind, "theme": theme})).status_code == status
@@ -215,8 +215,8 @@ async def test_the_signed_result_is_a_file_that_verify_takes(client: httpx.Async
     assert [(finding.task, finding.worker, finding.wrong) for finding in findings] == [
         ("c-one/1", WORKER.peer_id, ())
     ]
-    told = (await client.get(f"{BASE}/c-one/tasks/1/verify")).json()
-    assert (told["task"], told["holds"]) == ("c-one/1", True)
+    document = (await client.get(f"{BASE}/c-one/tasks/1/verify")).json()
+    assert (document["task"], document["holds"]) == ("c-one/1", True)
 
 
 async def test_results_beside_each_other_over_http_are_those_of_the_command_line(
@@ -227,15 +227,15 @@ async def test_results_beside_each_other_over_http_are_those_of_the_command_line
     for n in (1, 2):
         measure(kept, "c-one", n, ns=4_000_000, device=f"dev-{n}")
         measure(kept, "c-two", n, ns=2_000_000 if n == 1 else 4_000_000, device=f"dev-{n}")
-    told = (await client.get("/api/v1/compare", params={"a": "c-one", "b": ["c-two", "c-one/2"]})).json()
-    assert [one["b"] for one in told["comparisons"]] == ["c-two", "c-one/2"]
-    assert [pair["verdict"] for pair in told["comparisons"][0]["pairs"]] == ["FASTER", "SAME"]
-    first = told["comparisons"][0]["pairs"][0]
+    parsed = (await client.get("/api/v1/compare", params={"a": "c-one", "b": ["c-two", "c-one/2"]})).json()
+    assert [one["b"] for one in parsed["comparisons"]] == ["c-two", "c-one/2"]
+    assert [pair["verdict"] for pair in parsed["comparisons"][0]["pairs"]] == ["FASTER", "SAME"]
+    first = parsed["comparisons"][0]["pairs"][0]
     assert first["ratio"] == pytest.approx(0.5, abs=0.01)
     assert first["ratio_low"] <= first["ratio"] <= first["ratio_high"]
     devices = {"by": "device", "a": "dev-1", "b": "dev-2", "of": "c-two"}
-    beside = (await client.get("/api/v1/compare", params=devices)).json()
-    assert beside["comparisons"][0]["pairs"][0]["verdict"] == "SLOWER"
+    document = (await client.get("/api/v1/compare", params=devices)).json()
+    assert document["comparisons"][0]["pairs"][0]["verdict"] == "SLOWER"
 
 
 @pytest.mark.parametrize(
@@ -264,8 +264,8 @@ async def test_a_client_names_no_files(client: httpx.AsyncClient, kept: Any, tmp
     measure(kept, "c-one", 1, ns=2_000_000)
     file = tmp_path / "raw.json"
     file.write_bytes((await client.get(f"{BASE}/c-one/tasks/1/raw")).content)
-    for wanted in ({"a": str(file), "b": "c-one"}, {"a": "c-one", "b": str(file)}):
-        assert (await client.get("/api/v1/compare", params=wanted)).status_code == HTTPStatus.NOT_FOUND
+    for expected in ({"a": str(file), "b": "c-one"}, {"a": "c-one", "b": str(file)}):
+        assert (await client.get("/api/v1/compare", params=expected)).status_code == HTTPStatus.NOT_FOUND
     assert (await client.get("/api/v1/matrix", params={"of": str(file)})).status_code == HTTPStatus.NOT_FOUND
 
 
@@ -275,14 +275,14 @@ async def test_the_matrix_has_ratios_to_a_base_prices_and_fronts(
     kept.campaign("c-one")
     measure(kept, "c-one", 1, ns=4_000_000, device="slow")
     measure(kept, "c-one", 2, ns=2_000_000, device="quick")
-    told = (
+    document = (
         await client.get(
             "/api/v1/matrix", params={"of": "c-one", "base": "slow", "price": "quick:3.6", "currency": "EUR"}
         )
     ).json()
-    quick, slow = told["cells"]
+    quick, slow = document["cells"]
     assert (slow["ratio"], quick["ratio"]) == (1.0, pytest.approx(0.5, abs=0.01))
     assert quick["per_million"] == pytest.approx(2, abs=0.01)
-    assert told["fronts"]["size"] == ["c-one/2"]
-    for wanted in ({"of": "c-one", "base": "nobody"}, {"of": "c-one", "price": "3"}, {}):
-        assert (await client.get("/api/v1/matrix", params=wanted)).status_code == 422
+    assert document["fronts"]["size"] == ["c-one/2"]
+    for expected in ({"of": "c-one", "base": "nobody"}, {"of": "c-one", "price": "3"}, {}):
+        assert (await client.get("/api/v1/matrix", params=expected)).status_code == 422
