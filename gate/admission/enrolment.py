@@ -19,7 +19,7 @@ from protocol.words import Reason
 from swarm.base.home import Home
 from swarm.net.addresses import PeerId
 from swarm.net.identity import peer_id_bytes
-from swarm.pools.manifests import find_member, is_revoked, with_member
+from swarm.pools.manifests import find_member, is_live, is_revoked, with_member
 from swarm.pools.owner import OwnPool, TicketRecord, own_pools
 
 EARLY: Final = 0.75
@@ -76,8 +76,11 @@ class PoolEnrolment:
                     raise NotPermitted(f"pool {pool.name} has no {message.role} {peer}")
                 return with_member(manifest, _renewed(member, now), now)
             line = _member(ticket, peer, _name(manifest, peer, message, now), now)
-            if member is not None and not fresh:  # the ticket does not undo what the owner lowered since
-                line = _least(member, line)
+            stored = next((m for m in manifest.members if (m.peer, m.role) == (peer, message.role)), None)
+            if stored is not None and not fresh:  # the ticket does not undo what the owner lowered since
+                line = _least(_renewed(stored, now), line)
+                if not is_live(line, now):
+                    raise NotPermitted(f"the membership of {peer} in pool {pool.name} has ended")
             return with_member(manifest, line, now)
 
         after = pool.change(admit)
@@ -106,11 +109,14 @@ def _renewed(member: PoolMember, now: float) -> PoolMember:
 
 
 def _least(member: PoolMember, line: PoolMember) -> PoolMember:
-    """What both lines allow, in the team of the member's."""
+    """What both lines allow, in the team of the member's; a line that cannot be renewed stays so."""
     slots = min((each.slots for each in (member, line) if each.slots is not None), default=None)
-    return line.model_copy(
-        update={"priority": min(member.priority, line.priority), "slots": slots, "team": member.team}
-    )
+    until, ttl_s = line.until, line.ttl_s
+    if member.until is not None:
+        until = member.until if until is None else min(member.until, until)
+        ttl_s = min(member.ttl_s, ttl_s) if member.ttl_s is not None and ttl_s is not None else None
+    priority = min(member.priority, line.priority)
+    return member.model_copy(update={"priority": priority, "slots": slots, "until": until, "ttl_s": ttl_s})
 
 
 def _name(manifest: PoolManifest, peer: PeerId, message: EnrolRequest, now: float) -> str:

@@ -307,6 +307,11 @@ class Authorization:
         """Whether this worker works for that pool."""
         return pool in self._pools
 
+    def is_newer(self, manifest: PoolManifest) -> bool:
+        """Whether `update` would take it."""
+        pool = self._pools.get(manifest.pool)
+        return pool is not None and manifest.number > pool.number
+
     def update(self, manifest: PoolManifest) -> tuple[PeerId, ...]:
         """Take a verified manifest, if it is newer. Returns the peers that may do nothing here any more because of it."""
         pool = self._pools.get(manifest.pool)

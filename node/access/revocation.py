@@ -15,7 +15,7 @@ import trio
 from node.access.authorization import Authorization
 from node.capacity.allocations import ENDED
 from node.capacity.ledger import Ledger
-from protocol.messages.pool import ManifestMessage, PoolManifest
+from protocol.messages.pool import ManifestMessage, PoolManifest, read_manifest
 from protocol.messages.work import CredentialsReply, Denied, ShowCredentials
 from protocol.words import Reason
 from swarm.net.addresses import PeerId
@@ -39,6 +39,8 @@ class Revocation:
     carry_out: Callable[[], None]
     """To be called after each change of the ledger."""
     wall: Callable[[], float]
+    store: Callable[[ManifestMessage], object] = lambda signed: None
+    """Gets each newer manifest that a peer shows, to be written and passed on."""
     _news: trio.Event = field(default_factory=trio.Event)
     _shows: RateLimit = field(default_factory=lambda: RateLimit.per_second(SHOWS_PER_S))
 
@@ -53,12 +55,14 @@ class Revocation:
         if wait:
             return Denied(reason=Reason.OVERLOADED, detail="too many tokens and manifests", retry_s=wait)
         if isinstance(message, ManifestMessage):
-            manifest = verified(message)
+            manifest = read_manifest(message.body)
             if not self.permits.follows(manifest.pool):
                 return Denied(
                     reason=Reason.NOT_ALLOWED, detail=f"this worker does not work for {manifest.name}"
                 )
-            self.update(manifest)
+            if self.permits.is_newer(manifest):
+                self.update(verified(message))
+                self.store(message)
             return self.permits.reply(peer)
         answer = self.permits.authenticate(peer, message)
         if isinstance(answer, CredentialsReply):
@@ -76,6 +80,8 @@ class Revocation:
 
     def update(self, manifest: PoolManifest) -> None:
         """A verified manifest of a joined pool: what it takes away ends at once, and runs that rest on that are stopped."""
+        if not self.permits.is_newer(manifest):
+            return
         self._end(self.permits.update(manifest), "revoked")
         self._notify()
 

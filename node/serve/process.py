@@ -181,6 +181,7 @@ async def run_process(
                     gates=lambda: settings.gates or local_gates(home),
                     must=must,
                 )
+                worker.revocation.store = node.registry.store
                 node.serve()
                 await nursery.start(node.run)
                 with contextlib.suppress(ResourceError):  # a convenience for this home's other commands

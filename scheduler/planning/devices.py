@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, Protocol
@@ -22,6 +23,7 @@ from scheduler.store.rows import CampaignRow, NewModel
 from scheduler.store.store import Store
 from swarm.index.merge import Sighting
 from swarm.index.query import QueryResult
+from swarm.pools.manifests import find_member
 
 SURVEY: Final = 256
 EVERY_DEVICE: Final = 10_000
@@ -132,10 +134,12 @@ class VerifiedIndex:
         index: DeviceFinder,
         manifests: Callable[[], PoolManifests],
         report_mismatch: Callable[[str], object] = lambda name: None,
+        wall: Callable[[], float] = time.time,
     ) -> None:
         self._index = index
         self._manifests = manifests
         self._report_mismatch = report_mismatch
+        self._wall = wall
 
     async def query(self, requirement: Requirement, want: int = 16) -> QueryResult:
         """As of the index; the caller leaves out devices that do not fit without the pool's name."""
@@ -157,19 +161,17 @@ class VerifiedIndex:
         return replace(result, devices=tuple(self._sighting(each, manifests) for each in result.devices))
 
     def _sighting(self, sighting: Sighting, manifests: PoolManifests) -> Sighting:
-        advert = verified_advert(sighting.advert, manifests)
+        advert = verified_advert(sighting.advert, manifests, self._wall())
         for name in set(sighting.advert.pools).difference(advert.pools):
             self._report_mismatch(name)
         return sighting if advert is sighting.advert else replace(sighting, advert=advert)
 
 
-def verified_advert(advert: Advert, manifests: PoolManifests) -> Advert:
-    """The advert without the pools whose manifests do not name it as a worker."""
+def verified_advert(advert: Advert, manifests: PoolManifests, now: float) -> Advert:
+    """The advert without the pools in whose manifests it has no live line as a worker. `now`: wall seconds."""
 
     def confirms(manifest: PoolManifest | None) -> bool:
-        return manifest is not None and any(
-            (member.peer, member.role) == (advert.peer, Role.WORKER) for member in manifest.members
-        )
+        return find_member(manifest, advert.peer, Role.WORKER, now) is not None
 
     pools = tuple(
         name for name in advert.pools if name not in manifests or any(map(confirms, manifests[name]))

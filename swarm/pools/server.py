@@ -103,12 +103,13 @@ class ManifestRegistry:
         return self.latest(pool)
 
     def store(self, signed: ManifestMessage) -> int:
-        """Store a manifest if it is newer; returns the highest number here. Raises `RemoteProtocolError` for a forgery."""
-        manifest = verified(signed)
+        """Store a manifest if it is newer; returns the highest number here. Raises `RemoteProtocolError` for a newer one that is forged."""
+        manifest = read_manifest(signed.body)
         pool = manifest.pool
         latest = self.latest(pool)
         if latest is not None and latest[0] >= manifest.number:
             return latest[0]
+        manifest = verified(signed)
         if self._own(pool) is not None:  # its own key wrote more than is here: a copy of the home was used
             log.warning("pool.newer_elsewhere", pool=pool, number=manifest.number)
             return latest[0] if latest is not None else 0
@@ -165,7 +166,7 @@ class PoolServer:
                 latest = self._registry.asked(message.pool)
                 return latest[1] if latest is not None and latest[0] > message.have else NoManifest()
             case ManifestMessage():
-                concerns = self._registry.concerns(verified(message).pool)
+                concerns = self._registry.concerns(read_manifest(message.body).pool)
                 refusal = None if concerns else self._admit(link.peer)
                 return refusal or ManifestStored(number=self._registry.store(message))
             case EnrolRequest() if self._enrol is not None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import trio
@@ -29,7 +31,7 @@ from swarm.net.identity import Identity, distance, routing_key
 from swarm.pools.client import enrol, pool_links, spread
 from swarm.pools.manifests import find_member, sign_manifest, verified, without
 from swarm.pools.membership import joined_pools, membership_of, stored_manifest
-from swarm.pools.server import MAX_FOREIGN, ManifestRegistry
+from swarm.pools.server import MAX_FOREIGN, ManifestRegistry, PoolServer
 from swarm.pools.service import POLL_S
 from swarm.pools.tokens import prove
 from tests.gate.field import Field, Node, pool_field, wall
@@ -370,8 +372,31 @@ def test_the_registry_stores_only_what_its_pool_signed_and_only_newer() -> None:
         signed = sign_manifest(key, PoolManifest(pool=key.peer_id, name="p", number=number))
         registry.store(signed)
     assert news == [3, 5]
+    newer = sign_manifest(key, PoolManifest(pool=key.peer_id, name="p", number=6))
     with pytest.raises(RemoteProtocolError):
-        registry.store(signed.model_copy(update={"signature": b"x" * 64}))
+        registry.store(newer.model_copy(update={"signature": b"x" * 64}))
+    assert news == [3, 5]
+
+
+async def test_only_a_newer_manifest_that_is_to_be_stored_is_verified(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    keys = [Identity.from_seed(name) for name in ("pool", "another pool")]
+    registry, checked = ManifestRegistry(), list[int]()
+
+    def count(signed: ManifestMessage) -> PoolManifest:
+        checked.append(1)
+        return verified(signed)
+
+    monkeypatch.setattr("swarm.pools.server.verified", count)
+    registry.follow((keys[0].peer_id,))
+    server = PoolServer(registry, admit=lambda peer: RefusedMessage(reason=Reason.NOT_ALLOWED))
+    link: Any = SimpleNamespace(peer=ME)
+    signed = [sign_manifest(key, PoolManifest(pool=key.peer_id, name="p", number=3)) for key in keys]
+    assert await server.answer(link, signed[0]) == ManifestStored(number=3)
+    assert await server.answer(link, signed[0]) == ManifestStored(number=3)
+    assert isinstance(await server.answer(link, signed[1]), RefusedMessage)
+    assert len(checked) == 1
 
 
 async def test_a_ticket_with_a_gate_that_makes_no_sense_harms_nobody(

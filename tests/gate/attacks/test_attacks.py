@@ -17,7 +17,7 @@ from swarm.base.durable import write_durably
 from swarm.base.home import Home
 from swarm.base.settings import SettingsError
 from swarm.net.identity import Identity
-from swarm.pools.manifests import DELEGATION_S, MARGIN_S
+from swarm.pools.manifests import DELEGATION_S, MARGIN_S, with_member
 from swarm.pools.owner import MAX_OPEN_USES, MAX_TICKETS, OwnPool, create_pool
 from swarm.pools.tickets import Ticket
 
@@ -41,8 +41,8 @@ class Lab:
         )
         return ticket, record.id
 
-    def invite(self, peer: str, **more: Any) -> None:
-        invite_peer(self.pool, (), peer, now=self.now, ttl_s=30 * DAY, **more)
+    def invite(self, peer: str, ttl_s: float = 30 * DAY, **more: Any) -> None:
+        invite_peer(self.pool, (), peer, now=self.now, ttl_s=ttl_s, **more)
 
     def enrol(
         self, peer: str, ticket: Ticket | None, name: str = "n", role: Role = Role.SUBMIT
@@ -236,6 +236,30 @@ def test_a_member_that_was_lowered_cannot_raise_itself_by_what_it_had_before(lab
         assert (line.priority, line.slots, line.team) == (10, 1, "guests")
     fresh, _ = lab.ticket(priority=60)  # what the owner gives anew counts
     assert lab.admits(EVE, fresh).priority == 60
+
+
+def test_a_shortened_membership_gets_no_time_back_by_an_old_ticket(lab: Lab) -> None:
+    high, _ = lab.ticket(uses=5, priority=80)
+    lab.admits(EVE, high)
+    lab.invite(EVE, ttl_s=3600.0, priority=10)
+    for _ in range(3):  # shortly before, and twice after its line ended
+        lab.now += 2000.0
+        line = lab.admits(EVE, high)
+        assert (line.priority, line.ttl_s) == (10, 3600)
+        assert line.until is not None
+        assert line.until <= lab.now + 3600
+        lab.now += 4000.0
+
+
+def test_a_membership_with_a_fixed_end_is_not_renewed_by_an_old_ticket(lab: Lab) -> None:
+    high, _ = lab.ticket(uses=5)
+    line = lab.admits(EVE, high)
+    fixed = line.model_copy(update={"until": int(lab.now) + 600, "ttl_s": None})
+    lab.pool.change(lambda manifest: with_member(manifest, fixed, lab.now))
+    assert lab.admits(EVE, high) == fixed
+    lab.now += 1000
+    assert "has ended" in refusal(lab.enrol(EVE, high))
+    assert lab.line(EVE) == fixed
 
 
 def test_an_invitation_that_fails_pardons_nobody(lab: Lab) -> None:

@@ -35,7 +35,7 @@ from protocol.values.requirement import Requirement
 from protocol.words import ProtocolId, Reason, Right, Role, RunOutcome, WorkerState
 from swarm.net.identity import Identity
 from swarm.net.link import Link
-from swarm.pools.manifests import sign_manifest
+from swarm.pools.manifests import sign_manifest, verified
 from swarm.pools.tokens import Grant, issue
 
 CONTROL = frozenset({Right.CONTROL, Right.STATUS})
@@ -253,6 +253,32 @@ async def test_a_link_that_was_a_strangers_is_taken_up_when_permission_is_shown(
     world.device.go.set()
     assert (await bob.record()).outcome is RunOutcome.COMPLETE
     assert world.board.adverts[-1].pools == ("lab",)
+
+
+async def test_only_a_newer_manifest_of_a_joined_pool_is_verified_and_stored_and_wakes_anybody(
+    world: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool, other = Identity.from_seed("pool"), Identity.from_seed("another pool")
+    world.pools = {pool.peer_id: "lab"}
+    worker = await world.start()
+    checked, woken, stored = list[ManifestMessage](), list[int](), list[ManifestMessage]()
+
+    def count(message: ManifestMessage) -> PoolManifest:
+        checked.append(message)
+        return verified(message)
+
+    monkeypatch.setattr("node.access.revocation.verified", count)
+    monkeypatch.setattr(worker.revocation, "_notify", lambda: woken.append(1))
+    worker.revocation.store = stored.append
+    bob = world.scheduler()
+    link = await world.link(bob)
+    first = signed(pool, 2, bob)
+    await link.ask(first, CredentialsReply)
+    await link.ask(first, CredentialsReply)
+    await link.ask(signed(pool, 1), CredentialsReply)
+    await link.ask(signed(other, 9, bob), Denied)
+    worker.heard(PoolManifest(pool=pool.peer_id, name="lab", number=2))
+    assert (checked, stored, woken) == ([first], [first], [1])
 
 
 @pytest.mark.parametrize("how", ["expires", "is revoked"])

@@ -20,6 +20,7 @@ from swarm.pools.manifests import with_member, without
 from swarm.pools.membership import join_pool, known_manifests, store_manifest
 from swarm.pools.owner import OwnPool, create_pool
 from swarm.pools.tickets import Ticket
+from swarm.pools.tokens import LEEWAY_S
 
 NOW = 1_800_000_000.0
 ME, ANN, EVE = (Identity.from_seed(name).peer_id for name in ("me", "ann", "eve"))
@@ -90,17 +91,31 @@ async def test_a_device_that_was_revoked_is_of_the_pool_no_more(home: Home, lab:
     assert await find(verified_index, LAB, 16) == ()
 
 
+async def test_a_device_whose_membership_ended_is_of_the_pool_no_more(home: Home, lab: OwnPool) -> None:
+    joins(home, lab)
+    line = PoolMember(peer=ANN, role=Role.WORKER, name="ann", until=int(NOW), ttl_s=60)
+    lab.change(lambda m: with_member(m, line, NOW))
+    store_manifest(home, lab.signed())
+    for now, matches in ((NOW, [ANN]), (NOW + LEEWAY_S + 1, [])):
+        index = VerifiedIndex(
+            FakeIndex(advert(ANN, "lab")),
+            lambda: known_manifests(home, Role.SUBMIT),
+            wall=lambda now=now: now,
+        )
+        assert [each.peer for each in await find(index, LAB, 16)] == matches
+
+
 def test_a_pool_of_which_nothing_was_heard_yet_has_no_devices(home: Home, lab: OwnPool) -> None:
     joins(home, lab)
-    assert verified_advert(advert(ANN, "lab"), known_manifests(home, Role.SUBMIT)).pools == ()
+    assert verified_advert(advert(ANN, "lab"), known_manifests(home, Role.SUBMIT), NOW).pools == ()
 
 
 def test_a_pool_that_was_made_here_is_known_without_asking(tmp_path: Path, lab: OwnPool) -> None:
     known = known_manifests(Home.at(tmp_path / "owner"), Role.SUBMIT)
-    assert verified_advert(advert(ANN, "lab"), known).pools == ("lab",)
-    assert verified_advert(advert(EVE, "lab"), known).pools == ()
+    assert verified_advert(advert(ANN, "lab"), known, NOW).pools == ("lab",)
+    assert verified_advert(advert(EVE, "lab"), known, NOW).pools == ()
 
 
 def test_a_pool_that_this_home_is_not_in_is_what_a_device_says(home: Home) -> None:
     claims = advert(ANN, "other", "lab")
-    assert verified_advert(claims, known_manifests(home, Role.SUBMIT)) is claims
+    assert verified_advert(claims, known_manifests(home, Role.SUBMIT), NOW) is claims
