@@ -226,10 +226,10 @@ async def enrol(
     *,
     now: float,
 ) -> tuple[Membership, ManifestMessage]:
-    """Join a pool by its ticket, or renew a membership: the first gate that has the pool's key decides. `peer`: our own id.
+    """Join a pool by its ticket, or renew a membership: any gate that has the pool's key may do it. `peer`: our own id.
 
     An unused ticket goes first, and only to the gates that it names: whoever sees it can use it. `gates`: also asked to renew.
-    Raises `NotPermitted` when the pool refuses, `Unreachable` when no gate answers or has its key.
+    Raises `NotPermitted` when a gate refuses and none admits, `Unreachable` when no gate answers or has its key.
     """
     member = find_member(manifest, peer, joined.role, now)
     everywhere = (*joined.gates, *gates)
@@ -246,7 +246,7 @@ async def enrol(
     spent, first = joined.spent, None
     for ticket, ways in tries:
         try:
-            signed = await _enrol(links, ways, joined, ticket, peer, name, now)
+            signed = await _enrol(links, ways, joined, ticket, None if ticket else member, peer, name, now)
         except (NotPermitted, Unreachable) as exc:
             first = first or exc
             spent |= ticket is not None and isinstance(exc, NotPermitted)
@@ -263,27 +263,42 @@ async def _enrol(
     gates: Sequence[str],
     joined: Membership,
     ticket: bytes | None,
+    member: PoolMember | None,
     peer: str,
     name: str,
     now: float,
 ) -> ManifestMessage:
-    """The manifest by which the pool admits us."""
+    """The manifest by which the pool admits us. `member`: our line that is to be renewed. Any peer can refuse in a pool's name, or
+    answer with a manifest of before: then the next gate is asked, and the newest manifest counts."""
     message = EnrolRequest(pool=joined.pool, ticket=ticket, role=joined.role, name=name)
     why = "it has no gate"
+    refused: str | None = None
+    latest: tuple[int, ManifestMessage] | None = None
     for contact in _contacts(gates):
         try:
             signed = await _call(links, contact, message, ManifestMessage)
             manifest = verified(signed)
         except NotPermitted as exc:
             if exc.hint == Reason.NOT_ALLOWED:
-                raise NotPermitted(
-                    f"pool {joined.name} refuses: {exc.what}", hint="ask its owner for a new ticket"
-                ) from None
+                refused = refused or exc.what
             why = exc.what
         except (Unreachable, RemoteProtocolError) as exc:
             why = exc.what
         else:
-            if manifest.pool == joined.pool and find_member(manifest, peer, joined.role, now) is not None:
+            line = find_member(manifest, peer, joined.role, now) if manifest.pool == joined.pool else None
+            if line is None:
+                why = f"{contact.peer} answered with a manifest that does not list this node"
+                continue
+            if member is None or _ends_later(line, member):
                 return signed
-            why = f"{contact.peer} answered with a manifest that does not list this node"
+            if latest is None or manifest.number > latest[0]:
+                latest = manifest.number, signed
+    if latest is not None:
+        return latest[1]
+    if refused is not None:
+        raise NotPermitted(f"pool {joined.name} refuses: {refused}", hint="ask its owner for a new ticket")
     raise Unreachable(f"no gate of pool {joined.name} admits now: {why}")
+
+
+def _ends_later(line: PoolMember, before: PoolMember) -> bool:
+    return before.until is not None and (line.until is None or line.until > before.until)

@@ -399,6 +399,47 @@ async def test_only_a_newer_manifest_that_is_to_be_stored_is_verified(
     assert len(checked) == 1
 
 
+@pytest.mark.parametrize("lie", ["refuses", "answers with an old manifest"])
+@pytest.mark.parametrize("renews", [False, True], ids=["joins", "renews"])
+async def test_one_lying_gate_ends_neither_a_search_for_admission_nor_a_renewal(
+    tmp_path: Path, autojump_clock: MockClock, lie: str, renews: bool
+) -> None:
+    async with pool_field(tmp_path) as field:
+        worker = await field.join("worker", field.ticket(Role.WORKER, ttl_s=600.0))
+        await trio.sleep(SOON_S)
+        worker.following.cancel()
+        old, manifest = field.pool.signed(), field.pool.manifest()
+        (joined,) = joined_pools(worker.home, Role.WORKER)
+
+        async def answer(peer: str, message: EnrolRequest) -> ManifestMessage | RefusedMessage:
+            return RefusedMessage(reason=Reason.NOT_ALLOWED, detail="no") if lie == "refuses" else old
+
+        liar = await field.passer_by("liar", answer)
+        at_liar = tuple(f"{address}/p2p/{liar.peer}" for address in liar.network.addresses)
+        joined = joined.model_copy(update={"gates": (*at_liar, *field.gates)})
+        node = worker
+        if not renews:
+            node = await field.passer_by("newcomer")
+            ticket = field.ticket(Role.WORKER).secret
+            joined = joined.model_copy(update={"spent": False, "ticket": ticket})
+        await trio.sleep(400)
+        async with trio.open_nursery() as nursery:
+            links = pool_links(node.network, nursery)
+            have = manifest if renews else None
+            _, signed = await enrol(links, (), joined, have, node.peer, "node", now=wall())
+            line = find_member(verified(signed), node.peer, Role.WORKER, wall())
+            assert line is not None
+            assert line.until is not None
+            assert line.until > wall() + 500
+            alone = joined.model_copy(update={"gates": at_liar})
+            if lie == "refuses":
+                with pytest.raises(NotPermitted, match="refuses: no"):
+                    await enrol(links, (), alone, have, node.peer, "node", now=wall())
+            elif renews:  # all gates were asked
+                assert (await enrol(links, (), alone, have, node.peer, "node", now=wall()))[1] == old
+            nursery.cancel_scope.cancel()
+
+
 async def test_a_ticket_with_a_gate_that_makes_no_sense_harms_nobody(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
