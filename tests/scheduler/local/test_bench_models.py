@@ -37,7 +37,7 @@ def site() -> Iterator[Web]:
 @pytest.fixture
 def fetch(home: Home) -> Fetch:
     home.cache.mkdir(parents=True)
-    return downloader(home, lambda *told: None, again_s=0.01)
+    return downloader(home, lambda *told: None, retry_delay_s=0.01)
 
 
 def test_a_model_by_url_is_measured_under_its_own_name_and_fetched_once(home: Home, site: Web) -> None:
