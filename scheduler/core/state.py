@@ -190,7 +190,11 @@ class TaskEntry:
 
     def at(self, peer: str) -> Attempt | None:
         """The attempt at this worker."""
-        return next((each for each in self.attempts() if each.worker == peer), None)
+        if self.live:
+            for attempt in (self.current, self.hedge):
+                if attempt is not None and attempt.worker == peer:
+                    return attempt
+        return None
 
     def is_hedge(self, number: int) -> bool:
         return self.hedge is not None and self.hedge.number == number

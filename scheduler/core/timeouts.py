@@ -50,24 +50,22 @@ class Timeouts:
         """A run that exceeds its limits or never began, a result that is not sent, or a stop that is not confirmed."""
         attempt, failures = entry.current, self._failures
         assert attempt is not None, "a live task has an attempt"
-        view = self._state.worker(attempt.worker)
-        name, late = self._state.device(attempt.worker), now - entry.since > entry.max_run_s()
+        if entry.state not in LEASED and not entry.stopping and attempt.status is not AttemptStatus.REPORTING:
+            return []
+        view, late = self._state.worker(attempt.worker), now - entry.since > entry.max_run_s()
         if entry.stopping:
             if attempt.stop_at is None:
                 return []
             if now - attempt.stop_at >= STOP_S:
-                words = f"{name} did not say within {STOP_S:g} s that it was stopped"
+                words = f"{self._state.device(attempt.worker)} did not say within {STOP_S:g} s that it was stopped"
                 return failures.end_stopped(entry, words, now)
             return failures.send_stop(entry, now) if now - attempt.stop_sent_at >= STOP_AGAIN_S else []
         if attempt.status is AttemptStatus.REPORTING:
             if attempt.due is not None and now < attempt.due and not late:
                 return []
             blame = failures.count_failure(view, NOT_SENT, now, silent=True)
-            return blame + failures.lose(
-                entry, Reason.LOST, f"{name} ran it, but did not send its result", now
-            )
-        if entry.state not in LEASED:
-            return []
+            words = f"{self._state.device(attempt.worker)} ran it, but did not send its result"
+            return blame + failures.lose(entry, Reason.LOST, words, now)
         unheard = entry.state is TaskState.LEASED and attempt.status in (
             AttemptStatus.GRANTED,
             AttemptStatus.RESTORED,
