@@ -17,19 +17,11 @@ from protocol.messages.work import Control, Preempt, Progress
 from protocol.wire.base import Message
 
 
-class Link(Protocol):
+class SchedulerLink(Protocol):
     """A link that a scheduler opened; any hashable object that the shell sends over."""
 
     @property
     def peer(self) -> str: ...
-
-
-class Log(Protocol):
-    """Where events go; a structlog logger."""
-
-    def debug(self, event: str, **fields: object) -> object: ...
-    def info(self, event: str, **fields: object) -> object: ...
-    def warning(self, event: str, **fields: object) -> object: ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -44,7 +36,7 @@ class SendReply:
 class SendCall:
     """Send a message that wants an answer; report with `Commands.answered`."""
 
-    link: Link
+    link: SchedulerLink
     message: Message
     timeout_s: float
 
@@ -53,7 +45,7 @@ class SendCall:
 class SendNote:
     """Send a message that wants none, or drop it where the link is slow."""
 
-    link: Link
+    link: SchedulerLink
     message: Progress | Preempt
 
 
@@ -61,7 +53,7 @@ class SendNote:
 class DropLink:
     """Reset a link that is of no use any more."""
 
-    link: Link
+    link: SchedulerLink
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -129,7 +121,7 @@ class Commands:
         """Have the shell do it."""
         self._commands.append(command)
 
-    def call(self, link: Link, message: Message, timeout_s: float, then: OnReply) -> None:
+    def call(self, link: SchedulerLink, message: Message, timeout_s: float, then: OnReply) -> None:
         """Have the shell send a call."""
         command = SendCall(link, message, timeout_s)
         self._replies[command] = then

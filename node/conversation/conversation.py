@@ -28,7 +28,7 @@ from node.conversation.commands import (
     Commands,
     ControlDevice,
     DropLink,
-    Link,
+    SchedulerLink,
     SendNote,
     SendReply,
     SettleRecords,
@@ -120,28 +120,28 @@ class WorkerConversation:
 
     # -- links -----------------------------------------------------------------------------------------------------------
 
-    def connected(self, link: Link) -> None:
+    def connected(self, link: SchedulerLink) -> None:
         """A permitted scheduler opened a link: what waits for it goes out."""
         self.links.add(link)
         self.ledger.link_up(link.peer, self._now())
         self.carry_out()
         self.delivery.start(link)
 
-    def disconnected(self, link: Link) -> None:
+    def disconnected(self, link: SchedulerLink) -> None:
         """A link is gone, or of no use any more. Said twice changes nothing."""
         if self.links.remove(link):
             self.delivery.stop(link)
             self.ledger.link_down(link.peer, self._now())
             self.carry_out()
 
-    def received(self, link: Link, message: Message, request: object) -> None:
+    def received(self, link: SchedulerLink, message: Message, request: object) -> None:
         """A scheduler asks; `SendReply` bears the token `request`. Raises `RemoteProtocolError` for what is not a scheduler's to say."""
         reply = self._reply(link, message, request)
         self.carry_out()
         if reply is not None:
             self.commands.emit(SendReply(request, reply))
 
-    def _reply(self, link: Link, message: Message, request: object) -> Message | None:
+    def _reply(self, link: SchedulerLink, message: Message, request: object) -> Message | None:
         """The reply; None: it is sent later."""
         if isinstance(message, (ShowCredentials, ManifestMessage)):
             return self._context.authenticate(link.peer, message)
@@ -172,7 +172,7 @@ class WorkerConversation:
                 return self.requests.status(permission)
 
     def _stop(
-        self, link: Link, permission: CallPermission, message: Cancel | Release, request: object
+        self, link: SchedulerLink, permission: CallPermission, message: Cancel | Release, request: object
     ) -> Message | None:
         for lease, why in self.requests.refusals(link, permission, message.held).items():
             return Denied(reason=why, detail=f"lease {lease} is not yours to end; nothing was ended")
@@ -185,7 +185,7 @@ class WorkerConversation:
         return _stopped(message)
 
     def _adopt(
-        self, link: Link, permission: CallPermission, message: AdoptRequest, request: object
+        self, link: SchedulerLink, permission: CallPermission, message: AdoptRequest, request: object
     ) -> Message | None:
         """The campaign's results go to the adopter from now on, as long as it speaks for the campaign; then it is answered."""
         if stale := self.requests.adopt(link, permission, message):

@@ -10,12 +10,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from node.conversation.commands import Commands, DropLink, Link, Log, ReadRecord, SettleRecords
+from node.conversation.commands import Commands, DropLink, ReadRecord, SchedulerLink, SettleRecords
 from node.conversation.links import LinkTable
 from node.conversation.outbox import Outbox, OutboxItem
 from protocol.messages.work import Accepted, Stale
 from protocol.wire.base import MAX_INLINE, Message
 from protocol.words import Reason
+from swarm.base.event_log import EventLog
 
 RESULT_S: Final = 10.0
 LARGE_RESULT_S: Final = 120.0
@@ -49,8 +50,8 @@ class ResultDelivery:
         now: Callable[[], float],
         *,
         settled: Callable[[OutboxItem], None],
-        unreachable: Callable[[Link], None],
-        log: Log,
+        unreachable: Callable[[SchedulerLink], None],
+        log: EventLog,
     ) -> None:
         """`settled`: a result needs no more sending. `unreachable`: a link is of no use any more."""
         self._commands = commands
@@ -60,7 +61,7 @@ class ResultDelivery:
         self._on_settled = settled
         self._on_unreachable = unreachable
         self._log = log
-        self._rounds: dict[Link, _Round] = {}
+        self._rounds: dict[SchedulerLink, _Round] = {}
         self._sending: set[str] = set()
         self._failures: Counter[str] = Counter()
 
@@ -69,11 +70,11 @@ class ResultDelivery:
         """Whether no result is on its way over a link."""
         return not self._sending
 
-    def start(self, link: Link) -> None:
+    def start(self, link: SchedulerLink) -> None:
         """Send over this link from now on."""
         self._begin_round(link)
 
-    def stop(self, link: Link) -> None:
+    def stop(self, link: SchedulerLink) -> None:
         """Send over it no more."""
         self._rounds.pop(link, None)
 
@@ -85,12 +86,12 @@ class ResultDelivery:
             else:
                 current.repeat = True
 
-    def _begin_round(self, link: Link) -> None:
+    def _begin_round(self, link: SchedulerLink) -> None:
         waiting = self._outbox.waiting(link.peer)
         self._rounds[link] = _Round(sorted(waiting, key=lambda item: self._failures[item.sha256]))
         self._next(link)
 
-    def _next(self, link: Link) -> None:
+    def _next(self, link: SchedulerLink) -> None:
         current = self._rounds.get(link)
         if current is None:
             return
@@ -105,17 +106,17 @@ class ResultDelivery:
         current.resend_at = self._now() + RESEND_S
         self._commands.at(current.resend_at, lambda: self._resend(link, current))
 
-    def _resend(self, link: Link, after: _Round) -> None:
+    def _resend(self, link: SchedulerLink, after: _Round) -> None:
         if self._rounds.get(link) is after:
             self._begin_round(link)
 
-    def _belongs(self, link: Link, item: OutboxItem) -> bool:
+    def _belongs(self, link: SchedulerLink, item: OutboxItem) -> bool:
         """Whether it is for who has this link, as things are."""
         return self._outbox.is_for(link.peer, item.sha256) and self._links.may_carry(
             link, (item.principal, item.campaign)
         )
 
-    def _send(self, link: Link, item: OutboxItem) -> None:
+    def _send(self, link: SchedulerLink, item: OutboxItem) -> None:
         self._sending.add(item.sha256)
         body = self._outbox.in_memory(item.sha256)
         if body is not None:
@@ -123,7 +124,7 @@ class ResultDelivery:
         else:
             self._commands.to_disk(ReadRecord(item), lambda data, error: self._read(link, item, data, error))
 
-    def _read(self, link: Link, item: OutboxItem, data: bytes | None, error: str) -> None:
+    def _read(self, link: SchedulerLink, item: OutboxItem, data: bytes | None, error: str) -> None:
         if error:  # it stays: the next try may find it
             self._log.warning("result.unreadable", task=item.task, why=error)
             self._failures[item.sha256] += 1
@@ -136,7 +137,7 @@ class ResultDelivery:
         self._sending.discard(item.sha256)
         self._next(link)
 
-    def _call(self, link: Link, item: OutboxItem, body: bytes) -> None:
+    def _call(self, link: SchedulerLink, item: OutboxItem, body: bytes) -> None:
         large = item.size > MAX_INLINE
         self._commands.call(
             link,
@@ -145,7 +146,7 @@ class ResultDelivery:
             lambda reply: self._answered(link, item, reply),
         )
 
-    def _answered(self, link: Link, item: OutboxItem, reply: Message | None) -> None:
+    def _answered(self, link: SchedulerLink, item: OutboxItem, reply: Message | None) -> None:
         self._sending.discard(item.sha256)
         if not isinstance(reply, (Accepted, Stale)):
             why = "no answer" if reply is None else f"answered with {type(reply).__name__}"

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Final
 from weakref import WeakKeyDictionary
 
-from node.conversation.commands import Link
+from node.conversation.commands import SchedulerLink
 
 MAX_CAMPAIGNS: Final = 1_024
 """Campaigns of one link whose epochs are remembered."""
@@ -25,14 +25,14 @@ class LinkTable:
     def __init__(self, newest_epoch: Callable[[str, str], int]) -> None:
         """`newest_epoch` of a principal's campaign, as far as is known."""
         self._newest_epoch = newest_epoch
-        self._links: dict[str, list[Link]] = {}
-        self._epochs: WeakKeyDictionary[Link, dict[str, int]] = WeakKeyDictionary()
+        self._links: dict[str, list[SchedulerLink]] = {}
+        self._epochs: WeakKeyDictionary[SchedulerLink, dict[str, int]] = WeakKeyDictionary()
 
-    def add(self, link: Link) -> None:
+    def add(self, link: SchedulerLink) -> None:
         """Use this link from now on."""
         self._links.setdefault(link.peer, []).append(link)
 
-    def remove(self, link: Link) -> bool:
+    def remove(self, link: SchedulerLink) -> bool:
         """Use it no more; False: it was not in use."""
         links = self._links.get(link.peer, [])
         if link not in links:
@@ -46,29 +46,29 @@ class LinkTable:
         """Those with a link."""
         return tuple(self._links)
 
-    def of(self, peer: str) -> tuple[Link, ...]:
+    def of(self, peer: str) -> tuple[SchedulerLink, ...]:
         """The links of one peer."""
         return tuple(self._links.get(peer, ()))
 
     # -- epochs ----------------------------------------------------------------------------------------------------------
 
-    def epochs(self, link: Link) -> dict[str, int]:
+    def epochs(self, link: SchedulerLink) -> dict[str, int]:
         """Campaign → the highest epoch that a link has spoken under, for requests that name leases without one."""
         return self._epochs.setdefault(link, {})
 
-    def set_epoch(self, link: Link, campaign: str, epoch: int) -> None:
+    def set_epoch(self, link: SchedulerLink, campaign: str, epoch: int) -> None:
         """The link spoke of the campaign under this epoch."""
         epochs = self.epochs(link)
         epochs[campaign] = max(epoch, epochs.pop(campaign, 0))
         while len(epochs) > MAX_CAMPAIGNS:
             del epochs[next(iter(epochs))]
 
-    def speaks_for(self, link: Link, about: About) -> bool | None:
+    def speaks_for(self, link: SchedulerLink, about: About) -> bool | None:
         """Whether a link has spoken of a campaign under its newest epoch; False: under an older one; None: not of it yet."""
         epoch = self.epochs(link).get(about[1])
         return None if epoch is None else epoch >= self._newest_epoch(*about)
 
-    def best(self, peer: str, about: About) -> Link | None:
+    def best(self, peer: str, about: About) -> SchedulerLink | None:
         """The link to speak on of a campaign: of those that serve best for it the newest."""
         silent = None
         for link in reversed(self.of(peer)):
@@ -79,7 +79,7 @@ class LinkTable:
                 silent = silent or link
         return silent
 
-    def may_carry(self, link: Link, about: About) -> bool:
+    def may_carry(self, link: SchedulerLink, about: About) -> bool:
         """Whether what is about a campaign may go over this link, as things are."""
         speaks = self.speaks_for(link, about)
         if speaks is None:

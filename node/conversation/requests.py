@@ -13,7 +13,7 @@ from typing import Final, Protocol
 
 from node.capacity.allocations import Allocation, SlotRequest
 from node.capacity.ledger import Ledger
-from node.conversation.commands import Link, Log
+from node.conversation.commands import SchedulerLink
 from node.conversation.links import LinkTable
 from node.conversation.outbox import Outbox, OutboxItem
 from protocol.errors import RemoteProtocolError
@@ -51,6 +51,7 @@ from protocol.values.requirement import Requirement
 from protocol.values.task import Task, read_task, task_message
 from protocol.wire.base import Message, brief
 from protocol.words import Reason, Right
+from swarm.base.event_log import EventLog
 from swarm.base.text import ascii_line, shorten
 from swarm.base.units import show_duration
 
@@ -98,7 +99,7 @@ class WorkerContext:
     sign: Callable[[bytes], bytes]
     verify: Callable[[str, bytes, bytes], bool]
     """Whether (peer, message, signature) belong together."""
-    log: Log
+    log: EventLog
     max_duration_s: float = math.inf
     """The most that a task of others than the owner may take by its own limits, and may wait in the queue."""
     reach: Callable[[], str] = str
@@ -127,7 +128,7 @@ class RequestHandlers:
         return permission
 
     def refusals(
-        self, link: Link, permission: CallPermission, held: Sequence[HeldLease]
+        self, link: SchedulerLink, permission: CallPermission, held: Sequence[HeldLease]
     ) -> dict[str, Reason]:
         """The leases that the peer may not speak of over this link, with the reason."""
         return self.ledger.refusals(
@@ -180,7 +181,7 @@ class RequestHandlers:
 
     # -- take it, keep it ------------------------------------------------------------------------------------------------
 
-    def commit(self, link: Link, request: Commit) -> Message:
+    def commit(self, link: SchedulerLink, request: Commit) -> Message:
         """Take an attempt of a task, if it is the peer's, signed, allowed and fits."""
         peer = link.peer
         try:
@@ -219,7 +220,7 @@ class RequestHandlers:
             self.links.set_epoch(link, task.campaign, request.epoch)
         return reply
 
-    def renew(self, link: Link, permission: CallPermission, request: Renew) -> Renewed:
+    def renew(self, link: SchedulerLink, permission: CallPermission, request: Renew) -> Renewed:
         """Renew leases. Those that the peer may not speak of any more are lost to it; the others of the same message are kept."""
         refused = self.refusals(link, permission, request.held)
         rest = [item for item in request.held if item.lease not in refused]
@@ -229,7 +230,7 @@ class RequestHandlers:
 
     # -- carry on --------------------------------------------------------------------------------------------------------
 
-    def adopt(self, link: Link, permission: CallPermission, request: AdoptRequest) -> Denied | None:
+    def adopt(self, link: SchedulerLink, permission: CallPermission, request: AdoptRequest) -> Denied | None:
         """From now on the peer alone speaks for the campaign, and lower epochs are refused; else the refusal."""
         stale = self.ledger.adopt(
             link.peer, permission.principal, request.campaign, request.epoch, rests=permission.rests

@@ -90,7 +90,7 @@ def probe_device(
     find: Callable[[], GpuReport] = find_gpus,
 ) -> Profile:
     """Look at this device (blocking, a second or two for the units). `data`: where an id is kept if the system has none; `sandbox`: what
-    `drivers.sandbox.probe` found.
+    `drivers.launch.tier.probe` found.
     """
     notes: list[str] = []
     gpus = find()

@@ -260,7 +260,7 @@ class RunObservations:
 
 
 def _numbers(block: driver.SampleBlock) -> tuple[int, ...]:
-    """In the order of `protocol.record.BLOCK_FIELDS`."""
+    """In the order of `protocol.values.record.BLOCK_FIELDS`."""
     optional = tuple(0 if number is None else number + 1 for number in (block.stall_ns, block.switches))
     return (block.samples, block.wall_ns, block.cpu_ns, *optional)
 

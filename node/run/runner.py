@@ -34,7 +34,7 @@ log = structlog.get_logger("sark.runner")
 
 
 class RunLauncher(Protocol):
-    """What the runner needs of `drivers.launch.Launch`; both methods block."""
+    """What the runner needs of `drivers.launch.launch.Launch`; both methods block."""
 
     def events(self) -> Iterator[Event]: ...
 
@@ -42,7 +42,7 @@ class RunLauncher(Protocol):
 
 
 class RunModels(Protocol):
-    """What the runner needs of `node.cache.ModelCache`."""
+    """What the runner needs of `node.store.cache.ModelCache`."""
 
     def using(
         self, model: Model, source: Source, progress: Fetched | None = None

@@ -19,7 +19,7 @@ log = structlog.get_logger("sark.worker")
 
 
 class AdvertIndex(Protocol):
-    """What the worker needs of `swarm.index.Index`."""
+    """What the worker needs of `swarm.index.index.Index`."""
 
     async def publish(self, advert: Advert, campaigns: Iterable[str] = ()) -> int: ...
 

@@ -131,7 +131,7 @@ class PartialFile:
         return set(range(count_of(self.total))).difference(self._digests)
 
     def know(self, hashes: Hashes) -> set[int]:
-        """See `swarm.pulling.Store`."""
+        """See `swarm.blobs.swarm_download.PartialStore`."""
         with self._lock:
             self._expected = hashes
             wrong = {i for i, digest in self._digests.items() if digest != hashes[i]}
@@ -144,7 +144,7 @@ class PartialFile:
             return wrong
 
     def put(self, index: int, data: bytearray) -> bool:
-        """See `swarm.pulling.Store`."""
+        """See `swarm.blobs.swarm_download.PartialStore`."""
         digest = hashlib.sha256(data).digest()
         with self._lock:
             if self._expected and digest != self._expected[index]:

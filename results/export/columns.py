@@ -1,6 +1,6 @@
 """What lists and pivots show of a task that has ended: a few facts and figures of its row, kept as columns so that no record need be read.
 
-Names of figures are those of `scheduler.row.Row`. A task that did not succeed has no figures; what was not measured is None.
+Names of figures are those of `results.row.row.Row`. A task that did not succeed has no figures; what was not measured is None.
 """
 
 from __future__ import annotations

@@ -19,13 +19,13 @@ from results.report.drawing import DARK, LIGHT, Drawing, Tone, svg
 from results.report.page import (
     Block,
     Bullets,
-    Commands,
     Figures,
     Heading,
     Line,
     Paragraph,
     ReportPage,
     Section,
+    ShellCommands,
     Table,
     TableCell,
     TextSpan,
@@ -90,7 +90,7 @@ def _block(block: Block, numbers: count[int]) -> str:
             return "<ul>" + "".join(f"<li>{_line(line)}</li>" for line in block.lines) + "</ul>\n"
         case Heading():
             return f"<h3>{_line(block.line)}</h3>\n"
-        case Commands():
+        case ShellCommands():
             lines = "\n".join(_text(line, TEXT) for line in block.lines)
             return f"<pre><code>{lines}</code></pre>\n"
         case Figures():

@@ -11,12 +11,12 @@ from typing import Final
 from results.report.page import (
     Block,
     Bullets,
-    Commands,
     Figures,
     Heading,
     Line,
     Paragraph,
     ReportPage,
+    ShellCommands,
     Table,
     TextSpan,
 )
@@ -45,7 +45,7 @@ def _block(block: Block) -> str:
             return "\n".join(f"- {_line(line)}" for line in block.lines)
         case Heading():
             return f"### {_line(block.line)}"
-        case Commands():
+        case ShellCommands():
             return "\n".join(
                 ["```", *(safe_text(line, TEXT).replace("```", "'''") for line in block.lines), "```"]
             )

@@ -12,12 +12,12 @@ from results.report.facts import NamedPair, Report
 from results.report.page import (
     Block,
     Bullets,
-    Commands,
     Figures,
     Heading,
     Line,
     Paragraph,
     Section,
+    ShellCommands,
     Span,
     Table,
     TableCell,
@@ -273,7 +273,7 @@ def failures(report: Report) -> Section | None:
         ]
         blocks.append(Table(["Tasks without a figure"], columns, lines))
         blocks.append(Paragraph(["What would help, where the campaign was submitted:"]))
-        blocks.append(Commands([f"sark-node explain {shlex.quote(report.campaign)}"]))
+        blocks.append(ShellCommands([f"sark-node explain {shlex.quote(report.campaign)}"]))
     return Section("failed", "What failed, and why", blocks)
 
 

@@ -13,10 +13,10 @@ from results.report.measurements import device_cell, number, task_cell, text, ve
 from results.report.page import (
     Block,
     Bullets,
-    Commands,
     Line,
     Paragraph,
     Section,
+    ShellCommands,
     Table,
     TableCell,
     TextSpan,
@@ -215,7 +215,7 @@ def verification(report: Report) -> Section:
     )
     blocks: list[Block] = [
         Paragraph([note]),
-        Commands([*export, f"sark-node verify {raw} --model MODEL_FILE"]),
+        ShellCommands([*export, f"sark-node verify {raw} --model MODEL_FILE"]),
         Paragraph(
             [
                 "The raw results that this report was made from have the sha256 ",
@@ -240,7 +240,7 @@ def verification(report: Report) -> Section:
         blocks.append(Paragraph([note]))
     blocks.append(Paragraph(["To measure the same models again, as the campaign file asked for it:"]))
     blocks.append(
-        Commands(
+        ShellCommands(
             [
                 "sark-node plan campaign.yaml",
                 "sark-node submit campaign.yaml",

@@ -81,13 +81,13 @@ class Figures:
 
 
 @dataclass(frozen=True, slots=True)
-class Commands:
+class ShellCommands:
     """For a shell, a line each."""
 
     lines: Sequence[str]
 
 
-Block = Paragraph | Bullets | Table | Heading | Figures | Commands
+Block = Paragraph | Bullets | Table | Heading | Figures | ShellCommands
 
 
 @dataclass(frozen=True, slots=True)

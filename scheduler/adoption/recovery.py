@@ -62,7 +62,7 @@ log = structlog.get_logger("sark.adopt")
 
 
 class RecoveryDirectory(Protocol):
-    """What is used of `swarm.index.Index`."""
+    """What is used of `swarm.index.index.Index`."""
 
     async def campaign(self, campaign: str, limit: int = 256) -> QueryResult: ...
 

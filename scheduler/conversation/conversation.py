@@ -32,7 +32,7 @@ from protocol.wire.base import Message
 from protocol.words import Reason
 from scheduler.conversation.effects import CheckedRecord, CheckRecord, FetchRecord, SearchIndex, WaitFor
 from scheduler.conversation.links import Claims, Shell, WorkerLinks
-from scheduler.conversation.persist import CommandStore, CommandWriter, Log
+from scheduler.conversation.persist import CommandStore, CommandWriter
 from scheduler.core.commands import (
     CancelOn,
     Command,
@@ -46,6 +46,7 @@ from scheduler.core.commands import (
 from scheduler.core.explain import LACKS_SIBLING, why_none
 from scheduler.core.scheduler import SchedulerCore
 from scheduler.core.state import CampaignRun, TaskEntry, TaskLimits
+from swarm.base.event_log import EventLog
 
 RIVALS_S: Final = 2.0
 """How long a ticket that is up waits for another worker's answer about the same task. It keeps its slot for longer."""
@@ -65,7 +66,7 @@ class SchedulerConversation:
         shell: Shell,
         store: CommandStore,
         claims: Claims,
-        log: Log,
+        log: EventLog,
         *,
         peer: str,
         sign: Callable[[bytes], bytes],

@@ -38,10 +38,10 @@ from scheduler.conversation.effects import (
     WaitClosed,
     WaitFor,
 )
-from scheduler.conversation.persist import Log
 from scheduler.conversation.requests import shapes_of
 from scheduler.core.commands import CancelOn, Command, CommitTo, ReleaseOn
 from scheduler.core.scheduler import SchedulerCore
+from swarm.base.event_log import EventLog
 
 CONNECT_S: Final = 3.0
 GONE_S: Final = 2.0
@@ -137,7 +137,7 @@ class WorkerLinks:
         core: SchedulerCore,
         shell: Shell,
         claims: Claims,
-        log: Log,
+        log: EventLog,
         carry_out: Callable[[Sequence[Command]], None],
     ) -> None:
         self._core = core

@@ -23,17 +23,10 @@ from scheduler.core.commands import (
     SetAside,
     SwitchAttempt,
 )
+from swarm.base.event_log import EventLog
 
 MOVES: Final = (RecordGrant, SwitchAttempt, EndHedge, EndAttempt, EndPending, EndCampaign)
 """Commands that move a task in the store, or rely on that none is open."""
-
-
-class Log(Protocol):
-    """What is used of a structlog logger."""
-
-    def info(self, event: str, **fields: Any) -> Any: ...
-
-    def warning(self, event: str, **fields: Any) -> Any: ...
 
 
 class AttemptStore(Protocol):
@@ -109,7 +102,7 @@ class EventStore(Protocol):
 
 
 class CommandStore(Protocol):
-    """What is used of `scheduler.store.Store`."""
+    """What is used of `scheduler.store.store.Store`."""
 
     @property
     def attempts(self) -> AttemptStore: ...
@@ -132,7 +125,7 @@ class CommandWriter:
         store: CommandStore,
         progress: dict[str, LiveAttempt],
         epoch: Callable[[str], int],
-        log: Log,
+        log: EventLog,
         ended: Callable[[str], None],
     ) -> None:
         self._store = store

@@ -32,7 +32,7 @@ from scheduler.core.hedging import Hedging
 from scheduler.core.invariants import check
 from scheduler.core.reconciler import Reconciler
 from scheduler.core.state import CampaignRun, PendingOutcome, State, TaskEntry, TaskLimits
-from scheduler.core.timeouts import Timeouts
+from scheduler.core.timeouts import TimeLimits
 from scheduler.core.workers import Workers
 
 FORGET_S: Final = 60.0
@@ -53,7 +53,7 @@ class SchedulerCore:
         self._allocator = self.allocator_type(self.state)
         self._hedging = Hedging(self.state, self._allocator)
         self._failures = self.failures_type(self.state, self._hedging)
-        self._timeouts = Timeouts(self.state, self._failures)
+        self._timeouts = TimeLimits(self.state, self._failures)
         self._workers = Workers(self.state, self._failures)
         self._reconciler = Reconciler(self.state, self._workers, self._hedging, self._failures)
 

@@ -19,7 +19,7 @@ STOP_S: Final = 30.0
 NOT_SENT: Final = "saying that it has results and not sending them"
 
 
-class Timeouts:
+class TimeLimits:
     def __init__(self, state: State, failures: Failures) -> None:
         self._state = state
         self._failures = failures

@@ -1,4 +1,4 @@
-"""Models on one device without a swarm: measured, made into rows, compared. The device is an argument (`node.local.LocalDevice`).
+"""Models on one device without a swarm: measured, made into rows, compared. The device is an argument (`node.run.local.LocalDevice`).
 
 Bench ──▶ Device.measure ──▶ signed record ──▶ the same row as a campaign's
 """

@@ -41,7 +41,7 @@ log = structlog.get_logger("sark.discover")
 
 
 class DeviceFinder(Protocol):
-    """The part of `swarm.index.Index` that planning uses."""
+    """The part of `swarm.index.index.Index` that planning uses."""
 
     async def query(self, requirement: Requirement, want: int = 16) -> QueryResult: ...
 

@@ -77,7 +77,7 @@ class SwarmVisit:
 
 
 class SurveyFinder(Protocol):
-    """The part of `swarm.index.Index` that is used."""
+    """The part of `swarm.index.index.Index` that is used."""
 
     async def query(self, requirement: Requirement, want: int = 16) -> QueryResult: ...
 

@@ -53,7 +53,7 @@ class ModelSources:
         self._searched_at: dict[str, float] = {}
 
     async def where(self, peer: str, sha256: str) -> Holders | None:
-        """For `swarm.blobs.serve_blobs`: None for a peer that holds no task which needs the model."""
+        """For `swarm.blobs.server.serve_blobs`: None for a peer that holds no task which needs the model."""
         core = self._core
         if not core.may_fetch(peer, sha256):
             return None

@@ -133,7 +133,7 @@ class _Pipe:
 
 
 class MemoryStream:
-    """One end of a simulated stream, as `swarm.network.Stream` describes it."""
+    """One end of a simulated stream, as `swarm.net.network.Stream` describes it."""
 
     def __init__(self, link: MemoryLink, me: PeerId, protocol: str, sends: _Pipe, receives: _Pipe) -> None:
         self._link = link

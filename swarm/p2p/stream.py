@@ -24,7 +24,7 @@ CLOSE_WITHIN_S: Final = 1.0
 
 
 class NodeStream:
-    """One ordered byte stream with a peer, as `swarm.network.Stream` describes it."""
+    """One ordered byte stream with a peer, as `swarm.net.network.Stream` describes it."""
 
     def __init__(self, inner: NetStream, protocol: str) -> None:
         if not isinstance(inner.muxed_stream, PatientStream):

@@ -53,7 +53,7 @@ M = TypeVar("M", bound=Message)
 
 
 class ManifestDirectory(Protocol):
-    """The part of `swarm.index.Index` used here."""
+    """The part of `swarm.index.index.Index` used here."""
 
     async def query(self, requirement: Requirement, want: int = 16) -> QueryResult: ...
 

@@ -336,7 +336,7 @@ def _leave() -> None:
 
 
 class HostileDriver:
-    """See `drivers.base.Driver`."""
+    """See `drivers.contract.base.Driver`."""
 
     name = "hostile"
 

@@ -1,6 +1,6 @@
 """The scheduler's store as plain dictionaries, with the compare-and-set of the real one; and a store that tells the history what it did.
 
-`SimStore` stands in for `scheduler.store.Store` where ten thousand runs have to be quick; a test has both tell the same history.
+`SimStore` stands in for `scheduler.store.store.Store` where ten thousand runs have to be quick; a test has both tell the same history.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ class SimStore:
         *,
         epoch: int,
     ) -> None:
-        """As `scheduler.takeover.TakeOver` does."""
+        """As `CampaignRepository.take_over` of `scheduler.store.campaigns` does."""
         self._open()
         folder.epoch = epoch
         self.campaigns[folder.id] = folder

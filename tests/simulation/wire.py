@@ -95,7 +95,7 @@ class End:
         raise RemoteProtocolError(f"{self.peer} answered with {type(answer).__name__}")
 
     async def reset(self) -> None:
-        """As `swarm.link.Link.reset`."""
+        """As `swarm.net.link.Link.reset`."""
         self.drop()
 
     def tell(self, message: Message) -> None:

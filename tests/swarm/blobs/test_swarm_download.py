@@ -377,7 +377,7 @@ async def test_eight_takers_at_once_bring_it_to_each_other(field_: Field, autoju
 
 @dataclass
 class Part:
-    """What a taker has so far, for others: `swarm.blob_holder.Partly`, but in memory."""
+    """What a taker has so far, for others: `swarm.blobs.server.PartialBlob`, but in memory."""
 
     kept: Kept
     total: int = len(CONTENT)
