@@ -14,7 +14,7 @@ from node.capacity.epochs import CampaignLeaders
 from node.capacity.ledger import Ledger
 from node.capacity.queue import QueueRank
 from node.capacity.slots import Slots
-from node.conversation.commands import Link, WriteRecord
+from node.conversation.commands import SchedulerLink, WriteRecord
 from node.conversation.conversation import WorkerConversation
 from node.conversation.outbox import Outbox, OutboxItem
 from node.conversation.requests import RequestHandlers, WorkerContext
@@ -262,7 +262,7 @@ class RenewsStaleEpochs(WorkerConversation):
 
 
 class _RenewsAnything(RequestHandlers):
-    def renew(self, link: Link, permission: CallPermission, request: Renew) -> Renewed:
+    def renew(self, link: SchedulerLink, permission: CallPermission, request: Renew) -> Renewed:
         return self.ledger.renew(link.peer, request.held, self.context.now())
 
 
