@@ -19,8 +19,8 @@ from protocol.words import Reason
 from swarm.base.home import Home
 from swarm.net.addresses import PeerId
 from swarm.net.identity import peer_id_bytes
-from swarm.pools.manifests import find_member, is_live, is_revoked, with_member
-from swarm.pools.owner import OwnPool, TicketRecord, own_pools
+from swarm.pools.manifests import find_member, is_live, revoked_peers, with_member
+from swarm.pools.owner import OwnPool, own_pools
 
 EARLY: Final = 0.75
 """A member with more of its life left than this share is not renewed yet."""
@@ -59,7 +59,7 @@ class PoolEnrolment:
     def _enrol(self, pool: OwnPool, peer: PeerId, message: EnrolRequest) -> ManifestMessage:
         now = self._wall()
         manifest = pool.manifest()
-        if is_revoked(manifest, peer):
+        if peer in revoked_peers(manifest):
             raise NotPermitted(f"pool {pool.name} revoked {peer}")
         ticket, fresh = None, False
         if message.ticket is not None:
@@ -75,7 +75,7 @@ class PoolEnrolment:
                 if member is None:
                     raise NotPermitted(f"pool {pool.name} has no {message.role} {peer}")
                 return with_member(manifest, _renewed(member, now), now)
-            line = _member(ticket, peer, _name(manifest, peer, message, now), now)
+            line = ticket.member(peer, _name(manifest, peer, message, now), now)
             stored = next((m for m in manifest.members if (m.peer, m.role) == (peer, message.role)), None)
             if stored is not None and not fresh:  # the ticket does not undo what the owner lowered since
                 line = _least(_renewed(stored, now), line)
@@ -87,19 +87,6 @@ class PoolEnrolment:
         if after.number != manifest.number:
             log.info("pool.member", pool=pool.name, peer=peer, role=str(message.role))
         return pool.signed()
-
-
-def _member(ticket: TicketRecord, peer: PeerId, name: str, now: float) -> PoolMember:
-    return PoolMember(
-        peer=peer,
-        role=ticket.role,
-        name=name,
-        team=ticket.team,
-        priority=ticket.priority,
-        slots=ticket.slots,
-        until=int(now) + ticket.ttl_s,
-        ttl_s=ticket.ttl_s,
-    )
 
 
 def _renewed(member: PoolMember, now: float) -> PoolMember:

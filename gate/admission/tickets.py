@@ -3,82 +3,47 @@
 from __future__ import annotations
 
 from gate.admission.enrolment import TICKET_ID, is_peer, looks_like_id
-from protocol.messages.pool import PoolMember
-from protocol.words import Role
 from swarm.base.settings import SettingsError
-from swarm.pools.manifests import is_revoked, with_member, without
-from swarm.pools.owner import OwnPool, TicketRecord
+from swarm.pools.manifests import revoked_peers, with_member, without
+from swarm.pools.owner import MemberTerms, OwnPool, TicketRecord
 from swarm.pools.tickets import Ticket
-from swarm.pools.tokens import check_team
 
 
 def invite(
-    pool: OwnPool,
-    gates: tuple[str, ...],
-    *,
-    role: Role,
-    now: float,
-    for_s: float,
-    ttl_s: float,
-    uses: int,
-    priority: int = 100,
-    slots: int | None = None,
-    team: str = "",
+    pool: OwnPool, gates: tuple[str, ...], terms: MemberTerms, *, now: float, for_s: float, uses: int
 ) -> tuple[Ticket, TicketRecord]:
-    """A ticket that admits `uses` peers within `for_s` seconds, each for `ttl_s`, and its record.
-
-    ValueError for a bad team; `NotPermitted` when too many tickets are open.
-    """
-    if team:
-        check_team(team)
+    """A ticket that admits `uses` peers within `for_s` seconds, and its record. Raises `NotPermitted` when too many tickets are open."""
     until = int(now + for_s)
-    secret, record = pool.issue_ticket(
-        now, role=role, until=until, ttl_s=int(ttl_s), priority=priority, slots=slots, team=team, uses=uses
-    )
-    ticket = Ticket(pool=pool.id, name=pool.name, gates=gates, role=role, until=until, secret=secret)
+    secret, record = pool.issue_ticket(terms, until=until, uses=uses, now=now)
+    ticket = Ticket(pool=pool.id, name=pool.name, gates=gates, role=terms.role, until=until, secret=secret)
     return ticket, record
 
 
 def invite_peer(
     pool: OwnPool,
     gates: tuple[str, ...],
+    terms: MemberTerms,
     peer: str,
     *,
     now: float,
-    ttl_s: float,
     name: str | None = None,
-    priority: int = 100,
-    slots: int | None = None,
-    team: str = "",
 ) -> Ticket:
     """Make one scheduler a member at once, pardoned if it was revoked. The ticket holds the manifest that lists it.
 
-    ValueError for bad values; `NotPermitted` when the pool is full: then nothing has changed.
+    ValueError for a bad id or name; `NotPermitted` when the pool is full: then nothing has changed.
     """
     if not is_peer(peer):
         raise ValueError(f"--to {peer[:80]!r} is not a scheduler's id; on the other machine: sark-node info")
     if name is not None and looks_like_id(name):
         raise ValueError(f"--name {name!r} looks like an id; choose another")
-    if team:
-        check_team(team)
-    until = int(now + ttl_s)
-    member = PoolMember(
-        peer=peer,
-        role=Role.SUBMIT,
-        name=name or f"peer-{peer[-6:]}",
-        team=team,
-        priority=priority,
-        slots=slots,
-        until=until,
-        ttl_s=int(ttl_s),
-    )
+    member = terms.member(peer, name or f"peer-{peer[-6:]}", now)
     pool.change(lambda manifest: with_member(manifest, member, now, pardon=True))
     return Ticket(
         pool=pool.id,
         name=pool.name,
         gates=gates,
-        role=Role.SUBMIT,
-        until=until,
+        role=terms.role,
+        until=int(now) + terms.ttl_s,
         to=peer,
         manifest=pool.signed(),
     )
@@ -107,7 +72,7 @@ def revoke(pool: OwnPool, who: str, now: float, *, with_members: bool = False) -
     pool.revoke_tickets(tickets, now)  # first: if this is interrupted, the same command finishes it
     pool.change(lambda manifest: without(manifest, (peer,), now))
     return (
-        f"{who} was revoked already" if is_revoked(manifest, peer) else f"{who} is revoked",
+        f"{who} was revoked already" if peer in revoked_peers(manifest) else f"{who} is revoked",
         *(f"ticket {each}, with which it joined, is revoked" for each in sorted(tickets)),
     )
 

@@ -127,8 +127,9 @@ def invite(
     """
     from gate.admission.tickets import invite as issue_ticket
     from gate.admission.tickets import invite_peer
-    from swarm.pools.owner import check_name
+    from swarm.pools.owner import MemberTerms, check_name
     from swarm.pools.tickets import write_ticket
+    from swarm.pools.tokens import check_team
 
     now = time.time()
     own = _find(ctx, name)
@@ -151,16 +152,16 @@ def invite(
             hint="add --submit, or leave them out",
         )
     uses = uses or (DEVICES if role is Role.WORKER else 1)
-    for_s, ttl_s = _seconds("--for", valid_for), _seconds("--ttl", ttl)
-    limits: dict[str, Any] = {"priority": priority, "slots": slots, "team": team}
+    for_s, ttl_s = _seconds("--for", valid_for), int(_seconds("--ttl", ttl))
     try:
+        if team:
+            check_team(team)
+        terms = MemberTerms(role=role, ttl_s=ttl_s, priority=priority, slots=slots, team=team)
         if to is not None:
-            ticket = invite_peer(own, gates, to, now=now, ttl_s=ttl_s, name=member, **limits)
+            ticket = invite_peer(own, gates, terms, to, now=now, name=member)
             whom, revocable = f"scheduler {to}", to
         else:
-            ticket, record = issue_ticket(
-                own, gates, role=role, now=now, for_s=for_s, ttl_s=ttl_s, uses=uses, **limits
-            )
+            ticket, record = issue_ticket(own, gates, terms, now=now, for_s=for_s, uses=uses)
             what = "device" if role is Role.WORKER else "submitter"
             whom, revocable = f"{uses} {what}{'s' if uses != 1 else ''}", record.id
     except ValueError as exc:

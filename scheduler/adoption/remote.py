@@ -54,7 +54,10 @@ async def visiting(gates: Sequence[str], campaign: str, speaks: CurrentLeader) -
         handed = passed_on(
             speaks.key, speaks.held, visitor.peer_id, campaign, own=speaks.own, lasts_s=VISIT_S, now=now
         )
-        return [Credential(each.issuer, each.token, now + VISIT_S, campaign) for each in handed]
+        return [
+            Credential(issuer=each.issuer, token=each.token, expires=now + VISIT_S, campaign=campaign)
+            for each in handed
+        ]
 
     presenting = CredentialPresenter(tokens, time.time)
 

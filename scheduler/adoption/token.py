@@ -121,7 +121,9 @@ def _credential(handover: Handover, handed: HandoverFile, peer: str, now: float)
         raise NotPermitted("this token is not for the campaign that it names")
     if handover.owner not in (handed.issuer, proof.principal):
         raise NotPermitted("this token is not from the campaign's owner")
-    return Credential(handed.issuer, handed.token, proof.expires, handover.campaign)
+    return Credential(
+        issuer=handed.issuer, token=handed.token, expires=proof.expires, campaign=handover.campaign
+    )
 
 
 def _checksum(body: bytes) -> bytes:

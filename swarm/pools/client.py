@@ -7,8 +7,9 @@ newcomer  ── EnrolRequest ──────────────▶ gate
 
 from __future__ import annotations
 
+import contextlib
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol, TypeVar
 
@@ -23,7 +24,6 @@ from protocol.messages.pool import (
     EnrolRequest,
     ManifestMessage,
     ManifestStored,
-    NoManifest,
     PoolManifest,
     PoolMember,
 )
@@ -42,8 +42,7 @@ from swarm.pools.owner import OwnPool
 ANSWER_S: Final = 3.0
 CONCURRENT: Final = 32
 WORKERS: Final = 10_000
-GATES: Final = 3
-HOLDERS: Final = 3
+MAX_ASKED: Final = 3
 """As many gates, and as many holders, are asked for the newest manifest."""
 MAX_LINKS: Final = 64
 
@@ -60,19 +59,198 @@ class ManifestDirectory(Protocol):
     async def nearest(self, key: bytes) -> list[Contact]: ...
 
 
-def pool_links(network: Network, nursery: trio.Nursery) -> Links:
-    """Links for `/sark/pool/1`."""
-    return Links(network, ProtocolId.POOL, POOL, nursery, keep=MAX_LINKS)
+@dataclass(frozen=True, slots=True)
+class SpreadResult:
+    """How many nodes were called with a manifest, and how many have it now."""
+
+    called: int
+    stored: int
 
 
-async def _call(links: Links, contact: Contact, message: Message, expected: type[M]) -> M:
-    """One call. Raises `Unreachable`, `NotPermitted` for a refusal, `RemoteProtocolError` for any other answer."""
-    answer = await links.call(contact.peer, contact.addresses, message, max_wait_s=ANSWER_S)
-    if isinstance(answer, RefusedMessage):
-        raise NotPermitted(answer.detail or str(answer.reason), hint=str(answer.reason))
-    if not isinstance(answer, expected):
-        raise RemoteProtocolError(f"{contact.peer} answered with {type(answer).__name__}")
-    return answer
+class PoolClient:
+    """The calls of one node to `/sark/pool/1`. `gates` are addresses; the client never calls its own node."""
+
+    def __init__(
+        self, network: Network, nursery: trio.Nursery, index: ManifestDirectory, rng: random.Random
+    ) -> None:
+        self._me = network.peer_id
+        self._links = Links(network, ProtocolId.POOL, POOL, nursery, keep=MAX_LINKS)
+        self._index = index
+        self._rng = rng
+
+    async def newest(self, gates: Sequence[str], pool: str, have: int) -> ManifestMessage | None:
+        """The newest manifest with a number above `have` that the pool's gates and holders have."""
+        targets: list[Contact] = []
+        for contacts in (_contacts(gates), await self._holders(pool)):
+            others = [contact for contact in contacts if contact.peer != self._me]
+            targets += self._rng.sample(others, min(len(others), MAX_ASKED))
+        number, newest = have, None
+        for answer in await self._call_all(targets, AskManifest(pool=pool, have=have), ManifestMessage):
+            with contextlib.suppress(RemoteProtocolError):
+                manifest = verified(answer)
+                if manifest.pool == pool and manifest.number > number:
+                    number, newest = manifest.number, answer
+        return newest
+
+    async def spread(
+        self, gates: Sequence[str], signed: ManifestMessage, *, workers: bool = True
+    ) -> SpreadResult:
+        """Bring a manifest to the pool's gates, the holders near its key and, with `workers`, all of its workers."""
+        manifest = verified(signed)
+        contacts = [*_contacts(gates), *await self._holders(manifest.pool)]
+        if workers:
+            in_pool = Requirement(clauses=(Clause(attribute="pools", op=Op.HAS, value=manifest.name),))
+            try:
+                result = await self._index.query(in_pool, WORKERS)
+            except SarkError as exc:
+                log.warning("index.unreachable", why=exc.what)
+            else:
+                contacts += [Contact(s.advert.peer, s.advert.addresses) for s in result.devices]
+        targets = {contact.peer: contact for contact in contacts if contact.peer != self._me}
+        answers = await self._call_all(targets.values(), signed, ManifestStored)
+        return SpreadResult(len(targets), sum(answer.number >= manifest.number for answer in answers))
+
+    async def push(self, gates: Sequence[str], pool: OwnPool, *, workers: bool, now: float) -> SpreadResult:
+        """Spread the manifest of a pool whose key is here. A newer one elsewhere means that this home was restored from a copy: then it
+        catches up first.
+
+        Raises `ResourceError`, and `NotPermitted` when the two manifests cannot be merged.
+        """
+        newer = await self.newest(gates, pool.id, pool.manifest().number)
+        if newer is not None:
+            log.warning("pool.caught_up", pool=pool.name, number=verified(newer).number)
+            pool.change(lambda manifest: caught_up(manifest, verified(newer), now))
+        return await self.spread(gates, pool.signed(), workers=workers)
+
+    async def enrol(
+        self,
+        gates: Sequence[str],
+        joined: Membership,
+        manifest: PoolManifest | None,
+        name: str,
+        *,
+        now: float,
+    ) -> tuple[Membership, ManifestMessage]:
+        """Join a pool by its ticket, or renew a membership: any gate that has the pool's key may do it.
+
+        An unused ticket goes first, and only to the gates that it names: whoever sees it can use it. `gates`: also asked to renew.
+        Raises `NotPermitted` when a gate refuses and none admits, `Unreachable` when no gate answers or has its key.
+        """
+        member = find_member(manifest, self._me, joined.role, now)
+        everywhere = (*joined.gates, *gates)
+        tries: list[tuple[bytes | None, Sequence[str]]] = (
+            [(joined.ticket, joined.gates)] if joined.unused else []
+        )
+        if member is not None:
+            tries.append((None, everywhere))
+        elif joined.ticket is not None and joined.spent:  # a used ticket admits its peer again
+            tries.append((joined.ticket, joined.gates))
+        if not tries:
+            raise NotPermitted(
+                f"the membership in pool {joined.name} as {joined.role} has ended",
+                hint="ask its owner for a new ticket",
+            )
+        spent, first = joined.spent, None
+        for ticket, ways in tries:
+            request = EnrolRequest(pool=joined.pool, ticket=ticket, role=joined.role, name=name)
+            try:
+                signed = await self._enrol(ways, joined, request, None if ticket else member, now)
+            except (NotPermitted, Unreachable) as exc:
+                first = first or exc
+                spent |= ticket is not None and isinstance(exc, NotPermitted)
+                if isinstance(exc, Unreachable) and not is_due(member, now):
+                    break
+                continue
+            return joined.model_copy(update={"spent": spent or ticket is not None}), signed
+        assert first is not None
+        raise first
+
+    async def _enrol(
+        self,
+        gates: Sequence[str],
+        joined: Membership,
+        request: EnrolRequest,
+        member: PoolMember | None,
+        now: float,
+    ) -> ManifestMessage:
+        """The manifest by which the pool admits us. `member`: our line that is to be renewed. Any peer can refuse in a pool's name, or
+        answer with an old manifest: then the next gate is asked, and the newest manifest counts."""
+        why = "it has no gate"
+        refused: str | None = None
+        latest: tuple[int, ManifestMessage] | None = None
+        for contact in _contacts(gates):
+            try:
+                signed = await self._call(contact, request, ManifestMessage)
+                manifest = verified(signed)
+            except NotPermitted as exc:
+                if exc.hint == Reason.NOT_ALLOWED:
+                    refused = refused or exc.what
+                why = exc.what
+            except (Unreachable, RemoteProtocolError) as exc:
+                why = exc.what
+            else:
+                line = (
+                    find_member(manifest, self._me, joined.role, now)
+                    if manifest.pool == joined.pool
+                    else None
+                )
+                if line is None:
+                    why = f"{contact.peer} answered with a manifest that does not list this node"
+                elif member is None or _ends_later(line, member):
+                    return signed
+                elif latest is None or manifest.number > latest[0]:
+                    latest = manifest.number, signed
+        if latest is not None:
+            return latest[1]
+        if refused is not None:
+            raise NotPermitted(
+                f"pool {joined.name} refuses: {refused}", hint="ask its owner for a new ticket"
+            )
+        raise Unreachable(f"no gate of pool {joined.name} admits now: {why}")
+
+    async def _holders(self, pool: str) -> list[Contact]:
+        try:
+            return [contact for contact in await self._index.nearest(routing_key(pool)) if contact.addresses]
+        except SarkError as exc:
+            log.debug("pool.no_holders", pool=pool, why=exc.what)
+            return []
+
+    async def _call_all(self, contacts: Iterable[Contact], message: Message, expected: type[M]) -> list[M]:
+        """The expected answers of those that give one."""
+        answers: list[M] = []
+        limiter = trio.CapacityLimiter(CONCURRENT)
+
+        async def call(contact: Contact) -> None:
+            async with limiter:
+                try:
+                    answers.append(await self._call(contact, message, expected))
+                except (Unreachable, NotPermitted, RemoteProtocolError) as exc:
+                    log.debug("pool.unanswered", peer=contact.peer, why=exc.what)
+
+        async with trio.open_nursery() as nursery:
+            for contact in {contact.peer: contact for contact in contacts}.values():
+                nursery.start_soon(call, contact)
+        return answers
+
+    async def _call(self, contact: Contact, message: Message, expected: type[M]) -> M:
+        """One call. Raises `Unreachable`, `NotPermitted` for a refusal, `RemoteProtocolError` for any other answer."""
+        answer = await self._links.call(contact.peer, contact.addresses, message, max_wait_s=ANSWER_S)
+        if isinstance(answer, RefusedMessage):
+            raise NotPermitted(answer.detail or str(answer.reason), hint=str(answer.reason))
+        if not isinstance(answer, expected):
+            raise RemoteProtocolError(f"{contact.peer} answered with {type(answer).__name__}")
+        return answer
+
+
+def is_due(member: PoolMember | None, now: float) -> bool:
+    """Whether a membership is to be renewed: half of its life is over."""
+    if member is None or member.until is None or member.ttl_s is None:
+        return member is None
+    return now >= member.until - member.ttl_s / 2
+
+
+def _ends_later(line: PoolMember, before: PoolMember) -> bool:
+    return before.until is not None and (line.until is None or line.until > before.until)
 
 
 def _contacts(gates: Sequence[str]) -> list[Contact]:
@@ -84,221 +262,3 @@ def _contacts(gates: Sequence[str]) -> list[Contact]:
         except ResourceError as exc:
             log.debug("pool.bad_gate", gate=gate, why=exc.what)
     return contacts
-
-
-async def _holders(index: ManifestDirectory, pool: str) -> list[Contact]:
-    try:
-        return [contact for contact in await index.nearest(routing_key(pool)) if contact.addresses]
-    except SarkError as exc:
-        log.debug("pool.no_holders", pool=pool, why=exc.what)
-        return []
-
-
-# -- manifests --------------------------------------------------------------------------------------------------------------------
-
-
-async def newest(
-    links: Links,
-    index: ManifestDirectory,
-    gates: Sequence[str],
-    pool: str,
-    have: int,
-    rng: random.Random,
-    *,
-    me: str = "",
-) -> ManifestMessage | None:
-    """The newest manifest with a number above `have` that the pool's gates and holders, except `me`, have."""
-    from_gates = [contact for contact in _contacts(gates) if contact.peer != me]
-    holders = [contact for contact in await _holders(index, pool) if contact.peer != me]
-    targets = {c.peer: c for c in rng.sample(from_gates, min(len(from_gates), GATES))}
-    targets |= {c.peer: c for c in rng.sample(holders, min(len(holders), HOLDERS))}
-    answers: list[tuple[int, ManifestMessage]] = []
-
-    async def ask(contact: Contact) -> None:
-        try:
-            answer = await _call(links, contact, AskManifest(pool=pool, have=have), Message)
-            if isinstance(answer, ManifestMessage):
-                manifest = verified(answer)
-                if manifest.pool == pool:
-                    answers.append((manifest.number, answer))
-            elif not isinstance(answer, NoManifest):
-                raise RemoteProtocolError(f"{contact.peer} answered with {type(answer).__name__}")
-        except (Unreachable, NotPermitted, RemoteProtocolError) as exc:
-            log.debug("pool.unanswered", peer=contact.peer, why=exc.what)
-
-    async with trio.open_nursery() as nursery:
-        for contact in targets.values():
-            nursery.start_soon(ask, contact)
-    number, signed = max(answers, key=lambda item: item[0], default=(have, None))
-    return signed if number > have else None
-
-
-@dataclass(frozen=True, slots=True)
-class SpreadResult:
-    """How many nodes were called with a manifest, and how many have it now."""
-
-    called: int
-    stored: int
-
-
-async def spread(
-    links: Links,
-    index: ManifestDirectory,
-    gates: Sequence[str],
-    signed: ManifestMessage,
-    *,
-    workers: bool = True,
-    me: str = "",
-) -> SpreadResult:
-    """Bring a manifest to the pool's gates, the holders near its key and, with `workers`, all of its workers; not to `me`."""
-    manifest = verified(signed)
-    targets = {contact.peer: contact for contact in _contacts(gates)}
-    targets |= {contact.peer: contact for contact in await _holders(index, manifest.pool)}
-    if workers:
-        try:
-            result = await index.query(works_for(manifest.name), WORKERS)
-        except SarkError as exc:
-            log.warning("index.unreachable", why=exc.what)
-        else:
-            targets |= {s.advert.peer: Contact(s.advert.peer, s.advert.addresses) for s in result.devices}
-    targets.pop(me, None)
-    stored = 0
-    limiter = trio.CapacityLimiter(CONCURRENT)
-
-    async def send(contact: Contact) -> None:
-        nonlocal stored
-        async with limiter:
-            try:
-                answer = await _call(links, contact, signed, ManifestStored)
-                stored += answer.number >= manifest.number
-            except (Unreachable, NotPermitted, RemoteProtocolError) as exc:
-                log.info("pool.not_spread", peer=contact.peer, why=exc.what)
-
-    async with trio.open_nursery() as nursery:
-        for contact in targets.values():
-            nursery.start_soon(send, contact)
-    return SpreadResult(len(targets), stored)
-
-
-async def push(
-    links: Links,
-    index: ManifestDirectory,
-    gates: Sequence[str],
-    pool: OwnPool,
-    *,
-    workers: bool,
-    me: str,
-    now: float,
-) -> SpreadResult:
-    """Spread the manifest of a pool whose key is here. If a newer one is met, this home was restored from a copy: it catches up first.
-
-    Raises `ResourceError`, and `NotPermitted` when the two manifests cannot be merged.
-    """
-    newer = await newest(links, index, gates, pool.id, pool.manifest().number, random.Random(), me=me)
-    if newer is not None:
-        log.warning("pool.caught_up", pool=pool.name, number=verified(newer).number)
-        pool.change(lambda manifest: caught_up(manifest, verified(newer), now))
-    return await spread(links, index, gates, pool.signed(), workers=workers, me=me)
-
-
-def works_for(pool_name: str) -> Requirement:
-    """Matches the workers of a pool."""
-    return Requirement(clauses=(Clause(attribute="pools", op=Op.HAS, value=pool_name),))
-
-
-# -- admission --------------------------------------------------------------------------------------------------------------------
-
-
-def is_due(member: PoolMember | None, now: float) -> bool:
-    """Whether a membership is to be renewed: half of its life is over."""
-    if member is None or member.until is None or member.ttl_s is None:
-        return member is None
-    return now >= member.until - member.ttl_s / 2
-
-
-async def enrol(
-    links: Links,
-    gates: Sequence[str],
-    joined: Membership,
-    manifest: PoolManifest | None,
-    peer: str,
-    name: str,
-    *,
-    now: float,
-) -> tuple[Membership, ManifestMessage]:
-    """Join a pool by its ticket, or renew a membership: any gate that has the pool's key may do it. `peer`: our own id.
-
-    An unused ticket goes first, and only to the gates that it names: whoever sees it can use it. `gates`: also asked to renew.
-    Raises `NotPermitted` when a gate refuses and none admits, `Unreachable` when no gate answers or has its key.
-    """
-    member = find_member(manifest, peer, joined.role, now)
-    everywhere = (*joined.gates, *gates)
-    tries: list[tuple[bytes | None, Sequence[str]]] = [(joined.ticket, joined.gates)] if joined.unused else []
-    if member is not None:
-        tries.append((None, everywhere))
-    elif joined.ticket is not None and joined.spent:  # a used ticket admits its peer again
-        tries.append((joined.ticket, joined.gates))
-    if not tries:
-        raise NotPermitted(
-            f"the membership in pool {joined.name} as {joined.role} has ended",
-            hint="ask its owner for a new ticket",
-        )
-    spent, first = joined.spent, None
-    for ticket, ways in tries:
-        try:
-            signed = await _enrol(links, ways, joined, ticket, None if ticket else member, peer, name, now)
-        except (NotPermitted, Unreachable) as exc:
-            first = first or exc
-            spent |= ticket is not None and isinstance(exc, NotPermitted)
-            if isinstance(exc, Unreachable) and not is_due(member, now):
-                break
-            continue
-        return joined.model_copy(update={"spent": spent or ticket is not None}), signed
-    assert first is not None
-    raise first
-
-
-async def _enrol(
-    links: Links,
-    gates: Sequence[str],
-    joined: Membership,
-    ticket: bytes | None,
-    member: PoolMember | None,
-    peer: str,
-    name: str,
-    now: float,
-) -> ManifestMessage:
-    """The manifest by which the pool admits us. `member`: our line that is to be renewed. Any peer can refuse in a pool's name, or
-    answer with a manifest of before: then the next gate is asked, and the newest manifest counts."""
-    message = EnrolRequest(pool=joined.pool, ticket=ticket, role=joined.role, name=name)
-    why = "it has no gate"
-    refused: str | None = None
-    latest: tuple[int, ManifestMessage] | None = None
-    for contact in _contacts(gates):
-        try:
-            signed = await _call(links, contact, message, ManifestMessage)
-            manifest = verified(signed)
-        except NotPermitted as exc:
-            if exc.hint == Reason.NOT_ALLOWED:
-                refused = refused or exc.what
-            why = exc.what
-        except (Unreachable, RemoteProtocolError) as exc:
-            why = exc.what
-        else:
-            line = find_member(manifest, peer, joined.role, now) if manifest.pool == joined.pool else None
-            if line is None:
-                why = f"{contact.peer} answered with a manifest that does not list this node"
-                continue
-            if member is None or _ends_later(line, member):
-                return signed
-            if latest is None or manifest.number > latest[0]:
-                latest = manifest.number, signed
-    if latest is not None:
-        return latest[1]
-    if refused is not None:
-        raise NotPermitted(f"pool {joined.name} refuses: {refused}", hint="ask its owner for a new ticket")
-    raise Unreachable(f"no gate of pool {joined.name} admits now: {why}")
-
-
-def _ends_later(line: PoolMember, before: PoolMember) -> bool:
-    return before.until is not None and (line.until is None or line.until > before.until)

@@ -1,18 +1,16 @@
-"""The files of pools below a home: where they are, how to read one, and a lock for changes."""
+"""The files of pools below a home: where they are, and how to read one."""
 
 from __future__ import annotations
 
-import contextlib
-import time
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Final, TypeVar
 
 from protocol.errors import RemoteProtocolError, ResourceError
 from protocol.wire.base import Message
 from protocol.wire.codec import read_value
+from swarm.base.durable import UNFINISHED
 from swarm.base.home import Home
-from swarm.base.locks import lock_folder
 
 MAX_FILE: Final = 256 * 1024
 MAX_FILE_ELEMENTS: Final = 262_144
@@ -24,10 +22,13 @@ _SECRETS: Final = ("sark",)
 """How tickets and tokens begin."""
 _FILE_LIKE: Final = frozenset("./\\")
 """Characters that no ticket or token has: the text means a file."""
-LOCK_TRIES: Final = 200
-LOCK_TRY_S: Final = 0.01
+LOCK_WAIT_S: Final = 2.0
+"""How long a change waits for another process of the home, which holds its lock for a few milliseconds."""
 
 M = TypeVar("M", bound=Message)
+T = TypeVar("T")
+Damaged = Callable[[ResourceError], object]
+"""Called for each file that cannot be read."""
 
 
 def pools_folder(home: Home) -> Path:
@@ -45,6 +46,24 @@ def read_file(path: Path, shape: type[M]) -> M:
         raise unreadable(path, error) from error
     except RemoteProtocolError as error:
         raise damaged(path) from error
+
+
+def read_each(
+    folder: Path, wanted: Callable[[Path], bool], read: Callable[[Path], T], damaged: Damaged | None = None
+) -> tuple[T, ...]:
+    """Read the wanted entries of a folder, which may be missing. Those that cannot be read go to `damaged`; without it the first one
+    raises `ResourceError`."""
+    values: list[T] = []
+    for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+        if UNFINISHED.fullmatch(path.name) or not wanted(path):
+            continue
+        try:
+            values.append(read(path))
+        except ResourceError as exc:
+            if damaged is None:
+                raise
+            damaged(exc)
+    return tuple(values)
 
 
 def secret_text(text: str, stdin: IO[str]) -> str:
@@ -78,22 +97,6 @@ def secret_text(text: str, stdin: IO[str]) -> str:
         raise unreadable(path, error) from error
     except ValueError:  # a character that no path can have
         return text
-
-
-@contextlib.contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Lock a folder for the few milliseconds of a change. Raises `ResourceError` after two seconds of waiting."""
-    for left in reversed(range(LOCK_TRIES)):
-        with contextlib.ExitStack() as stack:
-            try:
-                stack.enter_context(lock_folder(folder))
-            except ResourceError:
-                if not left:
-                    raise
-            else:
-                yield
-                return
-        time.sleep(LOCK_TRY_S)
 
 
 def unreadable(path: Path, error: OSError) -> ResourceError:

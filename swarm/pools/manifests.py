@@ -76,11 +76,6 @@ def revoked_peers(manifest: PoolManifest) -> frozenset[str]:
     return frozenset(revoked.peer for revoked in manifest.revoked)
 
 
-def is_revoked(manifest: PoolManifest, peer: str) -> bool:
-    """Whether that peer was revoked."""
-    return any(revoked.peer == peer for revoked in manifest.revoked)
-
-
 # -- changing -----------------------------------------------------------------------------------------------------------------
 
 
@@ -94,12 +89,12 @@ def with_member(
     revoked = manifest.revoked
     if pardon:
         revoked = tuple(each for each in revoked if each.peer != member.peer)
-    elif is_revoked(manifest, member.peer):
+    elif member.peer in revoked_peers(manifest):
         raise NotPermitted(f"pool {manifest.name} revoked {member.peer}")
     if member in manifest.members and revoked == manifest.revoked:
         return manifest
     others = tuple(m for m in manifest.members if (m.peer, m.role) != (member.peer, member.role))
-    fuller = _next(manifest, now, members=(*others, member), revoked=revoked)
+    fuller = _next(manifest, now, (*others, member), revoked)
     count = len(fuller.members)
     if count > MAX_MEMBERS or len(manifest_body(fuller)) > MAX_MANIFEST - RESERVED:
         raise NotPermitted(f"pool {manifest.name} has {count - 1} members and is full", hint=_FULL)
@@ -109,13 +104,11 @@ def with_member(
 def without(manifest: PoolManifest, peers: Collection[str], now: float) -> PoolManifest:
     """With these peers revoked. Raises `NotPermitted` when there is no room for more."""
     until = int(now + DELEGATION_S + MARGIN_S)
-    fresh = tuple(
-        RevokedPeer(peer=p, until=until) for p in dict.fromkeys(peers) if not is_revoked(manifest, p)
-    )
+    fresh = tuple(RevokedPeer(peer=p, until=until) for p in sorted(set(peers) - revoked_peers(manifest)))
     members = tuple(member for member in manifest.members if member.peer not in peers)
     if not fresh and members == manifest.members:
         return manifest
-    after = _next(manifest, now, members=members, revoked=(*manifest.revoked, *fresh))
+    after = _next(manifest, now, members, (*manifest.revoked, *fresh))
     if len(after.revoked) > MAX_REVOKED:
         raise NotPermitted(
             f"pool {manifest.name} has revoked {MAX_REVOKED} peers in the last month, which is the most",
@@ -143,17 +136,12 @@ def caught_up(manifest: PoolManifest, newer: PoolManifest, now: float) -> PoolMa
 
 
 def _next(
-    manifest: PoolManifest,
-    now: float,
-    *,
-    members: tuple[PoolMember, ...],
-    revoked: tuple[RevokedPeer, ...],
+    manifest: PoolManifest, now: float, members: tuple[PoolMember, ...], revoked: tuple[RevokedPeer, ...]
 ) -> PoolManifest:
     """The next manifest, without the lines that ended long ago."""
-    remaining = tuple(m for m in members if m.until is None or m.until + MARGIN_S > now)
     update = {
         "number": manifest.number + 1,
-        "members": remaining,
+        "members": tuple(m for m in members if m.until is None or m.until + MARGIN_S > now),
         "revoked": tuple(each for each in revoked if each.until > now),
     }
     return manifest.model_copy(update=update)

@@ -12,8 +12,7 @@ from __future__ import annotations
 import hashlib
 import platform
 import re
-from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from collections.abc import Collection
 from pathlib import Path
 from typing import Annotated
 
@@ -22,12 +21,13 @@ from pydantic import Field
 
 from protocol.errors import NotPermitted, RemoteProtocolError, ResourceError
 from protocol.messages.pool import ManifestMessage, PoolManifest, PoolMember, TicketSecret, read_manifest
-from protocol.wire.base import AddressText, Count, Id, Message, Name, PeerName, Token
+from protocol.wire.base import AddressText, Count, Message, Name, PeerName, Token
 from protocol.wire.codec import pack
 from protocol.words import Role
-from swarm.base.durable import UNFINISHED, write_durably
+from swarm.base.durable import write_durably
 from swarm.base.home import Home
-from swarm.pools.files import JOINED, locked, pools_folder, read_file
+from swarm.base.locks import lock_folder
+from swarm.pools.files import JOINED, LOCK_WAIT_S, Damaged, pools_folder, read_each, read_file
 from swarm.pools.manifests import find_member, verified
 from swarm.pools.owner import own_pools
 from swarm.pools.tickets import MAX_GATES, Ticket
@@ -86,7 +86,13 @@ def join_pool(home: Home, ticket: Ticket, role: Role, peer: str, *, now: float) 
         if ticket.to != peer:
             raise NotPermitted(f"this ticket is for {ticket.to}, not for {peer}")
         if ticket.manifest is not None:
-            _store_ticket_manifest(home, ticket, ticket.manifest, role, peer, now)
+            try:
+                manifest = verified(ticket.manifest)
+            except RemoteProtocolError as exc:
+                raise NotPermitted("the manifest in this ticket does not have its pool's signature") from exc
+            if manifest.pool != ticket.pool or find_member(manifest, peer, role, now) is None:
+                raise NotPermitted(f"the manifest in this ticket does not list {peer} in pool {ticket.name}")
+            store_manifest(home, ticket.manifest)
     path = pools_folder(home) / JOINED / f"{ticket.pool}.{role}"
     before = read_file(path, Membership) if path.exists() else None
     if before is not None and before.model_copy(update={"spent": False}) == fresh:
@@ -95,35 +101,12 @@ def join_pool(home: Home, ticket: Ticket, role: Role, peer: str, *, now: float) 
     return fresh
 
 
-def _store_ticket_manifest(
-    home: Home, ticket: Ticket, signed: ManifestMessage, role: Role, peer: str, now: float
-) -> None:
-    try:
-        manifest = verified(signed)
-    except RemoteProtocolError as exc:
-        raise NotPermitted("the manifest in this ticket does not have its pool's signature") from exc
-    if manifest.pool != ticket.pool or find_member(manifest, peer, role, now) is None:
-        raise NotPermitted(f"the manifest in this ticket does not list {peer} in pool {ticket.name}")
-    store_manifest(home, signed)
-
-
-def joined_pools(
-    home: Home, role: Role, damaged: Callable[[ResourceError], object] | None = None
-) -> tuple[Membership, ...]:
-    """The pools that this home joined as `role`. Files that cannot be read are left out and passed to `damaged`; without it
-    the first one raises `ResourceError`."""
+def joined_pools(home: Home, role: Role, damaged: Damaged | None = None) -> tuple[Membership, ...]:
+    """The pools that this home joined as `role`. `damaged`: see `read_each`."""
     folder = pools_folder(home) / JOINED
-    if not folder.is_dir():
-        return ()
-    pools: list[Membership] = []
-    for path in sorted(path for path in folder.glob(f"*.{role}") if not UNFINISHED.fullmatch(path.name)):
-        try:
-            pools.append(read_file(path, Membership))
-        except ResourceError as exc:
-            if damaged is None:
-                raise
-            damaged(exc)
-    return tuple(pools)
+    return read_each(
+        folder, lambda path: path.suffix == f".{role}", lambda path: read_file(path, Membership), damaged
+    )
 
 
 def store_membership(home: Home, joined: Membership) -> None:
@@ -158,7 +141,7 @@ def store_manifest(home: Home, signed: ManifestMessage) -> None:
     """Write a verified manifest of a joined pool, unless the one on disk is as new."""
     manifest = verified(signed)
     folder = pools_folder(home) / JOINED
-    with locked(folder):
+    with lock_folder(folder, wait_s=LOCK_WAIT_S):
         stored = stored_manifest(home, manifest.pool)
         if stored is None or read_manifest(stored.body).number < manifest.number:
             write_durably(folder / f"{manifest.pool}.manifest", pack(signed.to_wire()))
@@ -193,63 +176,38 @@ def known_manifests(home: Home, role: Role) -> dict[str, tuple[PoolManifest | No
 # -- tokens -------------------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Credential:
+class Credential(Message):
     """A token that somebody delegated to a key of this home."""
 
-    issuer: str
+    issuer: PeerName
     """The scheduler that signed it first."""
-    token: bytes
-    expires: float
+    token: Token
+    expires: Annotated[float, Field(ge=0)]
     """Wall seconds."""
-    campaign: str = ""
+    campaign: Annotated[str, Field(max_length=128)] = ""
     """The only campaign it covers; empty: any."""
 
 
-class _TokenFile(Message):
-    issuer: PeerName
-    token: Token
-    until: Count
-    campaign: Id | None = None
-
-
-def credentials(
-    home: Home, *, now: float, damaged: Callable[[ResourceError], object] = _warn
-) -> tuple[Credential, ...]:
+def credentials(home: Home, *, now: float, damaged: Damaged = _warn) -> tuple[Credential, ...]:
     """The tokens that this home's scheduler can show now. Files that cannot be read are left out and passed to `damaged`."""
-    held: list[Credential] = []
-    for path in _token_paths(home):
-        try:
-            file = read_file(path, _TokenFile)
-        except ResourceError as exc:
-            damaged(exc)
-            continue
-        if file.until > now:
-            held.append(Credential(file.issuer, file.token, float(file.until), file.campaign or ""))
+    usable: list[Credential] = []
+    for path, credential in _stored_tokens(home, damaged):
+        if credential.expires > now:
+            usable.append(credential)
         else:
             path.unlink(missing_ok=True)
-    return tuple(held)
+    return tuple(usable)
 
 
-def store_tokens(home: Home, held: Collection[Credential]) -> None:
+def store_tokens(home: Home, fresh: Collection[Credential]) -> None:
     """Write these tokens; they replace older ones of the same issuers for the same campaigns."""
-    for credential in held:
-        file = _TokenFile(
-            issuer=credential.issuer,
-            token=credential.token,
-            until=int(credential.expires),
-            campaign=credential.campaign or None,
-        )
+    for credential in fresh:
         name = hashlib.sha256(credential.token).hexdigest()[:24]
-        write_durably(_tokens_folder(home) / name, pack(file.to_wire()))
-    replaced = {(credential.issuer, credential.campaign) for credential in held}
-    fresh = {credential.token for credential in held}
-    for path in _token_paths(home) if held else ():
-        try:
-            file = read_file(path, _TokenFile)
-        except ResourceError:  # `credentials` reports it
-            continue
-        if file.token not in fresh and (file.issuer, file.campaign or "") in replaced:
+        write_durably(_tokens_folder(home) / name, pack(credential.to_wire()))
+    replaced = {(credential.issuer, credential.campaign) for credential in fresh}
+    tokens = {credential.token for credential in fresh}
+    for path, stored in _stored_tokens(home, lambda exc: None):  # `credentials` reports damaged ones
+        if stored.token not in tokens and (stored.issuer, stored.campaign) in replaced:
             path.unlink(missing_ok=True)
 
 
@@ -257,6 +215,7 @@ def _tokens_folder(home: Home) -> Path:
     return home.folder("scheduler") / "tokens"
 
 
-def _token_paths(home: Home) -> list[Path]:
-    folder = _tokens_folder(home)
-    return sorted(p for p in folder.iterdir() if not UNFINISHED.fullmatch(p.name)) if folder.is_dir() else []
+def _stored_tokens(home: Home, damaged: Damaged) -> tuple[tuple[Path, Credential], ...]:
+    return read_each(
+        _tokens_folder(home), lambda path: True, lambda path: (path, read_file(path, Credential)), damaged
+    )

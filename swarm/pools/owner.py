@@ -11,15 +11,25 @@ from typing import Annotated, Final
 from pydantic import Field, StringConstraints, TypeAdapter, ValidationError
 
 from protocol.errors import NotPermitted, RemoteProtocolError, ResourceError
-from protocol.messages.pool import MAX_MEMBERS, SECRET_BYTES, ManifestMessage, PoolManifest
+from protocol.messages.pool import MAX_MEMBERS, SECRET_BYTES, ManifestMessage, PoolManifest, PoolMember
 from protocol.wire.base import AddressText, Count, Message, Name, PeerName, Priority
 from protocol.wire.codec import pack
 from protocol.words import Role
 from swarm.base.durable import write_durably
 from swarm.base.home import Home
+from swarm.base.locks import lock_folder
 from swarm.base.settings import SettingsError
 from swarm.net.identity import load_or_create
-from swarm.pools.files import JOINED, damaged, locked, pools_folder, read_file, unreadable
+from swarm.pools.files import (
+    JOINED,
+    LOCK_WAIT_S,
+    Damaged,
+    damaged,
+    pools_folder,
+    read_each,
+    read_file,
+    unreadable,
+)
 from swarm.pools.manifests import sign_manifest, verified
 from swarm.pools.tickets import MAX_GATES
 
@@ -40,19 +50,32 @@ class _PoolFile(Message):
     gates: Annotated[tuple[AddressText, ...], Field(max_length=MAX_GATES)] = ()
 
 
-class TicketRecord(Message):
+class MemberTerms(Message):
+    """What a new member gets; `PoolMember` describes the fields."""
+
+    role: Annotated[Role, Field(strict=False)]
+    ttl_s: Count
+    priority: Priority = 100
+    slots: Annotated[int, Field(ge=1, le=100_000)] | None = None
+    team: Annotated[str, StringConstraints(max_length=64)] = ""
+
+    def member(self, peer: str, name: str, now: float) -> PoolMember:
+        """The line of a peer that is admitted now."""
+        return PoolMember(
+            peer=peer,
+            name=name,
+            until=int(now) + self.ttl_s,
+            **self.model_dump(include=set(MemberTerms.model_fields)),
+        )
+
+
+class TicketRecord(MemberTerms):
     """A ticket that was issued, and what it gives."""
 
     digest: Annotated[bytes, Field(min_length=32, max_length=32)]
     """SHA-256 of its secret."""
-    role: Annotated[Role, Field(strict=False)]
     until: Count
     """Wall seconds."""
-    ttl_s: Count
-    """Of the membership."""
-    priority: Priority = 100
-    slots: Annotated[int, Field(ge=1, le=100_000)] | None = None
-    team: Annotated[str, StringConstraints(max_length=64)] = ""
     uses: Annotated[int, Field(ge=1, le=MAX_USES)] = 1
     """How many peers it admits."""
     used: Annotated[tuple[PeerName, ...], Field(max_length=MAX_USES)] = ()
@@ -84,9 +107,8 @@ class OwnPool:
         file = read_file(folder / "pool", _PoolFile)
         self.name: Final = file.name
         self.gates: Final = file.gates
-        self._stat: tuple[object, ...] | None = None
-        self._signed: ManifestMessage | None = None
-        self._manifest: PoolManifest | None = None
+        self._read_at: tuple[object, ...] = ()
+        self._newest: tuple[ManifestMessage, PoolManifest] | None = None
 
     @property
     def id(self) -> str:
@@ -97,42 +119,38 @@ class OwnPool:
 
     def signed(self) -> ManifestMessage:
         """The newest manifest, whichever process wrote it."""
-        self._read()
-        assert self._signed is not None
-        return self._signed
+        return self._read()[0]
 
     def manifest(self) -> PoolManifest:
         """The content of `signed`."""
-        self._read()
-        assert self._manifest is not None
-        return self._manifest
+        return self._read()[1]
 
     def change(self, how: Callable[[PoolManifest], PoolManifest]) -> PoolManifest:
         """Change the manifest. When `how` raises, nothing changes."""
-        with locked(self.folder):
+        with lock_folder(self.folder, wait_s=LOCK_WAIT_S):
             before = self.manifest()
             after = how(before)
             if after != before:
                 write_durably(self.folder / "manifest", pack(sign_manifest(self.key, after).to_wire()))
         return self.manifest()
 
-    def _read(self) -> None:
+    def _read(self) -> tuple[ManifestMessage, PoolManifest]:
         path = self.folder / "manifest"
         try:
             info = path.stat()
         except OSError as error:
             raise unreadable(path, error) from error
         stat = (info.st_mtime_ns, info.st_ino, info.st_size)
-        if stat == self._stat:
-            return
-        signed = read_file(path, ManifestMessage)
-        try:
-            manifest = verified(signed)
-        except RemoteProtocolError as error:
-            raise damaged(path) from error
-        if manifest.pool != self.id:
-            raise damaged(path)
-        self._signed, self._manifest, self._stat = signed, manifest, stat
+        if self._newest is None or stat != self._read_at:
+            signed = read_file(path, ManifestMessage)
+            try:
+                manifest = verified(signed)
+            except RemoteProtocolError as error:
+                raise damaged(path) from error
+            if manifest.pool != self.id:
+                raise damaged(path)
+            self._newest, self._read_at = (signed, manifest), stat
+        return self._newest
 
     # -- tickets --------------------------------------------------------------------------------------------------------------
 
@@ -146,30 +164,12 @@ class OwnPool:
         return tuple(ticket for ticket in self.tickets() if ticket.is_open(now))
 
     def issue_ticket(
-        self,
-        now: float,
-        *,
-        role: Role,
-        until: int,
-        ttl_s: int,
-        priority: int,
-        slots: int | None,
-        team: str,
-        uses: int,
+        self, terms: MemberTerms, *, until: int, uses: int, now: float
     ) -> tuple[bytes, TicketRecord]:
         """A new ticket: its secret and its record. Raises `NotPermitted` when too many are open."""
         secret = secrets.token_bytes(SECRET_BYTES)
-        ticket = TicketRecord(
-            digest=_digest(secret),
-            role=role,
-            until=until,
-            ttl_s=ttl_s,
-            priority=priority,
-            slots=slots,
-            team=team,
-            uses=uses,
-        )
-        with locked(self.folder):
+        ticket = TicketRecord(digest=_digest(secret), until=until, uses=uses, **dict(terms))
+        with lock_folder(self.folder, wait_s=LOCK_WAIT_S):
             tickets = self.open_tickets(now)
             open_uses = sum(each.uses for each in tickets)
             if len(tickets) >= MAX_TICKETS or open_uses + uses > MAX_OPEN_USES:
@@ -196,35 +196,35 @@ class OwnPool:
 
         Raises `NotPermitted` when the ticket is closed, or has admitted as many as it may.
         """
-        with locked(self.folder):
+        with lock_folder(self.folder, wait_s=LOCK_WAIT_S):
             ticket = self.find_ticket(secret, now)
             if peer in ticket.used:
                 return False
             if len(ticket.used) >= ticket.uses:
                 raise NotPermitted(f"this ticket is used up: it was for {ticket.uses}")
-            fresh = ticket.model_copy(update={"used": (*ticket.used, peer)})
-            tickets = self._retained(now)
-            self.write_tickets(tuple(fresh if each.digest == fresh.digest else each for each in tickets))
+            self._replace(ticket.model_copy(update={"used": (*ticket.used, peer)}), now)
             return True
 
     def close_ticket(self, ticket: str, now: float) -> TicketRecord | None:
         """Admit nobody more with this ticket. Returns its record, with all whom it admitted; None: another process forgot it."""
-        with locked(self.folder):
+        with lock_folder(self.folder, wait_s=LOCK_WAIT_S):
             record = next((each for each in self.tickets() if each.id == ticket), None)
             if record is not None and record.is_open(now):
-                closed = record.model_copy(update={"until": max(0, int(now) - 1)})
-                tickets = self._retained(now)
-                self.write_tickets(tuple(closed if each.id == ticket else each for each in tickets))
+                self._replace(record.model_copy(update={"until": max(0, int(now) - 1)}), now)
             return record
 
     def revoke_tickets(self, ids: frozenset[str], now: float) -> None:
         """Forget these tickets: nobody joins with them any more."""
-        with locked(self.folder):
+        with lock_folder(self.folder, wait_s=LOCK_WAIT_S):
             self.write_tickets(tuple(ticket for ticket in self._retained(now) if ticket.id not in ids))
 
     def write_tickets(self, tickets: tuple[TicketRecord, ...]) -> None:
         """Replace the file."""
         write_durably(self.folder / "tickets", pack(_TicketsFile(tickets=tickets).to_wire()))
+
+    def _replace(self, fresh: TicketRecord, now: float) -> None:
+        tickets = self._retained(now)
+        self.write_tickets(tuple(fresh if each.digest == fresh.digest else each for each in tickets))
 
     def _retained(self, now: float) -> tuple[TicketRecord, ...]:
         """The open tickets, and the last one by which each member joined."""
@@ -276,23 +276,13 @@ def _check_pool_name(name: str) -> None:
         raise SettingsError(f"a pool cannot be called {name!r}", hint="choose another name")
 
 
-def own_pools(home: Home, damaged: Callable[[ResourceError], object] | None = None) -> tuple[OwnPool, ...]:
-    """The pools made on this home, by name. Those that cannot be read are left out and passed to `damaged`; without it
-    the first one raises `ResourceError`."""
-    folder = pools_folder(home)
-    if not folder.is_dir():
-        return ()
-    pools: list[OwnPool] = []
-    for path in sorted(folder.iterdir()):
-        if path.name == JOINED or not (path / "manifest").is_file():
-            continue
-        try:
-            pools.append(OwnPool(path))
-        except ResourceError as exc:
-            if damaged is None:
-                raise
-            damaged(exc)
-    return tuple(pools)
+def own_pools(home: Home, damaged: Damaged | None = None) -> tuple[OwnPool, ...]:
+    """The pools made on this home, by name. `damaged`: see `read_each`."""
+
+    def is_pool(folder: Path) -> bool:
+        return folder.name != JOINED and (folder / "manifest").is_file()
+
+    return read_each(pools_folder(home), is_pool, OwnPool, damaged)
 
 
 def own_pool(home: Home, name: str) -> OwnPool:

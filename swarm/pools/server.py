@@ -6,7 +6,7 @@ A manifest proves itself, so any holder stores some of pools it is not in: their
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 import structlog
@@ -15,7 +15,6 @@ import trio
 from protocol.errors import RemoteProtocolError
 from protocol.messages.index import RefusedMessage
 from protocol.messages.pool import (
-    POOL,
     AskManifest,
     EnrolRequest,
     ManifestMessage,
@@ -25,12 +24,11 @@ from protocol.messages.pool import (
     read_manifest,
 )
 from protocol.wire.base import Message
-from protocol.words import ProtocolId, Reason
+from protocol.words import Reason
 from swarm.net.addresses import PeerId
 from swarm.net.identity import distance, routing_key
 from swarm.net.limits import RateLimit
-from swarm.net.link import Link, serve_links
-from swarm.net.network import Network
+from swarm.net.link import Link
 from swarm.pools.manifests import verified
 
 MAX_FOREIGN: Final = 64
@@ -62,43 +60,29 @@ class ManifestRegistry:
         self._near = routing_key(me) if me else bytes(32)
         self._own = own
         self._news = news
-        self._followed: dict[str, tuple[PoolManifest, ManifestMessage] | None] = {}
-        self._foreign: dict[str, tuple[int, ManifestMessage]] = {}
+        self.followed: set[str] = set()
+        """Pools that this node belongs to, or serves."""
+        self._stored: dict[str, tuple[int, ManifestMessage]] = {}
         self._asked_for: set[str] = set()
         """Foreign pools that somebody asked for."""
 
-    def follow(self, pools: Iterable[str]) -> None:
-        """Follow these pools from now on."""
-        for pool in pools:
-            self._followed.setdefault(pool, None)
-
-    @property
-    def followed(self) -> tuple[str, ...]:
-        """The pools this node follows."""
-        return tuple(self._followed)
-
     def concerns(self, pool: str) -> bool:
         """Whether this node follows that pool, or has its key."""
-        return pool in self._followed or self._own(pool) is not None
+        return pool in self.followed or self._own(pool) is not None
 
     def manifest(self, pool: str) -> PoolManifest | None:
         """The newest one of a followed pool."""
-        latest = self._followed.get(pool)
-        return latest[0] if latest is not None else None
+        latest = self._stored.get(pool) if pool in self.followed else None
+        return read_manifest(latest[1].body) if latest is not None else None
 
     def latest(self, pool: str) -> tuple[int, ManifestMessage] | None:
         """The newest one of any pool, with its number."""
         own = self._own(pool)
-        if own is not None:
-            return read_manifest(own.body).number, own
-        followed = self._followed.get(pool)
-        if followed is not None:
-            return followed[0].number, followed[1]
-        return self._foreign.get(pool)
+        return (read_manifest(own.body).number, own) if own is not None else self._stored.get(pool)
 
     def asked(self, pool: str) -> tuple[int, ManifestMessage] | None:
         """`latest`, for somebody who asks."""
-        if pool in self._foreign:
+        if pool in self._stored:
             self._asked_for.add(pool)
         return self.latest(pool)
 
@@ -106,22 +90,22 @@ class ManifestRegistry:
         """Store a manifest if it is newer; returns the highest number here. Raises `RemoteProtocolError` for a newer one that is forged."""
         manifest = read_manifest(signed.body)
         pool = manifest.pool
-        latest = self.latest(pool)
-        if latest is not None and latest[0] >= manifest.number:
-            return latest[0]
-        manifest = verified(signed)
+        number = (self.latest(pool) or (0,))[0]
+        if number >= manifest.number:
+            return number
+        verified(signed)
         if self._own(pool) is not None:  # its own key wrote more than is here: a copy of the home was used
             log.warning("pool.newer_elsewhere", pool=pool, number=manifest.number)
-            return latest[0] if latest is not None else 0
-        if pool in self._followed:
-            self._followed[pool] = (manifest, signed)
+            return number
+        self._stored[pool] = (manifest.number, signed)
+        if pool in self.followed:
             log.info("pool.manifest", pool=pool, number=manifest.number, members=len(manifest.members))
             self._news(manifest, signed)
         else:
-            self._foreign[pool] = (manifest.number, signed)
-            if len(self._foreign) > MAX_FOREIGN:
-                gone = max(self._foreign, key=lambda p: (p not in self._asked_for, distance(p, self._near)))
-                del self._foreign[gone]
+            foreign = self._stored.keys() - self.followed
+            if len(foreign) > MAX_FOREIGN:
+                gone = max(foreign, key=lambda p: (p not in self._asked_for, distance(p, self._near)))
+                del self._stored[gone]
                 self._asked_for.discard(gone)
         return manifest.number
 
@@ -142,10 +126,6 @@ class PoolServer:
             ManifestMessage: RateLimit.per_second(STORES_PER_S),
             EnrolRequest: RateLimit.per_second(ENROLS_PER_S),
         }
-
-    def serve(self, network: Network) -> None:
-        """Answer any peer from now on."""
-        serve_links(network, ProtocolId.POOL, POOL, self.answer)
 
     async def answer(self, link: Link, message: Message) -> Message:
         """Serve one call of a peer."""

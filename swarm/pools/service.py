@@ -11,7 +11,6 @@ asks until a gate that has the pool's key answers.
 from __future__ import annotations
 
 import random
-from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from functools import partial
 from typing import Final
@@ -20,12 +19,12 @@ import structlog
 import trio
 
 from protocol.errors import NotPermitted, ResourceError, SarkError, Unreachable
-from protocol.messages.pool import ManifestMessage, PoolManifest
-from protocol.words import Role
+from protocol.messages.pool import POOL, ManifestMessage, PoolManifest
+from protocol.words import ProtocolId, Role
 from swarm.base.home import Home
-from swarm.net.link import Links
+from swarm.net.link import serve_links
 from swarm.net.network import Network
-from swarm.pools.client import ManifestDirectory, enrol, is_due, newest, pool_links, push
+from swarm.pools.client import ManifestDirectory, PoolClient, is_due
 from swarm.pools.manifests import find_member
 from swarm.pools.membership import (
     Membership,
@@ -81,9 +80,9 @@ class PoolNode:
         serves: Sequence[str] = (),
         must: Collection[str] = (),
     ) -> None:
-        """`name`: this member's name in its pools. `gates`: known besides those of the tickets. `aside` keeps slow disks out of the event
-        loop. `admit`: which peers may leave manifests of other pools here. `serves`: ids of pools that are followed though this node
-        is not in them. `must`: ids of pools that it was started to join: if one refuses, `run` forgets it and raises `NotPermitted`,
+        """`name`: this member's name in its pools. `gates`: asked in addition to those of the tickets. `aside` keeps slow disks out of
+        the event loop. `admit`: which peers may leave manifests of other pools here. `serves`: ids of pools that are followed though this
+        node is not in them. `must`: ids of pools that it was started to join: if one refuses, `run` forgets it and raises `NotPermitted`,
         unless this node is a member already."""
         self._network = network
         self._index = index
@@ -94,6 +93,9 @@ class PoolNode:
         self._rng = rng
         self._news = news
         self._gates = gates
+        self._aside = aside
+        self._serves = tuple(serves)
+        self._must = frozenset(must)
         self._own: dict[str, OwnPool] = {}
         self._joined: dict[str, Membership] = {}
         self._polled: dict[str, float] = {}
@@ -103,29 +105,23 @@ class PoolNode:
         self._warned: set[str] = set()
         self._spread: dict[str, tuple[PoolManifest, float]] = {}
         """Own pool → the manifest that was spread, and when."""
-        self._aside = aside
         self._unwritten: dict[str, ManifestMessage] = {}
         self._write_now = trio.Event()
         self.registry: Final = ManifestRegistry(self._own_manifest, self._newer, network.peer_id)
         self._server = PoolServer(self.registry, enrol, admit)
-        self._serves = tuple(serves)
-        self._must = frozenset(must)
+        self.refused: Final = self._server.refused
+        """Refused calls of others, by reason."""
         self._follow(self._serves)
         self._look()
 
-    @property
-    def refused(self) -> Counter[str]:
-        """Refused calls of others, by reason."""
-        return self._server.refused
-
     def serve(self) -> None:
         """Answer others from now on."""
-        self._server.serve(self._network)
+        serve_links(self._network, ProtocolId.POOL, POOL, self._server.answer)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Follow the pools until cancelled."""
         async with trio.open_nursery() as nursery:
-            links = pool_links(self._network, nursery)
+            client = PoolClient(self._network, nursery, self._index, self._rng)
             nursery.start_soon(self._write_news)
             task_status.started()
             while True:
@@ -134,15 +130,13 @@ class PoolNode:
                 async with trio.open_nursery() as calls:
                     for joined in tuple(self._joined.values()):
                         if self._must_enrol(joined) and self._retries.get(joined.pool, (now, 0.0))[0] <= now:
-                            calls.start_soon(self._enrol, links, joined)
-                        if self._must_poll(joined.pool, now):
-                            calls.start_soon(self._poll, links, joined.pool, joined.gates)
-                    for served in self._serves:
-                        if self._must_poll(served, now):
-                            calls.start_soon(self._poll, links, served, ())
-                    for pool in tuple(self._own.values()):
-                        if self._must_spread(pool, now):
-                            calls.start_soon(self._respread, links, pool)
+                            calls.start_soon(self._enrol, client, joined)
+                    polled = {pool: joined.gates for pool, joined in self._joined.items()}
+                    for pool, gates in (*polled.items(), *((served, ()) for served in self._serves)):
+                        if self._must_poll(pool, now):
+                            calls.start_soon(self._poll, client, pool, gates)
+                    for own in tuple(self._own.values()):
+                        calls.start_soon(self._respread, client, own)
                 await trio.sleep(LOOK_S * self._rng.uniform(1 - JITTER, 1 + JITTER))
 
     def doubt(self, name: str) -> None:
@@ -159,22 +153,19 @@ class PoolNode:
         try:
             if self._role is None:
                 self._own = {pool.id: pool for pool in own_pools(self._home, self._warn)}
-                return
-            joined = joined_pools(self._home, self._role, self._warn)
-            self._joined = {each.pool: each for each in joined}
+            else:
+                joined = joined_pools(self._home, self._role, self._warn)
+                self._joined = {each.pool: each for each in joined}
+                self._follow(self._joined)
         except (ResourceError, OSError) as exc:  # too many open files, for example
             self._warn(exc)
-            return
-        self._follow(self._joined)
 
     def _follow(self, pools: Iterable[str]) -> None:
         """Follow these pools from now on, beginning with their manifests on disk."""
-        for pool in pools:
-            if pool not in self.registry.followed:
-                self.registry.follow((pool,))
-                stored = stored_manifest(self._home, pool)
-                if stored is not None:
-                    self.registry.store(stored)
+        for pool in set(pools) - self.registry.followed:
+            self.registry.followed.add(pool)
+            if (stored := stored_manifest(self._home, pool)) is not None:
+                self.registry.store(stored)
 
     def _own_manifest(self, pool: str) -> ManifestMessage | None:
         own = self._own.get(pool)
@@ -195,11 +186,11 @@ class PoolNode:
             self._write_now = trio.Event()
             fresh, self._unwritten = self._unwritten, {}
             for signed in fresh.values():
-                await self._write(partial(store_manifest, self._home, signed))
+                await self._write(store_manifest, signed)
 
-    async def _write(self, write: Callable[[], object]) -> None:
+    async def _write(self, write: Callable[..., object], *content: object) -> None:
         try:
-            await self._aside(write)
+            await self._aside(partial(write, self._home, *content))
         except ResourceError as exc:
             self._warn(exc)
 
@@ -222,24 +213,24 @@ class PoolNode:
             return joined.ticket is not None and (joined.unused or now <= joined.until + LEEWAY_S)
         return is_due(member, now)
 
-    async def _enrol(self, links: Links, joined: Membership) -> None:
-        me, now = self._network.peer_id, self._wall()
+    async def _enrol(self, client: PoolClient, joined: Membership) -> None:
+        now = self._wall()
         manifest = self.registry.manifest(joined.pool)
         try:
-            fresh, signed = await enrol(links, self._gates(), joined, manifest, me, self._name, now=now)
+            fresh, signed = await client.enrol(self._gates(), joined, manifest, self._name, now=now)
         except (NotPermitted, Unreachable, ResourceError) as exc:
             first, most = ENROL_RETRY_S
             pause = self._retries.get(joined.pool, (0.0, first))[1]
             self._retries[joined.pool] = (trio.current_time() + pause, min(2 * pause, most))
-            member = find_member(manifest, me, joined.role, now)
+            member = find_member(manifest, self._network.peer_id, joined.role, now)
             if isinstance(exc, NotPermitted) and joined.pool in self._must and member is None:
-                await self._write(partial(leave_pool, self._home, joined.pool, joined.role))
+                await self._write(leave_pool, joined.pool, joined.role)
                 raise NotPermitted(exc.what, hint=exc.hint) from None
             if not isinstance(exc, Unreachable):
                 self._warn(exc)
             return
         self._retries.pop(joined.pool, None)
-        await self._write(partial(store_membership, self._home, fresh))
+        await self._write(store_membership, fresh)
         log.info("pool.enrolled", pool=joined.pool, name=joined.name, role=str(joined.role))
         self.registry.store(signed)
 
@@ -251,32 +242,25 @@ class PoolNode:
         self._poll_at[pool] = now + POLL_S * self._rng.uniform(1 - JITTER, 1 + JITTER)
         return True
 
-    async def _poll(self, links: Links, pool: str, of_ticket: Sequence[str]) -> None:
-        manifest = self.registry.manifest(pool)
-        gates = tuple(dict.fromkeys((*of_ticket, *self._gates())))
-        have = manifest.number if manifest is not None else 0
-        signed = await newest(links, self._index, gates, pool, have, self._rng, me=self._network.peer_id)
+    async def _poll(self, client: PoolClient, pool: str, of_ticket: Sequence[str]) -> None:
+        stored = self.registry.latest(pool)
+        signed = await client.newest(
+            (*of_ticket, *self._gates()), pool, stored[0] if stored is not None else 0
+        )
         if signed is not None:
             self.registry.store(signed)
 
-    def _must_spread(self, pool: OwnPool, now: float) -> bool:
+    async def _respread(self, client: PoolClient, pool: OwnPool) -> None:
+        """Spread a new manifest to the holders, and again now and then; after a revocation to all workers. They learn of a new member
+        from their next poll, or from itself."""
+        before, now = self._spread.get(pool.id), trio.current_time()
         try:
             manifest = pool.manifest()
-        except ResourceError as exc:
-            self._warn(exc)
-            return False
-        done = self._spread.get(pool.id)
-        return done is None or manifest.number != done[0].number or now - done[1] >= RESPREAD_S
-
-    async def _respread(self, links: Links, pool: OwnPool) -> None:
-        """Spread to the holders; after a revocation to all workers. They learn of a new member from their next poll, or from itself."""
-        before = self._spread.get(pool.id)
-        try:
-            manifest = pool.manifest()
-            self._spread[pool.id] = (manifest, trio.current_time())
+            if before is not None and manifest.number == before[0].number and now - before[1] < RESPREAD_S:
+                return
+            self._spread[pool.id] = (manifest, now)
             urgent = before is not None and before[0].revoked != manifest.revoked
             gates = (*pool.gates, *self._gates())
-            me, now = self._network.peer_id, self._wall()
-            await push(links, self._index, gates, pool, workers=urgent, me=me, now=now)
+            await client.push(gates, pool, workers=urgent, now=self._wall())
         except (NotPermitted, ResourceError) as exc:
             self._warn(exc)

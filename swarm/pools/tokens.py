@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
@@ -275,33 +275,19 @@ class TokenBlock:
 
     giver: str
     holder: str
-    rights: frozenset[Right]
-    priority: int
-    slots: int | None
-    team: str
-    campaigns: frozenset[str] | None
+    terms: Grant
+    """As of `since`."""
     since: int
     until: int
 
     @classmethod
     def of(cls, giver: str, holder: str, grant: Grant, now: float) -> TokenBlock:
         """The block that gives `grant` from now on."""
-        return cls(
-            giver,
-            holder,
-            grant.rights,
-            grant.priority,
-            grant.slots,
-            grant.team,
-            grant.campaigns,
-            int(now),
-            int(now + grant.ttl_s),
-        )
+        return cls(giver, holder, grant, int(now), int(now + grant.ttl_s))
 
     def grant(self, now: float) -> Grant:
         """What it gives from now on."""
-        ttl_s = min(max(0.0, self.until - now), MAX_TTL_S)
-        return Grant(self.rights, self.priority, self.slots, self.team, self.campaigns, ttl_s)
+        return replace(self.terms, ttl_s=min(max(0.0, self.until - now), MAX_TTL_S))
 
     def render(self, *, first: bool) -> str:
         """The one way to write it, as the library writes it too. `Grant` and peer ids hold nothing that needs quoting."""
@@ -310,11 +296,12 @@ class TokenBlock:
             if first
             else [f'delegated("{self.giver}", "{self.holder}")']
         )
-        lines += [f'right("{right}")' for right in sorted(self.rights)]
-        lines += [f"priority({self.priority})"]
-        lines += [f"slots({self.slots})"] if self.slots is not None else []
-        lines += [f'team("{self.team}")'] if self.team else []
-        lines += [f'campaign("{campaign}")' for campaign in sorted(self.campaigns or ())]
+        terms = self.terms
+        lines += [f'right("{right}")' for right in sorted(terms.rights)]
+        lines += [f"priority({terms.priority})"]
+        lines += [f"slots({terms.slots})"] if terms.slots is not None else []
+        lines += [f'team("{terms.team}")'] if terms.team else []
+        lines += [f'campaign("{campaign}")' for campaign in sorted(terms.campaigns or ())]
         lines += [f"since({self.since})", f"check if time($t), $t <= {_date(self.until)}"]
         key = _key_name(self.holder)
         lines += [f'check if peer("{self.holder}") or delegated("{self.holder}", $p) trusting {key}']
@@ -326,18 +313,16 @@ class TokenBlock:
         form = _FORM.fullmatch(source)
         if form is None or first != (form["issuer"] is not None):
             return None
-        block = cls(
-            giver=form["issuer"] or form["by"],
-            holder=form["holder"] or form["to"],
+        terms = Grant(
             rights=frozenset(Right(word) for word in _quoted(form["rights"])),
             priority=int(form["priority"]),
             slots=int(form["slots"]) if form["slots"] else None,
             team=form["team"] or "",
             campaigns=frozenset(_quoted(form["campaigns"])) or None,
-            since=int(form["since"]),
-            until=int(datetime.fromisoformat(form["until"]).timestamp()),
         )
-        block.grant(0.0)  # ValueError for a value that no token of ours has
+        until = int(datetime.fromisoformat(form["until"]).timestamp())
+        giver, holder = form["issuer"] or form["by"], form["holder"] or form["to"]
+        block = cls(giver, holder, terms, int(form["since"]), until)
         return block if block.render(first=first) == source else None
 
 

@@ -80,7 +80,10 @@ def speaks(lasts_s: float) -> CurrentLeader:
     """Bob, with a token of Ann's."""
     now = time.time()
     made = passed_on(ANN, (), BOB.peer_id, CAMPAIGN, own=True, lasts_s=lasts_s, now=now)
-    held = [Credential(one.issuer, one.token, now + lasts_s, CAMPAIGN) for one in made]
+    held = [
+        Credential(issuer=one.issuer, token=one.token, expires=now + lasts_s, campaign=CAMPAIGN)
+        for one in made
+    ]
     return CurrentLeader(BOB, ANN.peer_id, held, own=False)
 
 

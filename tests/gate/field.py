@@ -13,16 +13,19 @@ import trio
 from gate.admission.enrolment import PoolEnrolment
 from gate.admission.tickets import invite, invite_peer
 from protocol.messages.index import RefusedMessage
-from protocol.messages.pool import EnrolRequest, ManifestMessage, PoolManifest
+from protocol.messages.pool import POOL, EnrolRequest, ManifestMessage, PoolManifest
 from protocol.values.advert import Advert
-from protocol.words import Role
+from protocol.words import ProtocolId, Role
 from swarm.base.home import Home
 from swarm.index.index import Index
 from swarm.memory.network import MemoryNetwork, MemorySwarm
 from swarm.net.addresses import Contact
 from swarm.net.identity import Identity
+from swarm.net.link import Links
+from swarm.net.network import Network
+from swarm.pools.client import PoolClient
 from swarm.pools.membership import join_pool
-from swarm.pools.owner import OwnPool, create_pool
+from swarm.pools.owner import MemberTerms, OwnPool, create_pool
 from swarm.pools.server import Enroller
 from swarm.pools.service import Aside, PoolNode
 from swarm.pools.tickets import Ticket
@@ -58,6 +61,15 @@ class Node:
     @property
     def peer(self) -> str:
         return self.network.peer_id
+
+    def client(self, nursery: trio.Nursery) -> PoolClient:
+        """Its calls of the pool protocol."""
+        return PoolClient(self.network, nursery, self.index, random.Random(1))
+
+
+def pool_links(network: Network, nursery: trio.Nursery) -> Links:
+    """Links for `/sark/pool/1`."""
+    return Links(network, ProtocolId.POOL, POOL, nursery)
 
 
 class Field:
@@ -98,11 +110,10 @@ class Field:
     ) -> Ticket:
         """A ticket as `pool invite` prints it."""
         now = wall()
+        terms = MemberTerms(role=role, ttl_s=int(ttl_s), priority=priority)
         if to is not None:
-            return invite_peer(self.pool, self.gates, to, now=now, ttl_s=ttl_s, priority=priority)
-        return invite(
-            self.pool, self.gates, role=role, now=now, for_s=DAY, ttl_s=ttl_s, uses=uses, priority=priority
-        )[0]
+            return invite_peer(self.pool, self.gates, terms, to, now=now)
+        return invite(self.pool, self.gates, terms, now=now, for_s=DAY, uses=uses)[0]
 
     async def join(
         self,

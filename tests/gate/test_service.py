@@ -21,9 +21,9 @@ from swarm.base.home import Home
 from swarm.join.host import open_host
 from swarm.join.node import RunningNode
 from swarm.net.identity import Identity, load_or_create
-from swarm.pools.client import pool_links
 from swarm.pools.membership import join_pool, membership_of, stored_manifest
-from swarm.pools.owner import create_pool
+from swarm.pools.owner import MemberTerms, create_pool
+from tests.gate.field import pool_links
 
 SETTINGS = GateSettings(listen=("/ip4/127.0.0.1/tcp/0",))
 
@@ -38,12 +38,8 @@ async def test_a_gate_lets_in_by_ticket_until_that_is_taken_back(tmp_path: Path)
         ticket, record = invite(
             pool,
             gates,
-            role=Role.SUBMIT,
-            priority=60,
-            slots=2,
-            team="vision",
+            MemberTerms(role=Role.SUBMIT, ttl_s=3600, priority=60, slots=2, team="vision"),
             for_s=600.0,
-            ttl_s=3600.0,
             now=now,
             uses=1,
         )

@@ -22,11 +22,13 @@ from protocol.words import Reason, Right, Role
 from swarm.base.home import Home
 from swarm.net.identity import Identity, load_or_create
 from swarm.pools.manifests import with_member, without
-from swarm.pools.owner import OwnPool, create_pool
+from swarm.pools.owner import MemberTerms, OwnPool, create_pool
 from swarm.pools.tokens import Grant, delegate, issue
 
 START = 1_800_000_000.0
 DAY = 86_400.0
+TERMS = MemberTerms(role=Role.WORKER, ttl_s=int(DAY))
+SUBMITTER = MemberTerms(role=Role.SUBMIT, ttl_s=int(DAY))
 ANN, BEN, EVE = (Identity.from_seed(name) for name in ("ann", "ben", "eve"))
 GATE = Identity.from_seed("another gate").peer_id
 
@@ -62,7 +64,7 @@ async def test_the_keys_of_its_own_home_and_the_other_gates_are_let_in_whatever_
 async def test_a_ticket_opens_the_gate_at_once_and_taking_it_back_closes_it(home: Home) -> None:
     pool = create_pool(home, "lab")
     gate, enrolment = policy(home, Admit.TICKET), PoolEnrolment(home, lambda: START)
-    ticket, _ = invite(pool, (), role=Role.WORKER, now=START, for_s=DAY, ttl_s=DAY, uses=1)
+    ticket, _ = invite(pool, (), TERMS, now=START, for_s=DAY, uses=1)
     async with trio.open_nursery() as nursery:
         await nursery.start(gate.run)
         no = gate.refusal(BEN.peer_id, "index")
@@ -85,7 +87,7 @@ async def test_a_ticket_opens_the_gate_at_once_and_taking_it_back_closes_it(home
 async def test_a_credential_that_was_not_renewed_lets_nobody_in(home: Home) -> None:
     now = START
     pool = create_pool(home, "lab")
-    invite_peer(pool, (), BEN.peer_id, now=START, ttl_s=DAY)
+    invite_peer(pool, (), SUBMITTER, BEN.peer_id, now=START)
     for now, alive in ((START, True), (START + 2 * DAY, False)):
         gate = policy(home, Admit.TICKET, lambda now=now: now)  # type: ignore[misc]
         async with trio.open_nursery() as nursery:
@@ -129,7 +131,7 @@ async def test_a_damaged_pool_shuts_its_members_out_and_nobody_else(home: Home) 
 def joined_by_ticket(home: Home) -> tuple[OwnPool, EnrolRequest]:
     """A pool that ann and ben joined, and the request that its ticket still allows."""
     pool = create_pool(home, "lab")
-    ticket, _ = invite(pool, (), role=Role.WORKER, now=START, for_s=DAY, ttl_s=DAY, uses=9)
+    ticket, _ = invite(pool, (), TERMS, now=START, for_s=DAY, uses=9)
     request = EnrolRequest(pool=pool.id, ticket=ticket.secret, role=Role.WORKER, name="n")
     for who, name in ((ANN, "ann"), (BEN, "ben")):
         enrolment = PoolEnrolment(home, lambda: START)
@@ -251,7 +253,7 @@ async def test_a_revoked_peer_is_no_visitor_before_or_after_it_shows_its_token(
     home: Home, served: bool
 ) -> None:
     pool = create_pool(Home.at(home.data / "elsewhere") if served else home, "lab")
-    invite_peer(pool, (), ANN.peer_id, now=START, ttl_s=DAY)
+    invite_peer(pool, (), SUBMITTER, ANN.peer_id, now=START)
     gate = policy(home, Admit.TICKET, pools=(pool.id,) if served else ())
     if served:
         gate.served = lambda _: pool.manifest()

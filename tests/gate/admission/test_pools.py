@@ -28,13 +28,12 @@ from protocol.values.requirement import Requirement, parse_clause
 from protocol.words import Reason, Right, Role
 from swarm.base.durable import write_durably
 from swarm.net.identity import Identity, distance, routing_key
-from swarm.pools.client import enrol, pool_links, spread
 from swarm.pools.manifests import find_member, sign_manifest, verified, without
 from swarm.pools.membership import joined_pools, membership_of, stored_manifest
 from swarm.pools.server import MAX_FOREIGN, ManifestRegistry, PoolServer
 from swarm.pools.service import POLL_S
 from swarm.pools.tokens import prove
-from tests.gate.field import Field, Node, pool_field, wall
+from tests.gate.field import Field, Node, pool_field, pool_links, wall
 
 SOON_S = 15.0
 ME = Identity.from_seed("me").peer_id
@@ -155,8 +154,8 @@ async def test_a_push_reaches_gate_and_workers_and_counts_them(
         await trio.sleep(SOON_S)
         revoked = field.pool.change(lambda m: without(m, (Identity.from_seed("bad").peer_id,), wall()))
         async with trio.open_nursery() as nursery:
-            links = pool_links(visitor.network, nursery)
-            received = await spread(links, visitor.index, field.gates, field.pool.signed(), me=visitor.peer)
+            client = visitor.client(nursery)
+            received = await client.spread(field.gates, field.pool.signed())
             nursery.cancel_scope.cancel()
         assert (received.called, received.stored) == (3, 3)
         assert [holds(worker, field) for worker in workers] == [revoked.number] * 2
@@ -192,13 +191,13 @@ async def test_a_revoked_peer_joins_by_no_ticket_and_is_not_renewed(
         old = ann.heard[-1]
         field.pool.change(lambda m: without(m, (ann.peer,), wall()))
         async with trio.open_nursery() as nursery:
-            links = pool_links(ann.network, nursery)
+            client = ann.client(nursery)
             with pytest.raises(NotPermitted, match="revoked"):
-                await enrol(links, field.gates, joined, old, ann.peer, "ann", now=wall())
+                await client.enrol(field.gates, joined, old, "ann", now=wall())
             await trio.sleep(SOON_S)
             fresh = joined.model_copy(update={"spent": False, "ticket": field.ticket(Role.SUBMIT).secret})
             with pytest.raises(NotPermitted, match="revoked"):
-                await enrol(links, field.gates, fresh, None, ann.peer, "ann", now=wall())
+                await client.enrol(field.gates, fresh, None, "ann", now=wall())
             nursery.cancel_scope.cancel()
 
 
@@ -367,7 +366,7 @@ def test_many_small_manifests_of_strangers_do_not_push_out_one_that_is_asked_for
 def test_the_registry_stores_only_what_its_pool_signed_and_only_newer() -> None:
     key, news = Identity.from_seed("pool"), list[int]()
     registry = ManifestRegistry(news=lambda manifest, signed: news.append(manifest.number))
-    registry.follow((key.peer_id,))
+    registry.followed.add(key.peer_id)
     for number in (3, 2, 3, 5):
         signed = sign_manifest(key, PoolManifest(pool=key.peer_id, name="p", number=number))
         registry.store(signed)
@@ -389,7 +388,7 @@ async def test_only_a_newer_manifest_that_is_to_be_stored_is_verified(
         return verified(signed)
 
     monkeypatch.setattr("swarm.pools.server.verified", count)
-    registry.follow((keys[0].peer_id,))
+    registry.followed.add(keys[0].peer_id)
     server = PoolServer(registry, admit=lambda peer: RefusedMessage(reason=Reason.NOT_ALLOWED))
     link: Any = SimpleNamespace(peer=ME)
     signed = [sign_manifest(key, PoolManifest(pool=key.peer_id, name="p", number=3)) for key in keys]
@@ -424,9 +423,9 @@ async def test_one_lying_gate_ends_neither_a_search_for_admission_nor_a_renewal(
             joined = joined.model_copy(update={"spent": False, "ticket": ticket})
         await trio.sleep(400)
         async with trio.open_nursery() as nursery:
-            links = pool_links(node.network, nursery)
+            client = node.client(nursery)
             have = manifest if renews else None
-            _, signed = await enrol(links, (), joined, have, node.peer, "node", now=wall())
+            _, signed = await client.enrol((), joined, have, "node", now=wall())
             line = find_member(verified(signed), node.peer, Role.WORKER, wall())
             assert line is not None
             assert line.until is not None
@@ -434,9 +433,9 @@ async def test_one_lying_gate_ends_neither_a_search_for_admission_nor_a_renewal(
             alone = joined.model_copy(update={"gates": at_liar})
             if lie == "refuses":
                 with pytest.raises(NotPermitted, match="refuses: no"):
-                    await enrol(links, (), alone, have, node.peer, "node", now=wall())
+                    await client.enrol((), alone, have, "node", now=wall())
             elif renews:  # all gates were asked
-                assert (await enrol(links, (), alone, have, node.peer, "node", now=wall()))[1] == old
+                assert (await client.enrol((), alone, have, "node", now=wall()))[1] == old
             nursery.cancel_scope.cancel()
 
 

@@ -18,7 +18,7 @@ from swarm.base.home import Home
 from swarm.base.settings import SettingsError
 from swarm.net.identity import Identity
 from swarm.pools.manifests import DELEGATION_S, MARGIN_S, with_member
-from swarm.pools.owner import MAX_OPEN_USES, MAX_TICKETS, OwnPool, create_pool
+from swarm.pools.owner import MAX_OPEN_USES, MAX_TICKETS, MemberTerms, OwnPool, create_pool
 from swarm.pools.tickets import Ticket
 
 START = 1_800_000_000.0
@@ -36,13 +36,13 @@ class Lab:
 
     def ticket(self, role: Role = Role.SUBMIT, *, uses: int = 1, **limits: Any) -> tuple[Ticket, str]:
         """A ticket, and its id."""
-        ticket, record = invite(
-            self.pool, (), role=role, now=self.now, for_s=DAY, ttl_s=30 * DAY, uses=uses, **limits
-        )
+        terms = MemberTerms(role=role, ttl_s=30 * int(DAY), **limits)
+        ticket, record = invite(self.pool, (), terms, now=self.now, for_s=DAY, uses=uses)
         return ticket, record.id
 
-    def invite(self, peer: str, ttl_s: float = 30 * DAY, **more: Any) -> None:
-        invite_peer(self.pool, (), peer, now=self.now, ttl_s=ttl_s, **more)
+    def invite(self, peer: str, name: str | None = None, ttl_s: int = 30 * int(DAY), **limits: Any) -> None:
+        terms = MemberTerms(role=Role.SUBMIT, ttl_s=ttl_s, **limits)
+        invite_peer(self.pool, (), terms, peer, now=self.now, name=name)
 
     def enrol(
         self, peer: str, ticket: Ticket | None, name: str = "n", role: Role = Role.SUBMIT
@@ -241,7 +241,7 @@ def test_a_member_that_was_lowered_cannot_raise_itself_by_what_it_had_before(lab
 def test_a_shortened_membership_gets_no_time_back_by_an_old_ticket(lab: Lab) -> None:
     high, _ = lab.ticket(uses=5, priority=80)
     lab.admits(EVE, high)
-    lab.invite(EVE, ttl_s=3600.0, priority=10)
+    lab.invite(EVE, ttl_s=3600, priority=10)
     for _ in range(3):  # shortly before, and twice after its line ended
         lab.now += 2000.0
         line = lab.admits(EVE, high)

@@ -47,7 +47,7 @@ from swarm.index.index import Index
 from swarm.memory.network import MemoryNetwork, MemorySwarm
 from swarm.net.addresses import Contact
 from swarm.net.identity import Identity
-from swarm.net.link import Links
+from swarm.net.link import Links, serve_links
 from swarm.net.network import Stream
 from swarm.net.reservations import RelayLimits, RelayReservations
 from swarm.pools.owner import create_pool
@@ -99,7 +99,8 @@ async def gate(
             network, rng=random.Random(2), incarnation=1, admit=partial(policy.refusal, wanted="index")
         )
         await nursery.start(index.run)
-        PoolServer(ManifestRegistry(), admit=partial(policy.refusal, wanted="pool")).serve(network)
+        pools = PoolServer(ManifestRegistry(), admit=partial(policy.refusal, wanted="pool"))
+        serve_links(network, ProtocolId.POOL, POOL, pools.answer)
         relay = RelayReservations(limits or RelayLimits(), policy.admits)
         network.serve_relay(relay)
         gate_handlers = GateHandlers(policy)

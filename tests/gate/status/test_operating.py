@@ -29,7 +29,7 @@ from swarm.net.identity import Identity, load_or_create
 from swarm.net.network import Stream
 from swarm.net.settings import RoleSettings
 from swarm.pools.membership import join_pool
-from swarm.pools.owner import create_pool
+from swarm.pools.owner import MemberTerms, create_pool
 from swarm.pools.service import PoolNode
 
 LOOPBACK = ("/ip4/127.0.0.1/tcp/0",)
@@ -116,7 +116,9 @@ async def test_a_gate_for_tickets_serves_who_has_one_and_lends_strangers_nothing
         gates = full_addresses(here)
         with pytest.raises(Refused):
             await stranger.reserve(here.identity.peer_id, here.network.addresses)
-        ticket, _ = invite(pool, gates, role=Role.WORKER, now=time.time(), for_s=600.0, ttl_s=3600.0, uses=1)
+        ticket, _ = invite(
+            pool, gates, MemberTerms(role=Role.WORKER, ttl_s=3600), now=time.time(), for_s=600.0, uses=1
+        )
         me = load_or_create(guest.key("worker")).peer_id
         join_pool(guest, ticket, Role.WORKER, me, now=time.time())
         settings = RoleSettings(listen=LOOPBACK, gates=gates)

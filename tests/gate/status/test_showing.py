@@ -16,7 +16,6 @@ from protocol.messages.pool import EnrolRequest, ManifestMessage, PoolMember
 from protocol.words import Reason, Role
 from swarm.base.durable import write_durably
 from swarm.net.identity import Identity
-from swarm.pools.client import enrol, pool_links
 from swarm.pools.manifests import find_member, verified, without
 from swarm.pools.membership import join_pool, joined_pools, stored_manifest
 from swarm.pools.service import LOOK_S, POLL_S, Aside, PoolNode
@@ -52,17 +51,17 @@ async def test_a_ticket_is_shown_to_the_gates_that_it_names_and_to_no_other(
         (joined,) = joined_pools(ann.home, Role.SUBMIT)
         theirs = tuple(f"{address}/p2p/{foreign.peer}" for address in foreign.network.addresses)
         async with trio.open_nursery() as nursery:
-            links = pool_links(ann.network, nursery)
+            client = ann.client(nursery)
             field.swarm.partition((field.gate.peer,), (ann.peer,))
             with pytest.raises(Unreachable):
-                await enrol(links, theirs, joined, None, ann.peer, "ann", now=wall())
+                await client.enrol(theirs, joined, None, "ann", now=wall())
             assert messages == []
             field.swarm.heal()
             await trio.sleep(SOON_S)
-            inside, signed = await enrol(links, theirs, joined, None, ann.peer, "ann", now=wall())
+            inside, signed = await client.enrol(theirs, joined, None, "ann", now=wall())
             field.swarm.partition((field.gate.peer,), (ann.peer,))
             with pytest.raises(Unreachable):
-                await enrol(links, theirs, inside, verified(signed), ann.peer, "ann", now=wall())
+                await client.enrol(theirs, inside, verified(signed), "ann", now=wall())
             assert [message.ticket for message in messages] == [None]
             nursery.cancel_scope.cancel()
 

@@ -284,7 +284,7 @@ class World:
         visitor = Identity.fresh()
         network = self.swarm.node(visitor)
         tokens = [
-            Credential(each.issuer, each.token, time.time() + 60, CAMPAIGN)
+            Credential(issuer=each.issuer, token=each.token, expires=time.time() + 60, campaign=CAMPAIGN)
             for each in handed(visitor.peer_id)
         ]
         presenting = CredentialPresenter(lambda: tokens, time.time)

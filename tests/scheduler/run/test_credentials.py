@@ -29,7 +29,7 @@ MANIFEST = ManifestMessage(body=b"manifest", signature=bytes(64))
 
 
 def credential(name: str, expires: float = 1000.0, campaign: str = "") -> Credential:
-    return Credential(OWNER, f"token of {name}".encode(), expires, campaign)
+    return Credential(issuer=OWNER, token=f"token of {name}".encode(), expires=expires, campaign=campaign)
 
 
 class Worker:

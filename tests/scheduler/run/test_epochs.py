@@ -29,7 +29,9 @@ def handed(
     campaign: str = CAMPAIGN,
 ) -> list[Credential]:
     tokens = passed_on(giver, held, to.peer_id, campaign, own=own, lasts_s=3600.0, now=NOW)
-    return [Credential(t.issuer, t.token, NOW + 3600.0, campaign) for t in tokens]
+    return [
+        Credential(issuer=t.issuer, token=t.token, expires=NOW + 3600.0, campaign=campaign) for t in tokens
+    ]
 
 
 def proven(by: Identity, held: Iterable[Credential] = ()) -> int | None:
@@ -64,7 +66,7 @@ def test_a_stranger_and_one_with_a_token_for_another_campaign_are_not() -> None:
 
 def test_a_guest_who_may_submit_anything_is_no_scheduler_of_the_owners_campaigns() -> None:
     token = issue(ANN, EVE.peer_id, Grant(frozenset({Right.SUBMIT}), ttl_s=3600.0), now=NOW)
-    assert proven(EVE, [Credential(ANN.peer_id, token, NOW + 3600.0)]) is None
+    assert proven(EVE, [Credential(issuer=ANN.peer_id, token=token, expires=NOW + 3600.0)]) is None
 
 
 def test_somebody_elses_token_and_somebody_elses_signature_are_of_no_use() -> None:

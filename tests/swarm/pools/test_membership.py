@@ -31,7 +31,15 @@ from swarm.pools.membership import (
     store_tokens,
     stored_manifest,
 )
-from swarm.pools.owner import MAX_TICKETS, OwnPool, TicketRecord, create_pool, own_pool, own_pools
+from swarm.pools.owner import (
+    MAX_TICKETS,
+    MemberTerms,
+    OwnPool,
+    TicketRecord,
+    create_pool,
+    own_pool,
+    own_pools,
+)
 from swarm.pools.tickets import Ticket
 
 NOW = 1_800_000_000.0
@@ -127,9 +135,8 @@ def test_a_damaged_manifest_or_a_lost_key_is_told_by_its_file(home: Home) -> Non
 
 
 def issue(pool: OwnPool, now: float, for_s: int = 1000, uses: int = 9) -> tuple[bytes, TicketRecord]:
-    return pool.issue_ticket(
-        now, role=Role.WORKER, until=int(now) + for_s, ttl_s=60, priority=100, slots=None, team="", uses=uses
-    )
+    terms = MemberTerms(role=Role.WORKER, ttl_s=60)
+    return pool.issue_ticket(terms, until=int(now) + for_s, uses=uses, now=now)
 
 
 def test_tickets_are_stored_with_who_used_them_until_they_end(pool: OwnPool) -> None:
@@ -238,7 +245,7 @@ def test_the_manifests_of_joined_and_own_pools_can_be_shown(home: Home, pool: Ow
 
 
 def test_an_expired_token_is_not_shown_and_is_deleted(home: Home) -> None:
-    handed = Credential(ANN.peer_id, b"a token", NOW + 50, "c-1")
+    handed = Credential(issuer=ANN.peer_id, token=b"a token", expires=NOW + 50, campaign="c-1")
     store_tokens(home, [handed])
     assert credentials(home, now=NOW) == (handed,)
     assert credentials(home, now=NOW + 51) == ()
@@ -252,7 +259,7 @@ def test_the_hosts_name_is_one_that_a_member_can_have() -> None:
 def test_one_damaged_file_hides_no_other(home: Home, pool: OwnPool) -> None:
     join_pool(home, ticket(pool, Role.SUBMIT, to=ANN.peer_id), Role.SUBMIT, ANN.peer_id, now=NOW)
     create_pool(home, "mine")
-    store_tokens(home, [Credential(ANN.peer_id, b"a token", NOW + 50)])
+    store_tokens(home, [Credential(issuer=ANN.peer_id, token=b"a token", expires=NOW + 50)])
     broken = create_pool(home, "broken")
     token = home.data / "scheduler" / "tokens" / "ffff"
     for path in (broken.folder / "pool", home.data / "pools" / "joined" / f"{ANN.peer_id}.submit", token):
@@ -308,7 +315,7 @@ def test_a_newer_token_for_a_campaign_replaces_the_older_one(home: Home) -> None
     ben = Identity.from_seed("ben").peer_id
 
     def of(issuer: str, token: bytes, campaign: str) -> Credential:
-        return Credential(issuer, token, NOW + 50, campaign)
+        return Credential(issuer=issuer, token=token, expires=NOW + 50, campaign=campaign)
 
     store_tokens(home, [of(ANN.peer_id, b"old", "c-one"), of(ben, b"bob's", "c-one")])
     store_tokens(home, [of(ANN.peer_id, b"other", "c-two")])
