@@ -29,7 +29,7 @@ from protocol.values.lease import Fence
 from protocol.values.requirement import Requirement, parse_clause
 from protocol.values.task import Measure, Model, Task, Timeouts
 from protocol.words import WorkerState
-from scheduler.core.commands import Command, CommitTo, Discover, ProbeWorker, ReleaseOn
+from scheduler.core.commands import Command, CommitTo, Discover, ProbeWorker, RecordGrant, ReleaseOn
 from scheduler.core.scheduler import SchedulerCore
 from scheduler.core.state import TaskEntry, TaskLimits
 from swarm.net.identity import Identity
@@ -58,14 +58,18 @@ class Field:
         self.coming: list[tuple[float, int, Callable[[], None]]] = []
         self.commits = 0
 
-    def told(self, say: Callable[[], R]) -> R:
-        """What the core says to it, with the time it takes counted."""
+    def counted(self, event: Callable[[], R]) -> R:
+        """The core's answer to an event, with the time it takes counted."""
         began = time.thread_time()
-        result = say()
+        result = event()
         took = time.thread_time() - began
         self.spent += took
         self.calls.append(took)
         return result
+
+    def tell(self, event: Callable[[], list[Command]]) -> None:
+        """Carry out what follows from an event and what is decided then."""
+        self.do(self.counted(lambda: event() + self.core.decide(self.now)))
 
     def later(self, seconds: float, what: Callable[[], None]) -> None:
         heapq.heappush(self.coming, (self.now + seconds, next(self.order), what))
@@ -85,13 +89,13 @@ class Field:
                 self.waiting[order.peer] = stored
 
     def found(self, need: str) -> None:
-        self.do(self.told(lambda: self.core.on_adverts(need, self.adverts, self.now)))
+        self.tell(lambda: self.core.workers.add_adverts(need, self.adverts, self.now))
 
     def quote(self, peer: str) -> None:
         busy, queue = peer in self.running, len(self.waiting[peer])
         state = WorkerState.BUSY if busy else WorkerState.ACTIVE
         quote = Quote(incarnation=1, ledger=1, state=state, free=0 if busy else 1, queue=queue)
-        self.do(self.told(lambda: self.core.on_quote(peer, quote, self.now)))
+        self.tell(lambda: self.core.workers.add_quote(peer, quote, self.now))
 
     def take(self, order: CommitTo) -> None:
         number = next(self.numbers)
@@ -102,21 +106,9 @@ class Field:
         else:
             self.begin(order.peer, lease, fence)
         position = len(self.waiting[order.peer]) if queued else None
-        self.do(
-            self.told(
-                lambda: self.core.on_grant(
-                    order.peer,
-                    order.task,
-                    order.attempt,
-                    lease,
-                    fence,
-                    self.now,
-                    queued=queued,
-                    position=position,
-                    start_s=None if position is None else position * self.seconds,
-                )
-            )
-        )
+        start_s = None if position is None else position * self.seconds
+        grant = RecordGrant(order.task, order.attempt, lease, fence, queued, position, start_s)
+        self.tell(lambda: self.core.reconciler.grant(order.peer, grant, self.now))
 
     def begin(self, peer: str, lease: str, fence: Fence) -> None:
         self.running[peer] = lease
@@ -124,11 +116,8 @@ class Field:
         self.later(self.seconds * self.noise.uniform(0.8, 1.2), lambda: self.finish(peer, lease))
 
     def report(self, peer: str, lease: str, fence: Fence) -> None:
-        self.told(
-            lambda: self.core.on_progress(
-                peer, Progress(lease=lease, fence=fence, seq=1, phase=Phase.RUN), self.now
-            )
-        )
+        progress = Progress(lease=lease, fence=fence, seq=1, phase=Phase.RUN)
+        self.counted(lambda: self.core.reconciler.progress(peer, progress, self.now))
 
     def finish(self, peer: str, lease: str) -> None:
         core = self.core
@@ -138,22 +127,24 @@ class Field:
             None,
         )
         if entry is not None:
-            self.do(self.told(lambda: core.on_result(entry.id, TaskEvent.SUCCEED, None, self.now)))
+            self.tell(lambda: core.failures.settle(entry.id, TaskEvent.SUCCEED, None, self.now))
         while self.waiting[peer] and peer not in self.running:
             up, fence = self.waiting[peer].popleft()
-            task, orders = self.told(lambda up=up, fence=fence: core.on_ready(peer, up, fence, self.now))  # type: ignore[misc]
+            task, orders = self.counted(
+                lambda up=up, fence=fence: core.reconciler.start(peer, up, fence, self.now)
+            )  # type: ignore[misc]
             self.do(orders)
             if task is not None:
                 self.begin(peer, up, fence)
 
     def beat(self) -> None:
-        self.do(self.told(lambda: self.core.tick(self.now)))
+        self.tell(lambda: self.core.tick(self.now))
         if not self.core.idle:
             self.later(BEAT_S, self.beat)
 
     def run(self) -> None:
         entries = [TaskEntry(task) for task in self.tasks]
-        self.do(self.told(lambda: self.core.add(TaskLimits("c-one"), entries, 0.0)))
+        self.tell(lambda: self.core.add(TaskLimits("c-one"), entries, 0.0))
         self.later(BEAT_S, self.beat)
         while self.coming and not self.core.idle:
             self.now, _, what = heapq.heappop(self.coming)
@@ -200,7 +191,6 @@ def main() -> None:
         field.run()
     else:
         profile.runcall(field.run)
-    field.core.check()
     done = sum(entry.state is TaskState.SUCCEEDED for entry in field.core.state.tasks.values())
     calls = sorted(field.calls)
     print(f"{a.workers} workers, {a.tasks} tasks of {a.seconds:g} s, {a.needs} needs: {done} succeeded")

@@ -41,6 +41,7 @@ from scheduler.core.commands import (
     Explain,
     LiveAttempt,
     ProbeWorker,
+    RecordGrant,
     ReleaseOn,
 )
 from scheduler.core.explain import LACKS_SIBLING, why_none
@@ -116,7 +117,10 @@ class SchedulerConversation:
     # -- commands -----------------------------------------------------------------------------------------------------------------------
 
     def carry_out(self, commands: Sequence[Command]) -> None:
-        """All of them in order: the store now, in this very step; the network afterwards, each beside the others."""
+        """What follows from an event, and then what the core decides: the store now, in this very step and in order; the network
+        afterwards, each in its own procedure.
+        """
+        commands = [*commands, *self.core.decide(self._shell.now())]
         self._writer.write(commands)
         for command in commands:
             self._send(command)
@@ -161,7 +165,7 @@ class SchedulerConversation:
 
     async def _discover(self, command: Discover) -> None:
         adverts = await SearchIndex(command.requirement, command.want)
-        self.carry_out(self.core.on_adverts(command.group, adverts, self._shell.now()))
+        self.carry_out(self.core.workers.add_adverts(command.group, adverts, self._shell.now()))
 
     async def _explain(self, command: Explain) -> None:
         adverts = await SearchIndex(command.requirement, None)
@@ -175,7 +179,7 @@ class SchedulerConversation:
         tasks = [state.tasks[task].task for task in group.tasks]
         if reason is Reason.NOTHING_FITS and any(task.replica is not None and task.note for task in tasks):
             text = "\n".join(dict.fromkeys([*(task.note for task in tasks if task.note), LACKS_SIBLING]))
-        self.carry_out(self.core.on_explanation(command.group, reason, text, self._shell.now()))
+        self.carry_out(self.core.timeouts.end_hopeless(command.group, reason, text, self._shell.now()))
 
     # -- what workers say ---------------------------------------------------------------------------------------------------------------
 
@@ -185,15 +189,15 @@ class SchedulerConversation:
         """
         match message:
             case Progress():
-                live = self.core.on_progress(peer, message, self._shell.now())
+                live = self.core.reconciler.progress(peer, message, self._shell.now())
                 if live is not None:
                     self.progress[live.task] = live
                 return None
             case Preempt(lease=lease, fence=fence, priority=priority):
-                commands = self.core.on_preempt(peer, lease, fence, priority, self._shell.now())
+                commands = self.core.reconciler.warn(peer, lease, fence, priority, self._shell.now())
                 if commands:
                     self._log.info("task.yields", peer=peer, lease=lease, by=priority)
-                self.carry_out(commands)
+                    self.carry_out(commands)
                 return None
             case Ready():
                 return await self._ready(peer, message)
@@ -206,12 +210,12 @@ class SchedulerConversation:
         core, lease = self.core, message.lease
         await self.links.settled(peer)
         # another worker may have granted a lease: its answer is on its way
-        await WaitFor(lambda: not core.rival_asked(peer, lease), self._shell.now() + RIVALS_S)
+        await WaitFor(lambda: not core.hedging.rival_asked(peer, lease), self._shell.now() + RIVALS_S)
         now = self._shell.now()
-        task, commands = core.on_ready(peer, lease, message.fence, now)
+        task, commands = core.reconciler.start(peer, lease, message.fence, now)
         self.carry_out(commands)
         if task is None:
-            self.carry_out(core.on_stopped(peer, (lease,), now))
+            self.carry_out(core.failures.confirm_stop(peer, (lease,), now))
             return Skip()
         self.progress.setdefault(task, LiveAttempt(task, core.state.tasks[task].attempt, None))
         return Start()
@@ -223,8 +227,8 @@ class SchedulerConversation:
             attempt = entry.at(peer)
             if attempt is not None and self._is_ungranted(entry, peer) and attempt.number == result.attempt:
                 # the run was quicker than the answer to its commit
-                now, args = self._shell.now(), (result.attempt, result.lease, result.fence)
-                self.carry_out(self.core.on_grant(peer, entry.id, *args, now, queued=False))
+                grant = RecordGrant(entry.id, result.attempt, result.lease, result.fence, queued=False)
+                self.carry_out(self.core.reconciler.grant(peer, grant, self._shell.now()))
         if entry is None or not self.is_current(entry, peer, result):
             return self.answer_old(peer, result)
         await WaitFor(lambda: result.task not in self._receiving)
@@ -240,8 +244,8 @@ class SchedulerConversation:
             raise RemoteProtocolError(exc.what) from exc
         except RemoteProtocolError as exc:
             self._log.warning("result.refused", peer=peer, task=result.task, why=exc.what)
-            now = self._shell.now()
-            self.carry_out(self.core.on_lost(peer, (result.lease,), Reason.BAD_REQUEST, now, exc.what))
+            args = ((result.lease,), Reason.BAD_REQUEST, self._shell.now(), exc.what)
+            self.carry_out(self.core.failures.lose_leases(peer, *args))
             return Stale(reason=Reason.BAD_REQUEST)
         finally:
             self._receiving.discard(result.task)
@@ -266,7 +270,7 @@ class SchedulerConversation:
     ) -> Message:
         """Store the record of the current attempt, then move the task by it."""
         record = checked.record
-        event, reason, detail = self.core.judge(record, checked.rejection)
+        event, reason, detail = self.core.failures.judge(record, checked.rejection)
         receipt = self._store.attempts.record_result(
             task=entry.id,
             attempt=result.attempt,
@@ -285,7 +289,9 @@ class SchedulerConversation:
         if not receipt.duplicate:
             self.progress.pop(entry.id, None)
             now = self._shell.now()
-            self.carry_out(self.core.on_result(entry.id, event, reason, now, permanent=record.permanent))
+            self.carry_out(
+                self.core.failures.settle(entry.id, event, reason, now, permanent=record.permanent)
+            )
             self._log.info(
                 "attempt.settled",
                 task=entry.id,

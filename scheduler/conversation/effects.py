@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Generic, Protocol, TypeVar
 
-from protocol.errors import ProtocolError, RemoteProtocolError, SarkError, Unreachable
+from protocol.errors import ProtocolError, SarkError, Unreachable
 from protocol.messages.work import Result
 from protocol.values.advert import Advert
 from protocol.values.record import Record
@@ -164,9 +164,3 @@ async def drive(job: Coroutine[Any, Any, T], perform: Callable[[Any], Awaitable[
                 error = exc
     finally:
         job.close()
-
-
-async def nonsense(link: LinkHandle, message: Message, reply: Message) -> RemoteProtocolError:
-    """An answer that does not belong to its question: the link is reset."""
-    await Reset(link)
-    return RemoteProtocolError(f"{link.peer} answered {type(message).__name__} with {type(reply).__name__}")

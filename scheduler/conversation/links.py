@@ -15,7 +15,6 @@ from typing import Any, Final, Protocol
 
 from protocol.errors import ProtocolError, RemoteProtocolError, Unreachable
 from protocol.messages.work import (
-    MAX_BATCH,
     AdoptReply,
     AdoptRequest,
     Commit,
@@ -23,9 +22,10 @@ from protocol.messages.work import (
     Denied,
     Granted,
     Queued,
+    Renew,
+    Renewed,
 )
 from protocol.values.lease import LEASE_TTL_S, RENEW_EVERY_S
-from protocol.wire.base import Message
 from protocol.words import Reason
 from scheduler.conversation import requests
 from scheduler.conversation.effects import (
@@ -33,13 +33,12 @@ from scheduler.conversation.effects import (
     Drop,
     Introduce,
     LinkHandle,
-    Reintroduce,
     SleepUntil,
     WaitClosed,
     WaitFor,
 )
 from scheduler.conversation.requests import shapes_of
-from scheduler.core.commands import CancelOn, Command, CommitTo, ReleaseOn
+from scheduler.core.commands import CancelOn, Command, CommitTo, RecordGrant, ReleaseOn
 from scheduler.core.scheduler import SchedulerCore
 from swarm.base.event_log import EventLog
 
@@ -195,12 +194,6 @@ class WorkerLinks:
         self._keep_up(peer)
         return handle
 
-    @staticmethod
-    async def _is_permitted_now(handle: LinkHandle, answer: Message) -> bool:
-        """Whether the worker denied for want of permission, and took a credential thereupon."""
-        denied = isinstance(answer, Denied) and answer.reason is Reason.NOT_ALLOWED
-        return denied and await Reintroduce(handle)
-
     # -- requests -----------------------------------------------------------------------------------------------------------------------
 
     async def probe(self, peer: str) -> None:
@@ -215,21 +208,19 @@ class WorkerLinks:
         try:
             handle = await self.connect(peer)
             answer = await requests.probe(handle, campaign, shapes)
-            if await self._is_permitted_now(handle, answer):
-                answer = await requests.probe(handle, campaign, shapes)
         except (
             Unreachable,
             ProtocolError,
-        ) as exc:  # ours too: one requirement may be too large for any frame
+        ) as exc:  # also ours: one requirement may be too large for any frame
             await Drop(peer)
-            self._carry_out(core.on_unreachable(peer, exc.what, self._shell.now()))
+            self._carry_out(core.workers.mark_unreachable(peer, exc.what, self._shell.now()))
             return
         self._shell.reached(peer)
         now = self._shell.now()
         if isinstance(answer, Denied):
-            self._carry_out(core.on_refusal(peer, answer, now))
+            self._carry_out(core.workers.refuse(peer, answer, now))
         else:
-            self._carry_out(core.on_quote(peer, answer, now, shapes))
+            self._carry_out(core.workers.add_quote(peer, answer, now, shapes))
 
     async def commit(self, command: CommitTo, message: Commit) -> None:
         """Ask a worker to take an attempt; without an answer again, with the same key, for a lease's time."""
@@ -260,42 +251,32 @@ class WorkerLinks:
                 await Drop(peer)
                 sent = sent_at is not None
                 if not sent or now() >= deadline or isinstance(exc, RemoteProtocolError):
-                    commands = core.on_unreachable(peer, exc.what, now())
-                    commands += core.on_commit_failure(
-                        command.task, command.attempt, exc.what, now(), sent=sent
-                    )
-                    self._carry_out(commands)
+                    commands = core.workers.mark_unreachable(peer, exc.what, now())
+                    args = (command.task, command.attempt, exc.what, now())
+                    self._carry_out(commands + core.reconciler.fail_commit(*args, sent=sent))
                     return
                 await SleepUntil(now() + RETRY_S)
         if not core.held_on(peer):
             link.heard_at = asked_at
         match answer:
-            case Granted() | Queued():
-                queued = isinstance(answer, Queued)
-                commands = core.on_grant(
-                    peer,
-                    command.task,
-                    command.attempt,
-                    answer.lease,
-                    answer.fence,
-                    now(),
-                    queued=queued,
-                    position=answer.position if isinstance(answer, Queued) else None,
-                    start_s=answer.start_s if isinstance(answer, Queued) else None,
-                )
+            case Granted(lease=lease, fence=fence):
+                grant = RecordGrant(command.task, command.attempt, lease, fence, queued=False)
+                commands = core.reconciler.grant(peer, grant, now())
+            case Queued(lease=lease, fence=fence, position=position, start_s=start_s):
+                grant = RecordGrant(command.task, command.attempt, lease, fence, True, position, start_s)
+                commands = core.reconciler.grant(peer, grant, now())
             case Conflict():
-                commands = core.on_conflict(command.task, command.attempt, answer, now())
+                commands = core.reconciler.conflict(command.task, command.attempt, answer, now())
             case Denied() if self._claims.superseded(command.campaign, answer):
-                commands = core.on_superseded(command.campaign, now())
+                commands = core.failures.end_superseded(command.campaign, now())
             case Denied():
-                commands = core.on_denial(command.task, command.attempt, answer, now())
+                commands = core.reconciler.deny(command.task, command.attempt, answer, now())
         self._carry_out(commands)
 
-    async def ask_commit(self, handle: LinkHandle, message: Commit) -> requests.CommitAnswer:
-        """The worker's answer; fails as `requests.commit` does."""
-        answer = await requests.commit(handle, message)
-        if await self._is_permitted_now(handle, answer):
-            answer = await requests.commit(handle, message)
+    async def ask_commit(self, handle: LinkHandle, message: Commit) -> Granted | Queued | Conflict | Denied:
+        """The worker's answer; fails as `requests.ask` does."""
+        answer: Granted | Queued | Conflict | Denied
+        answer = await requests.ask(handle, message, Granted, Queued, Conflict, Denied)
         return answer
 
     async def stop(self, command: CancelOn | ReleaseOn) -> None:
@@ -307,7 +288,7 @@ class WorkerLinks:
             self._log.info("stop.unanswered", peer=peer, why=exc.what)
             await Drop(peer)
             return
-        self._carry_out(self._core.on_stopped(peer, leases, self._shell.now()))
+        self._carry_out(self._core.failures.confirm_stop(peer, leases, self._shell.now()))
 
     # -- keeping a link -----------------------------------------------------------------------------------------------------------------
 
@@ -362,7 +343,7 @@ class WorkerLinks:
 
     def on_closed(self, peer: str) -> None:
         """A kept link closed; its keeper reconnects at once, and adopts anew."""
-        self._carry_out(self._core.on_link_closed(peer, self._shell.now()))
+        self._carry_out(self._core.workers.close_link(peer))
 
     async def _reach(self, peer: str, link: WorkerLink) -> None:
         """One attempt to reconnect; the second before the next one is waited here, also if a link came up and broke at once."""
@@ -377,7 +358,7 @@ class WorkerLinks:
             link.trouble = exc.what
             since = now if link.refused_since is None else link.refused_since
             link.refused_since = since if exc.refused else None
-            self._carry_out(self._core.on_link_failed(peer, now))
+            self._carry_out(self._core.allocator.search_for(peer, now))
             if exc.refused and now - since >= GONE_S and view.held:
                 self.give_up(peer, link, now, "its process is gone")
             await SleepUntil(self._shell.now() + (RETRY_S if view.held else LATER_S))
@@ -389,9 +370,8 @@ class WorkerLinks:
         self._log.warning("worker.lost", peer=peer, why=why)
         link.heard_at, link.adopted = now, None
         link.adrift, link.adrift_until = core.campaigns_on(peer), now + ADRIFT_S
-        # first that it needs a new quote, then that its tasks wait: else it would get them back unasked
-        commands = core.on_link_closed(peer, now)
-        self._carry_out(commands + core.on_silence(peer, why, now, silent=silent))
+        # it needs a new quote: else it would get its tasks back unasked
+        self._carry_out(core.workers.close_link(peer) + core.failures.lose_all(peer, why, now, silent=silent))
 
     async def adopt(self, handle: LinkHandle, link: WorkerLink) -> bool:
         """Reconcile with what the worker holds, campaign by campaign. False: the link broke on the way."""
@@ -422,18 +402,18 @@ class WorkerLinks:
         answer = await self._ask_leases(handle, campaign, deadline)
         now = self._shell.now()
         if isinstance(answer, AdoptReply):
-            self._carry_out(
-                core.on_leases(peer, campaign, answer.incarnation, answer.leases, now, expected=expected)
-            )
+            args = (campaign, answer.incarnation, answer.leases, now)
+            self._carry_out(core.reconciler.reconcile(peer, *args, expected=expected))
             return
         self._log.warning("adopt.denied", peer=peer, campaign=campaign, reason=str(answer.reason))
         commands: list[Command] = []
         if self._claims.superseded(campaign, answer):
-            commands += core.on_superseded(campaign, now)
+            commands += core.failures.end_superseded(campaign, now)
         elif answer.reason is Reason.STALE_EPOCH:
-            commands += core.on_disowned(peer, campaign, now)
+            commands += core.failures.exclude(peer, campaign, now)
         incarnation = core.state.worker(peer).incarnation or 0
-        self._carry_out(commands + core.on_leases(peer, campaign, incarnation, (), now, expected=expected))
+        commands += core.reconciler.reconcile(peer, campaign, incarnation, (), now, expected=expected)
+        self._carry_out(commands)
 
     async def _ask_leases(self, handle: LinkHandle, campaign: str, deadline: float) -> AdoptReply | Denied:
         epoch, proof = self._core.state.campaigns[campaign].limits.epoch or 0, self._claims.proof(campaign)
@@ -443,9 +423,9 @@ class WorkerLinks:
             return deadline - self._shell.now()
 
         answer = await requests.adopt(handle, request, left_s)
-        if await self._is_permitted_now(handle, answer):
-            answer = await requests.adopt(handle, request, left_s)
-        if isinstance(answer, AdoptReply) and self._core.misses_results(handle.peer, answer.leases):
+        if isinstance(answer, AdoptReply) and self._core.reconciler.misses_results(
+            handle.peer, answer.leases
+        ):
             answer = await requests.adopt(handle, request.model_copy(update={"again": True}), left_s)
         return answer
 
@@ -456,24 +436,20 @@ class WorkerLinks:
         sent_at = self._shell.now()
         try:
             await Introduce(handle)
-            for first in range(0, len(held), MAX_BATCH):
-                answer = await requests.renew(handle, held[first : first + MAX_BATCH])
+            for batch in requests.batched(held):
+                answer: Renewed | Denied = await requests.ask(handle, Renew(held=batch), Renewed, Denied)
                 now = self._shell.now()
                 if isinstance(answer, Denied):  # asked for each campaign, it says why
                     link.trouble, link.adopted = f"renewals are denied: {answer.reason}", None
                     self._log.info("renew.denied", peer=peer, why=str(answer.reason))
                     return False
-                self._carry_out(
-                    core.on_status(
-                        peer, answer.incarnation, answer.state, now, why=answer.why, waiting=answer.waiting
-                    )
-                )
+                self._carry_out(core.workers.update_status(peer, answer, now))
                 stale = {lost.lease for lost in answer.lost if lost.reason is Reason.STALE_EPOCH}
                 for campaign in core.campaigns_on(peer, stale):  # asked for it, it says who leads it now
                     await self.adopt_campaign(handle, campaign, now + ADOPT_S)
                 for lost in answer.lost:
                     if lost.lease not in stale:
-                        self._carry_out(core.on_lost(peer, (lost.lease,), lost.reason, now))
+                        self._carry_out(core.failures.lose_leases(peer, (lost.lease,), lost.reason, now))
         except (Unreachable, RemoteProtocolError) as exc:
             link.trouble = exc.what
             self._log.info("renew.unanswered", peer=peer, why=exc.what)

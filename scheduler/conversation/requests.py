@@ -1,11 +1,11 @@
-"""What a scheduler asks of a worker: probe, commit, adopt, renew, cancel and release. Each checks the type of the answer.
+"""What a scheduler asks of a worker, and the checks of the answers.
 
 All fail with `Unreachable`, after which it is unknown what became of the request, or with `RemoteProtocolError`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from protocol.errors import RemoteProtocolError, Unreachable
@@ -14,25 +14,20 @@ from protocol.messages.work import (
     AdoptReply,
     AdoptRequest,
     Cancel,
-    Commit,
-    Conflict,
     Denied,
-    Granted,
     HeldLease,
     LiveLease,
     Probe,
-    Queued,
     Quote,
     Release,
-    Renew,
-    Renewed,
     Shape,
     Stopped,
 )
 from protocol.values.task import Task
-from protocol.wire.base import MAX_ELEMENTS, MAX_FRAME
+from protocol.wire.base import MAX_ELEMENTS, MAX_FRAME, Message
 from protocol.wire.codec import pack
-from scheduler.conversation.effects import CALL_S, Call, LinkHandle, Reset, nonsense
+from protocol.words import Reason
+from scheduler.conversation.effects import CALL_S, Call, LinkHandle, Reintroduce, Reset
 from scheduler.core.commands import CancelOn, ReleaseOn
 
 MAX_SHAPES: Final = 16
@@ -41,8 +36,6 @@ MAX_PAGES: Final = 64
 PROBE_S: Final = 3.0
 STOP_S: Final = 10.0
 """A cancel is answered once the processes are dead."""
-
-CommitAnswer = Granted | Queued | Conflict | Denied
 
 
 def shapes_of(tasks: Iterable[Task], priority: int) -> tuple[Shape, ...]:
@@ -80,23 +73,26 @@ def _elements(value: Any) -> int:
     return 1
 
 
+async def ask(link: LinkHandle, message: Message, *answers: type[Message], max_wait_s: float = CALL_S) -> Any:
+    """The answer, one of these types. A worker that denies for want of permission, and takes a credential thereupon, is asked again."""
+    answer = await Call(link, message, max_wait_s)
+    denied = isinstance(answer, Denied) and answer.reason is Reason.NOT_ALLOWED
+    if denied and await Reintroduce(link):
+        answer = await Call(link, message, max_wait_s)
+    if not isinstance(answer, answers):
+        await Reset(link)
+        what = f"{link.peer} answered {type(message).__name__} with {type(answer).__name__}"
+        raise RemoteProtocolError(what)
+    return answer
+
+
 async def probe(link: LinkHandle, campaign: str, shapes: Sequence[Shape]) -> Quote | Denied:
     """Ask for a quote."""
     message = Probe(campaign=campaign, shapes=tuple(shapes))
-    answer = await Call(link, message, PROBE_S)
+    answer: Quote | Denied = await ask(link, message, Quote, Denied, max_wait_s=PROBE_S)
     if isinstance(answer, Quote) and len(answer.shapes) not in (0, len(shapes)):
         raise RemoteProtocolError(f"{link.peer} answered {len(shapes)} shapes with {len(answer.shapes)}")
-    if isinstance(answer, (Quote, Denied)):
-        return answer
-    raise await nonsense(link, message, answer)
-
-
-async def commit(link: LinkHandle, message: Commit) -> CommitAnswer:
-    """Ask the worker to take an attempt. Without an answer it is asked again with the same key."""
-    answer = await Call(link, message)
-    if isinstance(answer, (Granted, Queued, Conflict, Denied)):
-        return answer
-    raise await nonsense(link, message, answer)
+    return answer
 
 
 async def adopt(link: LinkHandle, request: AdoptRequest, left_s: Callable[[], float]) -> AdoptReply | Denied:
@@ -108,11 +104,9 @@ async def adopt(link: LinkHandle, request: AdoptRequest, left_s: Callable[[], fl
         if wait_s <= 0:
             raise Unreachable(f"{link.peer} did not say in time what it holds")
         page = request.model_copy(update={"cursor": cursor})
-        answer = await Call(link, page, wait_s)
+        answer: AdoptReply | Denied = await ask(link, page, AdoptReply, Denied, max_wait_s=wait_s)
         if isinstance(answer, Denied):
             return answer
-        if not isinstance(answer, AdoptReply):
-            raise await nonsense(link, page, answer)
         leases += answer.leases
         if answer.cursor is None:
             return answer.model_copy(update={"leases": tuple(leases)})
@@ -123,25 +117,18 @@ async def adopt(link: LinkHandle, request: AdoptRequest, left_s: Callable[[], fl
     raise RemoteProtocolError(f"{link.peer} does not come to an end of what it holds")
 
 
-async def renew(link: LinkHandle, held: tuple[HeldLease, ...]) -> Renewed | Denied:
-    """Keep these leases."""
-    message = Renew(held=held)
-    answer = await Call(link, message)
-    if isinstance(answer, (Renewed, Denied)):
-        return answer
-    raise await nonsense(link, message, answer)
-
-
 async def stop(link: LinkHandle, command: CancelOn | ReleaseOn) -> tuple[str, ...]:
     """Have runs stopped, or return tickets. Gives the leases under which nothing runs any more."""
     stopped: list[str] = []
-    for first in range(0, len(command.held), MAX_BATCH):
-        held = command.held[first : first + MAX_BATCH]
-        message = (
-            Cancel(held=held, reason=command.reason) if isinstance(command, CancelOn) else Release(held=held)
-        )
-        answer = await Call(link, message, STOP_S)
-        if not isinstance(answer, Stopped):
-            raise await nonsense(link, message, answer)
+    for held in batched(command.held):
+        reason = command.reason if isinstance(command, CancelOn) else None
+        message = Release(held=held) if reason is None else Cancel(held=held, reason=reason)
+        answer: Stopped = await ask(link, message, Stopped, max_wait_s=STOP_S)
         stopped += answer.leases
     return tuple(stopped)
+
+
+def batched(held: tuple[HeldLease, ...]) -> Iterator[tuple[HeldLease, ...]]:
+    """In portions that one message takes."""
+    for first in range(0, len(held), MAX_BATCH):
+        yield held[first : first + MAX_BATCH]

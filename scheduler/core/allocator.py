@@ -57,9 +57,9 @@ class Allocator:
     def __init__(self, state: State) -> None:
         self._state = state
 
-    def decide(self, now: float, *, whole: bool) -> list[Command]:
-        """What follows from the state. `whole`: look at everything, not only at what changed since the last decision."""
-        state = self._state
+    def decide(self, now: float) -> list[Command]:
+        """Searches, probes and commits that follow from what changed since the last decision, or from everything if `State.unsettled`."""
+        state, whole = self._state, self._state.unsettled
         commands = self._probe(now)
         serving = self._serving(now, whole=whole)
         able = {peer: view for peer, view in serving.items() if view.space() > 0}
@@ -130,6 +130,13 @@ class Allocator:
         return commands + self.search(
             group, now, min(LOOK_S, 2.0 ** (group.searches - 1)) if some else SEEK_S
         )
+
+    def search_for(self, peer: str, now: float) -> list[Command]:
+        """A worker with tasks of ours cannot be reached where it was: the index may know where it is now."""
+        groups = dict.fromkeys(entry.group for entry, _ in self._state.held_at(peer))
+        return [
+            command for group in groups for command in self.search(self._state.groups[group], now, SEEK_S)
+        ]
 
     @staticmethod
     def search(group: RequirementGroup, now: float, every: float) -> list[Command]:

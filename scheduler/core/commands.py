@@ -1,4 +1,6 @@
-"""Commands of the core. The service carries each out: first those for the disk, then those for the network."""
+"""Commands of the core. The conversation carries each out, first those for the disk, then those for the network, and passes the answer
+to the collaborator of the core that is named here.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ from protocol.words import Reason
 
 @dataclass(frozen=True, slots=True)
 class Discover:
-    """Search the index for about `want` devices that fit. Answered by `on_adverts`."""
+    """Search the index for about `want` devices that fit. Answer: `workers.add_adverts`."""
 
     group: str
     requirement: Requirement
@@ -24,14 +26,14 @@ class Discover:
 
 @dataclass(frozen=True, slots=True)
 class ProbeWorker:
-    """Connect and ask for a quote. Answered by `on_quote`, `on_refusal` or `on_unreachable`."""
+    """Connect and ask for a quote. Answer: `workers.add_quote`, `refuse` or `mark_unreachable`."""
 
     peer: str
 
 
 @dataclass(frozen=True, slots=True)
 class CommitTo:
-    """Store the intent, then send the commit. Answered by `on_grant`, `on_denial`, `on_conflict` or `on_commit_failure`."""
+    """Store the intent, then send the commit. Answer: `reconciler.grant`, `deny`, `conflict` or `fail_commit`."""
 
     peer: str
     device: str
@@ -112,7 +114,7 @@ class RecordWaitReason:
 
 @dataclass(frozen=True, slots=True)
 class CancelOn:
-    """Have runs stopped. Answered by `on_stopped`."""
+    """Have runs stopped. Answer: `failures.confirm_stop`."""
 
     peer: str
     held: tuple[HeldLease, ...]
@@ -121,7 +123,7 @@ class CancelOn:
 
 @dataclass(frozen=True, slots=True)
 class ReleaseOn:
-    """Return tickets. Answered by `on_stopped`."""
+    """Return tickets. Answer: `failures.confirm_stop`."""
 
     peer: str
     held: tuple[HeldLease, ...]
@@ -129,7 +131,7 @@ class ReleaseOn:
 
 @dataclass(frozen=True, slots=True)
 class Explain:
-    """Nothing that fits can be had within the campaign's waiting time: find out why. Answered by `on_explanation`."""
+    """Nothing that fits can be had within the campaign's waiting time: find out why. Answer: `timeouts.end_hopeless`."""
 
     group: str
     requirement: Requirement

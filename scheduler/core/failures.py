@@ -186,9 +186,7 @@ class Failures:
             view.back_off(now, RETURNED_S)
         return [] if now - entry.since > QUICK_S else self.count_failure(view, RETURNED, now, once=True)
 
-    def lose_all(
-        self, peer: str, reason: Reason, detail: str, now: float, *, silent: bool = False
-    ) -> list[Command]:
+    def lose_all(self, peer: str, detail: str, now: float, *, silent: bool = False) -> list[Command]:
         """The worker was not heard of for a lease's time: what it has of ours is lost. `silent`: it accepts links and does not answer."""
         commands: list[Command] = []
         if silent:
@@ -196,7 +194,7 @@ class Failures:
             commands = self.count_failure(view, "being silent about what it had taken", now, silent=True)
         for entry, attempt in self._state.held_at(peer):
             if attempt.status is not AttemptStatus.ASKED:  # a commit on its way has its own deadline
-                commands += self.lose_at(entry, peer, reason, detail, now)
+                commands += self.lose_at(entry, peer, Reason.LOST, detail, now)
         return commands
 
     def lose_at(self, entry: TaskEntry, peer: str, reason: Reason, detail: str, now: float) -> list[Command]:

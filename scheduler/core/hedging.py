@@ -35,9 +35,10 @@ class Hedging:
         self._state = state
         self._allocator = allocator
 
-    def decide(self, now: float, *, whole: bool) -> list[Command]:
+    def decide(self, now: float) -> list[Command]:
         """Hedges at idle workers at any time; at busy ones from time to time and while no task is without a ticket."""
-        state = self._state
+        state, whole = self._state, self._state.unsettled
+        state.unsettled = False
         if not state.queued:
             return []
         idle = {peer: state.workers[peer] for peer in state.idle if state.workers[peer].serving(now)}

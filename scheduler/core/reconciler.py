@@ -33,22 +33,10 @@ class Reconciler:
 
     # -- answers to a commit ------------------------------------------------------------------------------------------------------------
 
-    def grant(
-        self,
-        peer: str,
-        task: str,
-        number: int,
-        lease: str,
-        fence: Fence,
-        now: float,
-        *,
-        queued: bool,
-        position: int | None = None,
-        start_s: float | None = None,
-        observed: bool = True,
-    ) -> list[Command]:
+    def grant(self, peer: str, grant: RecordGrant, now: float, *, observed: bool = True) -> list[Command]:
         """A worker gave a lease or a ticket. If the task is not wanted there any more, it is cancelled. `observed`: it was given now."""
-        state, entry = self._state, self._state.tasks.get(task)
+        state, entry = self._state, self._state.tasks.get(grant.task)
+        number, lease, fence, queued = grant.attempt, grant.lease, grant.fence, grant.queued
         attempt = entry.at(peer) if entry is not None else None
         if entry is None or attempt is None or attempt.number != number or attempt.lease is not None:
             if attempt is not None and (attempt.number, attempt.lease, attempt.fence) == (
@@ -79,10 +67,10 @@ class Reconciler:
         if not queued:
             state.start_lease(entry, now, observed=observed)
         view.backoff_s = 0.0
-        commands += [RecordGrant(task, number, lease, fence, queued, position, start_s)]
-        commands += self._failures.send_stop(entry, now)
+        commands += [grant, *self._failures.send_stop(entry, now)]
         if queued:
-            self._workers.update_position(entry, attempt, position, start_s, now)
+            position = grant.position
+            self._workers.update_position(entry, attempt, position, grant.start_s, now)
             leases, tickets = state.leases_at(view)
             view.others = (0 if position is None else max(0, position - tickets)) + (0 if leases else 1)
         else:
@@ -252,8 +240,8 @@ class Reconciler:
 
     def _carry_on(self, entry: TaskEntry, attempt: Attempt, lease: LiveLease, now: float) -> list[Command]:
         if attempt.lease is None:
-            args = (attempt.worker, entry.id, attempt.number, lease.lease, lease.fence, now)
-            return self.grant(*args, queued=lease.queued, observed=False)
+            grant = RecordGrant(entry.id, attempt.number, lease.lease, lease.fence, lease.queued)
+            return self.grant(attempt.worker, grant, now, observed=False)
         commands: list[Command] = []
         owes = (lease.settled or lease.reporting) and not lease.queued  # a worker may claim both
         if entry.is_hedge(attempt.number):

@@ -313,6 +313,8 @@ class State:
         """Groups with a task that became pending since then."""
         self.warming: dict[str, None] = {}
         """Groups with a task that waits for the quote of a device that has its model."""
+        self.unsettled = False
+        """The next decision looks at everything, not only at what changed."""
         self.positions: dict[str, QueuePosition] = {}
         """Queue positions since the shell last took them."""
 
@@ -399,6 +401,7 @@ class State:
                 entry.since = entry.not_before = now
             elif entry.tries:  # how much of its backoff has passed is unknown
                 entry.not_before = now + limits.backoff_s * 2.0 ** (entry.tries - 1)
+        self.unsettled = True
         self.ranked = sorted(
             self.groups.values(), key=lambda group: -self.campaigns[group.campaign].limits.priority
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from protocol.messages.work import Denied, QueuedLease, Quote, Shape
+from protocol.messages.work import Denied, QueuedLease, Quote, Renewed, Shape
 from protocol.values.advert import Advert
 from protocol.values.attempt import AttemptStatus, TaskState
 from protocol.words import Reason, WorkerState
@@ -21,13 +21,16 @@ REST_S: Final = 10.0
 
 
 class Workers:
+    """Each event gives the commands that follow from it; see `scheduler.core.scheduler`."""
+
     def __init__(self, state: State, failures: Failures) -> None:
         self._state = state
         self._failures = failures
 
-    def add_adverts(self, group: str, adverts: Sequence[Advert], now: float) -> None:
-        """The index answered; adverts serve every group they fit."""
+    def add_adverts(self, group: str, adverts: Sequence[Advert], now: float) -> list[Command]:
+        """The index answered a search for this group; adverts serve every group they fit."""
         state = self._state
+        state.unsettled = True
         searched = state.groups.get(group)
         if searched is not None:
             searched.searching = False
@@ -45,8 +48,9 @@ class Workers:
                     each.fits.add(advert.peer)
                 else:
                     each.fits.discard(advert.peer)
+        return []
 
-    def add_quote(self, peer: str, quote: Quote, shapes: Sequence[Shape], now: float) -> list[Command]:
+    def add_quote(self, peer: str, quote: Quote, now: float, shapes: Sequence[Shape] = ()) -> list[Command]:
         """A worker answered a probe about these shapes."""
         view = self._state.worker(peer)
         answers = tuple(zip(shapes, quote.shapes, strict=False))
@@ -85,7 +89,7 @@ class Workers:
             view.quoted, view.retry_at = False, now + REST_S
             view.why = ": ".join(part for part in (words, view.state_why) if part)
 
-    def refuse(self, peer: str, denied: Denied, now: float) -> None:
+    def refuse(self, peer: str, denied: Denied, now: float) -> list[Command]:
         """A worker does not serve this scheduler, or not now."""
         view = self._state.worker(peer)
         view.probing, view.quoted, view.unreachable = False, False, 0
@@ -94,36 +98,28 @@ class Workers:
         if denied.retry_s is None and denied.reason is not Reason.NOT_SERVING:
             view.refused = denied.reason
         self._state.refresh(view)
+        return []
 
-    def close_link(self, peer: str) -> None:
+    def close_link(self, peer: str) -> list[Command]:
         """Its link ended; what it holds of ours is not lost by that."""
         view = self._state.worker(peer)
         view.quoted = view.restarted = False
         self._state.refresh(view)
+        return []
 
-    def mark_unreachable(self, peer: str, why: str, now: float) -> None:
+    def mark_unreachable(self, peer: str, why: str, now: float) -> list[Command]:
         """A probe or commit got no answer."""
         view = self._state.worker(peer)
         view.probing = view.restarted = False
         view.mark_unreachable(now, why)
         self._state.refresh(view)
+        return []
 
-    def update_status(
-        self,
-        peer: str,
-        incarnation: int,
-        state: WorkerState,
-        now: float,
-        *,
-        why: str = "",
-        waiting: Sequence[QueuedLease] = (),
-    ) -> list[Command] | None:
-        """A renewal was answered: how the worker and our tickets stand. None: nothing new."""
-        view = self._state.worker(peer)
-        commands = self.update_incarnation(view, incarnation, now)
-        self._update_queue(view, waiting, now)
-        if state is view.state and why == view.state_why and not commands:
-            return None  # with a thousand workers most of what is heard is not new
+    def update_status(self, peer: str, renewed: Renewed, now: float) -> list[Command]:
+        """A renewal was answered: how the worker and our tickets stand. Mostly nothing is new, and then there is nothing to decide."""
+        view, state, why = self._state.worker(peer), renewed.state, renewed.why
+        commands = self.update_incarnation(view, renewed.incarnation, now)
+        self._update_queue(view, renewed.waiting, now)
         if state is not view.state or why != view.state_why:
             view.state, view.state_why = state, why
             if view.why and not why and state not in RESTING:

@@ -48,7 +48,7 @@ class MissingModels:
         return tuple(notes)
 
     def look(self, now: float) -> tuple[TaskEntry, ...]:
-        """Tasks whose model has arrived, for `SchedulerCore.on_models`. To be called often: it looks at the disk every `LOOK_S`."""
+        """Tasks whose model has arrived, for `SchedulerCore.add_models`. To be called often: it looks at the disk every `LOOK_S`."""
         arrived: list[TaskEntry] = []
         if not self._waiting or now < self._looked_at + LOOK_S:
             return ()

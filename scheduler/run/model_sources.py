@@ -94,7 +94,7 @@ class ModelSources:
             log.info("model.search-failed", sha256=sha256, why=exc.what)
             return
         adverts = [each.advert for each in result.devices]
-        self._carry_out(self._core.on_adverts("", adverts, trio.current_time()))
+        self._carry_out(self._core.workers.add_adverts("", adverts, trio.current_time()))
 
 
 def worth_asking(view: WorkerView) -> bool:

@@ -169,7 +169,7 @@ class _Service:
                     break
             self._flush()
             now = trio.current_time()
-            self._conversation.carry_out(self._core.on_models(self._missing_models.look(now), now))
+            self._core.add_models(self._missing_models.look(now))
             for campaign in self._conversation.tick():
                 self._claims.forget(campaign.limits.campaign)
             if self._core.idle and not self._planning and not self._conversation.links.committing:

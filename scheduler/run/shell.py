@@ -137,7 +137,7 @@ class TrioShell:
         return await find(self._index, requirement, want)
 
 
-async def perform_call(effect: Any) -> Message | None:
+async def perform_call(effect: Any) -> Message | bool | None:
     """The effects of a single request over a link of `swarm.net.link`. Raises `Unreachable`."""
     link: Any = getattr(effect, "link", None)
     match effect:
@@ -147,6 +147,8 @@ async def perform_call(effect: Any) -> Message | None:
         case effects.Reset():
             await link.reset()
             return None
+        case effects.Reintroduce():
+            return False  # what is asked once was introduced by whoever asks
         case _:
             raise AssertionError(f"{effect} is not performed here")
 

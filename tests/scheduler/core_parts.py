@@ -15,10 +15,11 @@ from protocol.values.record import DeviceFacts, Record, RunFacts, Timing, pack_s
 from protocol.values.requirement import Requirement, parse_clause
 from protocol.values.task import Measure, Model, Task, Timeouts
 from protocol.words import Reason, RunOutcome, WorkerState
-from scheduler.core.commands import Command, CommitTo, Discover
+from scheduler.core.commands import Command, CommitTo, Discover, RecordGrant
 from scheduler.core.scheduler import SchedulerCore
 from scheduler.core.state import Attempt, TaskEntry, TaskLimits
 from swarm.net.identity import Identity
+from tests.scheduler.core_invariants import check
 
 UNIT = "CPU (ONNX)"
 SHA = "ab" * 32
@@ -89,6 +90,11 @@ def of(orders: Iterable[Command], kind: type[O]) -> list[O]:
     return [order for order in orders if isinstance(order, kind)]
 
 
+def decided(core: SchedulerCore, orders: list[Command], now: float) -> list[Command]:
+    """What followed from an event, and what the core decided then."""
+    return orders + core.decide(now)
+
+
 class Story:
     """A core with tasks and workers, told quickly."""
 
@@ -96,24 +102,22 @@ class Story:
         self.core = SchedulerCore(random.Random(1))
         self.now = 100.0
         values: dict[str, object] = {"campaign": "c-one", **terms}
-        self.orders = self.core.add(
-            TaskLimits(**values),  # type: ignore[arg-type]
-            [TaskEntry(a_task(n)) for n in range(1, tasks + 1)],
-            self.now,
-        )
+        entries = [TaskEntry(a_task(n)) for n in range(1, tasks + 1)]
+        self.commits: list[CommitTo] = []
+        self.tell(self.core.add(TaskLimits(**values), entries, self.now))  # type: ignore[arg-type]
         self.group = of(self.orders, Discover)[0].group if looks else ""
         self.numbers = 0
-        self.commits: list[CommitTo] = []
+        adverts = [advert(n) for n in range(workers)]
         if workers:
-            self.tell(self.core.on_adverts(self.group, [advert(n) for n in range(workers)], self.now))
+            self.tell(self.core.workers.add_adverts(self.group, adverts, self.now))
         for n in range(workers):
-            self.tell(self.core.on_quote(PEERS[n], quote(), self.now))
+            self.tell(self.core.workers.add_quote(PEERS[n], quote(), self.now))
 
     def tell(self, orders: list[Command]) -> list[Command]:
-        self.core.check()
-        self.orders = orders
-        self.commits += of(orders, CommitTo)
-        return orders
+        self.orders = decided(self.core, orders, self.now)
+        check(self.core.state)
+        self.commits += of(self.orders, CommitTo)
+        return self.orders
 
     def after(self, seconds: float) -> list[Command]:
         self.now += seconds
@@ -130,35 +134,25 @@ class Story:
     ) -> list[Command]:
         self.numbers += 1
         fence = Fence(incarnation=incarnation, number=self.numbers)
-        return self.tell(
-            self.core.on_grant(
-                commit.peer,
-                commit.task,
-                commit.attempt,
-                f"l{self.numbers}",
-                fence,
-                self.now,
-                queued=queued,
-                position=position,
-                start_s=start_s,
-            )
-        )
+        lease = f"l{self.numbers}"
+        grant = RecordGrant(commit.task, commit.attempt, lease, fence, queued, position, start_s)
+        return self.tell(self.core.reconciler.grant(commit.peer, grant, self.now))
 
     def begin(self, commit: CommitTo) -> None:
         """It is granted, and its run is heard of."""
         self.grant(commit)
         fence = Fence(incarnation=1, number=self.numbers)
         progress = Progress(lease=f"l{self.numbers}", fence=fence, seq=1, phase=Phase.RUN)
-        assert self.core.on_progress(commit.peer, progress, self.now) is not None
+        assert self.core.reconciler.progress(commit.peer, progress, self.now) is not None
 
     def fail(self, task: str, reason: Reason, *, permanent: bool = False) -> tuple[TaskEvent, list[Command]]:
         record = a_record(
             self.core, task, outcome=RunOutcome.FAILED, reason=reason, permanent=permanent, timings=()
         )
-        event, why, _ = self.core.judge(record)
-        return event, self.tell(self.core.on_result(task, event, why, self.now, permanent=permanent))
+        event, why, _ = self.core.failures.judge(record)
+        return event, self.tell(self.core.failures.settle(task, event, why, self.now, permanent=permanent))
 
     def succeed(self, task: str) -> list[Command]:
-        event, why, _ = self.core.judge(a_record(self.core, task))
+        event, why, _ = self.core.failures.judge(a_record(self.core, task))
         assert event is TaskEvent.SUCCEED
-        return self.tell(self.core.on_result(task, event, why, self.now))
+        return self.tell(self.core.failures.settle(task, event, why, self.now))

@@ -39,7 +39,6 @@ from protocol.values.record import Record
 from protocol.wire.base import Message
 from protocol.wire.table import final
 from protocol.words import Reason
-from scheduler.conversation import requests
 from scheduler.conversation.conversation import SchedulerConversation
 from scheduler.conversation.effects import CheckedRecord, LinkHandle, WaitFor
 from scheduler.conversation.links import WorkerLink, WorkerLinks
@@ -47,6 +46,7 @@ from scheduler.core.allocator import Allocator
 from scheduler.core.commands import Command
 from scheduler.core.failures import Failures
 from scheduler.core.ranking import WorkerView
+from scheduler.core.reconciler import Reconciler
 from scheduler.core.scheduler import SchedulerCore
 from scheduler.core.state import RequirementGroup, TaskEntry
 from scheduler.store.rows import ResultReceipt
@@ -313,25 +313,37 @@ class GoesBack(SchedulerCore):
     allocator_type = SameWorkers
 
 
+class EitherTicket(Reconciler):
+    def start(self, peer: str, lease: str, fence: Fence, now: float) -> tuple[str | None, list[Command]]:
+        return next((e.id for e, attempt in self._state.held_at(peer) if attempt.lease == lease), None), []
+
+
 class StartsTwice(SchedulerCore):
     """Both tickets of a task are told to start."""
 
-    def on_ready(self, peer: str, lease: str, fence: Fence, now: float) -> tuple[str | None, list[Command]]:
-        return next((e.id for e, attempt in self.state.held_at(peer) if attempt.lease == lease), None), []
+    reconciler_type = EitherTicket
+
+
+class NothingLost(Failures):
+    def lose_all(self, peer: str, detail: str, now: float, *, silent: bool = False) -> list[Command]:
+        return []
 
 
 class ForgetsTheLost(SchedulerCore):
     """What a silent worker had is waited for."""
 
-    def on_silence(self, peer: str, detail: str, now: float, *, silent: bool = False) -> list[Command]:
-        return []
+    failures_type = NothingLost
+
+
+class NothingMissed(Reconciler):
+    def misses_results(self, peer: str, leases: Iterable[LiveLease]) -> bool:
+        return False
 
 
 class ForgetsSettled(SchedulerCore):
     """Who adopts does not ask for the results that another one took."""
 
-    def misses_results(self, peer: str, leases: Iterable[LiveLease]) -> bool:
-        return False
+    reconciler_type = NothingMissed
 
 
 class TogetherAllocator(Allocator):
@@ -343,9 +355,6 @@ class ForgetsSiblings(SchedulerCore):
     """Replicas go wherever there is space."""
 
     allocator_type = TogetherAllocator
-
-    def check(self) -> None:
-        """It would notice itself."""
 
 
 # -- the scheduler's conversation -----------------------------------------------------------------------------------------------
@@ -422,7 +431,7 @@ class NeverGivesUp(SchedulerConversation):
 class NewKeys(WorkerLinks):
     asked = 0
 
-    async def ask_commit(self, handle: LinkHandle, message: Commit) -> requests.CommitAnswer:
+    async def ask_commit(self, handle: LinkHandle, message: Commit) -> Granted | Queued | Conflict | Denied:
         self.asked += 1
         return await super().ask_commit(
             handle, message.model_copy(update={"key": f"{message.key} {self.asked}"})
@@ -520,7 +529,7 @@ MUTANTS: Final = (
     Mutant("adopts without the settled results", shows=62, make_core=ForgetsSettled),
     Mutant("ignores results when it adopts", shows=15, switches=frozenset({"ignores-settled"})),
     Mutant("renews what it has not adopted", shows=64, make_scheduler=RenewsUnadopted),
-    Mutant("puts replicas together", make_core=ForgetsSiblings),
+    Mutant("puts replicas together", make_core=ForgetsSiblings, switches=frozenset({"unchecked"})),
     Mutant("takes any fence", shows=83, store=AnyFence, make_scheduler=AnyFenceIsCurrent),
     Mutant("takes results again", shows=2, store=TakesAgain, make_scheduler=AnyFenceIsCurrent),
     Mutant("accepts a result before it is on disk", shows=20, make_scheduler=AcceptsEarly),

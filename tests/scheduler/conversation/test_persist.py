@@ -12,7 +12,7 @@ from scheduler.core.commands import CommitTo, SwitchAttempt
 from scheduler.store.backend import Location
 from scheduler.store.rows import NewCampaign
 from scheduler.store.store import Store
-from tests.scheduler.core_parts import SCHEDULER, Story, a_task, of, quote
+from tests.scheduler.core_parts import SCHEDULER, Story, a_task, decided, of, quote
 
 
 def test_a_second_ticket_that_is_asked_for_and_at_once_the_only_one_is_written_in_that_order(
@@ -39,10 +39,12 @@ def test_a_second_ticket_that_is_asked_for_and_at_once_the_only_one_is_written_i
     second = story.core.state.tasks[first.task].hedge
     assert second is not None
     busy = Conflict(reason=Reason.BUSY, quote=quote())
-    writer.write(story.tell(story.core.on_conflict(first.task, second.number, busy, story.now)))
+    writer.write(story.tell(story.core.reconciler.conflict(first.task, second.number, busy, story.now)))
     story.now = story.core.state.worker(second.worker).retry_at + 0.05
-    broken = story.core.on_link_closed(first.peer, story.now)
-    lost = story.core.on_silence(first.peer, "its process is gone", story.now)
+    broken = decided(story.core, story.core.workers.close_link(first.peer), story.now)
+    lost = decided(
+        story.core, story.core.failures.lose_all(first.peer, "its process is gone", story.now), story.now
+    )
     orders = [*broken, *lost]
     assert of(orders, CommitTo), "it is asked for as a second one"
     assert of(orders, SwitchAttempt), "and then the first one is gone"

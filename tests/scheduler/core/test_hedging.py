@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from protocol.formats.phase import Phase
-from protocol.messages.work import Conflict, Denied, LiveLease, Progress, QueuedLease
+from protocol.messages.work import Conflict, Denied, LiveLease, Progress, QueuedLease, Renewed
 from protocol.values.attempt import AttemptStatus, TaskEvent, TaskState
 from protocol.values.lease import Fence
 from protocol.words import Reason, WorkerState
@@ -23,7 +23,8 @@ from scheduler.core.commands import (
 )
 from scheduler.core.scheduler import SchedulerCore
 from scheduler.core.state import Attempt, TaskEntry, TaskLimits
-from tests.scheduler.core_parts import PEERS, Story, a_live_task, advert, of, quote
+from tests.scheduler.core_invariants import check
+from tests.scheduler.core_parts import PEERS, Story, a_live_task, advert, decided, of, quote
 
 A, B = PEERS[:2]
 ONE = "c-one/1"
@@ -32,9 +33,9 @@ ONE = "c-one/1"
 def both(*, asked_only: bool = False) -> tuple[Story, str, str]:
     """A task that waits at two workers that are busy with others' work: at the first as `l1`, at the second as `l2`."""
     story = Story(workers=0)
-    story.tell(story.core.on_adverts(story.group, [advert(0), advert(1)], story.now))
+    story.tell(story.core.workers.add_adverts(story.group, [advert(0), advert(1)], story.now))
     for peer in (A, B):
-        story.tell(story.core.on_quote(peer, quote(free=0), story.now))
+        story.tell(story.core.workers.add_quote(peer, quote(free=0), story.now))
     story.grant(story.commits[0], queued=True, position=1, start_s=40.0)
     first = story.commits[0].peer
     second = B if first == A else A
@@ -63,18 +64,18 @@ def test_a_task_that_waits_long_at_a_busy_worker_gets_a_ticket_at_another() -> N
 
 def test_a_task_that_is_to_start_at_once_gets_no_second_ticket() -> None:
     story = Story(workers=0)
-    story.tell(story.core.on_adverts(story.group, [advert(0), advert(1)], story.now))
+    story.tell(story.core.workers.add_adverts(story.group, [advert(0), advert(1)], story.now))
     for peer in (A, B):
-        story.tell(story.core.on_quote(peer, quote(free=0), story.now))
+        story.tell(story.core.workers.add_quote(peer, quote(free=0), story.now))
     story.grant(story.commits[0], queued=True, position=1, start_s=2.0)
     assert not of(story.after(1.5), CommitTo)
 
 
 def test_while_anything_waits_for_a_worker_none_gets_two() -> None:
     story = Story(tasks=5, workers=0)
-    story.tell(story.core.on_adverts(story.group, [advert(0), advert(1)], story.now))
+    story.tell(story.core.workers.add_adverts(story.group, [advert(0), advert(1)], story.now))
     for peer in (A, B):
-        story.tell(story.core.on_quote(peer, quote(free=0, queue=1), story.now))
+        story.tell(story.core.workers.add_quote(peer, quote(free=0, queue=1), story.now))
     for commit in tuple(story.commits):
         story.grant(commit, queued=True, position=3, start_s=60.0)
     assert len(story.commits) == 4
@@ -83,35 +84,35 @@ def test_while_anything_waits_for_a_worker_none_gets_two() -> None:
 
 def test_the_first_place_that_is_up_is_started_and_the_other_ticket_given_back_and_skipped() -> None:
     story, first, second = both()
-    task, orders = story.core.on_ready(second, "l2", fence(2), story.now)
+    task, orders = story.core.reconciler.start(second, "l2", fence(2), story.now)
     story.tell(orders)
     assert task == ONE
     assert of(orders, SwitchAttempt) == [SwitchAttempt(ONE, 2, 1, None, "another worker was sooner")]
     assert [(order.peer, order.held[0].lease) for order in of(orders, ReleaseOn)] == [(first, "l1")]
-    assert story.core.on_ready(first, "l1", fence(1), story.now) == (None, [])
+    assert story.core.reconciler.start(first, "l1", fence(1), story.now) == (None, [])
     entry = entry_of(story)
     assert (entry.state, entry.attempt, entry.worker) == (TaskState.LEASED, 2, second)
 
 
 def test_the_other_ticket_is_over_on_disk_before_the_first_one_is_started() -> None:
     story, first, second = both()
-    task, orders = story.core.on_ready(first, "l1", fence(1), story.now)
+    task, orders = story.core.reconciler.start(first, "l1", fence(1), story.now)
     story.tell(orders)
     assert task == ONE
     assert [(order.attempt, order.reason) for order in of(orders, EndHedge)] == [(2, None)]
     assert [order.peer for order in of(orders, ReleaseOn)] == [second]
-    assert story.core.on_ready(second, "l2", fence(2), story.now) == (None, [])
+    assert story.core.reconciler.start(second, "l2", fence(2), story.now) == (None, [])
 
 
 def test_a_place_at_once_at_the_second_worker_ends_the_wait_at_the_first() -> None:
     story, first, second = both(asked_only=True)
-    assert story.core.rival_asked(first, "l1"), "the second worker may have given it a place already"
+    assert story.core.hedging.rival_asked(first, "l1"), "the second worker may have given it a place already"
     orders = story.grant(story.commits[-1])
     assert isinstance(orders[0], SwitchAttempt)
     assert of(orders, RecordGrant)[0].attempt == 2
     assert [(order.peer, order.held[0].lease) for order in of(orders, ReleaseOn)] == [(first, "l1")]
     assert (entry_of(story).state, entry_of(story).worker) == (TaskState.LEASED, second)
-    assert not story.core.rival_asked(second, "l2")
+    assert not story.core.hedging.rival_asked(second, "l2")
 
 
 @pytest.mark.parametrize("which", ["first", "second"])
@@ -120,14 +121,16 @@ def test_one_ticket_lost_while_the_other_lives_is_no_try_and_no_way_back(which: 
     story, first, second = both()
     core, peer, lease = story.core, *((first, "l1") if which == "first" else (second, "l2"))
     if how == "lost":
-        orders = story.tell(core.on_lost(peer, [lease], Reason.EXPIRED, story.now))
+        orders = story.tell(core.failures.lose_leases(peer, [lease], Reason.EXPIRED, story.now))
     elif how == "silence":
-        orders = story.tell(core.on_silence(peer, "gone", story.now))
+        orders = story.tell(core.failures.lose_all(peer, "gone", story.now))
     elif how == "restart":
-        orders = story.tell(core.on_status(peer, 2, WorkerState.BUSY, story.now))
+        orders = story.tell(
+            core.workers.update_status(peer, Renewed(incarnation=2, state=WorkerState.BUSY), story.now)
+        )
     else:
         expected = frozenset({lease})
-        orders = story.tell(core.on_leases(peer, "c-one", 1, (), story.now, expected=expected))
+        orders = story.tell(core.reconciler.reconcile(peer, "c-one", 1, (), story.now, expected=expected))
     entry = entry_of(story)
     assert (entry.state, entry.tries, entry.tried) == (TaskState.QUEUED, 0, set())
     assert entry.worker == (second if which == "first" else first)
@@ -138,7 +141,7 @@ def test_one_ticket_lost_while_the_other_lives_is_no_try_and_no_way_back(which: 
 
 def test_a_ticket_lost_while_the_other_worker_is_still_asked_leaves_the_task_with_that_one() -> None:
     story, first, second = both(asked_only=True)
-    story.tell(story.core.on_lost(first, ["l1"], Reason.EXPIRED, story.now))
+    story.tell(story.core.failures.lose_leases(first, ["l1"], Reason.EXPIRED, story.now))
     assert (entry_of(story).state, entry_of(story).worker) == (TaskState.COMMITTING, second)
     story.grant(story.commits[-1], queued=True)
     assert entry_of(story).state is TaskState.QUEUED
@@ -150,11 +153,15 @@ def test_a_second_worker_that_does_not_take_it_changes_nothing_at_the_first(how:
     core = story.core
     if how == "conflict":
         late = Conflict(reason=Reason.BUSY, quote=quote(free=0, queue=4))
-        orders = core.on_conflict(ONE, 2, late, story.now)
+        orders = decided(core, core.reconciler.conflict(ONE, 2, late, story.now), story.now)
     elif how == "denied":
-        orders = core.on_denial(ONE, 2, Denied(reason=Reason.BUSY, retry_s=5.0), story.now)
+        orders = decided(
+            core, core.reconciler.deny(ONE, 2, Denied(reason=Reason.BUSY, retry_s=5.0), story.now), story.now
+        )
     else:
-        orders = core.on_commit_failure(ONE, 2, "silence", story.now, sent=how == "silence")
+        orders = decided(
+            core, core.reconciler.fail_commit(ONE, 2, "silence", story.now, sent=how == "silence"), story.now
+        )
     story.tell(orders)
     assert len(of(orders, EndHedge)) == 1
     assert (entry_of(story).state, entry_of(story).worker, entry_of(story).tries) == (
@@ -170,17 +177,17 @@ def test_a_cancel_ends_both_tickets() -> None:
     orders = story.tell(story.core.cancel([ONE], story.now))
     assert [order.peer for order in of(orders, ReleaseOn)] == [second]
     assert [order.peer for order in of(orders, CancelOn)] == [first]
-    (end,) = of(story.tell(story.core.on_stopped(first, ["l1"], story.now)), EndAttempt)
+    (end,) = of(story.tell(story.core.failures.confirm_stop(first, ["l1"], story.now)), EndAttempt)
     assert end.event is TaskEvent.CANCEL
-    assert story.core.on_ready(second, "l2", fence(2), story.now) == (None, [])
+    assert story.core.reconciler.start(second, "l2", fence(2), story.now) == (None, [])
 
 
 def test_an_idle_worker_takes_over_what_waits_at_a_busy_one_and_the_ticket_is_kept_until_it_has_it() -> None:
     story = Story(tasks=2)
     story.grant(story.commits[0])
     story.grant(story.commits[1], queued=True)
-    story.tell(story.core.on_adverts(story.group, [advert(0), advert(1)], story.now))
-    orders = story.tell(story.core.on_quote(B, quote(), story.now))
+    story.tell(story.core.workers.add_adverts(story.group, [advert(0), advert(1)], story.now))
+    orders = story.tell(story.core.workers.add_quote(B, quote(), story.now))
     (commit,) = of(orders, CommitTo)
     assert (commit.peer, commit.hedge) == (B, True)
     assert not of(orders, ReleaseOn)
@@ -202,7 +209,7 @@ def test_after_a_lost_race_the_task_is_asked_for_at_another_idle_worker_at_once(
 def test_a_worker_that_says_that_one_of_two_tickets_runs_is_not_believed() -> None:
     story, first, _ = both()
     progress = Progress(lease="l1", fence=fence(1), seq=1, phase=Phase.RUN)
-    assert story.core.on_progress(first, progress, story.now) is None
+    assert story.core.reconciler.progress(first, progress, story.now) is None
     assert entry_of(story).state is TaskState.QUEUED
 
 
@@ -211,8 +218,8 @@ def restarted(**hedge: Any) -> tuple[SchedulerCore, TaskEntry]:
     second = Attempt(2, B, status=AttemptStatus.RESTORED, **hedge)
     entry = a_live_task(1, TaskState.QUEUED, A, "l1", fence(1), hedge=second)
     core = SchedulerCore(random.Random(1))
-    core.add(TaskLimits("c-one"), [entry], 0.0)
-    core.check()
+    decided(core, core.add(TaskLimits("c-one"), [entry], 0.0), 0.0)
+    check(core.state)
     return core, entry
 
 
@@ -224,24 +231,30 @@ def test_after_a_restart_both_tickets_go_on() -> None:
     core, entry = restarted(lease="l2", fence=fence(2))
     for peer, attempt, lease in ((A, 1, "l1"), (B, 2, "l2")):
         told_ = (told(attempt, lease, queued=True),)
-        core.on_leases(peer, "c-one", 1, told_, 1.0, expected=frozenset({lease}))
-        core.check()
+        decided(
+            core, core.reconciler.reconcile(peer, "c-one", 1, told_, 1.0, expected=frozenset({lease})), 1.0
+        )
+        check(core.state)
     assert [ticket.status for ticket in entry.attempts()] == [AttemptStatus.QUEUED] * 2
 
 
 def test_after_a_restart_a_second_worker_that_runs_it_already_has_it() -> None:
     core, entry = restarted()
-    assert core.rival_asked(A, "l1"), "nobody knows yet whether it was asked"
-    orders = core.on_leases(B, "c-one", 1, (told(2, "l2", queued=False),), 1.0, expected=frozenset())
-    core.check()
+    assert core.hedging.rival_asked(A, "l1"), "nobody knows yet whether it was asked"
+    orders = decided(
+        core,
+        core.reconciler.reconcile(B, "c-one", 1, (told(2, "l2", queued=False),), 1.0, expected=frozenset()),
+        1.0,
+    )
+    check(core.state)
     assert (entry.state, entry.worker, entry.attempt) == (TaskState.LEASED, B, 2)
     assert [order.peer for order in of(orders, ReleaseOn)] == [A]
 
 
 def test_after_a_restart_a_second_worker_that_was_never_asked_is_left_out() -> None:
     core, entry = restarted()
-    orders = core.on_leases(B, "c-one", 1, (), 1.0, expected=frozenset())
-    core.check()
+    orders = decided(core, core.reconciler.reconcile(B, "c-one", 1, (), 1.0, expected=frozenset()), 1.0)
+    check(core.state)
     assert of(orders, EndHedge)
     assert (entry.state, entry.worker, entry.hedge) == (TaskState.QUEUED, A, None)
 
@@ -250,6 +263,10 @@ def test_where_tickets_stand_is_told_by_the_one_that_comes_up_first() -> None:
     story, _, second = both()
     assert story.core.state.positions[ONE].position == 1
     waiting = (QueuedLease(lease="l2", position=1, start_s=3.0),)
-    story.tell(story.core.on_status(second, 1, WorkerState.BUSY, story.now, waiting=waiting))
+    story.tell(
+        story.core.workers.update_status(
+            second, Renewed(incarnation=1, state=WorkerState.BUSY, waiting=waiting), story.now
+        )
+    )
     place = story.core.state.positions[ONE]
     assert (place.attempt, place.position, place.start_s) == (1, 1, 3.0)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from protocol.messages.work import LiveLease
+from protocol.messages.work import LiveLease, Renewed
 from protocol.values.attempt import TaskEvent, TaskState
 from protocol.values.lease import Fence
 from protocol.words import Reason, WorkerState
 from scheduler.core.commands import CommitTo, RecordEvent, SetAside
 from scheduler.core.reconciler import MAX_WARNINGS
+from tests.scheduler.core_invariants import check
 from tests.scheduler.core_parts import PEERS, Story, a_record, of
 
 
@@ -49,8 +50,8 @@ def test_a_wrong_unit_or_a_failed_check_on_one_device_is_tried_on_another_and_co
             event, orders = story.fail(commit.task, reason)
         else:
             record = a_record(story.core, commit.task)
-            event, why, _ = story.core.judge(record, (reason, "not what was asked for"))
-            orders = story.tell(story.core.on_result(commit.task, event, why, story.now))
+            event, why, _ = story.core.failures.judge(record, (reason, "not what was asked for"))
+            orders = story.tell(story.core.failures.settle(commit.task, event, why, story.now))
         asides.extend(of(orders, SetAside))
         return event
 
@@ -62,7 +63,7 @@ def test_a_wrong_unit_or_a_failed_check_on_one_device_is_tried_on_another_and_co
         assert amiss(later) is TaskEvent.RETRY
     assert [aside.peer for aside in asides] == [PEERS[0]]
     assert all(commit.peer != PEERS[0] for commit in again[1:])
-    story.core.check()
+    check(story.core.state)
 
 
 def test_a_wrong_unit_on_the_only_device_that_fits_ends_the_task_and_is_not_held_against_it() -> None:
@@ -86,9 +87,11 @@ def test_a_worker_that_says_at_every_link_that_results_are_on_their_way_is_waite
     owes = LiveLease(task=commit.task, attempt=1, lease=lease, fence=fence, reporting=True)
     began = story.now
     while entry.attempt == 1 and entry.live and story.now < began + 500:
-        story.tell(story.core.on_link_closed(commit.peer, story.now))
+        story.tell(story.core.workers.close_link(commit.peer))
         expected = frozenset({lease})
-        story.tell(story.core.on_leases(commit.peer, "c-one", 1, (owes,), story.now, expected=expected))
+        story.tell(
+            story.core.reconciler.reconcile(commit.peer, "c-one", 1, (owes,), story.now, expected=expected)
+        )
         story.after(20.0)
     assert story.now - began <= 80
     assert entry.tries == 1
@@ -107,7 +110,8 @@ def test_a_worker_that_takes_tickets_and_loses_them_is_left_alone_and_drives_no_
             if commit.peer == PEERS[0]:
                 lease = f"l{story.numbers}"
                 asides += of(
-                    story.tell(story.core.on_lost(PEERS[0], [lease], Reason.EXPIRED, story.now)), SetAside
+                    story.tell(story.core.failures.lose_leases(PEERS[0], [lease], Reason.EXPIRED, story.now)),
+                    SetAside,
                 )
             waiting += story.commits[before:]
         before = len(story.commits)
@@ -123,10 +127,16 @@ def test_a_worker_is_believed_once_for_each_link_that_it_was_restarted() -> None
     for commit in tuple(story.commits):
         story.grant(commit, queued=True)
     for incarnation in (2, 3, 4):
-        story.tell(story.core.on_status(PEERS[0], incarnation, WorkerState.BUSY, story.now))
+        story.tell(
+            story.core.workers.update_status(
+                PEERS[0], Renewed(incarnation=incarnation, state=WorkerState.BUSY), story.now
+            )
+        )
     assert story.core.state.worker(PEERS[0]).incarnation == 2
-    story.tell(story.core.on_link_closed(PEERS[0], story.now))
-    story.tell(story.core.on_status(PEERS[0], 5, WorkerState.BUSY, story.now))
+    story.tell(story.core.workers.close_link(PEERS[0]))
+    story.tell(
+        story.core.workers.update_status(PEERS[0], Renewed(incarnation=5, state=WorkerState.BUSY), story.now)
+    )
     assert story.core.state.worker(PEERS[0]).incarnation == 5
 
 
@@ -138,7 +148,7 @@ def test_a_worker_that_warns_without_end_of_giving_way_fills_no_store() -> None:
     lines: list[RecordEvent] = []
     for n in range(1000):
         lines += of(
-            story.tell(story.core.on_preempt(PEERS[0], "l1", fence, 60 + n % 2, story.now)), RecordEvent
+            story.tell(story.core.reconciler.warn(PEERS[0], "l1", fence, 60 + n % 2, story.now)), RecordEvent
         )
     assert len(lines) == MAX_WARNINGS
     same = Story(1, 1)
@@ -146,7 +156,7 @@ def test_a_worker_that_warns_without_end_of_giving_way_fills_no_store() -> None:
     lines = [
         t
         for _ in range(9)
-        for t in of(same.core.on_preempt(PEERS[0], "l1", fence, 60, same.now), RecordEvent)
+        for t in of(same.core.reconciler.warn(PEERS[0], "l1", fence, 60, same.now), RecordEvent)
     ]
     assert len(lines) == 1
 
@@ -162,5 +172,7 @@ def test_a_worker_that_says_queued_and_ended_at_once_ends_no_scheduler(claim: st
     queued = LiveLease(task=commit.task, attempt=1, lease=entry.lease, fence=entry.fence, queued=True)
     for lease in (queued.model_copy(update={claim: True}), queued):
         expected = frozenset({entry.lease})
-        story.tell(story.core.on_leases(commit.peer, "c-one", 1, (lease,), story.now, expected=expected))
+        story.tell(
+            story.core.reconciler.reconcile(commit.peer, "c-one", 1, (lease,), story.now, expected=expected)
+        )
     assert entry.state is TaskState.QUEUED

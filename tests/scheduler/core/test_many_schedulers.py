@@ -11,12 +11,13 @@ from protocol.messages.work import Conflict, Quote
 from protocol.values.attempt import TaskState
 from protocol.values.lease import Fence
 from protocol.words import Reason
-from scheduler.core.commands import Command, CommitTo, ReleaseOn
+from scheduler.core.commands import Command, CommitTo, RecordGrant, ReleaseOn
 from scheduler.core.ranking import WorkerView
 from scheduler.core.scheduler import SchedulerCore
 from scheduler.core.state import LEASED, TaskEntry, TaskLimits
 from swarm.net.identity import Identity
-from tests.scheduler.core_parts import a_task, advert, of, quote
+from tests.scheduler.core_invariants import check
+from tests.scheduler.core_parts import a_task, advert, decided, of, quote
 
 WORKERS = 16
 SCHEDULERS = 4
@@ -41,10 +42,10 @@ class Field:
         self.cores = [SchedulerCore(random.Random(f"{seed} {n}")) for n in range(SCHEDULERS)]
         self.said: list[tuple[SchedulerCore, Command]] = []
         for n, core in enumerate(self.cores):
-            core.on_adverts("", ADVERTS, 0.0)
+            decided(core, core.workers.add_adverts("", ADVERTS, 0.0), 0.0)
             for ad in ADVERTS:
                 core.state.worker(ad.peer).probing = False
-                core.on_quote(ad.peer, quote(), 0.0)
+                decided(core, core.workers.add_quote(ad.peer, quote(), 0.0), 0.0)
             entries = [TaskEntry(a_task(i, campaign=f"c-{n}")) for i in range(1, tasks + 1)]
             self.say(core, core.add(TaskLimits(f"c-{n}"), entries, 0.0))
         for _, order in self.said:
@@ -52,7 +53,8 @@ class Field:
                 self.first[order.peer] = self.first.get(order.peer, 0) + 1
 
     def say(self, core: SchedulerCore, orders: list[Command]) -> None:
-        core.check()
+        orders = decided(core, orders, self.now)
+        check(core.state)
         self.commits += len(of(orders, CommitTo))
         self.said += [(core, order) for order in orders]
 
@@ -77,23 +79,25 @@ class Field:
         there = self.at[order.peer]
         if there and not self.queues:
             late = Conflict(reason=Reason.BUSY, quote=self.standing(order.peer))
-            self.say(core, core.on_conflict(order.task, order.attempt, late, self.now))
+            self.say(core, core.reconciler.conflict(order.task, order.attempt, late, self.now))
             return
         self.number += 1
         lease = f"l{self.number}"
         there.append(lease)
         self.say(
             core,
-            core.on_grant(
+            core.reconciler.grant(
                 order.peer,
-                order.task,
-                order.attempt,
-                lease,
-                Fence(incarnation=1, number=self.number),
+                RecordGrant(
+                    order.task,
+                    order.attempt,
+                    lease,
+                    Fence(incarnation=1, number=self.number),
+                    queued=len(there) > 1,
+                    position=len(there) - 1 or None,
+                    start_s=30.0 * (len(there) - 1),
+                ),
                 self.now,
-                queued=len(there) > 1,
-                position=len(there) - 1 or None,
-                start_s=30.0 * (len(there) - 1),
             ),
         )
 
@@ -128,12 +132,12 @@ def test_two_workers_at_least_are_drawn_and_the_sooner_is_taken() -> None:
     for seed in range(200):
         core = SchedulerCore(random.Random(seed))
         views: list[WorkerView] = []
-        core.on_adverts("", ADVERTS, 0.0)
+        decided(core, core.workers.add_adverts("", ADVERTS, 0.0), 0.0)
         for n, ad in enumerate(ADVERTS):
             view = core.state.worker(ad.peer)
-            core.on_quote(ad.peer, quote(free=0, queue=n), 0.0)
+            decided(core, core.workers.add_quote(ad.peer, quote(free=0, queue=n), 0.0), 0.0)
             views.append(view)
-        core.add(TaskLimits("c-one"), [TaskEntry(a_task(1))], 0.0)
+        decided(core, core.add(TaskLimits("c-one"), [TaskEntry(a_task(1))], 0.0), 0.0)
         taken.add(next(entry.worker for entry in core.state.tasks.values() if entry.worker) or "")
         assert next(iter(core.state.tasks.values())).state is TaskState.COMMITTING
     assert ADVERTS[-1].peer not in taken

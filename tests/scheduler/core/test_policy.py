@@ -8,7 +8,7 @@ import pytest
 
 from protocol.errors import LocalProtocolError
 from protocol.formats.phase import Phase
-from protocol.messages.work import Denied, LiveLease
+from protocol.messages.work import Denied, LiveLease, Renewed
 from protocol.values.attempt import TaskEvent, TaskState
 from protocol.values.lease import Fence
 from protocol.words import Reason, RunOutcome, WorkerState
@@ -23,6 +23,7 @@ from scheduler.core.commands import (
     EndPending,
     ProbeWorker,
     RecordEvent,
+    RecordGrant,
     RecordWaitReason,
     ReleaseOn,
     SetAside,
@@ -31,7 +32,8 @@ from scheduler.core.reconciler import OWED_S
 from scheduler.core.scheduler import SchedulerCore
 from scheduler.core.state import TaskEntry, TaskLimits
 from scheduler.core.timeouts import STOP_S
-from tests.scheduler.core_parts import PEERS, Story, a_live_task, a_record, a_task, advert, of, quote
+from tests.scheduler.core_invariants import check
+from tests.scheduler.core_parts import PEERS, Story, a_live_task, a_record, a_task, advert, decided, of, quote
 
 ONE = "c-one/1"
 
@@ -42,11 +44,15 @@ ONE = "c-one/1"
 def test_the_higher_priority_is_served_first_and_of_equal_ones_the_older() -> None:
     core = SchedulerCore(random.Random(1))
     for campaign, priority in (("c-low", 10), ("c-old", 50), ("c-new", 50), ("c-high", 80)):
-        core.add(TaskLimits(campaign, priority=priority), [TaskEntry(a_task(1, campaign=campaign))], 0.0)
-    core.on_adverts("", [advert(n) for n in range(3)], 0.0)
+        decided(
+            core,
+            core.add(TaskLimits(campaign, priority=priority), [TaskEntry(a_task(1, campaign=campaign))], 0.0),
+            0.0,
+        )
+    decided(core, core.workers.add_adverts("", [advert(n) for n in range(3)], 0.0), 0.0)
     commits: list[CommitTo] = []
     for n in range(3):
-        commits += of(core.on_quote(PEERS[n], quote(), 0.0), CommitTo)
+        commits += of(decided(core, core.workers.add_quote(PEERS[n], quote(), 0.0), 0.0), CommitTo)
     order = list(dict.fromkeys(commit.campaign for commit in commits))
     assert order == ["c-high", "c-old", "c-new", "c-low"]
 
@@ -55,7 +61,7 @@ def test_a_commit_says_how_often_the_task_gave_way_and_how_long_its_campaign_has
     story = Story(ends_at=160.0)
     story.grant(story.commits[0])
     story.now += 10
-    story.tell(story.core.on_lost(PEERS[0], ["l1"], Reason.PREEMPTED, story.now))
+    story.tell(story.core.failures.lose_leases(PEERS[0], ["l1"], Reason.PREEMPTED, story.now))
     again = story.commits[-1]
     assert (story.commits[0].preempted, story.commits[0].left_s) == (0, 60.0)
     assert (again.preempted, again.left_s) == (1, 50.0)
@@ -65,19 +71,21 @@ def test_a_commit_says_how_often_the_task_gave_way_and_how_long_its_campaign_has
 def test_a_task_that_gave_way_has_lost_no_try_and_goes_on_at_once_anywhere(how: str) -> None:
     story = Story()
     story.grant(story.commits[0])
-    result = story.tell(story.core.on_preempt(PEERS[0], "l1", Fence(incarnation=1, number=1), 80, story.now))
+    result = story.tell(
+        story.core.reconciler.warn(PEERS[0], "l1", Fence(incarnation=1, number=1), 80, story.now)
+    )
     assert of(result, RecordEvent)[0].fields["priority"] == 80
     if how == "renewal":
-        orders = story.tell(story.core.on_lost(PEERS[0], ["l1"], Reason.PREEMPTED, story.now))
+        orders = story.tell(story.core.failures.lose_leases(PEERS[0], ["l1"], Reason.PREEMPTED, story.now))
         (end,) = of(orders, EndAttempt)
         assert (end.event, end.reason) == (TaskEvent.PREEMPT, Reason.PREEMPTED)
         assert "of priority 80" in end.detail
     else:
         record = a_record(story.core, ONE, outcome=RunOutcome.CANCELLED, reason=Reason.PREEMPTED, timings=())
-        event, why, detail = story.core.judge(record)
+        event, why, detail = story.core.failures.judge(record)
         assert (event, why) == (TaskEvent.PREEMPT, Reason.PREEMPTED)
         assert "of priority 80" in detail
-        orders = story.tell(story.core.on_result(ONE, event, why, story.now))
+        orders = story.tell(story.core.failures.settle(ONE, event, why, story.now))
     entry = story.core.state.tasks[ONE]
     assert (entry.preempted, entry.tries, entry.tried) == (1, 0, set())
     assert not of(orders, SetAside)
@@ -88,7 +96,7 @@ def test_a_worker_that_says_preempted_more_often_than_is_allowed_has_lost_the_ta
     story = Story(attempts=3, backoff_s=0.0)
     for turn in range(5):
         story.grant(story.commits[-1])
-        story.tell(story.core.on_lost(PEERS[0], [f"l{turn + 1}"], Reason.PREEMPTED, story.now))
+        story.tell(story.core.failures.lose_leases(PEERS[0], [f"l{turn + 1}"], Reason.PREEMPTED, story.now))
         story.after(1.0)
     entry = story.core.state.tasks[ONE]
     assert (entry.preempted, entry.attempt, entry.state) == (2, 2 + 3, TaskState.FAILED)
@@ -105,9 +113,9 @@ def replicas(count: int, workers: int, **hosts: int) -> Story:
         story.core.add(TaskLimits("c-two", backoff_s=0.0), [TaskEntry(task) for task in tasks], story.now)
     )
     adverts = [advert(n).model_copy(update={"device": f"d{hosts.get(f'w{n}', n)}"}) for n in range(workers)]
-    story.tell(story.core.on_adverts("", adverts, story.now))
+    story.tell(story.core.workers.add_adverts("", adverts, story.now))
     for n in range(workers):
-        story.tell(story.core.on_quote(PEERS[n], quote(), story.now))
+        story.tell(story.core.workers.add_quote(PEERS[n], quote(), story.now))
     return story
 
 
@@ -120,8 +128,8 @@ def test_replicas_go_to_different_devices_and_wait_when_there_are_too_few() -> N
     story.after(1.0)
     assert len(story.commits) == 2
     assert [note.words for note in of(story.orders, RecordWaitReason)] == [REPLICAS_WAIT]
-    story.tell(story.core.on_adverts("", [advert(2)], story.now))
-    story.tell(story.core.on_quote(PEERS[2], quote(), story.now))
+    story.tell(story.core.workers.add_adverts("", [advert(2)], story.now))
+    story.tell(story.core.workers.add_quote(PEERS[2], quote(), story.now))
     assert story.commits[-1].peer == PEERS[2]
 
 
@@ -151,7 +159,7 @@ def test_a_campaign_that_is_carried_on_elsewhere_ends_here_and_nothing_is_touche
     story = Story(tasks=4)
     story.grant(story.commits[0])
     story.grant(story.commits[1], queued=True)
-    orders = story.tell(story.core.on_superseded("c-one", story.now))
+    orders = story.tell(story.core.failures.end_superseded("c-one", story.now))
     assert not of(orders, CancelOn)
     assert not of(orders, ReleaseOn)
     ends = of(orders, EndAttempt)
@@ -159,7 +167,10 @@ def test_a_campaign_that_is_carried_on_elsewhere_ends_here_and_nothing_is_touche
     assert of(orders, EndPending)[0].tasks == ("c-one/3", "c-one/4")
     assert of(orders, EndCampaign)[0].detail == "carried on elsewhere (adopted)"
     assert story.core.idle
-    assert story.core.on_ready(PEERS[0], "l2", Fence(incarnation=1, number=2), story.now) == (None, [])
+    assert story.core.reconciler.start(PEERS[0], "l2", Fence(incarnation=1, number=2), story.now) == (
+        None,
+        [],
+    )
 
 
 def test_workers_are_not_believed_that_a_campaign_went_elsewhere_however_many_they_are() -> None:
@@ -167,7 +178,7 @@ def test_workers_are_not_believed_that_a_campaign_went_elsewhere_however_many_th
     for commit in tuple(story.commits):
         story.grant(commit)
     for liar in PEERS[:3]:
-        orders = story.tell(story.core.on_disowned(liar, "c-one", story.now))
+        orders = story.tell(story.core.failures.exclude(liar, "c-one", story.now))
         assert not of(orders, EndCampaign)
         assert [tell.name for tell in of(orders, RecordEvent)] == ["worker.refused"], "it is told"
         assert not story.core.state.worker(liar).held
@@ -180,17 +191,17 @@ def test_workers_are_not_believed_that_a_campaign_went_elsewhere_however_many_th
 def test_a_campaign_of_which_no_worker_has_anything_cannot_have_gone_elsewhere() -> None:
     story = Story()
     commit = story.commits[0]
-    orders = story.tell(story.core.on_denial(commit.task, commit.attempt, stale(), story.now))
+    orders = story.tell(story.core.reconciler.deny(commit.task, commit.attempt, stale(), story.now))
     assert not of(orders, EndCampaign)
-    story.tell(story.core.on_adverts(story.group, [advert(1)], story.now))
-    assert of(story.tell(story.core.on_quote(PEERS[1], quote(), story.now)), CommitTo)
+    story.tell(story.core.workers.add_adverts(story.group, [advert(1)], story.now))
+    assert of(story.tell(story.core.workers.add_quote(PEERS[1], quote(), story.now)), CommitTo)
 
 
 def test_a_campaign_adopted_with_two_tickets_of_a_task_ends_both() -> None:
     story = Story(workers=2)
     story.grant(story.commits[0], queued=True, position=1, start_s=9.0)
     story.grant(story.commits[1], queued=True, position=1, start_s=9.0)
-    orders = story.tell(story.core.on_superseded("c-one", story.now))
+    orders = story.tell(story.core.failures.end_superseded("c-one", story.now))
     assert of(orders, EndCampaign)
     assert len(of(orders, EndAttempt)) + len(of(orders, EndHedge)) >= 1
 
@@ -205,17 +216,21 @@ def claimed(tasks: int = 1, *, attempts: int = 1) -> SchedulerCore:
         a_live_task(n, TaskState.LEASED, PEERS[0], f"x{n}", Fence(incarnation=1, number=n), inherited=True)
         for n in range(1, tasks + 1)
     ]
-    core.add(TaskLimits("c-one", attempts=attempts), entries, 100.0)
+    decided(core, core.add(TaskLimits("c-one", attempts=attempts), entries, 100.0), 100.0)
     return core
 
 
 def test_a_claim_that_is_not_kept_costs_no_try() -> None:
     core = claimed(tasks=2)
-    orders = core.on_leases(
-        PEERS[0], "c-one", 1, (), 101.0, expected=frozenset(h.lease for h in core.held_on(PEERS[0]))
+    orders = decided(
+        core,
+        core.reconciler.reconcile(
+            PEERS[0], "c-one", 1, (), 101.0, expected=frozenset(h.lease for h in core.held_on(PEERS[0]))
+        ),
+        101.0,
     )
     assert {end.event for end in of(orders, EndAttempt)} == {TaskEvent.REFUSE}
-    core.check()
+    check(core.state)
     for entry in core.state.tasks.values():
         assert (entry.state, entry.tries, entry.current) == (TaskState.PENDING, 0, None)
 
@@ -234,12 +249,16 @@ def test_a_claim_that_comes_to_nothing_is_over_within_a_bounded_time_and_costs_n
         reporting=reporting,
         phase=None if reporting else Phase.RUN,
     )
-    core.on_leases(PEERS[0], "c-one", 1, (live_lease,), now, expected=frozenset({"x1"}))
+    decided(
+        core,
+        core.reconciler.reconcile(PEERS[0], "c-one", 1, (live_lease,), now, expected=frozenset({"x1"})),
+        now,
+    )
     assert entry.live
     limit = OWED_S if reporting else entry.max_run_s() + STOP_S
     while core.state.tasks["c-one/1"].live and now < 101.0 + limit + 5.0:
         now += 1.0
-        core.tick(now)
+        decided(core, core.tick(now), now)
     assert (entry.state, entry.tries) == (TaskState.PENDING, 0)
 
 
@@ -254,7 +273,9 @@ def test_a_worker_that_gives_one_lease_to_two_tasks_has_the_second_taken_away(sa
     lease = entry.lease if same == "lease" else "l99"
     fence = entry.fence if same == "fence" else Fence(incarnation=1, number=99)
     story.tell(
-        story.core.on_grant(second.peer, second.task, second.attempt, lease, fence, story.now, queued=False)
+        story.core.reconciler.grant(
+            second.peer, RecordGrant(second.task, second.attempt, lease, fence, queued=False), story.now
+        )
     )
     assert (other.state, other.tries) == (TaskState.PENDING, 0), "it is not asked again at once"
     assert entry.state is TaskState.LEASED
@@ -267,23 +288,23 @@ def test_a_task_that_was_lost_goes_before_those_that_nobody_was_asked_to_take() 
     story = Story(tasks=8, workers=1)
     first = story.commits[0]
     story.begin(first)
-    story.tell(story.core.on_link_closed(PEERS[0], story.now))
-    story.tell(story.core.on_silence(PEERS[0], "gone", story.now))
-    story.tell(story.core.on_adverts(story.group, [advert(0), advert(1)], story.now))
-    story.tell(story.core.on_quote(PEERS[1], quote(), story.now))
+    story.tell(story.core.workers.close_link(PEERS[0]))
+    story.tell(story.core.failures.lose_all(PEERS[0], "gone", story.now))
+    story.tell(story.core.workers.add_adverts(story.group, [advert(0), advert(1)], story.now))
+    story.tell(story.core.workers.add_quote(PEERS[1], quote(), story.now))
     assert next(commit.task for commit in story.commits if commit.peer == PEERS[1]) == first.task
 
 
 def test_many_that_nobody_may_have_now_do_not_keep_the_others_waiting() -> None:
     core, now = SchedulerCore(random.Random(1)), 100.0
     tried = [TaskEntry(a_task(n), last=1, tries=1, tried={PEERS[0]}, not_before=1e9) for n in range(1, 201)]
-    core.add(TaskLimits("c-one"), [*tried, TaskEntry(a_task(201))], now)
+    decided(core, core.add(TaskLimits("c-one"), [*tried, TaskEntry(a_task(201))], now), now)
     (need,) = core.state.groups
-    core.on_adverts(need, [advert(0)], now)
-    commits = of(core.on_quote(PEERS[0], quote(), now), CommitTo)
+    decided(core, core.workers.add_adverts(need, [advert(0)], now), now)
+    commits = of(decided(core, core.workers.add_quote(PEERS[0], quote(), now), now), CommitTo)
     for _ in range(20):
         now += 0.2
-        commits += of(core.tick(now), CommitTo)
+        commits += of(decided(core, core.tick(now), now), CommitTo)
     assert [commit.task for commit in commits] == ["c-one/201"]
 
 
@@ -297,13 +318,15 @@ def test_a_worker_that_is_asked_and_never_answers_is_set_aside_for_longer_and_lo
     for _ in range(600):
         while story.commits:
             commit = story.commits.pop()
-            story.tell(story.core.on_unreachable(commit.peer, "silence", story.now))
+            story.tell(story.core.workers.mark_unreachable(commit.peer, "silence", story.now))
             orders = story.tell(
-                story.core.on_commit_failure(commit.task, commit.attempt, "silence", story.now, sent=True)
+                story.core.reconciler.fail_commit(
+                    commit.task, commit.attempt, "silence", story.now, sent=True
+                )
             )
             asides += [order.seconds for order in of(orders, SetAside)]
         for probe in of(story.after(3.0), ProbeWorker):
-            story.tell(story.core.on_quote(probe.peer, quote(), story.now))
+            story.tell(story.core.workers.add_quote(probe.peer, quote(), story.now))
         back += [order for order in of(story.orders, RecordEvent) if order.name == "worker.back"]
     assert asides[:4] == [30.0, 60.0, 120.0, 240.0]
     assert max(asides) <= 600
@@ -318,7 +341,7 @@ def test_a_worker_that_takes_a_task_and_never_begins_loses_it_to_another() -> No
     assert not of(story.after(119.0), CancelOn)
     (stop,) = of(story.after(2.0), CancelOn)
     assert stop.peer == silent.peer
-    orders = story.tell(story.core.on_stopped(silent.peer, ["l1"], story.now))
+    orders = story.tell(story.core.failures.confirm_stop(silent.peer, ["l1"], story.now))
     assert "never began" in of(orders, EndAttempt)[0].detail
     (again,) = of(orders, CommitTo)
     assert again.peer != silent.peer
@@ -331,7 +354,8 @@ def test_why_a_worker_is_set_aside_is_told_to_the_campaigns_that_would_use_it() 
         story.grant(story.commits.pop(0))
         lease = f"l{story.numbers}"
         asides += of(
-            story.tell(story.core.on_lost(PEERS[0], [lease], Reason.BAD_REQUEST, story.now)), SetAside
+            story.tell(story.core.failures.lose_leases(PEERS[0], [lease], Reason.BAD_REQUEST, story.now)),
+            SetAside,
         )
     (aside,) = asides
     assert aside.campaigns == ("c-one",)
@@ -351,9 +375,13 @@ def test_a_faulty_worker_cannot_use_up_the_tries_of_tasks_that_another_worker_wo
             commit = story.commits.pop()
             if commit.peer == bad and fault == "silent":
                 story.now += 1.0
-                story.tell(story.core.on_unreachable(bad, "silence", story.now))
-                orders: list[Command] = story.core.on_commit_failure(
-                    commit.task, commit.attempt, "silence", story.now, sent=True
+                story.tell(story.core.workers.mark_unreachable(bad, "silence", story.now))
+                orders: list[Command] = decided(
+                    story.core,
+                    story.core.reconciler.fail_commit(
+                        commit.task, commit.attempt, "silence", story.now, sent=True
+                    ),
+                    story.now,
                 )
                 story.tell(orders)
                 continue
@@ -363,18 +391,20 @@ def test_a_faulty_worker_cannot_use_up_the_tries_of_tasks_that_another_worker_wo
             elif fault == "quick":
                 story.fail(commit.task, Reason.CRASHED)
             else:
-                story.tell(story.core.on_lost(bad, [f"l{story.numbers}"], Reason.BAD_REQUEST, story.now))
+                story.tell(
+                    story.core.failures.lose_leases(bad, [f"l{story.numbers}"], Reason.BAD_REQUEST, story.now)
+                )
         for lease, commit in tuple(leases.items()):
             del leases[lease]
             held = [item for item in story.core.held_on(good) if item.lease == lease]
             if held:
-                task, orders = story.core.on_ready(good, lease, held[0].fence, story.now)
+                task, orders = story.core.reconciler.start(good, lease, held[0].fence, story.now)
                 story.tell(orders)
                 if task is not None:
                     story.now += 0.5
                     story.succeed(commit.task)
         for probe in of(story.after(0.5), ProbeWorker):
-            story.tell(story.core.on_quote(probe.peer, quote(), story.now))
+            story.tell(story.core.workers.add_quote(probe.peer, quote(), story.now))
         if story.core.idle:
             break
     assert {entry.state for entry in story.core.state.tasks.values()} == {TaskState.SUCCEEDED}
@@ -384,11 +414,17 @@ def test_a_worker_that_takes_no_work_is_asked_again_as_soon_as_it_says_that_it_d
     story = Story(tasks=3)
     story.grant(story.commits[0])
     core = story.core
-    story.tell(core.on_status(PEERS[0], 1, WorkerState.BUSY, story.now, why="paused by its owner"))
+    story.tell(
+        core.workers.update_status(
+            PEERS[0], Renewed(incarnation=1, state=WorkerState.BUSY, why="paused by its owner"), story.now
+        )
+    )
     view = core.state.worker(PEERS[0])
     assert (view.state_why, view.why) == ("paused by its owner", "paused by its owner")
     assert not view.serving(story.now)
-    orders = story.tell(core.on_status(PEERS[0], 1, WorkerState.BUSY, story.now))
+    orders = story.tell(
+        core.workers.update_status(PEERS[0], Renewed(incarnation=1, state=WorkerState.BUSY), story.now)
+    )
     assert of(orders, ProbeWorker)
 
 
@@ -397,6 +433,6 @@ def test_the_books_own_check_sees_replicas_that_meet_on_one_device_of_two_worker
     story.grant(story.commits[0])
     story.grant(story.commits[1])
     same = advert(1).model_copy(update={"device": "d0", "seq": 2})
-    story.core.on_adverts("", [same], story.now)
+    decided(story.core, story.core.workers.add_adverts("", [same], story.now), story.now)
     with pytest.raises(LocalProtocolError, match="on one device"):
-        story.core.check()
+        check(story.core.state)

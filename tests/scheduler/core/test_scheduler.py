@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from protocol.messages.work import Conflict, Denied, LiveLease
+from protocol.messages.work import Conflict, Denied, LiveLease, Renewed
 from protocol.values.attempt import TaskEvent, TaskState
 from protocol.values.lease import Fence
 from protocol.values.task import Model
@@ -21,18 +21,31 @@ from scheduler.core.commands import (
     EndPending,
     Explain,
     ProbeWorker,
+    RecordGrant,
     SetAside,
 )
 from scheduler.core.scheduler import SchedulerCore
 from scheduler.core.state import TaskEntry, TaskLimits
-from tests.scheduler.core_parts import PEERS, SHA, Story, a_live_task, a_record, a_task, advert, of, quote
+from tests.scheduler.core_invariants import check
+from tests.scheduler.core_parts import (
+    PEERS,
+    SHA,
+    Story,
+    a_live_task,
+    a_record,
+    a_task,
+    advert,
+    decided,
+    of,
+    quote,
+)
 
 
 def test_a_worker_is_found_probed_and_asked() -> None:
     story = Story(workers=0)
-    result = story.tell(story.core.on_adverts(story.group, [advert(0)], story.now))
+    result = story.tell(story.core.workers.add_adverts(story.group, [advert(0)], story.now))
     assert of(result, ProbeWorker) == [ProbeWorker(PEERS[0])]
-    (commit,) = of(story.tell(story.core.on_quote(PEERS[0], quote(), story.now)), CommitTo)
+    (commit,) = of(story.tell(story.core.workers.add_quote(PEERS[0], quote(), story.now)), CommitTo)
     assert (commit.peer, commit.task, commit.attempt, commit.key) == (
         PEERS[0],
         "c-one/1",
@@ -43,9 +56,9 @@ def test_a_worker_is_found_probed_and_asked() -> None:
 
 def test_idle_workers_get_a_task_each_before_any_gets_a_second() -> None:
     story = Story(tasks=3, workers=0)
-    story.tell(story.core.on_adverts(story.group, [advert(n) for n in range(3)], story.now))
+    story.tell(story.core.workers.add_adverts(story.group, [advert(n) for n in range(3)], story.now))
     for n in range(3):
-        story.tell(story.core.on_quote(PEERS[n], quote(), story.now))
+        story.tell(story.core.workers.add_quote(PEERS[n], quote(), story.now))
     story.grant(story.commits[0])
     held = [len(story.core.state.worker(peer).held) for peer in PEERS[:3]]
     assert max(held) <= 2
@@ -56,16 +69,24 @@ def test_a_large_model_waits_for_the_answer_of_the_device_that_has_it_and_for_no
     large = a_task(1).model_copy(update={"model": Model(name="m.onnx", sha256=SHA, size=10**9)})
     for says in ("free", "busy", "gone"):
         core, now = SchedulerCore(random.Random(1)), 100.0
-        need = of(core.add(TaskLimits("c-one"), [TaskEntry(large)], now), Discover)[0].group
+        need = of(decided(core, core.add(TaskLimits("c-one"), [TaskEntry(large)], now), now), Discover)[
+            0
+        ].group
         warm = advert(1).model_copy(update={"models": (SHA,)})
-        core.on_adverts(need, [advert(0), warm], now)
-        assert of(core.on_quote(PEERS[0], quote(), now), CommitTo) == [], "the other one has it"
+        decided(core, core.workers.add_adverts(need, [advert(0), warm], now), now)
+        assert of(decided(core, core.workers.add_quote(PEERS[0], quote(), now), now), CommitTo) == [], (
+            "the other one has it"
+        )
         if says == "gone":
-            orders = core.on_unreachable(PEERS[1], "no answer", now + 1)
+            orders = decided(core, core.workers.mark_unreachable(PEERS[1], "no answer", now + 1), now + 1)
         else:
             free = says == "free"
-            orders = core.on_quote(PEERS[1], quote(free=int(free), queue=0 if free else 3), now + 1)
-        orders += core.tick(now + 1.2)
+            orders = decided(
+                core,
+                core.workers.add_quote(PEERS[1], quote(free=int(free), queue=0 if free else 3), now + 1),
+                now + 1,
+            )
+        orders += decided(core, core.tick(now + 1.2), now + 1.2)
         (commit,) = of(orders, CommitTo)
         assert commit.peer == PEERS[1 if says == "free" else 0]
 
@@ -84,14 +105,18 @@ def test_a_result_that_waited_for_us_while_we_were_down_does_not_make_its_worker
     core, now = SchedulerCore(random.Random(1)), 100.0
     fence = Fence(incarnation=1, number=1)
     held = a_live_task(1, TaskState.RUNNING, PEERS[0], "l1", fence)
-    core.add(TaskLimits("c-one"), [held, *(TaskEntry(a_task(n)) for n in range(2, 30))], now)
-    core.on_adverts(held.group, [advert(0)], now)
+    decided(
+        core, core.add(TaskLimits("c-one"), [held, *(TaskEntry(a_task(n)) for n in range(2, 30))], now), now
+    )
+    decided(core, core.workers.add_adverts(held.group, [advert(0)], now), now)
     there = LiveLease(task="c-one/1", attempt=1, lease="l1", fence=fence, reporting=True)
-    core.on_leases(PEERS[0], "c-one", 1, [there], now, expected=frozenset({"l1"}))
-    core.on_quote(PEERS[0], quote(), now)
-    event, why, _ = core.judge(a_record(core, "c-one/1"))
-    core.on_result("c-one/1", event, why, now + 0.05)
-    core.check()
+    decided(
+        core, core.reconciler.reconcile(PEERS[0], "c-one", 1, [there], now, expected=frozenset({"l1"})), now
+    )
+    decided(core, core.workers.add_quote(PEERS[0], quote(), now), now)
+    event, why, _ = core.failures.judge(a_record(core, "c-one/1"))
+    decided(core, core.failures.settle("c-one/1", event, why, now + 0.05), now + 0.05)
+    check(core.state)
     assert len(core.state.worker(PEERS[0]).held) == 2
 
 
@@ -182,7 +207,9 @@ def test_a_worker_whose_results_are_no_results_is_set_aside() -> None:
     for _ in range(3):
         story.grant(story.commits.pop(0))
         lease = f"l{story.numbers}"
-        orders = story.tell(story.core.on_lost(PEERS[0], [lease], Reason.BAD_REQUEST, story.now, "junk"))
+        orders = story.tell(
+            story.core.failures.lose_leases(PEERS[0], [lease], Reason.BAD_REQUEST, story.now, "junk")
+        )
         asides += of(orders, SetAside)
     assert len(asides) == 1
 
@@ -191,7 +218,7 @@ def test_a_lost_run_counts_as_a_try_and_a_lost_ticket_does_not() -> None:
     story = Story(tasks=2)
     story.grant(story.commits[0])
     story.grant(story.commits[1], queued=True)
-    orders = story.tell(story.core.on_silence(PEERS[0], "gone", story.now))
+    orders = story.tell(story.core.failures.lose_all(PEERS[0], "gone", story.now))
     assert [order.event for order in of(orders, EndAttempt)] == [TaskEvent.LOSE, TaskEvent.REFUSE]
     assert [story.core.state.tasks[f"c-one/{n}"].tries for n in (1, 2)] == [1, 0]
 
@@ -200,7 +227,11 @@ def test_a_new_incarnation_voids_what_the_old_one_gave() -> None:
     story = Story(tasks=2)
     for commit in tuple(story.commits):
         story.grant(commit)
-    orders = story.tell(story.core.on_status(PEERS[0], 2, WorkerState.ACTIVE, story.now))
+    orders = story.tell(
+        story.core.workers.update_status(
+            PEERS[0], Renewed(incarnation=2, state=WorkerState.ACTIVE), story.now
+        )
+    )
     assert len(of(orders, EndAttempt)) == 2
 
 
@@ -209,20 +240,22 @@ def test_a_ticket_is_started_once_its_place_is_up_and_skipped_when_it_is_not_wan
     for commit in story.commits:
         story.grant(commit, queued=True)
     core = story.core
-    assert core.on_ready(PEERS[0], "l1", Fence(incarnation=1, number=1), story.now)[0] == "c-one/1"
+    assert core.reconciler.start(PEERS[0], "l1", Fence(incarnation=1, number=1), story.now)[0] == "c-one/1"
     assert core.state.tasks["c-one/1"].state is TaskState.LEASED
     story.tell(core.cancel(["c-one/2"], story.now))
-    assert core.on_ready(PEERS[0], "l2", Fence(incarnation=1, number=2), story.now) == (None, [])
-    assert core.on_ready(PEERS[1], "l1", Fence(incarnation=1, number=1), story.now) == (None, [])
-    assert core.on_ready(PEERS[0], "l1", Fence(incarnation=1, number=9), story.now) == (None, [])
+    assert core.reconciler.start(PEERS[0], "l2", Fence(incarnation=1, number=2), story.now) == (None, [])
+    assert core.reconciler.start(PEERS[1], "l1", Fence(incarnation=1, number=1), story.now) == (None, [])
+    assert core.reconciler.start(PEERS[0], "l1", Fence(incarnation=1, number=9), story.now) == (None, [])
 
 
 def test_a_grant_for_an_attempt_that_is_over_is_given_back() -> None:
     story = Story()
     commit = story.commits[0]
-    story.tell(story.core.on_commit_failure(commit.task, commit.attempt, "silence", story.now, sent=True))
+    story.tell(
+        story.core.reconciler.fail_commit(commit.task, commit.attempt, "silence", story.now, sent=True)
+    )
     story.after(10)
-    story.tell(story.core.on_quote(PEERS[0], quote(), story.now))
+    story.tell(story.core.workers.add_quote(PEERS[0], quote(), story.now))
     assert story.commits[-1].attempt == 2
     orders = story.grant(commit)
     assert of(orders, CancelOn)
@@ -232,7 +265,7 @@ def test_a_grant_for_an_attempt_that_is_over_is_given_back() -> None:
 def test_a_late_grant_is_given_back_to_the_worker_that_gave_it() -> None:
     story = Story(workers=2)
     first = story.commits[0]
-    story.tell(story.core.on_commit_failure(first.task, 1, "silence", story.now, sent=True))
+    story.tell(story.core.reconciler.fail_commit(first.task, 1, "silence", story.now, sent=True))
     story.after(1)
     assert story.commits[-1].peer != first.peer
     assert [order.peer for order in of(story.grant(first), CancelOn)] == [first.peer]
@@ -243,7 +276,7 @@ def test_a_cancelled_task_ends_when_its_worker_confirms() -> None:
     story.grant(story.commits[0])
     (stop,) = of(story.tell(story.core.cancel(["c-one/1"], story.now)), CancelOn)
     assert story.core.state.tasks["c-one/1"].state is TaskState.LEASED
-    orders = story.tell(story.core.on_stopped(PEERS[0], [stop.held[0].lease], story.now))
+    orders = story.tell(story.core.failures.confirm_stop(PEERS[0], [stop.held[0].lease], story.now))
     assert of(orders, EndAttempt)[0].event is TaskEvent.CANCEL
     assert of(orders, EndCampaign)
 
@@ -258,13 +291,13 @@ def test_a_conflict_or_a_full_queue_is_no_try() -> None:
     story = Story()
     commit = story.commits[0]
     conflict = Conflict(reason=Reason.BUSY, quote=quote(free=0, queue=5))
-    story.tell(story.core.on_conflict(commit.task, commit.attempt, conflict, story.now))
+    story.tell(story.core.reconciler.conflict(commit.task, commit.attempt, conflict, story.now))
     assert story.core.state.tasks[commit.task].tries == 0
     later = story.after(1.0)
     (again,) = of(later, CommitTo)
     assert again.attempt == 2
     denied = Denied(reason=Reason.BUSY, retry_s=3.0)
-    story.tell(story.core.on_denial(again.task, again.attempt, denied, story.now))
+    story.tell(story.core.reconciler.deny(again.task, again.attempt, denied, story.now))
     assert not of(story.after(2.0), ProbeWorker)
     assert of(story.after(1.5), ProbeWorker)
 
@@ -273,17 +306,25 @@ def test_a_program_that_a_worker_runs_for_those_it_knows_alone_costs_the_other_m
     core, now = SchedulerCore(random.Random(1)), 100.0
     program, plain = a_task(1), a_task(2)
     program = program.model_copy(update={"model": program.model.model_copy(update={"name": "net.pt2"})})
-    orders = core.add(TaskLimits(campaign="c-one"), [TaskEntry(program), TaskEntry(plain)], now)
+    orders = decided(
+        core, core.add(TaskLimits(campaign="c-one"), [TaskEntry(program), TaskEntry(plain)], now), now
+    )
     for look in of(orders, Discover):
-        core.on_adverts(look.group, [advert(0)], now)
-    first, second = of(core.on_quote(PEERS[0], quote(), now), CommitTo)
+        decided(core, core.workers.add_adverts(look.group, [advert(0)], now), now)
+    first, second = of(decided(core, core.workers.add_quote(PEERS[0], quote(), now), now), CommitTo)
     assert (first.task, second.task) == ("c-one/1", "c-one/2")
     denied = Denied(
         reason=Reason.NOT_ALLOWED, detail="net.pt2: it carries a program", unmet=("a model without one",)
     )
-    assert not of(core.on_denial(first.task, first.attempt, denied, now), CommitTo)
+    assert not of(decided(core, core.reconciler.deny(first.task, first.attempt, denied, now), now), CommitTo)
     fence = Fence(incarnation=1, number=1)
-    core.on_grant(PEERS[0], second.task, second.attempt, "l1", fence, now, queued=False)
+    decided(
+        core,
+        core.reconciler.grant(
+            PEERS[0], RecordGrant(second.task, second.attempt, "l1", fence, queued=False), now
+        ),
+        now,
+    )
     entry, need = core.state.tasks["c-one/1"], core.state.groups[core.state.tasks["c-one/1"].group]
     assert (entry.tries, need.fits, list(need.declined)) == (0, set(), [PEERS[0]])
     assert core.state.worker(PEERS[0]).refused is None
@@ -300,19 +341,19 @@ def test_a_worker_that_says_no_again_and_again_is_left_alone_for_longer_and_long
             requests.append(story.now)
             if how == "denied":
                 busy = Denied(reason=Reason.BUSY, retry_s=0.01)
-                story.tell(story.core.on_denial(commit.task, commit.attempt, busy, story.now))
+                story.tell(story.core.reconciler.deny(commit.task, commit.attempt, busy, story.now))
             else:
                 late = Conflict(reason=Reason.STALE_QUOTE, quote=quote())
-                story.tell(story.core.on_conflict(commit.task, commit.attempt, late, story.now))
+                story.tell(story.core.reconciler.conflict(commit.task, commit.attempt, late, story.now))
         for probe in of(story.after(0.5), ProbeWorker):
-            story.tell(story.core.on_quote(probe.peer, quote(), story.now))
+            story.tell(story.core.workers.add_quote(probe.peer, quote(), story.now))
     waits = [after - before for before, after in itertools.pairwise(requests)]
     assert len(waits) < 12
     assert waits == sorted(waits)
     assert max(waits) <= 31
     story.after(31)
     for probe in of(story.orders, ProbeWorker):
-        story.tell(story.core.on_quote(probe.peer, quote(), story.now))
+        story.tell(story.core.workers.add_quote(probe.peer, quote(), story.now))
     story.grant(story.commits[-1])
     assert story.core.state.worker(PEERS[0]).backoff_s == 0
 
@@ -321,7 +362,7 @@ def test_a_worker_that_is_out_of_order_does_not_keep_a_task_from_the_others() ->
     story = Story(workers=2, backoff_s=5.0)
     first = story.commits[0]
     other = next(peer for peer in PEERS[:2] if peer != first.peer)
-    story.tell(story.core.on_quote(other, quote(state=WorkerState.FAULTY), story.now))
+    story.tell(story.core.workers.add_quote(other, quote(state=WorkerState.FAULTY), story.now))
     story.grant(first)
     assert story.fail("c-one/1", Reason.CRASHED)[0] is TaskEvent.RETRY
     (again,) = of(story.after(6.0), CommitTo)
@@ -330,8 +371,8 @@ def test_a_worker_that_is_out_of_order_does_not_keep_a_task_from_the_others() ->
 
 def test_tasks_that_only_workers_out_of_order_fit_are_given_up_after_the_wait() -> None:
     story = Story(workers=0, wait_s=10.0)
-    story.tell(story.core.on_adverts(story.group, [advert(0)], story.now))
-    story.tell(story.core.on_quote(PEERS[0], quote(state=WorkerState.DRAINING), story.now))
+    story.tell(story.core.workers.add_adverts(story.group, [advert(0)], story.now))
+    story.tell(story.core.workers.add_quote(PEERS[0], quote(state=WorkerState.DRAINING), story.now))
     assert of(story.after(11.0), Explain)
 
 
@@ -342,32 +383,36 @@ def test_a_device_that_was_paused_is_called_paused_and_a_faulty_one_faulty() -> 
         (WorkerState.FAULTY, "three runs crashed", "it is faulty: three runs crashed"),
     ):
         story = Story(workers=0)
-        story.tell(story.core.on_adverts(story.group, [advert(0)], story.now))
+        story.tell(story.core.workers.add_adverts(story.group, [advert(0)], story.now))
         result = quote(state=state).model_copy(update={"why": says})
-        story.tell(story.core.on_quote(PEERS[0], result, story.now))
+        story.tell(story.core.workers.add_quote(PEERS[0], result, story.now))
         assert story.core.state.worker(PEERS[0]).why == why
 
 
 def test_nothing_that_fits_is_explained_after_the_wait_and_fails_the_tasks() -> None:
     story = Story(tasks=2, workers=0, wait_s=10.0)
-    story.tell(story.core.on_adverts(story.group, [], story.now))
+    story.tell(story.core.workers.add_adverts(story.group, [], story.now))
     assert not of(story.after(9.0), Explain)
-    story.tell(story.core.on_adverts(story.group, [], story.now))
+    story.tell(story.core.workers.add_adverts(story.group, [], story.now))
     (explain,) = of(story.after(1.0), Explain)
     assert not of(story.after(1.0), Explain)
-    orders = story.tell(story.core.on_explanation(explain.group, Reason.NOTHING_FITS, "none", story.now))
+    orders = story.tell(
+        story.core.timeouts.end_hopeless(explain.group, Reason.NOTHING_FITS, "none", story.now)
+    )
     assert of(orders, EndPending)[0].tasks == ("c-one/1", "c-one/2")
     assert of(orders, EndCampaign)
 
 
 def test_a_worker_that_turns_up_while_we_explain_gets_the_tasks() -> None:
     story = Story(workers=0, wait_s=1.0)
-    story.tell(story.core.on_adverts(story.group, [], story.now))
+    story.tell(story.core.workers.add_adverts(story.group, [], story.now))
     (explain,) = of(story.after(1.5), Explain)
-    story.tell(story.core.on_adverts(story.group, [advert(0)], story.now))
-    orders = story.tell(story.core.on_explanation(explain.group, Reason.NOTHING_FITS, "none", story.now))
+    story.tell(story.core.workers.add_adverts(story.group, [advert(0)], story.now))
+    orders = story.tell(
+        story.core.timeouts.end_hopeless(explain.group, Reason.NOTHING_FITS, "none", story.now)
+    )
     assert not of(orders, EndPending)
-    assert of(story.tell(story.core.on_quote(PEERS[0], quote(), story.now)), CommitTo)
+    assert of(story.tell(story.core.workers.add_quote(PEERS[0], quote(), story.now)), CommitTo)
 
 
 def test_the_campaigns_limit_ends_all_of_it() -> None:
@@ -376,7 +421,7 @@ def test_the_campaigns_limit_ends_all_of_it() -> None:
     orders = story.after(150)
     assert len(of(orders, EndPending)[0].tasks) == 2
     assert of(orders, CancelOn)
-    story.tell(story.core.on_stopped(PEERS[0], ["l1"], story.now))
+    story.tell(story.core.failures.confirm_stop(PEERS[0], ["l1"], story.now))
     assert story.core.state.tasks["c-one/1"].state is TaskState.FAILED
 
 
@@ -387,7 +432,7 @@ def test_a_run_far_beyond_its_limits_is_stopped_and_failed() -> None:
     assert not of(story.after(patience - 1), CancelOn)
     (stop,) = of(story.after(2), CancelOn)
     assert stop.reason is Reason.TIMED_OUT
-    orders = story.tell(story.core.on_stopped(PEERS[0], ["l1"], story.now))
+    orders = story.tell(story.core.failures.confirm_stop(PEERS[0], ["l1"], story.now))
     assert of(orders, EndAttempt)[0].reason is Reason.TIMED_OUT
 
 
@@ -404,9 +449,13 @@ def test_a_campaign_that_ended_is_forgotten_after_a_while() -> None:
     core, late = story.core, story.commits[0]
     assert (core.state.tasks, core.state.groups, core.state.campaigns) == ({}, {}, {})
     assert of(story.grant(late), CancelOn), "what is granted for it now is given back"
-    assert not core.on_denial(late.task, late.attempt, Denied(reason=Reason.BUSY), story.now)
-    assert not core.on_explanation(story.group, Reason.NOTHING_FITS, "none", story.now)
-    story.tell(core.on_adverts(story.group, [advert(2)], story.now))
+    assert not decided(
+        core, core.reconciler.deny(late.task, late.attempt, Denied(reason=Reason.BUSY), story.now), story.now
+    )
+    assert not decided(
+        core, core.timeouts.end_hopeless(story.group, Reason.NOTHING_FITS, "none", story.now), story.now
+    )
+    story.tell(core.workers.add_adverts(story.group, [advert(2)], story.now))
 
 
 @pytest.mark.parametrize("why", ["overtime", "cancel"])
@@ -436,7 +485,7 @@ def test_whatever_is_said_of_a_lease_is_said_under_the_epoch_of_its_campaign() -
     live = LiveLease(task="c-one/1", attempt=1, lease=held.lease, fence=held.fence)
     expected = frozenset({held.lease})
     result = story.tell(
-        story.core.on_leases(PEERS[0], "c-one", 1, [live, zombie], story.now, expected=expected)
+        story.core.reconciler.reconcile(PEERS[0], "c-one", 1, [live, zombie], story.now, expected=expected)
     )
     stops = of(result, CancelOn) + of(story.tell(story.core.cancel(["c-one/1"], story.now)), CancelOn)
     assert [(each.lease, each.epoch) for stop in stops for each in stop.held] == [("l9", 7), (held.lease, 7)]
@@ -449,14 +498,16 @@ def test_a_stop_of_overtime_is_said_again_when_the_link_is_back() -> None:
     (held,) = story.core.held_on(PEERS[0])
     live = LiveLease(task="c-one/1", attempt=1, lease=held.lease, fence=held.fence)
     expected = frozenset({held.lease})
-    orders = story.tell(story.core.on_leases(PEERS[0], "c-one", 1, [live], story.now, expected=expected))
+    orders = story.tell(
+        story.core.reconciler.reconcile(PEERS[0], "c-one", 1, [live], story.now, expected=expected)
+    )
     assert [order.reason for order in of(orders, CancelOn)] == [Reason.TIMED_OUT]
 
 
 def test_silence_loses_leases_but_not_a_commit_that_is_on_its_way() -> None:
     story = Story(tasks=2)
     story.grant(story.commits[0])
-    story.tell(story.core.on_silence(PEERS[0], "silence", story.now))
+    story.tell(story.core.failures.lose_all(PEERS[0], "silence", story.now))
     assert story.core.state.tasks["c-one/1"].tries == 1
     assert story.core.state.tasks["c-one/2"].state is TaskState.COMMITTING
 
@@ -469,13 +520,20 @@ def test_a_task_that_only_ever_gets_a_ticket_fails_after_the_queue_limit() -> No
     assert story.core.state.tasks["c-one/1"].outcome is None
     story.after(2)
     assert of(story.orders, CancelOn)
-    (end,) = of(story.tell(story.core.on_stopped(PEERS[0], ["l1"], story.now)), EndAttempt)
+    (end,) = of(story.tell(story.core.failures.confirm_stop(PEERS[0], ["l1"], story.now)), EndAttempt)
     assert (end.event, end.reason) == (TaskEvent.FAIL, Reason.TIMED_OUT)
 
 
 def test_a_renewal_that_says_nothing_new_asks_nothing_of_the_book() -> None:
     story = Story(tasks=30)
-    assert story.tell(story.core.on_status(PEERS[0], 1, WorkerState.ACTIVE, story.now + 60)) == []
+    assert (
+        story.tell(
+            story.core.workers.update_status(
+                PEERS[0], Renewed(incarnation=1, state=WorkerState.ACTIVE), story.now + 60
+            )
+        )
+        == []
+    )
 
 
 def test_after_a_restart_what_the_worker_holds_goes_on_and_the_rest_is_lost() -> None:
@@ -487,16 +545,18 @@ def test_after_a_restart_what_the_worker_holds_goes_on_and_the_rest_is_lost() ->
         a_live_task(3, TaskState.RUNNING, PEERS[0], "l2", fences[2]),
         a_live_task(4, TaskState.COMMITTING, PEERS[0], None, None),
     ]
-    core.add(TaskLimits("c-one"), entries, 0.0)
-    core.check()
+    decided(core, core.add(TaskLimits("c-one"), entries, 0.0), 0.0)
+    check(core.state)
     lines = [
         LiveLease(task="c-one/1", attempt=1, lease="l0", fence=fences[0], queued=True),
         LiveLease(task="c-one/2", attempt=1, lease="l1", fence=fences[1]),
         LiveLease(task="c-one/9", attempt=1, lease="l9", fence=fences[3]),
     ]
     expected = frozenset({"l1", "l2"})
-    orders = core.on_leases(PEERS[0], "c-one", 1, lines, 1.0, expected=expected)
-    core.check()
+    orders = decided(
+        core, core.reconciler.reconcile(PEERS[0], "c-one", 1, lines, 1.0, expected=expected), 1.0
+    )
+    check(core.state)
     assert [entry.state for entry in entries] == [
         TaskState.QUEUED,
         TaskState.LEASED,
@@ -511,5 +571,7 @@ def test_after_a_restart_what_the_worker_holds_goes_on_and_the_rest_is_lost() ->
 def test_a_lease_granted_while_the_question_was_under_way_is_not_taken_for_lost() -> None:
     story = Story()
     story.grant(story.commits[0])
-    orders = story.tell(story.core.on_leases(PEERS[0], "c-one", 1, (), story.now, expected=frozenset()))
+    orders = story.tell(
+        story.core.reconciler.reconcile(PEERS[0], "c-one", 1, (), story.now, expected=frozenset())
+    )
     assert not of(orders, EndAttempt)

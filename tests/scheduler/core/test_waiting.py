@@ -10,10 +10,11 @@ from protocol.values.attempt import TaskState
 from protocol.values.lease import Fence
 from protocol.words import Reason
 from scheduler.core.allocator import ELSEWHERE_S
-from scheduler.core.commands import CancelOn, CommitTo, Discover, ProbeWorker
+from scheduler.core.commands import CancelOn, CommitTo, Discover, ProbeWorker, RecordGrant
 from scheduler.core.scheduler import SchedulerCore
 from scheduler.core.state import TaskEntry, TaskLimits
-from tests.scheduler.core_parts import PEERS, Story, a_task, advert, of, quote
+from tests.scheduler.core_invariants import check
+from tests.scheduler.core_parts import PEERS, Story, a_task, advert, decided, of, quote
 
 
 def test_a_task_whose_model_is_here_is_not_kept_waiting_by_those_whose_model_is_not() -> None:
@@ -22,22 +23,29 @@ def test_a_task_whose_model_is_here_is_not_kept_waiting_by_those_whose_model_is_
     here, missing = entries[50], [entry for entry in entries if entry is not entries[50]]
     for entry in missing:
         entry.model_missing = True
-    need = of(core.add(TaskLimits("c-one"), entries, now), Discover)[0].group
-    core.on_adverts(need, [advert(0)], now)
-    (commit,) = of(core.on_quote(PEERS[0], quote(), now), CommitTo)
+    need = of(decided(core, core.add(TaskLimits("c-one"), entries, now), now), Discover)[0].group
+    decided(core, core.workers.add_adverts(need, [advert(0)], now), now)
+    (commit,) = of(decided(core, core.workers.add_quote(PEERS[0], quote(), now), now), CommitTo)
     assert commit.task == here.id
     fence = Fence(incarnation=1, number=1)
-    core.on_grant(commit.peer, commit.task, commit.attempt, "l1", fence, now, queued=False)
-    core.on_lost(commit.peer, ["l1"], Reason.LOST, now)
+    decided(
+        core,
+        core.reconciler.grant(
+            commit.peer, RecordGrant(commit.task, commit.attempt, "l1", fence, queued=False), now
+        ),
+        now,
+    )
+    decided(core, core.failures.lose_leases(commit.peer, ["l1"], Reason.LOST, now), now)
     again: list[CommitTo] = []
     for _ in range(60):
         now += 1.0
-        again += of(core.tick(now), CommitTo)
-        core.check()
+        again += of(decided(core, core.tick(now), now), CommitTo)
+        check(core.state)
     assert [order.task for order in again] == [here.id]
     missing[7].model_missing = False
-    orders = core.on_models([missing[7]], now)
-    core.check()
+    core.add_models([missing[7]])
+    orders = core.decide(now)
+    check(core.state)
     assert [order.task for order in of(orders, CommitTo)] == [missing[7].id]
 
 
@@ -55,9 +63,9 @@ def test_a_task_goes_back_to_where_it_failed_when_the_others_do_not_take_it() ->
                 back = story.now - failed_at
             else:
                 busy = Conflict(reason=Reason.BUSY, quote=quote(free=0, queue=5))
-                story.tell(story.core.on_conflict(commit.task, commit.attempt, busy, story.now))
+                story.tell(story.core.reconciler.conflict(commit.task, commit.attempt, busy, story.now))
         for order in of(story.after(0.5), ProbeWorker):
-            story.tell(story.core.on_quote(order.peer, quote(), story.now))
+            story.tell(story.core.workers.add_quote(order.peer, quote(), story.now))
     assert back is not None
     assert 5.0 + ELSEWHERE_S <= back <= 5.0 + ELSEWHERE_S + 5.0
 
@@ -70,7 +78,7 @@ def test_a_run_that_waits_for_a_device_another_run_has_is_given_its_time_from_th
 
     def told(phase: Phase, seq: int) -> list[CancelOn]:
         note = Progress(lease="l1", fence=fence, seq=seq, phase=phase)
-        assert story.core.on_progress(PEERS[0], note, story.now) is not None
+        assert story.core.reconciler.progress(PEERS[0], note, story.now) is not None
         return of(story.tell(story.core.tick(story.now)), CancelOn)
 
     for n in range(50):
@@ -88,8 +96,8 @@ def test_a_run_that_waits_for_a_device_another_run_has_is_given_its_time_from_th
 def test_a_task_that_failed_before_a_restart_waits_its_backoff_anew_before_it_goes_back() -> None:
     core, now = SchedulerCore(random.Random(1)), 100.0
     entry = TaskEntry(a_task(1), tries=2, tried={PEERS[0]}, last=2)
-    orders = core.add(TaskLimits("c-one", backoff_s=5.0), [entry], now)
-    core.on_adverts(of(orders, Discover)[0].group, [advert(0)], now)
-    assert not of(core.on_quote(PEERS[0], quote(), now), CommitTo)
-    assert not of(core.tick(now + 9.0), CommitTo)
-    assert of(core.tick(now + 10.5), CommitTo)
+    orders = decided(core, core.add(TaskLimits("c-one", backoff_s=5.0), [entry], now), now)
+    decided(core, core.workers.add_adverts(of(orders, Discover)[0].group, [advert(0)], now), now)
+    assert not of(decided(core, core.workers.add_quote(PEERS[0], quote(), now), now), CommitTo)
+    assert not of(decided(core, core.tick(now + 9.0), now + 9.0), CommitTo)
+    assert of(decided(core, core.tick(now + 10.5), now + 10.5), CommitTo)

@@ -10,7 +10,15 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from protocol.formats.phase import Phase
-from protocol.messages.work import MAX_PREEMPTIONS, Conflict, Denied, LiveLease, Progress, QueuedLease
+from protocol.messages.work import (
+    MAX_PREEMPTIONS,
+    Conflict,
+    Denied,
+    LiveLease,
+    Progress,
+    QueuedLease,
+    Renewed,
+)
 from protocol.values.attempt import TASK, TaskEvent, TaskState
 from protocol.values.lease import Fence
 from protocol.wire.table import step
@@ -33,7 +41,8 @@ from scheduler.core.ranking import WorkerView
 from scheduler.core.scheduler import SchedulerCore
 from scheduler.core.state import TaskEntry, TaskLimits
 from swarm.net.identity import Identity
-from tests.scheduler.core_parts import PEERS, a_record, a_task, advert, of, quote
+from tests.scheduler.core_invariants import check
+from tests.scheduler.core_parts import PEERS, a_record, a_task, advert, decided, of, quote
 
 X = TypeVar("X")
 
@@ -53,10 +62,16 @@ def test_a_decision_goes_through_the_workers_as_often_for_many_needs_as_for_few(
     for needs in (1, 40):
         core = SchedulerCore(random.Random(1))
         counted = core.state.workers = Counted()
-        core.add(
-            TaskLimits("c-one"), [TaskEntry(a_task(n, f"device == d{n}")) for n in range(1, needs + 1)], 0.0
+        decided(
+            core,
+            core.add(
+                TaskLimits("c-one"),
+                [TaskEntry(a_task(n, f"device == d{n}")) for n in range(1, needs + 1)],
+                0.0,
+            ),
+            0.0,
         )
-        core.on_adverts("", [advert(n) for n in range(4)], 0.1)
+        decided(core, core.workers.add_adverts("", [advert(n) for n in range(4)], 0.1), 0.1)
         counted.walks = 0
         core.decide(0.2)
         walks.append(counted.walks)
@@ -65,12 +80,16 @@ def test_a_decision_goes_through_the_workers_as_often_for_many_needs_as_for_few(
 
 def test_at_most_so_many_workers_are_probed_at_once_whatever_the_needs() -> None:
     core = SchedulerCore(random.Random(1))
-    core.add(TaskLimits("c-one"), [TaskEntry(a_task(n, f"device == d{n}")) for n in range(1, 41)], 0.0)
+    decided(
+        core,
+        core.add(TaskLimits("c-one"), [TaskEntry(a_task(n, f"device == d{n}")) for n in range(1, 41)], 0.0),
+        0.0,
+    )
     adverts = [
         advert(0).model_copy(update={"peer": Identity.from_seed(f"many {n}").peer_id, "device": f"d{n}"})
         for n in range(1, 41)
     ]
-    assert len(of(core.on_adverts("", adverts, 0.1), ProbeWorker)) == MAX_PROBING
+    assert len(of(decided(core, core.workers.add_adverts("", adverts, 0.1), 0.1), ProbeWorker)) == MAX_PROBING
     assert [len(need.fits) for need in core.state.groups.values()] == [1] * 40
 
 
@@ -120,6 +139,7 @@ class Walk(RuleBasedStateMachine):
             assert self.preempted[task] <= MAX_PREEMPTIONS, "the same task gives way twice at most"
 
     def do(self, orders: list[Command]) -> None:
+        orders = decided(self.core, orders, self.now)
         for order in orders:
             match order:
                 case CommitTo():
@@ -176,28 +196,28 @@ class Walk(RuleBasedStateMachine):
 
     def up(self, peer: str, lease: str, fence: Fence) -> str | None:
         """A ticket's place is up: what is to be on disk before it is answered is written first."""
-        task, orders = self.core.on_ready(peer, lease, fence, self.now)
+        task, orders = self.core.reconciler.start(peer, lease, fence, self.now)
         self.do(orders)
         return task
 
     @rule(n=st.integers(0, 3))
     def found(self, n: int) -> None:
         for need in self.needs[-1:]:
-            self.do(self.core.on_adverts(need, [advert(n)], self.now))
+            self.do(self.core.workers.add_adverts(need, [advert(n)], self.now))
 
     @rule(n=st.integers(0, 3), free=st.integers(0, 1), queue=st.integers(0, 3), incarnation=st.integers(1, 3))
     def quoted(self, n: int, free: int, queue: int, incarnation: int) -> None:
         result = quote(free=free, queue=queue, incarnation=incarnation)
-        self.do(self.core.on_quote(PEERS[n], result, self.now))
+        self.do(self.core.workers.add_quote(PEERS[n], result, self.now))
 
     @rule(n=st.integers(0, 3))
     def unreachable(self, n: int) -> None:
-        self.do(self.core.on_unreachable(PEERS[n], "silence", self.now))
+        self.do(self.core.workers.mark_unreachable(PEERS[n], "silence", self.now))
 
     @rule(n=st.integers(0, 3), reason=st.sampled_from([Reason.NOT_ALLOWED, Reason.BUSY]))
     def refused(self, n: int, reason: Reason) -> None:
         retry = 1.0 if reason is Reason.BUSY else None
-        self.do(self.core.on_refusal(PEERS[n], Denied(reason=reason, retry_s=retry), self.now))
+        self.do(self.core.workers.refuse(PEERS[n], Denied(reason=reason, retry_s=retry), self.now))
 
     @precondition(lambda self: self.commits)
     @rule(data=st.data(), queued=st.booleans(), incarnation=st.integers(1, 3))
@@ -212,16 +232,18 @@ class Walk(RuleBasedStateMachine):
         required = mine is not None and mine.lease is None
         position = self.number % 3 + 1 if queued else None
         self.do(
-            self.core.on_grant(
+            self.core.reconciler.grant(
                 commit.peer,
-                commit.task,
-                commit.attempt,
-                lease,
-                fence,
+                RecordGrant(
+                    commit.task,
+                    commit.attempt,
+                    lease,
+                    fence,
+                    queued=queued,
+                    position=position,
+                    start_s=None if position is None else 20.0 * position,
+                ),
                 self.now,
-                queued=queued,
-                position=position,
-                start_s=None if position is None else 20.0 * position,
             )
         )
         if not required:
@@ -236,12 +258,12 @@ class Walk(RuleBasedStateMachine):
         core = self.core
         if how == "conflict":
             conflict = Conflict(reason=Reason.BUSY, quote=quote())
-            self.do(core.on_conflict(c.task, c.attempt, conflict, self.now))
+            self.do(core.reconciler.conflict(c.task, c.attempt, conflict, self.now))
         elif how in ("denied", "unfit"):
             reason = Reason.NOT_SERVING if how == "denied" else Reason.DOES_NOT_FIT
-            self.do(core.on_denial(c.task, c.attempt, Denied(reason=reason), self.now))
+            self.do(core.reconciler.deny(c.task, c.attempt, Denied(reason=reason), self.now))
         else:
-            self.do(core.on_commit_failure(c.task, c.attempt, "silence", self.now, sent=how == "lost"))
+            self.do(core.reconciler.fail_commit(c.task, c.attempt, "silence", self.now, sent=how == "lost"))
 
     @rule(
         n=st.integers(0, 3),
@@ -272,13 +294,15 @@ class Walk(RuleBasedStateMachine):
         core, peer, fence = self.core, PEERS[n], Fence(incarnation=incarnation, number=number)
         if what == "ready":
             if self.up(peer, lease, fence) is None:
-                self.do(core.on_stopped(peer, (lease,), self.now))
+                self.do(core.failures.confirm_stop(peer, (lease,), self.now))
         elif what == "progress":
-            core.on_progress(peer, Progress(lease=lease, fence=fence, seq=1, phase=Phase.RUN), self.now)
+            core.reconciler.progress(
+                peer, Progress(lease=lease, fence=fence, seq=1, phase=Phase.RUN), self.now
+            )
         elif what == "stopped":
-            self.do(core.on_stopped(peer, (lease,), self.now))
+            self.do(core.failures.confirm_stop(peer, (lease,), self.now))
         elif what == "lost":
-            self.do(core.on_lost(peer, (lease,), reason, self.now))
+            self.do(core.failures.lose_leases(peer, (lease,), reason, self.now))
         elif what == "adopted":
             live_lease = LiveLease(
                 task=f"c-one/{task}",
@@ -289,20 +313,28 @@ class Walk(RuleBasedStateMachine):
                 reporting=flags[1],
             )
             expected = frozenset(held.lease for held in core.held_on(peer))
-            self.do(core.on_leases(peer, "c-one", incarnation, (live_lease,), self.now, expected=expected))
+            self.do(
+                core.reconciler.reconcile(
+                    peer, "c-one", incarnation, (live_lease,), self.now, expected=expected
+                )
+            )
         elif what == "preempt":
-            self.do(core.on_preempt(peer, lease, fence, 60 + number, self.now))
+            self.do(core.reconciler.warn(peer, lease, fence, 60 + number, self.now))
         elif what == "stale":
             if flags == (True, True):
-                self.do(core.on_superseded("c-one", self.now))
+                self.do(core.failures.end_superseded("c-one", self.now))
         else:
             entry = core.state.tasks.get(f"c-one/{task}")
             if entry is not None and entry.live and (entry.worker, entry.attempt) == (peer, attempt):
-                self.do(core.on_grant(peer, entry.id, attempt, lease, fence, self.now, queued=False))
+                self.do(
+                    core.reconciler.grant(
+                        peer, RecordGrant(entry.id, attempt, lease, fence, queued=False), self.now
+                    )
+                )
 
     @rule(n=st.integers(0, 3))
     def silence(self, n: int) -> None:
-        self.do(self.core.on_silence(PEERS[n], "silence", self.now))
+        self.do(self.core.failures.lose_all(PEERS[n], "silence", self.now))
 
     @precondition(lambda self: self.leases)
     @rule(data=st.data())
@@ -310,7 +342,7 @@ class Walk(RuleBasedStateMachine):
         commit, lease, fence = data.draw(recent(self.leases))
         task = self.up(commit.peer, lease, fence)
         progress = Progress(lease=lease, fence=fence, seq=1, phase=Phase.RUN)
-        live = self.core.on_progress(commit.peer, progress, self.now)
+        live = self.core.reconciler.progress(commit.peer, progress, self.now)
         if task is not None:
             assert live is not None
             assert (live.task, live.attempt) == (task, commit.attempt)
@@ -334,21 +366,21 @@ class Walk(RuleBasedStateMachine):
             return
         reason = None if outcome is RunOutcome.COMPLETE else said
         record = a_record(self.core, commit.task, outcome=outcome, reason=reason, permanent=permanent)
-        event, why, _ = self.core.judge(record)
+        event, why, _ = self.core.failures.judge(record)
         self.write(commit.task, event)
         if event is TaskEvent.SUCCEED:
             self.recorded[commit.task] = self.recorded.get(commit.task, 0) + 1
-        self.do(self.core.on_result(commit.task, event, why, self.now, permanent=permanent))
+        self.do(self.core.failures.settle(commit.task, event, why, self.now, permanent=permanent))
 
     @precondition(lambda self: self.leases)
     @rule(data=st.data(), how=st.sampled_from(["stopped", "expired", "preempted"]))
     def lost(self, data: st.DataObject, how: str) -> None:
         commit, lease, _ = data.draw(recent(self.leases))
         if how == "stopped":
-            self.do(self.core.on_stopped(commit.peer, [lease], self.now))
+            self.do(self.core.failures.confirm_stop(commit.peer, [lease], self.now))
         else:
             reason = Reason.EXPIRED if how == "expired" else Reason.PREEMPTED
-            self.do(self.core.on_lost(commit.peer, [lease], reason, self.now))
+            self.do(self.core.failures.lose_leases(commit.peer, [lease], reason, self.now))
 
     @rule(n=st.integers(0, 3), incarnation=st.integers(1, 3), paused=st.booleans(), data=st.data())
     def seen(self, n: int, incarnation: int, paused: bool, data: st.DataObject) -> None:
@@ -359,7 +391,11 @@ class Walk(RuleBasedStateMachine):
         )
         why = "paused by its owner" if paused else ""
         self.do(
-            self.core.on_status(PEERS[n], incarnation, WorkerState.BUSY, self.now, why=why, waiting=waiting)
+            self.core.workers.update_status(
+                PEERS[n],
+                Renewed(incarnation=incarnation, state=WorkerState.BUSY, why=why, waiting=waiting),
+                self.now,
+            )
         )
 
     @rule(n=st.integers(0, 3), data=st.data())
@@ -372,14 +408,20 @@ class Walk(RuleBasedStateMachine):
         ]
         stored = data.draw(st.lists(st.sampled_from(known), unique_by=lambda x: x.lease)) if known else []
         expected = frozenset(held.lease for held in self.core.held_on(PEERS[n]))
-        self.do(self.core.on_leases(PEERS[n], "c-one", 1, stored, self.now, expected=expected))
+        self.do(self.core.reconciler.reconcile(PEERS[n], "c-one", 1, stored, self.now, expected=expected))
 
     @rule(n=st.integers(0, 1), rises=st.integers(1, 3))
     def a_worker_says_that_it_was_restarted(self, n: int, rises: int) -> None:
         """A liar says so in every answer: of what waits there it may lose some, but others go on and no number is driven up for nothing."""
         view = self.core.state.worker(PEERS[n])
         for _ in range(rises):
-            self.do(self.core.on_status(PEERS[n], (view.incarnation or 0) + 1, WorkerState.BUSY, self.now))
+            self.do(
+                self.core.workers.update_status(
+                    PEERS[n],
+                    Renewed(incarnation=(view.incarnation or 0) + 1, state=WorkerState.BUSY),
+                    self.now,
+                )
+            )
 
     @precondition(lambda self: self.leases)
     @rule(n=st.integers(0, 3), flags=st.tuples(st.booleans(), st.booleans()))
@@ -400,9 +442,9 @@ class Walk(RuleBasedStateMachine):
             if ticket.lease is not None and ticket.fence is not None and task.startswith("c-one/")
         )
         expected = frozenset(held.lease for held in core.held_on(peer))
-        self.do(core.on_link_closed(peer, self.now))
+        self.do(core.workers.close_link(peer))
         self.do(
-            core.on_leases(
+            core.reconciler.reconcile(
                 peer, "c-one", core.state.worker(peer).incarnation or 0, lines, self.now, expected=expected
             )
         )
@@ -414,14 +456,14 @@ class Walk(RuleBasedStateMachine):
     @rule(seconds=st.sampled_from([0.2, 1.5, 1.5, 3.0, 3.0, 3.0, 40.0, 700.0]))
     def tick(self, seconds: float) -> None:
         self.now += seconds
-        orders = self.core.tick(self.now)
+        orders = decided(self.core, self.core.tick(self.now), self.now)
         self.do(orders)
         for explain in of(orders, Explain):
-            self.do(self.core.on_explanation(explain.group, Reason.NOTHING_FITS, "none", self.now))
+            self.do(self.core.timeouts.end_hopeless(explain.group, Reason.NOTHING_FITS, "none", self.now))
 
     @invariant()
     def holds_together(self) -> None:
-        self.core.check()
+        check(self.core.state)
         for task, entry in self.core.state.tasks.items():
             if task in self.final:
                 assert entry.state is self.final[task], "a terminal state is final"
@@ -449,8 +491,8 @@ class BusyWalk(Walk):
                     self.number += 1
                     lease, fence = f"l{self.number}", Fence(incarnation=1, number=self.number)
                     self.leases.append((commit, lease, fence))
-                    args = (commit.peer, commit.task, commit.attempt, lease, fence, self.now)
-                    self.do(self.core.on_grant(*args, queued=True, position=2, start_s=60.0))
+                    grant = RecordGrant(commit.task, commit.attempt, lease, fence, True, 2, 60.0)
+                    self.do(self.core.reconciler.grant(commit.peer, grant, self.now))
             self.now += seconds
             self.do(self.core.tick(self.now))
 

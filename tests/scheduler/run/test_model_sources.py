@@ -28,13 +28,17 @@ class Core:
 
     state: State = field(default_factory=lambda: State(random.Random(1)))
     fetching: set[str] = field(default_factory=set)
-    heard: int = 0
+    searches: int = 0
+
+    @property
+    def workers(self) -> Core:
+        return self
 
     def may_fetch(self, peer: str, sha256: str) -> bool:
         return sha256 == SHA and peer in self.fetching
 
-    def on_adverts(self, group: str, adverts: object, now: float) -> list[object]:
-        self.heard += 1
+    def add_adverts(self, group: str, adverts: object, now: float) -> list[object]:
+        self.searches += 1
         return []
 
     def has(self, peer: str, **more: object) -> WorkerView:
@@ -117,4 +121,4 @@ async def test_where_few_are_known_the_index_is_asked_once_in_a_while(core: Core
         made = holders(core, nursery, index)
         for _ in range(3):
             await made.where(PEERS[0], SHA)
-    assert (index.asked, core.heard) == (1, 1)
+    assert (index.asked, core.searches) == (1, 1)
