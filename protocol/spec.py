@@ -67,7 +67,7 @@ def _messages(family: ProtocolId) -> str:
     drawing = (module.__doc__ or "").split("\n\n")[1] if module else ""
     lines = ["```", drawing, "```", "", "| type | means | fields |", "|---|---|---|"]
     lines += [
-        f"| `{message.model_fields['type'].default}` | {_first(message)} | {_fields(message)} |"
+        f"| `{message.type}` | {_first(message)} | {_fields(message)} |"
         for message in VOCABULARIES[family].messages
     ]
     inner = _inner(VOCABULARIES[family].messages)
@@ -126,7 +126,7 @@ def _first(kind: type[BaseModel]) -> str:
 def _fields(kind: type[BaseModel]) -> str:
     parts = []
     for name, field in kind.model_fields.items():
-        if name in ("type", "v"):
+        if name == "v":
             continue
         mark = "" if field.is_required() else "?"
         parts.append(f"`{name}{mark}` {_type(field.annotation)}")

@@ -132,7 +132,7 @@ def log_fields(snapshot: GateSnapshot) -> dict[str, Any]:
     """The numbers, without peers."""
     return snapshot.model_dump(
         mode="json",
-        exclude={"type", "peers", "busiest", "addresses", "caps", "version", "incarnation", "admit"},
+        exclude={"peers", "busiest", "addresses", "caps", "version", "incarnation", "admit"},
     )
 
 

@@ -23,7 +23,7 @@ _UNITS: Final = ((86_400.0, "d"), (3_600.0, "h"), (60.0, "min"))
 
 def status_json(gate: str, snapshot: GateSnapshot) -> str:
     """As JSON. `gate`: its peer id."""
-    return json.dumps({"gate": gate, **snapshot.model_dump(mode="json", exclude={"type"})}, indent=2)
+    return json.dumps({"gate": gate, **snapshot.model_dump(mode="json")}, indent=2)
 
 
 def status_view(

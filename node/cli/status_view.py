@@ -80,4 +80,4 @@ def reply_json(reply: OwnerReply) -> dict[str, Any]:
     if reply.status is None:
         return {**document, "error": reply.error.what if reply.error else None}
     path = path_json(reply.path) if reply.name != HERE else None
-    return {**document, **reply.status.model_dump(mode="json", exclude={"type"}), "path": path}
+    return {**document, **reply.status.model_dump(mode="json"), "path": path}

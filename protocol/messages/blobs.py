@@ -18,7 +18,7 @@ its hash.
 
 from __future__ import annotations
 
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final
 
 from pydantic import Field
 
@@ -42,10 +42,9 @@ Bits = Annotated[bytes, Field(max_length=MAX_PIECES // 8)]
 """A bit for each piece, least significant bit first."""
 
 
-class FetchPiece(Message):
+class FetchPiece(Message, type="fetch-piece"):
     """Ask for up to `length` bytes of this file from `offset` on."""
 
-    type: Literal["fetch-piece"] = "fetch-piece"
     sha256: Sha256
     offset: Count
     length: Annotated[int, Field(ge=1, le=MAX_PIECE)]
@@ -55,36 +54,32 @@ class FetchPiece(Message):
     """Any of these pieces that the holder has sent to nobody yet will do; the reply is `HavePieces` if there is none."""
 
 
-class PieceFollows(Message):
+class PieceFollows(Message, type="piece-follows"):
     """`length` raw bytes follow; `size` is the whole file's."""
 
-    type: Literal["piece-follows"] = "piece-follows"
     size: Count
     length: Annotated[int, Field(ge=0, le=MAX_PIECE)]
     offset: Count | None = None
     """Offset of the piece, where it is not the one asked for."""
 
 
-class BlobAbsent(Message):
+class BlobAbsent(Message, type="blob-absent"):
     """The holder does not have the file, or may not give it to this peer."""
 
-    type: Literal["blob-absent"] = "blob-absent"
     reason: Annotated[Reason, Field(strict=False)]
     detail: Detail = ""
 
 
-class AskPieces(Message):
+class AskPieces(Message, type="ask-pieces"):
     """Ask which pieces of this file the holder has."""
 
-    type: Literal["ask-pieces"] = "ask-pieces"
     sha256: Sha256
     grant: TransferGrant | None = None
 
 
-class HavePieces(Message):
+class HavePieces(Message, type="have-pieces"):
     """The pieces the holder has."""
 
-    type: Literal["have-pieces"] = "have-pieces"
     size: Count
     """Bytes of the whole file."""
     pieces: Bits | None = None
@@ -93,17 +88,15 @@ class HavePieces(Message):
     """Pieces the holder has sent to nobody yet. Fetching these first spreads the file soonest. None: unknown."""
 
 
-class AskPieceHashes(Message):
+class AskPieceHashes(Message, type="ask-piece-hashes"):
     """Ask for the sha256 of each piece of this file: 32 bytes each, in order."""
 
-    type: Literal["ask-piece-hashes"] = "ask-piece-hashes"
     sha256: Sha256
 
 
-class AskHolders(Message):
+class AskHolders(Message, type="ask-holders"):
     """Ask who else has this file or some of its pieces."""
 
-    type: Literal["ask-holders"] = "ask-holders"
     sha256: Sha256
 
 
@@ -114,10 +107,9 @@ class HolderInfo(Message):
     addresses: Annotated[tuple[AddressText, ...], Field(max_length=8)] = ()
 
 
-class Holders(Message):
+class Holders(Message, type="holders"):
     """Other holders, and the transfer grant to show them."""
 
-    type: Literal["holders"] = "holders"
     grant: TransferGrant | None = None
     others: Annotated[tuple[HolderInfo, ...], Field(max_length=MAX_OTHERS)] = ()
 

@@ -9,7 +9,7 @@ an operator's command                  a gate
 
 from __future__ import annotations
 
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final
 
 from pydantic import Field
 
@@ -26,10 +26,8 @@ MAX_REASONS: Final = 64
 Counts = Annotated[dict[Line, Count], Field(max_length=MAX_REASONS)]
 
 
-class GateStatus(Message):
+class GateStatus(Message, type="gate-status"):
     """Ask for the status. For operators of the gate."""
-
-    type: Literal["gate-status"] = "gate-status"
 
 
 class ConnectedPeer(Message):
@@ -67,10 +65,9 @@ class RelayCaps(Message):
     """Of all circuits together; None: as fast as they go."""
 
 
-class GateSnapshot(Message):
+class GateSnapshot(Message, type="gate-snapshot"):
     """The status. Totals count from the gate's start."""
 
-    type: Literal["gate-snapshot"] = "gate-snapshot"
     version: Line
     incarnation: Count
     uptime_s: Seconds

@@ -16,16 +16,13 @@ from protocol.wire.codec import Vocabulary
 from protocol.words import WorkerState
 
 
-class Ping(Message):
+class Ping(Message, type="ping"):
     """Ask whether the node is alive."""
 
-    type: Literal["ping"] = "ping"
 
-
-class Pong(Message):
+class Pong(Message, type="pong"):
     """The node is alive. A worker adds its state."""
 
-    type: Literal["pong"] = "pong"
     role: Literal["worker", "gate", "scheduler"]
     incarnation: Count
     state: Annotated[WorkerState, Field(strict=False)] | None = None

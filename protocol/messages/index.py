@@ -23,7 +23,7 @@ store an advert under a key it does not belong to.
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final
 
 from pydantic import Field
 
@@ -73,19 +73,17 @@ class ContactInfo(Message):
 Contacts = Annotated[tuple[ContactInfo, ...], Field(max_length=MAX_CONTACTS)]
 
 
-class FindPeers(Message):
+class FindPeers(Message, type="find-peers"):
     """Ask for the peers nearest to `key`. Peers that store adverts themselves fill in `sender`."""
 
-    type: Literal["find-peers"] = "find-peers"
     key: Key32
     count: Annotated[int, Field(ge=1, le=MAX_CONTACTS)] = 8
     sender: ContactInfo | None = None
 
 
-class FoundPeers(Message):
+class FoundPeers(Message, type="found-peers"):
     """The nearest peers this one knows, nearest first, without itself and the sender."""
 
-    type: Literal["found-peers"] = "found-peers"
     contacts: Contacts = ()
     client: bool | None = None
     """True: the replying node stores no adverts; ask the peers it names."""
@@ -99,10 +97,9 @@ class StoreItem(Message):
     have: Have = b""
 
 
-class StoreAdverts(Message):
+class StoreAdverts(Message, type="store-adverts"):
     """Store my advert under these attributes. A tombstone (`gone`) needs no items: it removes all of them."""
 
-    type: Literal["store-adverts"] = "store-adverts"
     advert: SignedAdvert
     items: Annotated[tuple[StoreItem, ...], Field(max_length=MAX_ITEMS)] = ()
 
@@ -114,10 +111,9 @@ class StoredItem(Message):
     count: Count = 0
 
 
-class StoreReply(Message):
+class StoreReply(Message, type="store-reply"):
     """One verdict for each item, in order, and holders nearer to some keys than the publisher knew."""
 
-    type: Literal["store-reply"] = "store-reply"
     items: Annotated[tuple[StoredItem, ...], Field(max_length=MAX_ITEMS)] = ()
     reason: Detail = ""
     """Why something was refused; empty: nothing was."""
@@ -131,10 +127,9 @@ class ListedAdvert(Message):
     age_s: Seconds
 
 
-class QueryShard(Message):
+class QueryShard(Message, type="query-shard"):
     """Ask for the adverts of one shard that meet all clauses, in the random order of `seed`, from `cursor` on."""
 
-    type: Literal["query-shard"] = "query-shard"
     pool: Line = ""
     attribute: AttributeText
     depth: ShardDepth = 0
@@ -146,10 +141,9 @@ class QueryShard(Message):
     have: Have = b""
 
 
-class ShardPage(Message):
+class ShardPage(Message, type="shard-page"):
     """A page of adverts, tombstones included. `cursor` is None on the last page."""
 
-    type: Literal["shard-page"] = "shard-page"
     adverts: Annotated[tuple[ListedAdvert, ...], Field(max_length=PAGE_LIMIT)] = ()
     matches: Count = 0
     """Adverts in this shard that meet the requirement."""
@@ -161,10 +155,9 @@ class ShardPage(Message):
     closer: Contacts = ()
 
 
-class MarkSplit(Message):
+class MarkSplit(Message, type="mark-split"):
     """The sender publishes below this shard and takes it to be split."""
 
-    type: Literal["mark-split"] = "mark-split"
     pool: Line = ""
     attribute: AttributeText
     depth: ShardDepth
@@ -173,33 +166,29 @@ class MarkSplit(Message):
     """Adverts the sender expects below it."""
 
 
-class MarkReply(Message):
+class MarkReply(Message, type="mark-reply"):
     """Whether the shard is split here."""
 
-    type: Literal["mark-reply"] = "mark-reply"
     split: bool
 
 
-class HandOver(Message):
+class HandOver(Message, type="hand-over"):
     """Adverts of a shard that split or merged, for the holders of their new shard."""
 
-    type: Literal["hand-over"] = "hand-over"
     attribute: AttributeText
     depth: ShardDepth
     adverts: Annotated[tuple[ListedAdvert, ...], Field(max_length=PAGE_LIMIT)]
 
 
-class HandOverReply(Message):
+class HandOverReply(Message, type="hand-over-reply"):
     """How many of them were stored."""
 
-    type: Literal["hand-over-reply"] = "hand-over-reply"
     stored: Count
 
 
-class RefusedMessage(Message):
+class RefusedMessage(Message, type="refused"):
     """Refused. `retry_after_s` is absent where a retry cannot help."""
 
-    type: Literal["refused"] = "refused"
     reason: Annotated[Reason, Field(strict=False)]
     detail: Detail = ""
     retry_after_s: Seconds | None = None

@@ -73,39 +73,33 @@ class PoolManifest(Message):
     revoked: Annotated[tuple[RevokedPeer, ...], Field(max_length=MAX_REVOKED)] = ()
 
 
-class AskManifest(Message):
+class AskManifest(Message, type="ask-manifest"):
     """Ask for the newest manifest of this pool if it is newer than `have`."""
 
-    type: Literal["ask-manifest"] = "ask-manifest"
     pool: PeerName
     have: Count = 0
 
 
-class ManifestMessage(Message):
+class ManifestMessage(Message, type="manifest"):
     """Canonical bytes of a `PoolManifest`, signed with the pool's key. As a call: store it, and use it if you belong to the pool."""
 
-    type: Literal["manifest"] = "manifest"
     body: Annotated[bytes, Field(max_length=MAX_MANIFEST)]
     signature: Signature
 
 
-class NoManifest(Message):
+class NoManifest(Message, type="no-manifest"):
     """There is no newer manifest here."""
 
-    type: Literal["no-manifest"] = "no-manifest"
 
-
-class ManifestStored(Message):
+class ManifestStored(Message, type="manifest-stored"):
     """The highest manifest number of that pool stored here."""
 
-    type: Literal["manifest-stored"] = "manifest-stored"
     number: Count
 
 
-class EnrolRequest(Message):
+class EnrolRequest(Message, type="enrol-request"):
     """Ask to join by a ticket's secret, or, without one, to renew the sender's membership. The answer is the manifest that lists it."""
 
-    type: Literal["enrol-request"] = "enrol-request"
     pool: PeerName
     role: Annotated[Role, Field(strict=False)]
     name: Name

@@ -8,7 +8,7 @@ a node                       a gate, or another node that can be dialled
 
 from __future__ import annotations
 
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final
 
 from pydantic import Field
 
@@ -22,18 +22,16 @@ MAX_GATES: Final = 2
 Port = Annotated[int, Field(ge=1, le=65_535)]
 
 
-class DialBack(Message):
+class DialBack(Message, type="dial-back"):
     """Dial the sender back at these ports of the address it is seen at. `gates`: other gates it uses, so that gates learn of each other."""
 
-    type: Literal["dial-back"] = "dial-back"
     ports: Annotated[tuple[Port, ...], Field(max_length=MAX_PORTS)] = ()
     gates: Annotated[tuple[ContactInfo, ...], Field(max_length=MAX_GATES)] = ()
 
 
-class DialBackReply(Message):
+class DialBackReply(Message, type="dial-back-reply"):
     """The address the sender is seen at, and the ports that reached it."""
 
-    type: Literal["dial-back-reply"] = "dial-back-reply"
     observed: AddressText
     """With the port of the sender's connection, such as `/ip4/192.0.2.7/tcp/51034`."""
     reached: Annotated[tuple[Port, ...], Field(max_length=MAX_PORTS)] = ()

@@ -31,7 +31,7 @@ The scheduler opens one link and keeps it. Messages carry durations, never insta
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final
 
 from pydantic import Field
 
@@ -77,19 +77,17 @@ May = Annotated[Right, Field(strict=False)]
 # -- credentials -------------------------------------------------------------------------------------------------------------
 
 
-class ShowCredentials(Message):
+class ShowCredentials(Message, type="show-credentials"):
     """Present a token. It counts for every link of this peer until it expires or its issuer's right ends."""
 
-    type: Literal["show-credentials"] = "show-credentials"
     issuer: PeerName
     """Who signed the token: an owner, an allowed scheduler or a pool's member."""
     token: Token
 
 
-class CredentialsReply(Message):
+class CredentialsReply(Message, type="credentials-reply"):
     """What the token permits here."""
 
-    type: Literal["credentials-reply"] = "credentials-reply"
     principal: PeerName
     """On whose behalf the peer acts: itself, or whoever delegated to it."""
     rights: Annotated[tuple[May, ...], Field(max_length=8)]
@@ -116,10 +114,9 @@ class Shape(Message):
     priority: Priority = 50
 
 
-class Probe(Message):
+class Probe(Message, type="probe"):
     """Ask whether the worker could run these shapes, and when. Reserves nothing."""
 
-    type: Literal["probe"] = "probe"
     campaign: Id
     shapes: Annotated[tuple[Shape, ...], Field(min_length=1, max_length=16)]
 
@@ -142,10 +139,9 @@ class ShapeQuote(Message):
     """The run that would be preempted, in words; empty: none."""
 
 
-class Quote(Message):
+class Quote(Message, type="quote"):
     """What the worker could do now. Not binding; `ledger` is the version to compare-and-set against."""
 
-    type: Literal["quote"] = "quote"
     incarnation: Count
     ledger: Count
     state: State
@@ -162,10 +158,9 @@ class Quote(Message):
     shapes: Annotated[tuple[ShapeQuote, ...], Field(max_length=16)] = ()
 
 
-class Denied(Message):
+class Denied(Message, type="denied"):
     """Refused. `retry_s` is absent where a retry cannot help."""
 
-    type: Literal["denied"] = "denied"
     reason: WhyNot
     detail: Detail = ""
     unmet: Annotated[tuple[Brief, ...], Field(max_length=32)] = ()
@@ -177,10 +172,9 @@ class Denied(Message):
 # -- commits -----------------------------------------------------------------------------------------------------------------
 
 
-class Commit(Message):
+class Commit(Message, type="commit"):
     """Take this attempt of this task. Repeating the same `key` gets the same answer."""
 
-    type: Literal["commit"] = "commit"
     key: Id
     """Idempotency key."""
     attempt: Attempt
@@ -204,20 +198,18 @@ class Commit(Message):
     """From the second epoch on: shown to schedulers that are refused because of this epoch."""
 
 
-class Granted(Message):
+class Granted(Message, type="granted"):
     """The slot is leased until `ttl_s` after the last renewal."""
 
-    type: Literal["granted"] = "granted"
     lease: Id
     fence: Fence
     ttl_s: Seconds
     renew_s: Seconds
 
 
-class Queued(Message):
+class Queued(Message, type="queued"):
     """The lease waits in the queue and is renewed like any other; `Ready` follows when a slot is free."""
 
-    type: Literal["queued"] = "queued"
     lease: Id
     fence: Fence
     position: Annotated[int, Field(ge=1, le=100_000)]
@@ -226,32 +218,26 @@ class Queued(Message):
     renew_s: Seconds
 
 
-class Conflict(Message):
+class Conflict(Message, type="conflict"):
     """The quote was out of date. Nothing is reserved; a fresh quote follows."""
 
-    type: Literal["conflict"] = "conflict"
     reason: WhyNot
     quote: Quote
 
 
-class Ready(Message):
+class Ready(Message, type="ready"):
     """A slot is free for this queued lease and is held for a few seconds."""
 
-    type: Literal["ready"] = "ready"
     lease: Id
     fence: Fence
 
 
-class Start(Message):
+class Start(Message, type="start"):
     """Run it."""
 
-    type: Literal["start"] = "start"
 
-
-class Skip(Message):
+class Skip(Message, type="skip"):
     """No longer needed: free the slot."""
-
-    type: Literal["skip"] = "skip"
 
 
 # -- renewal -----------------------------------------------------------------------------------------------------------------
@@ -265,10 +251,9 @@ class HeldLease(Message):
     epoch: Epoch | None = None
 
 
-class Renew(Message):
+class Renew(Message, type="renew"):
     """Renew these leases."""
 
-    type: Literal["renew"] = "renew"
     held: Annotated[tuple[HeldLease, ...], Field(max_length=MAX_BATCH)]
 
 
@@ -287,10 +272,9 @@ class QueuedLease(Message):
     start_s: Seconds | None = None
 
 
-class Renewed(Message):
+class Renewed(Message, type="renewed"):
     """Which leases were renewed and which are lost."""
 
-    type: Literal["renewed"] = "renewed"
     incarnation: Count
     state: State
     why: Detail = ""
@@ -304,10 +288,9 @@ class Renewed(Message):
 # -- progress and results ----------------------------------------------------------------------------------------------------
 
 
-class Progress(Message):
+class Progress(Message, type="progress"):
     """A note: the run reached a phase or advanced in it. A higher `seq` supersedes lower ones."""
 
-    type: Literal["progress"] = "progress"
     lease: Id
     fence: Fence
     seq: Count
@@ -318,10 +301,9 @@ class Progress(Message):
     note: Detail = ""
 
 
-class Result(Message):
+class Result(Message, type="result"):
     """A signed record, repeated until answered. A large one is pulled by its hash over `/sark/blob/1`."""
 
-    type: Literal["result"] = "result"
     campaign: Id
     task: Id
     attempt: Attempt
@@ -334,48 +316,41 @@ class Result(Message):
     body: Annotated[bytes, Field(max_length=MAX_INLINE)] | None = None
 
 
-class Accepted(Message):
+class Accepted(Message, type="accepted"):
     """The result is recorded; the worker may forget it."""
 
-    type: Literal["accepted"] = "accepted"
 
-
-class Stale(Message):
+class Stale(Message, type="stale"):
     """The result is not recorded: the task has ended or another attempt has a newer fence. The worker may forget it."""
 
-    type: Literal["stale"] = "stale"
     reason: WhyNot
 
 
 # -- stopping ----------------------------------------------------------------------------------------------------------------
 
 
-class Cancel(Message):
+class Cancel(Message, type="cancel"):
     """Stop these runs. Answered once their child processes are dead."""
 
-    type: Literal["cancel"] = "cancel"
     held: Annotated[tuple[HeldLease, ...], Field(max_length=MAX_BATCH)]
     reason: WhyNot = Reason.CANCELLED
 
 
-class Release(Message):
+class Release(Message, type="release"):
     """Give back these leases; nothing runs on them."""
 
-    type: Literal["release"] = "release"
     held: Annotated[tuple[HeldLease, ...], Field(max_length=MAX_BATCH)]
 
 
-class Stopped(Message):
+class Stopped(Message, type="stopped"):
     """None of these leases runs; unknown ones count as stopped."""
 
-    type: Literal["stopped"] = "stopped"
     leases: Annotated[tuple[Id, ...], Field(max_length=MAX_BATCH)]
 
 
-class Preempt(Message):
+class Preempt(Message, type="preempt"):
     """A note: a higher priority needs the slot; the run ends after the grace period."""
 
-    type: Literal["preempt"] = "preempt"
     lease: Id
     fence: Fence
     grace_s: Seconds
@@ -386,10 +361,9 @@ class Preempt(Message):
 # -- takeover ----------------------------------------------------------------------------------------------------------------
 
 
-class AdoptRequest(Message):
+class AdoptRequest(Message, type="adopt-request"):
     """Take over this campaign: the worker refuses lower epochs from now on. `cursor`: where the reply continues."""
 
-    type: Literal["adopt-request"] = "adopt-request"
     campaign: Id
     epoch: Epoch
     cursor: Count = 0
@@ -399,10 +373,9 @@ class AdoptRequest(Message):
     """Shown to schedulers that are refused because of this epoch."""
 
 
-class ListLeases(Message):
+class ListLeases(Message, type="list-leases"):
     """List what the worker has of this campaign; changes nothing. `cursor`: where the reply continues."""
 
-    type: Literal["list-leases"] = "list-leases"
     campaign: Id
     cursor: Count = 0
 
@@ -424,10 +397,9 @@ class LiveLease(Message):
     total: Count | None = None
 
 
-class AdoptReply(Message):
+class AdoptReply(Message, type="adopt-reply"):
     """One page of what the worker has of the campaign."""
 
-    type: Literal["adopt-reply"] = "adopt-reply"
     incarnation: Count
     leases: Annotated[tuple[LiveLease, ...], Field(max_length=MAX_BATCH)] = ()
     epoch: Epoch = 0
@@ -456,10 +428,9 @@ class Action(StrEnum):
     """Test a faulty worker and let it work again if it passes."""
 
 
-class Control(Message):
+class Control(Message, type="control"):
     """An owner's order."""
 
-    type: Literal["control"] = "control"
     action: Annotated[Action, Field(strict=False)]
     now: bool = False
     """Pause, drain: end runs at once instead of letting them finish."""
@@ -467,10 +438,8 @@ class Control(Message):
     """Drain: run the queued leases too."""
 
 
-class StatusRequest(Message):
+class StatusRequest(Message, type="status-request"):
     """Ask for the worker's state and jobs."""
-
-    type: Literal["status-request"] = "status-request"
 
 
 class RunningJob(Message):
@@ -488,10 +457,9 @@ class RunningJob(Message):
     """Since the commit."""
 
 
-class WorkerStatus(Message):
+class WorkerStatus(Message, type="worker-status"):
     """The worker's state and jobs."""
 
-    type: Literal["worker-status"] = "worker-status"
     incarnation: Count
     state: State
     why: Detail = ""

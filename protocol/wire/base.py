@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, ClassVar, Final
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
@@ -26,6 +26,12 @@ class Message(BaseModel):
     """Base of all wire values. An unknown field is ignored, an unknown type or a wrong one is refused."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", strict=True, allow_inf_nan=False)
+    type: ClassVar[str] = ""
+    """Its name in a frame, given where it is declared; empty: it travels inside other messages only."""
+
+    def __init_subclass__(cls, *, type: str = "", **config: Any) -> None:
+        super().__init_subclass__(**config)
+        cls.type = type or cls.type
 
     def to_wire(self) -> dict[str, Any]:
         """Plain values for msgpack; fields that are None are left out."""

@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import Any, Final, TypeVar
 
 import msgpack
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 
 from protocol.errors import LocalProtocolError, RemoteProtocolError
 from protocol.wire.base import MAX_DEPTH, MAX_ELEMENTS, MAX_FRAME, Message
@@ -114,20 +114,13 @@ class Vocabulary:
     """The messages one family of exchanges may speak, by their `type`."""
 
     def __init__(self, *messages: type[Message]) -> None:
-        self._adapters: dict[str, TypeAdapter[Message]] = {
-            message.model_fields["type"].default: TypeAdapter(message) for message in messages
-        }
         self.messages = messages
-
-    def types(self) -> tuple[str, ...]:
-        """The words of `type`, in the order of speech."""
-        return tuple(self._adapters)
+        self._by_type = {message.type: message for message in messages}
 
     def encode(self, frame: Frame) -> bytes:
         """Prefix and body. Raises `LocalProtocolError` for a message of another family or above the cap."""
-        fields = frame.message.to_wire()
-        name = fields.pop("type", "")
-        if name not in self._adapters:
+        name, fields = frame.message.type, frame.message.to_wire()
+        if name not in self._by_type:
             raise LocalProtocolError(f"{type(frame.message).__name__} is not spoken here")
         try:
             _bound((str(frame.kind), frame.id, name, fields), MAX_ELEMENTS, MAX_DEPTH)
@@ -146,13 +139,13 @@ class Vocabulary:
                 pass
             case _:
                 raise RemoteProtocolError("a frame is [kind, id, type, fields]")
-        adapter = self._adapters.get(name)
-        if adapter is None:
+        message_class = self._by_type.get(name)
+        if message_class is None:
             raise RemoteProtocolError(f"no message of type {name[:40]!r} in this protocol")
         if kind not in tuple(FrameKind) or not 0 <= id_ < 2**32 or (kind == FrameKind.NOTE) != (id_ == 0):
             raise RemoteProtocolError(f"bad kind or id of a {name}")
         try:
-            message = adapter.validate_python({**fields, "type": name})
+            message = message_class.model_validate(fields)
         except ValidationError as exc:
             raise RemoteProtocolError(f"bad {name}: {_first_wrong(exc)}") from exc
         return Frame(FrameKind(kind), id_, message)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import msgpack
 import pytest
@@ -336,8 +336,7 @@ def test_a_frame_above_the_cap_is_refused_before_its_body_arrives() -> None:
         Decoder(WORK).feed((MAX_FRAME + 1).to_bytes(4, "big"))
 
 
-class Huge(Message):
-    type: Literal["huge"] = "huge"
+class Huge(Message, type="huge"):
     body: bytes
 
 
