@@ -11,6 +11,7 @@ right is checked on every verb. The channel proves who shows it: it counts for t
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -133,16 +134,16 @@ class Authorization:
         about = campaign or getattr(verb, "campaign", None)
         return next((permit for permit in fitting if about in (permit.campaigns or ())), fitting[0])
 
-    def carries(self, peer: PeerId, wanted: SlotRequest, rests: str) -> bool:
+    def carries(self, peer: PeerId, request: SlotRequest, rests: str) -> bool:
         """Whether a task accepted from `peer` still has a permission: the one that it rests on, or another."""
         if not rests:
             return True
         return any(
-            (permit.rests == rests or permit.principal == wanted.principal)
+            (permit.rests == rests or permit.principal == request.principal)
             and Right.SUBMIT in permit.rights
-            and permit.speaks_of(wanted.task.campaign) is None
-            and permit.priority >= wanted.base_priority
-            and (permit.slots is None or (wanted.slots is not None and permit.slots >= wanted.slots))
+            and permit.speaks_of(request.task.campaign) is None
+            and permit.priority >= request.base_priority
+            and (permit.slots is None or permit.slots >= (request.permission.slots or math.inf))
             for permit in self._permits(peer)
         )
 

@@ -8,6 +8,8 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
+from protocol.messages.permission import CallPermission
+from protocol.messages.work import Commit
 from protocol.values.lease import LEASE, Fence, LeaseEvent, LeaseState
 from protocol.values.task import Task
 from protocol.wire.table import step
@@ -31,34 +33,20 @@ class SlotRequest:
     """A commit that was checked: signed by its scheduler, fitting, permitted."""
 
     peer: str
-    principal: str
-    """On whose behalf: the peer itself, or who delegated to it."""
-    key: str
+    permission: CallPermission
+    commit: Commit
     task: Task
     task_sha256: str
-    attempt: int
-    epoch: int
-    priority: int = 50
-    """As requested."""
-    max_priority: int = 100
-    """The highest that its permission lets count."""
-    owner: bool = False
-    """For the device's owner."""
-    stranger: bool = False
-    """Nobody whom the owner knows answers for it: no model of theirs may carry a program."""
-    slots: int | None = None
-    """Slots and tickets that the principal may have here; None: no limit of its own."""
-    team: str = ""
-    preempted: int = 0
-    """How often the task was preempted before."""
-    left_s: float | None = None
-    """Until the campaign's time is over."""
-    queue: bool = False
-    ledger: int | None = None
     max_queue_s: float = math.inf
     """The most that the worker's owner lets it wait in the queue, whatever its task says."""
-    rests: str = ""
-    """The token behind its permission; empty: none."""
+
+    @property
+    def principal(self) -> str:
+        return self.permission.principal
+
+    @property
+    def owner(self) -> bool:
+        return self.permission.owner
 
     @property
     def campaign_key(self) -> CampaignKey:
@@ -67,7 +55,7 @@ class SlotRequest:
     @property
     def base_priority(self) -> int:
         """Its priority here, before any ageing."""
-        return min(self.priority, self.max_priority)
+        return min(self.commit.priority, self.permission.priority)
 
 
 @dataclass(slots=True)
@@ -100,7 +88,7 @@ class Allocation:
         """When it ends whoever renews it: its time in the queue is over, or its campaign's. Infinite: never; None: it has ended."""
         if self.state not in COUNTED:
             return None
-        left_s = math.inf if self.request.left_s is None else self.request.left_s
+        left_s = math.inf if self.request.commit.left_s is None else self.request.commit.left_s
         if self.state is LeaseState.QUEUED:
             left_s = min(left_s, self.request.task.timeouts.queue_s, self.request.max_queue_s)
         return self.committed_at + left_s

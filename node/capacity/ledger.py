@@ -180,23 +180,23 @@ class Ledger:
         """Take an attempt. The same key from the same scheduler gets the same lease, whatever happened to it since."""
         self.expire(now)
         slots = self._slots
-        known = self._keys.get((request.peer, request.key))
+        known = self._keys.get((request.peer, request.commit.key))
         if known is not None:
             return self._repeat(request, *known, now=now)
-        if stale := self.leaders.refuse(request.peer, *request.campaign_key, request.epoch):
+        if stale := self.leaders.refuse(request.peer, *request.campaign_key, request.commit.epoch):
             return stale
         if not self.condition.serving:
             return Denied(reason=Reason.NOT_SERVING, detail=self.condition.refusal)
         if excess := over_quota(request, slots.allocations.values()):
             return Denied(reason=Reason.QUOTA, detail=excess, retry_s=self._retry_s(now))
-        if request.ledger is not None and request.ledger != self.version:
+        if request.commit.ledger is not None and request.commit.ledger != self.version:
             return Conflict(reason=Reason.STALE_QUOTE, quote=self.quote(now))
         if slots.free <= 0:
             victim = slots.victim(request.base_priority, request.owner, now)
             if victim is not None and victim.state is LeaseState.GRANTED:
                 slots.preempt(victim, request)
         free = slots.free > 0
-        if not free and not request.queue:
+        if not free and not request.commit.queue:
             return Conflict(reason=Reason.BUSY, quote=self.quote(now))
         if not free:
             full, lowest = admit_ticket(
@@ -206,7 +206,7 @@ class Ledger:
                 return Denied(reason=Reason.BUSY, detail=full, retry_s=self._retry_s(now))
             if lowest is not None:
                 slots.end(lowest, Reason.BUSY)
-        self._set_leader(request.peer, *request.campaign_key, request.epoch, request.rests)
+        self._set_leader(request.peer, *request.campaign_key, request.commit.epoch, request.permission.rests)
         allocation = self._enter(request, LeaseState.GRANTED if free else LeaseState.QUEUED, now)
         slots.settle(now)
         return self._reply(allocation, now)
@@ -431,15 +431,19 @@ class Ledger:
         self, request: SlotRequest, lease: str, fence: Fence, sha256: str, *, now: float
     ) -> Granted | Queued | Denied:
         if sha256 != request.task_sha256:
-            return Denied(reason=Reason.BAD_REQUEST, detail=f"key {request.key} stands for another task")
+            return Denied(
+                reason=Reason.BAD_REQUEST, detail=f"key {request.commit.key} stands for another task"
+            )
         allocation = self.allocation(lease)
         if allocation is None:
             return Granted(lease=lease, fence=fence, ttl_s=LEASE_TTL_S, renew_s=RENEW_EVERY_S)
         if allocation.peer != request.peer:
             return Denied(reason=Reason.STALE_EPOCH, detail="this campaign was adopted by another scheduler")
-        if self.leaders.refuse(request.peer, *request.campaign_key, request.epoch) is None:
+        if self.leaders.refuse(request.peer, *request.campaign_key, request.commit.epoch) is None:
             # the same key from another machine, under a higher epoch
-            self._set_leader(request.peer, *request.campaign_key, request.epoch, request.rests)
+            self._set_leader(
+                request.peer, *request.campaign_key, request.commit.epoch, request.permission.rests
+            )
         return self._reply(allocation, now)
 
     def _reply(self, allocation: Allocation, now: float) -> Granted | Queued:
@@ -480,11 +484,11 @@ class Ledger:
         fence = Fence(incarnation=self.incarnation, number=self._number)
         lease = f"{self._name}-{self.incarnation}.{self._number}"
         allocation = Allocation(
-            lease, fence, request, request.peer, state, now, now + LEASE_TTL_S, rests=request.rests
+            lease, fence, request, request.peer, state, now, now + LEASE_TTL_S, rests=request.permission.rests
         )
         self._slots.enter(allocation)
         self._keys.put(
-            (request.peer, request.key),
+            (request.peer, request.commit.key),
             (lease, fence, request.task_sha256),
             keep=lambda known: known[0] in self._slots.allocations,
         )

@@ -13,7 +13,7 @@ no one else.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from node.capacity.allocations import MAX_REMEMBERED, Allocation, RecentDict, SlotRequest
@@ -57,12 +57,14 @@ class Preemption:
         self, allocations: Iterable[Allocation], lower: Sequence[Allocation], linked: Container[str]
     ) -> Iterator[Allocation]:
         """The tickets, of those that can be asked, for which any of `lower` could be preempted, now or later."""
-        least = min(one.request.base_priority for one in lower)
+        least = min((one.request.base_priority for one in lower), default=0)
         for ticket in allocations:
             request = ticket.request
             if (
                 ticket.state is LeaseState.QUEUED
-                and (request.owner or request.priority - least >= PREEMPT_GAP)  # quickly rules most out
+                and (
+                    request.owner or request.commit.priority - least >= PREEMPT_GAP
+                )  # quickly rules most out
                 and ticket.peer in linked
                 and any(self._outranks(request, one) for one in lower)
             ):
@@ -82,20 +84,6 @@ class Preemption:
             key=lambda one: (one.timed, _lost_s(one, now), one.request.base_priority, -one.fence.number),
             default=None,
         )
-
-    def drop_stale(
-        self, allocations: Mapping[str, Allocation], lower: Iterable[Allocation], linked: Collection[str]
-    ) -> None:
-        """Spare the victims of tickets that do not wait any more, or cannot be asked, and those not among `lower` any more.
-
-        The other tickets are what `choose` is asked about, so that no grace stays over.
-        """
-        victims = {one.lease: one for one in lower}
-        self._claims = {
-            ticket: claim
-            for ticket, claim in self._claims.items()
-            if self._stands(allocations.get(ticket), victims.get(claim.victim), linked)
-        }
 
     def spare_all(self) -> None:
         """Nothing is preempted."""
@@ -127,24 +115,28 @@ class Preemption:
         self._claims[ticket.lease] = PreemptionClaim(other.lease, now + PREEMPT_GRACE_S)
         return other, False
 
-    def pass_up(self, order: Iterable[Allocation], lower: Iterable[Allocation]) -> None:
+    def reassign(self, order: Iterable[Allocation], lower: Iterable[Allocation]) -> None:
         """Each victim goes to the first ticket in `order` that may preempt it: one that came after the warning may be before the one
         that caused it. No grace begins anew; a ticket without a victim may choose another.
 
-        To be called after `drop_stale`, with the tickets of `preemptors` in the order in which they are served.
+        `order`: the tickets of `preemptors` in the order in which they are served. The victims of all other tickets are spared.
         """
-        victims = {one.lease: one for one in lower}
-        waiting = list(order)
-        claims = sorted(
-            self._claims.values(), key=lambda claim: -math.inf if claim.due is None else claim.due
-        )
+        victims = {one.lease: one for one in lower if one.state is LeaseState.RUNNING}
+        waiting = {ticket.lease: ticket for ticket in order}
+        claims = [
+            (claim, victims[claim.victim])
+            for ticket, claim in self._claims.items()
+            if ticket in waiting
+            and claim.victim in victims
+            and self._outranks(waiting[ticket].request, victims[claim.victim])
+        ]
+        claims.sort(key=lambda item: -math.inf if item[0].due is None else item[0].due)
         self._claims = {}
-        for claim in claims:
-            for ticket in waiting:
-                if self._outranks(ticket.request, victims[claim.victim]):
-                    self._claims[ticket.lease] = claim
-                    waiting.remove(ticket)
-                    break
+        for claim, victim in claims:
+            ticket = next((each for each in waiting.values() if self._outranks(each.request, victim)), None)
+            if ticket is not None:
+                self._claims[ticket.lease] = claim
+                del waiting[ticket.lease]
 
     def next_due(self) -> float | None:
         """When the next grace ends."""
@@ -161,22 +153,12 @@ class Preemption:
     def _beats(self, priority: int, owner: bool, victim: Allocation) -> bool:
         request, times = victim.request, self._times.get(_key(victim)) or 0
         if not owner or request.owner:
-            times = max(times, request.preempted)
+            times = max(times, request.commit.preempted)
         if times >= MAX_PREEMPTIONS:
             return False
         if self._owner_first and owner != request.owner:
             return owner
         return priority - request.base_priority >= PREEMPT_GAP
-
-    def _stands(self, ticket: Allocation | None, victim: Allocation | None, linked: Collection[str]) -> bool:
-        return (
-            ticket is not None
-            and ticket.state is LeaseState.QUEUED
-            and ticket.peer in linked
-            and victim is not None
-            and victim.state is LeaseState.RUNNING
-            and self._outranks(ticket.request, victim)
-        )
 
 
 def _key(allocation: Allocation) -> tuple[str, str]:

@@ -42,7 +42,7 @@ def rank_of(ticket: Allocation, now: float, *, owner_first: bool) -> QueueRank:
     request = ticket.request
     return QueueRank(
         owner=owner_first and request.owner,
-        priority=aged(request.base_priority, request.max_priority, now - ticket.committed_at),
+        priority=aged(request.base_priority, request.permission.priority, now - ticket.committed_at),
         principal=request.principal,
         number=ticket.fence.number,
         lease=ticket.lease,
@@ -60,14 +60,6 @@ class LeaseQueue:
         """It got a slot."""
         self._count += 1
         self._served.put(principal, self._count)
-
-    def first(self, ranks: Iterable[QueueRank]) -> QueueRank | None:
-        """The ticket to serve now."""
-        return min(
-            ranks,
-            key=lambda one: (not one.owner, -one.priority, self._last_served(one.principal), one.number),
-            default=None,
-        )
 
     def order(self, ranks: Iterable[QueueRank]) -> list[QueueRank]:
         """All of them in the order in which they would be served from now on."""
@@ -115,12 +107,12 @@ def expected_starts(left: Sequence[float], slots: int, durations: Sequence[float
 
 def over_quota(request: SlotRequest, allocations: Iterable[Allocation]) -> str:
     """Why its permission is not for one more, in words; empty: it is."""
-    if request.slots is None:
+    if request.permission.slots is None:
         return ""
     own = sum(1 for one in allocations if one.state in COUNTED and one.request.principal == request.principal)
-    if own < request.slots:
+    if own < request.permission.slots:
         return ""
-    return f"you have {own} slots and tickets here, and your permission is for {request.slots}"
+    return f"you have {own} slots and tickets here, and your permission is for {request.permission.slots}"
 
 
 def admit_ticket(

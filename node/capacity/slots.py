@@ -192,11 +192,11 @@ class Slots:
         """Offer free slots to tickets, preempt lower work for the others, and begin granted runs as far as the device is free."""
         if self._condition.serves_queue:
             while self.free > 0:
-                first = self.queue.first(self.ranks(now, self._answering(now)))
-                first = first or self.queue.first(self.ranks(now, self.linked))
-                if first is None:
+                order = self.queue.order(self.ranks(now, self._answering(now)))
+                order = order or self.queue.order(self.ranks(now, self.linked))
+                if not order:
                     break
-                self._offer(self.allocations[first.lease])
+                self._offer(self.allocations[order[0].lease])
             self._preempt(now)
         else:
             self._preemption.spare_all()
@@ -222,15 +222,12 @@ class Slots:
         """All slots are taken: each ticket that may preempts one lower run, and gets its slot when the grace is over."""
         lower = self._preemptible()
         answering = self._answering(now)
-        self._preemption.drop_stale(self.allocations, lower, answering)
-        if not lower:
-            return
         ranks = [
             rank_of(one, now, owner_first=self.owner_first)
             for one in self._preemption.preemptors(self.allocations.values(), lower, answering)
         ]
         tickets = [self.allocations[rank.lease] for rank in self.queue.order(ranks)]
-        self._preemption.pass_up(tickets, lower)
+        self._preemption.reassign(tickets, lower)
         for ticket in tickets:
             victim, at_once = self._preemption.choose(ticket, lower, now)
             if victim is not None and at_once:

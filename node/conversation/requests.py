@@ -208,7 +208,9 @@ class RequestHandlers:
             )
         if unmet:
             return Denied(reason=Reason.DOES_NOT_FIT, detail=shorten("; ".join(unmet)), unmet=unmet)
-        reply = self.ledger.commit(_slot_request(peer, permission, request, task, max_s), self.context.now())
+        task_sha256 = hashlib.sha256(request.task).hexdigest()
+        wanted = SlotRequest(peer, permission, request, task, task_sha256, max_s)
+        reply = self.ledger.commit(wanted, self.context.now())
         if isinstance(reply, (Granted, Queued)):
             self.links.set_epoch(link, task.campaign, request.epoch)
             self.ledger.leaders.set_proof(permission.principal, task.campaign, request.epoch, request.proof)
@@ -276,7 +278,7 @@ class RequestHandlers:
     def _live(self, allocation: Allocation) -> LiveLease:
         return LiveLease(
             task=allocation.request.task.task,
-            attempt=allocation.request.attempt,
+            attempt=allocation.request.commit.attempt,
             lease=allocation.lease,
             fence=allocation.fence,
             queued=allocation.state in (LeaseState.QUEUED, LeaseState.OFFERED),
@@ -314,7 +316,7 @@ class RequestHandlers:
             task=request.task.task,
             model=ascii_line(request.task.model.name),
             principal=request.principal,
-            team=ascii_line(request.team),
+            team=ascii_line(request.permission.team),
             priority=request.base_priority,
             state=str(allocation.state),
             phase=self.phase(allocation.lease),
@@ -351,29 +353,3 @@ def _sees_all(permission: CallPermission) -> bool:
 def _is_of(allocation: Allocation, permission: CallPermission) -> bool:
     request = allocation.request
     return request.principal == permission.principal and permission.speaks_of(request.task.campaign) is None
-
-
-def _slot_request(
-    peer: str, permission: CallPermission, request: Commit, task: Task, max_s: float
-) -> SlotRequest:
-    return SlotRequest(
-        peer=peer,
-        principal=permission.principal,
-        key=request.key,
-        task=task,
-        task_sha256=hashlib.sha256(request.task).hexdigest(),
-        attempt=request.attempt,
-        epoch=request.epoch,
-        priority=request.priority,
-        max_priority=permission.priority,
-        owner=permission.owner,
-        stranger=permission.stranger,
-        slots=permission.slots,
-        team=permission.team,
-        preempted=request.preempted,
-        left_s=request.left_s,
-        queue=request.queue,
-        ledger=request.ledger,
-        max_queue_s=max_s,
-        rests=permission.rests,
-    )

@@ -108,11 +108,11 @@ class RunManager:
         job = RecordJob(
             lease,
             allocation.fence,
-            request.attempt,
+            request.commit.attempt,
             request.task,
             request.task_sha256,
             began - allocation.committed_at,
-            stranger=request.stranger,
+            stranger=request.permission.stranger,
         )
         self._around.advert_changed()
         self._tell(run_log.began(job.task))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from node.capacity.allocations import SlotRequest
 from node.capacity.ledger import Ledger
-from protocol.messages.work import Granted, HeldLease, Queued
+from protocol.messages.permission import ALL, CallPermission
+from protocol.messages.work import Commit, Granted, HeldLease, Queued
 from protocol.values.requirement import Requirement
 from protocol.values.task import Measure, Model, Task, Timeouts
 
@@ -31,7 +33,12 @@ def want(
     principal: str = "",
     queue_s: float = 1e6,
     key_of: int = 1,
-    **changes: Any,
+    priority: int = 50,
+    max_priority: int = 100,
+    preempted: int = 0,
+    left_s: float | None = None,
+    max_queue_s: float = math.inf,
+    **permitted: Any,
 ) -> SlotRequest:
     """The first attempt at one of its tasks."""
     campaign = campaign_of(peer, principal)
@@ -45,18 +52,20 @@ def want(
         measure=Measure(),
         timeouts=Timeouts(queue_s=queue_s),
     )
-    return SlotRequest(
-        peer=peer,
-        principal=principal or peer,
+    commit = Commit(
         key=f"{task.task}/{key_of}",
-        task=task,
-        task_sha256=f"{number:064x}",
         attempt=1,
         epoch=epoch,
-        queue=queue,
+        task=b"",
+        signature=bytes(64),
+        priority=priority,
         ledger=ledger,
-        **changes,
+        queue=queue,
+        preempted=preempted,
+        left_s=left_s,
     )
+    permission = CallPermission(principal or peer, ALL, priority=max_priority, **permitted)
+    return SlotRequest(peer, permission, commit, task, f"{number:064x}", max_queue_s)
 
 
 def held(answer: object) -> HeldLease:

@@ -160,9 +160,9 @@ class NoQuota(Ledger):
     """Gives as many places and tickets as are asked for."""
 
     def commit(self, wanted: SlotRequest, now: float) -> Granted | Queued | Conflict | Denied:
-        place = super().commit(replace(wanted, slots=None), now)
+        place = super().commit(replace(wanted, permission=replace(wanted.permission, slots=None)), now)
         for one in self.allocations():
-            if one.request.slots is None and one.request.key == wanted.key:
+            if one.request.permission.slots is None and one.request.commit.key == wanted.commit.key:
                 one.request = wanted
         return place
 
@@ -171,11 +171,11 @@ class OwnerLast(Ledger):
     """Does not know its owner."""
 
     def commit(self, wanted: SlotRequest, now: float) -> Granted | Queued | Conflict | Denied:
-        self._slots.queue.first = self._last  # type: ignore[method-assign]
+        self._slots.queue.order = self._last  # type: ignore[method-assign]
         return super().commit(wanted, now)
 
-    def _last(self, ranks: Iterable[QueueRank]) -> QueueRank | None:
-        return min(ranks, key=lambda rank: (rank.owner, rank.number), default=None)
+    def _last(self, ranks: Iterable[QueueRank]) -> list[QueueRank]:
+        return sorted(ranks, key=lambda rank: (rank.owner, rank.number))
 
 
 # -- the worker's conversation --------------------------------------------------------------------------------------------------

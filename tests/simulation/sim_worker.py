@@ -411,7 +411,7 @@ class SimWorker:
             lease=lease,
             fence=place.fence.key(),
             task=task.task,
-            attempt=place.request.attempt,
+            attempt=place.request.commit.attempt,
             sha256="f" * 64 if "wrong-model" in self._mutant else task.model.sha256,
         )
         self.process.spawn(self._run(place, run))
@@ -438,7 +438,7 @@ class SimWorker:
         record = Record(
             campaign=task.campaign,
             task=task.task,
-            attempt=place.request.attempt,
+            attempt=place.request.commit.attempt,
             fence=place.fence,
             worker=self.name,
             task_sha256=place.request.task_sha256,
@@ -476,7 +476,7 @@ class SimWorker:
         counted: dict[str, int] = {}
         for lease, place in now.items():
             before = self._shadow.get(lease)
-            if place.request.slots is not None and place.state in COUNTED:
+            if place.request.permission.slots is not None and place.state in COUNTED:
                 counted[place.request.principal] = counted.get(place.request.principal, 0) + 1
                 self._count(place, counted[place.request.principal])
             if before is LeaseState.QUEUED and place.state is LeaseState.OFFERED:
@@ -505,7 +505,7 @@ class SimWorker:
                 who=self.name,
                 word=f"places of {principal}",
                 number=number,
-                cap=place.request.slots,
+                cap=place.request.permission.slots,
             )
 
     def _passed_over(self, place: Allocation, places: Iterable[Allocation]) -> int:
@@ -526,6 +526,6 @@ class SimWorker:
             lease=place.lease,
             fence=place.fence.key(),
             task=place.request.task.task,
-            attempt=place.request.attempt,
+            attempt=place.request.commit.attempt,
             peer=place.peer,
         )

@@ -222,7 +222,7 @@ class Storm:
                     lease=lease,
                     fence=place.fence.key(),
                     task=request.task.task,
-                    attempt=request.attempt,
+                    attempt=request.commit.attempt,
                     sha256=request.task.model.sha256,
                 )
         self.running[f"{peer} {device.incarnation}"] = set(now)

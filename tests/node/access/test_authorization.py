@@ -330,7 +330,10 @@ def test_a_lease_does_not_outlive_a_lowering_of_the_line_it_rests_on(
     who = permits(wall)
     before: dict[str, Any] = {"priority": 80, "slots": 4}
     lease: Any = SimpleNamespace(
-        principal=ANN.peer_id, task=SimpleNamespace(campaign="c-1"), base_priority=80, slots=4
+        principal=ANN.peer_id,
+        task=SimpleNamespace(campaign="c-1"),
+        base_priority=80,
+        permission=SimpleNamespace(slots=4),
     )
     listed(who, line(ANN, **before))
     assert who.carries(ANN.peer_id, lease, POOL.peer_id)

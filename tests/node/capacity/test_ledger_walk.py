@@ -127,7 +127,7 @@ class LedgerMachine(RuleBasedStateMachine):
     def _may_give_way(self, lease: str, to_owner: bool = True) -> bool:
         """What its scheduler says of earlier times counts for all but the owner; Bob is the owner."""
         terms = self.terms[lease]
-        claimed = 0 if to_owner and not terms.owner else terms.preempted
+        claimed = 0 if to_owner and not terms.owner else terms.commit.preempted
         return max(claimed, self.gave_way[terms.task.task]) < MAX_PREEMPTIONS
 
     def _outranks(self, one: SlotRequest, other: SlotRequest) -> bool:
@@ -398,7 +398,10 @@ def test_the_line_is_the_order_in_which_tickets_are_served_one_by_one(
     ]
     line = queue.order(waiting)
     for expected in line:
-        first = queue.first(waiting)
+        first = min(
+            waiting,
+            key=lambda one: (not one.owner, -one.priority, queue._last_served(one.principal), one.number),
+        )
         assert first == expected
         waiting.remove(first)
         queue.served(first.principal)

@@ -164,7 +164,7 @@ class Shell:
         fields: dict[str, Any] = {
             "campaign": task.campaign,
             "task": task.task,
-            "attempt": allocation.request.attempt,
+            "attempt": allocation.request.commit.attempt,
             "fence": allocation.fence,
             "worker": BOB,
             "task_sha256": allocation.request.task_sha256,
