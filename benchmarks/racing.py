@@ -28,7 +28,8 @@ from node.capacity.allocations import (
     WarnCommand,
 )
 from node.capacity.ledger import Ledger
-from protocol.messages.work import Conflict, Denied, Granted, HeldLease, Queued
+from protocol.messages.permission import ALL, CallPermission
+from protocol.messages.work import Commit, Conflict, Denied, Granted, HeldLease, Queued
 from protocol.values.lease import LeaseState
 from protocol.values.requirement import Requirement
 from protocol.values.task import Measure, Model, Task, Timeouts
@@ -103,18 +104,17 @@ class Race:
     def _commit(self, racer: Racer, at: int, device: Device) -> None:
         task = self.rng.choice(racer.tasks)
         racer.attempts += 1
-        slot_request = SlotRequest(
-            peer=racer.peer,
-            principal=racer.peer,
+        commit = Commit(
             key=f"{task.task}/{racer.attempts}",
-            task=task,
-            task_sha256="",
             attempt=1 + racer.attempts % 1000,
             epoch=1,
+            task=b"",
+            signature=bytes(64),
             priority=racer.priority,
             queue=self.rng.random() < 0.3,
             ledger=racer.known.get(at) if self.rng.random() < 0.5 else None,
         )
+        slot_request = SlotRequest(racer.peer, CallPermission(racer.peer, ALL), commit, task, "")
         answer = device.ledger.commit(slot_request, device.now)
         self.counts["commits"] += 1
         match answer:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import sys
 import time
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -19,6 +17,7 @@ from protocol.errors import NotPermitted, ResourceError, Unreachable
 from protocol.messages.pool import PoolMember
 from protocol.words import Role
 from swarm.base.home import Home
+from swarm.base.screen import new_console, print_json
 from swarm.base.settings import SettingsError
 from swarm.base.units import DAY_S, DurationError, parse_duration
 from swarm.join.known_gates import local_gates, recent_gates, save_gates
@@ -32,7 +31,6 @@ app = typer.Typer()
 pool = typer.Typer(no_args_is_help=True, help="Manage pools: share devices with others, and revoke access.")
 app.add_typer(pool, name="pool", rich_help_panel="Gates and pools")
 
-PIPE_WIDTH: Final = 1000
 ROOMY: Final = 120
 """Columns from which whole peer ids fit."""
 TAIL: Final = 8
@@ -198,7 +196,7 @@ def members(
     manifest, tickets = own.manifest(), own.open_tickets(time.time())
     revoked = [each.peer for each in manifest.revoked]
     if as_json:
-        _print_json(
+        print_json(
             {
                 "pool": own.id,
                 "name": own.name,
@@ -218,7 +216,7 @@ def members(
             }
         )
         return
-    console = _console()
+    console = new_console()
     lines = [f"pool {own.name}, manifest {manifest.number}: {own.id}"]
     console.print(*lines, markup=False, highlight=False)
     console.print(members_table(manifest.members, console.width) if manifest.members else "no members yet")
@@ -252,9 +250,9 @@ def _show_joined(ctx: typer.Context, joined: Membership, *, as_json: bool) -> No
     listed = verified(stored).members if stored is not None else ()
     if as_json:
         shown = [member.model_dump(mode="json") for member in listed]
-        _print_json({"pool": joined.pool, "name": joined.name, "members": shown})
+        print_json({"pool": joined.pool, "name": joined.name, "members": shown})
         return
-    console = _console()
+    console = new_console()
     console.print(f"pool {joined.name}, made elsewhere: {joined.pool}", markup=False, highlight=False)
     if stored is None:
         print("This home has not received its member list yet.")
@@ -279,11 +277,11 @@ def list_(ctx: typer.Context, as_json: Annotated[bool, JSON] = False) -> None:
         rows.append((one.name, f"may submit to it{until}", one.pool))
     if as_json:
         pools = [{"name": name, "what": what, "pool": peer} for name, what, peer in rows]
-        _print_json({"count": len(pools), "pools": pools})
+        print_json({"count": len(pools), "pools": pools})
     elif not rows:
         print("This home has no pools. Create one: sark-node pool create NAME")
     else:
-        console = _console()
+        console = new_console()
         console.print(pools_table(rows, console.width))
 
 
@@ -417,15 +415,6 @@ def pools_table(rows: Sequence[tuple[str, str, str]], width: int = 80) -> Table:
 
 def _peer(peer: str, width: int) -> str:
     return peer if width >= ROOMY else f"…{peer[-TAIL:]}"
-
-
-def _console() -> Console:
-    return Console() if sys.stdout.isatty() else Console(width=PIPE_WIDTH)
-
-
-def _print_json(document: dict[str, Any]) -> None:
-    json.dump(document, sys.stdout, indent=2)
-    sys.stdout.write("\n")
 
 
 def _date(wall_s: float) -> str:

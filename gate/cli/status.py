@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
@@ -23,7 +22,6 @@ app = typer.Typer()
 
 EVERY_S: Final = 1.0
 REDRAW_S: Final = 0.25
-PIPE_WIDTH: Final = 1000
 
 
 @app.command()
@@ -72,7 +70,9 @@ async def _once(home: Home, gates: tuple[str, ...], as_json: bool) -> None:
         if as_json:
             print(status_json(client.peer, snapshot))
             return
-        console = Console() if sys.stdout.isatty() else Console(width=PIPE_WIDTH)
+        from swarm.base.screen import new_console
+
+        console = new_console()
         console.print(status_view(client.peer, snapshot, rows=MAX_ROWS))
 
 

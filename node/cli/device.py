@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -12,11 +11,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from swarm.base.home import Home
+from swarm.base.screen import new_console, print_json
 from swarm.base.settings import SettingsError
 
 if TYPE_CHECKING:
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
 
 app = typer.Typer()
 PANEL: Final = "This device"
-PIPE_WIDTH: Final = 1000
 STYLES: Final = {"ok": "green", "note": "yellow", "bad": "bold red"}
 
 
@@ -106,7 +104,7 @@ def _launcher(profile: Profile) -> Iterator[Launcher]:
 def _show(calibration: Calibration) -> None:
     from node.device.calibration import curves, headline
 
-    console = Console() if sys.stdout.isatty() else Console(width=PIPE_WIDTH)
+    console = new_console()
     print(headline(calibration))
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
     host = calibration.host
@@ -166,8 +164,7 @@ def doctor(
     results = checks(gather(probe_device(folder, probe_units, sandbox=probe()), folder, home.cache))
     results += network
     if as_json:
-        json.dump([asdict(check) for check in results], sys.stdout, indent=2)
-        sys.stdout.write("\n")
+        print_json([asdict(check) for check in results])
     else:
         show_checks(results)
     if any(check.state is CheckState.BAD for check in results):
@@ -236,7 +233,7 @@ def _network_checks(ctx: typer.Context, gate: list[str] | None) -> list[Check]:
 
 def show_checks(results: Sequence[Check]) -> None:
     """Print a line for each check, and below it what to do."""
-    console = Console() if sys.stdout.isatty() else Console(width=PIPE_WIDTH)
+    console = new_console()
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
     for check in results:
         text = Text(check.what)

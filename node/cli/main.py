@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import re
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
 
 import typer
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 from typer.core import TyperCommand
 
 from protocol.values.requirement import ATTRIBUTES, show_size
 from swarm.base.home import Home
+from swarm.base.screen import new_console, print_json
 from swarm.base.settings import SettingsError
 
 if TYPE_CHECKING:
@@ -30,8 +29,6 @@ if TYPE_CHECKING:
 
 app = typer.Typer()
 PANEL = "This device"
-PIPE_WIDTH = 1000
-"""A pipe has no width: nothing is wrapped there."""
 
 
 @app.command(rich_help_panel=PANEL)
@@ -81,10 +78,9 @@ def info(
             "calibration": stored.calibration.model_dump(mode="json") if stored.calibration else None,
             "sandbox_notes": list(profile.sandbox_notes),
         }
-        json.dump(document, sys.stdout, indent=2)
-        sys.stdout.write("\n")
+        print_json(document)
         return
-    console = Console() if sys.stdout.isatty() else Console(width=PIPE_WIDTH)
+    console = new_console()
     table = Table(box=None, show_header=attributes, padding=(0, 2, 0, 0), header_style="dim")
     if attributes:
         for column in ("attribute", "kind", "meaning", "here"):
@@ -203,33 +199,35 @@ def join(
             metavar="TICKET",
         ),
     ] = None,
-    gate: Annotated[
+    gates: Annotated[
         list[str] | None,
         typer.Option(
-            help="Address of a gate. Repeatable.  \\[default: the gate on this --home]", metavar="ADDRESS"
+            "--gate",
+            help="Address of a gate. Repeatable.  \\[default: the gate on this --home]",
+            metavar="ADDRESS",
         ),
     ] = None,
-    owner: Annotated[
+    owners: Annotated[
         list[str] | None,
         typer.Option(
+            "--owner",
             help="Serve this scheduler of yours, and let it control the device. Repeatable.",
             metavar="SCHEDULER_ID",
         ),
     ] = None,
     allow: Annotated[
         list[str] | None,
-        typer.Option(
-            help="Serve this scheduler of somebody else. Repeatable.",
-            metavar="SCHEDULER_ID",
-        ),
+        typer.Option(help="Serve this scheduler of somebody else. Repeatable.", metavar="SCHEDULER_ID"),
     ] = None,
     name: Annotated[
         str | None, typer.Option(help="Name of the device in tables.  \\[default: the host's name]")
     ] = None,
-    label: Annotated[
+    labels: Annotated[
         list[str] | None,
         typer.Option(
-            help="Label that campaigns can select: label.site == lab. Repeatable.", metavar="KEY=VALUE"
+            "--label",
+            help="Label that campaigns can select: label.site == lab. Repeatable.",
+            metavar="KEY=VALUE",
         ),
     ] = None,
     quiet: Annotated[
@@ -240,9 +238,9 @@ def join(
         ),
     ] = None,
     on_battery: Annotated[bool, typer.Option("--on-battery", help="Take new work on battery too.")] = False,
-    only_team: Annotated[
+    teams: Annotated[
         list[str] | None,
-        typer.Option(help="Serve only this team of a pool. Repeatable.", metavar="TEAM"),
+        typer.Option("--only-team", help="Serve only this team of a pool. Repeatable.", metavar="TEAM"),
     ] = None,
     owner_first: Annotated[
         bool, typer.Option("--owner-first", help="Run your tasks first, whatever the priorities.")
@@ -258,8 +256,7 @@ def join(
         bool, typer.Option("--accept-anyone", help="Serve strangers too. Needs the full sandbox.")
     ] = False,
     leave_pool: Annotated[
-        list[str] | None,
-        typer.Option(help="Leave this pool. Repeatable.", metavar="POOL"),
+        list[str] | None, typer.Option(help="Leave this pool. Repeatable.", metavar="POOL")
     ] = None,
     listen: Annotated[
         list[str] | None,
@@ -273,8 +270,7 @@ def join(
     upnp: Annotated[
         bool,
         typer.Option(
-            "--upnp",
-            help="Ask the router to forward a port (UPnP), so that others can dial this device.",
+            "--upnp", help="Ask the router to forward a port (UPnP), so that others can dial this device."
         ),
     ] = False,
     api: Annotated[
@@ -305,8 +301,7 @@ def join(
         ),
     ] = False,
     no_calibrate: Annotated[
-        bool,
-        typer.Option("--no-calibrate", help="Do not calibrate the device before the first task."),
+        bool, typer.Option("--no-calibrate", help="Do not calibrate the device before the first task.")
     ] = False,
     install: Annotated[
         bool,
@@ -345,24 +340,9 @@ def join(
         home.config_file,
         ctx.meta["environment"],
         {
-            "gates": _tuple(gate),
-            "owners": _tuple(owner),
-            "allow": _tuple(allow),
-            "name": name,
-            "labels": _labels(label),
-            "quiet": _tuple(quiet),
-            "on_battery": on_battery or None,
-            "teams": _tuple(only_team),
-            "max_duration": max_duration,
-            "owner_first": owner_first or None,
-            "accept_anyone": accept_anyone or None,
-            "listen": _tuple(listen),
-            "announce": _tuple(announce),
+            **_given(ctx.params),
+            "labels": _labels(labels),
             "lan": False if no_lan else None,
-            "upnp": upnp or None,
-            "api": api,
-            "api_watch": api_watch or None,
-            "simulate": simulate or None,
             "calibrate": False if no_calibrate else None,
         },
     )
@@ -395,7 +375,7 @@ def join(
 
     private = private_of(settings, ctx.meta["environment"])
     pretended = None if pretend is None else read_pretended(pretend)
-    served = contextlib.nullcontext() if serve is None else ctx.meta["serving"](serve, gate)
+    served = contextlib.nullcontext() if serve is None else ctx.meta["serving"](serve, gates)
 
     async def run() -> None:
         async with served:
@@ -473,8 +453,16 @@ def serves(settings: WorkerSettings, pools: Sequence[str]) -> str:
     return "; ".join(who)
 
 
-def _tuple(values: list[str] | None) -> tuple[str, ...] | None:
-    return tuple(values) if values else None
+def _given(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """The options that are settings of the same name, as far as they were given."""
+    from node.settings.settings import WorkerSettings
+
+    given = {name: value for name, value in parameters.items() if name in WorkerSettings.model_fields}
+    return {
+        name: tuple(value) if isinstance(value, list) else value
+        for name, value in given.items()
+        if value not in (None, False, [], ())
+    }
 
 
 def _labels(values: list[str] | None) -> dict[str, str] | None:

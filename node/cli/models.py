@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import shutil
-import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from protocol.errors import SarkError
 from protocol.values.requirement import show_size
 from swarm.base.home import Home
+from swarm.base.screen import new_console, print_json
 from swarm.base.settings import SettingsError
 
 if TYPE_CHECKING:
@@ -67,13 +65,12 @@ def list_(ctx: typer.Context, as_json: Annotated[bool, JSON] = False) -> None:
     folder = _folder(ctx)
     local = listing(folder)
     if as_json:
-        json.dump({"folder": str(folder), "models": [_plain(each) for each in local]}, sys.stdout, indent=2)
-        sys.stdout.write("\n")
+        print_json({"folder": str(folder), "models": [_plain(each) for each in local]})
         return
     if not local:
         print("No model is kept here. They come with the work; or put one here: sark-node models add FILE")
         return
-    console = Console() if sys.stdout.isatty() else Console(width=1000)
+    console = new_console()
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     for column in ("model", "size", "last used", "", "from", "hash"):
         table.add_column(column, justify="right" if column == "size" else "left")

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 
 from protocol.messages.work import Action, Control, StatusRequest
 from swarm.base.home import Home
+from swarm.base.screen import new_console, print_json
 
 app = typer.Typer()
 PANEL = "This device"
@@ -134,12 +133,9 @@ def _send(
         gates = (*gates, *ways_on_lan())
     replies = trio.run(send_command, home, tuple(device or ()), gates, message)
     if as_json:
-        json.dump(
-            {"devices": [reply_json(reply) for reply in replies]}, sys.stdout, indent=2, ensure_ascii=False
-        )
-        sys.stdout.write("\n")
+        print_json({"devices": [reply_json(reply) for reply in replies]})
     else:
-        console = Console() if sys.stdout.isatty() else Console(width=1000)
+        console = new_console()
         me = load_or_create(home.key("scheduler")).peer_id
         for reply in replies:
             if reply.error is not None:

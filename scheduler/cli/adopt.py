@@ -13,8 +13,9 @@ import typer
 
 from protocol.errors import CampaignError, NotPermitted, ResourceError
 from scheduler.cli import completion
-from scheduler.cli.options import CAMPAIGNS, GATE, JSON, duration_option, gates_of, keeper, print_json
+from scheduler.cli.options import CAMPAIGNS, GATE, JSON, duration_option, gates_of, keeper
 from swarm.base.home import Home
+from swarm.base.screen import print_json
 from swarm.base.text import count, safe_text
 from swarm.base.units import DAY_S
 

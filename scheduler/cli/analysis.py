@@ -16,8 +16,9 @@ from rich.text import Text
 
 from protocol.errors import CampaignError
 from scheduler.cli import completion
-from scheduler.cli.options import JSON, RESULTS, new_console, print_json
+from scheduler.cli.options import JSON, RESULTS
 from swarm.base.home import Home
+from swarm.base.screen import new_console, print_json
 from swarm.base.text import count, safe_text
 
 if TYPE_CHECKING:

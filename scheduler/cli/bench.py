@@ -14,9 +14,10 @@ from rich.text import Text
 from protocol.errors import CampaignError
 from protocol.formats.phase import Phase
 from scheduler.cli import completion
-from scheduler.cli.options import JSON, fetching, new_console, print_json
+from scheduler.cli.options import JSON, fetching
 from scheduler.store.progress import BUSY
 from swarm.base.home import Home
+from swarm.base.screen import new_console, print_json
 
 PANEL = "This device"
 OpenDevice = Callable[[Home, bool], Any]

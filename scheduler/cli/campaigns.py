@@ -14,19 +14,9 @@ from rich.text import Text
 
 from protocol.errors import CampaignError
 from scheduler.cli import adopt, completion
-from scheduler.cli.options import (
-    CAMPAIGN,
-    CAMPAIGNS,
-    GATE,
-    JSON,
-    RESULTS,
-    follow,
-    gates_of,
-    keeper,
-    new_console,
-    print_json,
-)
+from scheduler.cli.options import CAMPAIGN, CAMPAIGNS, GATE, JSON, RESULTS, follow, gates_of, keeper
 from swarm.base.home import Home
+from swarm.base.screen import new_console, print_json
 from swarm.base.text import count
 
 if TYPE_CHECKING:  # the store imports SQLAlchemy, which other commands should not wait for

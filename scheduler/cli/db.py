@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from protocol.errors import CampaignError, ResourceError
-from scheduler.cli.options import GENERAL, JSON, new_console, print_json
+from scheduler.cli.options import GENERAL, JSON
 from swarm.base.home import Home
+from swarm.base.screen import new_console, print_json
 from swarm.base.text import count, safe_text
 from swarm.base.units import DurationError, parse_age
 

@@ -26,10 +26,9 @@ from scheduler.cli.options import (
     follow,
     gates_of,
     keeper,
-    new_console,
-    print_json,
 )
 from swarm.base.home import Home
+from swarm.base.screen import new_console, print_json
 from swarm.base.text import count, safe_text
 
 if TYPE_CHECKING:

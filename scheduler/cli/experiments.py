@@ -15,8 +15,9 @@ from rich.text import Text
 from protocol.errors import CampaignError
 from scheduler.cli import completion
 from scheduler.cli.experiment_runs import NAME, TITLE, accept, finding_text, history, local_time, run, tick
-from scheduler.cli.options import CAMPAIGNS, FILE, JSON, fetching, new_console, print_json
+from scheduler.cli.options import CAMPAIGNS, FILE, JSON, fetching
 from swarm.base.home import Home
+from swarm.base.screen import new_console, print_json
 from swarm.base.text import safe_text
 
 if TYPE_CHECKING:

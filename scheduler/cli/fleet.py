@@ -14,17 +14,9 @@ from rich.console import Console
 from rich.text import Text
 
 from protocol.errors import NothingFits, Unreachable
-from scheduler.cli.options import (
-    GATE,
-    GENERAL,
-    JSON,
-    SWARM,
-    duration_option,
-    gates_of,
-    new_console,
-    print_json,
-)
+from scheduler.cli.options import GATE, GENERAL, JSON, SWARM, duration_option, gates_of
 from swarm.base.home import Home
+from swarm.base.screen import new_console, print_json
 
 if TYPE_CHECKING:
     from scheduler.output.fleet import FleetSnapshot, FleetWatcher, SwarmObserver

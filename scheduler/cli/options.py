@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import typer
 from rich.console import Console
@@ -25,7 +24,6 @@ RESULTS: Final = "Results"
 SWARM: Final = "Swarm"
 GENERAL: Final = "General"
 """Panels of `--help`."""
-PIPE_WIDTH: Final = 1000
 NO_GATE_HINT: Final = (
     "start one on this machine: sark-node gate\nor name one: --gate /ip4/…/tcp/4101/p2p/12D3Koo…"
 )
@@ -53,17 +51,6 @@ def duration_option(flag: str, text: str, *, max_s: float = 30 * DAY_S) -> float
         return parse_duration(text, units="ms s m h d", max_s=max_s)
     except DurationError as exc:
         raise CampaignError(f"{flag} {safe_text(text, 40)}: {exc.what}", hint=exc.hint) from None
-
-
-def new_console() -> Console:
-    """A console for standard output; a pipe is wide enough that nothing is cut or wrapped."""
-    return Console() if sys.stdout.isatty() else Console(width=PIPE_WIDTH)
-
-
-def print_json(value: Any) -> None:
-    """Print JSON on standard output."""
-    json.dump(value, sys.stdout, indent=2, ensure_ascii=False)
-    sys.stdout.write("\n")
 
 
 def gates_of(ctx: typer.Context, flags: list[str] | None, *, check: bool = False) -> tuple[str, ...]:

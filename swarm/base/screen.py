@@ -7,6 +7,7 @@ written, in one piece, so nothing flickers.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import sys
@@ -33,6 +34,8 @@ REDRAW_S: Final = 10.0
 REDRAW: Final = b"\x0c"
 """Ctrl-L."""
 QUIT: Final = b"qQ"
+PIPE_WIDTH: Final = 1000
+"""Columns where there is no terminal: nothing is cut or wrapped."""
 
 
 def can_live(console: Console) -> bool:
@@ -209,3 +212,14 @@ class _Keys:
         if not keys:  # it was closed
             self._fd = None
         return keys
+
+
+def new_console() -> Console:
+    """A console for standard output; a pipe is wide enough that nothing is cut or wrapped."""
+    return Console() if sys.stdout.isatty() else Console(width=PIPE_WIDTH)
+
+
+def print_json(value: Any) -> None:
+    """Print JSON on standard output."""
+    json.dump(value, sys.stdout, indent=2, ensure_ascii=False)
+    sys.stdout.write("\n")
