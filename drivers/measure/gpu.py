@@ -12,7 +12,8 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -96,24 +97,29 @@ def find_gpus(sources: Sequence[tuple[str, Callable[[], tuple[Gpu, ...]]]] | Non
 # -- NVML ----------------------------------------------------------------------------------------------------------------
 
 
+@contextmanager
+def initialised(nvml: Any) -> Iterator[None]:
+    """NVML between its start and its end. Raises its errors."""
+    nvml.nvmlInit()
+    try:
+        yield
+    finally:
+        with suppress(nvml.NVMLError):
+            nvml.nvmlShutdown()
+
+
 def from_nvml(library: Any = None) -> tuple[Gpu, ...]:
     """NVIDIA GPUs; empty if NVML is not installed. `library`: pynvml, or a double."""
     nvml: Any = library or importlib.import_module("pynvml")
     try:
-        nvml.nvmlInit()
+        with initialised(nvml):
+            driver = decoded(nvml.nvmlSystemGetDriverVersion())
+            count = min(MAX_GPUS, nvml.nvmlDeviceGetCount())
+            return tuple(_nvml_gpu(nvml, index, driver) for index in range(count))
     except nvml.NVMLError_LibraryNotFound:
         return ()
     except nvml.NVMLError as exc:
         raise Unreadable(f"NVIDIA driver: {exc}") from exc
-    try:
-        driver = decoded(nvml.nvmlSystemGetDriverVersion())
-        return tuple(
-            _nvml_gpu(nvml, index, driver) for index in range(min(MAX_GPUS, nvml.nvmlDeviceGetCount()))
-        )
-    except nvml.NVMLError as exc:
-        raise Unreadable(f"NVIDIA driver: {exc}") from exc
-    finally:
-        nvml.nvmlShutdown()
 
 
 def _nvml_gpu(nvml: Any, index: int, driver: str) -> Gpu:

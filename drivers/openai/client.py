@@ -9,6 +9,7 @@ open: connecting is never part of a time.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import socket
@@ -18,7 +19,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass, field, replace
 from types import TracebackType
-from typing import Final, Protocol, Self
+from typing import Final, Self
 from urllib.parse import urlsplit
 
 from drivers.contract.base import Crashed, DriverError, Unfit
@@ -143,19 +144,13 @@ class Client:
     """Sends requests to one server. Use within one event loop."""
 
     def __init__(self, server: Server, clock: Clock = time.perf_counter_ns) -> None:
-        """Raises `ServerUnreachable` for a host name that does not resolve."""
         self._server = server
         self._clock = clock
         self._inbox = _Inbox(clock)
         self._tls = ssl.create_default_context() if server.tls else None
         self._idle: list[_Connection] = []
-        try:
-            entries = socket.getaddrinfo(server.host, server.port, type=socket.SOCK_STREAM)
-        except (OSError, UnicodeError):
-            raise ServerUnreachable(
-                "the endpoint does not answer: its name is not known on this device"
-            ) from None
-        self.addresses = tuple(dict.fromkeys(str(entry[4][0]) for entry in entries))
+        self.addresses: tuple[str, ...] = ()
+        """Of the server's host; of the connections, once there are any."""
 
     def close(self) -> None:
         """End the idle connections."""
@@ -239,7 +234,11 @@ class Client:
         return None
 
     async def _connect(self) -> _Connection:
-        why = "no address"
+        why = "its name is not known on this device"
+        if not self.addresses:
+            with contextlib.suppress(OSError, UnicodeError):
+                entries = socket.getaddrinfo(self._server.host, self._server.port, type=socket.SOCK_STREAM)
+                self.addresses = tuple(dict.fromkeys(str(entry[4][0]) for entry in entries))
         for address in self.addresses:
             try:
                 async with asyncio.timeout(CONNECT_S):
@@ -262,24 +261,18 @@ class Client:
         raise ServerUnreachable(f"the endpoint does not answer: {why}")
 
 
-class AskFactory(Protocol):
-    """Makes what sends the requests of one level. The bodies of the numbers from `base` on, `count` of them, are made at once."""
-
-    def __call__(self, base: int, count: int = 0, *, keep: bool = False, texts: int = 0) -> Ask: ...
-
-
 class ServerSession:
     """One run's client in an event loop that is stepped from blocking code. Use as a context: loop and connections end with it."""
 
     def __init__(
         self, server: Server, name: str = "", clock: Callable[[], int] = time.perf_counter_ns
     ) -> None:
-        """`name`: the owner's name for the server. Raises nothing: `models` shows whether it answers."""
+        """`name`: the owner's name for the server. `models` shows whether it answers."""
         self.server = server
         self.clock = clock
+        self.client = Client(server, clock)
         self._name = name
         self._runner = asyncio.Runner()
-        self._client: Client | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -287,15 +280,8 @@ class ServerSession:
     def __exit__(
         self, kind: type[BaseException] | None, why: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._client is not None:
-            self._client.close()
+        self.client.close()
         self._runner.close()
-
-    @property
-    def client(self) -> Client:
-        """Raises `ServerUnreachable` the first time if the server's name does not resolve."""
-        self._client = self._client or Client(self.server, self.clock)
-        return self._client
 
     def models(self, error: type[DriverError]) -> tuple[tuple[str, ...], str]:
         """Names of the served models, and the server's software. Raises `error` with one line when it does not answer as it should."""
@@ -314,11 +300,8 @@ class ServerSession:
             raise error(f"the endpoint gives no list of its models: {self.server.redact(broken)}")
         software = response.headers.get(b"server", b"").decode("ascii", "replace")
         runtime = self._name or (f"OpenAI API ({software})" if software else "OpenAI API")
-        return self._model_names(bytes(response.body), error), self.server.redact(runtime)[:MAX_RUNTIME]
-
-    def _model_names(self, body: bytes, error: type[DriverError]) -> tuple[str, ...]:
         try:
-            document = json.loads(body)
+            document = json.loads(bytes(response.body))
         except (ValueError, RecursionError):
             document = None
         data = document.get("data") if isinstance(document, dict) else None
@@ -326,14 +309,9 @@ class ServerSession:
             raise error(
                 "the endpoint's list of models is not that of an OpenAI API: is the URL right, with /v1?"
             )
-        names = [one.get("id") for one in data[:MAX_MODELS] if isinstance(one, dict)]
-        return tuple(
-            dict.fromkeys(
-                self.server.redact(name)
-                for name in names
-                if isinstance(name, str) and 0 < len(name) <= MAX_NAME
-            )
-        )
+        listed = [one.get("id") for one in data[:MAX_MODELS] if isinstance(one, dict)]
+        names = [name for name in listed if isinstance(name, str) and 0 < len(name) <= MAX_NAME]
+        return tuple(dict.fromkeys(map(self.server.redact, names))), self.server.redact(runtime)[:MAX_RUNTIME]
 
     def connect(self, count: int) -> None:
         """Open so many connections before a level begins. Raises `Crashed`."""
@@ -342,27 +320,29 @@ class ServerSession:
         except ServerUnreachable as why:
             raise Crashed(str(why)) from None
 
-    def requests(self, workload: Workload, body: Callable[[int], bytes]) -> AskFactory:
-        """What sends a workload's requests; `body` makes the one of a number."""
-        client = self.client
+    def requests(
+        self,
+        workload: Workload,
+        body: Callable[[int], bytes],
+        base: int,
+        count: int = 0,
+        *,
+        keep: bool = False,
+        texts: int = 0,
+    ) -> Ask:
+        """What sends a level's requests; `body` makes the one of a number. Those of `count` numbers from `base` on are made now."""
         path = self.server.path + PATHS[workload.endpoint]
+        ready = {number: body(number) for number in range(base, base + count)}
 
-        def build(base: int, count: int = 0, *, keep: bool = False, texts: int = 0) -> Ask:
-            ready = {number: body(number) for number in range(base, base + count)}
+        async def ask(number: int) -> RequestResult:
+            content = ready.pop(number) if number in ready else body(number)
+            response = ResponseParser(max_tokens=workload.max_tokens, stream=workload.stream)
+            keep_text = number - base < texts
+            return await self.client.ask(
+                path, content, response, workload.timeout_s, keep=keep, keep_text=keep_text
+            )
 
-            async def ask(number: int) -> RequestResult:
-                return await client.ask(
-                    path,
-                    ready.pop(number) if number in ready else body(number),
-                    ResponseParser(max_tokens=workload.max_tokens, stream=workload.stream),
-                    workload.timeout_s,
-                    keep=keep,
-                    keep_text=number - base < texts,
-                )
-
-            return ask
-
-        return build
+        return ask
 
     def document(self, path: str) -> bytes:
         """A document of the server, empty if it has none; `path` from its root."""
@@ -378,11 +358,8 @@ class ServerSession:
         async def begin() -> asyncio.Task[None]:
             return asyncio.ensure_future(work)
 
-        async def step(task: asyncio.Task[None]) -> None:
-            await asyncio.wait({task}, timeout=step_s)
-
         task = self._runner.run(begin())
         while not task.done():
-            self._runner.run(step(task))
+            self._runner.run(asyncio.wait({task}, timeout=step_s))
             yield
         task.result()

@@ -19,7 +19,7 @@ import os
 import time
 from collections.abc import Coroutine, Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import islice
+from functools import partial
 from typing import Final
 
 from drivers.contract.base import (
@@ -41,7 +41,7 @@ from drivers.openai.client import ServerSession, read_server
 from drivers.openai.load import Sweep, closed_loop, exactly, open_loop, poisson
 from drivers.openai.server_process import ServerWatch
 from drivers.openai.sse import RequestResult
-from drivers.openai.workload import MAX_CONCURRENCY, MAX_REQUESTS, Workload, WorkloadJob, read_workload
+from drivers.openai.workload import MAX_REQUESTS, Synthetic, Workload, WorkloadJob, read_workload
 from protocol.formats.phase import Phase
 
 UNIT: Final = "API (OpenAI)"
@@ -148,16 +148,15 @@ class ApiDriver:
     def _measure(
         self, order: WorkOrder, workload: Workload, session: ServerSession, model: str, runtime: str
     ) -> Iterator[Event]:
-        clock, first, summarises = (
-            session.clock,
-            workload.concurrency[0],
-            workload.job is WorkloadJob.SUMMARISE,
-        )
+        clock, first = session.clock, workload.concurrency[0]
+        summarises = workload.task is WorkloadJob.SUMMARISE
         closed = [(c, requests_of(workload, order.runs, 4 * c)) for c in workload.concurrency[1:]]
         opened = [(rate, requests_of(workload, order.runs, figures.MIN_TREND)) for rate in workload.rates]
         run = ServerRun(session, order.runs + sum(count for _, count in (*closed, *opened)))
         prompt = prompts.prompts(workload, order.seed)
-        ask = session.requests(workload, lambda number: prompts.body(workload, model, prompt(number)))
+        ask = partial(
+            session.requests, workload, lambda number: prompts.body(workload, model, prompt(number))
+        )
 
         warmups, warm = order.warmup or WARMUPS, Sweep()
         work = exactly(warm, ask(LEVEL), warmups, LEVEL, 1, clock, bad=0)
@@ -192,9 +191,7 @@ class ApiDriver:
             base += LEVEL
             sweep = Sweep()
             due = poisson(rate, count, order.seed)
-            work = open_loop(
-                sweep, ask(base, count), base, due, clock, most=MAX_CONCURRENCY, saturated=saturated
-            )
+            work = open_loop(sweep, ask(base, count), base, due, clock, saturated=saturated)
             yield from run.level(sweep, work)
             prefix = figures.rate_name(rate) + "_"
             run.add(prefix, sweep, workload, planned=True)
@@ -210,12 +207,8 @@ class ApiDriver:
         yield ProgressReport(Phase.CHECK)
         complete = [result for result in timed.in_order if not result.error]
         if summarises:
-            articles = figures.articles()
-            written = [
-                (articles[number % len(articles)], result.text)
-                for number, result in sorted(timed.results.items())
-                if result.text
-            ]
+            articles, texts = figures.articles(), sorted(timed.results.items())
+            written = [(articles[at % len(articles)], result.text) for at, result in texts if result.text]
             names = {article.name for article, _ in written}
             run.notes.append(f"ROUGE of {len(written)} summaries of {len(names)} articles")
             run.figures |= figures.rouge(written)
@@ -253,7 +246,7 @@ def check(workload: Workload, order: WorkOrder) -> None:
         raise Unfit(f"runs ({order.runs}) may be at most {MAX_REQUESTS} for an API")
     if order.runs * workload.max_tokens > MAX_TIMES:
         raise Unfit(f"runs × max_tokens ({order.runs * workload.max_tokens}) may be at most {MAX_TIMES}")
-    if workload.job is WorkloadJob.SUMMARISE:
+    if workload.task is WorkloadJob.SUMMARISE:
         figures.need_rouge()
     most = max(requests_of(workload, order.runs, 4 * max(workload.concurrency)), order.runs)
     prompts.check_size(workload, most)
@@ -294,23 +287,22 @@ def refuse_bad(sweep: Sweep, wanted: int) -> None:
 
 def saturated(sweep: Sweep) -> str:
     """Why the server does not keep up; empty: it does."""
-    numbers = sorted(sweep.results, reverse=True)
-    latest = islice((sweep.results[number] for number in numbers), 2 * figures.MAX_TREND)
+    latest = sweep.in_order[-2 * figures.MAX_TREND :]
     waits = sorted((one.sent_ns, one.ttft_ns or one.e2e_ns) for one in latest if not one.error)
-    if figures.rising([wait for _, wait in waits if wait is not None]):
-        return "the wait for the first text keeps rising"
-    return ""
+    rising = figures.rising([wait for _, wait in waits if wait is not None])
+    return "the wait for the first text keeps rising" if rising else ""
 
 
 def series_of(results: list[RequestResult]) -> dict[str, tuple[int, ...]]:
     """Raw nanoseconds of the timed requests, in the order in which they were sent."""
-    series = {
-        "ttft": tuple(time for result in results if (time := result.ttft_ns) is not None),
-        "itl": tuple(gap for result in results for gap in result.itl_ns),
-        "tpot": tuple(time for result in results if (time := result.tpot_ns) is not None),
-        "e2e": tuple(time for result in results if (time := result.e2e_ns) is not None),
+    series: dict[str, list[int | None]] = {
+        "ttft": [result.ttft_ns for result in results],
+        "itl": [gap for result in results for gap in result.itl_ns],
+        "tpot": [result.tpot_ns for result in results],
+        "e2e": [result.e2e_ns for result in results],
     }
-    return {name: times[:MAX_TIMES] for name, times in series.items() if times}
+    observed = {name: [time for time in times if time is not None] for name, times in series.items()}
+    return {name: tuple(times[:MAX_TIMES]) for name, times in observed.items() if times}
 
 
 def notes_on(workload: Workload, model: str, runs: int, results: list[RequestResult]) -> list[str]:
@@ -319,12 +311,12 @@ def notes_on(workload: Workload, model: str, runs: int, results: list[RequestRes
         f"model {model[:120]!r}, {workload.endpoint}, max_tokens {workload.max_tokens}, temperature {workload.temperature:g}",
         f"timed: {runs} requests, {workload.concurrency[0]} in flight",
     ]
-    if workload.job is WorkloadJob.SUMMARISE:
+    if workload.task is WorkloadJob.SUMMARISE:
         notes.append("prompts: articles to summarise")
-    elif workload.prompts:
-        notes.append(f"prompts: {len(workload.prompts)} listed ones in turn; the server may have cached them")
+    elif isinstance(workload.prompts, Synthetic):
+        notes.append(f"prompts: synthetic, {workload.prompts.tokens} words, each different")
     else:
-        notes.append(f"prompts: synthetic, {workload.prompt_tokens} words, each different")
+        notes.append(f"prompts: {len(workload.prompts)} listed ones in turn; the server may have cached them")
     if any(result.output_tokens is None for result in results):
         notes.append("the server reports no usage: the number of tokens is not known")
     if not workload.stream:

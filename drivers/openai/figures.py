@@ -20,7 +20,7 @@ from statistics import median
 from typing import Any, Final
 
 from drivers.contract.base import Unfit
-from drivers.openai.sse import RequestOutcome, RequestResult
+from drivers.openai.sse import RequestResult
 from drivers.openai.workload import Objectives
 
 MIN_SAMPLES: Final = {90: 44, 99: 459}
@@ -53,22 +53,18 @@ def of_level(
 ) -> dict[str, float]:
     """The figures of one level. `planned`: sent at given times. `prefix` ends with an underscore, or is empty for the first level, whose
     times travel raw: it gets no percentiles."""
-    complete = [result for result in results if result.outcome is RequestOutcome.COMPLETE]
+    complete = [result for result in results if not result.error]
     figures: dict[str, float] = {
         "requests": len(results),
-        "requests_failed": sum(result.outcome is RequestOutcome.FAILED for result in results),
-        "requests_incomplete": sum(result.outcome is RequestOutcome.INCOMPLETE for result in results),
+        "requests_failed": sum(bool(result.error) and not result.pieces for result in results),
+        "requests_incomplete": sum(bool(result.error) and result.pieces > 0 for result in results),
     }
     if wall_s > 0:
         figures["requests_per_s"] = len(complete) / wall_s
     figures |= _tokens(complete, wall_s)
-    for name, times in (
-        ("ttft_ms", [result.ttft_ns for result in complete]),
-        ("tpot_ms", [result.tpot_ns for result in complete]),
-        ("e2e_ms", [result.e2e_ns for result in complete]),
-    ):
-        if prefix:
-            figures |= percentiles(name, [time for time in times if time is not None])
+    for name in ("ttft", "tpot", "e2e") if prefix else ():
+        times = [getattr(result, f"{name}_ns") for result in complete]
+        figures |= percentiles(f"{name}_ms", [time for time in times if time is not None])
     if slo != Objectives() and wall_s > 0 and not _unobserved(complete, slo):
         good = sum(meets(result, slo) for result in complete)
         figures["goodput_rps"] = good / wall_s
@@ -110,14 +106,8 @@ def percentiles(name: str, times: Sequence[int]) -> dict[str, float]:
 
 def meets(result: RequestResult, slo: Objectives) -> bool:
     """Whether a complete request met its objectives. One token has no time between tokens."""
-    for limit, time in (
-        (slo.ttft_ms, result.ttft_ns),
-        (slo.e2e_ms, result.e2e_ns),
-        (slo.tpot_ms, result.tpot_ns),
-    ):
-        if limit is not None and time is not None and time > limit * 1e6:
-            return False
-    return True
+    pairs = ((slo.ttft_ms, result.ttft_ns), (slo.e2e_ms, result.e2e_ns), (slo.tpot_ms, result.tpot_ns))
+    return not any(limit is not None and time is not None and time > limit * 1e6 for limit, time in pairs)
 
 
 def _unobserved(complete: Sequence[RequestResult], slo: Objectives) -> bool:

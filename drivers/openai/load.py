@@ -11,7 +11,8 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from drivers.openai.sse import RequestOutcome, RequestResult
+from drivers.openai.sse import RequestResult
+from drivers.openai.workload import MAX_CONCURRENCY
 
 LOOK_NS: Final = 100_000_000
 """Between two checks whether the server keeps up."""
@@ -41,10 +42,8 @@ class Sweep:
         """A request has ended."""
         self.results[number] = result
         self.in_flight -= 1
-        if result.outcome is RequestOutcome.COMPLETE:
-            self.complete += 1
-        else:
-            self.bad += 1
+        self.complete += not result.error
+        self.bad += bool(result.error)
 
     @property
     def in_order(self) -> list[RequestResult]:
@@ -97,8 +96,8 @@ async def open_loop(
     arrivals: Sequence[float],
     clock: Clock,
     *,
-    most: int,
     saturated: Callable[[Sweep], str],
+    most: int = MAX_CONCURRENCY,
 ) -> None:
     """Send request `first + k` at `arrivals[k]` seconds whatever is still in flight, until there are `most` or `saturated` gives a reason.
 

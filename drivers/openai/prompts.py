@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from drivers.contract.base import Unfit
 from drivers.openai.figures import articles
-from drivers.openai.workload import Endpoint, Workload, WorkloadJob
+from drivers.openai.workload import Endpoint, Synthetic, Workload, WorkloadJob
 
 MAX_BYTES: Final = 64 * 1024 * 1024
 """Of all requests of one level, which are made before it begins."""
@@ -32,15 +32,16 @@ Prompt = Callable[[int], str]
 
 def prompts(workload: Workload, seed: int) -> Prompt:
     """The prompts of a workload. Synthetic ones differ from their first word on, so that no server can have cached a prefix."""
-    if workload.job is WorkloadJob.SUMMARISE:
+    if workload.task is WorkloadJob.SUMMARISE:
         texts = [article.prompt for article in articles()]
         return lambda number: texts[number % len(texts)]
-    if workload.prompts:
-        return lambda number: workload.prompts[number % len(workload.prompts)]
+    listed = workload.prompts
+    if not isinstance(listed, Synthetic):
+        return lambda number: listed[number % len(listed)]
 
     def synthetic(number: int) -> str:
         rng = random.Random(f"{seed} prompt {number}")
-        return " ".join(rng.choices(WORDS, k=workload.prompt_tokens))
+        return " ".join(rng.choices(WORDS, k=listed.tokens))
 
     return synthetic
 
@@ -68,7 +69,8 @@ def body(workload: Workload, model: str, prompt: str) -> bytes:
 
 def check_size(workload: Workload, requests: int) -> None:
     """Raises `Unfit` when the requests of one level would not fit into a bounded memory."""
-    longest = max(map(len, workload.prompts), default=workload.prompt_tokens * LETTERS_PER_WORD)
+    listed = workload.prompts
+    longest = listed.tokens * LETTERS_PER_WORD if isinstance(listed, Synthetic) else max(map(len, listed))
     if requests * (longest + 300) > MAX_BYTES:
         raise Unfit(
             f"{requests} requests with prompts of {longest} letters are more than {MAX_BYTES // 1024**2} MiB: ask fewer or shorter ones"

@@ -18,6 +18,8 @@ from typing import Any, Final
 
 import psutil
 
+from drivers.measure.gpu import initialised
+
 MAX_PROCESSES: Final = 256
 MAX_LINES: Final = 50_000
 COUNTERS: Final = {
@@ -56,13 +58,12 @@ def server_processes(port: int) -> tuple[psutil.Process, ...]:
         } - {None}
     except (psutil.Error, OSError):
         return ()
-    by_pid: dict[int, psutil.Process] = {}
+    processes: dict[int, psutil.Process] = {}
     for pid in sorted(pid for pid in listening if pid is not None):
         with suppress(psutil.Error):
             root = psutil.Process(pid)
-            for process in (root, *root.children(recursive=True)):
-                by_pid[process.pid] = process
-    return tuple(by_pid.values())[:MAX_PROCESSES]
+            processes |= {process.pid: process for process in (root, *root.children(recursive=True))}
+    return tuple(processes.values())[:MAX_PROCESSES]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +78,7 @@ class ServerReading:
     counters: Mapping[str, float] | None = None
 
 
-def read_processes(
-    processes: Sequence[psutil.Process], root: Path = Path("/proc")
-) -> tuple[int | None, int | None, float | None]:
+def read_processes(processes: Sequence[psutil.Process]) -> tuple[int | None, int | None, float | None]:
     """Resident bytes, their peak, processor seconds; of all that still run."""
     rss, peak, cpu, count = 0, 0, 0.0, 0
     peak_known = True
@@ -89,7 +88,7 @@ def read_processes(
                 times, memory = process.cpu_times(), process.memory_info()
             rss, cpu, count = rss + memory.rss, cpu + times.user + times.system, count + 1
             try:
-                mark = peak_of((root / str(process.pid) / "status").read_text(errors="replace"))
+                mark = peak_of(Path(f"/proc/{process.pid}/status").read_text(errors="replace"))
             except OSError:
                 mark = None
             peak_known = peak_known and mark is not None
@@ -105,27 +104,17 @@ def peak_of(status: str) -> int | None:
     return int(match[1]) * 1024 if match else None
 
 
-def gpu_bytes(pids: frozenset[int], library: Any = None) -> int | None:
-    """GPU memory of these processes, by NVML; None where it cannot be read. `library`: pynvml, or a double."""
-    nvml: Any = library or importlib.import_module("pynvml")
+def gpu_bytes(pids: Sequence[int]) -> int | None:
+    """GPU memory of these processes, by NVML; None where it cannot be read."""
+    nvml: Any = importlib.import_module("pynvml")
     try:
-        nvml.nvmlInit()
+        with initialised(nvml):
+            handles = map(nvml.nvmlDeviceGetHandleByIndex, range(nvml.nvmlDeviceGetCount()))
+            running = [one for handle in handles for one in nvml.nvmlDeviceGetComputeRunningProcesses(handle)]
     except nvml.NVMLError:
         return None
-    try:
-        total: int | None = None
-        for index in range(nvml.nvmlDeviceGetCount()):
-            handle = nvml.nvmlDeviceGetHandleByIndex(index)
-            for process in nvml.nvmlDeviceGetComputeRunningProcesses(handle):
-                if process.pid in pids and process.usedGpuMemory is not None:
-                    total = (total or 0) + int(process.usedGpuMemory)
-    except nvml.NVMLError:
-        return None
-    else:
-        return total
-    finally:
-        with suppress(nvml.NVMLError):
-            nvml.nvmlShutdown()
+    sizes = [one.usedGpuMemory for one in running if one.pid in pids and one.usedGpuMemory is not None]
+    return sum(sizes) if sizes else None
 
 
 def read_counters(page: bytes) -> dict[str, float]:
@@ -195,7 +184,7 @@ class ServerWatch:
         for process in self._processes:
             with suppress(psutil.Error):
                 names.add(str(process.name()))
-        if self._processes:
+        if names:
             self.notes.append(f"server: {', '.join(sorted(names))[:80]}, {len(self._processes)} processes")
         self._most_rss = 0
         self._began_ns = clock()
@@ -217,5 +206,5 @@ class ServerWatch:
         if not self._processes:
             return ServerReading()
         rss, peak, cpu_s = read_processes(self._processes)
-        gpu = gpu_bytes(frozenset(process.pid for process in self._processes))
+        gpu = gpu_bytes([process.pid for process in self._processes])
         return ServerReading(rss, peak, cpu_s, gpu, read_counters(self._document("/metrics")))

@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import dataclass
-from enum import StrEnum
 from itertools import pairwise
 from typing import Any, Final
 
@@ -32,22 +31,12 @@ class BrokenResponse(Exception):
     """The server sent something else than a response; one sentence."""
 
 
-class RequestOutcome(StrEnum):
-    """How a request ended."""
-
-    COMPLETE = "complete"
-    INCOMPLETE = "incomplete"
-    """Text arrived, and then the response broke off."""
-    FAILED = "failed"
-
-
 @dataclass(frozen=True, slots=True)
 class RequestResult:
     """One request, as its client saw it. Times in nanoseconds since it was sent; None: not observed."""
 
-    outcome: RequestOutcome
     error: str = ""
-    """Of a request that is not complete: why, in one sentence."""
+    """Why it is not complete, in one sentence: it failed, or broke off after some text (`pieces`)."""
     ttft_ns: int | None = None
     """To the first piece with text; None if not streamed."""
     e2e_ns: int | None = None
@@ -208,10 +197,8 @@ class ResponseParser:
         self._stamps.append(self._now)
         self._text.append(text)
         self._length += len(text)
-        if (
-            self._length > MAX_LINE + self._max_tokens * TEXT_PER_TOKEN
-            or len(self._stamps) > 16 + 2 * self._max_tokens
-        ):
+        longest = MAX_LINE + self._max_tokens * TEXT_PER_TOKEN
+        if self._length > longest or len(self._stamps) > 16 + 2 * self._max_tokens:
             raise BrokenResponse(f"more text came than {self._max_tokens} tokens can hold")
 
     def _end(self) -> None:
@@ -248,10 +235,8 @@ class ResponseParser:
     def result(self, *, keep: bool, keep_text: bool = False) -> RequestResult:
         """What arrived. `keep`: with the times between pieces and the text's hash; else only what a level's figures need."""
         stamps, text = self._stamps, "".join(self._text)
-        broken = RequestOutcome.INCOMPLETE if stamps else RequestOutcome.FAILED
         prompt_tokens, output_tokens = self._usage
         return RequestResult(
-            outcome=broken if self.error else RequestOutcome.COMPLETE,
             error=self.error,
             ttft_ns=stamps[0] - self.sent_ns if stamps and self._stream else None,
             e2e_ns=stamps[-1] - self.sent_ns if stamps else None,

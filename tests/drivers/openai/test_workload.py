@@ -16,8 +16,8 @@ from drivers.contract.base import Unfit, WorkOrder, WrongUnit
 from drivers.openai import figures, prompts, server_process
 from drivers.openai.driver import check, choose_model, requests_of
 from drivers.openai.load import poisson
-from drivers.openai.sse import RequestOutcome, RequestResult
-from drivers.openai.workload import Endpoint, Objectives, Workload, WorkloadJob, read_workload
+from drivers.openai.sse import RequestResult
+from drivers.openai.workload import Endpoint, Objectives, Synthetic, Workload, WorkloadJob, read_workload
 
 MS = 1_000_000
 
@@ -53,41 +53,41 @@ def test_a_workload_is_the_same_in_yaml_and_in_json(reading: Callable[[str], Wor
         "rates": [0.5, 5],
     }
     assert reading(json.dumps({**same, "slo": {"ttft_ms": 9}})) == result
-    assert reading("prompts: {tokens: 7}\ntask: generate").prompt_tokens == 7
+    assert reading("prompts: {tokens: 7}\ntask: generate").prompts == Synthetic(tokens=7)
 
 
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("", "it is empty"),
+        ("", "write at least `max_tokens: 64`"),
         ("- 1", "must be a table"),
         ("modle: x", r"unknown key 'modle'; known: concurrency"),
         ("url: http://169.254.169.254/", "unknown key 'url'"),
-        ("model: x\nmodel: y", "line 2: 'model' appears twice"),
-        ('{"model": "x", "model": "y"}', "a key appears twice"),
+        ("model: x\nmodel: y", "'model' appears twice"),
+        ('{"model": "x", "model": "y"}', "'model' appears twice"),
         ("a: &x [1]\nb: *x", "alias"),
-        ("model: !!python/object:os.system x", "put it in quotes"),
-        ("model: 2020-01-01", "timestamp is no text"),
-        ("model: 7", "model must be a text"),
-        ("prompts: [[[[[[1]]]]]]", "nested too deep"),
-        ("[" * 100_000, "neither YAML nor JSON"),
-        ('{"a":' * 40_000, "nested too deep"),
-        ("max_tokens: 0", "from 1 to 32768"),
-        ("max_tokens: true", "max_tokens must be a whole number"),
-        ("temperature: .nan", "temperature must be a number"),
-        ('{"temperature": NaN}', "NaN is not a number"),
-        ("concurrency: [1, 1]", "names a level twice"),
-        ("concurrency: [129]", "from 1 to 128"),
+        ("model: !!python/object:os.system x", "write the plain value"),
+        ("model: 2020-01-01", "model: input should be a valid string"),
+        ("model: 7", "model: input should be a valid string, not 7"),
+        ("prompts: [[[[[[1]]]]]]", r"prompts\.0: input should be a valid string"),
+        ("[" * 100_000, "cannot be read: maximum recursion"),
+        ('{"a":' * 40_000, "cannot be read: maximum recursion"),
+        ("max_tokens: 0", "max_tokens: input should be greater than or equal to 1, not 0"),
+        ("max_tokens: true", "max_tokens: input should be a valid integer, not True"),
+        ("temperature: .nan", "temperature: input should be a finite number"),
+        ('{"temperature": NaN}', "temperature: input should be a finite number"),
+        ("concurrency: [1, 1]", "a level is named twice"),
+        ("concurrency: [129]", r"concurrency\.0: input should be less than or equal to 128, not 129"),
         ("rates: [5, 1]", "rates must rise"),
         ("slo: {}", "slo is empty"),
-        ("slo: {p99: 1}", "unknown key 'p99'"),
-        ("prompts: []", "a list of 1 to 1000"),
-        ("prompts: ['']", r"prompts\[0\] must be a text"),
-        ('{"prompts": ["\\ud800"]}', "half of a character"),
+        ("slo: {p99: 1}", r"unknown key 'slo\.p99'; known: e2e_ms"),
+        ("prompts: []", "prompts: tuple should have at least 1 item"),
+        ("prompts: ['']", r"prompts\.0: string should have at least 1 character"),
+        ('{"prompts": ["\\ud800"]}', r"prompts\.0: input should be a valid string, unable to parse"),
         ("task: summarise\nprompts: [a]", "the articles are the prompts"),
-        ("task: translate", "must be one of generate, summarise"),
-        ("stream: 'no'", "stream must be true or false"),
-        (b"\xff\xfe", "not text in UTF-8"),
+        ("task: translate", "task: input should be 'generate' or 'summarise'"),
+        ("stream: 'no'", "stream: input should be a valid boolean"),
+        (b"\xff\xfe", "'utf-8' codec can't decode byte"),
         (b"#" * 300_000, "larger than 256 KiB"),
     ],
 )
@@ -118,7 +118,7 @@ def test_an_order_that_asks_what_an_api_has_not_is_unfit() -> None:
         with pytest.raises(Unfit, match=why):
             check(Workload(), order)
     with pytest.raises(Unfit, match="more than 64 MiB"):
-        check(Workload(prompt_tokens=32_000, max_tokens=1), WorkOrder("m", "u", runs=5000))
+        check(Workload(prompts=Synthetic(tokens=32_000), max_tokens=1), WorkOrder("m", "u", runs=5000))
     check(Workload(), WorkOrder("m", "u"))
     assert requests_of(Workload(requests=3), 100, 8) == 3
     assert requests_of(Workload(), 2, 8) == 8
@@ -133,12 +133,14 @@ def test_a_model_that_is_not_served_here_may_be_elsewhere() -> None:
 
 
 def test_made_prompts_differ_from_the_first_word_on_and_come_again_with_the_seed() -> None:
-    made = prompts.prompts(Workload(prompt_tokens=20), 1)
+    made = prompts.prompts(Workload(prompts=Synthetic(tokens=20)), 1)
     texts = [made(number) for number in range(50)]
     assert len(set(texts)) == 50
     assert {len(text.split()) for text in texts} == {20}
-    assert texts == [prompts.prompts(Workload(prompt_tokens=20), 1)(number) for number in range(50)]
-    assert texts[0] != prompts.prompts(Workload(prompt_tokens=20), 2)(0)
+    assert texts == [
+        prompts.prompts(Workload(prompts=Synthetic(tokens=20)), 1)(number) for number in range(50)
+    ]
+    assert texts[0] != prompts.prompts(Workload(prompts=Synthetic(tokens=20)), 2)(0)
     listed = prompts.prompts(Workload(prompts=("a", "b")), 1)
     assert [listed(number) for number in range(3)] == ["a", "b", "a"]
 
@@ -152,7 +154,7 @@ def test_a_request_says_what_the_workload_does() -> None:
     assert plain["prompt"] == "hello"
     assert "stream_options" not in plain
     assert "seed" not in plain
-    article = prompts.prompts(Workload(job=WorkloadJob.SUMMARISE), 0)(0)
+    article = prompts.prompts(Workload(task=WorkloadJob.SUMMARISE), 0)(0)
     assert article.startswith("Summarise")
 
 
@@ -177,15 +179,15 @@ def answered(
         "output_tokens": tokens,
         "pieces": 10,
     }
-    return RequestResult(**{"outcome": RequestOutcome.COMPLETE, "prompt_tokens": 5, **values, **changes})
+    return RequestResult(**{"prompt_tokens": 5, **values, **changes})
 
 
 def test_the_figures_of_a_level_are_those_of_its_complete_requests() -> None:
     answers = [
         answered(),
         answered(20, 200),
-        RequestResult(RequestOutcome.FAILED, "no"),
-        RequestResult(RequestOutcome.INCOMPLETE, "cut", 5),
+        RequestResult("no"),
+        RequestResult("cut", 5, pieces=1),
     ]
     result = figures.of_level("c4_", answers, 2.0, Objectives(ttft_ms=15))
     assert result == {
