@@ -90,7 +90,7 @@ def useful_s(result: ResultRow) -> float:
     return (sum(load.ns for load in record.loads) + sum(samples)) / 1e9
 
 
-def told(name: str, values: Sequence[float]) -> str:
+def summary(name: str, values: Sequence[float]) -> str:
     ordered = sorted(values)
     p90 = ordered[round(0.9 * (len(ordered) - 1))]
     return f"{name:<34} {statistics.median(ordered) * 1e3:8.1f} {p90 * 1e3:8.1f} {min(ordered) * 1e3:8.1f} {len(ordered):5d}"
@@ -136,8 +136,8 @@ def measure(home: Home, here: Path, tasks: int, singles: int) -> None:
         useful = statistics.median(useful_s(result) for result in results)
         gaps = [after - before - useful for before, after in itertools.pairwise(ended)]
         print(f"{'overhead, ms':<34} {'median':>8} {'p90':>8} {'min':>8} {'n':>5}")
-        print(told("one task, idle swarm", single))
-        print(told(f"each of a queue of {tasks}", gaps))
+        print(summary("one task, idle swarm", single))
+        print(summary(f"each of a queue of {tasks}", gaps))
         print(
             f"useful part of a task: {useful * 1e3:.1f} ms; the whole queue: {whole:.2f} s = {60 * tasks / whole:.0f} tasks/min"
         )

@@ -61,7 +61,7 @@ def cpu_s(process: psutil.Process) -> float:
     return float(times.user + times.system)
 
 
-def told(name: str, values: list[float]) -> str:
+def summary(name: str, values: list[float]) -> str:
     return f"{name:<44} {statistics.median(values):7.2f} s  ({min(values):.2f} to {max(values):.2f}, n={len(values)})"
 
 
@@ -76,7 +76,7 @@ def main() -> None:
         folder = Path(name)
         one_gate(folder / "warm-up")
         print(
-            told(
+            summary(
                 "gate: process start to listening",
                 [one_gate(folder / "gate") for _ in range(arguments.starts)],
             )
@@ -92,7 +92,7 @@ def main() -> None:
             joins.append(time.perf_counter() - began)
             if number < arguments.starts - 1:
                 stop(worker)
-        print(told("worker: process start to taking tasks", joins))
+        print(summary("worker: process start to taking tasks", joins))
         idle(psutil.Process(worker.pid), arguments.idle)
         stop(worker)
         stop(gate)

@@ -1,4 +1,4 @@
-"""A small storm over real processes: what `benchmarks/chaos.py` does for minutes, in seconds."""
+"""A small storm over real processes: what `benchmarks/scheduling/chaos.py` does for minutes, in seconds."""
 
 from __future__ import annotations
 

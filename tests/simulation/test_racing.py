@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.racing import race
+from benchmarks.scheduling.racing import race
 
 
 @pytest.mark.parametrize("seed", [1, 2])

@@ -29,7 +29,7 @@ def run(zygote: Zygote, model: Path) -> tuple[ModelDescription, MeasureReport, C
 
 
 FEW: Final = ("BFLOAT16", "BOOL", "FLOAT8E5M2", "INT4", "STRING", "UINT2", "UINT64")
-"""One of each kind, launched; test_onnx_runner.py runs them all inside this process, benchmarks/zoo.py launches them all."""
+"""One of each kind, launched; test_onnx_runner.py runs them all inside this process, benchmarks/measuring/zoo.py launches them all."""
 
 
 @pytest.mark.parametrize("name", FEW)

@@ -1,6 +1,6 @@
 """A swarm of 60 real processes on one machine, by two gates that know nothing of each other: who is found when, and the costs.
 
-    python benchmarks/sixty.py [--workers 60] [--batch 10] [--each 3] [--task 4.0] [--idle 30] [--within 600]
+    python benchmarks/network/sixty.py [--workers 60] [--batch 10] [--each 3] [--task 4.0] [--idle 30] [--within 600]
 
 Real `sark-node gate`, `join`, `peers` and `submit` on loopback. Of six workers three know the first gate only, two the second only, one
 both. `--batch`: so many start at a time, the next when these are up; 0: all at the same moment. 60 need about 12 GiB. Where this is root

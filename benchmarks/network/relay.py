@@ -1,6 +1,6 @@
 """What a gate in between costs: round trips and MiB/s of a direct connection and of a circuit, and the gate's own processor time.
 
-    python benchmarks/relay.py [--mib 256] [--rounds 3] [--trips 400] [--places 0]
+    python benchmarks/network/relay.py [--mib 256] [--rounds 3] [--trips 400] [--places 0]
 
 Four processes on loopback: a gate, a node with a port, a node without one, and this one, which calls both. `--places N`: N more
 nodes hold places at the gate, for what that takes of its memory and, while nothing else happens, of its processor.

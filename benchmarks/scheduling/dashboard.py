@@ -1,6 +1,6 @@
 """How quick the dashboard is with a large campaign: first view, all tasks drawn, and frames while one scrolls and while tasks change.
 
-    python benchmarks/dashboard.py [--tasks 1000] [--changes 200] [--seconds 4] [--views 5]
+    python benchmarks/scheduling/dashboard.py [--tasks 1000] [--changes 200] [--seconds 4] [--views 5]
 
 A real `sark-node serve` on loopback over a store with one campaign (20 models, 2 units, 25 devices; some done, some running, some
 waiting), looked at with headless Chromium at 1400 × 900. Nothing runs: another connection writes how tasks go on, as a scheduler does.
@@ -173,7 +173,7 @@ def view(browser: Browser, url: str, path: str, cells: str, tasks: int) -> tuple
     return page, first, time.perf_counter() - began
 
 
-def told(frames: Sequence[float]) -> str:
+def summary(frames: Sequence[float]) -> str:
     """Median, 95th percentile, worst."""
     ordered = sorted(frames)
     high = ordered[int(0.95 * (len(ordered) - 1))]
@@ -223,16 +223,16 @@ def look(browser: Browser, url: str, home: Home, running: Sequence[str], argumen
             f"{arguments.tasks} tasks drawn after {statistics.median(alls):.2f} s, worst {max(alls):.2f} s; "
             f"{files} requests, {size / 1000:.0f} kB"
         )
-        print(f"{name:7} script of a picture while they are drawn {told(drawing)}")
+        print(f"{name:7} script of a picture while they are drawn {summary(drawing)}")
         for changes in (0, arguments.changes):
             page, _, _ = view(browser, url, path, cells, arguments.tasks)
             with going_on(home, running, changes):
                 page.evaluate("window.worked.length = 0")
                 observed = page.evaluate(SCROLL, arguments.seconds)
             page.context.close()
-            script = f"; script {told(observed['script'])}" if observed["script"] else ""
+            script = f"; script {summary(observed['script'])}" if observed["script"] else ""
             print(
-                f"{name:7} scrolled, {changes:3} changes/s: frames {told(observed['frames'])}; busy {100 * observed['busy']:.0f} %{script}"
+                f"{name:7} scrolled, {changes:3} changes/s: frames {summary(observed['frames'])}; busy {100 * observed['busy']:.0f} %{script}"
             )
 
 

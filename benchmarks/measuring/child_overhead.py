@@ -1,10 +1,10 @@
 """What isolation costs: a whole launch of a nano model in a fresh process against the same work in this process, by tier of sandbox.
 
-    python benchmarks/child_overhead.py [rounds]
+    python benchmarks/measuring/child_overhead.py [rounds]
 
 Both sides do the same: load, 5 warm-ups, 10 timed inferences, output check. `overhead` is the launch's wall time minus its own
 load, warm-up and inference times. `cold` starts a zygote of its own for the launch, as the first task of a worker has it.
-Interleaved; medians over the rounds (20 unless told otherwise).
+Interleaved; medians over the rounds (20 by default).
 """
 
 from __future__ import annotations

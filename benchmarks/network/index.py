@@ -1,7 +1,7 @@
 """The index between real processes on loopback: how long publishing and finding take, before and after many die at once.
 
-    python benchmarks/index.py                  # 20 processes, 20 % of them killed
-    python benchmarks/index.py --nodes 40 --kill 0.5
+    python benchmarks/network/index.py                  # 20 processes, 20 % of them killed
+    python benchmarks/network/index.py --nodes 40 --kill 0.5
 
 Each process is one node: its own libp2p host and its own part of the index. The parent tells them over pipes what to do next and
 prints medians and 95th percentiles of what they measured. First round: straight after the kill, before anybody has noticed.

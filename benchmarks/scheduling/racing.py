@@ -1,6 +1,6 @@
 """Many schedulers race for the places of few workers: no place is ever given twice. Pure ledgers, random order, no network.
 
-    python benchmarks/racing.py [--commits 1000000] [--seed 1] [--schedulers 16] [--workers 4]
+    python benchmarks/scheduling/racing.py [--commits 1000000] [--seed 1] [--schedulers 16] [--workers 4]
 
 Each step is one word of one scheduler to one worker, or time that passes: commits (half of them resting on an old quote), renewals,
 releases, cancels, answers to offers, runs that end, silence until leases lapse. After each step the ledger that was touched is held

@@ -1,6 +1,6 @@
 """How soon it goes on after a worker was killed or fell silent, or the scheduler was killed; and how soon a cancel is confirmed.
 
-    python benchmarks/recovery.py [--times 10] [--only reset,silence,frozen,scheduler,cancel]
+    python benchmarks/scheduling/recovery.py [--times 10] [--only reset,silence,frozen,scheduler,cancel]
 
 Real processes on loopback: a gate, three workers, a scheduler process that `watch` keeps alive. Instants are those of the campaign's own
 events and of the workers' logs, all on this host's clock.
@@ -70,12 +70,12 @@ def main() -> None:
                         for _ in range(arguments.times):
                             how(observed)
                         for stage, values in observed.items():
-                            print(told(f"{what}: {stage}", values), flush=True)
+                            print(summary(f"{what}: {stage}", values), flush=True)
         finally:
             lab.close()
 
 
-def told(name: str, values: Sequence[float]) -> str:
+def summary(name: str, values: Sequence[float]) -> str:
     """A row of the table."""
     ordered = sorted(values)
     at = [ordered[round(share * (len(ordered) - 1))] for share in (0.9, 0.99, 1.0)]

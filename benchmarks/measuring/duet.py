@@ -1,6 +1,6 @@
 """Does `bench --compare` find what is there, and nothing else? Two models that are the same, and two of which one does 5 % more.
 
-    python benchmarks/duet.py [trials]
+    python benchmarks/measuring/duet.py [trials]
 
 Each trial is a whole comparison as `sark-node bench A B --compare` makes it: ten launches of either in turn, or more until it can tell.
 The models are chains of equal dense layers: 20 beside 20 in a second file, and 20 beside 21. Printed for each: the words, the ratios of

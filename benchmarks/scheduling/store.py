@@ -1,7 +1,7 @@
 """How long a list and a pivot over very many results take, on SQLite and on PostgreSQL.
 
-    python benchmarks/store.py                                    # 100,000 results in a temporary SQLite file
-    python benchmarks/store.py --url postgresql://sark@/bench     # and in a schema of its own on that server, dropped at the end
+    python benchmarks/scheduling/store.py                                    # 100,000 results in a temporary SQLite file
+    python benchmarks/scheduling/store.py --url postgresql://sark@/bench     # and in a schema of its own on that server, dropped at the end
 
 The results are made up: 100 campaigns with 1,000 tasks each, 20 models on 25 devices with 2 units, each with a record of six launches
 of a hundred samples. Rows go in by the table, for what is measured is reading. Each figure is the median of seven turns, the slowest, and

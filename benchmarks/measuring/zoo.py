@@ -1,6 +1,6 @@
 """Does everything run, with shapes that make sense? A zoo of real models, and one model for each element type.
 
-    python benchmarks/zoo.py [FOLDER…]
+    python benchmarks/measuring/zoo.py [FOLDER…]
 
 Measures, two runs each: a model of each element type that onnxruntime takes (made here), the full-size graphs and the classifier in
 the packages of the `dev` extra, and every .onnx file below the folders, such as one that was filled by
@@ -19,7 +19,7 @@ import tempfile
 from pathlib import Path
 
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
-sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from inference_bias import installed
 

@@ -1,6 +1,6 @@
 """How soon a device that joins by a ticket from behind a router is found by somebody behind another; and again after its gate's restart.
 
-    python benchmarks/joining.py [--times 5]
+    python benchmarks/network/joining.py [--times 5]
 
 As root on Linux with iproute2 and nftables: a gate in the open, which made the pool; Ben behind one router, who joins with a fresh home
 and a ticket; Anna behind another, who looks around again and again, as `peers` does, until he answers her through the gate. Real

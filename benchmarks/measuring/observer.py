@@ -1,6 +1,6 @@
 """What does our looking cost what is looked at? Stretches with and without the bookkeeping, paired, in one process.
 
-    python benchmarks/observer.py [pairs]
+    python benchmarks/measuring/observer.py [pairs]
 
 Each pair times the same number of inferences twice, in turns with the other first: once with what `drivers.measure.timing` does around
 each stretch of 20 ms (pressure, switches, processor time, clocks) and once bare. Nothing of it lies inside a stretch, so what can

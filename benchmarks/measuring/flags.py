@@ -1,6 +1,6 @@
 """Does a row say so when something else was running? A burner is started or not, by a coin that the measuring does not see.
 
-    python benchmarks/flags.py [trials]
+    python benchmarks/measuring/flags.py [trials]
 
 Each trial is a whole measurement as `sark-node bench` makes it: driver, launches, record, row. The label is the coin: with a burner, one
 process that spins on one processor all the while. Counted is whether the row's verdict tells of a busy host, wherever it stands among its
@@ -74,7 +74,7 @@ def trial(bench: Bench, path: Path, burning: bool, asked: Mapping[str, float]) -
             burner.wait()
 
 
-def told(measured: Measurement) -> bool:
+def flagged(measured: Measurement) -> bool:
     """Whether the row says that the host was busy."""
     words = ("waited for a processor", "went to other work", "taken by the hypervisor")
     return any(word in measured.why for word in words)
@@ -94,7 +94,7 @@ def main() -> None:
             request = dict(ASKED[number % len(ASKED)])
             before = wait_for_quiet()
             measured = trial(bench, path, burning, request)
-            counts.setdefault((burning, before <= QUIET), []).append(told(measured))
+            counts.setdefault((burning, before <= QUIET), []).append(flagged(measured))
             row = measured.row
             numbers = " ".join(
                 f"{'-' if value is None else format(value, '.1f'):>8}"

@@ -1,6 +1,6 @@
 """Short tasks on real workers while processes are killed and links are cut: does everything end, once, and how soon does it go on?
 
-    python benchmarks/chaos.py [--seed 1] [--tasks 300] [--workers 5] [--every 3] [--within 900] [--only "worker killed"]
+    python benchmarks/scheduling/chaos.py [--seed 1] [--tasks 300] [--workers 5] [--every 3] [--within 900] [--only "worker killed"]
 
 Real processes on loopback: a gate, workers, the scheduler process that `submit` started and that `submit` or `watch` starts again. Every
 few seconds one of them (or a run's own process, or a zygote) is killed with -9 or frozen with SIGSTOP for 1 to 20 s, or the link to a
@@ -70,7 +70,7 @@ def main() -> None:
     for breach in breaches:
         print(f"BREACH {breach}")
     if breaches:
-        print(f"repeat with: python benchmarks/chaos.py --seed {arguments.seed}")
+        print(f"repeat with: python benchmarks/scheduling/chaos.py --seed {arguments.seed}")
         sys.exit(1)
     print("every task has its one result; nothing is left over")
 

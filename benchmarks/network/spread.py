@@ -1,10 +1,10 @@
 """How fast one uploader's model reaches several workers, and how often it leaves the uploader.
 
-    python benchmarks/spread.py [--mib 64] [--workers 1,3,8] [--upload MIB_PER_S] [--folder FOLDER]
+    python benchmarks/network/spread.py [--mib 64] [--workers 1,3,8] [--upload MIB_PER_S] [--folder FOLDER]
 
 Every node is a process of its own with a libp2p host on loopback, a model cache on disk and the worker's own way of fetching; the uploader
 answers as a scheduler does. `--upload` holds the uploader's line to so many MiB a second, as a home's is: on loopback all nodes share one
-machine's processors, which is what is measured without it. One copy to one worker, measured first, is what the times are told against.
+machine's processors, which would dominate the times. Times are given relative to one copy sent to one worker, which is measured first.
 The most memory that a process held at any time is what Linux counted for it (VmHWM), and is 0 elsewhere. The folder must have room for
 the model once more than there are workers.
 """

@@ -1,6 +1,6 @@
 """How fast a model moves between two processes over libp2p, against bare Noise on the same loopback, in the same run.
 
-    python benchmarks/transfer.py [--mib 256] [--rounds 3]
+    python benchmarks/network/transfer.py [--mib 256] [--rounds 3]
 
 Three ways, in turns, the medians compared: `noise` is one Noise session on a TCP connection with nothing above it; `stream` is a raw
 libp2p stream (Noise and yamux); `blob` is `fetch_blob` into a file on disk, hashed on the way, as the model cache does it.

@@ -1,6 +1,6 @@
 """Are our medians right? A driver's launch against a tight C program in a process of its own, interleaved.
 
-    python benchmarks/inference_bias.py [rounds]
+    python benchmarks/measuring/inference_bias.py [rounds]
 
 The reference (reference_loop.c, compiled here) opens onnxruntime's library, loads the model, fills the same inputs and runs it with
 the same threads and options; its first fifth is dropped. Beside it the loops that our driver falls back to: calls by ctypes where

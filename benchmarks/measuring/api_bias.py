@@ -1,6 +1,6 @@
 """How late the API driver's client sees a piece of text, against a server process that tells when it sent it.
 
-    python benchmarks/api_bias.py [--streams 1,16,64] [--pieces 60] [--rounds 3] [--httpx]
+    python benchmarks/measuring/api_bias.py [--streams 1,16,64] [--pieces 60] [--rounds 3] [--httpx]
 
 Both sides read the host's monotonic clock. TTFT bias: arrival of the first piece at the client minus its sending at the server,
 which holds the network (loopback), the kernel and the client. ITL bias: how much longer or shorter each gap is at the client than
@@ -27,7 +27,7 @@ from drivers.openai.client import Client, read_server
 from drivers.openai.load import Sweep, closed_loop
 from drivers.openai.sse import RequestResult, ResponseParser
 
-SERVER = Path(__file__).parents[1] / "tests" / "drivers" / "openai_server.py"
+SERVER = Path(__file__).parents[2] / "tests" / "drivers" / "openai_server.py"
 
 
 def body(pieces: int, number: int) -> bytes:

@@ -1,7 +1,7 @@
 """What a gate costs: memory and processor for peers that are merely there, for places, and for bytes that go through it.
 
-    python benchmarks/gate.py                      # 0, 50, 100 and 200 peers
-    python benchmarks/gate.py --peers 20 --window 10
+    python benchmarks/network/gate.py                      # 0, 50, 100 and 200 peers
+    python benchmarks/network/gate.py --peers 20 --window 10
 
 The gate is a real process, as `sark-node gate` runs it. The peers are light: fifty libp2p hosts in a process, each with a
 connection of its own, an advert in the index and, from the second table on, a place at the gate. Memory and processor are the gate's

@@ -1,6 +1,6 @@
 """Can a result be trusted on a shared host, and what does it cost? Everything interleaved in one run; read the ratios.
 
-    python benchmarks/precision.py [--results 20] [--repeats 9]
+    python benchmarks/measuring/precision.py [--results 20] [--repeats 9]
 
 time        seconds until a tiny model is known within ±2 % (target: at most 1 s on a quiet device)
 coverage    does a result's interval hold the median of 30 launches spread over the whole run? Beside it the interval that the same

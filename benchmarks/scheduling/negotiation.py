@@ -1,6 +1,6 @@
 """From submit to the first lease, and how many placements a second: one scheduler, and four that want the same workers.
 
-    python benchmarks/negotiation.py [--workers 5] [--times 30] [--cold 5] [--bursts 5] [--tiny 100]
+    python benchmarks/scheduling/negotiation.py [--workers 5] [--times 30] [--cold 5] [--bursts 5] [--tiny 100]
 
 Real processes on loopback: a gate, workers (started a few at a time: 60 need about 9 GiB and some minutes), the homes of four schedulers
 that all of them serve. Tasks are of the simulated unit; where this is root on Linux each worker is a device of its own. Instants
@@ -87,8 +87,8 @@ def measure(lab: Lab, arguments: argparse.Namespace) -> None:
         first_lease(lab, home, submit(lab, home, one))
     warm = [first_lease(lab, "ada", submit(lab, "ada", one)) for _ in range(arguments.times)]
     print(f"\n{'submit to first lease, ms':<34} {'p50':>8} {'p99':>8} {'max':>8} {'n':>5}")
-    print(told("warm", warm))
-    print(told("cold", cold))
+    print(summary("warm", warm))
+    print(summary("cold", cold))
     for home in HOMES:  # now each knows all the workers, and how long a run takes
         run(lab, (home,), file(lab, "warm-up", 4 * len(lab.workers), 0.0))
     print(f"\n{'placements a second':<34} {'median':>8} {'least':>8} {'most':>8} {'placed':>8}")
@@ -105,7 +105,7 @@ def measure(lab: Lab, arguments: argparse.Namespace) -> None:
             )
 
 
-def told(name: str, values: Sequence[float]) -> str:
+def summary(name: str, values: Sequence[float]) -> str:
     """A row of the table, in milliseconds."""
     if not values:
         return f"{name:<34} {'–':>8} {'–':>8} {'–':>8} {0:5d}"
