@@ -3,16 +3,18 @@ PYTHON ?= python3.11
 BIN := .venv/bin
 STAMP := .venv/.installed
 REAL := real nat browser packages
+# a third of the tests' time is waiting: three processes keep two cores busy
+PARALLEL := -n 3 --dist worksteal
 
-.PHONY: demo test test-all test-extras lint types imports pytest fmt spec picture lock binary packages clean
+.PHONY: demo test test-all test-extras check lint mypy pyright imports pytest fmt spec picture lock binary packages clean
 
 demo: $(STAMP)  ## a gate, three workers and a campaign on this machine
 	@$(BIN)/sark-node demo
 
-test: lint types imports pytest  ## what CI runs: everything but the tests marked slow; minutes
+test: check pytest  ## what CI runs: everything but the tests marked slow; minutes
 
-test-all: lint types imports  ## every test, real processes, browser and NATs one at a time
-	$(BIN)/python -m pytest $(REAL:%=--ignore=tests/%) -n 2 --dist worksteal
+test-all: check  ## every test, real processes, browser and NATs one at a time
+	$(BIN)/python -m pytest $(REAL:%=--ignore=tests/%) $(PARALLEL)
 	$(BIN)/python -m pytest $(REAL:%=tests/%)
 
 $(STAMP): pyproject.toml constraints.txt
@@ -23,20 +25,25 @@ $(STAMP): pyproject.toml constraints.txt
 	@rm -rf .venv/lib/python*/site-packages/trio-stubs
 	@touch $(STAMP)
 
+check: $(STAMP)  ## the linters and type checkers, two at a time
+	@$(MAKE) -j2 mypy pyright imports lint
+
 lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-types: $(STAMP)
+mypy: $(STAMP)
 	$(BIN)/mypy
+
+pyright: $(STAMP)
 	$(BIN)/pyright
 
 imports: $(STAMP)
 	$(BIN)/lint-imports
 
 pytest: $(STAMP)
-	$(BIN)/python -m pytest -m "not slow" $(REAL:%=--ignore=tests/%) -n 2 --dist worksteal
-	$(BIN)/python -m pytest -m "not slow" $(REAL:%=tests/%)  # real processes, one test at a time: each fills the machine
+	$(BIN)/python -m pytest -m "not slow" $(REAL:%=--ignore=tests/%) $(PARALLEL)
+	$(BIN)/python -m pytest -m "not slow" $(REAL:%=tests/%) -n 2 --dist loadfile  # real processes, two files at a time
 
 EXTRAS := .venv-extras
 test-extras:  ## the optional drivers with their real runtimes, in an environment of their own (.venv-extras): torch is large

@@ -74,7 +74,7 @@ def trial(bench: Bench, path: Path, burning: bool, asked: Mapping[str, float]) -
             burner.wait()
 
 
-def flagged(measured: Measurement) -> bool:
+def is_flagged(measured: Measurement) -> bool:
     """Whether the row says that the host was busy."""
     words = ("waited for a processor", "went to other work", "taken by the hypervisor")
     return any(word in measured.why for word in words)
@@ -94,7 +94,7 @@ def main() -> None:
             request = dict(ASKED[number % len(ASKED)])
             before = wait_for_quiet()
             measured = trial(bench, path, burning, request)
-            counts.setdefault((burning, before <= QUIET), []).append(flagged(measured))
+            counts.setdefault((burning, before <= QUIET), []).append(is_flagged(measured))
             row = measured.row
             numbers = " ".join(
                 f"{'-' if value is None else format(value, '.1f'):>8}"

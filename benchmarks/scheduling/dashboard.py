@@ -173,7 +173,7 @@ def view(browser: Browser, url: str, path: str, cells: str, tasks: int) -> tuple
     return page, first, time.perf_counter() - began
 
 
-def summary(frames: Sequence[float]) -> str:
+def spread(frames: Sequence[float]) -> str:
     """Median, 95th percentile, worst."""
     ordered = sorted(frames)
     high = ordered[int(0.95 * (len(ordered) - 1))]
@@ -223,16 +223,16 @@ def look(browser: Browser, url: str, home: Home, running: Sequence[str], argumen
             f"{arguments.tasks} tasks drawn after {statistics.median(alls):.2f} s, worst {max(alls):.2f} s; "
             f"{files} requests, {size / 1000:.0f} kB"
         )
-        print(f"{name:7} script of a picture while they are drawn {summary(drawing)}")
+        print(f"{name:7} script of a picture while they are drawn {spread(drawing)}")
         for changes in (0, arguments.changes):
             page, _, _ = view(browser, url, path, cells, arguments.tasks)
             with going_on(home, running, changes):
                 page.evaluate("window.worked.length = 0")
                 observed = page.evaluate(SCROLL, arguments.seconds)
             page.context.close()
-            script = f"; script {summary(observed['script'])}" if observed["script"] else ""
+            script = f"; script {spread(observed['script'])}" if observed["script"] else ""
             print(
-                f"{name:7} scrolled, {changes:3} changes/s: frames {summary(observed['frames'])}; busy {100 * observed['busy']:.0f} %{script}"
+                f"{name:7} scrolled, {changes:3} changes/s: frames {spread(observed['frames'])}; busy {100 * observed['busy']:.0f} %{script}"
             )
 
 
