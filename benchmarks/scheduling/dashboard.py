@@ -232,7 +232,8 @@ def look(browser: Browser, url: str, home: Home, running: Sequence[str], argumen
             page.context.close()
             script = f"; script {spread(observed['script'])}" if observed["script"] else ""
             print(
-                f"{name:7} scrolled, {changes:3} changes/s: frames {spread(observed['frames'])}; busy {100 * observed['busy']:.0f} %{script}"
+                f"{name:7} scrolled, {changes:3} changes/s: frames {spread(observed['frames'])}; "
+                f"busy {100 * observed['busy']:.0f} %{script}"
             )
 
 
