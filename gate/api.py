@@ -11,7 +11,7 @@ from fastapi import APIRouter
 from pydantic import BaseModel
 
 from gate.status.client import GateClient, asking
-from protocol.errors import NotPermitted, SarkError
+from protocol.errors import NotPermitted, SarkError, first_error
 from protocol.messages.gate import GateSnapshot
 from swarm.base.home import Home
 from swarm.join.known_gates import local_gates, worker_addresses
@@ -59,40 +59,32 @@ def router(home: Home, ways: Ways, ask: Asking = asking) -> APIRouter:
         shown: dict[str, GateInfo] = {}
 
         async def one(contact: Contact) -> None:
-            shown[contact.peer] = await _shown(home, contact, contact.peer in own, ask)
+            shown[contact.peer] = await _shown(home, contact, own, ask)
 
         async with asking, trio.open_nursery() as nursery:
             for contact in known:
                 nursery.start_soon(one, contact)
-        statuses = tuple(shown[contact.peer] for contact in known)
-        return Gates(count=len(statuses), gates=statuses)
+        return Gates(count=len(known), gates=tuple(shown[contact.peer] for contact in known))
 
     return gates
 
 
-def _known(home: Home, ways: Ways) -> tuple[frozenset[str], tuple[Contact, ...]]:
-    """Peer ids of this home's own gates, and the gates to ask: only the own ones if there are any."""
-    own = gate_contacts(local_gates(home))
+def _known(home: Home, ways: Ways) -> tuple[bool, tuple[Contact, ...]]:
+    """The gates to ask, and whether these are this home's own: the only ones to ask where there are any."""
+    if own := gate_contacts(local_gates(home)):
+        return True, own[:MAX_ASKED]
     workers = worker_addresses(home)
-    known = own or gate_contacts([way for way in ways() if way not in workers])
-    return frozenset(contact.peer for contact in own), known[:MAX_ASKED]
+    return False, gate_contacts([way for way in ways() if way not in workers])[:MAX_ASKED]
 
 
 async def _shown(home: Home, contact: Contact, own: bool, ask: Asking) -> GateInfo:
     info = GateInfo(peer=contact.peer, addresses=contact.addresses, own=own, reached=False)
     addresses = [f"{address}/p2p/{contact.peer}" for address in contact.addresses]
-    error: SarkError | None = None
     try:
         async with ask(home, addresses) as client:
-            info = info.model_copy(update={"status": await client.status(), "reached": True})
+            info.status, info.reached = await client.status(), True
     except* SarkError as group:
-        error = _first(group)
-    if error is None:
-        return info
-    reached = isinstance(error, NotPermitted)
-    return info.model_copy(update={"reached": reached, "error": error.what, "hint": error.hint})
-
-
-def _first(group: BaseExceptionGroup[SarkError]) -> SarkError:
-    inner = group.exceptions[0]
-    return _first(inner) if isinstance(inner, BaseExceptionGroup) else inner
+        error = first_error(group)
+        info.reached = isinstance(error, NotPermitted)
+        info.error, info.hint = error.what, error.hint
+    return info

@@ -1,13 +1,20 @@
 """A gate: a node with a known address that routes for the swarm, stores index shards, relays for nodes that cannot be dialled, and runs
 no tasks.
 
-    policy ── asked by ─▶ index, pools, relay       census ─▶ status, metrics, log       a signal to stop ─▶ draining ─▶ end
+    policy ── asked by ─▶ index, pools, relay       census ─▶ status, metrics, log
+
+It stops on a signal: it then accepts nothing new and waits a while for live circuits, or stops at once on a second signal.
+
+    up ── signal ──▶ draining ── no circuit left, or the grace period over, or another signal ──▶ stopped
+
+Peers with a reservation make one at another gate, or here once the gate is back. Circuits last until the grace period ends; their
+peers then connect by another path.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from importlib.metadata import version
 from typing import Final
@@ -17,18 +24,16 @@ import trio
 
 from gate.admission.enrolment import PoolEnrolment
 from gate.admission.policy import AdmissionPolicy
-from gate.draining import DrainSignals, drain
 from gate.settings import GateSettings
 from gate.status.census import Census
-from gate.status.handlers import GateHandlers
-from gate.status.metrics import page_of
-from gate.status.metrics_http import serve_metrics
+from gate.status.metrics import page_of, serve_metrics
 from protocol.messages.index import RefusedMessage
 from protocol.messages.pool import EnrolRequest, ManifestMessage
 from protocol.words import Reason
 from swarm.base.home import Home
+from swarm.base.text import count
 from swarm.join.known_gates import addresses_file
-from swarm.join.node import RunningNode, open_node, watch_stop_requests
+from swarm.join.node import END_OF_INPUT, RunningNode, open_node, watch_stop_requests
 from swarm.net.addresses import PeerId
 from swarm.net.reservations import RelayReservations
 from swarm.p2p.connection_gater import ConnectionGater
@@ -38,6 +43,8 @@ log = structlog.get_logger("sark.gate")
 
 MAX_ENROLLING: Final = 16
 """Enrolments that wait for the disk at a time."""
+LOOK_S: Final = 0.25
+"""How often the circuits are counted while the gate drains."""
 STOPPING: Final = "stopping"
 
 
@@ -63,16 +70,27 @@ async def run_gate(
     ):
         pools = _pools(here, settings, policy)
         policy.served = pools.registry.manifest
-        relay = _relay(here, settings, policy)
+        relay = None
+        if settings.relay_limits is not None:
+            relay = RelayReservations(settings.relay_limits, policy.admits, policy.answers_for)
+            here.network.serve_relay(relay)
         await nursery.start(policy.run)
         await nursery.start(pools.run)
-        refused = {
-            "connection": lambda: arrivals.refused,
-            "index": lambda: here.index.refused,
-            "pool": lambda: pools.refused,
-        }
-        await _show(here, settings, policy, relay, refused, stops, nursery)
-        await nursery.start(partial(watch_stop_requests, stops.asked, with_stdin=with_stdin))
+        census = Census(
+            here.network,
+            here.index.holder,
+            relay,
+            policy,
+            version("sark-node"),
+            here.incarnation,
+            refused={"connection": arrivals.refused, "index": here.index.refused, "pool": pools.refused},
+            draining=stops.first.is_set,
+        )
+        nursery.start_soon(census.run)
+        if settings.metrics:
+            page = page_of(census.take, here.identity.peer_id)
+            await nursery.start(serve_metrics, settings.metrics, page)
+        await nursery.start(partial(watch_stop_requests, stops.request, with_stdin=with_stdin))
         addresses = full_addresses(here)
         with addresses_file(home.gate_file, addresses):
             log.info(
@@ -82,22 +100,15 @@ async def run_gate(
             await stops.first.wait()
             log.info("gate.stopping", signal=stops.name)
             if relay is not None and not with_stdin:
-                await _drain(relay, settings.drain_s, stops.again, say)
+                if circuits := _circuits(relay):
+                    some = count(circuits, "relayed connection")
+                    say(
+                        f"draining: {some} may finish within {settings.drain_s:g} s; press Ctrl-C again to stop at once"
+                    )
+                why = await drain(relay, settings.drain_s, stops.again)
+                log.info("gate.drained", why=why, circuits=_circuits(relay))
             say(STOPPING)
         nursery.cancel_scope.cancel()
-
-
-async def _drain(
-    relay: RelayReservations, grace_s: float, again: trio.Event, say: Callable[[str], object]
-) -> None:
-    def circuits() -> int:
-        return len(relay.snapshot(trio.current_time()).circuits)
-
-    if circuits():
-        some = f"{circuits()} relayed connection{'s' if circuits() != 1 else ''}"
-        say(f"draining: {some} may finish within {grace_s:g} s; press Ctrl-C again to stop at once")
-    over = await drain(relay, circuits, grace_s, again)
-    log.info("gate.drained", why=str(over), circuits=circuits())
 
 
 def _pools(here: RunningNode, settings: GateSettings, policy: AdmissionPolicy) -> PoolNode:
@@ -131,43 +142,37 @@ def _pools(here: RunningNode, settings: GateSettings, policy: AdmissionPolicy) -
     return node
 
 
-def _relay(here: RunningNode, settings: GateSettings, policy: AdmissionPolicy) -> RelayReservations | None:
-    """The relay's reservations and circuits, unless the operator turned the relay off."""
-    limits = settings.relay_limits
-    if limits is None:
-        return None
-    relay = RelayReservations(limits, policy.admits, policy.answers_for)
-    here.network.serve_relay(relay)
-    return relay
+async def drain(relay: RelayReservations, grace_s: float, again: trio.Event) -> str:
+    """Accept nothing new and wait for live circuits; returns why it stopped waiting."""
+    relay.drain()
+    with trio.move_on_after(grace_s):
+        while _circuits(relay):
+            with trio.move_on_after(LOOK_S):
+                await again.wait()
+                return "another signal"
+        return "no circuit was left"
+    return "the grace period ended"
 
 
-async def _show(
-    here: RunningNode,
-    settings: GateSettings,
-    policy: AdmissionPolicy,
-    relay: RelayReservations | None,
-    refused: Mapping[str, Callable[[], Mapping[str, int]]],
-    stops: DrainSignals,
-    nursery: trio.Nursery,
-) -> None:
-    """What operators see: status, log and metrics."""
-    handlers = GateHandlers(policy)
-    census = Census(
-        here.network,
-        here.index.holder,
-        relay,
-        settings.admit,
-        version("sark-node"),
-        here.incarnation,
-        {**refused, "gate": lambda: handlers.refused},
-        draining=stops.first.is_set,
-    )
-    handlers.serve(here.network, census.take)
-    nursery.start_soon(census.lag.run)
-    nursery.start_soon(census.keep_log)
-    if settings.metrics:
-        page = page_of(census.take, here.identity.peer_id)
-        await nursery.start(serve_metrics, settings.metrics, page)
+def _circuits(relay: RelayReservations) -> int:
+    return len(relay.snapshot(trio.current_time()).circuits)
+
+
+class DrainSignals:
+    """Requests to stop: signals, and the end of standard input if that counts. The first has a name, the second sets `again`."""
+
+    def __init__(self) -> None:
+        self.first = trio.Event()
+        self.again = trio.Event()
+        self.name = ""
+
+    def request(self, name: str) -> None:
+        """One more request. The end of input is final: the parent process is gone."""
+        if self.first.is_set() or name == END_OF_INPUT:
+            self.again.set()
+        if not self.first.is_set():
+            self.name = name
+            self.first.set()
 
 
 def full_addresses(here: RunningNode) -> tuple[str, ...]:

@@ -16,9 +16,11 @@ Each carries what the command line prints: one line for what, one for why or wha
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 from protocol.words import Reason
+
+E = TypeVar("E", bound=BaseException)
 
 
 class SarkError(Exception):
@@ -119,3 +121,9 @@ class ResourceError(SarkError):
     """This machine lacks something the command needs: a port, disk, a free data folder, a right."""
 
     exit_code: ClassVar[int] = 6
+
+
+def first_error(group: BaseExceptionGroup[E]) -> E:
+    """The first error in nested groups."""
+    first = group.exceptions[0]
+    return first_error(first) if isinstance(first, BaseExceptionGroup) else first

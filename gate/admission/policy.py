@@ -1,7 +1,12 @@
-"""Whom a gate serves now: `Admission` kept up to date with the home's pools, visitors whom somebody answers for, and refusals.
+"""Whom a gate serves: for whom it relays, whose adverts it stores and whose pools' manifests it takes.
 
-A command runs under a fresh key. It shows a token of a minute that a key of its home signed; the gate serves it like that key. With an
-operator's token it reads the gate's status.
+    open     anybody
+    ticket   members of the pools this gate serves, by their manifests; a join ticket makes a peer a member
+    list     the peers that are named
+
+Queries are open to everybody in all three: they cost next to nothing, and a newcomer must begin somewhere. A command runs under a
+fresh key. It shows a token of a minute that a key of its home signed; the gate serves it like that key. With an operator's token it reads
+the gate's status.
 """
 
 from __future__ import annotations
@@ -9,13 +14,12 @@ from __future__ import annotations
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 import structlog
 import trio
 
-from gate.admission.admission import Admission, RetryPauses
 from gate.settings import Admit, GateSettings
 from protocol.errors import NotPermitted, ResourceError
 from protocol.messages.index import RefusedMessage
@@ -39,6 +43,14 @@ TOKENS_PER_S_OF_ALL: Final = 50.0
 MAX_VISITORS: Final = 1_024
 VISIT_S: Final = 120.0
 """A visitor shows its token again after this long."""
+RETRY_S: Final = (3.0, 300.0)
+"""When a refused peer may try again: soon at first, as its ticket may be on the way, then ever later."""
+MAX_PAUSED: Final = 4_096
+"""Refused peers that are remembered."""
+_WHY: Final = {
+    Admit.TICKET: "this gate is for members of its pools; ask a pool's owner for a ticket: sark-node join TICKET",
+    Admit.LIST: "this gate is for peers on its list; its operator adds you with: allow, in [gate] of its config.toml",
+}
 
 log = structlog.get_logger("sark.gate")
 
@@ -70,13 +82,16 @@ class AdmissionPolicy:
         self._wall = wall
         self.served = served
         self._served_pools = settings.pools
-        gates = frozenset(split_peer(gate)[0] for gate in settings.gates)
-        self._always = gates | frozenset(settings.operators)
+        self.admit: Final = settings.admit
         self._operators = frozenset(settings.operators)
-        self.admission = Admission(settings.admit, self._always, frozenset(settings.allow))
+        """With the gate's own home, once that was read."""
+        gates = (split_peer(gate)[0] for gate in settings.gates)
+        self._named = frozenset((*settings.allow, *settings.operators, *gates))
+        self.members: frozenset[PeerId] = frozenset()
+        """Of the pools this gate serves."""
         self.refused: Counter[str] = Counter()
         """Refusals, by what was wanted."""
-        self._pauses = RetryPauses()
+        self._pauses: dict[PeerId, float] = {}
         self._tokens = RateLimit.per_second(TOKENS_PER_S)
         self._all_tokens = RateLimit.per_second(TOKENS_PER_S_OF_ALL)
         self._visitors: OrderedDict[PeerId, _Visitor] = OrderedDict()
@@ -87,37 +102,34 @@ class AdmissionPolicy:
 
     def admits(self, peer: PeerId) -> bool:
         """Whether that peer, or the one that answers for it, may use this gate's resources."""
-        if self.admission.admits(peer):
-            return True
-        visitor = self._visitor(peer)
-        return visitor is not None and self.admission.admits(visitor.issuer)
+        return self._lists(self.answers_for(peer))
 
     def answers_for(self, peer: PeerId) -> PeerId:
         """Whom to charge for what that peer uses: itself, or the peer that answers for it."""
-        visitor = None if self.admission.admits(peer) else self._visitor(peer)
+        visitor = None if self._lists(peer) else self._visitor(peer)
         return peer if visitor is None else visitor.issuer
 
     def knows(self, peer: PeerId) -> bool:
         """Whether the operator knows that peer, even at an open gate: the last connections are kept for those."""
-        admission = self.admission
-        return peer in admission.always or peer in admission.allow or peer in admission.members
+        return peer in self._named or peer in self._operators or peer in self.members
 
     def refusal(self, peer: PeerId, wanted: str) -> RefusedMessage | None:
         """The answer for a peer that is not admitted; None: it is. `wanted`: `index`, `pool` or `relay`, for the count."""
         if self.admits(peer):
             return None
         self.refused[wanted] += 1
-        pause = self._pauses.pause(peer) if self.admission.admit is Admit.TICKET else None
-        return RefusedMessage(
-            reason=Reason.NOT_ALLOWED, detail=self.admission.why_not(peer), retry_after_s=pause
-        )
+        pause = self._pause(peer) if self.admit is Admit.TICKET else None
+        return RefusedMessage(reason=Reason.NOT_ALLOWED, detail=_WHY[self.admit], retry_after_s=pause)
 
     def operates(self, peer: PeerId) -> bool:
         """Whether that peer may read the gate's status."""
-        if peer in self._operators:
-            return True
         visitor = self._visitor(peer)
-        return visitor is not None and visitor.issuer in self._operators
+        return peer in self._operators or (visitor is not None and visitor.issuer in self._operators)
+
+    def _lists(self, peer: PeerId) -> bool:
+        if self.admit is Admit.OPEN or peer in self._named or peer in self._operators:
+            return True
+        return self.admit is Admit.TICKET and peer in self.members
 
     def _visitor(self, peer: PeerId) -> _Visitor | None:
         visitor = self._visitors.get(peer)
@@ -127,6 +139,14 @@ class AdmissionPolicy:
             del self._visitors[peer]
             return None
         return visitor
+
+    def _pause(self, peer: PeerId) -> float:
+        first, most = RETRY_S
+        pause = self._pauses.pop(peer, first)
+        self._pauses[peer] = min(2 * pause, most)
+        if len(self._pauses) > MAX_PAUSED:
+            del self._pauses[next(iter(self._pauses))]
+        return pause
 
     # -- changes ---------------------------------------------------------------------------------------------------------
 
@@ -138,10 +158,10 @@ class AdmissionPolicy:
         if wait:
             return RefusedMessage(reason=Reason.OVERLOADED, detail="too many tokens", retry_after_s=wait)
         operated = message.issuer in self._operators
-        if self.admission.admit is Admit.OPEN and not operated:  # it would change nothing: do not prove it
+        if self.admit is Admit.OPEN and not operated:  # it would change nothing: do not prove it
             return CredentialsReply(principal=peer, rights=(), priority=0)
         try:
-            if not operated and not self.admission.admits(message.issuer):
+            if not operated and not self._lists(message.issuer):
                 raise NotPermitted("this gate does not know the key that signed this token")
             proof = prove(message.token, message.issuer, peer, now=self._wall())
             if not self._revoked.isdisjoint(proof.holders):
@@ -163,45 +183,38 @@ class AdmissionPolicy:
 
     def enrolled(self, peer: PeerId) -> None:
         """A pool of this home has just admitted that peer."""
-        self.admission = replace(self.admission, members=self.admission.members | {peer})
-        self._pauses.forget((peer,))
+        self.members |= {peer}
+        self._pauses.pop(peer, None)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Read the home's keys and pools every few seconds until cancelled; started after the first time.
 
         Raises `ResourceError` when a key cannot be used the first time; later the gate goes on with what it has.
         """
-        up = False
+        await self._look()
+        task_status.started()
         while True:
-            before = self.admission.members
-            try:
-                own, members, revoked = await trio.to_thread.run_sync(self._read_home, self._wall())
-            except (ResourceError, OSError) as exc:
-                if not up:
-                    raise
-                log.warning("home.unreadable", why=exc.what if isinstance(exc, ResourceError) else str(exc))
-                await trio.sleep(LOOK_S)
-                continue
-            self._operators |= own
-            members |= self.admission.members - before  # enrolled while the disk was read
-            for manifest in map(self.served, self._served_pools):
-                if manifest is not None:
-                    members |= live_members(manifest, self._wall())
-                    revoked |= revoked_peers(manifest)
-            self._revoked = revoked
-            self.admission = replace(self.admission, always=self._always | self._operators, members=members)
-            if not up:
-                task_status.started()
-                up = True
             await trio.sleep(LOOK_S)
+            try:
+                await self._look()
+            except (ResourceError, OSError) as exc:
+                log.warning("home.unreadable", why=exc.what if isinstance(exc, ResourceError) else str(exc))
+
+    async def _look(self) -> None:
+        before = self.members
+        own, members, revoked = await trio.to_thread.run_sync(self._read_home, self._wall())
+        members |= self.members - before  # enrolled while the disk was read
+        for manifest in map(self.served, self._served_pools):
+            if manifest is not None:
+                members |= live_members(manifest, self._wall())
+                revoked |= revoked_peers(manifest)
+        self._operators |= own
+        self.members, self._revoked = members, revoked
 
     def _read_home(self, now: float) -> tuple[frozenset[PeerId], frozenset[PeerId], frozenset[PeerId]]:
         """The ids of this home's roles, the members of its own pools, and the peers that these revoked. Blocking."""
-        own = frozenset(
-            load_or_create(path).peer_id
-            for path in (self._home.key("gate"), self._home.key("worker"), self._home.key("scheduler"))
-            if path.exists()
-        )
+        keys = (self._home.key("gate"), self._home.key("worker"), self._home.key("scheduler"))
+        own = frozenset(load_or_create(path).peer_id for path in keys if path.exists())
         members: frozenset[PeerId] = frozenset()
         revoked: frozenset[PeerId] = frozenset()
         for pool in own_pools(self._home, _warn):
@@ -210,8 +223,7 @@ class AdmissionPolicy:
             except ResourceError as exc:
                 _warn(exc)
                 continue
-            if self.admission.admit is not Admit.LIST:
-                members |= live_members(manifest, now)
+            members |= live_members(manifest, now)
             revoked |= revoked_peers(manifest)
         return own, members, revoked
 

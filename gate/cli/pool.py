@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gate.settings import GateSettings
-from protocol.errors import NotPermitted, ResourceError, Unreachable
+from protocol.errors import NotPermitted, ResourceError, Unreachable, first_error
 from protocol.messages.pool import PoolMember
 from protocol.words import Role
 from swarm.base.home import Home
@@ -205,10 +205,7 @@ def members(
                 "tickets": [
                     {
                         "id": ticket.id,
-                        "role": str(ticket.role),
-                        "until": ticket.until,
-                        "uses": ticket.uses,
-                        "used": list(ticket.used),
+                        **ticket.model_dump(mode="json", include={"role", "until", "uses", "used"}),
                     }
                     for ticket in tickets
                 ],
@@ -217,17 +214,14 @@ def members(
         )
         return
     console = new_console()
-    lines = [f"pool {own.name}, manifest {manifest.number}: {own.id}"]
-    console.print(*lines, markup=False, highlight=False)
+    print(f"pool {own.name}, manifest {manifest.number}: {own.id}")
     console.print(members_table(manifest.members, console.width) if manifest.members else "no members yet")
-    lines = []
     for ticket in tickets:
         until = time.strftime("%Y-%m-%d %H:%M", time.localtime(ticket.until))
-        lines.append(
-            f"ticket {ticket.id}: {ticket.role}, until {until}, used by {len(ticket.used)} of {ticket.uses}"
-        )
-    for line in (*lines, *(f"revoked: {peer}" for peer in revoked)):
-        console.print(line, markup=False, highlight=False)
+        used = f"used by {len(ticket.used)} of {ticket.uses}"
+        print(f"ticket {ticket.id}: {ticket.role}, until {until}, {used}")
+    for peer in revoked:
+        print(f"revoked: {peer}")
 
 
 def _only_joined(ctx: typer.Context, name: str) -> Membership | None:
@@ -252,11 +246,11 @@ def _show_joined(ctx: typer.Context, joined: Membership, *, as_json: bool) -> No
         shown = [member.model_dump(mode="json") for member in listed]
         print_json({"pool": joined.pool, "name": joined.name, "members": shown})
         return
-    console = new_console()
-    console.print(f"pool {joined.name}, made elsewhere: {joined.pool}", markup=False, highlight=False)
+    print(f"pool {joined.name}, made elsewhere: {joined.pool}")
     if stored is None:
         print("This home has not received its member list yet.")
     else:
+        console = new_console()
         console.print(members_table(listed, console.width))
 
 
@@ -310,13 +304,13 @@ def revoke(
     try:
         result = trio.run(push_manifest, _gates_of(ctx, own), own)
     except* (NotPermitted, ResourceError, Unreachable) as group:
-        print(f"could not tell the swarm now: {_first(group)}", file=sys.stderr)
+        print(f"could not reach the swarm now: {first_error(group)}", file=sys.stderr)
     else:
         if result.stored:
             nodes = "node" if result.called == 1 else "nodes"
-            print(f"told {result.stored} of {result.called} {nodes}; the others ask within 90 seconds")
+            print(f"sent to {result.stored} of {result.called} {nodes}; the others ask within 90 seconds")
         else:
-            print("no node could be told now; the pool's gate tells them when it runs", file=sys.stderr)
+            print("no node could be reached now; the pool's gate sends it when it runs", file=sys.stderr)
 
 
 @pool.command("join")
@@ -467,8 +461,3 @@ def _seconds(flag: str, text: str) -> float:
 
 def _quoted(name: str) -> str:
     return f'"{name}"' if " " in name else name
-
-
-def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    first = group.exceptions[0]
-    return _first(first) if isinstance(first, BaseExceptionGroup) else first

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final, NoReturn
 
 import typer
 from rich.console import Console
@@ -55,56 +54,38 @@ def status(
             hint="add --json for one line per second, or leave out --live",
         )
     try:
-        trio.run(_watch if live else _once, home, gates, as_json)
+        trio.run(_show, home, gates, live, as_json)
     except* KeyboardInterrupt:
         if not live:
             raise
 
 
-async def _once(home: Home, gates: tuple[str, ...], as_json: bool) -> None:
+async def _show(home: Home, gates: tuple[str, ...], live: bool, as_json: bool) -> None:
+    import trio
+
     from gate.status.client import asking
     from gate.status.view import status_json, status_view
+    from swarm.base.screen import new_console
 
     async with asking(home, gates) as client:
-        snapshot = await client.status()
+        snapshot = await client.status()  # a refusal is an error, not a screen
+        peer = client.contact.peer
         if as_json:
-            print(status_json(client.peer, snapshot))
-            return
-        from swarm.base.screen import new_console
-
-        console = new_console()
-        console.print(status_view(client.peer, snapshot, rows=MAX_ROWS))
-
-
-MAX_ROWS: Final = 48
-
-
-async def _watch(home: Home, gates: tuple[str, ...], as_json: bool) -> None:
-    from gate.status.client import asking
-
-    async with asking(home, gates) as client:
-        first = await client.status()  # a refusal is an error, not a screen
-        if as_json:
-            await _lines(client, first)
-        else:
-            await _screen(client, first)
+            while True:
+                print(status_json(peer, snapshot, indent=None if live else 2), flush=True)
+                if not live:
+                    return
+                await trio.sleep(EVERY_S)
+                snapshot = await client.status()
+        if live:
+            await _screen(client, snapshot)
+        new_console().print(status_view(peer, snapshot))
 
 
-async def _lines(client: GateClient, snapshot: GateSnapshot) -> None:
+async def _screen(client: GateClient, first: GateSnapshot) -> NoReturn:
     import trio
 
-    from gate.status.view import status_json
-
-    while True:
-        print(json.dumps(json.loads(status_json(client.peer, snapshot))), flush=True)
-        await trio.sleep(EVERY_S)
-        snapshot = await client.status()
-
-
-async def _screen(client: GateClient, first: GateSnapshot) -> None:
-    import trio
-
-    from gate.status.view import status_screen
+    from gate.status.view import status_view
     from protocol.errors import Unreachable
     from swarm.base.screen import Screen
 
@@ -130,5 +111,6 @@ async def _screen(client: GateClient, first: GateSnapshot) -> None:
                     silent or "press q or Ctrl-C to quit; the gate keeps running",
                     style="yellow" if silent else "dim",
                 )
-                screen.show(status_screen(client.peer, snapshot, before, height=console.height, hint=hint))
+                peer = client.contact.peer
+                screen.show(status_view(peer, snapshot, before, height=console.height, hint=hint))
                 await trio.sleep(REDRAW_S)

@@ -1,31 +1,40 @@
-"""Collects a gate's numbers in one `GateSnapshot`, for the status, the metrics and the log."""
+"""A gate's numbers in one `GateSnapshot`: served to its operators on `/sark/gate/1`, to Prometheus and to the log."""
 
 from __future__ import annotations
 
 import contextlib
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections import Counter, deque
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import psutil
 import structlog
 import trio
 
-from gate.settings import Admit
+from gate.admission.policy import AdmissionPolicy
+from protocol.errors import RemoteProtocolError
 from protocol.messages.gate import (
+    GATE,
     MAX_LISTED,
     MAX_REASONS,
     ConnectedPeer,
     GateSnapshot,
+    GateStatus,
     LiveCircuit,
     RelayCaps,
 )
+from protocol.messages.index import RefusedMessage
+from protocol.messages.work import ShowCredentials
+from protocol.wire.base import Message
+from protocol.words import ProtocolId, Reason
 from swarm.index.shard_store import ShardStore
-from swarm.net.addresses import Address
+from swarm.net.limits import RateLimit
+from swarm.net.link import Link, serve_links
 from swarm.net.network import Network
-from swarm.net.reservations import RelayLimits, RelayReservations, RelaySnapshot
+from swarm.net.reservations import RelayReservations, RelaySnapshot
 
+ASKS_PER_S: Final = 2.0
+"""Of each peer, on average; bursts up to twice that."""
 LOG_EVERY_S: Final = 300.0
 LAG_EVERY_S: Final = 1.0
 LAG_KEPT: Final = 60
@@ -35,97 +44,119 @@ YEAR_S: Final = 31_536_000.0
 log = structlog.get_logger("sark.gate")
 
 
-class LoopLag:
-    """Measures the delay of the event loop."""
+class Census:
+    """Takes the snapshots, and answers `/sark/gate/1`."""
 
-    def __init__(self) -> None:
-        self._late: deque[float] = deque(maxlen=LAG_KEPT)
-
-    @property
-    def worst(self) -> float:
-        """Seconds, of the last minute."""
-        return max(self._late, default=0.0)
+    def __init__(
+        self,
+        network: Network,
+        holder: ShardStore,
+        relay: RelayReservations | None,
+        policy: AdmissionPolicy,
+        version: str,
+        incarnation: int,
+        refused: Mapping[str, Mapping[str, int]],
+        draining: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """`refused`: service → its live refusals by reason, in addition to those of this one. It serves from now on."""
+        self._network = network
+        self._holder = holder
+        self._relay = relay
+        self._policy = policy
+        self._version = version
+        self._incarnation = incarnation
+        self._draining = draining
+        self._calls: Counter[str] = Counter()
+        self._refused = {**refused, "gate": self._calls}
+        self._asks = RateLimit.per_second(ASKS_PER_S)
+        self.process = psutil.Process()
+        self._used = (0, 0.0)
+        """Bytes of memory and processor seconds, as last read."""
+        self._lags: deque[float] = deque(maxlen=LAG_KEPT)
+        """Delays of the event loop in the last minute."""
+        self._began = trio.current_time()
+        serve_links(network, ProtocolId.GATE, GATE, self._answer)
 
     async def run(self) -> None:
-        """Measure once a second until cancelled."""
+        """Measure the event loop once a second, and log the numbers every few minutes, until cancelled."""
+        log_at = trio.current_time() + LOG_EVERY_S
         while True:
             due = trio.current_time() + LAG_EVERY_S
             await trio.sleep_until(due)
-            self._late.append(max(0.0, trio.current_time() - due))
-
-
-@dataclass
-class Census:
-    """Takes the snapshots."""
-
-    network: Network
-    holder: ShardStore
-    relay: RelayReservations | None
-    admit: Admit
-    version: str
-    incarnation: int
-    refused: Mapping[str, Callable[[], Mapping[str, int]]]
-    """Service → its refusals by reason."""
-    draining: Callable[[], bool] = lambda: False
-    process: psutil.Process = field(default_factory=psutil.Process)
-    lag: LoopLag = field(default_factory=LoopLag)
-    began: float = field(default_factory=trio.current_time)
-    _used: tuple[int, float] = (0, 0.0)
-    """Bytes of memory and processor seconds, as last read."""
+            now = trio.current_time()
+            self._lags.append(max(0.0, now - due))
+            if now >= log_at:
+                log_at = now + LOG_EVERY_S
+                log.info("gate.status", **log_fields(self.take()))
 
     def take(self) -> GateSnapshot:
         """The status now. No I/O except reading this process's usage."""
         now = trio.current_time()
-        relay = self.relay.snapshot(now) if self.relay is not None else None
-        connected = self.network.connected()
+        relay = self._relay.snapshot(now) if self._relay is not None else None
+        connected = self._network.connected()
         reserved = {each.peer for each in relay.reservations} if relay is not None else set()
+        first = sorted(connected, key=lambda peer: (peer not in reserved, peer))[:MAX_LISTED]
         with contextlib.suppress(psutil.Error, OSError):  # too many open files, for example
             times = self.process.cpu_times()
             self._used = (self.process.memory_info().rss, times.user + times.system)
         return GateSnapshot(
-            version=self.version,
-            incarnation=self.incarnation,
-            uptime_s=_within_a_year(now - self.began),
-            draining=self.draining(),
-            admit=str(self.admit),
-            addresses=tuple(self.network.addresses[:MAX_ADDRESSES]),
+            version=self._version,
+            incarnation=self._incarnation,
+            uptime_s=_within_a_year(now - self._began),
+            draining=self._draining(),
+            admit=str(self._policy.admit),
+            addresses=tuple(self._network.addresses[:MAX_ADDRESSES]),
             connected=len(connected),
-            peers=self._peers(connected, reserved),
-            adverts=self.holder.nodes,
-            shards=self.holder.shards,
-            advert_bytes=self.holder.size,
-            refused=self._refused(relay),
+            peers=tuple(self._peer(peer, peer in reserved) for peer in first),
+            adverts=self._holder.nodes,
+            shards=self._holder.shards,
+            advert_bytes=self._holder.size,
+            refused=self._refusals(relay),
             memory_bytes=self._used[0],
             cpu_s=_within_a_year(self._used[1]),
-            lag_s=self.lag.worst,
+            lag_s=max(self._lags, default=0.0),
             **(_relayed(relay) if relay is not None else {}),
         )
 
-    def _peers(self, connected: Sequence[str], reserved: set[str]) -> tuple[ConnectedPeer, ...]:
-        first = sorted(connected, key=lambda peer: (peer not in reserved, peer))[:MAX_LISTED]
-        return tuple(
-            ConnectedPeer(
-                peer=peer, address=_shown(self.network.remote_address(peer)), reserved=peer in reserved
-            )
-            for peer in first
-        )
+    def _peer(self, peer: str, reserved: bool) -> ConnectedPeer:
+        address = self._network.remote_address(peer)
+        if address is not None and len(address) > 200:
+            address = None
+        return ConnectedPeer(peer=peer, address=address, reserved=reserved)
 
-    def _refused(self, relay: RelaySnapshot | None) -> dict[str, int]:
+    def _refusals(self, relay: RelaySnapshot | None) -> dict[str, int]:
+        services: dict[str, Mapping[Any, int]] = dict(self._refused)
+        if relay is not None:
+            services["relay"] = relay.declined
         counts = {
             f"{service} {why}": count
-            for service, read in self.refused.items()
-            for why, count in read().items()
+            for service, reasons in services.items()
+            for why, count in reasons.items()
             if count
         }
-        if relay is not None:
-            counts |= {f"relay {why}": count for why, count in relay.declined.items() if count}
         return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:MAX_REASONS])
 
-    async def keep_log(self) -> None:
-        """Log the numbers every few minutes until cancelled."""
-        while True:
-            await trio.sleep(LOG_EVERY_S)
-            log.info("gate.status", **log_fields(self.take()))
+    async def _answer(self, link: Link, message: Message) -> Message:
+        now = trio.current_time()
+        match message:
+            case ShowCredentials():
+                answer: Message = self._policy.authenticate(link.peer, message, now)
+            case GateStatus():
+                answer = self._refusal(link.peer, now) or self.take()
+            case _:
+                raise RemoteProtocolError(f"a {type(message).__name__} is an answer, not a call")
+        if isinstance(answer, RefusedMessage):
+            self._calls[answer.reason] += 1
+        return answer
+
+    def _refusal(self, peer: str, now: float) -> RefusedMessage | None:
+        if wait := self._asks.wait(now, peer):
+            return RefusedMessage(reason=Reason.OVERLOADED, detail="too many calls", retry_after_s=wait)
+        if not self._policy.operates(peer):
+            return RefusedMessage(
+                reason=Reason.NOT_ALLOWED, detail="only its operators may read this gate's status"
+            )
+        return None
 
 
 def log_fields(snapshot: GateSnapshot) -> dict[str, Any]:
@@ -137,17 +168,15 @@ def log_fields(snapshot: GateSnapshot) -> dict[str, Any]:
 
 
 def _relayed(relay: RelaySnapshot) -> dict[str, Any]:
-    busiest = sorted(relay.circuits, key=lambda seen: -seen.bytes)[:MAX_LISTED]
+    busiest = sorted(relay.circuits, key=lambda circuit: -circuit.bytes)[:MAX_LISTED]
     return {
-        "caps": caps_of(relay.limits),
+        "caps": RelayCaps(**{name: getattr(relay.limits, name) for name in RelayCaps.model_fields}),
         "reservations": len(relay.reservations),
         "reservations_made": relay.reserved,
         "circuits": len(relay.circuits),
         "busiest": tuple(
-            LiveCircuit(
-                source=seen.source, target=seen.target, seconds=_within_a_year(seen.seconds), bytes=seen.bytes
-            )
-            for seen in busiest
+            LiveCircuit(source=c.source, target=c.target, seconds=_within_a_year(c.seconds), bytes=c.bytes)
+            for c in busiest
         ),
         "circuits_begun": relay.connected,
         "circuits_ended": {str(why): count for why, count in relay.ended.items() if count},
@@ -155,15 +184,6 @@ def _relayed(relay: RelaySnapshot) -> dict[str, Any]:
     }
 
 
-def caps_of(limits: RelayLimits) -> RelayCaps:
-    """The limits, as a message."""
-    return RelayCaps(**{name: getattr(limits, name) for name in RelayCaps.model_fields})
-
-
 def _within_a_year(seconds: float) -> float:
     """Clamp to what a message can express."""
     return min(max(0.0, seconds), YEAR_S)
-
-
-def _shown(address: Address | None) -> str | None:
-    return address if address is not None and len(address) <= 200 else None

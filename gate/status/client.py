@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import Final
+from dataclasses import dataclass
+from typing import Final, TypeVar
 
 import trio
 
@@ -28,53 +29,43 @@ ANSWER_S: Final = 5.0
 TTL_S: Final = 60.0
 RENEW_S: Final = 40.0
 
+M = TypeVar("M", bound=Message)
 
+
+@dataclass
 class GateClient:
     """One gate, for repeated requests."""
 
-    def __init__(
-        self, network: Network, links: Links, contact: Contact, signer: Identity, wall: Callable[[], float]
-    ) -> None:
-        self.peer: Final[PeerId] = contact.peer
-        self._me = network.peer_id
-        self._links = links
-        self._contact = contact
-        self._signer = signer
-        self._wall = wall
-        self._shown_at = float("-inf")
+    network: Network
+    links: Links
+    contact: Contact
+    signer: Identity
+    wall: Callable[[], float]
+    _shown_at: float = float("-inf")
 
     async def status(self) -> GateSnapshot:
         """Its status now. Raises `Unreachable`, `NotPermitted`, `RemoteProtocolError`."""
-        if self._links.peek(self._contact.peer) is None or trio.current_time() - self._shown_at > RENEW_S:
-            await self._show()
-        answer = await self._call(GateStatus())
-        if isinstance(answer, GateSnapshot):
-            return answer
-        raise _no(answer, self._signer)
+        if self.links.peek(self.contact.peer) is None or trio.current_time() - self._shown_at > RENEW_S:
+            grant = Grant(frozenset({Right.STATUS}), ttl_s=TTL_S)
+            token = issue(self.signer, self.network.peer_id, grant, now=self.wall())
+            await self._call(ShowCredentials(issuer=self.signer.peer_id, token=token), CredentialsReply)
+            self._shown_at = trio.current_time()
+        return await self._call(GateStatus(), GateSnapshot)
 
-    async def _show(self) -> None:
-        grant = Grant(frozenset({Right.STATUS}), ttl_s=TTL_S)
-        token = issue(self._signer, self._me, grant, now=self._wall())
-        answer = await self._call(ShowCredentials(issuer=self._signer.peer_id, token=token))
-        if not isinstance(answer, CredentialsReply):
-            raise _no(answer, self._signer)
-        self._shown_at = trio.current_time()
-
-    async def _call(self, message: Message) -> Message:
-        return await self._links.call(
-            self._contact.peer, self._contact.addresses, message, max_wait_s=ANSWER_S
+    async def _call(self, message: Message, expected: type[M]) -> M:
+        answer = await self.links.call(
+            self.contact.peer, self.contact.addresses, message, max_wait_s=ANSWER_S
         )
-
-
-def _no(answer: Message, signer: Identity) -> NotPermitted | RemoteProtocolError:
-    if not isinstance(answer, RefusedMessage):
-        return RemoteProtocolError(f"answered with {type(answer).__name__}")
-    if answer.reason is not Reason.NOT_ALLOWED:
-        return NotPermitted(f"the gate refuses: {answer.detail or answer.reason}")
-    return NotPermitted(
-        "only its operators may read this gate's status, and this home is not one of them",
-        hint=f"its operator adds you with: sark-node gate --operator {signer.peer_id}",
-    )
+        if isinstance(answer, expected):
+            return answer
+        if not isinstance(answer, RefusedMessage):
+            raise RemoteProtocolError(f"answered with {type(answer).__name__}")
+        if answer.reason is not Reason.NOT_ALLOWED:
+            raise NotPermitted(f"the gate refuses: {answer.detail or answer.reason}")
+        raise NotPermitted(
+            "only its operators may read this gate's status, and this home is not one of them",
+            hint=f"its operator adds you with: sark-node gate --operator {self.signer.peer_id}",
+        )
 
 
 @asynccontextmanager
@@ -103,23 +94,18 @@ async def _first(network: Network, contacts: Sequence[Contact]) -> Contact:
     for contact in contacts:
         try:
             await network.connect(contact.peer, contact.addresses, max_wait_s=ANSWER_S)
+            return contact
         except Unreachable as exc:
-            why.append(_why(contact, exc))
-            continue
-        return contact
+            if isinstance(exc.__cause__, AnotherAnswers):
+                where = ", ".join(contact.addresses)
+                why.append(f"{where} is another gate: expected {contact.peer}, got {exc.__cause__.found}")
+            else:
+                why.append(exc.what)
     raise Unreachable(f"no gate answers: {'; '.join(why)}", hint="is it running, and is the address correct?")
 
 
-def _why(contact: Contact, exc: Unreachable) -> str:
-    cause = exc.__cause__
-    if isinstance(cause, AnotherAnswers):
-        where = ", ".join(contact.addresses)
-        return f"{where} is another gate: expected {contact.peer}, got {cause.found}"
-    return exc.what
-
-
 def _signer(home: Home, gate: PeerId) -> Identity:
-    """The gate's own key if it is this home's, else the scheduler's, by whose id gates name operators."""
+    """The gate's own key if it is this home's, else the scheduler's: gates name operators by the ids of their schedulers."""
     path = home.key("gate")
     if path.exists():
         own = load_or_create(path)

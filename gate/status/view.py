@@ -3,68 +3,74 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from protocol.messages.gate import ConnectedPeer, GateSnapshot, LiveCircuit
+from protocol.messages.gate import GateSnapshot
 from protocol.values.requirement import show_size
-from swarm.base.text import escape_text
+from swarm.base.text import count, escape_text
 
 OVER: Final = 2
-"""Lines above the rows of a table of the live view: a blank one, and its header."""
+"""Lines above the rows of a table: a blank one, and its header."""
 TAIL: Final = 8
 """Letters at the end of a peer id that are shown."""
 _UNITS: Final = ((86_400.0, "d"), (3_600.0, "h"), (60.0, "min"))
+_ADMITS: Final = {
+    "open": "anybody",
+    "ticket": "members of its pools (ticket)",
+    "list": "named peers (list)",
+}
 
 
-def status_json(gate: str, snapshot: GateSnapshot) -> str:
+def status_json(gate: str, snapshot: GateSnapshot, *, indent: int | None = 2) -> str:
     """As JSON. `gate`: its peer id."""
-    return json.dumps({"gate": gate, **snapshot.model_dump(mode="json")}, indent=2)
+    return json.dumps({"gate": gate, **snapshot.model_dump(mode="json")}, indent=indent)
 
 
 def status_view(
-    gate: str, now: GateSnapshot, before: GateSnapshot | None = None, *, rows: int = 12
+    gate: str,
+    now: GateSnapshot,
+    before: GateSnapshot | None = None,
+    *,
+    height: int | None = None,
+    hint: Text | None = None,
 ) -> RenderableType:
-    """The whole status. `before`: an earlier snapshot, for rates. `rows`: the most of circuits, and of peers."""
-    table = Table.grid(padding=(0, 2))
-    table.add_column(style="dim", no_wrap=True)
-    table.add_column(overflow="fold")
-    for what, value in _lines(gate, now, before):
-        table.add_row(what, value)
-    parts: list[RenderableType] = [table]
-    if now.busiest:
-        parts += [Text(), _circuits(now, rows)]
-    if now.peers:
-        parts += [Text(), _peers(now, rows)]
-    return Group(*parts)
-
-
-def status_screen(
-    gate: str, now: GateSnapshot, before: GateSnapshot | None, *, height: int, hint: Text
-) -> RenderableType:
-    """The same in at most `height` lines, one for each fact, as far as the facts leave room; `hint` comes last."""
+    """The status; in the live view in at most `height` lines, one for each fact, as far as the facts leave room, with `hint` as the last.
+    `before`: an earlier snapshot, for rates."""
+    live = height is not None
     table = Table.grid(padding=(0, 2))
     table.add_column(style="dim", no_wrap=True, min_width=9)
-    table.add_column(no_wrap=True, overflow="ellipsis")
+    table.add_column(no_wrap=live, overflow="ellipsis" if live else "fold")
     lines = _lines(gate, now, before)
     for what, value in lines:
-        table.add_row(what, _on_one_line(value))
+        table.add_row(what, _on_one_line(value) if live else value)
     parts: list[RenderableType] = [table]
-    circuits, peers = shares(
-        height - len(lines) - 2, _line_count(now.circuits, now.busiest), _line_count(now.connected, now.peers)
-    )
+    circuits, peers = _line_count(now.circuits, now.busiest), _line_count(now.connected, now.peers)
+    if height is not None:
+        circuits, peers = shares(height - len(lines) - 2, circuits, peers)
     if circuits:
-        parts += [Text(), _circuits(now, _entries(circuits, now.circuits), titled=False)]
+        rows = [
+            (_tail(c.source), _tail(c.target), show_for(c.seconds), show_size(c.bytes)) for c in now.busiest
+        ]
+        parts += [Text(), _table(("circuit from", "to", "for", "carried"), rows, circuits, now.circuits)]
     if peers:
-        parts += [Text(), _peers(now, _entries(peers, now.connected), titled=False)]
-    hint.no_wrap, hint.overflow = True, "ellipsis"
-    if height > len(lines) + 1:
-        parts.append(Text())
-    return Group(*parts, hint)
+        listed = [
+            (
+                _tail(peer.peer),
+                escape_text(peer.address) if peer.address else "through a gate",
+                "yes" if peer.reserved else "",
+            )
+            for peer in now.peers
+        ]
+        parts += [Text(), _table(("peer", "address", "reservation"), listed, peers, now.connected)]
+    if hint is not None:
+        hint.no_wrap, hint.overflow = True, "ellipsis"
+        parts += [Text(), hint] if height is None or height > len(lines) + 1 else [hint]
+    return Group(*parts)
 
 
 def shares(room: int, circuits: int, peers: int) -> tuple[int, int]:
@@ -83,11 +89,6 @@ def _line_count(number: int, listed: Sequence[object]) -> int:
     return len(listed) + (number > len(listed)) if listed else 0
 
 
-def _entries(lines: int, number: int) -> int:
-    """Rows for single entries, where the last line may count those left out."""
-    return lines if number <= lines else lines - 1
-
-
 def _on_one_line(value: Text) -> Text:
     first, *others = value.split("\n")
     return Text.assemble(first, f" and {len(others)} more") if others else first
@@ -96,54 +97,44 @@ def _on_one_line(value: Text) -> Text:
 def _lines(gate: str, now: GateSnapshot, before: GateSnapshot | None) -> list[tuple[str, Text]]:
     state = "draining: accepts nothing new, about to stop" if now.draining else "up"
     up = Text(f"{state}, {show_for(now.uptime_s)}", style="yellow" if now.draining else "green")
-    caps = now.caps
-    lines = [
-        ("gate", Text(gate)),
+    lines: list[tuple[str, str | Text]] = [
+        ("gate", gate),
         ("state", up),
-        ("version", Text(f"{escape_text(now.version)}, start {now.incarnation}")),
-        ("addresses", Text("\n".join(map(escape_text, now.addresses)) or "none")),
-        ("admits", Text(_ADMITS.get(now.admit, escape_text(now.admit)))),
-        ("peers", Text(f"{now.connected} connected")),
-        ("index", Text(_index(now))),
+        ("version", f"{escape_text(now.version)}, start {now.incarnation}"),
+        ("addresses", "\n".join(map(escape_text, now.addresses)) or "none"),
+        ("admits", _ADMITS.get(now.admit, escape_text(now.admit))),
+        ("peers", f"{now.connected} connected"),
+        (
+            "index",
+            f"{count(now.adverts, 'device')}, {count(now.shards, 'shard')}, {show_size(now.advert_bytes)}",
+        ),
     ]
+    caps = now.caps
     if caps is None:
-        lines.append(("relay", Text("off")))
+        lines.append(("relay", "off"))
     else:
         rate = _rate(now.relayed_bytes, before.relayed_bytes if before else None, now, before)
+        speed = f", {show_size(int(rate))}/s now" if rate else ""
+        limit = f", {show_size(caps.bytes_per_s)}/s at most" if caps.bytes_per_s else ""
         reservations = (
             f"{now.reservations} of {caps.reservations} held, {caps.reservations_per_network} for a network"
         )
         each = f"each {show_size(caps.circuit_bytes)}, {show_for(caps.circuit_s)} at most"
         lines += [
-            ("reserved", Text(f"{reservations}; {now.reservations_made} made so far")),
-            ("circuits", Text(f"{now.circuits} of {caps.circuits}, {each}; {now.circuits_begun} so far")),
-            ("relayed", Text(show_size(now.relayed_bytes) + _speed(rate, caps.bytes_per_s))),
+            ("reserved", f"{reservations}; {now.reservations_made} made so far"),
+            ("circuits", f"{now.circuits} of {caps.circuits}, {each}; {now.circuits_begun} so far"),
+            ("relayed", show_size(now.relayed_bytes) + speed + limit),
         ]
         if now.circuits_ended:
-            lines.append(("ended", Text(_counts(now.circuits_ended))))
-    lines.append(("refused", Text(_counts(now.refused) or "nothing")))
+            lines.append(("ended", _counts(now.circuits_ended)))
     load = _rate(now.cpu_s, before.cpu_s if before else None, now, before)
     share = f", {100 * load:.0f} % of a core now" if load is not None else ""
-    lines.append(("memory", Text(show_size(now.memory_bytes))))
-    lines.append(
-        (
-            "processor",
-            Text(f"{now.cpu_s:.1f} s used{share}; event loop at most {1000 * now.lag_s:.0f} ms late"),
-        )
-    )
-    return lines
-
-
-def _index(now: GateSnapshot) -> str:
-    devices = f"{now.adverts} device{'' if now.adverts == 1 else 's'}"
-    return f"{devices}, {now.shards} shard{'' if now.shards == 1 else 's'}, {show_size(now.advert_bytes)}"
-
-
-_ADMITS: Final = {
-    "open": "anybody",
-    "ticket": "members of its pools (ticket)",
-    "list": "named peers (list)",
-}
+    lines += [
+        ("refused", _counts(now.refused) or "nothing"),
+        ("memory", show_size(now.memory_bytes)),
+        ("processor", f"{now.cpu_s:.1f} s used{share}; event loop at most {1000 * now.lag_s:.0f} ms late"),
+    ]
+    return [(what, value if isinstance(value, Text) else Text(value)) for what, value in lines]
 
 
 def _rate(
@@ -154,64 +145,22 @@ def _rate(
     return (value - earlier) / (now.uptime_s - before.uptime_s)
 
 
-def _speed(rate: float | None, most: int | None) -> str:
-    now = f", {show_size(int(rate))}/s now" if rate else ""
-    return now + (f", {show_size(most)}/s at most" if most else "")
-
-
 def _counts(counts: Mapping[str, int]) -> str:
     most = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
-    return ", ".join(f"{escape_text(what)} {count}" for what, count in most)
+    return ", ".join(f"{escape_text(what)} {number}" for what, number in most)
 
 
-def _circuits(now: GateSnapshot, rows: int, *, titled: bool = True) -> Table:
-    title = f"circuits, busiest first ({now.circuits})" if titled else None
-    table = _table(title, ("from" if titled else "circuit from", "to", "for", "carried"))
-    for observed in now.busiest[:rows]:
-        table.add_row(*_circuit(observed))
-    _more(table, now.circuits - min(rows, len(now.busiest)))
-    return table
-
-
-def _circuit(seen: LiveCircuit) -> tuple[Text, ...]:
-    return (
-        Text(_tail(seen.source)),
-        Text(_tail(seen.target)),
-        Text(show_for(seen.seconds)),
-        Text(show_size(seen.bytes)),
-    )
-
-
-def _peers(now: GateSnapshot, rows: int, *, titled: bool = True) -> Table:
-    table = _table(f"peers ({now.connected})" if titled else None, ("peer", "address", "reservation"))
-    for observed in now.peers[:rows]:
-        table.add_row(*_peer(observed))
-    _more(table, now.connected - min(rows, len(now.peers)))
-    return table
-
-
-def _peer(seen: ConnectedPeer) -> tuple[Text, ...]:
-    where = escape_text(seen.address) if seen.address else "through a gate"
-    return Text(_tail(seen.peer)), Text(where), Text("yes" if seen.reserved else "")
-
-
-def _table(title: str | None, columns: tuple[str, ...]) -> Table:
-    table = Table(
-        title=None if title is None else Text(title),
-        title_justify="left",
-        title_style="bold",
-        box=None,
-        padding=(0, 2, 0, 0),
-        header_style="dim",
-    )
+def _table(columns: Sequence[str], rows: Sequence[Iterable[str]], lines: int, number: int) -> Table:
+    """The first of `number` rows in so many lines; the last one counts those left out."""
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     for column in columns:
         table.add_column(column, no_wrap=True, overflow="ellipsis")
+    shown = rows[: lines if number <= lines else lines - 1]
+    for row in shown:
+        table.add_row(*map(Text, row))
+    if number > len(shown):
+        table.add_row(Text(f"… {number - len(shown)} more", style="dim"))
     return table
-
-
-def _more(table: Table, left: int) -> None:
-    if left > 0:
-        table.add_row(Text(f"… {left} more", style="dim"))
 
 
 def _tail(peer: str) -> str:
@@ -222,7 +171,7 @@ def show_for(seconds: float) -> str:
     """In its two largest units: `3 d 4 h`, `12 min 5 s`."""
     words = []
     for size, unit in _UNITS:
-        count, seconds = divmod(seconds, size)
-        words += [f"{count:.0f} {unit}"] if count else []
+        whole, seconds = divmod(seconds, size)
+        words += [f"{whole:.0f} {unit}"] if whole else []
     words += [f"{seconds:.0f} s"] if seconds >= 0.5 or not words else []
     return " ".join(words[:2])

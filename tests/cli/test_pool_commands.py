@@ -143,7 +143,7 @@ def test_a_member_is_revoked_by_its_name_or_its_id_and_a_ticket_by_its_id(lab: T
     done = lab("pool", "revoke", "lab", "ann")
     assert done.code == 0
     assert "ann is revoked" in done.out
-    assert "no node could be told now" in done.err
+    assert "no node could be reached now" in done.err
     assert lab("pool", "revoke", "lab", ben).code == 0
     assert "those who joined with it stay" in lab("pool", "revoke", "lab", ticket).out
     assert "already" in lab("pool", "revoke", "lab", ANN).out

@@ -5,7 +5,7 @@ from __future__ import annotations
 import trio
 import trio.testing
 
-from gate.draining import DrainEnd, DrainSignals, drain
+from gate.service import DrainSignals, drain
 from swarm.join.node import END_OF_INPUT
 from swarm.net.reservations import CircuitEnd, DeclineReason, RelayReservations, ReservationDeclined
 
@@ -21,23 +21,19 @@ def busy_relay() -> RelayReservations:
     return relay
 
 
-def circuits(relay: RelayReservations) -> int:
-    return len(relay.snapshot(trio.current_time()).circuits)
-
-
 async def test_a_gate_through_which_nothing_goes_ends_at_once(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     relay = RelayReservations()
     relay.reserve(BEHIND, "192.0.2.1", 0.0)  # a place alone holds nobody up: it can be had elsewhere
     began = trio.current_time()
-    assert await drain(relay, lambda: circuits(relay), GRACE_S, trio.Event()) is DrainEnd.IDLE
+    assert await drain(relay, GRACE_S, trio.Event()) == "no circuit was left"
     assert trio.current_time() == began
 
 
 async def test_what_runs_may_go_on_until_the_grace_is_over(autojump_clock: trio.testing.MockClock) -> None:
     relay, began = busy_relay(), trio.current_time()
-    assert await drain(relay, lambda: circuits(relay), GRACE_S, trio.Event()) is DrainEnd.GRACE
+    assert await drain(relay, GRACE_S, trio.Event()) == "the grace period ended"
     assert trio.current_time() - began == GRACE_S
 
 
@@ -55,7 +51,7 @@ async def test_it_ends_as_soon_as_the_last_circuit_has(autojump_clock: trio.test
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(speak)
-        assert await drain(relay, lambda: circuits(relay), GRACE_S, trio.Event()) is DrainEnd.IDLE
+        assert await drain(relay, GRACE_S, trio.Event()) == "no circuit was left"
     assert 7 <= trio.current_time() - began < 8
 
 
@@ -76,7 +72,7 @@ async def test_while_it_drains_it_lends_nothing_new(autojump_clock: trio.testing
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(come_late)
-        await drain(relay, lambda: circuits(relay), 5.0, trio.Event())
+        await drain(relay, 5.0, trio.Event())
     assert refused == [DeclineReason.DRAINING, DeclineReason.DRAINING]
 
 
@@ -84,33 +80,33 @@ async def test_told_again_it_ends_at_once(autojump_clock: trio.testing.MockClock
     relay, stops, began = busy_relay(), DrainSignals(), trio.current_time()
 
     async def impatient() -> None:
-        stops.asked("SIGINT")
+        stops.request("SIGINT")
         await trio.sleep(2)
-        stops.asked("SIGTERM")
+        stops.request("SIGTERM")
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(impatient)
         await stops.first.wait()
-        assert await drain(relay, lambda: circuits(relay), GRACE_S, stops.again) is DrainEnd.AGAIN
+        assert await drain(relay, GRACE_S, stops.again) == "another signal"
     assert trio.current_time() - began == 2
     assert stops.name == "SIGINT"
 
 
 async def test_without_a_grace_nothing_is_waited_for(autojump_clock: trio.testing.MockClock) -> None:
     relay = busy_relay()
-    assert await drain(relay, lambda: circuits(relay), 0.0, trio.Event()) is DrainEnd.GRACE
+    assert await drain(relay, 0.0, trio.Event()) == "the grace period ended"
 
 
 def test_the_first_request_names_itself_and_the_second_is_another() -> None:
     stops = DrainSignals()
-    stops.asked("SIGTERM")
+    stops.request("SIGTERM")
     assert (stops.name, stops.first.is_set(), stops.again.is_set()) == ("SIGTERM", True, False)
-    stops.asked("SIGTERM")
+    stops.request("SIGTERM")
     assert stops.again.is_set()
 
 
 def test_the_end_of_input_is_final() -> None:
     stops = DrainSignals()
-    stops.asked(END_OF_INPUT)
+    stops.request(END_OF_INPUT)
     assert stops.first.is_set()
     assert stops.again.is_set()

@@ -20,7 +20,6 @@ from gate.admission.policy import AdmissionPolicy
 from gate.settings import Admit, GateSettings
 from gate.status.census import Census
 from gate.status.client import GateClient
-from gate.status.handlers import GateHandlers
 from protocol.errors import NotPermitted, Unreachable
 from protocol.errors import Refused as RefusedError
 from protocol.messages.gate import GATE, GateSnapshot, GateStatus, LiveCircuit
@@ -103,10 +102,7 @@ async def gate(
         serve_links(network, ProtocolId.POOL, POOL, pools.answer)
         relay = RelayReservations(limits or RelayLimits(), policy.admits)
         network.serve_relay(relay)
-        gate_handlers = GateHandlers(policy)
-        refused = {"index": lambda: index.refused, "gate": lambda: gate_handlers.refused}
-        census = Census(network, index.holder, relay, admit, "1.2.3", 4, refused)
-        gate_handlers.serve(network, census.take)
+        census = Census(network, index.holder, relay, policy, "1.2.3", 4, {"index": index.refused})
         yield Gate(swarm, network, index, relay, policy, census, nursery)
         nursery.cancel_scope.cancel()
 

@@ -13,8 +13,7 @@ import trio.testing
 from prometheus_client.parser import text_string_to_metric_families
 
 from gate.settings import split_listener
-from gate.status.metrics import page_of
-from gate.status.metrics_http import MAX_AT_ONCE, MAX_HEAD, WITHIN_S, answer, serve_metrics
+from gate.status.metrics import MAX_AT_ONCE, MAX_HEAD, WITHIN_S, answer, page_of, serve_metrics
 from protocol.errors import ResourceError
 from protocol.messages.gate import GateSnapshot, RelayCaps
 

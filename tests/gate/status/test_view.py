@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 from rich.text import Text
 
-from gate.status.view import shares, show_for, status_json, status_screen, status_view
+from gate.status.view import shares, show_for, status_json, status_view
 from protocol.messages.gate import ConnectedPeer, GateSnapshot, LiveCircuit, RelayCaps
 from swarm.net.identity import Identity
 
@@ -56,10 +56,11 @@ QUIET = GateSnapshot(version="1.2.3", incarnation=1, uptime_s=3.0, admit="open")
 
 
 def shown(
-    snapshot: GateSnapshot, before: GateSnapshot | None = None, *, width: int = 80, rows: int = 5
+    snapshot: GateSnapshot, before: GateSnapshot | None = None, *, width: int = 80, height: int | None = None
 ) -> str:
     page = io.StringIO()
-    Console(file=page, width=width, color_system=None).print(status_view(GATE, snapshot, before, rows=rows))
+    view = status_view(GATE, snapshot, before, height=height)
+    Console(file=page, width=width, color_system=None).print(view)
     return page.getvalue()
 
 
@@ -72,7 +73,7 @@ def test_it_fits_the_terminal(snapshot: GateSnapshot, width: int) -> None:
 @pytest.mark.parametrize(("width", "height"), [(80, 24), (120, 40), (60, 20), (200, 60)])
 def test_the_live_view_fits_and_says_what_it_leaves_out(width: int, height: int) -> None:
     page = io.StringIO()
-    screen = status_screen(GATE, BUSY, None, height=height, hint=Text("q leaves"))
+    screen = status_view(GATE, BUSY, height=height, hint=Text("q leaves"))
     Console(file=page, width=width, color_system=None).print(screen)
     lines = page.getvalue().splitlines()
     assert len(lines) <= height
@@ -95,9 +96,8 @@ def test_circuits_and_peers_share_the_room_and_leave_none_of_it_while_there_are_
     assert shares(0, 49, 49) == (0, 0)
 
 
-def test_a_busy_gate_tells_the_most_in_a_screen() -> None:
+def test_a_busy_gate_says_how_many_it_does_not_list() -> None:
     page = shown(BUSY)
-    assert len(page.splitlines()) <= 40
     for result in (
         GATE,
         "3 d 4 h",
@@ -107,8 +107,8 @@ def test_a_busy_gate_tells_the_most_in_a_screen() -> None:
         "closed 1204000",
         "relay reason-0 10000",
         "212 devices, 4120 shards",
-        "… 56 more",
-        "… 209 more",
+        "… 21 more",
+        "… 174 more",
         f"…{A[-8:]}",
         "12 ms late",
     ):
