@@ -51,6 +51,14 @@ class Revocation:
 
         Proving one costs time, of which a stranger must not take much while runs are timed.
         """
+        reply = self._authenticate(peer, message)
+        if isinstance(reply, Denied):
+            log.info("credentials.refused", peer=peer, why=reply.detail)
+        return reply
+
+    def _authenticate(
+        self, peer: PeerId, message: ShowCredentials | ManifestMessage
+    ) -> CredentialsReply | Denied:
         wait = self._shows.wait(trio.current_time(), peer)
         if wait:
             return Denied(reason=Reason.OVERLOADED, detail="too many tokens and manifests", retry_s=wait)

@@ -11,12 +11,11 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import secrets
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self
 
 import trio
@@ -32,8 +31,6 @@ from node.run.record_builder import RecordJob
 from node.run.runner import Report, RunBench, StopRun, run
 from node.settings.driver_secrets import API, DriverSecrets
 from node.settings.settings import WorkerSettings
-from node.store.cache import Progress as Fetched
-from node.store.cache import Source
 from protocol.errors import CampaignError, ResourceError
 from protocol.values.lease import Fence
 from protocol.values.record import SignedRecord, record_body, record_message
@@ -55,21 +52,6 @@ class Local:
 
     task: Task
     signed: SignedRecord
-
-
-class _LocalModel:
-    """A model that lies on this machine, in the place of the cache of fetched ones."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    @contextlib.asynccontextmanager
-    async def using(
-        self, model: Model, source: Source, progress: Fetched | None = None
-    ) -> AsyncIterator[Path]:
-        """The user's own file: nothing is fetched or copied."""
-        await trio.lowlevel.checkpoint()
-        yield self._path
 
 
 class LocalDevice:
@@ -105,9 +87,7 @@ class LocalDevice:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, why: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exc: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -172,8 +152,7 @@ class LocalDevice:
         return RunBench(
             worker=self._identity.peer_id,
             facts=lambda: device_facts(self.profile, version("sark-node")),
-            cache=_LocalModel(path),
-            source=_no_source,
+            model=lambda job, progress: contextlib.nullcontext(path),
             lock=self._lock,
             launch=self._launch,
             memory_cap=memory_cap(self.profile, MEMORY_SHARE),
@@ -205,15 +184,6 @@ class LocalDevice:
             timeouts=timeouts,
             memory=memory_cap(self.profile, MEMORY_SHARE),
         )
-
-
-def _no_source(job: RecordJob) -> Source:
-    """Where a model would be fetched from."""
-
-    async def fetch(offset: int, sink: Callable[[bytearray], object], progress: Fetched) -> None:
-        raise AssertionError("a model on this machine is not fetched")
-
-    return fetch
 
 
 def _hashed(path: Path) -> tuple[int, str]:

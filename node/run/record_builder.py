@@ -50,7 +50,7 @@ class RecordJob:
     waited_s: float = 0.0
     """From the commit to the beginning."""
     stranger: bool = False
-    """See `Wanted.stranger`."""
+    """See `CallPermission.stranger`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,22 +71,20 @@ def failed(reason: Reason, why: str, *, permanent: bool = False) -> RunEnd:
     return RunEnd(RunOutcome.FAILED, reason, permanent, why)
 
 
+_REASONS: Final = (
+    (driver.TimedOut, Reason.TIMED_OUT),
+    (driver.WrongUnit, Reason.WRONG_UNIT),
+    (driver.Unfit, Reason.BROKEN_MODEL),
+    (driver.OutOfMemory, Reason.OUT_OF_MEMORY),
+)
+
+
 def end_of(error: driver.DriverError) -> RunEnd:
     """A driver's error in the protocol's words."""
-    text = str(error)
-    match error:
-        case driver.TimedOut():
-            return failed(Reason.TIMED_OUT, text)
-        case driver.Cancelled():
-            return RunEnd(RunOutcome.CANCELLED, Reason.CANCELLED, detail=text)
-        case driver.WrongUnit():
-            return failed(Reason.WRONG_UNIT, text)
-        case driver.Unfit():
-            return failed(Reason.BROKEN_MODEL, text, permanent=True)
-        case driver.OutOfMemory():
-            return failed(Reason.OUT_OF_MEMORY, text)
-        case _:
-            return failed(Reason.CRASHED, text)
+    if isinstance(error, driver.Cancelled):
+        return RunEnd(RunOutcome.CANCELLED, Reason.CANCELLED, detail=str(error))
+    reason = next((reason for kind, reason in _REASONS if isinstance(error, kind)), Reason.CRASHED)
+    return failed(reason, str(error), permanent=reason is Reason.BROKEN_MODEL)
 
 
 @dataclass(slots=True)
@@ -279,19 +277,3 @@ def _fitting(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]
 
 def _finite(value: float | None) -> float | None:
     return float(value) if value is not None and math.isfinite(value) else None
-
-
-class Throttle:
-    """Which progress is worth telling: the first of a phase, then one in `every_s`."""
-
-    def __init__(self, every_s: float = 0.1) -> None:
-        self._every_s = every_s
-        self._phase: Phase | None = None
-        self._last = 0.0
-
-    def passes(self, phase: Phase, now: float) -> bool:
-        """Whether to tell it now."""
-        if phase is self._phase and now - self._last < self._every_s:
-            return False
-        self._phase, self._last = phase, now
-        return True

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import AsyncExitStack
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Protocol
@@ -21,13 +21,12 @@ from pydantic import ValidationError
 
 from drivers.contract.base import DriverError, Event, Limits, ProgressReport, WorkOrder
 from node.device.lock import DeviceLock
-from node.run.record_builder import RecordJob, RunEnd, RunObservations, Throttle, end_of, failed
-from node.store.cache import Progress as Fetched
-from node.store.cache import Source
+from node.run.record_builder import RecordJob, RunEnd, RunObservations, end_of, failed
+from node.store.cache import Progress as FetchProgress
 from protocol.errors import ResourceError, RunError
 from protocol.formats.phase import Phase
 from protocol.values.record import DeviceFacts, Record
-from protocol.values.task import Model, Task
+from protocol.values.task import Task
 from protocol.words import Reason, RunOutcome
 
 log = structlog.get_logger("sark.runner")
@@ -39,16 +38,6 @@ class RunLauncher(Protocol):
     def events(self) -> Iterator[Event]: ...
 
     def kill(self) -> None: ...
-
-
-class RunModels(Protocol):
-    """What the runner needs of `node.store.cache.ModelCache`."""
-
-    def using(
-        self, model: Model, source: Source, progress: Fetched | None = None
-    ) -> contextlib.AbstractAsyncContextManager[Path]:
-        """The model's file, which stays until the block ends."""
-        ...
 
 
 FLOOR: Final = WorkOrder("", "").warmup_floor
@@ -75,8 +64,8 @@ class RunBench:
     worker: str
     """Peer id, as it stands in the record."""
     facts: Callable[[], DeviceFacts]
-    cache: RunModels
-    source: Callable[[RecordJob], Source]
+    model: Callable[[RecordJob, FetchProgress], AbstractAsyncContextManager[Path]]
+    """Has the model's file, fetched if need be; it stays until the block ends."""
     lock: DeviceLock
     launch: Callable[[WorkOrder, Limits], RunLauncher]
     memory_cap: int
@@ -108,26 +97,8 @@ class StopRun:
 
 def work_order(task: Task, model: str, stranger: bool = False, floor: int = FLOOR) -> WorkOrder:
     """The task in a driver's words. `floor`: the least warm-up where the task leaves it to us."""
-    measure = task.measure
-    return WorkOrder(
-        model=model,
-        unit=task.unit,
-        runs=measure.runs,
-        loads=measure.loads,
-        precision=measure.precision,
-        warmup=measure.warmup,
-        warmup_floor=floor,
-        threads=measure.threads,
-        dims=dict(measure.dims),
-        inputs=dict(measure.inputs),
-        batch=measure.batch,
-        batch_dim=measure.batch_dim,
-        trusted=not stranger,
-        seed=measure.seed,
-        check=measure.check,
-        pre=tuple(step.to_wire() for step in measure.pre),
-        post=tuple(step.to_wire() for step in measure.post),
-    )
+    measure = task.measure.to_wire()
+    return WorkOrder(model=model, unit=task.unit, warmup_floor=floor, trusted=not stranger, **measure)
 
 
 def limits(task: Task, memory_cap: int) -> Limits:
@@ -143,14 +114,13 @@ async def run(
     """Run one attempt to its end. Never raises for what a model, a driver or a scheduler does."""
     observations = RunObservations()
     observations.enter("queue", bench.clock() - job.waited_s)
-    end: RunEnd | None = None
+    end = None
     with stop.scope:
         end = await _attempt(job, bench, observations, report, timing)
     observations.enter("", bench.clock())
     if stop.reason is not None and (end is None or end.outcome is RunOutcome.CANCELLED):
         end = RunEnd(RunOutcome.CANCELLED, stop.reason, detail=f"stopped: {stop.reason}")
-    if end is None:
-        raise AssertionError("a run ends in some way")
+    assert end is not None, "only a stop ends a run without an end"
     # packing a million samples takes a second: not in the loop
     return await trio.to_thread.run_sync(_record, observations, job, end, bench)
 
@@ -172,7 +142,7 @@ async def _attempt(
     job: RecordJob, bench: RunBench, observations: RunObservations, report: Report, timing: Timing
 ) -> RunEnd:
     task = job.task
-    progress = _ProgressReporter(report, bench.clock)
+    progress = ProgressReporter(report, bench.clock)
     try:
         async with AsyncExitStack() as held:
             path: Path | None = None
@@ -181,11 +151,7 @@ async def _attempt(
                 progress(Phase.FETCH)
                 with trio.move_on_after(task.timeouts.fetch_s):
                     path = await held.enter_async_context(
-                        bench.cache.using(
-                            task.model,
-                            bench.source(job),
-                            lambda done, total: progress(Phase.FETCH, done, total),
-                        )
+                        bench.model(job, lambda done, total: progress(Phase.FETCH, done, total))
                     )
                 if path is not None:
                     await bench.fetch_manifest(job)
@@ -223,7 +189,7 @@ async def _hold(lock: trio.Lock, waiting: Callable[[], None]) -> AsyncIterator[N
 async def _measure(
     launch: RunLauncher,
     observations: RunObservations,
-    progress: _ProgressReporter,
+    progress: ProgressReporter,
     timing: Timing,
     clock: Callable[[], float],
 ) -> RunEnd | None:
@@ -242,10 +208,9 @@ async def _measure(
                     with contextlib.suppress(trio.RunFinishedError):
                         token.run_sync_soon(timing, timed)
                 if isinstance(event, ProgressReport) and progress.is_due(event.phase, now):
+                    what = (event.phase, event.done, event.total, event.median_ms)
                     with contextlib.suppress(trio.RunFinishedError):
-                        token.run_sync_soon(
-                            progress.send, event.phase, event.done, event.total, event.median_ms
-                        )
+                        token.run_sync_soon(progress.send, *what)
         except DriverError as exc:
             return end_of(exc)
         except OSError as exc:  # of this device: its disk, its open files, its processes
@@ -269,20 +234,25 @@ async def _measure(
     return problem
 
 
-class _ProgressReporter:
-    """Progress on its way out of a run, with what is not worth a message left out."""
+class ProgressReporter:
+    """Progress on its way out of a run: the first of a phase, then one in `every_s`."""
 
-    def __init__(self, report: Report, clock: Callable[[], float]) -> None:
+    def __init__(self, report: Report, clock: Callable[[], float], every_s: float = 0.1) -> None:
         self._report = report
         self._clock = clock
-        self._throttle = Throttle()
+        self._every_s = every_s
+        self._phase: Phase | None = None
+        self._last = 0.0
 
     def __call__(self, phase: Phase, done: int = 0, total: int | None = None) -> None:
         if self.is_due(phase, self._clock()):
             self.send(phase, done, total, None)
 
     def is_due(self, phase: Phase, now: float) -> bool:
-        return self._throttle.passes(phase, now)
+        if phase is self._phase and now - self._last < self._every_s:
+            return False
+        self._phase, self._last = phase, now
+        return True
 
     def send(self, phase: Phase, done: int, total: int | None, median_ms: float | None) -> None:
         try:

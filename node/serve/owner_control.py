@@ -86,7 +86,7 @@ class OwnerSenses:
     on_battery: Callable[[], bool] = runs_on_battery
 
 
-@dataclass(frozen=True)
+@dataclass
 class OwnerControl:
     """Carries out the owner's commands, and holds the worker back when the rules say so."""
 
@@ -105,7 +105,10 @@ class OwnerControl:
     """Results that no scheduler has yet."""
     tell: Callable[[str], object]
     """Where a line for the device's owner goes."""
-    _drain: _Drain = field(default_factory=lambda: _Drain())
+    _drains: bool = False
+    _reported: tuple[bool, str] = (False, "")
+    """Whether it drains and why, as the owner was last informed."""
+    _changed: trio.Event = field(default_factory=trio.Event)
 
     async def do(self, message: Control) -> Denied | None:
         """Carry out a command; None when it is done. The same again changes nothing."""
@@ -114,15 +117,15 @@ class OwnerControl:
         try:
             match message.action:
                 case Action.PAUSE:
-                    await self._set_pause(True)
+                    await trio.to_thread.run_sync(self.pause.set, True)
                     if message.now:
                         self.stop_runs(Reason.NOT_SERVING)
                 case Action.RESUME:
-                    self._drain.on = False
+                    self._drains = False
                     condition.cancel_drain()
-                    await self._set_pause(False)
+                    await trio.to_thread.run_sync(self.pause.set, False)
                 case Action.DRAIN:
-                    self._drain.on = True
+                    self._drains = True
                     condition.drain("drained by its owner", finish=message.finish and not message.now)
                     if message.now:
                         self.leave.set()
@@ -135,9 +138,6 @@ class OwnerControl:
             self.apply_rules()
         return None
 
-    async def _set_pause(self, on: bool) -> None:
-        await trio.to_thread.run_sync(self.pause.set, on)  # also when it holds already: it may not be on disk
-
     # -- rules and draining ---------------------------------------------------------------------------------------------
 
     def apply_rules(self) -> None:
@@ -146,8 +146,8 @@ class OwnerControl:
         now = RuleClock(self.senses.local(), self.senses.on_battery(), self.pause.on)
         condition.hold(standing(self.rules, now))
         draining = condition.state is WorkerState.DRAINING
-        if (draining, condition.why) != self._drain.reported:
-            self._drain.reported = (draining, condition.why)
+        if (draining, condition.why) != self._reported:
+            self._reported = (draining, condition.why)
             hint = HINTS.get(condition.why, "")
             why = f": {condition.why}{hint}" if condition.why else ""
             self.tell(f"takes no new work{why}" if draining else f"now {condition.state}{why}")
@@ -162,8 +162,8 @@ class OwnerControl:
 
     def changed(self) -> None:
         """To be called after each change of the ledger, and when a result was taken."""
-        self._drain.changed.set()
-        self._drain.changed = trio.Event()
+        self._changed.set()
+        self._changed = trio.Event()
 
     async def keep_draining(self) -> None:
         """Once it drains: have the worker leave when nothing runs or waits any more, and its results are taken or had their time."""
@@ -171,25 +171,17 @@ class OwnerControl:
             if self._leaving() and not self._busy():
                 with trio.move_on_after(HAND_OVER_S):
                     while self._leaving() and self.unsettled():
-                        await self._drain.changed.wait()
+                        await self._changed.wait()
                 if self._leaving():
                     self.tell("drained: nothing runs here any more, the swarm is told")
                     self.leave.set()
                     return
-            await self._drain.changed.wait()
+            await self._changed.wait()
 
     def _leaving(self) -> bool:
-        return self._drain.on
+        return self._drains
 
     def _busy(self) -> bool:
         return self.ledger.condition.at_work or any(
             place.state in UNFINISHED for place in self.ledger.allocations()
         )
-
-
-@dataclass(slots=True)
-class _Drain:
-    on: bool = False
-    reported: tuple[bool, str] = (False, "")
-    """Whether it drains and why, as the owner was last informed."""
-    changed: trio.Event = field(default_factory=trio.Event)

@@ -22,9 +22,9 @@ from node.device.calibration import FLOOR_UNKNOWN
 from node.device.lock import DeviceLock
 from node.device.probe import Profile, lock_name, probe_device, trouble_with
 from node.device.simulated import SimulatedDevice
-from node.serve.dependencies import DeviceParts, WorkerParts
 from node.serve.owner_control import Pause
-from node.serve.service import Worker, run_worker
+from node.serve.run_manager import DeviceParts
+from node.serve.service import Worker, WorkerParts, run_worker
 from node.settings.driver_secrets import DriverSecrets
 from node.settings.settings import WorkerSettings
 from node.store.cache import ModelCache
@@ -177,7 +177,7 @@ async def run_process(
                     name=profile.name,
                     wall=time.time,
                     rng=running.rng,
-                    news=worker.heard,
+                    news=worker.revocation.update,
                     gates=lambda: settings.gates or local_gates(home),
                     must=must,
                 )

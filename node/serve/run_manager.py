@@ -11,22 +11,26 @@ from __future__ import annotations
 
 import random
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import structlog
 import trio
 
+from drivers.contract.base import Limits, WorkOrder
 from node.conversation.conversation import WorkerConversation
-from node.device.probe import device_facts, memory_cap
-from node.run import run_log, runner
+from node.device.lock import DeviceLock
+from node.device.probe import Profile, device_facts, memory_cap
+from node.run import runner
 from node.run.model_source import task_source
 from node.run.record_builder import RecordJob
-from node.serve.dependencies import DeviceParts
 from node.settings.settings import WorkerSettings
 from node.store.blob_sources import BlobSources
 from node.store.cache import Source
 from protocol.formats.phase import Phase
-from protocol.words import Reason
+from protocol.values.record import Record
+from protocol.values.task import Task
+from protocol.words import Reason, RunOutcome
+from swarm.base.text import escape_text
 from swarm.blobs.client import fetch_blob
 from swarm.download.download import Edge
 from swarm.net.addresses import PeerId
@@ -35,10 +39,33 @@ from swarm.net.network import Network
 log = structlog.get_logger("sark.worker")
 
 
-@dataclass(frozen=True, slots=True)
-class RunSurroundings:
-    """What runs need of the worker around them; only `examine` and `disk_idle` wait."""
+@dataclass(frozen=True)
+class DeviceParts:
+    """The device, and how it runs and examines models."""
 
+    profile: Profile
+    lock: DeviceLock
+    launch: Callable[[WorkOrder, Limits], runner.RunLauncher]
+    examine: Callable[[], str]
+    """Runs something that is known to work on this device, and says what is wrong; empty: nothing. Blocks."""
+    warmup_floor: Callable[[str], int] = lambda unit: runner.FLOOR
+    """Fewest warm-up inferences of a unit, as the calibration has it."""
+    version: str = ""
+    """Of this program."""
+    retry_s: float = 60.0
+    """A faulty device is examined again so often."""
+
+
+@dataclass
+class RunManager:
+    """What runs here now, by lease. Of the callables only `examine` and `disk_idle` wait."""
+
+    settings: WorkerSettings
+    network: Network
+    device: DeviceParts
+    conversation: WorkerConversation
+    sharing: BlobSources
+    web: Edge
     carry_out: Callable[[], None]
     """The conversation may have commands."""
     advert_changed: Callable[[], None]
@@ -46,45 +73,26 @@ class RunSurroundings:
     """See whether the device still works."""
     disk_idle: Callable[[], Awaitable[None]]
     """Wait until no result is on its way to the disk."""
+    tell: Callable[[str], object]
+    """Takes a line about each run, for the device's owner."""
+    _stops: dict[str, runner.StopRun] = field(default_factory=dict)
+    _rng: random.Random = field(default_factory=random.Random)
 
-
-class RunManager:
-    """What runs here now, by lease."""
-
-    def __init__(
-        self,
-        settings: WorkerSettings,
-        network: Network,
-        device: DeviceParts,
-        conversation: WorkerConversation,
-        sharing: BlobSources,
-        around: RunSurroundings,
-        *,
-        tell: Callable[[str], object],
-        web: Edge,
-    ) -> None:
-        self._network = network
-        self._tell = tell
-        self._web = web
-        self._conversation = conversation
-        self._ledger = conversation.ledger
-        self._sharing = sharing
-        self._around = around
+    def __post_init__(self) -> None:
+        self._ledger = self.conversation.ledger
+        device, sharing = self.device, self.sharing
         self._bench = runner.RunBench(
-            worker=network.peer_id,
+            worker=self.network.peer_id,
             facts=lambda: device_facts(device.profile, device.version),
-            cache=sharing.cache,
-            source=self._source,
+            model=lambda job, progress: sharing.cache.using(job.task.model, self._source(job), progress),
             lock=device.lock,
             launch=device.launch,
-            memory_cap=memory_cap(device.profile, settings.memory_share),
+            memory_cap=memory_cap(device.profile, self.settings.memory_share),
             wait_idle=self._wait_idle,
             exclusive=sharing.exclusive,
             fetch_manifest=self._fetch_manifest,
             warmup_floor=device.warmup_floor,
         )
-        self._stops: dict[str, runner.StopRun] = {}
-        self._rng = random.Random()
 
     def begin(self, lease: str, nursery: trio.Nursery) -> None:
         """Run it in `nursery`. Never waits."""
@@ -102,7 +110,7 @@ class RunManager:
             stop.now(reason)
 
     async def _run(self, lease: str, stop: runner.StopRun) -> None:
-        allocation, conversation = self._ledger.allocation(lease), self._conversation
+        allocation, conversation = self._ledger.allocation(lease), self.conversation
         assert allocation is not None, "the conversation began a run of a lease that the ledger does not hold"
         request, began = allocation.request, trio.current_time()
         job = RecordJob(
@@ -114,21 +122,21 @@ class RunManager:
             began - allocation.committed_at,
             stranger=request.permission.stranger,
         )
-        self._around.advert_changed()
-        self._tell(run_log.began(job.task))
+        self.advert_changed()
+        self.tell(began_line(job.task))
         log.info("run.began", task=job.task.task, attempt=job.attempt, lease=lease, fence=job.fence.key())
 
         def report(phase: Phase, done: int, total: int | None, median_ms: float | None) -> None:
             conversation.report_progress(lease, phase, done, total, median_ms)
-            self._around.carry_out()
+            self.carry_out()
 
         def timing(on: bool) -> None:
             conversation.set_timing(lease, on)
-            self._around.carry_out()
+            self.carry_out()
 
         record = await runner.run(job, self._bench, stop, report, timing)
         conversation.processes_ended(lease, record)
-        self._around.carry_out()
+        self.carry_out()
         log.info(
             "run.ended",
             task=job.task.task,
@@ -139,16 +147,16 @@ class RunManager:
             detail=record.detail,
             seconds=round(trio.current_time() - began, 3),
         )
-        self._tell(run_log.ended(record, trio.current_time() - began))
+        self.tell(ended_line(record, trio.current_time() - began))
         if self._ledger.condition.suspect:  # before another run begins
-            await self._around.examine()
+            await self.examine()
         del self._stops[lease]
         conversation.finish_run(lease, record)
-        self._around.carry_out()
+        self.carry_out()
 
     async def _wait_idle(self) -> None:
-        await self._around.disk_idle()
-        await self._sharing.quiet()
+        await self.disk_idle()
+        await self.sharing.quiet()
 
     def _source(self, job: RecordJob) -> Source:
         def speaker() -> PeerId:
@@ -157,13 +165,13 @@ class RunManager:
 
         allocation = self._ledger.allocation(job.lease)
         return task_source(
-            self._network,
+            self.network,
             job.task,
             speaker,
             principal=allocation.request.principal if allocation is not None else job.task.scheduler,
             owner=allocation is not None and allocation.request.owner,
             rng=self._rng,
-            edge=self._web,
+            edge=self.web,
         )
 
     async def _fetch_manifest(self, job: RecordJob) -> None:
@@ -174,11 +182,27 @@ class RunManager:
 
             async def tail(offset: int, sink: Callable[[bytearray], object]) -> None:
                 await fetch_blob(
-                    self._network, peer, (), model.sha256, offset=offset, sink=sink, size=model.size
+                    self.network, peer, (), model.sha256, offset=offset, sink=sink, size=model.size
                 )
 
-            await self._sharing.prove_model(allocation.request.principal, model, tail)
+            await self.sharing.prove_model(allocation.request.principal, model, tail)
         held = {allocation.request.task.campaign for allocation in self._ledger.allocations()}
-        needed = held.union(self._conversation.outbox.campaigns())
+        needed = held.union(self.conversation.outbox.campaigns())
         run_s = self._ledger.expect_s(job.task)
-        await self._sharing.manifests.fetch(job.task.campaign, job.task.scheduler, needed, run_s)
+        await self.sharing.manifests.fetch(job.task.campaign, job.task.scheduler, needed, run_s)
+
+
+def began_line(task: Task) -> str:
+    """`c-1a2b/3 m.onnx on CPU (ONNX) for …nF2cDYa1: running`."""
+    what = f"{task.task} {task.model.name} on {task.unit} for …{task.scheduler[-8:]}"
+    return f"{escape_text(what)}: running"
+
+
+def ended_line(record: Record, seconds: float) -> str:
+    """`c-1a2b/3: done in 3.2 s`, or how else it ended and why. `seconds` since it began."""
+    if record.outcome is RunOutcome.COMPLETE:
+        return f"{escape_text(record.task)}: done in {seconds:.1f} s"
+    why = f"{record.outcome}: {record.reason}"
+    if record.detail not in ("", f"stopped: {record.reason}", str(record.reason)):
+        why += f" ({record.detail})"
+    return escape_text(f"{record.task}: {why}")

@@ -5,8 +5,9 @@ links of schedulers ─▶ conversation (pure) ─▶ commands ─▶ shell: lin
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Protocol
 
 import structlog
 import trio
@@ -20,22 +21,24 @@ from node.conversation.outbox import Outbox
 from node.conversation.requests import WorkerContext
 from node.device.probe import build_advert
 from node.run.self_test import Examiner
-from node.serve.announcing import AdvertIndex, Announcer
-from node.serve.dependencies import WorkerParts
-from node.serve.owner_control import OwnerControl
-from node.serve.run_manager import RunManager, RunSurroundings
+from node.serve.owner_control import OwnerControl, OwnerSenses, Pause
+from node.serve.run_manager import DeviceParts, RunManager
 from node.serve.shell import ConversationShell
 from node.settings.settings import WorkerSettings
 from node.store.blob_sources import BlobSources
+from node.store.cache import ModelCache
 from node.store.manifests import ManifestStore
+from node.store.outbox_files import OutboxFiles
 from protocol.errors import RemoteProtocolError
 from protocol.messages.health import HEALTH, Ping, Pong
-from protocol.messages.pool import ManifestMessage, PoolManifest
-from protocol.messages.work import WORK, CredentialsReply, Denied, ShowCredentials
+from protocol.messages.pool import PoolManifest
+from protocol.messages.work import WORK
 from protocol.values.advert import Advert
+from protocol.values.index_keys import MAX_CAMPAIGNS
 from protocol.wire.base import Message
 from protocol.words import ProtocolId, Reason
 from swarm.blobs.client import fetch_blob
+from swarm.download.download import EDGE, Edge
 from swarm.net.addresses import PeerId
 from swarm.net.identity import verify
 from swarm.net.link import Link, serve_links
@@ -47,7 +50,49 @@ LEAVE_S: Final = 3.0
 WITHDRAW_S: Final = 2.0
 """And then for the swarm to be told."""
 
+SPACING_S: Final = 5.0
+"""Between two adverts, however much happens."""
+CHECK_S: Final = 60.0
+
 log = structlog.get_logger("sark.worker")
+
+
+class AdvertIndex(Protocol):
+    """What the worker needs of `swarm.index.index.Index`."""
+
+    async def publish(self, advert: Advert, campaigns: Iterable[str] = ()) -> int: ...
+
+    async def withdraw(self) -> int: ...
+
+
+@dataclass(frozen=True)
+class WorkerParts:
+    """What a worker is made of; the program puts the parts together, tests put in doubles."""
+
+    device: DeviceParts
+    incarnation: int
+    owners: Collection[PeerId]
+    """This user's own schedulers."""
+    cache: ModelCache
+    outbox: OutboxFiles
+    wall: Callable[[], float]
+    """Seconds since the epoch, for retention over restarts."""
+    tell: Callable[[str], object] = lambda line: None
+    """Takes a line about each run, for the device's owner."""
+    pools: Mapping[str, str] = field(default_factory=dict)
+    """Id → name of the pools it works for."""
+    manifests: Collection[PoolManifest] = ()
+    """The newest of these pools that are on disk."""
+    pause: Pause = field(default_factory=Pause)
+    senses: OwnerSenses = field(default_factory=OwnerSenses)
+    web: Edge = EDGE
+    """Where models that tasks name by URL come from."""
+    addresses: Callable[[], Sequence[str]] = tuple
+    """Where others reach this node now, best first; empty: where it listens."""
+    reach: Callable[[], str] = str
+    """How they do, in words; empty: not known."""
+    leave: trio.Event = field(default_factory=trio.Event)
+    """Set it to make the worker leave in good order: runs are ended and reported, the advert is withdrawn."""
 
 
 async def run_worker(
@@ -147,7 +192,7 @@ class Worker:
             now=trio.current_time,
             wall=parts.wall,
             permit=self.permits.check,
-            authenticate=self._authenticate,
+            authenticate=self.revocation.authenticate,
             advert=self.advert,
             has_model=parts.cache.has,
             manifests=manifests,
@@ -166,28 +211,21 @@ class Worker:
             control=lambda command: self.nursery.start_soon(self._control, command),
             changed=self.owner_control.changed,
         )
-        around = RunSurroundings(
-            self.carry_out,
-            self.announcer.changed,
-            self.examiner.examine,
-            lambda: self.shell.wait_for(lambda: self.conversation.commands.disk_idle),
-        )
         self.runs = RunManager(
             settings,
             network,
             parts.device,
             self.conversation,
             self.sharing,
-            around,
+            parts.web,
+            carry_out=self.carry_out,
+            advert_changed=self.announcer.changed,
+            examine=self.examiner.examine,
+            disk_idle=lambda: self.shell.wait_for(lambda: self.conversation.commands.disk_idle),
             tell=parts.tell,
-            web=parts.web,
         )
 
     # -- what others see -------------------------------------------------------------------------------------------------
-
-    def heard(self, manifest: PoolManifest) -> None:
-        """A verified manifest of a joined pool."""
-        self.revocation.update(manifest)
 
     def advert(self) -> Advert:
         """This worker's advert, as of now."""
@@ -230,14 +268,6 @@ class Worker:
         """To be called after each change of the ledger. Never waits."""
         self.shell.carry_out()
 
-    def _authenticate(
-        self, peer: PeerId, message: ShowCredentials | ManifestMessage
-    ) -> CredentialsReply | Denied:
-        reply = self.revocation.authenticate(peer, message)
-        if isinstance(reply, Denied):
-            log.info("credentials.refused", peer=peer, why=reply.detail)
-        return reply
-
     async def _control(self, command: ControlDevice) -> None:
         reply = await self.owner_control.do(command.message) or self.conversation.requests.status()
         self.conversation.commands.emit(SendReply(command.request, reply))
@@ -257,3 +287,31 @@ class Worker:
         """Those that it works for, and those whose results lie here."""
         live = {allocation.request.task.campaign for allocation in self.ledger.allocations()}
         return [*sorted(live), *self.conversation.outbox.campaigns()]
+
+
+class Announcer:
+    """Keeps this worker's advert in the index up to date."""
+
+    def __init__(self, advert: Callable[[], Advert], campaigns: Callable[[], Iterable[str]]) -> None:
+        """`advert`: as of now. `campaigns`: those it works for, then those whose results are here."""
+        self.advert = advert
+        self._campaigns = campaigns
+        self._changed = trio.Event()
+
+    def changed(self) -> None:
+        """The advert may say something else now. Never waits."""
+        self._changed.set()
+
+    async def keep(self, index: AdvertIndex) -> None:
+        """Publish what changed, at once and then each `SPACING_S` at most."""
+        last: tuple[Advert, tuple[str, ...]] | None = None
+        while True:
+            current = (self.advert(), tuple(dict.fromkeys(self._campaigns()))[:MAX_CAMPAIGNS])
+            if current != last:
+                holders = await index.publish(*current)
+                log.debug("advert.published", holders=holders, models=len(current[0].models))
+                last = current
+            with trio.move_on_after(CHECK_S):
+                await self._changed.wait()
+            self._changed = trio.Event()
+            await trio.sleep(SPACING_S)

@@ -1,7 +1,6 @@
 """Models by their sha256, on this device's disk.
 
-    async with cache.using(model, source) as path: …      pinned: not evicted while the block runs
-    path = await cache.get(model, source)                 verified now; it may be evicted later
+    async with cache.using(model, source) as path: …      verified, and not evicted while the block runs
 
 One download serves all who want a model at once; a download that a crash cut short is resumed; the whole is verified by its hash before
 it gets its name; the least recently used go first when space is short, but for those that are in use or that the owner pinned. A file that
@@ -17,7 +16,7 @@ import json
 import os
 import shutil
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
@@ -120,40 +119,28 @@ class ModelCache:
         return tuple(newest[:count])
 
     @property
-    def cap(self) -> int:
-        """Bytes that all models together may take."""
-        return self._cap
-
-    @property
     def used_bytes(self) -> int:
         """Bytes of all models, without partial downloads; a bundle that is unpacked counts twice."""
         return sum(state.size * (1 + self._folder_of(sha).exists()) for sha, state in self._states.items())
 
-    async def get(self, model: Model, source: Source, progress: Progress | None = None) -> Path:
-        """The verified file, or the folder that it is the bundle of: read-only, and not to be changed.
+    @contextlib.asynccontextmanager
+    async def using(
+        self, model: Model, source: Source, progress: Progress = lambda done, total: None
+    ) -> AsyncIterator[Path]:
+        """The verified file, or the folder that it is the bundle of: read-only, not to be changed, and not evicted until the block ends.
 
         Raises `RunError` (disk-full, fetch-failed, wrong-hash, broken-model).
         """
-        async with self.using(model, source, progress) as path:
-            return path
-
-    @contextlib.asynccontextmanager
-    async def using(
-        self, model: Model, source: Source, progress: Progress | None = None
-    ) -> AsyncIterator[Path]:
-        """As `get`; it is not evicted until the block ends."""
         if len(model.sha256) != 64 or not set(model.sha256) <= _HEX:
             raise ValueError("not a sha256")
         self._pins[model.sha256] += 1
         try:
             lock = self._locks.setdefault(model.sha256, trio.Lock())
             async with lock:  # the next one finds it ready, or goes on where the first one was stopped
-                path = await self._provide(model, source, progress or _nothing)
+                path = await self._provide(model, source, progress)
                 with contextlib.ExitStack() as held:
-                    try:
+                    with self._disk_errors(model):  # its owner may have removed it just now
                         held.enter_context(model_files.in_use(path))
-                    except OSError as exc:  # its owner removed it just now
-                        raise self._unwritable(model, exc) from exc
                     if await trio.to_thread.run_sync(bundles.is_bundle, path):
                         path = await self._unpack(model, path)
                     holding = held.pop_all()
@@ -169,96 +156,88 @@ class ModelCache:
 
     async def _provide(self, model: Model, source: Source, progress: Progress) -> Path:
         path = self._path(model.sha256)
-        if self.has(model.sha256):
-            self._touch(model.sha256)
-            return path
-        if await trio.to_thread.run_sync(_hash_file, path) == model.sha256:
+        if self.has(model.sha256) or await trio.to_thread.run_sync(_hash_file, path) == model.sha256:
             self._touch(model.sha256)
             return path
         if self._states.pop(model.sha256, None) is not None:
             log.warning("model.damaged", sha256=model.sha256, action="fetched again")
-        try:
+        with self._disk_errors(model):
             await trio.to_thread.run_sync(_unlink, path)
-        except OSError as exc:
-            raise self._unwritable(model, exc) from exc
         for last in (False, True):
             if await self._download(model, source, progress):
                 self._touch(model.sha256)
                 return path
             log.warning("model.wrong_hash", sha256=model.sha256, again=not last)
-        raise RunError(
-            f"{model.name}: what was fetched does not have the hash {model.sha256[:12]}…, twice",
-            reason=Reason.WRONG_HASH,
-            permanent=False,
-        )
+        why = f"what was fetched does not have the hash {model.sha256[:12]}…, twice"
+        raise _failure(model, Reason.WRONG_HASH, why)
 
     async def _unpack(self, model: Model, bundle: Path) -> Path:
         """The folder of a bundle. One that is there is read and hashed again before each use: anybody may have changed it."""
         folder = self._folder_of(model.sha256)
         try:
-            if not await trio.to_thread.run_sync(bundles.is_unpacked, bundle, folder):
-                await trio.to_thread.run_sync(bundles.remove, folder)
-                await self._make_room(model, 0)
-                await trio.to_thread.run_sync(bundles.unpack, bundle, folder)
+            with self._disk_errors(model):
+                if not await trio.to_thread.run_sync(bundles.is_unpacked, bundle, folder):
+                    await trio.to_thread.run_sync(bundles.remove, folder)
+                    await self._make_room(model, 0)
+                    await trio.to_thread.run_sync(bundles.unpack, bundle, folder)
         except RemoteProtocolError as exc:
             raise RunError(f"{model.name}: {exc.what}", reason=Reason.BROKEN_MODEL, permanent=True) from exc
-        except OSError as exc:
-            if exc.errno in (errno.ENOSPC, errno.EDQUOT):
-                raise _disk_full(model, f"the disk of {self._folder} is full") from exc
-            raise self._unwritable(model, exc) from exc
         return folder
 
     async def _download(self, model: Model, source: Source, progress: Progress) -> bool:
         """Fetch what is missing and give the file its name. False: the content was wrong and is thrown away."""
-        path = model_files.partial_file(self._folder, model.sha256)
+        path = model_files.file_of(self._folder, model.sha256, "part")
         try:
-            partial = await trio.to_thread.run_sync(PartialFile, path, model.size)
-            self._downloads[model.sha256] = partial
-            try:
-                await self._make_room(model, partial.size)
-                if partial.size < model.size:
-                    await source(partial.offset, partial, progress)
-                if partial.size != model.size:
-                    raise RunError(
-                        f"{model.name}: {partial.size} of {model.size} bytes came",
-                        reason=Reason.FETCH_FAILED,
-                        permanent=False,
-                    )
-                if await trio.to_thread.run_sync(partial.digest) != model.sha256:
+            with self._disk_errors(model):
+                return await self._fetch(model, source, progress, path)
+        except RunError as exc:
+            if exc.reason is Reason.DISK_FULL and isinstance(exc.__cause__, OSError):
+                with trio.CancelScope(shield=True), contextlib.suppress(OSError):
                     await trio.to_thread.run_sync(remove_partial, path)
-                    return False
-                await trio.to_thread.run_sync(partial.keep, self._path(model.sha256))
-                if partial.principal is not None:
-                    self._fetched_for[model.sha256] = partial.principal
-                await trio.to_thread.run_sync(
-                    model_files.describe, self._folder, model.sha256, model.name, partial.origin
-                )
-                return True
-            finally:
-                del self._downloads[model.sha256]
-                partial.close()
+            raise
+        except (Unreachable, Refused, ProtocolError) as exc:
+            raise _failure(model, Reason.FETCH_FAILED, exc.what) from exc
+
+    async def _fetch(self, model: Model, source: Source, progress: Progress, path: Path) -> bool:
+        partial = await trio.to_thread.run_sync(PartialFile, path, model.size)
+        self._downloads[model.sha256] = partial
+        try:
+            await self._make_room(model, partial.size)
+            if partial.size < model.size:
+                await source(partial.offset, partial, progress)
+            if partial.size != model.size:
+                why = f"{partial.size} of {model.size} bytes came"
+                raise _failure(model, Reason.FETCH_FAILED, why)
+            if await trio.to_thread.run_sync(partial.digest) != model.sha256:
+                await trio.to_thread.run_sync(remove_partial, path)
+                return False
+            await trio.to_thread.run_sync(partial.keep, self._path(model.sha256))
+            if partial.principal is not None:
+                self._fetched_for[model.sha256] = partial.principal
+            await trio.to_thread.run_sync(
+                model_files.describe, self._folder, model.sha256, model.name, partial.origin
+            )
+            return True
+        finally:
+            del self._downloads[model.sha256]
+            partial.close()
+
+    @contextlib.contextmanager
+    def _disk_errors(self, model: Model) -> Iterator[None]:
+        """Turns an `OSError` of the block into a `RunError`."""
+        try:
+            yield
         except OSError as exc:
             if exc.errno in (errno.ENOSPC, errno.EDQUOT):
-                with trio.CancelScope(shield=True):
-                    await trio.to_thread.run_sync(remove_partial, path)
-                raise _disk_full(model, f"the disk of {self._folder} is full") from exc
-            raise self._unwritable(model, exc) from exc
-        except (Unreachable, Refused, ProtocolError) as exc:
-            raise RunError(f"{model.name}: {exc.what}", reason=Reason.FETCH_FAILED, permanent=False) from exc
-
-    def _unwritable(self, model: Model, exc: OSError) -> RunError:
-        return RunError(
-            f"{model.name}: cannot write to the model cache {self._folder}: {exc.strerror or exc}",
-            reason=Reason.FETCH_FAILED,
-            permanent=False,
-        )
+                raise _failure(model, Reason.DISK_FULL, f"the disk of {self._folder} is full") from exc
+            why = f"cannot write to the model cache {self._folder}: {exc.strerror or exc}"
+            raise _failure(model, Reason.FETCH_FAILED, why) from exc
 
     async def _make_room(self, model: Model, stored: int) -> None:
         """Evict the least recently used until the model fits under the cap and on the disk."""
         if model.size > self._cap:
-            raise _disk_full(
-                model, f"it is larger ({show_size(model.size)}) than the model cache ({show_size(self._cap)})"
-            )
+            why = f"it is larger ({show_size(model.size)}) than the model cache ({show_size(self._cap)})"
+            raise _failure(model, Reason.DISK_FULL, why)
         self._rescan()
         await trio.to_thread.run_sync(model_files.tidy, self._folder, [model.sha256, *self._pins])
         need = model.size - stored
@@ -269,11 +248,10 @@ class ModelCache:
                 return
             if not await self._evict_one():
                 pinned = any(model_files.pinned(self._folder, sha) for sha in self._states)
-                fill = "models in use or pinned fill the cache" if pinned else "models in use fill the cache"
-                raise _disk_full(
-                    model,
-                    f"no room in {self._folder}: {fill if excess > 0 else f'{show_size(short)} more are needed'}",
-                )
+                why = f"models in use{' or pinned' if pinned else ''} fill the cache"
+                if excess <= 0:
+                    why = f"{show_size(short)} more are needed"
+                raise _failure(model, Reason.DISK_FULL, f"no room in {self._folder}: {why}")
 
     async def _evict_one(self, but: Collection[str] = ()) -> bool:
         """Evict the least recently used model that nobody needs; False: there is none."""
@@ -296,11 +274,14 @@ class ModelCache:
     def changed(self) -> bool:
         """Whether the owner has added a model that was not verified yet. Quick."""
         self._rescan()
-        return any(state.inode < 0 and not self._pins[sha] for sha, state in self._states.items())
+        return bool(self._added())
+
+    def _added(self) -> list[str]:
+        return [sha for sha, state in self._states.items() if state.inode < 0 and not self._pins[sha]]
 
     async def verify_added(self) -> None:
         """Verify what the owner has added, and evict others where the cache is too large now."""
-        added = [sha for sha, state in self._states.items() if state.inode < 0 and not self._pins[sha]]
+        added = self._added()
         for sha in added:
             if await trio.to_thread.run_sync(_hash_file, self._path(sha)) == sha:
                 self._touch(sha)
@@ -316,10 +297,10 @@ class ModelCache:
     # -- the index -------------------------------------------------------------------------------------------------------
 
     def _path(self, sha256: str) -> Path:
-        return model_files.model_file(self._folder, sha256)
+        return model_files.file_of(self._folder, sha256)
 
     def _folder_of(self, sha256: str) -> Path:
-        return model_files.bundle_folder(self._folder, sha256)
+        return model_files.file_of(self._folder, sha256, "folder")
 
     def _touch(self, sha256: str) -> None:
         used = 1 + max((state.used for state in self._states.values()), default=0)
@@ -385,14 +366,6 @@ def _unlink(path: Path) -> None:
         path.unlink()
 
 
-def _nothing(done: int, total: int) -> None:
-    """Report nothing."""
-
-
-def _disk_full(model: Model, why: str) -> RunError:
-    return RunError(
-        f"{model.name}: {why}",
-        reason=Reason.DISK_FULL,
-        permanent=False,
-        hint="free some space on this device",
-    )
+def _failure(model: Model, reason: Reason, why: str) -> RunError:
+    hint = "free some space on this device" if reason is Reason.DISK_FULL else ""
+    return RunError(f"{model.name}: {why}", reason=reason, permanent=False, hint=hint)

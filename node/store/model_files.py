@@ -1,7 +1,7 @@
 """The files in a folder of models, and what an owner may do there, also while the worker runs.
 
     HASH.model    the bytes, read-only          HASH.about    its name and where it came from; its time is when it was last used
-    HASH.pin      its owner pinned it           HASH.part     a partial download
+    HASH.pin      its owner pinned it           HASH.part     a partial download           HASH.folder    an unpacked bundle
 
 The worker reads these files when it needs to know. A model in use is locked (shared); it is removed only under an exclusive lock.
 Nothing outside the folder is ever changed: what is added is copied.
@@ -17,7 +17,7 @@ import secrets
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 from node.store import bundles
 from node.store.partial import remove_partial
@@ -36,29 +36,12 @@ MAX_ABOUT: Final = 4096
 _HEX: Final = frozenset("0123456789abcdef")
 
 
-def model_file(folder: Path, sha256: str) -> Path:
-    """The bytes of a model."""
-    return folder / f"{sha256}.model"
+FileKind = Literal["model", "about", "pin", "part", "folder"]
 
 
-def partial_file(folder: Path, sha256: str) -> Path:
-    """A partial download."""
-    return folder / f"{sha256}.part"
-
-
-def bundle_folder(folder: Path, sha256: str) -> Path:
-    """An unpacked bundle."""
-    return folder / f"{sha256}.folder"
-
-
-def about_file(folder: Path, sha256: str) -> Path:
-    """Name and origin."""
-    return folder / f"{sha256}.about"
-
-
-def pin_file(folder: Path, sha256: str) -> Path:
-    """Exists while the model is pinned."""
-    return folder / f"{sha256}.pin"
+def file_of(folder: Path, sha256: str, kind: FileKind = "model") -> Path:
+    """One of a model's files, or the folder of an unpacked bundle."""
+    return folder / f"{sha256}.{kind}"
 
 
 # -- for the worker --------------------------------------------------------------------------------------------------------
@@ -66,19 +49,19 @@ def pin_file(folder: Path, sha256: str) -> Path:
 
 def pinned(folder: Path, sha256: str) -> bool:
     """Whether its owner pinned it."""
-    return pin_file(folder, sha256).exists()
+    return file_of(folder, sha256, "pin").exists()
 
 
 def describe(folder: Path, sha256: str, name: str, origin: str) -> None:
     """Store its name and where it came from, for people. Raises `OSError`."""
     about = json.dumps({"name": ascii_line(name), "from": ascii_line(origin)})
-    write_atomically(about_file(folder, sha256), about.encode())
+    write_atomically(file_of(folder, sha256, "about"), about.encode())
 
 
 def used(folder: Path, sha256: str) -> None:
     """It is used now. One without an `.about` file stays so."""
     with contextlib.suppress(OSError):
-        os.utime(about_file(folder, sha256))
+        os.utime(file_of(folder, sha256, "about"))
 
 
 @contextlib.contextmanager
@@ -92,13 +75,13 @@ def in_use(path: Path) -> Iterator[None]:
 
 def forget(folder: Path, sha256: str) -> None:
     """Remove a model and its files but the pin. Raises `OSError`."""
-    path = model_file(folder, sha256)
+    path = file_of(folder, sha256)
     with contextlib.suppress(FileNotFoundError):
         if not POSIX:
             path.chmod(0o600)
         path.unlink()
-    bundles.remove(bundle_folder(folder, sha256))
-    about_file(folder, sha256).unlink(missing_ok=True)
+    bundles.remove(file_of(folder, sha256, "folder"))
+    file_of(folder, sha256, "about").unlink(missing_ok=True)
 
 
 # -- for the owner ---------------------------------------------------------------------------------------------------------
@@ -139,7 +122,7 @@ def _read_model(folder: Path, path: Path) -> ModelFile:
     sha256, when = path.stem, None
     about: dict[str, object] = {}
     with contextlib.suppress(OSError, ValueError):
-        with about_file(folder, sha256).open("rb") as file:
+        with file_of(folder, sha256, "about").open("rb") as file:
             when = os.fstat(file.fileno()).st_mtime
             read = json.loads(file.read(MAX_ABOUT))
         about = read if isinstance(read, dict) else {}
@@ -196,10 +179,10 @@ def add(folder: Path, source: Path, *, room: int) -> ModelFile:
             raise SettingsError(f"{source} is empty", hint="give a model's file or folder")
         sha256 = digest.hexdigest()
         describe(folder, sha256, source.name, f"added from {source.resolve()}")
-        if not model_file(folder, sha256).exists():
+        if not file_of(folder, sha256).exists():
             fresh.chmod(0o400)
-            fresh.replace(model_file(folder, sha256))
-        return _read_model(folder, model_file(folder, sha256))
+            fresh.replace(file_of(folder, sha256))
+        return _read_model(folder, file_of(folder, sha256))
     except ValueError as exc:
         raise SettingsError(f"{source}: {exc}", hint="give a model's file or folder") from None
     except OSError as exc:
@@ -214,7 +197,7 @@ def add(folder: Path, source: Path, *, room: int) -> ModelFile:
 def remove(folder: Path, model: ModelFile) -> None:
     """Remove a model. Raises `ResourceError` when a run is using it, or it cannot be removed."""
     try:
-        with model_file(folder, model.sha256).open("rb") as file:
+        with file_of(folder, model.sha256).open("rb") as file:
             if not lock_open_file(file, shared=False):
                 raise ResourceError(
                     f"{model.name or model.sha256[:16]} is in use by a run",
@@ -224,14 +207,14 @@ def remove(folder: Path, model: ModelFile) -> None:
                 forget(folder, model.sha256)
         if not POSIX:  # an open file cannot be removed there, which is a lock too
             forget(folder, model.sha256)
-        pin_file(folder, model.sha256).unlink(missing_ok=True)
+        file_of(folder, model.sha256, "pin").unlink(missing_ok=True)
     except OSError as exc:
         raise _unusable(folder, exc) from exc
 
 
 def set_pin(folder: Path, model: ModelFile, on: bool) -> None:
     """Pin it, or let it be evicted when space is short. Raises `ResourceError`."""
-    path = pin_file(folder, model.sha256)
+    path = file_of(folder, model.sha256, "pin")
     try:
         if on:
             path.touch(mode=0o600)
@@ -247,10 +230,10 @@ def tidy(folder: Path, keep: Sequence[str]) -> None:
         if part.stem not in keep:
             remove_partial(part)
     for path in folder.glob("*.pieces"):
-        if path.stem not in keep and not partial_file(folder, path.stem).exists():
+        if path.stem not in keep and not file_of(folder, path.stem, "part").exists():
             path.unlink(missing_ok=True)
     for path in (*folder.glob("*.folder"), *folder.glob("*.unpacking")):
-        if path.stem not in keep and not model_file(folder, path.stem).exists():
+        if path.stem not in keep and not file_of(folder, path.stem).exists():
             bundles.remove(path)
 
 

@@ -28,11 +28,11 @@ from drivers.contract.base import (
 )
 from node.device.lock import DeviceLock
 from node.device.probe import Profile
-from node.serve.dependencies import DeviceParts, WorkerParts
 from node.serve.owner_control import OwnerSenses, Pause
-from node.serve.service import Worker, run_worker
+from node.serve.run_manager import DeviceParts
+from node.serve.service import Worker, WorkerParts, run_worker
 from node.settings.settings import WorkerSettings
-from node.store.cache import ModelCache
+from node.store.cache import ModelCache, Source
 from node.store.outbox_files import OutboxFiles, open_outbox
 from protocol.formats.phase import Phase
 from protocol.messages.work import (
@@ -125,6 +125,12 @@ class Device:
         self.change(script)
         self.launches.append(script)
         return script
+
+
+async def get_model(cache: ModelCache, model: Model, source: Source) -> Path:
+    """Have it in the cache, as a run would."""
+    async with cache.using(model, source) as path:
+        return path
 
 
 class Board:

@@ -34,8 +34,8 @@ from drivers.contract.base import (
 from drivers.contract.base import Event as Shown
 from node.device.lock import DeviceLock
 from node.device.probe import Profile
-from node.serve.dependencies import DeviceParts, WorkerParts
-from node.serve.service import Worker, run_worker
+from node.serve.run_manager import DeviceParts
+from node.serve.service import Worker, WorkerParts, run_worker
 from node.settings.settings import WorkerSettings
 from node.store.cache import ModelCache
 from node.store.outbox_files import open_outbox

@@ -248,7 +248,7 @@ async def test_a_run_ends_when_what_it_rested_on_is_revoked_whatever_else_its_sc
     for number in range(3):
         await link.call(guest.commit(guest.task(number), queue=True, priority=100))
     assert len(worker.ledger.allocations()) == 3
-    worker.heard(verified(signed(world, POOL, revoked=guest.identity.peer_id)))
+    worker.revocation.update(verified(signed(world, POOL, revoked=guest.identity.peer_id)))
     assert {str(place.state) for place in worker.ledger.allocations()} <= {"stopping", "reporting"}
     assert isinstance(await link.call(guest.commit(guest.task(7), queue=True, priority=1)), (Granted, Queued))
 
@@ -260,7 +260,7 @@ async def test_a_run_goes_on_when_the_membership_was_renewed_before_the_old_one_
     await link.ask(guest.commit(guest.task(1)), Granted)
     assert not isinstance(await link.call(signed(world, POOL, member(guest))), Denied)
     world.wall += 1_000.0
-    worker.heard(verified(signed(world, POOL)))
+    worker.revocation.update(verified(signed(world, POOL)))
     (place,) = worker.ledger.allocations()
     assert str(place.state) == "running"
 

@@ -151,13 +151,13 @@ async def test_each_kind_of_caller_is_answered_what_it_may_say_and_nothing_else(
         worker = await world.start(allow=(friend.identity.peer_id,), teams=("vision",))
     link = await world.link(hand)
     before, newest = manifests(kind, me)
-    worker.heard(before)
+    worker.revocation.update(before)
     token = shown(kind, me, world, friend.identity)
     if token is not None:
         early = kind in ("delegate of a revoked one", "delegate of one who left", "expired")
         answer = await link.call(token)
         assert isinstance(answer, CredentialsReply) is (early or "y" in ROWS[kind]), answer
-    worker.heard(newest)
+    worker.revocation.update(newest)
     if kind == "expired":
         world.wall += 1_000
     elif token is not None:  # a right that has ended does not come back when the token is shown again

@@ -35,8 +35,8 @@ from drivers.contract.base import (
 )
 from drivers.launch.launch import Launch, Zygote
 from node.device.lock import DeviceLock
-from node.run.record_builder import RecordJob, RunObservations, Throttle, end_of
-from node.run.runner import RunBench, StopRun, limits, run, work_order
+from node.run.record_builder import RecordJob, RunObservations, end_of
+from node.run.runner import ProgressReporter, RunBench, StopRun, limits, run, work_order
 from node.store.cache import ModelCache, Source
 from protocol.formats.phase import Phase
 from protocol.values.lease import Fence
@@ -119,11 +119,12 @@ LOADED = LoadReport(5, 100, 200)
 
 
 def bench(folder: Path, launch: Any, content: bytes = CONTENT, **changes: Any) -> RunBench:
+    cache = ModelCache(folder / "cache", 10**9, free=lambda path: 10**12)
+    source = changes.pop("source", lambda what: source_of(content))
     fields: dict[str, Any] = {
         "worker": WORKER,
         "facts": lambda: DeviceFacts(device="d-1", name="lab"),
-        "cache": ModelCache(folder / "cache", 10**9, free=lambda path: 10**12),
-        "source": lambda what: source_of(content),
+        "model": lambda what, progress: cache.using(what.task.model, source(what), progress),
         "lock": DeviceLock("d-1", folder),
         "launch": launch,
         "memory_cap": 2 * 1024**3,
@@ -503,10 +504,10 @@ async def test_nothing_is_measured_before_the_nodes_own_work_is_done(tmp_path: P
 
 
 def test_progress_is_thinned_but_the_first_of_a_phase_always_passes() -> None:
-    throttle = Throttle(0.1)
+    throttle = ProgressReporter(lambda *progress: None, lambda: 0.0)
     run_phase, check = Phase.RUN, Phase.CHECK
     lines = [(run_phase, 0.0), (run_phase, 0.05), (run_phase, 0.11), (check, 0.12), (check, 0.13)]
-    assert [throttle.passes(phase, now) for phase, now in lines] == [True, False, True, True, False]
+    assert [throttle.is_due(phase, now) for phase, now in lines] == [True, False, True, True, False]
 
 
 def test_stages_that_come_again_add_up() -> None:

@@ -10,11 +10,12 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from node.run.url_source import url_pieces, url_source, with_url
+from node.run.model_source import url_pieces, url_source, with_url
 from node.store.cache import ModelCache, Progress, Source
 from protocol.errors import Refused, RunError, Unreachable
 from protocol.values.task import Model
 from protocol.words import Reason
+from tests.node.conftest import get_model
 from tests.swarm.web_parts import PUBLIC, Asked, Net, Web, papers, reply, web
 
 DATA = bytes(range(256)) * 10_000
@@ -69,7 +70,7 @@ async def test_the_owners_url_may_lead_to_its_own_network_and_fills_the_cache(ca
     async with web() as site:
         site.file("/m", DATA)
         source = url_source(f"http://127.0.0.1:{site.port}/m", MODEL, owner=True)
-        path = await cache.get(MODEL, source)
+        path = await get_model(cache, MODEL, source)
         assert path.read_bytes() == DATA
 
 
@@ -78,7 +79,7 @@ async def test_the_url_of_others_may_not(cache: ModelCache) -> None:
         site.file("/m", DATA)
         for url in (f"http://127.0.0.1:{site.port}/m", "https://127.0.0.1/m", "https://localhost/m"):
             with pytest.raises(RunError, match=r"https|this machine|this network") as caught:
-                await cache.get(MODEL, url_source(url, MODEL, owner=False))
+                await get_model(cache, MODEL, url_source(url, MODEL, owner=False))
             assert caught.value.reason is Reason.FETCH_FAILED
         assert site.asked == []
 
@@ -89,7 +90,7 @@ async def test_others_are_served_from_the_public_internet(cache: ModelCache, tmp
         site.file("/m", DATA)
         net = Net({"models.example.org": [PUBLIC]}, site, made.client)
         source = url_source("https://models.example.org/m", MODEL, owner=False, edge=net.edge())
-        assert (await cache.get(MODEL, source)).read_bytes() == DATA
+        assert (await get_model(cache, MODEL, source)).read_bytes() == DATA
 
 
 @pytest.mark.parametrize("data", [DATA[::-1], DATA[:-1], DATA + b"x", b""])
@@ -98,11 +99,11 @@ async def test_a_url_that_changed_is_told_as_such(cache: ModelCache, data: bytes
         site.file("/m", data)
         source = url_source(f"http://127.0.0.1:{site.port}/m", MODEL, owner=True)
         with pytest.raises(RunError, match="the URL does not hold the campaign's file") as caught:
-            await cache.get(MODEL, source)
+            await get_model(cache, MODEL, source)
         assert caught.value.reason is Reason.WRONG_HASH
         assert not cache.has(MODEL.sha256)
         site.file("/m", DATA)
-        assert (await cache.get(MODEL, source)).read_bytes() == DATA, "once it is back all is well"
+        assert (await get_model(cache, MODEL, source)).read_bytes() == DATA, "once it is back all is well"
 
 
 async def test_a_cut_is_carried_on_and_never_with_another_version(
@@ -123,7 +124,7 @@ async def test_a_cut_is_carried_on_and_never_with_another_version(
 
         site.pages["/m"] = answer
         url = f"http://127.0.0.1:{site.port}/m"
-        assert (await cache.get(MODEL, url_source(url, MODEL, owner=True))).read_bytes() == DATA
+        assert (await get_model(cache, MODEL, url_source(url, MODEL, owner=True))).read_bytes() == DATA
         assert site.asked[1].headers["if-range"] == '"one"'
         assert int(site.asked[1].headers["range"][6:-1]) > 1_000_000
 

@@ -277,7 +277,7 @@ async def test_only_a_newer_manifest_of_a_joined_pool_is_verified_and_stored_and
     await link.ask(first, CredentialsReply)
     await link.ask(signed(pool, 1), CredentialsReply)
     await link.ask(signed(other, 9, bob), Denied)
-    worker.heard(PoolManifest(pool=pool.peer_id, name="lab", number=2))
+    worker.revocation.update(PoolManifest(pool=pool.peer_id, name="lab", number=2))
     assert (checked, stored, woken) == ([first], [first], [1])
 
 
@@ -298,7 +298,7 @@ async def test_what_runs_is_stopped_when_its_permission_ends(world: Any, how: st
         over = await world.link(eve)  # any news has the others looked at
         await over.ask(signed(pool, 2, eve), CredentialsReply)
     else:
-        worker.heard(PoolManifest(pool=pool.peer_id, name="lab", number=2))
+        worker.revocation.update(PoolManifest(pool=pool.peer_id, name="lab", number=2))
     record = await bob.record()
     assert (record.outcome, record.reason) == (RunOutcome.CANCELLED, Reason.NOT_ALLOWED)
     assert worker.ledger.queue == 0

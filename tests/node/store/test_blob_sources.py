@@ -27,6 +27,7 @@ from swarm.memory.network import MemorySwarm
 from swarm.net.addresses import PeerId
 from swarm.net.identity import Identity
 from swarm.pools.tokens import LEEWAY_S, prove
+from tests.node.conftest import get_model
 
 CONTENT = random.Random(9).randbytes(2 * PIECE_SIZE + 50)
 SHA = hashlib.sha256(CONTENT).hexdigest()
@@ -71,7 +72,7 @@ async def having(folder: Path, principal: Identity | None = ANN) -> BlobSources:
         target(bytearray(CONTENT[offset:]))
 
     made = sources(folder)
-    await made.cache.get(MODEL, bring)
+    await get_model(made.cache, MODEL, bring)
     if principal is not None:
         made.cache.access.note(SHA, principal.peer_id)
     return made
@@ -122,7 +123,7 @@ async def test_what_is_coming_is_given_in_the_name_of_whom_it_was_brought_for_al
         for index in (0, 2):
             target.put(index, bytearray(CONTENT[index * PIECE_SIZE : (index + 1) * PIECE_SIZE]))
 
-    await holder.cache.get(MODEL, bring)
+    await get_model(holder.cache, MODEL, bring)
     assert observed[EVE.peer_id] is None
     assert isinstance(observed[ANN.peer_id], PartialFile)
     assert observed[ANN.peer_id].held() <= {0, 1, 2}
@@ -144,7 +145,7 @@ async def test_nothing_is_shared_while_something_is_measured_but_while_something
             target(bytearray(b"another"))
 
         another = Model(name="a", sha256=hashlib.sha256(b"another").hexdigest(), size=7)
-        await sharing.cache.get(another, bring)
+        await get_model(sharing.cache, another, bring)
         assert sharing.resting()
 
 
@@ -185,5 +186,5 @@ async def test_a_scheduler_that_knows_only_the_hash_gets_no_model_through_its_ow
         )
         cache = ModelCache(tmp_path / "cache", 10**9, free=lambda path: 10**12)
         with pytest.raises(RunError):
-            await cache.get(MODEL, source)
+            await get_model(cache, MODEL, source)
         assert not cache.has(SHA)

@@ -19,6 +19,7 @@ from protocol.values.task import Model
 from protocol.wire.bundle import BundlePart, pack_header
 from protocol.words import Reason, RunOutcome
 from swarm.blobs.bundles import contents
+from tests.node.conftest import get_model
 
 FILES = {"model.onnx": b"graph" * 10, "Data/weights.bin": b"weights" * 3000, "Data/empty": b""}
 
@@ -73,9 +74,9 @@ async def test_a_run_is_given_the_folder_with_read_only_files(tmp_path: Path, bl
 
 async def test_it_is_fetched_and_unpacked_once(tmp_path: Path, blob: bytes) -> None:
     models, source = cache(tmp_path / "cache"), Source(blob)
-    first = await models.get(named(blob), source)
+    first = await get_model(models, named(blob), source)
     made = (first / "model.onnx").stat().st_ino
-    again = await cache(tmp_path / "cache").get(named(blob), source)
+    again = await get_model(cache(tmp_path / "cache"), named(blob), source)
     assert (again / "model.onnx").stat().st_ino == made
     assert source.asked == 1
     assert models.used_bytes == 2 * len(blob)
@@ -84,7 +85,7 @@ async def test_it_is_fetched_and_unpacked_once(tmp_path: Path, blob: bytes) -> N
 @pytest.mark.parametrize("harm", ["changed", "gone", "added", "link"])
 async def test_a_folder_that_was_touched_is_made_again(tmp_path: Path, blob: bytes, harm: str) -> None:
     models = cache(tmp_path / "cache")
-    folder = await models.get(named(blob), Source(blob))
+    folder = await get_model(models, named(blob), Source(blob))
     folder.chmod(0o700)
     graph = folder / "model.onnx"
     graph.chmod(0o600)
@@ -96,14 +97,14 @@ async def test_a_folder_that_was_touched_is_made_again(tmp_path: Path, blob: byt
         graph.unlink()
     if harm == "link":
         graph.symlink_to("Data/weights.bin")
-    assert files(await models.get(named(blob), Source(blob))) == FILES
+    assert files(await get_model(models, named(blob), Source(blob))) == FILES
 
 
 async def test_what_is_evicted_goes_with_its_folder(tmp_path: Path, blob: bytes) -> None:
     models = cache(tmp_path / "cache", cap=3 * len(blob))
-    await models.get(named(blob), Source(blob))
+    await get_model(models, named(blob), Source(blob))
     other = bytes(2 * len(blob))
-    await models.get(named(other), Source(other))
+    await get_model(models, named(other), Source(other))
     assert not list((tmp_path / "cache").glob("*.folder"))
 
 
@@ -125,7 +126,7 @@ async def test_a_bundle_that_does_not_hold_together_fails_the_task_and_leaves_no
 ) -> None:
     models = cache(tmp_path / "cache")
     with pytest.raises(RunError, match=why) as caught:
-        await models.get(named(content), Source(content))
+        await get_model(models, named(content), Source(content))
     assert (caught.value.reason, caught.value.permanent) == (Reason.BROKEN_MODEL, True)
     assert [path.name for path in (tmp_path / "cache").iterdir() if path.is_dir()] == []
 

@@ -16,6 +16,7 @@ from node.store.cache import DEFAULT_CAP, ModelCache, Progress, default_cap
 from protocol.errors import Refused, RunError, Unreachable
 from protocol.values.task import Model
 from protocol.words import Reason
+from tests.node.conftest import get_model
 
 MIB = 1024 * 1024
 
@@ -62,10 +63,10 @@ async def test_a_model_is_fetched_once_and_is_read_only(tmp_path: Path) -> None:
     what, content = model(1)
     source = Holder(content)
     assert not stored.has(what.sha256)
-    path = await stored.get(what, source)
+    path = await get_model(stored, what, source)
     assert path.read_bytes() == content
     assert path.stat().st_mode & 0o777 == 0o400
-    assert await stored.get(what, source) == path
+    assert await get_model(stored, what, source) == path
     assert len(source.offsets) == 1
     assert stored.has(what.sha256)
     assert stored.recent(4) == (what.sha256,)
@@ -77,7 +78,7 @@ async def test_those_who_ask_at_once_share_one_download(tmp_path: Path) -> None:
     source = Holder(content)
     async with trio.open_nursery() as nursery:
         for _ in range(5):
-            nursery.start_soon(stored.get, what, source)
+            nursery.start_soon(get_model, stored, what, source)
     assert len(source.offsets) == 1
 
 
@@ -91,23 +92,23 @@ async def test_when_the_first_who_asked_is_cancelled_the_second_carries_on_from_
 
         async def ask_first() -> None:
             with first:
-                await stored.get(what, source)
+                await get_model(stored, what, source)
 
         nursery.start_soon(ask_first)
         await trio.testing.wait_all_tasks_blocked(0.02)
-        nursery.start_soon(stored.get, what, source)
+        nursery.start_soon(get_model, stored, what, source)
         await trio.testing.wait_all_tasks_blocked(0.02)
         first.cancel()
         source.gate.set()
     assert source.offsets == [0, 500]
-    assert (await stored.get(what, source)).read_bytes() == content
+    assert (await get_model(stored, what, source)).read_bytes() == content
 
 
 async def test_a_half_of_an_earlier_life_is_carried_on(tmp_path: Path) -> None:
     what, content = model(1)
     (tmp_path / f"{what.sha256}.part").write_bytes(content[:600])
     source = Holder(content)
-    path = await cache(tmp_path).get(what, source)
+    path = await get_model(cache(tmp_path), what, source)
     assert source.offsets == [600]
     assert path.read_bytes() == content
 
@@ -116,7 +117,7 @@ async def test_a_corrupt_half_is_thrown_away_and_all_of_it_fetched_again(tmp_pat
     what, content = model(1)
     (tmp_path / f"{what.sha256}.part").write_bytes(b"?" * 600)
     source = Holder(content)
-    path = await cache(tmp_path).get(what, source)
+    path = await get_model(cache(tmp_path), what, source)
     assert source.offsets == [600, 0]
     assert path.read_bytes() == content
 
@@ -125,7 +126,7 @@ async def test_content_that_is_wrong_twice_fails_and_leaves_nothing(tmp_path: Pa
     what, _ = model(1)
     stored = cache(tmp_path)
     with pytest.raises(RunError) as error:
-        await stored.get(what, Holder(b"x" * 1000))
+        await get_model(stored, what, Holder(b"x" * 1000))
     assert error.value.reason is Reason.WRONG_HASH
     assert files(tmp_path) == []
     assert not stored.has(what.sha256)
@@ -140,9 +141,9 @@ async def test_a_source_that_fails_leaves_the_half_for_the_next_try(tmp_path: Pa
     source.then = why
     stored = cache(tmp_path)
     with pytest.raises(RunError) as error:
-        await stored.get(what, source)
+        await get_model(stored, what, source)
     assert error.value.reason is Reason.FETCH_FAILED
-    await stored.get(what, source)
+    await get_model(stored, what, source)
     assert source.offsets == [0, 500]
 
 
@@ -150,21 +151,21 @@ async def test_a_file_that_was_touched_is_hashed_again_and_a_changed_one_replace
     stored = cache(tmp_path)
     what, content = model(1)
     source = Holder(content)
-    path = await stored.get(what, source)
+    path = await get_model(stored, what, source)
     os.utime(path, (1, 1))
     assert not stored.has(what.sha256)
-    await stored.get(what, source)
+    await get_model(stored, what, source)
     assert len(source.offsets) == 1, "touched, and still what it was"
     path.chmod(0o600)
     path.write_bytes(b"y" * 1000)
-    assert (await stored.get(what, source)).read_bytes() == content
+    assert (await get_model(stored, what, source)).read_bytes() == content
     assert len(source.offsets) == 2
 
 
 async def test_a_changed_file_with_its_old_size_and_time_is_found_out(tmp_path: Path) -> None:
     stored = cache(tmp_path)
     what, content = model(1)
-    path = await stored.get(what, Holder(content))
+    path = await get_model(stored, what, Holder(content))
     before = path.stat()
     path.chmod(0o600)
     with path.open("r+b") as file:
@@ -172,27 +173,27 @@ async def test_a_changed_file_with_its_old_size_and_time_is_found_out(tmp_path: 
     path.chmod(0o400)
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
     assert not stored.has(what.sha256)
-    assert (await stored.get(what, Holder(content))).read_bytes() == content
+    assert (await get_model(stored, what, Holder(content))).read_bytes() == content
 
 
 async def test_the_default_cap_does_not_shrink_as_the_cache_fills(tmp_path: Path) -> None:
     what, content = model(1, size=1000)
     disk = 1200 + 2 * 64 * MIB
-    await ModelCache(tmp_path, free=lambda path: disk).get(what, Holder(content))
+    await get_model(ModelCache(tmp_path, free=lambda path: disk), what, Holder(content))
     full = ModelCache(tmp_path, free=lambda path: disk - 1000)
-    assert full.cap == disk // 2
+    assert full._cap == disk // 2
 
 
 async def test_the_next_life_knows_what_was_verified_and_hashes_what_it_does_not_know(tmp_path: Path) -> None:
     what, content = model(1)
-    path = await cache(tmp_path).get(what, Holder(content))
+    path = await get_model(cache(tmp_path), what, Holder(content))
     assert cache(tmp_path).has(what.sha256)
     (tmp_path / "index.json").write_bytes(b"{ not json")
     reborn = cache(tmp_path)
     assert not reborn.has(what.sha256)
     assert reborn.used_bytes == 1000
     unused = Holder(content)
-    assert await reborn.get(what, unused) == path
+    assert await get_model(reborn, what, unused) == path
     assert unused.offsets == []
 
 
@@ -200,8 +201,8 @@ async def test_the_least_recently_used_goes_first_and_what_is_in_use_stays(tmp_p
     stored = cache(tmp_path, cap=2500)
     one, two, three = model(1), model(2), model(3)
     async with stored.using(one[0], Holder(one[1])):
-        await stored.get(two[0], Holder(two[1]))
-        await stored.get(three[0], Holder(three[1]))
+        await get_model(stored, two[0], Holder(two[1]))
+        await get_model(stored, three[0], Holder(three[1]))
         assert stored.recent(4) == (three[0].sha256, one[0].sha256)
         assert not (tmp_path / f"{two[0].sha256}.model").exists()
 
@@ -212,9 +213,9 @@ async def test_what_was_of_use_again_outlives_what_came_after_it_also_in_the_nex
     stored = cache(tmp_path, cap=2500)
     one, two, three = model(1), model(2), model(3)
     for what, content in (one, two, one):
-        await stored.get(what, Holder(content))
+        await get_model(stored, what, Holder(content))
     reborn = cache(tmp_path, cap=2500)
-    await reborn.get(three[0], Holder(three[1]))
+    await get_model(reborn, three[0], Holder(three[1]))
     assert reborn.recent(4) == (three[0].sha256, one[0].sha256)
 
 
@@ -223,7 +224,7 @@ async def test_when_all_is_in_use_there_is_no_room(tmp_path: Path) -> None:
     one, two = model(1), model(2)
     async with stored.using(one[0], Holder(one[1])) as path:
         with pytest.raises(RunError, match="models in use fill the cache") as error:
-            await stored.get(two[0], Holder(two[1]))
+            await get_model(stored, two[0], Holder(two[1]))
         assert error.value.reason is Reason.DISK_FULL
         assert path.read_bytes() == one[1]
 
@@ -232,22 +233,22 @@ async def test_a_model_larger_than_the_cache_is_refused_before_a_byte_is_fetched
     what, content = model(1)
     source = Holder(content)
     with pytest.raises(RunError, match=r"larger \(1000 B\) than the model cache \(999 B\)"):
-        await cache(tmp_path, cap=999).get(what, source)
+        await get_model(cache(tmp_path, cap=999), what, source)
     assert source.offsets == []
 
 
 async def test_a_disk_that_fills_up_ends_in_a_clear_error_with_nothing_of_others_lost(tmp_path: Path) -> None:
     stored = cache(tmp_path)
     one, two = model(1), model(2)
-    path = await stored.get(one[0], Holder(one[1]))
+    path = await get_model(stored, one[0], Holder(one[1]))
     source = Holder(two[1])
     source.then = OSError(errno.ENOSPC, "No space left on device")
     with pytest.raises(RunError, match="is full") as error:
-        await stored.get(two[0], source)
+        await get_model(stored, two[0], source)
     assert error.value.reason is Reason.DISK_FULL
     assert path.read_bytes() == one[1]
     assert not [name for name in files(tmp_path) if name.endswith(".part")]
-    assert (await stored.get(two[0], source)).read_bytes() == two[1]
+    assert (await get_model(stored, two[0], source)).read_bytes() == two[1]
 
 
 async def test_a_damaged_model_that_cannot_be_removed_fails_the_fetch_alone(tmp_path: Path) -> None:
@@ -255,7 +256,7 @@ async def test_a_damaged_model_that_cannot_be_removed_fails_the_fetch_alone(tmp_
     stored = cache(tmp_path)
     (tmp_path / f"{what.sha256}.model").mkdir()
     with pytest.raises(RunError, match="cannot write to the model cache") as error:
-        await stored.get(what, Holder(content))
+        await get_model(stored, what, Holder(content))
     assert error.value.reason is Reason.FETCH_FAILED
 
 
@@ -263,14 +264,14 @@ async def test_halves_of_others_go_before_models(tmp_path: Path) -> None:
     what, content = model(1)
     old = tmp_path / f"{'b' * 64}.part"
     old.write_bytes(b"half")
-    await cache(tmp_path).get(what, Holder(content))
+    await get_model(cache(tmp_path), what, Holder(content))
     assert not old.exists()
 
 
 async def test_a_name_that_is_no_hash_reaches_no_path(tmp_path: Path) -> None:
     bad = Model.model_construct(name="m", sha256="../../etc/passwd", size=1)
     with pytest.raises(ValueError, match="not a sha256"):
-        await cache(tmp_path).get(bad, Holder(b"x"))
+        await get_model(cache(tmp_path), bad, Holder(b"x"))
 
 
 def test_the_default_cap_leaves_half_of_a_small_disk() -> None:

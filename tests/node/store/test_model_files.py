@@ -13,6 +13,7 @@ from node.store.partial import PartialFile
 from protocol.errors import ResourceError, RunError
 from protocol.values.task import Model
 from swarm.base.settings import SettingsError
+from tests.node.conftest import get_model
 
 
 def file(folder: Path, name: str, content: bytes) -> Path:
@@ -38,7 +39,7 @@ def cache(folder: Path, cap: int = 10**9) -> ModelCache:
 
 
 async def test_the_list_says_what_is_there_and_where_it_came_from(tmp_path: Path) -> None:
-    await cache(tmp_path / "c").get(model(b"one", "one.onnx"), source(b"one"))
+    await get_model(cache(tmp_path / "c"), model(b"one", "one.onnx"), source(b"one"))
     model_files.add(tmp_path / "c", file(tmp_path, "two.onnx", b"two!"), room=100)
     (tmp_path / "c" / f"{'c' * 64}.part").write_bytes(b"half")
     by_key = {each.name: each for each in model_files.listing(tmp_path / "c")}
@@ -66,7 +67,7 @@ async def test_what_is_added_while_the_worker_runs_is_found_verified_and_needs_n
     async def never(offset: int, target: PartialFile, progress: Progress) -> None:
         raise AssertionError("fetched")
 
-    assert (await stored.get(model(b"my model"), never)).read_bytes() == b"my model"
+    assert (await get_model(stored, model(b"my model"), never)).read_bytes() == b"my model"
     assert mine.read_bytes() == b"my model"
     assert mine.stat().st_mode & 0o200, "the user's file is as it was"
 
@@ -83,12 +84,12 @@ async def test_a_file_under_a_false_name_is_not_taken_up(tmp_path: Path) -> None
 async def test_what_is_removed_while_the_worker_runs_is_gone_for_it_too(tmp_path: Path) -> None:
     stored = cache(tmp_path)
     what = model(b"one")
-    await stored.get(what, source(b"one"))
+    await get_model(stored, what, source(b"one"))
     model_files.remove(tmp_path, model_files.find(tmp_path, what.sha256[:8]))
     assert not stored.has(what.sha256)
     assert not stored.changed()
     assert stored.used_bytes == 0
-    await stored.get(what, source(b"one"))
+    await get_model(stored, what, source(b"one"))
     assert stored.has(what.sha256)
 
 
@@ -106,21 +107,21 @@ async def test_what_a_run_uses_is_not_removed(tmp_path: Path) -> None:
 async def test_what_is_pinned_survives_and_when_all_is_pinned_there_is_no_room(tmp_path: Path) -> None:
     stored = cache(tmp_path, cap=7)
     one, two, three = (model(text, f"{text.decode()}.onnx") for text in (b"one", b"two", b"three"))
-    await stored.get(one, source(b"one"))
+    await get_model(stored, one, source(b"one"))
     model_files.set_pin(tmp_path, model_files.find(tmp_path, "one.onnx"), True)
-    await stored.get(two, source(b"two"))
+    await get_model(stored, two, source(b"two"))
     with pytest.raises(RunError, match="in use or pinned fill the cache"):
-        await stored.get(three, source(b"three"))
+        await get_model(stored, three, source(b"three"))
     assert stored.has(one.sha256)
     assert not stored.has(two.sha256)
     model_files.set_pin(tmp_path, model_files.find(tmp_path, "one.onnx"), False)
-    await stored.get(three, source(b"three"))
+    await get_model(stored, three, source(b"three"))
     assert not stored.has(one.sha256)
 
 
 async def test_what_is_added_beyond_the_cap_sends_the_oldest_away(tmp_path: Path) -> None:
     stored = cache(tmp_path / "c", cap=10)
-    await stored.get(model(b"oldest"), source(b"oldest"))
+    await get_model(stored, model(b"oldest"), source(b"oldest"))
     added = model_files.add(tmp_path / "c", file(tmp_path, "new", b"newest"), room=10)
     assert stored.changed()
     await stored.verify_added()
@@ -140,7 +141,7 @@ async def test_room_is_made_by_copies_and_links_alone_never_by_the_users_files(t
     (stored / f"{'b' * 64}.part").symlink_to(mine[0])
     (stored / f"{linked}.folder").symlink_to(inside.parent)
     (stored / f"{'c' * 64}.folder").symlink_to(inside.parent)
-    await cache(stored, cap=10).get(model(b"0123456789"), source(b"0123456789"))
+    await get_model(cache(stored, cap=10), model(b"0123456789"), source(b"0123456789"))
     assert [each.size for each in model_files.listing(stored)] == [10], "all else made room"
     assert not list(stored.glob("*.folder"))
     assert [(path.read_bytes(), path.stat()) for path in mine] == before

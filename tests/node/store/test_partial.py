@@ -22,6 +22,7 @@ from protocol.messages.blobs import PIECE_SIZE
 from protocol.values.task import Model
 from protocol.words import Reason
 from swarm.blobs.pieces import hashes_of, span
+from tests.node.conftest import get_model
 
 CONTENT = random.Random(5).randbytes(3 * PIECE_SIZE + 777)
 SHA = hashlib.sha256(CONTENT).hexdigest()
@@ -188,12 +189,12 @@ class Bringing:
 async def test_ten_tasks_share_one_download_which_the_next_life_carries_on(tmp_path: Path) -> None:
     first = Bringing(most=2)
     with trio.move_on_after(0.5):
-        await ModelCache(tmp_path, 10**9, free=lambda path: 10**12).get(MODEL, first)
+        await get_model(ModelCache(tmp_path, 10**9, free=lambda path: 10**12), MODEL, first)
     assert first.brought == [3, 2]
     cache, second = ModelCache(tmp_path, 10**9, free=lambda path: 10**12), Bringing()
     async with trio.open_nursery() as nursery:
         for _ in range(10):
-            nursery.start_soon(cache.get, MODEL, second)
+            nursery.start_soon(get_model, cache, MODEL, second)
     assert second.brought == [1, 0]
     assert cache.has(SHA)
     assert cache.fetched_for(SHA) == "ann"
@@ -202,7 +203,7 @@ async def test_ten_tasks_share_one_download_which_the_next_life_carries_on(tmp_p
 async def test_pieces_that_come_to_something_else_are_thrown_away(tmp_path: Path) -> None:
     other = Model(name="m", sha256="a" * 64, size=len(CONTENT))
     with pytest.raises(RunError) as error:
-        await ModelCache(tmp_path, 10**9, free=lambda path: 10**12).get(other, Bringing())
+        await get_model(ModelCache(tmp_path, 10**9, free=lambda path: 10**12), other, Bringing())
     assert error.value.reason is Reason.WRONG_HASH
     assert model_files.listing(tmp_path) == ()
     assert not (tmp_path / f"{other.sha256}.pieces").exists()
@@ -215,7 +216,7 @@ async def test_a_disk_that_fills_up_ends_in_a_clear_error_and_leaves_nothing(tmp
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with pytest.raises(RunError, match="is full") as error:
-        await ModelCache(tmp_path, 10**9, free=lambda path: 10**12).get(MODEL, bring)
+        await get_model(ModelCache(tmp_path, 10**9, free=lambda path: 10**12), MODEL, bring)
     assert error.value.reason is Reason.DISK_FULL
     assert model_files.listing(tmp_path) == ()
     assert not (tmp_path / f"{SHA}.pieces").exists()

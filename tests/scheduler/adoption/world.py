@@ -28,8 +28,8 @@ from drivers.contract.base import (
 )
 from node.device.lock import DeviceLock
 from node.device.probe import Profile
-from node.serve.dependencies import DeviceParts
-from node.serve.dependencies import WorkerParts as Parts
+from node.serve.run_manager import DeviceParts
+from node.serve.service import WorkerParts as Parts
 from node.serve.service import run_worker
 from node.settings.settings import WorkerSettings
 from node.store.cache import ModelCache
