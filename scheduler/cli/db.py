@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any
 
 import typer
 
@@ -17,11 +15,7 @@ from swarm.base.screen import new_console, print_json
 from swarm.base.text import count, safe_text
 from swarm.base.units import DurationError, parse_age
 
-if TYPE_CHECKING:  # the store imports SQLAlchemy, which other commands should not wait for
-    from scheduler.store.archive import Entry
-
 db = typer.Typer(no_args_is_help=True, help="Manage the store of campaigns and results.")
-SQLITE: Final = b"SQLite format 3\0"
 
 FILE = typer.Argument(help="The backup or export file.", dir_okay=False)
 
@@ -90,15 +84,8 @@ def migrate(ctx: typer.Context) -> None:
 
 @db.command()
 def backup(ctx: typer.Context, file: Annotated[Path, FILE]) -> None:
-    """Back up the whole store to FILE while campaigns run: a SQLite file, or on PostgreSQL an export."""
-    from scheduler.store.archive import write_backup
-    from scheduler.store.opening import open_store
-
-    _refuse_existing(file)
-    with open_store(ctx.obj) as store:
-        write_backup(file, store)
-        campaigns = store.describe()["rows"]["campaigns"]
-    print(f"wrote {count(campaigns, 'campaign')} to {file}, without keys and models of open campaigns")
+    """Back up the whole store to the SQLite file FILE while campaigns run."""
+    print(f"{_write(ctx.obj, file)}, without keys and models of open campaigns")
 
 
 @db.command()
@@ -128,21 +115,15 @@ def restore(
                 f"{store.location} holds {count(campaigns, 'campaign')}, which restoring would delete",
                 hint="replace them with --replace, or add to them with: sark-node db import FILE",
             )
-        with _entries_of(file) as entries:
-            restored = archive.replace(store, entries)
+        with archive.open_copy(file) as source:
+            restored = archive.replace(store, source)
     print(f"restored {count(restored, 'campaign')} from {file}")
 
 
 @db.command("export")
 def export(ctx: typer.Context, file: Annotated[Path, FILE]) -> None:
-    """Export a consistent snapshot of the store to FILE as gzipped JSON Lines, for any kind of store."""
-    from scheduler.store.archive import dump, write_archive
-    from scheduler.store.opening import open_store
-
-    _refuse_existing(file)
-    with open_store(ctx.obj) as store:
-        campaigns = write_archive(file, dump(store))
-    print(f"wrote {count(campaigns, 'campaign')} to {file}")
+    """Back up the whole store to FILE as a gzipped SQLite file, for any kind of store."""
+    print(_write(ctx.obj, file, packed=True))
 
 
 @db.command("import")
@@ -158,12 +139,12 @@ def import_(
     ] = False,
 ) -> None:
     """Import the campaigns of FILE that this store does not have, with results, signatures and events."""
-    from scheduler.store.archive import load
+    from scheduler.store.archive import load, open_copy
     from scheduler.store.opening import open_store
 
-    with open_store(ctx.obj) as store, _entries_of(file) as entries:
-        loaded = load(store, entries, with_open=with_open)
-    print(f"imported {count(loaded.new, 'campaign')}; {loaded.known} already existed")
+    with open_store(ctx.obj) as store, open_copy(file) as source:
+        loaded = load(store, source, with_open=with_open)
+    print(f"imported {count(loaded.new, 'campaign')}; {loaded.existing} already existed")
     if loaded.open:
         print(
             f"{count(loaded.open, 'unfinished campaign')} left out; to continue them here, if no other home does, add --open"
@@ -205,31 +186,15 @@ def prune(
     print(f"deleted {count(len(deleted), 'campaign')}")
 
 
-def _refuse_existing(file: Path) -> None:
+def _write(home: Home, file: Path, *, packed: bool = False) -> str:
+    from scheduler.store.archive import write_copy
+    from scheduler.store.opening import open_store
+
     if file.exists():
         raise CampaignError(f"{file} already exists", hint="name another file, or remove it")
-
-
-@contextmanager
-def _entries_of(file: Path) -> Iterator[Iterator[Entry]]:
-    """The rows of a backup or an export, after a check that the file is complete."""
-    from scheduler.store.archive import check_archive, dump, read_archive
-    from scheduler.store.store import Store
-
-    try:
-        with file.open("rb") as read:
-            head = read.read(len(SQLITE))
-    except OSError as exc:
-        raise CampaignError(f"cannot read {file}: {exc.strerror or exc}") from None
-    if head != SQLITE:
-        check_archive(file)
-        yield read_archive(file)
-        return
-    with tempfile.TemporaryDirectory(prefix="sark-restore-") as folder:
-        copy = Path(folder) / "store.db"
-        copy.write_bytes(file.read_bytes())  # the copy is upgraded, not the backup
-        with Store(copy) as source:
-            yield dump(source)
+    with open_store(home) as store:
+        write_copy(file, store, packed=packed)
+        return f"wrote {count(store.describe()['rows']['campaigns'], 'campaign')} to {file}"
 
 
 app = typer.Typer()

@@ -13,7 +13,7 @@ from fastapi import APIRouter
 
 from results.row.form import JsonModel, utc
 from scheduler.output.fleet import INTERVAL_S
-from scheduler.store.archive import write_backup
+from scheduler.store.archive import write_copy
 from scheduler.store.rows import WaitingTasks
 from scheduler.store.store import Store
 from scheduler.submit.daemon import is_running
@@ -192,7 +192,7 @@ def _reset(store: Store, home: Home, wall: float) -> CompatReset:
     if summaries:
         stamp = datetime.fromtimestamp(wall, UTC)
         backup = home.folder("scheduler") / f"before-reset-{stamp:%Y%m%dT%H%M%S}-{stamp.microsecond:06}"
-        write_backup(backup, store)
+        write_copy(backup, store)
     cleared = sum(store.campaigns.delete(item.campaign.id) for item in summaries)
     return CompatReset(
         message=f"{cleared} campaigns with their results were deleted"
