@@ -24,9 +24,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 from protocol.values.record import read_record, unpack_samples
 from scheduler.local.demo import demo_swarm
-from scheduler.store.opening import open_store
 from scheduler.store.rows import ResultRow
-from scheduler.store.store import Store
+from scheduler.store.store import Store, open_store
 from scheduler.submit.submit import submit_campaign
 from swarm.base.home import Home
 

@@ -37,9 +37,8 @@ from protocol.values.lease import Fence
 from protocol.values.requirement import Requirement
 from protocol.values.task import Measure, Model, Task, Timeouts
 from scheduler.core.commands import Intent, LiveAttempt
-from scheduler.store.opening import open_store
 from scheduler.store.rows import NewCampaign, NewModel
-from scheduler.store.store import Store
+from scheduler.store.store import Store, open_store
 from swarm.base.home import Home
 from swarm.net.identity import Identity
 

@@ -6,7 +6,7 @@ Names of figures are those of `results.row.row.Row`. A task that did not succeed
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final
 
@@ -129,20 +129,20 @@ class ResultLine:
     n: int
     ended: float
     state: TaskState
-    reason: str
     model: str
     sha256: str
     unit: str
-    device: str
-    device_id: str
-    soc: str
-    system: str
-    runtime: str
-    threads: int | None
-    verdict: str
-    fingerprint: str
-    replica: int | None
-    figures: Mapping[FigureColumn, float | None]
+    reason: str = ""
+    device: str = ""
+    device_id: str = ""
+    soc: str = ""
+    system: str = ""
+    runtime: str = ""
+    threads: int | None = None
+    verdict: str = ""
+    fingerprint: str = ""
+    replica: int | None = None
+    figures: Mapping[FigureColumn, float | None] = field(default_factory=dict)
     """Every one of them."""
 
 

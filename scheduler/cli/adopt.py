@@ -48,7 +48,7 @@ def delegate(
 ) -> None:
     """Print a token with which another machine can adopt a campaign of yours."""
     from scheduler.adoption.token import Handover, passed_on, write_handover
-    from scheduler.store.opening import open_store
+    from scheduler.store.store import open_store
     from swarm.net.identity import load_or_create, peer_id_bytes
     from swarm.pools.membership import credentials
 
@@ -115,7 +115,7 @@ def adopt(
     from scheduler.adoption.adopt import adopt_campaign
     from scheduler.adoption.remote import visiting
     from scheduler.cli.options import follow
-    from scheduler.store.opening import open_store
+    from scheduler.store.store import open_store
     from swarm.base.durable import write_durably
     from swarm.join.known_gates import save_gates
     from swarm.pools.files import secret_text
@@ -274,7 +274,7 @@ def already_here(
 
 def _read_owner_key(home: Home, file: Path) -> Identity:
     """The key in `file`. Raises `CampaignError` if this home has campaigns under another key."""
-    from scheduler.store.opening import open_store
+    from scheduler.store.store import open_store
     from scheduler.submit.daemon import is_running
     from swarm.net.identity import load_or_create
 

@@ -294,7 +294,7 @@ def report(
     from results.export.raw import replace_file
     from scheduler.output.comparisons import read_source
     from scheduler.output.render import ReportFormat, StoredCampaign, find_stored, make_report, render
-    from scheduler.store.opening import has_store, open_store
+    from scheduler.store.store import has_store, open_store
 
     home: Home = ctx.obj
     suffix = output.suffix.lower() if output else ""
@@ -349,7 +349,7 @@ def chart(
     from scheduler.output.comparisons import read_source
     from scheduler.output.render import SIZES, picture
     from scheduler.output.render import chart as draw_chart
-    from scheduler.store.opening import open_store
+    from scheduler.store.store import open_store
 
     home: Home = ctx.obj
     _check_choice("--kind", kind, tuple(ChartKind))

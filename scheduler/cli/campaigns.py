@@ -47,7 +47,7 @@ def watch(
     With the full id of a campaign that another machine of yours runs, shows what its devices report.
     """
     from results.export.raw import check_folder
-    from scheduler.store.opening import open_store
+    from scheduler.store.store import open_store
 
     home: Home = ctx.obj
     if csv is not None:
@@ -69,8 +69,8 @@ def campaigns(ctx: typer.Context, as_json: Annotated[bool, JSON] = False) -> Non
     """List this home's campaigns, newest first."""
     from scheduler.output.schemas import campaign_info
     from scheduler.output.tables import campaigns_table
-    from scheduler.store.opening import open_store
     from scheduler.store.progress import nobody_line
+    from scheduler.store.store import open_store
     from scheduler.submit.daemon import is_running
 
     home: Home = ctx.obj
@@ -108,7 +108,7 @@ def explain(
     """Explain why a campaign or task waits or failed, and what would help."""
     from scheduler.preview.look import explain_campaign
     from scheduler.preview.why import why_lines
-    from scheduler.store.opening import open_store
+    from scheduler.store.store import open_store
 
     home: Home = ctx.obj
     campaign, _, number = target.partition("/")
@@ -148,7 +148,7 @@ def events(
     """
     from scheduler.output.events import event_line
     from scheduler.output.schemas import event_info
-    from scheduler.store.opening import open_store
+    from scheduler.store.store import open_store
 
     home: Home = ctx.obj
     if follow and (verify or as_json):
@@ -240,9 +240,9 @@ def results(
     from results.export.columnar import jsonl_lines, write_jsonl, write_parquet
     from results.export.raw import csv_lines, json_lines, write_csv, write_raw
     from scheduler.output.tables import show_results
-    from scheduler.store.opening import open_store
     from scheduler.store.progress import nobody_line
     from scheduler.store.results import campaign_rows, raw_results
+    from scheduler.store.store import open_store
     from scheduler.submit.daemon import is_running
 
     home: Home = ctx.obj
@@ -303,7 +303,7 @@ def cancel(
     gate: Annotated[list[str] | None, GATE] = None,
 ) -> None:
     """Cancel campaigns or tasks, and wait until the devices have confirmed it."""
-    from scheduler.store.opening import open_store
+    from scheduler.store.store import open_store
     from scheduler.submit.cancel import cancel_and_wait
 
     home: Home = ctx.obj

@@ -23,7 +23,7 @@ FILE = typer.Argument(help="The backup or export file.", dir_okay=False)
 @db.command()
 def info(ctx: typer.Context, as_json: Annotated[bool, JSON] = False) -> None:
     """Show the store's location, engine, size and contents."""
-    from scheduler.store.opening import open_store, store_settings
+    from scheduler.store.store import open_store, store_settings
 
     with open_store(ctx.obj) as store:
         facts = store.describe() | {"keep": store_settings(ctx.obj).keep}
@@ -61,8 +61,8 @@ def info_lines(facts: dict[str, Any]) -> Iterator[str]:
 def migrate(ctx: typer.Context) -> None:
     """Upgrade the store's schema. Every command does this by itself."""
     from scheduler.store.database import backend_of
-    from scheduler.store.opening import has_store, open_store, store_location
     from scheduler.store.schema import MIGRATIONS
+    from scheduler.store.store import has_store, open_store, store_location
 
     home: Home = ctx.obj
     before = 0
@@ -98,7 +98,7 @@ def restore(
 ) -> None:
     """Restore the store from a file of `db backup` or `db export`, completely or not at all."""
     from scheduler.store import archive
-    from scheduler.store.opening import open_store
+    from scheduler.store.store import open_store
     from scheduler.submit.daemon import is_running
 
     home: Home = ctx.obj
@@ -140,7 +140,7 @@ def import_(
 ) -> None:
     """Import the campaigns of FILE that this store does not have, with results, signatures and events."""
     from scheduler.store.archive import load, open_copy
-    from scheduler.store.opening import open_store
+    from scheduler.store.store import open_store
 
     with open_store(ctx.obj) as store, open_copy(file) as source:
         loaded = load(store, source, with_open=with_open)
@@ -165,7 +165,7 @@ def prune(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print the campaigns.")] = False,
 ) -> None:
     """Delete old campaigns with their results and records. Unfinished campaigns and written files remain."""
-    from scheduler.store.opening import delete_old, open_store, store_settings
+    from scheduler.store.store import delete_old, open_store, store_settings
 
     age = older_than or store_settings(ctx.obj).keep
     if not age:
@@ -188,7 +188,7 @@ def prune(
 
 def _write(home: Home, file: Path, *, packed: bool = False) -> str:
     from scheduler.store.archive import write_copy
-    from scheduler.store.opening import open_store
+    from scheduler.store.store import open_store
 
     if file.exists():
         raise CampaignError(f"{file} already exists", hint="name another file, or remove it")

@@ -33,7 +33,7 @@ from swarm.base.text import count, safe_text
 
 if TYPE_CHECKING:
     from scheduler.experiments.view import History
-    from scheduler.store.experiments import VersionRow
+    from scheduler.store.rows import VersionRow
     from scheduler.store.store import Store
 
 NAME = typer.Argument(help="The experiment's name.", metavar="NAME", autocompletion=completion.experiments)
@@ -62,7 +62,7 @@ def run(
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
     """Run an experiment now, and compare it with the last good run. Exit code as of submit, and 1 for a regression."""
-    from scheduler.store.opening import open_store
+    from scheduler.store.store import open_store
 
     home: Home = ctx.obj
     gates = answering_gates(ctx, gate)
@@ -84,7 +84,7 @@ def run(
 def submit_version(home: Home, file: Path, name: str, wait_s: float) -> str:
     """Save `file` as a version of the experiment `name` and run it; gives the campaign's id."""
     from scheduler.experiments.service import save
-    from scheduler.store.opening import open_store
+    from scheduler.store.store import open_store
 
     with open_store(home) as store:
         version, _ = save(store, file, name=name, fetch=fetching(home))
@@ -105,7 +105,7 @@ def finish_run(ctx: typer.Context, campaign: str, watch: Callable[[], None]) -> 
     """Watch a run to its end, print the finding, and exit with 1 for a regression, else with the campaign's exit code."""
     from results.analysis.regression import RegressionFinding
     from scheduler.experiments.judge import alarm_lines
-    from scheduler.store.opening import open_store
+    from scheduler.store.store import open_store
 
     code: object = 0
     try:
@@ -133,7 +133,7 @@ def tick(ctx: typer.Context, gate: Annotated[list[str] | None, GATE] = None) -> 
     """
     from results.analysis.regression import RegressionFinding
     from scheduler.experiments.judge import alarm_lines, why_not_started
-    from scheduler.store.opening import open_store
+    from scheduler.store.store import open_store
 
     with open_store(ctx.obj) as store:
         before = {
@@ -174,7 +174,7 @@ def _step_schedules(ctx: typer.Context, *, begin: bool) -> list[str]:
     import trio
 
     from scheduler.experiments.schedule import Schedules
-    from scheduler.store.opening import open_store
+    from scheduler.store.store import open_store
 
     home: Home = ctx.obj
 
@@ -197,7 +197,7 @@ def history(
     """Show an experiment's results over time: medians of each run by model, unit and device, compared with the last good run."""
     from scheduler.experiments.judge import judge_ended
     from scheduler.experiments.view import history_view
-    from scheduler.store.opening import open_store
+    from scheduler.store.store import open_store
 
     with open_store(ctx.obj) as store:
         judge_ended(store)
@@ -221,7 +221,7 @@ def accept(
 ) -> None:
     """Accept a run's results as the new baseline for later runs, even after a regression."""
     from scheduler.experiments.judge import judge_ended
-    from scheduler.store.opening import open_store
+    from scheduler.store.store import open_store
 
     with open_store(ctx.obj) as store:
         judge_ended(store)

@@ -22,7 +22,7 @@ from swarm.base.text import safe_text
 
 if TYPE_CHECKING:
     from scheduler.campaign.model import Schedule
-    from scheduler.store.experiments import ExperimentRow
+    from scheduler.store.rows import ExperimentRow
 
 app = typer.Typer(
     help="Repeat measurements: named, versioned campaigns that run on a schedule and report regressions.",
@@ -42,7 +42,7 @@ def save(
     """Save a campaign file as an experiment. A new version is made if the file or a model has changed."""
     from scheduler.experiments.service import save as save_version
     from scheduler.experiments.view import version_view
-    from scheduler.store.opening import open_store
+    from scheduler.store.store import open_store
 
     home: Home = ctx.obj
     with open_store(home) as store:
@@ -66,7 +66,7 @@ def save(
 def list_(ctx: typer.Context, as_json: Annotated[bool, JSON] = False) -> None:
     """List this home's experiments with versions, schedule and the last finding."""
     from scheduler.experiments.view import experiments_view
-    from scheduler.store.opening import open_store
+    from scheduler.store.store import open_store
 
     with open_store(ctx.obj) as store:
         views = experiments_view(store)
@@ -97,7 +97,7 @@ def show(ctx: typer.Context, title: Annotated[str, TITLE], as_json: Annotated[bo
     """Print a version as a campaign file, with the hashes of its models."""
     from scheduler.experiments.service import find, find_version, schedule_of
     from scheduler.experiments.view import version_text, version_view
-    from scheduler.store.opening import open_store
+    from scheduler.store.store import open_store
 
     with open_store(ctx.obj) as store:
         version = find_version(store, title)
@@ -117,7 +117,7 @@ def diff(
     """Print the differences between two versions. Exit code 0: none, 1: some."""
     from scheduler.experiments.service import find_version
     from scheduler.experiments.view import version_text
-    from scheduler.store.opening import open_store
+    from scheduler.store.store import open_store
 
     with open_store(ctx.obj) as store:
         left, right = find_version(store, one), find_version(store, other)
@@ -152,7 +152,7 @@ def clone(
 ) -> None:
     """Print a campaign or version as a campaign file, to edit and run again."""
     from scheduler.experiments.clone import clone_text
-    from scheduler.store.opening import open_store
+    from scheduler.store.store import open_store
 
     with open_store(ctx.obj) as store:
         text = clone_text(store, source, changes or ())
@@ -184,7 +184,7 @@ def schedule(
     """Set or remove an experiment's schedule."""
     from scheduler.experiments.schedule import read_secret
     from scheduler.experiments.service import find, set_schedule
-    from scheduler.store.opening import open_store
+    from scheduler.store.store import open_store
 
     if off == (every is not None):
         raise CampaignError("a schedule requires --every or --off", hint="such as --every 1d --at 03:00")
@@ -227,7 +227,7 @@ app.command()(tick)
 def remove(ctx: typer.Context, name: Annotated[str, NAME]) -> None:
     """Remove an experiment with its versions and history. Its campaigns and their results remain."""
     from scheduler.experiments.service import find
-    from scheduler.store.opening import open_store
+    from scheduler.store.store import open_store
 
     with open_store(ctx.obj) as store:
         find(store, name)

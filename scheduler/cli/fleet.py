@@ -86,7 +86,7 @@ def top(
     import trio
 
     from scheduler.output.fleet import FleetWatcher, open_observer
-    from scheduler.store.opening import open_store
+    from scheduler.store.store import open_store
     from swarm.base.screen import can_live
     from swarm.net.identity import load_or_create
 

@@ -118,7 +118,7 @@ def follow(
     """Watch a campaign to its end, print the results, and exit with the campaign's exit code."""
     from scheduler.output.tables import finish
     from scheduler.output.watch import watch as watch_campaign
-    from scheduler.store.opening import open_store
+    from scheduler.store.store import open_store
 
     home: Home = ctx.obj
     console = Console(stderr=as_json)

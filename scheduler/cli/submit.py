@@ -261,7 +261,7 @@ def retry(
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
     """Run failed and cancelled tasks again, as a new campaign."""
-    from scheduler.store.opening import open_store
+    from scheduler.store.store import open_store
     from scheduler.submit.submit import retry_campaign
 
     home: Home = ctx.obj

@@ -18,9 +18,8 @@ from results.analysis.regression import (
 )
 from results.export.raw import RawResult
 from results.row.row import Row, RowStatus
-from scheduler.store.experiments import RunRow
 from scheduler.store.results import raw_results
-from scheduler.store.rows import CampaignOutcome, CampaignRow
+from scheduler.store.rows import CampaignRow, CampaignStatus, RunRow
 from scheduler.store.store import Store
 from swarm.base.text import safe_text
 
@@ -71,7 +70,7 @@ def judge_run(
         return None
 
     finding, cells = judge(measurements(run.campaign), last_good, alarm=alarm)
-    if finding is RegressionFinding.FINE and campaign.outcome is not CampaignOutcome.SUCCEEDED:
+    if finding is RegressionFinding.FINE and campaign.outcome is not CampaignStatus.SUCCEEDED:
         finding = RegressionFinding.INCOMPLETE
     return finding, cells
 

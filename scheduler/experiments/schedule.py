@@ -30,7 +30,8 @@ from results.analysis.regression import WORSE
 from scheduler.experiments.judge import alarm_lines, judge_ended, read_cells, why_not_started
 from scheduler.experiments.service import begin_due, utc
 from scheduler.models.describe import Fetch
-from scheduler.store.experiments import SENT, RunRow
+from scheduler.store.experiments import SENT
+from scheduler.store.rows import RunRow
 from scheduler.store.store import Store
 from swarm.base.home import Home
 from swarm.base.text import safe_text

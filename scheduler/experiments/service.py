@@ -13,6 +13,7 @@ import math
 import re
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -24,7 +25,7 @@ from scheduler.campaign.load import load_campaign
 from scheduler.campaign.model import Campaign, Schedule
 from scheduler.campaign.text import read_spec
 from scheduler.models.describe import Fetch, Models, describe_models, no_fetch
-from scheduler.store.experiments import ExperimentRow, RunClaim, StoredModel, VersionRow
+from scheduler.store.rows import ExperimentRow, NewModel, RunClaim, VersionRow
 from scheduler.store.store import Store
 from scheduler.submit.submit import new_campaign_id, store_campaign
 from swarm.base.home import Home
@@ -47,7 +48,7 @@ def parse_title(text: str) -> tuple[str, int | None]:
     return name, int(number) if at else None
 
 
-def digest_of(spec: str, models: Sequence[StoredModel]) -> str:
+def digest_of(spec: str, models: Sequence[NewModel]) -> str:
     """The hash of a version's content: the campaign and the bytes of its models."""
     content = {
         "spec": json.loads(spec),
@@ -102,7 +103,7 @@ def save(
 def _save_version(
     store: Store, name: str, campaign: Campaign, models: Models, folder: str
 ) -> tuple[VersionRow, bool]:
-    stored = [StoredModel(label, model.sha256, model.size) for label, (_, model) in models.items()]
+    stored = [NewModel(label, model.sha256, model.size) for label, (_, model) in models.items()]
     spec = campaign.spec()
     return store.experiments.save_version(
         name, digest=digest_of(spec, stored), spec=spec, models=stored, folder=folder, alarm=MARGIN
@@ -118,14 +119,13 @@ def set_schedule(
     due = row.due if (row.every_s, row.at_s) == (every_s, at_s) else None
     if schedule is not None and due is None:
         due = first_due(schedule.every, schedule.at, now)
+    if schedule is not None:
+        alarm = MARGIN if schedule.alarm is None else schedule.alarm
+        row = replace(row, alarm=alarm, webhook=schedule.webhook or "")
+    if secret_file is not None:
+        row = replace(row, secret_file=secret_file)
     store.experiments.set_schedule(
-        name,
-        every_s=every_s,
-        at_s=at_s,
-        alarm=row.alarm if schedule is None else MARGIN if schedule.alarm is None else schedule.alarm,
-        webhook=row.webhook if schedule is None else schedule.webhook or "",
-        secret_file=row.secret_file if secret_file is None else secret_file,
-        due=due if schedule is not None else None,
+        replace(row, every_s=every_s, at_s=at_s, due=due if schedule is not None else None)
     )
 
 

@@ -12,7 +12,7 @@ from scheduler.campaign.model import Schedule
 from scheduler.campaign.text import campaign_text, read_spec
 from scheduler.experiments.judge import read_cells, why_not_started
 from scheduler.experiments.service import find, utc
-from scheduler.store.experiments import ExperimentRow, StoredModel, VersionRow
+from scheduler.store.rows import ExperimentRow, NewModel, VersionRow
 from scheduler.store.store import Store
 from swarm.base.text import safe_text
 
@@ -167,7 +167,7 @@ def version_text(version: VersionRow, *, schedule: Schedule | None = None, title
     return text + model_notes(version.models)
 
 
-def model_notes(models: Sequence[StoredModel]) -> str:
+def model_notes(models: Sequence[NewModel]) -> str:
     """The hashes of models, as comments."""
     return "".join(
         f"# model {safe_text(model.name, 200)}: {model.size} bytes, sha256 {model.sha256}\n"

@@ -24,7 +24,7 @@ from rich.console import Console
 from protocol.errors import ResourceError
 from scheduler.output.tables import finish
 from scheduler.output.watch import watch
-from scheduler.store.opening import open_store
+from scheduler.store.store import open_store
 from scheduler.submit.submit import submit_campaign
 from swarm.base.home import Home
 from swarm.base.locks import lock_folder

@@ -21,9 +21,8 @@ from results.export.raw import ResultEntry, ResultSource, read_raw
 from results.row.form import JsonModel
 from results.row.row import COLUMNS, CONTRACT, Row
 from results.row.simulated import marked
-from scheduler.store.opening import has_store, open_store
 from scheduler.store.results import raw_results
-from scheduler.store.store import Store
+from scheduler.store.store import Store, has_store, open_store
 from swarm.base.home import Home
 from swarm.base.text import count, safe_text
 

@@ -16,8 +16,6 @@ from results.row.form import JsonModel, utc
 from results.row.row import Configuration
 from scheduler.store.progress import fraction, progress_text
 from scheduler.store.rows import (
-    CampaignOutcome,
-    CampaignRow,
     CampaignStatus,
     CampaignSummary,
     EventRow,
@@ -82,13 +80,6 @@ class CampaignDetail(CampaignInfo):
     """The campaign as it was given."""
 
 
-def status_of(campaign: CampaignRow) -> CampaignStatus:
-    """How it stands."""
-    if campaign.ended is not None:
-        return CampaignStatus(campaign.outcome or CampaignOutcome.FAILED)
-    return CampaignStatus.CANCELLING if campaign.cancel else CampaignStatus.RUNNING
-
-
 def campaign_info(item: CampaignSummary, *, scheduling: bool = True) -> CampaignInfo:
     """`item` for programs. `scheduling`: a scheduler process runs on this home."""
     return CampaignInfo(**_campaign(item, scheduling=scheduling))
@@ -124,7 +115,7 @@ def _campaign(item: CampaignSummary, *, scheduling: bool) -> dict[str, Any]:
     return {
         "campaign_id": campaign.id,
         "name": campaign.name,
-        "status": status_of(campaign),
+        "status": campaign.status,
         "carried_on": scheduling and campaign.ended is None,
         "created": utc(campaign.created),
         "ended": utc(campaign.ended),

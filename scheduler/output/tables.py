@@ -24,10 +24,9 @@ from results.row.row import Row, RowStatus
 from results.row.simulated import marked, shown_name
 from results.row.verdict import RowVerdict
 from scheduler.output.fleet import ObservedDevice
-from scheduler.output.schemas import status_of
 from scheduler.store.progress import ADOPTED
 from scheduler.store.results import campaign_rows, raw_results
-from scheduler.store.rows import CampaignOutcome, CampaignRow, CampaignSummary
+from scheduler.store.rows import CampaignRow, CampaignStatus, CampaignSummary
 from scheduler.store.store import Store
 from swarm.base.text import count, safe_text
 from swarm.base.units import show_elapsed
@@ -67,9 +66,9 @@ def campaigns_table(summaries: Sequence[CampaignSummary], *, scheduling: bool = 
 
 
 def _shown_status(item: CampaignSummary, *, scheduling: bool) -> str:
-    if item.campaign.outcome is CampaignOutcome.ADOPTED:
+    if item.campaign.outcome is CampaignStatus.ADOPTED:
         return "carried on elsewhere"
-    return status_of(item.campaign) if scheduling or item.campaign.ended is not None else "halted"
+    return item.campaign.status if scheduling or item.campaign.ended is not None else "halted"
 
 
 def finish(
@@ -87,7 +86,7 @@ def finish(
     if as_json:
         document = {
             "campaign": campaign.id,
-            "status": status_of(campaign),
+            "status": campaign.status,
             "results": [row.model_dump(mode="json") for row in rows],
             "csv": str(csv_file.absolute()),
             "raw": str(raw_file.absolute()),
@@ -110,7 +109,7 @@ def finish(
 
 def exit_code(campaign: CampaignRow, rows: Sequence[Row]) -> int:
     """0: every task succeeded; 3: none ran because nothing fits; 5: because no device allows us; 1: anything else."""
-    if campaign.outcome is CampaignOutcome.SUCCEEDED:
+    if campaign.outcome is CampaignStatus.SUCCEEDED:
         return 0
     for reason, code in ((Reason.NOTHING_FITS, 3), (Reason.NOT_ALLOWED, 5)):
         if rows and all(row.reason == reason for row in rows):

@@ -18,7 +18,7 @@ from scheduler.output.fleet import DeviceTask, ObservedDevice, fleet_device
 from scheduler.output.schemas import campaign_info
 from scheduler.output.tables import device_state
 from scheduler.store.progress import progress_text
-from scheduler.store.rows import CampaignOutcome, CampaignSummary, TaskRow
+from scheduler.store.rows import CampaignStatus, CampaignSummary, TaskRow
 from swarm.base.text import count, safe_text
 from swarm.base.units import show_elapsed
 from swarm.net.paths import path_words
@@ -149,7 +149,7 @@ def _status(item: CampaignSummary, *, scheduling: bool) -> tuple[str, str]:
     campaign = item.campaign
     if campaign.ended is not None:
         outcome = str(campaign.outcome)
-        word = "elsewhere" if campaign.outcome is CampaignOutcome.ADOPTED else outcome
+        word = "elsewhere" if campaign.outcome is CampaignStatus.ADOPTED else outcome
         return word, _OUTCOMES.get(outcome, "")
     if not scheduling:
         return "halted", "yellow"

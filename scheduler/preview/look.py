@@ -23,9 +23,8 @@ from scheduler.planning.tasks import PlannedCell, derive_cells, requirements
 from scheduler.preview.plan import LivePlan, make_plan
 from scheduler.preview.survey import VISIT, SwarmVisit, find_all_devices, visit
 from scheduler.preview.why import LiveFacts, WhyReport, why_report
-from scheduler.store.opening import has_store, open_store
 from scheduler.store.rows import CampaignRow
-from scheduler.store.store import Store
+from scheduler.store.store import Store, has_store, open_store
 from scheduler.submit.daemon import is_running
 from swarm.base.home import Home
 from swarm.base.text import safe_text

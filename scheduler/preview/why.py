@@ -33,8 +33,8 @@ from scheduler.store.rows import (
     ENDED,
     AttemptRow,
     AttemptState,
-    CampaignOutcome,
     CampaignRow,
+    CampaignStatus,
     EventRow,
     TaskRow,
 )
@@ -148,7 +148,7 @@ def why_report(
 def _head(campaign: CampaignRow, tasks: Sequence[TaskRow], now: float, *, scheduling: bool) -> str:
     took = show_elapsed(max(0.0, (campaign.ended or now) - campaign.created))
     if campaign.ended:
-        outcome = ADOPTED if campaign.outcome is CampaignOutcome.ADOPTED else str(campaign.outcome)
+        outcome = ADOPTED if campaign.outcome is CampaignStatus.ADOPTED else str(campaign.outcome)
         status = f"{outcome} after {took}"
     else:
         status = f"running for {took}" if scheduling else f"halted, submitted {took} ago"

@@ -17,8 +17,8 @@ from scheduler.models.fetch import DownloadProgress, downloader
 from scheduler.models.spool import tidy
 from scheduler.planning.devices import VerifiedIndex
 from scheduler.run.service import run_scheduler
-from scheduler.store.opening import delete_old_daily, open_store
 from scheduler.store.settings import SchedulerSettings
+from scheduler.store.store import delete_old_daily, open_store
 from scheduler.submit.daemon import is_running
 from swarm.base.home import Home
 from swarm.join.node import open_node, wait_for_stop

@@ -15,10 +15,10 @@ from protocol.words import Reason
 from results.export.columns import without_figures
 from scheduler.core.commands import Intent, LiveAttempt, QueuePosition
 from scheduler.store import schema as t
-from scheduler.store.database import Database
+from scheduler.store.database import Database, as_row
 from scheduler.store.events import EventRepository
-from scheduler.store.rows import ENDED, AttemptRow, AttemptState, ResultReceipt, stale_reason
-from scheduler.store.tasks import TASK_COLUMNS, fence_of
+from scheduler.store.rows import ENDED, AttemptRow, AttemptState, ResultReceipt, TaskRow, stale_reason
+from scheduler.store.tasks import TASK_COLUMNS
 
 _ENDED_AS: Final[dict[TaskEvent, AttemptState]] = {
     TaskEvent.REFUSE: AttemptState.REFUSED,
@@ -54,15 +54,12 @@ class AttemptRepository:
     def all(self, campaign: str) -> tuple[AttemptRow, ...]:
         """All attempts of a campaign, by task number and attempt."""
         query = sa.select(t.attempts).join(t.tasks).where(t.tasks.c.campaign == campaign)
-        return self._select(query.order_by(t.tasks.c.n, t.attempts.c.attempt))
+        return self._database.rows(AttemptRow, query.order_by(t.tasks.c.n, t.attempts.c.attempt))
 
     def of_task(self, task: str) -> tuple[AttemptRow, ...]:
         """All attempts of a task, in order."""
-        query = sa.select(t.attempts).where(t.attempts.c.task == task)
-        return self._select(query.order_by(t.attempts.c.attempt))
-
-    def _select(self, query: sa.Select[Any]) -> tuple[AttemptRow, ...]:
-        return tuple(_attempt(row) for row in self._database.all(query))
+        query = sa.select(t.attempts).where(t.attempts.c.task == task).order_by(t.attempts.c.attempt)
+        return self._database.rows(AttemptRow, query)
 
     def known_result(self, *, task: str, attempt: int, worker: str, sha256: str) -> ResultReceipt:
         """The receipt for a result that belongs to no current attempt: stored before, or stale. Changes nothing."""
@@ -83,48 +80,33 @@ class AttemptRepository:
         with self._database.transaction() as c:
             for intent in intents:
                 row = _task(c, intent.task) if intent.hedge else _step(c, intent.task, TaskEvent.COMMIT)
-                if row.state != (TaskState.QUEUED if intent.hedge else TaskState.PENDING):
+                if row.state is not (TaskState.QUEUED if intent.hedge else TaskState.PENDING):
                     raise LocalProtocolError(
                         f"attempt {intent.attempt} of {intent.task}, which is {row.state}"
                     )
-                last = c.execute(
-                    sa.select(sa.func.max(t.attempts.c.attempt)).where(t.attempts.c.task == intent.task)
-                ).scalar()
+                of_task = t.attempts.c.task == intent.task
+                last = c.execute(sa.select(sa.func.max(t.attempts.c.attempt)).where(of_task)).scalar()
                 if intent.attempt != (last or 0) + 1:
                     raise LocalProtocolError(f"attempt {intent.attempt} of {intent.task} after {last}")
+                current = {"attempt": intent.attempt, "worker": intent.worker, "device": intent.device}
                 if not intent.hedge:
-                    current = {"attempt": intent.attempt, "worker": intent.worker, "device": intent.device}
-                    _update_task(
-                        c,
-                        intent.task,
-                        state=str(TaskState.COMMITTING),
-                        **current,
-                        **_NO_LEASE,
-                        **_NO_PROGRESS,
-                        note="",
-                    )
+                    fresh = {"state": TaskState.COMMITTING, "note": "", **_NO_LEASE, **_NO_PROGRESS}
+                    _update_task(c, intent.task, **current, **fresh)
                 c.execute(
                     t.attempts.insert().values(
                         task=intent.task,
-                        attempt=intent.attempt,
                         key=intent.key,
-                        worker=intent.worker,
-                        device=intent.device,
                         epoch=intent.epoch,
-                        state=str(AttemptState.INTENDED),
+                        state=AttemptState.INTENDED,
                         begun=self._database.wall(),
+                        **current,
                     )
                 )
-                self._events.append(
-                    c,
-                    row.campaign,
-                    _EVENT_NAMES[TaskEvent.COMMIT],
-                    intent.task,
-                    attempt=intent.attempt,
-                    worker=intent.worker,
-                    device=intent.device,
-                    **({"hedge": True} if intent.hedge else {}),
-                )
+                hedge = {"hedge": True} if intent.hedge else {}
+                self._add_event(c, row, TaskEvent.COMMIT, **current, **hedge)
+
+    def _add_event(self, c: sa.Connection, row: TaskRow, event: TaskEvent, **fields: Any) -> None:
+        self._events.append(c, row.campaign, _EVENT_NAMES[event], row.id, **fields)
 
     def record_grant(
         self,
@@ -146,23 +128,17 @@ class AttemptRepository:
             row = _task(c, task)
             values = {"lease": lease, "incarnation": fence.incarnation, "number": fence.number}
             if row.attempt == attempt:
-                state = step(TASK, TaskState(row.state), event, story=task)
-                _update_task(c, task, state=str(state), position=position, start_s=start_s, **values)
+                state = step(TASK, row.state, event, story=task)
+                _update_task(c, task, state=state, position=position, start_s=start_s, **values)
             elif not queued or _hedge(c, row, attempt) is None:
                 raise LocalProtocolError(
                     f"a grant for attempt {attempt} of {task}, which is at {row.attempt}"
                 )
             attempt_state = AttemptState.QUEUED if queued else AttemptState.GRANTED
-            _update_attempt(c, task, attempt, state=str(attempt_state), **values)
-            self._events.append(
-                c,
-                row.campaign,
-                _EVENT_NAMES[event],
-                task,
-                attempt=attempt,
-                device=_device(c, task, attempt),
-                lease=lease,
-                fence=list(fence.key()),
+            _update_attempt(c, task, attempt, state=attempt_state, **values)
+            device = _device(c, task, attempt)
+            self._add_event(
+                c, row, event, attempt=attempt, device=device, lease=lease, fence=list(fence.key())
             )
 
     def switch(self, task: str, attempt: int, before: int, *, reason: Reason | None, detail: str) -> None:
@@ -177,7 +153,7 @@ class AttemptRepository:
             _update_task(
                 c,
                 task,
-                state=str(TaskState.QUEUED if hedge.lease is not None else TaskState.COMMITTING),
+                state=TaskState.QUEUED if hedge.lease is not None else TaskState.COMMITTING,
                 attempt=attempt,
                 worker=hedge.worker,
                 device=hedge.device,
@@ -199,15 +175,15 @@ class AttemptRepository:
     def _end_ticket(
         self, c: sa.Connection, campaign: str, task: str, attempt: int, reason: Reason | None, detail: str
     ) -> None:
-        why = {"reason": str(reason) if reason is not None else None, "detail": detail}
-        _update_attempt(c, task, attempt, state=str(AttemptState.REFUSED), ended=self._database.wall(), **why)
+        why = {"reason": reason, "detail": detail}
+        _update_attempt(c, task, attempt, state=AttemptState.REFUSED, ended=self._database.wall(), **why)
         fields = {key: value for key, value in why.items() if value}
         device = _device(c, task, attempt)
         self._events.append(c, campaign, "task.ticket-ended", task, attempt=attempt, device=device, **fields)
 
     def set_progress(self, lives: Sequence[LiveAttempt]) -> None:
         """Progress of running attempts. Those that are no longer current are ignored. The caller limits how often."""
-        inactive = (*ENDED, str(TaskState.PENDING), str(TaskState.COMMITTING))
+        inactive = (*ENDED, TaskState.PENDING, TaskState.COMMITTING)
         with self._database.transaction() as c:
             for live in lives:
                 _update_task(
@@ -215,8 +191,8 @@ class AttemptRepository:
                     live.task,
                     t.tasks.c.attempt == live.attempt,
                     t.tasks.c.state.not_in(inactive),
-                    state=str(TaskState.RUNNING if live.phase is not None else TaskState.LEASED),
-                    phase=str(live.phase) if live.phase is not None else None,
+                    state=TaskState.RUNNING if live.phase is not None else TaskState.LEASED,
+                    phase=live.phase,
                     done=live.done,
                     total=live.total,
                     median_ms=live.median_ms,
@@ -233,7 +209,7 @@ class AttemptRepository:
                     c,
                     queued.task,
                     t.tasks.c.attempt == queued.attempt,
-                    t.tasks.c.state == str(TaskState.QUEUED),
+                    t.tasks.c.state == TaskState.QUEUED,
                     position=queued.position,
                     start_s=queued.start_s,
                     note=queued.note,
@@ -260,7 +236,7 @@ class AttemptRepository:
         The same record again gets the same receipt. A stale one changes nothing.
         """
         with self._database.transaction() as c:
-            row = c.execute(sa.select(*TASK_COLUMNS).where(t.tasks.c.id == task)).one_or_none()
+            row = _find_task(c, task)
             if row is None:
                 return ResultReceipt(Reason.UNKNOWN)
             r = t.records.c
@@ -269,15 +245,10 @@ class AttemptRepository:
             ).scalar()
             if stored is not None:
                 return ResultReceipt(duplicate=True) if stored == sha256 else ResultReceipt(Reason.FENCED)
-            if final(TASK, TaskState(row.state)):
+            if final(TASK, row.state):
                 return ResultReceipt(stale_reason(row.state, row.reason))
-            current = (row.attempt, row.worker, row.incarnation, row.number)
-            if row.state == TaskState.PENDING or current != (
-                attempt,
-                worker,
-                fence.incarnation,
-                fence.number,
-            ):
+            current = (row.attempt, row.worker, row.fence)
+            if row.state is TaskState.PENDING or current != (attempt, worker, fence):
                 return ResultReceipt(Reason.FENCED)
             self._end(
                 c, row, event, reason, detail, tries=event is TaskEvent.RETRY, record=sha256, figures=figures
@@ -315,14 +286,14 @@ class AttemptRepository:
         with self._database.transaction() as c:
             for task in tasks:
                 row = _step(c, task, event)
-                if row.state != TaskState.PENDING:
+                if row.state is not TaskState.PENDING:
                     raise LocalProtocolError(f"{task} is {row.state}, not pending")
                 self._end(c, row, event, reason, detail, tries=False)
 
     def _end(
         self,
         c: sa.Connection,
-        row: sa.Row[Any],
+        row: TaskRow,
         event: TaskEvent,
         reason: Reason | None,
         detail: str,
@@ -331,14 +302,14 @@ class AttemptRepository:
         record: str | None = None,
         figures: Mapping[str, Any] | None = None,
     ) -> None:
-        state = step(TASK, TaskState(row.state), event, story=row.id)
+        state = step(TASK, row.state, event, story=row.id)
         now = self._database.wall()
-        why = {"reason": str(reason) if reason is not None else None, "detail": detail}
+        why = {"reason": reason, "detail": detail}
         ended = final(TASK, state)
         _update_task(
             c,
             row.id,
-            state=str(state),
+            state=state,
             tries=row.tries + tries,
             preempted=row.preempted + (event is TaskEvent.PREEMPT),
             ended=now if ended else None,
@@ -349,22 +320,14 @@ class AttemptRepository:
         )
         if ended:
             columns = {name: getattr(row, name) for name in _RESULT_COLUMNS}
-            columns |= {"task": row.id, "ended": now, "state": str(state), "reason": str(reason or "")}
+            columns |= {"task": row.id, "ended": now, "state": state, "reason": reason or ""}
             columns |= figures or {} if state is TaskState.SUCCEEDED else without_figures(figures or {})
             c.execute(t.results.insert().values(**columns))
-        if row.attempt and row.state != TaskState.PENDING:
-            _update_attempt(c, row.id, row.attempt, state=str(_ENDED_AS[event]), ended=now, **why)
+        if row.attempt and row.state is not TaskState.PENDING:
+            _update_attempt(c, row.id, row.attempt, state=_ENDED_AS[event], ended=now, **why)
+        current = {"attempt": row.attempt, "worker": row.worker, "device": row.device}
         fields = {key: value for key, value in {**why, "record": record}.items() if value}
-        self._events.append(
-            c,
-            row.campaign,
-            _EVENT_NAMES[event],
-            row.id,
-            attempt=row.attempt,
-            worker=row.worker,
-            device=row.device,
-            **fields,
-        )
+        self._add_event(c, row, event, **current, **fields)
 
 
 _NO_LEASE: Final[dict[str, Any]] = {"lease": None, "incarnation": None, "number": None}
@@ -373,32 +336,38 @@ _NO_PROGRESS: Final[dict[str, Any]] = {"phase": None, "done": 0, "total": None, 
 _RESULT_COLUMNS: Final = ("campaign", "n", "model", "sha256", "unit", "device", "replica")
 
 
-def _task(c: sa.Connection, task: str) -> sa.Row[Any]:
+def _find_task(c: sa.Connection, task: str) -> TaskRow | None:
     row = c.execute(sa.select(*TASK_COLUMNS).where(t.tasks.c.id == task)).one_or_none()
+    return None if row is None else as_row(TaskRow, row)
+
+
+def _task(c: sa.Connection, task: str) -> TaskRow:
+    row = _find_task(c, task)
     if row is None:
         raise LocalProtocolError(f"no task {task} in the store")
     return row
 
 
-def _step(c: sa.Connection, task: str, event: TaskEvent) -> sa.Row[Any]:
-    """The task's row, if `event` is possible now."""
+def _step(c: sa.Connection, task: str, event: TaskEvent) -> TaskRow:
+    """The task, if `event` is possible now."""
     row = _task(c, task)
-    step(TASK, TaskState(row.state), event, story=task)
+    step(TASK, row.state, event, story=task)
     return row
 
 
-def _hedge(c: sa.Connection, row: sa.Row[Any], attempt: int) -> sa.Row[Any] | None:
-    """The row of that attempt, if it is open and not the task's current one."""
-    if attempt == row.attempt:
-        return None
-    open_ = (str(AttemptState.INTENDED), str(AttemptState.QUEUED))
-    where = (t.attempts.c.task == row.id, t.attempts.c.attempt == attempt, t.attempts.c.state.in_(open_))
-    return c.execute(sa.select(t.attempts).where(*where)).one_or_none()
+def _hedge(c: sa.Connection, row: TaskRow, attempt: int) -> AttemptRow | None:
+    """That attempt, if it is open and not the task's current one."""
+    open_ = t.attempts.c.state.in_((AttemptState.INTENDED, AttemptState.QUEUED))
+    hedge = c.execute(sa.select(t.attempts).where(*_is(row.id, attempt), open_)).one_or_none()
+    return None if hedge is None or attempt == row.attempt else as_row(AttemptRow, hedge)
+
+
+def _is(task: str, attempt: int) -> tuple[sa.ColumnElement[bool], ...]:
+    return t.attempts.c.task == task, t.attempts.c.attempt == attempt
 
 
 def _device(c: sa.Connection, task: str, attempt: int) -> str:
-    where = (t.attempts.c.task == task, t.attempts.c.attempt == attempt)
-    return str(c.execute(sa.select(t.attempts.c.device).where(*where)).scalar() or "")
+    return str(c.execute(sa.select(t.attempts.c.device).where(*_is(task, attempt))).scalar() or "")
 
 
 def _update_task(c: sa.Connection, task: str, *where: sa.ColumnElement[bool], **values: Any) -> None:
@@ -406,15 +375,4 @@ def _update_task(c: sa.Connection, task: str, *where: sa.ColumnElement[bool], **
 
 
 def _update_attempt(c: sa.Connection, task: str, attempt: int, **values: Any) -> None:
-    where = (t.attempts.c.task == task, t.attempts.c.attempt == attempt)
-    c.execute(t.attempts.update().where(*where).values(**values))
-
-
-def _attempt(row: sa.Row[Any]) -> AttemptRow:
-    values = {name: row._mapping[name] for name in AttemptRow.__dataclass_fields__ if name != "fence"}
-    values |= {
-        "fence": fence_of(row),
-        "state": AttemptState(row.state),
-        "reason": Reason(row.reason) if row.reason else None,
-    }
-    return AttemptRow(**values)
+    c.execute(t.attempts.update().where(*_is(task, attempt)).values(**values))

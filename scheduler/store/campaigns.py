@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import replace
 from typing import Any
 
 import sqlalchemy as sa
@@ -14,20 +14,22 @@ from protocol.values.lease import MAX_EPOCH
 from protocol.values.task import Task, task_body
 from protocol.words import UNIT, Reason
 from scheduler.store import schema as t
-from scheduler.store.database import Database
+from scheduler.store.database import Database, values_of
 from scheduler.store.events import EventRepository
-from scheduler.store.experiments import RunClaim, claim_run
+from scheduler.store.experiments import claim_run
 from scheduler.store.rows import (
     ENDED,
     UNKNOWN_WORKER,
     UNOBSERVED_EPOCH,
+    AttemptRow,
     AttemptState,
-    CampaignOutcome,
     CampaignRow,
     CampaignStatus,
     CampaignSummary,
     NewCampaign,
     NewModel,
+    RunClaim,
+    TaskRow,
     WorkerTask,
 )
 
@@ -63,9 +65,9 @@ class CampaignRepository:
 
     @staticmethod
     def _insert(c: sa.Connection, new: NewCampaign, models: Sequence[NewModel], **values: Any) -> None:
-        c.execute(t.campaigns.insert().values(**asdict(new), **values))
+        c.execute(t.campaigns.insert().values(**values_of(new), **values))
         if models:
-            c.execute(t.models.insert(), [{"campaign": new.id, **asdict(model)} for model in models])
+            c.execute(t.models.insert(), [{"campaign": new.id, **values_of(model)} for model in models])
 
     def plan(self, campaign: str, tasks: Sequence[Task]) -> None:
         """Store the tasks of a campaign that was created without them. Does nothing when it is planned already."""
@@ -98,53 +100,13 @@ class CampaignRepository:
             self._events.append(
                 c, new.id, "campaign.taken-over", tasks=len(tasks), found=len(reports), epoch=epoch
             )
+            stored, old, now = [], [], self._database.wall()
             for n, (task, body) in enumerate(tasks, start=1):
-                self._take_over_task(c, new.id, n, task, body, reports.get(task.task), first)
-
-    def _take_over_task(
-        self,
-        c: sa.Connection,
-        campaign: str,
-        n: int,
-        task: Task,
-        body: bytes,
-        report: WorkerTask | None,
-        first: int,
-    ) -> None:
-        row = _task_row(campaign, n, task) | {"body": body}
-        if report is None:
-            c.execute(t.tasks.insert().values(**row, attempt=first))
-            self._insert_old_attempt(c, task.task, first)
-            return
-        lease = {
-            "worker": report.worker,
-            "device": report.device,
-            "lease": report.lease,
-            "incarnation": report.fence.incarnation,
-            "number": report.fence.number,
-        }
-        row["state"] = str(TaskState.QUEUED if report.queued else TaskState.LEASED)
-        c.execute(t.tasks.insert().values(**row, **lease, attempt=report.attempt))
-        state = AttemptState.QUEUED if report.queued else AttemptState.GRANTED
-        self._insert_old_attempt(c, task.task, report.attempt, state=str(state), ended=None, **lease)
-        if report.highest > report.attempt:
-            self._insert_old_attempt(c, task.task, report.highest)
-
-    def _insert_old_attempt(self, c: sa.Connection, task: str, attempt: int, **values: Any) -> None:
-        now = self._database.wall()
-        defaults = {
-            "task": task,
-            "attempt": attempt,
-            "key": f"{task}/{attempt}",
-            "worker": UNKNOWN_WORKER,
-            "device": "",
-            "epoch": UNOBSERVED_EPOCH,
-            "state": str(AttemptState.REFUSED),
-            "detail": "before the campaign was adopted" if not values else "",
-            "begun": now,
-            "ended": now,
-        }
-        c.execute(t.attempts.insert().values(**defaults | values))
+                row, attempts = _adopted(_task_row(new.id, n, task), reports.get(task.task), first, now)
+                stored.append(values_of(row) | {"body": body})
+                old += [values_of(attempt) for attempt in attempts]
+            c.execute(t.tasks.insert(), stored)
+            c.execute(t.attempts.insert(), old)
 
     def next_epoch(self, campaign: str) -> int:
         """Raise the campaign's epoch, up to `MAX_EPOCH`; workers refuse older ones from now on."""
@@ -159,7 +121,7 @@ class CampaignRepository:
             self._events.append(c, campaign, "campaign.adopted", epoch=epoch)
             return int(epoch)
 
-    def end(self, campaign: str, *, detail: str = "") -> CampaignOutcome:
+    def end(self, campaign: str, *, detail: str = "") -> CampaignStatus:
         """End a campaign whose tasks have all ended. Raises `LocalProtocolError` while one is open."""
         with self._database.transaction() as c:
             tasks = t.tasks.c
@@ -170,23 +132,21 @@ class CampaignRepository:
             cancelled = c.execute(
                 sa.select(t.campaigns.c.cancel).where(t.campaigns.c.id == campaign)
             ).scalar_one()
-            adopted = sa.select(tasks.id).where(
-                tasks.campaign == campaign, tasks.reason == str(Reason.ADOPTED)
-            )
+            adopted = sa.select(tasks.id).where(tasks.campaign == campaign, tasks.reason == Reason.ADOPTED)
             if c.execute(adopted.limit(1)).first():
-                outcome = CampaignOutcome.ADOPTED
+                outcome = CampaignStatus.ADOPTED
             elif TaskState.FAILED in counts or (detail and not counts and not cancelled):
-                outcome = CampaignOutcome.FAILED
+                outcome = CampaignStatus.FAILED
             elif TaskState.CANCELLED in counts or cancelled:
-                outcome = CampaignOutcome.CANCELLED
+                outcome = CampaignStatus.CANCELLED
             else:
-                outcome = CampaignOutcome.SUCCEEDED
+                outcome = CampaignStatus.SUCCEEDED
             c.execute(
                 t.campaigns.update()
                 .where(t.campaigns.c.id == campaign, t.campaigns.c.ended.is_(None))
-                .values(ended=self._database.wall(), outcome=str(outcome), detail=detail)
+                .values(ended=self._database.wall(), outcome=outcome, detail=detail)
             )
-            self._events.append(c, campaign, "campaign.ended", outcome=str(outcome), detail=detail, **counts)
+            self._events.append(c, campaign, "campaign.ended", outcome=outcome, detail=detail, **counts)
             return outcome
 
     def request_cancel(self, target: str) -> int:
@@ -230,16 +190,12 @@ class CampaignRepository:
 
     def get(self, campaign: str) -> CampaignRow | None:
         """The campaign with this id."""
-        row = self._database.first(sa.select(t.campaigns).where(t.campaigns.c.id == campaign))
-        return None if row is None else _campaign(row)
-
-    def _select(self, query: sa.Select[Any]) -> tuple[CampaignRow, ...]:
-        return tuple(_campaign(row) for row in self._database.all(query))
+        return self._database.row(CampaignRow, sa.select(t.campaigns).where(t.campaigns.c.id == campaign))
 
     def unfinished(self) -> tuple[CampaignRow, ...]:
         """Campaigns that have not ended, oldest first."""
         query = sa.select(t.campaigns).where(t.campaigns.c.ended.is_(None))
-        return self._select(query.order_by(t.campaigns.c.created))
+        return self._database.rows(CampaignRow, query.order_by(t.campaigns.c.created))
 
     def old(self, older_s: float, *, keep: int = 0) -> tuple[CampaignRow, ...]:
         """Campaigns that ended more than `older_s` ago, oldest first, without the `keep` that ended last."""
@@ -248,7 +204,7 @@ class CampaignRepository:
         if keep:
             newest = sa.select(c.id).where(c.ended.is_not(None)).order_by(c.ended.desc(), c.id).limit(keep)
             query = query.where(c.id.not_in(newest))
-        return self._select(query.order_by(c.ended, c.id))
+        return self._database.rows(CampaignRow, query.order_by(c.ended, c.id))
 
     def find(self, prefix: str) -> tuple[CampaignRow, ...]:
         """Campaigns whose id begins with `prefix` or whose name is `prefix`, newest first. An exact id matches alone."""
@@ -257,7 +213,9 @@ class CampaignRepository:
             return (exact,)
         c = t.campaigns.c
         matches = sa.or_(c.id.startswith(prefix, autoescape=True), c.name == prefix)
-        return self._select(sa.select(t.campaigns).where(matches).order_by(c.created.desc()))
+        return self._database.rows(
+            CampaignRow, sa.select(t.campaigns).where(matches).order_by(c.created.desc())
+        )
 
     def resolve(self, prefix: str) -> str:
         """The id of the one campaign that `prefix` names; of the newest for ''. Raises `CampaignError`."""
@@ -307,19 +265,19 @@ class CampaignRepository:
         if status in (CampaignStatus.RUNNING, CampaignStatus.CANCELLING):
             query = query.where(c.ended.is_(None), c.cancel == (status is CampaignStatus.CANCELLING))
         elif status is not None:
-            query = query.where(c.ended.is_not(None), c.outcome == str(status))
+            query = query.where(c.ended.is_not(None), c.outcome == status)
         if name:
             query = query.where(sa.func.lower(c.name).contains(name.lower(), autoescape=True))
         return self._summaries(query)
 
     def _summaries(self, query: sa.Select[Any]) -> tuple[CampaignSummary, ...]:
-        rows = self._select(query)
+        rows = self._database.rows(CampaignRow, query)
         ids = query.with_only_columns(t.campaigns.c.id)
         c = t.tasks.c
         counts: dict[str, dict[TaskState, int]] = {}
         counted = sa.select(c.campaign, c.state, sa.func.count().label("tasks")).where(c.campaign.in_(ids))
         for row in self._database.all(counted.group_by(c.campaign, c.state)):
-            counts.setdefault(row.campaign, {})[TaskState(row.state)] = row.tasks
+            counts.setdefault(row.campaign, {})[row.state] = row.tasks
         runs = {
             row.campaign: (f"{row.experiment}@{row.version}", row.finding)
             for row in self._database.all(sa.select(t.runs).where(t.runs.c.campaign.in_(ids)))
@@ -329,7 +287,7 @@ class CampaignRepository:
     def models(self, campaign: str) -> tuple[NewModel, ...]:
         """The campaign's models by name."""
         query = sa.select(t.models).where(t.models.c.campaign == campaign).order_by(t.models.c.name)
-        return tuple(NewModel(r.name, r.sha256, r.size, r.facts) for r in self._database.all(query))
+        return self._database.rows(NewModel, query)
 
     def needed_models(self) -> frozenset[str]:
         """Hashes of the models of unfinished campaigns: the spool must keep these."""
@@ -347,7 +305,11 @@ class CampaignRepository:
     def state_counts(self) -> dict[str, dict[str, int]]:
         """Campaigns, tasks, simulated tasks and attempts by state, for gauges: `{"campaigns": {"running": 1}, …}`."""
         c = t.campaigns.c
-        status = sa.case((c.ended.is_not(None), c.outcome), (c.cancel, "cancelling"), else_="running")
+        status = sa.case(
+            (c.ended.is_not(None), c.outcome),
+            (c.cancel, CampaignStatus.CANCELLING),
+            else_=CampaignStatus.RUNNING,
+        )
         simulated = t.tasks.c.unit == UNIT
         states: dict[str, tuple[sa.ColumnElement[str], sa.ColumnElement[bool]]] = {
             "campaigns": (status, sa.true()),
@@ -370,23 +332,49 @@ class CampaignRepository:
 
 def _insert_tasks(c: sa.Connection, campaign: str, tasks: Sequence[Task]) -> None:
     if tasks:
-        rows = [_task_row(campaign, n, task) | {"body": task_body(task)} for n, task in enumerate(tasks, 1)]
+        rows = [
+            values_of(_task_row(campaign, n, task)) | {"body": task_body(task)}
+            for n, task in enumerate(tasks, 1)
+        ]
         c.execute(t.tasks.insert(), rows)
 
 
-def _task_row(campaign: str, n: int, task: Task) -> dict[str, Any]:
-    return {
-        "id": task.task,
-        "campaign": campaign,
-        "n": n,
-        "model": task.model.name,
-        "sha256": task.model.sha256,
-        "unit": task.unit,
-        "state": str(TaskState.PENDING),
-        "replica": task.replica,
+def _task_row(campaign: str, n: int, task: Task) -> TaskRow:
+    model = task.model
+    return TaskRow(task.task, campaign, n, model.name, model.sha256, task.unit, replica=task.replica)
+
+
+def _adopted(
+    row: TaskRow, report: WorkerTask | None, first: int, now: float
+) -> tuple[TaskRow, list[AttemptRow]]:
+    """A task of another scheduler and its attempts, as a worker reports them. `first`: the attempt to count on from without a report."""
+
+    def unobserved(attempt: int) -> AttemptRow:
+        return AttemptRow(
+            task=row.id,
+            attempt=attempt,
+            key=f"{row.id}/{attempt}",
+            worker=UNKNOWN_WORKER,
+            device="",
+            epoch=UNOBSERVED_EPOCH,
+            state=AttemptState.REFUSED,
+            begun=now,
+            ended=now,
+            detail="before the campaign was adopted",
+        )
+
+    if report is None:
+        return replace(row, attempt=first), [unobserved(first)]
+    lease: dict[str, Any] = {
+        "attempt": report.attempt,
+        "worker": report.worker,
+        "device": report.device,
+        "lease": report.lease,
+        "incarnation": report.fence.incarnation,
+        "number": report.fence.number,
     }
-
-
-def _campaign(row: sa.Row[Any]) -> CampaignRow:
-    values = {name: row._mapping[name] for name in CampaignRow.__dataclass_fields__}
-    return CampaignRow(**{**values, "outcome": CampaignOutcome(row.outcome) if row.outcome else None})
+    state = AttemptState.QUEUED if report.queued else AttemptState.GRANTED
+    current = replace(unobserved(report.attempt), state=state, ended=None, detail="", **lease)
+    later = [unobserved(report.highest)] if report.highest > report.attempt else []
+    state_now = TaskState.QUEUED if report.queued else TaskState.LEASED
+    return replace(row, state=state_now, **lease), [current, *later]

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import sqlalchemy as sa
 
 from protocol.errors import ResourceError
 from scheduler.store import schema as t
 from scheduler.store.backend import Backend, Location
+
+R = TypeVar("R")
 
 
 class Database:
@@ -30,8 +32,7 @@ class Database:
 
     def migrate(self, steps: Sequence[t.Migration] = t.MIGRATIONS) -> None:
         """Bring the schema to the version `len(steps)`. Raises `ResourceError` for a newer store, and for one from before version 1."""
-        with self.backend.errors():
-            version = self.backend.version(self.connection)
+        version = self.call(self.backend.version)
         if version < len(steps):
             with self.transaction() as c:
                 self.backend.prepare(c)
@@ -65,6 +66,11 @@ class Database:
             self._connection = fresh
         return self._connection
 
+    def call(self, query: Callable[[sa.Connection], R]) -> R:
+        """`query` of the connection. Raises `ResourceError`."""
+        with self.backend.errors():
+            return query(self.connection)
+
     @contextmanager
     def transaction(self) -> Iterator[sa.Connection]:
         """A write transaction; only one process at a time has one. It is on disk when the block ends, or undone when the block raises."""
@@ -91,8 +97,15 @@ class Database:
 
     def all(self, query: sa.Executable) -> Sequence[sa.Row[Any]]:
         """All rows of a query."""
-        with self.backend.errors():
-            return self.connection.execute(query).all()
+        return self.call(lambda c: c.execute(query).all())
+
+    def rows(self, row: type[R], query: sa.Executable) -> tuple[R, ...]:
+        """All rows of a query as `row`, a dataclass of `scheduler.store.rows`; other columns are ignored."""
+        return tuple(as_row(row, stored) for stored in self.all(query))
+
+    def row(self, row: type[R], query: sa.Executable) -> R | None:
+        """The first of them."""
+        return next(iter(self.rows(row, query)), None)
 
     def first(self, query: sa.Executable) -> sa.Row[Any] | None:
         """The first row of a query."""
@@ -111,6 +124,17 @@ class Database:
     def count(self, table: sa.Table, *where: sa.ColumnElement[bool]) -> int:
         """How many rows of `table` match."""
         return int(self.all(sa.select(sa.func.count()).select_from(table).where(*where))[0][0])
+
+
+def as_row(row: type[R], stored: sa.Row[Any]) -> R:
+    """The values of `stored` as the dataclass `row`."""
+    names: Any = row
+    return row(**{name: stored._mapping[name] for name in names.__dataclass_fields__})
+
+
+def values_of(row: Any) -> dict[str, Any]:
+    """The columns of the dataclass `row`."""
+    return {name: getattr(row, name) for name in row.__dataclass_fields__}
 
 
 def backend_of(location: Location) -> Backend:

@@ -2,93 +2,21 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 import sqlalchemy as sa
 
 from scheduler.store import schema as t
-from scheduler.store.database import Database
+from scheduler.store.database import Database, as_row, values_of
+from scheduler.store.rows import ExperimentRow, NewModel, RunClaim, RunRow, VersionRow
 
 HOOK_TIMEOUT_S: Final = 600.0
 """A webhook that a process began to send this long ago is free for another process."""
 DUE: Final = "due"
 SENDING: Final = "sending"
 SENT: Final = "sent"
-
-
-@dataclass(frozen=True, slots=True)
-class StoredModel:
-    """A model of a version, by content."""
-
-    name: str
-    sha256: str
-    size: int
-
-
-@dataclass(frozen=True, slots=True)
-class VersionRow:
-    """One version of an experiment. `spec`: the campaign as JSON; `folder`: where its models' relative paths begin."""
-
-    experiment: str
-    version: int
-    digest: str
-    spec: str
-    models: tuple[StoredModel, ...]
-    folder: str
-    created: float
-
-    @property
-    def title(self) -> str:
-        """`nightly@3`"""
-        return f"{self.experiment}@{self.version}"
-
-
-@dataclass(frozen=True, slots=True)
-class ExperimentRow:
-    """An experiment, with its schedule where it has one. Instants are wall seconds since 1970."""
-
-    name: str
-    created: float
-    every_s: float | None
-    at_s: float | None
-    """Seconds after midnight (UTC)."""
-    alarm: float
-    """Share by which a result must surely be worse before it is told as a regression."""
-    webhook: str
-    secret_file: str
-    due: float | None
-    """When it is to run next; None: it has no schedule."""
-
-
-@dataclass(frozen=True, slots=True)
-class RunClaim:
-    """That a campaign is a run of this version. `due`, `then`: of a scheduled one, the instant it was due at and the one after it."""
-
-    experiment: str
-    version: int
-    due: float | None = None
-    then: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class RunRow:
-    """One run, and what was found when its campaign had ended."""
-
-    campaign: str
-    experiment: str
-    version: int
-    scheduled: bool
-    begun: float
-    judged: float | None
-    finding: str
-    cells: tuple[dict[str, Any], ...]
-    accepted: bool
-    hook: str
-    """Of the webhook: empty (nothing to send), due, sending, sent, or why it could not be sent."""
-    hook_at: float | None
 
 
 class ExperimentRepository:
@@ -101,39 +29,33 @@ class ExperimentRepository:
 
     def all(self) -> tuple[ExperimentRow, ...]:
         """All experiments, by name."""
-        rows = self._database.all(sa.select(t.experiments).order_by(t.experiments.c.name))
-        return tuple(ExperimentRow(**row._mapping) for row in rows)
+        return self._database.rows(ExperimentRow, sa.select(t.experiments).order_by(t.experiments.c.name))
 
     def get(self, name: str) -> ExperimentRow | None:
         """The experiment with this name."""
-        row = self._database.first(sa.select(t.experiments).where(t.experiments.c.name == name))
-        return None if row is None else ExperimentRow(**row._mapping)
+        return self._database.row(ExperimentRow, sa.select(t.experiments).where(t.experiments.c.name == name))
 
     def versions(self, experiment: str) -> tuple[VersionRow, ...]:
         """All versions of an experiment, the oldest first."""
         query = sa.select(t.versions).where(t.versions.c.experiment == experiment)
-        return tuple(_version(row) for row in self._database.all(query.order_by(t.versions.c.version)))
-
-    def _runs(self, query: sa.Select[Any]) -> tuple[RunRow, ...]:
-        return tuple(_run(row) for row in self._database.all(query))
+        return self._database.rows(VersionRow, query.order_by(t.versions.c.version))
 
     def runs(self, experiment: str) -> tuple[RunRow, ...]:
         """All runs of an experiment, the latest first."""
         c = t.runs.c
-        return self._runs(
-            sa.select(t.runs).where(c.experiment == experiment).order_by(c.begun.desc(), c.campaign)
+        return self._database.rows(
+            RunRow, sa.select(t.runs).where(c.experiment == experiment).order_by(c.begun.desc(), c.campaign)
         )
 
     def run(self, campaign: str) -> RunRow | None:
         """The run that this campaign is, if it is one."""
-        row = self._database.first(sa.select(t.runs).where(t.runs.c.campaign == campaign))
-        return None if row is None else _run(row)
+        return self._database.row(RunRow, sa.select(t.runs).where(t.runs.c.campaign == campaign))
 
     def unjudged(self) -> tuple[RunRow, ...]:
         """Runs that have no finding yet although their campaign has ended, the oldest first."""
         ended = sa.select(t.campaigns.c.id).where(t.campaigns.c.ended.is_not(None))
         query = sa.select(t.runs).where(t.runs.c.judged.is_(None), t.runs.c.campaign.in_(ended))
-        return self._runs(query.order_by(t.runs.c.begun))
+        return self._database.rows(RunRow, query.order_by(t.runs.c.begun))
 
     def is_running(self, experiment: str) -> bool:
         """Whether a run of this experiment has not ended."""
@@ -145,7 +67,7 @@ class ExperimentRepository:
     # -- writing --------------------------------------------------------------------------------------------------------------------
 
     def save_version(
-        self, name: str, *, digest: str, spec: str, models: Sequence[StoredModel], folder: str, alarm: float
+        self, name: str, *, digest: str, spec: str, models: Sequence[NewModel], folder: str, alarm: float
     ) -> tuple[VersionRow, bool]:
         """The version with this content, and whether it is new. Creates the experiment if it does not exist."""
         now, v = self._database.wall(), t.versions.c
@@ -158,35 +80,16 @@ class ExperimentRepository:
             if latest is not None and latest.digest == digest:
                 same = (v.experiment == name, v.version == latest.version)
                 c.execute(t.versions.update().where(*same).values(folder=folder))
-                return replace(_version(latest), folder=folder), False
+                return replace(as_row(VersionRow, latest), folder=folder), False
             number = latest.version + 1 if latest is not None else 1
             row = VersionRow(name, number, digest, spec, tuple(models), folder, now)
-            values = asdict(row) | {"models": json.dumps([asdict(model) for model in models])}
-            c.execute(t.versions.insert().values(**values))
+            c.execute(t.versions.insert().values(**values_of(row)))
             return row, True
 
-    def set_schedule(
-        self,
-        name: str,
-        *,
-        every_s: float | None,
-        at_s: float | None,
-        alarm: float,
-        webhook: str,
-        secret_file: str,
-        due: float | None,
-    ) -> None:
+    def set_schedule(self, row: ExperimentRow) -> None:
         """Replace the schedule; `every_s` None: the experiment runs only on request."""
-        values = {
-            "every_s": every_s,
-            "at_s": at_s,
-            "alarm": alarm,
-            "webhook": webhook,
-            "secret_file": secret_file,
-            "due": due,
-        }
         with self._database.transaction() as c:
-            c.execute(t.experiments.update().where(t.experiments.c.name == name).values(**values))
+            c.execute(t.experiments.update().where(t.experiments.c.name == row.name).values(**values_of(row)))
 
     def move_due(self, name: str, due: float, then: float) -> bool:
         """Move the run that was due at `due` to `then`. False: another process was first."""
@@ -207,7 +110,7 @@ class ExperimentRepository:
             t.runs.c.judged.is_(None),
             judged=self._database.wall(),
             finding=finding,
-            cells=json.dumps(list(cells)),
+            cells=tuple(cells),
             hook=DUE if notify else "",
         )
 
@@ -224,7 +127,7 @@ class ExperimentRepository:
                     begun=now,
                     judged=now,
                     finding=finding,
-                    cells=json.dumps([{"why": why}]),
+                    cells=({"why": why},),
                     hook=DUE,
                 )
             )
@@ -241,7 +144,7 @@ class ExperimentRepository:
             rows = c.execute(sa.select(t.runs).where(sa.or_(r.hook == DUE, stuck))).all()
             campaigns = [row.campaign for row in rows]
             c.execute(t.runs.update().where(r.campaign.in_(campaigns)).values(hook=SENDING, hook_at=now))
-        return tuple(_run(row) for row in rows)
+        return tuple(as_row(RunRow, row) for row in rows)
 
     def set_hook(self, campaign: str, status: str) -> None:
         """The outcome of a webhook: `SENT`, or why it could not be sent."""
@@ -274,12 +177,3 @@ def claim_run(c: sa.Connection, campaign: str, claim: RunClaim, now: float) -> b
 def _move_due(c: sa.Connection, name: str, due: float, then: float | None) -> bool:
     where = (t.experiments.c.name == name, t.experiments.c.due == due)
     return bool(c.execute(t.experiments.update().where(*where).values(due=then)).rowcount)
-
-
-def _version(row: sa.Row[Any]) -> VersionRow:
-    models = tuple(StoredModel(**model) for model in json.loads(row.models))
-    return VersionRow(**{**row._mapping, "models": models})
-
-
-def _run(row: sa.Row[Any]) -> RunRow:
-    return RunRow(**{**row._mapping, "cells": tuple(json.loads(row.cells))})

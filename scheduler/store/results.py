@@ -20,9 +20,8 @@ from results.row.replicas import compare_replicas
 from results.row.row import Row, make_row
 from results.row.verdict import RowVerdict
 from scheduler.store import schema as t
-from scheduler.store.database import Database
-from scheduler.store.rows import ResultRow
-from scheduler.store.tasks import task_row
+from scheduler.store.database import Database, as_row
+from scheduler.store.rows import ResultRow, TaskRow
 
 MAX_PAGE: Final = 1000
 _EXACT: Final = ("campaign", "model", "sha256", "unit", "soc", "state", "verdict")
@@ -57,7 +56,7 @@ class ResultRepository:
         if high is not None:
             query = query.where(t.tasks.c.n <= high)
         return tuple(
-            ResultRow(task_row(r), r.body, r.by, r.at, r.record, r.signature, r.accepted)
+            ResultRow(as_row(TaskRow, r), r.body, r.by, r.at, r.record, r.signature, r.accepted)
             for r in self._database.all(query)
         )
 
@@ -89,7 +88,7 @@ class ResultRepository:
         """
         row, column, figure = (t.results.c[str(name)] for name in (rows, columns, value))
         where = [
-            t.results.c.state == str(TaskState.SUCCEEDED),
+            t.results.c.state == TaskState.SUCCEEDED,
             figure.is_not(None),
             *_where(filters or Filters()),
         ]
@@ -165,7 +164,7 @@ def _signed(item: ResultRow) -> SignedRecord | None:
 
 def _where(filters: Filters) -> list[sa.ColumnElement[bool]]:
     r = t.results.c
-    where = [r[name] == str(getattr(filters, name)) for name in _EXACT if getattr(filters, name) is not None]
+    where = [r[name] == getattr(filters, name) for name in _EXACT if getattr(filters, name) is not None]
     if filters.device is not None:
         where.append(sa.or_(r.device == filters.device, r.device_id == filters.device))
     if filters.simulated is not None:
@@ -191,10 +190,8 @@ def _parse_cursor(after: str) -> tuple[float, str]:
 
 def _line(row: sa.Row[Any]) -> ResultLine:
     values = row._mapping
-    own = {name: values[name] for name in ResultLine.__dataclass_fields__ if name not in ("figures", "state")}
-    return ResultLine(
-        **own, state=TaskState(row.state), figures={figure: values[str(figure)] for figure in FigureColumn}
-    )
+    own = {name: values[name] for name in ResultLine.__dataclass_fields__ if name != "figures"}
+    return ResultLine(**own, figures={figure: values[figure] for figure in FigureColumn})
 
 
 def _text(value: Any) -> str:

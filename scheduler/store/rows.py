@@ -13,8 +13,8 @@ from protocol.values.lease import Fence
 from protocol.wire.table import final
 from protocol.words import Reason
 
-ENDED: Final = tuple(str(state) for state in TaskState if final(TASK, state))
-"""The words of the final task states."""
+ENDED: Final = tuple(state for state in TaskState if final(TASK, state))
+"""The final task states."""
 UNOBSERVED_EPOCH: Final = 0
 """The epoch of attempts that another scheduler made and a worker reported. The epochs of this store begin at 1."""
 UNKNOWN_WORKER: Final = "unknown"
@@ -38,9 +38,11 @@ class AttemptState(StrEnum):
     """It gave way to a higher priority."""
 
 
-class CampaignOutcome(StrEnum):
-    """How a campaign ended."""
+class CampaignStatus(StrEnum):
+    """How a campaign stands, or how it ended."""
 
+    RUNNING = "running"
+    CANCELLING = "cancelling"
     SUCCEEDED = "succeeded"
     """Every task has a result."""
     FAILED = "failed"
@@ -80,31 +82,43 @@ class NewCampaign:
 
 
 @dataclass(frozen=True, slots=True)
-class CampaignRow:
+class CampaignRow(NewCampaign):
     """A campaign as stored. Instants are wall seconds since 1970, for people."""
 
-    id: str
-    name: str
-    scheduler: str
-    spec: str
-    attempts: int
-    backoff_s: float
-    wait_s: float
-    limit_s: float | None
-    priority: int
-    epoch: int
-    planned: bool
+    epoch: int = 0
+    planned: bool = False
     """Its tasks are there; a campaign spread over devices waits for the scheduler to see them."""
-    cancel: bool
-    created: float
-    ended: float | None
-    outcome: CampaignOutcome | None
-    detail: str
-    folder: str = ""
+    cancel: bool = False
+    created: float = 0.0
+    ended: float | None = None
+    outcome: CampaignStatus | None = None
+    detail: str = ""
+
+    @property
+    def status(self) -> CampaignStatus:
+        """How it stands."""
+        if self.ended is not None:
+            return self.outcome or CampaignStatus.FAILED
+        return CampaignStatus.CANCELLING if self.cancel else CampaignStatus.RUNNING
+
+
+class _Fenced:
+    """A row with the fence of a lease."""
+
+    __slots__ = ()
+    incarnation: int | None
+    number: int | None
+
+    @property
+    def fence(self) -> Fence | None:
+        """Of the lease; None: there is no lease."""
+        if self.incarnation is None or self.number is None:
+            return None
+        return Fence(incarnation=self.incarnation, number=self.number)
 
 
 @dataclass(frozen=True, slots=True)
-class TaskRow:
+class TaskRow(_Fenced):
     """A task as stored, with where it stands now."""
 
     id: str
@@ -113,37 +127,38 @@ class TaskRow:
     model: str
     sha256: str
     unit: str
-    state: TaskState
-    attempt: int
+    state: TaskState = TaskState.PENDING
+    attempt: int = 0
     """Number of the newest attempt; 0 before the first."""
-    tries: int
+    tries: int = 0
     """Attempts that failed or were lost."""
-    worker: str | None
-    device: str
-    lease: str | None
-    fence: Fence | None
-    reason: Reason | None
-    detail: str
-    cancel: bool
-    phase: Phase | None
-    done: int
-    total: int | None
-    median_ms: float | None
-    note: str
-    begun: float | None
-    ended: float | None
-    position: int | None
-    """Of its ticket in its worker's queue, from 1; None: not told, or it has none."""
-    start_s: float | None
+    worker: str | None = None
+    device: str = ""
+    lease: str | None = None
+    incarnation: int | None = None
+    number: int | None = None
+    reason: Reason | None = None
+    detail: str = ""
+    cancel: bool = False
+    phase: Phase | None = None
+    done: int = 0
+    total: int | None = None
+    median_ms: float | None = None
+    note: str = ""
+    begun: float | None = None
+    ended: float | None = None
+    position: int | None = None
+    """Of its ticket in its worker's queue, from 1; None: unknown, or it has none."""
+    start_s: float | None = None
     """Expected wait then, in seconds."""
-    preempted: int
+    preempted: int = 0
     """How often it gave way to a higher priority."""
-    replica: int | None
+    replica: int | None = None
     """Which of several runs of the same on different devices it is, from 1; None: there is only one."""
 
 
 @dataclass(frozen=True, slots=True)
-class AttemptRow:
+class AttemptRow(_Fenced):
     """One attempt as stored."""
 
     task: str
@@ -153,12 +168,13 @@ class AttemptRow:
     device: str
     epoch: int
     state: AttemptState
-    lease: str | None
-    fence: Fence | None
-    reason: Reason | None
-    detail: str
     begun: float
-    ended: float | None
+    ended: float | None = None
+    lease: str | None = None
+    incarnation: int | None = None
+    number: int | None = None
+    reason: Reason | None = None
+    detail: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,7 +250,7 @@ class CampaignSummary:
     experiment: str = ""
     """Of which version of an experiment it is a run, such as nightly@3; empty: of none."""
     finding: str = ""
-    """What that run was, beside those before it; empty: not known yet."""
+    """What that run was, compared with those before it; empty: not known yet."""
 
     @property
     def tasks(self) -> int:
@@ -264,12 +280,64 @@ class WorkerRow:
     seen: float
 
 
-class CampaignStatus(StrEnum):
-    """How a campaign stands: what it ended as, or that it goes on."""
+@dataclass(frozen=True, slots=True)
+class VersionRow:
+    """One version of an experiment. `spec`: the campaign as JSON; `folder`: where its models' relative paths begin."""
 
-    RUNNING = "running"
-    CANCELLING = "cancelling"
-    SUCCEEDED = "succeeded"
-    FAILED = "failed"
-    CANCELLED = "cancelled"
-    ADOPTED = "adopted"
+    experiment: str
+    version: int
+    digest: str
+    spec: str
+    models: tuple[NewModel, ...]
+    folder: str
+    created: float
+
+    @property
+    def title(self) -> str:
+        """`nightly@3`"""
+        return f"{self.experiment}@{self.version}"
+
+
+@dataclass(frozen=True, slots=True)
+class ExperimentRow:
+    """An experiment, with its schedule where it has one. Instants are wall seconds since 1970."""
+
+    name: str
+    created: float
+    every_s: float | None
+    at_s: float | None
+    """Seconds after midnight (UTC)."""
+    alarm: float
+    """Share by which a result must surely be worse before it counts as a regression."""
+    webhook: str = ""
+    secret_file: str = ""
+    due: float | None = None
+    """When it is to run next; None: it has no schedule."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunClaim:
+    """That a campaign is a run of this version. `due`, `then`: of a scheduled one, the instant it was due at and the one after it."""
+
+    experiment: str
+    version: int
+    due: float | None = None
+    then: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RunRow:
+    """One run, and what was found when its campaign had ended."""
+
+    campaign: str
+    experiment: str
+    version: int
+    scheduled: bool
+    begun: float
+    judged: float | None = None
+    finding: str = ""
+    cells: tuple[dict[str, Any], ...] = ()
+    accepted: bool = False
+    hook: str = ""
+    """Of the webhook: empty (nothing to send), due, sending, sent, or why it could not be sent."""
+    hook_at: float | None = None

@@ -1,15 +1,21 @@
-"""The tables of the scheduler's store, for SQLite and PostgreSQL."""
+"""The tables of the scheduler's store, for SQLite and PostgreSQL. Their columns are the fields of the rows in `scheduler.store.rows`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Final
+import dataclasses
+import json
+from collections.abc import Callable, Sequence
+from enum import StrEnum
+from types import NoneType
+from typing import Any, Final, get_args, get_type_hints
 
 import sqlalchemy as sa
+from pydantic import TypeAdapter
 from sqlalchemy.engine import Dialect
 from sqlalchemy.types import TypeDecorator
 
-from results.export.columns import FigureColumn
+from results.export.columns import FigureColumn, ResultLine
+from scheduler.store import rows
 
 
 class Text(TypeDecorator[str]):
@@ -25,103 +31,111 @@ class Text(TypeDecorator[str]):
 
     def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
         """The stored form of `value`."""
-        return value.replace("\0", "\ufffd") if value is not None and "\0" in value else value
+        return None if value is None else str(value).replace("\0", "\ufffd")
+
+
+class Word(Text):
+    """A word of an enumeration."""
+
+    cache_ok = True
+
+    def __init__(self, words: type[StrEnum]) -> None:
+        super().__init__()
+        self.words = words
+
+    def process_result_value(self, value: str | None, dialect: Dialect) -> StrEnum | None:
+        """The member for a stored word. Raises `ValueError`."""
+        return None if value is None else self.words(value)
+
+
+class Json(Text):
+    """A value of the type `form`, as JSON."""
+
+    cache_ok = True
+
+    def __init__(self, form: Any) -> None:
+        super().__init__()
+        self.form: TypeAdapter[Any] = TypeAdapter(form)
+
+    def process_bind_param(self, value: Any, dialect: Dialect) -> str | None:
+        """The stored form of `value`."""
+        return super().process_bind_param(json.dumps(self.form.dump_python(value)), dialect)
+
+    def process_result_value(self, value: str | None, dialect: Dialect) -> Any:
+        """The value of stored JSON. Raises `ValueError`."""
+        return self.form.validate_python(json.loads(value or "null"))
 
 
 Whole: Final[sa.types.TypeEngine[int]] = sa.BigInteger().with_variant(sa.Integer, "sqlite")
 """64 bits on both: sizes and fences need them."""
 Real: Final[sa.types.TypeEngine[float]] = sa.Double().with_variant(sa.Float, "sqlite")
 """64 bits on both."""
+_TYPES: Final[dict[Any, Any]] = {str: Text, int: Whole, float: Real, bool: sa.Boolean, bytes: sa.LargeBinary}
 
 metadata = sa.MetaData()
 
-campaigns = sa.Table(
-    "campaigns",
-    metadata,
-    sa.Column("id", Text, primary_key=True),
-    sa.Column("name", Text, nullable=False),
-    sa.Column("scheduler", Text, nullable=False),
-    sa.Column("spec", Text, nullable=False),
-    sa.Column("attempts", Whole, nullable=False),
-    sa.Column("backoff_s", Real, nullable=False),
-    sa.Column("wait_s", Real, nullable=False),
-    sa.Column("limit_s", Real),
-    sa.Column("priority", Whole, nullable=False),
-    sa.Column("epoch", Whole, nullable=False, default=0),
-    sa.Column("planned", sa.Boolean, nullable=False),
-    sa.Column("cancel", sa.Boolean, nullable=False, default=False),
-    sa.Column("created", Real, nullable=False),
-    sa.Column("ended", Real),
-    sa.Column("outcome", Text),
-    sa.Column("detail", Text, nullable=False, default=""),
-    sa.Column("next_seq", Whole, nullable=False, default=1),
-    sa.Column("folder", Text, nullable=False, default=""),
+
+def _table(
+    name: str,
+    row: type,
+    *more: sa.schema.SchemaItem,
+    keys: Sequence[str],
+    leave_out: Sequence[str] = (),
+    **references: str,
+) -> sa.Table:
+    """The table of the dataclass `row`: the columns in `more`, then one for each other field. `references`: foreign keys by field."""
+    columns = [item for item in more if isinstance(item, sa.Column)]
+    done = {*leave_out, *(column.name for column in columns)}
+    hints = get_type_hints(row)
+    for field in dataclasses.fields(row):
+        if field.name in done:
+            continue
+        reference = [sa.ForeignKey(references[field.name])] if field.name in references else []
+        columns.append(
+            sa.Column(
+                field.name,
+                _type(hints[field.name]),
+                *reference,
+                primary_key=field.name in keys,
+                nullable=NoneType in get_args(hints[field.name]),
+                default=None if field.default is dataclasses.MISSING else field.default,
+            )
+        )
+    return sa.Table(name, metadata, *columns, *(item for item in more if not isinstance(item, sa.Column)))
+
+
+def _type(hint: Any) -> Any:
+    """The column type of a field."""
+    if NoneType in get_args(hint):
+        hint = get_args(hint)[0]
+    if hint in _TYPES:
+        return _TYPES[hint]
+    return Word(hint) if isinstance(hint, type) and issubclass(hint, StrEnum) else Json(hint)
+
+
+campaigns = _table(
+    "campaigns", rows.CampaignRow, sa.Column("next_seq", Whole, nullable=False, default=1), keys=("id",)
 )
 
-models = sa.Table(
+models = _table(
     "models",
-    metadata,
+    rows.NewModel,
     sa.Column("campaign", sa.ForeignKey("campaigns.id"), primary_key=True),
-    sa.Column("name", Text, primary_key=True),
-    sa.Column("sha256", Text, nullable=False, index=True),
-    sa.Column("size", Whole, nullable=False),
-    sa.Column("facts", Text, nullable=False, default=""),
+    sa.Index("ix_models_sha256", "sha256"),
+    keys=("name",),
 )
 
-tasks = sa.Table(
+tasks = _table(
     "tasks",
-    metadata,
-    sa.Column("id", Text, primary_key=True),
-    sa.Column("campaign", sa.ForeignKey("campaigns.id"), nullable=False),
-    sa.Column("n", Whole, nullable=False),
+    rows.TaskRow,
     sa.Column("body", sa.LargeBinary, nullable=False),
-    sa.Column("model", Text, nullable=False),
-    sa.Column("sha256", Text, nullable=False),
-    sa.Column("unit", Text, nullable=False),
-    sa.Column("state", Text, nullable=False),
-    sa.Column("attempt", Whole, nullable=False, default=0),
-    sa.Column("tries", Whole, nullable=False, default=0),
-    sa.Column("worker", Text),
-    sa.Column("device", Text, nullable=False, default=""),
-    sa.Column("lease", Text),
-    sa.Column("incarnation", Whole),
-    sa.Column("number", Whole),
-    sa.Column("reason", Text),
-    sa.Column("detail", Text, nullable=False, default=""),
-    sa.Column("cancel", sa.Boolean, nullable=False, default=False),
-    sa.Column("phase", Text),
-    sa.Column("done", Whole, nullable=False, default=0),
-    sa.Column("total", Whole),
-    sa.Column("median_ms", Real),
-    sa.Column("note", Text, nullable=False, default=""),
-    sa.Column("begun", Real),
-    sa.Column("ended", Real),
-    sa.Column("position", Whole),
-    sa.Column("start_s", Real),
-    sa.Column("preempted", Whole, nullable=False, default=0),
-    sa.Column("replica", Whole),
     sa.UniqueConstraint("campaign", "n"),
     sa.Index("ix_tasks_state", "campaign", "state"),
+    keys=("id",),
+    campaign="campaigns.id",
 )
 
-attempts = sa.Table(
-    "attempts",
-    metadata,
-    sa.Column("task", sa.ForeignKey("tasks.id"), primary_key=True),
-    sa.Column("attempt", Whole, primary_key=True),
-    sa.Column("key", Text, nullable=False),
-    sa.Column("worker", Text, nullable=False),
-    sa.Column("device", Text, nullable=False),
-    sa.Column("epoch", Whole, nullable=False),
-    sa.Column("state", Text, nullable=False),
-    sa.Column("lease", Text),
-    sa.Column("incarnation", Whole),
-    sa.Column("number", Whole),
-    sa.Column("reason", Text),
-    sa.Column("detail", Text, nullable=False, default=""),
-    sa.Column("begun", Real, nullable=False),
-    sa.Column("ended", Real),
-)
+attempts = _table("attempts", rows.AttemptRow, keys=("task", "attempt"), task="tasks.id")
 
 records = sa.Table(
     "records",
@@ -143,94 +157,38 @@ records = sa.Table(
     ),
 )
 
-results = sa.Table(
+results = _table(
     "results",
-    metadata,
-    sa.Column("task", sa.ForeignKey("tasks.id"), primary_key=True),
-    sa.Column("campaign", sa.ForeignKey("campaigns.id"), nullable=False),
-    sa.Column("n", Whole, nullable=False),
-    sa.Column("ended", Real, nullable=False),
-    sa.Column("state", Text, nullable=False),
-    sa.Column("reason", Text, nullable=False, default=""),
-    sa.Column("model", Text, nullable=False),
-    sa.Column("sha256", Text, nullable=False),
-    sa.Column("unit", Text, nullable=False),
-    sa.Column("device", Text, nullable=False, default=""),
-    sa.Column("device_id", Text, nullable=False, default=""),
-    sa.Column("soc", Text, nullable=False, default=""),
-    sa.Column("system", Text, nullable=False, default=""),
-    sa.Column("runtime", Text, nullable=False, default=""),
-    sa.Column("threads", Whole),
-    sa.Column("verdict", Text, nullable=False, default=""),
-    sa.Column("fingerprint", Text, nullable=False, default=""),
-    sa.Column("replica", Whole),
+    ResultLine,
     *(sa.Column(str(figure), Real) for figure in FigureColumn),
     sa.Index("ix_results_ended", "ended", "task"),
     sa.Index("ix_results_campaign", "campaign", "ended", "task"),
     sa.Index("ix_results_model", "model", "ended", "task"),
+    keys=("task",),
+    leave_out=("campaign_name", "figures"),
+    task="tasks.id",
+    campaign="campaigns.id",
 )
 """One row for each ended task, derived from the other tables: what lists and pivots read."""
 
-events = sa.Table(
+events = _table(
     "events",
-    metadata,
-    sa.Column("campaign", sa.ForeignKey("campaigns.id"), primary_key=True),
-    sa.Column("seq", Whole, primary_key=True),
-    sa.Column("at", Real, nullable=False),
-    sa.Column("name", Text, nullable=False),
-    sa.Column("task", Text),
+    rows.EventRow,
     sa.Column("fields", Text, nullable=False),
-    sa.Column("hash", Text, nullable=False, default=""),
+    keys=("campaign", "seq"),
+    campaign="campaigns.id",
 )
-
-workers = sa.Table(
-    "workers",
-    metadata,
-    sa.Column("peer", Text, primary_key=True),
-    sa.Column("device", Text, nullable=False),
-    sa.Column("addresses", Text, nullable=False),
-    sa.Column("seen", Real, nullable=False),
+workers = _table("workers", rows.WorkerRow, keys=("peer",))
+experiments = _table("experiments", rows.ExperimentRow, keys=("name",))
+versions = _table(
+    "experiment_versions", rows.VersionRow, keys=("experiment", "version"), experiment="experiments.name"
 )
-
-experiments = sa.Table(
-    "experiments",
-    metadata,
-    sa.Column("name", Text, primary_key=True),
-    sa.Column("created", Real, nullable=False),
-    sa.Column("every_s", Real),
-    sa.Column("at_s", Real),
-    sa.Column("alarm", Real, nullable=False),
-    sa.Column("webhook", Text, nullable=False, default=""),
-    sa.Column("secret_file", Text, nullable=False, default=""),
-    sa.Column("due", Real),
-)
-
-versions = sa.Table(
-    "experiment_versions",
-    metadata,
-    sa.Column("experiment", sa.ForeignKey("experiments.name"), primary_key=True),
-    sa.Column("version", Whole, primary_key=True),
-    sa.Column("digest", Text, nullable=False),
-    sa.Column("spec", Text, nullable=False),
-    sa.Column("models", Text, nullable=False),
-    sa.Column("folder", Text, nullable=False),
-    sa.Column("created", Real, nullable=False),
-)
-
-runs = sa.Table(
+runs = _table(
     "experiment_runs",
-    metadata,
-    sa.Column("campaign", Text, primary_key=True),
-    sa.Column("experiment", sa.ForeignKey("experiments.name"), nullable=False, index=True),
-    sa.Column("version", Whole, nullable=False),
-    sa.Column("scheduled", sa.Boolean, nullable=False),
-    sa.Column("begun", Real, nullable=False),
-    sa.Column("judged", Real),
-    sa.Column("finding", Text, nullable=False, default=""),
-    sa.Column("cells", Text, nullable=False, default="[]"),
-    sa.Column("accepted", sa.Boolean, nullable=False, default=False),
-    sa.Column("hook", Text, nullable=False, default=""),
-    sa.Column("hook_at", Real),
+    rows.RunRow,
+    sa.Index("ix_experiment_runs_experiment", "experiment"),
+    keys=("campaign",),
+    experiment="experiments.name",
 )
 """Runs outlive their campaigns, which may be deleted when they are old: the history is in the run itself."""
 

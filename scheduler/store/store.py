@@ -10,20 +10,30 @@ locked, damaged), and then nothing has changed. One process schedules; others re
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
+import structlog
+import trio
+
+from protocol.errors import ResourceError
 from scheduler.store import schema as t
 from scheduler.store.attempts import AttemptRepository
-from scheduler.store.backend import Location
+from scheduler.store.backend import Location, ServerLocation, server_url
 from scheduler.store.campaigns import CampaignRepository
 from scheduler.store.database import Database
 from scheduler.store.events import EventRepository
 from scheduler.store.experiments import ExperimentRepository
 from scheduler.store.results import ResultRepository
+from scheduler.store.settings import SchedulerSettings, StoreSettings
 from scheduler.store.tasks import TaskRepository, WorkerRepository
+from swarm.base.home import Home
+from swarm.base.settings import load_settings
+from swarm.base.units import parse_age
+from swarm.net.identity import load_or_create
 
 
 class Store:
@@ -43,30 +53,23 @@ class Store:
 
     def claim(self) -> None:
         """Be the one that runs this store's campaigns until it is closed. Raises `ResourceError` when another machine does."""
-        with self.database.backend.errors():
-            self.database.backend.claim(self.database.connection)
+        self.database.call(self.database.backend.claim)
 
     def changes_by_others(self) -> int:
         """A number that changes when another process writes. Cheap enough to poll."""
-        with self.database.backend.errors():
-            return self.database.backend.changes(self.database.connection)
+        return self.database.call(self.database.backend.changes)
 
     def copy_to(self, target: Path) -> bool:
         """Copy a SQLite store to the new file `target`, as of one instant. False: the store is on a server."""
-        with self.database.backend.errors():
-            return self.database.backend.copy_to(self.database.connection, target)
+        return self.database.call(lambda c: self.database.backend.copy_to(c, target))
 
     def describe(self) -> dict[str, Any]:
         """Location, engine, size and row counts, for people."""
-        database, backend = self.database, self.database.backend
-        with backend.errors():
-            details = {
-                "version": backend.version(database.connection),
-                **backend.describe(database.connection),
-            }
+        database = self.database
         return {
             "store": str(self.location),
-            **details,
+            "version": database.call(database.backend.version),
+            **database.call(database.backend.describe),
             "open_campaigns": database.count(t.campaigns, t.campaigns.c.ended.is_(None)),
             "rows": {table.name: database.count(table) for table in t.metadata.sorted_tables},
         }
@@ -80,3 +83,56 @@ class Store:
 
     def __exit__(self, *exc: object) -> None:
         self.close()
+
+
+DAY_S: Final = 86_400.0
+
+
+log = structlog.get_logger("sark.scheduler")
+
+
+def store_settings(home: Home, environment: Mapping[str, str] = os.environ) -> StoreSettings:
+    """The store's settings alone, for commands that need no network. Raises `SettingsError`, `ResourceError`."""
+    section, others = SchedulerSettings.section, SchedulerSettings.model_fields
+    return load_settings(StoreSettings, home.config_file, environment, {}, section=section, known=others)
+
+
+def store_location(home: Home, environment: Mapping[str, str] = os.environ) -> Location:
+    """Where this home's store is: a file, or a server's schema named after its scheduler. Raises as `store_settings`."""
+    url = store_settings(home, environment).store
+    if url is None:
+        return home.store
+    return ServerLocation(server_url(url), f"sark_{load_or_create(home.key('scheduler')).peer_id}")
+
+
+def open_store(home: Home) -> Store:
+    """This home's store, created if it does not exist. Raises `ResourceError`, `SettingsError`."""
+    return Store(store_location(home))
+
+
+def has_store(home: Home) -> bool:
+    """Whether the store may exist; a server is not asked."""
+    location = store_location(home)
+    return isinstance(location, ServerLocation) or location.exists()
+
+
+def delete_old(store: Store, older_s: float, *, keep: int = 0) -> tuple[str, ...]:
+    """Delete campaigns that ended more than `older_s` ago, but not the `keep` that ended last; gives their ids. Blocking."""
+    old = store.campaigns.old(older_s, keep=keep)
+    return tuple(campaign.id for campaign in old if store.campaigns.delete(campaign.id))
+
+
+async def delete_old_daily(open_store: Callable[[], Store], keep: str) -> None:
+    """Delete campaigns older than `keep`, now and once a day, in a thread, for ever."""
+
+    def work() -> int:
+        with open_store() as store:
+            return len(delete_old(store, parse_age(keep)))
+
+    while True:
+        try:
+            if deleted := await trio.to_thread.run_sync(work):
+                log.info("campaigns.deleted", campaigns=deleted, older_than=keep)
+        except ResourceError as exc:
+            log.warning("campaigns.not-deleted", why=exc.what)
+        await trio.sleep(DAY_S)

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Sequence
-from typing import Any, Final
+from typing import Final
 
 import sqlalchemy as sa
 
-from protocol.formats.phase import Phase
 from protocol.values.attempt import TaskState
-from protocol.values.lease import Fence
-from protocol.words import Reason
 from scheduler.store import schema as t
 from scheduler.store.database import Database
 from scheduler.store.rows import ENDED, TaskRow, WaitingTasks, WorkerRow
 
 TASK_COLUMNS: Final = tuple(column for column in t.tasks.c if column.name != "body")
-_WAITING: Final = (str(TaskState.PENDING), str(TaskState.COMMITTING), str(TaskState.QUEUED))
-_ACTIVE: Final = (str(TaskState.LEASED), str(TaskState.RUNNING))
+_WAITING: Final = (TaskState.PENDING, TaskState.COMMITTING, TaskState.QUEUED)
+_ACTIVE: Final = (TaskState.LEASED, TaskState.RUNNING)
 
 
 class TaskRepository:
@@ -29,16 +25,12 @@ class TaskRepository:
 
     def get(self, task: str) -> TaskRow | None:
         """The task with this id."""
-        row = self._database.first(sa.select(*TASK_COLUMNS).where(t.tasks.c.id == task))
-        return None if row is None else task_row(row)
-
-    def _select(self, query: sa.Select[Any]) -> tuple[TaskRow, ...]:
-        return tuple(task_row(row) for row in self._database.all(query))
+        return self._database.row(TaskRow, sa.select(*TASK_COLUMNS).where(t.tasks.c.id == task))
 
     def all(self, campaign: str) -> tuple[TaskRow, ...]:
         """The tasks of a campaign, by number."""
-        return self._select(
-            sa.select(*TASK_COLUMNS).where(t.tasks.c.campaign == campaign).order_by(t.tasks.c.n)
+        return self._database.rows(
+            TaskRow, sa.select(*TASK_COLUMNS).where(t.tasks.c.campaign == campaign).order_by(t.tasks.c.n)
         )
 
     def page(
@@ -48,8 +40,8 @@ class TaskRepository:
         c = t.tasks.c
         query = sa.select(*TASK_COLUMNS).where(c.campaign == campaign, c.n > after)
         if state is not None:
-            query = query.where(c.state == str(state))
-        return self._select(query.order_by(c.n).limit(limit))
+            query = query.where(c.state == state)
+        return self._database.rows(TaskRow, query.order_by(c.n).limit(limit))
 
     def active(self) -> tuple[TaskRow, ...]:
         """Leased and running tasks of unfinished campaigns."""
@@ -58,7 +50,7 @@ class TaskRepository:
             .join(t.campaigns)
             .where(t.campaigns.c.ended.is_(None), t.tasks.c.state.in_(_ACTIVE))
         )
-        return self._select(query.order_by(t.tasks.c.campaign, t.tasks.c.n))
+        return self._database.rows(TaskRow, query.order_by(t.tasks.c.campaign, t.tasks.c.n))
 
     def waiting(self) -> tuple[WaitingTasks, ...]:
         """Counts of the tasks of unfinished campaigns that wait to start."""
@@ -96,7 +88,7 @@ class TaskRepository:
         c = t.tasks.c
         query = (
             sa.select(c.body, c.begun, c.ended)
-            .where(c.sha256.in_(models), c.state == str(TaskState.SUCCEEDED), c.begun.is_not(None))
+            .where(c.sha256.in_(models), c.state == TaskState.SUCCEEDED, c.begun.is_not(None))
             .order_by(c.ended.desc())
             .limit(limit)
         )
@@ -121,7 +113,7 @@ class TaskRepository:
         """Why pending tasks wait, for people: (task, note)."""
         with self._database.transaction() as c:
             for task, note in notes:
-                pending = (t.tasks.c.id == task, t.tasks.c.state == str(TaskState.PENDING))
+                pending = (t.tasks.c.id == task, t.tasks.c.state == TaskState.PENDING)
                 c.execute(t.tasks.update().where(*pending).values(note=note))
 
 
@@ -133,14 +125,13 @@ class WorkerRepository:
 
     def all(self) -> tuple[WorkerRow, ...]:
         """Every worker that was reached."""
-        rows = self._database.all(sa.select(t.workers))
-        return tuple(WorkerRow(r.peer, r.device, tuple(json.loads(r.addresses)), r.seen) for r in rows)
+        return self._database.rows(WorkerRow, sa.select(t.workers))
 
     def save(self, peer: str, device: str, addresses: Sequence[str]) -> None:
         """Store where a worker is reached now."""
         values = {
             "device": device,
-            "addresses": json.dumps(list(addresses)),
+            "addresses": tuple(addresses),
             "seen": self._database.wall(),
         }
         with self._database.transaction() as c:
@@ -154,20 +145,3 @@ class WorkerRepository:
                 return False
             c.execute(t.workers.delete())
             return True
-
-
-def fence_of(row: sa.Row[Any]) -> Fence | None:
-    """The fence in a row of tasks or attempts."""
-    return None if row.number is None else Fence(incarnation=row.incarnation, number=row.number)
-
-
-def task_row(row: sa.Row[Any]) -> TaskRow:
-    """A task from a row of `TASK_COLUMNS`."""
-    values = {name: row._mapping[name] for name in TaskRow.__dataclass_fields__ if name != "fence"}
-    values |= {
-        "fence": fence_of(row),
-        "state": TaskState(row.state),
-        "reason": Reason(row.reason) if row.reason else None,
-        "phase": Phase(row.phase) if row.phase else None,
-    }
-    return TaskRow(**values)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from protocol.errors import CampaignError, Unreachable
 from protocol.values.attempt import TaskState
 from scheduler.store.progress import ADOPTED
-from scheduler.store.rows import ENDED, CampaignOutcome, TaskRow
+from scheduler.store.rows import ENDED, CampaignStatus, TaskRow
 from scheduler.store.store import Store
 
 WAIT_S = 20.0
@@ -57,7 +57,7 @@ def request_cancel(store: Store, target: str) -> int:
         raise CampaignError(f"no task {target!r}", hint="list a campaign's tasks: sark-node results CAMPAIGN")
     if _has_ended(store, target):
         row = store.campaigns.get(target.partition("/")[0])
-        if row is not None and row.outcome is CampaignOutcome.ADOPTED:
+        if row is not None and row.outcome is CampaignStatus.ADOPTED:
             raise CampaignError(f"{target} is {ADOPTED}", hint="cancel it on the machine that runs it")
         return 0
     return store.campaigns.request_cancel(target)

@@ -19,11 +19,9 @@ from scheduler.campaign.text import read_spec
 from scheduler.models.describe import Fetch, Models, describe_models, find_model, no_fetch
 from scheduler.models.spool import spool
 from scheduler.planning.tasks import derive_tasks, needs_devices
-from scheduler.store.experiments import RunClaim
-from scheduler.store.opening import open_store
 from scheduler.store.progress import ADOPTED
-from scheduler.store.rows import CampaignOutcome, CampaignRow, NewCampaign, NewModel, TaskRow
-from scheduler.store.store import Store
+from scheduler.store.rows import CampaignRow, CampaignStatus, NewCampaign, NewModel, RunClaim, TaskRow
+from scheduler.store.store import Store, open_store
 from swarm.base.home import Home
 from swarm.base.text import safe_text
 from swarm.net.identity import load_or_create
@@ -115,7 +113,7 @@ def retry_campaign(
         raise CampaignError(
             f"{campaign} has not ended yet", hint=f"sark-node watch {campaign}, or cancel it first"
         )
-    if row.outcome is CampaignOutcome.ADOPTED:
+    if row.outcome is CampaignStatus.ADOPTED:
         raise CampaignError(
             f"{campaign} is {ADOPTED}: its tasks did not fail",
             hint="if some fail there, retry it on the machine that runs it",

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from scheduler.store.opening import open_store
 from scheduler.store.rows import NewCampaign
+from scheduler.store.store import open_store
 from swarm.base.home import Home
 from tests.cli.conftest import Typed
 from tests.scheduler.core_parts import SCHEDULER, a_task

@@ -12,7 +12,6 @@ from starlette.responses import StreamingResponse
 from results.export.raw import csv_lines
 from results.row.form import utc
 from scheduler.models.uploads import Uploads
-from scheduler.output.schemas import status_of
 from scheduler.store.rows import CampaignRow
 from scheduler.store.store import Store
 from web.compat.models import (
@@ -150,7 +149,7 @@ def router(context: ApiContext) -> APIRouter:
 
 def _created(store: Store, campaign: str) -> CompatCreated:
     jobs = tuple(map(compat_job, store.tasks.all(campaign)))
-    status = CAMPAIGN[status_of(require_campaign(store, campaign))]
+    status = CAMPAIGN[require_campaign(store, campaign).status]
     return CompatCreated(campaign_id=campaign, total_jobs=len(jobs), status=status, jobs=jobs)
 
 

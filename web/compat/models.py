@@ -16,7 +16,6 @@ from protocol.words import WorkerState
 from results.row.form import JsonModel, utc
 from results.row.row import Row
 from scheduler.output.fleet import DeviceInfo
-from scheduler.output.schemas import status_of
 from scheduler.store.rows import CampaignRow, CampaignStatus, CampaignSummary, TaskRow
 
 # -- jobs and campaigns --------------------------------------------------------------------------------------------------------
@@ -178,7 +177,7 @@ def compat_campaign(summary: CampaignSummary) -> CompatCampaign:
     for state, number in summary.counts.items():
         counts[JOB[state]] += number
     campaign, complete = summary.campaign, counts[CompatJobStatus.COMPLETE]
-    status = CAMPAIGN[status_of(campaign)]
+    status = CAMPAIGN[campaign.status]
     return CompatCampaign(
         campaign_id=campaign.id,
         model_url=model_url(campaign),

@@ -13,8 +13,7 @@ import trio
 from protocol.errors import SarkError, Unreachable
 from protocol.messages.work import Action
 from protocol.words import WorkerState
-from scheduler.store.opening import open_store
-from scheduler.store.store import Store
+from scheduler.store.store import Store, open_store
 from scheduler.submit.daemon import is_running
 from swarm.base.home import Home
 from swarm.download.urls import FOR_OTHERS, UrlReach

@@ -21,7 +21,7 @@ from scheduler.experiments.view import (
     version_view,
 )
 from scheduler.models.fetch import downloader
-from scheduler.store.experiments import ExperimentRow, VersionRow
+from scheduler.store.rows import ExperimentRow, VersionRow
 from scheduler.store.store import Store
 from web.http.context import ApiContext
 from web.http.idempotency import Key

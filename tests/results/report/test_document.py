@@ -19,7 +19,7 @@ from results.report.facts import Report, gather
 from results.report.html import policy, style
 from results.report.measurements import MAX_CHARTS
 from scheduler.output.render import ReportFormat, StoredCampaign, make_report, render
-from scheduler.store.rows import CampaignOutcome, CampaignRow
+from scheduler.store.rows import CampaignRow, CampaignStatus
 from tests.scheduler.report_parts import WORKERS, complete, failed, launches_at, unplaced
 
 VOID = {"meta", "br", "hr", "img", "input", "link"}
@@ -27,7 +27,7 @@ HOSTILE = "</td><script>alert(1)</script><img src=x onerror=alert(2)>|`*_[x](jav
 NOW = 1_795_300_000.0
 STORED = CampaignRow(
     id="c-ab23cd45", name="vision on the edge", scheduler=WORKERS[3].peer_id, spec="{}", attempts=3, backoff_s=5, wait_s=60,
-    limit_s=None, priority=50, epoch=1, planned=True, cancel=False, created=NOW - 500, ended=NOW - 349, outcome=CampaignOutcome.FAILED,
+    limit_s=None, priority=50, epoch=1, planned=True, cancel=False, created=NOW - 500, ended=NOW - 349, outcome=CampaignStatus.FAILED,
     detail="",
 )  # fmt: skip
 

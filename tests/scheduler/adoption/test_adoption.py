@@ -10,7 +10,7 @@ import pytest
 from protocol.errors import CampaignError
 from protocol.values.attempt import TaskState
 from scheduler.adoption.token import Handover, passed_on, read_handover, write_handover
-from scheduler.store.rows import CampaignOutcome
+from scheduler.store.rows import CampaignStatus
 from scheduler.store.store import Store
 from tests.scheduler.adoption.world import ANN, BOB, CAMPAIGN, World, until
 
@@ -56,7 +56,7 @@ async def test_with_the_owners_key_it_goes_on_elsewhere_and_nothing_is_run_again
         await until(lambda: states(store)[TaskState.SUCCEEDED] >= 2, "what had ended is recorded")
         assert world.launched <= 5, "the place that is free may have gone to a ticket"
         await end(world, store)
-        assert store.campaigns.get(CAMPAIGN).outcome is CampaignOutcome.SUCCEEDED
+        assert store.campaigns.get(CAMPAIGN).outcome is CampaignStatus.SUCCEEDED
         assert states(store) == {TaskState.SUCCEEDED: TASKS}
         assert records(store) == [1] * TASKS
     assert world.launched == TASKS

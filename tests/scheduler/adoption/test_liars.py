@@ -15,7 +15,7 @@ from protocol.wire.base import Message
 from protocol.words import ProtocolId, Reason
 from scheduler.adoption.adopt import LEAP
 from scheduler.adoption.recovery import HIGHEST, UNPROVEN
-from scheduler.store.rows import CampaignOutcome
+from scheduler.store.rows import CampaignStatus
 from swarm.net.identity import Identity
 from swarm.net.link import Link, serve_links
 from tests.scheduler.adoption.test_adoption import TASKS, end, midway, records, states
@@ -81,7 +81,7 @@ async def test_a_strangers_device_neither_stops_an_adoption_nor_takes_tasks_away
         assert store.campaigns.get(CAMPAIGN).epoch <= UNPROVEN + 2 * LEAP
     async with world.scheduler("home-b") as store:
         await end(world, store)
-        assert store.campaigns.get(CAMPAIGN).outcome is CampaignOutcome.SUCCEEDED
+        assert store.campaigns.get(CAMPAIGN).outcome is CampaignStatus.SUCCEEDED
         assert states(store) == {TaskState.SUCCEEDED: TASKS}
         assert records(store) == [1] * TASKS
     assert world.launched == TASKS, "what honest workers had was not run again"

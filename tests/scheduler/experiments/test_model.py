@@ -39,7 +39,7 @@ from scheduler.experiments.service import (
     set_schedule,
 )
 from scheduler.experiments.view import CellHistory, History, HistoryPoint, experiments_view, history_view
-from scheduler.store.experiments import ExperimentRow
+from scheduler.store.rows import ExperimentRow
 from scheduler.store.store import Store
 from swarm.base.home import Home
 

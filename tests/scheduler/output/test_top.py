@@ -18,7 +18,7 @@ from protocol.values.requirement import Requirement
 from protocol.words import WorkerState
 from scheduler.output.fleet import ObservedDevice
 from scheduler.output.top import TopSnapshot, bar, draw, top_json
-from scheduler.store.rows import CampaignOutcome, CampaignRow, CampaignSummary, TaskRow
+from scheduler.store.rows import CampaignRow, CampaignStatus, CampaignSummary, TaskRow
 from swarm.net.identity import Identity
 from swarm.net.network import Path
 
@@ -67,7 +67,7 @@ def campaign(
         cancel=False,
         created=1000.0 - n,
         ended=1100.0 if over else None,
-        outcome=CampaignOutcome.SUCCEEDED if over else None,
+        outcome=CampaignStatus.SUCCEEDED if over else None,
         detail="",
     )
     counts = {TaskState.SUCCEEDED: done, TaskState.FAILED: failed, TaskState.QUEUED: tasks - done - failed}
@@ -88,7 +88,6 @@ def task(on: ObservedDevice, model: str = "mobilenet.onnx") -> TaskRow:
         worker=on.advert.peer,
         device=on.advert.name,
         lease="l-1",
-        fence=None,
         reason=None,
         detail="",
         cancel=False,

@@ -37,7 +37,6 @@ TASK = TaskRow(
     worker="12D3KooWDpJ7As7BWAwRMfu1VU2WCqNjvq387JEYKDBj4kx6nXTN",
     device="laptop-7",
     lease="l-1",
-    fence=None,
     reason=None,
     detail="",
     cancel=False,

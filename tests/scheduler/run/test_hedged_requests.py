@@ -11,7 +11,7 @@ from protocol.messages.work import Commit, Denied
 from protocol.signed.takeover_proof import make_proof
 from protocol.values.attempt import TaskState
 from protocol.words import Reason
-from scheduler.store.rows import AttemptState, CampaignOutcome
+from scheduler.store.rows import AttemptState, CampaignStatus
 from swarm.net.identity import Identity
 
 World = Any
@@ -102,7 +102,7 @@ async def test_a_campaign_that_was_adopted_elsewhere_ends_here_and_its_run_goes_
         assert trio.current_time() - began < 10
     assert {task.reason for task in world.store.tasks.all("c-one")} == {Reason.ADOPTED}
     (summary,) = world.store.campaigns.summaries()
-    assert summary.campaign.outcome is CampaignOutcome.ADOPTED
+    assert summary.campaign.outcome is CampaignStatus.ADOPTED
     assert summary.campaign.detail == "carried on elsewhere (adopted)"
     assert not worker.cancelled
     assert len(worker.places) == 2, "nothing is touched there"

@@ -19,7 +19,7 @@ from protocol.words import Reason, RunOutcome
 from scheduler.campaign.model import Campaign, Devices, ModelEntry
 from scheduler.core.commands import Intent
 from scheduler.store.rows import AttemptState, NewCampaign, NewModel
-from scheduler.store.rows import CampaignOutcome as CampaignOutcome
+from scheduler.store.rows import CampaignStatus as CampaignStatus
 from scheduler.store.store import Store
 from swarm.blobs.client import fetch_blob
 from swarm.net.identity import Identity
@@ -37,7 +37,7 @@ async def test_a_campaign_runs_to_its_end_and_the_scheduler_leaves(
     assert world.states() == {TaskState.SUCCEEDED}
     assert sorted(worker.ran) == [("c-one/1", 1), ("c-one/2", 1), ("c-one/3", 1)]
     (summary,) = world.store.campaigns.summaries()
-    assert summary.campaign.outcome is CampaignOutcome.SUCCEEDED
+    assert summary.campaign.outcome is CampaignStatus.SUCCEEDED
     rows = world.store.results.rows("c-one")
     assert all(row.record is not None and row.worker == worker.peer for row in rows)
     assert worker.answers == ["accepted"] * 3
@@ -213,7 +213,7 @@ async def test_a_cancel_ends_running_queued_and_pending_tasks(
         assert trio.current_time() - asked < 2
     assert world.states() == {TaskState.CANCELLED}
     assert worker.ran[0][0] in worker.cancelled
-    assert world.store.campaigns.summaries()[0].campaign.outcome is CampaignOutcome.CANCELLED
+    assert world.store.campaigns.summaries()[0].campaign.outcome is CampaignStatus.CANCELLED
 
 
 async def test_a_cancel_of_a_task_on_a_vanished_worker_ends_when_its_lease_does(
@@ -550,4 +550,4 @@ async def test_a_campaign_that_is_cancelled_before_it_is_planned_ends(
         with Store(world.store_path) as other:
             assert other.campaigns.request_cancel("c-all") == 1
         await world.until(lambda: not world.store.campaigns.unfinished())
-    assert world.store.campaigns.summaries()[0].campaign.outcome is CampaignOutcome.CANCELLED
+    assert world.store.campaigns.summaries()[0].campaign.outcome is CampaignStatus.CANCELLED

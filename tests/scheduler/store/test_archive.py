@@ -21,10 +21,8 @@ from scheduler.store import archive, schema
 from scheduler.store.archive import LoadedCampaigns, load, open_copy, replace, write_copy
 from scheduler.store.backend import Location
 from scheduler.store.events import check_chain
-from scheduler.store.experiments import StoredModel
-from scheduler.store.opening import delete_old
 from scheduler.store.rows import NewCampaign, NewModel
-from scheduler.store.store import Store
+from scheduler.store.store import Store, delete_old
 from swarm.base.units import parse_age
 from tests.scheduler.conftest import on_server
 from tests.scheduler.core_parts import PEERS, SCHEDULER, SHA, a_task
@@ -85,7 +83,7 @@ def store(place: Location, clock: Clock) -> Iterator[Store]:
         clock.now += 100
         live(made, "c-open", end=False)
         made.experiments.save_version(
-            "nightly", digest="d", spec="{}", models=[StoredModel("m", SHA, 1)], folder="/", alarm=0.1
+            "nightly", digest="d", spec="{}", models=[NewModel("m", SHA, 1)], folder="/", alarm=0.1
         )
         yield made
 
@@ -207,7 +205,7 @@ def with_an_unknown_word(file: Path) -> None:
 
 @pytest.mark.parametrize(("damage", "packed"), [
     (cut, True), (flip, True), (cut, False), (without_a_row, False), (without_a_table, False), (of_a_newer_version, False),
-    (of_another_program, False), (with_a_wrong_cell, False),
+    (of_another_program, False), (with_a_wrong_cell, False), (with_an_unknown_word, False),
 ])  # fmt: skip
 def test_a_damaged_file_is_refused_before_anything_is_changed(
     tmp_path: Path, damage: Callable[[Path], None], packed: bool

@@ -13,10 +13,9 @@ import sqlalchemy as sa
 from protocol.errors import ResourceError
 from scheduler.store import opening
 from scheduler.store.backend import ServerLocation, server_url
-from scheduler.store.opening import has_store, open_store, store_location
 from scheduler.store.postgres import PostgreSQL
 from scheduler.store.rows import NewCampaign
-from scheduler.store.store import Store
+from scheduler.store.store import Store, has_store, open_store, store_location
 from swarm.base.home import Home
 from swarm.base.settings import SettingsError
 from tests.scheduler.conftest import on_server

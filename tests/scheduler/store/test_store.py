@@ -22,7 +22,7 @@ from protocol.words import Reason
 from scheduler.core.commands import Intent, LiveAttempt
 from scheduler.core.commands import QueuePosition as Seat
 from scheduler.store.backend import Location
-from scheduler.store.rows import AttemptState, CampaignOutcome, NewCampaign, NewModel
+from scheduler.store.rows import AttemptState, CampaignStatus, NewCampaign, NewModel
 from scheduler.store.store import Store
 from swarm.net.identity import Identity
 
@@ -222,7 +222,7 @@ def test_a_cancel_is_asked_for_by_campaign_or_by_task(store: Store) -> None:
     assert store.campaigns.request_cancel("c-one") == 3
     store.attempts.end_pending(["c-one/1", "c-one/2", "c-one/3"], TaskEvent.CANCEL, reason=Reason.CANCELLED)
     assert store.tasks.cancel_requests() == ()
-    assert store.campaigns.end("c-one") is CampaignOutcome.CANCELLED
+    assert store.campaigns.end("c-one") is CampaignStatus.CANCELLED
     assert store.campaigns.unfinished() == ()
     assert store.campaigns.request_cancel("c-one") == 0
     assert store.campaigns.request_cancel("c-nobody") == 0
@@ -245,7 +245,7 @@ def test_the_outcome_is_failed_as_soon_as_one_task_failed(store: Store) -> None:
         ["c-one/1"], TaskEvent.FAIL, reason=Reason.NOTHING_FITS, detail="no device fits"
     )
     store.attempts.end_pending(["c-one/2", "c-one/3"], TaskEvent.CANCEL)
-    assert store.campaigns.end("c-one") is CampaignOutcome.FAILED
+    assert store.campaigns.end("c-one") is CampaignStatus.FAILED
     (summary,) = store.campaigns.summaries()
     assert summary.counts == {TaskState.FAILED: 1, TaskState.CANCELLED: 2}
     assert summary.tasks == 3

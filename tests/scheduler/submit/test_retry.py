@@ -22,7 +22,7 @@ from scheduler.output.schemas import campaign_info
 from scheduler.output.tables import campaigns_table
 from scheduler.store.progress import progress_text
 from scheduler.store.results import campaign_rows
-from scheduler.store.rows import CampaignOutcome, NewCampaign, NewModel
+from scheduler.store.rows import CampaignStatus, NewCampaign, NewModel
 from scheduler.store.store import Store
 from scheduler.submit.cancel import cancel_and_wait
 from scheduler.submit.submit import retry_campaign
@@ -138,9 +138,7 @@ def test_what_another_scheduler_carries_on_is_neither_retried_nor_cancelled_and_
         store.attempts.end_pending(
             ["c-old/1"], TaskEvent.CANCEL, reason=Reason.ADOPTED, detail="carried on elsewhere"
         )
-        assert (
-            store.campaigns.end("c-old", detail="carried on elsewhere (adopted)") is CampaignOutcome.ADOPTED
-        )
+        assert store.campaigns.end("c-old", detail="carried on elsewhere (adopted)") is CampaignStatus.ADOPTED
         with pytest.raises(CampaignError, match=r"c-old is carried on elsewhere \(adopted\)"):
             retry_campaign(home, store, "c-old", tmp_path)
         with pytest.raises(CampaignError, match="carried on elsewhere"):
