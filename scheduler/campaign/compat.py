@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 from pydantic import Field, StringConstraints, ValidationError
 
@@ -50,9 +50,6 @@ class PlainCampaign(FilePart):
     jobs: Annotated[tuple[PlainJob, ...], Field(min_length=1, max_length=10_000, strict=False)]
 
 
-_PARTS: Final = {"jobs": PlainJob}
-
-
 def is_plain(value: Mapping[str, Any]) -> bool:
     """Whether this file is written in the plain form."""
     return "model_url" in value or ("jobs" in value and "models" not in value)
@@ -63,7 +60,7 @@ def read_plain(document: Document) -> Campaign:
     try:
         plain = PlainCampaign.model_validate(document.value)
     except ValidationError as exc:
-        raise first_found(exc, document, PlainCampaign, _PARTS) from None
+        raise first_found(exc, document, PlainCampaign) from None
     entry = _entry(plain, document)
     jobs = tuple(_job(job) for job in plain.jobs)
     name = plain.campaign or re.sub(r"[^A-Za-z0-9._-]+", "-", entry.label).strip("-._")[:64] or "campaign"

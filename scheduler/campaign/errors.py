@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 from pydantic import BaseModel, ValidationError
 
@@ -17,16 +17,12 @@ LATER: Final[dict[str, str]] = {
     "concurrency": "leave it out",
 }
 """Keys that a later version will read, and what to do meanwhile."""
-HIDDEN: Final = frozenset({"jobs"})
-"""Fields not shown to people: of the other form."""
-
-MAX_TOLD: Final = 8
-"""Others beside the first that are told with their lines."""
+HIDDEN: Final = "jobs"
+"""A field of `Campaign` that is a key only of the other form."""
+MAX_LISTED: Final = 8
+"""Further problems that are listed with their lines."""
 LOOKED_AT: Final = 40
 """Findings that are put into words; the first by line is among them, the others are only counted."""
-
-Parts = Mapping[str, type[BaseModel]]
-"""Which model stands behind each top key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,80 +32,65 @@ class FileProblem:
     where: Where
     what: str
     hint: str = ""
+    wanted: str = ""
+    """What a value of the wrong type must be; `what` says what it is. The branches of an either-or are joined."""
 
-
-@dataclass(frozen=True, slots=True)
-class _Must:
-    """A value of a wrong sort; the branches of an either-or are put together."""
-
-    where: Where
-    wanted: str
-    got: str
-    hint: str = ""
-
-    def problem(self) -> FileProblem:
-        shown = _told(self.where) or "a campaign"
-        return FileProblem(self.where, f"{shown} must be {self.wanted}{self.got}", self.hint)
+    def in_words(self) -> FileProblem:
+        """The same with the whole sentence as `what`."""
+        if not self.wanted:
+            return self
+        return replace(self, what=f"{_shown(self.where) or 'a campaign'} must be {self.wanted}{self.what}")
 
 
 def first_of(problems: Iterable[FileProblem], document: Document, *, beyond: int = 0) -> CampaignError:
     """The first by line, saying how many others there are; `beyond`: how many are not among `problems`."""
-    ordered = sorted(problems, key=lambda problem: document.line(problem.where))
-    first, more = ordered[0], len(ordered) - 1 + beyond
-    hint = first.hint
+    first, *others = sorted(problems, key=lambda problem: document.line(problem.where))
+    lined = [(document.line(other.where), other.what, other.hint) for other in others]
+    hint, more = first.hint, len(others) + beyond
     if more:
-        others = f"and {more:,} more error{'s' if more > 1 else ''} in this file"
-        hint = f"{hint}  ({others})" if hint else others
-        lines = [f"line {document.line(other.where)}: {other.what}" for other in ordered[1 : MAX_TOLD + 1]]
+        number = f"and {more:,} more error{'s' if more > 1 else ''} in this file"
+        hint = f"{hint}  ({number})" if hint else number
+        lines = [f"line {line}: {what}" for line, what, _ in lined[:MAX_LISTED]]
         hint = "\n".join([hint, *lines, *(["…"] if more > len(lines) else [])])
     error = document.error(first.where, first.what, hint)
     error.first_hint = first.hint
-    error.others = tuple(
-        (document.line(other.where), other.what, other.hint) for other in ordered[1:LOOKED_AT]
-    )
+    error.others = tuple(lined[: LOOKED_AT - 1])
     return error
 
 
-def first_found(
-    error: ValidationError, document: Document, root: type[BaseModel], parts: Parts
-) -> CampaignError:
-    """The first of pydantic's findings. `parts`: which model stands behind each top key of `root`."""
+def first_found(error: ValidationError, document: Document, root: type[BaseModel]) -> CampaignError:
+    """The first of pydantic's findings in a file of the form `root`."""
     items: list[Any] = sorted(
         error.errors(include_url=False),
         key=lambda item: document.line(_way(item["loc"][:-1] if item["type"] == "missing" else item["loc"])),
     )
-    problems = _problems(items[:LOOKED_AT], items, root, parts) or _problems(items, items, root, parts)
+    problems = _problems(items[:LOOKED_AT], items, root) or _problems(items, items, root)
     return first_of(problems, document, beyond=max(0, len(items) - LOOKED_AT))
 
 
-def _problems(
-    items: Sequence[Any], all_items: Sequence[Any], root: type[BaseModel], parts: Parts
-) -> list[FileProblem]:
+def _problems(items: Sequence[Any], all_items: Sequence[Any], root: type[BaseModel]) -> list[FileProblem]:
     """What to say of `items`, one for each place."""
-    by_key: dict[Where, _Must | FileProblem] = {}
+    by_place: dict[Where, FileProblem] = {}
     for item in items:
         loc = item["loc"]
-        if item["type"] == "missing" and _misspelt(loc, all_items, root, parts):
+        if item["type"] == "missing" and _misspelt(loc, all_items, root):
             continue  # it is there, misspelt, and that is what will be said
         if item["type"] == "too_short" and any(_inside(other["loc"], loc) for other in all_items):
             continue  # said of a list whose items are wrong, not missing
-        problem = _problem(item, root, parts)
-        stored = by_key.get(problem.where)
-        if stored is None:
-            by_key[problem.where] = problem
-        elif isinstance(stored, _Must) and isinstance(problem, _Must):
-            by_key[problem.where] = replace(
-                stored, wanted=f"{stored.wanted} or {problem.wanted}", hint=stored.hint or problem.hint
-            )
-    return [item.problem() if isinstance(item, _Must) else item for item in by_key.values()]
+        problem = _problem(item, root)
+        first = by_place.setdefault(problem.where, problem)
+        if first is not problem and first.wanted and problem.wanted:
+            wanted = f"{first.wanted} or {problem.wanted}"
+            by_place[problem.where] = replace(first, wanted=wanted, hint=first.hint or problem.hint)
+    return [problem.in_words() for problem in by_place.values()]
 
 
-def _misspelt(loc: Sequence[Any], items: Sequence[Any], root: type[BaseModel], parts: Parts) -> bool:
-    """Whether the key that is missing stands beside its place in another spelling."""
+def _misspelt(loc: Sequence[Any], items: Sequence[Any], root: type[BaseModel]) -> bool:
+    """Whether the missing key is there in another spelling."""
     extra = [
         item["loc"] for item in items if item["type"] == "extra_forbidden" and item["loc"][:-1] == loc[:-1]
     ]
-    known = _keys(loc, root, parts)
+    known = _keys(_model_at(root, loc[:-1]))
     return any(nearest(str(other[-1]), known) == loc[-1] for other in extra[:LOOKED_AT])
 
 
@@ -143,14 +124,14 @@ _FORMS: Final[dict[str, str]] = {
 }
 
 
-def _problem(item: Any, root: type[BaseModel], parts: Parts) -> _Must | FileProblem:
+def _problem(item: Any, root: type[BaseModel]) -> FileProblem:
     kind, context, given = str(item["type"]), item.get("ctx", {}), item["input"]
     where = _way(item["loc"])
     key = next((part for part in reversed(where) if isinstance(part, str)), "")
     got = f", not {safe_text(repr(given), 40)}"
     match kind:
         case "extra_forbidden":
-            return FileProblem(where, *_unknown_key(key, where, root, parts))
+            return FileProblem(where, *_unknown_key(key, where, root))
         case "campaign":
             return FileProblem(where, context["what"], context["hint"])
         case "missing":
@@ -158,50 +139,63 @@ def _problem(item: Any, root: type[BaseModel], parts: Parts) -> _Must | FileProb
         case "tuple_type" if isinstance(given, (int, float, str)):
             text = safe_text(str(given), 40)
             real = f"{text} (ONNX)" if key == "units" and text == "CPU" else text
-            return _Must(where, _MUST[kind], got, f"write [{real}]")
+            return FileProblem(where, got, f"write [{real}]", _MUST[kind])
         case _ if kind in _MUST:
-            return _Must(where, _MUST[kind], got, _HINT.get(kind, ""))
+            return FileProblem(where, got, _HINT.get(kind, ""), _MUST[kind])
         case "too_short" | "string_too_short":
-            return FileProblem(where, f"{_told(where)} must not be empty", "give at least one")
+            return FileProblem(where, f"{_shown(where)} must not be empty", "give at least one")
         case "too_long" | "string_too_long":
             return FileProblem(
-                where, f"{_told(where)} is too long: at most {context.get('max_length')} are allowed"
+                where, f"{_shown(where)} is too long: at most {context.get('max_length')} are allowed"
             )
         case "literal_error":
             choices = str(context.get("expected", ""))
             guess = did_you_mean(str(given), choices.replace("'", "").replace(" or ", ", ").split(", "))
-            return _Must(where, choices, got, guess)
+            return FileProblem(where, got, guess, choices)
         case "greater_than_equal":
             hint = "a size is at least 1" if "dims" in where[:-1] else ""
-            return _Must(where, f"at least {context['ge']:,}", got, hint)
+            return FileProblem(where, got, hint, f"at least {context['ge']:,}")
         case "less_than_equal":
-            return _Must(where, f"at most {context['le']:,}", got)
+            return FileProblem(where, got, wanted=f"at most {context['le']:,}")
         case "string_pattern_mismatch":
-            return _Must(where, _FORMS.get(key, "of another form"), got)
+            return FileProblem(where, got, wanted=_FORMS.get(key, "of another form"))
         case _:
-            return FileProblem(where, f"{_told(where)} is wrong: {safe_text(str(item['msg']), 120)}")
+            return FileProblem(where, f"{_shown(where)} is wrong: {safe_text(str(item['msg']), 120)}")
 
 
-def _unknown_key(key: str, where: Where, root: type[BaseModel], parts: Parts) -> tuple[str, str]:
-    """What to say of a key nobody knows here."""
+def _unknown_key(key: str, where: Where, root: type[BaseModel]) -> tuple[str, str]:
+    """What to say of a key nobody knows here, and a hint."""
     if key in LATER:
         return f"{key} is not supported in this version", LATER[key]
-    known = _keys(where, root, parts)
+    known = _keys(_model_at(root, where[:-1]))
     guess = did_you_mean(key, known)
-    homes = [name for name, part in parts.items() if key in part.model_fields and key not in HIDDEN]
-    if homes and len(where) == 1:
-        guess = f"did you mean {homes[0]}.{key}?"
-    return f"unknown key {safe_text(key, 60)!r}", "  ".join(
-        filter(None, [guess, f"keys here: {', '.join(known)}"])
-    )
+    if len(where) == 1:
+        below = {name: _model_in(root.model_fields[name].annotation) for name in known}
+        homes = (name for name, model in below.items() if model is not None and key in model.model_fields)
+        guess = next((f"did you mean {name}.{key}?" for name in homes), guess)
+    hint = "  ".join(filter(None, [guess, f"keys here: {', '.join(known)}"]))
+    return f"unknown key {safe_text(key, 60)!r}", hint
 
 
-def _keys(where: Sequence[Any], root: type[BaseModel], parts: Parts) -> list[str]:
-    """The keys that may stand beside the last one of `where`."""
-    model = parts.get(str(where[0]), root) if len(where) > 1 else root
-    if "variants" in where[1:-1]:
-        model = parts.get("variants", model)
-    return [name for name in model.model_fields if name not in HIDDEN or "model_url" in model.model_fields]
+def _keys(model: type[BaseModel]) -> list[str]:
+    """The keys that a file may have there."""
+    fields = model.model_fields
+    return [name for name in fields if name != HIDDEN or "model_url" in fields]
+
+
+def _model_at(root: type[BaseModel], where: Sequence[Any]) -> type[BaseModel]:
+    """The model that reads what is at `where`, or the nearest around it."""
+    model = root
+    for part in where:
+        if part in model.model_fields:
+            model = _model_in(model.model_fields[part].annotation) or model
+    return model
+
+
+def _model_in(annotation: Any) -> type[BaseModel] | None:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next(filter(None, map(_model_in, get_args(annotation))), None)
 
 
 def _inside(inner: Sequence[Any], outer: Sequence[Any]) -> bool:
@@ -223,7 +217,7 @@ def _way(loc: Sequence[Any]) -> Where:
 _ADDED: Final = frozenset({"int", "str", "[key]"})
 
 
-def _told(where: Where) -> str:
+def _shown(where: Where) -> str:
     """The way for people: `models 2.path`; positions from 1."""
     text = ""
     for part in where:

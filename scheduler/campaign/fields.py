@@ -55,9 +55,13 @@ def wrong(what: str, hint: str = "") -> PydanticCustomError:
     return PydanticCustomError("campaign", "{what}", {"what": what, "hint": hint})
 
 
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
 def parse_duration(value: Any) -> float:
     """Seconds in `500ms`, `90s`, `10m`, `2h`, `1d`. Raises `PydanticCustomError`."""
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
+    if _is_number(value):
         raise wrong(f"the duration {value} has no unit", f"write it with its unit, such as {value}s")
     try:
         return units.parse_duration(str(value), units="ms s m h d", max_s=MAX_DURATION_S)
@@ -103,7 +107,7 @@ COARSEST: Final = 0.5
 def parse_percent(value: Any) -> float:
     """The share in `2%` or `0.5 %`. Raises `PydanticCustomError`."""
     hint = "write it with its sign: 2%, 0.5%"
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
+    if _is_number(value):
         raise wrong(f"the precision {value} has no percent sign", hint)
     result = _PERCENT.fullmatch(value.strip()) if isinstance(value, str) else None
     if not result:
@@ -123,7 +127,7 @@ def show_percent(share: float) -> str:
 
 
 def read_step(value: Any) -> Any:
-    """What stands beside `step` and `of` are the step's options."""
+    """Keys other than `step` and `of` are the step's options."""
     if isinstance(value, str):
         return {"step": value}
     if not isinstance(value, dict) or "options" in value:
@@ -196,31 +200,27 @@ def file_of(url: str) -> str:
     return path
 
 
+def _schema(pattern: str, *examples: str) -> WithJsonSchema:
+    return WithJsonSchema({"type": "string", "pattern": pattern, "examples": list(examples)})
+
+
 Duration = Annotated[
     float,
     BeforeValidator(parse_duration),
     PlainSerializer(units.duration_text),
-    WithJsonSchema(
-        {
-            "type": "string",
-            "pattern": r"^\s*[0-9]+(\.[0-9]+)?\s*(ms|s|m|h|d)\s*$",
-            "examples": ["500ms", "90s", "10m"],
-        }
-    ),
+    _schema(r"^\s*[0-9]+(\.[0-9]+)?\s*(ms|s|m|h|d)\s*$", "500ms", "90s", "10m"),
 ]
 Percent = Annotated[
     float,
     BeforeValidator(parse_percent),
     PlainSerializer(show_percent),
-    WithJsonSchema(
-        {"type": "string", "pattern": r"^\s*[0-9]{1,2}(\.[0-9]{1,6})?\s*%\s*$", "examples": ["2%", "0.5%"]}
-    ),
+    _schema(r"^\s*[0-9]{1,2}(\.[0-9]{1,6})?\s*%\s*$", "2%", "0.5%"),
 ]
 TimeOfDay = Annotated[
     float,
     BeforeValidator(parse_time),
     PlainSerializer(show_time_of_day),
-    WithJsonSchema({"type": "string", "pattern": r"^([01][0-9]|2[0-3]):[0-5][0-9]$", "examples": ["03:00"]}),
+    _schema(r"^([01][0-9]|2[0-3]):[0-5][0-9]$", "03:00"),
 ]
 Webhook = Annotated[str, StringConstraints(min_length=1, max_length=MAX_URL), AfterValidator(check_webhook)]
 UrlText = Annotated[str, StringConstraints(min_length=1, max_length=MAX_URL), AfterValidator(_check_url)]

@@ -1,14 +1,21 @@
-"""Campaigns as YAML: the starter that `sark-node init` writes, and a stored campaign as a file to edit and run again."""
+"""Campaigns as text: the starter that `sark-node init` writes, a stored campaign as a file to edit and run again, and the JSON Schema of a
+campaign file, for editors that complete and check while one types.
+
+The schema is shipped as a file; a test compares. After a change of the models: `python -m scheduler.campaign.text`.
+"""
 
 from __future__ import annotations
 
-from pathlib import PurePath
+import json
+from pathlib import Path, PurePath
 from typing import Any, Final
 
 import yaml
 from pydantic import ValidationError
+from pydantic.json_schema import models_json_schema
 
 from protocol.errors import CampaignError
+from scheduler.campaign.compat import PlainCampaign
 from scheduler.campaign.model import Campaign, JobFields, ModelEntry, Schedule, StepEntry
 from swarm.base.yaml import word_value
 
@@ -156,3 +163,27 @@ def starter_campaign(
 ) -> str:
     """The text of a new campaign file. `name` and `model` must need no quotes in YAML."""
     return _STARTER.format(name=name, model=model, file=file)
+
+
+SCHEMA_FILE: Final = Path(__file__).with_name("campaign.schema.json")
+
+
+def campaign_schema() -> dict[str, Any]:
+    """Either of the two forms of a campaign."""
+    references, shared = models_json_schema([(Campaign, "validation"), (PlainCampaign, "validation")])
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "Sark campaign",
+        "description": "Which models to measure, on which compute units, on which devices. sark-node validate checks more than this.",
+        "anyOf": [references[Campaign, "validation"], references[PlainCampaign, "validation"]],
+        "$defs": shared["$defs"],
+    }
+
+
+def schema_text() -> str:
+    """As it stands in `SCHEMA_FILE`."""
+    return json.dumps(campaign_schema(), indent=2, ensure_ascii=False, sort_keys=True) + "\n"
+
+
+if __name__ == "__main__":
+    SCHEMA_FILE.write_text(schema_text(), encoding="utf-8")

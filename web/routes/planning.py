@@ -10,7 +10,7 @@ from fastapi import APIRouter, Query, Request
 
 from scheduler.campaign.load import parse_campaign
 from scheduler.campaign.model import Campaign
-from scheduler.campaign.schema import campaign_schema
+from scheduler.campaign.text import campaign_schema
 from scheduler.models.describe import Models, describe_models
 from scheduler.models.uploads import Uploads, placed
 from scheduler.preview.look import explain_campaign, plan_campaign

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from protocol.errors import CampaignError
 from scheduler.campaign.fields import parse_duration
-from scheduler.campaign.load import MAX_CELLS, Campaign, load_campaign, parse_campaign
-from scheduler.campaign.schema import SCHEMA_FILE, campaign_schema, schema_text
-from scheduler.campaign.text import starter_campaign
+from scheduler.campaign.load import MAX_CELLS, load_campaign, parse_campaign
+from scheduler.campaign.model import Campaign
+from scheduler.campaign.text import SCHEMA_FILE, campaign_schema, schema_text, starter_campaign
 from swarm.base.units import duration_text
 
 HEAD = "campaign: trial\nmodels: [a.onnx]\nunits: [CPU (ONNX)]\n"
@@ -424,7 +424,7 @@ def test_a_duration_survives_being_shown(seconds: float) -> None:
 
 def test_the_shipped_schema_is_the_one_the_models_give() -> None:
     assert SCHEMA_FILE.read_text(encoding="utf-8") == schema_text(), (
-        "run: python -m scheduler.campaign.schema"
+        "run: python -m scheduler.campaign.text"
     )
 
 

@@ -10,7 +10,8 @@ import pytest
 
 from protocol.errors import CampaignError
 from protocol.values.task import Model
-from scheduler.campaign.load import Campaign, load_campaign, parse_campaign
+from scheduler.campaign.load import load_campaign, parse_campaign
+from scheduler.campaign.model import Campaign
 from scheduler.models.describe import describe_models
 
 ONNX_LIKE = b"\x08\x08\x12\x07tf2onnx" + bytes(range(200))

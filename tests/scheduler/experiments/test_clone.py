@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from protocol.errors import CampaignError
-from scheduler.campaign.load import Campaign, parse_campaign
+from scheduler.campaign.load import parse_campaign
+from scheduler.campaign.model import Campaign
 from scheduler.experiments.clone import clone_text
 from scheduler.experiments.service import begin, save
 from scheduler.store.store import Store

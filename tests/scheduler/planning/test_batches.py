@@ -20,7 +20,8 @@ from results.analysis.regression import key_of
 from results.export.raw import ResultEntry
 from results.row.acceptance import not_as_asked
 from results.row.row import Row, RowStatus, make_row
-from scheduler.campaign.load import Campaign, parse_campaign
+from scheduler.campaign.load import parse_campaign
+from scheduler.campaign.model import Campaign
 from scheduler.campaign.text import campaign_text, read_spec
 from scheduler.experiments.service import digest_of
 from scheduler.models.describe import describe_models

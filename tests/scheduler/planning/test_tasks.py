@@ -11,7 +11,8 @@ from protocol.errors import CampaignError
 from protocol.values.advert import Advert, UnitOffer
 from protocol.values.match import match
 from protocol.values.task import MAX_TASK, Model, Step, Task, read_task, task_body
-from scheduler.campaign.load import Campaign, parse_campaign
+from scheduler.campaign.load import parse_campaign
+from scheduler.campaign.model import Campaign
 from scheduler.planning.tasks import (
     GIB,
     LARGE_MODEL,

@@ -20,7 +20,8 @@ from protocol.values.requirement import Requirement, parse_clause
 from protocol.values.task import Model, Task
 from protocol.wire.base import Message
 from protocol.words import ProtocolId, Reason, Right, WorkerState
-from scheduler.campaign.load import Campaign, parse_campaign
+from scheduler.campaign.load import parse_campaign
+from scheduler.campaign.model import Campaign
 from scheduler.planning.tasks import derive_cells
 from scheduler.preview.plan import LivePlan, PlanCell, make_plan, plan_changes
 from scheduler.preview.plan_table import load_plan, plan_lines, plan_table, save_plan, uncovered_lines

@@ -11,7 +11,7 @@ import pytest
 import sqlalchemy as sa
 
 from protocol.errors import ResourceError
-from scheduler.store import opening
+from scheduler.store import store as store_module
 from scheduler.store.backend import ServerLocation, server_url
 from scheduler.store.postgres import PostgreSQL
 from scheduler.store.rows import NewCampaign
@@ -197,10 +197,12 @@ def test_an_address_that_is_none_is_told_without_being_repeated(tmp_path: Path) 
 
 
 def test_whatever_opens_the_store_of_a_home_looks_at_its_settings() -> None:
-    own = Path(opening.__file__)
+    own = Path(store_module.__file__)
     results = [
         path.name
         for path in own.parent.rglob("*.py")
         if path != own and re.search(r"\b(home|obj)\.store\b", path.read_text("utf-8"))
     ]
-    assert results == [], "these open the file, also where `store` is set: take scheduler.opening.open_store"
+    assert results == [], (
+        "these open the file, also where `store` is set: take scheduler.store.store.open_store"
+    )

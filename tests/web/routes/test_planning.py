@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from scheduler.campaign.schema import SCHEMA_FILE
+from scheduler.campaign.text import SCHEMA_FILE
 
 YAML = {"Content-Type": "text/yaml"}
 GOOD = b"campaign: x\nmodels: [https://example.org/a.onnx, https://example.org/b.onnx]\nunits: [CPU (ONNX)]\nmeasure: {threads: [1, 2]}\n"
