@@ -423,9 +423,7 @@ def test_a_duration_survives_being_shown(seconds: float) -> None:
 
 
 def test_the_shipped_schema_is_the_one_the_models_give() -> None:
-    assert SCHEMA_FILE.read_text(encoding="utf-8") == schema_text(), (
-        "run: python -m scheduler.campaign.text"
-    )
+    assert SCHEMA_FILE.read_text(encoding="utf-8") == schema_text(), "run: python -m scheduler.campaign.text"
 
 
 def test_the_schema_tells_of_both_forms_and_of_no_hidden_key() -> None:
