@@ -83,6 +83,7 @@ if TYPE_CHECKING:
 
     from node.run.local import LocalDevice
     from protocol.messages.work import Action
+    from protocol.words import WorkerState
     from results.analysis.compare import Comparison
     from scheduler.local.bench import Bench, Measurement
     from web.http.context import SendAction
@@ -124,11 +125,11 @@ def _send_action(home: Home, gates: Callable[[], tuple[str, ...]]) -> SendAction
     import trio
 
     import node.api
-    from web.http.context import ActionReply
 
-    async def send(peer: str, action: Action) -> ActionReply:
+    async def send(peer: str, action: Action) -> WorkerState:
         current = await trio.to_thread.run_sync(gates)
-        return ActionReply(*await node.api.command_worker(home, peer, current, action))
+        state, _ = await node.api.command_worker(home, peer, current, action)
+        return state
 
     return send
 

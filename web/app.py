@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from importlib.metadata import version
 
 from fastapi import APIRouter, FastAPI
 from starlette.types import ASGIApp
 
 from scheduler.output.fleet import FleetWatcher
-from web import compat
+from web.compat import campaigns as compat_campaigns
+from web.compat import system as compat_system
+from web.compat import workers as compat_workers
 from web.http import static
 from web.http.context import ApiContext
 from web.http.middleware import AccessMiddleware, AccessRules
-from web.http.openapi import complete_openapi
+from web.http.openapi import complete_openapi, operation_id
 from web.http.problems import Problem, add_problem_handlers
 from web.routes import (
     campaigns,
@@ -29,6 +32,11 @@ from web.routes import (
     tasks,
 )
 
+MODULES = (
+    *(campaigns, results, events, tasks, compare, models, planning, report, experiments, fleet),
+    *(compat_campaigns, compat_workers, compat_system, server),
+)
+
 
 def make_app(
     context: ApiContext,
@@ -37,19 +45,14 @@ def make_app(
     watcher: FleetWatcher | None = None,
 ) -> ASGIApp:
     """The application for one home. `routers`: endpoints of its other roles. `watcher`: another view of the swarm than this home's."""
-    metrics = server.Metrics()
-    guarded = AccessMiddleware(make_open_app(context, routers, metrics, watcher), rules)
-    return server.MetricsMiddleware(guarded, metrics)
+    app = make_open_app(context, routers, watcher)
+    return server.MetricsMiddleware(AccessMiddleware(app, rules), app.state.metrics)
 
 
 def make_open_app(
-    context: ApiContext,
-    routers: Sequence[APIRouter] = (),
-    metrics: server.Metrics | None = None,
-    watcher: FleetWatcher | None = None,
+    context: ApiContext, routers: Sequence[APIRouter] = (), watcher: FleetWatcher | None = None
 ) -> FastAPI:
     """`make_app` without access rules and metrics: for the OpenAPI document and for tests."""
-    watcher = watcher or fleet.watcher_of(context)
     app = FastAPI(
         title="Sark",
         version=version("sark-node"),
@@ -60,17 +63,13 @@ def make_open_app(
         openapi_url="/openapi.json",
         redirect_slashes=False,  # behind a TLS proxy it would redirect to http, together with the client's token
         responses={"default": {"model": Problem, "description": "An error."}},
+        generate_unique_id_function=operation_id,
     )
+    app.state.context = context
+    app.state.watcher = watcher or FleetWatcher(partial(fleet.observer, context))
+    app.state.metrics = server.Metrics()
     add_problem_handlers(app)
-    modules = (campaigns, results, events, tasks, compare, models, planning, report, experiments)
-    for router in (
-        static.router(),
-        *(module.router(context) for module in modules),
-        fleet.router(context, watcher),
-        compat.router(context, watcher),
-        server.router(context, metrics or server.Metrics()),
-        *routers,
-    ):
+    for router in (static.router(), *(module.api for module in MODULES), *routers):
         app.include_router(router)
     complete_openapi(app)
     return app

@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from datetime import UTC, datetime
-from http import HTTPStatus
 from typing import Any
 
-import trio
 from fastapi import APIRouter
 
-from results.row.form import JsonModel, utc
+from results.row.form import JsonModel
 from scheduler.output.fleet import INTERVAL_S
 from scheduler.store.archive import write_copy
-from scheduler.store.rows import WaitingTasks
 from scheduler.store.store import Store
 from scheduler.submit.daemon import is_running
 from swarm.base.home import Home
-from web.compat.models import workers_health
-from web.compat.workers import SnapshotSource
-from web.http.context import ApiContext
-from web.http.parameters import problems
-from web.http.problems import HttpProblem
+from web.compat.workers import workers_health
+from web.http.context import Context, SharedStore
+from web.http.problems import HttpProblem, errors
+from web.routes.fleet import Watcher
+
+api = APIRouter(prefix="/api", tags=["compat"])
 
 
 class CompatRedis(JsonModel):
@@ -108,81 +105,69 @@ class CompatMonitoring(JsonModel):
     tasks: dict[str, int]
 
 
-def router(context: ApiContext, snapshots: SnapshotSource) -> APIRouter:
-    """Health, queues, monitoring and reset."""
-    api = APIRouter(prefix="/api", tags=["compat"])
-
-    def now() -> str:
-        return utc(snapshots.wall()) or ""
-
-    @api.get("/health", operation_id="compatHealth")
-    async def health() -> CompatHealth:
-        """Whether the server answers and its store can be read."""
-        unfinished = await context.store(lambda store: len(store.campaigns.unfinished()))
-        scheduling = await trio.to_thread.run_sync(is_running, context.home)
-        return CompatHealth(timestamp=now(), scheduling=scheduling, unfinished=unfinished)
-
-    @api.post("/reset", operation_id="compatReset", responses=problems(HTTPStatus.CONFLICT))
-    async def reset() -> CompatReset:
-        """Delete campaigns, jobs, results and remembered workers of this home, after a backup. Refused while a campaign runs. Keys,
-        settings, uploaded models, experiments and written files remain."""
-        return await context.isolated(lambda store: _reset(store, context.home, snapshots.wall()))
-
-    @api.get("/queue/status", operation_id="compatQueues")
-    async def queues() -> CompatQueues:
-        """Count this home's waiting jobs, by worker and by compute unit."""
-        return _queues(await context.store(lambda store: store.tasks.waiting()))
-
-    @api.get("/monitoring/stats", operation_id="compatMonitoring")
-    async def monitoring() -> CompatMonitoring:
-        """Get the workers' health and the number of lost attempts."""
-        counts = await context.store(lambda store: store.campaigns.state_counts())
-        snapshot = await snapshots.take()
-        workers = workers_health(snapshot.workers, snapshot.at, snapshots.wall(), snapshot.note)
-        attempts = counts["attempts"]
-        return CompatMonitoring(
-            timestamp=now(),
-            health_monitor=CompatMonitor(
-                check_interval_s=INTERVAL_S,
-                total_workers=workers.total,
-                healthy_workers=workers.healthy,
-                unhealthy_workers=workers.unhealthy,
-                note=workers.note,
-            ),
-            timeout_handler=CompatTimeouts(
-                lost_attempts=attempts.get("lost", 0),
-                failed_attempts=attempts.get("failed", 0),
-                running_attempts=attempts.get("granted", 0),
-            ),
-            campaigns=counts["campaigns"],
-            tasks=counts["tasks"],
-        )
-
-    return api
+@api.get("/health")
+def health(context: Context, store: SharedStore) -> CompatHealth:
+    """Whether the server answers and its store can be read."""
+    unfinished = len(store.campaigns.unfinished())
+    return CompatHealth(timestamp=_now(), scheduling=is_running(context.home), unfinished=unfinished)
 
 
-def _queues(waiting: Sequence[WaitingTasks]) -> CompatQueues:
-    sizes: Counter[str] = Counter()
-    names: dict[str, str] = {}
+@api.post("/reset", responses=errors(409))
+async def reset(context: Context) -> CompatReset:
+    """Delete campaigns, jobs, results and remembered workers of this home, after a backup. Refused while a campaign runs. Keys,
+    settings, uploaded models, experiments and written files remain."""
+    return await context.isolated(lambda store: _reset(store, context.home))
+
+
+@api.get("/queue/status")
+def queues(store: SharedStore) -> CompatQueues:
+    """Count this home's waiting jobs, by worker and by compute unit."""
+    workers: dict[str, CompatWorkerQueue] = {}
     units: Counter[str] = Counter()
-    for group in waiting:
+    for group in store.tasks.waiting():
         if group.worker is None:
             units[group.unit] += group.tasks
         else:
-            sizes[group.worker] += group.tasks
-            names[group.worker] = group.device
-    queues = {
-        worker: CompatWorkerQueue(device_name=names[worker], queue_size=size)
-        for worker, size in sizes.items()
-    }
-    return CompatQueues(worker_queues=queues, capability_queues=dict(units))
+            size = workers[group.worker].queue_size if group.worker in workers else 0
+            queue = CompatWorkerQueue(device_name=group.device, queue_size=size + group.tasks)
+            workers[group.worker] = queue
+    return CompatQueues(worker_queues=workers, capability_queues=dict(units))
 
 
-def _reset(store: Store, home: Home, wall: float) -> CompatReset:
+@api.get("/monitoring/stats")
+async def monitoring(context: Context, watcher: Watcher) -> CompatMonitoring:
+    """Get the workers' health and the number of lost attempts."""
+    counts = await context.store(lambda store: store.campaigns.state_counts())
+    workers = await workers_health(watcher)
+    attempts = counts["attempts"]
+    return CompatMonitoring(
+        timestamp=_now(),
+        health_monitor=CompatMonitor(
+            check_interval_s=INTERVAL_S,
+            total_workers=workers.total,
+            healthy_workers=workers.healthy,
+            unhealthy_workers=workers.unhealthy,
+            note=workers.note,
+        ),
+        timeout_handler=CompatTimeouts(
+            lost_attempts=attempts.get("lost", 0),
+            failed_attempts=attempts.get("failed", 0),
+            running_attempts=attempts.get("granted", 0),
+        ),
+        campaigns=counts["campaigns"],
+        tasks=counts["tasks"],
+    )
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def _reset(store: Store, home: Home) -> CompatReset:
     unfinished = store.campaigns.unfinished()
     if unfinished:
         raise HttpProblem(
-            HTTPStatus.CONFLICT,
+            409,
             f"{len(unfinished)} of this home's campaigns have not ended, such as {unfinished[0].id}",
             hint=f"wait for them, or cancel each: POST /api/v1/campaigns/{unfinished[0].id}/cancel",
         )
@@ -190,7 +175,7 @@ def _reset(store: Store, home: Home, wall: float) -> CompatReset:
     rows: dict[str, Any] = store.describe()["rows"]
     backup = None
     if summaries:
-        stamp = datetime.fromtimestamp(wall, UTC)
+        stamp = datetime.now(UTC)
         backup = home.folder("scheduler") / f"before-reset-{stamp:%Y%m%dT%H%M%S}-{stamp.microsecond:06}"
         write_copy(backup, store)
     cleared = sum(store.campaigns.delete(item.campaign.id) for item in summaries)

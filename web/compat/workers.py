@@ -1,45 +1,161 @@
-"""The predecessor's endpoints for workers. Devices join the swarm by themselves: a client's claims about them change nothing, and each
-response says so. Only the owner's own workers can be controlled."""
+"""The predecessor's endpoints for workers, and its JSON shapes of them. Devices join the swarm by themselves: a client's claims about them
+change nothing, and each response says so. Only the owner's own workers can be controlled."""
 
 from __future__ import annotations
 
 import hashlib
 import shlex
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
-from http import HTTPStatus
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
 from typing import Annotated, Any, Final, TypeVar
 
 import trio
 from fastapi import APIRouter, Path, Request
+from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from protocol.errors import SarkError
 from protocol.messages.work import Action
-from results.row.form import JsonModel
-from scheduler.output.fleet import FleetWatcher, device_info
+from protocol.words import WorkerState
+from results.row.form import JsonModel, utc
+from scheduler.output.fleet import DeviceInfo, FleetWatcher, device_info
 from swarm.base.home import Home
 from swarm.join.known_gates import worker_addresses
 from swarm.net.identity import load_or_create
-from web.compat.models import (
-    WORKER,
-    CompatWorker,
-    CompatWorkerHealth,
-    CompatWorkers,
-    CompatWorkersHealth,
-    CompatWorkerStatus,
-    compat_worker,
-    worker_health,
-    workers_health,
-)
-from web.http.context import ApiContext
-from web.http.parameters import problems
-from web.http.problems import HttpProblem
-from web.routes.fleet import snapshot_of
+from web.http.context import ApiContext, Context
+from web.http.problems import HttpProblem, errors
+from web.routes.fleet import Watcher, snapshot_of
+
+GB: Final = 1024**3
+
+
+class CompatWorkerStatus(StrEnum):
+    """A worker's state."""
+
+    ACTIVE = "active"
+    BUSY = "busy"
+    CLEANUP = "cleanup"
+    FAULTY = "faulty"
+
+
+WORKER: Final[Mapping[WorkerState, CompatWorkerStatus]] = {
+    WorkerState.ACTIVE: CompatWorkerStatus.ACTIVE,
+    WorkerState.BUSY: CompatWorkerStatus.BUSY,
+    WorkerState.CLEANUP: CompatWorkerStatus.CLEANUP,
+    WorkerState.DRAINING: CompatWorkerStatus.CLEANUP,  # takes no new work
+    WorkerState.FAULTY: CompatWorkerStatus.FAULTY,
+}
+
+
+class CompatDeviceInfo(JsonModel):
+    """A device, by the predecessor's field names."""
+
+    Soc: str
+    Ram: str
+    """In GB of 1,073,741,824 bytes; empty if unknown."""
+    DeviceOs: str
+    UDID: str
+    """Hardware id, the `device_udid` of a job."""
+
+
+class CompatWorker(JsonModel):
+    """A device of the swarm."""
+
+    worker_id: str
+    """Peer id, the `worker_id` of a job."""
+    device_name: str
+    ip_address: str
+    """Empty if it is only reachable through a gate or by name."""
+    capabilities: tuple[str, ...]
+    """Compute units."""
+    device_info: CompatDeviceInfo
+    status: CompatWorkerStatus
+    detail: str
+    """Why it takes no work, or does not answer."""
+    queue_size: int | None
+    """Tickets of all schedulers that wait there; null if unknown."""
+    last_heartbeat: str | None
+    """Time of its last answer."""
+
+
+class CompatWorkers(JsonModel):
+    """All devices that can be found."""
+
+    count: int
+    workers: tuple[CompatWorker, ...]
+    note: str = ""
+    """Why the list is empty, if the swarm cannot be reached."""
+
+
+class CompatWorkerHealth(JsonModel):
+    """Whether a worker answers and is well."""
+
+    worker_id: str
+    is_healthy: bool
+    last_heartbeat: str | None
+    seconds_since_heartbeat: float | None
+    status: CompatWorkerStatus
+
+
+class CompatWorkersHealth(JsonModel):
+    """Health of all workers."""
+
+    total: int
+    healthy: int
+    unhealthy: int
+    workers: tuple[CompatWorkerHealth, ...]
+    note: str = ""
+
+
+def compat_worker(device: DeviceInfo, at: float) -> CompatWorker:
+    """A device as a worker. `at`: wall time of the snapshot."""
+    answers = device.unreachable is None
+    state = device.state or WorkerState.ACTIVE
+    return CompatWorker(
+        worker_id=device.peer,
+        device_name=device.name,
+        ip_address=ip_address(device.addresses),
+        capabilities=tuple(unit.unit for unit in device.units),
+        device_info=CompatDeviceInfo(
+            Soc=device.soc,
+            Ram="" if device.ram is None else f"{round(device.ram / GB, 1):g}",
+            DeviceOs=device.os,
+            UDID=device.device,
+        ),
+        status=WORKER[state] if answers else CompatWorkerStatus.FAULTY,  # as after a missed heartbeat
+        detail=device.why or device.unreachable or "",
+        queue_size=device.queue,
+        last_heartbeat=utc(at) if answers else None,
+    )
+
+
+def worker_health(worker: CompatWorker, at: float) -> CompatWorkerHealth:
+    """`at`: wall time of the snapshot."""
+    answers = worker.last_heartbeat is not None
+    return CompatWorkerHealth(
+        worker_id=worker.worker_id,
+        is_healthy=answers and worker.status is not CompatWorkerStatus.FAULTY,
+        last_heartbeat=worker.last_heartbeat,
+        seconds_since_heartbeat=round(max(0.0, time.time() - at), 1) if answers else None,
+        status=worker.status,
+    )
+
+
+def ip_address(addresses: Sequence[str]) -> str:
+    """The first IP address that others may dial, loopback last; '' if there is none but through a gate."""
+    direct = [
+        parts[2]
+        for parts in (address.split("/") for address in addresses)
+        if len(parts) > 2 and parts[1] in ("ip4", "ip6") and "p2p-circuit" not in parts
+    ]
+    return min(direct, key=lambda ip: ip.startswith("127.") or ip == "::1", default="")
+
 
 ACTIONS: Final = {CompatWorkerStatus.ACTIVE: Action.RESUME, CompatWorkerStatus.CLEANUP: Action.PAUSE}
 """Statuses that a client may set. busy and faulty are facts."""
+
+api = APIRouter(prefix="/api", tags=["compat"])
 
 T = TypeVar("T", bound=BaseModel)
 Text = Annotated[str, Field(max_length=1000)]
@@ -98,131 +214,122 @@ class CompatWorkerReset(CompatStatus):
     message: str
 
 
-@dataclass(frozen=True, slots=True)
-class CompatSnapshot:
-    """The workers of the swarm at a wall time. `note`: why they cannot be seen."""
-
-    at: float
-    workers: tuple[CompatWorker, ...]
-    note: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class SnapshotSource:
-    """Takes snapshots on demand."""
-
-    watcher: FleetWatcher
-    wall: Callable[[], float] = time.time
-
-    async def take(self) -> CompatSnapshot:
-        """All workers that can be found; none, with a note, if the swarm cannot be reached."""
-        try:
-            snapshot = await snapshot_of(self.watcher)
-        except SarkError as exc:
-            return CompatSnapshot(self.wall(), (), f"{exc.what}; {exc.hint}" if exc.hint else exc.what)
-        except HttpProblem as exc:
-            return CompatSnapshot(self.wall(), (), exc.detail)
-        workers = tuple(compat_worker(device_info(device), snapshot.at) for device in snapshot.devices)
-        return CompatSnapshot(snapshot.at, workers)
-
-    async def find(self, worker: str) -> tuple[CompatWorker, float]:
-        """One worker and the time of the snapshot. Raises `HttpProblem` 404."""
-        snapshot = await self.take()
-        for candidate in snapshot.workers:
-            if candidate.worker_id == worker:
-                return candidate, snapshot.at
-        raise HttpProblem(
-            HTTPStatus.NOT_FOUND,
-            f"no worker {worker!r} can be found" + (f": {snapshot.note}" if snapshot.note else ""),
-            hint="a device joins by itself: POST /api/register returns the command to run there",
-        )
+async def find_workers(watcher: FleetWatcher) -> tuple[CompatWorkers, float]:
+    """All workers that can be found, and when; none, with a note, if the swarm cannot be reached."""
+    try:
+        snapshot = await snapshot_of(watcher)
+    except SarkError as exc:
+        note = f"{exc.what}; {exc.hint}" if exc.hint else exc.what
+        return CompatWorkers(count=0, workers=(), note=note), time.time()
+    except HttpProblem as exc:
+        return CompatWorkers(count=0, workers=(), note=exc.detail), time.time()
+    workers = tuple(compat_worker(device_info(device), snapshot.at) for device in snapshot.devices)
+    return CompatWorkers(count=len(workers), workers=workers), snapshot.at
 
 
-def router(context: ApiContext, snapshots: SnapshotSource) -> APIRouter:
-    """Workers."""
-    api = APIRouter(prefix="/api", tags=["compat"])
-    not_found = problems(HTTPStatus.NOT_FOUND)
-    not_own = problems(HTTPStatus.FORBIDDEN, HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT)
-
-    @api.post("/register", operation_id="compatRegister", openapi_extra=_body(_Register))
-    async def register(request: Request) -> CompatRegistered:
-        """Get the command by which a device joins. Nothing is registered: a worker joins with its own key, by `how_to_join`."""
-        device = await _read(request, _Register)
-        udid = device.device_info.get("UDID")
-        udid = udid[:1000] if isinstance(udid, str) else ""
-        joined = [one for one in (await snapshots.take()).workers if udid and udid == one.device_info.UDID]
-        command, note = await trio.to_thread.run_sync(_how_to_join, context)
-        made_up = hashlib.sha256((udid or device.device_name).encode()).hexdigest()[:12]
-        return CompatRegistered(
-            worker_id=joined[0].worker_id if joined else f"worker-{made_up}",
-            action="reconnected" if joined else "created",
-            joined=bool(joined),
-            how_to_join=command,
-            note="this device is already in the swarm" if joined else note,
-        )
-
-    @api.get("/workers", operation_id="compatListWorkers")
-    async def workers() -> CompatWorkers:
-        """List all devices that can be found now."""
-        snapshot = await snapshots.take()
-        return CompatWorkers(count=len(snapshot.workers), workers=snapshot.workers, note=snapshot.note)
-
-    @api.get("/workers/{worker}", operation_id="compatGetWorker", responses=not_found)
-    async def worker_(worker: WorkerId) -> CompatWorker:
-        """Get one worker."""
-        return (await snapshots.find(worker))[0]
-
-    @api.put(
-        "/workers/{worker}/status",
-        operation_id="compatPutWorkerStatus",
-        responses=not_own,
-        openapi_extra=_body(_SetStatus),
+async def _find(watcher: FleetWatcher, worker: str) -> tuple[CompatWorker, float]:
+    """One worker, and when it was seen. Raises `HttpProblem` 404."""
+    found, at = await find_workers(watcher)
+    for candidate in found.workers:
+        if candidate.worker_id == worker:
+            return candidate, at
+    raise HttpProblem(
+        404,
+        f"no worker {worker!r} can be found" + (f": {found.note}" if found.note else ""),
+        hint="a device joins by itself: POST /api/register returns the command to run there",
     )
-    async def put_status(worker: WorkerId, request: Request) -> CompatStatus:
-        """Resume an own worker (active), or pause it (cleanup). Workers of others refuse."""
-        status = (await _read(request, _SetStatus)).status
-        if status not in ACTIONS:
-            raise HttpProblem(
-                HTTPStatus.CONFLICT,
-                f"the status {status} cannot be set",
-                hint="active resumes a worker, cleanup pauses it; read statuses: GET /api/workers",
-            )
-        return await send_action(worker, ACTIONS[status])
 
-    @api.post("/workers/{worker}/heartbeat", operation_id="compatHeartbeat", responses=not_found)
-    async def heartbeat(worker: WorkerId) -> CompatHeartbeat:
-        """Get a worker's status. Nothing is recorded: workers are queried directly."""
-        result, _ = await snapshots.find(worker)
-        return CompatHeartbeat(worker_id=worker, status=result.status)
 
-    @api.get("/workers/{worker}/health", operation_id="compatWorkerHealth", responses=not_found)
-    async def health(worker: WorkerId) -> CompatWorkerHealth:
-        """Whether a worker answers and is well."""
-        result, at = await snapshots.find(worker)
-        return worker_health(result, at, snapshots.wall())
+def _body(model: type[BaseModel]) -> dict[str, Any]:
+    content = {"application/json": {"schema": model.model_json_schema()}}
+    return {"requestBody": {"required": True, "content": content}}
 
-    @api.get("/health/workers", operation_id="compatWorkersHealth")
-    async def all_health() -> CompatWorkersHealth:
-        """Whether each worker answers and is well."""
-        snapshot = await snapshots.take()
-        return workers_health(snapshot.workers, snapshot.at, snapshots.wall(), snapshot.note)
 
-    @api.put("/workers/{worker}/reset", operation_id="compatResetWorker", responses=not_own)
-    async def reset(worker: WorkerId) -> CompatWorkerReset:
-        """Examine an own worker that is faulty; it returns to service if it is well."""
-        reply = await send_action(worker, Action.RESET)
-        faulty = reply.status is CompatWorkerStatus.FAULTY
-        message = "the worker was examined and is still faulty" if faulty else "the worker is well"
-        return CompatWorkerReset(worker_id=worker, status=reply.status, message=message)
+@api.post("/register", openapi_extra=_body(_Register))
+async def register(context: Context, watcher: Watcher, request: Request) -> CompatRegistered:
+    """Get the command by which a device joins. Nothing is registered: a worker joins with its own key, by `how_to_join`."""
+    device = await _read(request, _Register)
+    udid = device.device_info.get("UDID")
+    udid = udid[:1000] if isinstance(udid, str) else ""
+    workers = (await find_workers(watcher))[0].workers
+    joined = [one for one in workers if udid and udid == one.device_info.UDID]
+    command, note = await trio.to_thread.run_sync(_how_to_join, context)
+    made_up = hashlib.sha256((udid or device.device_name).encode()).hexdigest()[:12]
+    return CompatRegistered(
+        worker_id=joined[0].worker_id if joined else f"worker-{made_up}",
+        action="reconnected" if joined else "created",
+        joined=bool(joined),
+        how_to_join=command,
+        note="this device is already in the swarm" if joined else note,
+    )
 
-    async def send_action(worker: str, action: Action) -> CompatStatus:
-        """Raises `HttpProblem` for an unknown worker, `Refused` for one of another owner."""
-        if worker not in await trio.to_thread.run_sync(_own_peers, context.home):
-            await snapshots.find(worker)
-        reply = await context.send_action(worker, action)
-        return CompatStatus(worker_id=worker, status=WORKER[reply.state])
 
-    return api
+@api.get("/workers")
+async def list_workers(watcher: Watcher) -> CompatWorkers:
+    """List all devices that can be found now."""
+    return (await find_workers(watcher))[0]
+
+
+@api.get("/workers/{worker}", responses=errors(404))
+async def get_worker(watcher: Watcher, worker: WorkerId) -> CompatWorker:
+    """Get one worker."""
+    return (await _find(watcher, worker))[0]
+
+
+@api.put("/workers/{worker}/status", responses=errors(403, 404, 409), openapi_extra=_body(_SetStatus))
+async def put_worker_status(
+    context: Context, watcher: Watcher, worker: WorkerId, request: Request
+) -> CompatStatus:
+    """Resume an own worker (active), or pause it (cleanup). Workers of others refuse."""
+    status = (await _read(request, _SetStatus)).status
+    if status not in ACTIONS:
+        raise HttpProblem(
+            409,
+            f"the status {status} cannot be set",
+            hint="active resumes a worker, cleanup pauses it; read statuses: GET /api/workers",
+        )
+    return await _send_action(context, watcher, worker, ACTIONS[status])
+
+
+@api.post("/workers/{worker}/heartbeat", responses=errors(404))
+async def heartbeat(watcher: Watcher, worker: WorkerId) -> CompatHeartbeat:
+    """Get a worker's status. Nothing is recorded: workers are queried directly."""
+    return CompatHeartbeat(worker_id=worker, status=(await _find(watcher, worker))[0].status)
+
+
+@api.get("/workers/{worker}/health", responses=errors(404))
+async def worker_health_(watcher: Watcher, worker: WorkerId) -> CompatWorkerHealth:
+    """Whether a worker answers and is well."""
+    return worker_health(*await _find(watcher, worker))
+
+
+@api.get("/health/workers")
+async def workers_health(watcher: Watcher) -> CompatWorkersHealth:
+    """Whether each worker answers and is well."""
+    found, at = await find_workers(watcher)
+    health = tuple(worker_health(worker, at) for worker in found.workers)
+    healthy = sum(worker.is_healthy for worker in health)
+    return CompatWorkersHealth(
+        total=len(health), healthy=healthy, unhealthy=len(health) - healthy, workers=health, note=found.note
+    )
+
+
+@api.put("/workers/{worker}/reset", responses=errors(403, 404, 409))
+async def reset_worker(context: Context, watcher: Watcher, worker: WorkerId) -> CompatWorkerReset:
+    """Examine an own worker that is faulty; it returns to service if it is well."""
+    reply = await _send_action(context, watcher, worker, Action.RESET)
+    faulty = reply.status is CompatWorkerStatus.FAULTY
+    message = "the worker was examined and is still faulty" if faulty else "the worker is well"
+    return CompatWorkerReset(worker_id=worker, status=reply.status, message=message)
+
+
+async def _send_action(
+    context: ApiContext, watcher: FleetWatcher, worker: str, action: Action
+) -> CompatStatus:
+    """Raises `HttpProblem` for an unknown worker, `Refused` for one of another owner."""
+    if worker not in await trio.to_thread.run_sync(_own_peers, context.home):
+        await _find(watcher, worker)
+    return CompatStatus(worker_id=worker, status=WORKER[await context.send_action(worker, action)])
 
 
 def _own_peers(home: Home) -> frozenset[str]:
@@ -249,18 +356,10 @@ def _is_local(address: str) -> bool:
     return address.startswith(("/ip4/127.", "/ip6/::1/"))
 
 
-def _body(model: type[BaseModel]) -> dict[str, Any]:
-    content = {"application/json": {"schema": model.model_json_schema()}}
-    return {"requestBody": {"required": True, "content": content}}
-
-
 async def _read(request: Request, model: type[T]) -> T:
-    """The JSON body, whatever its content type: `curl -d` sends another one. Raises `HttpProblem`."""
+    """The JSON body, whatever its content type: `curl -d` sends another one."""
     try:
         return model.model_validate_json(await request.body())
     except ValidationError as exc:
         error = exc.errors(include_url=False)[0]
-        where = ".".join(str(part) for part in error["loc"]) or "body"
-        raise HttpProblem(
-            HTTPStatus.UNPROCESSABLE_ENTITY, f"{where}: {error['msg']}", hint="send JSON; see /docs"
-        ) from None
+        raise RequestValidationError([{**error, "loc": ("body", *error["loc"])}]) from None

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final, TypeVar
+from typing import Annotated, Final, TypeVar
 
 import structlog
 import trio
+from fastapi import Depends, Request
 
 from protocol.errors import SarkError, Unreachable
 from protocol.messages.work import Action
 from protocol.words import WorkerState
+from scheduler.models.describe import Fetch
+from scheduler.models.fetch import downloader
+from scheduler.models.uploads import Uploads
 from scheduler.store.store import Store, open_store
 from scheduler.submit.daemon import is_running
 from swarm.base.home import Home
@@ -24,6 +29,8 @@ MAX_SLOW: Final = 4
 """Slow store operations at a time."""
 MAX_FETCHING: Final = 16
 """Operations at a time that may wait for a model download."""
+MAX_UPLOADS: Final = 4
+"""Model uploads at a time."""
 CHECK_S: Final = 5.0
 MAX_CHECK_S: Final = 300.0
 """Upper bound of the back-off for a scheduler process that keeps ending."""
@@ -33,19 +40,11 @@ log = structlog.get_logger("sark.api")
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class ActionReply:
-    """A worker's state after an action of its owner."""
-
-    state: WorkerState
-    why: str
+SendAction = Callable[[str, Action], Awaitable[WorkerState]]
+"""Sends an action to the worker with this peer id, as its owner; gives its state. Raises `Refused` and `Unreachable`."""
 
 
-SendAction = Callable[[str, Action], Awaitable[ActionReply]]
-"""Sends an action to the worker with this peer id, as its owner. Raises `Refused` and `Unreachable`."""
-
-
-async def _no_worker(peer: str, action: Action) -> ActionReply:
+async def _no_worker(peer: str, action: Action) -> WorkerState:
     raise Unreachable(
         "this server cannot control workers", hint="run the command on the worker's own machine"
     )
@@ -66,25 +65,33 @@ class ApiContext:
     send_action: SendAction = _no_worker
     feeds: Feeds = field(init=False)
     idempotency: IdempotencyStore = field(init=False)
+    uploads: Uploads = field(init=False)
+    uploading: trio.Semaphore = field(default_factory=lambda: trio.Semaphore(MAX_UPLOADS))
+    file_sizes: dict[str, float] = field(default_factory=dict)
+    """Of the predecessor's result files: an ended campaign never changes."""
     _store: Store | None = None
     _store_lock: trio.Lock = field(default_factory=trio.Lock)
     _slow: trio.CapacityLimiter = field(default_factory=lambda: trio.CapacityLimiter(MAX_SLOW))
     _fetching: trio.CapacityLimiter = field(default_factory=lambda: trio.CapacityLimiter(MAX_FETCHING))
+    _computing: trio.CapacityLimiter = field(default_factory=lambda: trio.CapacityLimiter(1))
 
     def __post_init__(self) -> None:
         self.idempotency = IdempotencyStore(self.home.folder("scheduler") / "idempotency")
         self.feeds = Feeds(self.open_store, partial(is_running, self.home))
+        self.uploads = Uploads(self.home)
+
+    @asynccontextmanager
+    async def shared_store(self) -> AsyncIterator[Store]:
+        """The store for one caller at a time, who blocks only in threads. Raises `ResourceError`."""
+        async with self._store_lock:
+            if self._store is None:
+                self._store = await trio.to_thread.run_sync(self.open_store)
+            yield self._store
 
     async def store(self, work: Callable[[Store], T]) -> T:
         """`work(store)` in a thread, one caller at a time. Raises what `work` raises, and `ResourceError`."""
-
-        def run() -> T:
-            if self._store is None:
-                self._store = self.open_store()
-            return work(self._store)
-
-        async with self._store_lock:
-            return await trio.to_thread.run_sync(run)
+        async with self.shared_store() as store:
+            return await trio.to_thread.run_sync(work, store)
 
     async def isolated(self, work: Callable[[Store], T], *, fetching: bool = False) -> T:
         """`work(store)` with a connection of its own, for slow work: a few at a time; it continues when the caller is cancelled.
@@ -97,9 +104,17 @@ class ApiContext:
         limiter = self._fetching if fetching else self._slow
         return await trio.to_thread.run_sync(run, limiter=limiter, abandon_on_cancel=True)
 
+    async def compute(self, work: Callable[[], T]) -> T:
+        """`work()` in a thread, for what takes seconds of CPU time or much memory: one at a time."""
+        return await trio.to_thread.run_sync(work, limiter=self._computing)
+
     def open_store(self) -> Store:
         """A new connection, which the caller closes. Blocking; raises `ResourceError`."""
         return open_store(self.home)
+
+    def fetch_model(self, reach: UrlReach | None = None) -> Fetch:
+        """Downloads models by URL, without a progress display. `reach`: where from, if not as for campaigns over HTTP."""
+        return downloader(self.home, lambda name, done, total: None, reach=reach or self.reach)
 
     async def wake_scheduler(self) -> None:
         """Start the scheduler process unless it runs. Raises `ResourceError`."""
@@ -135,3 +150,20 @@ class ApiContext:
         if self._store is not None:
             self._store.close()
             self._store = None
+
+
+async def _context_of(request: Request) -> ApiContext:
+    context: ApiContext = request.app.state.context
+    return context
+
+
+Context = Annotated[ApiContext, Depends(_context_of)]
+
+
+async def _shared_store(context: Context) -> AsyncIterator[Store]:
+    async with context.shared_store() as store:
+        yield store
+
+
+SharedStore = Annotated[Store, Depends(_shared_store, scope="function")]
+"""The store, for a synchronous endpoint: it runs in a thread, and no other reads or writes meanwhile."""

@@ -13,7 +13,6 @@ import hashlib
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
-from http import HTTPStatus
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -58,18 +57,19 @@ class IdempotencyStore:
 
     async def run(
         self, key: str | None, request: bytes, make: Callable[[str], Awaitable[dict[str, Any]]]
-    ) -> tuple[dict[str, Any], bool]:
-        """The answer of `make(campaign id)`, and whether it is a replay. `request`: everything that identifies the request.
+    ) -> tuple[dict[str, Any], str, bool]:
+        """The answer of `make(campaign id)`, that id, and whether it is a replay. `request`: everything that identifies the request.
 
         Raises `HttpProblem` 409 if the key is in use or belongs to another request, `ResourceError`, and what `make` raises.
         """
         if key is None:
-            return await make(new_campaign_id()), False
+            campaign = new_campaign_id()
+            return await make(campaign), campaign, False
         path = self.folder / f"{hashlib.sha256(key.encode()).hexdigest()}.json"
         with self._lock(path):
             claim = await trio.to_thread.run_sync(self._claim, path, hashlib.sha256(request).hexdigest())
             if claim.answer is not None:
-                return claim.answer, True
+                return claim.answer, claim.campaign, True
             try:
                 answer = await make(claim.campaign)
             except (
@@ -80,7 +80,7 @@ class IdempotencyStore:
                 await trio.to_thread.run_sync(lambda: path.unlink(missing_ok=True))
                 raise
             await trio.to_thread.run_sync(_write, path, claim.model_copy(update={"answer": answer}))
-            return answer, False
+            return answer, claim.campaign, False
 
     @contextlib.contextmanager
     def _lock(self, path: Path) -> Iterator[None]:
@@ -92,9 +92,7 @@ class IdempotencyStore:
                 raise unusable(self.folder, exc) from None
             if not locked:
                 raise HttpProblem(
-                    HTTPStatus.CONFLICT,
-                    "another request with this Idempotency-Key is in progress",
-                    hint="retry later",
+                    409, "another request with this Idempotency-Key is in progress", hint="retry later"
                 )
             yield
 
@@ -106,7 +104,7 @@ class IdempotencyStore:
             _write(path, claim)
         if claim.request_hash != request_hash:
             raise HttpProblem(
-                HTTPStatus.CONFLICT,
+                409,
                 "this Idempotency-Key was used for another request",
                 hint="use a new key for each request",
             )

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from fastapi import FastAPI
+from fastapi.routing import APIRoute
 from pydantic.json_schema import models_json_schema
 
 from scheduler.campaign.compat import PlainCampaign
@@ -37,6 +38,13 @@ Timestamps are ISO 8601 in UTC. Durations are in the unit of their name (`_s`, `
 pass `next` as `after` to get the next page. Errors are `application/problem+json` with a `hint`. A server that listens beyond loopback
 requires its bearer token."""
 _PROBLEM: Final = {"$ref": "#/components/schemas/Problem"}
+
+
+def operation_id(route: APIRoute) -> str:
+    """An operation's id, from its function's name: `list_tasks` is `listTasks`."""
+    prefix = "compat_" if "compat" in route.tags else ""
+    first, *words = (prefix + route.name).strip("_").split("_")
+    return first + "".join(word.capitalize() for word in words)
 
 
 def complete_openapi(app: FastAPI) -> None:

@@ -1,25 +1,25 @@
-"""Path and query parameters that several routes share, and the campaign that a path names."""
+"""Path and query parameters that several routes share, pages of a list, and the campaign that a path names."""
 
 from __future__ import annotations
 
-from http import HTTPStatus
-from typing import Annotated, Any, Final
+from collections.abc import Callable, Sequence
+from typing import Annotated, Final, TypeVar
 
 from fastapi import Path, Query
 
 from protocol.errors import CampaignError
-from scheduler.store.rows import CampaignRow
+from scheduler.store.rows import CampaignRow, TaskRow
 from scheduler.store.store import Store
-from web.http.problems import HttpProblem, Problem
+from web.http.problems import HttpProblem
 
 PAGE: Final = 100
 MAX_PAGE: Final = 1000
 MAX_NUMBER: Final = 2**53
+AFTER: Final = "`next` of the previous page."
 
 Limit = Annotated[int, Query(ge=1, le=MAX_PAGE, description="Maximum number of items on the page.")]
-After = Annotated[
-    int, Query(ge=0, le=MAX_NUMBER, description="Start after this number: `next` of the previous page.")
-]
+After = Annotated[int, Query(ge=0, le=MAX_NUMBER, description=f"Start after this number: {AFTER}")]
+AfterName = Annotated[str, Query(max_length=100, description=AFTER)]
 CampaignId = Annotated[
     str,
     Path(
@@ -32,20 +32,13 @@ Number = Annotated[
     int, Path(ge=1, le=MAX_NUMBER, description="A task's number in its campaign.", examples=[1])
 ]
 
-
-def problems(*statuses: HTTPStatus) -> dict[int | str, dict[str, Any]]:
-    """`responses` of an endpoint: the error statuses that are specific to it."""
-    return {
-        int(status): {
-            "model": Problem,
-            "description": status.description or status.phrase,
-            "content": {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}},
-        }
-        for status in statuses
-    }
+T = TypeVar("T")
+K = TypeVar("K")
 
 
-NOT_FOUND: Final = problems(HTTPStatus.NOT_FOUND)
+def page_of(items: Sequence[T], limit: int, key: Callable[[T], K]) -> tuple[Sequence[T], K | None]:
+    """The first `limit` of `items`, and what to pass as `after` if there are more."""
+    return items[:limit], key(items[limit - 1]) if len(items) > limit else None
 
 
 def require_campaign(store: Store, campaign: str) -> CampaignRow:
@@ -56,24 +49,24 @@ def require_campaign(store: Store, campaign: str) -> CampaignRow:
     return row
 
 
+def require_task(store: Store, campaign: str, n: int) -> TaskRow:
+    """The task's row. Raises `HttpProblem` 404."""
+    require_campaign(store, campaign)
+    task = store.tasks.get(f"{campaign}/{n}")
+    if task is None:
+        raise HttpProblem(
+            404, f"{campaign} has no task {n}", hint=f"list tasks: /api/v1/campaigns/{campaign}/tasks"
+        )
+    return task
+
+
 def no_campaign(campaign: str) -> HttpProblem:
     """This home has no campaign of that id."""
     return HttpProblem(
-        HTTPStatus.NOT_FOUND,
-        f"no campaign {campaign!r} on this home",
-        hint="list campaigns: /api/v1/campaigns",
-    )
-
-
-def no_task(campaign: str, n: int | str) -> HttpProblem:
-    """The campaign exists, the task does not."""
-    return HttpProblem(
-        HTTPStatus.NOT_FOUND,
-        f"{campaign} has no task {n}",
-        hint=f"list tasks: /api/v1/campaigns/{campaign}/tasks",
+        404, f"no campaign {campaign!r} on this home", hint="list campaigns: /api/v1/campaigns"
     )
 
 
 def conflict(error: CampaignError) -> HttpProblem:
     """The request is valid, but the current state does not allow it."""
-    return HttpProblem(HTTPStatus.CONFLICT, error.what, hint=error.hint)
+    return HttpProblem(409, error.what, hint=error.hint)

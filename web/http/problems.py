@@ -11,7 +11,7 @@ from __future__ import annotations
 import traceback
 from http import HTTPStatus
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import structlog
 from fastapi import FastAPI, Request
@@ -30,14 +30,8 @@ LOGGED_FRAMES: Final = 6
 
 log = structlog.get_logger("sark.api")
 
-_STATUS: Final[dict[int, HTTPStatus]] = {
-    2: HTTPStatus.UNPROCESSABLE_ENTITY,
-    3: HTTPStatus.CONFLICT,
-    4: HTTPStatus.FAILED_DEPENDENCY,  # this server is well; a peer that it needs is unreachable
-    5: HTTPStatus.FORBIDDEN,
-    6: HTTPStatus.INSUFFICIENT_STORAGE,
-}
-"""By the exit code that the command line would end with."""
+_STATUS: Final = {2: 422, 3: 409, 4: 424, 5: 403, 6: 507}
+"""By the exit code that the command line would end with. 424: this server is well; a peer that it needs is unreachable."""
 
 
 class Problem(BaseModel):
@@ -56,7 +50,7 @@ class Problem(BaseModel):
 class HttpProblem(Exception):
     """Ends the request with a `Problem`. Raised anywhere below an endpoint."""
 
-    def __init__(self, status: HTTPStatus, detail: str, *, hint: str = "") -> None:
+    def __init__(self, status: int, detail: str, *, hint: str = "") -> None:
         super().__init__(detail)
         self.status, self.detail, self.hint = status, detail, hint
 
@@ -79,6 +73,27 @@ def problem(
     )
 
 
+def errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """`responses` of an endpoint: the error statuses that are specific to it."""
+    return {
+        status: {
+            "model": Problem,
+            "description": HTTPStatus(status).description or HTTPStatus(status).phrase,
+            "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}},
+        }
+        for status in statuses
+    }
+
+
+def file_of(*types: str, description: str = "The file.") -> dict[int | str, dict[str, Any]]:
+    """`responses` of an endpoint that answers a file of these media types."""
+    content = {
+        media_type: {"schema": {"type": "object" if media_type == "application/json" else "string"}}
+        for media_type in types
+    }
+    return {200: {"description": description, "content": content}}
+
+
 def add_problem_handlers(app: FastAPI) -> None:
     """Answer every error with a `Problem`; log bugs."""
 
@@ -89,27 +104,23 @@ def add_problem_handlers(app: FastAPI) -> None:
     @app.exception_handler(SarkError)
     async def sark_error(request: Request, exc: SarkError) -> JSONResponse:
         line = exc.line if isinstance(exc, CampaignError) else None
-        return problem(_STATUS.get(exc.exit_code, HTTPStatus.BAD_REQUEST), exc.what, exc.hint, line=line)
+        return problem(_STATUS.get(exc.exit_code, 400), exc.what, exc.hint, line=line)
 
     @app.exception_handler(RequestValidationError)
     async def invalid_request(request: Request, exc: RequestValidationError) -> JSONResponse:
         error = exc.errors()[0]
         where = ".".join(str(part) for part in error["loc"])
-        return problem(HTTPStatus.UNPROCESSABLE_ENTITY, f"{where}: {error['msg']}", "see /docs")
+        return problem(422, f"{where}: {error['msg']}", "see /docs")
 
     @app.exception_handler(HTTPException)
     async def http_exception(request: Request, exc: HTTPException) -> JSONResponse:
-        hint = "see /docs for all endpoints" if exc.status_code == HTTPStatus.NOT_FOUND else ""
+        hint = "see /docs for all endpoints" if exc.status_code == 404 else ""
         return problem(exc.status_code, str(exc.detail), hint, dict(exc.headers or {}))
 
     @app.exception_handler(Exception)
     async def bug(request: Request, exc: Exception) -> JSONResponse:
         route = getattr(request.scope.get("route"), "path", "")
-        frames = traceback.extract_tb(exc.__traceback__)[
-            -LOGGED_FRAMES:
-        ]  # without values: one may be a token
+        frames = traceback.extract_tb(exc.__traceback__)[-LOGGED_FRAMES:]  # no values: one may be a token
         at = " > ".join(f"{Path(frame.filename).name}:{frame.lineno}" for frame in frames)
         log.error("api.bug", method=request.method, route=route, error=type(exc).__name__, at=at)
-        return problem(
-            HTTPStatus.INTERNAL_SERVER_ERROR, "internal error", "see the server's log, and please report it"
-        )
+        return problem(500, "internal error", "see the server's log, and please report it")

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import StrEnum
-from http import HTTPStatus
 from typing import Annotated, Final
 
-import trio
-from fastapi import APIRouter, Query, Response
+from fastapi import APIRouter, Depends, Query, Response
 
 from protocol.errors import CampaignError
 from results.analysis.pareto import Axis
@@ -30,35 +29,18 @@ from scheduler.output.comparisons import (
     stored_source,
 )
 from scheduler.store.store import Store
-from web.http.context import ApiContext
-from web.http.parameters import problems
-from web.http.problems import HttpProblem
-from web.http.svg import SVG, svg_response
+from web.http.context import Context
+from web.http.problems import HttpProblem, errors
+from web.routes.tasks import SVG, svg_response
 
 MAX_NAMES: Final = 12
 """Results compared at a time."""
 MAX_ROWS: Final = 1000
 """Rows of each result: a pair takes milliseconds."""
 
-Base = Annotated[
-    str, Query(max_length=100, description="A campaign, a task (c-ab23cd45/3), or a device: the base.")
-]
-Of = Annotated[
-    list[str] | None,
-    Query(
-        max_length=MAX_NAMES,
-        description="With by=device: the results to use. Default: the latest campaign's.",
-    ),
-]
-Reference = Annotated[
-    str,
-    Query(
-        max_length=200,
-        description="Divide each time by this model's time on the same side, to compare across devices.",
-    ),
-]
 Names = Annotated[list[Annotated[str, Query(max_length=100)]], Query(min_length=1, max_length=MAX_NAMES)]
-Combined = Annotated[Names, Query(description="Campaigns or tasks whose results are combined.")]
+
+api = APIRouter(prefix="/api/v1", tags=["compare"], responses=errors(404, 422))
 
 
 class By(StrEnum):
@@ -75,124 +57,136 @@ class CompareReply(JsonModel):
     comparisons: tuple[ComparisonTable, ...]
 
 
-def router(context: ApiContext) -> APIRouter:
-    """Comparisons."""
-    v1 = APIRouter(
-        prefix="/api/v1",
-        tags=["compare"],
-        responses=problems(HTTPStatus.NOT_FOUND, HTTPStatus.UNPROCESSABLE_ENTITY),
-    )
-    limiter = trio.CapacityLimiter(1)  # each may take seconds of CPU time
+@dataclass(frozen=True, slots=True)
+class Sides:
+    """The base and what it is compared with."""
 
-    async def read_sources(a: str, b: Sequence[str], by: By, of: Sequence[str]) -> list[ResultSource]:
-        if of and by is not By.DEVICE:
-            raise HttpProblem(
-                HTTPStatus.UNPROCESSABLE_ENTITY, "of requires by=device", hint="name the results as a and b"
-            )
+    sources: Sequence[ResultSource]
+    across_devices: bool
+    reference: str
 
-        def read(store: Store) -> list[ResultSource]:
-            if by is By.RESULTS:
-                return [_source(store, name) for name in (a, *b)]
-            joined = _joined([_source(store, name) for name in of or [""]])
-            return [_device(joined, name) for name in (a, *b)]
 
-        return await context.store(read)
+async def _sides(
+    context: Context,
+    a: Annotated[
+        str, Query(max_length=100, description="A campaign, a task (c-ab23cd45/3), or a device: the base.")
+    ],
+    b: Annotated[Names, Query(description="What to compare with the base. Repeatable.")],
+    by: By = By.RESULTS,
+    of: Annotated[
+        list[str] | None,
+        Query(
+            max_length=MAX_NAMES,
+            description="With by=device: the results to use. Default: the latest campaign's.",
+        ),
+    ] = None,
+    reference: Annotated[
+        str,
+        Query(
+            max_length=200,
+            description="Divide each time by this model's time on the same side, to compare across devices.",
+        ),
+    ] = "",
+) -> Sides:
+    across = by is By.DEVICE
+    if of and not across:
+        raise HttpProblem(422, "of requires by=device", hint="name the results as a and b")
 
-    @v1.get("/compare", operation_id="compare")
-    async def compare(
-        a: Base,
-        b: Annotated[Names, Query(description="What to compare with the base. Repeatable.")],
-        by: By = By.RESULTS,
-        of: Of = None,
-        reference: Reference = "",
-        seed: Annotated[int, Query(ge=0, le=2**53, description="Seed of the bootstrap.")] = 0,
-    ) -> CompareReply:
-        """Compare results pair by pair: FASTER, SLOWER, SAME or AMBIGUOUS, with the ratio of the medians and its 95 % interval."""
-        base, *others = await read_sources(a, b, by, of or ())
+    def read(store: Store) -> list[ResultSource]:
+        if not across:
+            return [_source(store, name) for name in (a, *b)]
+        joined = _joined([_source(store, name) for name in of or [""]])
+        return [_device(joined, name) for name in (a, *b)]
 
-        def run() -> CompareReply:
-            across = by is By.DEVICE
-            tables = (
-                compare_sources(base, other, across_devices=across, reference=reference, seed=seed)[0]
-                for other in others
-            )
-            return CompareReply(a=base.name, comparisons=tuple(tables))
+    return Sides(await context.store(read), across, reference)
 
-        return await trio.to_thread.run_sync(run, limiter=limiter)
 
-    @v1.get("/compare/chart", operation_id="getCompareChart", response_class=Response, responses=SVG)
-    async def compare_chart(
-        a: Base,
-        b: Annotated[str, Query(max_length=100, description="What to compare with the base.")],
-        by: By = By.RESULTS,
-        of: Of = None,
-        reference: Reference = "",
-        theme: Theme = "light",
-    ) -> Response:
-        """Get the ratios of two results with their 95 % intervals as an SVG chart."""
-        base, other = await read_sources(a, [b], by, of or ())
+async def _rows(
+    context: Context,
+    of: Annotated[Names, Query(description="Campaigns or tasks whose results are combined.")],
+) -> list[Row]:
+    sources = await context.store(lambda store: [_source(store, name) for name in of])
+    return [entry.row for entry in merged(sources)]
 
-        def draw() -> Drawing | None:
-            across = by is By.DEVICE
-            pairs = compare_sources(base, other, across_devices=across, reference=reference)[1]
-            return ratios([(pair_name(pair), pair) for pair in pairs])
 
-        return svg_response(await trio.to_thread.run_sync(draw, limiter=limiter), theme, "ratios")
+Compared = Annotated[Sides, Depends(_sides)]
+Combined = Annotated[list[Row], Depends(_rows)]
 
-    async def read_rows(names: Sequence[str]) -> list[Row]:
-        sources = await context.store(lambda store: [_source(store, name) for name in names])
-        return [entry.row for entry in merged(sources)]
 
-    @v1.get("/matrix", operation_id="matrix")
-    async def matrix(
-        of: Combined,
-        base: Annotated[
-            str, Query(max_length=200, description="A device, unit, model or variant as the base of ratios.")
-        ] = "",
-        model: Annotated[list[str] | None, Query(max_length=100, description="Only these models.")] = None,
-        price: Annotated[
-            list[str] | None,
-            Query(
-                max_length=100,
-                description="NAME:NUMBER, the price of an hour of a device or chip.",
-                examples=["mini:0.12"],
-            ),
-        ] = None,
-        currency: Annotated[str, Query(max_length=16)] = "",
-    ) -> ResultMatrix:
-        """Get model × device × unit: medians with intervals, ratios to a base, and Pareto fronts."""
-        prices = {name: Price(number, currency) for name, number in map(_price, price or ())}
+@api.get("/compare")
+async def compare(
+    context: Context,
+    sides: Compared,
+    seed: Annotated[int, Query(ge=0, le=2**53, description="Seed of the bootstrap.")] = 0,
+) -> CompareReply:
+    """Compare results pair by pair: FASTER, SLOWER, SAME or AMBIGUOUS, with the ratio of the medians and its 95 % interval."""
+    base, *others = sides.sources
 
-        rows = [row for row in await read_rows(of) if not model or row.file_name in model]
-        try:
-            return await trio.to_thread.run_sync(
-                lambda: matrix_of(rows, base=base, prices=prices), limiter=limiter
-            )
-        except ValueError as exc:
-            raise HttpProblem(
-                HTTPStatus.UNPROCESSABLE_ENTITY,
-                str(exc),
-                hint="write the base as the matrix without a base shows it",
-            ) from None
+    def run() -> CompareReply:
+        tables = (
+            compare_sources(
+                base, other, across_devices=sides.across_devices, reference=sides.reference, seed=seed
+            )[0]
+            for other in others
+        )
+        return CompareReply(a=base.name, comparisons=tuple(tables))
 
-    @v1.get("/matrix/chart", operation_id="getMatrixChart", response_class=Response, responses=SVG)
-    async def matrix_chart(
-        of: Combined,
-        axis: Annotated[Axis | None, Query(description="Default: energy if measured, else memory.")] = None,
-        theme: Theme = "light",
-    ) -> Response:
-        """Get time against another property as an SVG chart, with the Pareto front."""
-        if axis is not None and axis not in CHART_AXES:
-            raise HttpProblem(
-                HTTPStatus.UNPROCESSABLE_ENTITY,
-                f"axis={axis} has no chart",
-                hint=f"axis is one of {', '.join(CHART_AXES)}",
-            )
-        rows = await read_rows(of)
-        drawing = await trio.to_thread.run_sync(lambda: pareto(rows, axis=axis), limiter=limiter)
-        return svg_response(drawing, theme, "pareto")
+    return await context.compute(run)
 
-    return v1
+
+@api.get("/compare/chart", response_class=Response, responses=SVG)
+async def get_compare_chart(context: Context, sides: Compared, theme: Theme = "light") -> Response:
+    """Get the ratios of two results with their 95 % intervals as an SVG chart."""
+    base, other, *_ = sides.sources
+
+    def draw() -> Drawing | None:
+        _, pairs = compare_sources(
+            base, other, across_devices=sides.across_devices, reference=sides.reference
+        )
+        return ratios([(pair_name(pair), pair) for pair in pairs])
+
+    return svg_response(await context.compute(draw), theme, "ratios")
+
+
+@api.get("/matrix")
+async def matrix(
+    context: Context,
+    rows: Combined,
+    base: Annotated[
+        str, Query(max_length=200, description="A device, unit, model or variant as the base of ratios.")
+    ] = "",
+    model: Annotated[list[str] | None, Query(max_length=100, description="Only these models.")] = None,
+    price: Annotated[
+        list[str] | None,
+        Query(
+            max_length=100,
+            description="NAME:NUMBER, the price of an hour of a device or chip.",
+            examples=["mini:0.12"],
+        ),
+    ] = None,
+    currency: Annotated[str, Query(max_length=16)] = "",
+) -> ResultMatrix:
+    """Get model × device × unit: medians with intervals, ratios to a base, and Pareto fronts."""
+    prices = {name: Price(number, currency) for name, number in map(_price, price or ())}
+    rows = [row for row in rows if not model or row.file_name in model]
+    try:
+        return await context.compute(lambda: matrix_of(rows, base=base, prices=prices))
+    except ValueError as exc:
+        hint = "write the base as the matrix without a base shows it"
+        raise HttpProblem(422, str(exc), hint=hint) from None
+
+
+@api.get("/matrix/chart", response_class=Response, responses=SVG)
+async def get_matrix_chart(
+    context: Context,
+    rows: Combined,
+    axis: Annotated[Axis | None, Query(description="Default: energy if measured, else memory.")] = None,
+    theme: Theme = "light",
+) -> Response:
+    """Get time against another property as an SVG chart, with the Pareto front."""
+    if axis is not None and axis not in CHART_AXES:
+        raise HttpProblem(422, f"axis={axis} has no chart", hint=f"axis is one of {', '.join(CHART_AXES)}")
+    return svg_response(await context.compute(lambda: pareto(rows, axis=axis)), theme, "pareto")
 
 
 def _source(store: Store, name: str) -> ResultSource:
@@ -200,10 +194,10 @@ def _source(store: Store, name: str) -> ResultSource:
     try:
         source = stored_source(store, name)
     except CampaignError as exc:
-        raise HttpProblem(HTTPStatus.NOT_FOUND, exc.what, hint=exc.hint) from None
+        raise HttpProblem(404, exc.what, hint=exc.hint) from None
     if len(source.results) > MAX_ROWS:
         raise HttpProblem(
-            HTTPStatus.UNPROCESSABLE_ENTITY,
+            422,
             f"{name} has {len(source.results)} rows; at most {MAX_ROWS} can be compared",
             hint="name tasks, such as c-ab23cd45/3, or compare files: sark-node compare",
         )
@@ -221,7 +215,7 @@ def _device(source: ResultSource, name: str) -> ResultSource:
     try:
         return one_device(source, name)
     except CampaignError as exc:
-        raise HttpProblem(HTTPStatus.NOT_FOUND, exc.what, hint=exc.hint) from None
+        raise HttpProblem(404, exc.what, hint=exc.hint) from None
 
 
 def _price(text: str) -> tuple[str, float]:
@@ -231,7 +225,5 @@ def _price(text: str) -> tuple[str, float]:
     except ValueError:
         value = math.nan
     if not name or not 0 <= value < 1e9:
-        raise HttpProblem(
-            HTTPStatus.UNPROCESSABLE_ENTITY, f"price {text!r} is not NAME:NUMBER", hint="such as mini:0.12"
-        )
+        raise HttpProblem(422, f"price {text!r} is not NAME:NUMBER", hint="such as mini:0.12")
     return name, value

@@ -6,11 +6,10 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from functools import partial
-from http import HTTPStatus
 from typing import Annotated, Any, Final
 
 import trio
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Depends, Query, Request
 
 from protocol.values.requirement import Requirement, parse_clause
 from scheduler.core.explain import explain
@@ -28,23 +27,14 @@ from scheduler.output.fleet import (
 )
 from scheduler.store.store import Store
 from swarm.net.identity import load_or_create
-from web.http.context import ApiContext
+from web.http.context import ApiContext, Context
 from web.http.feeds import MAX_FOLLOWERS
+from web.http.parameters import AFTER, PAGE, Limit, page_of
 from web.http.problems import HttpProblem
 from web.http.sse import MEDIA_TYPE, EventStream, SendEvent
 
 MAX_WAIT_S: Final = 20.0
 """For the first snapshot."""
-
-Where = Annotated[
-    list[str],
-    Query(max_length=32, description="A clause, such as `ram >= 8 GiB`. Repeatable; all must hold."),
-]
-
-
-def watcher_of(context: ApiContext) -> FleetWatcher:
-    """Watches this home's swarm as a visitor."""
-    return FleetWatcher(partial(_observer, context))
 
 
 async def snapshot_of(watcher: FleetWatcher) -> FleetSnapshot:
@@ -54,56 +44,75 @@ async def snapshot_of(watcher: FleetWatcher) -> FleetSnapshot:
         if snapshot.error is not None:
             raise snapshot.error
         return snapshot
-    raise HttpProblem(
-        HTTPStatus.FAILED_DEPENDENCY, f"the swarm did not answer within {MAX_WAIT_S:g} s", hint="retry later"
-    )
+    raise HttpProblem(424, f"the swarm did not answer within {MAX_WAIT_S:g} s", hint="retry later")
 
 
-def router(context: ApiContext, watcher: FleetWatcher, *, max_readers: int = MAX_FOLLOWERS) -> APIRouter:
-    """The fleet. `watcher` runs as long as the server. `max_readers`: live readers at a time."""
+async def _watcher_of(request: Request) -> FleetWatcher:
+    watcher: FleetWatcher = request.app.state.watcher
+    return watcher
 
-    @asynccontextmanager
-    async def run_watcher(_: Any) -> AsyncIterator[None]:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(watcher.run)
-            yield
-            nursery.cancel_scope.cancel()
 
-    v1 = APIRouter(prefix="/api/v1", tags=["fleet"], lifespan=run_watcher)
+async def _requirement(
+    where: Annotated[
+        list[str],
+        Query(max_length=32, description="A clause, such as `ram >= 8 GiB`. Repeatable; all must hold."),
+    ] = [],  # noqa: B006  (FastAPI copies it)
+) -> Requirement:
+    return Requirement(clauses=tuple(parse_clause(text) for text in where if text.strip()))
 
-    @v1.get("/peers", operation_id="listPeers")
-    async def peers(
-        where: Where = [],  # noqa: B006  (FastAPI copies it)
-        limit: Annotated[int, Query(ge=1, le=1000)] = 100,
-        after: Annotated[str | None, Query(max_length=64, description="`next` of the previous page.")] = None,
-    ) -> Fleet:
-        """List all devices that can be found, their state, and whether they match the clauses; matching devices first."""
-        requirement = _requirement(where)
-        return _page(await _fleet(context, await snapshot_of(watcher), requirement), limit, after)
 
-    @v1.get(
-        "/fleet",
-        operation_id="watchFleet",
-        response_class=EventStream,
-        responses={HTTPStatus.OK: {"content": {MEDIA_TYPE: {}}, "description": "Server-sent events."}},
-    )
-    async def live(where: Where = []) -> EventStream:  # noqa: B006
-        """Follow the devices live. Events: `fleet` holds `at`, `count`, `fit`, `explain`, `peers` (at first all, then changed ones) and
-        `gone` (peer ids); `problem` holds `detail` and `hint` while the swarm cannot be reached."""
-        requirement = _requirement(where)
-        if watcher.readers >= max_readers:
-            raise HttpProblem(
-                HTTPStatus.TOO_MANY_REQUESTS,
-                f"{watcher.readers} readers follow the fleet over this server",
-                hint="close one, or poll the list: /api/v1/peers",
-            )
-        return EventStream(partial(_send_changes, context, watcher, requirement))
-
-    return v1
+Watcher = Annotated[FleetWatcher, Depends(_watcher_of)]
+Required = Annotated[Requirement, Depends(_requirement)]
 
 
 @asynccontextmanager
-async def _observer(context: ApiContext) -> AsyncIterator[SwarmObserver]:
+async def _run_watcher(app: Any) -> AsyncIterator[None]:
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(app.state.watcher.run)
+        yield
+        nursery.cancel_scope.cancel()
+
+
+api = APIRouter(prefix="/api/v1", tags=["fleet"], lifespan=_run_watcher)
+
+
+@api.get("/peers")
+async def list_peers(
+    context: Context,
+    watcher: Watcher,
+    required: Required,
+    limit: Limit = PAGE,
+    after: Annotated[str | None, Query(max_length=64, description=AFTER)] = None,
+) -> Fleet:
+    """List all devices that can be found, their state, and whether they match the clauses; matching devices first."""
+    fleet = await _fleet(context, await snapshot_of(watcher), required)
+    begin = next((n for n, device in enumerate(fleet.peers, start=1) if device.peer == after), None)
+    if after is not None and begin is None:
+        raise HttpProblem(422, f"after: the device {after!r} has left", hint="start again without after")
+    page, more = page_of(fleet.peers[begin or 0 :], limit, lambda device: device.peer)
+    return fleet.model_copy(update={"peers": tuple(page), "next": more})
+
+
+@api.get(
+    "/fleet",
+    response_class=EventStream,
+    responses={200: {"content": {MEDIA_TYPE: {}}, "description": "Server-sent events."}},
+)
+async def watch_fleet(context: Context, watcher: Watcher, required: Required) -> EventStream:
+    """Follow the devices live. Events: `fleet` holds `at`, `count`, `fit`, `explain`, `peers` (at first all, then changed ones) and
+    `gone` (peer ids); `problem` holds `detail` and `hint` while the swarm cannot be reached."""
+    if watcher.readers >= MAX_FOLLOWERS:
+        raise HttpProblem(
+            429,
+            f"{watcher.readers} readers follow the fleet over this server",
+            hint="close one, or poll the list: /api/v1/peers",
+        )
+    return EventStream(partial(_send_changes, context, watcher, required))
+
+
+@asynccontextmanager
+async def observer(context: ApiContext) -> AsyncIterator[SwarmObserver]:
+    """Observes this home's swarm as a visitor."""
     gates = await trio.to_thread.run_sync(context.gates)  # may search the LAN
     signer = await trio.to_thread.run_sync(load_or_create, context.home.key("scheduler"))
     async with open_observer(gates, signer=signer) as observer:
@@ -160,20 +169,3 @@ def _running_tasks(store: Store) -> Mapping[str, Sequence[DeviceTask]]:
             DeviceTask(campaign=task.campaign, n=task.n, model=task.model, unit=task.unit, phase=task.phase)
         )
     return tasks
-
-
-def _requirement(where: Sequence[str]) -> Requirement:
-    return Requirement(clauses=tuple(parse_clause(text) for text in where if text.strip()))
-
-
-def _page(fleet: Fleet, limit: int, after: str | None) -> Fleet:
-    begin = next((n for n, device in enumerate(fleet.peers, start=1) if device.peer == after), None)
-    if after is not None and begin is None:
-        raise HttpProblem(
-            HTTPStatus.UNPROCESSABLE_ENTITY,
-            f"after: the device {after!r} has left",
-            hint="start again without after",
-        )
-    page = fleet.peers[begin or 0 :][:limit]
-    more = bool(page) and page[-1] is not fleet.peers[-1]
-    return fleet.model_copy(update={"peers": page, "next": page[-1].peer if more else None})

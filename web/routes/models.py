@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from contextlib import aclosing
-from http import HTTPStatus
 from typing import Annotated, Any, Final
 
 import trio
 from fastapi import APIRouter, Path, Query, Request, Response
 
 from results.row.form import JsonModel
-from scheduler.models.uploads import Incoming, ModelName, Upload, Uploads
+from scheduler.models.uploads import Incoming, ModelName, Upload
 from swarm.base.text import is_safe
-from web.http.context import ApiContext
-from web.http.parameters import PAGE, Limit, problems
-from web.http.problems import HttpProblem
+from web.http.context import MAX_UPLOADS, Context
+from web.http.parameters import PAGE, AfterName, Limit, page_of
+from web.http.problems import HttpProblem, errors
 
-MAX_UPLOADS: Final = 4
-"""Uploads at a time."""
 CHUNK: Final = 1024**2
 """Bytes collected before they are written."""
 
@@ -39,85 +36,60 @@ class UploadPage(JsonModel):
     next: str | None
 
 
-def router(context: ApiContext) -> APIRouter:
-    """Uploaded models."""
-    v1 = APIRouter(prefix="/api/v1", tags=["models"])
-    uploads = Uploads(context.home)
-    slots = trio.Semaphore(MAX_UPLOADS)
+api = APIRouter(prefix="/api/v1", tags=["models"])
 
-    @v1.get("/models", operation_id="listModels")
-    async def models(
-        limit: Limit = PAGE,
-        after: Annotated[str, Query(max_length=64, description="`next` of the previous page.")] = "",
-    ) -> UploadPage:
-        """List the uploaded models."""
-        rest = [upload for upload in await trio.to_thread.run_sync(uploads.all) if upload.sha256 > after]
-        page = tuple(rest[:limit])
-        return UploadPage(count=len(page), models=page, next=page[-1].sha256 if len(rest) > limit else None)
 
-    @v1.post(
-        "/models",
-        operation_id="addModel",
-        status_code=HTTPStatus.CREATED,
-        responses=problems(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, HTTPStatus.TOO_MANY_REQUESTS),
-        openapi_extra=_BODY,
-    )
-    async def add(
-        request: Request,
-        response: Response,
-        name: Annotated[
-            ModelName,
-            Query(description="File name; its suffix selects the driver.", examples=["mobilenet.onnx"]),
-        ],
-    ) -> Upload:
-        """Upload a model. Campaigns name it `sha256:…`. The same bytes again only change its name."""
-        if not is_safe(name):
-            raise HttpProblem(
-                HTTPStatus.UNPROCESSABLE_ENTITY,
-                "name: it contains invisible characters",
-                hint="rename the file",
-            )
-        try:
-            slots.acquire_nowait()
-        except trio.WouldBlock:
-            raise HttpProblem(
-                HTTPStatus.TOO_MANY_REQUESTS, f"{MAX_UPLOADS} uploads are in progress", hint="retry later"
-            ) from None
-        try:
-            upload = await _receive(request, await trio.to_thread.run_sync(uploads.begin, name))
-        finally:
-            slots.release()
-        response.headers["Location"] = f"/api/v1/models/{upload.sha256}"
-        return upload
+@api.get("/models")
+def list_models(context: Context, limit: Limit = PAGE, after: AfterName = "") -> UploadPage:
+    """List the uploaded models."""
+    uploads = [upload for upload in context.uploads.all() if upload.sha256 > after]
+    page, more = page_of(uploads, limit, lambda upload: upload.sha256)
+    return UploadPage(count=len(page), models=tuple(page), next=more)
 
-    @v1.get("/models/{sha256}", operation_id="getModel", responses=problems(HTTPStatus.NOT_FOUND))
-    async def model(sha256: Hash) -> Upload:
-        """Get an uploaded model's name and size."""
-        upload = await trio.to_thread.run_sync(uploads.find, sha256)
-        if upload is None:
-            raise _not_found(sha256)
-        return upload
 
-    @v1.delete(
-        "/models/{sha256}",
-        operation_id="removeModel",
-        status_code=HTTPStatus.NO_CONTENT,
-        responses=problems(HTTPStatus.NOT_FOUND),
-    )
-    async def remove(sha256: Hash) -> None:
-        """Remove an uploaded model. Open campaigns keep a copy of their own."""
-        if not await trio.to_thread.run_sync(uploads.remove, sha256):
-            raise _not_found(sha256)
+@api.post("/models", status_code=201, responses=errors(413, 429), openapi_extra=_BODY)
+async def add_model(
+    context: Context,
+    request: Request,
+    response: Response,
+    name: Annotated[
+        ModelName, Query(description="File name; its suffix selects the driver.", examples=["mobilenet.onnx"])
+    ],
+) -> Upload:
+    """Upload a model. Campaigns name it `sha256:…`. The same bytes again only change its name."""
+    if not is_safe(name):
+        raise HttpProblem(422, "name: it contains invisible characters", hint="rename the file")
+    try:
+        context.uploading.acquire_nowait()
+    except trio.WouldBlock:
+        raise HttpProblem(429, f"{MAX_UPLOADS} uploads are in progress", hint="retry later") from None
+    try:
+        upload = await _receive(request, await trio.to_thread.run_sync(context.uploads.begin, name))
+    finally:
+        context.uploading.release()
+    response.headers["Location"] = f"/api/v1/models/{upload.sha256}"
+    return upload
 
-    return v1
+
+@api.get("/models/{sha256}", responses=errors(404))
+def get_model(context: Context, sha256: Hash) -> Upload:
+    """Get an uploaded model's name and size."""
+    upload = context.uploads.find(sha256)
+    if upload is None:
+        raise _not_found(sha256)
+    return upload
+
+
+@api.delete("/models/{sha256}", status_code=204, responses=errors(404))
+def remove_model(context: Context, sha256: Hash) -> None:
+    """Remove an uploaded model. Open campaigns keep a copy of their own."""
+    if not context.uploads.remove(sha256):
+        raise _not_found(sha256)
 
 
 def _not_found(sha256: str) -> HttpProblem:
-    return HttpProblem(
-        HTTPStatus.NOT_FOUND,
-        f"no model {sha256[:12]}… was uploaded",
-        hint="list the uploaded models: GET /api/v1/models",
-    )
+    hint = "list the uploaded models: GET /api/v1/models"
+    return HttpProblem(404, f"no model {sha256[:12]}… was uploaded", hint=hint)
 
 
 async def _receive(request: Request, incoming: Incoming) -> Upload:
@@ -138,11 +110,7 @@ async def _receive(request: Request, incoming: Incoming) -> Upload:
         if buffer:
             await _write(incoming, buffer)
         if not incoming.size:
-            raise HttpProblem(
-                HTTPStatus.UNPROCESSABLE_ENTITY,
-                "the model is empty",
-                hint="send the file's bytes as the body",
-            )
+            raise HttpProblem(422, "the model is empty", hint="send the file's bytes as the body")
         return await trio.to_thread.run_sync(incoming.keep)
     finally:
         with trio.CancelScope(shield=True):
@@ -166,7 +134,7 @@ async def _write(incoming: Incoming, buffer: bytearray) -> int:
 
 def _too_large(space: int) -> HttpProblem:
     return HttpProblem(
-        HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+        413,
         f"the server's disk has space for {space:,} bytes",
         hint="remove models that are not needed: DELETE /api/v1/models/SHA256",
     )

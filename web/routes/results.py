@@ -8,7 +8,6 @@ from functools import partial
 from itertools import islice
 from typing import Annotated, Any, Final, TypeVar
 
-import trio
 from fastapi import APIRouter, Query, Response
 from starlette.responses import StreamingResponse
 
@@ -19,8 +18,9 @@ from results.row.row import Row
 from scheduler.store.results import campaign_rows, raw_results
 from scheduler.store.rows import ResultRow
 from scheduler.store.store import Store
-from web.http.context import ApiContext
-from web.http.parameters import NOT_FOUND, PAGE, After, CampaignId, Limit, require_campaign
+from web.http.context import ApiContext, Context
+from web.http.parameters import PAGE, After, CampaignId, Limit, page_of, require_campaign
+from web.http.problems import errors
 
 T = TypeVar("T")
 
@@ -76,55 +76,43 @@ _RESPONSES: Final[dict[int | str, dict[str, Any]]] = {
 }
 
 
-def router(context: ApiContext) -> APIRouter:
-    """Results."""
-    v1 = APIRouter(prefix="/api/v1", tags=["results"])
-    parquet_lock = trio.Lock()  # a Parquet file is built in memory, with all samples
+api = APIRouter(prefix="/api/v1", tags=["results"])
 
-    @v1.get(
-        "/campaigns/{campaign}/results",
-        operation_id="listResults",
-        response_model=ResultPage,
-        responses=_RESPONSES | NOT_FOUND,
-    )
-    async def results(
-        campaign: CampaignId,
-        limit: Limit = PAGE,
-        after: After = 0,
-        format: Annotated[
-            ResultFormat,
-            Query(
-                description="json: a page of rows. All others are whole files: csv, jsonl (rows with samples), parquet, "
-                "raw (samples and signed records, for `sark-node verify`)."
-            ),
-        ] = ResultFormat.JSON,
-    ) -> ResultPage | Response:
-        """Get the results of the tasks that have ended: a page of rows, or a file with all of them."""
-        if format is ResultFormat.JSON:
-            return await context.store(partial(_page, campaign=campaign, limit=limit, after=after))
-        await context.store(lambda store: require_campaign(store, campaign))
-        name = f"{campaign}-raw.json" if format is ResultFormat.RAW else f"{campaign}.{format}"
-        headers = {"Content-Disposition": f'attachment; filename="{name}"'}
-        if format is ResultFormat.PARQUET:
-            async with parquet_lock:
-                stored = await context.store(lambda store: raw_results(store.results.rows(campaign)))
-                content = await trio.to_thread.run_sync(parquet_bytes, campaign, stored)
-            return Response(content, media_type=_TYPES[format], headers=headers)
-        lines = stream_lines(context, partial(_lines, campaign, format))
-        return StreamingResponse(lines, media_type=_TYPES[format], headers=headers)
 
-    return v1
+@api.get("/campaigns/{campaign}/results", response_model=ResultPage, responses=_RESPONSES | errors(404))
+async def list_results(
+    context: Context,
+    campaign: CampaignId,
+    limit: Limit = PAGE,
+    after: After = 0,
+    format: Annotated[
+        ResultFormat,
+        Query(
+            description="json: a page of rows. All others are whole files: csv, jsonl (rows with samples), parquet, "
+            "raw (samples and signed records, for `sark-node verify`)."
+        ),
+    ] = ResultFormat.JSON,
+) -> ResultPage | Response:
+    """Get the results of the tasks that have ended: a page of rows, or a file with all of them."""
+    if format is ResultFormat.JSON:
+        return await context.store(partial(_page, campaign=campaign, limit=limit, after=after))
+    await context.store(lambda store: require_campaign(store, campaign))
+    name = f"{campaign}-raw.json" if format is ResultFormat.RAW else f"{campaign}.{format}"
+    headers = {"Content-Disposition": f'attachment; filename="{name}"'}
+    if format is ResultFormat.PARQUET:
+        stored = await context.store(lambda store: store.results.rows(campaign))
+        content = await context.compute(lambda: parquet_bytes(campaign, raw_results(stored)))
+        return Response(content, media_type=_TYPES[format], headers=headers)
+    lines = stream_lines(context, partial(_lines, campaign, format))
+    return StreamingResponse(lines, media_type=_TYPES[format], headers=headers)
 
 
 def _page(store: Store, *, campaign: str, limit: int, after: int) -> ResultPage:
     require_campaign(store, campaign)
     numbers = store.tasks.ended_numbers(campaign, limit=limit + 1, after=after)
-    page = frozenset(numbers[:limit])
-    rows = result_rows(store, campaign, min(page), max(page)) if page else []
-    more = len(numbers) > limit
-    return ResultPage(
-        campaign=campaign, count=len(rows), results=tuple(rows), next=max(page) if more else None
-    )
+    page, more = page_of(numbers, limit, int)
+    rows = result_rows(store, campaign, page[0], page[-1]) if page else []
+    return ResultPage(campaign=campaign, count=len(rows), results=tuple(rows), next=more)
 
 
 def _number(row: Row) -> int:

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from importlib.metadata import version
 from typing import Final
 
-import trio
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Request, Response
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-from prometheus_client.core import GaugeMetricFamily
-from prometheus_client.registry import Collector
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from results.row.form import JsonModel
 from scheduler.submit.daemon import is_running
-from web.http.context import ApiContext
+from web.http.context import Context, SharedStore
+from web.http.problems import file_of
 
 API: Final = "v1"
 METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -25,6 +23,8 @@ BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 NO_ROUTE: Final = "(none)"
 """The path itself would be a label of the client's making."""
 METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+
+api = APIRouter(prefix="/api/v1", tags=["server"])
 
 
 class Health(JsonModel):
@@ -73,24 +73,15 @@ class Metrics:
     def text(self, counts: Mapping[str, Mapping[str, int]], *, followers: int, scheduling: bool) -> bytes:
         """All metrics in Prometheus' text format. `counts`: campaigns, tasks and attempts by state."""
         registry = CollectorRegistry()
-        registry.register(_StoreCollector(counts, followers=followers, scheduling=scheduling))
-        return generate_latest(registry) + generate_latest(self._registry)
-
-
-class _StoreCollector(Collector):
-    def __init__(self, counts: Mapping[str, Mapping[str, int]], *, followers: int, scheduling: bool) -> None:
-        self._counts, self._followers, self._scheduling = counts, followers, scheduling
-
-    def collect(self) -> Iterator[GaugeMetricFamily]:
-        for name, states in self._counts.items():
-            family = GaugeMetricFamily(f"sark_{name}", f"In the store, by state: {name}.", labels=["state"])
+        for name, states in counts.items():
+            help = f"In the store, by state: {name}."
+            gauge = Gauge(f"sark_{name}", help, ("state",), registry=registry)
             for state, number in sorted(states.items()):
-                family.add_metric([state], number)
-            yield family
-        yield GaugeMetricFamily("sark_api_streams", "Open event streams.", value=self._followers)
-        yield GaugeMetricFamily(
-            "sark_scheduling", "1 while a scheduler process of this home runs.", value=int(self._scheduling)
-        )
+                gauge.labels(state).set(number)
+        Gauge("sark_api_streams", "Open event streams.", registry=registry).set(followers)
+        help = "1 while a scheduler process of this home runs."
+        Gauge("sark_scheduling", help, registry=registry).set(scheduling)
+        return generate_latest(registry) + generate_latest(self._registry)
 
 
 class MetricsMiddleware:
@@ -117,36 +108,22 @@ class MetricsMiddleware:
             await self._app(scope, receive, send_counted)
 
 
-def router(context: ApiContext, metrics: Metrics) -> APIRouter:
-    """Health, version and metrics."""
-    v1 = APIRouter(prefix="/api/v1", tags=["server"])
+@api.get("/health")
+def get_health(context: Context, store: SharedStore) -> Health:
+    """Whether the server answers and its store can be read."""
+    return Health(scheduling=is_running(context.home), unfinished=len(store.campaigns.unfinished()))
 
-    async def is_scheduling() -> bool:
-        return await trio.to_thread.run_sync(is_running, context.home)
 
-    @v1.get("/health", operation_id="getHealth")
-    async def health() -> Health:
-        """Whether the server answers and its store can be read."""
-        unfinished = await context.store(lambda store: len(store.campaigns.unfinished()))
-        return Health(scheduling=await is_scheduling(), unfinished=unfinished)
+@api.get("/version")
+async def get_server_version() -> Version:
+    """Get the server's version."""
+    return Version(version=version("sark-node"), python=platform.python_version(), system=platform.system())
 
-    @v1.get("/version", operation_id="getServerVersion")
-    async def version_() -> Version:
-        """Get the server's version."""
-        return Version(
-            version=version("sark-node"), python=platform.python_version(), system=platform.system()
-        )
 
-    @v1.get(
-        "/metrics",
-        operation_id="getMetrics",
-        response_class=Response,
-        responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}},
-    )
-    async def metrics_() -> Response:
-        """Get metrics for Prometheus: campaigns, tasks and attempts by state, requests by route and status, latencies."""
-        counts = await context.store(lambda store: store.campaigns.state_counts())
-        text = metrics.text(counts, followers=context.feeds.followers, scheduling=await is_scheduling())
-        return Response(text, media_type=METRICS_TYPE)
-
-    return v1
+@api.get("/metrics", response_class=Response, responses=file_of("text/plain", description="The metrics."))
+def get_metrics(request: Request, context: Context, store: SharedStore) -> Response:
+    """Get metrics for Prometheus: campaigns, tasks and attempts by state, requests by route and status, latencies."""
+    metrics: Metrics = request.app.state.metrics
+    followers, scheduling = context.feeds.followers, is_running(context.home)
+    text = metrics.text(store.campaigns.state_counts(), followers=followers, scheduling=scheduling)
+    return Response(text, media_type=METRICS_TYPE)

@@ -16,7 +16,7 @@ import pytest
 from protocol.values.attempt import TaskEvent, TaskState
 from protocol.words import Reason
 from results.row.row import COLUMNS, CONTRACT
-from web.compat.models import JOB, job_id_of, task_of
+from web.compat.campaigns import JOB, job_id_of, task_of
 from web.http.context import ApiContext
 
 MODEL: Final = b"\x08\x09 not quite a model"

@@ -20,8 +20,8 @@ from swarm.join.known_gates import write_addresses
 from swarm.net.identity import Identity, load_or_create
 from tests.web.swarm_parts import GATE, HOSTILE, Swarm, seen
 from web.app import make_open_app
-from web.compat.models import WORKER, ip_address
-from web.http.context import ActionReply, ApiContext
+from web.compat.workers import WORKER, ip_address
+from web.http.context import ApiContext
 
 BIG = Identity.from_seed("big").peer_id
 SILENT = Identity.from_seed("dumb").peer_id
@@ -42,12 +42,12 @@ class Owner:
     said: list[tuple[str, Action]] = field(default_factory=list)
     state: WorkerState = WorkerState.ACTIVE
 
-    async def tell(self, peer: str, action: Action) -> ActionReply:
+    async def tell(self, peer: str, action: Action) -> WorkerState:
         await trio.lowlevel.checkpoint()
         if peer not in self.own:
             raise Refused("you are not its owner", reason=Reason.NOT_ALLOWED, hint="on that device: …")
         self.said.append((peer, action))
-        return ActionReply(WorkerState.DRAINING if action is Action.PAUSE else self.state, "")
+        return WorkerState.DRAINING if action is Action.PAUSE else self.state
 
 
 @pytest.fixture

@@ -11,14 +11,13 @@ from typing import Any
 import httpx
 import pytest
 import trio
-from fastapi import FastAPI
 
 from protocol.values.requirement import Requirement
 from scheduler.output.fleet import FleetWatcher
 from swarm.net.identity import Identity
 from tests.web.swarm_parts import GATE, HOSTILE, Swarm, seen
+from web.app import make_open_app
 from web.http.context import ApiContext
-from web.http.problems import add_problem_handlers
 from web.http.server import bind, serve
 from web.http.sse import EventStream
 from web.routes import fleet
@@ -32,9 +31,7 @@ def swarm() -> Swarm:
 @pytest.fixture
 async def asking(context: ApiContext, swarm: Swarm) -> AsyncIterator[httpx.AsyncClient]:
     """Over a real socket, for the server starts what looks around."""
-    app = FastAPI()
-    add_problem_handlers(app)
-    app.include_router(fleet.router(context, FleetWatcher(swarm.open)))  # type: ignore[arg-type]
+    app = make_open_app(context, watcher=FleetWatcher(swarm.open))  # type: ignore[arg-type]
     sockets = bind(["127.0.0.1"], 0)
     url = f"http://127.0.0.1:{sockets[0].getsockname()[1]}"
     async with trio.open_nursery() as nursery:
@@ -93,15 +90,10 @@ async def test_a_swarm_that_cannot_be_reached_is_no_fault_of_the_server(
 
 
 async def test_more_live_readers_than_there_is_room_for_are_told_so(
-    context: ApiContext, swarm: Swarm
+    client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    live = fleet.router(context, FleetWatcher(swarm.open), max_readers=0)  # type: ignore[arg-type]
-    app = FastAPI()
-    add_problem_handlers(app)
-    app.include_router(live)
-    transport = httpx.ASGITransport(app)
-    async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:5000") as client:
-        answer = await client.get("/api/v1/fleet")
+    monkeypatch.setattr(fleet, "MAX_FOLLOWERS", 0)
+    answer = await client.get("/api/v1/fleet")
     assert answer.status_code == HTTPStatus.TOO_MANY_REQUESTS
     assert "/api/v1/peers" in answer.json()["hint"]
 

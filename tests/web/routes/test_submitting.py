@@ -243,9 +243,9 @@ async def test_a_key_is_kept_for_a_day_and_in_use_by_one_at_a_time(tmp_path: Pat
             await once.run("k", b"body", make)
         go.set()
     now[0] += KEEP_S - 1
-    assert (await once.run("k", b"body", make))[1]
+    assert (await once.run("k", b"body", make))[2]
     now[0] += 2
-    assert not (await once.run("k", b"other", make))[1]
+    assert not (await once.run("k", b"other", make))[2]
     assert len(made) == 2
 
 
@@ -263,7 +263,7 @@ async def test_a_store_that_was_gone_when_it_should_have_answered_makes_no_secon
 
     with pytest.raises(ResourceError):
         await once.run("k", b"body", stored_and_gone)
-    assert await once.run("k", b"body", stored_and_gone) == ({"campaign": campaigns[0]}, False)
+    assert await once.run("k", b"body", stored_and_gone) == ({"campaign": campaigns[0]}, campaigns[0], False)
     assert campaigns[0] == campaigns[1]
 
 
@@ -306,12 +306,12 @@ async def test_a_key_that_another_server_of_the_home_answers_to_is_free_when_tha
 
     with pytest.raises(HttpProblem, match="is in progress"):
         await once.run("k", b"body", make)
-    assert not (await once.run("another", b"body", make))[1]
+    assert not (await once.run("another", b"body", make))[2]
     with pytest.raises(HttpProblem, match="is in progress"):  # nor has the other key given the first one back
         await once.run("k", b"body", make)
     other.kill()
     await trio.to_thread.run_sync(other.wait)
-    assert not (await once.run("k", b"body", make))[1]
+    assert not (await once.run("k", b"body", make))[2]
 
 
 @pytest.mark.parametrize("key", ["", "x" * 201, "with space"])

@@ -56,7 +56,7 @@ async def test_a_disk_that_others_fill_meanwhile_is_noticed_and_keeps_its_reserv
     incoming = Incoming(tmp_path, "m.onnx", wall, Disk(free=shrinking(100 * CHUNK, 100 * CHUNK, CHUNK // 2)))
     with pytest.raises(HttpProblem) as error:
         await _receive(request(5), incoming)
-    assert error.value.status is HTTPStatus.REQUEST_ENTITY_TOO_LARGE
+    assert error.value.status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE
     assert incoming.size == CHUNK
     assert names(tmp_path) == []
 
