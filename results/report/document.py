@@ -8,9 +8,9 @@ from typing import Final
 
 from results.report.drawing import digits
 from results.report.facts import Report, show_instant
-from results.report.measurements import comparison, configuration, distributions, failures, medians
+from results.report.measurements import comparison, configuration, distributions, failures, interval, medians
 from results.report.method import fingerprints, host, method, verification
-from results.report.page import Block, Bullets, Line, Paragraph, ReportPage, Section, Span, TextSpan
+from results.report.page import Block, Bullets, ReportPage, Section, Warn, code, quote
 from results.row.replicas import disagreements
 from results.row.row import Row, RowStatus
 from results.row.simulated import counting, marked
@@ -21,7 +21,7 @@ from swarm.base.units import show_duration
 MAX_NAMES: Final = 6
 """Names in a sentence; of more, how many."""
 MAX_MODELS: Final = 12
-"""Models of which the summary says which device was quickest."""
+"""Models of which the summary says which device was fastest."""
 
 
 def make_page(report: Report) -> ReportPage:
@@ -37,75 +37,68 @@ def make_page(report: Report) -> ReportPage:
         fingerprints(report),
         verification(report),
     )
+    written = f"{show_instant(report.written)} by sark-node {report.version}"
     return ReportPage(
         title=report.title,
         kicker="Benchmark report",
-        facts=_facts(report),
+        facts=[*_facts(report), ("written", written)],
         sections=[section for section in sections if section is not None],
-        foot=[
-            f"Written {show_instant(report.written)} by sark-node {report.version} from signed raw samples."
-        ],
+        foot=f"Written {written} from signed raw samples.",
     )
 
 
-def _facts(report: Report) -> list[tuple[str, Line]]:
-    facts: list[tuple[str, Line]] = [("campaign", [TextSpan(report.campaign, code=True)])]
+def _facts(report: Report) -> Iterable[tuple[str, str]]:
+    yield "campaign", code(report.campaign)
     if (stored := report.stored) is not None:
         took = "" if stored.ended is None else f", took {show_duration(round(stored.ended - stored.created))}"
-        facts.append(("submitted", [show_instant(stored.created), took]))
-    facts.append(("status", [report.status]))
+        yield "submitted", show_instant(stored.created) + took
+    yield "status", report.status
     if schedulers := sorted({task.scheduler for task in report.signed_tasks}):
-        facts.append(("submitted by", [TextSpan(schedulers[0], code=True)]))
+        yield "submitted by", code(schedulers[0])
     if devices := _devices(report.rows):
-        facts.append(("devices", _list(devices)))
-    facts.append(("written", [f"{show_instant(report.written)} by sark-node {report.version}"]))
-    return facts
+        yield "devices", _list(devices)
 
 
 def summary(report: Report) -> Section:
-    """What came out."""
-    lines = [_ended(report), *_measured(report), *_quickest(report), *_trust(report), *_compared(report)]
+    """What was measured, in sentences."""
+    lines = [_ended(report), *_measured(report), *_fastest(report), *_trust(report), *_compared(report)]
     blocks: list[Block] = [Bullets(lines)]
     if simulated := sum(bool(row.simulated) for row in report.rows):
         text = "All of this is a simulation: its figures come from a script. They are no results."
         if simulated < len(report.rows):
             text = (
-                f"Of {simulated} of the {len(report.rows)} rows all is a simulation: its figures come from a script. "
-                "They are no results, and stand apart from what was measured."
+                f"{simulated} of the {len(report.rows)} rows are simulations: their figures come from a script. They are no results, and "
+                "stand apart from what was measured."
             )
-        blocks.insert(0, Paragraph([text], "bad"))
+        blocks.insert(0, Warn(text, "bad"))
     return Section("summary", "Summary", blocks)
 
 
-def _ended(report: Report) -> Line:
+def _ended(report: Report) -> str:
     states = Counter(row.status for row in report.rows)
     ended = ", ".join(f"{states[status]} {str(status).lower()}" for status in RowStatus if states[status])
     line = f"{count(report.tasks, 'task')}: {ended or 'none has ended'}"
     left = report.tasks - len(report.rows)
     line += f"; {left} not ended yet" if left > 0 else ""
     line += ". The campaign is not over: this report is of what there is so far" if report.open else ""
-    return [f"{line}."]
+    return f"{line}."
 
 
-def _measured(report: Report) -> Iterable[Line]:
+def _measured(report: Report) -> Iterable[str]:
     if not report.done:
-        yield ["Nothing was measured."]
+        yield "Nothing was measured."
         return
     rows = counting(report.done)
     models = list(dict.fromkeys(row.file_name for row in rows))
     units = list(dict.fromkeys(row.compute_units for row in rows))
-    yield [
-        f"{'Simulated' if rows[0].simulated else 'Measured'}: {count(len(models), 'model')} (",
-        *_list(models),
-        f") on {count(len(_devices(rows)), 'device')} (",
-        *_list(_devices(rows)),
-        f") and {count(len(units), 'unit')} (",
-        *_list(units),
-        ").",
-    ]
+    devices = _devices(rows)
+    yield (
+        f"{'Simulated' if rows[0].simulated else 'Measured'}: {count(len(models), 'model')} ({_list(models)}) on "
+        f"{count(len(devices), 'device')} ({_list(devices)}) and {count(len(units), 'unit')} ({_list(units)})."
+    )
 
 
-def _quickest(report: Report) -> Iterable[Line]:
+def _fastest(report: Report) -> Iterable[str]:
     models = [name for name in report.models if report.of_model(name)]
     verdicts = {
         pair.b.job_id: str(pair.comparison.verdict) for _, pair in report.within if pair.b is not None
@@ -114,77 +107,68 @@ def _quickest(report: Report) -> Iterable[Line]:
         rows = report.of_model(model)
         first, last = rows[0], rows[-1]
         if len(rows) == 1:
-            yield [TextSpan(model), ": ", _time(first), " on ", *configuration(first), "."]
+            yield f"{quote(model)}: {_time(first)} on {configuration(first)}."
             continue
-        line = [TextSpan(model), ": the lowest median is ", _time(first), ", on ", *configuration(first)]
+        line = f"{quote(model)}: the lowest median is {_time(first)}, on {configuration(first)}"
         if first.inference_ms_median and last.inference_ms_median:
-            line += [f"; the highest, {digits(last.inference_ms_median)} ms on ", *configuration(last)]
-            line += [f", is {last.inference_ms_median / first.inference_ms_median:.2f} times that"]
-            line += [f" ({verdicts[last.job_id]})"] if last.job_id in verdicts else []
-        yield [*line, "."]
+            line += f"; the highest, {digits(last.inference_ms_median)} ms on {configuration(last)}"
+            line += f", is {last.inference_ms_median / first.inference_ms_median:.2f} times that"
+            line += f" ({verdicts[last.job_id]})" if last.job_id in verdicts else ""
+        yield f"{line}."
     if len(models) > MAX_MODELS:
-        yield [f"{len(models) - MAX_MODELS} more models are in the table."]
+        yield f"{len(models) - MAX_MODELS} more models are in the table."
 
 
-def _trust(report: Report) -> Iterable[Line]:
+def _trust(report: Report) -> Iterable[str]:
     if report.done:
         verdicts = Counter(row.verdict for row in report.done)
         valid, simulated = verdicts.pop(RowVerdict.VALID, 0), verdicts.pop(RowVerdict.SIMULATED, 0)
         measured = len(report.done) - simulated
         if not measured:
-            yield ["Nothing was measured: all figures are of simulations."]
+            yield "Nothing was measured: all figures are of simulations."
         elif not verdicts:
-            yield [f"All {valid} measurements are valid: checked, steady, on a host that did nothing else."]
+            yield f"All {valid} measurements are valid: checked, steady, on a host that did nothing else."
         else:
             others = ", ".join(f"{number} {verdict}" for verdict, number in verdicts.most_common())
-            yield [
-                f"{valid} of {measured} measurements are valid; ",
-                TextSpan(others),
-                ": these figures are what was measured, under conditions that a repeat may not have. The reasons stand below each table.",
-            ]
-    for disagreement in disagreements(report.rows):
-        yield [TextSpan(disagreement), "."]
+            yield (
+                f"{valid} of {measured} measurements are valid; {quote(others)}: these figures are what was measured, under conditions "
+                "that a repeat may not have. The reasons stand below each table."
+            )
+    yield from (f"{quote(disagreement)}." for disagreement in disagreements(report.rows))
     if report.findings is None:
-        yield ["Too large to be verified while it was written: see the last section for how to do that."]
+        yield "Too large to be verified while it was written: see the last section for how to do that."
         return
     wrong = sum(bool(finding.wrong) for finding in report.findings)
     signed = sum(bool(finding.worker) for finding in report.findings)
     if wrong:
         failed = count(wrong, "result")
-        yield [f"{failed} did not hold when verified: see the last section. Do not rely on this report."]
+        yield f"{failed} did not hold when verified: see the last section. Do not rely on this report."
     elif signed:
         held = f"{count(signed, 'result')} bore a worker's signature that held when this was written"
-        yield [f"{held}; every figure was made again from the signed raw samples."]
+        yield f"{held}; every figure was made again from the signed raw samples."
 
 
-def _compared(report: Report) -> Iterable[Line]:
-    if not report.against_name:
-        return
-    results = [pair.comparison for _, pair in report.against]
-    verdicts = Counter(str(result.verdict) for result in results if result.ratio is not None)
-    rest = sum(result.ratio is None for result in results)
-    text = ", ".join(f"{number} {verdict}" for verdict, number in verdicts.most_common())
-    text = (text or "nothing could be compared") + (f"; {rest} not compared" if rest else "")
-    yield ["Compared with ", TextSpan(report.against_name), f": {text}."]
+def _compared(report: Report) -> Iterable[str]:
+    if report.other_name:
+        results = [pair.comparison for _, pair in report.against]
+        verdicts = Counter(str(result.verdict) for result in results if result.ratio is not None)
+        rest = sum(result.ratio is None for result in results)
+        text = ", ".join(f"{number} {verdict}" for verdict, number in verdicts.most_common())
+        text = (text or "nothing could be compared") + (f"; {rest} not compared" if rest else "")
+        yield f"Compared with {quote(report.other_name)}: {text}."
 
 
 def _time(row: Row) -> str:
     text = f"{digits(row.inference_ms_median or 0.0)} ms"
-    low, high = row.inference_ms_median_low, row.inference_ms_median_high
-    if low is None or high is None:
-        return text
-    return f"{text} (95 % interval {digits(low)} to {digits(high)})"
+    ends = interval(row, " to ")
+    return f"{text} (95 % interval {ends})" if ends else text
 
 
-def _list(names: Sequence[str]) -> list[Span]:
+def _list(names: Sequence[str]) -> str:
     """`a, b and c`; of many, the first and how many more."""
-    spans: list[Span] = []
-    shown = names if len(names) <= MAX_NAMES else names[: MAX_NAMES - 1]
-    for at, name in enumerate(shown):
-        if at:
-            spans.append(" and " if at == len(names) - 1 else ", ")
-        spans.append(TextSpan(name))
-    return [*spans, f" and {len(names) - len(shown)} more"] if len(shown) < len(names) else spans
+    shown = [quote(name) for name in (names if len(names) <= MAX_NAMES else names[: MAX_NAMES - 1])]
+    last = f"{len(names) - len(shown)} more" if len(shown) < len(names) else shown.pop()
+    return f"{', '.join(shown)} and {last}" if shown else last
 
 
 def _devices(rows: Sequence[Row]) -> list[str]:

@@ -29,58 +29,41 @@ NamedPair = tuple[str, Pair]
 
 
 class CampaignFacts(Protocol):
-    """What a report says of the campaign itself; a row of the store has all of it."""
+    """What a report says of the campaign itself; a row of the store has all of it. Instants are wall seconds since 1970."""
 
     @property
-    def created(self) -> float:
-        """When it was submitted, in seconds since 1970."""
-        ...
-
+    def created(self) -> float: ...
     @property
-    def ended(self) -> float | None:
-        """When it ended; None: it goes on."""
-        ...
-
+    def ended(self) -> float | None: ...
     @property
-    def outcome(self) -> str | None:
-        """How it ended: `succeeded`, `failed`, `cancelled` or `adopted`."""
-        ...
-
+    def outcome(self) -> str | None: ...
     @property
-    def detail(self) -> str:
-        """Why it ended so."""
-        ...
+    def detail(self) -> str: ...
 
 
 @dataclass(frozen=True)
 class Report:
-    """Results and what is known of them. Instants are wall seconds since 1970."""
+    """Results and what follows from them, computed when it is read."""
 
-    title: str
-    campaign: str
     results: Sequence[RawResult]
+    campaign: str
+    title: str
     written: float
+    """In wall seconds since 1970, by the sark-node of `version`."""
     version: str
-    """Of the sark-node that writes it."""
     stored: CampaignFacts | None = None
-    """The campaign, where it is this home's; a file does not tell when it was."""
-    tasks: int = 0
-    """Of the campaign, ended or not."""
-    findings: Sequence[VerifyFinding] | None = None
-    """Of verifying it; None: there was too much of it."""
-    raw_sha256: str = ""
-    """Of the file that `results --raw` writes."""
-    within: Sequence[NamedPair] = ()
-    """Each complete row with the quickest of its model."""
-    left_out: int = 0
-    """Comparisons beyond `MAX_PAIRS`."""
-    against_name: str = ""
-    against: Sequence[NamedPair] = ()
-    """These results with others."""
+    """The campaign, if it is this home's; a file does not say when it ran."""
+    all_tasks: int | None = None
+    """Tasks of the campaign, ended or not, if more than `results`."""
     source: str = ""
-    """By which name the results are read."""
+    """Name by which the results are read, if not the campaign's."""
     from_file: bool = False
     """That name is a raw file's."""
+    checked: Sequence[RawResult] = ()
+    """The campaign's results if `results` are of one task: replicas are verified together."""
+    other: Sequence[ResultEntry] = ()
+    """Results to compare these with: those are A, these are B."""
+    other_name: str = ""
 
     @cached_property
     def rows(self) -> list[Row]:
@@ -109,13 +92,63 @@ class Report:
         return tasks
 
     @property
+    def tasks(self) -> int:
+        """Of the campaign, ended or not."""
+        return len(self.results) if self.all_tasks is None else self.all_tasks
+
+    @cached_property
+    def findings(self) -> Sequence[VerifyFinding] | None:
+        """Of verifying the results; None: there are too many."""
+        checked, jobs = self.checked or self.results, {row.job_id for row in self.rows}
+        if len(checked) > MAX_VERIFIED:
+            return None
+        return [item for item in check_results(self.campaign, checked) if item.task in jobs or not item.task]
+
+    @cached_property
+    def raw_sha256(self) -> str:
+        """Of the file that `results --raw` writes."""
+        digest = hashlib.sha256()
+        for line in json_lines(self.campaign, self.checked or self.results):
+            digest.update(line.encode())
+        return digest.hexdigest()
+
+    @cached_property
+    def within(self) -> Sequence[NamedPair]:
+        """Each complete row with the fastest of its model, at most `MAX_PAIRS`."""
+        pairs: list[NamedPair] = []
+        for model in dict.fromkeys(row.file_name for row in self.done):
+            ordered = self.all_of_model(model)
+            names = names_of(ordered, model=False)
+            for row, name in list(zip(ordered, names, strict=True))[1:]:
+                if len(pairs) < MAX_PAIRS:
+                    (pair,) = pair_up([self._entries[ordered[0].job_id]], [self._entries[row.job_id]])
+                    pairs.append((f"{model} · {name}" if len(self.done) > len(ordered) else name, pair))
+        return pairs
+
+    @property
+    def left_out(self) -> int:
+        """Comparisons beyond `MAX_PAIRS`."""
+        return len(self.done) - len({row.file_name for row in self.done}) - len(self.within)
+
+    @cached_property
+    def against(self) -> Sequence[NamedPair]:
+        """These results with the others."""
+        pairs = pair_up(self.other, [result.entry() for result in self.results]) if self.other_name else []
+        rows = [row for pair in pairs if (row := pair.b or pair.a) is not None]
+        return list(zip(names_of(rows), pairs, strict=True))
+
+    @cached_property
+    def _entries(self) -> dict[str, ResultEntry]:
+        return {result.row.job_id: result.entry() for result in self.results}
+
+    @property
     def open(self) -> bool:
         """Whether the campaign goes on."""
         return self.stored is not None and self.stored.ended is None
 
     @property
     def status(self) -> str:
-        """In a word or two."""
+        """In a word or two; of a file, the states of its rows."""
         if self.stored is None:
             states = Counter(str(row.status).lower() for row in self.rows)
             return ", ".join(f"{count} {state}" for state, count in states.items()) or "no results"
@@ -124,88 +157,17 @@ class Report:
         return {"adopted": "carried on elsewhere"}.get(str(self.stored.outcome), str(self.stored.outcome))
 
     def of_model(self, name: str) -> list[Row]:
-        """Its rows that were measured, the quickest first; where there are none, those of simulations."""
+        """Its rows that were measured, the fastest first; where there are none, those of simulations."""
         return counting(self.all_of_model(name))
 
     def all_of_model(self, name: str) -> list[Row]:
-        """Its complete rows, the quickest first, simulations last."""
-        return sorted((row for row in self.done if row.file_name == name), key=_quickest_first)
+        """Its complete rows, the fastest first, simulations last."""
+        return sorted((row for row in self.done if row.file_name == name), key=_fastest_first)
 
 
-def gather(
-    results: Sequence[RawResult],
-    *,
-    campaign: str,
-    title: str,
-    written: float,
-    version: str,
-    stored: CampaignFacts | None = None,
-    tasks: int | None = None,
-    source: str = "",
-    from_file: bool = False,
-    checked: Sequence[RawResult] = (),
-    other: Sequence[ResultEntry] = (),
-    other_name: str = "",
-) -> Report:
-    """All that a report says of `results`. `checked`: the campaign's, where `results` are of one task: replicas are verified together.
-    `other`: results to compare them with; those are A, these are B.
-    """
-    jobs = {result.row.job_id for result in results}
-    checked = checked or results
-    entries = [result.entry() for result in results]
-    within, left_out = _pairs_within(entries)
-    digest = hashlib.sha256()
-    for line in json_lines(campaign, checked):
-        digest.update(line.encode())
-    findings = None
-    if len(checked) <= MAX_VERIFIED:
-        findings = [item for item in check_results(campaign, checked) if item.task in jobs or not item.task]
-    return Report(
-        title=title,
-        campaign=campaign,
-        results=results,
-        written=written,
-        version=version,
-        stored=stored,
-        tasks=len(results) if tasks is None else tasks,
-        findings=findings,
-        raw_sha256=digest.hexdigest(),
-        within=within,
-        left_out=left_out,
-        against_name=other_name,
-        against=_pairs_with(other, entries) if other_name else (),
-        source=source or campaign,
-        from_file=from_file,
-    )
-
-
-def _quickest_first(row: Row) -> tuple[bool, float, str]:
+def _fastest_first(row: Row) -> tuple[bool, float, str]:
     """What was measured before what was not."""
     return bool(row.simulated), row.inference_ms_median or 0.0, row.job_id
-
-
-def _pairs_within(entries: Sequence[ResultEntry]) -> tuple[list[NamedPair], int]:
-    """Model by model, all others with the quickest; and how many were left out."""
-    matches: list[NamedPair] = []
-    left_out = 0
-    done = {entry.row.job_id: entry for entry in entries if complete([entry.row])}
-    for model in dict.fromkeys(entry.row.file_name for entry in done.values()):
-        ordered = [entry for entry in done.values() if entry.row.file_name == model]
-        ordered.sort(key=lambda entry: _quickest_first(entry.row))
-        names = names_of([entry.row for entry in ordered], model=False)
-        for entry, name in zip(ordered[1:], names[1:], strict=True):
-            if len(matches) >= MAX_PAIRS:
-                left_out += 1
-                continue
-            (pair,) = pair_up([ordered[0]], [entry])
-            matches.append((f"{model} · {name}" if len(done) > len(ordered) else name, pair))
-    return matches, left_out
-
-
-def _pairs_with(other: Sequence[ResultEntry], entries: Sequence[ResultEntry]) -> list[NamedPair]:
-    pairs = pair_up(other, entries)
-    rows = [row for pair in pairs if (row := pair.b or pair.a) is not None]
-    return list(zip(names_of(rows), pairs, strict=True))
 
 
 def show_instant(seconds: float) -> str:

@@ -9,20 +9,8 @@ from typing import Final
 
 from protocol.values.task import Measure
 from results.report.facts import Report
-from results.report.measurements import device_cell, number, task_cell, text, verdict_cell
-from results.report.page import (
-    Block,
-    Bullets,
-    Line,
-    Paragraph,
-    Section,
-    ShellCommands,
-    Table,
-    TableCell,
-    TextSpan,
-    heads,
-)
-from results.row.row import Row
+from results.report.measurements import device_name, number, task_number, verdict
+from results.report.page import Badge, Block, Bullets, Section, ShellCommands, Table, Warn, code, quote
 from swarm.base.text import count
 
 MAX_FINDINGS: Final = 50
@@ -46,33 +34,43 @@ _HOW: Final = (
         "empty cell."
     ),
 )
-_HOST: Final[tuple[tuple[str, Callable[[Row], object]], ...]] = (
-    ("others %", lambda row: row.others_percent),
-    ("waited %", lambda row: row.stall_percent),
-    ("stolen %", lambda row: row.steal_percent),
-    ("CPU %", lambda row: row.cpu_percent),
-    ("clock MHz", lambda row: row.clock_mhz),
-    ("slowed by heat", lambda row: row.throttles),
-    ("°C", lambda row: row.temperature_c),
-    ("on battery", lambda row: None if row.on_battery is None else "yes" if row.on_battery else "no"),
-    ("switched away", lambda row: row.involuntary_switches),
-    ("accelerator", lambda row: row.accelerator or None),
-    ("GPU %", lambda row: row.gpu_util),
-    ("GPU W", lambda row: row.power_w),
-    ("GPU MHz", lambda row: row.gpu_clock_mhz),
-    ("GPU °C", lambda row: row.gpu_temperature_c),
-    ("GPU slowed", lambda row: row.gpu_throttled or None),
-)
+_HOST: Final = {
+    "others %": "others_percent",
+    "waited %": "stall_percent",
+    "stolen %": "steal_percent",
+    "CPU %": "cpu_percent",
+    "clock MHz": "clock_mhz",
+    "slowed by heat": "throttles",
+    "°C": "temperature_c",
+    "on battery": "on_battery",
+    "switched away": "involuntary_switches",
+    "accelerator": "accelerator",
+    "GPU %": "gpu_util",
+    "GPU W": "power_w",
+    "GPU MHz": "gpu_clock_mhz",
+    "GPU °C": "gpu_temperature_c",
+    "GPU slowed": "gpu_throttled",
+}
+"""Fields of a row in the table of the hosts, where any row has them."""
 
 
 def host(report: Report) -> Section | None:
     """How the devices were while it was timed."""
     rows = report.done
-    known = [column for column in _HOST if any(column[1](row) is not None for row in rows)]
+    known = {
+        name: field
+        for name, field in _HOST.items()
+        if any(getattr(row, field) not in (None, "") for row in rows)
+    }
     if not known:
         return None
-    lines = [
-        [task_cell(row), device_cell(row), *(_value(read(row)) for _, read in known), verdict_cell(row)]
+    lines: list[list[str | Badge]] = [
+        [
+            task_number(row),
+            device_name(row),
+            *(_shown(getattr(row, field)) for field in known.values()),
+            verdict(row),
+        ]
         for row in rows
     ]
     note = (
@@ -80,61 +78,19 @@ def host(report: Report) -> Section | None:
         "that wanted to run had no processor. Stolen: what a hypervisor took. CPU: of this process; 100 is one core. Switched away: how "
         "often the system took the processor from it. A cell is empty where that device's system does not report it."
     )
-    columns = heads("task", "device", *(f"{name}#" for name, _ in known), "verdict")
-    table = Table(["State of the hosts"], columns, lines)
-    return Section("host", "The hosts meanwhile", [Paragraph([note]), table])
+    columns = ["task", "device", *(f"{name}#" for name in known), "verdict"]
+    return Section("host", "The hosts meanwhile", [note, Table("State of the hosts", columns, lines)])
 
 
-def _value(value: object) -> TableCell:
-    if isinstance(value, float):
-        return TableCell([f"{value:,.1f}"])
-    if isinstance(value, int):
-        return number(value)
-    return TableCell(["" if value is None else TextSpan(str(value))])
+def _shown(value: bool | float | str | None) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, str):
+        return quote(value)
+    return f"{value:,.1f}" if isinstance(value, float) else number(value)
 
 
 # -- method ------------------------------------------------------------------------------------------------------------------------------
-
-
-def method(report: Report) -> Section:
-    """How it was measured."""
-    lines: list[list[TableCell]] = []
-    for name, show in (
-        ("inferences", _runs),
-        ("warm-up", lambda m: "until it has settled" if m.warmup is None else count(m.warmup, "inference")),
-        ("threads", lambda m: "as many as physical cores" if m.threads is None else str(m.threads)),
-        ("batch", lambda m: "" if m.batch is None else str(m.batch)),
-        ("inputs", lambda m: f"made from seed {m.seed}"),
-        ("dimensions", lambda m: ", ".join(f"{name} = {size}" for name, size in sorted(m.dims.items()))),
-        ("before the load", lambda m: ", ".join(step.step for step in m.pre)),
-        ("on the outputs", lambda m: ", ".join(step.step for step in m.post)),
-        ("check", lambda m: "outputs compared with a reference run" if m.check else "outputs not compared"),
-    ):
-        values = [
-            value for value in dict.fromkeys(show(task.measure) for task in report.signed_tasks) if value
-        ]
-        if values:
-            lines.append([TableCell([name]), text("; ".join(values))])
-    blocks: list[Block] = [Bullets([[sentence] for sentence in _HOW])]
-    if lines:
-        blocks.append(Table(["What the campaign asked for"], heads("what", "asked"), lines))
-    if notes := _notes(report):
-        blocks.append(
-            Paragraph(["What the devices noted, such as what they chose where the campaign did not say:"])
-        )
-        blocks.append(Bullets(notes))
-    return Section("method", "Method: how it was measured", blocks)
-
-
-def _notes(report: Report) -> list[Line]:
-    """Each note once; of those that differ in their figures alone, the first."""
-    alike: dict[str, list[str]] = {}
-    for note in sorted({note for row in report.done for note in row.notes.split("; ") if note}):
-        alike.setdefault(re.sub(r"[\d.]+", "#", note), []).append(note)
-    return [
-        [TextSpan(notes[0]), f" (and {len(notes) - 1} more like it)" if len(notes) > 1 else ""]
-        for notes in list(alike.values())[:MAX_NOTES]
-    ]
 
 
 def _runs(measure: Measure) -> str:
@@ -143,62 +99,100 @@ def _runs(measure: Measure) -> str:
     return f"{measure.runs}, shared out over {count(measure.loads, 'launch', 'launches')}"
 
 
+_ASKED: Final[dict[str, Callable[[Measure], str]]] = {
+    "inferences": _runs,
+    "warm-up": lambda m: "until it has settled" if m.warmup is None else count(m.warmup, "inference"),
+    "threads": lambda m: "as many as physical cores" if m.threads is None else str(m.threads),
+    "batch": lambda m: "" if m.batch is None else str(m.batch),
+    "inputs": lambda m: f"made from seed {m.seed}",
+    "dimensions": lambda m: ", ".join(f"{name} = {size}" for name, size in sorted(m.dims.items())),
+    "before the load": lambda m: ", ".join(step.step for step in m.pre),
+    "on the outputs": lambda m: ", ".join(step.step for step in m.post),
+    "check": lambda m: "outputs compared with a reference run" if m.check else "outputs not compared",
+}
+
+
+def method(report: Report) -> Section:
+    """How it was measured."""
+    lines = []
+    for name, show in _ASKED.items():
+        values = dict.fromkeys(show(task.measure) for task in report.signed_tasks)
+        if any(values):
+            lines.append([name, quote("; ".join(filter(None, values)))])
+    blocks: list[Block] = [Bullets(_HOW)]
+    if lines:
+        blocks.append(Table("What the campaign asked for", ["what", "asked"], lines))
+    if notes := _notes(report):
+        blocks += [
+            "What the devices noted, such as what they chose where the campaign did not say:",
+            Bullets(notes),
+        ]
+    return Section("method", "Method: how it was measured", blocks)
+
+
+def _notes(report: Report) -> list[str]:
+    """Each note once; of those that differ in their figures alone, the first."""
+    alike: dict[str, list[str]] = {}
+    for note in sorted({note for row in report.done for note in row.notes.split("; ") if note}):
+        alike.setdefault(re.sub(r"[\d.]+", "#", note), []).append(note)
+    return [
+        quote(first) + (f" (and {len(more)} more like it)" if more else "")
+        for first, *more in list(alike.values())[:MAX_NOTES]
+    ]
+
+
 # -- fingerprints ------------------------------------------------------------------------------------------------------------------------
 
 
 def fingerprints(report: Report) -> Section:
-    """Which devices, models and runtimes, by what cannot be mistaken."""
+    """Which devices, models and runtimes, by hashes and ids."""
     blocks: list[Block] = []
     devices = {(row.device_id, row.device_name, row.worker_id): row for row in report.rows if row.device_id}
     if devices:
         lines = [
             [
-                device_cell(row),
-                text(" ".join(filter(None, (row.soc, row.arch)))),
+                device_name(row),
+                quote(" ".join(filter(None, (row.soc, row.arch)))),
                 number(row.cores),
-                TableCell(["" if row.ram is None else f"{row.ram:.1f}"]),
-                text(row.device_os),
-                text(row.node_version),
-                _code(row.device_id),
-                _code(row.worker_id),
+                "" if row.ram is None else f"{row.ram:.1f}",
+                quote(row.device_os),
+                quote(row.node_version),
+                code(row.device_id),
+                code(row.worker_id),
             ]
             for row in devices.values()
         ]
-        columns = heads(
-            "device", "processor", "cores", "RAM GB", "system", "sark-node", "device id", "worker id"
-        )
-        blocks.append(Table(["Devices"], columns, lines))
+        columns = ["device", "processor", "cores", "RAM GB", "system", "sark-node", "device id", "worker id"]
+        blocks.append(Table("Devices", columns, lines))
     models = {row.model_sha256: row for row in report.rows}
-    lines = [[text(row.file_name), number(row.file_size), _code(row.model_sha256)] for row in models.values()]
-    blocks.append(Table(["Models"], heads("model", "bytes#", "sha256"), lines))
+    lines = [[quote(row.file_name), number(row.file_size), code(row.model_sha256)] for row in models.values()]
+    blocks.append(Table("Models", ["model", "bytes#", "sha256"], lines))
     runtimes = dict.fromkeys(
         (row.compute_units, row.driver, row.runtime, row.providers) for row in report.rows if row.driver
     )
     if runtimes:
-        lines = [[text(value) for value in runtime] for runtime in runtimes]
-        blocks.append(Table(["Runtimes"], heads("unit", "driver", "runtime", "execution providers"), lines))
+        lines = [list(map(quote, runtime)) for runtime in runtimes]
+        blocks.append(Table("Runtimes", ["unit", "driver", "runtime", "execution providers"], lines))
+    lines = [
+        [
+            task_number(result.row),
+            quote(result.row.file_name),
+            device_name(result.row),
+            code(result.row.fingerprint),
+            code(result.row.task_sha256),
+            code(result.signature[:32]),
+        ]
+        for result in report.results
+    ]
     note = (
         "Rows that share a fingerprint were made alike: it is one hash over device, system, runtime, unit, threads, shapes, seed, steps "
         "and model. Each record is signed by its worker with the Ed25519 key that its worker id is made of."
     )
-    lines = [
-        [
-            task_cell(result.row),
-            text(result.row.file_name),
-            device_cell(result.row),
-            _code(result.row.fingerprint),
-            _code(result.row.task_sha256),
-            _code(result.signature[:32]),
-        ]
-        for result in report.results
+    blocks += [
+        note,
+        Table("Tasks", ["task", "model", "device", "fingerprint", "task sha256", "signature begins"], lines),
     ]
-    columns = heads("task", "model", "device", "fingerprint", "task sha256", "signature begins")
-    blocks += [Paragraph([note]), Table(["Tasks"], columns, lines)]
     return Section("fingerprints", "Fingerprints", blocks)
-
-
-def _code(value: str) -> TableCell:
-    return TableCell([TextSpan(value, code=True)] if value else [""])
 
 
 # -- verification ------------------------------------------------------------------------------------------------------------------------
@@ -206,7 +200,7 @@ def _code(value: str) -> TableCell:
 
 def verification(report: Report) -> Section:
     """How to check all of it, and how to measure it again."""
-    source = shlex.quote(report.source)
+    source = shlex.quote(report.source or report.campaign)
     raw = source if report.from_file else "raw.json"
     export = [] if report.from_file else [f"sark-node results {source} --raw raw.json"]
     note = (
@@ -214,38 +208,27 @@ def verification(report: Report) -> Section:
         "figure made again from the raw samples. No network and no trust in whoever wrote this is needed."
     )
     blocks: list[Block] = [
-        Paragraph([note]),
+        note,
         ShellCommands([*export, f"sark-node verify {raw} --model MODEL_FILE"]),
-        Paragraph(
-            [
-                "The raw results that this report was made from have the sha256 ",
-                TextSpan(report.raw_sha256, code=True),
-                ".",
-            ]
-        ),
+        f"The raw results that this report was made from have the sha256 {code(report.raw_sha256)}.",
     ]
     findings = report.findings or ()
     if wrong := [finding for finding in findings if finding.wrong]:
-        blocks.append(Paragraph([f"{len(wrong)} did not hold when this was written:"], "bad"))
-        blocks.append(
-            Bullets(
-                [
-                    [TextSpan(finding.task or "the file"), ": ", TextSpan("; ".join(finding.wrong))]
-                    for finding in wrong[:MAX_FINDINGS]
-                ]
-            )
-        )
+        lines = [
+            f"{quote(finding.task or 'the file')}: {quote('; '.join(finding.wrong))}"
+            for finding in wrong[:MAX_FINDINGS]
+        ]
+        blocks += [Warn(f"{len(wrong)} did not hold when this was written:", "bad"), Bullets(lines)]
     if unsigned := sum(not finding.signed and not finding.wrong for finding in findings):
-        note = f"{unsigned} have no worker's signature: their rows are the scheduler's own account."
-        blocks.append(Paragraph([note]))
-    blocks.append(Paragraph(["To measure the same models again, as the campaign file asked for it:"]))
-    blocks.append(
+        blocks.append(f"{unsigned} have no worker's signature: their rows are the scheduler's own account.")
+    blocks += [
+        "To measure the same models again, as the campaign file asked for it:",
         ShellCommands(
             [
                 "sark-node plan campaign.yaml",
                 "sark-node submit campaign.yaml",
                 f"sark-node compare {source} NEW_CAMPAIGN",
             ]
-        )
-    )
+        ),
+    ]
     return Section("verify", "Verify it, and do it again", blocks)

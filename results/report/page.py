@@ -1,75 +1,79 @@
 """What a report consists of before it is HTML or Markdown: sections of paragraphs, tables, charts and commands. Plain values.
 
-`TextSpan` is what others wrote: a device's name, a model's, an error's text. Both forms show it so that it can do nothing.
+A line is our text, with marks around what others wrote (`quote`, `code`): both forms show that so that it can do nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from results.report.drawing import Drawing
+from swarm.base.text import safe_text
+
+TEXT: Final = 2000
+"""Characters of one text."""
+_MARKED: Final = re.compile("([\x02\x03])([^\x04]*)\x04")  # safe text has no control characters
+
+
+def quote(text: str) -> str:
+    """Text that others wrote, such as a device's name or an error, in a line."""
+    return f"\x02{safe_text(text, TEXT)}\x04" if text else ""
+
+
+def code(text: str) -> str:
+    """The same in a font of one width, such as a hash."""
+    return f"\x03{safe_text(text, TEXT)}\x04" if text else ""
+
+
+def render_line(
+    line: str, ours: Callable[[str], str], quoted: Callable[[str], str], coded: Callable[[str], str]
+) -> str:
+    """`line` with each of its parts as a form shows it."""
+    parts = _MARKED.split(line)
+    shown = [ours(parts[0])]
+    for mark, others, rest in zip(parts[1::3], parts[2::3], parts[3::3], strict=True):
+        shown += [quoted(others) if mark == "\x02" else coded(others), ours(rest)]
+    return "".join(shown)
 
 
 @dataclass(frozen=True, slots=True)
-class TextSpan:
-    """Text that others wrote. `code`: of one width, such as a hash."""
+class Badge:
+    """A cell with a tone: good, warn or bad, which its words say too."""
 
-    text: str
-    code: bool = False
-
-
-Span = str | TextSpan
-Line = Sequence[Span]
-"""A sentence of ours with others' text in it."""
-
-
-@dataclass(frozen=True, slots=True)
-class TableCell:
-    """`tone`: good, warn or bad, beside words that say the same."""
-
-    line: Line
-    tone: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class ColumnHead:
-    """`number`: its cells are figures, on the right."""
-
-    text: str
-    number: bool = False
-
-
-def heads(*names: str) -> list[ColumnHead]:
-    """Column heads; a name that ends in # is over numbers."""
-    return [ColumnHead(name.removesuffix("#"), name.endswith("#")) for name in names]
+    line: str
+    tone: str
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """The first cell of each row is its header."""
+    """A column head that ends in # is over numbers. The first cell of each row is its header."""
 
-    caption: Line
-    heads: Sequence[ColumnHead]
-    rows: Sequence[Sequence[TableCell]]
+    caption: str
+    heads: Sequence[str]
+    rows: Sequence[Sequence[str | Badge]]
 
 
 @dataclass(frozen=True, slots=True)
-class Paragraph:
-    line: Line
-    tone: str = ""
+class Warn:
+    """A paragraph that must not be missed; `tone`: warn or bad."""
+
+    line: str
+    tone: str = "warn"
 
 
 @dataclass(frozen=True, slots=True)
 class Bullets:
-    lines: Sequence[Line]
+    lines: Sequence[str]
 
 
 @dataclass(frozen=True, slots=True)
 class Heading:
     """Of a part of a section."""
 
-    line: Line
+    line: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +91,8 @@ class ShellCommands:
     lines: Sequence[str]
 
 
-Block = Paragraph | Bullets | Table | Heading | Figures | ShellCommands
+Block = str | Warn | Bullets | Table | Heading | Figures | ShellCommands
+"""A text is a paragraph."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +110,6 @@ class ReportPage:
 
     title: str
     kicker: str
-    facts: Sequence[tuple[str, Line]]
+    facts: Sequence[tuple[str, str]]
     sections: Sequence[Section]
-    foot: Line
+    foot: str

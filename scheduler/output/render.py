@@ -15,7 +15,7 @@ from results.export.raw import RawResult, ResultSource
 from results.report.charts import ChartKind, Sheet, bars, pareto, strips
 from results.report.document import make_page
 from results.report.drawing import Drawing, png_bytes, svg
-from results.report.facts import Report, gather
+from results.report.facts import Report
 from results.report.html import html_report
 from results.report.markdown import markdown_report
 from scheduler.store.rows import CampaignRow
@@ -68,17 +68,17 @@ def make_report(
         )
     campaign = stored.campaign
     title = safe_text(campaign.name if campaign is not None else source.campaign or source.name)
-    return gather(
+    return Report(
         source.results,
         campaign=source.campaign,
         title=title or "results",
         written=now,
         version=version("sark-node"),
         stored=campaign,
-        tasks=stored.tasks,
+        all_tasks=stored.tasks,
         source=_name(source),
         from_file=source.text is not None,
-        checked=source.whole or source.results,
+        checked=source.whole,
         other=other.entries() if other is not None else (),
         other_name=_name(other) if other is not None else "",
     )

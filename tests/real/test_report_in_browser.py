@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from results.report.facts import gather
+from results.report.facts import Report
 from scheduler.output.render import ReportFormat, render
 from tests.scheduler.report_parts import complete, failed
 
@@ -25,7 +25,7 @@ def test_a_report_is_quiet_and_fits(tmp_path: Path, width: int) -> None:
         complete(2, device=1, model="x" * 190 + ".onnx", ms=30),
         failed(3, detail=f"{HOSTILE} {'y' * 500}"),
     ]
-    report = gather(results, campaign="c-ab23cd45", title=HOSTILE, written=1.7e9, version="0.1.0")
+    report = Report(results, campaign="c-ab23cd45", title=HOSTILE, written=1.7e9, version="0.1.0")
     file = tmp_path / "report.html"
     file.write_text(render(report, ReportFormat.HTML), encoding="utf-8")
     lines: list[str] = []

@@ -87,10 +87,8 @@ def errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
 
 def file_of(*types: str, description: str = "The file.") -> dict[int | str, dict[str, Any]]:
     """`responses` of an endpoint that answers a file of these media types."""
-    content = {
-        media_type: {"schema": {"type": "object" if media_type == "application/json" else "string"}}
-        for media_type in types
-    }
+    schema = {"application/json": {"schema": {"type": "object"}}}
+    content = {media_type: schema.get(media_type, {}) for media_type in types}
     return {200: {"description": description, "content": content}}
 
 

@@ -14,8 +14,9 @@ from markdown_it import MarkdownIt
 
 from protocol.words import Reason
 from results.export.raw import RawResult, ResultSource, json_lines
+from results.report import facts
 from results.report.drawing import DARK, LIGHT, digits
-from results.report.facts import Report, gather
+from results.report.facts import Report
 from results.report.html import policy, style
 from results.report.measurements import MAX_CHARTS
 from scheduler.output.render import ReportFormat, StoredCampaign, make_report, render
@@ -73,7 +74,7 @@ class Document(HTMLParser):
 
 
 def a_report(*results: RawResult, stored: CampaignRow | None = STORED, **more: Any) -> Report:
-    return gather(
+    return Report(
         results,
         campaign="c-ab23cd45",
         title="vision on the edge",
@@ -315,9 +316,9 @@ def test_a_campaign_that_goes_on_says_so() -> None:
     running = STORED.__class__(
         **{name: getattr(STORED, name) for name in STORED.__slots__} | {"ended": None, "outcome": None}
     )
-    text = html_of(RESULTS[0], stored=running, tasks=4)
+    text = html_of(RESULTS[0], stored=running, all_tasks=4)
     assert "4 tasks: 1 complete; 3 not ended yet. The campaign is not over" in text
-    assert "Nothing was measured." in html_of(stored=running, tasks=4)
+    assert "Nothing was measured." in html_of(stored=running, all_tasks=4)
 
 
 def test_beside_other_results_it_shows_each_ratio() -> None:
@@ -332,14 +333,16 @@ def test_beside_other_results_it_shows_each_ratio() -> None:
     assert "Compared with" not in "".join(Document(html_of(*RESULTS)).text["h3"])
 
 
-def test_of_very_many_tasks_so_many_are_drawn_and_the_rest_is_told() -> None:
+def test_of_very_many_tasks_so_many_are_drawn_and_the_rest_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(facts, "MAX_VERIFIED", 10)
     one = RESULTS[0]
     many = [
         one.model_copy(update={"row": one.row.model_copy(update={"job_id": f"c-1/{n}", "threads": n})})
         for n in range(1, MAX_CHARTS + 4)
     ]
-    report = Report(title="t", campaign="c-1", results=many, written=NOW, version="0", tasks=len(many))
-    text = render(report, ReportFormat.HTML)
+    text = render(Report(many, campaign="c-1", title="t", written=NOW, version="0"), ReportFormat.HTML)
     assert text.count("Distribution of the timed inferences") == MAX_CHARTS
     assert "3 more tasks are not drawn here" in text
     assert "Too large to be verified" in text
@@ -379,7 +382,7 @@ def hostile() -> list[RawResult]:
 
 
 def test_nothing_that_others_named_does_anything_in_html() -> None:
-    report = gather(
+    report = Report(
         hostile(), campaign=HOSTILE, title=HOSTILE, written=NOW, version="0", other=[], other_name=HOSTILE
     )
     text = render(report, ReportFormat.HTML)
@@ -396,7 +399,7 @@ def test_nothing_that_others_named_does_anything_in_html() -> None:
 
 
 def test_nothing_that_others_named_does_anything_in_markdown() -> None:
-    report = gather(
+    report = Report(
         hostile(), campaign=HOSTILE, title=HOSTILE, written=NOW, version="0", other=[], other_name=HOSTILE
     )
     text = render(report, ReportFormat.MD)
@@ -418,7 +421,7 @@ def test_nothing_that_others_named_does_anything_in_markdown() -> None:
 
 
 def test_a_reader_of_markdown_sees_tables_and_code_and_no_markup_of_others() -> None:
-    report = gather(
+    report = Report(
         hostile(), campaign=HOSTILE, title=HOSTILE, written=NOW, version="0", other=[], other_name=HOSTILE
     )
     shown = (

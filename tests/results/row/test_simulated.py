@@ -25,7 +25,7 @@ from results.export.raw import RawResult, ResultEntry, csv_lines, json_lines
 from results.report.charts import bars, pareto, ratios, strips
 from results.report.document import make_page
 from results.report.drawing import Drawing, svg
-from results.report.facts import gather
+from results.report.facts import Report
 from results.report.html import html_report
 from results.report.markdown import markdown_report
 from results.row.simulated import counting
@@ -94,12 +94,12 @@ def drawn(drawing: Drawing | None) -> str:
 
 
 def report(pretend: bool) -> str:
-    page = make_page(gather(both(pretend), campaign="c-ab23cd45", title="t", written=0.0, version="1"))
+    page = make_page(Report(both(pretend), campaign="c-ab23cd45", title="t", written=0.0, version="1"))
     return html_report(page)
 
 
 def report_in_markdown(pretend: bool) -> str:
-    page = make_page(gather(both(pretend), campaign="c-ab23cd45", title="t", written=0.0, version="1"))
+    page = make_page(Report(both(pretend), campaign="c-ab23cd45", title="t", written=0.0, version="1"))
     return markdown_report(page)
 
 
@@ -200,7 +200,7 @@ def test_it_has_a_verdict_of_its_own_before_all_others_and_is_never_valid() -> N
 
 def test_it_is_the_best_of_nothing_where_anything_was_measured() -> None:
     outcome = both(True)
-    page = gather(outcome, campaign="c-ab23cd45", title="t", written=0.0, version="1")
+    page = Report(outcome, campaign="c-ab23cd45", title="t", written=0.0, version="1")
     assert [row.job_id for row in page.of_model("net.onnx")] == [outcome[0].row.job_id]
     (pair,) = (pair for _, pair in page.within)
     assert pair.a is not None
