@@ -14,8 +14,9 @@ import io
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Final
+
+from pydantic import computed_field
 
 from protocol.errors import RemoteProtocolError
 from protocol.values.attempt import TaskState
@@ -41,41 +42,27 @@ _STATES: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class VerifyFinding:
-    """What came of checking one task, or (`task` empty) the file as a whole."""
-
-    task: str
-    wrong: tuple[str, ...] = ()
-    """Each thing that does not hold, a line each; empty: all holds."""
-    signed: bool = True
-    """Whether a worker signed anything."""
-    worker: str = ""
-    fingerprint: str = ""
-
-
-class VerifyFindingInfo(JsonModel):
-    """The same for programs."""
+class VerifyFinding(JsonModel):
+    """What came of checking one task, or the file as a whole."""
 
     task: str | None
     """Null: the file as a whole."""
-    holds: bool
-    signed: bool
-    worker: str | None
-    fingerprint: str | None
-    wrong: tuple[str, ...]
+    signed: bool = True
+    """Whether a worker signed anything."""
+    worker: str | None = None
+    fingerprint: str | None = None
+    wrong: tuple[str, ...] = ()
+    """Each thing that does not hold, a line each; empty: all holds."""
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def holds(self) -> bool:
+        """Nothing is wrong."""
+        return not self.wrong
 
 
-def finding_info(finding: VerifyFinding) -> VerifyFindingInfo:
-    """`finding` for programs."""
-    return VerifyFindingInfo(
-        task=finding.task or None,
-        holds=not finding.wrong,
-        signed=finding.signed,
-        worker=finding.worker or None,
-        fingerprint=finding.fingerprint or None,
-        wrong=finding.wrong,
-    )
+def _whole(wrong: str) -> list[VerifyFinding]:
+    return [VerifyFinding(task=None, wrong=(wrong,))]
 
 
 def check_results(
@@ -98,9 +85,10 @@ def check_results(
         wrong = finding.wrong
         if remade is not None and not wrong:
             wrong = (*_row_differences(result.row, row), *_raw_differences(result, remade))
-        findings.append(replace(finding, wrong=wrong, fingerprint=row.fingerprint))
+        update = {"wrong": wrong, "fingerprint": row.fingerprint or None}
+        findings.append(finding.model_copy(update=update))
     twice = [name for name, times in Counter(result.row.job_id for result in results).items() if times > 1]
-    findings += [VerifyFinding(name, ("it is in the file more than once",)) for name in twice]
+    findings += [VerifyFinding(task=name, wrong=("it is in the file more than once",)) for name in twice]
     if text is not None and not any(finding.wrong for finding in findings):
         findings += _whole_file(campaign, results, text)
     if table is not None:
@@ -115,25 +103,26 @@ def _check_one(result: RawResult, model_sha256: str | None) -> tuple[Row, RawRes
         body = _bytes(result.task, "task")
         task = read_task(body)
     except (ValueError, RemoteProtocolError) as exc:
-        return result.row, None, VerifyFinding(name, (f"its task cannot be read: {exc}",))
+        return result.row, None, VerifyFinding(task=name, wrong=(f"its task cannot be read: {exc}",))
     if not result.record and not result.signature:
         if result.row.status is RowStatus.COMPLETE:
-            wrong = ["it is Complete, and no worker signed a record of it"]
-            return result.row, None, VerifyFinding(name, tuple(wrong))
+            why = "it is Complete, and no worker signed a record of it"
+            return result.row, None, VerifyFinding(task=name, wrong=(why,))
         row = _remake(result.row, task, None)
-        return row, raw_result(row, body, None), VerifyFinding(name, signed=False)
+        return row, raw_result(row, body, None), VerifyFinding(task=name, signed=False)
     try:
         signed = SignedRecord(body=_bytes(result.record, "record"), signature=_signature(result.signature))
         record = read_record(signed.body)
     except (ValueError, RemoteProtocolError) as exc:
-        return result.row, None, VerifyFinding(name, (f"its record cannot be read: {exc}",))
+        return result.row, None, VerifyFinding(task=name, wrong=(f"its record cannot be read: {exc}",))
     wrong = _record_problems(task, body, record, signed)
     if result.row.status is RowStatus.COMPLETE:
         wrong += _complete_problems(task, record)
     if model_sha256 is not None and record.model_sha256 != model_sha256:
         wrong.append(f"the model has sha256 {model_sha256}, it was measured with {record.model_sha256}")
     row = _remake(result.row, task, record)
-    return row, raw_result(row, body, signed), VerifyFinding(name, tuple(wrong), worker=record.worker)
+    finding = VerifyFinding(task=name, wrong=tuple(wrong), worker=record.worker or None)
+    return row, raw_result(row, body, signed), finding
 
 
 def _record_problems(task: Task, body: bytes, record: Record, signed: SignedRecord) -> list[str]:
@@ -216,12 +205,12 @@ def _whole_file(campaign: str, results: Sequence[RawResult], text: str) -> list[
     lines = text.splitlines(keepends=True)
     for number, (line, correct) in enumerate(zip(lines, expected, strict=False), start=1):
         if line != correct:
-            return [VerifyFinding("", (f"line {number} of the file is not as results are written",))]
+            return _whole(f"line {number} of the file is not as results are written")
     if len(lines) != len(expected):
         wrong = f"the file has {count(len(lines), 'line')} where its results make {len(expected)}"
-        return [VerifyFinding("", (wrong,))]
+        return _whole(wrong)
     if {result.row.campaign for result in results} - {campaign}:
-        return [VerifyFinding("", (f"the file names the campaign {campaign} and has results of others",))]
+        return _whole(f"the file names the campaign {campaign} and has results of others")
     return []
 
 
@@ -233,15 +222,15 @@ def _check_table(table: str, rows: Sequence[Row]) -> list[VerifyFinding]:
     try:
         return _check_lines(csv.DictReader(io.StringIO(table, newline="")), rows)
     except csv.Error as exc:
-        return [VerifyFinding("", (f"the CSV cannot be read: {exc}",))]
+        return _whole(f"the CSV cannot be read: {exc}")
 
 
 def _check_lines(reader: csv.DictReader[str], rows: Sequence[Row]) -> list[VerifyFinding]:
     heads = tuple(reader.fieldnames or ())
     if heads[:CONTRACT] != COLUMNS[:CONTRACT]:
-        return [VerifyFinding("", (f"the CSV does not begin with the {CONTRACT} columns of results",))]
+        return _whole(f"the CSV does not begin with the {CONTRACT} columns of results")
     if strange := [head for head in heads if head not in COLUMNS]:
-        return [VerifyFinding("", (f"the CSV has a column that results have not: {strange[0]}",))]
+        return _whole(f"the CSV has a column that results have not: {strange[0]}")
     remade = csv.DictReader(io.StringIO("".join(csv_lines(rows)), newline=""))
     expected = {line["JobId"]: line for line in remade}
     findings, read = list[VerifyFinding](), set[str]()
@@ -254,7 +243,7 @@ def _check_lines(reader: csv.DictReader[str], rows: Sequence[Row]) -> list[Verif
         else:
             wrong = _cell_differences(line, expected[name])
         read.add(name)
-        findings.append(VerifyFinding(name, tuple(wrong)))
+        findings.append(VerifyFinding(task=name, wrong=tuple(wrong)))
     return findings
 
 

@@ -10,10 +10,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final
 
-from protocol.errors import RemoteProtocolError
 from protocol.values.attempt import TaskState
-from protocol.values.record import Record, read_record
-from protocol.values.task import Task, read_task
+from protocol.values.record import Record
+from protocol.values.task import Task
 from protocol.words import RunOutcome
 from results.row.row import Row, make_row
 
@@ -71,9 +70,7 @@ def figures_of(task: Task, record: Record) -> dict[str, Any]:
     complete = record.outcome is RunOutcome.COMPLETE
     try:
         return columns_of(make_row(task, TaskState.SUCCEEDED if complete else TaskState.FAILED, record))
-    except (
-        ArithmeticError
-    ):  # numbers of a stranger: a list that lacks them is no reason not to record the result
+    except ArithmeticError:  # a stranger's numbers: a list without them is no reason not to record the result
         return {}
 
 
@@ -87,14 +84,6 @@ def without_figures(columns: Mapping[str, Any]) -> dict[str, Any]:
     """For a task that did not succeed, whatever its record says."""
     dropped = {*FigureColumn, "verdict"}
     return {name: value for name, value in columns.items() if name not in dropped}
-
-
-def figures_of_bodies(task: bytes, record: bytes) -> dict[str, Any]:
-    """`figures_of` what is stored; nothing where a newer or damaged one cannot be read."""
-    try:
-        return figures_of(read_task(task), read_record(record))
-    except RemoteProtocolError:
-        return {}
 
 
 @dataclass(frozen=True, slots=True)

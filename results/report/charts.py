@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from results.analysis.matrix import MORE_IS_BETTER, Axis, pareto_front
 from results.analysis.pairs import Pair
-from results.analysis.pareto import MORE_IS_BETTER, Axis, pareto_front
 from results.export.raw import ResultEntry
 from results.report.drawing import (
     Box,

@@ -57,7 +57,7 @@ def verify(
 
     Exit code 0: verified, 1: not verified, 2: the file cannot be read.
     """
-    from results.analysis.verify import check_results, finding_info
+    from results.analysis.verify import check_results
     from scheduler.models.describe import sha256_of
     from scheduler.output.comparisons import read_source, read_text
 
@@ -82,12 +82,12 @@ def verify(
         print_json(
             {
                 "holds": not wrong,
-                "findings": [finding_info(finding).model_dump(mode="json") for finding in findings],
+                "findings": [finding.model_dump(mode="json") for finding in findings],
             }
         )
     else:
         for finding in findings:
-            name = safe_text(finding.task) or "the file"
+            name = safe_text(finding.task or "the file")
             for error in finding.wrong:
                 print(f"{name}: {safe_text(error, 400)}")
             if not finding.signed and not finding.wrong:
@@ -343,7 +343,7 @@ def chart(
     dark: Annotated[bool, typer.Option("--dark", help="Draw for a dark slide.")] = False,
 ) -> None:
     """Draw a chart of results for a slide."""
-    from results.analysis.pareto import Axis
+    from results.analysis.matrix import Axis
     from results.export.raw import replace_bytes
     from results.report.charts import CHART_AXES, ChartKind
     from scheduler.output.comparisons import read_source

@@ -10,7 +10,7 @@ from importlib.metadata import version
 from typing import Any, Final
 
 from protocol.errors import CampaignError
-from results.analysis.pareto import Axis
+from results.analysis.matrix import Axis
 from results.export.raw import RawResult, ResultSource
 from results.report.charts import ChartKind, Sheet, bars, pareto, strips
 from results.report.document import make_page

@@ -7,7 +7,7 @@ from typing import Annotated, Final
 
 from fastapi import APIRouter, Query, Response
 
-from results.analysis.pareto import Axis
+from results.analysis.matrix import Axis
 from results.export.raw import ResultSource
 from results.report.charts import ChartKind
 from results.report.html import policy

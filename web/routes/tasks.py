@@ -10,7 +10,7 @@ from fastapi.responses import Response
 
 from protocol.errors import RemoteProtocolError
 from protocol.values.record import read_record
-from results.analysis.verify import VerifyFindingInfo, check_results, finding_info
+from results.analysis.verify import VerifyFinding, check_results
 from results.export.raw import RawResult, json_lines
 from results.report.drawing import Drawing, Theme, svg
 from results.report.task_charts import TaskChart, task_chart
@@ -69,11 +69,11 @@ async def get_signed_result(context: Context, campaign: CampaignId, n: Number) -
 
 
 @api.get("/verify", responses=errors(404))
-async def verify_task(context: Context, campaign: CampaignId, n: Number) -> VerifyFindingInfo:
+async def verify_task(context: Context, campaign: CampaignId, n: Number) -> VerifyFinding:
     """Verify a result: the worker's signature, the hashes of task and model, and the row recomputed from the samples."""
     stored = await context.store(lambda store: _raw(store, campaign, n))
     findings = await trio.to_thread.run_sync(check_results, campaign, stored)
-    return next(finding_info(finding) for finding in findings if finding.task == f"{campaign}/{n}")
+    return next(finding for finding in findings if finding.task == f"{campaign}/{n}")
 
 
 def svg_response(drawing: Drawing | None, theme: Theme, name: str) -> Response:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from results.analysis.matrix import MatrixCell
-from results.analysis.pareto import Axis, front, fronts, pareto_front
+from results.analysis.matrix import Axis, MatrixCell, front, fronts, pareto_front
 
 
 def test_the_front_is_what_nothing_beats_in_both() -> None:

@@ -16,8 +16,8 @@ from matplotlib import image
 
 from protocol.errors import CampaignError, ResourceError
 from protocol.values.record import Record, StageTime, pack_samples, read_record
+from results.analysis.matrix import Axis
 from results.analysis.pairs import pair_up
-from results.analysis.pareto import Axis
 from results.export.raw import RawResult, ResultEntry
 from results.report.charts import ChartKind, Sheet, bars, names_of, pareto, ratios, strips
 from results.report.drawing import (

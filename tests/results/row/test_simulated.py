@@ -17,8 +17,8 @@ from protocol.formats.phase import Phase
 from protocol.values.advert import Advert
 from protocol.values.requirement import Requirement, parse_clause
 from protocol.words import UNIT, asks_for_it
+from results.analysis.matrix import Axis, front
 from results.analysis.pairs import pair_up
-from results.analysis.pareto import Axis, front
 from results.analysis.regression import CellMeasurement, RegressionCell, RegressionFinding, judge
 from results.export.columnar import jsonl_lines, parquet_bytes
 from results.export.raw import RawResult, ResultEntry, csv_lines, json_lines
