@@ -1,7 +1,7 @@
 """The scheduler between its core, its store and its links. Pure: the trio service and the seeded simulation are shells around it.
 
-    take_up, cancel, tick, model arrivals     users, time     commands to the store    `CommandWriter`
-    received                                  links           messages to workers      effects, see `effects`
+    load, beat     users, time     commands to the store    `CommandWriter`
+    received       links           messages to workers      effects, see `effects`
 
 What holds whatever crashes when:
 
@@ -12,8 +12,9 @@ What holds whatever crashes when:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Final
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
 
 from protocol.errors import RemoteProtocolError, Unreachable
 from protocol.messages.work import (
@@ -46,11 +47,33 @@ from scheduler.core.commands import (
 )
 from scheduler.core.explain import LACKS_SIBLING, why_none
 from scheduler.core.scheduler import SchedulerCore
-from scheduler.core.state import CampaignRun, TaskEntry, TaskLimits
+from scheduler.core.state import TaskEntry, TaskLimits
 from swarm.base.event_log import EventLog
 
 RIVALS_S: Final = 2.0
 """How long a ticket that is up waits for another worker's answer about the same task. It keeps its slot for longer."""
+
+
+@dataclass(frozen=True, slots=True)
+class RestoredCampaign:
+    """A campaign as the store has it."""
+
+    limits: TaskLimits
+    entries: Sequence[TaskEntry]
+    bodies: Mapping[str, bytes]
+    """Signed tasks by id."""
+
+
+class CampaignSource(Protocol):
+    """The campaigns of this scheduler's store."""
+
+    def unfinished(self) -> Sequence[str]:
+        """Those that can be taken up."""
+        ...
+
+    def restore(self, campaign: str, epoch: int) -> RestoredCampaign | None:
+        """A campaign, to be led under this epoch. None: it cannot be read, and is ended."""
+        ...
 
 
 class SchedulerConversation:
@@ -66,6 +89,7 @@ class SchedulerConversation:
         core: SchedulerCore,
         shell: Shell,
         store: CommandStore,
+        campaigns: CampaignSource,
         claims: Claims,
         log: EventLog,
         *,
@@ -78,9 +102,10 @@ class SchedulerConversation:
         self.bodies: dict[str, bytes] = {}
         """Signed tasks by id."""
         self.progress: dict[str, LiveAttempt] = {}
-        """By task: not stored yet; the shell takes it from time to time."""
+        """By task: not stored yet."""
         self._shell = shell
         self._store = store
+        self._campaigns = campaigns
         self._claims = claims
         self._log = log
         self._peer = peer
@@ -93,26 +118,39 @@ class SchedulerConversation:
 
     # -- campaigns ----------------------------------------------------------------------------------------------------------------------
 
-    def take_up(self, limits: TaskLimits, entries: Sequence[TaskEntry]) -> None:
-        """Lead a campaign from now on, under the epoch of `limits`; `bodies` has its tasks already."""
-        self.carry_out(self.core.add(limits, entries, self._shell.now()))
-        for peer in dict.fromkeys(attempt.worker for entry in entries for attempt in entry.attempts()):
+    def load(self) -> None:
+        """Take up campaigns that are not under way yet, and requests to cancel."""
+        for campaign in self._campaigns.unfinished():
+            if campaign not in self.core.state.campaigns:
+                self._take_up(campaign)
+        self.carry_out(self.core.cancel(self._store.tasks.cancel_requests(), self._shell.now()))
+
+    def _take_up(self, campaign: str) -> None:
+        """Lead it from now on, under a higher epoch than anybody before."""
+        restored = self._campaigns.restore(campaign, self._store.campaigns.next_epoch(campaign))
+        if restored is None:
+            return
+        self.bodies |= restored.bodies
+        self.carry_out(self.core.add(restored.limits, restored.entries, self._shell.now()))
+        held = (attempt.worker for entry in restored.entries for attempt in entry.attempts())
+        for peer in dict.fromkeys(held):
             self.links.adopt_on(peer)
 
-    def cancel(self, tasks: Iterable[str]) -> None:
-        """A user wants these cancelled."""
-        self.carry_out(self.core.cancel(tasks, self._shell.now()))
-
-    def tick(self) -> list[CampaignRun]:
-        """Time passed; to be called a few times each second. Gives the campaigns that are forgotten now."""
-        now = self._shell.now()
+    def beat(self) -> None:
+        """Time passed; to be called a few times each second."""
+        now, positions = self._shell.now(), self.core.state.positions
+        if self.progress:
+            self._store.attempts.set_progress(tuple(self.progress.values()))
+            self.progress.clear()
+        if positions:
+            self._store.attempts.set_positions(tuple(positions.values()))
+            positions.clear()
         self.links.beat(now)
         self.carry_out(self.core.tick(now))
-        forgotten = self.core.forget(now)
-        for campaign in forgotten:
+        for campaign in self.core.forget(now):
+            self._claims.forget(campaign.limits.campaign)
             for task in campaign.tasks:
                 self.bodies.pop(task, None)
-        return forgotten
 
     # -- commands -----------------------------------------------------------------------------------------------------------------------
 

@@ -75,6 +75,10 @@ class Claims(Protocol):
         """Whether a denial proves that another one does."""
         ...
 
+    def forget(self, campaign: str) -> None:
+        """It ended a while ago."""
+        ...
+
 
 class Shell(Protocol):
     """What the conversation asks of its shell at once, without waiting."""

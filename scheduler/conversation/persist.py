@@ -17,6 +17,7 @@ from scheduler.core.commands import (
     EndPending,
     Intent,
     LiveAttempt,
+    QueuePosition,
     RecordEvent,
     RecordGrant,
     RecordWaitReason,
@@ -76,6 +77,10 @@ class AttemptStore(Protocol):
 
     def known_result(self, *, task: str, attempt: int, worker: str, sha256: str) -> Receipt: ...
 
+    def set_progress(self, lives: Sequence[LiveAttempt]) -> None: ...
+
+    def set_positions(self, positions: Sequence[QueuePosition]) -> None: ...
+
 
 class Receipt(Protocol):
     """What became of a result; see `scheduler.store.rows.ResultReceipt`."""
@@ -87,11 +92,15 @@ class Receipt(Protocol):
     def duplicate(self) -> bool: ...
 
 
-class NoteStore(Protocol):
+class TaskStore(Protocol):
+    def cancel_requests(self) -> Sequence[str]: ...
+
     def set_notes(self, notes: Sequence[tuple[str, str]]) -> None: ...
 
 
 class CampaignStore(Protocol):
+    def next_epoch(self, campaign: str) -> int: ...
+
     def end(self, campaign: str, *, detail: str) -> object: ...
 
 
@@ -108,7 +117,7 @@ class CommandStore(Protocol):
     def attempts(self) -> AttemptStore: ...
 
     @property
-    def tasks(self) -> NoteStore: ...
+    def tasks(self) -> TaskStore: ...
 
     @property
     def campaigns(self) -> CampaignStore: ...

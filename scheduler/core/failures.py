@@ -272,6 +272,7 @@ class Failures:
             held = None if entry.current is None else entry.current.held(entry.epoch)
             if held is not None and entry.current is not None:
                 entry.current.stop_at = entry.current.stop_sent_at = now
+                state.watch(entry)
                 stops.setdefault(entry.current.worker, []).append(held)
         if pending:
             commands.append(EndPending(tuple(pending), outcome.event, outcome.reason, outcome.detail))
@@ -320,6 +321,7 @@ class Failures:
         if not entry.stopping or attempt is None or held is None:
             return []
         attempt.stop_at, attempt.stop_sent_at = now if attempt.stop_at is None else attempt.stop_at, now
+        self._state.watch(entry)
         return [
             CancelOn(attempt.worker, (held,), entry.outcome.reason if entry.outcome else Reason.TIMED_OUT)
         ]

@@ -164,6 +164,7 @@ class Reconciler:
         if waited and attempt.status is AttemptStatus.RUNNING:
             entry.since = now
             attempt.started_at = None if attempt.started_at is None else now
+            self._state.watch(entry)
         if now - attempt.yields_at > YIELD_S:
             attempt.yields_to = None
         yields = attempt.yields_to
@@ -262,4 +263,5 @@ class Reconciler:
         attempt.due = (attempt.due or now + OWED_S) if reporting else None  # once for each attempt
         if not lease.queued and (owes or lease.phase is not None):
             self._state.move(entry, TaskEvent.PROGRESS)
+        self._state.watch(entry)
         return commands + self._failures.send_stop(entry, now)

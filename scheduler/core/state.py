@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import heapq
+import math
 import random
 from collections import OrderedDict
 from collections.abc import Iterator
@@ -28,9 +30,16 @@ from scheduler.core.ranking import WorkerView
 
 LIVE: Final = frozenset({TaskState.COMMITTING, TaskState.QUEUED, TaskState.LEASED, TaskState.RUNNING})
 LEASED: Final = frozenset({TaskState.LEASED, TaskState.RUNNING})
+_UNHEARD: Final = (AttemptStatus.GRANTED, AttemptStatus.RESTORED)
 LIMITS: Final = (Reason.TIMED_OUT, Reason.OUT_OF_MEMORY)
 SLACK_S: Final = 60.0
 """Beyond the limits that the worker itself enforces; after it the scheduler stops the run."""
+BEGIN_S: Final = 120.0
+"""A worker that granted a lease, and of whose run nothing is heard for so long, is considered not to begin."""
+STOP_AGAIN_S: Final = 12.0
+"""A worker that has not confirmed a stop by then is told again."""
+STOP_S: Final = 30.0
+"""After so long the task goes on without the worker, and its lease is left to lapse."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +148,8 @@ class TaskEntry:
     """Id of the device that its result comes from."""
     epoch: int | None = None
     """Its campaign's."""
+    check_at: float = math.inf
+    """When `State.due` has it."""
 
     def __post_init__(self) -> None:
         self.group = self.group or group_of(self.task)
@@ -206,6 +217,23 @@ class TaskEntry:
         loads = measure.loads if measure.precision is None else MAX_LAUNCHES
         queue_s = limits.queue_s if waits else 0.0
         return queue_s + limits.fetch_s + (loads + 1) * limits.load_s + limits.run_s + SLACK_S
+
+    def begins_by(self) -> float:
+        """When its run has to be heard of; infinite once it was."""
+        unheard = self.current is not None and self.current.status in _UNHEARD
+        return self.since + BEGIN_S if unheard and self.state is TaskState.LEASED else math.inf
+
+    def next_limit(self) -> float:
+        """When the current attempt exceeds a limit in time, as things stand; infinite if it has none."""
+        attempt = self.current
+        if attempt is None or not self.live:
+            return math.inf
+        if self.stopping:
+            sent_at = attempt.stop_at  # None: its lease is not known yet
+            return math.inf if sent_at is None else min(sent_at + STOP_S, attempt.stop_sent_at + STOP_AGAIN_S)
+        if attempt.status is AttemptStatus.REPORTING:
+            return min(self.since + self.max_run_s(), attempt.due or 0.0)
+        return min(self.since + self.max_run_s(), self.begins_by()) if self.state in LEASED else math.inf
 
 
 @dataclass(slots=True)
@@ -315,6 +343,8 @@ class State:
         """Groups with a task that waits for the quote of a device that has its model."""
         self.unsettled = False
         """The next decision looks at everything, not only at what changed."""
+        self.due: list[tuple[float, str]] = []
+        """A heap of tasks by when they may exceed a limit in time; see `watch`."""
         self.positions: dict[str, QueuePosition] = {}
         """Queue positions since the shell last took them."""
 
@@ -399,6 +429,7 @@ class State:
                 self.hold(attempt.worker, entry.id)
             if entry.live:  # since when is unknown, and since when others could have had it
                 entry.since = entry.not_before = now
+                self.watch(entry)
             elif entry.tries:  # how much of its backoff has passed is unknown
                 entry.not_before = now + limits.backoff_s * 2.0 ** (entry.tries - 1)
         self.unsettled = True
@@ -463,6 +494,25 @@ class State:
             group.without_model.pop(entry.id, None)
             group.pending.pop(entry.id, None)
 
+    def watch(self, entry: TaskEntry) -> None:
+        """To be called when its next limit may have become an earlier one."""
+        at = entry.next_limit()
+        if at < entry.check_at:
+            entry.check_at = at
+            heapq.heappush(self.due, (at, entry.id))
+
+    def overdue(self, now: float) -> Iterator[TaskEntry]:
+        """Tasks that exceed a limit in time."""
+        while self.due and self.due[0][0] <= now:
+            at, task = heapq.heappop(self.due)
+            entry = self.tasks.get(task)
+            if entry is None or entry.check_at != at:
+                continue  # forgotten, or watched for something earlier since
+            entry.check_at = math.inf
+            if entry.next_limit() <= now:
+                yield entry
+            self.watch(entry)
+
     def start_lease(self, entry: TaskEntry, now: float, *, observed: bool = True) -> None:
         """The current attempt got a lease. `observed`: just now, and not at an unknown time."""
         assert entry.current is not None, "a lease belongs to an attempt"
@@ -470,6 +520,7 @@ class State:
         entry.current.move(AttemptEvent.GRANT)
         entry.current.started_at = now if observed else None
         entry.since = self.groups[entry.group].moved_at = now
+        self.watch(entry)
 
     def end_attempt(self, entry: TaskEntry, event: TaskEvent, reason: Reason | None, now: float) -> None:
         """Move a task without a hedge out of its attempt, or end a pending one."""

@@ -4,18 +4,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from protocol.values.attempt import AttemptStatus, TaskEvent, TaskState
+from protocol.values.attempt import AttemptStatus, TaskEvent
 from protocol.words import Reason
 from scheduler.core.commands import Command, Explain, RecordEvent
 from scheduler.core.failures import Failures
-from scheduler.core.state import LEASED, PendingOutcome, RequirementGroup, State, TaskEntry
+from scheduler.core.state import STOP_S, PendingOutcome, RequirementGroup, State, TaskEntry
 
-BEGIN_S: Final = 120.0
-"""A worker that granted a lease, and of whose run nothing is heard for so long, is considered not to begin."""
-STOP_AGAIN_S: Final = 12.0
-"""A worker that has not confirmed a stop by then is told again."""
-STOP_S: Final = 30.0
-"""After so long the task goes on without the worker, and its lease is left to lapse."""
 NOT_SENT: Final = "saying that it has results and not sending them"
 
 
@@ -36,47 +30,33 @@ class TimeLimits:
                 commands += self._failures.end_tasks(campaign.tasks, outcome, now)
         for group in state.ranked:
             commands += self._limit_wait(group, now)
-        for view in tuple(state.workers.values()):
-            for entry, attempt in state.held_at(view.peer):
-                if attempt is entry.current:
-                    commands += self._limit_run(entry, now)
-            if view.end_aside(now):
+        for entry in state.overdue(now):
+            commands += self._limit_run(entry, now)
+        for view in state.workers.values():
+            if view.why_aside and view.end_aside(now):
                 state.refresh(view)
                 fields = {"peer": view.peer, "device": view.device}
                 commands.append(RecordEvent(state.users_of(view.peer), "worker.back", fields))
         return commands
 
     def _limit_run(self, entry: TaskEntry, now: float) -> list[Command]:
-        """A run that exceeds its limits or never began, a result that is not sent, or a stop that is not confirmed."""
+        """A run that exceeds its limits or never began, a result that was not sent, or a stop that was not confirmed."""
         attempt, failures = entry.current, self._failures
-        assert attempt is not None, "a live task has an attempt"
-        if entry.state not in LEASED and not entry.stopping and attempt.status is not AttemptStatus.REPORTING:
-            return []
-        view, late = self._state.worker(attempt.worker), now - entry.since > entry.max_run_s()
+        assert attempt is not None, "what has a limit has an attempt"
+        view, device = self._state.worker(attempt.worker), self._state.device(attempt.worker)
         if entry.stopping:
-            if attempt.stop_at is None:
-                return []
-            if now - attempt.stop_at >= STOP_S:
-                words = f"{self._state.device(attempt.worker)} did not say within {STOP_S:g} s that it was stopped"
-                return failures.end_stopped(entry, words, now)
-            return failures.send_stop(entry, now) if now - attempt.stop_sent_at >= STOP_AGAIN_S else []
+            if attempt.stop_at is not None and now < attempt.stop_at + STOP_S:
+                return failures.send_stop(entry, now)
+            words = f"{device} did not say within {STOP_S:g} s that it was stopped"
+            return failures.end_stopped(entry, words, now)
         if attempt.status is AttemptStatus.REPORTING:
-            if attempt.due is not None and now < attempt.due and not late:
-                return []
             blame = failures.count_failure(view, NOT_SENT, now, silent=True)
-            words = f"{self._state.device(attempt.worker)} ran it, but did not send its result"
+            words = f"{device} ran it, but did not send its result"
             return blame + failures.lose(entry, Reason.LOST, words, now)
-        unheard = entry.state is TaskState.LEASED and attempt.status in (
-            AttemptStatus.GRANTED,
-            AttemptStatus.RESTORED,
-        )
-        never_began = unheard and now - entry.since > BEGIN_S
-        if not never_began and not late:
-            return []
-        commands = failures.stop_overdue(entry, now)
-        if never_began:
-            commands += failures.count_failure(view, "taking a task that it never began", now, silent=True)
-        return commands
+        blame = []
+        if now >= entry.begins_by():
+            blame = failures.count_failure(view, "taking a task that it never began", now, silent=True)
+        return failures.stop_overdue(entry, now) + blame
 
     def _limit_wait(self, group: RequirementGroup, now: float) -> list[Command]:
         if not group.pending and not group.queued:

@@ -35,9 +35,10 @@ class CampaignManifests:
         self._folder = folder
         self._stored: dict[str, StoredManifest] = {}
 
-    def of(self, campaign: str) -> StoredManifest | None:
-        """The manifest of a campaign that was taken up, if it has one."""
-        return self._stored.get(campaign)
+    def of(self, campaign: str) -> tuple[str, int] | None:
+        """Hash and size of the manifest of a campaign that was taken up, if it has one."""
+        stored = self._stored.get(campaign)
+        return None if stored is None else (stored.sha256, stored.size)
 
     def find(self, sha256: str, campaigns: Collection[str]) -> Path | None:
         """A manifest by its hash, if it is of one of these campaigns."""

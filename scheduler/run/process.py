@@ -16,7 +16,7 @@ from scheduler.experiments.schedule import Schedules
 from scheduler.models.fetch import DownloadProgress, downloader
 from scheduler.models.spool import tidy
 from scheduler.planning.devices import VerifiedIndex
-from scheduler.run.service import run_scheduler
+from scheduler.run.service import SchedulerService
 from scheduler.store.settings import SchedulerSettings
 from scheduler.store.store import delete_old_daily, open_store
 from scheduler.submit.daemon import is_running
@@ -95,7 +95,7 @@ async def _run_once(home: Home, settings: SchedulerSettings, stay: bool, stop_wi
             log.info(
                 "scheduler.up", models_removed=tidied, peer=here.identity.peer_id, gates=list(here.gates)
             )
-            await run_scheduler(
+            service = SchedulerService(
                 network=here.network,
                 index=VerifiedIndex(here.index, lambda: known_manifests(home, Role.SUBMIT), pools.doubt),
                 identity=here.identity,
@@ -107,6 +107,7 @@ async def _run_once(home: Home, settings: SchedulerSettings, stay: bool, stop_wi
                 ],
                 stop_when_idle=not stay,
             )
+            await service.run()
         nursery.cancel_scope.cancel()
     if not told_to_stop:
         await _last_look(schedules)

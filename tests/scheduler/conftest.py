@@ -69,7 +69,7 @@ from protocol.words import (
     RunOutcome,
     WorkerState,
 )
-from scheduler.run.service import run_scheduler
+from scheduler.run.service import SchedulerService
 from scheduler.store.backend import Location as StorePlace
 from scheduler.store.backend import ServerLocation, server_url
 from scheduler.store.rows import NewCampaign, TaskRow
@@ -500,7 +500,10 @@ class World:
             )
 
     async def run(self) -> None:
-        await run_scheduler(
+        await self.service().run()
+
+    def service(self, **more: Any) -> SchedulerService:
+        return SchedulerService(
             network=self.network,
             index=self.index,
             identity=SCHEDULER,
@@ -509,6 +512,7 @@ class World:
             rng=random.Random(3),
             wall=self.wall,
             aside=self.aside,
+            **more,
         )
 
     async def aside(self, read: Callable[[], Record]) -> Record:

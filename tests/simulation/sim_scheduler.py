@@ -17,7 +17,7 @@ from protocol.values.record import read_record
 from protocol.wire.base import Message
 from protocol.words import Reason
 from scheduler.conversation import effects
-from scheduler.conversation.conversation import SchedulerConversation
+from scheduler.conversation.conversation import RestoredCampaign, SchedulerConversation
 from scheduler.conversation.effects import CheckedRecord, drive
 from scheduler.conversation.links import CONNECT_S
 from scheduler.core.allocator import ELSEWHERE_S
@@ -29,7 +29,7 @@ from tests.scheduler.core_invariants import check
 from tests.simulation import adapter
 from tests.simulation.history import Kind
 from tests.simulation.kernel import Flag, Kernel, Process
-from tests.simulation.sim_store import SimCampaign, SimStore
+from tests.simulation.sim_store import SimStore
 from tests.simulation.wire import Air, End, Station
 
 BEAT_S = 1.0
@@ -51,6 +51,9 @@ class SimClaims:
         if denied.reason is not Reason.STALE_EPOCH or denied.proof is None:
             return False
         return int(denied.proof) > self._epochs.get(campaign, 0)
+
+    def forget(self, campaign: str) -> None:
+        self._epochs.pop(campaign, None)
 
 
 class SimScheduler:
@@ -110,6 +113,7 @@ class SimScheduler:
             self._make_core(random.Random(self._rng.random())),
             Shell(self),
             self.store.face(),
+            self,
             SimClaims(self.station.speaks),
             adapter.Silence(),
             peer=self.peer,
@@ -130,40 +134,33 @@ class SimScheduler:
 
     async def _beat(self) -> None:
         while True:
-            self._load()
-            for live in self.conversation.progress.values():
-                self.store.set_running(live.task, live.attempt)
-            self.conversation.progress.clear()
+            self.conversation.load()
             if self.store.unfinished() or not self.core.idle:
-                for campaign in self.conversation.tick():
-                    self.station.speaks.pop(campaign.limits.campaign, None)
+                self.conversation.beat()
                 if "unchecked" not in self._mutant:
                     check(self.core.state)
             await self.process.sleep(BEAT_S)
 
-    def _load(self) -> None:
-        for campaign in self.store.unfinished():
-            forgets = "forgets-campaigns" in self._mutant and campaign.epoch
-            if campaign.id not in self.core.state.campaigns and not forgets:
-                self._take_up(campaign)
-        self.conversation.cancel(self.store.cancel_requests())
+    def unfinished(self) -> list[str]:
+        """See `CampaignSource`."""
+        forgets = "forgets-campaigns" in self._mutant
+        return [each.id for each in self.store.unfinished() if not (forgets and each.epoch)]
 
-    def _take_up(self, campaign: SimCampaign) -> None:
-        if "same-epoch" not in self._mutant or not campaign.epoch:
-            self.store.next_epoch(campaign.id)
-        self.station.speaks[campaign.id] = campaign.epoch
+    def restore(self, name: str, epoch: int) -> RestoredCampaign:
+        """See `CampaignSource`."""
+        campaign = self.store.campaigns[name]
+        self.station.speaks[name] = epoch
         rows = [self.store.tasks[task] for task in campaign.tasks]
-        self.conversation.bodies |= {row.id: row.body for row in rows}
         limits = TaskLimits(
-            campaign=campaign.id,
+            campaign=name,
             attempts=campaign.attempts,
             backoff_s=campaign.backoff_s,
             wait_s=campaign.wait_s,
             priority=campaign.priority,
-            epoch=campaign.epoch,
+            epoch=epoch,
         )
         entries = [adapter.restored_entry(row, self.store.tries(row.id)) for row in rows]
-        self.conversation.take_up(limits, entries)
+        return RestoredCampaign(limits, entries, {row.id: row.body for row in rows})
 
     def _others(self, intent: Intent) -> int:
         """Workers that could have had it and have not tried it."""

@@ -16,7 +16,7 @@ from protocol.values.lease import Fence
 from protocol.values.task import Task, task_body
 from protocol.wire.table import final, step
 from protocol.words import Reason
-from scheduler.core.commands import Intent
+from scheduler.core.commands import Intent, LiveAttempt
 from scheduler.store.rows import (
     UNKNOWN_WORKER,
     UNOBSERVED_EPOCH,
@@ -241,12 +241,13 @@ class SimStore:
             raise LocalProtocolError(f"attempt {attempt} of {task} is no second one, or is over")
         self._end_ticket(row, attempt)
 
-    def set_running(self, task: str, attempt: int) -> None:
-        """As `set_progress` does."""
+    def set_progress(self, lives: Sequence[LiveAttempt]) -> None:
+        """Runs that moved on."""
         self._open()
-        row = self.tasks[task]
-        if row.attempt == attempt and row.state in (TaskState.QUEUED, TaskState.LEASED):
-            row.state = TaskState.RUNNING
+        for live in lives:
+            row = self.tasks[live.task]
+            if row.attempt == live.attempt and row.state in (TaskState.QUEUED, TaskState.LEASED):
+                row.state = TaskState.RUNNING
 
     def record_result(
         self,
@@ -345,11 +346,13 @@ class SimStore:
             end_pending=self.end_pending,
             record_result=self.record_result,
             known_result=self.known_result,
+            set_progress=self.set_progress,
+            set_positions=lambda positions: None,
         )
         return SimpleNamespace(
             attempts=attempts,
-            tasks=SimpleNamespace(set_notes=lambda notes: None),
-            campaigns=SimpleNamespace(end=self.end_campaign),
+            tasks=SimpleNamespace(set_notes=lambda notes: None, cancel_requests=self.cancel_requests),
+            campaigns=SimpleNamespace(end=self.end_campaign, next_epoch=self.next_epoch),
             events=SimpleNamespace(add=lambda campaigns, name, **fields: None),
         )
 

@@ -1,4 +1,4 @@
-"""The real services, `run_scheduler` and `run_worker`, over the in-memory network, while a seed draws what goes wrong.
+"""The real services, `SchedulerService` and `run_worker`, over the in-memory network, while a seed draws what goes wrong.
 
     run_swarm(seed) -> Outcome     the history as the store and the devices tell it, held against every invariant
 
@@ -45,7 +45,7 @@ from protocol.values.advert import Advert, UnitOffer
 from protocol.values.match import match
 from protocol.values.requirement import Requirement, parse_clause
 from protocol.values.task import Measure, Model, Task, Timeouts
-from scheduler.run.service import run_scheduler
+from scheduler.run.service import SchedulerService
 from scheduler.store.rows import NewCampaign
 from scheduler.store.store import Store
 from swarm.index.merge import Sighting
@@ -271,7 +271,7 @@ class Storm:
         """One life of the scheduler."""
         self.scheduler = trio.CancelScope()
         with self.scheduler, Store(self.folder / "store.db", wall=self.clock) as store:
-            await run_scheduler(
+            service = SchedulerService(
                 network=self.swarm.node(OWNER),
                 index=self,
                 identity=OWNER,
@@ -280,6 +280,7 @@ class Storm:
                 rng=random.Random(self.rng.random()),
                 wall=self.clock,
             )
+            await service.run()
 
     async def strike(self) -> None:
         """One thing goes wrong, and is over after a while."""

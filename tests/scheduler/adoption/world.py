@@ -47,7 +47,7 @@ from scheduler.adoption.adopt import Adoption, adopt_campaign
 from scheduler.adoption.recovery import RecoveryScan
 from scheduler.adoption.token import HandoverFile, passed_on
 from scheduler.run.credentials import CredentialPresenter
-from scheduler.run.service import run_scheduler
+from scheduler.run.service import SchedulerService
 from scheduler.store.rows import NewCampaign, NewModel
 from scheduler.store.store import Store
 from swarm.index.merge import Sighting
@@ -263,17 +263,16 @@ class World:
         network = self.swarm.node(identity)
         with self.store(home) as mine, self.store(home) as looking:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(
-                    lambda: run_scheduler(
-                        network=network,
-                        index=self.board,
-                        identity=identity,
-                        store=mine,
-                        spool=self.folder / home / "spool",
-                        rng=random.Random(3),
-                        credentials=lambda: credentials,
-                    )
+                service = SchedulerService(
+                    network=network,
+                    index=self.board,
+                    identity=identity,
+                    store=mine,
+                    spool=self.folder / home / "spool",
+                    rng=random.Random(3),
+                    credentials=lambda: credentials,
                 )
+                nursery.start_soon(service.run)
                 yield looking
                 self.swarm.kill(identity.peer_id)
                 nursery.cancel_scope.cancel()

@@ -19,7 +19,7 @@ from scheduler.campaign.model import ModelEntry
 from scheduler.core.state import TaskEntry
 from scheduler.models.describe import by_devices, describe_models, no_fetch, unseen
 from scheduler.planning.tasks import LARGE_MODEL, derive_tasks
-from scheduler.run.missing_models import MissingModels
+from scheduler.run.models import MissingModels
 from scheduler.store.store import Store
 from scheduler.submit.submit import retry_campaign, submit_campaign
 from swarm.base.home import Home

@@ -17,12 +17,11 @@ from protocol.values.attempt import TaskState
 from protocol.wire.base import Message
 from protocol.words import ProtocolId, Reason, Right
 from scheduler.run.credentials import MAX_SHOWN, RETRY_S, CredentialPresenter
-from scheduler.run.service import run_scheduler
 from swarm.memory.network import MemoryNetwork, MemorySwarm
 from swarm.net.identity import Identity
 from swarm.net.link import Link, Links, serve_links
 from swarm.pools.membership import Credential
-from tests.scheduler.conftest import SCHEDULER, FakeWorker, World
+from tests.scheduler.conftest import FakeWorker, World
 
 OWNER = Identity.from_seed("owner").peer_id
 MANIFEST = ManifestMessage(body=b"manifest", signature=bytes(64))
@@ -184,18 +183,8 @@ def guarded(world: World) -> Guarded:
 
 
 async def carry_out(world: World) -> None:
-    await run_scheduler(
-        network=world.network,
-        index=world.index,
-        identity=SCHEDULER,
-        store=world.store,
-        spool=world.spool,
-        rng=random.Random(3),
-        wall=world.wall,
-        credentials=lambda: (credential("lab", expires=world.wall() + 1e6),),
-        manifests=lambda: (MANIFEST,),
-        aside=world.aside,
-    )
+    shown = (credential("lab", expires=world.wall() + 1e6),)
+    await world.service(credentials=lambda: shown, manifests=lambda: (MANIFEST,)).run()
 
 
 async def test_a_worker_is_shown_the_token_before_the_first_probe(

@@ -16,7 +16,7 @@ from scheduler.adoption.adopt import tally
 from scheduler.adoption.recovery import Recovery, WorkerReport
 from scheduler.core.state import TaskEntry
 from scheduler.run.manifests import manifests_in
-from scheduler.run.missing_models import MissingModels
+from scheduler.run.models import MissingModels
 from scheduler.store.rows import NewCampaign, NewModel
 from scheduler.store.store import Store
 from swarm.net.identity import Identity, verify
@@ -138,10 +138,10 @@ def test_a_task_that_ended_without_its_model_is_not_watched_for_any_more(tmp_pat
     missing_models = MissingModels(tmp_path)
     ended, waits = (TaskEntry(task=task) for task in tasks(2))
     missing_models.mark([ended, waits])
-    assert missing_models.waiting == 2
+    assert len(missing_models.waiting) == 2
     ended.state = TaskState.CANCELLED
     missing_models.look(10.0)
-    assert missing_models.waiting == 1
+    assert len(missing_models.waiting) == 1
     waits.state = TaskState.CANCELLED
     missing_models.look(20.0)
-    assert missing_models.waiting == 0
+    assert len(missing_models.waiting) == 0

@@ -12,7 +12,7 @@ from protocol.messages.blobs import MAX_OTHERS
 from protocol.words import Reason
 from scheduler.core.ranking import WorkerView
 from scheduler.core.state import State
-from scheduler.run.model_sources import GRANT_TTL_S, ModelSources
+from scheduler.run.models import GRANT_TTL_S, ModelSources
 from swarm.index.query import QueryResult
 from swarm.net.identity import Identity, verify
 

@@ -26,7 +26,7 @@ from protocol.values.requirement import Requirement
 from protocol.values.task import Measure, Model, Task, Timeouts, task_body
 from protocol.words import Reason, RunOutcome
 from results.row.acceptance import check, not_as_asked
-from scheduler.run.receive import pull
+from scheduler.run.shell import pull
 from swarm.memory.network import MemorySwarm
 from swarm.net.identity import Identity
 

@@ -1,14 +1,11 @@
-"""Which other workers have a model, for a worker that is about to fetch it, with a transfer grant that lets it fetch there.
-
-Holders are known from workers' adverts and quotes, and from the tasks they hold. If only few are known, the index is searched for the
-model's hash, and the next request is answered with more.
-"""
+"""The models of running campaigns: which tasks wait because theirs is not on this disk, and which other workers have one."""
 
 from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
+from pathlib import Path
 from typing import Final
 
 import structlog
@@ -20,7 +17,9 @@ from protocol.signed.transfer_grant import TransferGrant, grant_message
 from scheduler.core.commands import Command
 from scheduler.core.ranking import WorkerView
 from scheduler.core.scheduler import SchedulerCore
+from scheduler.core.state import TaskEntry
 from scheduler.planning.devices import DeviceFinder
+from swarm.base.text import safe_text
 from swarm.net.identity import Identity
 
 GRANT_TTL_S: Final = 3600.0
@@ -34,7 +33,11 @@ log = structlog.get_logger("sark.scheduler")
 
 
 class ModelSources:
-    """Answers `Where`."""
+    """Names other workers that have a model to one that is about to fetch it, with a transfer grant that lets it fetch there.
+
+    Holders are known from workers' adverts and quotes, and from the tasks they hold. If only few are known, the index is searched for the
+    model's hash, and the next request is answered with more.
+    """
 
     def __init__(
         self,
@@ -100,3 +103,62 @@ class ModelSources:
 def worth_asking(view: WorkerView) -> bool:
     """Whether it can be reached, as far as known, and serves this scheduler: else it would not accept the transfer grant."""
     return bool(view.addresses) and view.refused is None and view.unreachable == 0
+
+
+LOOK_S: Final = 2.0
+"""Between two looks at the disk."""
+
+
+class MissingModels:
+    """Holds back tasks whose model is not on this disk until it is there. Only an adopted campaign can have such tasks; those whose
+    devices fetch the model themselves need none here.
+    """
+
+    def __init__(self, spool: Path) -> None:
+        self.waiting: list[TaskEntry] = []
+        self._spool = spool
+        self._looked_at = float("-inf")
+
+    def mark(
+        self, entries: Iterable[TaskEntry], by_devices: Container[str] = ()
+    ) -> tuple[tuple[str, str], ...]:
+        """Hold back tasks without a model. Gives (task, why it waits) for each. `by_devices`: hashes of models that devices fetch."""
+        missing = [
+            entry
+            for entry in entries
+            if not entry.over
+            and entry.task.model.sha256 not in by_devices
+            and not self._has(entry.task.model.sha256)
+        ]
+        for entry in missing:
+            entry.model_missing = True
+        self.waiting += missing
+        return tuple(
+            (entry.id, why_missing(entry.task.campaign, entry.task.model.name))
+            for entry in missing
+            if not entry.live
+        )
+
+    def look(self, now: float) -> list[TaskEntry]:
+        """Tasks whose model has arrived, for `SchedulerCore.add_models`. To be called often: it looks at the disk every `LOOK_S`."""
+        if not self.waiting or now < self._looked_at + LOOK_S:
+            return []
+        self._looked_at = now
+        models = set(filter(self._has, {entry.task.model.sha256 for entry in self.waiting}))
+        arrived = [entry for entry in self.waiting if entry.task.model.sha256 in models]
+        self.waiting = [
+            entry for entry in self.waiting if entry.task.model.sha256 not in models and not entry.over
+        ]
+        for entry in arrived:
+            entry.model_missing = False
+        for sha256 in models:
+            log.info("model.arrived", sha256=sha256)
+        return arrived
+
+    def _has(self, sha256: str) -> bool:
+        return (self._spool / sha256).is_file()
+
+
+def why_missing(campaign: str, model: str) -> str:
+    """For people: what to do about a task that waits for its model."""
+    return f"waits for its model {safe_text(model, 80)}: sark-node adopt {campaign} --models FOLDER"
