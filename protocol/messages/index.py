@@ -4,15 +4,12 @@
        │── FindPeers(key) ───────────────────────────▶│   repeated until nobody nearer is named
        │◀─────────────────────── FoundPeers(contacts) │
        │── StoreAdverts(advert, items) ──────────────▶│   one message for all attributes this holder stores
-       │◀────────── StoreReply(items, closer contacts) │   for each attribute: ok, split, up, full or refused
+       │◀────────── StoreReply(items, closer contacts) │   for each attribute: ok, split, full or refused
        │── MarkSplit(shard) ─────────────────────────▶│   "I publish below this shard": keeps its split mark alive
        │◀────────────────────────── MarkReply(split?) │
     reader
        │── QueryShard(shard, requirement, cursor) ───▶│   filtered at the holder
        │◀─────────────── ShardPage(adverts, counts …) │
-    holder of a shard that splits or merges
-       │── HandOver(shard, adverts) ─────────────────▶│   to the holders of the new shard
-       │◀──────────────────────────── HandOverReply(n)│
     any of them
        │◀─────────────────── RefusedMessage(reason, …)│
 
@@ -55,8 +52,6 @@ class StoreVerdict(StrEnum):
     OK = "ok"
     SPLIT = "split"
     """The shard is split: publish one level deeper. Stored here too while there is space."""
-    UP = "up"
-    """The shard is not split this deep: publish one level up."""
     FULL = "full"
     """The shard, this holder, or the publisher's network has used its share."""
     REFUSED = "refused"
@@ -172,20 +167,6 @@ class MarkReply(Message, type="mark-reply"):
     split: bool
 
 
-class HandOver(Message, type="hand-over"):
-    """Adverts of a shard that split or merged, for the holders of their new shard."""
-
-    attribute: AttributeText
-    depth: ShardDepth
-    adverts: Annotated[tuple[ListedAdvert, ...], Field(max_length=PAGE_LIMIT)]
-
-
-class HandOverReply(Message, type="hand-over-reply"):
-    """How many of them were stored."""
-
-    stored: Count
-
-
 class RefusedMessage(Message, type="refused"):
     """Refused. `retry_after_s` is absent where a retry cannot help."""
 
@@ -203,7 +184,5 @@ INDEX: Final = Vocabulary(
     ShardPage,
     MarkSplit,
     MarkReply,
-    HandOver,
-    HandOverReply,
     RefusedMessage,
 )

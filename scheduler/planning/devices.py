@@ -21,8 +21,7 @@ from scheduler.campaign.text import read_spec
 from scheduler.planning.tasks import derive_tasks, requirements
 from scheduler.store.rows import CampaignRow, NewModel
 from scheduler.store.store import Store
-from swarm.index.merge import Sighting
-from swarm.index.query import QueryResult
+from swarm.index.query import QueryResult, Sighting
 from swarm.pools.manifests import find_member
 
 SURVEY: Final = 256

@@ -10,8 +10,8 @@ import heapq
 import math
 import statistics
 from collections import OrderedDict, deque
-from collections.abc import Callable
-from functools import lru_cache
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
 import trio
@@ -44,44 +44,47 @@ COPY_WITHIN_S: Final = (0.5, 10.0)
 COPY_SIZE: Final = 1_024
 
 
+@dataclass
 class IndexClient:
-    """Asks other nodes. `nursery` of the index must outlive it."""
+    """Asks other nodes, and this node's own store as one of them."""
 
-    def __init__(
-        self,
-        network: Network,
-        links: Links,
-        remote_address: Callable[[PeerId], Address | None] | None = None,
-    ) -> None:
-        """`remote_address`: where a connected peer is seen, so that others only get its own addresses; without it peers are believed."""
-        self._network = network
-        self._links = links
-        self._remote_address = remote_address
-        self._silent: dict[PeerId, float] = {}
-        self._pauses: dict[PeerId, float] = {}
-        """The last pause of each peer that did not answer."""
-        self._gone: set[PeerId] = set()
-        """Silent peers that were not connected any more: asked again as soon as they are."""
-        self._round_trips: deque[float] = deque(maxlen=31)
-        self._hedge = HEDGE_S[1]
-        self._lost: OrderedDict[PeerId, Contact] = OrderedDict()
-        self._table: dict[PeerId, tuple[int, Contact]] = {}
-        """Our copy of the routing table, with each peer's position among the keys."""
-        self._copied = -math.inf
-        self.calls = 0
-        """Calls made since the start."""
+    network: Network
+    links: Links
+    nursery: trio.Nursery
+    """Hedged calls end in it, when their caller no longer waits."""
+    me: Callable[[], Contact | None]
+    """Our own contact while we store adverts for others."""
+    remote_address: Callable[[PeerId], Address | None]
+    """Where a connected peer is seen, so that others only get its own addresses."""
+    answer_own: Callable[[Message], Message]
+    """Answers a call to ourselves."""
+    anchors: Callable[[], Sequence[Contact]]
+    """Holders that the owner chose."""
+    hedge_s: float = HEDGE_S[1]
+    """How long to wait for a peer before a hedged request to another."""
+    calls: int = 0
+    """Calls made since the start."""
+    _silent: dict[PeerId, float] = field(default_factory=dict)
+    _pauses: dict[PeerId, float] = field(default_factory=dict)
+    """The last pause of each peer that did not answer."""
+    _gone: set[PeerId] = field(default_factory=set)
+    """Silent peers that were not connected any more: asked again as soon as they are."""
+    _round_trips: deque[float] = field(default_factory=lambda: deque(maxlen=31))
+    _lost: OrderedDict[PeerId, Contact] = field(default_factory=OrderedDict)
+    _table: dict[PeerId, tuple[int, Contact]] = field(default_factory=dict)
+    """Our copy of the routing table, with each peer's position among the keys."""
+    _copied: float = -math.inf
 
     @property
-    def hedge_s(self) -> float:
-        """How long to wait for a peer before a hedged request to another."""
-        return self._hedge
+    def own_peer(self) -> PeerId:
+        return self.network.peer_id
 
     def usable(self, peer: PeerId) -> bool:
-        """Whether `peer` may be asked: it was not silent lately and stores adverts."""
+        """Whether `peer` may be asked: it was not silent lately and stores adverts, or is ourselves."""
         until = self._silent.get(peer)
         if until is None:
             return True
-        if until > trio.current_time() and not (peer in self._gone and peer in self._network.connected()):
+        if until > trio.current_time() and not (peer in self._gone and peer in self.network.connected()):
             return False
         del self._silent[peer]
         self._gone.discard(peer)
@@ -92,8 +95,8 @@ class IndexClient:
         return peer in self._table
 
     def linked(self, peer: PeerId) -> bool:
-        """Whether a live link with `peer` is entry. No I/O."""
-        return self._links.peek(peer) is not None
+        """Whether there is a live link with `peer`, or it is ourselves and we are a holder. No I/O."""
+        return self.me() is not None if peer == self.own_peer else self.links.peek(peer) is not None
 
     def lost(self) -> tuple[Contact, ...]:
         """Holders that fell silent, oldest first, and may be tried again."""
@@ -101,11 +104,11 @@ class IndexClient:
 
     def nearest(self, key: bytes, count: int) -> list[Contact]:
         """Known usable holders nearest to `key`, ourselves left out. No I/O."""
-        now = trio.current_time()
-        if now - self._copied >= self._copy_age():
-            everybody = self._network.closest(routing_key(self._network.peer_id), COPY_SIZE)
-            self._table = {c.peer: (key_position(c.peer), c) for c in everybody if c.holder and c.addresses}
-            self._table.pop(self._network.peer_id, None)
+        now, (least, most) = trio.current_time(), COPY_WITHIN_S
+        if now - self._copied >= min(max(len(self._table) * COPY_S, least), most):
+            everybody = self.network.closest(routing_key(self.own_peer), COPY_SIZE)
+            self._table = {c.peer: (_position(c.peer), c) for c in everybody if c.holder and c.addresses}
+            self._table.pop(self.own_peer, None)
             self._copied = now
         target = int.from_bytes(key, "big")
         near = heapq.nsmallest(
@@ -113,20 +116,20 @@ class IndexClient:
         )
         return [contact for _, contact in near if self.usable(contact.peer)][:count]
 
-    def _copy_age(self) -> float:
-        least, most = COPY_WITHIN_S
-        return min(max(len(self._table) * COPY_S, least), most)
-
     async def ask(
         self, contact: Contact, message: Message, expected: type[M], *, max_wait_s: float = GIVE_UP_S
     ) -> M:
         """One call. Raises `Unreachable` (silent, broken or talking nonsense) or `errors.Refused`."""
+        if contact.peer == self.own_peer:
+            answer = self.answer_own(message)
+            assert isinstance(answer, expected)
+            return answer
         began = trio.current_time()
         warm = self.linked(contact.peer)
         self.calls += 1
         try:
             with trio.fail_after(max_wait_s):
-                answer = await self._links.call(
+                answer = await self.links.call(
                     contact.peer, contact.addresses, message, max_wait_s=max_wait_s
                 )
         except (Unreachable, RemoteProtocolError, trio.TooSlowError) as exc:
@@ -145,54 +148,99 @@ class IndexClient:
             raise Unreachable(
                 f"{contact.peer} answered {type(message).__name__} with {type(answer).__name__}"
             )
-        if getattr(answer, "client", None):  # only a Found can say so
+        if getattr(answer, "client", None):  # of a `FoundPeers`
             self._no_holder(contact.peer)
         else:
             self._answered(contact, trio.current_time() - began if warm else None)
         return answer
+
+    async def ask_into(
+        self,
+        outcomes: trio.MemorySendChannel[tuple[Contact, M | None]],
+        contact: Contact,
+        message: Message,
+        expected: type[M],
+    ) -> None:
+        """`ask`, with the reply (None: it failed) sent to a channel whose reader may be gone by then: a silent peer is recorded in any
+        case."""
+        answer: M | None = None
+        with contextlib.suppress(Unreachable, Refused):
+            answer = await self.ask(contact, message, expected)
+        with contextlib.suppress(trio.BrokenResourceError):
+            outcomes.send_nowait((contact, answer))
+
+    async def race(
+        self, contacts: list[Contact], message: Message, expected: type[M], need: int
+    ) -> tuple[list[tuple[Contact, M]], list[Contact]]:
+        """Ask `need` of `contacts`, with a hedged request for each that fails or is slow, until `need` have answered.
+
+        Returns the answers and the peers that failed. Ends early when only slow peers are left and there is any answer.
+        """
+        send, receive = trio.open_memory_channel[tuple[Contact, M | None]](math.inf)
+        answers: list[tuple[Contact, M]] = []
+        failed: list[Contact] = []
+        todo = list(contacts)
+        pending: dict[PeerId, float] = {}
+        slow: set[PeerId] = set()
+        with receive:
+            while len(answers) < need:
+                now = trio.current_time()
+                slow |= {peer for peer, since in pending.items() if since + self.hedge_s <= now}
+                while todo and len(answers) + len(pending) - len(slow) < need:
+                    contact = todo.pop(0)
+                    pending[contact.peer] = now
+                    self.nursery.start_soon(self.ask_into, send, contact, message, expected)
+                in_time = [since for peer, since in pending.items() if peer not in slow]
+                if not pending or (answers and not in_time):
+                    break
+                with trio.move_on_at(min(in_time) + self.hedge_s if in_time else math.inf):
+                    contact, answer = await receive.receive()
+                    del pending[contact.peer]
+                    slow.discard(contact.peer)
+                    if answer is None:
+                        failed.append(contact)
+                    else:
+                        answers.append((contact, answer))
+        return answers, failed
+
+    def with_observed_addresses(self, contact: Contact) -> Contact:
+        """The contact with only the addresses at which the peer is seen now: none while it comes through a gate."""
+        observed = self.remote_address(contact.peer)
+        addresses = observed_addresses(contact.addresses, observed) if observed else ()
+        return Contact(contact.peer, addresses, contact.holder)
+
+    def learn(self, contact: Contact) -> None:
+        """A holder that answers at these addresses: from now on others get its contact."""
+        if not (contact.holder and contact.addresses):
+            return
+        _, known = self._table.get(contact.peer, (0, None))
+        before = known.addresses if known is not None else ()
+        if not set(contact.addresses) <= set(before):
+            addresses = tuple(dict.fromkeys((*contact.addresses, *before)))[:MAX_ADDRESSES]
+            contact = Contact(contact.peer, addresses)
+            self._table[contact.peer] = (_position(contact.peer), contact)
+            self.network.learn(contact)
+
+    def _answered(self, contact: Contact, round_trip: float | None) -> None:
+        for record in (self._silent, self._pauses, self._lost):
+            record.pop(contact.peer, None)
+        self.learn(self.with_observed_addresses(contact))
+        if round_trip is not None:
+            self._round_trips.append(round_trip)
+            least, _, longest = HEDGE_S
+            self.hedge_s = min(max(3 * statistics.median(self._round_trips), least), longest)
 
     def _no_holder(self, peer: PeerId) -> None:
         """Do not ask it for a while; perhaps it was a holder and can no longer be dialled."""
         self._silent[peer] = trio.current_time() + NO_HOLDER_S
         self._lost.pop(peer, None)
         self._table.pop(peer, None)
-        self._network.forget(peer)
-
-    def with_observed_addresses(self, contact: Contact) -> Contact:
-        """The contact with only the addresses at which the peer is seen now: none while it comes through a gate."""
-        if self._remote_address is None:
-            return contact
-        observed = self._remote_address(contact.peer)
-        return Contact(
-            contact.peer, observed_addresses(contact.addresses, observed) if observed else (), contact.holder
-        )
-
-    def learn(self, contact: Contact) -> None:
-        """A holder that answers at these addresses: from now on others are told of it."""
-        if not (contact.holder and contact.addresses):
-            return
-        known = self._table.get(contact.peer)
-        before = known[1].addresses if known is not None else ()
-        if not set(contact.addresses) <= set(before):
-            addresses = tuple(dict.fromkeys((*contact.addresses, *before)))[:MAX_ADDRESSES]
-            contact = Contact(contact.peer, addresses)
-            self._table[contact.peer] = (key_position(contact.peer), contact)
-            self._network.learn(contact)
-
-    def _answered(self, contact: Contact, round_trip: float | None) -> None:
-        self._silent.pop(contact.peer, None)
-        self._pauses.pop(contact.peer, None)
-        self._lost.pop(contact.peer, None)
-        self.learn(self.with_observed_addresses(contact))
-        if round_trip is not None:
-            self._round_trips.append(round_trip)
-            least, _, longest = HEDGE_S
-            self._hedge = min(max(3 * statistics.median(self._round_trips), least), longest)
+        self.network.forget(peer)
 
     async def _failed(self, contact: Contact) -> None:
         first, longest = SILENT_S
         pause = min(2 * self._pauses.get(contact.peer, first / 2), longest)
-        if contact.peer not in self._network.connected():
+        if contact.peer not in self.network.connected():
             self._gone.add(contact.peer)
             pause = longest
         if len(self._pauses) >= MAX_LOST:
@@ -203,71 +251,15 @@ class IndexClient:
             # a peer that was only named, and never answered, is not searched for
             self._lost[contact.peer] = contact
             self._lost.move_to_end(contact.peer)
-            while len(self._lost) > MAX_LOST:
+            if len(self._lost) > MAX_LOST:
                 self._lost.popitem(last=False)
         self._table.pop(contact.peer, None)
-        self._network.forget(contact.peer)
-        await self._links.drop(contact.peer)
+        self.network.forget(contact.peer)
+        await self.links.drop(contact.peer)
 
 
-async def race(
-    nursery: trio.Nursery,
-    client: IndexClient,
-    contacts: list[Contact],
-    message: Message,
-    expected: type[M],
-    need: int,
-) -> tuple[list[tuple[Contact, M]], list[Contact]]:
-    """Ask `need` of `contacts`, with a hedged request for each that fails or is slow, until `need` have answered.
-
-    Returns the answers and the peers that failed. Ends early when only slow peers are left and there is any answer. Pending calls go on
-    in `nursery`, so that a silent peer is recorded as such.
-    """
-    send, receive = trio.open_memory_channel[tuple[Contact, M | None]](math.inf)
-
-    async def one(contact: Contact) -> None:
-        answer: M | None = None
-        with contextlib.suppress(Unreachable, Refused):
-            answer = await client.ask(contact, message, expected)
-        with contextlib.suppress(trio.BrokenResourceError):
-            send.send_nowait((contact, answer))
-
-    answers: list[tuple[Contact, M]] = []
-    failed: list[Contact] = []
-    todo = list(contacts)
-    pending: dict[PeerId, float] = {}
-    slow: set[PeerId] = set()
-    with receive:
-        while len(answers) < need:
-            now = trio.current_time()
-            slow |= {peer for peer, since in pending.items() if since + client.hedge_s <= now}
-            while todo and len(answers) + len(pending) - len(slow) < need:
-                contact = todo.pop(0)
-                pending[contact.peer] = now
-                nursery.start_soon(one, contact)
-            in_time = [since for peer, since in pending.items() if peer not in slow]
-            if not pending or (answers and not in_time):
-                break
-            with trio.move_on_at(min(in_time) + client.hedge_s if in_time else math.inf):
-                contact, answer = await receive.receive()
-                del pending[contact.peer]
-                slow.discard(contact.peer)
-                if answer is None:
-                    failed.append(contact)
-                else:
-                    answers.append((contact, answer))
-    return answers, failed
-
-
-@lru_cache(maxsize=65_536)
-def key_position(peer: PeerId) -> int:
-    """A peer's position among the keys, as a number. Raises ValueError for an invalid id."""
+def _position(peer: PeerId) -> int:
     return int.from_bytes(routing_key(peer), "big")
-
-
-def gap(peer: PeerId, key: int) -> int:
-    """XOR distance between a peer and a key given as a number."""
-    return key_position(peer) ^ key
 
 
 def contact_infos(contacts: list[Contact]) -> tuple[say.ContactInfo, ...]:
@@ -280,12 +272,5 @@ def contact_infos(contacts: list[Contact]) -> tuple[say.ContactInfo, ...]:
 
 
 def fingerprints(peers: list[PeerId]) -> bytes:
-    """Short known_fingerprints of the holders one has, for `have` in a Store or Page."""
+    """Short fingerprints of the holders one knows, for `have` in a `StoreItem` or `QueryShard`."""
     return b"".join(routing_key(peer)[: say.HAVE_BYTES] for peer in peers[: say.MAX_CONTACTS])
-
-
-def missing(known_fingerprints: bytes, contacts: list[Contact]) -> list[Contact]:
-    """The `contacts` whose fingerprints are not among `known_fingerprints`."""
-    size = say.HAVE_BYTES
-    known = {known_fingerprints[start : start + size] for start in range(0, len(known_fingerprints), size)}
-    return [contact for contact in contacts if routing_key(contact.peer)[:size] not in known]

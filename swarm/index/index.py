@@ -15,6 +15,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import KW_ONLY, dataclass
 from typing import Final, Protocol
 
 import trio
@@ -23,14 +24,13 @@ from protocol.errors import Refused, Unreachable
 from protocol.messages import index as say
 from protocol.signed.advert import SignedAdvert, advert_body, advert_message
 from protocol.values.advert import Advert
-from protocol.values.index_keys import attributes_of, campaign_attribute, model_attribute
+from protocol.values.index_keys import EVERYBODY, attributes_of, campaign_attribute, model_attribute
 from protocol.values.requirement import Requirement
 from swarm.index.client import IndexClient
 from swarm.index.lookup import Lookups, sender_of
-from swarm.index.merge import AdvertCache
 from swarm.index.publisher import REFRESH_S, Publisher
 from swarm.index.query import Query, QueryResult
-from swarm.index.server import Admit, IndexServer, admit_all
+from swarm.index.server import Admit, IndexServer
 from swarm.index.shard_store import SOFT_LIMIT, ShardStore
 from swarm.net.addresses import Address, Contact, PeerId
 from swarm.net.identity import routing_key
@@ -56,90 +56,58 @@ class Reached(Protocol):
     def addresses(self) -> tuple[Address, ...]: ...
 
 
+@dataclass
 class Index:
     """One node's part of the index. `run` must be running."""
 
-    def __init__(
-        self,
-        network: Network,
-        *,
-        rng: random.Random,
-        incarnation: int = 0,
-        pool: str = "",
-        serve: bool = True,
-        soft: int = SOFT_LIMIT,
-        refresh_s: float = REFRESH_S,
-        remote_address: Callable[[PeerId], Address | None] | None = None,
-        admit: Admit = admit_all,
-        reach: Reached | None = None,
-        wall: Callable[[], float] = trio.current_time,
-        known: Callable[[PeerId], bool] = lambda peer: False,
-        anchors: Callable[[], Sequence[Contact]] = tuple,
-    ) -> None:
-        """`serve=False`: a client only. `soft`: adverts in a shard before it splits. `remote_address`: where a connected peer is seen;
-        without it quotas go by the addresses in adverts. `admit`: whose adverts are stored here. `reach`: whether and where this node
-        can be dialled; without it, every node with an address can. `wall`: a clock that advances while the machine sleeps. `known`: whom
-        the owner knows: no network quota holds for them. `anchors`: holders that the owner chose, its gates: used besides those near a
-        key, so that liars there cannot hide anybody."""
-        self._wall = wall
-        self._network = network
-        self._rng = rng
-        self._pool = pool
-        self._serve = serve
-        self._refresh_s = refresh_s
-        self._remote_address = remote_address
-        self._admit = admit
-        self._reach = reach
-        self._known = known
-        self._anchors = anchors
-        self._next_seq = incarnation << 32
-        self._verified = AdvertCache()
-        self.holder = ShardStore(soft=soft, read=self._verified.read)
-        self._advert: Advert | None = None
-        self._campaigns: tuple[str, ...] = ()
+    network: Network
+    rng: random.Random
+    _: KW_ONLY
+    incarnation: int = 0
+    pool: str = ""
+    serve: bool = True
+    """False: a client only."""
+    soft: int = SOFT_LIMIT
+    """Adverts in a shard before it splits."""
+    refresh_s: float = REFRESH_S
+    remote_address: Callable[[PeerId], Address | None] | None = None
+    """Where a connected peer is seen; None: as the network says."""
+    admit: Admit = lambda peer: None
+    """Whose adverts are stored here."""
+    reach: Reached | None = None
+    """Whether and where this node can be dialled; without it, every node with an address can."""
+    wall: Callable[[], float] = trio.current_time
+    """A clock that advances while the machine sleeps."""
+    known: Callable[[PeerId], bool] = lambda peer: False
+    """Whom the owner knows: no network quota holds for them."""
+    anchors: Callable[[], Sequence[Contact]] = tuple
+    """Holders that the owner chose, its gates: used besides those near a key, so that liars there cannot hide anybody."""
+    _advert: Advert | None = None
+    _campaigns: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        self._next_seq = self.incarnation << 32
+        self.holder = ShardStore(soft=self.soft)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Serve, refresh and repair for ever."""
+        network = self.network
         async with trio.open_nursery() as nursery:
-            self._nursery = nursery
-            self._links = Links(self._network, say.FAMILY, say.INDEX, nursery, keep=MAX_LINKS)
-            self._client = IndexClient(self._network, self._links, self._remote_address)
-            self._server = IndexServer(
-                self._network.peer_id,
-                self.holder,
-                self._client,
+            client = IndexClient(
+                network,
+                Links(network, say.FAMILY, say.INDEX, nursery, keep=MAX_LINKS),
                 nursery,
                 self._me,
-                self._verified,
-                knock=self._network.knock,
-                remote_address=self._remote_address,
-                admit=self._admit,
-                known=self._known,
+                self.remote_address or network.remote_address,
+                lambda message: self._server.answer_as_holder(network.peer_id, message),
+                self.anchors,
             )
-            self._lookups = Lookups(self._client, nursery, self._network.peer_id, self._me)
-            self._publisher = Publisher(
-                self._client,
-                self._lookups,
-                self._network.peer_id,
-                self._me,
-                self._server.store_here,
-                self._rng,
-                refresh_s=self._refresh_s,
-                wall=self._wall,
-                anchors=self._anchors,
-            )
-            self._query = Query(
-                self._client,
-                self._lookups,
-                nursery,
-                self._network.peer_id,
-                self._server.page_here,
-                self._verified,
-                self._rng,
-                pool=self._pool,
-                anchors=self._anchors,
-            )
-            serve_links(self._network, say.FAMILY, say.INDEX, self._server.answer)
+            self._client = client
+            self._server = IndexServer(self.holder, client, network.knock, self.admit, self.known)
+            self._lookups = Lookups(client)
+            self._publisher = Publisher(client, self._lookups, self.rng, self.refresh_s, self.wall)
+            self._query = Query(client, self._lookups, self.rng, self.pool)
+            serve_links(network, say.FAMILY, say.INDEX, self._server.answer)
             nursery.start_soon(self._publisher.run)
             nursery.start_soon(self._expire)
             nursery.start_soon(self._look_around)
@@ -148,7 +116,7 @@ class Index:
             try:
                 await trio.sleep_forever()
             finally:
-                self._server.close()
+                self._server.leaving = True
 
     # -- publishing ------------------------------------------------------------------------------------------------------
 
@@ -160,8 +128,8 @@ class Index:
         """
         mine = advert.model_copy(
             update={
-                "peer": self._network.peer_id,
-                "pool": advert.pool or self._pool,
+                "peer": self.network.peer_id,
+                "pool": advert.pool or self.pool,
                 "addresses": advert.addresses or self._addresses()[:8],
                 "seq": self._advert.seq if self._advert is not None else 0,
                 "gone": False,
@@ -207,7 +175,7 @@ class Index:
 
     def _sign(self, advert: Advert) -> SignedAdvert:
         body = advert_body(advert)
-        return SignedAdvert(body=body, signature=self._network.sign(advert_message(body)))
+        return SignedAdvert(body=body, signature=self.network.sign(advert_message(body)))
 
     # -- finding ---------------------------------------------------------------------------------------------------------
 
@@ -217,7 +185,7 @@ class Index:
 
     async def everybody(self, limit: int = 256) -> QueryResult:
         """Devices of any kind."""
-        return await self._query.everybody(limit)
+        return await self._query.under(EVERYBODY, limit)
 
     async def campaign(self, campaign: str, limit: int = 256) -> QueryResult:
         """Devices that hold leases of a campaign."""
@@ -245,17 +213,17 @@ class Index:
     @property
     def holding(self) -> bool:
         """Whether this node stores adverts for others: it is configured to, and can be dialled."""
-        return self._serve and (self._reach is None or self._reach.holder) and bool(self._network.addresses)
+        return self.serve and (self.reach is None or self.reach.holder) and bool(self.network.addresses)
 
     def introduce(self, contact: Contact) -> None:
         """Check a node that somebody named as a holder: it counts as one once it has answered. A few at a time; more are ignored."""
         self._server.introduce(contact)
 
     def _addresses(self) -> tuple[Address, ...]:
-        return self._network.addresses if self._reach is None else self._reach.addresses
+        return self.network.addresses if self.reach is None else self.reach.addresses
 
     def _me(self) -> Contact | None:
-        return Contact(self._network.peer_id, self._addresses()[:8]) if self.holding else None
+        return Contact(self.network.peer_id, self._addresses()[:8]) if self.holding else None
 
     async def _expire(self) -> None:
         while True:
@@ -266,20 +234,21 @@ class Index:
         """Ask the neighbours of a holder, which tells them our contact."""
         pause, most = LOOK_AROUND_S
         while True:
-            await trio.sleep(pause * self._rng.uniform(0.8, 1.2))
+            await trio.sleep(pause * self.rng.uniform(0.8, 1.2))
             pause = min(pause * 2, most)
             if self.holding:
-                await self._lookups.find(routing_key(self._network.peer_id), patient=True)
+                await self._lookups.find(routing_key(self.network.peer_id), patient=True)
 
     async def _seek_lost(self) -> None:
         """Retry silent holders, one at a time; when one is back, others behind it may be too."""
         while True:
-            await trio.sleep(SEEK_LOST_S * self._rng.uniform(0.8, 1.2))
+            await trio.sleep(SEEK_LOST_S * self.rng.uniform(0.8, 1.2))
             for contact in self._client.lost()[:LOST_AT_ONCE]:
-                question = say.FindPeers(key=routing_key(self._network.peer_id), sender=sender_of(self._me()))
+                key = routing_key(self.network.peer_id)
+                question = say.FindPeers(key=key, sender=sender_of(self._me()))
                 try:
                     await self._client.ask(contact, question, say.FoundPeers)
                 except (Unreachable, Refused):
                     continue
-                await self._lookups.find(routing_key(self._network.peer_id), patient=True)
+                await self._lookups.find(key, patient=True)
                 break

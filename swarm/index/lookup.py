@@ -6,19 +6,17 @@ hedging delay no longer blocks the others; one that is silent for 1.5 s is not a
 
 from __future__ import annotations
 
-import contextlib
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
 import trio
 
-from protocol.errors import Refused, Unreachable
 from protocol.messages import index as say
-from swarm.index.client import IndexClient, gap
+from swarm.index.client import IndexClient
 from swarm.net.addresses import Contact, PeerId
+from swarm.net.identity import distance
 from swarm.net.network import read_contacts
 
 HOLDERS: Final = 8
@@ -47,27 +45,23 @@ class _State(StrEnum):
 @dataclass(slots=True)
 class _Candidate:
     contact: Contact
-    gap: int
+    distance: int
     state: _State = _State.NEW
     asked: float = math.inf
 
 
-class Shortlist:
+@dataclass
+class _Shortlist:
     """The state of one lookup. Pure: time is an argument."""
 
-    def __init__(self, key: bytes, *, wanted: int = HOLDERS, width: int = SHORTLIST) -> None:
-        self._key = int.from_bytes(key, "big")
-        self._wanted = wanted
-        self._width = width
-        self._all: dict[PeerId, _Candidate] = {}
-        self._sorted: list[_Candidate] | None = None
+    key: bytes
+    candidates: dict[PeerId, _Candidate] = field(default_factory=dict)
+    """Nearest first."""
 
-    def add(self, contact: Contact, *, answered: bool = False) -> None:
-        """Add a candidate; `answered`: it is ourselves."""
-        if contact.peer not in self._all:
-            state = _State.ANSWERED if answered else _State.NEW
-            self._all[contact.peer] = _Candidate(contact, gap(contact.peer, self._key), state)
-            self._sorted = None
+    def add(self, contact: Contact, state: _State = _State.NEW) -> None:
+        if contact.peer not in self.candidates:
+            self.candidates[contact.peer] = _Candidate(contact, distance(contact.peer, self.key), state)
+            self.candidates = dict(sorted(self.candidates.items(), key=lambda item: item[1].distance))
 
     def next(self, now: float) -> Contact | None:
         """The nearest peer to ask now, which counts as asked from then on."""
@@ -77,25 +71,21 @@ class Shortlist:
                 return candidate.contact
         return None
 
-    def record(self, peer: PeerId, *, answered: bool) -> None:
-        """`peer` answered or failed."""
-        self._all[peer].state = _State.ANSWERED if answered else _State.FAILED
-
     def hedge(self, before: float) -> None:
         """Mark peers asked before `before` as slow: they block nobody any more."""
-        for candidate in self._all.values():
+        for candidate in self.candidates.values():
             if candidate.state is _State.ASKED and candidate.asked <= before:
                 candidate.state = _State.SLOW
 
     @property
     def waiting(self) -> list[float]:
         """When the peers were asked that may still answer in time."""
-        return [c.asked for c in self._all.values() if c.state is _State.ASKED]
+        return [c.asked for c in self.candidates.values() if c.state is _State.ASKED]
 
     @property
     def slow(self) -> bool:
         """Whether a peer may still answer late."""
-        return any(c.state is _State.SLOW for c in self._all.values())
+        return any(c.state is _State.SLOW for c in self.candidates.values())
 
     @property
     def done(self) -> bool:
@@ -104,26 +94,16 @@ class Shortlist:
         A first connection is slower than any hedging delay: a newcomer would otherwise settle for its bootstrap peer alone.
         """
         near = [c for c in self._near() if c.state is not _State.SLOW]
-        enough = len(near) >= min(FEW, self._wanted) or not self.slow
+        enough = len(near) >= FEW or not self.slow
         return bool(near) and enough and all(c.state is _State.ANSWERED for c in near)
 
     def answered(self) -> list[Contact]:
         """The nearest peers that answered, nearest first."""
-        return [c.contact for c in self._order() if c.state is _State.ANSWERED][: self._wanted]
-
-    @property
-    def failures(self) -> int:
-        """Peers that did not answer (in time)."""
-        return sum(c.state in (_State.FAILED, _State.SLOW) for c in self._all.values())
-
-    def _order(self) -> list[_Candidate]:
-        if self._sorted is None:
-            self._sorted = sorted(self._all.values(), key=lambda c: c.gap)
-        return self._sorted
+        return [c.contact for c in self.candidates.values() if c.state is _State.ANSWERED][:HOLDERS]
 
     def _near(self) -> list[_Candidate]:
-        width = self._wanted if len(self._all) <= SMALL_SWARM else self._width
-        return [c for c in self._order() if c.state is not _State.FAILED][:width]
+        width = HOLDERS if len(self.candidates) <= SMALL_SWARM else SHORTLIST
+        return [c for c in self.candidates.values() if c.state is not _State.FAILED][:width]
 
 
 @dataclass(slots=True)
@@ -135,18 +115,13 @@ class HolderSet:
     stale: bool = False
 
 
+@dataclass
 class Lookups:
-    """Finds and caches the holders of keys. `me`: our own contact while we store adverts ourselves."""
+    """Finds and caches the holders of keys."""
 
-    def __init__(
-        self, client: IndexClient, nursery: trio.Nursery, own_peer: PeerId, me: Callable[[], Contact | None]
-    ) -> None:
-        self._client = client
-        self._nursery = nursery
-        self._own_peer = own_peer
-        self._me = me
-        self._sets: dict[bytes, HolderSet] = {}
-        self._running: dict[bytes, trio.Event] = {}
+    client: IndexClient
+    _sets: dict[bytes, HolderSet] = field(default_factory=dict)
+    _running: dict[bytes, trio.Event] = field(default_factory=dict)
 
     async def find(self, key: bytes, *, patient: bool = False) -> list[Contact]:
         """Up to eight peers nearest to `key` that just answered, nearest first, ourselves among them.
@@ -155,12 +130,12 @@ class Lookups:
         """
         return (await self._find(key, patient)).answered()
 
-    async def _find(self, key: bytes, patient: bool) -> Shortlist:
-        shortlist = Shortlist(key)
-        me = self._me()
+    async def _find(self, key: bytes, patient: bool) -> _Shortlist:
+        client, shortlist = self.client, _Shortlist(key)
+        me = client.me()
         if me is not None:
-            shortlist.add(me, answered=True)
-        for contact in self._client.nearest(key, SHORTLIST):
+            shortlist.add(me, _State.ANSWERED)
+        for contact in client.nearest(key, SHORTLIST):
             shortlist.add(contact)
         question = say.FindPeers(key=key, count=HOLDERS, sender=sender_of(me))
         send, receive = trio.open_memory_channel[tuple[Contact, say.FoundPeers | None]](math.inf)
@@ -168,43 +143,27 @@ class Lookups:
             while True:
                 now = trio.current_time()
                 if not patient:
-                    shortlist.hedge(now - self._client.hedge_s)
+                    shortlist.hedge(now - client.hedge_s)
                 while len(shortlist.waiting) < ALPHA and (unasked := shortlist.next(now)) is not None:
-                    self._nursery.start_soon(self._ask, unasked, question, send)
+                    client.nursery.start_soon(client.ask_into, send, unasked, question, say.FoundPeers)
                 waiting = shortlist.waiting
                 if shortlist.done or not (waiting or shortlist.slow):
                     break
-                wake = min(waiting) + self._client.hedge_s if waiting and not patient else math.inf
+                wake = min(waiting) + client.hedge_s if waiting and not patient else math.inf
                 with trio.move_on_at(wake):
                     contact, answer = await receive.receive()
-                    shortlist.record(contact.peer, answered=answer is not None and not answer.client)
-                    self._add_named(shortlist, answer)
+                    good = answer is not None and not answer.client
+                    shortlist.candidates[contact.peer].state = _State.ANSWERED if good else _State.FAILED
+                    for named in read_contacts(answer.contacts if answer is not None else ()):
+                        if named.peer != client.own_peer and named.addresses and client.usable(named.peer):
+                            shortlist.add(named)
         return shortlist
-
-    def _add_named(self, shortlist: Shortlist, answer: say.FoundPeers | None) -> None:
-        for named in read_contacts(answer.contacts if answer is not None else ()):
-            if named.peer != self._own_peer and named.addresses and self._client.usable(named.peer):
-                shortlist.add(named)
-
-    async def _ask(
-        self,
-        contact: Contact,
-        question: say.FindPeers,
-        send: trio.MemorySendChannel[tuple[Contact, say.FoundPeers | None]],
-    ) -> None:
-        """Runs to its end even when the lookup is over, so that the next one knows a silent peer."""
-        answer: say.FoundPeers | None = None
-        with contextlib.suppress(Unreachable, Refused):
-            answer = await self._client.ask(contact, question, say.FoundPeers)
-        with contextlib.suppress(trio.BrokenResourceError):  # the lookup may be over
-            send.send_nowait((contact, answer))
 
     async def holders(self, key: bytes) -> HolderSet:
         """The holders of `key`, cached while fresh. Readers of one key share a lookup."""
         while True:
             known = self._sets.get(key)
-            now = trio.current_time()
-            if known is not None and now - known.found_at < FRESH_S and not known.stale:
+            if known is not None and trio.current_time() - known.found_at < FRESH_S and not known.stale:
                 return known
             running = self._running.get(key)
             if running is None:
@@ -214,9 +173,8 @@ class Lookups:
         try:
             shortlist = await self._find(key, patient=False)
             contacts = shortlist.answered()
-            hurried = (
-                len(contacts) < HOLDERS and shortlist.slow
-            )  # by the next time they have answered, or are known as silent
+            # by the next time slow ones have answered, or are recorded as silent
+            hurried = len(contacts) < HOLDERS and shortlist.slow
             holder_set = HolderSet(contacts, trio.current_time(), stale=hurried or not contacts)
             if len(self._sets) >= MAX_SETS:
                 del self._sets[next(iter(self._sets))]
@@ -239,16 +197,10 @@ class Lookups:
         if known is None or trio.current_time() - known.found_at < SETTLE_S:
             return
         mine = {contact.peer for contact in known.contacts}
-        target = int.from_bytes(key, "big")
-        farthest = max((gap(peer, target) for peer in mine), default=0)
-        for contact in read_contacts(closer):
-            new = (
-                contact.peer not in mine
-                and contact.peer != self._own_peer
-                and self._client.usable(contact.peer)
-            )
-            if new and (len(mine) < HOLDERS or gap(contact.peer, target) < farthest):
-                known.stale = True
+        farthest = max((distance(peer, key) for peer in mine), default=0)
+        for peer in {contact.peer for contact in read_contacts(closer)} - mine - {self.client.own_peer}:
+            nearer = len(mine) < HOLDERS or distance(peer, key) < farthest
+            known.stale = known.stale or (nearer and self.client.usable(peer))
 
 
 def sender_of(me: Contact | None) -> say.ContactInfo | None:

@@ -5,30 +5,36 @@ Holders are not trusted: each advert's signature, age and attribute are checked 
 
 from __future__ import annotations
 
+import math
 import random
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
 import trio
 
 from protocol.messages import index as say
+from protocol.signed.advert import SignedAdvert
+from protocol.values.advert import Advert
 from protocol.values.index_keys import (
     EVERYBODY,
     MAX_SHARD_DEPTH,
     Alternatives,
     implied,
+    may_claim,
     named_peer,
     shard_key,
     shard_prefix,
 )
+from protocol.values.match import match
 from protocol.values.requirement import Requirement
 from protocol.wire.base import MAX_ELEMENTS, MAX_FRAME
 from protocol.wire.codec import pack
-from swarm.index.client import IndexClient, fingerprints, race
+from swarm.index.client import IndexClient, fingerprints
 from swarm.index.lookup import Lookups
-from swarm.index.merge import AdvertCache, MergedAdverts, Sighting
-from swarm.net.addresses import Contact, PeerId
+from swarm.index.shard_store import NETWORK_QUOTA, ForgedAdvert, read_signed
+from swarm.net.addresses import Contact, PeerId, public_network
 from swarm.net.identity import routing_key
 
 READERS: Final = 2
@@ -44,8 +50,14 @@ MANY: Final = 2_000
 """An attribute of fewer devices is read rather than split up by RAM."""
 MAX_COUNTS: Final = 8_192
 
-PageHere = Callable[[say.QueryShard], say.ShardPage]
-"""A page of our own store, while we are a holder."""
+
+@dataclass(frozen=True, slots=True)
+class Sighting:
+    """A device: its verified advert and the age of that."""
+
+    advert: Advert
+    signed: SignedAdvert
+    age_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,91 +75,100 @@ class QueryResult:
     """Devices under each attribute that was counted."""
 
 
+@dataclass
+class _Merged:
+    """The adverts of one query: of each peer the newest counts, and a tombstone is newest of all."""
+
+    requirement: Requirement
+    want: int
+    newest: dict[PeerId, Sighting] = field(default_factory=dict)
+    fits: dict[PeerId, Sighting] = field(default_factory=dict)
+    sure: set[PeerId] = field(default_factory=set)
+    """Devices whose adverts came from a holder that this node's owner chose: the network quota does not hold for them."""
+
+    @property
+    def enough(self) -> bool:
+        return len(self.fits) >= self.want
+
+    def add(self, attribute: str, listed: Iterable[say.ListedAdvert], *, sure: bool) -> None:
+        """Add a page read under `attribute`, without what is forged, expired or of another attribute."""
+        for item in listed:
+            try:
+                advert = read_signed(item.advert)
+            except ForgedAdvert:
+                continue
+            if item.age_s > advert.ttl_s or not (advert.gone or may_claim(advert, attribute)):
+                continue
+            if sure:
+                self.sure.add(advert.peer)
+            before = self.newest.get(advert.peer)
+            if before is not None and before.advert.seq >= advert.seq:
+                continue
+            self.newest[advert.peer] = sighting = Sighting(advert, item.advert, item.age_s)
+            self.fits.pop(advert.peer, None)
+            if not advert.gone and match(self.requirement, advert).fits:
+                self.fits[advert.peer] = sighting
+
+    def results(self) -> tuple[Sighting, ...]:
+        """Matching devices, at most eight of each public network, and those from a chosen holder."""
+        of_network: Counter[str] = Counter()
+        results = []
+        for sighting in self.fits.values():
+            network = public_network(sighting.advert.addresses)
+            of_network[network] += 1
+            if not network or of_network[network] <= NETWORK_QUOTA or sighting.advert.peer in self.sure:
+                results.append(sighting)
+        return tuple(results)
+
+
 @dataclass(slots=True)
 class _Leaf:
     """One shard as read."""
 
-    depth: int
-    prefix: int
+    attribute: str
+    depth: int = 0
+    prefix: int = 0
     count: int = 0
     split: bool = False
     whole: bool = False
     """Read to its end from a holder that answered."""
 
 
-@dataclass(slots=True)
-class _Total:
-    count: int
-    when: float
-    splits: set[tuple[int, int]] = field(default_factory=set)
-    """Shards known to be split and empty themselves."""
-
-
+@dataclass
 class Query:
     """Reads the index for this node."""
 
-    def __init__(
-        self,
-        client: IndexClient,
-        lookups: Lookups,
-        nursery: trio.Nursery,
-        own_peer: PeerId,
-        page_here: PageHere,
-        verified: AdvertCache,
-        rng: random.Random,
-        *,
-        pool: str = "",
-        anchors: Callable[[], Sequence[Contact]] = tuple,
-    ) -> None:
-        """`anchors`: holders that the owner chose; one of them is asked in any case."""
-        self._anchors = anchors
-        self._client = client
-        self._lookups = lookups
-        self._nursery = nursery
-        self._own_peer = own_peer
-        self._page_here = page_here
-        self._verified = verified
-        self._rng = rng
-        self._pool = pool
-        self._totals: dict[str, _Total] = {}
+    client: IndexClient
+    lookups: Lookups
+    rng: random.Random
+    pool: str
+    _totals: dict[str, tuple[int, float]] = field(default_factory=dict)
+    """Attribute → its devices, and when they were counted."""
 
     async def query(self, requirement: Requirement, want: int) -> QueryResult:
         """About `want` devices that meet all clauses; more when a page had more. Never raises network errors."""
-        merged = MergedAdverts(requirement, self._verified)
-        choices = implied(requirement)
-        rarest = await self._rarest(choices)
-        return await self._walk(rarest, merged, requirement, want)
-
-    async def everybody(self, limit: int) -> QueryResult:
-        """Up to `limit` devices, whatever they are."""
-        nothing = Requirement()
-        return await self._walk((EVERYBODY,), MergedAdverts(nothing, self._verified), nothing, limit)
+        return await self._walk(await self._rarest(implied(requirement)), requirement, want)
 
     async def under(self, attribute: str, limit: int) -> QueryResult:
         """Up to `limit` devices under one attribute."""
-        nothing = Requirement()
-        return await self._walk((attribute,), MergedAdverts(nothing, self._verified), nothing, limit)
+        return await self._walk((attribute,), Requirement(), limit)
 
     async def survey(self, requirement: Requirement, limit: int) -> QueryResult:
         """Devices to explain by why nothing matches: all of them up to `limit`, else those under the rarest attribute of the requirement
         that any device has."""
-        all_of_them = await self.everybody(limit)
-        if all_of_them.complete:
-            return all_of_them
+        everybody = await self.under(EVERYBODY, limit)
+        if everybody.complete:
+            return everybody
         single = [choice[0] for choice in implied(requirement) if len(choice) == 1 and choice[0] != EVERYBODY]
         await self._count(single)
-        some = [attribute for attribute in single if self._cached_count(attribute)]
-        if not some:
-            return all_of_them
-        return await self.under(min(some, key=lambda a: self._cached_count(a) or 0), limit)
+        counts = {attribute: count for attribute in single if (count := self._cached_count(attribute))}
+        return await self.under(min(counts, key=counts.__getitem__), limit) if counts else everybody
 
     # -- planning --------------------------------------------------------------------------------------------------------
 
     def _cached_count(self, attribute: str) -> int | None:
-        total = self._totals.get(attribute)
-        if total is None or trio.current_time() - total.when > COUNTS_S:
-            return None
-        return total.count
+        count, counted_at = self._totals.get(attribute, (0, -math.inf))
+        return count if trio.current_time() - counted_at <= COUNTS_S else None
 
     async def _rarest(self, choices: tuple[Alternatives, ...]) -> Alternatives:
         plain = [choice for choice in choices if choice != (EVERYBODY,) and not choice[0].startswith("ram:")]
@@ -172,59 +193,45 @@ class Query:
                     nursery.start_soon(self._count_one, attribute)
 
     async def _count_one(self, attribute: str) -> None:
-        page = say.QueryShard(pool=self._pool, attribute=attribute, limit=0)
-        answers = await self._ask(page, READERS)
-        count = max((answer.count for _, answer in answers), default=0)
-        if any(answer.split for _, answer in answers):
+        counts: list[int] = []
+        for depth in range(MAX_SHARD_DEPTH + 1):
             # a split root says little: one random shard of the first level that is not split says the rest
-            depth = 0
-            while depth < MAX_SHARD_DEPTH and any(answer.split for _, answer in answers):
-                depth += 1
-                prefix = self._rng.randrange(2**depth)
-                page = say.QueryShard(
-                    pool=self._pool, attribute=attribute, depth=depth, prefix=prefix, limit=0
-                )
-                answers = await self._ask(page, READERS)
-            count = max(count, max((answer.count for _, answer in answers), default=0) * 2**depth)
+            prefix = self.rng.randrange(2**depth)
+            page = say.QueryShard(pool=self.pool, attribute=attribute, depth=depth, prefix=prefix, limit=0)
+            answers = [answer for _, answer in await self._ask(page, READERS)]
+            counts.append(max((answer.count for answer in answers), default=0) * 2**depth)
+            if not any(answer.split for answer in answers):
+                break
         if answers:
-            self._note(attribute, count)
+            self._note(attribute, max(counts[0], counts[-1]))
 
     def _note(self, attribute: str, count: int) -> None:
-        before = self._totals.pop(attribute, None)
+        self._totals.pop(attribute, None)
         if len(self._totals) >= MAX_COUNTS:
             del self._totals[next(iter(self._totals))]
-        self._totals[attribute] = _Total(
-            count, trio.current_time(), before.splits if before is not None else set()
-        )
+        self._totals[attribute] = count, trio.current_time()
 
     # -- reading ---------------------------------------------------------------------------------------------------------
 
-    async def _walk(
-        self, choice: Alternatives, merged: MergedAdverts, requirement: Requirement, want: int
-    ) -> QueryResult:
-        peer = named_peer(requirement)
-        todo: list[tuple[str, int, int]] = [(attribute, 0, 0) for attribute in choice]
-        leaves: dict[str, list[_Leaf]] = {attribute: [] for attribute in choice}
-        wave, read, complete = max(1, len(choice)), 0, True
-        while todo and read < BUDGET and len(merged) < want:
+    async def _walk(self, choice: Alternatives, requirement: Requirement, want: int) -> QueryResult:
+        merged, peer = _Merged(requirement, want), named_peer(requirement)
+        todo = [_Leaf(attribute) for attribute in choice]
+        read: list[_Leaf] = []
+        wave = max(1, len(choice))
+        while todo and len(read) < BUDGET and not merged.enough:
             now, todo = todo[:wave], todo[wave:]
             wave = min(wave * 2, LARGEST_WAVE)
-            read += len(now)
+            read += now
             async with trio.open_nursery() as nursery:
-                for attribute, depth, prefix in now:
-                    leaf = _Leaf(depth, prefix)
-                    leaves[attribute].append(leaf)
-                    nursery.start_soon(self._read, attribute, leaf, merged, requirement, want)
-            for attribute, depth, prefix in now:
-                leaf = next(
-                    item for item in leaves[attribute] if (item.depth, item.prefix) == (depth, prefix)
-                )
-                complete = complete and leaf.whole
-                if leaf.split and depth < MAX_SHARD_DEPTH:
-                    todo += [(attribute, depth + 1, child) for child in _children(depth, prefix, peer)]
-            self._rng.shuffle(todo)
-        for attribute, read_leaves in leaves.items():
-            ends = [leaf for leaf in read_leaves if not leaf.split]
+                for leaf in now:
+                    nursery.start_soon(self._read, leaf, merged)
+            for leaf in now:
+                if leaf.split and leaf.depth < MAX_SHARD_DEPTH:
+                    children = _children(leaf.depth, leaf.prefix, peer)
+                    todo += [_Leaf(leaf.attribute, leaf.depth + 1, child) for child in children]
+            self.rng.shuffle(todo)
+        for attribute in choice:
+            ends = [leaf for leaf in read if leaf.attribute == attribute and not leaf.split]
             if ends:
                 mean = sum(leaf.count * 2**leaf.depth for leaf in ends) / len(ends)
                 self._note(attribute, max(round(mean), sum(leaf.count for leaf in ends)))
@@ -237,32 +244,33 @@ class Query:
             devices=merged.results(),
             attributes=choice,
             total=sum(counts.get(attribute, 0) for attribute in choice),
-            complete=complete and not todo,
+            complete=not todo and all(leaf.whole for leaf in read),
             counts=counts,
         )
 
-    async def _read(
-        self, attribute: str, leaf: _Leaf, merged: MergedAdverts, requirement: Requirement, want: int
-    ) -> None:
+    async def _read(self, leaf: _Leaf, merged: _Merged) -> None:
         """Read one shard: from two holders first, from all when these do not have enough, then the further pages."""
         page = say.QueryShard(
-            pool=self._pool,
-            attribute=attribute,
+            pool=self.pool,
+            attribute=leaf.attribute,
             depth=leaf.depth,
             prefix=leaf.prefix,
-            requirement=_sendable(requirement),
-            seed=self._rng.getrandbits(32),
-            limit=min(max(want + SPARE, LEAST_PAGE), say.PAGE_LIMIT),
+            requirement=_sendable(merged.requirement),
+            seed=self.rng.getrandbits(32),
+            limit=min(max(merged.want + SPARE, LEAST_PAGE), say.PAGE_LIMIT),
         )
-        sure = {contact.peer for contact in self._anchors()}
+        sure = {contact.peer for contact in self.client.anchors()}
+
+        def add(contact: Contact, answer: say.ShardPage) -> None:
+            merged.add(leaf.attribute, answer.adverts, sure=contact.peer in sure)
+
         answers = await self._ask(page, READERS)
         for contact, answer in answers:
-            merged.add(attribute, answer.adverts, sure=contact.peer in sure)
-        if len(merged) < want and not any(answer.cursor for _, answer in answers):
-            request = {contact.peer for contact, _ in answers}
-            more = await self._ask(page, None, leave_out=request)
+            add(contact, answer)
+        if not merged.enough and not any(answer.cursor for _, answer in answers):
+            more = await self._ask(page, None, leave_out={contact.peer for contact, _ in answers})
             for contact, answer in more:
-                merged.add(attribute, answer.adverts, sure=contact.peer in sure)
+                add(contact, answer)
             answers += more
         leaf.count = max((answer.count for _, answer in answers), default=0)
         leaf.split = any(answer.split for _, answer in answers)
@@ -270,66 +278,49 @@ class Query:
         leaf.whole = bool(answers) and not fullest[0][1].cursor
         for contact, answer in fullest:
             cursor = answer.cursor
-            while cursor and len(merged) < want:
-                further = await self._page(contact, page.model_copy(update={"cursor": cursor}))
-                if further is None:
+            while cursor and not merged.enough:
+                further = page.model_copy(update={"cursor": cursor})
+                replies, _ = await self.client.race([contact], further, say.ShardPage, 1)
+                if not replies:
                     break
-                merged.add(attribute, further.adverts, sure=contact.peer in sure)
-                cursor = further.cursor
+                add(*replies[0])
+                cursor = replies[0][1].cursor
                 leaf.whole = cursor is None
-            if leaf.whole or len(merged) >= want:
+            if leaf.whole or merged.enough:
                 break
 
     async def _ask(
-        self, page: say.QueryShard, need: int | None, leave_out: set[PeerId] | None = None
+        self, page: say.QueryShard, need: int | None, leave_out: Iterable[PeerId] = ()
     ) -> list[tuple[Contact, say.ShardPage]]:
-        """The page from `need` random holders (None: all). Looks the holders up again when some do not answer."""
-        key = shard_key(page.pool, page.attribute, page.depth, page.prefix)
-        done = set(leave_out or ())
+        """The page from `need` random holders (None: all), ourselves and one anchor besides. Looks the holders up again when some do not
+        answer."""
+        client, key = self.client, shard_key(page.pool, page.attribute, page.depth, page.prefix)
+        done = set(leave_out)
         answers: list[tuple[Contact, say.ShardPage]] = []
         for _ in range(2):
-            known = await self._lookups.holders(key)
-            page = page.model_copy(
-                update={"have": fingerprints([contact.peer for contact in known.contacts])}
-            )
-            contacts = [contact for contact in known.contacts if contact.peer not in done]
-            anchor = self._anchor({contact.peer for contact in known.contacts} | done)
-            for contact in contacts:
-                if contact.peer == self._own_peer:
+            holders = (await self.lookups.holders(key)).contacts
+            page = page.model_copy(update={"have": fingerprints([contact.peer for contact in holders])})
+            for contact in holders:
+                if contact.peer == client.own_peer and contact.peer not in done:
                     done.add(contact.peer)
-                    answers.append((contact, self._page_here(page)))
-            others = [c for c in contacts if c.peer != self._own_peer and self._client.usable(c.peer)]
-            self._rng.shuffle(others)
-            still = len(others) if need is None else max(min(need, len(others)), 0)
-            if anchor is not None:
-                others, still = [anchor, *others], still + 1
-            more, failed = await race(self._nursery, self._client, others, page, say.ShardPage, still)
+                    answers.append((contact, await client.ask(contact, page, say.ShardPage)))
+            others = [c for c in holders if c.peer not in done and client.usable(c.peer)]
+            self.rng.shuffle(others)
+            count = len(others) if need is None else min(need, len(others))
+            out = {contact.peer for contact in holders} | done | {client.own_peer}
+            anchors = [c for c in client.anchors() if c.peer not in out and client.usable(c.peer)]
+            if anchors:
+                others, count = [self.rng.choice(anchors), *others], count + 1
+            more, failed = await client.race(others, page, say.ShardPage, count)
             answers += more
             done |= {contact.peer for contact, _ in more}
             for contact in failed:
-                self._lookups.failed(key, contact.peer)
+                self.lookups.failed(key, contact.peer)
             for _, answer in more:
-                self._lookups.named(key, answer.closer)
+                self.lookups.named(key, answer.closer)
             if not failed or (need is not None and len(more) >= need):
                 break
         return answers
-
-    def _anchor(self, others: Collection[PeerId]) -> Contact | None:
-        """A usable anchor that is not among `others`."""
-        matches = [
-            contact
-            for contact in self._anchors()
-            if contact.peer != self._own_peer
-            and contact.peer not in others
-            and self._client.usable(contact.peer)
-        ]
-        return self._rng.choice(matches) if matches else None
-
-    async def _page(self, contact: Contact, page: say.QueryShard) -> say.ShardPage | None:
-        if contact.peer == self._own_peer:
-            return self._page_here(page)
-        answers, _ = await race(self._nursery, self._client, [contact], page, say.ShardPage, 1)
-        return answers[0][1] if answers else None
 
 
 def _sendable(requirement: Requirement) -> Requirement:

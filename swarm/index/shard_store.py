@@ -8,59 +8,36 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Final
 
 from protocol.errors import RemoteProtocolError
-from protocol.messages.index import (
-    HandOver,
-    ListedAdvert,
-    QueryShard,
-    ShardPage,
-    StoredItem,
-    StoreItem,
-    StoreVerdict,
-)
+from protocol.messages.index import ListedAdvert, QueryShard, ShardPage, StoredItem, StoreItem, StoreVerdict
 from protocol.signed.advert import SignedAdvert, advert_message, read_advert
 from protocol.values.advert import Advert
 from protocol.values.index_keys import MAX_CAMPAIGNS, MAX_SHARD_DEPTH, attributes_of, shard_key, shard_prefix
 from protocol.values.match import match
 from swarm.net.addresses import PeerId
 from swarm.net.identity import routing_key, verify
+from swarm.net.limits import decrement
 
 SOFT_LIMIT: Final = 1_000
 """Adverts in a shard before it splits."""
 NETWORK_QUOTA: Final = 8
 """Adverts of one public network (/24, IPv6 /48) in a shard."""
-HANDED_SHARE: Final = 10
-"""One in so many adverts of a shard may be handed over by another holder and not yet renewed by its own node."""
 MAX_NODES: Final = 65_536
 MAX_OF_NETWORK: Final = 256
 """Nodes of one public network: none may fill the store."""
-MAX_HANDED: Final = MAX_NODES // 16
-"""Nodes whose adverts came from other holders only."""
 MAX_BYTES: Final = 64 * 1024 * 1024
 MAX_SHARDS: Final = 65_536
 MAX_MARKS: Final = 4_096
-MAX_ENDED: Final = 65_536
-"""Nodes whose expired adverts' sequence numbers are remembered, so that nobody else brings them back."""
 MAX_GONE: Final = 8_192
 """Shards whose tombstones are shown."""
 TOMBSTONES_SHOWN: Final = 4
 """Newest tombstones of a shard that go with each page."""
-
-
-@dataclass(frozen=True, slots=True)
-class ParsedAdvert:
-    """A verified advert, parsed and as signed."""
-
-    advert: Advert
-    signed: SignedAdvert
-
-    @property
-    def size(self) -> int:
-        return len(self.signed.body) + len(self.signed.signature)
+_NO_ROOM: Final = "this holder is full"
 
 
 @dataclass(slots=True)
@@ -70,18 +47,18 @@ class _Posting:
     published: float
     expires: float
     network: str
-    handed: bool
 
 
 @dataclass(slots=True)
 class _NodeEntry:
     """The newest advert of one node, and its shards."""
 
-    known: ParsedAdvert
+    advert: Advert
+    signed: SignedAdvert
     until: float
     attributes: frozenset[str]
-    source: str
-    """The network it came from; `_HANDED` from another holder; empty where no quota holds."""
+    network: str
+    """The one it came from; empty where no quota holds."""
     shards: dict[bytes, str] = field(default_factory=dict)
     """Key → attribute."""
 
@@ -90,42 +67,44 @@ class ForgedAdvert(RemoteProtocolError):
     """An advert that its node did not sign, or that is malformed."""
 
 
-def read_signed(signed: SignedAdvert) -> ParsedAdvert:
-    """The advert, its signature checked. Raises `ForgedAdvert`."""
+@lru_cache(maxsize=8_192)
+def read_signed(signed: SignedAdvert) -> Advert:
+    """The advert, its signature checked. Raises `ForgedAdvert`. Cached: verifying costs far more than reading."""
     try:
         advert = read_advert(signed.body)
     except RemoteProtocolError as exc:
         raise ForgedAdvert(exc.what) from exc
     if not verify(advert.peer, advert_message(signed.body), signed.signature):
         raise ForgedAdvert("the advert is not signed by the node it speaks of")
-    return ParsedAdvert(advert, signed)
+    return advert
 
 
+@dataclass
 class ShardStore:
     """The store of one node. Every method takes `now`, seconds of a monotonic clock."""
 
-    def __init__(
-        self,
-        *,
-        soft: int = SOFT_LIMIT,
-        quota: int = NETWORK_QUOTA,
-        max_nodes: int = MAX_NODES,
-        max_bytes: int = MAX_BYTES,
-        read: Callable[[SignedAdvert], ParsedAdvert] = read_signed,
-    ) -> None:
-        self._soft = soft
-        self._quota = quota
-        self._max_nodes = max_nodes
-        self._max_bytes = max_bytes
-        self._read = read
-        self._nodes: dict[PeerId, _NodeEntry] = {}
-        self._shards: dict[bytes, dict[PeerId, _Posting]] = {}
-        self._gone: OrderedDict[bytes, OrderedDict[PeerId, float]] = OrderedDict()
-        self._ended: OrderedDict[PeerId, int] = OrderedDict()
-        self._marks: OrderedDict[bytes, None] = OrderedDict()
-        self._bytes = 0
-        self._sources: Counter[str] = Counter()
-        """Number of nodes by source."""
+    soft: int = SOFT_LIMIT
+    quota: int = NETWORK_QUOTA
+    max_nodes: int = MAX_NODES
+    max_bytes: int = MAX_BYTES
+    size: int = 0
+    """Bytes of the stored adverts."""
+    _nodes: dict[PeerId, _NodeEntry] = field(default_factory=dict)
+    _shards: dict[bytes, dict[PeerId, _Posting]] = field(default_factory=dict)
+    _gone: OrderedDict[bytes, OrderedDict[PeerId, float]] = field(default_factory=OrderedDict)
+    _marks: OrderedDict[bytes, None] = field(default_factory=OrderedDict)
+    _sources: Counter[str] = field(default_factory=Counter)
+    """Nodes by network."""
+
+    @property
+    def nodes(self) -> int:
+        """Nodes whose adverts (or tombstones) are stored."""
+        return len(self._nodes)
+
+    @property
+    def shards(self) -> int:
+        """Shards with at least one advert."""
+        return len(self._shards)
 
     # -- storing ---------------------------------------------------------------------------------------------------------
 
@@ -136,85 +115,53 @@ class ShardStore:
 
         `network`: the public network the sender comes from; empty where no quota holds.
         """
-        items = tuple(items)
-        entry = self._nodes.get(sender)
-        if entry is not None and entry.known.signed == signed:
-            known = entry.known
-        else:
-            try:
-                known = self._read(signed)
-            except ForgedAdvert as exc:
-                return _all(items, StoreVerdict.REFUSED), exc.what
-        if known.advert.peer != sender:
-            return _all(items, StoreVerdict.REFUSED), "nobody publishes for another node"
-        why = self._admit(now, known, now, network)
-        if why:
+        items, verdict = tuple(items), StoreVerdict.REFUSED
+        try:
+            advert = read_signed(signed)
+            why = "" if advert.peer == sender else "nobody publishes for another node"
+        except ForgedAdvert as exc:
+            why = exc.what
+        if not why:
+            why = self._admit(now, advert, signed, network)
             verdict = StoreVerdict.FULL if why == _NO_ROOM else StoreVerdict.REFUSED
-            return _all(items, verdict), why
-        if known.advert.gone:
-            return _all(items, StoreVerdict.OK), ""
+        if why:
+            return (StoredItem(verdict=verdict),) * len(items), why
+        if advert.gone:
+            return (StoredItem(verdict=StoreVerdict.OK),) * len(items), ""
         verdicts = []
         for item in items:
-            verdict, why_not = self._post(now, now, sender, network, item.attribute, item.depth, handed=False)
+            prefix = shard_prefix(routing_key(sender), item.depth)
+            key = shard_key(advert.pool, item.attribute, item.depth, prefix)
+            verdict, why_not = self._post(now, sender, network, item, key)
             why = why or why_not
-            key = self._key_of(known.advert, item.attribute, item.depth)
             verdicts.append(StoredItem(verdict=verdict, count=len(self._shards.get(key, ()))))
         return tuple(verdicts), why
 
-    def take_over(self, now: float, hand: HandOver) -> int:
-        """Store adverts that another holder hands over, except forged and expired ones; returns how many."""
-        taken = 0
-        for listed in hand.adverts:
-            try:
-                known = self._read(listed.advert)
-            except ForgedAdvert:
-                continue
-            ended = self._ended.get(known.advert.peer, -1) >= known.advert.seq
-            if (
-                ended
-                or listed.age_s >= known.advert.ttl_s
-                or self._admit(now, known, now - listed.age_s, _HANDED)
-            ):
-                continue
-            if known.advert.gone:
-                taken += 1
-                continue
-            verdict, _ = self._post(
-                now, now - listed.age_s, known.advert.peer, "", hand.attribute, hand.depth, handed=True
-            )
-            taken += verdict in (StoreVerdict.OK, StoreVerdict.SPLIT)
-        return taken
-
-    def _admit(self, now: float, known: ParsedAdvert, published: float, source: str) -> str:
-        """Make `known` its node's newest advert; returns why not, or an empty text."""
-        advert = known.advert
+    def _admit(self, now: float, advert: Advert, signed: SignedAdvert, network: str) -> str:
+        """Make it its node's newest advert; returns why not, or an empty text."""
         entry = self._nodes.get(advert.peer)
+        grown = _size(signed) - (_size(entry.signed) if entry is not None else 0)
+        until = now + advert.ttl_s
         if entry is None:
-            if len(self._nodes) >= self._max_nodes or self._bytes + known.size > self._max_bytes:
+            crowded = network and self._sources[network] >= MAX_OF_NETWORK
+            if crowded or len(self._nodes) >= self.max_nodes or self.size + grown > self.max_bytes:
                 return _NO_ROOM
-            if source and self._sources[source] >= (MAX_HANDED if source == _HANDED else MAX_OF_NETWORK):
-                return _NO_ROOM
-            until = published + advert.ttl_s
-            self._nodes[advert.peer] = _NodeEntry(known, until, frozenset(attributes_of(advert)), source)
-            self._sources[source] += 1
-            self._bytes += known.size
+            attributes = frozenset(attributes_of(advert))
+            self._nodes[advert.peer] = _NodeEntry(advert, signed, until, attributes, network)
+            self._sources[network] += 1
+            self.size += grown
             return ""
-        if entry.source == _HANDED and source != _HANDED:
-            self._sources[_HANDED] -= 1
-            self._sources[source] += 1
-            entry.source = source
-        before = entry.known.advert
-        if advert.seq < before.seq:
-            return f"sequence number {advert.seq} is older than {before.seq}"
-        if advert.seq == before.seq:
-            if known.signed.body != entry.known.signed.body:
+        if advert.seq < entry.advert.seq:
+            return f"sequence number {advert.seq} is older than {entry.advert.seq}"
+        if advert.seq == entry.advert.seq:
+            if signed.body != entry.signed.body:
                 return f"another advert with sequence number {advert.seq} is stored already"
-            entry.until = max(entry.until, published + advert.ttl_s)
+            entry.until = max(entry.until, until)
             return ""
-        if self._bytes + known.size - entry.known.size > self._max_bytes:
+        if self.size + grown > self.max_bytes:
             return _NO_ROOM
-        self._bytes += known.size - entry.known.size
-        entry.known, entry.until = known, max(entry.until, published + advert.ttl_s)
+        self.size += grown
+        entry.advert, entry.signed, entry.until = advert, signed, max(entry.until, until)
         entry.attributes = frozenset(attributes_of(advert))
         for key, attribute in list(entry.shards.items()):
             if advert.gone:
@@ -230,50 +177,31 @@ class ShardStore:
                 self._unpost(key, advert.peer)
         return ""
 
-    def _key_of(self, advert: Advert, attribute: str, depth: int) -> bytes:
-        return shard_key(advert.pool, attribute, depth, shard_prefix(routing_key(advert.peer), depth))
-
     def _post(
-        self,
-        now: float,
-        published: float,
-        peer: PeerId,
-        network: str,
-        attribute: str,
-        depth: int,
-        *,
-        handed: bool,
+        self, now: float, peer: PeerId, network: str, item: StoreItem, key: bytes
     ) -> tuple[StoreVerdict, str]:
         entry = self._nodes[peer]
-        advert = entry.known.advert
-        key = self._key_of(advert, attribute, depth)
-        if attribute.startswith("campaign:"):
+        if item.attribute.startswith("campaign:"):
             others = sum(a.startswith("campaign:") for k, a in entry.shards.items() if k != key)
             if others >= MAX_CAMPAIGNS:
                 return StoreVerdict.REFUSED, f"at most {MAX_CAMPAIGNS} campaigns for each node"
-        elif attribute not in entry.attributes:
-            return StoreVerdict.REFUSED, f"the advert does not say {attribute!r}"
+        elif item.attribute not in entry.attributes:
+            return StoreVerdict.REFUSED, f"the advert does not say {item.attribute!r}"
         shard = self._shards.get(key)
         if shard is None:
             if len(self._shards) >= MAX_SHARDS:
                 return StoreVerdict.FULL, _NO_ROOM
             shard = {}
         if peer not in shard:
-            if len(shard) >= 2 * self._soft:
+            if len(shard) >= 2 * self.soft:
                 return (StoreVerdict.SPLIT if key in self._marks else StoreVerdict.FULL), ""
-            if network and sum(p.network == network for p in shard.values()) >= self._quota:
-                return (
-                    StoreVerdict.FULL,
-                    f"{self._quota} adverts of network {network} are in this shard already",
-                )
-            if handed and sum(p.handed for p in shard.values()) >= max(self._soft // HANDED_SHARE, 1):
-                return StoreVerdict.FULL, "too many adverts here were not published by their own nodes"
-        elif handed and shard[peer].published >= published:
-            return StoreVerdict.OK, ""
+            if network and sum(p.network == network for p in shard.values()) >= self.quota:
+                why = f"{self.quota} adverts of network {network} are in this shard already"
+                return StoreVerdict.FULL, why
         self._shards[key] = shard
-        shard[peer] = _Posting(published, published + advert.ttl_s, network, handed)
-        entry.shards[key] = attribute
-        if len(shard) > self._soft and depth < MAX_SHARD_DEPTH:
+        shard[peer] = _Posting(now, now + entry.advert.ttl_s, network)
+        entry.shards[key] = item.attribute
+        if len(shard) > self.soft and item.depth < MAX_SHARD_DEPTH:
             self._mark(key)
         return (StoreVerdict.SPLIT if key in self._marks else StoreVerdict.OK), ""
 
@@ -293,12 +221,12 @@ class ShardStore:
         fits = [
             (peer, posting)
             for peer, posting in alive
-            if not ask.requirement.clauses or match(ask.requirement, self._nodes[peer].known.advert).fits
+            if not ask.requirement.clauses or match(ask.requirement, self._nodes[peer].advert).fits
         ]
         order = _round_robin(fits, ask.seed)
         end = ask.cursor + ask.limit
         shown = [
-            ListedAdvert(advert=self._nodes[peer].known.signed, age_s=max(now - posting.published, 0.0))
+            ListedAdvert(advert=self._nodes[peer].signed, age_s=max(now - posting.published, 0.0))
             for peer, posting in order[ask.cursor : end]
         ]
         if ask.cursor == 0:
@@ -322,9 +250,9 @@ class ShardStore:
         shown = []
         for peer, until in self._gone.get(key, {}).items():
             entry = self._nodes.get(peer)
-            if entry is not None and entry.known.advert.gone and until > now:
-                age = max(entry.known.advert.ttl_s - (until - now), 0.0)
-                shown.append(ListedAdvert(advert=entry.known.signed, age_s=age))
+            if entry is not None and entry.advert.gone and until > now:
+                age = max(entry.advert.ttl_s - (until - now), 0.0)
+                shown.append(ListedAdvert(advert=entry.signed, age_s=age))
         return shown
 
     # -- expiring --------------------------------------------------------------------------------------------------------
@@ -337,14 +265,8 @@ class ShardStore:
         forgotten = [peer for peer, entry in self._nodes.items() if entry.until <= now]
         for peer in forgotten:
             entry = self._nodes.pop(peer)
-            self._bytes -= entry.known.size
-            self._sources[entry.source] -= 1
-            if not self._sources[entry.source]:
-                del self._sources[entry.source]
-            self._ended.pop(peer, None)
-            self._ended[peer] = entry.known.advert.seq
-            while len(self._ended) > MAX_ENDED:
-                self._ended.popitem(last=False)
+            self.size -= _size(entry.signed)
+            decrement(self._sources, entry.network)
         for key, gone in list(self._gone.items()):
             for peer in [peer for peer, until in gone.items() if until <= now]:
                 del gone[peer]
@@ -359,30 +281,9 @@ class ShardStore:
         if not shard:
             del self._shards[key]
 
-    # -- for the operator ------------------------------------------------------------------------------------------------
 
-    @property
-    def nodes(self) -> int:
-        """Nodes whose adverts (or tombstones) are entry."""
-        return len(self._nodes)
-
-    @property
-    def shards(self) -> int:
-        """Shards with at least one advert."""
-        return len(self._shards)
-
-    @property
-    def size(self) -> int:
-        """Bytes of adverts entry."""
-        return self._bytes
-
-
-_HANDED: Final = "handed"
-_NO_ROOM: Final = "this holder is full"
-
-
-def _all(items: tuple[StoreItem, ...], verdict: StoreVerdict) -> tuple[StoredItem, ...]:
-    return tuple(StoredItem(verdict=verdict) for _ in items)
+def _size(signed: SignedAdvert) -> int:
+    return len(signed.body) + len(signed.signature)
 
 
 def _round_robin(postings: list[tuple[PeerId, _Posting]], seed: int) -> list[tuple[PeerId, _Posting]]:
@@ -391,11 +292,10 @@ def _round_robin(postings: list[tuple[PeerId, _Posting]], seed: int) -> list[tup
     shuffled = sorted(
         postings, key=lambda item: hashlib.blake2b(item[0].encode(), digest_size=8, key=salt).digest()
     )
-    turn: dict[str, int] = {}
-    turns = []
-    for place, (peer, posting) in enumerate(shuffled):
-        own = turn.get(posting.network, 0) if posting.network else 0
-        turn[posting.network] = own + 1
-        turns.append((own, place, peer, posting))
-    turns.sort(key=lambda item: item[:2])
-    return [(peer, posting) for _, _, peer, posting in turns]
+    before: Counter[str] = Counter()
+    turns: list[int] = []
+    for _, posting in shuffled:
+        turns.append(before[posting.network] if posting.network else 0)
+        before[posting.network] += 1
+    order = sorted(range(len(shuffled)), key=turns.__getitem__)
+    return [shuffled[place] for place in order]

@@ -27,7 +27,7 @@ from swarm.base.home import Home, Role
 from swarm.base.locks import lock_folder
 from swarm.base.open_files import allow_open_files, for_others
 from swarm.index.index import Index
-from swarm.index.server import Admit, admit_all
+from swarm.index.server import Admit
 from swarm.join.host import open_host
 from swarm.join.known_gates import local_gates, recent_gates, worker_addresses
 from swarm.join.presence import CurrentGates, FallbackPeers, reach_keeper, run_presence
@@ -77,7 +77,7 @@ async def open_node(
     *,
     holder: bool,
     health: bool = True,
-    admit: Admit = admit_all,
+    admit: Admit = lambda peer: None,
     gater: ConnectionGater | None = None,
     tell: Callable[[str], object] = lambda line: None,
 ) -> AsyncIterator[RunningNode]:

@@ -65,9 +65,14 @@ def _counted(counts: Counter[_Key], key: _Key, limit: int) -> Iterator[bool]:
     try:
         yield True
     finally:
-        counts[key] -= 1
-        if not counts[key]:
-            del counts[key]
+        decrement(counts, key)
+
+
+def decrement(counts: Counter[_Key], key: _Key) -> None:
+    """One less; a count of zero is forgotten."""
+    counts[key] -= 1
+    if not counts[key]:
+        del counts[key]
 
 
 class RateLimit:

@@ -14,7 +14,7 @@ from typing import Final
 
 from protocol.words import Reason
 from swarm.net.addresses import PeerId, network_of
-from swarm.net.limits import RateLimit
+from swarm.net.limits import RateLimit, decrement
 
 MAX_RATED: Final = 8192
 """Peers whose rate is tracked; the least recently seen goes first."""
@@ -231,7 +231,7 @@ class RelayReservations:
         """Its connection ended, and with it its reservation, if any."""
         reservation = self._reservations.pop(peer, None)
         if reservation is not None:
-            _decrement(self._per_network, reservation.network)
+            decrement(self._per_network, reservation.network)
 
     def holds(self, peer: PeerId, now: float) -> bool:
         """Whether `peer` has a reservation."""
@@ -294,10 +294,10 @@ class RelayReservations:
         if circuit not in self._circuits:
             return
         del self._circuits[circuit]
-        _decrement(self._from_peer, circuit.source)
-        _decrement(self._to_peer, circuit.target)
-        _decrement(self._of_pair, f"{circuit.source} {circuit.target}")
-        _decrement(self._from_network, circuit.network)
+        decrement(self._from_peer, circuit.source)
+        decrement(self._to_peer, circuit.target)
+        decrement(self._of_pair, f"{circuit.source} {circuit.target}")
+        decrement(self._from_network, circuit.network)
         if why is None:
             self._connected -= 1
         else:
@@ -351,9 +351,3 @@ class RelayReservations:
             reservation for reservation in self._reservations.values() if not self._is_valid(reservation, now)
         ]:
             self.release(reservation.peer)
-
-
-def _decrement(counts: Counter[str], key: str) -> None:
-    counts[key] -= 1
-    if not counts[key]:
-        del counts[key]

@@ -76,8 +76,7 @@ from scheduler.store.rows import NewCampaign, TaskRow
 from scheduler.store.store import Store
 from swarm.blobs.client import fetch_blob
 from swarm.blobs.server import serve_blobs
-from swarm.index.merge import Sighting
-from swarm.index.query import QueryResult
+from swarm.index.query import QueryResult, Sighting
 from swarm.memory.network import MemoryNetwork, MemorySwarm
 from swarm.net.identity import Identity, verify
 from swarm.net.link import Link, serve_links

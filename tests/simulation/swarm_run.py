@@ -48,8 +48,7 @@ from protocol.values.task import Measure, Model, Task, Timeouts
 from scheduler.run.service import SchedulerService
 from scheduler.store.rows import NewCampaign
 from scheduler.store.store import Store
-from swarm.index.merge import Sighting
-from swarm.index.query import QueryResult
+from swarm.index.query import QueryResult, Sighting
 from swarm.memory.network import MemorySwarm
 from swarm.net.identity import Identity
 from tests.simulation.history import Event, History, Kind

@@ -28,9 +28,6 @@ from protocol.messages.index import (
     INDEX,
     FindPeers,
     FoundPeers,
-    HandOver,
-    HandOverReply,
-    ListedAdvert,
     RefusedMessage,
     StoreAdverts,
     StoreItem,
@@ -229,27 +226,6 @@ async def test_a_stranger_may_look_around_at_a_closed_gate(
     async with gate(tmp_path, Admit.LIST) as here:
         answer = await here.say(here.visitor("stranger"), FAMILY, FindPeers(key=bytes(32)))
         assert isinstance(answer, FoundPeers)
-
-
-async def test_nobody_hands_a_closed_gate_the_adverts_of_strangers(
-    tmp_path: Path, autojump_clock: trio.testing.MockClock
-) -> None:
-    async with gate(tmp_path, Admit.LIST) as here:
-        stranger, friend = here.visitor("stranger"), here.visitor(FRIEND)
-        signed = {}
-        for node in (stranger, friend):
-            index = Index(node, rng=random.Random(3), incarnation=1, serve=False)
-            signed[node] = index._sign(advert_of(node))
-        attribute = attributes_of(advert_of(friend))[0]
-        hand = HandOver(
-            attribute=attribute,
-            depth=0,
-            adverts=tuple(ListedAdvert(advert=each, age_s=1.0) for each in signed.values()),
-        )
-        assert await here.say(friend, FAMILY, hand) == HandOverReply(stored=1)
-        answer = await here.say(stranger, FAMILY, hand)
-        assert isinstance(answer, RefusedMessage)
-        assert here.index.holder.nodes == 1
 
 
 async def test_a_closed_gate_takes_manifests_of_strangers_pools_from_those_it_lets_in(

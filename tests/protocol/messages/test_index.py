@@ -41,8 +41,6 @@ LARGEST: list[Message] = [
     ),
     say.MarkSplit(attribute="node", depth=3, prefix=5, below=900),
     say.MarkReply(split=True),
-    say.HandOver(attribute="node", depth=3, adverts=LISTED),
-    say.HandOverReply(stored=32),
     say.RefusedMessage(reason=Reason.OVERLOADED, detail="too many calls", retry_after_s=0.5),
 ]
 

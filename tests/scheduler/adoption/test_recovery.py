@@ -28,8 +28,7 @@ from scheduler.run.restore import entries_of
 from scheduler.store.rows import NewCampaign
 from scheduler.store.store import Store
 from swarm.blobs.server import serve_blobs
-from swarm.index.merge import Sighting
-from swarm.index.query import QueryResult
+from swarm.index.query import QueryResult, Sighting
 from swarm.memory.network import MemorySwarm
 from swarm.net.identity import Identity
 from swarm.net.network import Stream

@@ -50,8 +50,7 @@ from scheduler.run.credentials import CredentialPresenter
 from scheduler.run.service import SchedulerService
 from scheduler.store.rows import NewCampaign, NewModel
 from scheduler.store.store import Store
-from swarm.index.merge import Sighting
-from swarm.index.query import QueryResult
+from swarm.index.query import QueryResult, Sighting
 from swarm.memory.network import MemorySwarm
 from swarm.net.identity import Identity
 from swarm.net.link import Links

@@ -13,8 +13,7 @@ from protocol.values.requirement import Requirement, parse_clause
 from protocol.words import Role
 from scheduler.planning.devices import VerifiedIndex, find, survey, verified_advert
 from swarm.base.home import Home
-from swarm.index.merge import Sighting
-from swarm.index.query import QueryResult
+from swarm.index.query import QueryResult, Sighting
 from swarm.net.identity import Identity
 from swarm.pools.manifests import with_member, without
 from swarm.pools.membership import join_pool, known_manifests, store_manifest

@@ -34,8 +34,7 @@ from scheduler.preview.survey import (
     visitor_token,
 )
 from swarm.base.home import Home
-from swarm.index.merge import Sighting
-from swarm.index.query import QueryResult
+from swarm.index.query import QueryResult, Sighting
 from swarm.memory.network import MemorySwarm
 from swarm.net.identity import Identity
 from swarm.net.link import Link, serve_links

@@ -230,36 +230,6 @@ def test_no_network_crowds_out_the_others() -> None:
     assert {identity.peer_id for identity in IDS[40:45]} <= set(peers(holder, seed=3, limit=6))
 
 
-def test_adverts_are_handed_over_with_their_age() -> None:
-    holder = ShardStore()
-    fresh, old = sign(IDS[0]), sign(IDS[1])
-    forged = SignedAdvert(body=sign(IDS[2]).body, signature=fresh.signature)
-    hand = say.HandOver(
-        attribute="node",
-        depth=0,
-        adverts=(
-            say.ListedAdvert(advert=fresh, age_s=300.0),
-            say.ListedAdvert(advert=old, age_s=900.0),
-            say.ListedAdvert(advert=forged, age_s=0.0),
-        ),
-    )
-    assert holder.take_over(1000.0, hand) == 1
-    assert peers(holder, 1599.0) == [IDS[0].peer_id]
-    assert peers(holder, 1601.0) == []
-
-
-def test_at_most_a_tenth_of_a_shard_is_taken_on_anothers_word() -> None:
-    holder = ShardStore(soft=20)
-    hand = say.HandOver(
-        attribute="node",
-        depth=0,
-        adverts=tuple(say.ListedAdvert(advert=sign(one), age_s=1.0) for one in IDS[:10]),
-    )
-    assert holder.take_over(10.0, hand) == 2
-    put(holder, IDS[0], 11.0)  # renewed by its own node: the place is free again
-    assert holder.take_over(12.0, say.HandOver(attribute="node", depth=0, adverts=hand.adverts[5:])) == 1
-
-
 def test_each_peer_lies_in_the_shard_of_its_own_prefix() -> None:
     holder = ShardStore()
     for identity in IDS[:20]:
@@ -293,11 +263,6 @@ class HolderMachine(RuleBasedStateMachine):
         items = tuple(say.StoreItem(attribute=attribute, depth=depth) for attribute in ("node", CPU))
         network = f"192.0.{who % 3}.0/24" if who % 4 else ""
         self.holder.store(self.now, IDS[who if honest else sender].peer_id, network, signed, items)
-
-    @rule(who=st.integers(0, 14), seq=st.integers(1, 4), age=st.floats(0, 100))
-    def hand(self, who: int, seq: int, age: float) -> None:
-        listed = say.ListedAdvert(advert=sign(IDS[who], seq, ttl_s=60), age_s=age)
-        self.holder.take_over(self.now, say.HandOver(attribute="node", depth=0, adverts=(listed,)))
 
     @rule(seconds=st.floats(0, 40), expire=st.booleans())
     def wait(self, seconds: float, expire: bool) -> None:

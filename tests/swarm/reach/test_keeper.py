@@ -492,7 +492,6 @@ async def test_a_node_behind_a_nat_keeps_nothing_for_anybody_whoever_asks_it_to(
         for question in (
             say.StoreAdverts(advert=signed, items=(say.StoreItem(attribute="node"),)),
             say.QueryShard(attribute="node"),
-            say.HandOver(attribute="node", depth=0, adverts=(say.ListedAdvert(advert=signed, age_s=0.0),)),
             say.MarkSplit(attribute="node", depth=0, prefix=0),
         ):
             answer = await links.call(node.peer_id, keeper.addresses, question)
