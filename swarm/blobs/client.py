@@ -10,7 +10,9 @@ and `LeaderClient` asks the scheduler that leads the campaign what each piece ha
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from typing import Final
 
 import structlog
@@ -35,7 +37,7 @@ from protocol.signed.transfer_grant import TransferGrant
 from protocol.wire.base import Message
 from protocol.wire.codec import Frame, FrameKind
 from protocol.words import ProtocolId
-from swarm.blobs.pieces import Hashes, count_of, from_bits, span, split_hashes
+from swarm.blobs.pieces import Hashes, count_of, from_bits, span
 from swarm.blobs.wire import STALL_S, FrameReader
 from swarm.net.addresses import Address, PeerId
 from swarm.net.network import Network, Stream
@@ -57,40 +59,37 @@ Request = FetchPiece | AskPieces | AskPieceHashes | AskHolders
 log = structlog.get_logger("sark.blobs")
 
 
+@dataclass
 class BlobClient:
     """Requests for one file on one stream, and their replies in order. Methods raise as streams do, and `trio.TooSlowError`."""
 
-    def __init__(
-        self,
-        stream: Stream,
-        sha256: str,
-        *,
-        size: int | None = None,
-        grant: TransferGrant | None = None,
-        piece_s: float = PIECE_S,
-    ) -> None:
-        """`size`: of the whole file; None until the first reply says it. `piece_s`: time limit of one reply, bytes included."""
-        self.size = size
-        self.pending: deque[Request] = deque()
-        self._stream = stream
-        self._reader = FrameReader(stream)
-        self._sha256, self._grant, self._piece_s = sha256, grant, piece_s
-        self._calls = 0
+    stream: Stream
+    sha256: str
+    size: int | None
+    """Of the whole file; None until the first reply says it."""
+    grant: TransferGrant | None
+    piece_s: float
+    """Time limit of one reply, bytes included."""
+    pending: deque[Request] = field(default_factory=deque)
+    _calls: int = 0
+
+    def __post_init__(self) -> None:
+        self._reader = FrameReader(self.stream)
 
     async def fetch(self, offset: int, length: int, missing: bytes | None = None) -> None:
         """Request a piece; `missing`: bits of the pieces of which the holder may send any other instead."""
         await self.request(
-            FetchPiece(sha256=self._sha256, offset=offset, length=length, grant=self._grant, missing=missing)
+            FetchPiece(sha256=self.sha256, offset=offset, length=length, grant=self.grant, missing=missing)
         )
 
     async def ask_pieces(self) -> None:
         """Request which pieces the peer has."""
-        await self.request(AskPieces(sha256=self._sha256, grant=self._grant))
+        await self.request(AskPieces(sha256=self.sha256, grant=self.grant))
 
     async def request(self, message: Request) -> None:
         self._calls += 1
         with trio.fail_after(STALL_S):
-            await self._stream.send_all(BLOB.encode(Frame(FrameKind.CALL, self._calls, message)))
+            await self.stream.send_all(BLOB.encode(Frame(FrameKind.CALL, self._calls, message)))
         self.pending.append(message)
 
     async def reply(self, *, first_byte_s: float = STALL_S) -> tuple[Request, Message, bytearray]:
@@ -98,10 +97,10 @@ class BlobClient:
 
         Raises `Refused` where the peer has no such file for us, `RemoteProtocolError` where it breaks the rules.
         """
-        peer = self._stream.peer
+        peer = self.stream.peer
         call = self._calls - len(self.pending) + 1
         request = self.pending.popleft()
-        with trio.fail_after(self._piece_s):
+        with trio.fail_after(self.piece_s):
             with trio.fail_after(first_byte_s):
                 frame = await self._reader.frame()
             if frame is None:
@@ -109,7 +108,7 @@ class BlobClient:
             match frame.message:
                 case BlobAbsent() as absent:
                     raise Refused(
-                        f"{peer} does not give {self._sha256[:12]}…: {absent.detail or absent.reason}",
+                        f"{peer} does not give {self.sha256[:12]}…: {absent.detail or absent.reason}",
                         reason=absent.reason,
                     )
                 case PieceFollows(size=size) | HavePieces(size=size) if self.size not in (None, size):
@@ -138,13 +137,38 @@ class BlobClient:
         if head.offset is not None and head.offset != offset:
             index = head.offset // PIECE_SIZE
             if request.missing is None or index not in from_bits(request.missing, count_of(head.size)):
-                raise RemoteProtocolError(f"{self._stream.peer} sent another piece than requested")
+                raise RemoteProtocolError(f"{self.stream.peer} sent another piece than requested")
             offset, expected = span(index, head.size)
         if head.length != expected:
             raise RemoteProtocolError(
-                f"{self._stream.peer} sent {head.length} bytes instead of the {expected} requested"
+                f"{self.stream.peer} sent {head.length} bytes instead of the {expected} requested"
             )
         return offset
+
+
+@asynccontextmanager
+async def blob_client(
+    network: Network,
+    peer: PeerId,
+    addresses: Sequence[Address],
+    sha256: str,
+    *,
+    size: int | None = None,
+    grant: TransferGrant | None = None,
+    piece_s: float = PIECE_S,
+) -> AsyncIterator[BlobClient]:
+    """A stream for requests for one file; the block raises `Unreachable` when the peer stalls or the link breaks."""
+    stream = await network.open(peer, ProtocolId.BLOB, addresses)
+    try:
+        yield BlobClient(stream, sha256, size, grant, piece_s)
+    except trio.TooSlowError:
+        slow = f"no byte for {STALL_S:g} s, or a piece took over {piece_s:g} s"
+        raise Unreachable(f"{peer} stopped sending {sha256[:12]}… ({slow})") from None
+    except (trio.BrokenResourceError, trio.ClosedResourceError):
+        raise Unreachable(f"the link with {peer} broke while {sha256[:12]}… was being fetched") from None
+    finally:  # after a refusal, an error or a cancellation the rest must not keep coming
+        with trio.CancelScope(shield=True):
+            await stream.reset()
 
 
 async def fetch_blob(
@@ -165,92 +189,44 @@ async def fetch_blob(
     `Unreachable` when it stalls or the link breaks (what the sink has stays good and can be resumed), `RemoteProtocolError` when it
     breaks the rules, or says another size than `size`.
     """
-    stream = await network.open(peer, ProtocolId.BLOB, addresses)
-    client = BlobClient(stream, sha256, size=size)
-    try:
-        await _read_in_order(client, offset, min(piece, MAX_PIECE), sink, progress)
-    except trio.TooSlowError:
-        await stream.reset()
-        raise Unreachable(
-            f"{peer} stopped sending {sha256[:12]}… (no byte for {STALL_S:g} s, or a piece took over {PIECE_S:g} s)"
-        ) from None
-    except (trio.BrokenResourceError, trio.ClosedResourceError):
-        await stream.reset()
-        raise Unreachable(f"the link with {peer} broke while {sha256[:12]}… was being fetched") from None
-    except BaseException:  # a refusal, the sink's error or a cancellation: the rest must not keep coming
-        with trio.CancelScope(shield=True):
-            await stream.reset()
-        raise
-    await stream.aclose()
-    assert client.size is not None
-    return client.size
-
-
-async def _read_in_order(
-    client: BlobClient, offset: int, length: int, sink: Sink, progress: Progress | None
-) -> None:
-    send, receive = trio.open_memory_channel[bytearray](1)
-
-    async def store() -> None:
-        stored = offset
-        async for data in receive:
-            await trio.to_thread.run_sync(sink, data)
-            stored += len(data)
-            if progress is not None:
-                progress(stored, client.size or 0)
-
-    async def read() -> None:
+    length = min(piece, MAX_PIECE)
+    async with blob_client(network, peer, addresses, sha256, size=size) as client:
         position = requested = offset
-        async with send:
-            while True:
-                while len(client.pending) < 2 and (
-                    requested == position or (client.size is not None and requested < client.size)
-                ):
-                    await client.fetch(requested, length)  # one ahead: the link never waits for the disk
-                    requested += length
-                _, _, data = await client.reply()
+        while True:
+            while len(client.pending) < 2 and (
+                requested == position or (client.size is not None and requested < client.size)
+            ):
+                await client.fetch(requested, length)  # one ahead: the link never waits for the disk
+                requested += length
+            _, _, data = await client.reply()
+            assert client.size is not None
+            if data:
+                await trio.to_thread.run_sync(sink, data)
                 position += len(data)
-                if data:
-                    await send.send(data)
-                if position >= (client.size or 0):
-                    return
-                if not data:
-                    raise RemoteProtocolError(f"the peer sent nothing at byte {position} of {client.size}")
-
-    try:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(store)
-            nursery.start_soon(read)
-    except* (
-        OSError,
-        ValueError,
-        RemoteProtocolError,
-        Refused,
-        trio.TooSlowError,
-        trio.BrokenResourceError,
-        trio.ClosedResourceError,
-    ) as group:
-        raise _first(group) from None
+                if progress is not None:
+                    progress(position, client.size)
+            if position >= client.size:
+                return client.size
+            if not data:
+                raise RemoteProtocolError(f"the peer sent nothing at byte {position} of {client.size}")
 
 
-def _first(group: BaseExceptionGroup[Exception]) -> Exception:
-    first = group.exceptions[0]
-    return _first(first) if isinstance(first, BaseExceptionGroup) else first
-
-
+@dataclass
 class LeaderClient:
     """Asks the scheduler that leads a campaign about one model, each question on a stream of its own: the leader may change."""
 
-    def __init__(self, network: Network, sha256: str, size: int, leader: Callable[[], PeerId]) -> None:
-        """`leader`: the present one, with which there is a connection."""
-        self._network, self._sha256, self._size, self._leader = network, sha256, size, leader
+    network: Network
+    sha256: str
+    size: int
+    leader: Callable[[], PeerId]
+    """The present one, with which there is a connection."""
 
     async def holders(self) -> Holders | None:
         """Who else has it, and the transfer grant for them; None: no answer now."""
         try:
-            reply, _ = await self._ask(AskHolders(sha256=self._sha256), STALL_S)
+            reply, _ = await self._ask(AskHolders(sha256=self.sha256), STALL_S)
         except (Unreachable, Refused, RemoteProtocolError) as exc:
-            log.debug("model.holders_unknown", sha256=self._sha256, why=exc.what)
+            log.debug("model.holders_unknown", sha256=self.sha256, why=exc.what)
             return None
         return reply if isinstance(reply, Holders) and reply.grant is not None else None
 
@@ -258,29 +234,21 @@ class LeaderClient:
         """The hash of each piece, retried until there is an answer; None: the leader does not have them."""
         while True:
             try:
-                reply, data = await self._ask(AskPieceHashes(sha256=self._sha256), HASHES_S)
+                reply, data = await self._ask(AskPieceHashes(sha256=self.sha256), HASHES_S)
             except Unreachable:
                 await trio.sleep(RETRY_S)
                 continue
             except (Refused, RemoteProtocolError) as exc:  # an older one does not know the request
-                log.info("model.hashes_refused", sha256=self._sha256, why=exc.what)
+                log.info("model.hashes_refused", sha256=self.sha256, why=exc.what)
                 return None
-            expected = (self._size, count_of(self._size) * HASH_SIZE)
-            if not isinstance(reply, PieceFollows) or (reply.size, len(data)) != expected:
-                log.warning("model.hashes_invalid", sha256=self._sha256, bytes=len(data))
+            length = count_of(self.size) * HASH_SIZE
+            if not isinstance(reply, PieceFollows) or (reply.size, len(data)) != (self.size, length):
+                log.warning("model.hashes_invalid", sha256=self.sha256, bytes=len(data))
                 return None
-            return split_hashes(bytes(data))
+            return tuple(bytes(data[start : start + HASH_SIZE]) for start in range(0, length, HASH_SIZE))
 
     async def _ask(self, request: Request, max_wait_s: float) -> tuple[Message, bytearray]:
-        peer = self._leader()
-        stream = await self._network.open(peer, ProtocolId.BLOB, ())
-        client = BlobClient(stream, self._sha256, piece_s=max_wait_s)
-        try:
+        async with blob_client(self.network, self.leader(), (), self.sha256, piece_s=max_wait_s) as client:
             await client.request(request)
             _, reply, data = await client.reply(first_byte_s=max_wait_s)
             return reply, data
-        except (trio.TooSlowError, trio.BrokenResourceError, trio.ClosedResourceError) as exc:
-            raise Unreachable(f"{peer} did not answer") from exc
-        finally:
-            with trio.CancelScope(shield=True):
-                await stream.reset()

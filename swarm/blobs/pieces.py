@@ -8,7 +8,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Final
 
-from protocol.messages.blobs import HASH_SIZE, MAX_PIECES, PIECE_SIZE
+from protocol.messages.blobs import MAX_PIECES, PIECE_SIZE
 
 Hashes = tuple[bytes, ...]
 """The sha256 of each piece, in order."""
@@ -62,16 +62,6 @@ def hashes_of(content: Path | bytes) -> Hashes:
             if left == PIECE_SIZE:
                 return tuple(matches)
             matches.append(digest.digest())
-
-
-def join_hashes(hashes: Hashes) -> bytes:
-    """As they travel."""
-    return b"".join(hashes)
-
-
-def split_hashes(data: bytes) -> Hashes:
-    """As they came."""
-    return tuple(bytes(data[start : start + HASH_SIZE]) for start in range(0, len(data), HASH_SIZE))
 
 
 def divides(size: int) -> bool:

@@ -37,8 +37,8 @@ from protocol.signed.transfer_grant import TransferGrant
 from protocol.wire.base import Message
 from protocol.wire.codec import Frame, FrameKind
 from protocol.words import ProtocolId, Reason
-from swarm.blobs.pieces import count_of, covered, divides, from_bits, hashes_of, join_hashes, span, to_bits
-from swarm.blobs.wire import ASIDE, BURST, STALL_S, Aside, FrameReader
+from swarm.blobs.pieces import count_of, covered, divides, from_bits, hashes_of, span, to_bits
+from swarm.blobs.wire import BURST, STALL_S, FrameReader
 from swarm.net.addresses import PeerId
 from swarm.net.network import Network, Stream
 
@@ -86,10 +86,9 @@ def serve_blobs(
     shared: Shared | None = None,
     where: Knows | None = None,
     resting: Callable[[], bool] = lambda: False,
-    aside: Aside = ASIDE,
 ) -> BlobServer:
     """Answer everybody who asks for files that `find`, or `shared` by a grant, gives them. `resting`: nothing is shared just now."""
-    holder = BlobServer(find, shared, where, resting, aside)
+    holder = BlobServer(find, shared, where, resting)
 
     async def handler(stream: Stream) -> None:
         try:
@@ -107,6 +106,13 @@ def serve_blobs(
     return holder
 
 
+class _Absent(Exception):
+    """The reply to a request is `BlobAbsent`."""
+
+    def __init__(self, detail: str, reason: Reason = Reason.UNKNOWN) -> None:
+        self.message = BlobAbsent(reason=reason, detail=detail)
+
+
 @dataclass(slots=True)
 class _Open:
     """A file that is being sent on one stream."""
@@ -115,7 +121,7 @@ class _Open:
     grant: TransferGrant | None
     file: BinaryIO
     size: int
-    partly: PartialBlob | None = None
+    partial: PartialBlob | None = None
 
 
 @dataclass
@@ -126,18 +132,16 @@ class BlobServer:
     shared: Shared | None
     where: Knows | None
     resting: Callable[[], bool]
-    aside: Aside = ASIDE
     _sent: OrderedDict[str, set[int]] = field(default_factory=OrderedDict)
     """By file: pieces that somebody was sent."""
     _hashes: OrderedDict[str, bytes] = field(default_factory=OrderedDict)
     _hashing: trio.Lock = field(default_factory=trio.Lock)
-
     _sharing: int = 0
     """Pieces that are being sent to those that showed a grant."""
     _settled: trio.Event = field(default_factory=trio.Event)
 
     async def settled(self) -> None:
-        """Wait until none is: while `resting`, none begins."""
+        """Wait until nothing is being sent by a grant: while `resting`, nothing begins."""
         while self._sharing:
             await self._settled.wait()
 
@@ -153,174 +157,148 @@ class BlobServer:
                     return
                 if frame.kind is not FrameKind.CALL:
                     raise RemoteProtocolError(f"a {type(frame.message).__name__} that is no call")
-                match frame.message:
-                    case FetchPiece() | AskPieces() as ask:
-                        if opened is None or (opened.sha256, opened.grant) != (ask.sha256, ask.grant):
-                            if opened is not None:
-                                opened.file.close()
-                            opened = None
-                            result = await self._open(stream.peer, ask)
-                            if isinstance(result, BlobAbsent):
-                                await _say(stream, frame.id, result)
-                                continue
-                            opened = result
-                        if ask.grant is not None and self.resting():
-                            await _say(
-                                stream,
-                                frame.id,
-                                BlobAbsent(reason=Reason.BUSY, detail="something is measured here"),
+                try:
+                    match frame.message:
+                        case FetchPiece() | AskPieces() as ask:
+                            if opened is None or (opened.sha256, opened.grant) != (ask.sha256, ask.grant):
+                                if opened is not None:
+                                    opened.file.close()
+                                    opened = None
+                                opened = await self._open(stream.peer, ask)
+                            if ask.grant is not None and self.resting():
+                                raise _Absent("something is measured here", Reason.BUSY)
+                            if isinstance(ask, AskPieces):
+                                await _say(stream, frame.id, self._pieces_of(opened))
+                            else:
+                                await self._send(stream, frame.id, opened, ask)
+                        case AskPieceHashes(sha256=sha256):
+                            await self._send_hashes(stream, frame.id, sha256)
+                        case AskHolders(sha256=sha256):
+                            holders = (
+                                await self.where(stream.peer, sha256) if self.where is not None else None
                             )
-                        elif isinstance(ask, AskPieces):
-                            await _say(stream, frame.id, self._held(opened))
-                        elif ask.grant is None:
-                            await self._send(stream, frame.id, opened, ask)
-                        else:
-                            await self._share(stream, frame.id, opened, ask)
-                    case AskPieceHashes(sha256=sha256):
-                        await self._tell_hashes(stream, frame.id, sha256)
-                    case AskHolders(sha256=sha256):
-                        await _say(stream, frame.id, await self._others(stream.peer, sha256))
-                    case message:
-                        raise RemoteProtocolError(f"a {type(message).__name__} is not for us")
+                            if holders is None:
+                                raise _Absent("nobody else is known to have it")
+                            await _say(stream, frame.id, holders)
+                        case message:
+                            raise RemoteProtocolError(f"a {type(message).__name__} is not for us")
+                except _Absent as absent:
+                    await _say(stream, frame.id, absent.message)
         finally:
             if opened is not None:
                 opened.file.close()
 
     # -- what there is ---------------------------------------------------------------------------------------------------
 
-    async def _open(self, peer: PeerId, ask: FetchPiece | AskPieces) -> _Open | BlobAbsent:
-        result: Content | Reason | None = self.find(peer, ask.sha256)
-        if (
-            ask.grant is not None
-            and self.shared is not None
-            and (result is None or isinstance(result, Reason))
-        ):
-            result = self.shared(peer, ask.sha256, ask.grant)
-        if isinstance(result, Reason):
-            return BlobAbsent(reason=result, detail="not served to this peer")
-        absent = BlobAbsent(reason=Reason.UNKNOWN, detail="no such file here")
-        if result is None:
-            return absent
-        if isinstance(result, bytes):
-            return _Open(ask.sha256, ask.grant, io.BytesIO(result), len(result))
-        partly = None if isinstance(result, Path) else result
-        path = result if isinstance(result, Path) else result.path
+    async def _open(self, peer: PeerId, ask: FetchPiece | AskPieces) -> _Open:
+        content: Content | Reason | None = self.find(peer, ask.sha256)
+        if ask.grant is not None and self.shared is not None and isinstance(content, Reason | None):
+            content = self.shared(peer, ask.sha256, ask.grant)
+        if isinstance(content, Reason):
+            raise _Absent("not served to this peer", content)
+        if content is None:
+            raise _Absent("no such file here")
+        if isinstance(content, bytes):
+            return _Open(ask.sha256, ask.grant, io.BytesIO(content), len(content))
+        partial = None if isinstance(content, Path) else content
+        path = content if isinstance(content, Path) else content.path
         try:
-            file, size = await self.aside(_open_file, path)
+            file, size = await trio.to_thread.run_sync(_open_file, path)
         except FileNotFoundError:
             log.info("blob.not_here", path=str(path))
-            return absent
+            raise _Absent("no such file here") from None
         except OSError as exc:
             log.warning("blob.unreadable", path=str(path), why=str(exc))
-            return absent
-        return _Open(ask.sha256, ask.grant, file, size if partly is None else partly.total, partly)
+            raise _Absent("no such file here") from None
+        return _Open(ask.sha256, ask.grant, file, size if partial is None else partial.total, partial)
 
-    def _held(self, opened: _Open) -> HavePieces:
+    def _pieces_of(self, opened: _Open) -> HavePieces:
         count = count_of(opened.size)
-        have = None if opened.partly is None else to_bits(opened.partly.held(), count)
+        have = None if opened.partial is None else to_bits(opened.partial.held(), count)
         sent = self._sent.get(opened.sha256, set())
-        fresh = to_bits(set(range(count)).difference(sent), count) if opened.partly is None else None
+        fresh = to_bits(set(range(count)).difference(sent), count) if opened.partial is None else None
         return HavePieces(size=opened.size, pieces=have, fresh=fresh)
-
-    async def _others(self, peer: PeerId, sha256: str) -> Message:
-        known = await self.where(peer, sha256) if self.where is not None else None
-        return known or BlobAbsent(reason=Reason.UNKNOWN, detail="nobody else is known to have it")
 
     # -- sending ---------------------------------------------------------------------------------------------------------
 
-    async def _share(self, stream: Stream, call: int, opened: _Open, ask: FetchPiece) -> None:
-        self._sharing += 1
+    async def _send(self, stream: Stream, call: int, opened: _Open, ask: FetchPiece) -> None:
+        self._sharing += ask.grant is not None
         try:
-            await self._send(stream, call, opened, ask)
+            chosen = self._unsent(opened, ask.missing) if ask.missing is not None else None
+            if ask.missing is not None and chosen is None:
+                await _say(stream, call, self._pieces_of(opened))
+            else:
+                await self._send_piece(stream, call, opened, ask, chosen)
         finally:
-            self._sharing -= 1
+            self._sharing -= ask.grant is not None
             if not self._sharing:
                 self._settled.set()
                 self._settled = trio.Event()
 
-    async def _send(self, stream: Stream, call: int, opened: _Open, ask: FetchPiece) -> None:
-        chosen = self._unsent(opened, ask.missing) if ask.missing is not None else None
-        if ask.missing is not None and chosen is None:
-            await _say(stream, call, self._held(opened))
-            return
+    async def _send_piece(
+        self, stream: Stream, call: int, opened: _Open, ask: FetchPiece, chosen: int | None
+    ) -> None:
+        """`chosen`: a piece that is sent in place of the one requested."""
         offset, length = (ask.offset, ask.length) if chosen is None else span(chosen, opened.size)
         length = max(0, min(length, opened.size - offset))
-        partly = opened.partly
-        if partly is not None and not all(partly.has(index) for index in covered(offset, length)):
-            await _say(stream, call, BlobAbsent(reason=Reason.UNKNOWN, detail="that piece is not here yet"))
-            return
+        partial = opened.partial
+        if partial is not None and not all(partial.has(index) for index in covered(offset, length)):
+            raise _Absent("that piece is not here yet")
         if offset % PIECE_SIZE == 0 and length == min(PIECE_SIZE, opened.size - offset):
-            self._count(opened.sha256, offset // PIECE_SIZE)
-        begun = False
+            sent = self._sent.setdefault(opened.sha256, set())
+            sent.add(offset // PIECE_SIZE)
+            self._sent.move_to_end(opened.sha256)
+            if len(self._sent) > MAX_COUNTED:
+                self._sent.popitem(last=False)
         for start in range(0, max(length, 1), READ_SIZE):
-            want = min(READ_SIZE, length - start)
+            size = min(READ_SIZE, length - start)
             try:
-                data = await self.aside(_read, opened.file, offset + start, want)
+                data = await trio.to_thread.run_sync(_read, opened.file, offset + start, size)
             except OSError as exc:
                 log.warning("blob.unreadable", sha256=ask.sha256, why=str(exc))
-                data = b""
-                if not begun:
-                    await _say(
-                        stream, call, BlobAbsent(reason=Reason.UNKNOWN, detail="it cannot be read here")
-                    )
-                    return
-            if len(data) != want:  # it was cut short, or went bad, under us
+                if not start:
+                    raise _Absent("it cannot be read here") from None
+                raise trio.BrokenResourceError from None
+            if len(data) != size:  # it was cut short under us
                 raise trio.BrokenResourceError
-            if not begun:
-                text = None if chosen is None else offset
-                await _say(stream, call, PieceFollows(size=opened.size, length=length, offset=text))
-                begun = True
-            view = memoryview(data)
-            for at in range(0, len(view), BURST):
-                with trio.fail_after(STALL_S):
-                    await stream.send_all(view[at : at + BURST])
+            if not start:
+                moved = None if chosen is None else offset
+                await _say(stream, call, PieceFollows(size=opened.size, length=length, offset=moved))
+            await _send_bytes(stream, data)
 
     def _unsent(self, opened: _Open, missing: bytes) -> int | None:
         """The first of these pieces that nobody was sent yet. None: there is none of them here."""
         sent = self._sent.get(opened.sha256, set())
         requested = from_bits(missing, count_of(opened.size)).difference(sent)
-        here = (index for index in requested if opened.partly is None or opened.partly.has(index))
-        return min(here, default=None)
+        partial = opened.partial
+        return min((index for index in requested if partial is None or partial.has(index)), default=None)
 
-    def _count(self, sha256: str, index: int) -> None:
-        sent = self._sent.setdefault(sha256, set())
-        self._sent.move_to_end(sha256)
-        sent.add(index)
-        while len(self._sent) > MAX_COUNTED:
-            self._sent.popitem(last=False)
-
-    async def _tell_hashes(self, stream: Stream, call: int, sha256: str) -> None:
+    async def _send_hashes(self, stream: Stream, call: int, sha256: str) -> None:
         """Made when they are first asked for, once for all who ask."""
-        result = self.find(stream.peer, sha256)
-        if result is None or isinstance(result, Reason):
-            reason = result or Reason.UNKNOWN
-            await _say(stream, call, BlobAbsent(reason=reason, detail="not served to this peer"))
-            return
+        content = self.find(stream.peer, sha256)
+        if isinstance(content, Reason | None):
+            raise _Absent("not served to this peer", content or Reason.UNKNOWN)
+        data = b""
         try:
-            size = len(result) if isinstance(result, bytes) else result.stat().st_size
+            size = len(content) if isinstance(content, bytes) else content.stat().st_size
             if divides(size):
                 async with self._hashing:
                     if sha256 not in self._hashes:
-                        made = join_hashes(await self.aside(hashes_of, result))
-                        self._hashes[sha256] = made
-                    while len(self._hashes) > MAX_HASHED:
-                        self._hashes.popitem(last=False)
-                    data = self._hashes.get(sha256, b"")
-            else:
-                data = b""
+                        hashes = await trio.to_thread.run_sync(hashes_of, content)
+                        self._hashes[sha256] = b"".join(hashes)
+                        if len(self._hashes) > MAX_HASHED:
+                            self._hashes.popitem(last=False)
+                    data = self._hashes[sha256]
         except OSError as exc:
             log.warning("blob.unreadable", sha256=sha256, why=str(exc))
-            await _say(stream, call, BlobAbsent(reason=Reason.UNKNOWN, detail="it cannot be read here"))
-            return
+            raise _Absent("it cannot be read here") from None
         await _say(stream, call, PieceFollows(size=size, length=len(data)))
-        for at in range(0, len(data), BURST):
-            with trio.fail_after(STALL_S):
-                await stream.send_all(data[at : at + BURST])
+        await _send_bytes(stream, data)
 
 
 def _open_file(path: Path) -> tuple[BinaryIO, int]:
     with contextlib.ExitStack() as undo:
-        file = undo.enter_context(path.open("rb", buffering=0))
+        file = undo.enter_context(path.open("rb", buffering=0))  # a partial file changes under us
         size = file.seek(0, io.SEEK_END)
         undo.pop_all()
     return file, size
@@ -335,6 +313,13 @@ def _read(file: BinaryIO, offset: int, length: int) -> bytes:
         parts.append(data)
         length -= len(data)
     return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+async def _send_bytes(stream: Stream, data: bytes) -> None:
+    view = memoryview(data)
+    for at in range(0, len(view), BURST):
+        with trio.fail_after(STALL_S):
+            await stream.send_all(view[at : at + BURST])
 
 
 async def _say(stream: Stream, call: int, message: Message) -> None:

@@ -26,11 +26,10 @@ import trio
 from protocol.errors import Refused, RemoteProtocolError, SarkError, Unreachable
 from protocol.messages.blobs import PIECE_SIZE, FetchPiece, HavePieces, HolderInfo, PieceFollows
 from protocol.signed.transfer_grant import TransferGrant
-from protocol.words import ProtocolId, Reason
-from swarm.blobs.client import BlobClient, LeaderClient, Progress
+from protocol.words import Reason
+from swarm.blobs.client import BlobClient, LeaderClient, Progress, blob_client
 from swarm.blobs.piece_picker import DEPTH, PiecePicker, PieceSource
 from swarm.blobs.pieces import Hashes, count_of, divides, from_bits, span, to_bits
-from swarm.blobs.wire import ASIDE, STALL_S, Aside
 from swarm.net.addresses import PeerId
 from swarm.net.network import Network
 
@@ -102,16 +101,15 @@ async def pull(
     *,
     rng: random.Random,
     progress: Progress = lambda done, total: None,
-    aside: Aside = ASIDE,
 ) -> None:
     """Download all missing pieces.
 
     Raises `Refused` when the leader refuses and nobody else has the pieces or is about to, `RemoteProtocolError` when the leader breaks
     the rules, `Unreachable` when it cannot be reached and is not retried, `OSError` of the store.
     """
-    picker = PiecePicker(await aside(store.missing), rng)
+    picker = PiecePicker(await trio.to_thread.run_sync(store.missing), rng)
     if picker.missing:
-        await _Pull(network, store, request, picker, progress, aside).run()
+        await _Pull(network, store, request, picker, progress).run()
 
 
 @dataclass
@@ -121,7 +119,6 @@ class _Pull:
     request: DownloadRequest
     picker: PiecePicker
     progress: Progress
-    aside: Aside
     grant: TransferGrant | None = None
     ended: trio.Event = field(default_factory=trio.Event)
     failure: Exception | None = None
@@ -179,7 +176,7 @@ class _Pull:
             self._check_end()
             return
         try:
-            wrong = await self.aside(self.store.know, hashes)
+            wrong = await trio.to_thread.run_sync(self.store.know, hashes)
         except OSError as exc:
             self._fail(exc)
             return
@@ -321,33 +318,29 @@ class _Pull:
 
     async def _visit(self, source: PieceSource) -> None:
         """One stream with it, until there is a better link. Raises `Unreachable`, `Refused`, `RemoteProtocolError`."""
-        sha256, relayed = self.request.sha256, self.request.relayed
+        request = self.request
         if source.leader:
-            source.peer = self.request.leader()
-        stream = await self.network.open(source.peer, ProtocolId.BLOB, source.addresses)
-        source.relayed = relayed(source.peer)
-        grant = None if source.leader else self.grant
-        client = BlobClient(stream, sha256, size=self.request.size, grant=grant, piece_s=PIECE_S)
-        asked_at = trio.current_time()
+            source.peer = request.leader()
         try:
-            if not source.leader:
-                await client.ask_pieces()
-            while self.picker.missing and not source.dropped:
-                if source.relayed and not client.pending and not relayed(source.peer):
-                    return  # a direct link came meanwhile; new streams take it
-                asked_at = await self._exchange(source, client, asked_at)
-        except trio.TooSlowError:
-            raise Unreachable(
-                f"{source.peer} stopped sending {sha256[:12]}… (no byte for {STALL_S:g} s)"
-            ) from None
-        except (trio.BrokenResourceError, trio.ClosedResourceError):
-            raise Unreachable(
-                f"the link with {source.peer} broke while {sha256[:12]}… was being fetched"
-            ) from None
+            async with blob_client(
+                self.network,
+                source.peer,
+                source.addresses,
+                request.sha256,
+                size=request.size,
+                grant=None if source.leader else self.grant,
+                piece_s=PIECE_S,
+            ) as client:
+                source.relayed = request.relayed(source.peer)
+                asked_at = trio.current_time()
+                if not source.leader:
+                    await client.ask_pieces()
+                while self.picker.missing and not source.dropped:
+                    if source.relayed and not client.pending and not request.relayed(source.peer):
+                        return  # a direct link came meanwhile; new streams take it
+                    asked_at = await self._exchange(source, client, asked_at)
         finally:
             source.asked.clear()
-            with trio.CancelScope(shield=True):
-                await stream.reset()
 
     async def _exchange(self, source: PieceSource, client: BlobClient, asked_at: float) -> float:
         """Request what there is to request, then take one reply. Returns when the peer was last asked which pieces it has."""
@@ -387,7 +380,7 @@ class _Pull:
 
     async def _store(self, source: PieceSource, index: int, data: bytearray) -> None:
         try:
-            good = await self.aside(self.store.put, index, data)
+            good = await trio.to_thread.run_sync(self.store.put, index, data)
         except OSError as exc:
             self._fail(exc)
             return

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import Any, Final, Protocol, TypeVar, cast
+from typing import Final
 
 import trio
 
@@ -17,17 +16,6 @@ STALL_S: Final = 10.0
 """A peer that sends, or takes, no byte for so long is given up."""
 BURST: Final = 8 * WRITE_SIZE
 """Bytes handed to the stream under one deadline: whole frames, and few timers."""
-
-T = TypeVar("T")
-
-
-class Aside(Protocol):
-    """Calls what blocks while everything else goes on."""
-
-    def __call__(self, call: Callable[..., T], /, *arguments: Any) -> Awaitable[T]: ...
-
-
-ASIDE: Final = cast("Aside", trio.to_thread.run_sync)
 
 
 class FrameReader:

@@ -13,7 +13,7 @@ from protocol.errors import Refused
 from protocol.messages.blobs import BLOB, AskHolders, AskPieceHashes, BlobAbsent, Holders, PieceFollows
 from protocol.wire.codec import Frame, FrameKind
 from protocol.words import ProtocolId, Reason
-from swarm.blobs.pieces import hashes_of, join_hashes
+from swarm.blobs.pieces import hashes_of
 from swarm.blobs.swarm_download import GROWTH_S
 from swarm.blobs.wire import FrameReader
 from swarm.memory.network import MemorySwarm
@@ -21,7 +21,7 @@ from swarm.net.network import Stream
 from tests.swarm.blobs.test_swarm_download import CONTENT, PIECES, Field, Kept, Part, piece
 
 MUST = hashes_of(CONTENT)
-HASHES = join_hashes(MUST)
+HASHES = b"".join(MUST)
 
 
 class Stingy(Field):

@@ -13,7 +13,7 @@ from protocol.messages.blobs import PIECE_SIZE, HolderInfo, Holders
 from swarm.blobs.swarm_download import DownloadRequest, pull
 from swarm.memory.network import MemoryNetwork, MemorySwarm
 from swarm.net.reservations import RelayReservations
-from tests.swarm.blobs.test_swarm_download import CONTENT, SHA, Field, Kept, grant, here
+from tests.swarm.blobs.test_swarm_download import CONTENT, SHA, Field, Kept, grant
 
 
 class Relayed(Field):
@@ -40,7 +40,7 @@ class Relayed(Field):
 
         await taker.connect(self.leader.peer_id, self.leader.addresses)
         download_request = DownloadRequest(SHA, len(CONTENT), lambda: self.leader.peer_id, relayed)
-        await pull(taker, store, download_request, rng=random.Random(1), aside=here)
+        await pull(taker, store, download_request, rng=random.Random(1))
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import random
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import pytest
 import trio
@@ -29,12 +29,6 @@ from swarm.net.network import Stream
 
 PIECES = 6
 T = TypeVar("T")
-
-
-async def here(call: Callable[..., T], /, *arguments: Any) -> T:
-    """What blocks is called at once: simulated time knows nothing of threads."""
-    await trio.lowlevel.checkpoint()
-    return call(*arguments)
 
 
 CONTENT = random.Random(3).randbytes((PIECES - 1) * PIECE_SIZE + 1000)
@@ -90,7 +84,7 @@ class Field:
         self.content: bytes | Reason = CONTENT
         """What the leader gives."""
         self.leaders = Counted(self.leader, self.sent)
-        serve_blobs(self.leaders, lambda *_: self.content, where=self.where, aside=here)
+        serve_blobs(self.leaders, lambda *_: self.content, where=self.where)
 
     def node(self, name: str) -> MemoryNetwork:
         if name not in self.nodes:
@@ -114,7 +108,7 @@ class Field:
 
     def serves(self, node: MemoryNetwork, shared: Callable[..., object], **more: object) -> None:
         """It gives what `shared` says, by a transfer grant."""
-        serve_blobs(Counted(node, self.sent), lambda *_: None, shared=shared, aside=here, **more)
+        serve_blobs(Counted(node, self.sent), lambda *_: None, shared=shared, **more)
 
     def odd(self, name: str, behaviour: Callable[[Stream], object]) -> MemoryNetwork:
         node = self.node(name)
@@ -137,7 +131,7 @@ class Field:
         download_request = DownloadRequest(
             SHA, len(CONTENT), lambda: self.leader.peer_id, retry_leader=retry_leader, mirror=mirror
         )
-        await pull(node, stored, download_request, rng=random.Random(name), aside=here, **more)
+        await pull(node, stored, download_request, rng=random.Random(name), **more)
         return stored
 
 
@@ -284,7 +278,7 @@ async def test_an_unreachable_leader_is_tried_again_unless_there_is_no_patience(
     )
     with trio.move_on_after(300) as waited:
         with pytest.raises(Unreachable):
-            await pull(node, Kept(), download_request, rng=random.Random(1), aside=here)
+            await pull(node, Kept(), download_request, rng=random.Random(1))
     assert waited.cancelled_caught is retry_leader
 
 
