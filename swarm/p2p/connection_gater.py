@@ -11,12 +11,13 @@ limit: it is this machine, or a proxy on it that serves everybody.
 from __future__ import annotations
 
 import ipaddress
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
 from swarm.net.addresses import PeerId, network_of
+from swarm.net.limits import RateLimit, decrement
 
 MAX_RATED: Final = 8_192
 """Networks whose rate is tracked; the least recently seen goes first."""
@@ -77,7 +78,9 @@ class ConnectionGater:
     """Oldest first."""
     _pending: Counter[str] = field(default_factory=Counter)
     _held: Counter[str] = field(default_factory=Counter)
-    _rates: OrderedDict[str, tuple[float, float]] = field(default_factory=OrderedDict)
+
+    def __post_init__(self) -> None:
+        self._rates = RateLimit(self.limits.burst, 1 / self.limits.per_s, most=MAX_RATED)
 
     def arrive(self, ip: str, now: float) -> InboundConnection | None:
         """Count a new connection; None: close it. The caller must `leave` with the result."""
@@ -88,7 +91,7 @@ class ConnectionGater:
             why = "files"
         elif network and self._held[network] >= limits.per_network:
             why = "network-share"
-        elif network and not self._in_rate(network, now):
+        elif network and self._rates.wait(now, network):
             why = "too-fast"
         if why:
             self.refused[why] += 1
@@ -124,25 +127,10 @@ class ConnectionGater:
     def leave(self, arrival: InboundConnection) -> None:
         """The connection ended."""
         self._authenticate(arrival)
-        _decrement(self._held, arrival.network)
+        decrement(self._held, arrival.network)
 
     def _authenticate(self, arrival: InboundConnection) -> None:
         if not arrival.authenticated:
             arrival.authenticated = True
             del self._unauthenticated[arrival]
-            _decrement(self._pending, arrival.ip)
-
-    def _in_rate(self, network: str, now: float) -> bool:
-        left, at = self._rates.pop(network, (float(self.limits.burst), now))
-        left = min(float(self.limits.burst), left + max(0.0, now - at) * self.limits.per_s)
-        granted = left >= 1.0
-        self._rates[network] = (left - 1.0 if granted else left, now)
-        if len(self._rates) > MAX_RATED:
-            self._rates.popitem(last=False)
-        return granted
-
-
-def _decrement(counts: Counter[str], key: str) -> None:
-    counts[key] -= 1
-    if not counts[key]:
-        del counts[key]
+            decrement(self._pending, arrival.ip)

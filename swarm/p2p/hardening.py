@@ -1,32 +1,27 @@
-"""The holes of libp2p 0.8.1 closed, each by one small function that first looks whether libp2p is as expected.
+"""The holes of libp2p 0.8.1 closed, each by a patch that `harden()` puts in place once for the process.
 
-What could be done by giving libp2p classes of ours is done so (`muxer`, `routing`, `host`); the rest is put in place here,
-once for the process, by `harden()`. Each item has an attack in `tests/swarm/test_hardening_*.py` that succeeds without it.
+What could be done by giving libp2p classes of ours is done so (`yamux`, `routing`, `node_host`). Each patch has an attack in
+`tests/swarm/p2p/test_hardening_attacks.py` that succeeds without it.
 """
 
 from __future__ import annotations
 
 import importlib
-import inspect
 import ipaddress
+from collections.abc import Iterator
 from importlib.metadata import version
-from types import ModuleType
 from typing import Any, Final
 
-from libp2p.abc import IMuxedConn, IRawConnection, ISecureConn
+from libp2p.abc import IMuxedConn, INetStream, IRawConnection, ISecureConn
 from libp2p.crypto.keys import KeyPair
 from libp2p.crypto.x25519 import create_new_key_pair as new_noise_keys
 from libp2p.custom_types import TProtocol
 from libp2p.exceptions import ParseError
 from libp2p.host import basic_host
-from libp2p.host.basic_host import BasicHost
 from libp2p.io.abc import Reader
-from libp2p.io.exceptions import IncompleteReadError
+from libp2p.io.exceptions import IncompleteReadError, IOException
 from libp2p.io.trio import TrioTCPStream
-from libp2p.kad_dht.kad_dht import KadDHT
-from libp2p.network.auto_connector import AutoConnector
 from libp2p.network.config import ConnectionConfig, RetryConfig
-from libp2p.network.swarm import Swarm
 from libp2p.peer.id import ID
 from libp2p.protocol_muxer import multiselect_communicator
 from libp2p.security.noise.transport import PROTOCOL_ID as NOISE
@@ -39,15 +34,16 @@ from libp2p.transport.upgrader import TransportUpgrader
 from protocol.errors import LocalProtocolError
 from swarm.base.logs import tame_libraries
 from swarm.net.identity import peer_id_text
-from swarm.p2p.peerstore import read_identity
+from swarm.p2p.framing import read_exactly, read_prefixed
 from swarm.p2p.routing import KAD_PROTOCOL
 from swarm.p2p.yamux import BoundedYamux, Buffered, PatientStream
 
 LIBP2P: Final = "0.8.1"
 MAX_NEGOTIATION_BYTES: Final = 1024
 """One multistream message: a protocol name. go-multistream has the same limit."""
+MAX_IDENTIFY: Final = 16_384
+"""Bytes in which a peer may say who it is; ours take under 2 KiB."""
 MAX_CONNECTIONS: Final = 1024
-_IPFS_KAD: Final = "/ipfs/kad/1.0.0"
 _KAD_MODULES: Final = ("common", "kad_dht", "peer_routing", "provider_store", "value_store")
 _READ_MODULES: Final = (
     "libp2p.io.msgio",
@@ -65,87 +61,27 @@ def harden() -> None:
             f"libp2p {result} is installed; the safety of this node was written and tested against {LIBP2P}",
             hint=f"pip install libp2p=={LIBP2P}",
         )
-    expect_overridden_methods()
-    limit_negotiation()
-    count_no_reads()
-    bound_streams()
-    bound_identities()
-    see_ipv6()
-    name_own_dht()
+    for owner, name, ours in _patches():
+        setattr(owner, name, ours)
     tame_libraries()
 
 
-# -- the patches -----------------------------------------------------------------------------------------------------------
-
-
-def limit_negotiation() -> None:
-    """Multistream names are at most 1 KiB of UTF-8, before and after the handshake.
-
-    Unpatched, a stranger without a key claims 4 GiB and is believed; a name that is no UTF-8 ends the whole node.
-    """
-    _replace(multiselect_communicator, "read_delim", read_name, expected="read_delim")
-
-
-def count_no_reads() -> None:
-    """A frame may arrive in any number of pieces. Unpatched, the 102nd ends the connection (small MTU, slow links)."""
+def _patches() -> Iterator[tuple[object, str, object]]:
+    """Owner, name and replacement, with what happens without it."""
+    # a stranger without a key claims a name of 4 GiB and is believed; a name that is no UTF-8 ends the whole node
+    yield multiselect_communicator, "read_delim", read_name
+    # the 102nd piece of a frame ends the connection (small MTU, slow links)
     for name in _READ_MODULES:
-        _replace(importlib.import_module(name), "read_exactly", read_exactly, expected="read_exactly")
-
-
-def bound_streams() -> None:
-    """Connections make streams of our class: no 5 s limit on a paused reader, windows that stay within the budget."""
-    _replace(yamux, "YamuxStream", PatientStream, expected="YamuxStream")
-
-
-def bound_identities() -> None:
-    """What a peer says of itself is at most 16 KiB. Unpatched, it is 1 MiB of names and addresses, each looked at."""
-    name = "read_length_prefixed_protobuf"
-    _replace(basic_host, name, read_identity, expected=name)
-
-
-def see_ipv6() -> None:
-    """It is known where an IPv6 connection comes from. Unpatched, it comes from nowhere: it escapes every limit of its network, and a
-    node that is reached by IPv6 cannot be dialled back."""
-    name = "get_remote_address"
-    _replace(TrioTCPStream, name, get_remote_address, expected=name)
-
-
-def name_own_dht() -> None:
-    """Kademlia under our own protocol name in every module that has copied the name."""
+        yield importlib.import_module(name), "read_exactly", read_exactly
+    # a reader that pauses for 5 s is reset, and windows grow beyond any budget
+    yield yamux, "YamuxStream", PatientStream
+    # what a peer says of itself is 1 MiB of names and addresses, each looked at
+    yield basic_host, "read_length_prefixed_protobuf", read_identity
+    # an IPv6 connection comes from nowhere: it escapes every limit of its network, and AutoNAT cannot dial its node
+    yield TrioTCPStream, "get_remote_address", get_remote_address
+    # Kademlia is one with the public table of IPFS; every module has copied its name
     for name in _KAD_MODULES:
-        module = importlib.import_module(f"libp2p.kad_dht.{name}")
-        present = getattr(module, "PROTOCOL_ID", None)
-        if present not in {_IPFS_KAD, KAD_PROTOCOL}:
-            raise _changed(f"libp2p.kad_dht.{name}.PROTOCOL_ID")
-        module.PROTOCOL_ID = TProtocol(KAD_PROTOCOL)  # type: ignore[attr-defined]
-
-
-def expect_overridden_methods() -> None:
-    """The methods that our subclasses replace must still be there, with the parameters they had."""
-    expected: list[tuple[type[Any], str, list[str]]] = [
-        (AutoConnector, "maybe_connect", ["self"]),
-        (AutoConnector, "run_background_task", ["self", "nursery"]),
-        (Swarm, "dial_peer", ["self", "peer_id"]),
-        (Swarm, "_do_handle_inbound_connection", ["self", "read_write_closer", "maddr", "failure_event"]),
-        (BasicHost, "_swarm_stream_handler", ["self", "net_stream"]),
-        (BasicHost, "new_stream", ["self", "peer_id", "protocol_ids"]),
-        (BasicHost, "connect", ["self", "peer_info"]),
-        (MuxerMultistream, "new_conn", ["self", "conn", "peer_id"]),
-        (TransportUpgrader, "upgrade_security", ["self", "raw_conn", "is_initiator", "peer_id"]),
-        (KadDHT, "handle_stream", ["self", "stream"]),
-        (KadDHT, "add_peer", ["self", "peer_id", "skip_server_mode_check"]),
-        (yamux.Yamux, "open_stream", ["self"]),
-        (yamux.Yamux, "_write_frame", ["self", "data"]),
-        (yamux.Yamux, "_measure_rtt_loop", ["self"]),
-        (yamux.Yamux, "_read_data_body", ["self", "length"]),
-        (yamux.Yamux, "_cleanup_on_error", ["self"]),
-        (yamux.YamuxStream, "read", ["self", "n"]),
-        (yamux.YamuxStream, "write", ["self", "data"]),
-    ]
-    for owner, name, parameters in expected:
-        method = getattr(owner, name, None)
-        if method is None or list(inspect.signature(method).parameters) != parameters:
-            raise _changed(f"{owner.__name__}.{name}")
+        yield importlib.import_module(f"libp2p.kad_dht.{name}"), "PROTOCOL_ID", TProtocol(KAD_PROTOCOL)
 
 
 # -- what a host is built from ---------------------------------------------------------------------------------------------
@@ -233,18 +169,9 @@ def no_retries() -> RetryConfig:
 
 async def read_name(reader: Reader) -> bytes:
     """One length-prefixed line of at most 1 KiB. ParseError for anything else; nothing is buffered before the check."""
-    size = shift = 0
-    while True:
-        byte = (await read_exactly(reader, 1))[0]
-        size |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            break
-        shift += 7
-        if shift > 7:
-            raise ParseError("a negotiation message of more than 16 KiB")
-    if not 0 < size <= MAX_NEGOTIATION_BYTES:
-        raise ParseError(f"a negotiation message of {size} bytes")
-    line = await read_exactly(reader, size)
+    line = await read_prefixed(reader, MAX_NEGOTIATION_BYTES)
+    if line is None:
+        raise IncompleteReadError("the stream ended before a negotiation message")
     if line[-1:] != b"\n":
         raise ParseError("a negotiation message without its newline")
     try:
@@ -254,17 +181,18 @@ async def read_name(reader: Reader) -> bytes:
     return line[:-1]
 
 
-async def read_exactly(reader: Reader, n: int, retry_count: int = 0) -> bytes:
-    """`n` bytes in as many pieces as they come. IncompleteReadError when the stream ends before."""
-    data = bytearray()
-    while len(data) < n:
-        part = await reader.read(n - len(data))
-        if not part:
-            raise IncompleteReadError(
-                f"the stream ended after {len(data)} of {n} bytes", expected_bytes=n, received_bytes=len(data)
-            )
-        data += part
-    return bytes(data)
+async def read_identity(
+    stream: INetStream, use_varint_format: bool = True, max_length: int = MAX_IDENTIFY
+) -> bytes:
+    """A message in which a peer says who it is. IOException, with the stream reset, for one that is too long or cut off."""
+    try:
+        message = await read_prefixed(stream, max_length)
+    except ParseError:
+        message = None
+    if message is None:
+        await stream.reset()
+        raise IOException(f"no message of at most {max_length} bytes")
+    return message
 
 
 def get_remote_address(stream: TrioTCPStream) -> tuple[str, int] | None:
@@ -278,18 +206,3 @@ def get_remote_address(stream: TrioTCPStream) -> tuple[str, int] | None:
         mapped = ip.ipv4_mapped if isinstance(ip, ipaddress.IPv6Address) else None
         stream._cached_remote_address = (str(mapped or ip), int(port))
     return stream._cached_remote_address
-
-
-def _replace(module: ModuleType | type, name: str, ours: Any, *, expected: str) -> None:
-    present = getattr(module, name, None)
-    if present is ours:
-        return
-    if getattr(present, "__name__", None) != expected:
-        raise _changed(f"{module.__name__}.{name}")
-    setattr(module, name, ours)
-
-
-def _changed(what: str) -> LocalProtocolError:
-    return LocalProtocolError(
-        f"libp2p's {what} is not what it was in {LIBP2P}; swarm/p2p/hardening.py must be looked at again"
-    )

@@ -10,9 +10,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar
 
-from libp2p.abc import INetStream
 from libp2p.crypto.keys import KeyPair
-from libp2p.io.exceptions import IOException
 from libp2p.peer.id import ID
 from libp2p.peer.peerdata import PeerData
 from libp2p.peer.peerstore import PeerRecordState, PeerStore, PeerStoreError
@@ -24,8 +22,6 @@ MAX_ADDRESSES: Final = 16
 """Of one peer: as many as are ever dialled."""
 MAX_PROTOCOLS: Final = 64
 MAX_PROTOCOL_CHARS: Final = 128
-MAX_IDENTIFY: Final = 16_384
-"""Bytes in which a peer may say who it is; ours take under 2 KiB."""
 
 V = TypeVar("V")
 
@@ -110,27 +106,3 @@ class BoundedPeerStore(PeerStore):
         if entry.is_expired():
             entry.clear_addrs()
         return list(entry.get_addrs())
-
-
-async def read_identity(
-    stream: INetStream, use_varint_format: bool = True, max_length: int = MAX_IDENTIFY
-) -> bytes:
-    """A message in which a peer says who it is. IOException, with the stream reset, for one that is too long or cut off."""
-    size = shift = 0
-    while shift <= 21:
-        byte = await stream.read(1)
-        if not byte:
-            break
-        size |= (byte[0] & 0x7F) << shift
-        shift += 7
-        if byte[0] < 0x80:
-            if size > max_length:
-                break
-            data = bytearray()
-            while len(data) < size and (part := await stream.read(size - len(data))):
-                data += part
-            if len(data) == size:
-                return bytes(data)
-            break
-    await stream.reset()
-    raise IOException(f"no message of at most {max_length} bytes")

@@ -16,17 +16,20 @@ import trio
 from google.protobuf.message import DecodeError
 from libp2p.abc import IHost, INetStream
 from libp2p.custom_types import TProtocol
-from libp2p.io.exceptions import IOException
+from libp2p.exceptions import ParseError
+from libp2p.io.exceptions import IncompleteReadError, IOException
 from libp2p.kad_dht.kad_dht import DHTMode, KadDHT
 from libp2p.kad_dht.pb.kademlia_pb2 import Message
 from libp2p.kad_dht.routing_table import KBucket, _subnet_key
-from libp2p.network.stream.exceptions import StreamEOF, StreamReset
+from libp2p.network.stream.exceptions import StreamReset
 from libp2p.peer.id import ID
 from libp2p.peer.peerinfo import PeerInfo
 from libp2p.utils.varint import encode_uvarint
 from multiaddr import Multiaddr
 
 from swarm.net.addresses import Address, observed_addresses, usable
+from swarm.net.limits import decrement
+from swarm.p2p.framing import read_prefixed
 
 KAD_PROTOCOL: Final = "/sark/kad/1"
 """Our own network. libp2p's `/ipfs/kad/1.0.0` would mix us with the public IPFS table."""
@@ -77,42 +80,20 @@ class QueryStream:
             self._patience.cancel()
 
     async def _message(self) -> bytearray:
-        size = shift = 0
-        while True:
-            byte = await self._exactly(1)
-            if not byte and shift == 0:
-                return bytearray()
-            if not byte or shift > 21:
-                raise StreamReset("a broken length")
-            size |= (byte[0] & 0x7F) << shift
-            shift += 7
-            if byte[0] < 0x80:
-                break
-        if size > MAX_MESSAGE_BYTES or self._served >= MAX_MESSAGES:
-            raise StreamReset("too large or too many")
-        body = await self._exactly(size)
-        if len(body) < size:
-            raise StreamReset("cut off")
+        try:
+            body = await read_prefixed(self._stream, MAX_MESSAGE_BYTES)
+        except (ParseError, IncompleteReadError) as error:
+            raise StreamReset(str(error)) from error
+        if body is None:
+            return bytearray()
         try:
             kind = Message.FromString(body).type
         except DecodeError as error:
             raise StreamReset("not a message") from error
-        if kind not in _SERVED:
-            raise StreamReset("values and provider records are not kept here")
+        if kind not in _SERVED or self._served >= MAX_MESSAGES:
+            raise StreamReset("too many, or values and provider records, which are not kept here")
         self._served += 1
-        return bytearray(encode_uvarint(size) + body)
-
-    async def _exactly(self, size: int) -> bytes:
-        data = bytearray()
-        while len(data) < size:
-            try:
-                part = await self._stream.read(size - len(data))
-            except StreamEOF:
-                break
-            if not part:
-                break
-            data += part
-        return bytes(data)
+        return bytearray(encode_uvarint(len(body)) + body)
 
 
 class OwnKad(KadDHT):
@@ -149,9 +130,7 @@ class OwnKad(KadDHT):
             await stream.reset()
         finally:
             self._open.discard(query)
-            self._open_by_peer[peer] -= 1
-            if not self._open_by_peer[peer]:
-                del self._open_by_peer[peer]
+            decrement(self._open_by_peer, peer)
 
     async def add_peer(self, peer_id: ID, *, skip_server_mode_check: bool = False) -> bool:
         """Add a peer that is known to serve this very protocol. That it asked us something does not make it a server."""

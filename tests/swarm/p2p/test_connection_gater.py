@@ -136,7 +136,7 @@ def test_what_is_remembered_of_networks_is_bounded() -> None:
         arrival = arrivals.arrive(f"10.{number >> 8}.{number & 255}.1", 0.0)
         assert arrival is not None
         arrivals.leave(arrival)
-    assert len(arrivals._rates) == MAX_RATED
+    assert len(arrivals._rates._full_at) == MAX_RATED
 
 
 @given(

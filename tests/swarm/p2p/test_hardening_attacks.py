@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-import types
 from collections.abc import AsyncIterator
 
 import pytest
@@ -35,6 +34,7 @@ from swarm.net.identity import Identity, peer_id_bytes
 from swarm.net.limits import MAX_INBOUND
 from swarm.net.network import Network, Stream
 from swarm.p2p import hardening
+from swarm.p2p.framing import read_exactly
 from swarm.p2p.routing import KAD_PROTOCOL, SLOTS, SLOTS_PER_PEER
 from tests.swarm.attacker import ATTACKER, MSS, RawLink, attack, ended, line, tcp
 
@@ -187,9 +187,9 @@ async def test_reading_a_frame_has_no_limit_of_pieces() -> None:
             self.left -= 1
             return b"x" if self.left >= 0 else b""
 
-    assert await hardening.read_exactly(Trickle(), 1000) == b"x" * 1000
+    assert await read_exactly(Trickle(), 1000) == b"x" * 1000
     with pytest.raises(BaseLibp2pError):
-        await hardening.read_exactly(Trickle(), 1001)
+        await read_exactly(Trickle(), 1001)
 
 
 # -- (d) (j) memory and places ---------------------------------------------------------------------------------------------
@@ -404,13 +404,10 @@ def test_hardening_twice_is_hardening_once() -> None:
     assert vars(multiselect_communicator)["read_delim"] is hardening.read_name
 
 
-def test_a_patch_refuses_a_libp2p_that_has_changed() -> None:
-    other = types.ModuleType("other_libp2p")
-    with pytest.raises(LocalProtocolError, match="other_libp2p"):
-        hardening._replace(other, "read_delim", hardening.read_name, expected="read_delim")
-    other.read_delim = lambda: None  # type: ignore[attr-defined]
-    with pytest.raises(LocalProtocolError, match="other_libp2p"):
-        hardening._replace(other, "read_delim", hardening.read_name, expected="read_delim")
+def test_another_libp2p_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hardening, "LIBP2P", "0.8.2")
+    with pytest.raises(LocalProtocolError, match="safety of this node was written and tested"):
+        hardening.harden()
 
 
 async def test_a_client_of_the_table_serves_nobody() -> None:

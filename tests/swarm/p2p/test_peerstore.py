@@ -16,9 +16,9 @@ from multiaddr import Multiaddr
 
 from swarm.join.host import open_host
 from swarm.net.identity import Identity, peer_id_bytes
+from swarm.p2p.hardening import MAX_IDENTIFY
 from swarm.p2p.peerstore import (
     MAX_ADDRESSES,
-    MAX_IDENTIFY,
     MAX_PEERS,
     MAX_PROTOCOL_CHARS,
     MAX_PROTOCOLS,
