@@ -100,13 +100,13 @@ async def run_gate(
             await stops.first.wait()
             log.info("gate.stopping", signal=stops.name)
             if relay is not None and not with_stdin:
-                if circuits := _circuits(relay):
+                if circuits := len(relay.circuits):
                     some = count(circuits, "relayed connection")
                     say(
                         f"draining: {some} may finish within {settings.drain_s:g} s; press Ctrl-C again to stop at once"
                     )
                 why = await drain(relay, settings.drain_s, stops.again)
-                log.info("gate.drained", why=why, circuits=_circuits(relay))
+                log.info("gate.drained", why=why, circuits=len(relay.circuits))
             say(STOPPING)
         nursery.cancel_scope.cancel()
 
@@ -144,18 +144,14 @@ def _pools(here: RunningNode, settings: GateSettings, policy: AdmissionPolicy) -
 
 async def drain(relay: RelayReservations, grace_s: float, again: trio.Event) -> str:
     """Accept nothing new and wait for live circuits; returns why it stopped waiting."""
-    relay.drain()
+    relay.draining = True
     with trio.move_on_after(grace_s):
-        while _circuits(relay):
+        while relay.circuits:
             with trio.move_on_after(LOOK_S):
                 await again.wait()
                 return "another signal"
         return "no circuit was left"
     return "the grace period ended"
-
-
-def _circuits(relay: RelayReservations) -> int:
-    return len(relay.snapshot(trio.current_time()).circuits)
 
 
 class DrainSignals:

@@ -31,7 +31,7 @@ from swarm.index.shard_store import ShardStore
 from swarm.net.limits import RateLimit
 from swarm.net.link import Link, serve_links
 from swarm.net.network import Network
-from swarm.net.reservations import RelayReservations, RelaySnapshot
+from swarm.net.reservations import RelayReservations
 
 ASKS_PER_S: Final = 2.0
 """Of each peer, on average; bursts up to twice that."""
@@ -92,9 +92,9 @@ class Census:
     def take(self) -> GateSnapshot:
         """The status now. No I/O except reading this process's usage."""
         now = trio.current_time()
-        relay = self._relay.snapshot(now) if self._relay is not None else None
+        relay = self._relay
         connected = self._network.connected()
-        reserved = {each.peer for each in relay.reservations} if relay is not None else set()
+        reserved = {each.peer for each in relay.reservations(now)} if relay is not None else set()
         first = sorted(connected, key=lambda peer: (peer not in reserved, peer))[:MAX_LISTED]
         with contextlib.suppress(psutil.Error, OSError):  # too many open files, for example
             times = self.process.cpu_times()
@@ -115,7 +115,7 @@ class Census:
             memory_bytes=self._used[0],
             cpu_s=_within_a_year(self._used[1]),
             lag_s=max(self._lags, default=0.0),
-            **(_relayed(relay) if relay is not None else {}),
+            **(_relayed(relay, now) if relay is not None else {}),
         )
 
     def _peer(self, peer: str, reserved: bool) -> ConnectedPeer:
@@ -124,7 +124,7 @@ class Census:
             address = None
         return ConnectedPeer(peer=peer, address=address, reserved=reserved)
 
-    def _refusals(self, relay: RelaySnapshot | None) -> dict[str, int]:
+    def _refusals(self, relay: RelayReservations | None) -> dict[str, int]:
         services: dict[str, Mapping[Any, int]] = dict(self._refused)
         if relay is not None:
             services["relay"] = relay.declined
@@ -167,15 +167,17 @@ def log_fields(snapshot: GateSnapshot) -> dict[str, Any]:
     )
 
 
-def _relayed(relay: RelaySnapshot) -> dict[str, Any]:
-    busiest = sorted(relay.circuits, key=lambda circuit: -circuit.bytes)[:MAX_LISTED]
+def _relayed(relay: RelayReservations, now: float) -> dict[str, Any]:
+    busiest = sorted(relay.circuits, key=lambda circuit: -circuit.carried)[:MAX_LISTED]
     return {
         "caps": RelayCaps(**{name: getattr(relay.limits, name) for name in RelayCaps.model_fields}),
-        "reservations": len(relay.reservations),
+        "reservations": len(relay.reservations(now)),
         "reservations_made": relay.reserved,
         "circuits": len(relay.circuits),
         "busiest": tuple(
-            LiveCircuit(source=c.source, target=c.target, seconds=_within_a_year(c.seconds), bytes=c.bytes)
+            LiveCircuit(
+                source=c.source, target=c.target, seconds=_within_a_year(now - c.began), bytes=c.carried
+            )
             for c in busiest
         ),
         "circuits_begun": relay.connected,

@@ -41,9 +41,8 @@ class MemoryGate:
                 f"the gate {self._me} declined a reservation: {declined.reason.value}",
                 reason=WORDS[declined.reason],
             ) from declined
-        limits = self._reservations.limits
         address = str(Circuit(self._me, self._address))
-        return Reservation(self._me, address, slot.until - now, limits.circuit_bytes, limits.circuit_s)
+        return Reservation(self._me, address, slot.until - now)
 
     def release(self, peer: PeerId) -> None:
         """The connection with `peer` is gone."""

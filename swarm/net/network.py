@@ -38,9 +38,6 @@ class Reservation:
     """The circuit to announce: through the gate at the address by which this node reached it."""
     ttl_s: float
     """Seconds from the reply on; renew well before."""
-    limit_bytes: int | None = None
-    """Bytes that one circuit may carry, both directions together; None where the gate names no limit."""
-    limit_s: float | None = None
     others: tuple[Address, ...] = ()
     """The same circuit through other addresses that the gate announces (a forwarded port, IPv6)."""
 

@@ -1,7 +1,6 @@
 """A relay's reservations and circuits, and their limits. Pure: peer, address and time are arguments.
 
-`swarm.relay.hop` is the shell around it between real processes, `swarm.memory` the one in the simulated network; operators read
-`snapshot`.
+`swarm.relay.hop` is the shell around it between real processes, `swarm.memory` the one in the simulated network.
 """
 
 from __future__ import annotations
@@ -139,37 +138,8 @@ class OpenCircuit:
     carried: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class CircuitStats:
-    """A live circuit, for operators."""
-
-    source: PeerId
-    target: PeerId
-    seconds: float
-    bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class RelaySnapshot:
-    """Reservations and circuits at one moment, and counts since the start."""
-
-    draining: bool
-    limits: RelayLimits
-    reservations: tuple[RelayReservation, ...]
-    circuits: tuple[CircuitStats, ...]
-    reserved: int
-    """New reservations; renewals count as `renewed`."""
-    renewed: int
-    connected: int
-    """Circuits begun."""
-    bytes: int
-    """Carried, by ended and live circuits."""
-    declined: Mapping[DeclineReason, int]
-    ended: Mapping[CircuitEnd, int]
-
-
 class RelayReservations:
-    """The reservations and circuits of one gate, and their counts."""
+    """The reservations and circuits of one gate, and what it counted since its start."""
 
     def __init__(
         self,
@@ -181,23 +151,25 @@ class RelayReservations:
         peer, usually the peer itself. Live circuits end when a principal is no longer allowed, and not when a visitor's token expires.
         """
         self.limits = limits or RelayLimits()
+        self.draining = False
+        """Nothing new is accepted; live circuits go on."""
+        self.circuits: dict[OpenCircuit, None] = {}
+        self.reserved = self.renewed = 0
+        """New reservations, and renewals."""
+        self.connected = self.bytes = 0
+        """Circuits begun, and what ended and live ones carried."""
+        self.declined: Counter[DeclineReason] = Counter()
+        self.ended: Counter[CircuitEnd] = Counter()
         self._allow = allow
         self._answers_for = answers_for
         self._reservations: dict[PeerId, RelayReservation] = {}
         self._per_network: Counter[str] = Counter()
-        self._circuits: dict[OpenCircuit, None] = {}
-        self._from_peer: Counter[PeerId] = Counter()
-        self._to_peer: Counter[PeerId] = Counter()
-        self._of_pair: Counter[str] = Counter()
-        self._from_network: Counter[str] = Counter()
+        self._shares: Counter[tuple[str, ...]] = Counter()
+        """Circuits by source, target, pair and network."""
         self._reserve_rate = RateLimit(self.limits.reserve_burst, self.limits.reserve_every_s, most=MAX_RATED)
         self._connect_rate = RateLimit(self.limits.connect_burst, self.limits.connect_every_s, most=MAX_RATED)
         self._purged_at = float("-inf")
         self._free_at = float("-inf")
-        self._draining = False
-        self._reserved = self._renewed = self._connected = self._bytes = 0
-        self._declined: Counter[DeclineReason] = Counter()
-        self._ended: Counter[CircuitEnd] = Counter()
 
     # -- reservations --------------------------------------------------------------------------------------------------------
 
@@ -211,9 +183,8 @@ class RelayReservations:
         held = self._reservations.get(peer)
         if held is None and len(self._reservations) >= self.limits.reservations:
             raise self.decline(DeclineReason.FULL)
-        if (held is None or held.network != network) and self._per_network[
-            network
-        ] >= self.limits.reservations_per_network:
+        moved = held is None or held.network != network
+        if moved and self._per_network[network] >= self.limits.reservations_per_network:
             raise self.decline(DeclineReason.NETWORK_SHARE)
         self.release(peer)
         until = now + self.limits.ttl_s
@@ -222,9 +193,9 @@ class RelayReservations:
         )
         self._per_network[network] += 1
         if held is None:
-            self._reserved += 1
+            self.reserved += 1
         else:
-            self._renewed += 1
+            self.renewed += 1
         return reservation
 
     def release(self, peer: PeerId) -> None:
@@ -249,25 +220,23 @@ class RelayReservations:
         network = self._check(source, ip, self._connect_rate, now)
         if not self.holds(target, now):
             raise self.decline(DeclineReason.NO_RESERVATION)
-        if len(self._circuits) >= limits.circuits:
+        if len(self.circuits) >= limits.circuits:
             raise self.decline(DeclineReason.FULL)
+        of_source, of_target, of_pair, of_network = _shares(source, target, network)
         if (
-            self._from_peer[source] >= limits.circuits_from_peer
-            or self._to_peer[target] >= limits.circuits_to_peer
-            or self._of_pair[f"{source} {target}"] >= limits.circuits_of_pair
+            self._shares[of_source] >= limits.circuits_from_peer
+            or self._shares[of_target] >= limits.circuits_to_peer
+            or self._shares[of_pair] >= limits.circuits_of_pair
         ):
             raise self.decline(DeclineReason.PEER_SHARE)
-        if self._from_network[network] >= limits.circuits_from_network:
+        if self._shares[of_network] >= limits.circuits_from_network:
             raise self.decline(DeclineReason.NETWORK_SHARE)
-        self._connected += 1
+        self.connected += 1
         principals = (self._answers_for(source), self._reservations[target].principal)
         ends_at = now + limits.circuit_s
         circuit = OpenCircuit(source, target, principals, network, now, ends_at, limits.circuit_bytes)
-        self._circuits[circuit] = None
-        self._from_peer[source] += 1
-        self._to_peer[target] += 1
-        self._of_pair[f"{source} {target}"] += 1
-        self._from_network[network] += 1
+        self.circuits[circuit] = None
+        self._shares.update(_shares(source, target, network))
         return circuit
 
     def carry(self, circuit: OpenCircuit, size: int) -> CircuitEnd | None:
@@ -278,7 +247,7 @@ class RelayReservations:
             return CircuitEnd.BYTES
         circuit.bytes_left -= size
         circuit.carried += size
-        self._bytes += size
+        self.bytes += size
         return None
 
     def pace(self, size: int, now: float) -> float:
@@ -291,49 +260,30 @@ class RelayReservations:
 
     def end(self, circuit: OpenCircuit, why: CircuitEnd | None) -> None:
         """The circuit ended; `why` is None for one that was never established. Safe to call twice."""
-        if circuit not in self._circuits:
+        if circuit not in self.circuits:
             return
-        del self._circuits[circuit]
-        decrement(self._from_peer, circuit.source)
-        decrement(self._to_peer, circuit.target)
-        decrement(self._of_pair, f"{circuit.source} {circuit.target}")
-        decrement(self._from_network, circuit.network)
+        del self.circuits[circuit]
+        for share in _shares(circuit.source, circuit.target, circuit.network):
+            decrement(self._shares, share)
         if why is None:
-            self._connected -= 1
+            self.connected -= 1
         else:
-            self._ended[why] += 1
+            self.ended[why] += 1
 
     # -- for the operator ----------------------------------------------------------------------------------------------
 
-    def drain(self) -> None:
-        """Accept nothing new; live circuits go on."""
-        self._draining = True
-
     def decline(self, reason: DeclineReason) -> ReservationDeclined:
         """Count a refusal; returns the exception to raise."""
-        self._declined[reason] += 1
+        self.declined[reason] += 1
         return ReservationDeclined(reason)
 
-    def snapshot(self, now: float) -> RelaySnapshot:
-        """The state and all counts."""
-        return RelaySnapshot(
-            draining=self._draining,
-            limits=self.limits,
-            reservations=tuple(each for each in self._reservations.values() if self._is_valid(each, now)),
-            circuits=tuple(
-                CircuitStats(p.source, p.target, now - p.began, p.carried) for p in self._circuits
-            ),
-            reserved=self._reserved,
-            renewed=self._renewed,
-            connected=self._connected,
-            bytes=self._bytes,
-            declined=dict(self._declined),
-            ended=dict(self._ended),
-        )
+    def reservations(self, now: float) -> tuple[RelayReservation, ...]:
+        """Those that are valid."""
+        return tuple(each for each in self._reservations.values() if self._is_valid(each, now))
 
     def _check(self, peer: PeerId, ip: str | None, rate: RateLimit, now: float) -> str:
         """Checks common to all requests; returns the peer's network."""
-        if self._draining:
+        if self.draining:
             raise self.decline(DeclineReason.DRAINING)
         if ip is None:
             raise self.decline(DeclineReason.RELAYED)
@@ -347,7 +297,11 @@ class RelayReservations:
         if now - self._purged_at < PURGE_EVERY_S:
             return
         self._purged_at = now
-        for reservation in [
-            reservation for reservation in self._reservations.values() if not self._is_valid(reservation, now)
-        ]:
-            self.release(reservation.peer)
+        for reservation in list(self._reservations.values()):
+            if not self._is_valid(reservation, now):
+                self.release(reservation.peer)
+
+
+def _shares(source: PeerId, target: PeerId, network: str) -> tuple[tuple[str, ...], ...]:
+    """What a circuit counts against."""
+    return ("from", source), ("to", target), ("pair", source, target), ("network", network)

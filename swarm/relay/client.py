@@ -73,8 +73,6 @@ class RelayClient:
             gate=gate,
             address=first,
             ttl_s=ttl_s,
-            limit_bytes=answer.limit.data or None,
-            limit_s=answer.limit.duration or None,
             others=tuple(others[:MAX_OTHERS]),
         )
         self._held[gate] = _Held(reservation, connection, trio.current_time() + ttl_s)

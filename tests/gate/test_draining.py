@@ -40,7 +40,7 @@ async def test_what_runs_may_go_on_until_the_grace_is_over(autojump_clock: trio.
 async def test_it_ends_as_soon_as_the_last_circuit_has(autojump_clock: trio.testing.MockClock) -> None:
     relay = busy_relay()
     circuit = relay.begin(CALLER, "192.0.2.2", BEHIND, trio.current_time())
-    other = next(iter(relay._circuits))
+    other = next(iter(relay.circuits))
     began = trio.current_time()
 
     async def speak() -> None:

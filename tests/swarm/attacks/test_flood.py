@@ -149,7 +149,7 @@ async def test_a_flood_of_reservations_leaves_places_for_others_and_frees_its_ow
             assert got == [OK] * SHARE + [RESOURCE_LIMIT_EXCEEDED] * 4
             flood = await reserve_from(gate, node, "127.0.1.200", times=8)
             assert flood == [RESOURCE_LIMIT_EXCEEDED] * 8
-            held = {each.peer for each in relay_reservations.snapshot(trio.current_time()).reservations}
+            held = {each.peer for each in relay_reservations.reservations(trio.current_time())}
             assert held == {Identity.from_seed(f"r {number}").peer_id for number in range(SHARE)}
             async with open_host(honest_id, server=False) as honest:
                 with pytest.raises(
@@ -159,7 +159,7 @@ async def test_a_flood_of_reservations_leaves_places_for_others_and_frees_its_ow
                         honest.peer_id, [f"{gate.addresses[0]}/p2p/{gate.peer_id}/p2p-circuit"]
                     )
                 assert (await honest.reserve(gate.peer_id, gate.addresses)).ttl_s > 0
-        await until(lambda: not relay_reservations.snapshot(trio.current_time()).reservations)
+        await until(lambda: not relay_reservations.reservations(trio.current_time()))
     assert not relay_reservations._per_network
 
 

@@ -26,7 +26,7 @@ from swarm.memory.network import MemoryNetwork, MemorySwarm
 from swarm.net.addresses import Address, PeerId
 from swarm.net.identity import Identity, peer_id_bytes
 from swarm.net.network import Stream
-from swarm.net.reservations import CircuitEnd, DeclineReason, RelayLimits, RelayReservations, RelaySnapshot
+from swarm.net.reservations import CircuitEnd, DeclineReason, RelayLimits, RelayReservations
 from swarm.relay.hop import ASK_WITHIN_S, QUIET_S, RelayHop
 from swarm.relay.wire import HOP, MAX_MESSAGE, STOP, read_message, write_message
 
@@ -60,10 +60,6 @@ class Gate:
 
     async def _belongs(self, peer: PeerId) -> bool:
         return peer != STRANGER
-
-    @property
-    def seen(self) -> RelaySnapshot:
-        return self.desk.snapshot(trio.current_time())
 
     async def open(self, node: MemoryNetwork) -> Stream:
         return await node.open(self.network.peer_id, HOP, self.network.addresses)
@@ -134,12 +130,12 @@ async def talk(stream: Stream, body: bytes, *, pause_s: float = 0.0, listen: boo
         await trio.sleep(pause_s)
 
 
-async def ended(gate: Gate) -> RelaySnapshot:
+async def ended(gate: Gate) -> RelayReservations:
     """The desk once no circuit is left."""
     with trio.fail_after(10_000):
-        while gate.seen.circuits:
+        while gate.desk.circuits:
             await trio.sleep(0.05)
-    return gate.seen
+    return gate.desk
 
 
 async def test_a_place_is_answered_with_its_time_its_limits_and_where_the_asker_is_seen(
@@ -161,7 +157,7 @@ async def test_a_reservation_in_the_name_of_another_is_a_reservation_of_ones_own
     for number in range(5):
         await gate.reserve(attacker, Identity.from_seed(number).peer_id)
     await gate.reserve(attacker, victim)
-    assert [slot.peer for slot in gate.seen.reservations] == [attacker.peer_id]
+    assert [slot.peer for slot in gate.desk.reservations(trio.current_time())] == [attacker.peer_id]
     assert not gate.desk.holds(victim, trio.current_time())
 
 
@@ -172,14 +168,14 @@ async def test_a_flood_of_reservations_takes_what_its_peer_may_and_no_more(
     answers = [(await gate.reserve(attacker)).status for _ in range(40)]
     assert answers.count(OK) < 15
     assert set(answers) == {OK, RESOURCE_LIMIT_EXCEEDED}
-    assert len(gate.seen.reservations) == 1
+    assert len(gate.desk.reservations(trio.current_time())) == 1
     assert (await gate.reserve(node(gate, "honest"))).status == OK
 
 
 async def test_a_full_gate_and_one_that_drains_say_so(autojump_clock: MockClock, gate: Gate) -> None:
     answers = [(await gate.reserve(node(gate, f"node {number}"))).status for number in range(4)]
     assert answers == [OK, OK, OK, RESOURCE_LIMIT_EXCEEDED]
-    gate.desk.drain()
+    gate.desk.draining = True
     assert (await gate.reserve(node(gate, "late"))).status == RESERVATION_REFUSED
 
 
@@ -286,7 +282,7 @@ async def test_who_is_not_there_is_not_called(autojump_clock: MockClock, gate: G
     await gate.reserve(gone.network)
     gate.swarm.kill(gone.network.peer_id)
     assert (await gate.connect(caller, gone.network.peer_id))[1].status == NO_RESERVATION
-    assert gate.seen.reservations == ()
+    assert gate.desk.reservations(trio.current_time()) == ()
 
 
 async def test_a_called_node_that_does_not_answer_costs_the_caller_a_few_seconds_and_nothing_else(
@@ -311,7 +307,7 @@ async def test_who_says_its_question_too_slowly_is_dropped(autojump_clock: MockC
     with pytest.raises(trio.BrokenResourceError):
         await talk(stream, b"\xff", pause_s=ASK_WITHIN_S / 2, listen=False)
     assert trio.current_time() - began < 2 * ASK_WITHIN_S
-    assert gate.seen.declined == {DeclineReason.MALFORMED: 1}
+    assert gate.desk.declined == {DeclineReason.MALFORMED: 1}
 
 
 @pytest.mark.parametrize(
@@ -334,7 +330,7 @@ async def test_what_is_too_large_or_no_message_resets_the_stream_unread(
     await stream.send_all(body)
     with pytest.raises(trio.BrokenResourceError):
         await stream.receive_some()
-    assert gate.seen.declined == {DeclineReason.MALFORMED: 1}
+    assert gate.desk.declined == {DeclineReason.MALFORMED: 1}
 
 
 async def test_a_call_for_somebody_whose_id_makes_no_sense_is_refused(
