@@ -6,7 +6,6 @@ A circuit address names a gate where the node has a reservation: `/ip4/192.0.2.7
 
 from __future__ import annotations
 
-import functools
 import ipaddress
 import socket
 from collections.abc import Iterable, Sequence
@@ -24,8 +23,25 @@ from swarm.net.identity import peer_id_bytes
 MAX_CIRCUITS: Final = 4
 """A node has reservations at about two gates; more would only be there to have gates dialled."""
 
+PeerId = str
+"""Base58 of the multihash of an Ed25519 public key, as libp2p writes it (`12D3Koo…`); the key can be read back from it."""
+
+Address = str
+"""A concrete multiaddr without the peer's own `/p2p/` part: `/ip4/192.0.2.7/tcp/4001`, or a circuit."""
+
+MAX_ADDRESS_CHARS: Final = 200
+
 _IpAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
 _NAT64: Final = ipaddress.IPv6Network("64:ff9b::/96")
+
+
+@dataclass(frozen=True, slots=True)
+class Contact:
+    """How to reach a peer. `holder`: anybody can dial it, and it stores adverts for others."""
+
+    peer: PeerId
+    addresses: tuple[Address, ...]
+    holder: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +74,7 @@ class Circuit:
         return f"{self.address}/p2p/{self.gate}/p2p-circuit"
 
 
+@lru_cache(maxsize=8192)
 def parse_tcp(address: str) -> TcpAddress | None:
     """The TCP address in a multiaddr, without any `/p2p/…`; None for another kind, or a circuit."""
     try:
@@ -78,7 +95,7 @@ def parse_circuit(address: str) -> Circuit | None:
     """The circuit in a multiaddr, without any final `/p2p/…`; None for another kind, or two gates."""
     where, mark, rest = address.partition("/p2p-circuit")
     relay, named, gate = where.rpartition("/p2p/")
-    tcp = _parsed(relay)
+    tcp = parse_tcp(relay)
     whole = not rest or (rest.startswith("/p2p/") and rest.count("/") == 2)
     if not mark or not named or tcp is None or not whole or "/p2p/" in relay:
         return None
@@ -120,7 +137,7 @@ def usable(addresses: Iterable[object]) -> tuple[Address, ...]:
     """The addresses that can be dialled directly: TCP, of one machine, without `/p2p/…`, each once, at most 16."""
     unique: dict[str, None] = {}
     for item in addresses:
-        address = _parsed(str(item))
+        address = parse_tcp(str(item))
         if address is not None and address.port and not (address.ip and _undialable(address.ip)):
             unique[str(address)] = None
     return tuple(unique)[:16]
@@ -159,23 +176,13 @@ def _undialable(ip: _IpAddress) -> bool:
     return ip.is_unspecified or ip.is_multicast or ip.is_link_local or str(ip) == "255.255.255.255"
 
 
-@functools.lru_cache(maxsize=8192)
-def _parsed(text: str) -> TcpAddress | None:
-    """Cached: every lookup parses the same few addresses."""
-    return parse_tcp(text)
-
-
 def observed_addresses(addresses: Iterable[Address], seen: Address) -> tuple[Address, ...]:
     """The addresses of a peer that have the IP at which it is seen."""
-    observed = _parsed(seen)
+    observed = parse_tcp(seen)
     if observed is None:
         return ()
-    parsed = ((text, _parsed(text)) for text in addresses)
-    return tuple(
-        text
-        for text, one in parsed
-        if one is not None and (one.family, one.host) == (observed.family, observed.host)
-    )
+    place = (observed.family, observed.host)
+    return tuple(text for text in addresses if (one := parse_tcp(text)) and (one.family, one.host) == place)
 
 
 def check_listen(addresses: Sequence[Address]) -> list[Multiaddr]:
@@ -236,17 +243,12 @@ def gate_contacts(gates: Sequence[str]) -> tuple[Contact, ...]:
     return tuple(Contact(peer, tuple(addresses)) for peer, addresses in by_peer.items())
 
 
-MAX_ADDRESS_CHARS: Final = 200
-
-
-@lru_cache(maxsize=4096)
 def is_private(address: Address) -> bool:
     """Whether it is not a global IP address."""
     where = parse_tcp(address)
     return where is not None and where.ip is not None and not where.ip.is_global
 
 
-@lru_cache(maxsize=4096)
 def is_loopback(address: Address) -> bool:
     """Whether it is a loopback address."""
     where = parse_tcp(address)
@@ -255,31 +257,5 @@ def is_loopback(address: Address) -> bool:
 
 def public_network(addresses: Iterable[Address]) -> str:
     """The public network (/24, IPv6 /48) of the first public address; empty for private, loopback and relayed ones."""
-    for address in addresses:
-        parts = address.split("/")
-        if "p2p-circuit" in parts or len(parts) < 3 or parts[1] not in ("ip4", "ip6"):
-            continue
-        try:
-            ip = ipaddress.ip_address(parts[2])
-        except ValueError:
-            continue
-        if ip.is_global:
-            return str(ipaddress.ip_network((ip, 24 if ip.version == 4 else 48), strict=False))
-    return ""
-
-
-PeerId = str
-"""Base58 of the multihash of an Ed25519 public key, as libp2p writes it (`12D3Koo…`); the key can be read back from it."""
-
-
-Address = str
-"""A concrete multiaddr without the peer's own `/p2p/` part: `/ip4/192.0.2.7/tcp/4001`, or a circuit."""
-
-
-@dataclass(frozen=True, slots=True)
-class Contact:
-    """How to reach a peer. `holder`: anybody can dial it, and it stores adverts for others."""
-
-    peer: PeerId
-    addresses: tuple[Address, ...]
-    holder: bool = True
+    parsed = filter(None, map(parse_tcp, addresses))
+    return next((network_of(where.host) for where in parsed if where.ip and where.ip.is_global), "")

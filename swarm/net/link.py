@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from typing import TypeVar
 
 import structlog
@@ -47,6 +48,14 @@ async def refuse_all(link: Link, message: Message) -> Message | None:
     raise RemoteProtocolError(f"{type(message).__name__} is not for us to answer")
 
 
+@dataclass(slots=True)
+class _Call:
+    """A call whose reply is awaited."""
+
+    done: trio.Event = field(default_factory=trio.Event)
+    reply: Message | None = None
+
+
 class Link:
     """One end of a link. `run` must be running for calls to be answered."""
 
@@ -62,7 +71,7 @@ class Link:
         self._stream = stream
         self._vocabulary = vocabulary
         self._answer = answer
-        self._waiting: dict[int, _Waiter] = {}
+        self._pending: dict[int, _Call] = {}
         self._next_id = 0
         self._answering = 0
         self._sending = trio.Lock()
@@ -86,7 +95,7 @@ class Link:
     @property
     def at_rest(self) -> bool:
         """No call is pending, on either side."""
-        return not self._waiting and not self._answering
+        return not self._pending and not self._answering
 
     async def call(self, message: Message, *, max_wait_s: float = 5.0) -> Message:
         """Send a call and wait for its reply. Raises `Unreachable` on silence or a broken link: the peer may have served the call."""
@@ -94,15 +103,15 @@ class Link:
             raise Unreachable(f"the link with {self.peer} is closed")
         self._next_id = self._next_id % 0xFFFF_FFFE + 1
         call_id = self._next_id
-        waiter = self._waiting[call_id] = _Waiter()
+        call = self._pending[call_id] = _Call()
         try:
             with trio.move_on_after(max_wait_s):
                 await self._send(Frame(FrameKind.CALL, call_id, message))
-                await waiter.done.wait()
+                await call.done.wait()
         finally:
-            del self._waiting[call_id]
-        if waiter.answer is not None:
-            return waiter.answer
+            del self._pending[call_id]
+        if call.reply is not None:
+            return call.reply
         if self.closed.is_set():
             raise Unreachable(f"the link with {self.peer} broke before the answer came")
         raise Unreachable(f"{self.peer} did not answer within {max_wait_s:g} s")
@@ -164,10 +173,10 @@ class Link:
 
     async def _take(self, frame: Frame, nursery: trio.Nursery, slots: trio.CapacityLimiter) -> None:
         if frame.kind is FrameKind.ANSWER:
-            waiter = self._waiting.get(frame.id)
-            if waiter is not None:  # else the call has timed out
-                waiter.answer = frame.message
-                waiter.done.set()
+            call = self._pending.get(frame.id)
+            if call is not None:  # else it has timed out
+                call.reply = frame.message
+                call.done.set()
         elif frame.kind is FrameKind.NOTE:
             await self._answer(self, frame.message)
         else:
@@ -208,19 +217,15 @@ class Link:
             except trio.TooSlowError:
                 await self.reset()
                 raise Unreachable(f"{self.peer} does not read any more") from None
-            except trio.Cancelled:
-                await self._give_up()
+            except trio.Cancelled:  # in the middle of a frame: nobody could decode the next one
+                with trio.CancelScope(shield=True, deadline=trio.current_time() + 1.0):
+                    await self.reset()
                 raise
-
-    async def _give_up(self) -> None:
-        """A caller was cancelled in the middle of a frame: nobody could decode the next one."""
-        with trio.CancelScope(shield=True, deadline=trio.current_time() + 1.0):
-            await self.reset()
 
     def _finish(self) -> None:
         self.closed.set()
-        for waiter in self._waiting.values():
-            waiter.done.set()
+        for call in self._pending.values():
+            call.done.set()
 
     async def reset(self) -> None:
         """Abandon the link at once; pending calls raise `Unreachable`."""
@@ -235,41 +240,26 @@ class Link:
         await self._stream.aclose()
 
 
-class _Waiter:
-    __slots__ = ("answer", "done")
-
-    def __init__(self) -> None:
-        self.done = trio.Event()
-        self.answer: Message | None = None
-
-
 def _first(group: BaseExceptionGroup[P]) -> P:
     for item in group.exceptions:
         return _first(item) if isinstance(item, BaseExceptionGroup) else item
     raise AssertionError("an exception group is never empty")
 
 
+@dataclass
 class Links:
     """Links of one family that we dial: one for each peer, opened on first use, dropped when broken."""
 
-    def __init__(
-        self,
-        network: Network,
-        family: str,
-        vocabulary: Vocabulary,
-        nursery: trio.Nursery,
-        answer: Answer = refuse_all,
-        *,
-        keep: float = math.inf,
-    ) -> None:
-        self._network = network
-        self._family = family
-        self._vocabulary = vocabulary
-        self._nursery = nursery
-        self._answer = answer
-        self._keep = keep
-        self._links: dict[PeerId, Link] = {}
-        self._opening: dict[PeerId, trio.Lock] = {}
+    network: Network
+    family: str
+    vocabulary: Vocabulary
+    nursery: trio.Nursery
+    answer: Answer = refuse_all
+    _: KW_ONLY
+    keep: float = math.inf
+    """Links at most; the one used least lately goes first."""
+    _links: dict[PeerId, Link] = field(default_factory=dict)
+    _opening: dict[PeerId, trio.Lock] = field(default_factory=dict)
 
     def peek(self, peer: PeerId) -> Link | None:
         """The open link with `peer`, if there is one. No I/O."""
@@ -288,19 +278,19 @@ class Links:
                 if old is not None and not self.detours(old):
                     return old
                 try:
-                    stream = await self._network.open(peer, self._family, addresses, max_wait_s=max_wait_s)
+                    stream = await self.network.open(peer, self.family, addresses, max_wait_s=max_wait_s)
                 except Unreachable:
                     if (link := self.peek(peer)) is not None:
                         return link
                     raise
-                link = Link(stream, self._vocabulary, self._answer)
-                if peer not in self._links and len(self._links) >= self._keep:
-                    await self._drop_oldest()
+                link = Link(stream, self.vocabulary, self.answer)
+                if peer not in self._links and len(self._links) >= self.keep:
+                    await self.drop(next(iter(self._links)))
                 self._links[peer] = link
-                await self._nursery.start(self._run, link)
+                await self.nursery.start(self._run, link)
                 if old is not None:
-                    log.info("link.direct", peer=peer, family=self._family)
-                    self._nursery.start_soon(self._leave, old)
+                    log.info("link.direct", peer=peer, family=self.family)
+                    self.nursery.start_soon(self._leave, old)
                 return link
         finally:
             if not lock.statistics().tasks_waiting and not lock.locked():
@@ -310,7 +300,7 @@ class Links:
         """Whether a link is relayed although its peer is connected directly by now. No I/O."""
         if not link.relayed:
             return False
-        path = self._network.path(link.peer)
+        path = self.network.path(link.peer)
         return path is not None and path.direct
 
     async def call(
@@ -335,14 +325,11 @@ class Links:
             silent = silent + 1 if link.at_rest else 0
         await link.aclose()
 
-    async def _drop_oldest(self) -> None:
-        await self.drop(next(iter(self._links)))
-
     async def _run(self, link: Link, *, task_status: trio.TaskStatus[None]) -> None:
         try:
             await link.run(task_status=task_status)
         except RemoteProtocolError as exc:
-            log.warning("link.broken", peer=link.peer, family=self._family, why=exc.what)
+            log.warning("link.broken", peer=link.peer, family=self.family, why=exc.what)
         finally:
             if self._links.get(link.peer) is link:
                 del self._links[link.peer]
