@@ -109,17 +109,16 @@ async def download(
     Raises `Refused` (a URL or redirect that is not allowed, no such file, too large; `FileChanged` where it is another file) and
     `Unreachable` where a retry from the present offset may help. The caller sets the time limit of the whole.
     """
-    request = RangeRequest(offset, tag, size, limit, end)
-    transfer = _Transfer(request, sink, progress, on_head, offset)
+    transfer = _Download(RangeRequest(offset, tag, size, limit, end), sink, progress, on_head, edge, offset)
     target = read_url(url, reach)
     for _ in range(MAX_REDIRECTS + 1):
-        addresses, proxy = await _resolve(target, reach, edge)
+        addresses, proxy = await transfer.resolve(target, reach)
         if addresses and not any(map(_address_problem, addresses)):
             reach = replace(reach, inside=False)  # no redirect leads from the internet back inside
-        async with _open(target, addresses, proxy, request, edge) as response:
+        async with transfer.connect(target, addresses, proxy) as response:
             location = response.headers.get("location", "")
             if response.status_code not in (301, 302, 303, 307, 308):
-                return await transfer.run(target, response)
+                return await transfer.receive(target, response)
         try:
             target = redirected(target, location, reach)
         except Refused as exc:
@@ -129,50 +128,51 @@ async def download(
     raise Refused(f"{target.shown}: more than {MAX_REDIRECTS} redirects", reason=Reason.NOT_ALLOWED)
 
 
-# -- connecting ----------------------------------------------------------------------------------------------------------
+@dataclass(slots=True)
+class _Download:
+    """One download, whatever responses it takes."""
 
+    request: RangeRequest
+    sink: Sink
+    progress: Progress | None
+    on_head: Callable[[ResponseHead], object] | None
+    edge: Edge
+    position: int
+    """Bytes of the file before this one are in the sink."""
 
-async def _resolve(url: FileUrl, reach: UrlReach, edge: Edge) -> tuple[Sequence[str], str | None]:
-    """The checked addresses to connect to, or the proxy that does it all. Raises as `download`."""
-    proxy = edge.proxy_for(url) if reach.proxies else None
-    if proxy is not None:
-        return (), proxy
-    if url.address is not None:
+    # -- connecting --------------------------------------------------------------------------------------------------------
+
+    async def resolve(self, url: FileUrl, reach: UrlReach) -> tuple[Sequence[str], str | None]:
+        """The checked addresses to connect to, or the proxy that does it all. Raises as `download`."""
+        proxy = self.edge.proxy_for(url) if reach.proxies else None
+        if proxy is not None:
+            return (), proxy
         addresses: Sequence[str] = [url.host]
-    else:
+        if url.address is None:
+            try:
+                with trio.fail_after(CONNECT_S):
+                    addresses = list(dict.fromkeys(await self.edge.resolve(url.host, url.port)))
+            except (OSError, UnicodeError) as exc:
+                why = getattr(exc, "strerror", None) or str(exc)
+                raise Unreachable(f"{url.host} cannot be looked up: {why}") from None
+            except trio.TooSlowError:
+                raise Unreachable(f"{url.host} cannot be looked up: no answer in {CONNECT_S:g} s") from None
+        if not addresses:
+            raise Unreachable(f"{url.host} has no address")
+        if not reach.inside:
+            for address in addresses:  # one inside address spoils them all: only an attack mixes them
+                if why := _address_problem(address):
+                    raise Refused(f"{url.host} {why}", reason=Reason.NOT_ALLOWED)
+        return addresses[:MAX_ADDRESSES], None
+
+    @contextlib.asynccontextmanager
+    async def connect(
+        self, url: FileUrl, addresses: Sequence[str], proxy: str | None
+    ) -> AsyncIterator[httpx.Response]:
+        """The head of the response from the first address that can be connected to; the block may read its body."""
+        transport = await trio.to_thread.run_sync(self.edge.transport, proxy)  # reads the CA certificates
         try:
-            with trio.fail_after(CONNECT_S):
-                addresses = list(dict.fromkeys(await edge.resolve(url.host, url.port)))
-        except (OSError, UnicodeError) as exc:
-            why = getattr(exc, "strerror", None) or str(exc)
-            raise Unreachable(f"{url.host} cannot be looked up: {why}") from None
-        except trio.TooSlowError:
-            raise Unreachable(f"{url.host} cannot be looked up: no answer in {CONNECT_S:g} s") from None
-    if not addresses:
-        raise Unreachable(f"{url.host} has no address")
-    if not reach.inside:
-        for address in addresses:  # one inside address spoils them all: only an attack mixes them
-            if why := _address_problem(address):
-                raise Refused(f"{url.host} {why}", reason=Reason.NOT_ALLOWED)
-    return addresses[:MAX_ADDRESSES], None
-
-
-def _address_problem(address: str) -> str:
-    try:
-        return address_problem(ip_address(address))
-    except ValueError:
-        return "has an address that cannot be read"
-
-
-@contextlib.asynccontextmanager
-async def _open(
-    url: FileUrl, addresses: Sequence[str], proxy: str | None, request: RangeRequest, edge: Edge
-) -> AsyncIterator[httpx.Response]:
-    """The head of the response from the first address that can be connected to; the block may read its body."""
-    transport = await trio.to_thread.run_sync(edge.transport, proxy)  # reads the CA certificates
-    try:
-        try:
-            response = await _send(url, addresses or [url.host], transport, request)
+            response = await self._send(url, addresses or [url.host], transport)
             try:
                 yield response
             finally:
@@ -180,27 +180,95 @@ async def _open(
                     await response.aclose()
         except httpx.HTTPError as exc:
             raise _explain(url, exc) from None
-    finally:
-        with trio.CancelScope(shield=True):
-            await transport.aclose()
+        finally:
+            with trio.CancelScope(shield=True):
+                await transport.aclose()
 
-
-async def _send(
-    url: FileUrl, addresses: Sequence[str], transport: httpx.AsyncBaseTransport, request: RangeRequest
-) -> httpx.Response:
-    *others, last = [_http_request(url, address, request) for address in addresses]
-    try:
-        for other in others:
+    async def _send(
+        self, url: FileUrl, addresses: Sequence[str], transport: httpx.AsyncBaseTransport
+    ) -> httpx.Response:
+        for address in addresses:
             try:
                 with trio.fail_after(HEAD_S):
-                    return await transport.handle_async_request(other)
+                    return await transport.handle_async_request(_http_request(url, address, self.request))
+            except trio.TooSlowError:
+                raise Unreachable(f"{url.shown}: no answer in {HEAD_S:g} s") from None
             except (httpx.ConnectError, httpx.ConnectTimeout) as exc:
-                if _certificate_problem(exc):
+                if address == addresses[-1] or _certificate_problem(exc):
                     raise
-        with trio.fail_after(HEAD_S):
-            return await transport.handle_async_request(last)
-    except trio.TooSlowError:
-        raise Unreachable(f"{url.shown}: no answer in {HEAD_S:g} s") from None
+        raise AssertionError("there is an address")
+
+    # -- the body ----------------------------------------------------------------------------------------------------------
+
+    async def receive(self, url: FileUrl, response: httpx.Response) -> ResponseHead:
+        """Check the head and store the body."""
+        request = self.request
+        head = check_response(url, response.status_code, response.headers, request)
+        if self.on_head is not None:
+            self.on_head(head)
+        await self._store_body(url, response, skip=self.position - head.begins, total=head.total)
+        expected = request.end if request.end is not None else request.size
+        if expected is not None and self.position != expected:
+            if not head.counted or request.end is not None:
+                raise Unreachable(f"{url.shown}: the link ended at byte {self.position:,}")
+            raise FileChanged(
+                f"{url.shown} holds {self.position:,} bytes now, not the {expected:,} of the model"
+            )
+        return head if request.end is not None else replace(head, total=self.position)
+
+    async def _store_body(
+        self, url: FileUrl, response: httpx.Response, *, skip: int, total: int | None
+    ) -> None:
+        """All but the first `skip` bytes, in blocks; never more than announced or allowed."""
+        request = self.request
+        most = min(each for each in (request.limit, total, request.size, request.end) if each is not None)
+        block = bytearray()
+        pace_from, pace_bytes = trio.current_time(), 0
+
+        async def flush() -> None:
+            nonlocal block
+            if block:
+                await trio.to_thread.run_sync(self.sink, block)
+                self.position += len(block)
+                block = bytearray()
+                if self.progress is not None:
+                    self.progress(self.position, total or request.size or 0)
+
+        body = response.aiter_raw()
+        try:
+            async for data in body:
+                now = trio.current_time()
+                pace_bytes += len(data)
+                if now - pace_from > PACE_S:
+                    if pace_bytes < PACE:
+                        raise Unreachable(
+                            f"{url.shown}: {pace_bytes:,} bytes in {now - pace_from:.0f} s are too slow"
+                        )
+                    pace_from, pace_bytes = now, 0
+                fresh = data[skip:]
+                skip = max(0, skip - len(data))
+                if self.position + len(block) + len(fresh) > most:
+                    what = f"{url.shown} sends more than {most:,} bytes"
+                    raise (
+                        Refused(what, reason=Reason.DISK_FULL) if request.size is None else FileChanged(what)
+                    )
+                block += fresh
+                if len(block) >= BLOCK:
+                    await flush()
+        except (httpx.HTTPError, Unreachable):
+            await flush()  # these bytes are good: a retry goes on from here
+            raise
+        finally:
+            with trio.CancelScope(shield=True):
+                await _close(response, body)
+        await flush()
+
+
+def _address_problem(address: str) -> str:
+    try:
+        return address_problem(ip_address(address))
+    except ValueError:
+        return "has an address that cannot be read"
 
 
 def _http_request(url: FileUrl, address: str, request: RangeRequest) -> httpx.Request:
@@ -252,84 +320,6 @@ def _certificate_problem(exc: BaseException | None) -> str:
             return exc.verify_message
         exc = exc.__cause__ or exc.__context__
     return ""
-
-
-# -- the body ------------------------------------------------------------------------------------------------------------
-
-
-@dataclass(slots=True)
-class _Transfer:
-    """The body of one response on its way to the sink."""
-
-    request: RangeRequest
-    sink: Sink
-    progress: Progress | None
-    on_head: Callable[[ResponseHead], object] | None
-    position: int
-    """Bytes of the file before this one are in the sink."""
-
-    async def run(self, url: FileUrl, response: httpx.Response) -> ResponseHead:
-        """Check the head and store the body."""
-        request = self.request
-        checked = check_response(url, response.status_code, response.headers, request)
-        if self.on_head is not None:
-            self.on_head(checked.head)
-        await self._store_body(url, response, skip=self.position - checked.begins, total=checked.head.total)
-        expected = request.end if request.end is not None else request.size
-        if expected is not None and self.position != expected:
-            if not checked.counted or request.end is not None:
-                raise Unreachable(f"{url.shown}: the link ended at byte {self.position:,}")
-            raise FileChanged(
-                f"{url.shown} holds {self.position:,} bytes now, not the {expected:,} of the model"
-            )
-        return checked.head if request.end is not None else replace(checked.head, total=self.position)
-
-    async def _store_body(
-        self, url: FileUrl, response: httpx.Response, *, skip: int, total: int | None
-    ) -> None:
-        """All but the first `skip` bytes, in blocks; never more than announced or allowed."""
-        request = self.request
-        most = min(each for each in (request.limit, total, request.size, request.end) if each is not None)
-        block = bytearray()
-        pace_from, pace_bytes = trio.current_time(), 0
-
-        async def flush() -> None:
-            nonlocal block
-            if block:
-                await trio.to_thread.run_sync(self.sink, block)
-                self.position += len(block)
-                block = bytearray()
-                if self.progress is not None:
-                    self.progress(self.position, total or request.size or 0)
-
-        body = response.aiter_raw()
-        try:
-            async for data in body:
-                now = trio.current_time()
-                pace_bytes += len(data)
-                if now - pace_from > PACE_S:
-                    if pace_bytes < PACE:
-                        raise Unreachable(
-                            f"{url.shown}: {pace_bytes:,} bytes in {now - pace_from:.0f} s are too slow"
-                        )
-                    pace_from, pace_bytes = now, 0
-                fresh = data[skip:]
-                skip = max(0, skip - len(data))
-                if self.position + len(block) + len(fresh) > most:
-                    what = f"{url.shown} sends more than {most:,} bytes"
-                    raise (
-                        Refused(what, reason=Reason.DISK_FULL) if request.size is None else FileChanged(what)
-                    )
-                block += fresh
-                if len(block) >= BLOCK:
-                    await flush()
-        except (httpx.HTTPError, Unreachable):
-            await flush()  # these bytes are good: a retry goes on from here
-            raise
-        finally:
-            with trio.CancelScope(shield=True):
-                await _close(response, body)
-        await flush()
 
 
 async def _close(response: httpx.Response, body: AsyncIterator[bytes]) -> None:

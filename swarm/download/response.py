@@ -50,13 +50,6 @@ class ResponseHead:
     """Bytes of the whole file; None where it does not say."""
     tag: str
     """Strong ETag of this version, to resume with; empty where it has none."""
-
-
-@dataclass(frozen=True, slots=True)
-class CheckedResponse:
-    """A response whose body may be read."""
-
-    head: ResponseHead
     begins: int
     """The body's offset in the file: the one requested, or 0."""
     counted: bool
@@ -65,8 +58,8 @@ class CheckedResponse:
 
 def check_response(
     url: FileUrl, status: int, headers: Mapping[str, str], request: RangeRequest
-) -> CheckedResponse:
-    """The response, if it is the file requested, or its rest. `headers`: names in lower case.
+) -> ResponseHead:
+    """The head of the response, if it is the file requested, or its rest. `headers`: names in lower case.
 
     Raises `Refused`, `FileChanged`, and `Unreachable` where a retry may help.
     """
@@ -91,7 +84,7 @@ def check_response(
     counted = total is not None or headers.get("transfer-encoding", "").strip().lower() == "chunked"
     if not counted and request.size is None:
         raise Refused(f"{url.shown}: the server does not say how long it is", reason=Reason.BAD_REQUEST)
-    return CheckedResponse(ResponseHead(url, total, tag), begins, counted)
+    return ResponseHead(url, total, tag, begins, counted)
 
 
 def _check_status(url: FileUrl, status: int) -> None:

@@ -88,7 +88,7 @@ _NUMBER: Final = re.compile(r"[0-9]+|0x[0-9a-f]*")
 """A last label such as this makes many systems read the whole host as an address in another spelling."""
 _TARGET: Final = re.compile(r"[!#-;=?-\[\]_a-z~]*")
 """Printable ASCII without space, quotes, angle brackets, backslash, ^, `, { | }."""
-_HERE: Final = (
+_HERE: Final = [
     "localhost",
     "localdomain",
     "local",
@@ -99,7 +99,7 @@ _HERE: Final = (
     "home.arpa",
     "corp",
     "onion",
-)
+]
 
 
 def read_url(text: str, reach: UrlReach) -> FileUrl:
@@ -182,43 +182,28 @@ def redirected(url: FileUrl, location: str, reach: UrlReach) -> FileUrl:
 
 # -- addresses -----------------------------------------------------------------------------------------------------------
 
-_INSIDE: Final[tuple[tuple[str, str], ...]] = (
-    ("0.0.0.0/8", "this machine itself"),
-    ("10.0.0.0/8", "a private network"),
-    ("100.64.0.0/10", "a provider's own network"),
-    ("127.0.0.0/8", "this machine itself"),
-    ("168.63.129.16/32", "a cloud's own service"),
-    ("169.254.0.0/16", "link-local, where clouds keep their metadata"),
-    ("172.16.0.0/12", "a private network"),
-    ("192.0.0.0/24", "reserved"),
-    ("192.0.2.0/24", "for documentation"),
-    ("192.31.196.0/24", "reserved"),
-    ("192.52.193.0/24", "reserved"),
-    ("192.88.99.0/24", "a way to translated addresses"),
-    ("192.168.0.0/16", "a private network"),
-    ("192.175.48.0/24", "reserved"),
-    ("198.18.0.0/15", "for benchmarks of networks"),
-    ("198.51.100.0/24", "for documentation"),
-    ("203.0.113.0/24", "for documentation"),
-    ("224.0.0.0/4", "multicast"),
-    ("240.0.0.0/4", "reserved"),
-    ("::/96", "this machine itself, or an IPv4 address in IPv6"),
-    ("::ffff:0:0/96", "an IPv4 address in IPv6"),
-    ("::ffff:0:0:0/96", "a translated IPv4 address"),
-    ("64:ff9b::/96", "a translated IPv4 address"),
-    ("64:ff9b:1::/48", "a translated IPv4 address"),
-    ("2001::/23", "reserved, or a tunnel"),
-    ("2001:db8::/32", "for documentation"),
-    ("2002::/16", "a tunnel to an IPv4 address"),
-    ("2620:4f:8000::/48", "reserved"),
-    ("3fff::/20", "for documentation"),
-    ("fc00::/7", "a private network"),
-    ("fe80::/10", "link-local"),
-    ("fec0::/10", "a private network"),
-    ("ff00::/8", "multicast"),
-)
+_INSIDE: Final = {
+    "this machine itself": "0.0.0.0/8 127.0.0.0/8",
+    "a private network": "10.0.0.0/8 172.16.0.0/12 192.168.0.0/16 fc00::/7 fec0::/10",
+    "a provider's own network": "100.64.0.0/10",
+    "a cloud's own service": "168.63.129.16/32",
+    "link-local, where clouds keep their metadata": "169.254.0.0/16",
+    "reserved": "192.0.0.0/24 192.31.196.0/24 192.52.193.0/24 192.175.48.0/24 240.0.0.0/4 2620:4f:8000::/48",
+    "for documentation": "192.0.2.0/24 198.51.100.0/24 203.0.113.0/24 2001:db8::/32 3fff::/20",
+    "a way to translated addresses": "192.88.99.0/24",
+    "for benchmarks of networks": "198.18.0.0/15",
+    "multicast": "224.0.0.0/4 ff00::/8",
+    "this machine itself, or an IPv4 address in IPv6": "::/96",
+    "an IPv4 address in IPv6": "::ffff:0:0/96",
+    "a translated IPv4 address": "::ffff:0:0:0/96 64:ff9b::/96 64:ff9b:1::/48",
+    "reserved, or a tunnel": "2001::/23",
+    "a tunnel to an IPv4 address": "2002::/16",
+    "link-local": "fe80::/10",
+}
 """Written out, since `is_global` differs between versions of Python."""
-_NETWORKS: Final = tuple((ipaddress.ip_network(text), what) for text, what in _INSIDE)
+_NETWORKS: Final = tuple(
+    (ipaddress.ip_network(text), what) for what, texts in _INSIDE.items() for text in texts.split()
+)
 _PUBLIC_V6: Final = ipaddress.ip_network("2000::/3")
 
 
