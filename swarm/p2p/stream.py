@@ -31,30 +31,16 @@ class NodeStream:
             raise TypeError("harden() must run before the first connection")
         self._inner = inner
         self._muxed: PatientStream = inner.muxed_stream
-        self._protocol = protocol
-        self._peer = str(inner.muxed_conn.peer_id)
+        self.peer: PeerId = str(inner.muxed_conn.peer_id)
+        self.peer_id: ID = inner.muxed_conn.peer_id
+        """The peer as libp2p names it."""
+        self.protocol = protocol
+        self.relayed = self._muxed.conn.relayed
+        """Whether its connection goes through a gate."""
         self._closed = False
         self._ended = False
         self._sending = False
         self._receiving = False
-
-    @property
-    def peer(self) -> PeerId:
-        return self._peer
-
-    @property
-    def protocol(self) -> str:
-        return self._protocol
-
-    @property
-    def peer_id(self) -> ID:
-        """The peer as libp2p names it."""
-        return self._muxed.conn.peer_id
-
-    @property
-    def relayed(self) -> bool:
-        """Does its connection go through a gate?"""
-        return self._muxed.conn.relayed
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
         """Send all of it; waits while the peer's window is full."""
@@ -151,4 +137,4 @@ class NodeStream:
             yield
         except (BaseLibp2pError, OSError) as error:
             self._check_open()
-            raise trio.BrokenResourceError(f"the stream with {self._peer} broke") from error
+            raise trio.BrokenResourceError(f"the stream with {self.peer} broke") from error

@@ -124,49 +124,29 @@ class PatientStream(yamux.YamuxStream):
 
     conn: BoundedYamux
 
+    finished = False
+    """The peer said that it has sent everything (as opposed to: the link broke)."""
+    rest = b""
+    """What had arrived of a finished stream when its connection closed."""
+    deaf = False
+    """Nobody here reads or writes any more."""
+    refused = False
+    """The peer is being told so."""
+    _owed = 0
+
     def __init__(self, stream_id: int, conn: BoundedYamux, is_initiator: bool) -> None:
         self._changed = trio.Event()
-        self._window = 0
-        self._gone = False
-        self._recv_closed = False
-        self.finished = False
-        """The peer said that it has sent everything (as opposed to: the link broke)."""
-        self.rest = b""
-        """What had arrived of a finished stream when its connection closed."""
-        self.deaf = False
-        self.refused = False
-        """The peer is being told that nobody reads this any more."""
-        self._owed = 0
         super().__init__(stream_id, conn, is_initiator)
 
-    @property
-    def send_window(self) -> int:
-        return self._window
-
-    @send_window.setter
-    def send_window(self, value: int) -> None:
-        self._window = value
-        self._wake()
-
-    @property
-    def closed(self) -> bool:
-        return self._gone
-
-    @closed.setter
-    def closed(self, value: bool) -> None:
-        self._gone = value
-        self._wake()
-
-    @property
-    def recv_closed(self) -> bool:
-        return self._recv_closed
-
-    @recv_closed.setter
-    def recv_closed(self, value: bool) -> None:
+    def __setattr__(self, name: str, value: Any) -> None:
+        """As usual; but what libp2p sets wakes whoever waits for it."""
         # libp2p sets this for a FIN, a reset and a lost connection alike; only the first means that all has arrived
-        if value and not (self._recv_closed or self._gone or self.conn.event_shutting_down.is_set()):
-            self.finished = True
-        self._recv_closed = value
+        if name == "recv_closed" and value and not (self.recv_closed or self.closed):
+            self.finished = not self.conn.event_shutting_down.is_set()
+        grown = name == "send_window" and value > getattr(self, name, 0)
+        super().__setattr__(name, value)
+        if grown or name == "closed":
+            self._wake()
 
     def _wake(self) -> None:
         self._changed.set()
@@ -182,7 +162,7 @@ class PatientStream(yamux.YamuxStream):
 
     async def writable(self) -> None:
         """Wait until at least a byte can be sent, or nothing ever can."""
-        while self._window <= 0 and not (self.closed or self.deaf):
+        while self.send_window <= 0 and not (self.closed or self.deaf):
             await self._changed.wait()
 
     async def write(self, data: bytes | memoryview) -> None:
@@ -192,9 +172,9 @@ class PatientStream(yamux.YamuxStream):
             await self.writable()
             if self.send_closed or self.closed or self.deaf:
                 raise MuxedStreamError("the stream is closed for sending")
-            part = view[: min(self._window, self.conn.max_frame)]
+            part = view[: min(self.send_window, self.conn.max_frame)]
             view = view[len(part) :]
-            self._window -= len(part)
+            self.send_window -= len(part)
             header = _header(yamux.TYPE_DATA, 0, self.stream_id, len(part))
             await self.conn._write_frame(b"".join((header, part)))
 
@@ -228,7 +208,7 @@ class PatientStream(yamux.YamuxStream):
     def _give_back(self, size: int) -> None:
         """Grant the peer what was read, once it is half the window: small messages then cost one frame and not two."""
         self._owed += size
-        if self._owed * 2 < self.target_recv_window or self.closed or self._recv_closed:
+        if self._owed * 2 < self.target_recv_window or self.closed or self.recv_closed:
             return
         grown = min(self.target_recv_window, MAX_WINDOW - self.target_recv_window, self.conn.spare())
         if trio.current_time() - self.epoch_start > GROW_WITHIN_S:
