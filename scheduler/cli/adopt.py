@@ -13,7 +13,17 @@ import typer
 
 from protocol.errors import CampaignError, NotPermitted, ResourceError
 from scheduler.cli import completion
-from scheduler.cli.options import CAMPAIGNS, GATE, JSON, duration_option, gates_of, keeper
+from scheduler.cli.options import (
+    CAMPAIGNS,
+    GATE,
+    JSON,
+    duration_option,
+    follow,
+    gates_of,
+    keeper,
+    opened,
+)
+from scheduler.output.terminal import local_time
 from swarm.base.home import Home
 from swarm.base.screen import print_json
 from swarm.base.text import count, safe_text
@@ -48,7 +58,6 @@ def delegate(
 ) -> None:
     """Print a token with which another machine can adopt a campaign of yours."""
     from scheduler.adoption.token import Handover, passed_on, write_handover
-    from scheduler.store.store import open_store
     from swarm.net.identity import load_or_create, peer_id_bytes
     from swarm.pools.membership import credentials
 
@@ -62,14 +71,11 @@ def delegate(
             hint="run `sark-node info` on the other machine: the id starts with 12D3Koo",
         ) from None
     key = load_or_create(home.key("scheduler"))
-    with open_store(home) as store:
+    with opened(ctx) as store:
         result = store.campaigns.resolve(campaign)
         row = store.campaigns.get(result)
         if row is not None and row.scheduler != key.peer_id:
-            raise NotPermitted(
-                f"{result} belongs to another scheduler",
-                hint="ask its owner for a token",
-            )
+            raise NotPermitted(f"{result} belongs to another scheduler", hint="ask its owner for a token")
         if row is not None and row.ended is not None:
             raise CampaignError(f"{result} has ended", hint=f"sark-node results {result}")
     now = time.time()
@@ -77,8 +83,9 @@ def delegate(
     gates = gates_of(ctx, gate)[:8]
     text = write_handover(Handover(campaign=result, owner=key.peer_id, gates=gates, tokens=tokens))
     print(text)
-    until = time.strftime("%Y-%m-%d %H:%M", time.localtime(now + ttl_s))
-    print(f"Valid until {until} for that scheduler only. Send it privately.", file=sys.stderr)
+    print(
+        f"Valid until {local_time(now + ttl_s)} for that scheduler only. Send it privately.", file=sys.stderr
+    )
     print(f"On the other machine:  sark-node adopt {result} --token {text[:12]}…", file=sys.stderr)
 
 
@@ -114,8 +121,6 @@ def adopt(
 
     from scheduler.adoption.adopt import adopt_campaign
     from scheduler.adoption.remote import visiting
-    from scheduler.cli.options import follow
-    from scheduler.store.store import open_store
     from swarm.base.durable import write_durably
     from swarm.join.known_gates import save_gates
     from swarm.pools.files import secret_text
@@ -124,7 +129,7 @@ def adopt(
     home: Home = ctx.obj
     if key is not None and token is not None:
         raise CampaignError("--key and --token cannot be used together", hint="--token needs no secret")
-    owner_key = None if key is None else _read_owner_key(home, key)
+    owner_key = None if key is None else _read_owner_key(ctx, key)
     if token is not None:
         token = secret_text(token, sys.stdin)
     leader, token_gates = _leader(home, campaign, token, owner_key)
@@ -136,7 +141,7 @@ def adopt(
         if token is not None:
             store_tokens(home, leader.held)
 
-    with open_store(home) as store:
+    with opened(ctx) as store:
 
         async def recover() -> str:
             async with visiting(gates, campaign, leader) as recovery:
@@ -272,9 +277,8 @@ def already_here(
     return " ".join(done)
 
 
-def _read_owner_key(home: Home, file: Path) -> Identity:
+def _read_owner_key(ctx: typer.Context, file: Path) -> Identity:
     """The key in `file`. Raises `CampaignError` if this home has campaigns under another key."""
-    from scheduler.store.store import open_store
     from scheduler.submit.daemon import is_running
     from swarm.net.identity import load_or_create
 
@@ -282,10 +286,10 @@ def _read_owner_key(home: Home, file: Path) -> Identity:
         raise CampaignError(
             f"no such file: {file}", hint="copy data/keys/scheduler.key from the other machine"
         )
-    owner, place = load_or_create(file), home.key("scheduler")
+    owner, place = load_or_create(file), ctx.obj.key("scheduler")
     if place.exists() and load_or_create(place).peer_id != owner.peer_id:
-        with open_store(home) as store:
-            if store.campaigns.find("") or is_running(home):
+        with opened(ctx) as store:
+            if store.campaigns.find("") or is_running(ctx.obj):
                 raise CampaignError(
                     "this home has campaigns under another scheduler key",
                     hint="adopt into an empty home with --home FOLDER, or ask for a token: sark-node delegate",

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import io
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
 from rich.table import Table
@@ -16,14 +15,13 @@ from rich.text import Text
 
 from protocol.errors import CampaignError
 from scheduler.cli import completion
-from scheduler.cli.options import JSON, RESULTS
-from swarm.base.home import Home
+from scheduler.cli.options import JSON, RESULTS, opened, write_out
+from scheduler.output.terminal import number, print_lines, table
 from swarm.base.screen import new_console, print_json
 from swarm.base.text import count, safe_text
 
 if TYPE_CHECKING:
     from results.analysis.matrix import MatrixCell
-    from results.row.row import Row
 
 app = typer.Typer()
 
@@ -74,24 +72,19 @@ def verify(
         model_sha256=None if model is None else sha256_of(model),
         table=None if csv is None else read_text(csv),
     )
-    names = {item.row.job_id for item in source.results}
     if len(source.results) < len(source.whole):  # one task of a campaign was named
+        names = {item.row.job_id for item in source.results}
         findings = [finding for finding in findings if finding.task in names]
     wrong = [finding for finding in findings if finding.wrong]
     if as_json:
-        print_json(
-            {
-                "holds": not wrong,
-                "findings": [finding.model_dump(mode="json") for finding in findings],
-            }
-        )
+        print_json({"holds": not wrong, "findings": findings})
     else:
         for finding in findings:
             name = safe_text(finding.task or "the file")
             for error in finding.wrong:
                 print(f"{name}: {safe_text(error, 400)}")
             if not finding.signed and not finding.wrong:
-                print(f"{name}: not signed by a worker; only the scheduler vouches for it")
+                print(f"{name}: not signed by a worker; only the scheduler states it")
         signed = sum(bool(finding.worker) for finding in findings)
         if wrong:
             print(f"not verified: {count(len(wrong), 'finding')} in {count(len(source.results), 'result')}")
@@ -117,7 +110,8 @@ def compare(
         typer.Argument(help="What to compare with the base.", metavar="B", autocompletion=completion.sides),
     ],
     by: Annotated[
-        str, typer.Option(help="Compare results, or devices of --of.", metavar="results|device")
+        Literal["results", "device"],
+        typer.Option(help="Compare results, or devices of --of.", metavar="results|device"),
     ] = "results",
     of: Annotated[
         str,
@@ -142,47 +136,41 @@ def compare(
 
     Each pair of rows is FASTER, SLOWER, SAME or AMBIGUOUS, with the ratio of the medians and its 95 % interval.
     """
-    from scheduler.output.comparisons import PAIR, both, both_units, compare_sources, one_device, read_source
+    from scheduler.output.comparisons import PairInfo, compare_sources, one_device, pair_places, read_source
 
-    home: Home = ctx.obj
-    _check_choice("--by", by, ("results", "device"))
     if of and by != "device":
         raise CampaignError("--of requires --by device", hint="name the results as A and B")
     if by == "device":
-        source = read_source(of, home)
+        source = read_source(of, ctx.obj)
         one, other = one_device(source, a), one_device(source, b)
     else:
-        one, other = read_source(a, home), read_source(b, home)
+        one, other = read_source(a, ctx.obj), read_source(b, ctx.obj)
     info, pairs = compare_sources(one, other, across_devices=by == "device", reference=reference, seed=seed)
     if as_json:
-        print_json(info.model_dump(mode="json"))
+        print_json(info)
     if csv is not None:
-        _write_table(csv, PAIR, [pair.model_dump(mode="json") for pair in info.pairs])
+        _write_table(csv, list(PairInfo.model_fields), map(dict, info.pairs))
     if as_json or csv is not None:
         return
     if not pairs:
         print("There is nothing to compare: one side has no rows.")
         return
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    for head in ("B is", "model", "unit", "device", "A ms", "B ms", "ratio", "95 %"):
-        table.add_column(head, justify="right" if head in ("A ms", "B ms", "ratio", "95 %") else "left")
-    notes: list[str] = []
-    for pair in pairs:
-        result = pair.comparison
-        model, unit = safe_text(both(pair, "file_name")), safe_text(both_units(pair))
-        table.add_row(
-            Text("–" if result.ratio is None else result.verdict, style=_STYLE[result.verdict]),
-            Text(model),
-            Text(unit),
-            Text(safe_text(both(pair, "device_name"))),
-            _milliseconds(pair.a),
-            _milliseconds(pair.b),
-            _number(result.ratio, ".3f"),
-            _interval(result.low, result.high, ".3f"),
+    heads = (number("A ms"), number("B ms"), number("ratio"), number("95 %"))
+    lines, notes = table("B is", "model", "unit", "device", *heads), []
+    for pair, item in zip(pairs, info.pairs, strict=True):
+        verdict, places = item.verdict, [safe_text(place) for place in pair_places(pair)]
+        lines.add_row(
+            Text("–" if item.ratio is None else verdict, style=_STYLE[verdict]),
+            *map(Text, places),
+            _number(item.a_median_ms, ".4g"),
+            _number(item.b_median_ms, ".4g"),
+            _number(item.ratio, ".3f"),
+            _interval(item.ratio_low, item.ratio_high, ".3f"),
         )
-        why = result.why if result.verdict == "AMBIGUOUS" or result.low is None else ""
-        notes += [f"{model} × {unit}: {safe_text(note, 400)}" for note in (why, pair.note) if note]
-    _print_with_notes(table, notes)
+        why = item.why if verdict == "AMBIGUOUS" or item.ratio_low is None else ""
+        where = " × ".join(places[:2])
+        notes += [f"{where}: {safe_text(note, 400)}" for note in (why, item.note) if note]
+    _print_with_notes(lines, notes)
 
 
 @app.command(rich_help_panel=RESULTS)
@@ -217,17 +205,15 @@ def matrix(
 
     rows = [entry.row for entry in merged([read_source(name, ctx.obj) for name in results])]
     try:
-        table = matrix_of(rows, base=base, prices=None if prices is None else read_prices(prices))
+        made = matrix_of(rows, base=base, prices=None if prices is None else read_prices(prices))
     except ValueError as exc:
         raise CampaignError(str(exc), hint="write the base as the table without --base shows it") from None
     if as_json:
-        print_json(table.model_dump(mode="json"))
+        print_json(made)
     if csv is not None:
-        _write_table(
-            csv, [field.name for field in fields(MatrixCell)], [asdict(cell) for cell in table.cells]
-        )
+        _write_table(csv, [field.name for field in fields(MatrixCell)], map(asdict, made.cells))
     if not as_json and csv is None:
-        _show_matrix(table.cells, base)
+        _show_matrix(made.cells, base)
 
 
 def _show_matrix(cells: Sequence[MatrixCell], base: str) -> None:
@@ -243,15 +229,12 @@ def _show_matrix(cells: Sequence[MatrixCell], base: str) -> None:
         (f"{currency} per million", ".4g", bool(currency), lambda cell: cell.per_million),
     ]
     columns = [(name, form, read) for name, form, shown, read in optional if shown]
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    for head in ("model", "device", "unit", "median ms", "95 %", *(name for name, *_ in columns)):
-        table.add_column(
-            Text(safe_text(head)), justify="left" if head in ("model", "device", "unit") else "right"
-        )
+    numbers = ("median ms", "95 %", *(safe_text(name) for name, *_ in columns))
+    lines = table("model", "device", "unit", *map(number, numbers))
     notes: list[str] = []
     for cell in cells:
         unit = unit_words(cell.unit, cell.threads, cell.batch)
-        table.add_row(
+        lines.add_row(
             Text(safe_text(cell.model)),
             Text(marked(safe_text(cell.device), cell.verdict == RowVerdict.SIMULATED)),
             Text(safe_text(unit)),
@@ -262,7 +245,7 @@ def _show_matrix(cells: Sequence[MatrixCell], base: str) -> None:
         if cell.remark:
             where = f"{cell.model} × {cell.device or 'no device'} × {unit}"
             notes.append(f"{safe_text(where)}: {safe_text(cell.remark, 400)}")
-    _print_with_notes(table, notes)
+    _print_with_notes(lines, notes)
 
 
 @app.command(rich_help_panel=RESULTS)
@@ -279,8 +262,9 @@ def report(
         ),
     ] = None,
     format: Annotated[
-        str, typer.Option(help="Format.  \\[default: from the file's suffix, else html]", metavar="html|md")
-    ] = "",
+        Literal["html", "md"] | None,
+        typer.Option(help="Format.  \\[default: from the file's suffix, else html]", metavar="html|md"),
+    ] = None,
     against: Annotated[
         str,
         typer.Option(
@@ -291,29 +275,20 @@ def report(
     ] = "",
 ) -> None:
     """Write a report of results as a self-contained HTML file or as Markdown."""
-    from results.export.raw import replace_file
     from scheduler.output.comparisons import read_source
-    from scheduler.output.render import ReportFormat, StoredCampaign, find_stored, make_report, render
-    from scheduler.store.store import has_store, open_store
+    from scheduler.output.render import ReportFormat, make_report, render
 
-    home: Home = ctx.obj
-    suffix = output.suffix.lower() if output else ""
-    format = format or {".md": "md", ".markdown": "md"}.get(suffix, "html")
-    _check_choice("--format", format, tuple(ReportFormat))
-    source = read_source(campaign, home)
-    other = read_source(against, home) if against else None
-    stored = StoredCampaign()
-    if source.text is None and has_store(home):
-        with open_store(home) as store:
-            stored = find_stored(store, source)
+    source = read_source(campaign, ctx.obj)
+    other = read_source(against, ctx.obj) if against else None
+    stored = None
+    if source.text is None:
+        with opened(ctx) as store:
+            stored = store.campaigns.summary(source.campaign)
     made = make_report(source, stored, time.time(), other)
-    text = render(made, ReportFormat(format))
-    if output is not None and str(output) == "-":
-        sys.stdout.write(text)
-        return
-    path = output or Path(f"{_file_name(source.campaign or source.name)}.{format}")
-    replace_file(path, lambda out: out.write(text))
-    print(f"wrote the report of {safe_text(made.title)} to {path}", file=sys.stderr)
+    suffix = output.suffix.lower() if output else ""
+    form = ReportFormat(format or ("md" if suffix in (".md", ".markdown") else "html"))
+    path = output or Path(f"{_file_name(source.campaign or source.name)}.{form}")
+    write_out(path, [render(made, form)], f"the report of {safe_text(made.title)}")
 
 
 @app.command(rich_help_panel=RESULTS)
@@ -327,41 +302,39 @@ def chart(
         ),
     ] = Path("chart.svg"),
     kind: Annotated[
-        str,
+        Literal["bars", "distribution", "pareto"],
         typer.Option(
             help="Medians, all samples, or time against another property.", metavar="bars|distribution|pareto"
         ),
     ] = "bars",
-    size: Annotated[str, typer.Option(help="Aspect ratio of the slide.", metavar="16:9|4:3|1:1")] = "16:9",
+    size: Annotated[
+        Literal["16:9", "4:3", "1:1"], typer.Option(help="Aspect ratio of the slide.", metavar="16:9|4:3|1:1")
+    ] = "16:9",
     axis: Annotated[
-        str,
+        Literal["energy", "memory", "load", "size", "error", "quality"] | None,
         typer.Option(
-            help="With --kind pareto: energy, memory, load, size, error or quality.  \\[default: energy if measured, else memory]"
+            help="With --kind pareto: energy, memory, load, size, error or quality.  \\[default: energy if measured, else memory]",
+            metavar="TEXT",
         ),
-    ] = "",
+    ] = None,
     title: Annotated[str, typer.Option(help="Title of the chart.  \\[default: the campaign's name]")] = "",
     dark: Annotated[bool, typer.Option("--dark", help="Draw for a dark slide.")] = False,
 ) -> None:
     """Draw a chart of results for a slide."""
     from results.analysis.matrix import Axis
     from results.export.raw import replace_bytes
-    from results.report.charts import CHART_AXES, ChartKind
+    from results.report.charts import ChartKind
     from scheduler.output.comparisons import read_source
-    from scheduler.output.render import SIZES, picture
     from scheduler.output.render import chart as draw_chart
-    from scheduler.store.store import open_store
+    from scheduler.output.render import picture
 
-    home: Home = ctx.obj
-    _check_choice("--kind", kind, tuple(ChartKind))
-    _check_choice("--size", size, tuple(SIZES))
-    _check_choice("--axis", axis, ("", *CHART_AXES))
-    source = read_source(campaign, home)
+    source = read_source(campaign, ctx.obj)
     if source.rows:
         raise CampaignError(
             f"{safe_text(source.name)} is a CSV, which has no samples", hint="name the campaign or a raw file"
         )
     if not title and source.text is None:
-        with open_store(home) as store:
+        with opened(ctx) as store:
             stored = store.campaigns.get(source.campaign)
         title = stored.name if stored is not None else ""
     title = title or source.campaign or source.name
@@ -369,14 +342,6 @@ def chart(
     data = picture(drawing, output.suffix.lower(), dark=dark)
     replace_bytes(output, lambda out: out.write(data))
     print(f"wrote the chart of {safe_text(drawing.title)} to {output}", file=sys.stderr)
-
-
-def _check_choice(flag: str, value: str, choices: Sequence[str]) -> None:
-    if value not in choices:
-        raise CampaignError(
-            f"{flag} {safe_text(value, 40)} is not known",
-            hint=f"choose one of {', '.join(choice for choice in choices if choice)}",
-        )
 
 
 def _file_name(name: str) -> str:
@@ -393,26 +358,14 @@ def _interval(low: float | None, high: float | None, form: str) -> str:
     return "" if low is None or high is None else f"{low:{form}} – {high:{form}}"
 
 
-def _milliseconds(row: Row | None) -> str:
-    return "" if row is None else _number(row.inference_ms_median, ".4g")
-
-
-def _print_with_notes(table: Table, notes: Iterable[str]) -> None:
+def _print_with_notes(lines: Table, notes: Iterable[str]) -> None:
     console = new_console()
-    console.print(table)
-    for note in notes:
-        console.print(Text(note), soft_wrap=True)
+    console.print(lines)
+    print_lines(notes, console)
 
 
-def _write_table(path: str, heads: Sequence[str], lines: Sequence[Mapping[str, Any]]) -> None:
-    from results.export.raw import csv_cell, replace_file
+def _write_table(path: str, heads: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
+    from results.export.raw import csv_cell
 
-    text = io.StringIO(newline="")
-    text.write(",".join(heads) + "\r\n")
-    for line in lines:
-        text.write(",".join(csv_cell(line[head]) for head in heads) + "\r\n")
-    if path == "-":
-        sys.stdout.write(text.getvalue())
-        return
-    replace_file(Path(path), lambda out: out.write(text.getvalue()))
-    print(f"wrote {count(len(lines), 'row')} to {path}", file=sys.stderr)
+    lines = [",".join(csv_cell(row[head]) for head in heads) + "\r\n" for row in rows]
+    write_out(path, [",".join(heads) + "\r\n", *lines], count(len(lines), "row"))

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.text import Text
 
 from protocol.errors import CampaignError
 from protocol.formats.phase import Phase
 from scheduler.cli import completion
 from scheduler.cli.options import JSON, fetching
+from scheduler.output.terminal import print_lines
 from scheduler.store.progress import BUSY
 from swarm.base.home import Home
 from swarm.base.screen import new_console, print_json
+
+if TYPE_CHECKING:
+    from scheduler.local.bench import Bench
 
 PANEL = "This device"
 OpenDevice = Callable[[Home, bool], Any]
@@ -106,7 +109,7 @@ def add_bench(app: typer.Typer, open_device: OpenDevice) -> None:
         Uses the network only for models by URL.
         """
         from results.export.raw import check_folder, write_csv, write_raw
-        from scheduler.local.bench import Bench, Measurement, local_paths, unit_for
+        from scheduler.local.bench import Bench, local_paths, unit_for
         from scheduler.output.tables import show_results
 
         for file in (csv, raw):
@@ -128,41 +131,35 @@ def add_bench(app: typer.Typer, open_device: OpenDevice) -> None:
             "inputs": dict(map(_input, declare)) if declare else None,
         }
         options = {name: value for name, value in options.items() if value is not None}
-        console = new_console()
-        home: Home = ctx.obj
+        progress = _Progress(quiet=as_json)
         with (
-            local_paths(models, home.cache, fetching(home)) as paths,
-            Bench(open_device(home, simulate), _progress(as_json)) as bench,
+            local_paths(models, ctx.obj.cache, fetching(ctx.obj)) as paths,
+            Bench(open_device(ctx.obj, simulate), progress.show) as bench,
         ):
             if against:
-                _compare(bench, paths, unit or [], options, console, as_json=as_json)
+                _compare(bench, paths, unit or [], options, progress)
                 return
-            measurements: list[Measurement] = []
+            measurements = []
             for model in paths:
                 units = list(bench.units) if unit == ["all"] else unit
                 for name in units or [unit_for(model)]:
-                    _announce(f"{model.name} on {name}", as_json)
+                    progress.announce(f"{model.name} on {name}")
                     measurements.append(bench.measure(model, name, **options))
-        _clear_line(as_json)
+        progress.clear()
+        rows = [done.row for done in measurements]
         if csv is not None:
-            write_csv(csv, [one.row for one in measurements])
+            write_csv(csv, rows)
         if raw is not None:
-            write_raw(raw, measurements[0].row.campaign, [one.raw() for one in measurements])
+            write_raw(raw, rows[0].campaign, [done.raw() for done in measurements])
         if as_json:
-            print_json([one.as_dict() for one in measurements])
+            print_json(rows)
         else:
-            show_results([one.row for one in measurements], console)
-        raise typer.Exit(0 if all(one.complete for one in measurements) else 1)
+            show_results(rows, new_console())
+        raise typer.Exit(0 if all(done.complete for done in measurements) else 1)
 
 
 def _compare(
-    bench: Any,
-    models: Sequence[Path],
-    units: list[str],
-    options: dict[str, Any],
-    console: Console,
-    *,
-    as_json: bool,
+    bench: Bench, models: Sequence[Path], units: list[str], options: dict[str, Any], progress: _Progress
 ) -> None:
     if len(models) != 2 or len(units) > 1:
         raise CampaignError(
@@ -173,18 +170,18 @@ def _compare(
         raise CampaignError(
             "--compare chooses its own runs and launches", hint="leave out --runs, --loads and --precision"
         )
-    _announce(f"{models[0].name} and {models[1].name} alternately", as_json)
+    progress.announce(f"{models[0].name} and {models[1].name} alternately")
     comparison, first, second = bench.compare(models[0], models[1], units[0] if units else None, **options)
-    _clear_line(as_json)
+    progress.clear()
     medians = comparison.medians_ms or (None, None)
-    unit = first.row.compute_units
-    if as_json:
+    unit, names = first.row.compute_units, (first.row.file_name, second.row.file_name)
+    if progress.quiet:
         print_json(
             {
-                "first": first.row.file_name,
-                "second": second.row.file_name,
+                "first": names[0],
+                "second": names[1],
                 "unit": unit,
-                "verdict": str(comparison.verdict),
+                "verdict": comparison.verdict,
                 "first_median_ms": medians[0],
                 "second_median_ms": medians[1],
                 "ratio": comparison.ratio,
@@ -194,12 +191,11 @@ def _compare(
             }
         )
         return
-    names = [
-        one.row.file_name + ("" if median is None else f" ({median:.4g} ms)")
-        for one, median in zip((first, second), medians, strict=True)
-    ]
-    line = f"{names[1]} compared with {names[0]} on {unit}: {comparison.verdict}: {comparison.why}"
-    console.print(Text(line), soft_wrap=True)
+    one, other = (
+        name + ("" if median is None else f" ({median:.4g} ms)")
+        for name, median in zip(names, medians, strict=True)
+    )
+    print_lines([f"{other} compared with {one} on {unit}: {comparison.verdict}: {comparison.why}"])
 
 
 def share(text: str) -> float:
@@ -238,24 +234,21 @@ def progress_line(phase: Phase, done: int, total: int | None, median_ms: float |
     return f"{phase}{where}" + ("" if median_ms is None else f", {median_ms:.3g} ms")
 
 
-def _progress(as_json: bool) -> Callable[[Phase, int, int | None, float | None], None] | None:
-    """Progress on one line of a terminal. Pipes only get `_announce`."""
-    if as_json or not sys.stderr.isatty():
-        return None
+@dataclass(frozen=True)
+class _Progress:
+    """Progress on stderr: on one line of a terminal; a pipe only gets what begins."""
 
-    def show(phase: Phase, done: int, total: int | None, median_ms: float | None) -> None:
-        sys.stderr.write(f"\r\x1b[K{progress_line(phase, done, total, median_ms)}")
-        sys.stderr.flush()
+    quiet: bool
 
-    return show
+    def announce(self, text: str) -> None:
+        self.clear()
+        if not self.quiet:
+            sys.stderr.write(f"measuring {text} …\n")
 
+    def show(self, phase: Phase, done: int, total: int | None, median_ms: float | None) -> None:
+        self.clear(progress_line(phase, done, total, median_ms))
 
-def _announce(text: str, as_json: bool) -> None:
-    if not as_json:
-        _clear_line(as_json)
-        sys.stderr.write(f"measuring {text} …\n")
-
-
-def _clear_line(as_json: bool) -> None:
-    if not as_json and sys.stderr.isatty():
-        sys.stderr.write("\r\x1b[K")
+    def clear(self, line: str = "") -> None:
+        if not self.quiet and sys.stderr.isatty():
+            sys.stderr.write(f"\r\x1b[K{line}")
+            sys.stderr.flush()

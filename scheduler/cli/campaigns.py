@@ -14,12 +14,23 @@ from rich.text import Text
 
 from protocol.errors import CampaignError
 from scheduler.cli import adopt, completion
-from scheduler.cli.options import CAMPAIGN, CAMPAIGNS, GATE, JSON, RESULTS, follow, gates_of, keeper
-from swarm.base.home import Home
+from scheduler.cli.options import (
+    CAMPAIGN,
+    CAMPAIGNS,
+    GATE,
+    JSON,
+    RESULTS,
+    follow,
+    gates_of,
+    keeper,
+    opened,
+    write_out,
+)
+from scheduler.output.terminal import print_lines
 from swarm.base.screen import new_console, print_json
 from swarm.base.text import count
 
-if TYPE_CHECKING:  # the store imports SQLAlchemy, which other commands should not wait for
+if TYPE_CHECKING:
     from scheduler.store.store import Store
 
 app = typer.Typer()
@@ -47,12 +58,10 @@ def watch(
     With the full id of a campaign that another machine of yours runs, shows what its devices report.
     """
     from results.export.raw import check_folder
-    from scheduler.store.store import open_store
 
-    home: Home = ctx.obj
     if csv is not None:
         check_folder(csv)
-    with open_store(home) as store:
+    with opened(ctx) as store:
         remote = adopt.is_elsewhere(store, campaign)
         campaign_id = campaign if remote else store.campaigns.resolve(campaign)
     if remote:
@@ -70,25 +79,21 @@ def campaigns(ctx: typer.Context, as_json: Annotated[bool, JSON] = False) -> Non
     from scheduler.output.schemas import campaign_info
     from scheduler.output.tables import campaigns_table
     from scheduler.store.progress import nobody_line
-    from scheduler.store.store import open_store
     from scheduler.submit.daemon import is_running
 
-    home: Home = ctx.obj
-    with open_store(home) as store:
+    with opened(ctx) as store:
         summaries = store.campaigns.summaries()
-    scheduling = is_running(home)
+    scheduling = is_running(ctx.obj)
     if as_json:
-        infos = [campaign_info(item, scheduling=scheduling).model_dump(mode="json") for item in summaries]
+        infos = [campaign_info(item, scheduling=scheduling) for item in summaries]
         print_json({"count": len(infos), "campaigns": infos})
-        return
-    if not summaries:
+    elif not summaries:
         print("No campaigns yet. Start with: sark-node init")
-        return
-    console = new_console()
-    console.print(campaigns_table(summaries, scheduling=scheduling))
-    for item in summaries:
-        if item.campaign.ended is None and not scheduling:
-            console.print(nobody_line(item.campaign.id), highlight=False, soft_wrap=True)
+    else:
+        console = new_console()
+        console.print(campaigns_table(summaries, scheduling=scheduling))
+        open_ = [item.campaign.id for item in summaries if item.campaign.ended is None]
+        print_lines(map(nobody_line, () if scheduling else open_), console)
 
 
 @app.command(rich_help_panel=CAMPAIGNS)
@@ -108,14 +113,13 @@ def explain(
     """Explain why a campaign or task waits or failed, and what would help."""
     from scheduler.preview.look import explain_campaign
     from scheduler.preview.why import why_lines
-    from scheduler.store.store import open_store
 
-    home: Home = ctx.obj
     campaign, _, number = target.partition("/")
-    with open_store(home) as store:
-        report = explain_campaign(home, store, store.campaigns.resolve(campaign), number, gates_of(ctx, gate))
+    with opened(ctx) as store:
+        campaign_id = store.campaigns.resolve(campaign)
+        report = explain_campaign(ctx.obj, store, campaign_id, number, gates_of(ctx, gate))
     if as_json:
-        print_json(report.model_dump(mode="json"))
+        print_json(report)
         return
     console = new_console()
     for line in why_lines(report):
@@ -148,9 +152,7 @@ def events(
     """
     from scheduler.output.events import event_line
     from scheduler.output.schemas import event_info
-    from scheduler.store.store import open_store
 
-    home: Home = ctx.obj
     if follow and (verify or as_json):
         raise CampaignError("--follow cannot be used with --verify or --json", hint="leave one of them out")
     if last and not verify:
@@ -160,12 +162,13 @@ def events(
             "--last is not an event's hash",
             hint="a hash has 64 hexadecimal digits: sark-node events CAMPAIGN --verify",
         )
-    with open_store(home) as store:
+    with opened(ctx) as store:
         campaign_id = store.campaigns.resolve(campaign)
         if verify:
-            raise SystemExit(_verify_events(store, campaign_id, last.lower(), as_json=as_json))
+            _verify_events(store, campaign_id, last.lower(), as_json=as_json)
+            return
         if as_json:
-            infos = [event_info(event).model_dump(mode="json") for event in store.events.all(campaign_id)]
+            infos = [event_info(event) for event in store.events.all(campaign_id)]
             print_json({"campaign": campaign_id, "count": len(infos), "events": infos})
             return
         seq = 0
@@ -183,30 +186,27 @@ def events(
                 time.sleep(POLL_S)
 
 
-def _verify_events(store: Store, campaign: str, expected: str, *, as_json: bool) -> int:
+def _verify_events(store: Store, campaign: str, expected: str, *, as_json: bool) -> None:
+    """Exits with 1 for a broken chain."""
     from scheduler.store.events import check_chain
 
-    written = store.events.count(campaign)
-    broken = check_chain(store.events.all(campaign), written, expected)
-    newest = store.events.since(campaign, written[1] - 1, limit=1)
-    head = newest[0].hash if newest else ""
+    number, newest = store.events.count(campaign)
+    broken = check_chain(store.events.all(campaign), (number, newest), expected)
+    head = "".join(event.hash for event in store.events.since(campaign, newest - 1, limit=1))
     if as_json:
-        print_json(
-            {
-                "campaign": campaign,
-                "events": written[0],
-                "holds": broken is None,
-                "broken_at": broken.seq if broken else None,
-                "why": broken.why if broken else "",
-                "last_hash": head,
-            }
-        )
+        verdict = {
+            "holds": not broken,
+            "broken_at": broken and broken.seq,
+            "why": broken.why if broken else "",
+        }
+        print_json({"campaign": campaign, "events": number, **verdict, "last_hash": head})
     elif broken is None:
         note = " and contains the expected hash" if expected else ""
-        print(f"{campaign}: the chain of {count(written[0], 'event')} is intact{note}. Last hash: {head}")
+        print(f"{campaign}: the chain of {count(number, 'event')} is intact{note}. Last hash: {head}")
     else:
         print(f"{campaign}: the chain is broken at event {broken.seq}: {broken.why}")
-    return 1 if broken else 0
+    if broken is not None:
+        raise SystemExit(1)
 
 
 @app.command(rich_help_panel=RESULTS)
@@ -237,46 +237,37 @@ def results(
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
     """Show a campaign's results as a table, or write them to files."""
-    from results.export.columnar import jsonl_lines, write_jsonl, write_parquet
-    from results.export.raw import csv_lines, json_lines, write_csv, write_raw
+    from results.export.columnar import jsonl_lines, write_parquet
+    from results.export.raw import csv_lines, json_lines
     from scheduler.output.tables import show_results
     from scheduler.store.progress import nobody_line
     from scheduler.store.results import campaign_rows, raw_results
-    from scheduler.store.store import open_store
     from scheduler.submit.daemon import is_running
 
-    home: Home = ctx.obj
-    if [csv, raw, jsonl, "-" if as_json else None].count("-") > 1:
+    piped = [csv, raw, jsonl, "-" if as_json else None].count("-")
+    if piped > 1:
         raise CampaignError(
             "only one of --csv, --jsonl, --raw and --json can use standard output",
             hint="name a file for the others",
         )
-    with open_store(home) as store:
+    with opened(ctx) as store:
         campaign_id = store.campaigns.resolve(campaign)
         stored = store.results.rows(campaign_id)
         row = store.campaigns.get(campaign_id)
     rows = campaign_rows(stored)
-    if raw == "-":
-        sys.stdout.writelines(json_lines(campaign_id, raw_results(stored)))
-    elif raw is not None:
-        write_raw(Path(raw), campaign_id, raw_results(stored))
-        print(f"wrote raw samples of {count(len(rows), 'task')} to {raw}", file=sys.stderr)
-    if jsonl == "-":
-        sys.stdout.writelines(jsonl_lines(raw_results(stored)))
-    elif jsonl is not None:
-        write_jsonl(Path(jsonl), raw_results(stored))
-        print(f"wrote {count(len(rows), 'line')} to {jsonl}", file=sys.stderr)
+    if raw is not None:
+        lines = json_lines(campaign_id, raw_results(stored))
+        write_out(raw, lines, f"raw samples of {count(len(rows), 'task')}")
+    if jsonl is not None:
+        write_out(jsonl, jsonl_lines(raw_results(stored)), count(len(rows), "line"))
     if parquet is not None:
         write_parquet(parquet, campaign_id, raw_results(stored))
         print(f"wrote {count(len(rows), 'row')} to {parquet}", file=sys.stderr)
-    if csv == "-":
-        sys.stdout.writelines(csv_lines(rows))
-    elif csv is not None:
-        write_csv(Path(csv), rows)
-        print(f"wrote {count(len(rows), 'row')} to {csv}", file=sys.stderr)
+    if csv is not None:
+        write_out(csv, csv_lines(rows), count(len(rows), "row"))
     unfinished = row is not None and row.ended is None
     if as_json:
-        print_json({"campaign": campaign_id, "results": [row.model_dump(mode="json") for row in rows]})
+        print_json({"campaign": campaign_id, "results": rows})
     elif csv is None and raw is None and jsonl is None and parquet is None:
         if rows:
             show_results(rows, Console())
@@ -284,8 +275,7 @@ def results(
             print(f"No task of {campaign_id} has ended yet. Watch it: sark-node watch {campaign_id}")
         if unfinished and rows:
             print(f"{len(rows)} of {count(len(stored), 'task')} have ended; the campaign is still running.")
-    if unfinished and not is_running(home):
-        piped = as_json or "-" in (csv, raw, jsonl)
+    if unfinished and not is_running(ctx.obj):
         print(nobody_line(campaign_id), file=sys.stderr if piped else sys.stdout)
 
 
@@ -303,20 +293,17 @@ def cancel(
     gate: Annotated[list[str] | None, GATE] = None,
 ) -> None:
     """Cancel campaigns or tasks, and wait until the devices have confirmed it."""
-    from scheduler.store.store import open_store
     from scheduler.submit.cancel import cancel_and_wait
 
-    home: Home = ctx.obj
-    with open_store(home) as store:
+    with opened(ctx) as store:
         resolved: list[str] = []  # all ids are checked before anything is cancelled
         for target in targets:
-            campaign, _, number = target.partition("/")
+            campaign, slash, number = target.partition("/")
             if not campaign:
                 raise CampaignError("no campaign is named", hint="list campaigns: sark-node campaigns")
             if adopt.is_elsewhere(store, campaign):
                 adopt.refuse_elsewhere(campaign)
-            campaign_id = store.campaigns.resolve(campaign)
-            resolved.append(f"{campaign_id}/{number}" if number else campaign_id)
+            resolved.append(store.campaigns.resolve(campaign) + (slash + number if number else ""))
         keep_alive = keeper(ctx, gates_of(ctx, gate))
         for target in dict.fromkeys(resolved):
             print(cancel_and_wait(store, target, keep_alive=keep_alive), flush=True)

@@ -1,33 +1,66 @@
-"""Commands that define experiments: experiment save, list, show, diff, clone, schedule, remove."""
+"""Commands that save, schedule and run experiments, and show their results over time."""
 
 from __future__ import annotations
 
 import difflib
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final, NoReturn
 
 import typer
-from rich.table import Table
 from rich.text import Text
 
 from protocol.errors import CampaignError
 from scheduler.cli import completion
-from scheduler.cli.experiment_runs import NAME, TITLE, accept, finding_text, history, local_time, run, tick
-from scheduler.cli.options import CAMPAIGNS, FILE, JSON, fetching
-from swarm.base.home import Home
+from scheduler.cli.options import (
+    CAMPAIGNS,
+    DETACH,
+    FILE,
+    GATE,
+    JSON,
+    WAIT,
+    answering_gates,
+    duration_option,
+    fetching,
+    follow,
+    gates_of,
+    keeper,
+    opened,
+    print_campaign,
+)
+from scheduler.output.terminal import local_time, number, print_lines, table
 from swarm.base.screen import new_console, print_json
 from swarm.base.text import safe_text
 
 if TYPE_CHECKING:
     from scheduler.campaign.model import Schedule
-    from scheduler.store.rows import ExperimentRow
+    from scheduler.experiments.view import History
+    from scheduler.store.rows import ExperimentRow, VersionRow
+    from scheduler.store.store import Store
 
 app = typer.Typer(
     help="Repeat measurements: named, versioned campaigns that run on a schedule and report regressions.",
     no_args_is_help=True,
 )
+
+
+NAME = typer.Argument(help="The experiment's name.", metavar="NAME", autocompletion=completion.experiments)
+TITLE = typer.Argument(
+    help="The experiment, or one of its versions, such as nightly@3.",
+    metavar="NAME[@V]",
+    autocompletion=completion.experiments,
+)
+POLL_S: Final = 0.5
+_STYLES: Final = {
+    "regression": "red",
+    "slower": "red",
+    "more-memory": "red",
+    "failed": "red",
+    "faster": "green",
+    "not-started": "red",
+}
 
 
 @app.command()
@@ -40,19 +73,18 @@ def save(
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
     """Save a campaign file as an experiment. A new version is made if the file or a model has changed."""
+    from scheduler.experiments.service import find
     from scheduler.experiments.service import save as save_version
     from scheduler.experiments.view import version_view
-    from scheduler.store.store import open_store
 
-    home: Home = ctx.obj
-    with open_store(home) as store:
-        version, new = save_version(store, file, name=name, fetch=fetching(home))
-        row = store.experiments.get(version.experiment)
+    with opened(ctx) as store:
+        version, new = save_version(store, file, name=name, fetch=fetching(ctx.obj))
+        row = find(store, version.experiment)
     if as_json:
         print_json({**version_view(version).model_dump(mode="json"), "new": new})
         return
     print(f"{version.title} is {'saved' if new else 'unchanged'}.")
-    if row is not None and row.due is not None:
+    if row.due is not None:
         print(_schedule_line(row))
         print(
             "Scheduled runs need one of: sark-node serve, sark-node schedule --stay, or from cron or a timer"
@@ -65,22 +97,19 @@ def save(
 @app.command("list")
 def list_(ctx: typer.Context, as_json: Annotated[bool, JSON] = False) -> None:
     """List this home's experiments with versions, schedule and the last finding."""
-    from scheduler.experiments.view import experiments_view
-    from scheduler.store.store import open_store
+    from scheduler.experiments.view import experiment_view
 
-    with open_store(ctx.obj) as store:
-        views = experiments_view(store)
+    with opened(ctx) as store:
+        views = [experiment_view(store, row) for row in store.experiments.all()]
     if as_json:
-        print_json({"count": len(views), "experiments": [view.model_dump(mode="json") for view in views]})
+        print_json({"count": len(views), "experiments": views})
         return
     if not views:
         print("No experiments yet. Save one: sark-node experiment save campaign.yaml")
         return
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    for column in ("experiment", "versions", "runs", "schedule", "next", "last run", "finding"):
-        table.add_column(column, justify="right" if column in ("versions", "runs") else "left")
+    lines = table("experiment", number("versions"), number("runs"), "schedule", "next", "last run", "finding")
     for view in views:
-        table.add_row(
+        lines.add_row(
             Text(safe_text(view.name)),
             str(view.latest),
             str(view.runs),
@@ -89,7 +118,7 @@ def list_(ctx: typer.Context, as_json: Annotated[bool, JSON] = False) -> None:
             local_time(view.last_run),
             finding_text(view.last_finding or ""),
         )
-    new_console().print(table)
+    new_console().print(lines)
 
 
 @app.command()
@@ -97,15 +126,14 @@ def show(ctx: typer.Context, title: Annotated[str, TITLE], as_json: Annotated[bo
     """Print a version as a campaign file, with the hashes of its models."""
     from scheduler.experiments.service import find, find_version, schedule_of
     from scheduler.experiments.view import version_text, version_view
-    from scheduler.store.store import open_store
 
-    with open_store(ctx.obj) as store:
+    with opened(ctx) as store:
         version = find_version(store, title)
         schedule = schedule_of(find(store, version.experiment))
     if as_json:
-        print_json(version_view(version).model_dump(mode="json"))
-        return
-    sys.stdout.write(version_text(version, schedule=schedule))
+        print_json(version_view(version))
+    else:
+        sys.stdout.write(version_text(version, schedule=schedule))
 
 
 @app.command()
@@ -117,9 +145,8 @@ def diff(
     """Print the differences between two versions. Exit code 0: none, 1: some."""
     from scheduler.experiments.service import find_version
     from scheduler.experiments.view import version_text
-    from scheduler.store.store import open_store
 
-    with open_store(ctx.obj) as store:
+    with opened(ctx) as store:
         left, right = find_version(store, one), find_version(store, other)
     before, after = (version_text(version, title=False).splitlines() for version in (left, right))
     lines = list(difflib.unified_diff(before, after, left.title, right.title, lineterm="", n=2))
@@ -152,15 +179,124 @@ def clone(
 ) -> None:
     """Print a campaign or version as a campaign file, to edit and run again."""
     from scheduler.experiments.clone import clone_text
-    from scheduler.store.store import open_store
 
-    with open_store(ctx.obj) as store:
+    with opened(ctx) as store:
         text = clone_text(store, source, changes or ())
     sys.stdout.write(text)
 
 
-for command in (run, history, accept):
-    app.command()(command)
+@app.command()
+def run(
+    ctx: typer.Context,
+    title: Annotated[str, TITLE],
+    gate: Annotated[list[str] | None, GATE] = None,
+    detach: Annotated[bool, DETACH] = False,
+    wait: Annotated[str, WAIT] = "60s",
+    as_json: Annotated[bool, JSON] = False,
+) -> None:
+    """Run an experiment now, and compare it with the last good run. Exit code as of submit, and 1 for a regression."""
+    gates = answering_gates(ctx, gate)
+    with opened(ctx) as store:
+        campaign, version = _begin(ctx, store, title, duration_option("--wait", wait))
+    keep_alive = keeper(ctx, gates)
+    keep_alive()
+    if detach:
+        reply = {"campaign": campaign, "experiment": version.experiment, "version": version.version}
+        print_campaign(campaign, reply, as_json=as_json)
+        return
+    print(f"{safe_text(version.title)} runs as campaign {campaign}.", file=sys.stderr)
+    follow_run(ctx, campaign, keep_alive, csv=None, as_json=as_json)
+
+
+def submit_version(ctx: typer.Context, file: Path, name: str, wait_s: float) -> str:
+    """Save `file` as a version of the experiment `name` and run it; gives the campaign's id."""
+    from scheduler.experiments.service import save as save_version
+
+    with opened(ctx) as store:
+        version, _ = save_version(store, file, name=name, fetch=fetching(ctx.obj))
+        campaign, _ = _begin(ctx, store, version.title, wait_s)
+    print(f"{safe_text(version.title)} runs as campaign {campaign}.", file=sys.stderr)
+    return campaign
+
+
+def _begin(ctx: typer.Context, store: Store, title: str, wait_s: float) -> tuple[str, VersionRow]:
+    from scheduler.experiments.service import begin
+
+    started = begin(ctx.obj, store, title, fetch=fetching(ctx.obj), wait_s=wait_s)
+    assert started is not None, "only scheduled runs can be started by another process"
+    return started
+
+
+def follow_run(
+    ctx: typer.Context, campaign: str, keep_alive: Callable[[], None], *, csv: Path | None, as_json: bool
+) -> NoReturn:
+    """Watch a run to its end, print the finding, and exit with 1 for a regression, else with the campaign's exit code."""
+    from results.analysis.regression import RegressionFinding
+    from scheduler.experiments.judge import alarm_lines
+
+    code: object = 0
+    try:
+        follow(ctx, campaign, keep_alive, csv=csv, as_json=as_json)
+    except SystemExit as exc:
+        code = exc.code
+    if code == 130:
+        raise SystemExit(130)
+    _step_schedules(ctx, begin=False)
+    with opened(ctx) as store:
+        finished = store.experiments.run(campaign)
+    if finished is not None:
+        print(f"Compared with earlier runs: {finished.finding}.", file=sys.stderr)
+        for line in alarm_lines(finished):
+            print(f"  {line}", file=sys.stderr)
+        if finished.finding == RegressionFinding.REGRESSION:
+            code = 1
+    raise SystemExit(code)
+
+
+@app.command()
+def history(
+    ctx: typer.Context,
+    name: Annotated[str, NAME],
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="Number of runs to show.")] = 20,
+    as_json: Annotated[bool, JSON] = False,
+) -> None:
+    """Show an experiment's results over time: medians of each run by model, unit and device, compared with the last good run."""
+    from scheduler.experiments.judge import judge_ended
+    from scheduler.experiments.view import history_view
+
+    with opened(ctx) as store:
+        judge_ended(store)
+        view = history_view(store, name, limit=limit)
+    if as_json:
+        print_json(view)
+    elif view.runs:
+        show_history(view)
+    else:
+        print(f"{safe_text(name)} has not run yet. Run it: sark-node experiment run {safe_text(name)}")
+
+
+@app.command()
+def accept(
+    ctx: typer.Context,
+    campaign: Annotated[
+        str,
+        typer.Argument(
+            help="A run's campaign id or its first characters.", autocompletion=completion.campaigns
+        ),
+    ],
+) -> None:
+    """Accept a run's results as the new baseline for later runs, even after a regression."""
+    from scheduler.experiments.judge import judge_ended
+
+    with opened(ctx) as store:
+        judge_ended(store)
+        campaign_id = store.campaigns.resolve(campaign)
+        if not store.experiments.accept_run(campaign_id):
+            raise CampaignError(
+                f"{campaign_id} is not an ended run of an experiment",
+                hint="list runs: sark-node experiment history NAME",
+            )
+    print(f"{campaign_id} is the new baseline.")
 
 
 @app.command()
@@ -184,7 +320,6 @@ def schedule(
     """Set or remove an experiment's schedule."""
     from scheduler.experiments.schedule import read_secret
     from scheduler.experiments.service import find, set_schedule
-    from scheduler.store.store import open_store
 
     if off == (every is not None):
         raise CampaignError("a schedule requires --every or --off", hint="such as --every 1d --at 03:00")
@@ -192,7 +327,7 @@ def schedule(
     secret = None if secret_file is None else str(secret_file.absolute())
     if secret is not None:
         read_secret(secret)
-    with open_store(ctx.obj) as store:
+    with opened(ctx) as store:
         set_schedule(store, name, new, now=time.time(), secret_file=secret)
         row = find(store, name)
     print(f"{safe_text(name)} has no schedule." if row.due is None else _schedule_line(row))
@@ -220,19 +355,115 @@ def _schedule_line(row: ExperimentRow) -> str:
     return f"Runs {show_every(row.every_s or 0.0)}, next at {local_time(row.due)}."
 
 
-app.command()(tick)
+@app.command()
+def tick(ctx: typer.Context, gate: Annotated[list[str] | None, GATE] = None) -> None:
+    """Run the experiments that are due, wait for them, and report regressions. For cron and timers.
+
+    Exit code 0: no regression, 1: at least one. A run that could not be measured is reported, but is no regression.
+    """
+    from results.analysis.regression import RegressionFinding
+    from scheduler.experiments.judge import alarm_lines, why_not_started
+
+    with opened(ctx) as store:
+        before = {
+            run.campaign
+            for row in store.experiments.all()
+            for run in store.experiments.runs(row.name)
+            if run.judged
+        }
+    started = _step_schedules(ctx, begin=True)
+    if started:
+        keep_alive = keeper(ctx, gates_of(ctx, gate))
+        with opened(ctx) as store:
+            while set(started) & {row.id for row in store.campaigns.unfinished()}:
+                keep_alive()
+                time.sleep(POLL_S)
+        _step_schedules(ctx, begin=False)
+    regression = False
+    with opened(ctx) as store:
+        for row in store.experiments.all():
+            for run in reversed(store.experiments.runs(row.name)):
+                if run.judged is None or run.campaign in before:
+                    continue
+                words = (
+                    f"{safe_text(run.experiment)}@{run.version}",
+                    run.campaign,
+                    run.finding,
+                    why_not_started(run),
+                )
+                print("  ".join(map(str, words)).rstrip())
+                for line in alarm_lines(run):
+                    print(f"  {line}")
+                regression = regression or run.finding == RegressionFinding.REGRESSION
+    raise SystemExit(1 if regression else 0)
+
+
+def _step_schedules(ctx: typer.Context, *, begin: bool) -> list[str]:
+    """One step of the schedules: judge ended runs, send webhooks, and with `begin` start what is due; gives the new campaigns."""
+    import trio
+
+    from scheduler.experiments.schedule import Schedules
+
+    async def step() -> list[str]:
+        schedules = Schedules(ctx.obj, lambda: opened(ctx), fetching(ctx.obj))
+        try:
+            return await schedules.step(begin=begin)
+        finally:
+            schedules.close()
+
+    return trio.run(step)
 
 
 @app.command()
 def remove(ctx: typer.Context, name: Annotated[str, NAME]) -> None:
     """Remove an experiment with its versions and history. Its campaigns and their results remain."""
     from scheduler.experiments.service import find
-    from scheduler.store.store import open_store
 
-    with open_store(ctx.obj) as store:
+    with opened(ctx) as store:
         find(store, name)
         store.experiments.remove(name)
     print(f"{safe_text(name)} is removed.")
+
+
+def show_history(history: History) -> None:
+    """Print a table for each model, unit and device, latest run first."""
+    from scheduler.output.comparisons import unit_words
+
+    console = new_console()
+    for cell in history.cells:
+        unit = unit_words(safe_text(cell.unit, 60), cell.threads, cell.batch)
+        mark = "  [simulation]" if cell.simulated else ""
+        where = f"{unit} on {safe_text(cell.device, 60) or 'no device'}{mark}"
+        console.print(Text(f"{safe_text(cell.model, 60)} × {where}", style="bold"), soft_wrap=True)
+        lines = table(
+            "  started", "version", "campaign", number("median ms"), number("95 %"), number("memory MB"), "verdict",
+            "finding", number("ratio"),
+        )  # fmt: skip
+        for point in cell.points:
+            lines.add_row(
+                f"  {local_time(point.begun)}",
+                f"@{point.version}",
+                point.campaign,
+                "" if point.median_ms is None else f"{point.median_ms:.4g}",
+                ""
+                if point.low_ms is None or point.high_ms is None
+                else f"{point.low_ms:.4g} – {point.high_ms:.4g}",
+                "" if point.memory_mb is None else f"{point.memory_mb:.1f}",
+                Text(safe_text(point.verdict or point.status, 40)),
+                finding_text(str(point.finding)),
+                "" if point.ratio is None else f"{point.ratio:.3f}",
+            )
+        console.print(lines)
+    for run in history.runs:
+        notes = [f"{run.finding}: {safe_text(run.why, 300)}"] if run.why else []
+        if run.webhook not in ("", "sent", "due", "sending"):
+            notes.append(f"webhook: {safe_text(run.webhook, 300)}")
+        print_lines((f"{local_time(run.begun)}  {note}" for note in notes), console)
+
+
+def finding_text(finding: str) -> Text:
+    """A finding in its colour."""
+    return Text(finding, style=_STYLES.get(finding, ""))
 
 
 def add_experiment(program: typer.Typer) -> None:

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 from rich.console import Console
-from rich.text import Text
 
 from protocol.errors import NothingFits, Unreachable
-from scheduler.cli.options import GATE, GENERAL, JSON, SWARM, duration_option, gates_of
+from scheduler.cli.options import GATE, GENERAL, JSON, SWARM, duration_option, gates_of, opened
+from scheduler.output.terminal import print_lines
 from swarm.base.home import Home
 from swarm.base.screen import new_console, print_json
 
@@ -50,19 +50,17 @@ def peers(
     from scheduler.output.tables import peer_remarks, peers_table
     from swarm.net.identity import load_or_create
 
-    requirement = Requirement(clauses=tuple(parse_clause(text) for text in where or ()))
+    requirement = Requirement(clauses=tuple(map(parse_clause, where or ())))
     signer = load_or_create(ctx.obj.key("scheduler"))
     devices = trio.run(partial(observe_fleet, gates_of(ctx, gate, check=True), requirement, signer=signer))
     if as_json:
-        infos = [device_info(device).model_dump(mode="json") for device in devices]
-        print_json({"count": len(infos), "peers": infos})
+        print_json({"count": len(devices), "peers": list(map(device_info, devices))})
     elif not devices:
         print("The gate answers, but no device has joined yet. Join with: sark-node join")
     else:
         console = new_console()
         console.print(peers_table(devices, console.width))
-        for line in peer_remarks(devices):
-            console.print(Text(line), soft_wrap=True)
+        print_lines(peer_remarks(devices), console)
     if where and not any(device.fit.fits for device in devices):
         raise SystemExit(NothingFits.exit_code)
 
@@ -86,7 +84,6 @@ def top(
     import trio
 
     from scheduler.output.fleet import FleetWatcher, open_observer
-    from scheduler.store.store import open_store
     from swarm.base.screen import can_live
     from swarm.net.identity import load_or_create
 
@@ -102,7 +99,7 @@ def top(
 
     watcher = FleetWatcher(observer_of_gates, interval_s=max(MIN_INTERVAL_S, every_s))
     console = new_console()
-    with open_store(home) as store:
+    with opened(ctx) as store:
         if once or as_json or not can_live(console):
             trio.run(_print_once, home, store, watcher, console, as_json)
             return

@@ -1,11 +1,11 @@
-"""What the commands share: options, gates, the scheduler process, following a campaign, printing."""
+"""What the commands share: options, gates, the store, the scheduler process, following a campaign."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NoReturn
 
 import typer
 from rich.console import Console
@@ -13,11 +13,14 @@ from rich.console import Console
 from protocol.errors import CampaignError, Unreachable
 from scheduler.cli import completion
 from swarm.base.home import Home
+from swarm.base.screen import print_json
 from swarm.base.text import safe_text
 from swarm.base.units import DAY_S, DurationError, parse_duration
 
 if TYPE_CHECKING:
     from scheduler.models.describe import Fetch
+    from scheduler.store.settings import SchedulerSettings
+    from scheduler.store.store import Store
 
 CAMPAIGNS: Final = "Campaigns"
 RESULTS: Final = "Results"
@@ -45,12 +48,36 @@ CAMPAIGN = typer.Argument(
 FILE = typer.Argument(help="The campaign file.")
 
 
-def duration_option(flag: str, text: str, *, max_s: float = 30 * DAY_S) -> float:
+def duration_option(flag: str, text: str, *, units: str = "ms s m h d", max_s: float = 30 * DAY_S) -> float:
     """Seconds in the value of `flag`, such as `90s` or `12h`. Raises `CampaignError`."""
     try:
-        return parse_duration(text, units="ms s m h d", max_s=max_s)
+        return parse_duration(text, units=units, max_s=max_s)
     except DurationError as exc:
         raise CampaignError(f"{flag} {safe_text(text, 40)}: {exc.what}", hint=exc.hint) from None
+
+
+def refuse_existing(file: Path) -> None:
+    """Raises `CampaignError` if `file` exists."""
+    if file.exists():
+        raise CampaignError(f"{file} already exists", hint="name another file, or remove it")
+
+
+def opened(ctx: typer.Context) -> Store:
+    """This home's store, for a `with` block. It imports SQLAlchemy, which other commands should not wait for."""
+    from scheduler.store.store import open_store
+
+    return open_store(ctx.obj)
+
+
+def write_out(path: str | Path, lines: Iterable[str], what: str) -> None:
+    """Write `lines` to a file, all or nothing, and say on stderr that it has `what`; `-`: to standard output. Raises `ResourceError`."""
+    from results.export.raw import replace_file
+
+    if str(path) == "-":
+        sys.stdout.writelines(lines)
+        return
+    replace_file(Path(path), lambda out: out.writelines(lines))
+    print(f"wrote {what} to {path}", file=sys.stderr)
 
 
 def gates_of(ctx: typer.Context, flags: list[str] | None, *, check: bool = False) -> tuple[str, ...]:
@@ -59,23 +86,27 @@ def gates_of(ctx: typer.Context, flags: list[str] | None, *, check: bool = False
     Without flags, this home's own worker is added while it runs. If there is no way (`check`: if none answers), the LAN is searched;
     `ctx.meta["neighbours"]` holds what was found there.
     """
-    from scheduler.store.settings import SchedulerSettings
     from swarm.join.known_gates import any_answers, local_gates, recent_gates, worker_addresses
 
-    home: Home = ctx.obj
-    settings = SchedulerSettings.load(
-        home.config_file, ctx.meta["environment"], {"gates": tuple(flags) if flags else None}
-    )
-    known = settings.gates or local_gates(home) or recent_gates(home)
+    settings = scheduler_settings(ctx, gates=flags)
+    known = settings.gates or local_gates(ctx.obj) or recent_gates(ctx.obj)
     if flags:
         return known
-    gates = tuple(dict.fromkeys((*known, *worker_addresses(home))))
+    gates = tuple(dict.fromkeys((*known, *worker_addresses(ctx.obj))))
     if settings.lan and not (gates and (not check or any_answers(gates))):
         from swarm.reach.mdns import ways_on_lan
 
         neighbours = ctx.meta["neighbours"] = ways_on_lan()
         gates = (*gates, *neighbours)
     return gates
+
+
+def scheduler_settings(ctx: typer.Context, **flags: list[str] | None) -> SchedulerSettings:
+    """The settings of this home; flags that are given go first."""
+    from scheduler.store.settings import SchedulerSettings
+
+    overrides = {name: tuple(values) if values else None for name, values in flags.items()}
+    return SchedulerSettings.load(ctx.obj.config_file, ctx.meta["environment"], overrides)
 
 
 def answering_gates(ctx: typer.Context, flags: list[str] | None) -> tuple[str, ...]:
@@ -114,15 +145,13 @@ def follow(
     *,
     csv: Path | None,
     as_json: bool,
-) -> None:
+) -> NoReturn:
     """Watch a campaign to its end, print the results, and exit with the campaign's exit code."""
     from scheduler.output.tables import finish
     from scheduler.output.watch import watch as watch_campaign
-    from scheduler.store.store import open_store
 
-    home: Home = ctx.obj
     console = Console(stderr=as_json)
-    with open_store(home) as store:
+    with opened(ctx) as store:
         try:
             row = store.campaigns.get(campaign_id)
             if not as_json and row is not None and row.ended is None:
@@ -131,7 +160,14 @@ def follow(
         except KeyboardInterrupt:
             print(f"\nThe campaign continues. Watch it: sark-node watch {campaign_id}", file=sys.stderr)
             raise SystemExit(130) from None
-        code = finish(
-            store, campaign, console, csv=csv, raw=home.data / "results" / campaign_id, as_json=as_json
-        )
-    raise SystemExit(code)
+        raw = ctx.obj.data / "results" / campaign_id
+        raise SystemExit(finish(store, campaign, console, csv=csv, raw=raw, as_json=as_json))
+
+
+def print_campaign(campaign: str, reply: dict[str, object], *, as_json: bool, note: str = "") -> None:
+    """Print the id of a campaign that runs in the background; `reply`: for programs."""
+    if as_json:
+        print_json(reply)
+    else:
+        print(campaign)
+        print(f"  {note}sark-node watch {campaign}", file=sys.stderr)

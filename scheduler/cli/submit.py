@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.table import Table
-from rich.text import Text
 
 from protocol.errors import CampaignError, ResourceError
-from scheduler.cli import completion, experiment_runs
+from scheduler.cli import completion, experiments
 from scheduler.cli.options import (
     CAMPAIGN,
     CAMPAIGNS,
@@ -28,7 +25,12 @@ from scheduler.cli.options import (
     follow,
     gates_of,
     keeper,
+    opened,
+    print_campaign,
+    refuse_existing,
+    scheduler_settings,
 )
+from scheduler.output.terminal import print_lines
 from swarm.base.home import Home
 from swarm.base.screen import new_console, print_json
 from swarm.base.text import count, safe_text
@@ -43,11 +45,9 @@ def init(
     """Write a commented campaign file to start from."""
     from scheduler.campaign.text import starter_campaign
 
+    refuse_existing(file)
     try:
-        with file.open("x", encoding="utf-8") as out:
-            out.write(starter_campaign())
-    except FileExistsError:
-        raise CampaignError(f"{file} already exists", hint="name another file, or remove it") from None
+        file.write_text(starter_campaign(), encoding="utf-8")
     except OSError as exc:
         raise CampaignError(
             f"cannot write {file}: {exc.strerror}", hint="name a file in an existing folder"
@@ -61,57 +61,21 @@ def validate(ctx: typer.Context, file: Annotated[Path, FILE], as_json: Annotated
 
     Uses the network only for models by URL.
     """
-    from protocol.values.requirement import show_size
-    from scheduler.campaign.fields import show_percent
     from scheduler.campaign.load import load_campaign
     from scheduler.models.describe import describe_models
-    from scheduler.preview.validate import valid
+    from scheduler.preview.validate import valid, valid_table
 
     campaign = load_campaign(file)
     models = describe_models(campaign, file.absolute().parent, fetching(ctx.obj))
     report = valid(campaign, models)
     if as_json:
-        print_json(report.model_dump(mode="json"))
+        print_json(report)
         return
     console = new_console()
-    measure = campaign.measure
-    batches = {entry.label: campaign.batches(entry) for entry in campaign.models}
-    has_batch = any(batch is not None for sizes in batches.values() for batch in sizes)
-    table = Table(box=None, padding=(0, 2), header_style="dim")
-    for column in (
-        "model",
-        "size",
-        "sha256",
-        "unit",
-        "threads",
-        *(("batch",) if has_batch else ()),
-        "runs",
-        "loads",
-    ):
-        table.add_column(column)
-    for name, (_, model) in models.items():
-        head = (Text(safe_text(name)), show_size(model.size), f"{model.sha256[:12]}…")
-        for line, threads, batch in itertools.product(campaign.lines(), measure.threads, batches[name]):
-            table.add_row(
-                *head,
-                Text(safe_text(line.unit)),
-                str(threads),
-                *(("" if batch is None else str(batch),) if has_batch else ()),
-                f"±{show_percent(measure.precision)}"
-                if measure.precision
-                else str(line.runs or measure.runs),
-                "6 to 20" if measure.precision else str(measure.loads),
-            )
-            head = (Text(""), "", "")
-    console.print(table)
-    tasks = (
-        "the number of tasks depends on the matching devices"
-        if report.tasks is None
-        else count(report.tasks, "task")
-    )
-    console.print(f"{safe_text(campaign.campaign)} is valid: {tasks}.", markup=False)
-    for note in report.notes:
-        console.print(note, markup=False)
+    console.print(valid_table(campaign, models))
+    unknown = "the number of tasks depends on the matching devices"
+    tasks = unknown if report.tasks is None else count(report.tasks, "task")
+    print_lines([f"{safe_text(campaign.campaign)} is valid: {tasks}.", *report.notes], console)
 
 
 @app.command(rich_help_panel=CAMPAIGNS)
@@ -128,18 +92,16 @@ def plan(
     from scheduler.preview.look import plan_file
     from scheduler.preview.plan_table import plan_lines, plan_table, save_plan, uncovered_lines
 
-    home: Home = ctx.obj
-    made = plan_file(home, file, gates_of(ctx, gate, check=True), fetching(home))
+    made = plan_file(ctx.obj, file, gates_of(ctx, gate, check=True), fetching(ctx.obj))
     with contextlib.suppress(OSError):  # the plan is useful even if it cannot be stored
-        save_plan(home, made)
+        save_plan(ctx.obj, made)
     if as_json:
-        print_json(made.model_dump(mode="json"))
+        print_json(made)
     else:
         console = new_console()
         console.print(plan_table(made, console.width))
         last = f"Plan {made.plan}: sark-node submit --plan {made.plan} {file}"
-        for line in (*plan_lines(made), *uncovered_lines(made.cells), last):
-            console.print(Text(line), soft_wrap=True)
+        print_lines((*plan_lines(made), *uncovered_lines(made.cells), last), console)
     if not made.whole:
         raise SystemExit(1)
 
@@ -199,7 +161,7 @@ def submit(
     for note in unseen(campaign):
         print(note, file=sys.stderr)
     if experiment is not None:
-        campaign_id = experiment_runs.submit_version(home, file, experiment, wait_s)
+        campaign_id = experiments.submit_version(ctx, file, experiment, wait_s)
     else:
         campaign_id = submit_campaign(home, file, wait_s=wait_s, fetch=fetching(home))
         if campaign.schedule is not None:
@@ -213,22 +175,10 @@ def submit(
     keep_alive = keeper(ctx, gates)
     keep_alive()
     if detach:
-        _print_detached(campaign_id, {"campaign": campaign_id}, as_json=as_json)
+        print_campaign(campaign_id, {"campaign": campaign_id}, as_json=as_json)
         return
-    csv = csv or Path(f"{campaign_id}.csv")
-    if experiment is not None:
-        experiment_runs.finish_run(
-            ctx, campaign_id, lambda: follow(ctx, campaign_id, keep_alive, csv=csv, as_json=as_json)
-        )
-    follow(ctx, campaign_id, keep_alive, csv=csv, as_json=as_json)
-
-
-def _print_detached(campaign: str, reply: dict[str, object], *, as_json: bool, note: str = "") -> None:
-    if as_json:
-        print_json(reply)
-    else:
-        print(campaign)
-        print(f"  {note}sark-node watch {campaign}", file=sys.stderr)
+    end = experiments.follow_run if experiment is not None else follow
+    end(ctx, campaign_id, keep_alive, csv=csv or Path(f"{campaign_id}.csv"), as_json=as_json)
 
 
 def _require_plan(home: Home, file: Path, gates: tuple[str, ...], name: str) -> None:
@@ -261,15 +211,13 @@ def retry(
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
     """Run failed and cancelled tasks again, as a new campaign."""
-    from scheduler.store.store import open_store
     from scheduler.submit.submit import retry_campaign
 
-    home: Home = ctx.obj
-    with open_store(home) as store:
+    with opened(ctx) as store:
         old = store.campaigns.resolve(campaign)
-        new, tasks = retry_campaign(home, store, old, folder.absolute(), fetch=fetching(home))
+        new, tasks = retry_campaign(ctx.obj, store, old, folder.absolute(), fetch=fetching(ctx.obj))
     keeper(ctx, gates_of(ctx, gate))()
-    _print_detached(new, {"campaign": new, "tasks": tasks}, as_json=as_json, note=f"{count(tasks, 'task')}; ")
+    print_campaign(new, {"campaign": new, "tasks": tasks}, as_json=as_json, note=f"{count(tasks, 'task')}; ")
 
 
 @app.command(hidden=True)
@@ -284,12 +232,5 @@ def schedule(
     import trio
 
     from scheduler.run.process import run_process
-    from scheduler.store.settings import SchedulerSettings
 
-    home: Home = ctx.obj
-    settings = SchedulerSettings.load(
-        home.config_file,
-        ctx.meta["environment"],
-        {"gates": tuple(gate) if gate else None, "listen": tuple(listen) if listen else None},
-    )
-    trio.run(run_process, home, settings, stay, stop_with_stdin)
+    trio.run(run_process, ctx.obj, scheduler_settings(ctx, gates=gate, listen=listen), stay, stop_with_stdin)

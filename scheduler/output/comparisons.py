@@ -7,7 +7,7 @@ import io
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from pydantic import ValidationError
 
@@ -20,6 +20,7 @@ from results.export.raw import ResultEntry, ResultSource, read_raw
 from results.row.form import JsonModel
 from results.row.row import COLUMNS, CONTRACT, Row
 from results.row.simulated import marked
+from scheduler.output.schemas import shown_as
 from scheduler.store.results import raw_results
 from scheduler.store.store import Store, has_store, open_store
 from swarm.base.home import Home
@@ -79,10 +80,6 @@ class ResultMatrix(JsonModel):
     """Of time against something else: jobs that no other beats in both, the quickest first."""
 
 
-PAIR: Final = tuple(PairInfo.model_fields)
-"""Columns of the table of pairs."""
-
-
 def compare_sources(
     one: ResultSource,
     other: ResultSource,
@@ -101,48 +98,33 @@ def compare_sources(
 def pair_info(pair: Pair) -> PairInfo:
     """`pair` for programs."""
     result = pair.comparison
-    return PairInfo(
-        verdict=result.verdict,
-        ratio=result.ratio,
-        ratio_low=result.low,
-        ratio_high=result.high,
-        p_value=result.p_value,
-        why=result.why,
-        note=pair.note,
-        **{f"a_{name}": value for name, value in _side(pair.a).items()},
-        **{f"b_{name}": value for name, value in _side(pair.b).items()},
-    )
+    sides = {
+        f"{side}_{name}": getattr(row, field, None)
+        for side, row in (("a", pair.a), ("b", pair.b))
+        for name, field in _SIDE.items()
+    }
+    return shown_as(PairInfo, result, ratio_low=result.low, ratio_high=result.high, note=pair.note, **sides)
 
 
 def pair_name(pair: Pair) -> str:
     """`net.onnx × CPU (ONNX), 1 thread → CPU (ONNX), 2 threads × mini`: each fact once where both rows share it."""
-    return " × ".join(filter(None, (both(pair, "file_name"), both_units(pair), both(pair, "device_name"))))
+    return " × ".join(filter(None, pair_places(pair)))
 
 
-def both(pair: Pair, field: str) -> str:
-    """The two rows' fact, once where they share it. A simulated device is marked."""
-    values = [
-        marked(str(getattr(row, field)), field == "device_name" and row.simulated)
-        for row in (pair.a, pair.b)
-        if row is not None
-    ]
-    return " → ".join(dict.fromkeys(values))
-
-
-def both_units(pair: Pair) -> str:
-    """`CPU (ONNX), 2 threads`; `CPU (ONNX), 1 thread → CPU (ONNX), 2 threads`."""
+def pair_places(pair: Pair) -> tuple[str, str, str]:
+    """Model, unit and device of both rows, each once where they share it. A simulated device is marked."""
     rows = [row for row in (pair.a, pair.b) if row is not None]
-    return " → ".join(dict.fromkeys(unit_words(row.compute_units, row.threads, row.batch) for row in rows))
+    units = [unit_words(row.compute_units, row.threads, row.batch) for row in rows]
+    devices = [marked(row.device_name, bool(row.simulated)) for row in rows]
+    models = [row.file_name for row in rows]
+    model, unit, device = (" → ".join(dict.fromkeys(names)) for names in (models, units, devices))
+    return model, unit, device
 
 
 def unit_words(unit: str, threads: int | None, batch: int | None) -> str:
     """`CPU (ONNX), 2 threads, batch 8`."""
     words = unit if threads is None else f"{unit}, {count(threads, 'thread')}"
     return words if batch is None else f"{words}, batch {batch}"
-
-
-def _side(row: Row | None) -> dict[str, Any]:
-    return {name: None if row is None else getattr(row, field) for name, field in _SIDE.items()}
 
 
 _SIDE: Final = {
@@ -161,7 +143,7 @@ _SIDE: Final = {
 def matrix_of(
     rows: Sequence[Row], *, base: str = "", prices: Mapping[str, Price] | None = None
 ) -> ResultMatrix:
-    """Of `rows`, for programs. Raises ValueError for a base that is in no row."""
+    """The matrix of `rows`. Raises ValueError for a base that is in no row."""
     cells = make_matrix(rows, base=base, prices=prices)
     return ResultMatrix(base=base or None, cells=cells, fronts=fronts(cells))
 
@@ -192,13 +174,11 @@ def stored_source(store: Store, name: str) -> ResultSource:
     campaign, _, number = name.partition("/")
     outcome = store.campaigns.resolve(campaign)
     whole = tuple(raw_results(store.results.rows(outcome)))
-    results = whole
-    if number:
-        results = tuple(result for result in whole if result.row.job_id == f"{outcome}/{number}")
-        if not results:
-            raise CampaignError(
-                f"no task {safe_text(number, 40)} of {outcome} has ended", hint=f"sark-node results {outcome}"
-            )
+    results = tuple(item for item in whole if not number or item.row.job_id == f"{outcome}/{number}")
+    if number and not results:
+        raise CampaignError(
+            f"no task {safe_text(number, 40)} of {outcome} has ended", hint=f"sark-node results {outcome}"
+        )
     return ResultSource(name or outcome, outcome, results, whole=whole)
 
 
@@ -216,49 +196,38 @@ def read_text(path: Path) -> str:
 
 def _read_file(path: Path) -> ResultSource:
     text = read_text(path)
-    if text.lstrip().startswith("{"):
-        try:
-            results = read_raw(text.encode())
-        except (ValueError, RecursionError) as exc:
-            shown = "its form is wrong" if isinstance(exc, ValidationError) else str(exc)
-            raise CampaignError(
-                f"{path} is no file of raw results: {safe_text(shown, 200)}",
-                hint="sark-node results --raw FILE writes one",
-            ) from None
-        campaign = results[0].row.campaign if results else ""
-        return ResultSource(path.name, campaign, results, text)
-    rows = read_table(text, str(path))
-    return ResultSource(path.name, rows[0].campaign if rows else "", (), text, rows)
+    if not text.lstrip().startswith("{"):
+        rows = read_table(text, str(path))
+        return ResultSource(path.name, rows[0].campaign if rows else "", (), text, rows)
+    try:
+        results = read_raw(text.encode())
+    except (ValueError, RecursionError) as exc:
+        why = "its form is wrong" if isinstance(exc, ValidationError) else str(exc)
+        raise CampaignError(
+            f"{path} is no file of raw results: {safe_text(why, 200)}",
+            hint="sark-node results --raw FILE writes one",
+        ) from None
+    return ResultSource(path.name, results[0].row.campaign if results else "", results, text)
 
 
 def read_table(text: str, name: str) -> tuple[Row, ...]:
     """The rows of a CSV. Raises `CampaignError`."""
-    try:
-        return _rows(text, name)
-    except csv.Error as exc:
-        raise CampaignError(
-            f"{safe_text(name)} is no CSV: {safe_text(str(exc), 100)}",
-            hint="sark-node results --raw FILE or --csv FILE writes one",
-        ) from None
-
-
-def _rows(text: str, name: str) -> tuple[Row, ...]:
+    hint = "sark-node results --raw FILE or --csv FILE writes one"
     reader = csv.DictReader(io.StringIO(text, newline=""))
-    if tuple(reader.fieldnames or ())[:CONTRACT] != COLUMNS[:CONTRACT]:
-        raise CampaignError(
-            f"{safe_text(name)} is neither raw results nor a CSV of results",
-            hint="sark-node results --raw FILE or --csv FILE writes one",
-        )
     rows = []
-    for number, cells in enumerate(reader, start=2):
-        values = {head: cell for head, cell in cells.items() if head in COLUMNS and cell}
-        try:
+    try:
+        if tuple(reader.fieldnames or ())[:CONTRACT] != COLUMNS[:CONTRACT]:
+            raise CampaignError(f"{safe_text(name)} is neither raw results nor a CSV of results", hint=hint)
+        for cells in reader:
+            values = {head: cell for head, cell in cells.items() if head in COLUMNS and cell}
             rows.append(Row.model_validate(values))
-        except ValidationError as exc:
-            column = str(exc.errors()[0]["loc"][0])
-            raise CampaignError(
-                f"{safe_text(name)}: line {number} has a wrong {column}", hint="write the CSV again"
-            ) from None
+    except csv.Error as exc:
+        raise CampaignError(f"{safe_text(name)} is no CSV: {safe_text(str(exc), 100)}", hint=hint) from None
+    except ValidationError as exc:
+        column = exc.errors()[0]["loc"][0]
+        raise CampaignError(
+            f"{safe_text(name)}: line {reader.line_num} has a wrong {column}", hint="write the CSV again"
+        ) from None
     return tuple(rows)
 
 

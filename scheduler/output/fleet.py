@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import structlog
@@ -19,6 +19,8 @@ from protocol.values.advert import Advert
 from protocol.values.match import Match, match
 from protocol.values.requirement import Requirement
 from protocol.words import ProtocolId, WorkerState
+from scheduler.output.schemas import shown_as
+from scheduler.store.rows import TaskRow
 from swarm.base.text import safe_text
 from swarm.index.index import Index
 from swarm.join.ephemeral import GateVisitor, open_ephemeral_node
@@ -36,9 +38,6 @@ MIN_REST: Final = 3.0
 """Least wait between two observations, as a multiple of how long one takes: a large swarm is asked less often."""
 
 log = structlog.get_logger("sark.api")
-
-
-# -- observing ---------------------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,24 +62,22 @@ def by_fit(devices: Sequence[ObservedDevice]) -> tuple[ObservedDevice, ...]:
     return tuple(sorted(devices, key=lambda item: (not item.fit.fits, item.advert.name, item.advert.peer)))
 
 
+@dataclass(frozen=True)
 class SwarmObserver:
     """A visitor with a key of its own that stays for a while and pings all devices as often as it is asked."""
 
-    def __init__(self, network: Network, index: Index, links: Links, visitor: GateVisitor | None) -> None:
-        self._network = network
-        self._index = index
-        self._links = links
-        self._visitor = visitor
+    network: Network
+    index: Index
+    links: Links
+    visitor: GateVisitor | None
 
-    async def observe(self, limit: int = MAX_DEVICES) -> tuple[ObservedDevice, ...]:
-        """Every device that can be found. Raises `Unreachable` once nobody is connected any more."""
-        if not self._network.connected():
+    async def observe(self) -> tuple[ObservedDevice, ...]:
+        """Every device that can be found. Raises `Unreachable` once no gate is connected any more."""
+        if not self.network.connected():
             raise Unreachable("no gate answers any more", hint="is it running? sark-node gate status")
-        sightings = (await self._index.everybody(limit)).devices
-        if self._visitor is not None:
-            await self._visitor.announce(
-                address for sighting in sightings for address in sighting.advert.addresses
-            )
+        adverts = [sighting.advert for sighting in (await self.index.everybody(MAX_DEVICES)).devices]
+        if self.visitor is not None:
+            await self.visitor.announce(address for advert in adverts for address in advert.addresses)
         slots = trio.CapacityLimiter(MAX_CONCURRENT_PINGS)
         devices: dict[str, ObservedDevice] = {}
 
@@ -89,20 +86,20 @@ class SwarmObserver:
                 devices[advert.peer] = await self._ping(advert)
 
         async with trio.open_nursery() as nursery:
-            for sighting in sightings:
-                nursery.start_soon(ping, sighting.advert)
+            for advert in adverts:
+                nursery.start_soon(ping, advert)
         return by_fit(tuple(devices.values()))
 
     async def _ping(self, advert: Advert) -> ObservedDevice:
         fit = match(Requirement(), advert)
         try:
-            link = await self._links.get(advert.peer, advert.addresses, max_wait_s=3.0)
+            link = await self.links.get(advert.peer, advert.addresses, max_wait_s=3.0)
             began = trio.current_time()
             pong = await link.ask(Ping(), Pong, max_wait_s=3.0)
         except SarkError as exc:
             return ObservedDevice(advert, None, exc.what, fit)
         rtt_ms = (trio.current_time() - began) * 1000
-        path = self._network.path(advert.peer)
+        path = self.network.path(advert.peer)
         # the time of this very answer: a visitor has no other yet
         return ObservedDevice(advert, pong, "", fit, path and replace(path, rtt_ms=rtt_ms))
 
@@ -114,26 +111,18 @@ OpenObserver = Callable[[], AbstractAsyncContextManager[SwarmObserver]]
 async def open_observer(
     gates: Sequence[str], *, signer: Identity | None = None
 ) -> AsyncIterator[SwarmObserver]:
-    """In the swarm for a while, to observe it. `signer`: vouches for us at gates on the way. Raises `Unreachable`."""
+    """In the swarm for a while, to observe it. `signer`: shows us to the gates on the way. Raises `Unreachable` when no gate answers."""
     async with open_ephemeral_node(gates) as (network, index, nursery):
         links = Links(network, ProtocolId.HEALTH, HEALTH, nursery)
         yield SwarmObserver(network, index, links, None if signer is None else GateVisitor(network, signer))
 
 
 async def observe_fleet(
-    gates: Sequence[str],
-    requirement: Requirement,
-    limit: int = MAX_DEVICES,
-    *,
-    signer: Identity | None = None,
+    gates: Sequence[str], requirement: Requirement, *, signer: Identity | None = None
 ) -> tuple[ObservedDevice, ...]:
-    """Every device that can be found, those that fit first. `signer`: vouches for us at gates on the way.
-
-    Raises `Unreachable` when no gate answers.
-    """
+    """Every device that can be found, those that fit first. Arguments and errors as of `open_observer`."""
     async with open_observer(gates, signer=signer) as observer:
-        devices = await observer.observe(limit)
-    return by_fit([device.matched(requirement) for device in devices])
+        return by_fit([device.matched(requirement) for device in await observer.observe()])
 
 
 # -- watching for many readers -----------------------------------------------------------------------------------------------------------
@@ -151,45 +140,34 @@ class FleetSnapshot:
     error: SarkError | None = None
 
 
+@dataclass(slots=True)
 class FleetWatcher:
     """Observes the swarm for many readers at once, through one visitor that stays while anybody reads. One for a server; `run` must be
     running. `open_observer` raises SarkErrors.
     """
 
-    def __init__(
-        self,
-        open_observer: OpenObserver,
-        *,
-        interval_s: float = INTERVAL_S,
-        linger_s: float = LINGER_S,
-        wall: Callable[[], float] = time.time,
-    ) -> None:
-        self._open_observer = open_observer
-        self._interval_s = interval_s
-        self._linger_s = linger_s
-        self._wall = wall
-        self._readers = 0
-        self._last_read = 0.0
-        self._wanted = trio.Event()
-        self._updated = trio.Event()
-        self._number = 0
-        self._snapshot: FleetSnapshot | None = None
+    open_observer: OpenObserver
+    interval_s: float = INTERVAL_S
+    linger_s: float = LINGER_S
+    wall: Callable[[], float] = time.time
+    readers: int = 0
+    """How many read now."""
+    _last_read: float = 0.0
+    _requested: trio.Event = field(default_factory=trio.Event)
+    _updated: trio.Event = field(default_factory=trio.Event)
+    _number: int = 0
+    _snapshot: FleetSnapshot | None = None
 
     @contextmanager
     def watching(self) -> Iterator[None]:
         """There is one reader more for as long as the block lasts."""
-        self._readers += 1
-        self._wanted.set()
+        self.readers += 1
+        self._requested.set()
         try:
             yield
         finally:
-            self._readers -= 1
+            self.readers -= 1
             self._last_read = trio.current_time()
-
-    @property
-    def readers(self) -> int:
-        """How many read now."""
-        return self._readers
 
     async def newer(self, than: int = 0) -> FleetSnapshot:
         """The latest snapshot, once there is one with a higher number. To be called while watching."""
@@ -200,50 +178,53 @@ class FleetWatcher:
     async def run(self) -> None:
         """Observe while there are readers, for ever."""
         while True:
-            await self._wanted.wait()
+            await self._requested.wait()
             error: SarkError | None = None
             try:
                 await self._observe()
             except* SarkError as group:
-                error = _first(group)
+                error = first_error(group)
             if error is not None:
                 log.info("fleet.unreachable", why=error.what)
                 self._publish((), error)
-                await trio.sleep(self._interval_s)
+                await trio.sleep(self.interval_s)
             if not self._has_readers():
                 self._snapshot = None  # the next reader shall not see what was long ago
-                self._wanted = trio.Event()
+                self._requested = trio.Event()
 
     async def _observe(self) -> None:
-        async with self._open_observer() as observer:
+        async with self.open_observer() as observer:
             while self._has_readers():
                 began = trio.current_time()
                 self._publish(await observer.observe())
                 took_s = trio.current_time() - began
-                await trio.sleep(max(self._interval_s, MIN_REST * took_s))
+                await trio.sleep(max(self.interval_s, MIN_REST * took_s))
 
     def _has_readers(self) -> bool:
-        return self._readers > 0 or trio.current_time() - self._last_read < self._linger_s
+        return self.readers > 0 or trio.current_time() - self._last_read < self.linger_s
 
     def _publish(self, devices: tuple[ObservedDevice, ...], error: SarkError | None = None) -> None:
         self._number += 1
-        self._snapshot = FleetSnapshot(self._number, self._wall(), devices, error)
+        self._snapshot = FleetSnapshot(self._number, self.wall(), devices, error)
         self._updated.set()
         self._updated = trio.Event()
 
 
-def _first(group: BaseExceptionGroup[SarkError]) -> SarkError:
+def first_error(group: BaseExceptionGroup[SarkError]) -> SarkError:
+    """The first error in trio's groups."""
     inner = group.exceptions[0]
-    return _first(inner) if isinstance(inner, BaseExceptionGroup) else inner
+    return first_error(inner) if isinstance(inner, BaseExceptionGroup) else inner
 
 
 # -- for programs and pages --------------------------------------------------------------------------------------------------------------
 
 
-class DevicePath(BaseModel):
-    """By which path a device answered."""
-
+class _Part(BaseModel):
     model_config = ConfigDict(frozen=True)
+
+
+class DevicePath(_Part):
+    """By which path a device answered."""
 
     direct: bool
     gate: str | None
@@ -270,10 +251,8 @@ class DeviceInfo(Advert):
     """Where the gate is that it was reached through, else the end of that gate's id; null where it answered directly."""
 
 
-class DeviceTask(BaseModel):
+class DeviceTask(_Part):
     """A task of this home that a device has now."""
-
-    model_config = ConfigDict(frozen=True)
 
     campaign: str
     n: int
@@ -282,10 +261,8 @@ class DeviceTask(BaseModel):
     phase: Phase | None
 
 
-class CachedModel(BaseModel):
+class CachedModel(_Part):
     """A model in a device's cache."""
-
-    model_config = ConfigDict(frozen=True)
 
     sha256: str
     name: str | None
@@ -314,7 +291,7 @@ class Fleet(BaseModel):
 
 def device_info(device: ObservedDevice) -> DeviceInfo:
     """`device` for programs."""
-    return DeviceInfo(**_facts(device))
+    return shown_as(DeviceInfo, device.advert, **_state(device))
 
 
 def fleet_device(
@@ -322,7 +299,16 @@ def fleet_device(
 ) -> FleetDevice:
     """The same with `tasks` by worker, and `names` of models by hash."""
     warm = tuple(CachedModel(sha256=sha256, name=names.get(sha256)) for sha256 in device.advert.models)
-    return FleetDevice(**_facts(device), tasks=tuple(tasks.get(device.advert.peer, ())), warm=warm)
+    running = tuple(tasks.get(device.advert.peer, ()))
+    return shown_as(FleetDevice, device.advert, **_state(device), tasks=running, warm=warm)
+
+
+def device_tasks(rows: Iterable[TaskRow]) -> dict[str, list[DeviceTask]]:
+    """Tasks of this home by the worker that has them."""
+    tasks: dict[str, list[DeviceTask]] = {}
+    for row in rows:
+        tasks.setdefault(row.worker or "", []).append(shown_as(DeviceTask, row))
+    return tasks
 
 
 def changed_devices(before: Mapping[str, FleetDevice], now: Iterable[FleetDevice]) -> tuple[FleetDevice, ...]:
@@ -330,18 +316,17 @@ def changed_devices(before: Mapping[str, FleetDevice], now: Iterable[FleetDevice
     return tuple(device for device in now if before.get(device.peer) != device)
 
 
-def _facts(device: ObservedDevice) -> dict[str, Any]:
-    pong, path, advert = device.pong, device.path, device.advert
+def _state(device: ObservedDevice) -> dict[str, Any]:
+    pong, path = device.pong, device.path
     rtt_ms = None if path is None or path.rtt_ms is None else round(path.rtt_ms, 3)
     return {
-        **{name: getattr(advert, name) for name in Advert.model_fields},
         "state": pong.state if pong else None,
         "running": pong.running if pong else None,
         "queue": pong.queue if pong else None,
         "unreachable": device.error or None,
         "path": path and DevicePath(direct=path.direct, gate=path.via, rtt_ms=rtt_ms),
         "fits": device.fit.fits,
-        "unmet": tuple(str(clause) for clause in device.fit.missing),
+        "unmet": tuple(map(str, device.fit.missing)),
         "why": safe_text(pong.why) if pong else "",
-        "via": None if path is None or path.direct else gate_name(path.via, advert.addresses),
+        "via": None if path is None or path.direct else gate_name(path.via, device.advert.addresses),
     }

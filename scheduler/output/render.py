@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from importlib import import_module
 from importlib.metadata import version
@@ -18,8 +17,7 @@ from results.report.drawing import Drawing, png_bytes, svg
 from results.report.facts import Report
 from results.report.html import html_report
 from results.report.markdown import markdown_report
-from scheduler.store.rows import CampaignRow
-from scheduler.store.store import Store
+from scheduler.store.rows import CampaignSummary
 from swarm.base.text import safe_text
 
 
@@ -38,26 +36,11 @@ SIZES: Final[dict[str, tuple[float, float]]] = {
 """Of a slide, in units; a PNG has two pixels for each."""
 
 
-@dataclass(frozen=True, slots=True)
-class StoredCampaign:
-    """What this home's store knows of a campaign beside its results; nothing of a file's."""
-
-    campaign: CampaignRow | None = None
-    tasks: int | None = None
-
-
-def find_stored(store: Store, source: ResultSource) -> StoredCampaign:
-    """What is stored of the campaign of `source`."""
-    summary = store.campaigns.summary(source.campaign) if source.text is None else None
-    if summary is None:
-        return StoredCampaign()
-    return StoredCampaign(summary.campaign, None if _is_part(source) else summary.tasks)
-
-
 def make_report(
-    source: ResultSource, stored: StoredCampaign, now: float, other: ResultSource | None = None
+    source: ResultSource, stored: CampaignSummary | None, now: float, other: ResultSource | None = None
 ) -> Report:
-    """The facts of `source`. `now`: wall seconds; `other`: what it is compared with. Takes a processor for a while.
+    """The facts of `source`. `stored`: what this home's store knows of its campaign; `now`: wall seconds; `other`: what it is compared
+    with. Takes a processor for a while.
 
     Raises `CampaignError` for a CSV, which has no samples.
     """
@@ -66,16 +49,15 @@ def make_report(
             f"{safe_text(source.name)} is a CSV: it has no raw samples to draw and nothing to verify",
             hint="name the campaign, or a file of sark-node results --raw",
         )
-    campaign = stored.campaign
-    title = safe_text(campaign.name if campaign is not None else source.campaign or source.name)
+    title = safe_text(stored.campaign.name if stored else source.campaign or source.name)
     return Report(
         source.results,
         campaign=source.campaign,
         title=title or "results",
         written=now,
         version=version("sark-node"),
-        stored=campaign,
-        all_tasks=stored.tasks,
+        stored=stored.campaign if stored else None,
+        all_tasks=stored.tasks if stored and not _is_part(source) else None,
         source=_name(source),
         from_file=source.text is not None,
         checked=source.whole,
@@ -102,13 +84,6 @@ def render(report: Report, form: ReportFormat) -> str:
     return html_report(page) if form is ReportFormat.HTML else markdown_report(page)
 
 
-_EMPTY: Final = {
-    ChartKind.BARS: "no task has a median",
-    ChartKind.DISTRIBUTION: "no task has samples",
-    ChartKind.PARETO: "fewer than two tasks have both figures",
-}
-
-
 def chart(
     results: Sequence[RawResult], kind: ChartKind, size: str, title: str, axis: Axis | None = None
 ) -> Drawing:
@@ -118,14 +93,15 @@ def chart(
     rows = [result.row for result in results]
     match kind:
         case ChartKind.BARS:
-            drawing = bars(rows, sheet, title=title)
+            drawing, missing = bars(rows, sheet, title=title), "no task has a median"
         case ChartKind.DISTRIBUTION:
-            entries = [result.entry() for result in results]
-            drawing = strips(entries, sheet, title=title)
+            drawing = strips([result.entry() for result in results], sheet, title=title)
+            missing = "no task has samples"
         case ChartKind.PARETO:
             drawing = pareto(rows, sheet, title=title, axis=axis)
+            missing = "fewer than two tasks have both figures"
     if drawing is None:
-        raise CampaignError(f"nothing to draw: {_EMPTY[kind]}", hint="see what there is: sark-node results")
+        raise CampaignError(f"nothing to draw: {missing}", hint="see what there is: sark-node results")
     return drawing
 
 

@@ -1,4 +1,4 @@
-"""What the commands print with `--json` and the HTTP API answers: one shape for both, told by the OpenAPI document.
+"""What the commands print with `--json` and the HTTP API answers: one shape for both.
 
 Instants are UTC, as ISO 8601; durations are in the unit of their name; sizes are in bytes.
 """
@@ -6,8 +6,9 @@ Instants are UTC, as ISO 8601; durations are in the unit of their name; sizes ar
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import UTC, datetime
-from typing import Any
+from typing import Annotated, Any, TypeVar
+
+from pydantic import BaseModel, BeforeValidator
 
 from protocol.formats.phase import Phase
 from protocol.values.attempt import TaskState
@@ -23,6 +24,25 @@ from scheduler.store.rows import (
     TaskRow,
 )
 
+Shown = TypeVar("Shown", bound=BaseModel)
+
+
+def shown_as(model: type[Shown], row: object, **more: Any) -> Shown:
+    """A `model` of `more`, and of the attributes of `row` for its other fields."""
+    same = {name: getattr(row, name) for name in model.model_fields if hasattr(row, name)}
+    return model(**same | more)
+
+
+def _in_utc(timespec: str) -> BeforeValidator:
+    """Reads wall seconds since 1970."""
+    return BeforeValidator(lambda value: utc(value, timespec) if isinstance(value, float | int) else value)
+
+
+Instant = Annotated[str, _in_utc("seconds")]
+InstantMs = Annotated[str, _in_utc("milliseconds")]
+"""To the millisecond."""
+
+
 # -- campaigns -----------------------------------------------------------------------------------------------------------------
 
 
@@ -34,8 +54,8 @@ class CampaignInfo(JsonModel):
     status: CampaignStatus
     carried_on: bool
     """It has not ended, and a scheduler process runs on this home."""
-    created: str
-    ended: str | None
+    created: Instant
+    ended: Instant | None
     total_tasks: int
     tasks: dict[TaskState, int]
     """How many stand where."""
@@ -82,7 +102,7 @@ class CampaignDetail(CampaignInfo):
 
 def campaign_info(item: CampaignSummary, *, scheduling: bool = True) -> CampaignInfo:
     """`item` for programs. `scheduling`: a scheduler process runs on this home."""
-    return CampaignInfo(**_campaign(item, scheduling=scheduling))
+    return shown_as(CampaignInfo, item.campaign, **_summary(item, scheduling=scheduling))
 
 
 def campaign_detail(
@@ -94,34 +114,24 @@ def campaign_detail(
     scheduling: bool,
 ) -> CampaignDetail:
     """The same with all that is known."""
-    row = item.campaign
-    return CampaignDetail(
-        **_campaign(item, scheduling=scheduling),
-        planned=row.planned,
-        scheduler=row.scheduler,
-        epoch=row.epoch,
-        priority=row.priority,
-        attempts=row.attempts,
-        wait_s=row.wait_s,
-        limit_s=row.limit_s,
+    return shown_as(
+        CampaignDetail,
+        item.campaign,
+        **_summary(item, scheduling=scheduling),
         last_event=last_event,
-        models=tuple(CampaignModel(name=m.name, sha256=m.sha256, size=m.size) for m in models),
+        models=tuple(shown_as(CampaignModel, model) for model in models),
         spec=dict(spec),
     )
 
 
-def _campaign(item: CampaignSummary, *, scheduling: bool) -> dict[str, Any]:
+def _summary(item: CampaignSummary, *, scheduling: bool) -> dict[str, Any]:
     campaign = item.campaign
     return {
         "campaign_id": campaign.id,
-        "name": campaign.name,
         "status": campaign.status,
         "carried_on": scheduling and campaign.ended is None,
-        "created": utc(campaign.created),
-        "ended": utc(campaign.ended),
         "total_tasks": item.tasks,
         "tasks": {state: item.counts.get(state, 0) for state in TaskState},
-        "detail": campaign.detail,
         "experiment": item.experiment or None,
         "finding": item.finding or None,
         "simulated": asks_for_it(campaign.spec),
@@ -180,41 +190,21 @@ class TaskInfo(JsonModel):
     preempted: int
     """How often it gave way to a higher priority."""
     replica: int | None
-    begun: str | None
-    ended: str | None
+    begun: InstantMs | None
+    ended: InstantMs | None
 
 
 def task_info(row: TaskRow, configuration: Configuration = Configuration()) -> TaskInfo:
     """`row` for programs."""
-    return TaskInfo(
+    return shown_as(
+        TaskInfo,
+        row,
         task=row.id,
-        n=row.n,
-        model=row.model,
-        sha256=row.sha256,
-        unit=row.unit,
         threads=configuration.threads,
         batch=configuration.batch,
         simulated=row.unit == UNIT,
-        state=row.state,
         progress=progress_text(row),
-        phase=row.phase,
-        done=row.done,
-        total=row.total,
         fraction=fraction(row),
-        median_ms=row.median_ms,
-        device=row.device,
-        worker=row.worker,
-        attempt=row.attempt,
-        tries=row.tries,
-        reason=row.reason,
-        detail=row.detail,
-        note=row.note,
-        position=row.position,
-        start_s=row.start_s,
-        preempted=row.preempted,
-        replica=row.replica,
-        begun=utc(row.begun, "milliseconds"),
-        ended=utc(row.ended, "milliseconds"),
     )
 
 
@@ -229,7 +219,7 @@ class EventInfo(JsonModel):
     """Counts from 1, without gaps, in each campaign."""
     at: float
     """Seconds since 1970, as it was written."""
-    time: str
+    time: InstantMs
     """The same in UTC."""
     name: str
     task: str | None
@@ -240,13 +230,4 @@ class EventInfo(JsonModel):
 
 def event_info(event: EventRow) -> EventInfo:
     """`event` for programs."""
-    return EventInfo(
-        campaign=event.campaign,
-        seq=event.seq,
-        at=event.at,
-        time=datetime.fromtimestamp(event.at, UTC).isoformat(timespec="milliseconds"),
-        name=event.name,
-        task=event.task,
-        fields=dict(event.fields),
-        hash=event.hash,
-    )
+    return shown_as(EventInfo, event, time=event.at)

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from collections import Counter
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final
 
 from rich import box
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from protocol.values.attempt import TaskState
@@ -24,10 +21,12 @@ from results.row.row import Row, RowStatus
 from results.row.simulated import marked, shown_name
 from results.row.verdict import RowVerdict
 from scheduler.output.fleet import ObservedDevice
+from scheduler.output.terminal import local_time, name, number, print_lines, short, shrinking, table
 from scheduler.store.progress import ADOPTED
 from scheduler.store.results import campaign_rows, raw_results
 from scheduler.store.rows import CampaignRow, CampaignStatus, CampaignSummary
 from scheduler.store.store import Store
+from swarm.base.screen import print_json
 from swarm.base.text import count, safe_text
 from swarm.base.units import show_elapsed
 from swarm.net.paths import path_words
@@ -37,38 +36,42 @@ from swarm.net.paths import path_words
 
 def campaigns_table(summaries: Sequence[CampaignSummary], *, scheduling: bool = True) -> Table:
     """A line for each campaign. `scheduling`: a scheduler process runs on this home."""
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    for column in ("campaign", "name", "status", "tasks", "done", "failed", "submitted", "took"):
-        table.add_column(
-            column,
-            no_wrap=True,
-            overflow="ellipsis",
-            min_width={"campaign": 10, "name": 8, "submitted": 16}.get(column),
-            justify="right" if column in ("tasks", "done", "failed") else "left",
-        )
     experiments = any(item.experiment for item in summaries)
-    if experiments:
-        table.add_column("experiment", no_wrap=True, overflow="ellipsis")
+    lines = table(
+        name("campaign", 10), name("name", 8), name("status"), number("tasks"), number("done"), number("failed"),
+        name("submitted", 16), name("took"), *((name("experiment"),) if experiments else ()),
+    )  # fmt: skip
     for item in summaries:
         campaign = item.campaign
-        table.add_row(
+        lines.add_row(
             campaign.id,
             Text(marked(safe_text(campaign.name, 30), asks_for_it(campaign.spec))),
-            _shown_status(item, scheduling=scheduling),
+            campaign_state(campaign, scheduling=scheduling)[0],
             str(item.tasks) if campaign.planned else "-",
             str(item.counts.get(TaskState.SUCCEEDED, 0)),
             str(item.counts.get(TaskState.FAILED, 0)),
-            datetime.fromtimestamp(campaign.created, UTC).astimezone().strftime("%Y-%m-%d %H:%M"),
+            local_time(campaign.created),
             show_elapsed(campaign.ended - campaign.created) if campaign.ended else "",
             *([Text(safe_text(f"{item.experiment} {item.finding}".strip(), 60))] if experiments else []),
         )
-    return table
+    return lines
 
 
-def _shown_status(item: CampaignSummary, *, scheduling: bool) -> str:
-    if item.campaign.outcome is CampaignStatus.ADOPTED:
-        return "carried on elsewhere"
-    return item.campaign.status if scheduling or item.campaign.ended is not None else "halted"
+def campaign_state(campaign: CampaignRow, *, scheduling: bool) -> tuple[str, str]:
+    """Its status in a word, and the style for it."""
+    if campaign.ended is None and not scheduling:
+        return "halted", "yellow"
+    status = campaign.status
+    return "elsewhere" if status is CampaignStatus.ADOPTED else status, _CAMPAIGN_STYLES.get(status, "")
+
+
+_CAMPAIGN_STYLES: Final = {
+    CampaignStatus.RUNNING: "cyan",
+    CampaignStatus.CANCELLING: "yellow",
+    CampaignStatus.SUCCEEDED: "green",
+    CampaignStatus.FAILED: "red",
+    CampaignStatus.CANCELLED: "yellow",
+}
 
 
 def finish(
@@ -84,26 +87,26 @@ def finish(
     write_csv(csv_file, rows)
     code = exit_code(campaign, rows)
     if as_json:
-        document = {
-            "campaign": campaign.id,
-            "status": campaign.status,
-            "results": [row.model_dump(mode="json") for row in rows],
-            "csv": str(csv_file.absolute()),
-            "raw": str(raw_file.absolute()),
-        }
-        json.dump(document, sys.stdout, indent=2, ensure_ascii=False)
-        sys.stdout.write("\n")
+        print_json(
+            {
+                "campaign": campaign.id,
+                "status": campaign.status,
+                "results": rows,
+                "csv": str(csv_file.absolute()),
+                "raw": str(raw_file.absolute()),
+            }
+        )
         return code
     show_results(rows, console)
-    done = sum(row.status == "Complete" for row in rows)
+    done = sum(row.status is RowStatus.COMPLETE for row in rows)
     took = show_elapsed((campaign.ended or campaign.created) - campaign.created)
-    console.print(f"{done} of {count(len(rows), 'task')} complete in {took}.", highlight=False)
+    lines = [f"{done} of {count(len(rows), 'task')} complete in {took}."]
     if disagreeing := len(disagreements(rows)):
-        console.print(f"{disagreeing} of the replicated tasks disagree: see Agreement.", highlight=False)
+        lines.append(f"{disagreeing} of the replicated tasks disagree: see Agreement.")
     if campaign.detail:
-        console.print(Text(safe_text(campaign.detail, 2000)))
-    console.print(f"CSV          {csv_file.absolute()}", highlight=False, soft_wrap=True)
-    console.print(f"Raw results  {raw_file.absolute()}", highlight=False, soft_wrap=True)
+        lines.append(safe_text(campaign.detail, 2000))
+    files = (f"CSV          {csv_file.absolute()}", f"Raw results  {raw_file.absolute()}")
+    print_lines([*lines, *files], console)
     return code
 
 
@@ -127,22 +130,25 @@ ROOMY: Final = 110
 def peers_table(devices: Sequence[ObservedDevice], width: int = 80) -> Table:
     """A line for each device. In a narrow table the end of the worker's id stands for it, and states and units are wrapped."""
     roomy = width >= ROOMY
-    direct_paths = [path_words(item.path) for item in devices if item.path is not None and item.path.direct]
-    direct = max(
-        map(len, direct_paths), default=4
-    )  # `direct, 53 ms` is not torn in two; a gate's address may be
-    table = Table(box=None, padding=(0, 2 if roomy else 1, 0, 0), header_style="dim")
-    heads = ("device", "peer", *(("id",) if roomy else ()), "state", *(("soc",) if roomy else ()))
-    widths = {"id": 18, "peer": 9, "ram": 8, "cores": 5, "path": direct}  # an id is there to be copied
-    for head in (*heads, "cores", "ram", "units", "path"):
-        wraps = head in ("device", "state", "soc", "units", "path")
-        overflow: Literal["fold", "ellipsis"] = "fold" if wraps else "ellipsis"
-        table.add_column(head, no_wrap=not wraps, overflow=overflow, min_width=widths.get(head))
+    # `direct, 53 ms` is not torn in two; a gate's address may be
+    direct = [path_words(item.path) for item in devices if item.path is not None and item.path.direct]
+    lines = table(
+        _wrapped("device"),
+        name("peer", 9),
+        *((name("id", 18),) if roomy else ()),  # to be copied
+        _wrapped("state"),
+        *((_wrapped("soc"),) if roomy else ()),
+        name("cores", 5),
+        name("ram", 8),
+        _wrapped("units"),
+        _wrapped("path", max(map(len, direct), default=4)),
+        gap=2 if roomy else 1,
+    )
     for item in devices:
         advert, path = item.advert, item.path
         state, _ = device_state(item)
         units = ", ".join(safe_text(unit.unit) for unit in advert.units) or "none"
-        table.add_row(
+        lines.add_row(
             Text(shown_name(advert), style="" if item.fit.fits else "dim"),
             Text(f"…{advert.peer[-8:]}"),
             *((Text(safe_text(advert.device, 40)),) if roomy else ()),
@@ -153,7 +159,11 @@ def peers_table(devices: Sequence[ObservedDevice], width: int = 80) -> Table:
             Text(units),
             Text(path_words(path, advert.addresses), style="" if path is None or path.direct else "yellow"),
         )
-    return table
+    return lines
+
+
+def _wrapped(head: str, least: int | None = None) -> Column:
+    return Column(head, overflow="fold", min_width=least)
 
 
 def device_state(device: ObservedDevice) -> tuple[str, str]:
@@ -203,9 +213,8 @@ LEGEND: Final = "Medians in ms; ±: half of the 95 % interval of the median."
 MAX_REMARKS: Final = 12
 _SHOWN_NOTES: Final = ("not given", "names no dynamic dimension")
 _RIGHT: Final = frozenset({"Load ms", "Inference ms", PER_S, "RAM MB"})
-_SHORTENED: Final = (1, 2, 3)
-"""Model, unit and device give way when the table is too wide."""
-SHORTEST: Final = 6
+_SHORTENED: Final = ("Model", "Unit", "Device")
+"""Give way when the table is too wide."""
 _STYLES: Final = {
     RowStatus.COMPLETE: "green",
     RowStatus.FAILED: "red",
@@ -217,21 +226,19 @@ _STYLES: Final = {
 def show_results(rows: Sequence[Row], console: Console) -> None:
     """Print `rows` and, below them, the legend, remarks, and why each failed one failed."""
     if console.is_terminal:
-        console.print(results_table(rows, console.width))
+        console.print(results_table(rows))
     else:
         for line in plain_lines(rows):
             console.out(line, highlight=False)
-    for line in remarks(rows):
-        console.print(Text(line), soft_wrap=True)
-    last = ""
+    lines, last = remarks(rows), ""
     for row in rows:
         if row.status is RowStatus.FAILED:
             why = failure_text(row)
-            shown = why if why != last else "for the same reason"
-            console.print(Text(f"{row.job_id} failed: {shown}"), soft_wrap=True)
+            lines.append(f"{row.job_id} failed: {why if why != last else 'for the same reason'}")
             last = why
     if adopted := [row for row in rows if row.status is RowStatus.ADOPTED]:
-        console.print(Text(adopted_line(adopted[0].job_id.rpartition("/")[0], len(adopted))), soft_wrap=True)
+        lines.append(adopted_line(adopted[0].job_id.rpartition("/")[0], len(adopted)))
+    print_lines(lines, console)
 
 
 def adopted_line(campaign: str, tasks: int) -> str:
@@ -290,23 +297,17 @@ def safe_columns(line: str) -> str:
     return " ".join(safe_text(word, 400) for word in line.rstrip().split(" "))
 
 
-def results_table(rows: Sequence[Row], width: int = 80) -> Table:
-    """A table `width` columns wide at most: numbers stand whole, names are shortened, nothing is wrapped."""
-    heads, cells = _heads(rows), _cells(rows)
-    widths = [max(len(line[column]) for line in [heads, *cells]) for column in range(len(heads))]
-    while sum(widths) + len(heads) > width:
-        longest = max(_SHORTENED, key=lambda column: widths[column])
-        if widths[longest] <= SHORTEST:
-            break
-        widths[longest] -= 1
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=0, show_edge=False)
-    for head, wide in zip(heads, widths, strict=True):
-        table.add_column(
-            head, justify="right" if head in _RIGHT else "left", no_wrap=True, overflow="ellipsis", width=wide
+def results_table(rows: Sequence[Row]) -> Table:
+    """A table in which numbers stand whole, names are shortened, nothing is wrapped."""
+    lines = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), show_edge=False)
+    for head in _heads(rows):
+        lines.columns.append(
+            number(head) if head in _RIGHT else shrinking(head) if head in _SHORTENED else name(head)
         )
-    for row, line in zip(rows, cells, strict=True):
-        table.add_row(*(Text(cell) for cell in line[:-1]), Text(line[-1], style=_STYLES.get(row.status, "")))
-    return table
+    for row, (task, model, unit, device, *others, result) in zip(rows, _cells(rows), strict=True):
+        names = map(short, (model, unit, device))
+        lines.add_row(Text(task), *names, *map(Text, others), Text(result, style=_STYLES.get(row.status, "")))
+    return lines
 
 
 def plain_lines(rows: Sequence[Row]) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from protocol.errors import RemoteProtocolError
@@ -19,13 +19,13 @@ from protocol.values.record import (
 from protocol.values.task import Task, read_task
 from results.export.raw import csv_lines
 from results.row.figures import crowded
-from results.row.form import JsonModel, utc
-from results.row.record import RecordLaunch, RecordView, observe
+from results.row.form import JsonModel
+from results.row.record import RecordBlock, RecordView, observe
 from results.row.row import Configuration, Row, RowStatus
 from results.row.stats import median
 from results.row.verdict import MEANS, RowVerdict, findings
 from scheduler.output.events import event_words
-from scheduler.output.schemas import TaskInfo, task_info
+from scheduler.output.schemas import InstantMs, TaskInfo, shown_as, task_info
 from scheduler.store.progress import attempt_words
 from scheduler.store.rows import AttemptRow, AttemptState, EventRow, ResultRow
 
@@ -65,8 +65,8 @@ class AttemptInfo(JsonModel):
     detail: str
     words: str
     """How it ended, in a sentence."""
-    begun: str
-    ended: str | None
+    begun: InstantMs
+    ended: InstantMs | None
     took_s: float | None
 
 
@@ -74,7 +74,7 @@ class TimelineEntry(JsonModel):
     """An event that concerns the task, in words."""
 
     seq: int
-    time: str
+    time: InstantMs
     name: str
     words: str
 
@@ -121,7 +121,7 @@ class RecordInfo(JsonModel):
     """Of the record's bytes."""
     signature: str
     bytes: int
-    accepted: str | None
+    accepted: InstantMs | None
     """When this scheduler took it."""
     device: DeviceFacts
     ran: RunFacts | None
@@ -173,15 +173,12 @@ def task_detail(
         asked=request.model_dump(mode="json"),
         needs=tuple(str(clause) for clause in request.requirement.clauses),
         attempts=tuple(_attempt(attempt) for attempt in attempts),
-        happened=tuple(
-            TimelineEntry(seq=e.seq, time=utc(e.at, "milliseconds") or "", name=e.name, words=event_words(e))
-            for e in events
-        ),
+        happened=tuple(shown_as(TimelineEntry, e, time=e.at, words=event_words(e)) for e in events),
         row=row,
         csv="" if row is None else "".join(csv_lines([row])),
         judgement=judgement,
         record=None if record is None else _record(item, record),
-        launches=() if record is None or observed is None else _launches(record, observed),
+        launches=() if record is None or observed is None else tuple(_launches(record, observed)),
         unreadable=unreadable,
     )
 
@@ -219,89 +216,58 @@ def _judged(row: Row, record: Record | None, observed: RecordView | None, asked:
 
 
 def _attempt(row: AttemptRow) -> AttemptInfo:
-    return AttemptInfo(
-        attempt=row.attempt,
-        worker=row.worker,
-        device=row.device,
-        epoch=row.epoch,
-        state=row.state,
-        reason=str(row.reason or ""),
-        detail=row.detail,
-        words=attempt_words(row),
-        begun=utc(row.begun, "milliseconds") or "",
-        ended=utc(row.ended, "milliseconds"),
-        took_s=None if row.ended is None else max(0.0, row.ended - row.begun),
-    )
+    took_s = None if row.ended is None else max(0.0, row.ended - row.begun)
+    return shown_as(AttemptInfo, row, reason=str(row.reason or ""), words=attempt_words(row), took_s=took_s)
 
 
 def _record(item: ResultRow, record: Record) -> RecordInfo:
     body = item.record or b""
-    return RecordInfo(
-        worker=record.worker,
-        attempt=record.attempt,
+    return shown_as(
+        RecordInfo,
+        record,
         fence=f"{record.fence.incarnation}.{record.fence.number}",
         sha256=hashlib.sha256(body).hexdigest(),
         signature=(item.signature or b"").hex(),
         bytes=len(body),
-        accepted=utc(item.accepted, "milliseconds"),
-        device=record.device,
-        ran=record.ran,
-        accelerator=record.accelerator,
-        figures=record.figures,
-        stages=record.stages,
+        accepted=item.accepted,
     )
 
 
-def _launches(record: Record, observed: RecordView) -> tuple[LaunchInfo, ...]:
-    each = max(1, MAX_BLOCKS // max(1, len(observed.launches)))
-    return tuple(
-        LaunchInfo(
+def _launches(record: Record, observed: RecordView) -> Iterator[LaunchInfo]:
+    most = max(1, MAX_BLOCKS // max(1, len(observed.launches)))
+    for number, (launch, timing) in enumerate(zip(observed.launches, record.timings, strict=True), start=1):
+        size = -(-len(launch.blocks) // most) or 1
+        yield shown_as(
+            LaunchInfo,
+            timing,
             launch=number,
-            began_s=timing.began_s,
-            wall_s=timing.wall_s,
-            cpu_s=timing.cpu_s,
             samples=len(launch.samples),
             per_sample=launch.per_sample,
             warmups=len(launch.warmup),
             median_ms=median(launch.samples) / 1e6 if launch.samples else None,
             host=launch.host,
-            stall_percent=_stalled(launch),
-            switches=timing.switches,
-            baseline=timing.baseline,
-            peak=timing.peak,
-            blocks=_blocks(launch, each),
+            stall_percent=_stall_percent([block for block in launch.blocks if block.stall_ns is not None]),
+            blocks=tuple(
+                _together(launch.blocks[at : at + size]) for at in range(0, len(launch.blocks), size)
+            ),
         )
-        for number, (launch, timing) in enumerate(
-            zip(observed.launches, record.timings, strict=True), start=1
-        )
+
+
+def _together(blocks: Sequence[RecordBlock]) -> BlockInfo:
+    wall_ns = sum(block.wall_ns for block in blocks)
+    switches = [block.switches for block in blocks if block.switches is not None]
+    return BlockInfo(
+        samples=sum(block.samples for block in blocks),
+        wall_s=wall_ns / 1e9,
+        cpu_percent=_percent(sum(block.cpu_ns for block in blocks), wall_ns),
+        stall_percent=None if any(block.stall_ns is None for block in blocks) else _stall_percent(blocks),
+        switches=sum(switches) if len(switches) == len(blocks) else None,
     )
 
 
-def _stalled(launch: RecordLaunch) -> float | None:
-    lines = [block for block in launch.blocks if block.stall_ns is not None]
-    return _percent(sum(block.stall_ns or 0 for block in lines), sum(block.wall_ns for block in lines))
+def _stall_percent(blocks: Sequence[RecordBlock]) -> float | None:
+    return _percent(sum(block.stall_ns or 0 for block in blocks), sum(block.wall_ns for block in blocks))
 
 
 def _percent(part: int, whole: int) -> float | None:
     return 100 * part / whole if whole > 0 else None
-
-
-def _blocks(launch: RecordLaunch, most: int) -> tuple[BlockInfo, ...]:
-    size = -(-len(launch.blocks) // most) or 1
-    groups = [launch.blocks[at : at + size] for at in range(0, len(launch.blocks), size)]
-    return tuple(
-        BlockInfo(
-            samples=sum(block.samples for block in group),
-            wall_s=sum(block.wall_ns for block in group) / 1e9,
-            cpu_percent=_percent(sum(block.cpu_ns for block in group), sum(block.wall_ns for block in group)),
-            stall_percent=_percent(
-                sum(block.stall_ns or 0 for block in group), sum(block.wall_ns for block in group)
-            )
-            if all(block.stall_ns is not None for block in group)
-            else None,
-            switches=sum(block.switches or 0 for block in group)
-            if all(block.switches is not None for block in group)
-            else None,
-        )
-        for group in groups
-    )

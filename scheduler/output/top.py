@@ -8,17 +8,20 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from rich.console import Group, RenderableType
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from protocol.values.attempt import TaskState
 from protocol.words import asks_for_it
+from results.row.form import utc
 from results.row.simulated import marked, shown_name
-from scheduler.output.fleet import DeviceTask, ObservedDevice, fleet_device
+from scheduler.output.fleet import ObservedDevice, device_tasks, fleet_device
 from scheduler.output.schemas import campaign_info
-from scheduler.output.tables import device_state
+from scheduler.output.tables import campaign_state, device_state
+from scheduler.output.terminal import name, number, table
 from scheduler.store.progress import progress_text
-from scheduler.store.rows import CampaignStatus, CampaignSummary, TaskRow
+from scheduler.store.rows import ENDED, CampaignSummary, TaskRow
+from swarm.base.screen import PIPE_WIDTH
 from swarm.base.text import count, safe_text
 from swarm.base.units import show_elapsed
 from swarm.net.paths import path_words
@@ -27,8 +30,6 @@ ROOMY: Final = 100
 """Columns from which there is room for paths and longer bars."""
 FEW: Final = 5
 """Lines for campaigns where there is room for no more."""
-PIPE_WIDTH: Final = 1000
-"""From here on it is no terminal: tables are as wide as what they hold."""
 HEADS: Final = 7
 """Lines that are neither a campaign nor a device: headline, gaps, the tables' heads, what is left out, the hint."""
 
@@ -54,19 +55,12 @@ class TopSnapshot:
 
 def top_json(now: TopSnapshot, names: Mapping[str, str]) -> dict[str, Any]:
     """For programs. `names`: of models, by hash."""
-    tasks: dict[str, list[DeviceTask]] = {}
-    for task in now.tasks:
-        tasks.setdefault(task.worker or "", []).append(
-            DeviceTask(campaign=task.campaign, n=task.n, model=task.model, unit=task.unit, phase=task.phase)
-        )
-    peers = [fleet_device(device, tasks, names).model_dump(mode="json") for device in now.devices]
+    tasks = device_tasks(now.tasks)
     return {
-        "at": datetime.fromtimestamp(now.at, UTC).isoformat(timespec="seconds"),
-        "campaigns": [
-            campaign_info(item, scheduling=now.scheduling).model_dump(mode="json") for item in now.campaigns
-        ],
-        "count": len(peers),
-        "peers": peers,
+        "at": utc(now.at),
+        "campaigns": [campaign_info(item, scheduling=now.scheduling) for item in now.campaigns],
+        "count": len(now.devices),
+        "peers": [fleet_device(device, tasks, names) for device in now.devices],
         "unreachable": now.unreachable or None,
     }
 
@@ -74,10 +68,10 @@ def top_json(now: TopSnapshot, names: Mapping[str, str]) -> dict[str, Any]:
 def draw(now: TopSnapshot, *, width: int, height: int | None, hint: str = "") -> RenderableType:
     """All of it in at most `height` lines (None: as many as it takes)."""
     rows = max(2, height - HEADS - (2 if hint else 0)) if height is not None else None
-    number = len(now.campaigns)
+    most = len(now.campaigns)
     if rows is not None:  # never so many that no device has a line
-        number = min(number, max(1, min(FEW, rows // 2), rows - len(now.devices)))
-    campaigns = sorted(now.campaigns, key=lambda item: item.campaign.ended is not None)[:number]
+        most = min(most, max(1, min(FEW, rows // 2), rows - len(now.devices)))
+    campaigns = sorted(now.campaigns, key=lambda item: item.campaign.ended is not None)[:most]
     parts: list[RenderableType] = [_headline(now, width), Text()]
     if campaigns:
         parts.append(_campaigns(campaigns, now, width))
@@ -115,45 +109,26 @@ def _headline(now: TopSnapshot, width: int) -> Text:
 
 
 def _campaigns(items: Sequence[CampaignSummary], now: TopSnapshot, width: int) -> Table:
-    roomy = width >= ROOMY
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", expand=width < PIPE_WIDTH)
-    table.add_column("campaign", no_wrap=True, min_width=10)
-    table.add_column("name", no_wrap=True, overflow="ellipsis", min_width=8, ratio=1)
-    table.add_column("", no_wrap=True, width=16 if roomy else 8)
-    table.add_column("done", no_wrap=True, justify="right", min_width=5)
-    table.add_column("failed", no_wrap=True, justify="right", min_width=6)
-    table.add_column("status", no_wrap=True, overflow="ellipsis", min_width=9)
-    table.add_column("for", no_wrap=True, justify="right", min_width=5)
+    length = 16 if width >= ROOMY else 8
+    lines = table(
+        name("campaign", 10), name("name", 8, ratio=1), Column("", width=length), number("done", 5), number("failed", 6),
+        name("status", 9), number("for", 5), expand=width < PIPE_WIDTH,
+    )  # fmt: skip
     for item in items:
-        status, style = _status(item, scheduling=now.scheduling)
-        ended = sum(item.counts.get(state, 0) for state in _ENDED)
+        status, style = campaign_state(item.campaign, scheduling=now.scheduling)
+        ended = sum(item.counts.get(TaskState(state), 0) for state in ENDED)
         failed = item.counts.get(TaskState.FAILED, 0)
         campaign = item.campaign
-        table.add_row(
+        lines.add_row(
             campaign.id,
             Text(marked(safe_text(campaign.name, 80), asks_for_it(campaign.spec))),
-            Text(bar(ended / item.tasks, 16 if roomy else 8) if item.tasks else "", style=style),
+            Text(bar(ended / item.tasks, length) if item.tasks else "", style=style),
             f"{item.counts.get(TaskState.SUCCEEDED, 0)}/{item.tasks}" if campaign.planned else "-",
             Text(str(failed) if failed else "", style="red"),
             Text(status, style=style),
             show_elapsed((campaign.ended or now.at) - campaign.created),
         )
-    return table
-
-
-_ENDED: Final = (TaskState.SUCCEEDED, TaskState.FAILED, TaskState.CANCELLED)
-_OUTCOMES: Final = {"succeeded": "green", "failed": "red", "cancelled": "yellow"}
-
-
-def _status(item: CampaignSummary, *, scheduling: bool) -> tuple[str, str]:
-    campaign = item.campaign
-    if campaign.ended is not None:
-        outcome = str(campaign.outcome)
-        word = "elsewhere" if campaign.outcome is CampaignStatus.ADOPTED else outcome
-        return word, _OUTCOMES.get(outcome, "")
-    if not scheduling:
-        return "halted", "yellow"
-    return ("cancelling", "yellow") if campaign.cancel else ("running", "cyan")
+    return lines
 
 
 def bar(share: float, columns: int) -> str:
@@ -169,23 +144,21 @@ def _devices(items: Sequence[ObservedDevice], now: TopSnapshot, width: int) -> T
     by_worker: dict[str, list[TaskRow]] = {}
     for task in now.tasks:
         by_worker.setdefault(task.worker or "", []).append(task)
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", expand=width < PIPE_WIDTH)
-    table.add_column("device", no_wrap=True, overflow="ellipsis", min_width=8, max_width=_most(width, 24, 16))
-    table.add_column("state", no_wrap=True, overflow="ellipsis", min_width=9, max_width=_most(width, 28, 12))
-    table.add_column("runs", no_wrap=True, overflow="ellipsis", min_width=16, ratio=1)
-    table.add_column("queue", no_wrap=True, justify="right", min_width=5)
-    table.add_column("path", no_wrap=True, overflow="ellipsis", min_width=8, max_width=_most(width, 30, 18))
+    lines = table(
+        name("device", 8, _most(width, 24, 16)), name("state", 9, _most(width, 28, 12)), name("runs", 16, ratio=1),
+        number("queue", 5), name("path", 8, _most(width, 30, 18)), expand=width < PIPE_WIDTH,
+    )  # fmt: skip
     for item in items:
         state, style = device_state(item)
         direct = item.path is None or item.path.direct
-        table.add_row(
+        lines.add_row(
             Text(shown_name(item.advert, 80)),
             Text(state, style=style),
             _work(item, by_worker.get(item.advert.peer, ()), roomy=roomy),
             "" if item.pong is None else str(item.pong.queue),
             Text(path_words(item.path, item.advert.addresses), style="" if direct else "yellow"),
         )
-    return table
+    return lines
 
 
 def _most(width: int, roomy: int, narrow: int) -> int | None:

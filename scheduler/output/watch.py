@@ -5,11 +5,12 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 
 from rich.cells import cell_len
 from rich.console import Console, Group, RenderableType
-from rich.table import Table
+from rich.table import Column
 from rich.text import Text
 
 from protocol.formats.phase import Phase
@@ -17,6 +18,7 @@ from protocol.values.attempt import TaskState
 from protocol.words import asks_for_it
 from results.row.row import Configuration, configuration_of
 from results.row.simulated import marked
+from scheduler.output.terminal import name, print_lines, table
 from scheduler.output.top import bar
 from scheduler.store.progress import BUSY, STATE_WORDS, fraction, progress_text
 from scheduler.store.rows import ENDED, CampaignRow, TaskRow
@@ -68,11 +70,11 @@ def watch(
 
     `keep_alive` is called about once a second: it restarts the scheduler process if that died. `hint` stands below the table.
     """
-    show = _LiveTable(console, wall, hint) if can_live(console) else _Lines(console)
-    with show:
-        rounds, version = 0, -1
-        tasks: Sequence[TaskRow] = ()
-        configurations: dict[str, Configuration] = {}
+    lines = _Lines(console)
+    rounds, version = 0, -1
+    tasks: Sequence[TaskRow] = ()
+    configurations: dict[str, Configuration] = {}
+    with Screen(console) if can_live(console) else nullcontext() as screen:
         while True:
             changed = store.changes_by_others()
             if changed != version:
@@ -85,35 +87,18 @@ def watch(
             campaign = store.campaigns.get(campaign_id)
             if campaign is None:
                 raise LookupError(campaign_id)  # the store was replaced
-            show.update(campaign, tasks)
+            if screen is None:
+                lines.update(tasks)
+            else:
+                width, height = console.size
+                room = max(1, height - HEADS)
+                screen.show(render(campaign, tasks, wall(), width=width, height=room, hint=hint))
             if campaign.ended is not None:
                 return campaign
             if rounds % 8 == 0:
                 keep_alive()
             rounds += 1
             pause(REFRESH_S)
-
-
-class _LiveTable:
-    """A table that stays in place."""
-
-    def __init__(self, console: Console, wall: Callable[[], float], hint: str) -> None:
-        self._console = console
-        self._wall = wall
-        self._hint = hint
-        self._screen = Screen(console)
-
-    def __enter__(self) -> _LiveTable:
-        self._screen.__enter__()
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self._screen.__exit__(*exc)
-
-    def update(self, campaign: CampaignRow, tasks: Sequence[TaskRow]) -> None:
-        width, height = self._console.size
-        room = max(1, height - HEADS)
-        self._screen.show(render(campaign, tasks, self._wall(), width=width, height=room, hint=self._hint))
 
 
 class _Lines:
@@ -124,13 +109,7 @@ class _Lines:
         self._last: dict[str, str] = {}
         self._phases: set[tuple[str, int, str]] = set()
 
-    def __enter__(self) -> _Lines:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        return None
-
-    def update(self, campaign: CampaignRow, tasks: Sequence[TaskRow]) -> None:
+    def update(self, tasks: Sequence[TaskRow]) -> None:
         for task in tasks:
             step = (
                 progress_text(task) if task.state in ENDED or task.state is TaskState.PENDING else _step(task)
@@ -139,7 +118,7 @@ class _Lines:
                 self._last[task.id] = step
                 where = f" on {safe_text(task.device)}" if task.device else ""
                 line = f"{task.id}  {safe_text(task.model)} × {safe_text(task.unit)}{where}: {step}"
-                self._console.print(Text(line), soft_wrap=True)
+                print_lines([line], self._console)
 
     def _is_repeated(self, task: TaskRow, step: str) -> bool:
         if task.state is not TaskState.RUNNING or task.phase in (None, Phase.QUEUED):
@@ -172,40 +151,33 @@ def render(
         f"  {show_elapsed((campaign.ended or now) - campaign.created)}",
     )
     mark = marked("", asks_for_it(campaign.spec))
-    name = Text(safe_text(campaign.name), "bold")
-    name.truncate(max(8, width - cell_len(mark) - status.cell_len), overflow="ellipsis")
-    headline = Text.assemble(name, (mark, "bold"), status, no_wrap=True, overflow="ellipsis")
+    title = Text(safe_text(campaign.name), "bold")
+    title.truncate(max(8, width - cell_len(mark) - status.cell_len), overflow="ellipsis")
+    headline = Text.assemble(title, (mark, "bold"), status, no_wrap=True, overflow="ellipsis")
     shown = _most_interesting(tasks, height)
     narrow, wide = width < NARROW, width >= WIDE
     names = width - TAKEN  # of this room the phase, which is what one looks for, has the larger half
-    table = Table(box=None, padding=(0, 2, 0, 0), show_header=True, header_style="dim", expand=True)
-    table.add_column("task", no_wrap=True)
-    table.add_column(
-        "model", no_wrap=True, overflow="ellipsis", max_width=max(10, min(40, names * 24 // 100))
+    drawn = table(
+        Column("task", no_wrap=True),
+        name("model", most=max(10, min(40, names * 24 // 100))),
+        *(() if narrow else (name("unit", most=max(10, min(30, names * 34 // 100))),)),
+        name("device", 6, max(8, min(24, names * 17 // 100))),
+        *((Column("", no_wrap=True, width=8),) if wide else ()),
+        name("phase", 20, ratio=1),
+        expand=True,
     )
-    if not narrow:
-        table.add_column(
-            "unit", no_wrap=True, overflow="ellipsis", max_width=max(10, min(30, names * 34 // 100))
-        )
-    table.add_column(
-        "device", no_wrap=True, overflow="ellipsis", min_width=6, max_width=max(8, min(24, names * 17 // 100))
-    )
-    if wide:
-        table.add_column("", no_wrap=True, width=8)
-    table.add_column("phase", no_wrap=True, overflow="ellipsis", min_width=20, ratio=1)
     for task in shown:
-        style = _STYLES.get(task.state, "")
-        mark = _MARKS.get(task.state, " ")
-        table.add_row(
-            Text(f"{mark} {task.n}", style=style),
+        style, share = _STYLES.get(task.state, ""), fraction(task)
+        drawn.add_row(
+            Text(f"{_MARKS.get(task.state, ' ')} {task.n}", style=style),
             Text(safe_text(task.model)),
             *(() if narrow else (Text(safe_text(task.unit)),)),
             Text(safe_text(task.device)),
-            *((Text(_bar(task), style=style),) if wide else ()),
+            *((Text("" if share is None else bar(share, 8), style=style),) if wide else ()),
             Text(progress_text(task), style=style),
         )
     footer = Text("  ".join(filter(None, (left_out(tasks, shown), hint))), style="dim")
-    return Group(headline, table, Text.assemble("  ", footer, no_wrap=True, overflow="ellipsis"))
+    return Group(headline, drawn, Text.assemble("  ", footer, no_wrap=True, overflow="ellipsis"))
 
 
 def left_out(tasks: Sequence[TaskRow], shown: Sequence[TaskRow]) -> str:
@@ -214,11 +186,6 @@ def left_out(tasks: Sequence[TaskRow], shown: Sequence[TaskRow]) -> str:
     hidden = Counter(_WORDS[task.state] for task in tasks if task.n not in numbers)
     words = ", ".join(f"{hidden[word]} {word}" for word in dict.fromkeys(_WORDS.values()) if hidden[word])
     return f"… {hidden.total()} more: {words}" if hidden else ""
-
-
-def _bar(task: TaskRow) -> str:
-    share = fraction(task)
-    return "" if share is None else bar(share, 8)
 
 
 def _most_interesting(tasks: Sequence[TaskRow], room: int) -> list[TaskRow]:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final
 
 from pydantic import ValidationError
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from protocol.errors import CampaignError
 from protocol.values.requirement import show_size
-from scheduler.output.tables import SHORTEST, safe_columns
+from scheduler.output.tables import safe_columns
+from scheduler.output.terminal import name, number, short, shrinking, table
 from scheduler.preview.plan import HASH_DIGITS, LivePlan, PlanCell
 from swarm.base.durable import write_atomically
 from swarm.base.home import Home
@@ -27,58 +28,30 @@ MAX_UNCOVERED: Final = 12
 
 
 def plan_table(plan: LivePlan, width: int = 80) -> Table:
-    """A line for each cell."""
-    threads = any(cell.threads is not None for cell in plan.cells)
-    batches = any(cell.batch is not None for cell in plan.cells)
-    tasks = any(cell.tasks != 1 for cell in plan.cells)
-    roomy = width >= 100
-    table = Table(box=None, padding=(0, 2 if roomy else 1, 0, 0), header_style="dim")
-    heads = (
-        "",
-        "model",
-        "unit",
-        *(("threads",) if threads else ()),
-        *(("batch",) if batches else ()),
-        *(("tasks",) if tasks else ()),
-        *_NUMBERS,
-    )
-    lines = [_line(cell, threads=threads, batches=batches, tasks=tasks) for cell in plan.cells]
-    widths = [max(len(line[place]) for line in (heads, *lines)) for place in range(len(heads))]
-    gap = 2 if roomy else 1
-    while sum(widths) + gap * len(heads) > width:
-        longest = max((_MODEL, _UNIT), key=lambda place: widths[place])  # names give way, numbers do not
-        if widths[longest] <= SHORTEST:
-            break
-        widths[longest] -= 1
-    for place, head in enumerate(heads):
-        justify: Literal["left", "right"] = "right" if place > _UNIT else "left"
-        table.add_column(head, justify=justify, no_wrap=True, overflow="ellipsis", width=widths[place])
-    for cell, line in zip(plan.cells, lines, strict=True):
-        table.add_row(
-            Text(line[0], style="green" if cell.covered else "red"), *(Text(part) for part in line[1:])
-        )
-    return table
-
-
-_NUMBERS: Final = ("fit", "serve", "start", "each", "fetch")
-_MODEL: Final = 1
-_UNIT: Final = 2
-
-
-def _line(cell: PlanCell, *, threads: bool, batches: bool, tasks: bool) -> tuple[str, ...]:
-    return (
-        "✓" if cell.covered else "✗",
-        safe_text(cell.model, 60),
-        safe_text(cell.unit, 40),
-        *((str(cell.threads or "physical"),) if threads else ()),
-        *(("" if cell.batch is None else str(cell.batch),) if batches else ()),
-        *((str(cell.tasks),) if tasks else ()),
-        str(len(cell.fit)),
-        str(len(cell.serve)),
-        _start(cell),
-        UNKNOWN if cell.run_s is None else show_estimate(cell.run_s),
-        show_size(cell.fetch) if cell.fetch else "-",
-    )
+    """A line for each cell, with the columns that tell cells apart."""
+    cells = plan.cells
+    columns: list[tuple[Column, Callable[[PlanCell], str | Text]]] = [
+        (name(""), lambda cell: Text("✓", "green") if cell.covered else Text("✗", "red")),
+        (shrinking("model"), lambda cell: short(safe_text(cell.model, 60))),
+        (shrinking("unit"), lambda cell: short(safe_text(cell.unit, 40))),
+    ]
+    if any(cell.threads is not None for cell in cells):
+        columns.append((number("threads"), lambda cell: str(cell.threads or "physical")))
+    if any(cell.batch is not None for cell in cells):
+        columns.append((number("batch"), lambda cell: "" if cell.batch is None else str(cell.batch)))
+    if any(cell.tasks != 1 for cell in cells):
+        columns.append((number("tasks"), lambda cell: str(cell.tasks)))
+    columns += [
+        (number("fit"), lambda cell: str(len(cell.fit))),
+        (number("serve"), lambda cell: str(len(cell.serve))),
+        (number("start"), _start),
+        (number("each"), lambda cell: UNKNOWN if cell.run_s is None else show_estimate(cell.run_s)),
+        (number("fetch"), lambda cell: show_size(cell.fetch) if cell.fetch else "-"),
+    ]
+    lines = table(*(column for column, _ in columns), gap=2 if width >= 100 else 1)
+    for cell in cells:
+        lines.add_row(*(text(cell) for _, text in columns))
+    return lines
 
 
 def _start(cell: PlanCell) -> str:

@@ -1,18 +1,26 @@
-"""What `validate` tells programs: whether a campaign can be read, what it would measure, and everything that is wrong with it."""
+"""What `validate` shows: whether a campaign can be read, what it would measure, and everything that is wrong with it."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any, Final
 
+from rich.table import Table
+from rich.text import Text
+
 from protocol.errors import CampaignError
+from protocol.values.requirement import show_size
 from protocol.values.task import Model
 from results.row.form import JsonModel
+from scheduler.campaign.fields import show_percent
 from scheduler.campaign.load import parse_campaign
 from scheduler.campaign.model import Campaign
 from scheduler.models.describe import Models, unseen
-from scheduler.output.schemas import CampaignModel
+from scheduler.output.schemas import CampaignModel, shown_as
+from scheduler.output.terminal import table
 from scheduler.planning.tasks import derive_tasks, needs_devices
+from swarm.base.text import safe_text
 from swarm.base.yaml import parse_document
 
 NOBODY: Final = "1" * 44
@@ -62,13 +70,38 @@ def valid(campaign: Campaign, models: Models) -> ValidCampaign:
         tasks = len(derive_tasks(campaign, counted, campaign_id="c-check", scheduler=NOBODY, devices=None))
     return ValidCampaign(
         campaign=campaign.model_dump(mode="json"),
-        models={
-            name: CampaignModel(name=model.name, sha256=model.sha256, size=model.size)
-            for name, (_, model) in models.items()
-        },
+        models={name: shown_as(CampaignModel, model) for name, (_, model) in models.items()},
         tasks=tasks,
         notes=unseen(campaign),
     )
+
+
+def valid_table(campaign: Campaign, models: Models) -> Table:
+    """A line for each model, unit, number of threads and batch."""
+    measure = campaign.measure
+    has_batch = any(batch is not None for entry in campaign.models for batch in campaign.batches(entry))
+    batches = {entry.label: campaign.batches(entry) for entry in campaign.models}
+    heads = (
+        "model",
+        "size",
+        "sha256",
+        "unit",
+        "threads",
+        *(("batch",) if has_batch else ()),
+        "runs",
+        "loads",
+    )
+    lines = table(*heads)
+    for name, (_, model) in models.items():
+        head = (Text(safe_text(name)), show_size(model.size), f"{model.sha256[:12]}…")
+        for line, threads, batch in itertools.product(campaign.lines(), measure.threads, batches[name]):
+            runs, loads = str(line.runs or measure.runs), str(measure.loads)
+            if measure.precision:
+                runs, loads = f"±{show_percent(measure.precision)}", "6 to 20"
+            size = () if not has_batch else ("" if batch is None else str(batch),)
+            lines.add_row(*head, Text(safe_text(line.unit)), str(threads), *size, runs, loads)
+            head = (Text(""), "", "")
+    return lines
 
 
 def check(

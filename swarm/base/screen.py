@@ -220,6 +220,10 @@ def new_console() -> Console:
 
 
 def print_json(value: Any) -> None:
-    """Print JSON on standard output."""
-    json.dump(value, sys.stdout, indent=2, ensure_ascii=False)
+    """Print JSON values, or pydantic models among them, on standard output."""
+
+    def plain(model: Any) -> Any:
+        return model.model_dump(mode="json")
+
+    json.dump(value, sys.stdout, indent=2, ensure_ascii=False, default=plain)
     sys.stdout.write("\n")

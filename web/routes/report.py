@@ -11,7 +11,7 @@ from results.analysis.matrix import Axis
 from results.export.raw import ResultSource
 from results.report.charts import ChartKind
 from results.report.html import policy
-from scheduler.output.render import SIZES, ReportFormat, chart, find_stored, make_report, picture, render
+from scheduler.output.render import SIZES, ReportFormat, chart, make_report, picture, render
 from scheduler.store.results import raw_results
 from scheduler.store.store import Store
 from web.http.context import Context
@@ -42,7 +42,7 @@ async def get_report(
     """Get a report of the results so far: a self-contained HTML file, or Markdown."""
     source = await context.store(lambda store: _source(store, campaign))
     other = await context.store(lambda store: _source(store, against)) if against else None
-    stored = await context.store(lambda store: find_stored(store, source))
+    stored = await context.store(lambda store: store.campaigns.summary(campaign))
 
     def make() -> Response:
         text = render(make_report(source, stored, time.time(), other), form)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import dataclasses
 import hashlib
 import re
 from html.parser import HTMLParser
@@ -19,8 +20,8 @@ from results.report.drawing import DARK, LIGHT, digits
 from results.report.facts import Report
 from results.report.html import policy, style
 from results.report.measurements import MAX_CHARTS
-from scheduler.output.render import ReportFormat, StoredCampaign, make_report, render
-from scheduler.store.rows import CampaignRow, CampaignStatus
+from scheduler.output.render import ReportFormat, make_report, render
+from scheduler.store.rows import CampaignRow, CampaignStatus, CampaignSummary
 from tests.scheduler.report_parts import WORKERS, complete, failed, launches_at, unplaced
 
 VOID = {"meta", "br", "hr", "img", "input", "link"}
@@ -313,9 +314,7 @@ def test_what_is_not_valid_is_flagged_with_its_reasons() -> None:
 
 
 def test_a_campaign_that_goes_on_says_so() -> None:
-    running = STORED.__class__(
-        **{name: getattr(STORED, name) for name in STORED.__slots__} | {"ended": None, "outcome": None}
-    )
+    running = dataclasses.replace(STORED, ended=None, outcome=None)
     text = html_of(RESULTS[0], stored=running, all_tasks=4)
     assert "4 tasks: 1 complete; 3 not ended yet. The campaign is not over" in text
     assert "Nothing was measured." in html_of(stored=running, all_tasks=4)
@@ -350,17 +349,17 @@ def test_of_very_many_tasks_so_many_are_drawn_and_the_rest_is_told(
 
 def test_a_file_tells_no_time_and_a_csv_is_refused() -> None:
     source = ResultSource("sent by mail", "c-ab23cd45", RESULTS[:1], text="{}", whole=())
-    text = render(make_report(source, StoredCampaign(), NOW), ReportFormat.MD)
+    text = render(make_report(source, None, NOW), ReportFormat.MD)
     assert "- begun" not in text
     assert "sark-node verify 'sent by mail' --model MODEL_FILE" in text
     assert "sark-node results" not in text
     with pytest.raises(Exception, match="is a CSV"):
-        make_report(ResultSource("x.csv", "", (), "…", (RESULTS[0].row,)), StoredCampaign(), NOW)
+        make_report(ResultSource("x.csv", "", (), "…", (RESULTS[0].row,)), None, NOW)
 
 
 def test_a_report_of_one_task_is_verified_with_its_campaign() -> None:
     source = ResultSource("c-ab23cd45/2", "c-ab23cd45", RESULTS[1:2], whole=RESULTS)
-    report = make_report(source, StoredCampaign(STORED), NOW)
+    report = make_report(source, CampaignSummary(STORED, {}), NOW)
     assert report.findings is not None
     assert [finding.task for finding in report.findings] == ["c-ab23cd45/2"]
     assert report.source == "c-ab23cd45/2"

@@ -170,7 +170,7 @@ OUTPUTS: Final[dict[str, Callable[[bool], str]]] = {
     "top": lambda pretend: printed(draw(now([summary(False)], [seen(pretend)]), width=100, height=None)),
     "campaigns in top": lambda pretend: printed(draw(now([summary(pretend)], []), width=100, height=None)),
     "top for programs": lambda pretend: (
-        "simulated" if top_json(now([], [seen(pretend)]), {})["peers"][0]["simulated"] else ""
+        "simulated" if top_json(now([], [seen(pretend)]), {})["peers"][0].simulated else ""
     ),
     "peers": lambda pretend: printed(peers_table([seen(pretend)], width=140)),
     "below peers": lambda pretend: str(peer_remarks([seen(pretend)])),

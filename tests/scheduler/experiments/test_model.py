@@ -24,7 +24,7 @@ from results.row.row import Row, RowStatus
 from scheduler.campaign.load import load_campaign, parse_campaign
 from scheduler.campaign.model import Schedule
 from scheduler.campaign.text import campaign_text, read_spec
-from scheduler.cli.experiment_runs import show_history
+from scheduler.cli.experiments import show_history
 from scheduler.experiments.service import (
     DAY_S,
     begin,

@@ -19,6 +19,7 @@ from protocol.words import WorkerState
 from scheduler.output.fleet import ObservedDevice
 from scheduler.output.top import TopSnapshot, bar, draw, top_json
 from scheduler.store.rows import CampaignRow, CampaignStatus, CampaignSummary, TaskRow
+from swarm.base.screen import print_json
 from swarm.net.identity import Identity
 from swarm.net.network import Path
 
@@ -195,9 +196,10 @@ def test_nobody_there_is_told_with_what_to_do() -> None:
     )
 
 
-def test_programs_are_told_the_same() -> None:
+def test_programs_are_told_the_same(capsys: pytest.CaptureFixture[str]) -> None:
     one = device("lab-1", WorkerState.BUSY, running=1, queue=2)
-    document = json.loads(json.dumps(top_json(now([campaign(1, done=4)], [one], [task(one)]), {})))
+    print_json(top_json(now([campaign(1, done=4)], [one], [task(one)]), {}))
+    document = json.loads(capsys.readouterr().out)
     assert document["campaigns"][0]["tasks"]["succeeded"] == 4
     assert document["count"] == 1
     assert document["peers"][0]["tasks"][0]["n"] == 3

@@ -213,7 +213,7 @@ def test_a_pipe_reads_words_for_people() -> None:
     out = io.StringIO()
     lines = _Lines(Console(file=out, width=80))
     for state in (TaskState.COMMITTING, TaskState.LEASED):
-        lines.update(CAMPAIGN, [changed(state=state, phase=None)])
+        lines.update([changed(state=state, phase=None)])
     assert [line.rpartition(": ")[2] for line in out.getvalue().splitlines()] == ["asking", "leased"]
 
 
@@ -234,7 +234,7 @@ def test_a_pipe_gets_a_line_for_each_phase_and_no_escape_codes() -> None:
         changed(phase=Phase.RUN, done=2),
         changed(state=TaskState.FAILED, detail="no \x1b]52;;x\x07 such thing", model="[bold]evil[/x]"),
     ):
-        lines.update(CAMPAIGN, [step])
+        lines.update([step])
     result = out.getvalue().splitlines()
     assert len(result) == 3
     assert result[1].endswith("on laptop-7: run")
@@ -246,10 +246,10 @@ def test_a_pipe_hears_of_each_phase_once_an_attempt_however_many_launches_there_
     out = io.StringIO()
     lines = _Lines(Console(file=out, width=80))
     for attempt in (1, 2):
-        lines.update(CAMPAIGN, [changed(state=TaskState.COMMITTING, phase=None, attempt=attempt)])
+        lines.update([changed(state=TaskState.COMMITTING, phase=None, attempt=attempt)])
         for _ in range(6):
             for phase, total in ((Phase.PREPARE, 10), (Phase.LOAD, None), (Phase.RUN, 100)):
-                lines.update(CAMPAIGN, [changed(phase=phase, total=total, attempt=attempt)])
+                lines.update([changed(phase=phase, total=total, attempt=attempt)])
     steps = [line.rpartition(": ")[2] for line in out.getvalue().splitlines()]
     once = ["asking", "waits for other work on the device to end, at most 10 s", "load", "run"]
     assert steps == [*once, *once]
@@ -271,8 +271,6 @@ def test_a_pipe_reads_each_step_forward_in_a_queue_once() -> None:
     out = io.StringIO()
     lines = _Lines(Console(file=out, width=80))
     for position, start_s in ((3, 40.0), (3, 35.0), (2, 30.0), (None, None)):
-        lines.update(
-            CAMPAIGN, [changed(state=TaskState.QUEUED, phase=None, position=position, start_s=start_s)]
-        )
+        lines.update([changed(state=TaskState.QUEUED, phase=None, position=position, start_s=start_s)])
     steps = [line.rpartition(": ")[2] for line in out.getvalue().splitlines()]
     assert steps == ["queued 3rd", "queued 2nd", "queued"]
