@@ -43,7 +43,7 @@ imports: $(STAMP)
 
 pytest: $(STAMP)
 	$(BIN)/python -m pytest -m "not slow" $(REAL:%=--ignore=tests/%) $(PARALLEL)
-	$(BIN)/python -m pytest -m "not slow" $(REAL:%=tests/%) -n 2 --dist loadfile  # real processes, two files at a time
+	$(BIN)/python -m pytest -m "not slow" $(REAL:%=tests/%)  # real processes, one test at a time: each fills the machine
 
 EXTRAS := .venv-extras
 test-extras:  ## the optional drivers with their real runtimes, in an environment of their own (.venv-extras): torch is large
