@@ -27,24 +27,24 @@ static int64_t now_ns(void) {
     return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
 }
 
-int main(int count, char **told) {
+int main(int count, char **arguments) {
     if (count < 7) return 2;
-    void *library = dlopen(told[1], RTLD_NOW | RTLD_LOCAL);
+    void *library = dlopen(arguments[1], RTLD_NOW | RTLD_LOCAL);
     if (!library) return fprintf(stderr, "%s\n", dlerror()), 1;
     struct { void **(*api)(uint32_t); const char *(*version)(void); } *base = ((void *(*)(void))dlsym(library, "OrtGetApiBase"))();
     api = base->api(16);
-    long runs = atol(told[4]);
+    long runs = atol(arguments[4]);
     void *env, *options, *session, *allocator, *inputs[MOST], *outputs[MOST] = {0};
     char *names[MOST];
     size_t taken = 0, given = (size_t)count - 6;
     good(((status(*)(int, const char *, void **))api[3])(3, "reference", &env));
     good(((status(*)(void **))api[10])(&options));
-    good(((status(*)(void *, int))api[24])(options, atoi(told[5])));
+    good(((status(*)(void *, int))api[24])(options, atoi(arguments[5])));
     good(((status(*)(void *, int))api[25])(options, 1));
     good(((status(*)(void *, const char *, const char *))api[130])(options, "session.intra_op.allow_spinning", "0"));
-    good(((status(*)(void *, const char *, void *, void **))api[7])(env, told[2], options, &session));
+    good(((status(*)(void *, const char *, void *, void **))api[7])(env, arguments[2], options, &session));
     good(((status(*)(void **))api[78])(&allocator));
-    FILE *file = fopen(told[3], "rb");
+    FILE *file = fopen(arguments[3], "rb");
     char name[512];
     for (int type, rank; file && fscanf(file, "%511s %d %d", name, &type, &rank) == 3; taken++) {
         int64_t sizes[16];
@@ -61,10 +61,10 @@ int main(int count, char **told) {
     }
     status (*run)(void *, void *, char **, void **, size_t, char **, size_t, void **) = (void *)api[9];
     int64_t *samples = malloc((size_t)runs * sizeof *samples);
-    good(run(session, NULL, names, inputs, taken, told + 6, given, outputs));
+    good(run(session, NULL, names, inputs, taken, arguments + 6, given, outputs));
     for (long index = 0; index < runs; index++) {
         int64_t began = now_ns();
-        void *failed = run(session, NULL, names, inputs, taken, told + 6, given, outputs);
+        void *failed = run(session, NULL, names, inputs, taken, arguments + 6, given, outputs);
         samples[index] = now_ns() - began;
         if (failed) good(failed);
     }

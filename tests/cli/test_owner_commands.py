@@ -1,4 +1,4 @@
-"""What a device's owner and a gate's operator type wrong, and what they are told."""
+"""What a device's owner and a gate's operator type wrong, and what they read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a pool's owner and its guests type, and what they are told."""
+"""What a pool's owner and its guests type, and what they read."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_an_invitation_for_one_scheduler_makes_it_a_member_and_needs_no_gate(typ
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "told"),
+    ("words", "code", "message"),
     [
         (["invite", "lab", "--for", "soon"], 2, "--for: 'soon' is not a duration"),
         (["invite", "lab", "--ttl", "99999d"], 2, "between 1s and 3650d"),
@@ -128,10 +128,10 @@ def test_an_invitation_for_one_scheduler_makes_it_a_member_and_needs_no_gate(typ
         (["create", "new", "--gate", "nonsense"], 2, "a gate's address looks like"),
     ],
 )
-def test_what_is_typed_wrong_is_told_in_one_line(lab: Typed, words: list[str], code: int, told: str) -> None:
+def test_what_is_typed_wrong_is_refused_in_one_line(lab: Typed, words: list[str], code: int, message: str) -> None:
     done = lab("pool", *words)
     assert (done.code, done.out) == (code, "")
-    assert told in done.err
+    assert message in done.err
     assert "Traceback" not in done.err
 
 

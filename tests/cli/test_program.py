@@ -59,11 +59,11 @@ def test_a_package_of_somebody_else_under_one_of_our_names_is_told(tmp_path: Pat
 
 
 BROAD = {
-    "sark.py": "the outermost edge: sorts bugs from what can be told in a line",
+    "sark.py": "the outermost edge: separates bugs from errors with a line of their own",
     "web/http/server.py": "what a stranger sends costs his connection, not the server",
     "swarm/p2p/node_host.py": "a handler's bug costs the stranger's stream, not the node",
     "swarm/memory/parts.py": "the same in the simulated network",
-    "swarm/reach/upnp.py": "the library raises plain exceptions; each is told as an error of ours",
+    "swarm/reach/upnp.py": "the library raises plain exceptions; each becomes an error of ours",
 }
 
 

@@ -93,7 +93,7 @@ def test_a_chart_is_svg_or_png_by_its_name(measured: Typed, kind: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (["report", "--format", "pdf"], "'pdf' is not one of 'html', 'md'"),
         (["report", "c-none"], "no campaign 'c-none'"),
@@ -107,11 +107,11 @@ def test_a_chart_is_svg_or_png_by_its_name(measured: Typed, kind: str) -> None:
     ],
 )
 def test_what_cannot_be_made_is_told_in_a_line_and_what_to_do(
-    measured: Typed, words: list[str], told: str
+    measured: Typed, words: list[str], message: str
 ) -> None:
     done = measured(*words)
     assert done.code in (2, 6)
-    assert told in done.err
+    assert message in done.err
     assert "Traceback" not in done.err
     assert done.out == ""
 

@@ -146,7 +146,7 @@ def test_sample_inputs_that_would_be_unpickled_without_restraint_are_refused(
 
 
 @pytest.mark.parametrize(
-    "told",
+    "fields",
     [
         {"architecture": "mlp", "inputs": 5, "hidden": [7, 3], "outputs": 2, "activation": "tanh"},
         {"architecture": "cnn", "channels": [3, 4, 8], "image": [16, 20], "kernel": 5, "outputs": 10},
@@ -155,20 +155,20 @@ def test_sample_inputs_that_would_be_unpickled_without_restraint_are_refused(
     ids=list(ARCHITECTURES),
 )
 def test_declared_weights_are_those_that_torch_builds(
-    told: dict[str, Any], torch_zygote: Zygote, tmp_path: Path
+    fields: dict[str, Any], torch_zygote: Zygote, tmp_path: Path
 ) -> None:
     import torch
     from safetensors.torch import save_file
 
     from drivers.torch.models import build
 
-    declaration = read_declaration(told)
+    declaration = read_declaration(fields)
     state = build(torch, declaration).state_dict()
     assert {name: tuple(tensor.shape) for name, tensor in state.items()} == declaration.weights()
     import json
 
     save_file(state, tmp_path / "w.safetensors")
-    (tmp_path / "model.json").write_text(json.dumps(told))
+    (tmp_path / "model.json").write_text(json.dumps(fields))
     events = run(tmp_path, torch_zygote, trusted=False)
     assert one(events, CheckReport).agrees is True
     assert len(one(events, ModelDescription).shapes["x"]) == len(declaration.input_shape())

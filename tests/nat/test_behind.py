@@ -112,7 +112,7 @@ def test_a_campaign_outlives_all_gates_and_what_goes_through_them_comes_back_wit
 
 
 def test_a_lan_without_any_gate_is_a_swarm(neighbours: Homes, tmp_path: Path) -> None:
-    """By mDNS: neither of the two is told anything of the other."""
+    """By mDNS: neither of the two is given anything of the other."""
     until(lambda: neighbours.said("lena", "is a worker now"), "she is up")
     model = script(tmp_path, "m.json", latencies_ms=[5.0])
     done = neighbours.run("leo", "submit", campaign(tmp_path, "near", [model]), "--json")

@@ -1,4 +1,4 @@
-"""The sites are what they claim to be, told by plain sockets: else the tests on top of them would prove nothing."""
+"""The sites are what they claim to be, as plain sockets see it: else the tests on top of them would prove nothing."""
 
 from __future__ import annotations
 

@@ -111,7 +111,7 @@ class Sites:
         return ("ip", "netns", "exec", self._name(host))
 
     def cut(self, host: str) -> None:
-        """From now on a public host hears and says nothing, and nobody is told."""
+        """From now on a public host hears and says nothing, and nobody is notified."""
         self._nft(host, SILENT)
 
     def mend(self, host: str) -> None:

@@ -23,7 +23,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def ctrl_c_reaches_children() -> None:
-    """A suite started in the background of a shell is told to ignore Ctrl-C, and so would be every process it starts."""
+    """A suite started in the background of a shell ignores Ctrl-C, and so would be every process it starts."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 

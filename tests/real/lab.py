@@ -183,7 +183,7 @@ class Lab:
         self.start("gate", "gate", "--listen", f"/ip4/{self.address}/tcp/{self.port}")
 
     def start_worker(self, name: str, *arguments: str) -> None:
-        """A worker that serves the lab's schedulers and offers the simulated unit besides the real ones, on any free port unless told."""
+        """A worker that serves the lab's schedulers and offers the simulated unit besides the real ones, on any free port by default."""
         allowed = [word for scheduler in self.schedulers for word in ("--allow", self.peer(scheduler))]
         self.more[name] = arguments
         self.start(

@@ -1,4 +1,4 @@
-"""An experiment with real processes: run, run again, a model that broke is an alarm, told to a webhook that can check who sent it."""
+"""An experiment with real processes: run, run again, a model that broke is an alarm, sent to a webhook that can check who sent it."""
 
 from __future__ import annotations
 

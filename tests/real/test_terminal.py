@@ -137,7 +137,7 @@ def test_a_campaign_is_watched_on_a_terminal_left_with_a_key_and_goes_on(lab: La
             assert terminal.settings() == terminal.before
         with on_terminal(lab, "watch", result, TERM="dumb") as terminal:
             terminal.until(f"{result}/1  ")
-            assert "\x1b" not in terminal.heard, "a terminal that can do nothing is told lines"
+            assert "\x1b" not in terminal.heard, "a terminal that can do nothing gets lines"
             terminal.type("\x03")
             assert terminal.ended() == 130
     finally:

@@ -1,4 +1,4 @@
-"""Workers that know one of two gates, or both, and gates that nobody told of each other; and when each worker can be found.
+"""Workers that know one of two gates, or both, and gates that do not know each other; and when each worker can be found.
 
     half the workers ──▶ gate        gate-b ◀── a third of them
               a sixth ──▶ both ──────┘
@@ -47,7 +47,7 @@ def other_gate(lab: Lab) -> str:
 
 
 def gates_of(lab: Lab, number: int) -> tuple[str, ...]:
-    """Those that worker `number`, from 0, is told: of six in a row three know the first, two the second, one knows both."""
+    """Those that worker `number`, from 0, knows: of six in a row three know the first, two the second, one knows both."""
     first, second = ("--gate", lab.gate), ("--gate", other_gate(lab))
     return {0: first, 1: second, 2: first, 3: second, 4: first}.get(number % 6, (*first, *second))
 
