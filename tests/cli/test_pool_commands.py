@@ -128,7 +128,9 @@ def test_an_invitation_for_one_scheduler_makes_it_a_member_and_needs_no_gate(typ
         (["create", "new", "--gate", "nonsense"], 2, "a gate's address looks like"),
     ],
 )
-def test_what_is_typed_wrong_is_refused_in_one_line(lab: Typed, words: list[str], code: int, message: str) -> None:
+def test_what_is_typed_wrong_is_refused_in_one_line(
+    lab: Typed, words: list[str], code: int, message: str
+) -> None:
     done = lab("pool", *words)
     assert (done.code, done.out) == (code, "")
     assert message in done.err
