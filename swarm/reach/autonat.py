@@ -1,4 +1,4 @@
-"""AutoNAT, `/sark/reach/1`: gates, and nodes that can be dialled, dial a node back to find out whether it can be.
+"""AutoNAT, `/sark/reach/1`: gates, and nodes that can be dialled, dial a node to find out whether it can be dialled.
 
 A caller can make this node dial only the address of its own connection, so it cannot direct dials at others; and that rarely, on few
 ports, for a short time. `ask` is the client.
@@ -15,14 +15,13 @@ import structlog
 import trio
 
 from protocol.errors import Refused, RemoteProtocolError, Unreachable
-from protocol.messages.index import ContactInfo
-from protocol.messages.index import RefusedMessage as RefusedMessage
+from protocol.messages.index import ContactInfo, RefusedMessage
 from protocol.messages.reach import MAX_GATES, MAX_PORTS, REACH, DialBack, DialBackReply
 from protocol.wire.base import Message
 from protocol.words import ProtocolId, Reason
 from swarm.net.addresses import Address, Contact, PeerId, is_private, parse_tcp, public_network, usable
 from swarm.net.limits import RateLimit
-from swarm.net.link import Link, serve_links
+from swarm.net.link import Link, Links, serve_links
 from swarm.net.network import Network, read_contacts
 
 KNOCK_WITHIN_S: Final = 2.5
@@ -35,7 +34,6 @@ PER_NETWORK: Final = (32, 2.0)
 ANSWER_WITHIN_S: Final = 6.0
 MAX_TRIED: Final = 4
 """Addresses tried of a named gate."""
-WHOLE_MS: Final = 1000
 
 log = structlog.get_logger("sark.reach")
 
@@ -44,7 +42,7 @@ Knock = Callable[[PeerId, Address], Awaitable[bool]]
 
 
 class AutoNatServer:
-    """Serves dial-backs. Every node has one; it refuses while the node itself cannot be dialled."""
+    """Dials nodes that ask for it. Every node has one; it refuses while the node itself cannot be dialled."""
 
     def __init__(
         self,
@@ -65,8 +63,6 @@ class AutoNatServer:
         self._peers = RateLimit(*PER_PEER)
         self._networks = RateLimit(*PER_NETWORK)
         self._free = KNOCKS
-        self.answered = 0
-        self.refused = 0
 
     def serve(self, network: Network) -> None:
         """Answer on `network` from now on."""
@@ -76,40 +72,34 @@ class AutoNatServer:
         """Serve one call."""
         if not isinstance(message, DialBack):
             raise RemoteProtocolError(f"a {type(message).__name__} is an answer, not a call")
-        refusal = self._refusal(link.peer, len(set(message.ports)))
-        if isinstance(refusal, RefusedMessage):
-            self.refused += 1
-            return refusal
-        for contact in read_contacts(message.gates[:MAX_GATES]):
-            if addresses := _allowed(contact.addresses, refusal):
+        ports = tuple(dict.fromkeys(message.ports))
+        observed = self._refusal(link.peer, len(ports))
+        if isinstance(observed, RefusedMessage):
+            return observed
+        for contact in read_contacts(message.gates):
+            if addresses := _allowed(contact.addresses, observed):
                 self._meet(Contact(contact.peer, addresses))
-        reached = await self._dial(link.peer, refusal, message.ports)
-        self.answered += 1
-        return DialBackReply(observed=refusal, reached=reached, wall_ms=math.floor(self._wall() * WHOLE_MS))
+        reached = await self._dial(link.peer, observed, ports)
+        return DialBackReply(observed=observed, reached=reached, wall_ms=math.floor(self._wall() * 1000))
 
     def _refusal(self, peer: PeerId, ports: int) -> RefusedMessage | Address:
         """The refusal, or the address of the peer."""
-        if not self._serving():
-            return RefusedMessage(
-                reason=Reason.NOT_SERVING, detail="this node does not know whether it can be dialled itself"
-            )
         observed = self._seen_at(peer)
+        if not self._serving():
+            why = "this node does not know whether it can be dialled itself"
+            return RefusedMessage(reason=Reason.NOT_SERVING, detail=why)
         if observed is None or parse_tcp(observed) is None:
-            return RefusedMessage(
-                reason=Reason.NOT_SERVING,
-                detail="your connection comes through a relay, so your address is unknown",
-            )
-        now = trio.current_time()
+            why = "your connection comes through a relay, so your address is unknown"
+            return RefusedMessage(reason=Reason.NOT_SERVING, detail=why)
+        now, network = trio.current_time(), public_network([observed])
         wait = self._peers.wait(now, peer)
-        network = public_network([observed])
         if not wait and network:
             wait = self._networks.wait(now, network)
         if not wait and self._free < ports:
             wait = KNOCK_WITHIN_S
         if wait:
-            return RefusedMessage(
-                reason=Reason.OVERLOADED, detail="too many requests; try again later", retry_after_s=wait
-            )
+            why = "too many requests; try again later"
+            return RefusedMessage(reason=Reason.OVERLOADED, detail=why, retry_after_s=wait)
         return observed
 
     async def _dial(self, peer: PeerId, observed: Address, ports: Sequence[int]) -> tuple[int, ...]:
@@ -123,15 +113,14 @@ class AutoNatServer:
                 if await self._knock(peer, f"/{where.family}/{where.host}/tcp/{port}"):
                     reached.add(port)
 
-        requested = tuple(dict.fromkeys(ports))[:MAX_PORTS]
-        self._free -= len(requested)
+        self._free -= len(ports)
         try:
             async with trio.open_nursery() as nursery:
-                for port in requested:
+                for port in ports:
                     nursery.start_soon(one, port)
         finally:
-            self._free += len(requested)
-        return tuple(port for port in requested if port in reached)
+            self._free += len(ports)
+        return tuple(port for port in ports if port in reached)
 
 
 def _allowed(addresses: Sequence[Address], observed: Address) -> tuple[Address, ...]:
@@ -148,7 +137,7 @@ class DialBackAnswer:
     observed: Address
     reached: tuple[int, ...]
     rtt_s: float
-    """Including the dial-back: an upper bound."""
+    """Including the dialling: an upper bound."""
     ahead_s: float
     """The gate's wall clock minus ours; exact to `rtt_s`."""
 
@@ -162,7 +151,7 @@ async def ask(
     wall: Callable[[], float],
     max_wait_s: float = ANSWER_WITHIN_S,
 ) -> DialBackAnswer:
-    """Have `gate` dial this node back at `ports`. `others`: gates to make known to it.
+    """Have `gate` dial this node at `ports`. `others`: gates to make known to it.
 
     Raises `Unreachable` without an answer, `Refused`, and `RemoteProtocolError` for an invalid answer.
     """
@@ -172,35 +161,27 @@ async def ask(
         for other in others
         if other.peer != gate.peer and other.addresses
     )[:MAX_GATES]
-    stream = await network.open(gate.peer, ProtocolId.REACH, gate.addresses, max_wait_s=max_wait_s)
-    link = Link(stream, REACH)
-    answer: Message | Unreachable
-    began = trio.current_time()
+    answer: Message | Unreachable | RemoteProtocolError
     async with trio.open_nursery() as nursery:
-        await nursery.start(_read, link)
+        links = Links(network, ProtocolId.REACH, REACH, nursery)
         try:
+            link = await links.get(gate.peer, gate.addresses, max_wait_s=max_wait_s)
+            began = trio.current_time()
             answer = await link.call(DialBack(ports=requested, gates=named), max_wait_s=max_wait_s)
-        except Unreachable as error:
+            took = trio.current_time() - began
+            await link.aclose()
+        except (Unreachable, RemoteProtocolError) as error:
             answer = error
-        took = trio.current_time() - began
-        await link.aclose()
         nursery.cancel_scope.cancel()
-    if isinstance(answer, Unreachable):
+    if isinstance(answer, Exception):
         raise answer
     if isinstance(answer, RefusedMessage):
         raise Refused(
-            f"…{gate.peer[-8:]} does not dial back: {answer.detail or answer.reason}",
+            f"…{gate.peer[-8:]} does not test it: {answer.detail or answer.reason}",
             reason=answer.reason,
             retry_after_s=answer.retry_after_s,
         )
     if not isinstance(answer, DialBackReply):
         raise RemoteProtocolError(f"{gate.peer} answered DialBack with {type(answer).__name__}")
     reached = tuple(port for port in answer.reached if port in requested)
-    return DialBackAnswer(gate.peer, answer.observed, reached, took, answer.wall_ms / WHOLE_MS - wall())
-
-
-async def _read(link: Link, *, task_status: trio.TaskStatus[None]) -> None:
-    try:
-        await link.run(task_status=task_status)
-    except RemoteProtocolError as error:
-        log.info("link.broken", peer=link.peer, family=ProtocolId.REACH, why=error.what)
+    return DialBackAnswer(gate.peer, answer.observed, reached, took, answer.wall_ms / 1000 - wall())

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 import structlog
@@ -51,32 +51,12 @@ log = structlog.get_logger("sark.reach")
 
 @dataclass(slots=True)
 class _GateState:
-    """The reservation at one gate."""
+    """The reservation at one gate, and requests for it."""
 
-    taken_at: float = 0.0
-    ttl_s: float = 0.0
+    renew_at: float = 0.0
     retry_at: float = 0.0
     pause_s: float = RETRY_S[0]
     trying: bool = False
-
-    def due(self, now: float) -> bool:
-        """Whether the reservation should be renewed."""
-        return now >= self.taken_at + self.ttl_s * RENEW_AT
-
-
-@dataclass(slots=True)
-class _Round:
-    """One round of questions to several gates."""
-
-    moves: int
-    """How often this machine had changed networks when it began."""
-    left: int
-    over: trio.Event = field(default_factory=trio.Event)
-
-    def one_less(self) -> None:
-        self.left -= 1
-        if not self.left:
-            self.over.set()
 
 
 class ReachKeeper:
@@ -123,7 +103,6 @@ class ReachKeeper:
 
     @property
     def reach(self) -> Reach:
-        """Whether this node can be dialled."""
         return self.state.reach
 
     @property
@@ -137,7 +116,10 @@ class ReachKeeper:
     def addresses(self) -> tuple[Address, ...]:
         """The addresses for the advert, best first."""
         own = self._own[0] if self._own is not None else self._network.addresses
-        return reachability.advertised(self.state, own, self._circuits(), self._fixed)
+        held = self._network.reservations() if self.reach is Reach.BEHIND else ()
+        others = (address for reservation in held for address in reservation.others)
+        circuits = tuple(dict.fromkeys((*(reservation.address for reservation in held), *others)))
+        return reachability.advertised(self.state, own, circuits, self._fixed)
 
     @property
     def words(self) -> str:
@@ -162,13 +144,6 @@ class ReachKeeper:
         if mapped != self._mapped:
             self._mapped = mapped
             self.state = reachability.link_came_back(self.state, trio.current_time())
-
-    def _circuits(self) -> tuple[Address, ...]:
-        if self.state.reach is not Reach.BEHIND:
-            return ()
-        held = self._network.reservations()
-        others = (address for reservation in held for address in reservation.others)
-        return tuple(dict.fromkeys([*(reservation.address for reservation in held), *others]))
 
     # -- the loop ------------------------------------------------------------------------------------------------------------
 
@@ -241,37 +216,36 @@ class ReachKeeper:
         return sorted(mixed, key=lambda gate: gate.peer not in live)
 
     async def _ask_gates(self, nursery: trio.Nursery) -> None:
-        before, gates = self.state.reach, self._first(self._gates())
-        asked_at = self.state.asked_at
-        everybody = _Round(self._moves, len(gates[:GATES_ASKED]))
+        before, moves, gates = self.state.reach, self._moves, self._first(self._gates())
+        replies: list[DialBackAnswer] = []
         async with trio.open_nursery() as asking:
+
+            async def ask_one(gate: Contact) -> None:
+                try:
+                    replies.append(await ask(self._network, gate, self.ports(), gates, wall=self._wall))
+                except (Unreachable, Refused, RemoteProtocolError) as error:
+                    log.debug("reach.no-answer", gate=gate.peer, why=error.what)
+                else:  # the other gate may contradict it
+                    asking.cancel_scope.deadline = trio.current_time() + OTHERS_S
+
             for gate in gates[:GATES_ASKED]:
-                asking.start_soon(self._ask, gate, gates, everybody)
+                asking.start_soon(ask_one, gate)
         self._asking = False
         now = trio.current_time()
-        if self.state.asked_at == asked_at and everybody.moves == self._moves:
-            self.state = reachability.unanswered(self.state, now)
+        if moves == self._moves:  # else the gates saw an address that this machine no longer has
+            for reply in replies:
+                self.replies[reply.gate] = reply
+                verdict = reachability.verdict_of(reply.gate, reply.observed, reply.reached, self._own_ips())
+                log.debug(
+                    "reach.answer", gate=reply.gate, observed=reply.observed, reached=list(reply.reached)
+                )
+                self.state = reachability.answered(self.state, verdict, now)
+            if not replies:
+                self.state = reachability.unanswered(self.state, now)
         if self.state.reach is not before:
             self._say()
         self._hold(now, nursery)
         self._settle()
-
-    async def _ask(self, gate: Contact, gates: Sequence[Contact], everybody: _Round) -> None:
-        try:
-            reply = await ask(self._network, gate, self.ports(), gates, wall=self._wall)
-        except (Unreachable, Refused, RemoteProtocolError) as error:
-            log.debug("reach.no-answer", gate=gate.peer, why=error.what)
-            return
-        finally:
-            everybody.one_less()
-        with trio.move_on_after(OTHERS_S):  # the other gate may contradict it
-            await everybody.over.wait()
-        if everybody.moves != self._moves:
-            return  # the gate saw an address that this machine no longer has
-        self.replies[gate.peer] = reply
-        verdict = reachability.verdict_of(reply.gate, reply.observed, reply.reached, self._own_ips())
-        log.debug("reach.heard", gate=gate.peer, observed=reply.observed, reached=list(reply.reached))
-        self.state = reachability.answered(self.state, verdict, trio.current_time())
 
     def _say(self) -> None:
         log.info("reach.changed", reach=str(self.reach), reached=list(self.state.reached))
@@ -289,38 +263,36 @@ class ReachKeeper:
             return
         held = {reservation.gate for reservation in self._network.reservations()}
         missing = RESERVATIONS
-        for gate in self._by_preference(held):
+        # gates with a reservation first, then those that neither refused nor failed lately
+        for gate in sorted(
+            self._gates(), key=lambda gate: (gate.peer not in held, gate.peer not in self._states)
+        ):
             if not missing:
                 return
             state = self._states.setdefault(gate.peer, _GateState())
-            if state.trying or (gate.peer in held and not state.due(now)):
+            if state.trying or (gate.peer in held and now < state.renew_at):
                 missing -= 1
             elif now >= state.retry_at:
                 missing -= 1
                 state.trying = True
                 nursery.start_soon(self._reserve, gate, state)
 
-    def _by_preference(self, held: Collection[PeerId]) -> list[Contact]:
-        """Gates with a reservation first, then those that neither refused nor failed lately."""
-        gates = list(self._gates())
-        return sorted(gates, key=lambda gate: (gate.peer not in held, gate.peer not in self._states))
-
     async def _reserve(self, gate: Contact, state: _GateState) -> None:
         try:
             reservation = await self._network.reserve(gate.peer, gate.addresses, max_wait_s=PATIENCE_S)
         except (Unreachable, Refused) as error:
-            refused = isinstance(error, Refused)
-            wait = (error.retry_after_s or REFUSED_S) if isinstance(error, Refused) else state.pause_s
+            wait = state.pause_s
+            state.pause_s = min(wait * 2, RETRY_S[1])
+            if isinstance(error, Refused):
+                wait, state.pause_s = error.retry_after_s or REFUSED_S, RETRY_S[0]
             state.retry_at = trio.current_time() + wait * self._rng.uniform(0.5, 1.0)
-            state.pause_s = RETRY_S[0] if refused else min(state.pause_s * 2, RETRY_S[1])
             log.info("reservation.failed", gate=gate.peer, why=error.what)
         else:
-            fresh = not state.ttl_s
-            state.taken_at, state.ttl_s = trio.current_time(), reservation.ttl_s
+            if not state.renew_at:
+                self._tell(f"reached through gate …{gate.peer[-8:]} now")
+            state.renew_at = trio.current_time() + reservation.ttl_s * RENEW_AT
             state.retry_at, state.pause_s = 0.0, RETRY_S[0]
             log.info("reservation.made", gate=gate.peer, address=reservation.address, ttl_s=reservation.ttl_s)
-            if fresh:
-                self._tell(f"reached through gate …{gate.peer[-8:]} now")
         finally:
             state.trying = False
         self._settle()

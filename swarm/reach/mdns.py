@@ -1,32 +1,22 @@
-"""Neighbours on the LAN, found by multicast DNS (`_sark._tcp.local.`) without any gate: `Lan` beside a node, `ways_on_lan` for a command.
+"""Neighbours on the LAN, found by multicast DNS (`_sark._tcp.local.`) without any gate: `Lan` for a node, `ways_on_lan` for a command.
 
-What a stranger on the LAN answers is addresses to try and nothing more: only those of our own networks are taken, few of them, and
-who is there is proved by the channel. zeroconf has threads of its own and blocks; all of it is done beside the node's work, and what
-goes wrong (no multicast here, no network at all) costs a line in the log.
+An answer on the LAN is only a few addresses to try, all in our own networks; the channel proves who is there. zeroconf blocks, so it
+runs in threads, and a failure (no multicast here, no network at all) costs a line in the log.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import queue
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from contextlib import AbstractContextManager
-from functools import partial
-from types import TracebackType
-from typing import Final, Protocol, Self
+from typing import Final, Self
 
 import structlog
 import trio
-from zeroconf import (
-    BadTypeInNameException,
-    IPVersion,
-    NonUniqueNameException,
-    ServiceBrowser,
-    ServiceInfo,
-    Zeroconf,
-)
 from zeroconf import Error as ZeroconfError
+from zeroconf import IPVersion, ServiceBrowser, ServiceInfo, Zeroconf
 
 from swarm.net.addresses import Address, Contact, PeerId, parse_tcp
 from swarm.net.identity import peer_id_bytes
@@ -35,54 +25,28 @@ from swarm.p2p.dial_rules import own_ip_networks
 SERVICE: Final = "_sark._tcp.local."
 PEER_KEY: Final = "peer"
 LOOK_AT_INTERFACES_S: Final = 10.0
-"""How often it is looked whether this machine has other addresses now: then everything begins anew."""
+"""How often this machine's addresses are compared; when they differ, a new session begins."""
 ANSWER_WITHIN_MS: Final = 2_000
 AGAIN_S: Final = 60.0
-"""A name is looked up at most this often, and after a failure everything is tried again so late."""
+"""A name is looked up at most this often, and a failed session is retried after this long."""
 MAX_NEIGHBOURS: Final = 64
 MAX_ADDRESSES: Final = 8
 CLOSE_WITHIN_S: Final = 1.0
 GLANCE_S: Final = 2.0
 SETTLE_S: Final = 0.4
-"""A glance ends when nobody new has answered for so long."""
-_FAILURES: Final = (
-    OSError,
-    ZeroconfError,
-    BadTypeInNameException,
-    NonUniqueNameException,
-    TimeoutError,
-    RuntimeError,
-)
+"""A glance ends when nobody new has answered for this long."""
+_FAILURES: Final = (OSError, ZeroconfError, RuntimeError)
 
 log = structlog.get_logger("sark.lan")
 
-Found = Callable[[Contact], Awaitable[None]]
-"""What is done with a neighbour; may take its time."""
-
-
-class Names(Protocol):
-    """mDNS as it is used here; blocking. `Zeroconfs` is the real one, in a context of its own."""
-
-    def next(self, within_s: float) -> str | None:
-        """The next instance name that was heard; None when there was none in time."""
-        ...
-
-    def resolve(self, name: str) -> Contact | None:
-        """What that name says of itself; None when it does not answer, or says nonsense."""
-        ...
-
-
-Session = Callable[[PeerId | None, Sequence[Address]], AbstractContextManager[Names]]
-"""Begin to listen, and to announce a peer at these addresses unless it is None. Entering and leaving block for up to a second."""
-
 
 class Zeroconfs:
-    """One session of mDNS on all interfaces: asked and answered over IPv4, with addresses of both kinds in it."""
+    """One session of mDNS over IPv4 on all interfaces, with addresses of both families. Everything blocks, entering and leaving for up to
+    a second. It announces a peer at these addresses, unless that is None."""
 
     def __init__(self, peer: PeerId | None, addresses: Sequence[Address]) -> None:
-        self._peer = peer
         self._info = announcement(peer, addresses) if peer is not None else None
-        self._heard: queue.Queue[str] = queue.Queue(maxsize=MAX_NEIGHBOURS)
+        self._names: queue.Queue[str] = queue.Queue(maxsize=MAX_NEIGHBOURS)
 
     def __enter__(self) -> Self:
         self._zeroconf = Zeroconf(ip_version=IPVersion.V4Only)
@@ -95,32 +59,35 @@ class Zeroconfs:
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._zeroconf.close()
 
     def _changed(self, zeroconf: Zeroconf, service_type: str, name: str, state_change: object) -> None:
-        """In zeroconf's thread: somebody came, changed, or left."""
-        if getattr(state_change, "name", "") != "Removed" and not self._heard.full():
-            self._heard.put_nowait(name)
+        """In zeroconf's thread: a service appeared, changed or left."""
+        if getattr(state_change, "name", "") != "Removed" and not self._names.full():
+            self._names.put_nowait(name)
 
     def next(self, within_s: float) -> str | None:
+        """The next instance name; None when there was none in time."""
         try:
-            return self._heard.get(timeout=within_s)
+            return self._names.get(timeout=within_s)
         except queue.Empty:
             return None
 
     def resolve(self, name: str) -> Contact | None:
+        """The contact of that name; None when it does not answer, or the answer makes no sense."""
         info = self._zeroconf.get_service_info(SERVICE, name, ANSWER_WITHIN_MS)
         if info is None or not info.port:
             return None
-        shown = (info.properties or {}).get(PEER_KEY.encode()) or b""
-        return neighbour(shown, info.parsed_addresses(), info.port)
+        peer = (info.properties or {}).get(PEER_KEY.encode()) or b""
+        return neighbour(peer, info.parsed_addresses(), info.port)
+
+
+Session = Callable[[PeerId | None, Sequence[Address]], Zeroconfs]
 
 
 def announcement(peer: PeerId, addresses: Sequence[Address]) -> ServiceInfo | None:
-    """What is told to the LAN: one port and the addresses that share it, loopback left out. None when there is nothing to tell."""
+    """What the LAN sees: one port and the addresses that share it, without loopback. None: there is nothing to announce."""
     parsed = [address for text in addresses if (address := parse_tcp(text)) is not None]
     near = [a for a in parsed if a.ip is not None and not a.ip.is_loopback]
     if not near:
@@ -139,24 +106,20 @@ def announcement(peer: PeerId, addresses: Sequence[Address]) -> ServiceInfo | No
 def neighbour(
     peer: bytes, ips: Iterable[str], port: int, networks: Iterable[str] | None = None
 ) -> Contact | None:
-    """A contact made of what somebody on the LAN says; None when it makes no sense. `networks`: our own, as CIDR; None: looked up."""
+    """The contact in an answer of the LAN; None when it makes no sense. `networks`: our own, as CIDR; None: looked up."""
     try:
         text = peer.decode("ascii")
         peer_id_bytes(text)
     except ValueError:
         return None
-    near = [
-        ipaddress.ip_network(each, strict=False)
-        for each in (own_ip_networks() if networks is None else networks)
-    ]
+    own = own_ip_networks() if networks is None else networks
+    near = [ipaddress.ip_network(each, strict=False) for each in own]
     texts = []
     for each in ips:
-        try:
+        with contextlib.suppress(ValueError):
             ip = ipaddress.ip_address(each)
-        except ValueError:
-            continue
-        if not ip.is_loopback and any(ip in network for network in near):
-            texts.append(f"/ip{ip.version}/{ip}/tcp/{port}")
+            if not ip.is_loopback and any(ip in network for network in near):
+                texts.append(f"/ip{ip.version}/{ip}/tcp/{port}")
     addresses = tuple(dict.fromkeys(texts))[:MAX_ADDRESSES]
     return Contact(text, addresses) if addresses and 0 < port < 65_536 else None
 
@@ -168,12 +131,12 @@ class Lan:
         self,
         peer: PeerId,
         addresses: Callable[[], Sequence[Address]],
-        found: Found,
+        found: Callable[[Contact], Awaitable[None]],
         *,
         announce: bool = True,
         session: Session = Zeroconfs,
     ) -> None:
-        """`addresses`: where this node listens, as of now; `announce=False`: only look."""
+        """`addresses`: where this node listens, as of now; `found` is called with each neighbour; `announce=False`: only look."""
         self._peer = peer
         self._addresses = addresses
         self._found = found
@@ -181,37 +144,34 @@ class Lan:
         self._session = session
         self._asked: dict[str, float] = {}
         self.neighbours: dict[PeerId, Contact] = {}
-        """Those that were heard of, by what they say of themselves."""
+        """Those that answered, with the addresses that they name."""
 
     async def run(self) -> None:
         """For ever. Never raises because of the network."""
         while True:
-            addresses = tuple(self._addresses())
             try:
-                await self._one_session(addresses)
+                await self._one_session(tuple(self._addresses()))
             except _FAILURES as error:
                 log.info("lan.failed", why=str(error) or type(error).__name__)
                 await trio.sleep(AGAIN_S)
 
     async def _one_session(self, addresses: Sequence[Address]) -> None:
-        """Until this machine's addresses are others."""
+        """Until this machine has other addresses."""
         session = self._session(self._peer if self._announce else None, addresses)
-        names = await trio.to_thread.run_sync(session.__enter__)
+        await trio.to_thread.run_sync(session.__enter__)
         log.info("lan.up", announced=list(addresses) if self._announce else [])
         try:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._browse, names, nursery)
+                nursery.start_soon(self._browse, session, nursery)
                 while True:
                     await trio.sleep(LOOK_AT_INTERFACES_S)
                     if tuple(self._addresses()) != addresses:
-                        break
-                nursery.cancel_scope.cancel()
+                        nursery.cancel_scope.cancel()
         finally:
             with trio.move_on_after(CLOSE_WITHIN_S, shield=True):
-                leave = partial(session.__exit__, None, None, None)
-                await trio.to_thread.run_sync(leave, abandon_on_cancel=True)
+                await trio.to_thread.run_sync(session.__exit__, abandon_on_cancel=True)
 
-    async def _browse(self, names: Names, nursery: trio.Nursery) -> None:
+    async def _browse(self, names: Zeroconfs, nursery: trio.Nursery) -> None:
         while True:
             name = await trio.to_thread.run_sync(names.next, 1.0, abandon_on_cancel=True)
             now = trio.current_time()
@@ -223,7 +183,7 @@ class Lan:
                 self._asked[name] = now + AGAIN_S
                 nursery.start_soon(self._meet, names, name)
 
-    async def _meet(self, names: Names, name: str) -> None:
+    async def _meet(self, names: Zeroconfs, name: str) -> None:
         try:
             contact = await trio.to_thread.run_sync(names.resolve, name, abandon_on_cancel=True)
         except _FAILURES as error:
@@ -242,21 +202,19 @@ def ways_on_lan(
     session: Session = Zeroconfs,
     clock: Callable[[], float] = time.monotonic,
 ) -> tuple[str, ...]:
-    """Nodes of the LAN as ways into the swarm (`/ip4/…/tcp/…/p2p/12D3Koo…`), for a command that knows no gate. Blocking, up to
-    `within_s` seconds and those that zeroconf takes to answer and to end; none is no error."""
+    """Nodes of the LAN as ways into the swarm (`/ip4/…/tcp/…/p2p/12D3Koo…`), for a command that knows no gate. Blocks for up to
+    `within_s` seconds, plus what zeroconf takes to answer and to end."""
     by_key: dict[PeerId, Contact] = {}
     until = clock() + within_s
     try:
         with session(None, ()) as names:
-            while (left := until - clock()) > 0:
+            while (left := until - clock()) > 0 and len(by_key) < MAX_ADDRESSES:
                 name = names.next(min(left, SETTLE_S) if by_key else left)
                 if name is None:
                     break
                 contact = names.resolve(name)
                 if contact is not None:
                     by_key.setdefault(contact.peer, contact)
-                if len(by_key) >= MAX_ADDRESSES:
-                    break
     except _FAILURES as error:
         log.info("lan.failed", why=str(error) or type(error).__name__)
     return tuple(

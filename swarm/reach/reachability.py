@@ -1,4 +1,4 @@
-"""Whether this node can be dialled: a pure state machine, fed with the answers of gates that dialled back. `keeper` is its shell.
+"""Whether this node can be dialled: a pure state machine, fed with the AutoNAT answers of gates. `keeper` is its shell.
 
                  reached                missed twice
     UNKNOWN ───────────────▶ DIRECT ───────────────▶ BEHIND
@@ -24,7 +24,7 @@ from protocol.wire.table import Table, step
 from swarm.net.addresses import Address, PeerId, is_loopback, is_private, parse_tcp
 
 TRIES: Final = 2
-"""Failed dial-backs that lead to BEHIND: one may have been lost."""
+"""Failed probes that lead to BEHIND: one may have been lost."""
 RETRY_S: Final = 1.0
 """After the first failure."""
 ASK_DIRECT_S: Final = 600.0
@@ -49,7 +49,7 @@ class Reach(StrEnum):
     UNKNOWN = "unknown"
     """No gate has answered yet."""
     DIRECT = "direct"
-    """A gate dialled back successfully."""
+    """A gate reached it."""
     BEHIND = "behind"
     """Behind a router or a firewall: reachable only through a gate."""
 
@@ -89,7 +89,7 @@ REACHABILITY: Final[Table[Reach, Observation]] = {
 
 @dataclass(frozen=True, slots=True)
 class DialVerdict:
-    """The answer of one gate that dialled back."""
+    """The answer of one gate that tried to dial this node."""
 
     gate: PeerId
     observed: Address
@@ -98,19 +98,17 @@ class DialVerdict:
     """Ports that it reached."""
     near: bool = False
     """It sees a private address of this machine: both are on one LAN, or one host."""
-
-
-@dataclass(frozen=True, slots=True)
-class TimedVerdict:
-    """The latest verdict of a gate outside the LAN."""
-
-    verdict: DialVerdict
-    at: float
+    at: float = 0.0
+    """When it answered."""
 
     @property
     def addresses(self) -> tuple[Address, ...]:
-        """The addresses that it reached."""
-        return _addresses(self.verdict)
+        """The addresses that it reached; none unless it names the IP address of a host: a name, or a multicast address, could direct
+        others to anybody."""
+        where = parse_tcp(self.observed)
+        if where is None or where.ip is None or where.ip.is_unspecified or where.ip.is_multicast:
+            return ()
+        return tuple(f"/{where.family}/{where.host}/tcp/{port}" for port in self.reached)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,14 +119,14 @@ class ReachState:
     reached: tuple[Address, ...] = ()
     """Addresses that a gate reached, latest first."""
     misses: int = 0
-    """Failed dial-backs since the last success."""
+    """Failed probes since the last success."""
     far_at: float | None = None
     """When a gate outside the LAN last answered."""
     ask_at: float = 0.0
     """When to ask next."""
     asked_at: float | None = None
     """When the last answer came."""
-    verdicts: tuple[TimedVerdict, ...] = ()
+    verdicts: tuple[DialVerdict, ...] = ()
     """Of each gate outside the LAN that answered lately, the latest first."""
 
     @property
@@ -139,57 +137,45 @@ class ReachState:
 
 def answered(state: ReachState, verdict: DialVerdict, now: float) -> ReachState:
     """A gate answered."""
-    outranked = state.far_at is not None and now - state.far_at < FAR_COUNTS_S
-    if verdict.near and outranked:
-        return state
-    first_from_afar = not verdict.near and state.far_at is None
+    misses, far_at, verdicts = state.misses, state.far_at, state.verdicts
     if verdict.near:
-        verdicts, far_at = state.verdicts, state.far_at
-        reached, through, more = (*_addresses(verdict), *state.reached), bool(verdict.reached), True
+        if far_at is not None and now - far_at < FAR_COUNTS_S:
+            return state
+        reached = (*verdict.addresses, *state.reached)
+        got_through = proved = bool(verdict.reached)
     else:
-        verdicts, far_at = _latest(state.verdicts, verdict, now), now
+        if far_at is None:
+            misses = 0
+        far_at = now
+        others = (v for v in verdicts if v.gate != verdict.gate and now - v.at < VERDICT_S)
+        verdicts = (replace(verdict, at=now), *others)[:MAX_VERDICTS]
         counting = [each for each in verdicts if _agreed(each, verdicts)]
         reached = tuple(address for each in counting for address in each.addresses)
-        got_through = sum(bool(each.verdict.reached) for each in counting)
-        through = bool(verdict.reached) and _agreed(verdicts[0], verdicts)
-        more = 2 * got_through > len(verdicts)
-    reached = tuple(dict.fromkeys(reached))[:MAX_DIRECT]
-    if through and not more:  # as many, or more, failed: nothing is proved yet
+        got_through = bool(verdict.reached) and verdicts[0] in counting
+        proved = got_through and 2 * sum(bool(each.reached) for each in counting) > len(verdicts)
+    if got_through and not proved:  # as many, or more, failed
         pause = state.ask_at if state.ask_at > now else now + ASK_UNKNOWN_S
         return replace(state, far_at=far_at, ask_at=pause, asked_at=now, verdicts=verdicts)
-    if through:
-        return ReachState(
-            reach=step(REACHABILITY, state.reach, Observation.REACHED),
-            reached=reached,
-            far_at=far_at,
-            ask_at=now + ASK_DIRECT_S,
-            asked_at=now,
-            verdicts=verdicts,
-        )
-    misses = (0 if first_from_afar else state.misses) + 1
-    reach = step(
-        REACHABILITY, state.reach, Observation.MISSED_TWICE if misses >= TRIES else Observation.MISSED
-    )
-    if verdict.near:
-        reached = state.reached
+    misses = 0 if proved else min(misses + 1, TRIES)
+    if proved:
+        event, pause = Observation.REACHED, ASK_DIRECT_S
+    elif misses < TRIES:
+        event, pause = Observation.MISSED, RETRY_S
+    else:
+        event, pause = Observation.MISSED_TWICE, ASK_BEHIND_S
+    reach = step(REACHABILITY, state.reach, event)
     return ReachState(
         reach=reach,
-        reached=() if reach is Reach.BEHIND else reached,
-        misses=min(misses, TRIES),
+        reached=() if reach is Reach.BEHIND else tuple(dict.fromkeys(reached))[:MAX_DIRECT],
+        misses=misses,
         far_at=far_at,
-        ask_at=now + (ASK_BEHIND_S if misses >= TRIES else RETRY_S),
+        ask_at=now + pause,
         asked_at=now,
         verdicts=verdicts,
     )
 
 
-def _latest(before: Sequence[TimedVerdict], verdict: DialVerdict, now: float) -> tuple[TimedVerdict, ...]:
-    """The verdict, and those of other gates that still count."""
-    others = (each for each in before if each.verdict.gate != verdict.gate and now - each.at < VERDICT_S)
-    return (TimedVerdict(verdict, now), *others)[:MAX_VERDICTS]
-
-
-def _agreed(verdict: TimedVerdict, verdicts: Sequence[TimedVerdict]) -> bool:
+def _agreed(verdict: DialVerdict, verdicts: Sequence[DialVerdict]) -> bool:
     """Whether more gates see the node at that address than at any other of the same family."""
     hosts = Counter(_observed(each) for each in verdicts)
     family, host = _observed(verdict)
@@ -197,27 +183,9 @@ def _agreed(verdict: TimedVerdict, verdicts: Sequence[TimedVerdict]) -> bool:
     return hosts[family, host] > max(rest, default=0)
 
 
-def _observed(verdict: TimedVerdict) -> tuple[str, str]:
-    where = parse_tcp(verdict.verdict.observed)
+def _observed(verdict: DialVerdict) -> tuple[str, str]:
+    where = parse_tcp(verdict.observed)
     return (where.family, where.host) if where is not None else ("", "")
-
-
-def _addresses(verdict: DialVerdict) -> tuple[Address, ...]:
-    where = verdict.observed
-    return tuple(_at(where, port) for port in verdict.reached if _is_host(where))
-
-
-def _at(observed: Address, port: int) -> Address:
-    where = parse_tcp(observed)
-    assert where is not None
-    return f"/{where.family}/{where.host}/tcp/{port}"
-
-
-def _is_host(observed: Address) -> bool:
-    """Whether a gate sent the IP address of a host: a name, or a multicast address, could direct others to anybody."""
-    where = parse_tcp(observed)
-    ip = where.ip if where is not None else None
-    return ip is not None and not (ip.is_unspecified or ip.is_multicast)
 
 
 def moved(state: ReachState, now: float) -> ReachState:

@@ -1,7 +1,7 @@
 """A port opened on the home's router by UPnP, only when the user asks for it (`--upnp`): made, renewed, and removed at the end.
 
-miniupnpc blocks and knows no cancelling, so it works in a thread; it is imported only there. Whatever goes wrong is one line: a node
-without a mapping is reached through a gate, as any other.
+miniupnpc blocks and cannot be cancelled, so it runs in a thread; it is imported only there. A failure is one line: a node without a
+mapping is reached through a gate, as any other.
 """
 
 from __future__ import annotations
@@ -10,8 +10,7 @@ import importlib
 import ipaddress
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import structlog
 import trio
@@ -30,15 +29,15 @@ log = structlog.get_logger("sark.upnp")
 
 
 class NoMapping(Exception):
-    """There is no router that does it, or it said no; the text says why."""
+    """There is no router that does it, or it refused; the text says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mapping:
-    """What the router does for us."""
+    """A forwarded port."""
 
     external: str
-    """Its address on the internet, as it says."""
+    """The router's address on the internet, as it says."""
     port: int
     """The port there."""
     inner: int
@@ -49,22 +48,14 @@ class Mapping:
         """As others dial it."""
         return f"/ip4/{self.external}/tcp/{self.port}"
 
-    @property
-    def public(self) -> bool:
-        """Whether the internet sees that address; else there is a second router behind the first."""
-        return ipaddress.ip_address(self.external).is_global
-
-
-class Router(Protocol):
-    """What a router is asked; blocking, raising `NoMapping`."""
-
-    def add(self, port: int) -> Mapping: ...
-
-    def remove(self, mapping: Mapping) -> None: ...
+    def __str__(self) -> str:
+        if ipaddress.ip_address(self.external).is_global:
+            return f"the router sends port {self.port} of {self.external} to this device (UPnP)"
+        return f"the router opened port {self.port} (UPnP), but is itself behind another one ({self.external}): of no use from outside"
 
 
 class UpnpRouter:
-    """The router that answers to UPnP on this LAN."""
+    """The router that answers to UPnP on this LAN. Its methods block, and raise `NoMapping`."""
 
     def __init__(self, make: Callable[[], Any] | None = None) -> None:
         """`make`: gives what `miniupnpc.UPnP()` would."""
@@ -76,17 +67,18 @@ class UpnpRouter:
         igd = self._make()
         igd.discoverdelay = DISCOVER_MS
         try:
-            answering = _asked(igd.discover)
+            answering = _call(igd.discover)
         except NoMapping:  # how the library says that nobody did
             answering = 0
         if not answering:
             raise NoMapping("no router answers to UPnP here")
-        _asked(igd.selectigd)
+        _call(igd.selectigd)
         return igd
 
     def add(self, port: int) -> Mapping:
+        """Forward this port, or one of the next ones outside."""
         igd = self._igd()
-        external = str(_asked(igd.externalipaddress))
+        external = str(_call(igd.externalipaddress))
         try:
             ipaddress.ip_address(external)
         except ValueError:
@@ -95,19 +87,20 @@ class UpnpRouter:
         for outer in range(port, min(port + OTHER_PORTS, 65_535) + 1):
             for lease in (LEASE_S, 0):  # some routers know no leases
                 try:
-                    if _asked(igd.addportmapping, outer, "TCP", igd.lanaddr, port, "sark-node", "", lease):
+                    if _call(igd.addportmapping, outer, "TCP", igd.lanaddr, port, "sark-node", "", lease):
                         return Mapping(external, outer, port)
                 except NoMapping as error:
                     refused = str(error)
         raise NoMapping(refused or "the router does not say why not")
 
     def remove(self, mapping: Mapping) -> None:
-        _asked(self._igd().deleteportmapping, mapping.port, "TCP")
+        """End a mapping."""
+        _call(self._igd().deleteportmapping, mapping.port, "TCP")
 
 
-def _asked(question: Callable[..., Any], *args: object) -> Any:
+def _call(method: Callable[..., Any], *args: object) -> Any:
     try:
-        return question(*args)
+        return method(*args)
     except Exception as error:  # miniupnpc raises nothing more precise
         raise NoMapping(str(error)[:200] or type(error).__name__) from error
 
@@ -117,40 +110,32 @@ async def keep_port_open(
     mapped: Callable[[Address | None], None],
     tell: Callable[[str], object],
     *,
-    router: Router | None = None,
+    router: UpnpRouter | None = None,
 ) -> None:
-    """Have the router send `port` to this machine for as long as this runs. `mapped` is told the address, None when it is lost; `tell`
-    a line for people."""
-    request = router or UpnpRouter()
+    """Have the router forward `port` to this machine for as long as this runs. `mapped` is called with the address, and with None
+    when it is lost; `tell` with a line for people."""
+    router = router or UpnpRouter()
     mapping: Mapping | None = None
-    text = ""
+    line = ""
     try:
         while True:
-            pause = RENEW_S
+            before, pause = line, RENEW_S
             try:
-                mapping = await trio.to_thread.run_sync(request.add, mapping.inner if mapping else port)
-                line = _line(mapping)
+                mapping = await trio.to_thread.run_sync(router.add, mapping.inner if mapping else port)
+                line = str(mapping)
                 mapped(mapping.address)
             except NoMapping as error:
                 line = f"the router opens no port (UPnP): {error}; trying again now and then"
                 pause, mapping = RETRY_S, None
                 mapped(None)
-            if line != text:
-                text = line
+            if line != before:
                 tell(line)
-                log.info("upnp", told=line)
+                log.info("upnp", line=line)
             await trio.sleep(pause)
     finally:
         if mapping is not None:
             with trio.move_on_after(REMOVE_WITHIN_S, shield=True):
                 try:
-                    remove = partial(request.remove, mapping)
-                    await trio.to_thread.run_sync(remove, abandon_on_cancel=True)
+                    await trio.to_thread.run_sync(router.remove, mapping, abandon_on_cancel=True)
                 except NoMapping as error:
                     log.info("upnp.not-removed", why=str(error))
-
-
-def _line(mapping: Mapping) -> str:
-    if mapping.public:
-        return f"the router sends port {mapping.port} of {mapping.external} to this device (UPnP)"
-    return f"the router opened port {mapping.port} (UPnP), but is itself behind another one ({mapping.external}): of no use from outside"

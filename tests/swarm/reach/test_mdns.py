@@ -5,7 +5,6 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Sequence
-from types import TracebackType
 
 import pytest
 import trio
@@ -53,9 +52,7 @@ class Session:
         self.air.sessions.append(self)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.left.set()
 
     def next(self, within_s: float) -> str | None:
