@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from typing import Final, Protocol
+from typing import Final
 
 import structlog
 import trio
-from libp2p.abc import INetConn, INetStream, INetwork, INotifee
-from multiaddr import Multiaddr
 
 from protocol.errors import ResourceError, Unreachable
 from swarm.net.addresses import Address, Contact, PeerId, gate_contacts, parse_tcp, usable
+from swarm.net.network import Network
 from swarm.p2p.dialler import AnotherAnswers
 
 JOIN_WITHIN_S: Final = 3.0
@@ -40,24 +39,12 @@ Gates = Sequence[str] | Callable[[], Sequence[str]]
 log = structlog.get_logger("sark.node")
 
 
-class BootstrapNetwork(Protocol):
-    """The methods of a node that are used here."""
-
-    def connected(self) -> tuple[PeerId, ...]: ...
-
-    async def connect(self, peer: PeerId, addresses: Sequence[Address]) -> None: ...
-
-    def learn(self, contact: Contact) -> None: ...
-
-    async def refresh(self) -> None: ...
-
-
-class BootstrapKeeper(INotifee):
+class BootstrapKeeper:
     """Keeps a connection with at least one gate, or, while none answers, with a fallback peer."""
 
     def __init__(
         self,
-        network: BootstrapNetwork,
+        network: Network,
         gates: Gates,
         rng: random.Random,
         fallback: Callable[[], Sequence[str]] | None = None,
@@ -97,8 +84,9 @@ class BootstrapKeeper(INotifee):
                 log.info("gate.lost", gates=[contact.peer for contact in self._contacts])
             changed = await self._pause(pause * self._rng.uniform(0.5, 1.0))
             pause = RETRY_FIRST_S if changed else min(pause * 2, most)
-            if self._linked():
-                self._learn()  # a connection came about elsewhere
+            if gates := self._live(self._contacts):  # a connection came about elsewhere
+                for gate in gates:
+                    self._network.learn(gate)
                 await self._network.refresh()
             elif await self._try_all():
                 await self._network.refresh()
@@ -108,14 +96,13 @@ class BootstrapKeeper(INotifee):
         pause = RETRY_FIRST_S
         while True:
             await trio.sleep(pause * self._rng.uniform(0.5, 1.0))
-            live = set(self._network.connected())
-            others = [contact for contact in self._contacts if contact.peer not in live]
+            live = self._live(self._contacts)
+            others = [contact for contact in self._contacts if contact not in live]
             pause = min(pause * 2, RETRY_OTHERS_MOST_S) if others else RETRY_MOST_S
             async with trio.open_nursery() as nursery:
                 for contact in others:
                     nursery.start_soon(self._try, contact)
-            live = set(self._network.connected())
-            if any(contact.peer in live for contact in others):
+            if self._live(others):
                 await self._network.refresh()
 
     async def _pause(self, seconds: float) -> bool:
@@ -143,15 +130,13 @@ class BootstrapKeeper(INotifee):
         self._warned = {}
         return True
 
-    def _linked(self) -> bool:
+    def _live(self, contacts: Sequence[Contact]) -> list[Contact]:
+        """Those that are connected."""
         live = set(self._network.connected())
-        return any(contact.peer in live for contact in self._contacts)
+        return [contact for contact in contacts if contact.peer in live]
 
-    def _learn(self) -> None:
-        live = set(self._network.connected())
-        for contact in self._contacts:
-            if contact.peer in live:
-                self._network.learn(contact)
+    def _linked(self) -> bool:
+        return bool(self._live(self._contacts))
 
     async def _try_all(self) -> bool:
         """Returns whether there is a new way in. Gates have a head start over fallback peers."""
@@ -174,39 +159,26 @@ class BootstrapKeeper(INotifee):
 
     async def _try_fallback(self) -> bool:
         """Connect with fallback peers, unless one is connected already."""
-        contacts = self._fallback_contacts()
-        live = set(self._network.connected())
-        if any(contact.peer in live for contact in contacts):
+        try:
+            contacts = gate_contacts(self._fallback() if self._fallback is not None else ())[:MAX_FALLBACK]
+        except ResourceError:
+            return False
+        if self._live(contacts):
             return False
         async with trio.open_nursery() as nursery:
             for contact in contacts:
-                nursery.start_soon(self._try_quietly, contact)
-        live = set(self._network.connected())
-        peers = [contact.peer for contact in contacts if contact.peer in live]
-        if peers:
+                nursery.start_soon(self._try, contact, True)
+        if peers := [contact.peer for contact in self._live(contacts)]:
             log.info("gate.none", instead=peers)
         return bool(peers)
 
-    def _fallback_contacts(self) -> tuple[Contact, ...]:
-        try:
-            return gate_contacts(self._fallback() if self._fallback is not None else ())[:MAX_FALLBACK]
-        except ResourceError:
-            return ()
-
-    async def _try_quietly(self, contact: Contact) -> None:
+    async def _try(self, contact: Contact, fallback: bool = False) -> None:
         try:
             await self._network.connect(contact.peer, contact.addresses)
         except Unreachable as error:
-            log.debug("known-peer.unreachable", peer=contact.peer, why=error.what)
-        else:
-            self._network.learn(contact)
-
-    async def _try(self, contact: Contact) -> None:
-        try:
-            await self._network.connect(contact.peer, contact.addresses)
-        except Unreachable as error:
-            log.debug("gate.unreachable", peer=contact.peer, why=error.what)
-            self._warn(contact, error)
+            log.debug("peer.unreachable", peer=contact.peer, why=error.what)
+            if not fallback:
+                self._warn(contact, error)
         else:
             self._network.learn(contact)
             if self._warned.pop(contact.peer, None):
@@ -225,24 +197,10 @@ class BootstrapKeeper(INotifee):
             self._warned[contact.peer] = line
             log.warning(line)
 
-    async def disconnected(self, network: INetwork, conn: INetConn) -> None:
+    def disconnected(self) -> None:
+        """A connection ended."""
         if not self._linked():
             self._lost.set()
-
-    async def connected(self, network: INetwork, conn: INetConn) -> None:
-        pass
-
-    async def opened_stream(self, network: INetwork, stream: INetStream) -> None:
-        pass
-
-    async def closed_stream(self, network: INetwork, stream: INetStream) -> None:
-        pass
-
-    async def listen(self, network: INetwork, multiaddr: Multiaddr) -> None:
-        pass
-
-    async def listen_close(self, network: INetwork, multiaddr: Multiaddr) -> None:
-        pass
 
 
 def _where(contact: Contact) -> str:

@@ -10,7 +10,6 @@ import random
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from functools import partial
 from typing import Final
 
 import structlog
@@ -173,10 +172,10 @@ class HostNetwork:
             return await self._relays.reserve(gate, addresses)
 
     def reservations(self) -> tuple[Reservation, ...]:
-        return self._relays.reservations()
+        return self._relays.client.reservations()
 
     def serve_relay(self, reservations: RelayReservations) -> None:
-        self._relays.serve(reservations, seen_at=self.remote_address, addresses=lambda: self.addresses)
+        self._relays.serve(reservations, self.remote_address)
 
     # -- the routing table ---------------------------------------------------------------------------------------------
 
@@ -224,8 +223,8 @@ async def open_host(
 ) -> AsyncIterator[HostNetwork]:
     """Start a node and yield it, listening; leave the context to stop it (under a second).
 
-    `listen`: multiaddrs such as `/ip4/0.0.0.0/tcp/4001`, or none for a node that only dials; `announce`: told to others
-    instead of the interfaces' addresses (a forwarded port); `bootstrap`: `/ip4/…/tcp/…/p2p/12D3Koo…`, or how
+    `listen`: multiaddrs such as `/ip4/0.0.0.0/tcp/4001`, or none for a node that only dials; `announce`: addresses to announce
+    instead of those of the interfaces (a forwarded port); `bootstrap`: `/ip4/…/tcp/…/p2p/12D3Koo…`, or how
     to look them up, kept connected to; `fallback`: gives peers, in the same form, for when none of those answers;
     `server`: others may route through this node; `gater`: who may connect.
 
@@ -237,20 +236,32 @@ async def open_host(
     hardening.harden()
     _probe_ports(listen)
     stop = trio.Event()
+
+    async def run(*, task_status: trio.TaskStatus[HostNetwork]) -> None:
+        """Run the node. Once started, only `stop` stops it, so that a cancelled caller leaves no socket open."""
+        host, swarm = _new_host(identity, announce, gater)
+        with trio.CancelScope() as scope:
+            async with host.run(listen_addrs=addresses):
+                try:
+                    _check_listening(swarm, addresses)
+                    kad = OwnKad(host, server=server)
+                    network = HostNetwork(identity, host, swarm, kad)
+                    keeper = BootstrapKeeper(network, bootstrap, rng or random.Random(), fallback)
+                    swarm.rules = DialRules(listening=lambda: network.addresses, given=keeper.gives)
+                    network._relays.on_disconnect = keeper.disconnected
+                    await keeper.join_first()
+                    async with background_trio_service(kad), trio.open_nursery() as nursery:
+                        nursery.start_soon(keeper.run)
+                        scope.shield = True
+                        task_status.started(network)
+                        await stop.wait()
+                        nursery.cancel_scope.cancel()
+                finally:
+                    with trio.CancelScope(shield=True):
+                        await swarm.close_all(CLOSE_WITHIN_S)
+
     try:
         async with trio.open_nursery() as nursery:
-            run = partial(
-                _run,
-                identity,
-                addresses,
-                announce,
-                bootstrap,
-                fallback,
-                server,
-                rng or random.Random(),
-                gater,
-                stop,
-            )
             network: HostNetwork = await nursery.start(run)
             try:
                 yield network
@@ -261,20 +272,9 @@ async def open_host(
         raise _unwrap(group) from None
 
 
-async def _run(
-    identity: Identity,
-    listen: list[Multiaddr],
-    announce: Sequence[Address],
-    bootstrap: Gates,
-    fallback: Callable[[], Sequence[str]] | None,
-    server: bool,
-    rng: random.Random,
-    gater: ConnectionGater | None,
-    stop: trio.Event,
-    *,
-    task_status: trio.TaskStatus[HostNetwork],
-) -> None:
-    """Run a node. Once started, only `stop` stops it, so that a cancelled caller leaves no socket open."""
+def _new_host(
+    identity: Identity, announce: Sequence[Address], gater: ConnectionGater | None
+) -> tuple[NodeHost, NodeSwarm]:
     keys = create_new_key_pair(identity.seed)
     upgrader = hardening.noise_and_yamux(keys)
     hardening.assert_closed(upgrader)
@@ -290,31 +290,15 @@ async def _run(
         gater=gater,
     )
     store.connected = lambda peer: peer in swarm.connections
+    fixed = [Multiaddr(address) for address in announce]
+
+    def announced(listening: list[Multiaddr]) -> list[Multiaddr]:
+        return fixed or [Multiaddr(address) for address in concrete(str(entry) for entry in listening)]
+
     host = NodeHost(
-        swarm,
-        negotiate_timeout=10,
-        addrs_factory=_announcer(announce),
-        disable_identify_address_discovery=True,
+        swarm, negotiate_timeout=10, addrs_factory=announced, disable_identify_address_discovery=True
     )
-    with trio.CancelScope() as scope:
-        async with host.run(listen_addrs=listen):
-            try:
-                _check_listening(swarm, listen)
-                kad = OwnKad(host, server=server)
-                network = HostNetwork(identity, host, swarm, kad)
-                keeper = BootstrapKeeper(network, bootstrap, rng, fallback)
-                swarm.rules = DialRules(listening=lambda: network.addresses, given=keeper.gives)
-                swarm.register_notifee(keeper)
-                await keeper.join_first()
-                async with background_trio_service(kad), trio.open_nursery() as nursery:
-                    nursery.start_soon(keeper.run)
-                    scope.shield = True
-                    task_status.started(network)
-                    await stop.wait()
-                    nursery.cancel_scope.cancel()
-            finally:
-                with trio.CancelScope(shield=True):
-                    await swarm.close_all(CLOSE_WITHIN_S)
+    return host, swarm
 
 
 def _unwrap(error: BaseException) -> BaseException:
@@ -344,15 +328,6 @@ def _peer(peer: PeerId) -> ID:
         raise Unreachable(str(error)) from error
 
 
-def _announcer(announce: Sequence[Address]) -> Callable[[list[Multiaddr]], list[Multiaddr]]:
-    fixed = [Multiaddr(address) for address in announce]
-
-    def announced(listening: list[Multiaddr]) -> list[Multiaddr]:
-        return fixed or [Multiaddr(address) for address in concrete(str(entry) for entry in listening)]
-
-    return announced
-
-
 def _probe_ports(listen: Sequence[Address]) -> None:
     """Check that each port is free. libp2p shares ports (SO_REUSEPORT), so two nodes would silently split the connections."""
     for text in listen:
@@ -373,12 +348,11 @@ def _probe_ports(listen: Sequence[Address]) -> None:
 
 def _answers(address: TcpAddress) -> bool:
     """Does somebody accept connections there?"""
-    unspecified = address.ip is not None and address.ip.is_unspecified
-    loopback = "::1" if address.family == "ip6" else "127.0.0.1"
+    host = address.host
+    if address.ip is not None and address.ip.is_unspecified:
+        host = "::1" if address.family == "ip6" else "127.0.0.1"
     try:
-        socket.create_connection(
-            (loopback if unspecified else address.host, address.port), timeout=0.5
-        ).close()
+        socket.create_connection((host, address.port), timeout=0.5).close()
     except OSError:
         return False
     return True
@@ -399,7 +373,7 @@ def _cannot_listen(port: int, address: str, error: OSError) -> ResourceError:
     return ResourceError(f"cannot listen on {address}: {error.strerror}", hint="choose another with --listen")
 
 
-def _check_listening(swarm: NodeSwarm, wanted: Sequence[Multiaddr]) -> None:
-    missing = [str(address) for address in wanted if str(address) not in swarm.listeners]
+def _check_listening(swarm: NodeSwarm, listen: Sequence[Multiaddr]) -> None:
+    missing = [str(address) for address in listen if str(address) not in swarm.listeners]
     if missing:
         raise ResourceError(f"cannot listen on {missing[0]}", hint="choose another address with --listen")

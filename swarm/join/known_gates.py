@@ -61,18 +61,12 @@ def save_gates(home: Home, gates: Sequence[str], role: Role = "scheduler") -> No
     own = worker_addresses(home)
     others = [gate for gate in gates if gate not in own]
     if others:
-        write_durably(_recent_file(home, role), "".join(f"{gate}\n" for gate in others).encode())
+        write_addresses(_recent_file(home, role), others)
 
 
 def recent_gates(home: Home, roles: Sequence[Role] = ("scheduler", "worker")) -> tuple[str, ...]:
     """The gates of the latest campaign, then those that this home's worker joined by last."""
-    gates: list[str] = []
-    for role in roles:
-        try:
-            gates += _recent_file(home, role).read_text(encoding="utf-8").split()
-        except (OSError, UnicodeDecodeError):
-            continue
-    return tuple(dict.fromkeys(gates))
+    return tuple(dict.fromkeys(gate for role in roles for gate in read_addresses(_recent_file(home, role))))
 
 
 def _recent_file(home: Home, role: Role) -> Path:

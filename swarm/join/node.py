@@ -13,7 +13,6 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Final
 
 import structlog
@@ -30,7 +29,7 @@ from swarm.index.index import Index
 from swarm.index.server import Admit
 from swarm.join.host import open_host
 from swarm.join.known_gates import local_gates, recent_gates, worker_addresses
-from swarm.join.presence import CurrentGates, FallbackPeers, reach_keeper, run_presence
+from swarm.join.presence import ANYWHERE, CurrentGates, FallbackPeers, record_peers, run_presence
 from swarm.net.addresses import Address
 from swarm.net.identity import Identity, load_or_create, next_incarnation
 from swarm.net.link import Link, serve_links
@@ -41,8 +40,6 @@ from swarm.reach.keeper import ReachKeeper
 
 log = structlog.get_logger("sark.node")
 
-ANYWHERE: tuple[Address, ...] = ("/ip4/0.0.0.0/tcp/0",)
-"""Any free port on every interface."""
 LOCK_WAIT_S: Final = 0.25
 """A command that only checks whether a node runs here holds the lock for a moment."""
 END_OF_INPUT: Final = "end of input"
@@ -83,8 +80,8 @@ async def open_node(
 ) -> AsyncIterator[RunningNode]:
     """Run a node of `role` until the context ends; then withdraw its advert and close, within about a second.
 
-    `holder`: store adverts for others and route for them, while this node can be dialled. `health`: answer pings. `admit`: whose adverts
-    are stored; `gater`: who may connect. `tell` gets a line for people when it turns out whether this node can be dialled.
+    `holder`: store adverts for others and route for them, while this node can be dialled. `health`: answer pings. `admit`: the peers whose
+    adverts are stored; `gater`: who may connect. `tell` gets a line for people when it turns out whether this node can be dialled.
 
     Raises `ResourceError` when another node uses the folder, the key is damaged or readable by others, or a port is taken. Never raises
     `Unreachable`: gates that do not answer yet are retried for ever.
@@ -109,11 +106,10 @@ async def open_node(
             return tuple(gate for gate in known if identity.peer_id not in gate)
 
         fallback = FallbackPeers(home, role)
-        listen = settings.listen or ANYWHERE
         configured = tuple(gate for gate in settings.gates if identity.peer_id not in gate)
         async with open_host(
             identity,
-            listen=listen,
+            listen=settings.listen or ANYWHERE,
             announce=settings.announce,
             bootstrap=configured if configured and role != "scheduler" else gates,
             fallback=fallback,
@@ -121,7 +117,17 @@ async def open_node(
             rng=rng,
             gater=gater,
         ) as network:
-            keeper = reach_keeper(role, network, gates, settings, rng, tell)
+            keeper = None
+            if role != "scheduler":
+                keeper = ReachKeeper(
+                    network,
+                    CurrentGates(gates),
+                    rng=rng,
+                    wall=time.time,
+                    gate=role == "gate",
+                    fixed=settings.announce,
+                    tell=tell,
+                )
             index = Index(
                 network,
                 rng=rng,
@@ -138,9 +144,8 @@ async def open_node(
                 _answer_health(network, Pong(role=role, incarnation=incarnation))
             async with trio.open_nursery() as nursery:
                 await nursery.start(index.run)
-                nursery.start_soon(
-                    run_presence, role, home, settings, listen, network, index, keeper, fallback, rng, tell
-                )
+                nursery.start_soon(run_presence, role, network, index, settings, keeper, fallback, tell)
+                nursery.start_soon(record_peers, network, home.peers_file(role), rng)
                 known = settings.gates or gates()
                 yield RunningNode(home, role, identity, incarnation, network, index, known, rng, keeper)
                 with trio.move_on_after(1.5, shield=True):
@@ -160,16 +165,15 @@ def _answer_health(network: Network, pong: Pong) -> None:
 async def wait_for_stop(*, with_stdin: bool = False) -> str:
     """Wait for Ctrl-C or SIGTERM; returns the signal's name. `with_stdin`: the end of standard input counts too, which ties this process
     to its parent."""
-    stopped = ""
+    requests: list[str] = []
     async with trio.open_nursery() as nursery:
 
         def stop(name: str) -> None:
-            nonlocal stopped
-            stopped = stopped or name
+            requests.append(name)
             nursery.cancel_scope.cancel()
 
-        nursery.start_soon(partial(watch_stop_requests, stop, with_stdin=with_stdin))
-    return stopped
+        await watch_stop_requests(stop, with_stdin=with_stdin)
+    return requests[0]
 
 
 async def watch_stop_requests(

@@ -1,4 +1,7 @@
-"""What a node does besides its work so that others find it: reachability, AutoNAT, UPnP, neighbours on the LAN, the file of known peers."""
+"""How a node finds others and is found: reachability, AutoNAT, UPnP, neighbours on the LAN, and a file of known peers.
+
+The file has peers connected lately: ways into the swarm when no gate answers. One `/ip4/…/tcp/…/p2p/12D3Koo…` a line, latest first.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import random
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Final
 
 import structlog
@@ -14,8 +18,9 @@ import trio
 from protocol.errors import ResourceError, Unreachable
 from swarm.base.home import Home, Role
 from swarm.index.index import Index
-from swarm.join.known_peers import read_peers, record_peers
-from swarm.net.addresses import Address, Contact, gate_contacts, is_loopback, parse_tcp
+from swarm.join.known_gates import read_addresses, write_addresses
+from swarm.net.addresses import Address, Contact, gate_contacts, is_loopback, parse_tcp, split_peer, usable
+from swarm.net.identity import peer_id_bytes, routing_key
 from swarm.net.network import Network
 from swarm.net.settings import RoleSettings
 from swarm.reach.autonat import AutoNatServer
@@ -26,6 +31,14 @@ from swarm.reach.upnp import keep_port_open
 
 GATES_CACHED_S: Final = 2.0
 MEET_WITHIN_S: Final = 5.0
+MAX_PEERS: Final = 24
+"""In the file."""
+ADDRESSES_EACH: Final = 2
+FIRST_S: Final = 20.0
+EVERY_S: Final = 300.0
+SAMPLED: Final = 256
+ANYWHERE: tuple[Address, ...] = ("/ip4/0.0.0.0/tcp/0",)
+"""Any free port on every interface."""
 
 log = structlog.get_logger("sark.node")
 
@@ -71,46 +84,21 @@ class CurrentGates:
         return self._contacts
 
 
-def reach_keeper(
-    role: Role,
-    network: Network,
-    gates: Callable[[], Sequence[str]],
-    settings: RoleSettings,
-    rng: random.Random,
-    tell: Callable[[str], object],
-) -> ReachKeeper | None:
-    """Keeps the node reachable; None for a scheduler, which nobody dials."""
-    if role == "scheduler":
-        return None
-    return ReachKeeper(
-        network,
-        CurrentGates(gates),
-        rng=rng,
-        wall=time.time,
-        gate=role == "gate",
-        fixed=settings.announce,
-        tell=tell,
-    )
-
-
 async def run_presence(
     role: Role,
-    home: Home,
-    settings: RoleSettings,
-    listen: Sequence[Address],
     network: Network,
     index: Index,
+    settings: RoleSettings,
     keeper: ReachKeeper | None,
     fallback: FallbackPeers,
-    rng: random.Random,
     tell: Callable[[str], object],
 ) -> None:
-    """Run all of it, for ever. `index.run` must be running. Nothing here stops the node."""
+    """Run all of it but the file of known peers, for ever. `index.run` must be running. Nothing here stops the node."""
     async with trio.open_nursery() as nursery:
         if keeper is not None:
             AutoNatServer(
                 network.remote_address,
-                partial(_knock, network),
+                network.knock,
                 serving=lambda: role == "gate" or keeper.reach is Reach.DIRECT,
                 wall=time.time,
                 meet=index.introduce,
@@ -119,15 +107,10 @@ async def run_presence(
             port = _port(network)
             if settings.upnp and port is not None:
                 nursery.start_soon(keep_port_open, port, keeper.mapped, tell)
-        if settings.lan and listens_beyond_loopback(listen):
+        if settings.lan and listens_beyond_loopback(settings.listen or ANYWHERE):
             meet = partial(_meet, network, index)
             fallback.lan = Lan(network.peer_id, lambda: network.addresses, meet, announce=role != "scheduler")
             nursery.start_soon(fallback.lan.run)
-        nursery.start_soon(record_peers, network, home.peers_file(role), rng)
-
-
-async def _knock(network: Network, peer: str, address: Address) -> bool:
-    return await network.knock(peer, address)
 
 
 def _port(network: Network) -> int | None:
@@ -143,3 +126,49 @@ async def _meet(network: Network, index: Index, contact: Contact) -> None:
         log.debug("neighbour.unreachable", peer=contact.peer, why=error.what)
     else:
         index.introduce(contact)
+
+
+# -- known peers --------------------------------------------------------------------------------------------------------------
+
+
+def read_peers(path: Path) -> tuple[str, ...]:
+    """The valid lines of the file; empty where there is none."""
+    return tuple(line for line in read_addresses(path)[: MAX_PEERS * ADDRESSES_EACH] if _is_valid(line))
+
+
+def _is_valid(line: str) -> bool:
+    try:
+        peer, address = split_peer(line)
+        peer_id_bytes(peer)
+    except ValueError:
+        return False
+    return bool(usable([address]))
+
+
+def select_peers(network: Network, before: Sequence[str], rng: random.Random) -> tuple[str, ...]:
+    """The lines to write: a random sample of connected holders, then those of `before`."""
+    live = set(network.connected())
+    holders = network.closest(routing_key(network.peer_id), SAMPLED)
+    near = [contact for contact in holders if contact.peer in live and usable(contact.addresses)]
+    lines = [line for contact in rng.sample(near, min(MAX_PEERS, len(near))) for line in _lines(contact)]
+    fresh = {contact.peer for contact in near}
+    older = [line for line in before if line.rpartition("/")[2] not in fresh]
+    return tuple(dict.fromkeys([*lines, *older]))[: MAX_PEERS * ADDRESSES_EACH]
+
+
+def _lines(contact: Contact) -> tuple[str, ...]:
+    return tuple(f"{address}/p2p/{contact.peer}" for address in usable(contact.addresses)[:ADDRESSES_EACH])
+
+
+async def record_peers(network: Network, path: Path, rng: random.Random) -> None:
+    """Write the file every few minutes, for ever."""
+    pause = FIRST_S
+    while True:
+        await trio.sleep(pause)
+        pause = EVERY_S
+        lines = select_peers(network, read_peers(path), rng)
+        if lines and lines != read_addresses(path):
+            try:
+                await trio.to_thread.run_sync(write_addresses, path, lines)
+            except ResourceError as error:
+                log.info("peers.not-written", why=error.what)

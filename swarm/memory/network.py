@@ -9,11 +9,12 @@ thousand of them fit in one process, and under trio's autojump clock an hour of 
         await node.connect(gate.peer_id, gate.addresses)
 
 Behind a NAT (`node(identity, behind="home")`) a node dials everybody and is dialled by its neighbours alone; others reach it
-through a gate where it holds a place, as in the real network, but without limits on what one circuit carries and for how long.
+through a gate where it has a reservation, as in the real network, but without limits on the bytes and life of one circuit.
 """
 
 from __future__ import annotations
 
+import heapq
 import ipaddress
 import math
 import random
@@ -27,7 +28,7 @@ from typing import Final, Self
 import trio
 
 from protocol.errors import LocalProtocolError, SarkError, Unreachable
-from swarm.memory.parts import InboundStreams, MemoryGate, MemoryTable
+from swarm.memory.parts import InboundStreams, MemoryGate
 from swarm.memory.streams import MemoryLink, MemoryStream, stream_pair
 from swarm.net.addresses import Address, Circuit, Contact, PeerId, circuits, parse_circuit, parse_tcp
 from swarm.net.identity import Identity, routing_key
@@ -43,6 +44,8 @@ CONNECT_ROUND_TRIPS: Final = 4
 OPEN_ROUND_TRIPS: Final = 2
 RETRANSMIT_S: Final = 0.2
 """A lost packet comes so much later (the least retransmission time of TCP)."""
+FORGOTTEN_S: Final = 60.0
+"""How long a peer that did not answer is left out, whoever names it again."""
 NOTICE_S: Final = 8.0
 """How long a silent link seems alive; as in the real network."""
 _EVERYWHERE: Final = (ipaddress.ip_network("0.0.0.0/0"), ipaddress.ip_network("::/0"))
@@ -69,7 +72,7 @@ class MemorySwarm:
         self._bytes_per_s = bytes_per_s
         self._notice_s = notice_s
         self.strays: Counter[Address] = Counter()
-        """Dials to addresses where the peer that was meant is not: what a victim whose address is told by liars would get."""
+        """Dials to addresses where the wanted peer is not: what the victim of a liar that announces its address would get."""
         self._nodes: dict[PeerId, MemoryNetwork] = {}
         self._links: dict[tuple[PeerId, PeerId], MemoryLink] = {}
         """The direct ones."""
@@ -132,7 +135,7 @@ class MemorySwarm:
         self._nodes[peer].behind = behind
 
     def punch(self, a: PeerId, b: PeerId) -> None:
-        """Give the two a direct link beside their circuit, as hole punching does. New streams take it."""
+        """Give the two a direct link in addition to their circuit, as hole punching does. New streams take it."""
         low, high = _pair(a, b)
         if self._live(self._links, low, high) is None:
             self._links[low, high] = self._new_link(low, high)
@@ -157,10 +160,6 @@ class MemorySwarm:
         """One-way seconds."""
         return self._latency if isinstance(self._latency, float | int) else self._latency(a, b)
 
-    def is_cut(self, a: PeerId, b: PeerId) -> bool:
-        """Do packets between the two vanish?"""
-        return _pair(a, b) in self._cuts
-
     def alive(self, peer: PeerId) -> MemoryNetwork | None:
         return self._nodes.get(peer)
 
@@ -181,7 +180,7 @@ class MemorySwarm:
             and other is not None
             and bool(other.addresses)
             and other.behind in {None, node.behind}
-            and not self.is_cut(a, b)
+            and _pair(a, b) not in self._cuts
         )
 
     @staticmethod
@@ -229,9 +228,7 @@ class MemorySwarm:
         caller, server = self._nodes.get(a), self._nodes.get(gate)
         if caller is None or server is None or server.gate is None or self.direct(a, gate) is None:
             raise Unreachable(f"no way to {b}: the connection with the gate broke, or it is no relay")
-        if self.direct(gate, b) is None:
-            server.gate.release(b)
-        circuit = server.gate.begin(a, caller.seen_ip, b)
+        circuit = server.gate.begin(a, caller.seen_ip, b, self.direct(gate, b) is not None)
         try:
             await self._round_trips(b, gate, OPEN_ROUND_TRIPS)
             await self._round_trips(a, gate, CONNECT_ROUND_TRIPS)
@@ -242,7 +239,7 @@ class MemorySwarm:
             if live is not None:
                 return live
             link = self._relayed[low, high] = self._new_link(low, high, gate)
-            server.gate.established(circuit, link)
+            server.gate.circuits[link] = circuit
             return link
         finally:
             server.gate.abandon(circuit)
@@ -285,18 +282,8 @@ class MemorySwarm:
     def links_of(self, peer: PeerId) -> list[MemoryLink]:
         """Its connections, dead ones that nobody noticed among them."""
         node = self._nodes.get(peer)
-        others = (
-            node.met
-            if node is not None
-            else [end for pair in (*self._links, *self._relayed) if peer in pair for end in pair]
-        )
-        pairs = [_pair(peer, other) for other in others]
-        return [
-            link
-            for links in (self._links, self._relayed)
-            for pair in pairs
-            if (link := links.get(pair)) is not None
-        ]
+        pairs = [_pair(peer, other) for other in node.met] if node is not None else []
+        return [links[pair] for links in (self._links, self._relayed) for pair in pairs if pair in links]
 
 
 class MemoryNetwork:
@@ -305,6 +292,7 @@ class MemoryNetwork:
     def __init__(
         self, swarm: MemorySwarm, identity: Identity, addresses: tuple[Address, ...], behind: str | None
     ) -> None:
+        self.peer_id: Final = identity.peer_id
         self.behind = behind
         """The NAT it sits behind."""
         self.gate: MemoryGate | None = None
@@ -318,12 +306,11 @@ class MemoryNetwork:
         self._swarm = swarm
         self._identity = identity
         self._addresses = addresses
-        self._table = MemoryTable(identity.peer_id)
+        self._known: dict[PeerId, set[Address]] = {}
+        """The direct addresses of each peer, as reported so far."""
+        self._table: dict[PeerId, tuple[int, Contact]] = {}
+        self._forgotten_until: dict[PeerId, float] = {}
         self._rules = DialRules(networks=lambda: _EVERYWHERE)
-
-    @property
-    def peer_id(self) -> PeerId:
-        return self._identity.peer_id
 
     @property
     def addresses(self) -> tuple[Address, ...]:
@@ -363,7 +350,7 @@ class MemoryNetwork:
         link = self._swarm.link(self.peer_id, peer)
         if link is not None:
             return link
-        direct = self._table.addresses(peer)
+        direct = self._known.setdefault(peer, set())
         direct.update(address for address in addresses if parse_circuit(address) is None)
         relayed = circuits(addresses)
         if not direct and not relayed:
@@ -415,7 +402,7 @@ class MemoryNetwork:
         link = self._swarm.direct(self.peer_id, gate)
         if link is not None:
             return link
-        direct = self._table.addresses(gate)
+        direct = self._known.setdefault(gate, set())
         direct.update(addresses)
         if not direct:
             raise Unreachable(f"no way to {gate}: no address of it is known")
@@ -479,13 +466,19 @@ class MemoryNetwork:
         self.routes = serve
 
     def closest(self, key: bytes, count: int) -> tuple[Contact, ...]:
-        return self._table.closest(key, count)
+        target = int.from_bytes(key, "big")
+        near = heapq.nsmallest(count, self._table.values(), key=lambda entry: entry[0] ^ target)
+        return tuple(contact for _, contact in near)
 
     def learn(self, contact: Contact) -> None:
-        self._table.learn(contact)
+        if contact.holder and contact.peer != self.peer_id and contact.addresses:
+            self._forgotten_until.pop(contact.peer, None)
+            self._known.setdefault(contact.peer, set()).update(contact.addresses)
+            self._table[contact.peer] = (int.from_bytes(routing_key(contact.peer), "big"), contact)
 
     def forget(self, peer: PeerId) -> None:
-        self._table.forget(peer)
+        self._table.pop(peer, None)
+        self._forgotten_until[peer] = trio.current_time() + FORGOTTEN_S
 
     async def refresh(self) -> None:
         """Ask the peers nearest to us, and so on, until nobody nearer turns up; then look for a few far ones."""
@@ -510,7 +503,8 @@ class MemoryNetwork:
                 if self.behind is None and self.routes:
                     server.learn(Contact(self.peer_id, self.addresses, holder=bool(self.addresses)))
                 for contact in server.closest(key, REFRESH_WIDTH):
-                    self._table.hear_of(contact)
+                    if self._forgotten_until.get(contact.peer, 0.0) <= trio.current_time():
+                        self.learn(contact)
 
 
 @contextmanager

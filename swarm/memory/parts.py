@@ -1,23 +1,16 @@
-"""Parts of a simulated node: its relay, its routing table, and the handlers of its inbound streams."""
+"""Parts of a simulated node: its relay, and the handlers of its inbound streams."""
 
 from __future__ import annotations
-
-import heapq
-from typing import Final
 
 import structlog
 import trio
 
 from protocol.errors import LocalProtocolError, Refused, SarkError, Unreachable
 from swarm.memory.streams import MemoryLink, MemoryStream
-from swarm.net.addresses import Address, Circuit, Contact, PeerId
-from swarm.net.identity import routing_key
+from swarm.net.addresses import Address, Circuit, PeerId
 from swarm.net.limits import InboundLimits
 from swarm.net.network import Handler, Reservation
 from swarm.net.reservations import WORDS, CircuitEnd, OpenCircuit, RelayReservations, ReservationDeclined
-
-FORGOTTEN_S: Final = 60.0
-"""How long a peer that did not answer is left out, whoever names it again."""
 
 log = structlog.get_logger(__name__)
 
@@ -29,7 +22,8 @@ class MemoryGate:
         self._me = me
         self._address = address
         self._reservations = reservations
-        self._circuits: dict[MemoryLink, OpenCircuit] = {}
+        self.circuits: dict[MemoryLink, OpenCircuit] = {}
+        """The established ones."""
 
     def reserve(self, peer: PeerId, ip: str) -> Reservation:
         """A reservation for `peer`. Raises `Refused`."""
@@ -44,64 +38,21 @@ class MemoryGate:
         address = str(Circuit(self._me, self._address))
         return Reservation(self._me, address, slot.until - now)
 
-    def release(self, peer: PeerId) -> None:
-        """The connection with `peer` is gone."""
-        self._reservations.release(peer)
-
-    def begin(self, source: PeerId, ip: str, target: PeerId) -> OpenCircuit:
-        """A circuit being set up. Raises `Unreachable`."""
-        for link in [link for link in self._circuits if link.dead]:
-            self._reservations.end(self._circuits.pop(link), CircuitEnd.CLOSED)
+    def begin(self, source: PeerId, ip: str, target: PeerId, connected: bool) -> OpenCircuit:
+        """A circuit being set up; without a connection with its target the reservation is over. Raises `Unreachable`."""
+        if not connected:
+            self._reservations.release(target)
+        for link in [link for link in self.circuits if link.dead]:
+            self._reservations.end(self.circuits.pop(link), CircuitEnd.CLOSED)
         try:
             return self._reservations.begin(source, ip, target, trio.current_time())
         except ReservationDeclined as declined:
             raise Unreachable(f"no way to {target}: its gate says {declined.reason.value}") from declined
 
-    def established(self, circuit: OpenCircuit, link: MemoryLink) -> None:
-        """The circuit is this link."""
-        self._circuits[link] = circuit
-
     def abandon(self, circuit: OpenCircuit) -> None:
         """End a circuit unless it was established."""
-        if circuit not in self._circuits.values():
+        if circuit not in self.circuits.values():
             self._reservations.end(circuit, None)
-
-
-class MemoryTable:
-    """Peers and their addresses."""
-
-    def __init__(self, me: PeerId) -> None:
-        self._me = me
-        self._addresses: dict[PeerId, set[Address]] = {}
-        self._table: dict[PeerId, tuple[int, Contact]] = {}
-        self._forgotten_until: dict[PeerId, float] = {}
-
-    def addresses(self, peer: PeerId) -> set[Address]:
-        """The direct addresses of a peer as reported so far; callers add to it."""
-        return self._addresses.setdefault(peer, set())
-
-    def closest(self, key: bytes, count: int) -> tuple[Contact, ...]:
-        """The nearest by XOR."""
-        target = int.from_bytes(key, "big")
-        near = heapq.nsmallest(count, self._table.values(), key=lambda entry: entry[0] ^ target)
-        return tuple(contact for _, contact in near)
-
-    def learn(self, contact: Contact) -> None:
-        """Add a peer that answered."""
-        if contact.holder and contact.peer != self._me and contact.addresses:
-            self._forgotten_until.pop(contact.peer, None)
-            self.addresses(contact.peer).update(contact.addresses)
-            self._table[contact.peer] = (int.from_bytes(routing_key(contact.peer), "big"), contact)
-
-    def hear_of(self, contact: Contact) -> None:
-        """Add a peer that another one names, unless it did not answer lately."""
-        if self._forgotten_until.get(contact.peer, 0.0) <= trio.current_time():
-            self.learn(contact)
-
-    def forget(self, peer: PeerId) -> None:
-        """Leave a peer out for a while."""
-        self._table.pop(peer, None)
-        self._forgotten_until[peer] = trio.current_time() + FORGOTTEN_S
 
 
 class InboundStreams:

@@ -5,9 +5,10 @@ A chunk carries the time of its arrival. Whoever reads sleeps until then; whoeve
 
 from __future__ import annotations
 
+import contextlib
 import operator
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -136,34 +137,33 @@ class MemoryStream:
     """One end of a simulated stream, as `swarm.net.network.Stream` describes it."""
 
     def __init__(self, link: MemoryLink, me: PeerId, protocol: str, sends: _Pipe, receives: _Pipe) -> None:
+        self.peer = link.other(me)
+        self.protocol = protocol
         self._link = link
         self._me = me
-        self._peer = link.other(me)
-        self._protocol = protocol
         self._sends = sends
         self._receives = receives
         self._closed = False
-        self._sending = False
-        self._receiving = False
-
-    @property
-    def peer(self) -> PeerId:
-        return self._peer
-
-    @property
-    def protocol(self) -> str:
-        return self._protocol
+        self._busy: set[str] = set()
 
     @property
     def relayed(self) -> bool:
         return self._link.via is not None
 
-    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
-        if self._sending:
-            raise trio.BusyResourceError("another task is sending on this stream")
-        self._check_sendable()
-        self._sending = True
+    @contextlib.contextmanager
+    def _alone(self, doing: str) -> Iterator[None]:
+        if doing in self._busy:
+            raise trio.BusyResourceError(f"another task is {doing} on this stream")
+        self._check_open()
+        self._busy.add(doing)
         try:
+            yield
+        finally:
+            self._busy.discard(doing)
+
+    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+        with self._alone("sending"):
+            self._check_sendable()
             await trio.lowlevel.checkpoint()
             whole = bytes(data)
             for start in range(0, len(whole), CHUNK):
@@ -173,19 +173,11 @@ class MemoryStream:
                 self._sends.chunks.append((self._link.arrival(self._me, len(part)), part))
                 self._sends.bell.ring()
             self._check_sendable()
-        finally:
-            self._sending = False
 
     async def wait_send_all_might_not_block(self) -> None:
-        if self._sending:
-            raise trio.BusyResourceError("another task is sending on this stream")
-        self._check_open()
-        self._sending = True
-        try:
+        with self._alone("sending"):
             await trio.lowlevel.checkpoint()
             await self._room()
-        finally:
-            self._sending = False
 
     async def _room(self) -> None:
         self._check_sendable()
@@ -196,11 +188,7 @@ class MemoryStream:
     async def receive_some(self, max_bytes: int = 262_144) -> bytes:
         if operator.index(max_bytes) < 1:
             raise ValueError("max_bytes must be at least 1")
-        if self._receiving:
-            raise trio.BusyResourceError("another task is receiving on this stream")
-        self._check_open()
-        self._receiving = True
-        try:
+        with self._alone("receiving"):
             await trio.lowlevel.checkpoint()
             while True:
                 self._check_open()
@@ -208,11 +196,8 @@ class MemoryStream:
                 if chunks and self._link.passes(chunks[0][0]):
                     return self._take(max_bytes)
                 if self._receives.refused or self._link.dead:
-                    raise trio.BrokenResourceError(f"the stream with {self._peer} broke")
-                until = chunks[0][0] if chunks else float("inf")
-                await self._link.changed(self._receives.bell, until)
-        finally:
-            self._receiving = False
+                    raise trio.BrokenResourceError(f"the stream with {self.peer} broke")
+                await self._link.changed(self._receives.bell, chunks[0][0] if chunks else float("inf"))
 
     def _take(self, max_bytes: int) -> bytes:
         at, data = self._receives.chunks[0]
@@ -228,13 +213,11 @@ class MemoryStream:
         return part
 
     async def send_eof(self) -> None:
-        if self._sending:
-            raise trio.BusyResourceError("another task is sending on this stream")
-        self._check_open()
-        if not self._sends.ended:
-            self._check_sendable()
-            self._end()
-        await trio.lowlevel.checkpoint()
+        with self._alone("sending"):
+            if not self._sends.ended:
+                self._check_sendable()
+                self._end()
+            await trio.lowlevel.checkpoint()
 
     def _end(self) -> None:
         self._sends.ended = True
@@ -271,12 +254,13 @@ class MemoryStream:
         if self._sends.ended:
             raise trio.ClosedResourceError("nothing can be sent after send_eof")
         if self._sends.refused or self._link.dead:
-            raise trio.BrokenResourceError(f"the stream with {self._peer} broke")
+            raise trio.BrokenResourceError(f"the stream with {self.peer} broke")
 
 
 def stream_pair(link: MemoryLink, opener: PeerId, protocol: str) -> tuple[MemoryStream, MemoryStream]:
     """The opener's end and the other one."""
-    there, back = _Pipe(), _Pipe()
-    memory_stream = MemoryStream(link, opener, protocol, sends=there, receives=back)
-    theirs = MemoryStream(link, link.other(opener), protocol, sends=back, receives=there)
-    return memory_stream, theirs
+    out, back = _Pipe(), _Pipe()
+    return (
+        MemoryStream(link, opener, protocol, sends=out, receives=back),
+        MemoryStream(link, link.other(opener), protocol, sends=back, receives=out),
+    )

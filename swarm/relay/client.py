@@ -36,6 +36,7 @@ LEAST_TTL_S: Final = 60.0
 MOST_TTL_S: Final = 86_400.0
 """Bounds: the gate sends a time of day, and clocks differ."""
 MAX_OTHERS: Final = 2
+MAX_OBSERVED: Final = 8
 
 log = structlog.get_logger("sark.relay")
 
@@ -63,7 +64,11 @@ class RelayClient:
     async def reserve(self, gate: PeerId, addresses: Sequence[Address]) -> Reservation:
         """Make, or renew, a reservation at `gate`. Raises Refused, and libp2p's errors when it cannot be reached."""
         connection = await self._near(gate, addresses)
-        answer = await self._ask(connection, HopMessage(type=HopMessage.RESERVE), gate)
+        stream = await self._open_on(connection, [OWN_HOP, HOP])
+        try:
+            answer = await self._request(stream, HopMessage(type=HopMessage.RESERVE), gate)
+        finally:
+            await stream.aclose()
         ttl_s = min(max(answer.reservation.expire - self._wall(), LEAST_TTL_S), MOST_TTL_S)
         ways = self._ways(connection, answer, addresses)
         if not ways:
@@ -100,22 +105,18 @@ class RelayClient:
             connection = await self._near(circuit.gate, [circuit.address])
             request = HopMessage(type=HopMessage.CONNECT, peer=PeerMessage(id=peer.to_bytes()))
             stream = await self._open_on(connection, [OWN_HOP, HOP])
-            secured = False
             try:
                 await self._request(stream, request, circuit.gate)
-                raw = CircuitConn(stream, initiator=True)
-                secured_connection = await self._swarm.upgrade_outbound_raw_conn(raw, peer)
-                secured = True
-            finally:
-                if not secured:
-                    await stream.reset()
+                return await self._swarm.upgrade_outbound_raw_conn(CircuitConn(stream, initiator=True), peer)
+            except BaseException:
+                await stream.reset()
+                raise
         except SwarmException:
             raise
         except Refused as refused:
             raise SwarmException(refused.what) from refused
         except (BaseLibp2pError, RemoteProtocolError, trio.BrokenResourceError, trio.TooSlowError) as error:
             raise SwarmException(f"the gate …{circuit.gate[-8:]}: {error}") from error
-        return secured_connection
 
     async def take(self, raw: CircuitConn, caller: PeerId) -> trio.Event:
         """Secure a circuit that a gate passed on; returns the event of its end."""
@@ -139,13 +140,6 @@ class RelayClient:
             raise SwarmException(f"the gate …{gate[-8:]} cannot be reached directly")
         return conn
 
-    async def _ask(self, connection: SwarmConn, request: HopMessage, gate: PeerId) -> HopMessage:
-        stream = await self._open_on(connection, [OWN_HOP, HOP])
-        try:
-            return await self._request(stream, request, gate)
-        finally:
-            await stream.aclose()
-
     async def _request(self, stream: Stream, request: HopMessage, gate: PeerId) -> HopMessage:
         with trio.fail_after(ANSWER_WITHIN_S):
             await write_message(stream, request)
@@ -159,7 +153,7 @@ class RelayClient:
         if observed:
             self.observed.pop(gate, None)
             self.observed[gate] = observed[0]
-            while len(self.observed) > 8:
+            if len(self.observed) > MAX_OBSERVED:
                 del self.observed[next(iter(self.observed))]
         return answer
 

@@ -37,7 +37,7 @@ TRIES: Final = 3
 PAUSE_S: Final = 600.0
 """After so many tries in vain the peer is left alone for so long."""
 PLAIN_WITHIN_S: Final = 3.0
-"""For dialling the addresses that are known of it: it may just be far away."""
+"""For dialling its known addresses: it may just be far away."""
 ANSWER_WITHIN_S: Final = 10.0
 ROUND_S: Final = 4.0
 """Of dialling, in one try."""
@@ -46,9 +46,9 @@ AGAIN_S: Final = 0.2
 BETWEEN_S: Final = 1.0
 IDLE_LOOK_S: Final = 15.0
 """How often it is looked whether a circuit that is not needed any more is still used."""
-MAX_TOLD: Final = 6
+MAX_CANDIDATES: Final = 6
 MAX_TARGETS: Final = 4
-"""Addresses dialled because a peer told them."""
+"""Addresses dialled because a peer names them."""
 MAX_ANSWERED: Final = 2 * TRIES
 """Tries of one peer that are answered, until PAUSE_S is over."""
 MAX_AT_ONCE: Final = 8
@@ -58,7 +58,7 @@ MAX_REMEMBERED: Final = 4096
 log = structlog.get_logger("sark.path")
 
 
-def told(observed: Sequence[Address], listening: Sequence[Address]) -> tuple[Address, ...]:
+def candidates(observed: Sequence[Address], listening: Sequence[Address]) -> tuple[Address, ...]:
     """Where this node may be: at the addresses that gates see, with the ports it listens on; and where it listens."""
     ports = {tcp.family: tcp.port for tcp in map(parse_tcp, reversed(listening)) if tcp is not None}
     outside = [
@@ -66,19 +66,19 @@ def told(observed: Sequence[Address], listening: Sequence[Address]) -> tuple[Add
         for tcp in map(parse_tcp, reversed(observed))
         if tcp is not None and tcp.family in ports
     ]
-    return tuple(dict.fromkeys((*outside, *listening)))[:MAX_TOLD]
+    return tuple(dict.fromkeys((*outside, *listening)))[:MAX_CANDIDATES]
 
 
-def targets(said: Sequence[Address], observed: Sequence[Address]) -> tuple[Address, ...]:
-    """What of the addresses that a peer says of itself is dialled.
+def targets(named: Sequence[Address], observed: Sequence[Address]) -> tuple[Address, ...]:
+    """The addresses to dial of those that a peer names as its own.
 
-    A peer must not have us knock at doors of our own network: private addresses count only for one that comes from where
+    A peer must not have us dial hosts of our own network: private addresses count only for one that comes from where
     we come from, and where no gate sees us at a public address. `observed`: where gates see this node.
     """
-    own_ips_seen = {tcp.ip for tcp in map(parse_tcp, observed) if tcp is not None and tcp.ip is not None}
-    theirs = [(address, tcp.ip) for address in usable(said) if (tcp := parse_tcp(address)) and tcp.ip]
-    near = not any(ip.is_global for ip in own_ips_seen) or any(ip in own_ips_seen for _, ip in theirs)
-    loopback = any(ip.is_loopback for ip in own_ips_seen)
+    own_ips = {tcp.ip for tcp in map(parse_tcp, observed) if tcp is not None and tcp.ip is not None}
+    theirs = [(address, tcp.ip) for address in usable(named) if (tcp := parse_tcp(address)) and tcp.ip]
+    near = not any(ip.is_global for ip in own_ips) or any(ip in own_ips for _, ip in theirs)
+    loopback = any(ip.is_loopback for ip in own_ips)
     remaining = [
         address
         for address, ip in theirs
@@ -166,7 +166,7 @@ class Puncher:
         return reached
 
     async def _plainly(self, peer: ID) -> None:
-        """Dial the addresses that are known of it, as anybody would: it may just be far away, or a circuit all that was told."""
+        """Dial its known addresses, as anybody would: it may just be far away, or only its circuit was announced."""
         with trio.move_on_after(PLAIN_WITHIN_S):
             async with trio.open_nursery() as nursery:
                 for address in self._known(peer)[:MAX_TARGETS]:
@@ -218,16 +218,14 @@ class Puncher:
     # -- both ----------------------------------------------------------------------------------------------------------
 
     def _own(self) -> HolePunch:
-        where = told(self._observed(), self._listening())
+        where = candidates(self._observed(), self._listening())
         return HolePunch(
             type=HolePunch.CONNECT, ObsAddrs=[Multiaddr(address).to_bytes() for address in where]
         )
 
     def _targets(self, theirs: HolePunch) -> tuple[Address, ...]:
-        own = set(self._listening())
-        return tuple(
-            address for address in targets(from_wire(theirs.ObsAddrs), self._observed()) if address not in own
-        )
+        own = self._listening()
+        return tuple(a for a in targets(from_wire(theirs.ObsAddrs), self._observed()) if a not in own)
 
     async def _within(
         self, seconds: float, peer: ID, addresses: Sequence[Address], *, as_responder: bool = False
@@ -256,13 +254,16 @@ class Puncher:
     async def _dial_once(
         self, peer: ID, address: Address, source: tuple[str, int] | None, as_responder: bool
     ) -> bool:
-        """Dial; gives whether that may be worth another time. Where somebody answers who is not the peer, it is not: that one has
-        nothing to do with us, and would be called again and again because the peer named it."""
+        """Dial once; returns whether to dial again. Not where somebody else accepts the connection: that host has nothing to do with us,
+        and would be dialled again and again because the peer named it."""
         try:
             await self._swarm.punch(peer, address, source, as_responder=as_responder)
         except STREAM_ERRORS as error:
             log.debug("path.dial", peer=str(peer), address=address, why=str(error))
-            return not _answered(error)
+            cause: BaseException | None = error
+            while cause is not None and not isinstance(cause, SecurityUpgradeFailure):
+                cause = cause.__cause__
+            return cause is None
         return True
 
     def _source(self, address: Address) -> tuple[str, int] | None:
@@ -272,14 +273,6 @@ class Puncher:
             if own is not None and to is not None and own.family == to.family:
                 return ("0.0.0.0" if own.family == "ip4" else "::", own.port)  # noqa: S104 - the source of a dial, no listener
         return None
-
-
-def _answered(error: BaseException) -> bool:
-    """Did a dial fail only after somebody had taken the connection?"""
-    cause: BaseException | None = error
-    while cause is not None and not isinstance(cause, SecurityUpgradeFailure):
-        cause = cause.__cause__
-    return cause is not None
 
 
 async def _expect(stream: Stream, kind: HolePunch.Type.ValueType) -> HolePunch:

@@ -27,6 +27,7 @@ from swarm.net.reservations import (
     RelayReservations,
     ReservationDeclined,
 )
+from swarm.p2p.stream import NodeStream
 from swarm.relay.wire import OWN_HOP, STATUS, read_message, write_message
 
 ASK_WITHIN_S: Final = 10.0
@@ -58,19 +59,16 @@ class RelayHop:
         call: Callable[[PeerId], Awaitable[Stream]],
         belongs: Callable[[PeerId], Awaitable[bool]],
         addresses: Callable[[], Sequence[Address]],
-        carries: Callable[[Stream], None] = lambda stream: None,
         wall: Callable[[], float],
     ) -> None:
         """`seen_at`: the remote address of a peer's direct connection; `call`: opens a stop stream on it, or raises Unreachable;
-        `belongs`: whether a peer supports our protocols; `addresses`: of this gate; `carries` is called with each stream that carries
-        a circuit from now on; `wall`: seconds since 1970."""
+        `belongs`: whether a peer supports our protocols; `addresses`: of this gate; `wall`: seconds since 1970."""
         self._me = me
         self._relay = relay
         self._seen_at = seen_at
         self._call = call
         self._belongs = belongs
         self._addresses = addresses
-        self._carries = carries
         self._wall = wall
 
     async def serve(self, stream: Stream) -> None:
@@ -82,28 +80,30 @@ class RelayHop:
             self._relay.decline(DeclineReason.MALFORMED)
             raise
         try:
+            if request.type not in (HopMessage.RESERVE, HopMessage.CONNECT):
+                raise self._relay.decline(DeclineReason.MALFORMED)
+            if stream.protocol != OWN_HOP and not await self._belongs(stream.peer):
+                raise self._relay.decline(DeclineReason.NOT_ALLOWED)
             if request.type == HopMessage.RESERVE:
                 await self._reserve(stream)
-            elif request.type == HopMessage.CONNECT:
-                await self._connect(stream, request)
             else:
-                raise self._relay.decline(DeclineReason.MALFORMED)
+                await self._connect(stream, request)
         except ReservationDeclined as declined:
-            log.debug("relay.declined", peer=stream.peer, why=declined.reason.value, request=_name(request))
+            name = HopMessage.Type.Name(request.type)
+            log.debug("relay.declined", peer=stream.peer, why=declined.reason.value, request=name)
             await self._send(stream, HopMessage(type=HopMessage.STATUS, status=STATUS[declined.reason]))
 
     async def _reserve(self, stream: Stream) -> None:
         """A reservation for the peer id that the channel proved, whatever the message says."""
-        if stream.protocol != OWN_HOP and not await self._belongs(stream.peer):
-            raise self._relay.decline(DeclineReason.NOT_ALLOWED)
         observed = self._seen_at(stream.peer)
         reservation = self._relay.reserve(stream.peer, _ip(observed), trio.current_time())
         ttl_s = reservation.until - trio.current_time()
+        own = [Multiaddr(f"{address}/p2p/{self._me}").to_bytes() for address in self._addresses()]
         answer = HopMessage(
             type=HopMessage.STATUS,
             status=OK,
             peer=_peer(stream.peer, observed),
-            reservation=Reservation(expire=math.ceil(self._wall() + ttl_s), addrs=self._own_addresses()),
+            reservation=Reservation(expire=math.ceil(self._wall() + ttl_s), addrs=own),
             limit=self._limit(),
         )
         await self._send(stream, answer)
@@ -113,8 +113,6 @@ class RelayHop:
             target = peer_id_text(request.peer.id)
         except ValueError:
             raise self._relay.decline(DeclineReason.MALFORMED) from None
-        if stream.protocol != OWN_HOP and not await self._belongs(stream.peer):
-            raise self._relay.decline(DeclineReason.NOT_ALLOWED)
         observed = self._seen_at(stream.peer)
         if self._seen_at(target) is None:
             self._relay.release(target)  # its connection is gone
@@ -161,8 +159,9 @@ class RelayHop:
     async def _splice(self, a: Stream, b: Stream, circuit: OpenCircuit) -> CircuitEnd:
         """Pass bytes both ways until one side ends it, or a limit is reached."""
         why = CircuitEnd.CLOSED
-        self._carries(a)
-        self._carries(b)
+        for stream in (a, b):
+            if isinstance(stream, NodeStream):
+                stream.carries()
         with trio.CancelScope() as both, trio.move_on_at(circuit.ends_at) as lifetime:
             finished = 0
 
@@ -208,9 +207,6 @@ class RelayHop:
         limits = self._relay.limits
         return Limit(duration=math.floor(limits.circuit_s), data=limits.circuit_bytes)
 
-    def _own_addresses(self) -> list[bytes]:
-        return [Multiaddr(f"{address}/p2p/{self._me}").to_bytes() for address in self._addresses()]
-
 
 async def _is_accepted(stream: Stream, call: StopMessage) -> bool:
     """Call the target; the stream is reset unless it accepts."""
@@ -242,7 +238,3 @@ def _peer(peer: PeerId, seen: Address | None) -> PeerMessage:
 def _ip(seen: Address | None) -> str | None:
     address = parse_tcp(seen) if seen is not None else None
     return None if address is None else address.host
-
-
-def _name(request: HopMessage) -> str:
-    return {HopMessage.RESERVE: "reserve", HopMessage.CONNECT: "connect"}.get(request.type, "other")

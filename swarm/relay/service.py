@@ -8,12 +8,11 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 import trio
-from libp2p.abc import INetConn, INetStream, INetwork, INotifee
+from libp2p.abc import INetConn, INetwork, INotifee
 from libp2p.custom_types import TProtocol
 from libp2p.exceptions import BaseLibp2pError
 from libp2p.network.connection.swarm_connection import SwarmConn
 from libp2p.peer.id import ID
-from multiaddr import Multiaddr
 
 from protocol.errors import LocalProtocolError, RemoteProtocolError, Unreachable
 from swarm.net.addresses import Address, Circuit, PeerId, circuits, usable
@@ -49,19 +48,27 @@ class Relays(INotifee):
         listening: Callable[[], Sequence[Address]],
         wall: Callable[[], float] = time.time,
     ) -> None:
+        """`listening`: this node's own addresses."""
         self._me = me
         self._host = host
         self._swarm = swarm
         self._handle = handle
+        self._listening = listening
         self._wall = wall
-        self._client = RelayClient(swarm, self._open_on, wall)
-        self._answering = False
+        self.client: Final = RelayClient(swarm, self._open_on, wall)
+        self.on_disconnect: Callable[[], object] = lambda: None
+        """Called when a connection ended."""
+        self._accepts_circuits = False
         self._relay: RelayReservations | None = None
         self._known: OrderedDict[ID, tuple[Circuit, ...]] = OrderedDict()
         self._puncher = Puncher(
-            swarm, self._open_on, observed=self.observed, listening=listening, known=self._direct_addresses
+            swarm,
+            self._open_on,
+            observed=lambda: tuple(self.client.observed.values()),
+            listening=listening,
+            known=self._direct_addresses,
         )
-        swarm.through = self._client.call
+        swarm.through = self.client.call
         handle(DCUTR, self._puncher.serve)
         swarm.register_notifee(self)
 
@@ -79,24 +86,16 @@ class Relays(INotifee):
 
     async def reserve(self, gate: PeerId, addresses: Sequence[Address]) -> Reservation:
         """As `Network.reserve`; libp2p's errors when the gate cannot be reached."""
-        if not self._answering:
-            self._answering = True
-            self._handle(STOP, StopServer(self._client.holds, self._client.take).serve)
+        if not self._accepts_circuits:
+            self._accepts_circuits = True
+            self._handle(STOP, StopServer(self.client.holds, self.client.take).serve)
         try:
-            return await self._client.reserve(gate, addresses)
+            return await self.client.reserve(gate, addresses)
         except (RemoteProtocolError, trio.BrokenResourceError) as error:
             raise Unreachable(f"the gate {gate} closed the stream: {error}") from error
 
-    def reservations(self) -> tuple[Reservation, ...]:
-        """As the face says."""
-        return self._client.reservations()
-
-    def observed(self) -> tuple[Address, ...]:
-        """The addresses at which gates see this node, the newest last."""
-        return tuple(self._client.observed.values())
-
     def path(self, peer: ID) -> Path | None:
-        """As the face says."""
+        """As `Network.path`."""
         conn = self._swarm.live(peer)
         if conn is None:
             return None
@@ -105,14 +104,8 @@ class Relays(INotifee):
 
     # -- as a gate -----------------------------------------------------------------------------------------------------
 
-    def serve(
-        self,
-        relay: RelayReservations,
-        *,
-        seen_at: Callable[[PeerId], Address | None],
-        addresses: Callable[[], Sequence[Address]],
-    ) -> None:
-        """As the face says."""
+    def serve(self, relay: RelayReservations, seen_at: Callable[[PeerId], Address | None]) -> None:
+        """As `Network.serve_relay`. `seen_at`: the remote address of a peer's direct connection."""
         if self._relay is not None:
             raise LocalProtocolError("this node is already a relay")
         self._relay = relay
@@ -122,8 +115,7 @@ class Relays(INotifee):
             seen_at=seen_at,
             call=self._call,
             belongs=self._belongs,
-            addresses=addresses,
-            carries=_carries,
+            addresses=self._listening,
             wall=self._wall,
         )
         self._handle(HOP, hop.serve)
@@ -144,17 +136,15 @@ class Relays(INotifee):
 
     async def _belongs(self, peer: PeerId) -> bool:
         """Whether it supports one of our protocols. Right after connecting it may not have said so yet."""
-        target = ID(peer_id_bytes(peer))
+        target, store = ID(peer_id_bytes(peer)), self._host.get_peerstore()
         for _ in range(LOOKS):
-            if self._supports(target):
+            protocols = store.get_protocols(target) if store.has_peer(target) else []
+            if self._host.opened(target, OWN_PROTOCOLS) or any(
+                p.startswith(OWN_PROTOCOLS) for p in protocols
+            ):
                 return True
             await trio.sleep(LOOK_EVERY_S)
         return False
-
-    def _supports(self, peer: ID) -> bool:
-        store = self._host.get_peerstore()
-        protocols = store.get_protocols(peer) if store.has_peer(peer) else []
-        return self._host.opened(peer, OWN_PROTOCOLS) or any(map(_is_own, protocols))
 
     async def _open_on(self, conn: SwarmConn, protocols: Sequence[str]) -> NodeStream:
         inner = await self._host.open_on(conn, [TProtocol(protocol) for protocol in protocols])
@@ -167,23 +157,17 @@ class Relays(INotifee):
         peer = conn.muxed_conn.peer_id
         if self._relay is not None and self._swarm.direct(peer) is None:
             self._relay.release(str(peer))
+        self.on_disconnect()
 
     async def connected(self, network: INetwork, conn: INetConn) -> None:
         """Try to replace a circuit by a direct connection."""
         if isinstance(conn, SwarmConn):
             self._puncher.connected(conn)
 
-    async def opened_stream(self, network: INetwork, stream: INetStream) -> None:
-        """Ignored."""
+    async def _ignore(self, *args: object, **kwargs: object) -> None:
+        """Notifications that mean nothing here."""
 
-    async def closed_stream(self, network: INetwork, stream: INetStream) -> None:
-        """Ignored."""
-
-    async def listen(self, network: INetwork, multiaddr: Multiaddr) -> None:
-        """Ignored."""
-
-    async def listen_close(self, network: INetwork, multiaddr: Multiaddr) -> None:
-        """Ignored."""
+    opened_stream = closed_stream = listen = listen_close = _ignore
 
 
 def gate_of(conn: SwarmConn) -> PeerId | None:
@@ -195,12 +179,3 @@ def gate_of(conn: SwarmConn) -> PeerId | None:
         if mark:
             return where.rpartition("/p2p/")[2]
     return None
-
-
-def _is_own(protocol: str) -> bool:
-    return protocol.startswith(OWN_PROTOCOLS)
-
-
-def _carries(stream: Stream) -> None:
-    if isinstance(stream, NodeStream):
-        stream.carries()

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from typing import Final, TypeVar
 
 from google.protobuf.message import DecodeError, Message
+from libp2p.exceptions import BaseLibp2pError
+from libp2p.io.abc import Reader
 from libp2p.relay.circuit_v2.pb.circuit_pb2 import (
     CONNECTION_FAILED,
     MALFORMED_MESSAGE,
@@ -20,6 +22,7 @@ from libp2p.relay.circuit_v2.pb.circuit_pb2 import (
     UNEXPECTED_MESSAGE,
     Status,
 )
+from libp2p.utils.varint import encode_varint_prefixed, read_varint_prefixed_bytes_limited
 
 from protocol.errors import RemoteProtocolError
 from protocol.words import Reason
@@ -64,43 +67,25 @@ M = TypeVar("M", bound=Message)
 
 async def write_message(stream: Stream, message: Message) -> None:
     """Send one message."""
-    body = message.SerializeToString()
-    await stream.send_all(_varint(len(body)) + body)
+    await stream.send_all(encode_varint_prefixed(message.SerializeToString()))
 
 
 async def read_message(stream: Stream, empty: M) -> M:
     """Parse the next message into `empty`. RemoteProtocolError when it is too large, truncated or invalid."""
-    size = shift = 0
-    while True:
-        byte = (await _exactly(stream, 1))[0]
-        size |= (byte & 0x7F) << shift
-        shift += 7
-        if size > MAX_MESSAGE or shift > 21:
-            raise RemoteProtocolError(f"a message of more than {MAX_MESSAGE} bytes on {stream.protocol}")
-        if byte < 0x80:
-            break
-    body = await _exactly(stream, size)
     try:
+        body = await read_varint_prefixed_bytes_limited(_Reader(stream), MAX_MESSAGE)
         empty.ParseFromString(body)
-    except DecodeError as error:
-        raise RemoteProtocolError(f"an invalid message on {stream.protocol}") from error
+    except (BaseLibp2pError, DecodeError) as error:
+        raise RemoteProtocolError(f"an invalid message on {stream.protocol}: {error}") from error
     return empty
 
 
-async def _exactly(stream: Stream, size: int) -> bytes:
-    data = bytearray()
-    while len(data) < size:
-        part = await stream.receive_some(size - len(data))
-        if not part:
-            raise RemoteProtocolError(f"{stream.protocol} ended within a message")
-        data += part
-    return bytes(data)
+class _Reader(Reader):
+    """A stream as libp2p's helpers read it."""
 
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
 
-def _varint(value: int) -> bytes:
-    parts = bytearray()
-    while value >= 0x80:
-        parts.append(value & 0x7F | 0x80)
-        value >>= 7
-    parts.append(value)
-    return bytes(parts)
+    async def read(self, n: int | None = None) -> bytes:
+        assert n is not None
+        return await self._stream.receive_some(n)

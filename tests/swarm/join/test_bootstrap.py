@@ -85,7 +85,7 @@ async def test_a_gate_that_comes_back_is_found_within_three_seconds_on_any_port(
         swarm.up.clear()
         swarm.live.clear()
         file.clear()
-        await stored.disconnected(None, None)  # type: ignore[arg-type]
+        stored.disconnected()
         await trio.sleep(100)
         file.append(again)
         swarm.up[again.partition("/p2p/")[0]] = GATE
@@ -170,7 +170,7 @@ async def test_when_the_last_gate_is_gone_peers_that_were_there_lately_take_its_
         await trio.sleep(10)
         del swarm.up["/ip4/192.0.2.7/tcp/4101"]
         swarm.live.clear()
-        await stored.disconnected(None, None)  # type: ignore[arg-type]
+        stored.disconnected()
         await trio.sleep(3)
         assert swarm.live == {OTHER}
         assert swarm.refreshed == 1
@@ -193,7 +193,7 @@ async def test_a_gate_that_did_not_answer_at_first_is_reached_later_although_ano
         assert swarm.live == {GATE, OTHER}
         assert swarm.refreshed == 1
         swarm.live.remove(OTHER)  # and again, when it was gone for a while
-        await stored.disconnected(None, None)  # type: ignore[arg-type]
+        stored.disconnected()
         await trio.sleep(31)
         assert swarm.live == {GATE, OTHER}
         nursery.cancel_scope.cancel()

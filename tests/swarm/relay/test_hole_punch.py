@@ -21,7 +21,7 @@ from swarm.net.identity import Identity, peer_id_bytes
 from swarm.net.link import Link, Links, serve_links
 from swarm.net.network import Stream
 from swarm.net.reservations import RelayReservations
-from swarm.relay.hole_punch import ANSWER_WITHIN_S, MAX_AT_ONCE, MAX_TARGETS, targets, told
+from swarm.relay.hole_punch import ANSWER_WITHIN_S, MAX_AT_ONCE, MAX_TARGETS, candidates, targets
 from swarm.relay.wire import DCUTR, write_message
 
 ECHO = "/sark/echo/1"
@@ -30,10 +30,10 @@ LAN = "/ip4/192.168.1.5/tcp/4001"
 
 
 def test_a_node_tells_the_address_that_gates_see_with_the_port_it_listens_on() -> None:
-    assert told([SEEN], [LAN]) == ("/ip4/203.0.113.7/tcp/4001", LAN)
-    assert told(["/ip6/2001:db8::7/tcp/5", SEEN], [LAN]) == ("/ip4/203.0.113.7/tcp/4001", LAN)
-    assert told([SEEN], []) == ()
-    assert told([], [LAN]) == (LAN,)
+    assert candidates([SEEN], [LAN]) == ("/ip4/203.0.113.7/tcp/4001", LAN)
+    assert candidates(["/ip6/2001:db8::7/tcp/5", SEEN], [LAN]) == ("/ip4/203.0.113.7/tcp/4001", LAN)
+    assert candidates([SEEN], []) == ()
+    assert candidates([], [LAN]) == (LAN,)
 
 
 PUBLIC = "/ip4/8.8.4.4/tcp/4001"

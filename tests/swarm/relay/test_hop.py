@@ -353,5 +353,5 @@ async def test_an_answer_that_is_cut_off_is_no_answer(autojump_clock: MockClock,
 
     node_b.handle("/test/half/1", half)
     stream = await node_a.open(node_b.peer_id, "/test/half/1", node_b.addresses)
-    with pytest.raises(RemoteProtocolError, match="ended within"):
+    with pytest.raises(RemoteProtocolError, match="Incomplete message"):
         await read_message(stream, HopMessage())
