@@ -271,7 +271,6 @@ class Authorization:
         return _reply(given, min(MAX_LEFT_S, max(0.0, token.proof.expires - now)))
 
     def reply(self, peer: PeerId) -> CredentialsReply | Denied:
-        """What `peer` may do now."""
         permit = self.permit_of(peer)
         return _reply(permit) if permit is not None else self._nobody(peer)
 
@@ -305,11 +304,9 @@ class Authorization:
     # -- changes ---------------------------------------------------------------------------------------------------------
 
     def follows(self, pool: str) -> bool:
-        """Whether this worker works for that pool."""
         return pool in self._pools
 
     def is_newer(self, manifest: PoolManifest) -> bool:
-        """Whether `update` would take it."""
         pool = self._pools.get(manifest.pool)
         return pool is not None and manifest.number > pool.number
 

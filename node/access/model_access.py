@@ -37,11 +37,9 @@ class ModelAccess:
             self._of = {}
 
     def knows(self, sha256: str, principal: str) -> bool:
-        """Whether it is known to have this model."""
         return principal in self._of.get(sha256, ())
 
     def note(self, sha256: str, principal: str) -> None:
-        """It has this model."""
         if self.knows(sha256, principal):
             return
         peers = [*self._of.pop(sha256, ()), principal]

@@ -92,7 +92,6 @@ class Ledger:
         return self._slots.allocations.get(lease)
 
     def allocations(self) -> tuple[Allocation, ...]:
-        """All that are not closed, oldest first."""
         return tuple(self._slots.allocations.values())
 
     def of_campaign(self, principal: str, campaign: str) -> tuple[Allocation, ...]:
@@ -100,16 +99,13 @@ class Ledger:
         return tuple(one for one in self.allocations() if one.request.campaign_key == (principal, campaign))
 
     def take_commands(self) -> tuple[LedgerCommand, ...]:
-        """What is to be done now; each command comes out once."""
         return self._slots.take_commands()
 
     def next_deadline(self) -> float | None:
-        """When `expire` has something to do next."""
         return self._slots.next_deadline()
 
     @property
     def version(self) -> int:
-        """Rises with every change of what could be had here."""
         return self._slots.version
 
     @property
@@ -119,15 +115,12 @@ class Ledger:
 
     @property
     def queue(self) -> int:
-        """Tickets waiting."""
         return self._slots.number_in({LeaseState.QUEUED})
 
     def queue_order(self, now: float) -> list[str]:
-        """The tickets' leases in the order in which they are served."""
         return self._slots.queue_order(now)
 
     def epoch(self, principal: str, campaign: str) -> int:
-        """The highest known of a campaign; 0: none."""
         return self.leaders.epoch(principal, campaign) or 0
 
     # -- could you? ------------------------------------------------------------------------------------------------------

@@ -86,7 +86,6 @@ class Preemption:
         )
 
     def spare_all(self) -> None:
-        """Nothing is preempted."""
         self._claims.clear()
 
     def choose(
@@ -139,11 +138,9 @@ class Preemption:
                 del waiting[ticket.lease]
 
     def next_due(self) -> float | None:
-        """When the next grace ends."""
         return min((claim.due for claim in self._claims.values() if claim.due is not None), default=None)
 
     def count(self, victim: Allocation) -> None:
-        """It was ended for another."""
         key = _key(victim)
         self._times.put(key, 1 + (self._times.get(key) or 0))
 

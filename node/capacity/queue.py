@@ -38,7 +38,6 @@ def aged(priority: int, max_priority: int, waited_s: float) -> int:
 
 
 def rank_of(ticket: Allocation, now: float, *, owner_first: bool) -> QueueRank:
-    """A ticket's rank now."""
     request = ticket.request
     return QueueRank(
         owner=owner_first and request.owner,
@@ -57,7 +56,6 @@ class LeaseQueue:
         self._count = 0
 
     def served(self, principal: str) -> None:
-        """It got a slot."""
         self._count += 1
         self._served.put(principal, self._count)
 
@@ -100,9 +98,6 @@ def expected_starts(left: Sequence[float], slots: int, durations: Sequence[float
         starts.append(free[0])
         heapq.heapreplace(free, free[0] + seconds)
     return starts
-
-
-# -- admission -----------------------------------------------------------------------------------------------------------
 
 
 def over_quota(request: SlotRequest, allocations: Iterable[Allocation]) -> str:

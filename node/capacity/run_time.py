@@ -27,7 +27,6 @@ class RunTimeEstimate:
         """By model and unit."""
 
     def add(self, task: Task, seconds: float) -> None:
-        """A run of it ended by itself."""
         kind, shape = _keys(task)
         self.mean_s = _mixed(self.mean_s, seconds)
         self._by_shape.put(shape, _mixed(self._by_shape.get(shape), seconds))

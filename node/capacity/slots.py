@@ -81,10 +81,7 @@ class Slots:
         commands, self._commands = tuple(self._commands), []
         return commands
 
-    # -- reading ---------------------------------------------------------------------------------------------------------
-
     def number_in(self, states: Collection[LeaseState]) -> int:
-        """Allocations in any of these states."""
         return sum(1 for one in self.allocations.values() if one.state in states)
 
     @property
@@ -108,7 +105,6 @@ class Slots:
         ]
 
     def queue_order(self, now: float) -> list[str]:
-        """The tickets' leases in the order in which they are served."""
         return [rank.lease for rank in self.queue.order(self.ranks(now))]
 
     def expected_starts(self, count: int, now: float) -> list[float | None]:
@@ -132,15 +128,11 @@ class Slots:
         return expected - spent if spent < expected else math.inf
 
     def victim(self, priority: int, owner: bool, now: float) -> Allocation | None:
-        """What would be preempted by a request with this base priority."""
         return self._preemption.victim(priority, owner, self._preemptible(), now)
 
     def grace_over(self, now: float) -> bool:
-        """Whether the grace of a run that is preempted is over."""
         due = self._preemption.next_due()
         return due is not None and due <= now
-
-    # -- changes ---------------------------------------------------------------------------------------------------------
 
     def enter(self, allocation: Allocation) -> None:
         """A slot or a ticket, for which there is space."""
@@ -159,7 +151,6 @@ class Slots:
             self.close(allocation, reason)
 
     def stop(self, allocation: Allocation, event: LeaseEvent, reason: Reason) -> None:
-        """The run's processes are to die."""
         allocation.move(event)
         allocation.deadline = None
         allocation.stop_reason = reason
@@ -180,7 +171,6 @@ class Slots:
         self.end(victim, Reason.PREEMPTED)
 
     def offer_answered(self, peer: str) -> None:
-        """The scheduler said Start or Skip."""
         self._mute.put(peer, (0, 0.0))
 
     def offer_unanswered(self, peer: str, now: float) -> None:

@@ -36,7 +36,6 @@ class WorkerCondition:
 
     @property
     def serving(self) -> bool:
-        """Whether new work may be taken."""
         return self.state in SERVING
 
     @property
@@ -61,10 +60,7 @@ class WorkerCondition:
             return f"this worker takes no new work: {self.why}"
         return f"this worker is {self.state}" + (f": {self.why}" if self.why else "")
 
-    # -- runs ------------------------------------------------------------------------------------------------------------
-
     def begin(self) -> None:
-        """A run begins."""
         self._busy += 1
         if self.state is WorkerState.CLEANUP:  # another slot is being cleaned, or the last run's files are
             self._move(WorkerEvent.CLEAN)
@@ -83,7 +79,6 @@ class WorkerCondition:
             self._crashed.add(model_sha256)
 
     def clean(self) -> None:
-        """Nothing of the run is left here."""
         self._cleaning -= 1
         if not self.at_work and self.state is WorkerState.CLEANUP:
             self._move(WorkerEvent.CLEAN)
@@ -98,19 +93,15 @@ class WorkerCondition:
             self.break_down(f"runs of {crashed} models crashed one after the other, and {trouble}"[:500])
 
     def break_down(self, why: str) -> None:
-        """The device does not work any more."""
         if self.state is not WorkerState.FAULTY:
             self._move(WorkerEvent.BREAK)
         self.why = why
 
     def reset(self) -> None:
-        """The device works again."""
         if self.state is WorkerState.FAULTY:
             self._move(WorkerEvent.RESET)
             self.why = ""
             self._update()
-
-    # -- the owner -------------------------------------------------------------------------------------------------------
 
     def hold(self, why: str) -> None:
         """Take no new work while `why` says so; empty: take it again, unless it is leaving."""
@@ -124,7 +115,6 @@ class WorkerCondition:
         self._update()
 
     def cancel_drain(self) -> None:
-        """It does not leave after all."""
         self.drain("")
 
     def _update(self) -> None:

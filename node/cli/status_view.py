@@ -75,7 +75,6 @@ def show_since(seconds: float) -> str:
 
 
 def reply_json(reply: OwnerReply) -> dict[str, Any]:
-    """A worker's reply for programs."""
     document: dict[str, Any] = {"device": reply.name, "peer": reply.peer or None}
     if reply.status is None:
         return {**document, "error": reply.error.what if reply.error else None}

@@ -118,11 +118,9 @@ class Commands:
         return commands
 
     def emit(self, command: Command) -> None:
-        """Have the shell do it."""
         self._commands.append(command)
 
     def call(self, link: SchedulerLink, message: Message, timeout_s: float, then: OnReply) -> None:
-        """Have the shell send a call."""
         command = SendCall(link, message, timeout_s)
         self._replies[command] = then
         self.emit(command)
@@ -132,7 +130,6 @@ class Commands:
         self._replies.pop(command)(reply)
 
     def to_disk(self, command: DiskCommand, then: OnDisk = lambda data, error: None) -> None:
-        """Have the shell write or read."""
         self._disk[command] = then
         self.emit(command)
 
@@ -146,7 +143,6 @@ class Commands:
         return not self._disk
 
     def at(self, when: float, then: Callable[[], None]) -> None:
-        """Do it at that time."""
         heapq.heappush(self._timers, (when, next(self._numbers), then))
 
     def next_timer(self) -> float | None:
@@ -154,6 +150,5 @@ class Commands:
         return self._timers[0][0] if self._timers else None
 
     def run_timers(self, now: float) -> None:
-        """Do what is due."""
         while self._timers and self._timers[0][0] <= now:
             heapq.heappop(self._timers)[2]()

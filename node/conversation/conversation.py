@@ -265,7 +265,6 @@ class WorkerConversation:
                         self._send_note(order.peer, order.campaign_key, note)
 
     def _offer(self, lease: str) -> None:
-        """Ask the ticket's scheduler whether it starts."""
         allocation = self.ledger.allocation(lease)
         if allocation is None:
             return
@@ -370,7 +369,6 @@ class WorkerConversation:
         self._send_note(run.allocation.peer, run.allocation.request.campaign_key, note)
 
     def set_timing(self, lease: str, timed: bool) -> None:
-        """A measurement of this run begins, or is over."""
         self.ledger.timing(lease, timed, self._now())
         self.carry_out()
 

@@ -67,15 +67,12 @@ class ResultDelivery:
 
     @property
     def idle(self) -> bool:
-        """Whether no result is on its way over a link."""
         return not self._sending
 
     def start(self, link: SchedulerLink) -> None:
-        """Send over this link from now on."""
         self._begin_round(link)
 
     def stop(self, link: SchedulerLink) -> None:
-        """Send over it no more."""
         self._rounds.pop(link, None)
 
     def outbox_changed(self) -> None:

@@ -29,7 +29,6 @@ class LinkTable:
         self._epochs: WeakKeyDictionary[SchedulerLink, dict[str, int]] = WeakKeyDictionary()
 
     def add(self, link: SchedulerLink) -> None:
-        """Use this link from now on."""
         self._links.setdefault(link.peer, []).append(link)
 
     def remove(self, link: SchedulerLink) -> bool:
@@ -43,14 +42,10 @@ class LinkTable:
         return True
 
     def peers(self) -> tuple[str, ...]:
-        """Those with a link."""
         return tuple(self._links)
 
     def of(self, peer: str) -> tuple[SchedulerLink, ...]:
-        """The links of one peer."""
         return tuple(self._links.get(peer, ()))
-
-    # -- epochs ----------------------------------------------------------------------------------------------------------
 
     def epochs(self, link: SchedulerLink) -> dict[str, int]:
         """Campaign → the highest epoch that a link has spoken under, for requests that name leases without one."""

@@ -78,7 +78,6 @@ class Outbox:
         self._in_memory: dict[str, bytes] = {}
 
     def __len__(self) -> int:
-        """How many wait."""
         return len(self._waiting)
 
     def waiting(self, peer: str) -> list[OutboxItem]:
@@ -90,12 +89,10 @@ class Outbox:
         return dict.fromkeys(self._waiting, False) | dict.fromkeys(self._settled, True)
 
     def is_for(self, peer: str, sha256: str) -> bool:
-        """Whether a record waits for this scheduler."""
         item = self._waiting.get(sha256)
         return item is not None and item.peer == peer
 
     def in_memory(self, sha256: str) -> bytes | None:
-        """A record that no disk could take."""
         return self._in_memory.get(sha256)
 
     def is_settled(self, sha256: str) -> bool:
@@ -112,8 +109,6 @@ class Outbox:
         """Campaigns with records here, the one with the newest first."""
         items = _oldest_first((*self._waiting.values(), *self._settled.values()))
         return tuple(dict.fromkeys(item.campaign for item in reversed(items) if self._is_young(item)))
-
-    # -- what changes ----------------------------------------------------------------------------------------------------
 
     def make_room(self, incoming: OutboxItem) -> list[OutboxItem]:
         """The records to give up for another one: those that are too old; and of whoever takes the most room the oldest."""

@@ -151,7 +151,6 @@ class RequestHandlers:
         return tuple(lines[:32])
 
     def quote(self, permission: CallPermission, request: Probe) -> Quote:
-        """What the worker could do now, shape by shape."""
         now = self.context.now()
         outlooks = {
             priority: self.ledger.outlook(

@@ -75,7 +75,6 @@ class Profile:
         )
 
     def driver_of(self, unit: str) -> str | None:
-        """The driver that runs a unit here."""
         return (self.drivers or {}).get(unit)
 
 
@@ -134,7 +133,6 @@ def trouble_with(profile: Profile, probe_units: Callable[[], ProbedUnits]) -> st
 
 
 def read_soc(system: str, root: Path) -> str:
-    """Processor or system on chip."""
     if system == "darwin":
         return _tool("/usr/sbin/sysctl", "-n", "machdep.cpu.brand_string")
     if system == "win32":
@@ -151,7 +149,6 @@ def read_soc(system: str, root: Path) -> str:
 
 
 def read_os(system: str, root: Path) -> str:
-    """Name and version of the operating system."""
     if system == "darwin":
         return f"macOS {platform.mac_ver()[0]}".strip()
     if system == "win32":
@@ -203,7 +200,6 @@ def read_ram(root: Path) -> int | None:
 
 
 def read_gpus(found: GpuReport) -> tuple[GpuInfo, ...]:
-    """The GPUs as they stand in an advert."""
     return tuple(
         GpuInfo(name=ascii_line(gpu.name), vram=gpu.vram, driver=ascii_line(gpu.driver)) for gpu in found.gpus
     )
@@ -315,7 +311,6 @@ def _fewer(addresses: Sequence[str], count: int) -> tuple[str, ...]:
 
 
 def device_facts(profile: Profile, version: str) -> DeviceFacts:
-    """The device as it stands in a record."""
     return DeviceFacts(
         device=profile.device,
         name=profile.name,

@@ -145,9 +145,6 @@ def clock_synchronised(system: str = sys.platform) -> bool | None:
     return None if state < 0 else state != TIME_ERROR
 
 
-# -- judging -------------------------------------------------------------------------------------------------------------
-
-
 def checks(facts: HostFacts) -> list[Check]:
     """All checks, in display order. Pure."""
     return [

@@ -246,7 +246,6 @@ def usable_gates(gates: Sequence[str]) -> tuple[str, ...]:
 
 
 def net_checks(facts: NetworkFacts) -> list[Check]:
-    """All checks, in display order. Pure."""
     return [*_gates(facts), *_reach(facts), *_clock(facts), *_neighbours(facts)]
 
 

@@ -91,13 +91,11 @@ class LocalDevice:
         self.close()
 
     def close(self) -> None:
-        """End the processes."""
         while self._zygotes:
             self._zygotes.popitem()[1].close()
 
     @property
     def units(self) -> tuple[str, ...]:
-        """Names of the compute units that work here."""
         return tuple(offer.unit for offer in self.profile.units)
 
     def measure(

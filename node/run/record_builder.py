@@ -80,7 +80,6 @@ _REASONS: Final = (
 
 
 def end_of(error: driver.DriverError) -> RunEnd:
-    """A driver's error in the protocol's words."""
     if isinstance(error, driver.Cancelled):
         return RunEnd(RunOutcome.CANCELLED, Reason.CANCELLED, detail=str(error))
     reason = next((reason for kind, reason in _REASONS if isinstance(error, kind)), Reason.CRASHED)
@@ -114,7 +113,6 @@ class RunObservations:
         self._stage, self._since = stage, now
 
     def add(self, event: driver.Event, now: float) -> None:
-        """Keep what a driver described."""
         match event:
             case driver.ProgressReport():
                 if event.phase is Phase.PREPARE:

@@ -68,7 +68,6 @@ class Pause:
 
 
 def runs_on_battery() -> bool:
-    """Whether this device runs on its battery, as far as is known."""
     read = getattr(psutil, "sensors_battery", None)  # psutil has it only where the system does
     try:
         battery = read() if read is not None else None
@@ -137,8 +136,6 @@ class OwnerControl:
         finally:
             self.apply_rules()
         return None
-
-    # -- rules and draining ---------------------------------------------------------------------------------------------
 
     def apply_rules(self) -> None:
         """Hold the worker back, or let it serve, as the rules say now."""

@@ -225,10 +225,7 @@ class Worker:
             tell=parts.tell,
         )
 
-    # -- what others see -------------------------------------------------------------------------------------------------
-
     def advert(self) -> Advert:
-        """This worker's advert, as of now."""
         return build_advert(
             self._parts.device.profile,
             self._network.peer_id,
@@ -246,7 +243,6 @@ class Worker:
         ended.set()
 
     async def health(self, link: Link, message: Message) -> Message:
-        """Answers `Ping`."""
         if not isinstance(message, Ping):
             raise RemoteProtocolError(f"{type(message).__name__} is not for us to answer")
         ledger = self.ledger

@@ -61,8 +61,6 @@ class ConversationShell:
         self._to_disk = trio.Event()
         self._notes: dict[object, trio.MemorySendChannel[Progress | Preempt]] = {}
 
-    # -- links -----------------------------------------------------------------------------------------------------------
-
     async def answer(self, link: Link, message: Message) -> Message | None:
         """For `swarm.net.link.serve_links`."""
         request = _Request()
@@ -95,8 +93,6 @@ class ConversationShell:
             log.info("call.failed", peer=link.peer, call=type(command.message).__name__, why=exc.what)
         self.conversation.commands.answered(command, reply)
         self.carry_out()
-
-    # -- carrying out ----------------------------------------------------------------------------------------------------
 
     def carry_out(self) -> None:
         """To be called after each input of the conversation, and each change of its ledger. Never waits."""

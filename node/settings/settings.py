@@ -93,10 +93,8 @@ class WorkerSettings(RoleSettings):
 
     @property
     def max_duration_s(self) -> float:
-        """`max_duration` in seconds."""
         return parse_duration(self.max_duration)
 
     @property
     def rules(self) -> Rules:
-        """When the worker takes no new work."""
         return Rules(tuple(read_quiet(text) for text in self.quiet), self.on_battery)

@@ -58,7 +58,6 @@ class BlobSources:
     _served: list[BlobServer] = field(default_factory=list)
 
     def serve(self, network: Network) -> None:
-        """Answer on `/sark/blob/1`."""
         self._served.append(serve_blobs(network, self.find, shared=self.share, resting=self.resting))
 
     def resting(self) -> bool:
@@ -79,8 +78,6 @@ class BlobSources:
                 async with self.exclusive:
                     await self.cache.verify_added()
                 changed()
-
-    # -- for schedulers --------------------------------------------------------------------------------------------------
 
     def find(self, peer: PeerId, sha256: str) -> Path | bytes | Reason | None:
         """A large record for its scheduler; a manifest for a peer that may speak of the campaign; a model for a peer that has leases
@@ -110,8 +107,6 @@ class BlobSources:
     def _any_has(self, principals: Collection[str], sha256: str) -> bool:
         return any(self.cache.access.knows(sha256, principal) for principal in principals)
 
-    # -- for another worker ----------------------------------------------------------------------------------------------
-
     def share(self, peer: PeerId, sha256: str, grant: TransferGrant) -> Content | Reason:
         """A model for another worker, by a transfer grant of a scheduler that is served here."""
         return self.by_grant(peer, sha256, grant, self.permits.principals_of, self.wall()) or Reason.UNKNOWN
@@ -138,8 +133,6 @@ class BlobSources:
         if not verify(grant.giver, grant.message, grant.signature):
             return None
         return model or (self.cache.download(sha256) if fetched else None)
-
-    # -- for a run -------------------------------------------------------------------------------------------------------
 
     async def prove_model(
         self,

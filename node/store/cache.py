@@ -101,11 +101,9 @@ class ModelCache:
 
     @property
     def fetching(self) -> bool:
-        """Whether a model is being downloaded."""
         return bool(self._downloads)
 
     def download(self, sha256: str) -> PartialFile | None:
-        """A model that is being fetched."""
         return self._downloads.get(sha256)
 
     def fetched_for(self, sha256: str) -> str | None:

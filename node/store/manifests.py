@@ -87,8 +87,6 @@ class ManifestStore:
     def __len__(self) -> int:
         return len(self._cards)
 
-    # -- asking ----------------------------------------------------------------------------------------------------------
-
     def of(self, campaign: str, owner: str) -> ManifestCard | None:
         """The manifest of a campaign, if it is here."""
         return self._cards.get((owner, campaign))
@@ -101,8 +99,6 @@ class ManifestStore:
     def naming(self, model: str) -> tuple[ManifestCard, ...]:
         """The manifests in which a model stands."""
         return tuple(card for card in self._cards.values() if model in card.models)
-
-    # -- taking in -------------------------------------------------------------------------------------------------------
 
     def note(self, campaign: str, owner: str, peer: str, sha256: str, size: int) -> None:
         """A scheduler named the manifest: to be fetched from it when there is a quiet moment."""
@@ -178,8 +174,6 @@ class ManifestStore:
         for card in excess:
             del self._cards[card.owner, card.campaign]
         return excess
-
-    # -- on disk ---------------------------------------------------------------------------------------------------------
 
     def _store(self, card: ManifestCard, data: bytes) -> None:
         self._files.write(f"{card.sha256}.manifest", data)

@@ -44,11 +44,7 @@ def file_of(folder: Path, sha256: str, kind: FileKind = "model") -> Path:
     return folder / f"{sha256}.{kind}"
 
 
-# -- for the worker --------------------------------------------------------------------------------------------------------
-
-
 def pinned(folder: Path, sha256: str) -> bool:
-    """Whether its owner pinned it."""
     return file_of(folder, sha256, "pin").exists()
 
 
@@ -82,9 +78,6 @@ def forget(folder: Path, sha256: str) -> None:
         path.unlink()
     bundles.remove(file_of(folder, sha256, "folder"))
     file_of(folder, sha256, "about").unlink(missing_ok=True)
-
-
-# -- for the owner ---------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

@@ -111,7 +111,6 @@ class OutboxFiles:
 
 
 def record_name(sha256: str) -> str:
-    """The file of a record."""
     return f"{sha256}.record"
 
 

@@ -60,8 +60,6 @@ class PartialFile:
             self._fetched_for, listed = pieces
             self._take_listed(listed)
 
-    # -- in order --------------------------------------------------------------------------------------------------------
-
     def _take_in_order(self) -> None:
         while data := self._file.read(READ_SIZE):
             self._hash.update(data)
@@ -95,8 +93,6 @@ class PartialFile:
         self._digests.clear()
         self.size, self.in_order, self.principal = end, True, None
 
-    # -- in pieces -------------------------------------------------------------------------------------------------------
-
     def _take_listed(self, listed: dict[int, bytes]) -> None:
         for index in sorted(listed):
             data = self._read(index)
@@ -127,7 +123,6 @@ class PartialFile:
         self._journal = os.open(self._list, os.O_WRONLY | os.O_APPEND | getattr(os, "O_CLOEXEC", 0))
 
     def missing(self) -> set[int]:
-        """The pieces that are not here."""
         return set(range(count_of(self.total))).difference(self._digests)
 
     def know(self, hashes: Hashes) -> set[int]:
@@ -160,8 +155,6 @@ class PartialFile:
             self._advance(index, data)
         return True
 
-    # -- for others ------------------------------------------------------------------------------------------------------
-
     @property
     def path(self) -> Path:
         return self._path
@@ -171,10 +164,7 @@ class PartialFile:
         return bool(self._expected) and index in self._digests
 
     def held(self) -> frozenset[int]:
-        """The pieces that others can have."""
         return frozenset(dict(self._digests)) if self._expected else frozenset()
-
-    # -- the end ---------------------------------------------------------------------------------------------------------
 
     def digest(self) -> str:
         """The sha256 of the whole; reads what was not hashed on the way."""
@@ -229,7 +219,6 @@ class PartialFile:
 
 
 def remove_partial(path: Path) -> None:
-    """Remove the file and its list."""
     path.unlink(missing_ok=True)
     path.with_suffix(LIST).unlink(missing_ok=True)
 

@@ -113,12 +113,10 @@ POOL: Final = Vocabulary(
 
 
 def manifest_body(manifest: PoolManifest) -> bytes:
-    """Canonical bytes."""
     return pack(manifest.to_wire())
 
 
 def manifest_message(body: bytes) -> bytes:
-    """What the signature is made over."""
     return _CONTEXT + body
 
 

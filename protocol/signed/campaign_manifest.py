@@ -82,7 +82,6 @@ class ManifestCover(Message):
 
     @property
     def message(self) -> bytes:
-        """What the signature is made over."""
         return _message(self.campaign, self.body)
 
 

@@ -30,7 +30,6 @@ class TransferGrant(Message):
 
     @property
     def message(self) -> bytes:
-        """What the signature is made over."""
         return grant_message(self.giver, self.taker, self.sha256, self.until)
 
 

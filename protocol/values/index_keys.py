@@ -44,7 +44,6 @@ def shard_key(pool: str, attribute: str, depth: int, prefix: int) -> bytes:
 
 
 def ram_bucket(ram: int) -> int:
-    """The power of two at or below `ram` bytes."""
     return min(max(ram, 1).bit_length() - 1, _HIGHEST_BUCKET)
 
 

@@ -35,7 +35,6 @@ class Fence(Message):
     number: Annotated[int, Field(ge=0, le=2**53)]
 
     def key(self) -> tuple[int, int]:
-        """For comparing."""
         return (self.incarnation, self.number)
 
 

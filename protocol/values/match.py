@@ -50,12 +50,10 @@ class Match:
 
     @property
     def fits(self) -> bool:
-        """Every clause is met; an unknown one is not."""
         return all(item.met is ClauseState.MET for item in self.clauses)
 
     @property
     def missing(self) -> tuple[ClauseMatch, ...]:
-        """The clauses that are not met."""
         return tuple(item for item in self.clauses if item.met is not ClauseState.MET)
 
 
@@ -75,7 +73,6 @@ _ORDER: Final[dict[Op, Callable[[Any, Any], bool]]] = {
 
 
 def match_clause(clause: Clause, advert: Advert) -> ClauseMatch:
-    """One clause against one device."""
     need = str(clause).removeprefix(f"{clause.attribute} ")
     attribute = attribute_of(clause.attribute)
     if attribute is None:

@@ -224,12 +224,10 @@ class SignedRecord(Message):
 
 
 def record_body(record: Record) -> bytes:
-    """Canonical bytes."""
     return pack(record.to_wire())
 
 
 def record_message(body: bytes) -> bytes:
-    """What the signature is made over."""
     return _CONTEXT + body
 
 

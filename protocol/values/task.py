@@ -110,7 +110,6 @@ def task_body(task: Task) -> bytes:
 
 
 def task_message(body: bytes) -> bytes:
-    """What the signature is made over."""
     return _CONTEXT + body
 
 

@@ -90,7 +90,6 @@ def read_header(read: Callable[[int], bytes]) -> tuple[BundlePart, ...] | None:
 
 
 def size_of(parts: Sequence[BundlePart]) -> int:
-    """Bytes of the whole bundle."""
     return len(pack_header(parts)) + sum(part.size for part in parts)
 
 
