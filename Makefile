@@ -56,7 +56,7 @@ fmt: $(STAMP)
 	$(BIN)/ruff format .
 
 spec: $(STAMP)  ## write what is generated: parts of SPEC.md, docs/columns.md, docs/openapi.json, docs/cli.md, docs/sark-node.1
-	@$(BIN)/python -c "from pathlib import Path; from protocol.spec import render; p = Path('protocol/SPEC.md'); p.write_text(render(p.read_text('utf-8')), 'utf-8')"
+	@$(BIN)/python -P tools/spec.py
 	@$(BIN)/python -c "from pathlib import Path; from results.row.row import columns_page; Path('docs/columns.md').write_text(columns_page(), 'utf-8')"
 	@$(BIN)/python -c "from pathlib import Path; import sark; Path('docs/openapi.json').write_text(sark.openapi_text(), 'utf-8')"
 	@$(BIN)/python -P tools/reference.py

@@ -10,12 +10,7 @@ T = TypeVar("T")
 
 
 def gives_way(
-    items: Iterable[T],
-    whose: Callable[[T], Hashable],
-    size: Callable[[T], int],
-    *,
-    number: int,
-    room: int,
+    items: Iterable[T], whose: Callable[[T], Hashable], size: Callable[[T], int], *, number: int, room: int
 ) -> list[T]:
     """What has to go so that at most `number` items of together `room` bytes are left. `items`: the least worth keeping first."""
     left = list(items)

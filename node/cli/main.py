@@ -62,10 +62,7 @@ def info(
     keys = {role: load_or_create(home.key(role)).peer_id for role in ("worker", "scheduler")}
     pools = joined_pools(home, Role.WORKER)
     advert = build_advert(
-        profile,
-        keys["worker"],
-        version=version("sark-node"),
-        pools=sorted({pool.name for pool in pools}),
+        profile, keys["worker"], version=version("sark-node"), pools=sorted({pool.name for pool in pools})
     )
     values = {attribute.name: attribute.read(advert) for attribute in ATTRIBUTES.values()}
     if as_json:
@@ -408,8 +405,7 @@ def _install(ctx: typer.Context) -> NoReturn:
     lost = not_carried(ctx.meta["environment"])
     if lost:
         print(
-            f"The service does not get {', '.join(lost)}: these are set in this shell only.",
-            file=sys.stderr,
+            f"The service does not get {', '.join(lost)}: these are set in this shell only.", file=sys.stderr
         )
         print(f"  settings that are not secret can go into {ctx.obj.config_file}", file=sys.stderr)
     raise SystemExit(0 if running else 6)

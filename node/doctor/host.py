@@ -54,6 +54,18 @@ class Check:
     todo: str = ""
 
 
+def ok(subject: str, what: str) -> Check:
+    return Check(subject, CheckState.OK, what)
+
+
+def note(subject: str, what: str, todo: str = "") -> Check:
+    return Check(subject, CheckState.NOTE, what, todo)
+
+
+def bad(subject: str, what: str, todo: str = "") -> Check:
+    return Check(subject, CheckState.BAD, what, todo)
+
+
 @dataclass(frozen=True, slots=True)
 class HostFacts:
     """What was read. None: unknown on this system."""
@@ -163,52 +175,41 @@ def checks(facts: HostFacts) -> list[Check]:
 
 
 def _units(profile: Profile) -> list[Check]:
-    working = [
-        Check("unit", CheckState.OK, f"{offer.unit}: {offer.runtime} ran a model") for offer in profile.units
-    ]
-    broken = [
-        Check("unit", CheckState.NOTE, note) for note in profile.notes if note not in profile.found.notes
-    ]
-    none = Check("units", CheckState.BAD, "none works", "install a runtime: pip install sark-node")
+    working = [ok("unit", f"{offer.unit}: {offer.runtime} ran a model") for offer in profile.units]
+    broken = [note("unit", line) for line in profile.notes if line not in profile.found.notes]
+    none = bad("units", "none works", "install a runtime: pip install sark-node")
     return (working or [none]) + broken
 
 
 def _gpus(profile: Profile) -> list[Check]:
     result = profile.found
-    lines = [
-        Check("GPU", CheckState.BAD, note, "reinstall the driver, or restart after updating it")
-        for note in result.notes
-    ]
+    lines = [bad("GPU", line, "reinstall the driver, or restart after updating it") for line in result.notes]
     if not result.gpus:
-        return lines or [Check("GPU", CheckState.OK, "none found by NVML, torch or nvidia-smi")]
+        return lines or [ok("GPU", "none found by NVML, torch or nvidia-smi")]
     names = ", ".join(gpu.name for gpu in result.gpus)
-    lines.append(Check("GPU", CheckState.OK, f"{names} (from {result.source})"))
+    lines.append(ok("GPU", f"{names} (from {result.source})"))
     if result.source != "nvml":
         what = "NVML does not answer, so power, energy, clocks and memory of the GPU stay empty"
-        lines.append(
-            Check("GPU", CheckState.NOTE, what, "for NVIDIA: install the driver with its libnvidia-ml")
-        )
+        lines.append(note("GPU", what, "for NVIDIA: install the driver with its libnvidia-ml"))
     if not any("GPU" in offer.unit or "DirectML" in offer.unit for offer in profile.units):
         what = "no unit runs on this GPU"
-        lines.append(
-            Check("GPU", CheckState.NOTE, what, "install a runtime for it: pip install 'sark-node[cuda]'")
-        )
+        lines.append(note("GPU", what, "install a runtime for it: pip install 'sark-node[cuda]'"))
     return lines
 
 
 def _calibration(stored: StoredCalibration) -> Check:
     if stored.calibration is None:
-        return Check("calibration", CheckState.NOTE, stored.missing, "sark-node calibrate")
+        return note("calibration", stored.missing, "sark-node calibrate")
     text = "; ".join((headline(stored.calibration), *stored.calibration.notes))
     if stored.calibration.notes:
-        return Check("calibration", CheckState.NOTE, text, "sark-node calibrate --force")
-    return Check("calibration", CheckState.OK, text)
+        return note("calibration", text, "sark-node calibrate --force")
+    return ok("calibration", text)
 
 
 def _sandbox(profile: Profile, forbids: Sequence[str]) -> Check:
     what = "; ".join((str(profile.sandbox), *profile.sandbox_notes))
     if profile.sandbox is Tier.FULL:
-        return Check("sandbox", CheckState.OK, what)
+        return ok("sandbox", what)
     todo = "serve only people you know; strangers need the full sandbox"
     if forbids:
         lines = "\\n".join(forbids)
@@ -216,17 +217,16 @@ def _sandbox(profile: Profile, forbids: Sequence[str]) -> Check:
             f"\nfor the full sandbox: sudo sysctl -w {' '.join(forbids)}"
             f"\nto keep that after a reboot: printf '{lines}\\n' | sudo tee /etc/sysctl.d/60-sark.conf"
         )
-    return Check("sandbox", CheckState.NOTE, what, todo)
+    return note("sandbox", what, todo)
 
 
 def _governed(governor: str | None) -> Check:
     if governor is None:
-        return Check("governor", CheckState.OK, "unknown on this system")
+        return ok("governor", "unknown on this system")
     if governor == "performance":
-        return Check("governor", CheckState.OK, governor)
-    return Check(
+        return ok("governor", governor)
+    return note(
         "governor",
-        CheckState.NOTE,
         f"{governor}: the clock follows the load, so short runs see a low clock",
         "for steady figures: cpupower frequency-set -g performance",
     )
@@ -236,53 +236,49 @@ def _busy(facts: HostFacts) -> Check:
     shares = (("other processes", facts.others_share), ("waiting for a processor", facts.stall_share))
     known = [(name, share) for name, share in shares if share is not None]
     if not known:
-        return Check("load", CheckState.NOTE, "unknown on this system: a busy host looks like a slow one")
+        return note("load", "unknown on this system: a busy host looks like a slow one")
     text = ", ".join(f"{name} {share:.0%}" for name, share in known)
     if max(share for _, share in known) > BUSY:
         todo = "end other programs; measurements wait for an idle host and flag a busy one"
-        return Check("load", CheckState.NOTE, text, todo)
-    return Check("load", CheckState.OK, text)
+        return note("load", text, todo)
+    return ok("load", text)
 
 
 def _warmth(celsius: float | None) -> Check:
     if celsius is None:
-        return Check("heat", CheckState.OK, "no sensor")
+        return ok("heat", "no sensor")
     if celsius >= HOT_C:
-        return Check("heat", CheckState.NOTE, f"{celsius:.0f} °C", "let it cool; a hot processor throttles")
-    return Check("heat", CheckState.OK, f"{celsius:.0f} °C")
+        return note("heat", f"{celsius:.0f} °C", "let it cool; a hot processor throttles")
+    return ok("heat", f"{celsius:.0f} °C")
 
 
 def _power(on_battery: bool | None) -> Check:
     if on_battery:
-        return Check(
-            "power", CheckState.NOTE, "on battery", "plug it in, or run: sark-node join --on-battery"
-        )
-    return Check("power", CheckState.OK, "no battery" if on_battery is None else "not on battery")
+        return note("power", "on battery", "plug it in, or run: sark-node join --on-battery")
+    return ok("power", "no battery" if on_battery is None else "not on battery")
 
 
 def _disk(free: int | None) -> Check:
     if free is None:
-        return Check("disk", CheckState.NOTE, "free space is unknown")
+        return note("disk", "free space is unknown")
     what = f"{show_size(free)} free for models"
     if free < LITTLE_DISK:
-        return Check("disk", CheckState.BAD, what, "free space, or move the home: --home FOLDER")
+        return bad("disk", what, "free space, or move the home: --home FOLDER")
     if free < SMALL_DISK:
         todo = "models take up to half of it; free space, or move the home: --home FOLDER"
-        return Check("disk", CheckState.NOTE, what, todo)
-    return Check("disk", CheckState.OK, what)
+        return note("disk", what, todo)
+    return ok("disk", what)
 
 
 def _clock(synchronised: bool | None) -> Check:
     if synchronised is False:
         what = "does not follow a time server, but tickets and tokens carry times"
-        return Check("clock", CheckState.NOTE, what, SET_CLOCK)
-    return Check("clock", CheckState.OK, "synchronised" if synchronised else "unknown on this system")
+        return note("clock", what, SET_CLOCK)
+    return ok("clock", "synchronised" if synchronised else "unknown on this system")
 
 
 def _timer(overhead_ns: int) -> Check:
     what = f"reading the clock takes {overhead_ns} ns"
     if overhead_ns > SLOW_TIMER_NS:
-        return Check(
-            "timer", CheckState.NOTE, what, "short models are timed in groups; check the clock source"
-        )
-    return Check("timer", CheckState.OK, what)
+        return note("timer", what, "short models are timed in groups; check the clock source")
+    return ok("timer", what)

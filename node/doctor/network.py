@@ -19,7 +19,7 @@ from typing import Final
 
 import trio
 
-from node.doctor.host import SET_CLOCK, Check, CheckState
+from node.doctor.host import SET_CLOCK, Check, CheckState, bad, note, ok
 from protocol.errors import Refused, RemoteProtocolError, ResourceError, SarkError, Unreachable
 from protocol.messages.health import HEALTH, Ping, Pong
 from protocol.wire.base import Message
@@ -256,33 +256,29 @@ def pool_checks(joined: Iterable[tuple[Membership, bool]], now: float) -> list[C
 
 def _pool(pool: Membership, listed: bool, now: float) -> Check:
     if listed:
-        return Check("pool", CheckState.OK, f"{pool.name} admitted this device")
+        return ok("pool", f"{pool.name} admitted this device")
     if pool.unused and pool.until > now:
         what = f"{pool.name} has not admitted this device yet: no gate with the pool's key took the ticket"
         todo = (
             "is the worker running (sark-node join), and do the gates answer? else ask the pool's owner for a new ticket"
             f"\nor leave the pool: sark-node join --leave-pool {pool.name}"
         )
-        return Check("pool", CheckState.NOTE, what, todo)
+        return note("pool", what, todo)
     what = f"{pool.name} does not admit this device: its ticket expired, was used up or was revoked"
-    return Check(
-        "pool", CheckState.NOTE, what, "ask the pool's owner for a new ticket, then: sark-node join TICKET"
-    )
+    return note("pool", what, "ask the pool's owner for a new ticket, then: sark-node join TICKET")
 
 
 def _gates(facts: NetworkFacts) -> list[Check]:
     if facts.trouble:
-        return [Check("network", CheckState.NOTE, facts.trouble)]
+        return [note("network", facts.trouble)]
     if not facts.gates:
         what = "none is known, so devices outside this LAN cannot find this one"
-        return [
-            Check("gates", CheckState.NOTE, what, "sark-node join TICKET, or: sark-node join --gate ADDRESS")
-        ]
+        return [note("gates", what, "sark-node join TICKET, or: sark-node join --gate ADDRESS")]
     none = all(gate.why for gate in facts.gates)
     lines = []
     if none and not facts.connected:
         what = "this device is offline: its only address is loopback"
-        lines.append(Check("network", CheckState.BAD, what, "connect it, by cable or Wi-Fi"))
+        lines.append(bad("network", what, "connect it, by cable or Wi-Fi"))
     for gate in facts.gates:
         if gate.why:
             state = CheckState.BAD if none else CheckState.NOTE
@@ -299,14 +295,14 @@ def _gates(facts: NetworkFacts) -> list[Check]:
             continue
         took = "" if gate.ms is None else f" in {show_ms(gate.ms)}"
         more = "" if gate.dials_back else ", but cannot tell whether this device can be dialled"
-        lines.append(Check("gate", CheckState.OK, f"{gate.name} answers{took}{more}"))
+        lines.append(ok("gate", f"{gate.name} answers{took}{more}"))
     return lines
 
 
 def _reach(facts: NetworkFacts) -> list[Check]:
     checks = []
     if facts.worker:
-        checks.append(Check("worker", CheckState.OK, f"the worker running here {facts.worker}"))
+        checks.append(ok("worker", f"the worker running here {facts.worker}"))
     if not any(not gate.why for gate in facts.gates):
         return checks
     port = facts.port if facts.fixed and facts.port else EXAMPLE_PORT
@@ -314,11 +310,9 @@ def _reach(facts: NetworkFacts) -> list[Check]:
     match facts.reach:
         case Reach.DIRECT if facts.far:
             what = f"can be dialled from outside: {', '.join(facts.reached)}"
-            checks.append(Check("reach", CheckState.OK, what))
+            checks.append(ok("reach", what))
         case Reach.DIRECT:
-            checks.append(
-                Check("reach", CheckState.OK, "can be dialled on this LAN; no gate outside it was asked")
-            )
+            checks.append(ok("reach", "can be dialled on this LAN; no gate outside it was asked"))
         case Reach.BEHIND:
             if facts.behind_router:
                 todo = (
@@ -331,12 +325,7 @@ def _reach(facts: NetworkFacts) -> list[Check]:
             checks.append(_behind(facts, todo))
         case Reach.UNKNOWN:
             checks.append(
-                Check(
-                    "reach",
-                    CheckState.NOTE,
-                    "unknown: no gate that answers can tell",
-                    "ask its operator to update it",
-                )
+                note("reach", "unknown: no gate that answers can tell", "ask its operator to update it")
             )
     return checks
 
@@ -348,16 +337,9 @@ def _behind(facts: NetworkFacts, todo: str) -> Check:
         if gate.reserved
     ]
     if ways:
-        return Check(
-            "reach",
-            CheckState.NOTE,
-            f"cannot be dialled from outside; reached through {' and '.join(ways)}",
-            todo,
-        )
+        return note("reach", f"cannot be dialled from outside; reached through {' and '.join(ways)}", todo)
     why = "; ".join(f"{gate.name}: {gate.no_reservation}" for gate in facts.gates if gate.no_reservation)
-    return Check(
-        "reach", CheckState.BAD, f"cannot be dialled from outside, and no gate relays for it ({why})", todo
-    )
+    return bad("reach", f"cannot be dialled from outside, and no gate relays for it ({why})", todo)
 
 
 def _observed(facts: NetworkFacts) -> str:
@@ -372,12 +354,12 @@ def _clock(facts: NetworkFacts) -> list[Check]:
     if abs(ahead) > CLOCK_OFF_S:
         way = "behind" if ahead > 0 else "ahead of"
         what = f"{abs(ahead):.0f} s {way} the gates', but tickets and tokens carry times"
-        return [Check("clock", CheckState.NOTE, what, f"set it by a time server: {SET_CLOCK}")]
-    return [Check("clock", CheckState.OK, f"within {CLOCK_OFF_S:.0f} s of the gates'")]
+        return [note("clock", what, f"set it by a time server: {SET_CLOCK}")]
+    return [ok("clock", f"within {CLOCK_OFF_S:.0f} s of the gates'")]
 
 
 def _neighbours(facts: NetworkFacts) -> list[Check]:
     if facts.neighbours is None:
-        return [Check("LAN", CheckState.OK, "discovery is off (lan = false)")]
+        return [ok("LAN", "discovery is off (lan = false)")]
     many = f"{facts.neighbours} neighbour{'s' if facts.neighbours != 1 else ''}"
-    return [Check("LAN", CheckState.OK, f"{many if facts.neighbours else 'no neighbour'} found by mDNS")]
+    return [ok("LAN", f"{many if facts.neighbours else 'no neighbour'} found by mDNS")]

@@ -127,14 +127,7 @@ def _administrator() -> bool:
 def worker_command(home_flag: Path | None, arguments: Sequence[str]) -> tuple[str, ...]:
     """The command line of a worker with these arguments of `join`, by this very Python."""
     home = () if home_flag is None else ("--home", str(home_flag.expanduser().absolute()))
-    return (
-        *own_command("-X", "utf8"),
-        "--log-level",
-        "info",
-        *home,
-        "join",
-        *arguments,
-    )
+    return (*own_command("-X", "utf8"), "--log-level", "info", *home, "join", *arguments)
 
 
 def not_carried(environment: Mapping[str, str]) -> tuple[str, ...]:

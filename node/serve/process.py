@@ -86,13 +86,7 @@ async def run_process(
     settings = with_gates_of(settings, pools, local_gates(home))
     async with open_node("worker", home, settings, holder=True, health=False, tell=tell) as running:
         profile = await trio.to_thread.run_sync(
-            partial(
-                probe_device,
-                folder,
-                look,
-                sandbox=sandbox,
-                wanted_name=settings.name or "",
-            )
+            partial(probe_device, folder, look, sandbox=sandbox, wanted_name=settings.name or "")
         )
         if simulated is not None:
             profile = simulated.profile(profile)

@@ -48,46 +48,28 @@ class TaskEvent(StrEnum):
     """It gave way to a higher priority: not a try, and nobody's fault."""
 
 
+_S, _E = TaskState, TaskEvent
+
 _ENDS: Final[dict[TaskEvent, TaskState]] = {
-    TaskEvent.SUCCEED: TaskState.SUCCEEDED,
-    TaskEvent.FAIL: TaskState.FAILED,
-    TaskEvent.RETRY: TaskState.PENDING,
-    TaskEvent.LOSE: TaskState.PENDING,
-    TaskEvent.CANCEL: TaskState.CANCELLED,
-    TaskEvent.PREEMPT: TaskState.PENDING,
+    _E.SUCCEED: _S.SUCCEEDED,
+    _E.FAIL: _S.FAILED,
+    _E.RETRY: _S.PENDING,
+    _E.LOSE: _S.PENDING,
+    _E.CANCEL: _S.CANCELLED,
+    _E.PREEMPT: _S.PENDING,
 }
 
 TASK: Final[Table[TaskState, TaskEvent]] = {
-    TaskState.PENDING: {
-        TaskEvent.COMMIT: TaskState.COMMITTING,
-        TaskEvent.FAIL: TaskState.FAILED,
-        TaskEvent.CANCEL: TaskState.CANCELLED,
-    },
-    TaskState.COMMITTING: {
-        TaskEvent.REFUSE: TaskState.PENDING,
-        TaskEvent.ENQUEUE: TaskState.QUEUED,
-        TaskEvent.GRANT: TaskState.LEASED,
-        **_ENDS,
-    },
-    TaskState.QUEUED: {
-        TaskEvent.COMMIT: TaskState.COMMITTING,  # its ticket is gone; a second worker has been asked already
-        TaskEvent.REFUSE: TaskState.PENDING,
-        TaskEvent.GRANT: TaskState.LEASED,
-        **_ENDS,
-    },
-    TaskState.LEASED: {
-        TaskEvent.PROGRESS: TaskState.RUNNING,
-        TaskEvent.REFUSE: TaskState.PENDING,  # its worker only said that it has it, and nothing came of that
-        **_ENDS,
-    },
-    TaskState.RUNNING: {
-        TaskEvent.PROGRESS: TaskState.RUNNING,
-        TaskEvent.REFUSE: TaskState.PENDING,
-        **_ENDS,
-    },
-    TaskState.SUCCEEDED: {},
-    TaskState.FAILED: {},
-    TaskState.CANCELLED: {},
+    _S.PENDING: {_E.COMMIT: _S.COMMITTING, _E.FAIL: _S.FAILED, _E.CANCEL: _S.CANCELLED},
+    _S.COMMITTING: {_E.REFUSE: _S.PENDING, _E.ENQUEUE: _S.QUEUED, _E.GRANT: _S.LEASED, **_ENDS},
+    # COMMIT: its ticket is gone, and a second worker has been asked already
+    _S.QUEUED: {_E.COMMIT: _S.COMMITTING, _E.REFUSE: _S.PENDING, _E.GRANT: _S.LEASED, **_ENDS},
+    # REFUSE: its worker only said that it has it, and nothing came of that
+    _S.LEASED: {_E.PROGRESS: _S.RUNNING, _E.REFUSE: _S.PENDING, **_ENDS},
+    _S.RUNNING: {_E.PROGRESS: _S.RUNNING, _E.REFUSE: _S.PENDING, **_ENDS},
+    _S.SUCCEEDED: {},
+    _S.FAILED: {},
+    _S.CANCELLED: {},
 }
 
 
@@ -124,47 +106,25 @@ class AttemptEvent(StrEnum):
     STOP = "stop"
 
 
+_A, _V = AttemptStatus, AttemptEvent
+
 _LEASED: Final[dict[AttemptEvent, AttemptStatus]] = {
-    AttemptEvent.CONFIRM: AttemptStatus.CONFIRMED,
-    AttemptEvent.WAIT: AttemptStatus.WAITING,
-    AttemptEvent.PROGRESS: AttemptStatus.RUNNING,
-    AttemptEvent.REPORT: AttemptStatus.REPORTING,
-    AttemptEvent.STOP: AttemptStatus.STOPPING,
+    _V.CONFIRM: _A.CONFIRMED,
+    _V.WAIT: _A.WAITING,
+    _V.PROGRESS: _A.RUNNING,
+    _V.REPORT: _A.REPORTING,
+    _V.STOP: _A.STOPPING,
 }
 
 ATTEMPT: Final[Table[AttemptStatus, AttemptEvent]] = {
-    AttemptStatus.ASKED: {
-        AttemptEvent.ENQUEUE: AttemptStatus.QUEUED,
-        AttemptEvent.GRANT: AttemptStatus.GRANTED,
-    },
-    AttemptStatus.RESTORED: {
-        AttemptEvent.ENQUEUE: AttemptStatus.QUEUED,
-        AttemptEvent.GRANT: AttemptStatus.GRANTED,
-        **_LEASED,
-    },
-    AttemptStatus.QUEUED: {
-        AttemptEvent.ENQUEUE: AttemptStatus.QUEUED,
-        AttemptEvent.GRANT: AttemptStatus.GRANTED,
-        AttemptEvent.REPORT: AttemptStatus.REPORTING,
-    },
-    AttemptStatus.GRANTED: {AttemptEvent.GRANT: AttemptStatus.GRANTED, **_LEASED},
-    AttemptStatus.CONFIRMED: {AttemptEvent.GRANT: AttemptStatus.CONFIRMED, **_LEASED},
-    AttemptStatus.WAITING: {
-        AttemptEvent.GRANT: AttemptStatus.WAITING,
-        **_LEASED,
-        AttemptEvent.CONFIRM: AttemptStatus.WAITING,
-    },
-    AttemptStatus.RUNNING: {
-        AttemptEvent.GRANT: AttemptStatus.RUNNING,
-        **_LEASED,
-        AttemptEvent.CONFIRM: AttemptStatus.RUNNING,
-        AttemptEvent.WAIT: AttemptStatus.RUNNING,  # a run that has begun does not wait again
-    },
-    AttemptStatus.REPORTING: {
-        AttemptEvent.GRANT: AttemptStatus.CONFIRMED,
-        **_LEASED,
-        AttemptEvent.WAIT: AttemptStatus.REPORTING,
-        AttemptEvent.PROGRESS: AttemptStatus.REPORTING,
-    },
-    AttemptStatus.STOPPING: dict.fromkeys(AttemptEvent, AttemptStatus.STOPPING),
+    _A.ASKED: {_V.ENQUEUE: _A.QUEUED, _V.GRANT: _A.GRANTED},
+    _A.RESTORED: {_V.ENQUEUE: _A.QUEUED, _V.GRANT: _A.GRANTED, **_LEASED},
+    _A.QUEUED: {_V.ENQUEUE: _A.QUEUED, _V.GRANT: _A.GRANTED, _V.REPORT: _A.REPORTING},
+    _A.GRANTED: {_V.GRANT: _A.GRANTED, **_LEASED},
+    _A.CONFIRMED: {_V.GRANT: _A.CONFIRMED, **_LEASED},
+    _A.WAITING: {_V.GRANT: _A.WAITING, **_LEASED, _V.CONFIRM: _A.WAITING},
+    # WAIT: a run that has begun does not wait again
+    _A.RUNNING: {_V.GRANT: _A.RUNNING, **_LEASED, _V.CONFIRM: _A.RUNNING, _V.WAIT: _A.RUNNING},
+    _A.REPORTING: {_V.GRANT: _A.CONFIRMED, **_LEASED, _V.WAIT: _A.REPORTING, _V.PROGRESS: _A.REPORTING},
+    _A.STOPPING: dict.fromkeys(AttemptEvent, _A.STOPPING),
 }

@@ -70,47 +70,24 @@ class LeaseEvent(StrEnum):
     STOP = "stop"
 
 
+_S, _E = LeaseState, LeaseEvent
+
 LEASE: Final[Table[LeaseState, LeaseEvent]] = {
-    LeaseState.QUEUED: {
-        LeaseEvent.READY: LeaseState.OFFERED,
-        LeaseEvent.RENEW: LeaseState.QUEUED,
-        LeaseEvent.EXPIRE: LeaseState.CLOSED,
-        LeaseEvent.STOP: LeaseState.CLOSED,
+    _S.QUEUED: {_E.READY: _S.OFFERED, _E.RENEW: _S.QUEUED, _E.EXPIRE: _S.CLOSED, _E.STOP: _S.CLOSED},
+    _S.OFFERED: {
+        _E.START: _S.GRANTED,
+        _E.SKIP: _S.CLOSED,
+        _E.DEFER: _S.QUEUED,
+        _E.RENEW: _S.OFFERED,
+        _E.EXPIRE: _S.CLOSED,
+        _E.STOP: _S.CLOSED,
     },
-    LeaseState.OFFERED: {
-        LeaseEvent.START: LeaseState.GRANTED,
-        LeaseEvent.SKIP: LeaseState.CLOSED,
-        LeaseEvent.DEFER: LeaseState.QUEUED,
-        LeaseEvent.RENEW: LeaseState.OFFERED,
-        LeaseEvent.EXPIRE: LeaseState.CLOSED,
-        LeaseEvent.STOP: LeaseState.CLOSED,
-    },
-    LeaseState.GRANTED: {
-        LeaseEvent.RUN: LeaseState.RUNNING,
-        LeaseEvent.RENEW: LeaseState.GRANTED,
-        LeaseEvent.EXPIRE: LeaseState.CLOSED,
-        LeaseEvent.STOP: LeaseState.CLOSED,
-    },
-    LeaseState.RUNNING: {
-        LeaseEvent.RENEW: LeaseState.RUNNING,
-        LeaseEvent.EXPIRE: LeaseState.LAPSED,
-        LeaseEvent.FINISH: LeaseState.REPORTING,
-        LeaseEvent.STOP: LeaseState.STOPPING,
-    },
-    LeaseState.LAPSED: {
-        LeaseEvent.RENEW: LeaseState.RUNNING,
-        LeaseEvent.FINISH: LeaseState.REPORTING,
-        LeaseEvent.EXPIRE: LeaseState.STOPPING,
-        LeaseEvent.STOP: LeaseState.STOPPING,
-    },
-    LeaseState.STOPPING: {
-        LeaseEvent.FINISH: LeaseState.REPORTING,
-    },
-    LeaseState.REPORTING: {
-        LeaseEvent.RENEW: LeaseState.REPORTING,
-        LeaseEvent.ACKNOWLEDGE: LeaseState.CLOSED,
-    },
-    LeaseState.CLOSED: {},
+    _S.GRANTED: {_E.RUN: _S.RUNNING, _E.RENEW: _S.GRANTED, _E.EXPIRE: _S.CLOSED, _E.STOP: _S.CLOSED},
+    _S.RUNNING: {_E.RENEW: _S.RUNNING, _E.EXPIRE: _S.LAPSED, _E.FINISH: _S.REPORTING, _E.STOP: _S.STOPPING},
+    _S.LAPSED: {_E.RENEW: _S.RUNNING, _E.FINISH: _S.REPORTING, _E.EXPIRE: _S.STOPPING, _E.STOP: _S.STOPPING},
+    _S.STOPPING: {_E.FINISH: _S.REPORTING},
+    _S.REPORTING: {_E.RENEW: _S.REPORTING, _E.ACKNOWLEDGE: _S.CLOSED},
+    _S.CLOSED: {},
 }
 
 

@@ -14,10 +14,7 @@ MAX_TASK: Final = 16 * 1024
 _CONTEXT: Final = b"sark task 1\n"
 
 DimName = Annotated[str, StringConstraints(min_length=1, max_length=100)]
-InputForm = Annotated[
-    str,
-    StringConstraints(pattern=r"^[a-z][a-z0-9]{1,15}\[[A-Za-z0-9_, ]{0,450}\]$"),
-]
+InputForm = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9]{1,15}\[[A-Za-z0-9_, ]{0,450}\]$")]
 """Type and shape of an input, such as `float32[batch, 3, 224, 224]`."""
 UrlText = Annotated[str, StringConstraints(pattern=r"^https?://[!-~]{1,2040}$")]
 VariantName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,31}$")]

@@ -28,29 +28,12 @@ class WorkerEvent(StrEnum):
     RESUME = "resume"
 
 
+_S, _E = WorkerState, WorkerEvent
+
 WORKER: Final[Table[WorkerState, WorkerEvent]] = {
-    WorkerState.ACTIVE: {
-        WorkerEvent.BEGIN: WorkerState.BUSY,
-        WorkerEvent.BREAK: WorkerState.FAULTY,
-        WorkerEvent.DRAIN: WorkerState.DRAINING,
-    },
-    WorkerState.BUSY: {
-        WorkerEvent.END: WorkerState.CLEANUP,
-        WorkerEvent.BREAK: WorkerState.FAULTY,
-        WorkerEvent.DRAIN: WorkerState.DRAINING,
-    },
-    WorkerState.CLEANUP: {
-        WorkerEvent.CLEAN: WorkerState.ACTIVE,
-        WorkerEvent.BREAK: WorkerState.FAULTY,
-        WorkerEvent.DRAIN: WorkerState.DRAINING,
-    },
-    WorkerState.FAULTY: {
-        WorkerEvent.RESET: WorkerState.ACTIVE,
-    },
-    WorkerState.DRAINING: {
-        WorkerEvent.END: WorkerState.DRAINING,
-        WorkerEvent.CLEAN: WorkerState.DRAINING,
-        WorkerEvent.BREAK: WorkerState.FAULTY,
-        WorkerEvent.RESUME: WorkerState.ACTIVE,
-    },
+    _S.ACTIVE: {_E.BEGIN: _S.BUSY, _E.BREAK: _S.FAULTY, _E.DRAIN: _S.DRAINING},
+    _S.BUSY: {_E.END: _S.CLEANUP, _E.BREAK: _S.FAULTY, _E.DRAIN: _S.DRAINING},
+    _S.CLEANUP: {_E.CLEAN: _S.ACTIVE, _E.BREAK: _S.FAULTY, _E.DRAIN: _S.DRAINING},
+    _S.FAULTY: {_E.RESET: _S.ACTIVE},
+    _S.DRAINING: {_E.END: _S.DRAINING, _E.CLEAN: _S.DRAINING, _E.BREAK: _S.FAULTY, _E.RESUME: _S.ACTIVE},
 }

@@ -1,4 +1,4 @@
-"""State machines as tables: enums, one transition table, a pure step. Drawn in SPEC.md from the tables themselves."""
+"""State machines as tables: enums, one transition table, a pure step. `tools/spec.py` draws them in SPEC.md."""
 
 from __future__ import annotations
 
@@ -27,24 +27,3 @@ def step(table: Table[S, E], state: S, event: E, *, story: str = "") -> S:
 def final(table: Table[S, E], state: S) -> bool:
     """Whether no edge leaves `state`."""
     return not table[state]
-
-
-def diagram(table: Table[S, E]) -> str:
-    """The table as a mermaid state diagram, first state first."""
-    states = list(table)
-    lines = ["stateDiagram-v2", f"    [*] --> {_name(states[0])}"]
-    for state, edges in table.items():
-        merged: dict[S, list[str]] = {}
-        for event, target in edges.items():
-            merged.setdefault(target, []).append(str(event))
-        lines += [
-            f"    {_name(state)} --> {_name(target)}: {', '.join(events)}"
-            for target, events in merged.items()
-        ]
-        if not edges:
-            lines.append(f"    {_name(state)} --> [*]")
-    return "\n".join(lines)
-
-
-def _name(state: StrEnum) -> str:
-    return str(state).replace("-", "_")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import protocol
-from protocol.spec import SECTIONS, VOCABULARIES, render
 from protocol.words import ProtocolId
+from tools.spec import SECTIONS, VOCABULARIES, render
 
 PAGE = Path(next(iter(protocol.__path__))) / "SPEC.md"
 GLOSSARY = PAGE.with_name("GLOSSARY.md")

@@ -13,8 +13,9 @@ from protocol.errors import LocalProtocolError
 from protocol.values.attempt import ATTEMPT, TASK, AttemptEvent, AttemptStatus, TaskEvent, TaskState
 from protocol.values.lease import LEASE, LeaseEvent, LeaseState
 from protocol.values.worker import WORKER, WorkerEvent
-from protocol.wire.table import Table, diagram, final, step
+from protocol.wire.table import Table, final, step
 from protocol.words import WorkerState
+from tools.spec import diagram
 
 TABLES: list[tuple[Table[Any, Any], type[StrEnum], type[StrEnum]]] = [
     (LEASE, LeaseState, LeaseEvent),

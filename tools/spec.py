@@ -1,6 +1,6 @@
 """The generated parts of SPEC.md: messages, words, tables and caps, straight from the code, so that the page cannot drift.
 
-A test compares the page with what this module renders; `make spec` writes it.
+python -P tools/spec.py      (`make spec`); a test compares the page with what this module renders
 """
 
 from __future__ import annotations
@@ -10,11 +10,13 @@ import re
 import typing
 from collections.abc import Callable
 from enum import StrEnum
+from pathlib import Path
 from types import UnionType
 from typing import Any, Final
 
 from pydantic import BaseModel
 
+import protocol
 from protocol.formats.phase import Phase
 from protocol.messages import blobs, pool, work
 from protocol.messages.blobs import BLOB
@@ -32,15 +34,8 @@ from protocol.values.lease import LEASE
 from protocol.values.worker import WORKER
 from protocol.wire import base
 from protocol.wire.codec import Vocabulary
-from protocol.wire.table import diagram
-from protocol.words import (
-    ProtocolId,
-    Reason,
-    Right,
-    Role,
-    RunOutcome,
-    WorkerState,
-)
+from protocol.wire.table import E, S, Table
+from protocol.words import ProtocolId, Reason, Right, Role, RunOutcome, WorkerState
 
 VOCABULARIES: Final[dict[ProtocolId, Vocabulary]] = {
     ProtocolId.WORK: WORK,
@@ -170,6 +165,27 @@ def _models_in(kind: Any) -> list[type[BaseModel]]:
     return [item for argument in typing.get_args(kind) for item in _models_in(argument)]
 
 
+def diagram(table: Table[S, E]) -> str:
+    """The table as a mermaid state diagram, first state first."""
+    states = list(table)
+    lines = ["stateDiagram-v2", f"    [*] --> {_name(states[0])}"]
+    for state, edges in table.items():
+        merged: dict[S, list[str]] = {}
+        for event, target in edges.items():
+            merged.setdefault(target, []).append(str(event))
+        lines += [
+            f"    {_name(state)} --> {_name(target)}: {', '.join(events)}"
+            for target, events in merged.items()
+        ]
+        if not edges:
+            lines.append(f"    {_name(state)} --> [*]")
+    return "\n".join(lines)
+
+
+def _name(state: StrEnum) -> str:
+    return str(state).replace("-", "_")
+
+
 def _drawn(table: Any) -> str:
     return f"```mermaid\n{diagram(table)}\n```"
 
@@ -198,3 +214,7 @@ SECTIONS: Final[dict[str, Callable[[], str]]] = {
     "task-table": lambda: _drawn(TASK),
     "worker-table": lambda: _drawn(WORKER),
 }
+
+if __name__ == "__main__":
+    page_path = Path(protocol.__path__[0]) / "SPEC.md"
+    page_path.write_text(render(page_path.read_text("utf-8")), "utf-8")
