@@ -104,8 +104,7 @@ __all__ = [
 
 def _this_device(home: Home, simulate: bool) -> LocalDevice:
     from node.run.local import LocalDevice
-    from node.settings.driver_secrets import private_of
-    from node.settings.settings import WorkerSettings
+    from node.settings.settings import WorkerSettings, private_of
 
     settings = WorkerSettings.load(home.config_file, os.environ, {})
     private = private_of(settings, os.environ)

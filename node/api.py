@@ -10,8 +10,7 @@ import trio
 from fastapi import APIRouter, Body
 from pydantic import BaseModel, ConfigDict
 
-from node.cli.remote import OwnerReply, send_command
-from node.cli.status_view import still_held
+from node.cli.remote import OwnerReply, send_command, still_held
 from protocol.errors import Unreachable
 from protocol.messages.work import Action, Control, RunningJob, StatusRequest
 from protocol.words import WorkerState

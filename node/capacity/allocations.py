@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
@@ -159,3 +159,27 @@ class RecentDict(Generic[K, V]):
             oldest, value = self._entries.popitem(last=False)
             if keep(value):
                 self._entries[oldest] = value
+
+
+T = TypeVar("T")
+
+
+def gives_way(
+    items: Iterable[T], whose: Callable[[T], Hashable], size: Callable[[T], int], *, number: int, room: int
+) -> list[T]:
+    """What has to go so that at most `number` items of together `room` bytes are left. `items`: the least worth keeping first."""
+    left = list(items)
+    counts, sizes = Counter[Hashable](), Counter[Hashable]()
+    for item in left:
+        counts[whose(item)] += 1
+        sizes[whose(item)] += size(item)
+    gone: list[T] = []
+    while left and (len(left) > number or sizes.total() > room):
+        most = sizes if sizes.total() > room else counts
+        greatest = max(most.values())
+        first = next(item for item in left if most[whose(item)] == greatest)
+        left.remove(first)
+        gone.append(first)
+        counts[whose(first)] -= 1
+        sizes[whose(first)] -= size(first)
+    return gone

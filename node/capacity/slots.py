@@ -29,8 +29,7 @@ from node.capacity.allocations import (
     WarnCommand,
 )
 from node.capacity.preemption import Preemption, preemptible
-from node.capacity.queue import LeaseQueue, QueueRank, expected_starts, rank_of
-from node.capacity.run_time import RunTimeEstimate
+from node.capacity.queue import LeaseQueue, QueueRank, RunTimeEstimate, expected_starts, rank_of
 from node.capacity.worker_state import WorkerCondition
 from protocol.values.lease import PREEMPT_GRACE_S, LeaseEvent, LeaseState
 from protocol.words import Reason

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Final
@@ -19,10 +19,7 @@ from swarm.base.screen import new_console, print_json
 from swarm.base.settings import SettingsError
 
 if TYPE_CHECKING:
-    from drivers.contract.base import Limits, WorkOrder
-    from node.device.calibrate import Launcher
     from node.device.calibration import Calibration
-    from node.device.probe import Profile
     from node.doctor.host import Check
 
 app = typer.Typer()
@@ -53,6 +50,8 @@ def calibrate(
     from node.device.calibrate import CalibrationTools, ensure_calibrated
     from node.device.lock import DeviceLock
     from node.device.probe import lock_name, probe_device
+    from node.run.launchers import Launchers
+    from node.settings.settings import DriverSecrets
 
     if ticket is not None:
         raise SettingsError(
@@ -62,13 +61,13 @@ def calibrate(
     home: Home = ctx.obj
     folder = home.folder("worker")
     profile = probe_device(folder, probe_units)
-    with _launcher(profile) as launch:
+    with Launchers(profile, DriverSecrets()) as launchers:
         calibration = trio.run(
             partial(
                 ensure_calibrated,
                 folder,
                 profile,
-                CalibrationTools(launch),
+                CalibrationTools(launchers.launch_at_once),
                 DeviceLock(lock_name()),
                 lambda line: print(line, file=sys.stderr, flush=True),
                 full=full,
@@ -82,23 +81,6 @@ def calibrate(
 
 
 app.command("enroll", hidden=True)(calibrate)  # the predecessor's word; goes after the first release
-
-
-@contextlib.contextmanager
-def _launcher(profile: Profile) -> Iterator[Launcher]:
-    """Launches on the units of this device, with one zygote for each driver."""
-    from drivers.launch.launch import Launch, Zygote
-
-    with contextlib.ExitStack() as stack:
-        zygotes: dict[str, Zygote] = {}
-
-        def launch(order: WorkOrder, limits: Limits) -> Launch:
-            driver = profile.driver_of(order.unit) or ""
-            if driver not in zygotes:
-                zygotes[driver] = stack.enter_context(Zygote(driver).start())
-            return Launch(order, limits, zygotes[driver])
-
-        yield launch
 
 
 def _show(calibration: Calibration) -> None:

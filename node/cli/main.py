@@ -50,7 +50,7 @@ def info(
     from drivers.launch.tier import probe
     from node.device.calibration import headline, read_calibration
     from node.device.probe import build_advert, probe_device
-    from node.settings.driver_secrets import private_here
+    from node.settings.settings import private_here
     from protocol.words import Role
     from swarm.net.identity import load_or_create
     from swarm.pools.membership import joined_pools
@@ -322,8 +322,7 @@ def join(
     from drivers.launch.tier import probe
     from node.device.simulated import read_pretended
     from node.serve.process import check_anyone, pool_changes, run_process
-    from node.settings.driver_secrets import private_of
-    from node.settings.settings import WorkerSettings
+    from node.settings.settings import WorkerSettings, private_of
     from swarm.join.known_gates import local_gates, recent_gates
     from swarm.pools.files import secret_text
     from swarm.pools.tickets import read_ticket

@@ -112,8 +112,7 @@ def _send(
 ) -> None:
     import trio
 
-    from node.cli.remote import send_command
-    from node.cli.status_view import jobs_table, reply_json, status_line, still_held
+    from node.cli.remote import jobs_table, reply_json, send_command, status_line, still_held
     from node.settings.settings import WorkerSettings
     from protocol.words import Role
     from swarm.join.known_gates import any_answers, local_gates, recent_gates, worker_addresses

@@ -10,15 +10,25 @@ import random
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 import trio
+from rich.table import Table
 
 from protocol.errors import Refused, RemoteProtocolError, SarkError, Unreachable
-from protocol.messages.work import WORK, Control, Denied, ShowCredentials, StatusRequest, WorkerStatus
+from protocol.messages.work import (
+    WORK,
+    Control,
+    Denied,
+    RunningJob,
+    ShowCredentials,
+    StatusRequest,
+    WorkerStatus,
+)
 from protocol.values.advert import Advert
-from protocol.words import ProtocolId, Reason, Right
+from protocol.words import ProtocolId, Reason, Right, WorkerState
 from swarm.base.home import Home
+from swarm.base.text import escape_text
 from swarm.index.index import Index
 from swarm.join.ephemeral import GateVisitor
 from swarm.join.host import open_host
@@ -26,6 +36,7 @@ from swarm.join.known_gates import read_addresses
 from swarm.net.identity import Identity, load_or_create
 from swarm.net.link import Links
 from swarm.net.network import Network, Path
+from swarm.net.paths import path_json, path_words
 from swarm.pools.tokens import Grant, issue
 
 TOKEN_TTL_S: Final = 60.0
@@ -196,3 +207,71 @@ async def _ask(
     if not isinstance(answer, WorkerStatus):
         raise RemoteProtocolError(f"answered with {type(answer).__name__}, not with its status")
     return answer, took_ms
+
+
+def status_line(reply: OwnerReply) -> str:
+    """`lab-1 …nF2cDYa1: paused by its owner; 1 running, 3 queued`."""
+    # Anybody can give a device any name, so the end of its id, which the channel proved, stands beside it.
+    tail = f" …{reply.peer[-8:]}" if reply.peer and reply.name != HERE else ""
+    who = f"{escape_text(reply.name)}{tail}"
+    status = reply.status
+    if status is None:
+        return f"{who}: {escape_text(reply.error.what) if reply.error else 'no reply'}"
+    state = f"{status.state} ({escape_text(status.why)})" if status.why else str(status.state)
+    if (
+        status.state is WorkerState.DRAINING and status.why
+    ):  # paused, quiet hours, drained: the reason says it all
+        state = escape_text(status.why)
+    work = f"{status.running} running, {status.queue} queued" if status.running or status.queue else ""
+    path = path_words(reply.path, reply.addresses) if reply.name != HERE else ""
+    return "; ".join([f"{who}: {state}", *filter(None, (work, escape_text(status.reach or ""), path))])
+
+
+def still_held(reply: OwnerReply) -> tuple[str, ...]:
+    """What to tell an owner whose `resume` did not end a rule that still holds the worker back; empty: none does."""
+    status = reply.status
+    if status is None or status.state is not WorkerState.DRAINING or not status.why:
+        return ()
+    return (
+        f"  it is not paused, but a rule still applies: {escape_text(status.why)}",
+        "  it serves again when the rule ends; to serve now, restart it without the rule (--quiet, --on-battery)",
+    )
+
+
+def jobs_table(jobs: Sequence[RunningJob], me: str) -> Table:
+    """A row for each job, running ones first. `me`: the peer id that is shown as `you`."""
+    table = Table(box=None, padding=(0, 2, 0, 2), header_style="dim")
+    for column in ("task", "model", "for", "team", "priority", "state", "since"):
+        table.add_column(
+            column,
+            no_wrap=column not in ("model", "team"),
+            overflow="fold",
+            justify="right" if column in ("priority", "since") else "left",
+        )
+    for job in jobs:
+        state = escape_text(job.state)
+        table.add_row(
+            escape_text(job.task),
+            escape_text(job.model),
+            "you" if job.principal == me else f"…{job.principal[-8:]}",
+            escape_text(job.team),
+            str(job.priority),
+            f"{state}, {job.phase}" if job.phase is not None and state == "running" else state,
+            show_since(job.since_s),
+        )
+    return table
+
+
+def show_since(seconds: float) -> str:
+    """`12 s`, `3 min`, `2.5 h`."""
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 6_000 else f"{seconds / 3600:.1f} h"
+
+
+def reply_json(reply: OwnerReply) -> dict[str, Any]:
+    document: dict[str, Any] = {"device": reply.name, "peer": reply.peer or None}
+    if reply.status is None:
+        return {**document, "error": reply.error.what if reply.error else None}
+    path = path_json(reply.path) if reply.name != HERE else None
+    return {**document, **reply.status.model_dump(mode="json"), "path": path}

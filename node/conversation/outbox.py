@@ -7,7 +7,7 @@ from typing import Final
 
 from pydantic import Field
 
-from node.capacity.shares import gives_way
+from node.capacity.allocations import gives_way
 from protocol.messages.work import Attempt, Result
 from protocol.values.lease import Fence
 from protocol.wire.base import MAX_INLINE, Count, Id, Message, PeerName, Sha256, Signature

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from drivers.contract.registry import SIMULATED
 from node.device.probe import Profile
-from node.settings.driver_secrets import DriverSecrets
+from node.settings.settings import DriverSecrets
 from protocol.values.advert import GpuInfo
 from protocol.wire.base import Count, Line, Name
 from swarm.base.settings import SettingsError

@@ -20,17 +20,14 @@ from typing import Final, Self
 
 import trio
 
-from drivers.contract.base import Limits, WorkOrder
-from drivers.contract.registry import SIMULATED
-from drivers.launch.launch import Launch, ProbedUnits, Zygote, probe_units
-from drivers.measure.idle_wait import IdleWait
+from drivers.launch.launch import ProbedUnits, probe_units
 from node.device.calibration import FLOOR_UNKNOWN, read_calibration
 from node.device.lock import DeviceLock
 from node.device.probe import Profile, device_facts, lock_name, memory_cap, probe_device
+from node.run.launchers import Launchers
 from node.run.record_builder import RecordJob
 from node.run.runner import Report, RunBench, StopRun, run
-from node.settings.driver_secrets import API, DriverSecrets
-from node.settings.settings import WorkerSettings
+from node.settings.settings import API, DriverSecrets, WorkerSettings
 from protocol.errors import CampaignError, ResourceError
 from protocol.values.lease import Fence
 from protocol.values.record import SignedRecord, record_body, record_message
@@ -72,16 +69,14 @@ class LocalDevice:
         where everybody on this host looks for it.
         """
         self._home = home
-        self._simulate = simulate
         self._private = private or DriverSecrets()
-        self._zygotes: dict[str, Zygote] = {}
         self._identity = load_or_create(home.key("worker"))
         self.profile: Profile = probe_device(
             home.folder("worker"), probe or partial(probe_units, simulate, private=self._private)
         )
         """What this device is, and the units that work here."""
         self._lock = DeviceLock(lock_name(), lock_folder)
-        self._idle_wait = IdleWait(patience_s)
+        self._launchers = Launchers(self.profile, self._private, patience_s, simulate=simulate)
         self._campaign, self._count = f"bench-{secrets.token_hex(4)}", 0
 
     def __enter__(self) -> Self:
@@ -91,8 +86,7 @@ class LocalDevice:
         self.close()
 
     def close(self) -> None:
-        while self._zygotes:
-            self._zygotes.popitem()[1].close()
+        self._launchers.__exit__()
 
     @property
     def units(self) -> tuple[str, ...]:
@@ -110,7 +104,7 @@ class LocalDevice:
 
         Raises `CampaignError` for a file that is not there, `ResourceError` for a unit that does not work here.
         """
-        self.launching(unit)
+        self._require(unit)
         task = self._task(path, unit, measure, timeouts or Timeouts())
         body = task_body(task)
         job = RecordJob(
@@ -124,10 +118,9 @@ class LocalDevice:
         made = record_body(record)
         return Local(task, SignedRecord(body=made, signature=self._identity.sign(record_message(made))))
 
-    def launching(self, unit: str) -> Callable[[WorkOrder, Limits], Launch]:
-        """How launches on a unit begin. Raises `ResourceError` where it does not work."""
-        driver = self.profile.driver_of(unit)
-        if driver is None:
+    def _require(self, unit: str) -> None:
+        """Raises `ResourceError` where the unit does not work."""
+        if self.profile.driver_of(unit) is None:
             works = ", ".join(self.units) or "none"
             notes = "; ".join(self.profile.notes)
             if unit.startswith("API ") and API not in self._private:
@@ -136,15 +129,6 @@ class LocalDevice:
                 f"{unit} does not work on this device" + (f" ({notes})" if notes else ""),
                 hint=f"units that do: {works}",
             )
-        if driver not in self._zygotes:
-            self._zygotes[driver] = Zygote(
-                driver, simulate=self._simulate, private=self._private.get(driver)
-            ).start()
-        idle_wait = None if driver in SIMULATED else self._idle_wait
-        return lambda order, limits: Launch(order, limits, self._zygotes[driver], idle_wait)
-
-    def _launch(self, order: WorkOrder, limits: Limits) -> Launch:
-        return self.launching(order.unit)(order, limits)
 
     def _bench(self, path: Path) -> RunBench:
         return RunBench(
@@ -152,7 +136,7 @@ class LocalDevice:
             facts=lambda: device_facts(self.profile, version("sark-node")),
             model=lambda job, progress: contextlib.nullcontext(path),
             lock=self._lock,
-            launch=self._launch,
+            launch=self._launchers.launch,
             memory_cap=memory_cap(self.profile, MEMORY_SHARE),
             warmup_floor=self._floor,
         )

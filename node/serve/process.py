@@ -11,25 +11,24 @@ from importlib.metadata import version
 import structlog
 import trio
 
-from drivers.contract.base import DriverError, Limits, WorkOrder
+from drivers.contract.base import DriverError
 from drivers.contract.registry import SIMULATED
-from drivers.launch.launch import Launch, Zygote, probe_units
+from drivers.launch.launch import probe_units
 from drivers.launch.tier import TierProbe, probe
-from drivers.measure.idle_wait import IdleWait
 from drivers.sandbox.rlimits import Tier
 from node.device.calibrate import CalibrationTools, ensure_calibrated
 from node.device.calibration import FLOOR_UNKNOWN
 from node.device.lock import DeviceLock
 from node.device.probe import Profile, lock_name, probe_device, trouble_with
 from node.device.simulated import SimulatedDevice
+from node.run.launchers import Launchers
 from node.serve.owner_control import Pause
 from node.serve.run_manager import DeviceParts
 from node.serve.service import Worker, WorkerParts, run_worker
-from node.settings.driver_secrets import DriverSecrets
-from node.settings.settings import WorkerSettings
+from node.settings.settings import DriverSecrets, WorkerSettings
 from node.store.cache import ModelCache
 from node.store.outbox_files import open_outbox
-from protocol.errors import LocalProtocolError, ResourceError
+from protocol.errors import ResourceError
 from protocol.messages.pool import PoolManifest
 from protocol.words import Role
 from swarm.base.home import Home
@@ -96,45 +95,31 @@ async def run_process(
         if not profile.units:
             raise ResourceError("no compute unit works on this device", hint="see why with: sark-node info")
         with contextlib.ExitStack() as stack:
+            launchers = stack.enter_context(
+                Launchers(
+                    profile,
+                    secrets,
+                    settings.max_wait_s,
+                    simulate=settings.simulate,
+                    tier=sandbox.tier,
+                    prefork=AHEAD,
+                )
+            )
             try:
-                zygotes = {
-                    name: stack.enter_context(
-                        Zygote(
-                            name,
-                            simulate=settings.simulate,
-                            tier=sandbox.tier,
-                            private=secrets.get(name),
-                            prefork=AHEAD,
-                        ).start()
-                    )
-                    for name in sorted(set((profile.drivers or {}).values()))
-                }
+                launchers.start(sorted(set((profile.drivers or {}).values())))
             except DriverError as exc:
                 raise ResourceError(str(exc), hint="see that there is room in the temporary folder") from exc
-
-            idle_wait = IdleWait(settings.max_wait_s)
-
-            def launch(order: WorkOrder, limits: Limits) -> Launch:
-                driver = profile.driver_of(order.unit)
-                if driver is None:
-                    raise LocalProtocolError(f"a run on {order.unit} was let in, which does not work here")
-                return Launch(order, limits, zygotes[driver], None if driver in SIMULATED else idle_wait)
-
-            def examine() -> str:
-                return trouble_with(profile, look)
-
-            def bare(order: WorkOrder, limits: Limits) -> Launch:
-                return Launch(order, limits, zygotes[profile.driver_of(order.unit) or ""])
-
             lock = DeviceLock(await trio.to_thread.run_sync(lock_name))
             calibration = None
             if settings.calibrate and not settings.simulate:
-                calibration = await ensure_calibrated(folder, profile, CalibrationTools(bare), lock, tell)
+                calibration = await ensure_calibrated(
+                    folder, profile, CalibrationTools(launchers.launch_at_once), lock, tell
+                )
             device = DeviceParts(
                 profile=profile,
                 lock=lock,
-                launch=launch,
-                examine=examine,
+                launch=launchers.launch,
+                examine=lambda: trouble_with(profile, look),
                 warmup_floor=calibration.floor if calibration is not None else lambda unit: FLOOR_UNKNOWN,
                 version=version("sark-node"),
             )

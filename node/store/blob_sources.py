@@ -11,11 +11,11 @@ import structlog
 import trio
 
 from node.access.authorization import Authorization
-from node.access.model_access import is_end_of, proof_offset
 from node.capacity.allocations import Allocation
 from node.conversation.outbox import Outbox
 from node.store.cache import ModelCache
 from node.store.manifests import ManifestCard, ManifestStore
+from node.store.model_files import is_end_of, proof_offset
 from node.store.outbox_files import record_name
 from protocol.errors import ProtocolError, Refused, ResourceError, Unreachable
 from protocol.messages.permission import CallPermission

@@ -24,8 +24,8 @@ from typing import Final
 import structlog
 import trio
 
-from node.access.model_access import ModelAccess
 from node.store import bundles, model_files
+from node.store.model_files import ModelAccess
 from node.store.partial import PartialFile, remove_partial
 from protocol.errors import ProtocolError, Refused, RemoteProtocolError, ResourceError, RunError, Unreachable
 from protocol.values.requirement import show_size

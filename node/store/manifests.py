@@ -19,8 +19,7 @@ import structlog
 import trio
 from pydantic import Field, ValidationError
 
-from node.capacity.allocations import RecentDict
-from node.capacity.shares import gives_way
+from node.capacity.allocations import RecentDict, gives_way
 from node.store.files import FileFolder
 from protocol.errors import ProtocolError, Refused, RemoteProtocolError, ResourceError, Unreachable
 from protocol.signed.campaign_manifest import MAX_MANIFEST, CampaignId, open_manifest, read_cover

@@ -11,7 +11,6 @@ import pytest
 import trio
 import trio.testing
 
-from node.access.model_access import PROOF, ModelAccess, is_end_of, proof_offset
 from node.capacity.ledger import Ledger
 from node.conversation.commands import DiskCommand, WriteRecord
 from node.conversation.links import MAX_CAMPAIGNS, LinkTable
@@ -19,6 +18,7 @@ from node.conversation.requests import max_seconds
 from node.serve.owner_control import OwnerControl, OwnerSenses, Pause
 from node.settings.rules import Rules
 from node.store.files import FileFolder
+from node.store.model_files import PROOF, ModelAccess, is_end_of, proof_offset
 from node.store.outbox_files import OutboxFiles
 from protocol.errors import Unreachable
 from protocol.messages.pool import ManifestMessage, PoolManifest, PoolMember, RevokedPeer

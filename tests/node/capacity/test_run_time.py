@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from node.capacity.run_time import RunTimeEstimate
+from node.capacity.queue import RunTimeEstimate
 from protocol.values.requirement import Requirement
 from protocol.values.task import Measure, Model, Task, Timeouts
 from swarm.net.identity import Identity

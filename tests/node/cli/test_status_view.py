@@ -7,8 +7,7 @@ import io
 import pytest
 from rich.console import Console
 
-from node.cli.remote import HERE, OwnerReply, means
-from node.cli.status_view import jobs_table, reply_json, show_since, status_line
+from node.cli.remote import HERE, OwnerReply, jobs_table, means, reply_json, show_since, status_line
 from protocol.errors import Unreachable
 from protocol.formats.phase import Phase
 from protocol.messages.work import RunningJob, WorkerStatus

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from node.capacity.shares import gives_way
+from node.capacity.allocations import gives_way
 from node.conversation.outbox import MAX_ITEMS, MAX_SETTLED_BYTES, RETENTION_S, Outbox
 from tests.node.conversation.parts import ANN, BOB, item
 

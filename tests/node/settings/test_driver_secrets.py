@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from node.settings.driver_secrets import DriverSecrets, private_here, private_of
-from node.settings.settings import WorkerSettings
+from node.settings.settings import DriverSecrets, WorkerSettings, private_here, private_of
 from swarm.base.settings import SettingsError
 
 SECRET = "sk-never-to-be-seen-3141592653"

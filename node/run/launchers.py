@@ -1,0 +1,54 @@
+"""Launches on the units of this device, with one zygote for each driver."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Self
+
+from drivers.contract.base import Limits, WorkOrder
+from drivers.contract.registry import SIMULATED
+from drivers.launch.launch import Launch, Zygote
+from drivers.measure.idle_wait import IdleWait
+from node.device.probe import Profile
+from node.settings.settings import DriverSecrets
+from protocol.errors import LocalProtocolError
+
+
+class Launchers:
+    """Starts a driver's zygote with its first launch, or in advance (`start`). Ends all of them on leaving the block."""
+
+    def __init__(
+        self, profile: Profile, secrets: DriverSecrets, patience_s: float = 0, **zygote: Any
+    ) -> None:
+        """`patience_s`: the longest that a launch waits for an idle host; 0: it does not wait. `zygote`: for `Zygote`."""
+        self._profile = profile
+        self._secrets = secrets
+        self._idle_wait = IdleWait(patience_s)
+        self._options = zygote
+        self._zygotes: dict[str, Zygote] = {}
+
+    def start(self, drivers: Iterable[str]) -> None:
+        """Raises `DriverError`."""
+        for driver in drivers:
+            if driver not in self._zygotes:
+                zygote = Zygote(driver, private=self._secrets.get(driver), **self._options)
+                self._zygotes[driver] = zygote.start()
+
+    def launch(self, order: WorkOrder, limits: Limits) -> Launch:
+        driver = self._profile.driver_of(order.unit)
+        if driver is None:
+            raise LocalProtocolError(f"a run on {order.unit} was let in, which does not work here")
+        self.start([driver])
+        return Launch(order, limits, self._zygotes[driver], None if driver in SIMULATED else self._idle_wait)
+
+    def launch_at_once(self, order: WorkOrder, limits: Limits) -> Launch:
+        """Without waiting for an idle host."""
+        self.start([driver := self._profile.driver_of(order.unit) or ""])
+        return Launch(order, limits, self._zygotes[driver])
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        while self._zygotes:
+            self._zygotes.popitem()[1].close()
