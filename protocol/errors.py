@@ -104,7 +104,7 @@ class CampaignError(SarkError):
         self.file = file
         self.line = line
         self.said = what
-        """The same without the place."""
+        """Without the place."""
         self.others: tuple[tuple[int, str, str], ...] = ()
         """What else is wrong in the file: line, what, hint. Also counted in `hint`."""
         self.first_hint = hint

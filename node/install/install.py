@@ -15,9 +15,7 @@ from node.install.service_files import (
     Service,
     ServiceManager,
     Setting,
-    is_ours,
     service_for,
-    windows_user,
 )
 from protocol.errors import ResourceError
 from swarm.base.durable import write_atomically
@@ -60,23 +58,12 @@ def setting_here(
     windows = platform == "win32"
     if root is None:
         root = _administrator() if windows else os.geteuid() == 0
-    system = (
-        ServiceManager.WINDOWS
-        if windows
-        else ServiceManager.LAUNCHD
-        if platform == "darwin"
-        else ServiceManager.SYSTEMD
-    )
+    managers = {"win32": ServiceManager.WINDOWS, "darwin": ServiceManager.LAUNCHD}
     folder = Path.home()
-    user = (
-        windows_user(environment.get("USERDOMAIN", ""), environment.get("USERNAME", ""))
-        if windows
-        else _user_name(environment)
-    )
     return Setting(
-        system=system,
+        system=managers.get(platform, ServiceManager.SYSTEMD),
         root=root,
-        user=user,
+        user=_user_name(environment, windows=windows),
         uid=0 if windows else os.getuid(),
         folder=folder,
         config=Path(environment.get("XDG_CONFIG_HOME") or folder / ".config"),
@@ -105,9 +92,12 @@ _LIBRARIES: Final = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
 """Where runtimes find theirs: with others, other units work."""
 
 
-def _user_name(environment: Mapping[str, str]) -> str:
+def _user_name(environment: Mapping[str, str], *, windows: bool) -> str:
+    name = environment.get("USERNAME", "")
+    if windows:  # `DOMAIN\name`, as tasks want it
+        return f"{environment['USERDOMAIN']}\\{name}" if environment.get("USERDOMAIN") else name
     if sys.platform == "win32":
-        return environment.get("USERNAME", "")
+        return name
     import pwd
 
     try:
@@ -132,12 +122,8 @@ def worker_command(home_flag: Path | None, arguments: Sequence[str]) -> tuple[st
 
 def not_carried(environment: Mapping[str, str]) -> tuple[str, ...]:
     """Names of variables that this start hears and a service would not."""
-    return tuple(
-        sorted(name for name in environment if name.startswith("SARK_") and name not in _SAID_OTHERWISE)
-    )
-
-
-_SAID_OTHERWISE: Final = frozenset({"SARK_HOME", "SARK_LOG_LEVEL"})
+    options = ("SARK_HOME", "SARK_LOG_LEVEL")  # as options in the command line
+    return tuple(sorted(name for name in environment if name.startswith("SARK_") and name not in options))
 
 
 def works_here(home: Home) -> bool:
@@ -222,7 +208,7 @@ def _refuse_others(service: Service) -> None:
         raise ResourceError(f"cannot read {service.path}: {exc.strerror}") from None
     except (OSError, UnicodeError):
         text = ""
-    if not is_ours(text, service):
+    if service.mark not in text:
         raise ResourceError(
             f"{service.path} is there already and was not written for this home; it is left as it is",
             hint="move it away, or install for a home of its own: --home FOLDER",
@@ -245,15 +231,16 @@ def _take(
                 break
             pause(1.0)
             code, shown = run(step.command)
+        why = shown.splitlines()[0] if shown else f"exit code {code}"
         if code == 0:
             say(f"done: {line}")
-        elif step.must:
+            continue
+        if step.must:
             well = False
-            say(f"failed: {line}: {shown.splitlines()[0] if shown else f'exit code {code}'}")
+            say(f"failed: {line}: {why}")
             say(f"  by hand: {line}")
-            if step.hint:
-                say(f"  {step.hint}")
         elif step.hint:
-            say(f"not done: {line}: {shown.splitlines()[0] if shown else f'exit code {code}'}")
+            say(f"not done: {line}: {why}")
+        if step.hint:
             say(f"  {step.hint}")
     return well

@@ -15,7 +15,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from pathlib import Path, PurePosixPath, PureWindowsPath
+from pathlib import Path, PurePosixPath
 from typing import Final
 from xml.sax.saxutils import escape
 
@@ -349,13 +349,3 @@ def _cmd_word(word: str) -> str:
             hint="say it in config.toml",
         )
     return f'"{word}{chr(92) if word.endswith(chr(92)) else ""}"'
-
-
-def is_ours(text: str, service: Service) -> bool:
-    """Whether a file with this text was written for the same home."""
-    return service.mark in text
-
-
-def windows_user(domain: str, name: str) -> str:
-    """`DOMAIN\\name`, as tasks want it."""
-    return str(PureWindowsPath(domain) / name) if domain else name

@@ -107,23 +107,20 @@ def named_peer(requirement: Requirement) -> str | None:
     return None
 
 
+_LISTS: Final = {"units": "unit", "gpu": "gpu", "models": "model", "pools": "pool"}
+
+
 def _way(clause: Clause) -> Alternatives:
     values = clause.value if isinstance(clause.value, tuple) else (str(clause.value),)
-    match clause.attribute, clause.op:
-        case "units", Op.HAS:
-            kind = "unit:"
-        case "gpu", Op.HAS:
-            kind = "gpu:"
-        case "models", Op.HAS:
-            kind = "model:"
-        case "pools", Op.HAS:
-            kind = "pool:"
-        case "device", Op.EQ | Op.IN:
-            kind = "device:"
-        case name, Op.EQ | Op.IN if name.startswith("label."):
-            kind = f"label:{name.removeprefix('label.')}="
-        case _:
-            return ()
+    name, op = clause.attribute, clause.op
+    if op is Op.HAS and name in _LISTS:
+        kind = f"{_LISTS[name]}:"
+    elif op in (Op.EQ, Op.IN) and name == "device":
+        kind = "device:"
+    elif op in (Op.EQ, Op.IN) and name.startswith("label."):
+        kind = f"label:{name.removeprefix('label.')}="
+    else:
+        return ()
     return tuple(dict.fromkeys(f"{kind}{value}" for value in values if value))
 
 

@@ -87,30 +87,27 @@ def match_clause(clause: Clause, advert: Advert) -> ClauseMatch:
 
 
 def _compare(of: Of, clause: Clause, have: Any) -> ClauseState:
-    value = clause.value
-    if of in (Of.NUMBER, Of.SIZE):
-        if clause.op not in _ORDER or isinstance(value, (str, tuple)):
-            return ClauseState.UNKNOWN
-        return ClauseState.MET if _ORDER[clause.op](have, value) else ClauseState.UNMET
-    if of is Of.LIST:
-        items = tuple(str(item) for item in have)
-        if clause.op is Op.HAS:
-            return ClauseState.MET if str(value) in items else ClauseState.UNMET
-        if clause.op is Op.LIKE:
-            return ClauseState.MET if any(_like(item, str(value)) for item in items) else ClauseState.UNMET
+    met = _holds(of, clause.op, clause.value, have)
+    if met is None:
         return ClauseState.UNKNOWN
-    text = str(have)
-    match clause.op:
-        case Op.EQ:
-            return ClauseState.MET if text == str(value) else ClauseState.UNMET
-        case Op.NE:
-            return ClauseState.MET if text != str(value) else ClauseState.UNMET
+    return ClauseState.MET if met else ClauseState.UNMET
+
+
+def _holds(of: Of, op: Op, value: Any, have: Any) -> bool | None:
+    """None: this version of ours does not know how to compare these."""
+    if of in (Of.NUMBER, Of.SIZE):
+        return None if op not in _ORDER or isinstance(value, (str, tuple)) else _ORDER[op](have, value)
+    items = tuple(map(str, have)) if of is Of.LIST else (str(have),)
+    match op:
         case Op.LIKE:
-            return ClauseState.MET if _like(text, str(value)) else ClauseState.UNMET
-        case Op.IN if isinstance(value, tuple):
-            return ClauseState.MET if text in value else ClauseState.UNMET
-        case _:
-            return ClauseState.UNKNOWN
+            return any(_like(item, str(value)) for item in items)
+        case Op.HAS if of is Of.LIST:
+            return str(value) in items
+        case Op.EQ | Op.NE if of is Of.TEXT:
+            return _ORDER[op](items[0], str(value))
+        case Op.IN if of is Of.TEXT and isinstance(value, tuple):
+            return items[0] in value
+    return None
 
 
 def _like(text: str, pattern: str) -> bool:

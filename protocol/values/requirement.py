@@ -8,6 +8,7 @@ The attributes are the advert's fields; an unknown one is an error with a hint, 
 from __future__ import annotations
 
 import difflib
+import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -164,53 +165,47 @@ def show_size(size: int) -> str:
 
 def parse_clause(text: str) -> Clause:
     """A clause as written in a campaign. Raises `CampaignError` with a hint; file and line are the caller's to add."""
+
+    def wrong(what: str, hint: str) -> CampaignError:
+        return CampaignError(f'{what} clause "{text}"', hint=hint)
+
     match = _CLAUSE.match(text)
     if not match:
-        raise CampaignError(
-            f"cannot read clause {text!r}", hint="a clause is: attribute operator value, such as ram >= 8 GiB"
-        )
+        hint = "a clause is: attribute operator value, such as ram >= 8 GiB"
+        raise CampaignError(f"cannot read clause {text!r}", hint=hint)
     name, op, raw = match[1], Op(match[2]), match[3]
+    plain = _unquote(raw)
     attribute = attribute_of(name)
     if attribute is None:
         near = difflib.get_close_matches(name, [*ATTRIBUTES, "label.NAME"], n=1, cutoff=0.5)
         guess = f"did you mean {near[0]!r}?  " if near else ""
-        raise CampaignError(
-            f'unknown attribute {name!r} in clause "{text}"',
-            hint=f"{guess}all attributes: sark-node info --attributes",
-        )
+        raise wrong(f"unknown attribute {name!r} in", f"{guess}all attributes: sark-node info --attributes")
     if op not in _OPS[attribute.of]:
-        allowed = " ".join(sorted(_OPS[attribute.of]))
-        raise CampaignError(
-            f'{name} cannot be compared by {op} in clause "{text}"', hint=f"use one of: {allowed}"
+        raise wrong(
+            f"{name} cannot be compared by {op} in", f"use one of: {' '.join(sorted(_OPS[attribute.of]))}"
         )
     if len(raw) > 200 or any(not " " <= char <= "~" for char in raw):
-        raise CampaignError(
-            f'the value in clause "{text[:80]}" cannot match anything',
-            hint="devices describe themselves in plain ASCII, at most 200 characters",
-        )
+        hint = "devices describe themselves in plain ASCII, at most 200 characters"
+        raise CampaignError(f'the value in clause "{text[:80]}" cannot match anything', hint=hint)
     if not raw:
-        raise CampaignError(f'no value in clause "{text}"', hint="write one after the operator")
+        raise wrong("no value in", "write one after the operator")
+    value: str | float | tuple[str, ...] = plain
     if op is Op.IN:
-        items = tuple(_unquote(item) for item in raw.strip("[]").split(",") if item.strip())
-        return Clause(attribute=name, op=op, value=items)
-    if attribute.of is Of.SIZE:
-        size = parse_size(_unquote(raw))
-        if size is None or _unquote(raw).isdigit():  # 80 of what? nobody means bytes
-            raise CampaignError(
-                f'{raw!r} is not a size in clause "{text}"', hint="write it as 8 GiB or 500 MB"
-            )
-        return Clause(attribute=name, op=op, value=size)
-    if attribute.of is Of.NUMBER:
+        value = tuple(_unquote(item) for item in raw.strip("[]").split(",") if item.strip())
+    elif attribute.of is Of.SIZE:
+        size = parse_size(plain)
+        if size is None or plain.isdigit():  # 80 of what? nobody means bytes
+            raise wrong(f"{raw!r} is not a size in", "write it as 8 GiB or 500 MB")
+        value = size
+    elif attribute.of is Of.NUMBER:
         try:
-            number = float(_unquote(raw))
+            number = float(plain)
         except ValueError:
-            raise CampaignError(
-                f'{raw!r} is not a number in clause "{text}"', hint="write a plain number"
-            ) from None
-        if number != number or abs(number) > 2**53:
-            raise CampaignError(f'{raw!r} is not a number in clause "{text}"', hint="write a plain number")
-        return Clause(attribute=name, op=op, value=int(number) if number == int(number) else number)
-    return Clause(attribute=name, op=op, value=_unquote(raw))
+            number = math.nan
+        if not abs(number) <= 2**53:
+            raise wrong(f"{raw!r} is not a number in", "write a plain number")
+        value = int(number) if number == int(number) else number
+    return Clause(attribute=name, op=op, value=value)
 
 
 def _unquote(text: str) -> str:
