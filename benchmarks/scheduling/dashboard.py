@@ -36,7 +36,7 @@ from protocol.formats.phase import Phase
 from protocol.values.lease import Fence
 from protocol.values.requirement import Requirement
 from protocol.values.task import Measure, Model, Task, Timeouts
-from scheduler.core.commands import Intent, LiveAttempt
+from scheduler.core.commands import CommitTo, LiveAttempt, RecordGrant
 from scheduler.store.rows import NewCampaign, NewModel
 from scheduler.store.store import Store, open_store
 from swarm.base.home import Home
@@ -102,9 +102,9 @@ def fill(store: Store, tasks: int) -> list[str]:
     running = [f"{CAMPAIGN}/{n}" for n in range(1, tasks + 1, 2)]
     for number, one in enumerate(running):
         worker = number % len(WORKERS)
-        store.attempts.begin([Intent(one, 1, f"key {one}", WORKERS[worker], f"device-{worker}", 1)])
+        store.attempts.begin([CommitTo(one, 1, f"key {one}", WORKERS[worker], f"device-{worker}", 1)])
         fence = Fence(incarnation=1, number=number + 1)
-        store.attempts.record_grant(one, 1, lease=f"lease {one}", fence=fence, queued=False)
+        store.attempts.record_grant(RecordGrant(one, 1, lease=f"lease {one}", fence=fence, queued=False))
     return running
 
 

@@ -111,7 +111,7 @@ class SchedulerConversation:
         self._peer = peer
         self._sign = sign
         self._manifest = manifest
-        self._writer = CommandWriter(store, self.progress, self._epoch, log, ended)
+        self._writer = CommandWriter(store, self.progress, log, ended)
         self.links = self.links_type(core, shell, claims, log, self.carry_out)
         self._receiving: set[str] = set()
         """Tasks whose record is being fetched: one at a time, for each may be many megabytes."""
@@ -164,9 +164,6 @@ class SchedulerConversation:
             self._send(command)
         self._shell.wake()
 
-    def _epoch(self, campaign: str) -> int:
-        return self.core.state.campaigns[campaign].limits.epoch or 0
-
     def _send(self, command: Command) -> None:
         start = self._shell.start
         match command:
@@ -185,20 +182,21 @@ class SchedulerConversation:
 
     def _commit_message(self, command: CommitTo) -> Commit:
         """The same command makes the same message: a worker answers its key only once."""
-        body, manifest = self.bodies[command.task], self._manifest(command.campaign)
+        campaign = self.core.state.tasks[command.task].task.campaign
+        body, manifest = self.bodies[command.task], self._manifest(campaign)
         return Commit(
             key=command.key,
             attempt=command.attempt,
-            epoch=self._epoch(command.campaign),
+            epoch=command.epoch,
             task=body,
             signature=self._sign(task_message(body)),
-            priority=self.core.state.campaigns[command.campaign].limits.priority,
+            priority=self.core.state.campaigns[campaign].limits.priority,
             queue=True,
             preempted=command.preempted,
             left_s=command.left_s,
             manifest=None if manifest is None else manifest[0],
             manifest_size=0 if manifest is None else manifest[1],
-            proof=self._claims.proof(command.campaign),
+            proof=self._claims.proof(campaign),
         )
 
     async def _discover(self, command: Discover) -> None:

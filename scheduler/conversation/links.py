@@ -271,8 +271,8 @@ class WorkerLinks:
                 commands = core.reconciler.grant(peer, grant, now())
             case Conflict():
                 commands = core.reconciler.conflict(command.task, command.attempt, answer, now())
-            case Denied() if self._claims.superseded(command.campaign, answer):
-                commands = core.failures.end_superseded(command.campaign, now())
+            case Denied() if self._claims.superseded(entry.task.campaign, answer):
+                commands = core.failures.end_superseded(entry.task.campaign, now())
             case Denied():
                 commands = core.reconciler.deny(command.task, command.attempt, answer, now())
         self._carry_out(commands)

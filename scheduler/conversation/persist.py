@@ -15,7 +15,6 @@ from scheduler.core.commands import (
     EndCampaign,
     EndHedge,
     EndPending,
-    Intent,
     LiveAttempt,
     QueuePosition,
     RecordEvent,
@@ -33,31 +32,17 @@ MOVES: Final = (RecordGrant, SwitchAttempt, EndHedge, EndAttempt, EndPending, En
 class AttemptStore(Protocol):
     """What is used of `scheduler.store.attempts.AttemptRepository`."""
 
-    def begin(self, intents: Sequence[Intent]) -> None: ...
+    def begin(self, intents: Sequence[CommitTo]) -> None: ...
 
-    def record_grant(
-        self,
-        task: str,
-        attempt: int,
-        *,
-        lease: str,
-        fence: Fence,
-        queued: bool,
-        position: int | None = None,
-        start_s: float | None = None,
-    ) -> None: ...
+    def record_grant(self, grant: RecordGrant) -> None: ...
 
-    def switch(self, task: str, attempt: int, before: int, *, reason: Reason | None, detail: str) -> None: ...
+    def switch(self, change: SwitchAttempt) -> None: ...
 
-    def end_hedge(self, task: str, attempt: int, *, reason: Reason | None, detail: str) -> None: ...
+    def end_hedge(self, end: EndHedge) -> None: ...
 
-    def end(
-        self, task: str, attempt: int, event: TaskEvent, *, reason: Reason | None, detail: str
-    ) -> None: ...
+    def end(self, end: EndAttempt) -> None: ...
 
-    def end_pending(
-        self, tasks: Sequence[str], event: TaskEvent, *, reason: Reason | None, detail: str
-    ) -> None: ...
+    def end_pending(self, end: EndPending) -> None: ...
 
     def record_result(
         self,
@@ -127,29 +112,26 @@ class CommandStore(Protocol):
 
 
 class CommandWriter:
-    """`progress`: not stored yet, dropped for what has ended; `epoch`: of a campaign; `ended`: called with each campaign that ends."""
+    """`progress`: not stored yet, dropped for what has ended; `ended`: called with each campaign that ends."""
 
     def __init__(
         self,
         store: CommandStore,
         progress: dict[str, LiveAttempt],
-        epoch: Callable[[str], int],
         log: EventLog,
         ended: Callable[[str], None],
     ) -> None:
         self._store = store
         self._progress = progress
-        self._epoch = epoch
         self._log = log
         self._ended = ended
 
     def write(self, commands: Sequence[Command]) -> None:
         """Intents that follow each other are written together; whatever else moves a task finds there what was decided before it."""
-        intents: list[Intent] = []
+        intents: list[CommitTo] = []
         for command in commands:
             if isinstance(command, CommitTo):
-                c, epoch = command, self._epoch(command.campaign)
-                intents.append(Intent(c.task, c.attempt, c.key, c.peer, c.device, epoch, c.hedge))
+                intents.append(command)
                 continue
             if intents and isinstance(command, MOVES):
                 self._store.attempts.begin(intents)
@@ -162,25 +144,17 @@ class CommandWriter:
         store = self._store
         match command:
             case RecordGrant():
-                store.attempts.record_grant(
-                    command.task,
-                    command.attempt,
-                    lease=command.lease,
-                    fence=command.fence,
-                    queued=command.queued,
-                    position=command.position,
-                    start_s=command.start_s,
-                )
-            case SwitchAttempt(task, attempt, before, reason, detail):
-                store.attempts.switch(task, attempt, before, reason=reason, detail=detail)
-            case EndHedge(task, attempt, reason, detail):
-                store.attempts.end_hedge(task, attempt, reason=reason, detail=detail)
-            case EndAttempt(task, attempt, event, reason, detail):
+                store.attempts.record_grant(command)
+            case SwitchAttempt():
+                store.attempts.switch(command)
+            case EndHedge():
+                store.attempts.end_hedge(command)
+            case EndAttempt(task, attempt, event, _, detail):
                 self._progress.pop(task, None)
-                store.attempts.end(task, attempt, event, reason=reason, detail=detail)
+                store.attempts.end(command)
                 self._log.info("attempt.ended", task=task, attempt=attempt, end=str(event), why=detail)
-            case EndPending(tasks, event, reason, detail):
-                store.attempts.end_pending(tasks, event, reason=reason, detail=detail)
+            case EndPending():
+                store.attempts.end_pending(command)
             case RecordWaitReason(tasks, words):
                 store.tasks.set_notes([(task, words) for task in tasks])
             case EndCampaign(campaign, detail):

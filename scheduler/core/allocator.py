@@ -247,15 +247,15 @@ class Allocator:
         self._state.hold(view.peer, entry.id)
         ends_at = self._state.campaign_of(entry).limits.ends_at
         return CommitTo(
-            view.peer,
-            view.device,
-            entry.task.campaign,
             entry.id,
             entry.last,
             f"{entry.id}/{entry.last}",
+            view.peer,
+            view.device,
+            entry.epoch or 0,
+            hedge=hedge,
             preempted=min(entry.preempted, MAX_PREEMPTIONS),
             left_s=None if ends_at is None else max(0.0, ends_at - now),
-            hedge=hedge,
         )
 
     # -- why tasks wait -----------------------------------------------------------------------------------------------------------------

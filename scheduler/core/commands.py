@@ -4,7 +4,7 @@ to the collaborator of the core that is named here.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from protocol.formats.phase import Phase
@@ -35,18 +35,18 @@ class ProbeWorker:
 class CommitTo:
     """Store the intent, then send the commit. Answer: `reconciler.grant`, `deny`, `conflict` or `fail_commit`."""
 
-    peer: str
-    device: str
-    campaign: str
     task: str
     attempt: int
     key: str
+    peer: str
+    device: str
+    epoch: int
+    hedge: bool = False
+    """Another worker holds the task's ticket."""
     preempted: int = 0
     """How often the task was preempted."""
     left_s: float | None = None
     """Of the campaign's time; None: no limit."""
-    hedge: bool = False
-    """Another worker holds the task's ticket."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,18 +90,18 @@ class EndAttempt:
     task: str
     attempt: int
     event: TaskEvent
-    reason: Reason | None
-    detail: str
+    reason: Reason | None = None
+    detail: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class EndPending:
     """Store that these pending tasks ended."""
 
-    tasks: tuple[str, ...]
+    tasks: Sequence[str]
     event: TaskEvent
-    reason: Reason
-    detail: str
+    reason: Reason | None = None
+    detail: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,20 +185,6 @@ Command = (
     | SetAside
     | RecordEvent
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Intent:
-    """An attempt that is about to be asked for."""
-
-    task: str
-    attempt: int
-    key: str
-    worker: str
-    device: str
-    epoch: int
-    hedge: bool = False
-    """Another worker holds the task's ticket."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from protocol.values.record import read_record
 from protocol.values.task import read_task
 from protocol.wire.table import final
 from protocol.words import Reason
+from scheduler.core.commands import EndAttempt, EndPending
 from scheduler.core.state import LIMITS, Attempt, TaskEntry
 from scheduler.store.rows import UNOBSERVED_EPOCH, AttemptRow, AttemptState, TaskRow
 from scheduler.store.store import Store
@@ -69,6 +70,8 @@ def end_unreadable(store: Store, campaign: str, why: str) -> None:
         if row.state is TaskState.PENDING:
             pending.append(row.id)
         elif not final(TASK, row.state):
-            store.attempts.end(row.id, row.attempt, TaskEvent.FAIL, reason=Reason.BAD_REQUEST, detail=why)
-    store.attempts.end_pending(pending, TaskEvent.FAIL, reason=Reason.BAD_REQUEST, detail=why)
+            store.attempts.end(
+                EndAttempt(row.id, row.attempt, TaskEvent.FAIL, reason=Reason.BAD_REQUEST, detail=why)
+            )
+    store.attempts.end_pending(EndPending(pending, TaskEvent.FAIL, reason=Reason.BAD_REQUEST, detail=why))
     store.campaigns.end(campaign, detail=why)

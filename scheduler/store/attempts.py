@@ -13,7 +13,16 @@ from protocol.values.lease import Fence
 from protocol.wire.table import final, step
 from protocol.words import Reason
 from results.export.columns import without_figures
-from scheduler.core.commands import Intent, LiveAttempt, QueuePosition
+from scheduler.core.commands import (
+    CommitTo,
+    EndAttempt,
+    EndHedge,
+    EndPending,
+    LiveAttempt,
+    QueuePosition,
+    RecordGrant,
+    SwitchAttempt,
+)
 from scheduler.store import schema as t
 from scheduler.store.database import Database, as_row
 from scheduler.store.events import EventRepository
@@ -72,7 +81,7 @@ class AttemptRepository:
 
     # -- writing --------------------------------------------------------------------------------------------------------------------
 
-    def begin(self, intents: Sequence[Intent]) -> None:
+    def begin(self, intents: Sequence[CommitTo]) -> None:
         """Store the intents before any worker is asked.
 
         Raises `LocalProtocolError` when a task is not pending, or for a hedge not queued.
@@ -88,7 +97,7 @@ class AttemptRepository:
                 last = c.execute(sa.select(sa.func.max(t.attempts.c.attempt)).where(of_task)).scalar()
                 if intent.attempt != (last or 0) + 1:
                     raise LocalProtocolError(f"attempt {intent.attempt} of {intent.task} after {last}")
-                current = {"attempt": intent.attempt, "worker": intent.worker, "device": intent.device}
+                current = {"attempt": intent.attempt, "worker": intent.peer, "device": intent.device}
                 if not intent.hedge:
                     fresh = {"state": TaskState.COMMITTING, "note": "", **_NO_LEASE, **_NO_PROGRESS}
                     _update_task(c, intent.task, **current, **fresh)
@@ -108,53 +117,44 @@ class AttemptRepository:
     def _add_event(self, c: sa.Connection, row: TaskRow, event: TaskEvent, **fields: Any) -> None:
         self._events.append(c, row.campaign, _EVENT_NAMES[event], row.id, **fields)
 
-    def record_grant(
-        self,
-        task: str,
-        attempt: int,
-        *,
-        lease: str,
-        fence: Fence,
-        queued: bool,
-        position: int | None = None,
-        start_s: float | None = None,
-    ) -> None:
+    def record_grant(self, grant: RecordGrant) -> None:
         """The worker granted a lease, or queued the task.
 
         Raises `LocalProtocolError` when the attempt is neither the current one nor a hedge, or when a hedge is granted before `switch`.
         """
-        event = TaskEvent.ENQUEUE if queued else TaskEvent.GRANT
+        task, attempt, fence = grant.task, grant.attempt, grant.fence
+        event = TaskEvent.ENQUEUE if grant.queued else TaskEvent.GRANT
         with self._database.transaction() as c:
             row = _task(c, task)
-            values = {"lease": lease, "incarnation": fence.incarnation, "number": fence.number}
+            values = {"lease": grant.lease, "incarnation": fence.incarnation, "number": fence.number}
             if row.attempt == attempt:
                 state = step(TASK, row.state, event, story=task)
-                _update_task(c, task, state=state, position=position, start_s=start_s, **values)
-            elif not queued or _hedge(c, row, attempt) is None:
+                position = {"position": grant.position, "start_s": grant.start_s}
+                _update_task(c, task, state=state, **position, **values)
+            elif not grant.queued or _hedge(c, row, attempt) is None:
                 raise LocalProtocolError(
                     f"a grant for attempt {attempt} of {task}, which is at {row.attempt}"
                 )
-            attempt_state = AttemptState.QUEUED if queued else AttemptState.GRANTED
+            attempt_state = AttemptState.QUEUED if grant.queued else AttemptState.GRANTED
             _update_attempt(c, task, attempt, state=attempt_state, **values)
-            device = _device(c, task, attempt)
-            self._add_event(
-                c, row, event, attempt=attempt, device=device, lease=lease, fence=list(fence.key())
-            )
+            device, key = _device(c, task, attempt), list(fence.key())
+            self._add_event(c, row, event, attempt=attempt, device=device, lease=grant.lease, fence=key)
 
-    def switch(self, task: str, attempt: int, before: int, *, reason: Reason | None, detail: str) -> None:
+    def switch(self, change: SwitchAttempt) -> None:
         """Make the hedge the current attempt; the attempt before ends without a run."""
+        task = change.task
         with self._database.transaction() as c:
             row = _task(c, task)
-            hedge = _hedge(c, row, attempt)
-            if hedge is None or row.attempt != before:
+            hedge = _hedge(c, row, change.attempt)
+            if hedge is None or row.attempt != change.before:
                 raise LocalProtocolError(
-                    f"attempt {attempt} of {task} after {before}, which is at {row.attempt}"
+                    f"attempt {change.attempt} of {task} after {change.before}, which is at {row.attempt}"
                 )
             _update_task(
                 c,
                 task,
                 state=TaskState.QUEUED if hedge.lease is not None else TaskState.COMMITTING,
-                attempt=attempt,
+                attempt=change.attempt,
                 worker=hedge.worker,
                 device=hedge.device,
                 lease=hedge.lease,
@@ -162,15 +162,15 @@ class AttemptRepository:
                 number=hedge.number,
                 **_NO_POSITION,
             )
-            self._end_ticket(c, row.campaign, task, before, reason, detail)
+            self._end_ticket(c, row.campaign, task, change.before, change.reason, change.detail)
 
-    def end_hedge(self, task: str, attempt: int, *, reason: Reason | None, detail: str) -> None:
+    def end_hedge(self, end: EndHedge) -> None:
         """End a hedge without a run; the task keeps its current attempt."""
         with self._database.transaction() as c:
-            row = _task(c, task)
-            if _hedge(c, row, attempt) is None:
-                raise LocalProtocolError(f"attempt {attempt} of {task} is not an open hedge")
-            self._end_ticket(c, row.campaign, task, attempt, reason, detail)
+            row = _task(c, end.task)
+            if _hedge(c, row, end.attempt) is None:
+                raise LocalProtocolError(f"attempt {end.attempt} of {end.task} is not an open hedge")
+            self._end_ticket(c, row.campaign, end.task, end.attempt, end.reason, end.detail)
 
     def _end_ticket(
         self, c: sa.Connection, campaign: str, task: str, attempt: int, reason: Reason | None, detail: str
@@ -267,28 +267,26 @@ class AttemptRepository:
             )
             return ResultReceipt()
 
-    def end(
-        self, task: str, attempt: int, event: TaskEvent, *, reason: Reason | None = None, detail: str = ""
-    ) -> None:
+    def end(self, end: EndAttempt) -> None:
         """End the current attempt (0: none has begun) without a record: refused, given back, lost, failed or cancelled."""
+        event = end.event
         with self._database.transaction() as c:
-            row = _step(c, task, event)
-            if row.attempt != attempt:
+            row = _step(c, end.task, event)
+            if row.attempt != end.attempt:
                 raise LocalProtocolError(
-                    f"{event} for attempt {attempt} of {task}, which is at {row.attempt}"
+                    f"{event} for attempt {end.attempt} of {end.task}, which is at {row.attempt}"
                 )
-            self._end(c, row, event, reason, detail, tries=event in (TaskEvent.LOSE, TaskEvent.RETRY))
+            tries = event in (TaskEvent.LOSE, TaskEvent.RETRY)
+            self._end(c, row, event, end.reason, end.detail, tries=tries)
 
-    def end_pending(
-        self, tasks: Sequence[str], event: TaskEvent, *, reason: Reason | None = None, detail: str = ""
-    ) -> None:
+    def end_pending(self, end: EndPending) -> None:
         """End many pending tasks for one reason: failed or cancelled."""
         with self._database.transaction() as c:
-            for task in tasks:
-                row = _step(c, task, event)
+            for task in end.tasks:
+                row = _step(c, task, end.event)
                 if row.state is not TaskState.PENDING:
                     raise LocalProtocolError(f"{task} is {row.state}, not pending")
-                self._end(c, row, event, reason, detail, tries=False)
+                self._end(c, row, end.event, end.reason, end.detail, tries=False)
 
     def _end(
         self,

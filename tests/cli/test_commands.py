@@ -11,6 +11,7 @@ import pytest
 from protocol.values.attempt import TaskEvent
 from protocol.values.requirement import Requirement
 from protocol.values.task import Measure, Model, Task, Timeouts
+from scheduler.core.commands import EndPending
 from scheduler.store.rows import NewCampaign, NewModel
 from scheduler.store.store import Store
 from swarm.base.home import Home
@@ -285,7 +286,7 @@ def ended(typed: Typed) -> None:
         store.campaigns.create(
             NewCampaign("c-ended", "ended", me, "{}"), [NewModel("m.onnx", "ab" * 32, 10)], [task]
         )
-        store.attempts.end_pending(["c-ended/1"], TaskEvent.CANCEL)
+        store.attempts.end_pending(EndPending(["c-ended/1"], TaskEvent.CANCEL))
         store.campaigns.end("c-ended")
 
 

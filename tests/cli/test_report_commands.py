@@ -13,7 +13,7 @@ from protocol.values.lease import Fence
 from protocol.values.record import record_body, record_message
 from protocol.values.requirement import Requirement
 from protocol.values.task import Measure, Model, Task, Timeouts
-from scheduler.core.commands import Intent
+from scheduler.core.commands import CommitTo, RecordGrant
 from scheduler.store.rows import NewCampaign, NewModel
 from scheduler.store.store import Store
 from swarm.base.home import Home
@@ -45,8 +45,10 @@ def measured(typed: Typed) -> Typed:
         for device, task in enumerate(tasks):
             body = record_body(a_record(task, device=device, ms=10.0 * (device + 1)))
             peer, fence = WORKERS[device].peer_id, Fence(incarnation=1, number=1)
-            store.attempts.begin([Intent(task.task, 1, f"key {task.task}", peer, f"lab-{device}", 1)])
-            store.attempts.record_grant(task.task, 1, lease=f"l-{device}", fence=fence, queued=False)
+            store.attempts.begin([CommitTo(task.task, 1, f"key {task.task}", peer, f"lab-{device}", 1)])
+            store.attempts.record_grant(
+                RecordGrant(task.task, 1, lease=f"l-{device}", fence=fence, queued=False)
+            )
             store.attempts.record_result(
                 task=task.task, attempt=1, fence=fence, worker=peer, sha256=hashlib.sha256(body).hexdigest(), body=body,
                 signature=WORKERS[device].sign(record_message(body)), event=TaskEvent.SUCCEED,

@@ -21,7 +21,7 @@ from scheduler.conversation.conversation import RestoredCampaign, SchedulerConve
 from scheduler.conversation.effects import CheckedRecord, drive
 from scheduler.conversation.links import CONNECT_S
 from scheduler.core.allocator import ELSEWHERE_S
-from scheduler.core.commands import Intent
+from scheduler.core.commands import CommitTo
 from scheduler.core.scheduler import SchedulerCore
 from scheduler.core.state import TaskLimits
 from scheduler.run.epochs import FIRST
@@ -162,7 +162,7 @@ class SimScheduler:
         entries = [adapter.restored_entry(row, self.store.tries(row.id)) for row in rows]
         return RestoredCampaign(limits, entries, {row.id: row.body for row in rows})
 
-    def _others(self, intent: Intent) -> int:
+    def _others(self, intent: CommitTo) -> int:
         """Workers that could have had it and have not tried it."""
         state = self.core.state
         entry = state.tasks[intent.task]
@@ -174,7 +174,7 @@ class SimScheduler:
         ]
         taken = {attempt.worker for other in siblings for attempt in other.attempts()}
         taken |= {other.worker for other in siblings if other.over and other.worker}
-        return sum(1 for peer in fits - taken if peer != intent.worker and state.worker(peer).hopeful())
+        return sum(1 for peer in fits - taken if peer != intent.peer and state.worker(peer).hopeful())
 
     # -- links ------------------------------------------------------------------------------------------------------------
 

@@ -16,7 +16,15 @@ from protocol.values.lease import Fence
 from protocol.values.task import Task, task_body
 from protocol.wire.table import final, step
 from protocol.words import Reason
-from scheduler.core.commands import Intent, LiveAttempt
+from scheduler.core.commands import (
+    CommitTo,
+    EndAttempt,
+    EndHedge,
+    EndPending,
+    LiveAttempt,
+    RecordGrant,
+    SwitchAttempt,
+)
 from scheduler.store.rows import (
     UNKNOWN_WORKER,
     UNOBSERVED_EPOCH,
@@ -99,7 +107,7 @@ class SimStore:
         self.attempts: dict[tuple[str, int], Try] = {}
         self.full = False
         """Nothing can be written."""
-        self.others: Callable[[Intent], int] = lambda intent: 0
+        self.others: Callable[[CommitTo], int] = lambda intent: 0
         """Workers that could have had an attempt and have not tried the task."""
 
     def create(self, folder: SimCampaign, tasks: Sequence[Task]) -> None:
@@ -186,7 +194,7 @@ class SimStore:
         for task in tasks:
             self.tasks[task].cancel = True
 
-    def begin_attempts(self, intents: Sequence[Intent]) -> None:
+    def begin_attempts(self, intents: Sequence[CommitTo]) -> None:
         """The intents."""
         self._open()
         for intent in intents:
@@ -198,16 +206,21 @@ class SimStore:
                 raise LocalProtocolError(f"attempt {intent.attempt} of {intent.task} after {last}")
             if not intent.hedge:
                 row.state = TaskState.COMMITTING
-                row.attempt, row.worker, row.lease, row.fence = intent.attempt, intent.worker, None, None
-            self.attempts[intent.task, intent.attempt] = Try(intent.task, intent.attempt, intent.worker)
-            values = {"attempt": intent.attempt, "worker": intent.worker}
+                row.attempt, row.worker, row.lease, row.fence = intent.attempt, intent.peer, None, None
+            self.attempts[intent.task, intent.attempt] = Try(intent.task, intent.attempt, intent.peer)
+            values = {"attempt": intent.attempt, "worker": intent.peer}
             self._told(Kind.COMMITTED, row, **values, number=self.others(intent))
 
-    def record_grant(
-        self, task: str, attempt: int, *, lease: str, fence: Fence, queued: bool, **_: object
-    ) -> None:
+    def record_grant(self, grant: RecordGrant) -> None:
         """A lease or a ticket."""
         self._open()
+        task, attempt, queued, lease, fence = (
+            grant.task,
+            grant.attempt,
+            grant.queued,
+            grant.lease,
+            grant.fence,
+        )
         event = TaskEvent.ENQUEUE if queued else TaskEvent.GRANT
         row = self.tasks[task]
         if row.attempt == attempt:
@@ -221,9 +234,10 @@ class SimStore:
         if not queued:
             self._told(Kind.WANTED, row)
 
-    def switch(self, task: str, attempt: int, before: int, **_: object) -> None:
+    def switch(self, change: SwitchAttempt) -> None:
         """The second attempt is the current one from now on."""
         self._open()
+        task, attempt, before = change.task, change.attempt, change.before
         row = self.tasks[task]
         second = self._second(row, attempt)
         if second is None or row.attempt != before:
@@ -233,9 +247,10 @@ class SimStore:
         row.lease, row.fence = second.lease, second.fence
         self._end_ticket(row, before)
 
-    def end_second(self, task: str, attempt: int, **_: object) -> None:
+    def end_second(self, end: EndHedge) -> None:
         """A second attempt is over."""
         self._open()
+        task, attempt = end.task, end.attempt
         row = self.tasks[task]
         if self._second(row, attempt) is None:
             raise LocalProtocolError(f"attempt {attempt} of {task} is no second one, or is over")
@@ -303,29 +318,26 @@ class SimStore:
             return ResultReceipt(duplicate=True)
         return ResultReceipt(stale_reason(row.state, row.reason))
 
-    def end_attempt(
-        self, task: str, attempt: int, event: TaskEvent, *, reason: Reason | None, **_: object
-    ) -> None:
+    def end_attempt(self, end: EndAttempt) -> None:
         """Without a record."""
         self._open()
-        row = self._step(task, event)
-        self._same(row, attempt, event)
-        row.reason = reason
+        event = end.event
+        row = self._step(end.task, event)
+        self._same(row, end.attempt, event)
+        row.reason = end.reason
         word = "lost" if event in TRIES else str(ENDS_AS[event])
         self._told(Kind.ATTEMPT_ENDED, row, word=word)
         self._end(row, event)
 
-    def end_pending(
-        self, tasks: Sequence[str], event: TaskEvent, *, reason: Reason | None, **_: object
-    ) -> None:
+    def end_pending(self, end: EndPending) -> None:
         """Many at once."""
         self._open()
-        for task in tasks:
-            row = self._step(task, event)
-            row.reason = reason
+        for task in end.tasks:
+            row = self._step(task, end.event)
+            row.reason = end.reason
             if row.state is not TaskState.PENDING:
                 raise LocalProtocolError(f"{task} is {row.state}, not pending")
-            self._end(row, event)
+            self._end(row, end.event)
 
     def end_campaign(self, campaign: str, **_: object) -> None:
         """All of its tasks have ended."""

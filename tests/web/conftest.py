@@ -15,7 +15,7 @@ from protocol.values.requirement import Requirement, parse_clause
 from protocol.values.task import Measure, Model, Task, Timeouts
 from protocol.words import Reason
 from scheduler.campaign.load import parse_campaign
-from scheduler.core.commands import Intent
+from scheduler.core.commands import CommitTo, EndPending, RecordGrant
 from scheduler.store.rows import NewCampaign, NewModel
 from scheduler.store.store import Store
 from swarm.base.home import Home
@@ -114,8 +114,10 @@ class Kept:
     def begin(self, task: str, device: str = "laptop-7") -> Fence:
         """A worker has a place for it."""
         fence = Fence(incarnation=1, number=int(task.rpartition("/")[2]))
-        self.store.attempts.begin([Intent(task, 1, f"key of {task}", WORKER, device, 1)])
-        self.store.attempts.record_grant(task, 1, lease=f"lease of {task}", fence=fence, queued=False)
+        self.store.attempts.begin([CommitTo(task, 1, f"key of {task}", WORKER, device, 1)])
+        self.store.attempts.record_grant(
+            RecordGrant(task, 1, lease=f"lease of {task}", fence=fence, queued=False)
+        )
         return fence
 
     def succeed(self, task: str, device: str = "laptop-7", body: bytes = b"cannot be read") -> None:
@@ -129,7 +131,7 @@ class Kept:
     def fail(self, *tasks: str, detail: str = "") -> None:
         """No device fits."""
         self.store.attempts.end_pending(
-            list(tasks), TaskEvent.FAIL, reason=Reason.NOTHING_FITS, detail=detail
+            EndPending(list(tasks), TaskEvent.FAIL, reason=Reason.NOTHING_FITS, detail=detail)
         )
 
 

@@ -33,7 +33,7 @@ from results.export.raw import RawResult, csv_lines, json_lines, raw_result, rea
 from results.row.replicas import compare_replicas
 from results.row.row import make_row
 from scheduler.cli.analysis import app
-from scheduler.core.commands import Intent
+from scheduler.core.commands import CommitTo, RecordGrant
 from scheduler.models.describe import sha256_of
 from scheduler.output.comparisons import read_source
 from scheduler.store.rows import NewCampaign, NewModel
@@ -290,8 +290,10 @@ def stored(home: Home) -> None:
                 task, fence=fence, device=DeviceFacts(device=f"dev-{task.replica}", name=f"w{task.replica}")
             )
             body = record_body(outcome)
-            store.attempts.begin([Intent(task.task, 1, task.task, WORKER.peer_id, "w", 1)])
-            store.attempts.record_grant(task.task, 1, lease=f"l{fence.number}", fence=fence, queued=False)
+            store.attempts.begin([CommitTo(task.task, 1, task.task, WORKER.peer_id, "w", 1)])
+            store.attempts.record_grant(
+                RecordGrant(task.task, 1, lease=f"l{fence.number}", fence=fence, queued=False)
+            )
             store.attempts.record_result(
                 task=task.task,
                 attempt=1,

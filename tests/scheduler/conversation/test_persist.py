@@ -31,7 +31,7 @@ def test_a_second_ticket_that_is_asked_for_and_at_once_the_only_one_is_written_i
         priority=50,
     )
     store.campaigns.create(campaign, [], [a_task(1)])
-    writer = CommandWriter(store, {}, lambda campaign: 1, structlog.get_logger(), lambda campaign: None)
+    writer = CommandWriter(store, {}, structlog.get_logger(), lambda campaign: None)
     story = Story(1, 2)
     first = story.commits[0]
     writer.write(story.commits)

@@ -53,7 +53,7 @@ def test_the_higher_priority_is_served_first_and_of_equal_ones_the_older() -> No
     commits: list[CommitTo] = []
     for n in range(3):
         commits += of(decided(core, core.workers.add_quote(PEERS[n], quote(), 0.0), 0.0), CommitTo)
-    order = list(dict.fromkeys(commit.campaign for commit in commits))
+    order = list(dict.fromkeys(commit.task.partition("/")[0] for commit in commits))
     assert order == ["c-high", "c-old", "c-new", "c-low"]
 
 

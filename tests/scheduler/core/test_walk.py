@@ -176,7 +176,9 @@ class Walk(RuleBasedStateMachine):
 
     def intend(self, commit: CommitTo) -> None:
         assert commit.attempt == self.last.get(commit.task, 0) + 1, "attempts rise one by one"
-        assert commit.campaign not in self.elsewhere, "what went elsewhere is not asked for any more"
+        assert self.core.state.tasks[commit.task].task.campaign not in self.elsewhere, (
+            "what went elsewhere is not asked for any more"
+        )
         self.last[commit.task] = commit.attempt
         if commit.hedge:
             assert self.disk[commit.task] is TaskState.QUEUED

@@ -14,7 +14,7 @@ from protocol.values.lease import Fence
 from protocol.values.requirement import Requirement
 from protocol.values.task import Measure, Model, Task, Timeouts
 from protocol.words import Reason
-from scheduler.core.commands import Intent
+from scheduler.core.commands import CommitTo, EndAttempt, EndPending, RecordGrant
 from scheduler.output.events import TEMPLATES, event_line, event_words
 from scheduler.output.schemas import event_info
 from scheduler.store.backend import Location
@@ -45,15 +45,19 @@ def lived(place: Location) -> Store:
     """A store in which one task failed and one was refused, lost and cancelled."""
     store = Store(place, wall=lambda: 1_790_000_000.25)
     store.campaigns.create(NewCampaign("c-one", "one", SCHEDULER, "{}"), [], [a_task(1), a_task(2)])
-    store.attempts.begin([Intent(f"c-one/{n}", 1, f"key-{n}", WORKER, "mini-7", 1) for n in (1, 2)])
-    store.attempts.record_grant("c-one/1", 1, lease="l1", fence=Fence(incarnation=1, number=1), queued=True)
-    store.attempts.end("c-one/2", 1, TaskEvent.REFUSE, reason=Reason.BUSY, detail="mini-7 is full\nmore")
-    store.attempts.end("c-one/1", 1, TaskEvent.FAIL, reason=Reason.CRASHED, detail="boom\x1b[31m")
+    store.attempts.begin([CommitTo(f"c-one/{n}", 1, f"key-{n}", WORKER, "mini-7", 1) for n in (1, 2)])
+    store.attempts.record_grant(
+        RecordGrant("c-one/1", 1, lease="l1", fence=Fence(incarnation=1, number=1), queued=True)
+    )
+    store.attempts.end(
+        EndAttempt("c-one/2", 1, TaskEvent.REFUSE, reason=Reason.BUSY, detail="mini-7 is full\nmore")
+    )
+    store.attempts.end(EndAttempt("c-one/1", 1, TaskEvent.FAIL, reason=Reason.CRASHED, detail="boom\x1b[31m"))
     store.events.add(
         ["c-one"], "worker.set-aside", peer=WORKER, device="mini-7", seconds=30, why="3 quick failures"
     )
     store.campaigns.request_cancel("c-one")
-    store.attempts.end_pending(["c-one/2"], TaskEvent.CANCEL, reason=Reason.CANCELLED)
+    store.attempts.end_pending(EndPending(["c-one/2"], TaskEvent.CANCEL, reason=Reason.CANCELLED))
     store.campaigns.end("c-one")
     return store
 
@@ -143,8 +147,8 @@ def test_the_chain_holds_the_hash_of_each_record(place: Location) -> None:
     fence = Fence(incarnation=1, number=1)
     with Store(place) as store:
         store.campaigns.create(NewCampaign("c-one", "one", SCHEDULER, "{}"), [], [a_task(1)])
-        store.attempts.begin([Intent("c-one/1", 1, "key-1", WORKER, "mini-7", 1)])
-        store.attempts.record_grant("c-one/1", 1, lease="l1", fence=fence, queued=False)
+        store.attempts.begin([CommitTo("c-one/1", 1, "key-1", WORKER, "mini-7", 1)])
+        store.attempts.record_grant(RecordGrant("c-one/1", 1, lease="l1", fence=fence, queued=False))
         store.attempts.record_result(
             task="c-one/1", attempt=1, fence=fence, worker=WORKER, sha256="ab" * 32, body=b"r", signature=b"s" * 64,
             event=TaskEvent.SUCCEED,

@@ -17,7 +17,7 @@ from protocol.values.lease import Fence
 from protocol.values.requirement import Requirement, parse_clause
 from protocol.values.task import Measure, Model, Task, Timeouts, read_task
 from protocol.words import Reason
-from scheduler.core.commands import Intent, LiveAttempt, QueuePosition
+from scheduler.core.commands import CommitTo, EndAttempt, EndPending, LiveAttempt, QueuePosition, RecordGrant
 from scheduler.preview.why import LiveFacts, WhyReport, preemption_line, ranges, why_lines, why_report
 from scheduler.store.backend import Location as StorePlace
 from scheduler.store.progress import clipped
@@ -81,11 +81,11 @@ def submit(store: Store, tasks: Sequence[Task] | None, **terms: int) -> None:
 def begin(
     store: Store, n: int, attempt: int = 1, *, queued: bool | None = None, device: str = "mini-7"
 ) -> None:
-    store.attempts.begin([Intent(f"c-one/{n}", attempt, f"k{n}.{attempt}", WORKER, device, 1)])
+    store.attempts.begin([CommitTo(f"c-one/{n}", attempt, f"k{n}.{attempt}", WORKER, device, 1)])
     if queued is not None:
         fence = Fence(incarnation=1, number=10 * n + attempt)
         store.attempts.record_grant(
-            f"c-one/{n}", attempt, lease=f"l{n}.{attempt}", fence=fence, queued=queued
+            RecordGrant(f"c-one/{n}", attempt, lease=f"l{n}.{attempt}", fence=fence, queued=queued)
         )
 
 
@@ -181,7 +181,9 @@ def test_an_attempt_says_each_word_once_and_no_whole_address(store: Store, clock
     )
     submit(store, [a_task(1)])
     begin(store, 1)
-    store.attempts.end("c-one/1", 1, TaskEvent.LOSE, reason=Reason.LOST, detail="mini-7: its process is gone")
+    store.attempts.end(
+        EndAttempt("c-one/1", 1, TaskEvent.LOSE, reason=Reason.LOST, detail="mini-7: its process is gone")
+    )
     assert (
         told(store, clock).stories[0].tried[0].startswith("attempt 1: mini-7 lost it: its process is gone (")
     )
@@ -199,9 +201,13 @@ def test_attempts_are_told_one_by_one_for_a_task_and_counted_for_many(store: Sto
     for n in (1, 2):
         begin(store, n, 1, queued=False)
         clock.now += 12
-        store.attempts.end(f"c-one/{n}", 1, TaskEvent.RETRY, reason=Reason.CRASHED, detail="boom\nmore")
+        store.attempts.end(
+            EndAttempt(f"c-one/{n}", 1, TaskEvent.RETRY, reason=Reason.CRASHED, detail="boom\nmore")
+        )
         begin(store, n, 2, device="old-pi")
-        store.attempts.end(f"c-one/{n}", 2, TaskEvent.REFUSE, reason=Reason.NOT_ALLOWED, detail="not you")
+        store.attempts.end(
+            EndAttempt(f"c-one/{n}", 2, TaskEvent.REFUSE, reason=Reason.NOT_ALLOWED, detail="not you")
+        )
     together = told(store, clock)
     assert {line for story in together.stories for line in story.tried} == {
         "mini-7 failed: crashed: boom",
@@ -223,10 +229,12 @@ def test_attempts_are_told_one_by_one_for_a_task_and_counted_for_many(store: Sto
 def test_a_task_that_failed_says_why_in_full(store: Store, clock: Clock) -> None:
     submit(store, [a_task(1)])
     store.attempts.end_pending(
-        ["c-one/1"],
-        TaskEvent.FAIL,
-        reason=Reason.NOTHING_FITS,
-        detail="0 of 2 devices fit\n  ram >= 1 TiB  0 fit",
+        EndPending(
+            ["c-one/1"],
+            TaskEvent.FAIL,
+            reason=Reason.NOTHING_FITS,
+            detail="0 of 2 devices fit\n  ram >= 1 TiB  0 fit",
+        )
     )
     store.campaigns.end("c-one")
     lines = why_lines(told(store, clock))
@@ -238,7 +246,7 @@ def test_a_task_that_failed_says_why_in_full(store: Store, clock: Clock) -> None
 def test_a_run_says_where_it_is_and_that_it_preemption_line(store: Store, clock: Clock) -> None:
     submit(store, [a_task(1)])
     begin(store, 1, queued=False)
-    store.attempts.end("c-one/1", 1, TaskEvent.PREEMPT, reason=Reason.PREEMPTED)
+    store.attempts.end(EndAttempt("c-one/1", 1, TaskEvent.PREEMPT, reason=Reason.PREEMPTED))
     begin(store, 1, 2, queued=False)
     store.attempts.set_progress([LiveAttempt("c-one/1", 2, Phase.RUN, 12, 100, 1.5)])
     (story,) = told(store, clock).stories
@@ -322,7 +330,7 @@ def test_the_command_tells_a_campaign_a_task_and_what_is_not_there(
     home = tmp_path / "home"
     with Store(Home.at(home).store) as store:
         submit(store, [a_task(1), a_task(2)])
-        store.attempts.end_pending(["c-one/1"], TaskEvent.CANCEL)
+        store.attempts.end_pending(EndPending(["c-one/1"], TaskEvent.CANCEL))
 
     def run(*arguments: str) -> int:
         with pytest.raises(SystemExit) as ended:

@@ -16,6 +16,7 @@ from protocol.words import Reason
 from scheduler.adoption.adopt import bring_models
 from scheduler.campaign.load import parse_campaign
 from scheduler.campaign.model import ModelEntry
+from scheduler.core.commands import EndPending
 from scheduler.core.state import TaskEntry
 from scheduler.models.describe import by_devices, describe_models, no_fetch, unseen
 from scheduler.planning.tasks import LARGE_MODEL, derive_tasks
@@ -152,7 +153,7 @@ def test_who_adopts_it_needs_no_model_either(tmp_path: Path) -> None:
 def test_what_failed_is_tried_again_without_it(home: Home, file: Path, tmp_path: Path) -> None:
     old = submit_campaign(home, file, wait_s=60)
     with Store(home.store) as store:
-        store.attempts.end_pending([f"{old}/1"], TaskEvent.FAIL, reason=Reason.NOTHING_FITS)
+        store.attempts.end_pending(EndPending([f"{old}/1"], TaskEvent.FAIL, reason=Reason.NOTHING_FITS))
         store.campaigns.end(old)
         new, count = retry_campaign(home, store, old, tmp_path)
         assert count == 1

@@ -10,7 +10,7 @@ from protocol.values.attempt import TaskEvent
 from protocol.values.lease import Fence
 from protocol.values.record import DeviceFacts, Record, RunFacts, Timing, pack_samples, record_body
 from protocol.words import RunOutcome
-from scheduler.core.commands import Intent
+from scheduler.core.commands import CommitTo, RecordGrant
 from scheduler.run.restore import entries_of
 from scheduler.store.backend import Location
 from scheduler.store.results import ResultRepository
@@ -38,8 +38,8 @@ def store(place: Location) -> Iterator[Store]:
 
 def succeed(store: Store, n: int, device: str) -> None:
     task, fence = f"c-one/{n}", Fence(incarnation=1, number=n)
-    store.attempts.begin([Intent(task, 1, f"key-{n}", PEERS[0], "w", 1)])
-    store.attempts.record_grant(task, 1, lease=f"l-{n}", fence=fence, queued=False)
+    store.attempts.begin([CommitTo(task, 1, f"key-{n}", PEERS[0], "w", 1)])
+    store.attempts.record_grant(RecordGrant(task, 1, lease=f"l-{n}", fence=fence, queued=False))
     record = Record(
         campaign="c-one",
         task=task,

@@ -17,7 +17,7 @@ from protocol.values.record import RunFacts, Timing, pack_samples
 from protocol.wire.base import MAX_INLINE, Message
 from protocol.words import Reason, RunOutcome
 from scheduler.campaign.model import Campaign, Devices, ModelEntry
-from scheduler.core.commands import Intent
+from scheduler.core.commands import CommitTo
 from scheduler.store.rows import AttemptState, NewCampaign, NewModel
 from scheduler.store.rows import CampaignStatus as CampaignStatus
 from scheduler.store.store import Store
@@ -192,7 +192,7 @@ async def test_a_scheduler_killed_before_it_asked_asks_again(world: World, autoj
     worker = world.worker("mini")
     world.submit(1)
     # the very state that a kill between intent and commit leaves
-    world.store.attempts.begin([Intent("c-one/1", 1, "c-one/1/1", worker.peer, "mini", 1)])
+    world.store.attempts.begin([CommitTo("c-one/1", 1, "c-one/1/1", worker.peer, "mini", 1)])
     world.store.workers.save(worker.peer, "mini", worker.advert.addresses)
     await world.run()
     assert world.states() == {TaskState.SUCCEEDED}

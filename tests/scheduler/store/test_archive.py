@@ -16,7 +16,7 @@ from protocol.errors import CampaignError
 from protocol.values.attempt import TaskEvent, TaskState
 from protocol.values.lease import Fence
 from protocol.words import Reason
-from scheduler.core.commands import Intent
+from scheduler.core.commands import CommitTo, EndPending, RecordGrant
 from scheduler.store import archive, schema
 from scheduler.store.archive import LoadedCampaigns, load, open_copy, replace, write_copy
 from scheduler.store.backend import Location
@@ -47,8 +47,8 @@ def live(store: Store, campaign: str, *, tasks: int = 3, end: bool = True) -> No
         [a_task(n, campaign=campaign) for n in range(1, tasks + 1)],
     )
     fence = Fence(incarnation=2**32, number=2**50)
-    store.attempts.begin([Intent(f"{campaign}/1", 1, f"{campaign}/1/1", PEERS[0], "mini", 1)])
-    store.attempts.record_grant(f"{campaign}/1", 1, lease="l", fence=fence, queued=False)
+    store.attempts.begin([CommitTo(f"{campaign}/1", 1, f"{campaign}/1/1", PEERS[0], "mini", 1)])
+    store.attempts.record_grant(RecordGrant(f"{campaign}/1", 1, lease="l", fence=fence, queued=False))
     store.attempts.record_result(
         task=f"{campaign}/1",
         attempt=1,
@@ -60,11 +60,13 @@ def live(store: Store, campaign: str, *, tasks: int = 3, end: bool = True) -> No
         event=TaskEvent.SUCCEED,
         figures={"inference_ms_median": 1 / 3, "device": HOSTILE},
     )
-    store.attempts.end_pending([f"{campaign}/2"], TaskEvent.FAIL, reason=Reason.NOTHING_FITS, detail=HOSTILE)
+    store.attempts.end_pending(
+        EndPending([f"{campaign}/2"], TaskEvent.FAIL, reason=Reason.NOTHING_FITS, detail=HOSTILE)
+    )
     store.events.add([campaign], "worker.says", why=HOSTILE, nul="\0", number=0.1)
     if end:
         rest = [f"{campaign}/{n}" for n in range(3, tasks + 1)]
-        store.attempts.end_pending(rest, TaskEvent.CANCEL, reason=Reason.CANCELLED)
+        store.attempts.end_pending(EndPending(rest, TaskEvent.CANCEL, reason=Reason.CANCELLED))
         store.campaigns.end(campaign)
     store.workers.save(PEERS[0], "mini", ["/ip4/192.0.2.1/tcp/1"])
 

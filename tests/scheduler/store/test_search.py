@@ -14,7 +14,7 @@ from protocol.values.task import Task
 from protocol.words import Reason, RunOutcome
 from results.export.columns import Dimension, FigureColumn, Filters, figures_of
 from results.row.verdict import RowVerdict
-from scheduler.core.commands import Intent
+from scheduler.core.commands import CommitTo, EndPending, RecordGrant
 from scheduler.store import schema
 from scheduler.store.backend import Location
 from scheduler.store.rows import NewCampaign
@@ -72,9 +72,9 @@ def finish(
     record = a_record(
         task, device, ms, RunOutcome.COMPLETE if event is TaskEvent.SUCCEED else RunOutcome.FAILED
     )
-    store.attempts.begin([Intent(task.task, 1, task.task, PEERS[0], device, 1)])
+    store.attempts.begin([CommitTo(task.task, 1, task.task, PEERS[0], device, 1)])
     fence = Fence(incarnation=1, number=1)
-    store.attempts.record_grant(task.task, 1, lease="l", fence=fence, queued=False)
+    store.attempts.record_grant(RecordGrant(task.task, 1, lease="l", fence=fence, queued=False))
     stored = store.attempts.record_result(
         task=task.task,
         attempt=1,
@@ -96,7 +96,7 @@ def test_what_has_ended_is_listed_the_latest_first_a_page_at_a_time(store: Store
     for n in range(1, 6):
         clock.now += n % 2  # some end at one instant
         finish(store, "c-one", n, "mini", n)
-    store.attempts.end_pending(["c-one/6"], TaskEvent.CANCEL, reason=Reason.CANCELLED)
+    store.attempts.end_pending(EndPending(["c-one/6"], TaskEvent.CANCEL, reason=Reason.CANCELLED))
     result, after = [], None
     while True:
         page = store.results.page(after, limit=2)

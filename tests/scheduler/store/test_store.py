@@ -19,7 +19,7 @@ from protocol.values.lease import Fence
 from protocol.values.requirement import Requirement
 from protocol.values.task import Measure, Model, Task, Timeouts, read_task
 from protocol.words import Reason
-from scheduler.core.commands import Intent, LiveAttempt
+from scheduler.core.commands import CommitTo, EndAttempt, EndPending, LiveAttempt, RecordGrant
 from scheduler.core.commands import QueuePosition as Seat
 from scheduler.store.backend import Location
 from scheduler.store.rows import AttemptState, CampaignStatus, NewCampaign, NewModel
@@ -53,11 +53,13 @@ def fill(store: Store, campaign: str = "c-one", tasks: int = 3) -> None:
 
 
 def begin(store: Store, task: str = "c-one/1", attempt: int = 1, worker: str = WORKER) -> None:
-    store.attempts.begin([Intent(task, attempt, f"{task}/{attempt}", worker, "mini-7", 1)])
+    store.attempts.begin([CommitTo(task, attempt, f"{task}/{attempt}", worker, "mini-7", 1)])
 
 
 def grant(store: Store, task: str = "c-one/1", attempt: int = 1, fence: Fence = FENCE) -> None:
-    store.attempts.record_grant(task, attempt, lease=f"l{fence.number}", fence=fence, queued=False)
+    store.attempts.record_grant(
+        RecordGrant(task, attempt, lease=f"l{fence.number}", fence=fence, queued=False)
+    )
 
 
 def result(
@@ -169,7 +171,7 @@ def test_the_same_result_twice_is_recorded_once_and_answered_the_same(store: Sto
 def test_a_result_under_an_older_fence_or_attempt_changes_nothing(store: Store) -> None:
     begin(store)
     grant(store)
-    store.attempts.end("c-one/1", 1, TaskEvent.LOSE, reason=Reason.LOST)
+    store.attempts.end(EndAttempt("c-one/1", 1, TaskEvent.LOSE, reason=Reason.LOST))
     assert result(store) is Reason.FENCED
     begin(store, attempt=2)
     assert result(store) is Reason.FENCED
@@ -198,9 +200,9 @@ def test_what_the_table_does_not_allow_changes_nothing(store: Store) -> None:
     with pytest.raises(LocalProtocolError):
         begin(store, attempt=2)
     with pytest.raises(LocalProtocolError):
-        store.attempts.begin([Intent("c-one/2", 5, "k", WORKER, "d", 1)])
+        store.attempts.begin([CommitTo("c-one/2", 5, "k", WORKER, "d", 1)])
     with pytest.raises(LocalProtocolError):
-        store.attempts.record_grant("c-one/1", 4, lease="l", fence=FENCE, queued=True)
+        store.attempts.record_grant(RecordGrant("c-one/1", 4, lease="l", fence=FENCE, queued=True))
     with pytest.raises(LocalProtocolError):
         store.campaigns.end("c-one")
     assert store.events.since("c-one") == before
@@ -209,7 +211,7 @@ def test_what_the_table_does_not_allow_changes_nothing(store: Store) -> None:
 def test_progress_of_an_attempt_that_is_over_is_passed_over(store: Store) -> None:
     begin(store)
     grant(store)
-    store.attempts.end("c-one/1", 1, TaskEvent.LOSE, reason=Reason.LOST)
+    store.attempts.end(EndAttempt("c-one/1", 1, TaskEvent.LOSE, reason=Reason.LOST))
     store.attempts.set_progress([LiveAttempt("c-one/1", 1, Phase.RUN, 5)])
     row = store.tasks.get("c-one/1")
     assert row is not None
@@ -220,7 +222,9 @@ def test_a_cancel_is_asked_for_by_campaign_or_by_task(store: Store) -> None:
     assert store.campaigns.request_cancel("c-one/2") == 1
     assert store.tasks.cancel_requests() == ("c-one/2",)
     assert store.campaigns.request_cancel("c-one") == 3
-    store.attempts.end_pending(["c-one/1", "c-one/2", "c-one/3"], TaskEvent.CANCEL, reason=Reason.CANCELLED)
+    store.attempts.end_pending(
+        EndPending(["c-one/1", "c-one/2", "c-one/3"], TaskEvent.CANCEL, reason=Reason.CANCELLED)
+    )
     assert store.tasks.cancel_requests() == ()
     assert store.campaigns.end("c-one") is CampaignStatus.CANCELLED
     assert store.campaigns.unfinished() == ()
@@ -233,8 +237,8 @@ def test_a_result_for_who_carries_the_campaign_on_is_called_that_for_its_worker_
 ) -> None:
     begin(store)
     grant(store)
-    store.attempts.end("c-one/1", 1, TaskEvent.CANCEL, reason=Reason.ADOPTED)
-    store.attempts.end_pending(["c-one/2"], TaskEvent.CANCEL, reason=Reason.CANCELLED)
+    store.attempts.end(EndAttempt("c-one/1", 1, TaskEvent.CANCEL, reason=Reason.ADOPTED))
+    store.attempts.end_pending(EndPending(["c-one/2"], TaskEvent.CANCEL, reason=Reason.CANCELLED))
     for task, why in (("c-one/1", Reason.ADOPTED), ("c-one/2", Reason.CANCELLED)):
         assert store.attempts.known_result(task=task, attempt=1, worker=WORKER, sha256="cd" * 32).stale is why
     assert result(store) is Reason.ADOPTED
@@ -242,9 +246,9 @@ def test_a_result_for_who_carries_the_campaign_on_is_called_that_for_its_worker_
 
 def test_the_outcome_is_failed_as_soon_as_one_task_failed(store: Store) -> None:
     store.attempts.end_pending(
-        ["c-one/1"], TaskEvent.FAIL, reason=Reason.NOTHING_FITS, detail="no device fits"
+        EndPending(["c-one/1"], TaskEvent.FAIL, reason=Reason.NOTHING_FITS, detail="no device fits")
     )
-    store.attempts.end_pending(["c-one/2", "c-one/3"], TaskEvent.CANCEL)
+    store.attempts.end_pending(EndPending(["c-one/2", "c-one/3"], TaskEvent.CANCEL))
     assert store.campaigns.end("c-one") is CampaignStatus.FAILED
     (summary,) = store.campaigns.summaries()
     assert summary.counts == {TaskState.FAILED: 1, TaskState.CANCELLED: 2}
@@ -282,7 +286,8 @@ def run_in_child(place: Location, script: str) -> list[str]:
 
 WRITER = """
 from protocol.values.attempt import TaskEvent
-store.attempts.end_pending(["c-one/1"], TaskEvent.FAIL, detail="on disk")
+from scheduler.core.commands import EndPending
+store.attempts.end_pending(EndPending(["c-one/1"], TaskEvent.FAIL, detail="on disk"))
 with store.database.transaction() as c:
     store.events.append(c, "c-one", "half.done", None)
     c.exec_driver_sql("UPDATE tasks SET state = 'failed'")
@@ -322,14 +327,14 @@ def test_two_processes_write_side_by_side_and_no_event_is_lost(store: Store) -> 
 
 def test_a_ticket_s_place_is_kept_while_it_waits_and_gone_when_it_runs(store: Store) -> None:
     begin(store)
-    store.attempts.record_grant("c-one/1", 1, lease="l7", fence=FENCE, queued=True)
+    store.attempts.record_grant(RecordGrant("c-one/1", 1, lease="l7", fence=FENCE, queued=True))
     store.attempts.set_positions(
         [Seat("c-one/1", 1, 3, 40.0, "behind others"), Seat("c-one/2", 1, 1), Seat("c-one/1", 9, 9)]
     )
     row = store.tasks.get("c-one/1")
     assert row is not None
     assert (row.position, row.start_s, row.note) == (3, 40.0, "behind others")
-    store.attempts.record_grant("c-one/1", 1, lease="l7", fence=FENCE, queued=False)
+    store.attempts.record_grant(RecordGrant("c-one/1", 1, lease="l7", fence=FENCE, queued=False))
     store.attempts.set_progress([LiveAttempt("c-one/1", 1, Phase.LOAD)])
     row = store.tasks.get("c-one/1")
     assert row is not None

@@ -17,7 +17,7 @@ from protocol.values.task import Measure, Model, Task, Timeouts, read_task
 from protocol.words import Reason
 from results.row.row import RowStatus
 from scheduler.campaign.load import parse_campaign
-from scheduler.core.commands import Intent
+from scheduler.core.commands import CommitTo, EndPending, RecordGrant
 from scheduler.output.schemas import campaign_info
 from scheduler.output.tables import campaigns_table
 from scheduler.store.progress import progress_text
@@ -66,11 +66,11 @@ def ended(home: Home, tasks: list[Task], done: tuple[int, ...] = ()) -> Store:
     )
     for n in range(1, len(tasks) + 1):
         if n not in done:
-            store.attempts.end_pending([f"c-old/{n}"], TaskEvent.FAIL, reason=Reason.NOTHING_FITS)
+            store.attempts.end_pending(EndPending([f"c-old/{n}"], TaskEvent.FAIL, reason=Reason.NOTHING_FITS))
             continue
         fence = Fence(incarnation=1, number=n)
-        store.attempts.begin([Intent(f"c-old/{n}", 1, f"k{n}", WORKER, "d", 1)])
-        store.attempts.record_grant(f"c-old/{n}", 1, lease=f"l{n}", fence=fence, queued=False)
+        store.attempts.begin([CommitTo(f"c-old/{n}", 1, f"k{n}", WORKER, "d", 1)])
+        store.attempts.record_grant(RecordGrant(f"c-old/{n}", 1, lease=f"l{n}", fence=fence, queued=False))
         store.attempts.record_result(
             task=f"c-old/{n}", attempt=1, fence=fence, worker=WORKER, sha256="ab" * 32, body=b"r",
             signature=b"s" * 64, event=TaskEvent.SUCCEED,
@@ -136,7 +136,7 @@ def test_what_another_scheduler_carries_on_is_neither_retried_nor_cancelled_and_
             [a_task(1)],
         )
         store.attempts.end_pending(
-            ["c-old/1"], TaskEvent.CANCEL, reason=Reason.ADOPTED, detail="carried on elsewhere"
+            EndPending(["c-old/1"], TaskEvent.CANCEL, reason=Reason.ADOPTED, detail="carried on elsewhere")
         )
         assert store.campaigns.end("c-old", detail="carried on elsewhere (adopted)") is CampaignStatus.ADOPTED
         with pytest.raises(CampaignError, match=r"c-old is carried on elsewhere \(adopted\)"):

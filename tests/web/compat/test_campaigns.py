@@ -16,6 +16,7 @@ import pytest
 from protocol.values.attempt import TaskEvent, TaskState
 from protocol.words import Reason
 from results.row.row import COLUMNS, CONTRACT
+from scheduler.core.commands import EndPending
 from web.compat.campaigns import JOB, job_id_of, task_of
 from web.http.context import ApiContext
 
@@ -145,7 +146,9 @@ async def test_a_cancelled_campaign_says_so(client: httpx.AsyncClient, kept: Any
     kept.campaign("c-one", tasks=1)
     kept.store.campaigns.request_cancel("c-one")
     assert (await client.get("/api/campaigns/c-one")).json()["status"] == "running"
-    kept.store.attempts.end_pending(["c-one/1"], TaskEvent.CANCEL, reason=Reason.CANCELLED, detail="")
+    kept.store.attempts.end_pending(
+        EndPending(["c-one/1"], TaskEvent.CANCEL, reason=Reason.CANCELLED, detail="")
+    )
     kept.store.campaigns.end("c-one")
     assert (await client.get("/api/campaigns/c-one")).json()["status"] == "cancelled"
 

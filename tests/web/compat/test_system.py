@@ -11,7 +11,7 @@ import httpx
 import trio
 
 from protocol.values.lease import Fence
-from scheduler.core.commands import Intent
+from scheduler.core.commands import CommitTo, RecordGrant
 from scheduler.store.store import Store
 from swarm.net.identity import Identity, load_or_create
 from web.app import make_app
@@ -36,9 +36,9 @@ async def test_queues_are_this_homes_jobs_that_wait(client: httpx.AsyncClient, k
     kept.campaign("c-one", tasks=6)
     kept.begin("c-one/1")
     for n in (2, 3):
-        kept.store.attempts.begin([Intent(f"c-one/{n}", 1, f"key {n}", WORKER, "laptop-7", 1)])
+        kept.store.attempts.begin([CommitTo(f"c-one/{n}", 1, f"key {n}", WORKER, "laptop-7", 1)])
         kept.store.attempts.record_grant(
-            f"c-one/{n}", 1, lease=f"l{n}", fence=Fence(incarnation=1, number=n), queued=True
+            RecordGrant(f"c-one/{n}", 1, lease=f"l{n}", fence=Fence(incarnation=1, number=n), queued=True)
         )
     kept.fail("c-one/4")
     kept.campaign("c-over", tasks=1)

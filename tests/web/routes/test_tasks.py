@@ -30,7 +30,7 @@ from protocol.values.task import task_body
 from protocol.words import RunOutcome
 from results.analysis.verify import check_results
 from results.export.raw import read_raw
-from scheduler.core.commands import Intent
+from scheduler.core.commands import CommitTo, RecordGrant
 from swarm.net.identity import Identity
 
 BASE = "/api/v1/campaigns"
@@ -87,8 +87,10 @@ def measure(kept: Any, campaign: str, n: int, **wanted: Any) -> None:
     """The task is done, with a record that its worker signed."""
     task, device = f"{campaign}/{n}", str(wanted.get("device", "laptop-7"))
     fence = Fence(incarnation=1, number=n)
-    kept.store.attempts.begin([Intent(task, 1, f"key of {task}", WORKER.peer_id, device, 1)])
-    kept.store.attempts.record_grant(task, 1, lease=f"lease of {task}", fence=fence, queued=False)
+    kept.store.attempts.begin([CommitTo(task, 1, f"key of {task}", WORKER.peer_id, device, 1)])
+    kept.store.attempts.record_grant(
+        RecordGrant(task, 1, lease=f"lease of {task}", fence=fence, queued=False)
+    )
     body = record_body(record(kept, campaign, n, fence, **wanted))
     kept.store.attempts.record_result(
         task=task, attempt=1, fence=fence, worker=WORKER.peer_id, sha256=hashlib.sha256(body).hexdigest(),
