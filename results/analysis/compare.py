@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
-from results.row.stats import mann_whitney, median, signed_rank
+from results.row.stats import MIN_LAUNCHES, mann_whitney, median, signed_rank
 from swarm.base.text import count
 
 MARGIN: Final = 0.01
@@ -24,8 +24,6 @@ MAX_P_VALUE: Final = 0.01
 DRAWS: Final = 1000
 REDRAWN: Final = 64
 """Medians of samples drawn anew that each launch is given beforehand; the launches' draws then take one of them."""
-MIN_LAUNCHES: Final = 6
-"""Of either side, below which nothing is said of two groups: with five each the ranks can never say it surely enough."""
 MIN_PAIRS: Final = 8
 """The fewest pairs whose differences, all of one sign, have such a p-value: 2 × 0.5^8."""
 
@@ -50,7 +48,7 @@ class Comparison:
     ratio: float | None = None
     """B's time by A's; None where one of them has no samples or takes no time."""
     low: float | None = None
-    """Ends of its 95 % interval; None below `MIN_LAUNCHES`."""
+    """Ends of its 95 % interval; None below `MIN_LAUNCHES` of either side, whose ranks could never differ surely enough."""
     high: float | None = None
     p_value: float | None = None
     """How often chance alone puts the ranks this far apart."""

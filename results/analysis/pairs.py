@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
 from results.analysis.compare import (
@@ -85,7 +86,11 @@ def pair_up(
     for entry in left:
         matches = rest.get(name(entry.row))
         other = matches.pop(0) if matches else None
-        pairs.append(_pair(entry, other, (a, b, reference), seed))
+        if other is None:
+            pairs.append(_alone(entry.row, None))
+        else:
+            compare = partial(_through, a, b, reference) if reference else _compared
+            pairs.append(_pair(entry.row, other.row, partial(compare, entry, other, seed)))
     return pairs + [_alone(None, entry.row) for more in rest.values() for entry in more]
 
 
@@ -99,30 +104,20 @@ def _devices(side: Sequence[ResultEntry]) -> set[str]:
     return {entry.row.device_id for entry in side if entry.row.device_id}
 
 
-def _pair(
-    a: ResultEntry,
-    b: ResultEntry | None,
-    through: tuple[Sequence[ResultEntry], Sequence[ResultEntry], str],
-    seed: int,
-) -> Pair:
-    if b is None:
-        return _alone(a.row, None)
-    if why := unlike(a.row, b.row):
-        return Pair(a.row, b.row, ambiguous(f"not compared: {why}"))
-    comparison = _through(a, b, through, seed) if through[2] else _compared(a, b, seed)
-    if comparison.verdict in (ComparisonVerdict.FASTER, ComparisonVerdict.SLOWER) and (
-        why := other_host(a.row, b.row)
-    ):
+def _pair(a: Row, b: Row, compare: Callable[[], Comparison]) -> Pair:
+    if why := unlike(a, b):
+        return Pair(a, b, ambiguous(f"not compared: {why}"))
+    comparison = compare()
+    surely = comparison.verdict in (ComparisonVerdict.FASTER, ComparisonVerdict.SLOWER)
+    if surely and (why := other_host(a, b)):
         why = f"{comparison.why}; but {why}"
         comparison = replace(comparison, verdict=ComparisonVerdict.AMBIGUOUS, why=why)
-    if a.row.simulated:
-        return Pair(a.row, b.row, comparison, "a simulation, nothing was measured")
+    if a.simulated:
+        return Pair(a, b, comparison, "a simulation, nothing was measured")
     doubts = [
-        f"{side} is {row.verdict}"
-        for side, row in (("A", a.row), ("B", b.row))
-        if row.verdict != RowVerdict.VALID
+        f"{side} is {row.verdict}" for side, row in (("A", a), ("B", b)) if row.verdict != RowVerdict.VALID
     ]
-    return Pair(a.row, b.row, comparison, "; ".join(doubts))
+    return Pair(a, b, comparison, "; ".join(doubts))
 
 
 def _alone(a: Row | None, b: Row | None) -> Pair:
@@ -184,15 +179,17 @@ def _interval(row: Row) -> tuple[float, float, float] | None:
 
 
 def _through(
+    side_a: Sequence[ResultEntry],
+    side_b: Sequence[ResultEntry],
+    reference: str,
     a: ResultEntry,
     b: ResultEntry,
-    through: tuple[Sequence[ResultEntry], Sequence[ResultEntry], str],
     seed: int,
 ) -> Comparison:
-    left, right = _reference(a.row, through[0], through[2]), _reference(b.row, through[1], through[2])
+    left, right = _reference(a.row, side_a, reference), _reference(b.row, side_b, reference)
     if left is None or right is None:
         side = "A" if left is None else "B"
-        return ambiguous(f"not compared: {side} has no complete row of {through[2]} on that device and unit")
+        return ambiguous(f"not compared: {side} has no complete row of {reference} on that device and unit")
     if not (a.launches and b.launches and left.launches and right.launches):
         return ambiguous("through a reference only raw samples are compared")
     return compare_through(a.launches, b.launches, left.launches, right.launches, seed=seed)

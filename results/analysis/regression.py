@@ -18,11 +18,11 @@ from typing import Final
 from pydantic import BaseModel, ConfigDict
 
 from protocol.words import Reason
-from results.analysis.compare import MARGIN, MAX_P_VALUE, MIN_LAUNCHES, ComparisonVerdict
+from results.analysis.compare import MARGIN, MAX_P_VALUE, ComparisonVerdict
 from results.analysis.pairs import pair_up
 from results.export.raw import ResultEntry
 from results.row.row import Row, RowStatus
-from results.row.stats import mann_whitney, median
+from results.row.stats import MIN_LAUNCHES, mann_whitney, median
 from results.row.verdict import RowVerdict
 
 MEMORY: Final = 0.05
@@ -42,7 +42,7 @@ BY_MODEL: Final = frozenset(
 
 
 class RegressionFinding(StrEnum):
-    """What a cell is beside the last good one, or a whole run beside those before."""
+    """What a cell is against the last good one, or a whole run against those before."""
 
     FIRST = "first"
     """There is none before it."""
@@ -76,24 +76,15 @@ WORSE: Final = frozenset({RegressionFinding.SLOWER, RegressionFinding.MEMORY, Re
 
 
 @dataclass(frozen=True, slots=True)
-class CellMeasurement:
-    """One row with its samples, and the peak memory of each launch in bytes."""
-
-    row: Row
-    launches: tuple[tuple[int, ...], ...] = ()
-    peaks: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
 class KnownGood:
     """The last good result of a cell, and the campaign it is of."""
 
     campaign: str
-    measured: CellMeasurement
+    measured: ResultEntry
 
 
 class CellOutcome(BaseModel):
-    """What one run measured of one cell, and what that is beside the last good one; times in ms, memory in MB of 1,048,576 bytes."""
+    """What one run measured of one cell, against the last good one; times in ms, memory in MB of 1,048,576 bytes."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", use_attribute_docstrings=True)
 
@@ -157,12 +148,12 @@ def key_of(row: Row) -> str:
 
 
 def judge(
-    results: Sequence[CellMeasurement],
+    results: Sequence[ResultEntry],
     last_good: Callable[[Row, str], KnownGood | None],
     *,
     alarm: float = MARGIN,
 ) -> tuple[RegressionFinding, tuple[RegressionCell, ...]]:
-    """What a run is beside those before. `last_good`: by row and key; of a row that failed, by model, unit, batch and device. `alarm`: the
+    """What a run is against those before. `last_good`: by row and key; of a row that failed, by model, unit, batch and device. `alarm`: the
     share by which the whole interval must lie beyond the last good time.
     """
     cells = tuple(_cell(outcome, last_good, alarm) for outcome in results)
@@ -174,10 +165,23 @@ def judge(
 
 
 def _cell(
-    found: CellMeasurement, last_good: Callable[[Row, str], KnownGood | None], alarm: float
+    entry: ResultEntry, last_good: Callable[[Row, str], KnownGood | None], alarm: float
 ) -> RegressionCell:
-    row, key = found.row, key_of(found.row)
-    base = RegressionCell(
+    row, key = entry.row, key_of(entry.row)
+    good = None if row.simulated else last_good(row, key)
+    finding, why, more = RegressionFinding.FIRST, "", dict[str, object]()
+    if row.simulated:
+        finding, why = RegressionFinding.SIMULATED, row.verdict_reason or row.detail
+    elif row.status is not RowStatus.COMPLETE:
+        why = f"{row.reason}: {row.detail}" if row.reason else row.detail
+        finding = RegressionFinding.ABSENT
+        if good is not None and row.status is RowStatus.FAILED and row.reason in BY_MODEL:
+            finding, more = RegressionFinding.FAILED, {"against": good.campaign}
+    elif good is not None:
+        finding, why, more = _compared(good, entry, alarm)
+    elif row.verdict != RowVerdict.VALID:
+        finding, why = RegressionFinding.DOUBTFUL, row.verdict_reason
+    return RegressionCell(
         key=key,
         model=row.file_name,
         unit=row.compute_units,
@@ -193,40 +197,20 @@ def _cell(
         high_ms=row.inference_ms_median_high,
         memory_mb=row.peak_inference_ram_usage,
         simulated=bool(row.simulated),
-        finding=RegressionFinding.FIRST,
-    )
-    if row.simulated:
-        return base.model_copy(
-            update={"finding": RegressionFinding.SIMULATED, "why": row.verdict_reason or row.detail}
-        )
-    good = last_good(row, key)
-    if row.status is not RowStatus.COMPLETE:
-        worse = good is not None and row.status is RowStatus.FAILED and row.reason in BY_MODEL
-        return base.model_copy(
-            update={
-                "finding": RegressionFinding.FAILED if worse else RegressionFinding.ABSENT,
-                "against": good.campaign if worse and good else None,
-                "why": f"{row.reason}: {row.detail}" if row.reason else row.detail,
-            }
-        )
-    if good is None:
-        doubtful = row.verdict != RowVerdict.VALID
-        return base.model_copy(
-            update={
-                "finding": RegressionFinding.DOUBTFUL if doubtful else RegressionFinding.FIRST,
-                "why": row.verdict_reason if doubtful else "",
-            }
-        )
-    return base.model_copy(update={"against": good.campaign, **_compared(good.measured, found, alarm)})
+        finding=finding,
+        why=why,
+    ).model_copy(update=more)
 
 
-def _compared(good: CellMeasurement, found: CellMeasurement, alarm: float) -> dict[str, object]:
-    (pair,) = pair_up([ResultEntry(good.row, good.launches)], [ResultEntry(found.row, found.launches)])
-    result, why = pair.comparison, pair.comparison.why
-    memory = more_memory(good.peaks, found.peaks)
+def _compared(
+    good: KnownGood, entry: ResultEntry, alarm: float
+) -> tuple[RegressionFinding, str, dict[str, object]]:
+    (pair,) = pair_up([good.measured], [entry])
+    result, why, row = pair.comparison, pair.comparison.why, entry.row
+    memory = more_memory(good.measured.peaks, entry.peaks)
     slower = result.verdict is ComparisonVerdict.SLOWER and result.low is not None and result.low > 1 + alarm
-    if found.row.verdict != RowVerdict.VALID:
-        doubt = found.row.verdict_reason or found.row.verdict
+    if row.verdict != RowVerdict.VALID:
+        doubt = row.verdict_reason or row.verdict
         finding, why = RegressionFinding.DOUBTFUL, f"{why}; {doubt}" if slower else doubt
     elif slower:
         finding = RegressionFinding.SLOWER
@@ -238,14 +222,14 @@ def _compared(good: CellMeasurement, found: CellMeasurement, alarm: float) -> di
         finding = RegressionFinding.UNSURE
     else:
         finding = RegressionFinding(result.verdict.lower())
-    return {
+    ratios: dict[str, object] = {
+        "against": good.campaign,
         "ratio": result.ratio,
         "ratio_low": result.low,
         "ratio_high": result.high,
-        "memory_ratio": memory_ratio(good.peaks, found.peaks),
-        "finding": finding,
-        "why": why,
+        "memory_ratio": memory_ratio(good.measured.peaks, entry.peaks),
     }
+    return finding, why, ratios
 
 
 def memory_ratio(good: Sequence[int], found: Sequence[int]) -> float | None:

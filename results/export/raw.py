@@ -191,6 +191,8 @@ class ResultEntry:
 
     row: Row
     launches: tuple[tuple[int, ...], ...] = ()
+    peaks: tuple[int, ...] = ()
+    """The peak memory of each launch in bytes, where it is asked for."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """Charts of several results: medians as bars, samples as strips, ratios, and time against something else. Pure.
 
-In a page a chart is narrow, with each name above its row; on a slide it fills the sheet, with the names on the left.
+Each row has its name above it. In a page a chart is narrow and as high as its rows; on a slide it fills the sheet.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from results.report.drawing import (
     Dots,
     Drawing,
     Mark,
+    Scale,
     Stroke,
     TextLabel,
     Tone,
@@ -31,12 +32,12 @@ from results.report.drawing import (
 )
 from results.row.row import Row, RowStatus
 from results.row.simulated import counting, marked
-from results.row.stats import nearest_rank
+from results.row.stats import middle, nearest_rank
 from results.row.verdict import RowVerdict
 from swarm.base.text import count, safe_text
 
 PAGE_WIDTH: Final = 400.0
-MAX_DOTS: Final = 300
+MAX_DOTS: Final = 150
 """Dots in a strip; of more samples, so many at even ranks."""
 MAX_NAMES: Final = 24
 """Points of a Pareto chart that are named."""
@@ -54,18 +55,12 @@ class ChartKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Sheet:
-    """How large a chart is. `height` None: as its rows need it, in a page, without a title of its own."""
+    """How large a chart is. `height` None: in a page, as high as its rows need, without a title of its own."""
 
     width: float = PAGE_WIDTH
     height: float | None = None
     type: float = 12.0
-    """Size of its letters."""
-
-    def rows_that_fit(self, number: int) -> int:
-        """Of `number` rows."""
-        if self.height is None:
-            return number
-        return max(min(number, int((self.height - self.type * 9) / (self.type * 1.4))), 1)
+    """Size of its letters; those of the rows are smaller on a slide with many rows."""
 
 
 def complete(rows: Sequence[Row]) -> list[Row]:
@@ -104,71 +99,78 @@ def names_of(rows: Sequence[Row], *, model: bool = True) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """Where rows lie: from `left` to `right`, each `depth` deep, its middle at `ys`; names and title are drawn."""
+    """Where rows lie: from `left` to `right`, each `depth` deep, its middle at `ys`; names and title are drawn, in letters of `size`."""
 
     left: float
     right: float
     top: float
     bottom: float
     depth: float
+    size: float
     ys: Sequence[float]
     marks: list[Mark]
     height: float
 
 
-def _lay_out(
-    sheet: Sheet, title: str, names: Sequence[str], depth: float, left_out: int, end: float
-) -> _Rows:
-    """`depth`: what a row needs, in letters. `end`: space right of the rows. `left_out`: rows that the slide has no space for."""
-    size = sheet.type
+def _lay_out(sheet: Sheet, title: str, names: Sequence[str], depth: float, end: float) -> _Rows:
+    """`depth`: what a row needs below its name, in letters. `end`: space right of the rows. A slide has the rows that fit on it."""
+    size, top, margin, number = sheet.type, 4.0, 0.0, len(names)
+    step = size * (1.5 + depth)
     marks: list[Mark] = []
-    if sheet.height is None:
-        step, top = size * (1.5 + depth), 4.0
-        for at, name in enumerate(names):
-            y = top + step * at
-            back = min(text_width(name, size), sheet.width) + 4  # the grid does not go through the name
-            marks.append(Box(2, y, back, size * 1.45, Tone.PAPER))
-            marks.append(TextLabel(4, y + size * 1.1, fit_text(name, size, sheet.width - 8), Tone.INK, size))
-        ys = [top + step * at + size * (1.45 + depth / 2) for at in range(len(names))]
-        bottom = top + step * len(names) + 2
-        return _Rows(8, sheet.width - 14 - end, top, bottom, size * depth, ys, marks, bottom + size * 3)
-    margin = size * 1.6
-    marks.append(_slide_title(sheet, title))
-    lines = [_name_lines(name, size, sheet.width * 0.36) for name in names]
-    if any(len(both) > 1 for both in lines):
-        lines = [_name_lines(name, size, 0) for name in names]
-    width = min(max(text_width(line, size) for both in lines for line in both), sheet.width * 0.36)
-    left, top, bottom = margin + width + size, margin + size * 3, sheet.height - size * 4.4
-    step = min((bottom - top) / len(names), size * 7)
-    if step < size * 2.4:  # no space for two lines
-        lines = [(name,) for name in names]
-    ys = [top + step * (at + 0.5) for at in range(len(names))]
-    for both, y in zip(lines, ys, strict=True):
-        for at, line in enumerate(both):
-            base = y + size * (0.35 if len(both) == 1 else -0.2 + 1.15 * at)
-            text = fit_text(line, size, width + 4)
-            marks.append(
-                TextLabel(left - size * 0.8, base, text, Tone.QUIET if at else Tone.INK, size, "end")
-            )
-    if left_out:
-        note = f"and {left_out} more, for which there is no room"
-        marks.append(TextLabel(margin, sheet.height - size * 0.9, note, Tone.QUIET, size * 0.8))
-    bottom = top + step * len(names)
-    depth = min(step * 0.56, size * 3)
-    return _Rows(left, sheet.width - margin - end, top, bottom, depth, ys, marks, sheet.height)
+    if sheet.height is not None:
+        margin, top = size * 1.6, size * 4.6
+        space = sheet.height - top - size * 4.4
+        size = min(size, max(space / number / (1.5 + depth), size * 0.6))
+        number = min(number, int(space / size / (1.5 + depth)))
+        step = min(space / number, sheet.type * 5)
+        marks.append(_slide_title(sheet, title))
+        if rest := len(names) - number:
+            note, y = f"and {rest} more, for which there is no room", sheet.height - sheet.type * 0.9
+            marks.append(TextLabel(margin, y, note, Tone.QUIET, sheet.type * 0.8))
+    for at, name in enumerate(names[:number]):
+        y, space = top + step * at, sheet.width - 2 * margin
+        back = min(text_width(name, size), space) + 4  # the grid does not go through the name
+        marks.append(Box(margin + 2, y, back, size * 1.45, Tone.PAPER))
+        marks.append(TextLabel(margin + 4, y + size * 1.1, fit_text(name, size, space - 8), Tone.INK, size))
+    depth = step - size * 1.5
+    ys = [top + step * at + size * 1.45 + depth / 2 for at in range(number)]
+    bottom, right = top + step * number + 2, sheet.width - max(margin, 14) - end
+    return _Rows(margin + 8, right, top, bottom, depth, size, ys, marks, sheet.height or bottom + size * 3)
 
 
 def _slide_title(sheet: Sheet, title: str) -> TextLabel:
-    size = sheet.type * 1.5
-    margin = sheet.type * 1.6
+    size, margin = sheet.type * 1.5, sheet.type * 1.6
     text = fit_text(title, size, sheet.width - 2 * margin)
     return TextLabel(margin, margin + sheet.type, text, Tone.INK, size, bold=True)
 
 
-def _name_lines(name: str, size: float, width: float) -> tuple[str, ...]:
-    """One line, or two where it is wider than `width`: what comes first, and the rest."""
-    first, _, rest = name.partition(" · ")
-    return (first, rest) if rest and text_width(name, size) > width else (name,)
+def strip_marks(
+    ordered: Sequence[float], scale: Scale, y: float, depth: float, *, edge: float, hint: str
+) -> list[Mark]:
+    """Sorted samples as dots around `y`, their middle half as a box and their median as a bar; a wedge for those beyond `edge`."""
+    low, high = scale.at(nearest_rank(ordered, 25)), scale.at(nearest_rank(ordered, 75))
+    dots = [
+        (scale.at(value), y + ((at * JITTER) % 1 - 0.5) * depth * 0.64)
+        for at, value in enumerate(at_even_ranks(ordered))
+        if value <= edge
+    ]
+    x = scale.at(middle(ordered))
+    marks: list[Mark] = [
+        Box(low, y - depth * 0.36, max(high - low, 0.5), depth * 0.72, Tone.FIRST, 0.16, hint),
+        Dots(dots, Tone.FIRST, min(depth * 0.26, 4.5), 0.55),
+        Stroke([(x, y - depth * 0.44), (x, y + depth * 0.44)], Tone.INK, 2.2),
+    ]
+    if ordered[-1] > edge:
+        marks.append(Wedge(scale.end + 8, y))
+    return marks
+
+
+def at_even_ranks(ordered: Sequence[float]) -> Sequence[float]:
+    """At most `MAX_DOTS` of sorted samples, the least and the greatest among them."""
+    last = len(ordered) - 1
+    if last < MAX_DOTS:
+        return ordered
+    return [ordered[round(at * last / (MAX_DOTS - 1))] for at in range(MAX_DOTS)]
 
 
 # -- medians -----------------------------------------------------------------------------------------------------------------------------
@@ -181,12 +183,11 @@ def bars(
     rows = complete(rows)
     if not rows:
         return None
-    shown = rows[: sheet.rows_that_fit(len(rows))]
-    names = names_of(rows, model=model)[: len(shown)]
-    values = [_median_and_verdict(row) for row in shown]
-    size = sheet.type
-    end = max(text_width(value, size) for value in values) + size
-    frame = _lay_out(sheet, title, names, 1.1, len(rows) - len(shown), end)
+    values = [_median_and_verdict(row) for row in rows]
+    end = max(text_width(value, sheet.type) for value in values) + sheet.type
+    names = names_of(rows, model=model)
+    frame = _lay_out(sheet, title, names, 1.1, end)
+    size, shown = frame.size, rows[: len(frame.ys)]
     times = [
         time
         for row in shown
@@ -194,10 +195,10 @@ def bars(
         if time is not None
     ]
     scale = scale_over(times, frame.left, frame.right, zero=True)
-    marks = axis_below(scale, frame.top, frame.bottom, "ms for one inference (median)", size * 0.92)
+    marks = axis_below(scale, frame.top, frame.bottom, "ms for one inference (median)", sheet.type * 0.92)
     marks += frame.marks
-    sentences = [f"{name}: {_spoken(row)}" for name, row in zip(names, shown, strict=True)]
-    for row, value, sentence, y in zip(shown, values, sentences, frame.ys, strict=True):
+    sentences = [f"{name}: {_spoken(row)}" for name, row in zip(names, shown, strict=False)]
+    for row, value, sentence, y in zip(shown, values, sentences, frame.ys, strict=False):
         opacity = 1.0 if row.verdict == RowVerdict.VALID else 0.5
         median = row.inference_ms_median or 0.0
         x = most = scale.at(median) if median > 0 else frame.left
@@ -242,38 +243,23 @@ def strips(entries: Sequence[ResultEntry], sheet: Sheet = Sheet(), *, title: str
     entries = [entry for entry in entries if complete([entry.row]) and any(entry.launches)]
     if not entries:
         return None
-    shown = entries[: sheet.rows_that_fit(len(entries))]
-    names = names_of([entry.row for entry in entries])[: len(shown)]
-    samples = [sorted(ns / 1e6 for launch in entry.launches for ns in launch) for entry in shown]
-    quarters = [(nearest_rank(times, 25), nearest_rank(times, 75)) for times in samples]
-    medians = [entry.row.inference_ms_median or 0.0 for entry in shown]
-    frame = _lay_out(sheet, title, names, 1.5, len(entries) - len(shown), 0)
-    limit = max(
-        min(times[-1], high + 6 * max(high - low, times[len(times) // 2] * 0.01))
-        for times, (low, high) in zip(samples, quarters, strict=True)
-    )
-    scale = scale_over([*(times[0] for times in samples), limit, *medians], frame.left, frame.right)
+    names = names_of([entry.row for entry in entries])
+    frame = _lay_out(sheet, title, names, 1.5, 0)
+    samples = [
+        sorted(ns / 1e6 for launch in entry.launches for ns in launch) for entry in entries[: len(frame.ys)]
+    ]
+    edge = 0.0
+    for times in samples:
+        low, high = nearest_rank(times, 25), nearest_rank(times, 75)
+        edge = max(edge, min(times[-1], high + 6 * max(high - low, middle(times) * 0.01)))
+    scale = scale_over([*(times[0] for times in samples), edge], frame.left, frame.right)
     marks = axis_below(scale, frame.top, frame.bottom, "ms for one inference", sheet.type * 0.92)
     marks += frame.marks
     sentences = []
-    for name, times, quarter, median, y in zip(names, samples, quarters, medians, frame.ys, strict=True):
-        low, high = (scale.at(value) for value in quarter)
-        step = (len(times) - 1) / (MAX_DOTS - 1) if len(times) > MAX_DOTS else 1.0
-        drawn = [times[round(at * step)] for at in range(min(len(times), MAX_DOTS))]
-        dots = [
-            (scale.at(value), y + ((at * JITTER) % 1 - 0.5) * frame.depth * 0.8)
-            for at, value in enumerate(drawn)
-            if value <= limit
-        ]
-        span = f"from {digits(times[0])} to {digits(times[-1])} ms, median {digits(median)} ms"
+    for name, times, y in zip(names, samples, frame.ys, strict=False):
+        span = f"from {digits(times[0])} to {digits(times[-1])} ms, median {digits(middle(times))} ms"
         sentences.append(f"{name}: {count(len(times), 'sample')} {span}")
-        top, width = y - frame.depth / 2, max(high - low, 1.0)
-        marks.append(Box(low, top, width, frame.depth, Tone.FIRST, 0.16, hint=sentences[-1]))
-        marks.append(Dots(dots, Tone.FIRST, sheet.type * 0.36, 0.5))
-        x = scale.at(median)
-        marks.append(Stroke([(x, y - frame.depth * 0.6), (x, y + frame.depth * 0.6)], Tone.INK, 2.4))
-        if times[-1] > limit:
-            marks.append(Wedge(frame.right + sheet.type * 0.6, y, "right", size=sheet.type * 0.55))
+        marks += strip_marks(times, scale, y, frame.depth, edge=edge, hint=sentences[-1])
     title = title or "Distribution of the timed inferences"
     return Drawing(sheet.width, frame.height, title, "; ".join(sentences) + ".", marks)
 
@@ -290,21 +276,20 @@ def ratios(pairs: Sequence[tuple[str, Pair]], sheet: Sheet = Sheet(), *, title: 
     ]
     if not known:
         return None
-    shown = known[: sheet.rows_that_fit(len(known))]
-    size = sheet.type
-    labels = [f"{ratio:.3f}  {comparison.verdict}" for _, comparison, ratio in shown]
-    end = max(text_width(label, size) for label in labels) + size * 0.5
-    frame = _lay_out(sheet, title, [name for name, *_ in shown], 1.0, len(known) - len(shown), end)
+    labels = [f"{ratio:.3f}  {comparison.verdict}" for _, comparison, ratio in known]
+    end = max(text_width(label, sheet.type) for label in labels) + sheet.type * 0.5
+    frame = _lay_out(sheet, title, [name for name, *_ in known], 1.0, end)
+    size, shown = frame.size, known[: len(frame.ys)]
     values = [
         value for _, comparison, ratio in shown for value in (ratio, comparison.low, comparison.high) if value
     ]
     scale = scale_over([*values, 0.95, 1.05], frame.left, frame.right, log=True)
-    marks = axis_below(scale, frame.top, frame.bottom, "ratio of the times", size * 0.92)
+    marks = axis_below(scale, frame.top, frame.bottom, "ratio of the times", sheet.type * 0.92)
     low, high = scale.at(0.99), scale.at(1.01)
     marks.append(Box(low, frame.top, high - low, frame.bottom - frame.top, Tone.QUIET, 0.18))
     marks += [Stroke([(scale.at(1), frame.top), (scale.at(1), frame.bottom)], Tone.QUIET, 1.4), *frame.marks]
     sentences = [f"{name}: {comparison.verdict}, {comparison.why}" for name, comparison, _ in shown]
-    for (_, comparison, ratio), label, sentence, y in zip(shown, labels, sentences, frame.ys, strict=True):
+    for (_, comparison, ratio), label, sentence, y in zip(shown, labels, sentences, frame.ys, strict=False):
         tone = _TONES[comparison.verdict]
         if comparison.low is not None and comparison.high is not None:
             marks += _whisker(scale.at(comparison.low), scale.at(comparison.high), y, size * 0.35, tone, 2.2)

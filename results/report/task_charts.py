@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import Final
 
 from protocol.values.record import Record
-from results.report.charts import JITTER, PAGE_WIDTH
+from results.report.charts import MAX_DOTS, PAGE_WIDTH, strip_marks
 from results.report.drawing import (
     Anchor,
     Box,
@@ -34,8 +34,6 @@ from results.row.row import Row
 from results.row.stats import histogram_bins, median, middle, nearest_rank
 from swarm.base.text import count
 
-MAX_DOTS: Final = 150
-"""Dots of a launch; of more samples, so many at even ranks, the least and the greatest among them."""
 MAX_POINTS: Final = 240
 """Corners of a launch's line; of more samples, the least and the greatest of each stretch."""
 MAX_BLOCKS: Final = 300
@@ -99,10 +97,7 @@ def histogram_chart(samples: Sequence[int], row: Row | None = None) -> Drawing |
     marks += _interval(row, across, top, bottom)
     for number, first, last in zip(bins.counts, edges, edges[1:], strict=False):
         if number:
-            x, y = (
-                across.at(first),
-                min(upward.at(number), bottom - 1.5),
-            )  # one sample far out can still be seen
+            x, y = across.at(first), min(upward.at(number), bottom - 1.5)  # a single sample can be seen
             width = max(across.at(last) - x - 0.5, 1.0)
             hint = f"{digits(first)} to {digits(last)} ms: {count(number, 'sample')}, {number / len(samples):.2%}"
             marks.append(Box(x, y, width, bottom - y, Tone.FIRST, 0.85, hint))
@@ -129,22 +124,9 @@ def distribution_chart(launches: Launches, row: Row | None = None) -> Drawing | 
     marks += _interval(row, scale, top, bottom)
     for number, launch in enumerate(times, start=1):
         y = top + depth * (number - 0.5)
-        dots = [
-            (scale.at(ms), y + ((at * JITTER) % 1 - 0.5) * depth * 0.62)
-            for at, ms in enumerate(_at_even_ranks(launch))
-            if ms <= edge
-        ]
-        low, high, middle_ms = nearest_rank(launch, 25), nearest_rank(launch, 75), middle(launch)
-        hint = (
-            f"launch {number}: median {digits(middle_ms)} ms, middle half {digits(low)} to {digits(high)} ms"
-        )
-        x, width = scale.at(low), max(scale.at(high) - scale.at(low), 0.5)
-        marks.append(Box(x, y - depth * 0.36, width, depth * 0.72, Tone.FIRST, 0.16, hint))
-        marks.append(Dots(dots, Tone.FIRST, min(depth * 0.26, 4.5), 0.55))
-        x = scale.at(middle_ms)
-        marks.append(Stroke([(x, y - depth * 0.42), (x, y + depth * 0.42)], Tone.FIRST, 2.2))
-        if launch[-1] > edge:
-            marks.append(Wedge(PAGE_WIDTH - 6, y, "right"))
+        low, high, half = nearest_rank(launch, 25), nearest_rank(launch, 75), middle(launch)
+        hint = f"launch {number}: median {digits(half)} ms, middle half {digits(low)} to {digits(high)} ms"
+        marks += strip_marks(launch, scale, y, depth, edge=edge, hint=hint)
         if depth >= 9 or number % 5 == 1:
             marks.append(TextLabel(left - 8, y + 4, str(number), Tone.QUIET, LETTERS, "end"))
     marks += _median(row, scale, top, bottom, left)
@@ -203,13 +185,6 @@ def _edge(ordered: Sequence[float], launches: Sequence[Sequence[float]]) -> floa
     low, high = nearest_rank(ordered, 25), nearest_rank(ordered, 75)
     most = max(nearest_rank(launch, 75) for launch in launches)
     return max(high + FAR * max(high - low, high * 0.01), most * 1.05)
-
-
-def _at_even_ranks(ordered: Sequence[float]) -> Sequence[float]:
-    if len(ordered) <= MAX_DOTS:
-        return ordered
-    last = len(ordered) - 1
-    return [ordered[round(at * last / (MAX_DOTS - 1))] for at in range(MAX_DOTS)]
 
 
 # -- the samples in their order ----------------------------------------------------------------------------------------------------------
@@ -295,26 +270,11 @@ def _apart(places: Sequence[float]) -> list[float]:
 # -- the host and the stages -------------------------------------------------------------------------------------------------------------
 
 _HOST: Final[tuple[tuple[str, str, float, Callable[[Sequence[RecordBlock]], float | None]], ...]] = (
-    (
-        "something waited for a processor",
-        "%",
-        10,
-        lambda blocks: _percent([block.stall_ns for block in blocks], blocks),
-    ),
-    (
-        "processor time of the process; 100 % is one core",
-        "%",
-        100,
-        lambda blocks: _percent([block.cpu_ns for block in blocks], blocks),
-    ),
-    (
-        "times the system took the processor away",
-        "times",
-        1,
-        lambda blocks: _sum([block.switches for block in blocks]),
-    ),
+    ("something waited for a processor", "%", 10, lambda blocks: _percent(blocks, "stall_ns")),
+    ("processor time of the process; 100 % is one core", "%", 100, lambda blocks: _percent(blocks, "cpu_ns")),
+    ("times the system took the processor away", "times", 1, lambda blocks: _sum(blocks, "switches")),
 )
-"""Each panel's name, unit, least range, and its value over a stretch of blocks; None: the system does not tell."""
+"""Each panel's name, unit, least range, and its value over a stretch of blocks; None: the system does not report it."""
 
 
 def host_chart(observed: RecordView, began_s: Sequence[float]) -> Drawing | None:
@@ -367,12 +327,13 @@ def host_chart(observed: RecordView, began_s: Sequence[float]) -> Drawing | None
     return Drawing(PAGE_WIDTH, bottom + 36, "The device meanwhile, launch after launch", text + ".", marks)
 
 
-def _sum(numbers: Sequence[int | None]) -> int | None:
-    return None if None in numbers else sum(number or 0 for number in numbers)
+def _sum(blocks: Sequence[RecordBlock], field: str) -> int | None:
+    numbers = [getattr(block, field) for block in blocks]
+    return None if None in numbers else sum(numbers)
 
 
-def _percent(parts: Sequence[int | None], blocks: Sequence[RecordBlock]) -> float | None:
-    part, whole = _sum(parts), sum(block.wall_ns for block in blocks)
+def _percent(blocks: Sequence[RecordBlock], field: str) -> float | None:
+    part, whole = _sum(blocks, field), sum(block.wall_ns for block in blocks)
     return None if part is None or not whole else 100 * part / whole
 
 

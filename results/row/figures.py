@@ -10,7 +10,7 @@ from protocol.values.record import Accelerator, LoadSample, Record, Timing
 from protocol.values.task import Measure
 from results.row.record import SERVED, RecordLaunch, RecordView
 from results.row.stats import centre, median, outliers, summarise
-from results.row.verdict import judge, mean_share, stall_share
+from results.row.verdict import Finding, findings, mean_share, stall_share
 
 MB: Final = 1024 * 1024
 TICKS_S: Final = 0.2
@@ -45,14 +45,8 @@ def measure_figures(
 ) -> dict[str, object]:
     """All that was measured of a complete task, by field of its row, and the verdict on it. `simulated`: nothing was measured at all."""
     ran = record.ran
-    verdict, why = judge(
-        observed,
-        agrees=ran.agrees if ran else None,
-        precision=measure.precision,
-        accelerator=record.accelerator,
-        crowded=crowded(record, observed),
-        simulated=simulated,
-    )
+    reasons = judge(record, observed, measure, simulated=simulated)
+    verdict, why = reasons[0][0], "; ".join(why for _, why in reasons)
     figures: dict[str, object] = {"verdict": str(verdict), "verdict_reason": why}
     figures |= _loads(record, observed) | _series(record, observed)
     if ran is not None:
@@ -67,6 +61,20 @@ def measure_figures(
     if record.accelerator is not None:
         figures |= _accelerator(record.accelerator, observed.inferences)
     return figures
+
+
+def judge(
+    record: Record, observed: RecordView, measure: Measure, *, simulated: bool = False
+) -> list[Finding]:
+    """What the numbers of a complete record are worth: each reason, the gravest first."""
+    return findings(
+        observed,
+        agrees=record.ran.agrees if record.ran else None,
+        precision=measure.precision,
+        accelerator=record.accelerator,
+        crowded=crowded(record, observed),
+        simulated=simulated,
+    )
 
 
 def crowded(record: Record, observed: RecordView) -> bool:

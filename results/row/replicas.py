@@ -28,22 +28,23 @@ class Agreement(StrEnum):
 
 def compare_replicas(rows: Sequence[Row]) -> list[Row]:
     """`rows` of one campaign with what each replica's comparison came to; others are left as they are."""
-    groups: dict[tuple[str, int], list[Row]] = {}
-    for row in rows:
-        if row.replica is not None and row.status is RowStatus.COMPLETE:
-            groups.setdefault(_group(row, row.replica), []).append(row)
+    groups = _groups(row for row in rows if row.status is RowStatus.COMPLETE)
+    siblings = {row.job_id: group for group in groups for row in group}
     return [
-        row.model_copy(update=_compared(row, groups[_group(row, row.replica)]))
-        if row.replica is not None and row.status is RowStatus.COMPLETE
-        else row
+        row.model_copy(update=_compared(row, siblings[row.job_id])) if row.job_id in siblings else row
         for row in rows
     ]
 
 
-def _group(row: Row, replica: int) -> tuple[str, int]:
-    """Replicas of one task are numbered on end, so the number before the first one's names them all."""
-    campaign, _, number = row.job_id.rpartition("/")
-    return campaign, (int(number) if number.isdecimal() else 0) - replica
+def _groups(rows: Iterable[Row]) -> list[list[Row]]:
+    """Replicas of one task are numbered consecutively: the number before the first one's names them all."""
+    groups: dict[tuple[str, int], list[Row]] = {}
+    for row in rows:
+        if row.replica is not None:
+            campaign, _, number = row.job_id.rpartition("/")
+            first = (int(number) if number.isdecimal() else 0) - row.replica
+            groups.setdefault((campaign, first), []).append(row)
+    return list(groups.values())
 
 
 def _compared(row: Row, siblings: Iterable[Row]) -> dict[str, str]:
@@ -89,12 +90,9 @@ def _apart(low: Row, high: Row) -> bool:
 
 def disagreements(rows: Iterable[Row]) -> list[str]:
     """A line for each group of replicas of which some disagree, for people."""
-    groups: dict[tuple[str, int], list[Row]] = {}
-    for row in rows:
-        if row.replica is not None and row.agreement == Agreement.DISAGREES:
-            groups.setdefault(_group(row, row.replica), []).append(row)
+    groups = _groups(row for row in rows if row.agreement == Agreement.DISAGREES)
     return [
         f"Replicas {', '.join(row.job_id.rpartition('/')[2] for row in group)} of {group[0].file_name} × "
         f"{group[0].compute_units} disagree: {group[0].agreement_reason}"
-        for group in groups.values()
+        for group in groups
     ]

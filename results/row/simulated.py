@@ -15,35 +15,28 @@ MARK: Final = "(simulation)"
 
 
 class HasVerdict(Protocol):
-    """A row, a cell of a matrix, a line of a list."""
+    """A row, a cell of a matrix, a line of a list; an empty verdict: it has none."""
 
     @property
-    def verdict(self) -> str:
-        """Its word; empty: it has none."""
-        ...
+    def verdict(self) -> str: ...
 
 
 class Named(Protocol):
     """An advert, or what is shown of one."""
 
     @property
-    def name(self) -> str:
-        """As its owner named it."""
-        ...
-
+    def name(self) -> str: ...
     @property
-    def simulated(self) -> bool | None:
-        """Whether it only pretends to be there."""
-        ...
+    def simulated(self) -> bool | None: ...
 
 
 Judged = TypeVar("Judged", bound=HasVerdict)
 
 
-def counting(found: Iterable[Judged]) -> list[Judged]:
-    """Those whose numbers stand together: what was measured. Simulations only where there is nothing else."""
-    known = list(found)
-    return [one for one in known if one.verdict != RowVerdict.SIMULATED] or known
+def counting(results: Iterable[Judged]) -> list[Judged]:
+    """What was measured; simulations only where there is nothing else."""
+    every = list(results)
+    return [result for result in every if result.verdict != RowVerdict.SIMULATED] or every
 
 
 def marked(name: str, simulated: bool | None) -> str:

@@ -41,7 +41,6 @@ class SampleSummary:
     """Of a list of times, in milliseconds."""
 
     n: int
-    first: float | None = None
     median: float | None = None
     average: float | None = None
     stddev: float | None = None
@@ -101,7 +100,6 @@ def summarise(samples: Sequence[int]) -> SampleSummary:
         stddev = math.sqrt((n * squares - total * total) / (n * (n - 1))) / 1e6
     return SampleSummary(
         n=n,
-        first=samples[0] / 1e6,
         median=middle(ordered) / 1e6,
         average=total / n / 1e6,
         stddev=stddev,

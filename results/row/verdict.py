@@ -114,27 +114,6 @@ MEANS: Final[dict[RowVerdict, tuple[str, str]]] = {
 Finding = tuple[RowVerdict, str]
 
 
-def judge(
-    observed: RecordView,
-    *,
-    agrees: bool | None,
-    precision: float | None = None,
-    accelerator: Accelerator | None = None,
-    crowded: bool = False,
-    simulated: bool = False,
-) -> Finding:
-    """The verdict on a measurement and why. Arguments as of `findings`."""
-    reasons = findings(
-        observed,
-        agrees=agrees,
-        precision=precision,
-        accelerator=accelerator,
-        crowded=crowded,
-        simulated=simulated,
-    )
-    return reasons[0][0], "; ".join(why for _, why in reasons)
-
-
 def findings(
     observed: RecordView,
     *,

@@ -9,14 +9,13 @@ from protocol.errors import RemoteProtocolError
 from protocol.values.record import read_record
 from results.analysis.regression import (
     WORSE,
-    CellMeasurement,
     KnownGood,
     RegressionCell,
     RegressionFinding,
     judge,
     key_of,
 )
-from results.export.raw import RawResult
+from results.export.raw import RawResult, ResultEntry
 from results.row.row import Row, RowStatus
 from scheduler.store.results import raw_results
 from scheduler.store.rows import CampaignRow, CampaignStatus, RunRow
@@ -52,9 +51,9 @@ def judge_run(
         for other in store.experiments.runs(run.experiment)
         if other.judged is not None and other.begun < run.begun
     ][:LOOK_BACK]
-    cache: dict[str, list[CellMeasurement]] = {}
+    cache: dict[str, list[ResultEntry]] = {}
 
-    def measurements(campaign: str) -> list[CellMeasurement]:
+    def measurements(campaign: str) -> list[ResultEntry]:
         if campaign not in cache:
             cache[campaign] = [_measurement(item) for item in raw_results(store.results.rows(campaign))]
         return cache[campaign]
@@ -79,12 +78,12 @@ def _is_measured(cell: RegressionCell) -> bool:
     return cell.status == RowStatus.COMPLETE and cell.median_ms is not None and not cell.simulated
 
 
-def _stored(cell: RegressionCell, row: Row, measurements: list[CellMeasurement]) -> CellMeasurement:
+def _stored(cell: RegressionCell, row: Row, measurements: list[ResultEntry]) -> ResultEntry:
     """The measurement behind a cell; its figures alone when its campaign was deleted."""
     for measurement in measurements:
         if key_of(measurement.row) == cell.key and measurement.row.status is RowStatus.COMPLETE:
             return measurement
-    return CellMeasurement(
+    return ResultEntry(
         row.model_copy(
             update={
                 "status": RowStatus.COMPLETE,
@@ -102,8 +101,8 @@ def _stored(cell: RegressionCell, row: Row, measurements: list[CellMeasurement])
     )
 
 
-def _measurement(result: RawResult) -> CellMeasurement:
-    return CellMeasurement(result.row, result.launches, _peaks(result))
+def _measurement(result: RawResult) -> ResultEntry:
+    return ResultEntry(result.row, result.launches, _peaks(result))
 
 
 def _peaks(result: RawResult) -> tuple[int, ...]:

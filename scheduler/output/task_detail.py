@@ -18,12 +18,12 @@ from protocol.values.record import (
 )
 from protocol.values.task import Task, read_task
 from results.export.raw import csv_lines
-from results.row.figures import crowded
+from results.row.figures import judge
 from results.row.form import JsonModel
 from results.row.record import RecordBlock, RecordView, observe
 from results.row.row import Configuration, Row, RowStatus
 from results.row.stats import median
-from results.row.verdict import MEANS, RowVerdict, findings
+from results.row.verdict import MEANS, RowVerdict
 from scheduler.output.events import event_words
 from scheduler.output.schemas import InstantMs, TaskInfo, shown_as, task_info
 from scheduler.store.progress import attempt_words
@@ -200,14 +200,7 @@ def _judged(row: Row, record: Record | None, observed: RecordView | None, asked:
     if record is None or observed is None:
         matches = [(RowVerdict.UNREADABLE, row.verdict_reason)]
     else:
-        matches = findings(
-            observed,
-            agrees=record.ran.agrees if record.ran else None,
-            precision=asked.measure.precision,
-            accelerator=record.accelerator,
-            crowded=crowded(record, observed),
-            simulated=bool(row.simulated),
-        )
+        matches = judge(record, observed, asked.measure, simulated=bool(row.simulated))
     reasons = tuple(
         ReasonInfo(verdict=verdict, why=why, means=MEANS[verdict][0], help=MEANS[verdict][1])
         for verdict, why in matches

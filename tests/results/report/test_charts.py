@@ -19,7 +19,7 @@ from protocol.values.record import Record, StageTime, pack_samples, read_record
 from results.analysis.matrix import Axis
 from results.analysis.pairs import pair_up
 from results.export.raw import RawResult, ResultEntry
-from results.report.charts import ChartKind, Sheet, bars, names_of, pareto, ratios, strips
+from results.report.charts import MAX_DOTS, ChartKind, Sheet, bars, names_of, pareto, ratios, strips
 from results.report.drawing import (
     DARK,
     Box,
@@ -36,7 +36,6 @@ from results.report.drawing import (
     svg,
 )
 from results.report.task_charts import (
-    MAX_DOTS,
     TaskChart,
     distribution_chart,
     histogram_chart,

@@ -19,7 +19,7 @@ from protocol.values.requirement import Requirement, parse_clause
 from protocol.words import UNIT, asks_for_it
 from results.analysis.matrix import Axis, front
 from results.analysis.pairs import pair_up
-from results.analysis.regression import CellMeasurement, RegressionCell, RegressionFinding, judge
+from results.analysis.regression import RegressionCell, RegressionFinding, judge
 from results.export.columnar import jsonl_lines, parquet_bytes
 from results.export.raw import RawResult, ResultEntry, csv_lines, json_lines
 from results.report.charts import bars, pareto, ratios, strips
@@ -128,7 +128,7 @@ def detail(pretend: bool) -> str:
 
 
 def history(pretend: bool) -> str:
-    _, (cell,) = judge([CellMeasurement(result(pretend).row)], lambda row, key: None)
+    _, (cell,) = judge([ResultEntry(result(pretend).row)], lambda row, key: None)
     return f"{cell.finding} {cell.why}"
 
 
@@ -216,7 +216,7 @@ def test_it_is_the_best_of_nothing_where_anything_was_measured() -> None:
 
 
 def test_it_is_neither_a_good_result_nor_an_alarm_even_when_accepted_as_valid_before() -> None:
-    finding, (cell,) = judge([CellMeasurement(result(True).row)], lambda row, key: None)
+    finding, (cell,) = judge([ResultEntry(result(True).row)], lambda row, key: None)
     assert (finding, cell.finding, cell.good) == (
         RegressionFinding.INCOMPLETE,
         RegressionFinding.SIMULATED,

@@ -37,12 +37,7 @@ def test_median_average_and_deviation_agree_with_the_standard_library(samples: l
     result = summarise(samples)
     assert result.median == pytest.approx(statistics.median(samples) / 1e6)
     assert result.average == pytest.approx(statistics.mean(samples) / 1e6)
-    assert (result.low, result.high, result.first, result.n) == (
-        min(samples) / 1e6,
-        max(samples) / 1e6,
-        samples[0] / 1e6,
-        len(samples),
-    )
+    assert (result.low, result.high, result.n) == (min(samples) / 1e6, max(samples) / 1e6, len(samples))
     if len(samples) > 1:
         assert result.stddev == pytest.approx(statistics.stdev(samples) / 1e6, rel=1e-9)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -10,7 +11,14 @@ from hypothesis import strategies as st
 
 from protocol.values.record import Accelerator, HostLoad
 from results.row.record import RecordBlock, RecordLaunch, RecordView
-from results.row.verdict import RowVerdict, change, judge, modes
+from results.row.verdict import RowVerdict, change, findings, modes
+
+
+def judge(view: RecordView, **more: Any) -> tuple[RowVerdict, str]:
+    """The verdict, and all the reasons."""
+    reasons = findings(view, **more)
+    return reasons[0][0], "; ".join(why for _, why in reasons)
+
 
 STEADY = tuple(1_000_000 + n % 7 for n in range(30))
 

@@ -11,7 +11,6 @@ import pytest
 
 from protocol.errors import CampaignError
 from results.analysis.regression import (
-    CellMeasurement,
     CellOutcome,
     KnownGood,
     RegressionCell,
@@ -20,6 +19,7 @@ from results.analysis.regression import (
     key_of,
     more_memory,
 )
+from results.export.raw import ResultEntry
 from results.row.row import Row, RowStatus
 from scheduler.campaign.load import load_campaign, parse_campaign
 from scheduler.campaign.model import Schedule
@@ -329,7 +329,7 @@ def test_with_a_folder_its_paths_are_whole() -> None:
 
 def measured(
     ms: float, *, seed: int = 0, peaks: tuple[int, ...] = (), noise: float = 0.002, **changes: object
-) -> CellMeasurement:
+) -> ResultEntry:
     chance = random.Random(seed)
     launches = tuple(
         tuple(int(ms * 1e6 * place * chance.lognormvariate(0, noise)) for _ in range(30))
@@ -349,11 +349,11 @@ def measured(
         "inference_ms_median_high": 1.001 * ms,
         "verdict": "valid",
     }
-    return CellMeasurement(Row.model_validate(facts | changes), launches, peaks)
+    return ResultEntry(Row.model_validate(facts | changes), launches, peaks)
 
 
 def beside(
-    good: CellMeasurement, found: CellMeasurement, alarm: float = 0.01
+    good: ResultEntry, found: ResultEntry, alarm: float = 0.01
 ) -> tuple[RegressionFinding, RegressionCell]:
     finding, (cell,) = judge([found], lambda row, key: KnownGood("c-0", good), alarm=alarm)
     return finding, cell
@@ -388,7 +388,7 @@ TABLE = [
     ("found", "cell", "whole"), [case[1:] for case in TABLE], ids=[case[0] for case in TABLE]
 )
 def test_against_the_last_good_result(
-    found: CellMeasurement, cell: RegressionFinding, whole: RegressionFinding
+    found: ResultEntry, cell: RegressionFinding, whole: RegressionFinding
 ) -> None:
     result, one = beside(measured(2.0, peaks=EIGHT), found, alarm=0.05)
     assert (one.finding, result) == (cell, whole), one.why
