@@ -122,7 +122,7 @@ def _lay_out(sheet: Sheet, title: str, names: Sequence[str], depth: float, end: 
         space = sheet.height - top - size * 4.4
         size = min(size, max(space / number / (1.5 + depth), size * 0.6))
         number = min(number, int(space / size / (1.5 + depth)))
-        step = min(space / number, sheet.type * 5)
+        step = min(space / number, sheet.type * 7)
         marks.append(_slide_title(sheet, title))
         if rest := len(names) - number:
             note, y = f"and {rest} more, for which there is no room", sheet.height - sheet.type * 0.9
