@@ -12,8 +12,8 @@ from protocol.errors import CampaignError
 from scheduler.campaign.load import parse_campaign
 from scheduler.campaign.model import Campaign
 from scheduler.campaign.text import campaign_text, read_spec
-from scheduler.experiments.service import find_version, utc
-from scheduler.experiments.view import model_notes
+from scheduler.experiments.service import find_version
+from scheduler.experiments.view import model_notes, version_note
 from scheduler.models.uploads import SCHEME
 from scheduler.store.store import Store
 from swarm.base.text import safe_text
@@ -32,9 +32,8 @@ def clone_text(store: Store, source: str, changes: Sequence[str] = ()) -> str:
     if "@" in source or store.experiments.get(source) is not None:  # its campaigns have the same name
         version = find_version(store, source)
         campaign = read_spec(version.spec, version.title)
-        note = f"{version.title}, saved {utc(version.created)} from {safe_text(version.folder, 400)}"
         models = () if changes else version.models
-        return _text(campaign, version.folder, note, changes) + model_notes(models)
+        return _text(campaign, version.folder, version_note(version), changes) + model_notes(models)
     return campaign_clone(store, store.campaigns.resolve(source), changes)
 
 
@@ -95,21 +94,17 @@ def _set(value: Any, keys: Sequence[str], new: Any, change: str) -> None:
     if isinstance(value, list):
         positions, rest = _positions(value, keys, change)
         for at in reversed(positions):
-            if not rest and new is None:
-                del value[at]
-            elif not rest:
-                value[at] = deepcopy(new)
-            else:
+            if rest:
                 if isinstance(value[at], str):  # a model written as its path
                     value[at] = {"path": value[at]}
                 _set(value[at], rest, new, change)
-    elif not isinstance(value, dict):
-        raise _error(change, "the campaign has no such key")
-    elif len(keys) > 1:
+            else:
+                value[at : at + 1] = [] if new is None else [deepcopy(new)]
+    elif isinstance(value, dict) and len(keys) > 1:
         _set(value.setdefault(keys[0], {}), keys[1:], new, change)
-    elif new is not None:
+    elif isinstance(value, dict) and new is not None:
         value[keys[0]] = deepcopy(new)
-    elif keys[0] in value:
+    elif isinstance(value, dict) and keys[0] in value:
         del value[keys[0]]
     else:
         raise _error(change, "the campaign has no such key")

@@ -27,8 +27,9 @@ import trio
 
 from protocol.errors import ResourceError, SarkError
 from results.analysis.regression import WORSE
+from results.row.form import utc
 from scheduler.experiments.judge import alarm_lines, judge_ended, read_cells, why_not_started
-from scheduler.experiments.service import begin_due, utc
+from scheduler.experiments.service import begin_due
 from scheduler.models.describe import Fetch
 from scheduler.store.experiments import SENT
 from scheduler.store.rows import RunRow
@@ -48,8 +49,6 @@ MAX_SECRET: Final = 4096
 log = structlog.get_logger("sark.experiments")
 
 T = TypeVar("T")
-Send = Callable[[str, bytes, bytes], Awaitable[str]]
-"""Sends (URL, body, secret); gives '' or why it failed."""
 
 
 @dataclass(slots=True)
@@ -59,8 +58,6 @@ class Schedules:
     home: Home
     open_store: Callable[[], Store]
     fetch: Fetch
-    wall: Callable[[], float] = time.time
-    send: Send | None = None
     _store: Store | None = None
     _lock: trio.Lock = field(default_factory=trio.Lock)
 
@@ -71,9 +68,7 @@ class Schedules:
                 try:
                     if await self.step(begin=begin):
                         await wake()
-                except (
-                    SarkError
-                ) as exc:  # a full disk, a locked store, changed settings: the next step may succeed
+                except SarkError as exc:  # such as a full disk or a locked store: the next step may succeed
                     log.warning("experiments.waiting", why=exc.what)
                 await trio.sleep(POLL_S)
         finally:
@@ -82,12 +77,9 @@ class Schedules:
     async def step(self, *, begin: bool) -> list[str]:
         """Do all that is due once; gives the campaigns that were started. Raises `ResourceError`."""
         await self.judge()
-        now = self.wall()
-        started = (
-            await self._with(lambda store: begin_due(self.home, store, now=now, fetch=self.fetch))
-            if begin
-            else []
-        )
+        now, started = time.time(), list[str]()
+        if begin:
+            started = await self._with(lambda store: begin_due(self.home, store, now=now, fetch=self.fetch))
         for campaign in started:
             log.info("experiment.started", campaign=campaign)
         for run in await self._with(lambda store: store.experiments.take_hooks()):
@@ -112,10 +104,7 @@ class Schedules:
             body = await self._with(lambda store: hook_body(run, store))
             try:
                 secret = await trio.to_thread.run_sync(read_secret, experiment.secret_file)
-                if self.send is not None:
-                    status = await self.send(experiment.webhook, body, secret) or SENT
-                else:
-                    status = await post(experiment.webhook, body, secret, wall=self.wall) or SENT
+                status = await post(experiment.webhook, body, secret) or SENT
             except SarkError as exc:
                 status = exc.what
             if status != SENT:
@@ -172,20 +161,13 @@ def read_secret(path: str) -> bytes:
     return secret
 
 
-async def post(
-    url: str,
-    body: bytes,
-    secret: bytes,
-    *,
-    wall: Callable[[], float],
-    transport: httpx.AsyncBaseTransport | None = None,
-) -> str:
+async def post(url: str, body: bytes, secret: bytes) -> str:
     """Send a webhook; gives '' or why it failed. Retries after timeouts, network errors and the statuses 429 and 5xx."""
     why = ""
     for attempt in range(TRIES):
-        if attempt:
-            await trio.sleep(RETRY_DELAY_S * attempt)
-        why, retry = await _post_once(url, body, _signature(body, secret, int(wall())), transport)
+        await trio.sleep(RETRY_DELAY_S * attempt)
+        headers = {"Content-Type": "application/json", "User-Agent": "sark-node"}
+        why, retry = await _post_once(url, body, headers | _signature(body, secret, int(time.time())))
         if not retry:
             break
     return why
@@ -198,16 +180,13 @@ def _signature(body: bytes, secret: bytes, timestamp: int) -> dict[str, str]:
     return {"X-Sark-Timestamp": str(timestamp), "X-Sark-Signature": f"sha256={digest}"}
 
 
-async def _post_once(
-    url: str, body: bytes, signature: dict[str, str], transport: httpx.AsyncBaseTransport | None
-) -> tuple[str, bool]:
+async def _post_once(url: str, body: bytes, headers: dict[str, str]) -> tuple[str, bool]:
     """Why it failed, and whether to retry."""
-    headers = {"Content-Type": "application/json", "User-Agent": "sark-node", **signature}
     shown = safe_text(without_secrets(url), 200)
     try:
         with trio.fail_after(TRY_TIMEOUT_S):
             async with (
-                httpx.AsyncClient(transport=transport, trust_env=False, timeout=TRY_TIMEOUT_S) as client,
+                httpx.AsyncClient(trust_env=False, timeout=TRY_TIMEOUT_S) as client,
                 client.stream("POST", url, content=body, headers=headers) as response,
             ):
                 status = response.status_code

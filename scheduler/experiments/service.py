@@ -14,7 +14,6 @@ import re
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
@@ -30,10 +29,10 @@ from scheduler.store.store import Store
 from scheduler.submit.submit import new_campaign_id, store_campaign
 from swarm.base.home import Home
 from swarm.base.text import safe_text
+from swarm.base.units import DAY_S
 
 WAIT_S: Final = 60.0
 """How long a run looks for devices that fit, by default."""
-DAY_S: Final = 86_400.0
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._-]{0,63}")
 
 
@@ -74,11 +73,6 @@ def next_due(due: float, every_s: float, now: float) -> float:
     return then if then > now else then + every_s  # rounding
 
 
-def utc(instant: float | None) -> str | None:
-    """ISO 8601 in UTC."""
-    return None if instant is None else datetime.fromtimestamp(instant, UTC).isoformat(timespec="seconds")
-
-
 # -- saving ---------------------------------------------------------------------------------------------------------------------------
 
 
@@ -115,18 +109,21 @@ def set_schedule(
 ) -> None:
     """Replace the schedule; None: remove it. An unchanged one keeps the instant that is due. `secret_file` None: as before."""
     row = find(store, name)
-    every_s, at_s = (schedule.every, schedule.at) if schedule else (None, None)
-    due = row.due if (row.every_s, row.at_s) == (every_s, at_s) else None
-    if schedule is not None and due is None:
-        due = first_due(schedule.every, schedule.at, now)
-    if schedule is not None:
-        alarm = MARGIN if schedule.alarm is None else schedule.alarm
-        row = replace(row, alarm=alarm, webhook=schedule.webhook or "")
+    if schedule is None:
+        row = replace(row, every_s=None, at_s=None, due=None)
+    else:
+        if row.due is None or (row.every_s, row.at_s) != (schedule.every, schedule.at):
+            row = replace(row, due=first_due(schedule.every, schedule.at, now))
+        row = replace(
+            row,
+            every_s=schedule.every,
+            at_s=schedule.at,
+            alarm=MARGIN if schedule.alarm is None else schedule.alarm,
+            webhook=schedule.webhook or "",
+        )
     if secret_file is not None:
         row = replace(row, secret_file=secret_file)
-    store.experiments.set_schedule(
-        replace(row, every_s=every_s, at_s=at_s, due=due if schedule is not None else None)
-    )
+    store.experiments.set_schedule(row)
 
 
 def schedule_of(row: ExperimentRow) -> Schedule | None:
@@ -195,6 +192,7 @@ def begin(
         )
     if changed:
         version, _ = _save_version(store, version.experiment, campaign, models, version.folder)
+    claim = RunClaim(version.experiment, version.version, *(due or (None, None)))
     started = store_campaign(
         home,
         store,
@@ -203,7 +201,7 @@ def begin(
         folder=version.folder,
         wait_s=wait_s,
         campaign_id=campaign_id,
-        claim=RunClaim(version.experiment, version.version, *(due or (None, None))),
+        claim=claim,
     )
     return None if started is None else (started, version)
 
@@ -225,15 +223,16 @@ def begin_due(home: Home, store: Store, *, now: float, fetch: Fetch = no_fetch) 
             continue
         try:
             run = begin(home, store, row.name, fetch=fetch, due=(row.due, then))
+            started += [run[0]] if run is not None else []
         except SarkError as exc:
             if store.experiments.move_due(row.name, row.due, then):
-                latest = store.experiments.versions(row.name)[-1].version
-                finding = str(RegressionFinding.NOT_STARTED)
-                store.experiments.add_failed_run(
-                    new_campaign_id(), row.name, latest, why=exc.what, finding=finding
+                latest, finding = (
+                    store.experiments.versions(row.name)[-1].version,
+                    RegressionFinding.NOT_STARTED,
                 )
-        else:
-            started += [run[0]] if run is not None else []
+                store.experiments.add_failed_run(
+                    new_campaign_id(), row.name, latest, why=exc.what, finding=str(finding)
+                )
     return started
 
 

@@ -4,28 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pydantic import BaseModel, ConfigDict
-
 from results.analysis.regression import CellOutcome, RegressionCell
+from results.row.form import JsonModel, utc
 from scheduler.campaign.fields import show_time_of_day
 from scheduler.campaign.model import Schedule
 from scheduler.campaign.text import campaign_text, read_spec
 from scheduler.experiments.judge import read_cells, why_not_started
-from scheduler.experiments.service import find, utc
+from scheduler.experiments.service import find
+from scheduler.output.schemas import CampaignModel, Instant, shown_as
 from scheduler.store.rows import ExperimentRow, NewModel, VersionRow
 from scheduler.store.store import Store
 from swarm.base.text import safe_text
 
 
-class _Shown(BaseModel):
-    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
-
-
-class ExperimentView(_Shown):
+class ExperimentView(JsonModel):
     """An experiment in one line. Instants in UTC."""
 
     name: str
-    created: str
+    created: Instant
     latest: int
     """Number of its latest version."""
     runs: int
@@ -36,42 +32,34 @@ class ExperimentView(_Shown):
     """Share by which a result must surely be worse before it is told as a regression."""
     webhook: bool
     """Whether a regression is told to somebody; the URL is not shown, it may hold a key."""
-    due: str | None = None
+    due: Instant | None = None
     schedule: str | None = None
     """For people."""
-    last_run: str | None = None
+    last_run: Instant | None = None
     last_campaign: str | None = None
     last_finding: str | None = None
 
 
-class ModelView(_Shown):
-    """A model of a version, by content."""
-
-    name: str
-    sha256: str
-    size: int
-
-
-class VersionView(_Shown):
+class VersionView(JsonModel):
     """One version of an experiment."""
 
     experiment: str
     version: int
-    created: str
+    created: Instant
     digest: str
-    models: tuple[ModelView, ...]
+    models: tuple[CampaignModel, ...]
     campaign: str
     """The campaign file, as YAML; relative paths begin in `folder`."""
     folder: str
 
 
-class RunView(_Shown):
+class RunView(JsonModel):
     """One run of an experiment."""
 
     campaign: str
     version: int
     scheduled: bool
-    begun: str
+    begun: Instant
     finding: str | None = None
     """fine, regression, incomplete or not-started; null while it runs."""
     accepted: bool = False
@@ -86,10 +74,10 @@ class HistoryPoint(CellOutcome):
 
     campaign: str
     version: int
-    begun: str
+    begun: Instant
 
 
-class CellHistory(_Shown):
+class CellHistory(JsonModel):
     """A model on a unit on a device, over time, the latest first."""
 
     model: str
@@ -103,7 +91,7 @@ class CellHistory(_Shown):
     points: tuple[HistoryPoint, ...]
 
 
-class History(_Shown):
+class History(JsonModel):
     """An experiment's results over time."""
 
     experiment: str
@@ -114,57 +102,42 @@ class History(_Shown):
     cells: tuple[CellHistory, ...]
 
 
-def experiments_view(store: Store) -> list[ExperimentView]:
-    """All of this home, by name."""
-    return [experiment_view(store, row) for row in store.experiments.all()]
-
-
 def experiment_view(store: Store, row: ExperimentRow) -> ExperimentView:
-    """One of them."""
+    """One experiment."""
     runs = store.experiments.runs(row.name)
     last = runs[0] if runs else None
     at = None if row.at_s is None else show_time_of_day(row.at_s)
     every = None if row.every_s is None else show_every(row.every_s)
-    return ExperimentView(
-        name=row.name,
-        created=utc(row.created) or "",
+    return shown_as(
+        ExperimentView,
+        row,
         latest=len(store.experiments.versions(row.name)),
         runs=len(runs),
-        every_s=row.every_s,
         at=at,
-        alarm=row.alarm,
         webhook=bool(row.webhook),
-        due=utc(row.due),
         schedule=every and (f"{every} at {at} UTC" if at else every),
-        last_run=utc(last.begun) if last else None,
-        last_campaign=last.campaign if last else None,
+        last_run=last and last.begun,
+        last_campaign=last and last.campaign,
         last_finding=(last.finding or None) if last else None,
     )
 
 
 def version_view(version: VersionRow) -> VersionView:
     """One version, with its file."""
-    return VersionView(
-        experiment=version.experiment,
-        version=version.version,
-        created=utc(version.created) or "",
-        digest=version.digest,
-        models=tuple(ModelView(name=m.name, sha256=m.sha256, size=m.size) for m in version.models),
-        campaign=campaign_text(read_spec(version.spec, version.title)),
-        folder=version.folder,
-    )
+    models = tuple(shown_as(CampaignModel, model) for model in version.models)
+    campaign = campaign_text(read_spec(version.spec, version.title))
+    return shown_as(VersionView, version, models=models, campaign=campaign)
 
 
 def version_text(version: VersionRow, *, schedule: Schedule | None = None, title: bool = True) -> str:
     """As a campaign file, its models' hashes as comments at its end."""
-    text = campaign_text(
-        read_spec(version.spec, version.title),
-        schedule=schedule,
-        note=f"{version.title}, saved {utc(version.created)} from {safe_text(version.folder, 400)}"
-        if title
-        else "",
-    )
-    return text + model_notes(version.models)
+    spec, note = read_spec(version.spec, version.title), version_note(version) if title else ""
+    return campaign_text(spec, schedule=schedule, note=note) + model_notes(version.models)
+
+
+def version_note(version: VersionRow) -> str:
+    """The comment at the beginning of its file."""
+    return f"{version.title}, saved {utc(version.created)} from {safe_text(version.folder, 400)}"
 
 
 def model_notes(models: Sequence[NewModel]) -> str:
@@ -181,51 +154,23 @@ def history_view(store: Store, name: str, *, limit: int = 20, after: str | None 
     runs = store.experiments.runs(name)
     at = next((index + 1 for index, run in enumerate(runs) if run.campaign == after), 0) if after else 0
     shown = runs[at : at + limit]
-    cells: dict[tuple[str, ...], list[HistoryPoint]] = {}
+    points: dict[tuple[str, ...], list[HistoryPoint]] = {}
     heads: dict[tuple[str, ...], RegressionCell] = {}
     for run in shown:
         for cell in read_cells(run):
             place = (cell.model, cell.unit, cell.device_id, str(cell.threads), str(cell.batch), cell.shapes)
             heads.setdefault(place, cell)
-            cells.setdefault(place, []).append(
-                HistoryPoint(
-                    campaign=run.campaign,
-                    version=run.version,
-                    begun=utc(run.begun) or "",
-                    **cell.model_dump(include=set(CellOutcome.model_fields)),
-                )
-            )
+            point = shown_as(HistoryPoint, cell, campaign=run.campaign, version=run.version, begun=run.begun)
+            points.setdefault(place, []).append(point)
     return History(
         experiment=name,
         count=len(shown),
         total=len(runs),
         runs=tuple(
-            RunView(
-                campaign=run.campaign,
-                version=run.version,
-                scheduled=run.scheduled,
-                begun=utc(run.begun) or "",
-                finding=run.finding or None,
-                accepted=run.accepted,
-                webhook=run.hook,
-                why=why_not_started(run),
-            )
+            shown_as(RunView, run, finding=run.finding or None, webhook=run.hook, why=why_not_started(run))
             for run in shown
         ),
-        cells=tuple(
-            CellHistory(
-                model=head.model,
-                unit=head.unit,
-                threads=head.threads,
-                batch=head.batch,
-                shapes=head.shapes,
-                device=head.device,
-                device_id=head.device_id,
-                simulated=head.simulated,
-                points=tuple(cells[place]),
-            )
-            for place, head in heads.items()
-        ),
+        cells=tuple(shown_as(CellHistory, head, points=points[place]) for place, head in heads.items()),
     )
 
 

@@ -26,7 +26,6 @@ from scheduler.campaign.model import Schedule
 from scheduler.campaign.text import campaign_text, read_spec
 from scheduler.cli.experiments import show_history
 from scheduler.experiments.service import (
-    DAY_S,
     begin,
     begin_due,
     find_version,
@@ -38,10 +37,11 @@ from scheduler.experiments.service import (
     save,
     set_schedule,
 )
-from scheduler.experiments.view import CellHistory, History, HistoryPoint, experiments_view, history_view
+from scheduler.experiments.view import CellHistory, History, HistoryPoint, experiment_view, history_view
 from scheduler.store.rows import ExperimentRow
 from scheduler.store.store import Store
 from swarm.base.home import Home
+from swarm.base.units import DAY_S
 
 HOUR_S = 3600.0
 START = 1_790_000_000.0
@@ -150,7 +150,8 @@ def test_the_same_content_is_the_same_version_and_another_model_or_setting_a_new
         assert save(store, write(tmp_path, '{"latencies_ms": [2]}'), now=clock.now)[0].title == "nightly@2"
         assert save(store, write(tmp_path, priority=60), now=clock.now)[0].version == 3
         assert save(store, write(tmp_path), name="other", now=clock.now)[0].title == "other@1"
-        assert [item.name for item in experiments_view(store)] == ["nightly", "other"]
+        views = [experiment_view(store, row) for row in store.experiments.all()]
+        assert [item.name for item in views] == ["nightly", "other"]
 
 
 def test_a_run_of_the_latest_takes_the_model_as_it_is_and_a_named_version_only_the_one_it_was(
