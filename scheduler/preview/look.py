@@ -6,6 +6,7 @@ import contextlib
 import time
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import trio
@@ -19,9 +20,10 @@ from protocol.values.task import Task, read_task
 from scheduler.campaign.load import load_campaign
 from scheduler.campaign.model import Campaign
 from scheduler.models.describe import Fetch, Models, describe_models, no_fetch
+from scheduler.output.fleet import first_error
 from scheduler.planning.tasks import PlannedCell, derive_cells, requirements
 from scheduler.preview.plan import LivePlan, make_plan
-from scheduler.preview.survey import VISIT, SwarmVisit, find_all_devices, visit
+from scheduler.preview.survey import VISIT, find_all_devices, visit
 from scheduler.preview.why import LiveFacts, WhyReport, why_report
 from scheduler.store.rows import CampaignRow
 from scheduler.store.store import Store, has_store, open_store
@@ -44,14 +46,11 @@ def plan_campaign(home: Home, campaign: Campaign, models: Models, gates: Sequenc
     def cells_on(devices: Sequence[Advert]) -> Sequence[tuple[PlannedCell, Sequence[Task]]]:
         return derive_cells(campaign, models, campaign_id=VISIT, scheduler=scheduler, devices=devices)
 
-    def tasks_on(devices: Sequence[Advert]) -> tuple[Task, ...]:
-        return tuple(task for _, tasks in cells_on(devices) for task in tasks)
+    def tasks_on(devices: Sequence[Advert]) -> list[Task]:
+        return [task for _, tasks in cells_on(devices) for task in tasks]
 
-    async def survey() -> SwarmVisit:
-        requested = requirements(campaign)
-        return await visit(gates, home, requested, tasks_on, priority=campaign.priority, now=time.time())
-
-    result = trio.run(survey)
+    survey = partial(visit, priority=campaign.priority, now=time.time())
+    result = trio.run(survey, gates, home, requirements(campaign), tasks_on)
     past = run_history(home, {model.sha256 for _, model in models.values()})
     return make_plan(campaign, models, cells_on(result.adverts), result, past)
 
@@ -86,27 +85,13 @@ def explain_campaign(home: Home, store: Store, campaign: str, number: str, gates
         try:
             adverts = trio.run(find_all_devices, gates)
         except* SarkError as group:
-            unreachable = _first(group).what
-    return why_report(
-        row,
-        tasks,
-        {task: read_task(body) for task, body in store.tasks.bodies(campaign).items() if task in waiting},
-        [attempt for attempt in store.attempts.all(campaign) if attempt.task in ids],
-        store.events.all(campaign),
-        LiveFacts(
-            adverts=adverts,
-            unreachable=unreachable,
-            busy=_busy(store),
-            scheduling=row.ended is not None or is_running(home),
-        ),
-        time.time(),
-        unplanned=() if row.planned else _requirements(row),
-    )
-
-
-def _first(group: BaseExceptionGroup[SarkError]) -> SarkError:
-    inner = group.exceptions[0]
-    return _first(inner) if isinstance(inner, BaseExceptionGroup) else inner
+            unreachable = first_error(group).what
+    bodies = {task: read_task(body) for task, body in store.tasks.bodies(campaign).items() if task in waiting}
+    attempts = [attempt for attempt in store.attempts.all(campaign) if attempt.task in ids]
+    scheduling = row.ended is not None or is_running(home)
+    live = LiveFacts(adverts, unreachable, _busy(store), scheduling)
+    events, unplanned = store.events.all(campaign), () if row.planned else _requirements(row)
+    return why_report(row, tasks, bodies, attempts, events, live, time.time(), unplanned=unplanned)
 
 
 def _busy(store: Store) -> Counter[str]:

@@ -9,17 +9,17 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from statistics import median
-from typing import Final
-
-from pydantic import BaseModel, ConfigDict
+from typing import Any, Final
 
 from protocol.values.advert import Advert
 from protocol.values.match import match
 from protocol.values.requirement import Requirement
 from protocol.values.task import Task, task_body
 from protocol.words import Reason
+from results.row.form import JsonModel
 from results.row.simulated import shown_name
 from scheduler.campaign.model import Campaign
 from scheduler.core.explain import ADVICE, LACKS_SIBLING, explain
@@ -34,11 +34,7 @@ _ALIKE: Final = ("runs", "loads", "precision", "threads", "batch")
 """What of two measurements must be alike for the times of one to say something of the other."""
 
 
-class _PlanPart(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
-
-
-class PlanCell(_PlanPart):
+class PlanCell(JsonModel):
     """One square of the matrix: a model on a unit with a number of threads and a batch."""
 
     model: str
@@ -71,7 +67,7 @@ class PlanCell(_PlanPart):
     """Why it is not covered: lines for people."""
 
 
-class LivePlan(_PlanPart):
+class LivePlan(JsonModel):
     """The whole plan."""
 
     plan: str
@@ -111,9 +107,8 @@ def make_plan(
     history: Sequence[tuple[Task, float]] = (),
 ) -> LivePlan:
     """The plan. `history`: tasks that succeeded here before and how long they took, the latest first."""
-    fitting = _Fitting(visit)
-    work = _Assignment(visit.answers)
-    planned = tuple(_cell(cell, tasks, fitting, work, visit, history) for cell, tasks in cells)
+    planner = _Planner(visit, history)
+    planned = tuple(planner.cell(cell, tasks) for cell, tasks in cells)
     content = _digest(campaign.model_dump(mode="json"))
     hashes = {name: model.sha256 for name, (_, model) in models.items()}
     bodies = [hashlib.sha256(task_body(task)).hexdigest() for _, tasks in cells for task in tasks]
@@ -132,8 +127,8 @@ def make_plan(
         devices={a.device: safe_text(a.name, 40) for a in visit.adverts if a.device in fit},
         seen=len({advert.device for advert in visit.adverts}),
         complete=visit.complete,
-        total_s=work.ends_s if whole and work.known else None,
-        fetch=work.fetch,
+        total_s=planner.ends_s if whole and planner.known else None,
+        fetch=planner.fetch,
         notes=unseen(campaign),
     )
 
@@ -141,19 +136,6 @@ def make_plan(
 def _digest(value: object) -> str:
     text = json.dumps(value, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-class _Fitting:
-    """The devices that fit a requirement, worked out once for each."""
-
-    def __init__(self, visit: SwarmVisit) -> None:
-        self._adverts = visit.adverts
-        self._fits: dict[Requirement, tuple[Advert, ...]] = {}
-
-    def of(self, requirement: Requirement) -> tuple[Advert, ...]:
-        if requirement not in self._fits:
-            self._fits[requirement] = tuple(a for a in self._adverts if match(requirement, a).fits)
-        return self._fits[requirement]
 
 
 def refusal(answer: DeviceAnswer | None, kind: Kind) -> str:
@@ -170,84 +152,127 @@ def refusal(answer: DeviceAnswer | None, kind: Kind) -> str:
     return ""
 
 
-def _cell(
-    cell: PlannedCell,
-    tasks: Sequence[Task],
-    fitting: _Fitting,
-    work: _Assignment,
-    visit: SwarmVisit,
-    history: Sequence[tuple[Task, float]],
-) -> PlanCell:
-    fits: dict[str, None] = {}
-    serves: dict[str, None] = {}
-    starts: list[float | None] = []
-    reported: list[float] = []
-    assigned: list[_AssignedTask] = []
-    why = ""
-    run_s, run_from = _past_run_s(tasks[0], history), "results of this home"
-    for task in tasks:
-        fit, kind = fitting.of(task.requirement), kind_of(task)
-        fits |= {advert.device: None for advert in fit}
-        willing = [a for a in fit if not refusal(visit.answers.get(a.peer), kind)]
-        serves |= {advert.device: None for advert in willing}
-        for advert in willing:
-            quote = visit.answers[advert.peer].quote
-            starts.append(work.start_s(advert.peer, kind))
-            if quote is not None and quote.run_s is not None:
-                reported.append(quote.run_s)
-        if willing:
-            guess = run_s if run_s is not None else median(reported) if reported else None
-            assigned.append(work.assign(task, kind, [advert.peer for advert in willing], guess))
-        elif not why:
-            why = _why_not(task, fit, visit)
-    if run_s is None:
-        run_s, run_from = (median(reported), "what the devices ran lately") if reported else (None, "")
-    known_starts = [start for start in starts if start is not None]
-    by_peer = {advert.peer: advert for advert in visit.adverts}
-    victims = [item for item in assigned if item.preempts]
-    return PlanCell(
-        model=cell.model.label,
-        unit=cell.unit,
-        threads=cell.threads,
-        batch=cell.batch,
-        tasks=len(tasks),
-        fit=tuple(fits),
-        serve=tuple(serves),
-        covered=not why,
-        start_s=min(known_starts, default=None),
-        run_s=run_s,
-        run_from=run_from,
-        fetch=sum(item.fetch for item in assigned),
-        preempts=tuple(dict.fromkeys(by_peer[item.peer].device for item in victims)),
-        gives_way=tuple(
-            dict.fromkeys(safe_text(f"{by_peer[item.peer].name}: {item.preempts}") for item in victims)
-        ),
-        why=why,
-    )
+@dataclass(slots=True)
+class _Planner:
+    """Assigns tasks one after the other, each to the worker that would finish it first: an estimate of what will happen."""
+
+    visit: SwarmVisit
+    history: Sequence[tuple[Task, float]]
+    fetch: int = 0
+    ends_s: float = 0.0
+    known: bool = True
+    """Every wait and every run is known."""
+    _until: dict[str, float] = field(default_factory=dict)
+    _fetched: set[tuple[str, str]] = field(default_factory=set)
+    _fits: dict[Requirement, tuple[Advert, ...]] = field(default_factory=dict)
+
+    def cell(self, cell: PlannedCell, tasks: Sequence[Task]) -> PlanCell:
+        fits: dict[str, None] = {}
+        serves: dict[str, None] = {}
+        starts: list[float | None] = []
+        reported: list[float] = []
+        victims: list[tuple[Advert, str]] = []
+        fetch, why = 0, ""
+        run_s, run_from = _past_run_s(tasks[0], self.history), "results of this home"
+        for task in tasks:
+            fit, kind = self._fitting(task.requirement), kind_of(task)
+            fits |= {advert.device: None for advert in fit}
+            willing = [a for a in fit if not refusal(self.visit.answers.get(a.peer), kind)]
+            serves |= {advert.device: None for advert in willing}
+            for advert in willing:
+                quote = self.visit.answers[advert.peer].quote
+                starts.append(self._start_s(advert.peer, kind))
+                if quote is not None and quote.run_s is not None:
+                    reported.append(quote.run_s)
+            if willing:
+                guess = run_s if run_s is not None else median(reported) if reported else None
+                chosen, size, preempts = self._assign(task, kind, willing, guess)
+                fetch += size
+                if preempts:
+                    victims.append((chosen, preempts))
+            elif not why:
+                why = _why_not(task, fit, self.visit)
+        if run_s is None:
+            run_s, run_from = (median(reported), "what the devices ran lately") if reported else (None, "")
+        return PlanCell(
+            model=cell.model.label,
+            unit=cell.unit,
+            threads=cell.threads,
+            batch=cell.batch,
+            tasks=len(tasks),
+            fit=tuple(fits),
+            serve=tuple(serves),
+            covered=not why,
+            start_s=min((start for start in starts if start is not None), default=None),
+            run_s=run_s,
+            run_from=run_from,
+            fetch=fetch,
+            preempts=tuple(dict.fromkeys(advert.device for advert, _ in victims)),
+            gives_way=tuple(safe_text(f"{advert.name}: {what}") for advert, what in victims),
+            why=why,
+        )
+
+    def _fitting(self, requirement: Requirement) -> tuple[Advert, ...]:
+        if requirement not in self._fits:
+            self._fits[requirement] = tuple(a for a in self.visit.adverts if match(requirement, a).fits)
+        return self._fits[requirement]
+
+    def _start_s(self, peer: str, kind: Kind) -> float | None:
+        """How long that worker says such a task would wait."""
+        answer = self.visit.answers[peer]
+        quoted = answer.shapes.get(kind)
+        if quoted is not None and quoted.start_s is not None:
+            return quoted.start_s
+        if answer.quote is None:
+            return None
+        return 0.0 if answer.quote.free else answer.quote.start_s
+
+    def _assign(
+        self, task: Task, kind: Kind, willing: Sequence[Advert], run_s: float | None
+    ) -> tuple[Advert, int, str]:
+        """The device, the bytes that it would fetch, and what it would preempt."""
+
+        def end_s(peer: str) -> float:
+            begun_s = self._until[peer] if peer in self._until else self._start_s(peer, kind) or 0.0
+            return begun_s + self._fetch(peer, task, kind) / FETCH_RATE + (1.0 if run_s is None else run_s)
+
+        best = min(willing, key=lambda advert: (end_s(advert.peer), advert.peer))
+        peer, fetch, ends_s = best.peer, self._fetch(best.peer, task, kind), end_s(best.peer)
+        first = peer not in self._until
+        quoted = self.visit.answers[peer].shapes.get(kind)
+        self.known = self.known and run_s is not None and not (first and self._start_s(peer, kind) is None)
+        self._until[peer] = ends_s
+        self.ends_s = max(self.ends_s, ends_s)
+        self._fetched.add((peer, task.model.sha256))
+        self.fetch += fetch
+        return best, fetch, quoted.preempts if quoted is not None and first else ""
+
+    def _fetch(self, peer: str, task: Task, kind: Kind) -> int:
+        if (peer, task.model.sha256) in self._fetched:
+            return 0
+        quoted = self.visit.answers[peer].shapes.get(kind)
+        if quoted is None:
+            return task.model.size
+        return 0 if quoted.warm else quoted.fetch or task.model.size
 
 
 def _why_not(task: Task, fit: Sequence[Advert], visit: SwarmVisit) -> str:
     note = f"{safe_text(task.note)}\n" if task.note else ""
-    if (
-        not fit and task.replica is not None and note
-    ):  # the clauses that keep replicas apart are the scheduler's
-        return note + LACKS_SIBLING
-    if not fit:
-        return note + explain(task.requirement, visit.adverts)
-    words = {advert.peer: refusal(visit.answers.get(advert.peer), kind_of(task)) for advert in fit}
-    refusals = [
-        f"  {shown_name(advert, 40)}: {safe_text(words[advert.peer].partition(ADVICE)[0], 200)}"
-        for advert in fit[:5]
+    if not fit:  # the clauses that keep replicas apart are the scheduler's
+        of_replica = task.replica is not None and note
+        return note + (LACKS_SIBLING if of_replica else explain(task.requirement, visit.adverts))
+    refusals = [refusal(visit.answers.get(advert.peer), kind_of(task)) for advert in fit]
+    lines = [
+        f"  {shown_name(advert, 40)}: {safe_text(why.partition(ADVICE)[0], 200)}"
+        for advert, why in zip(fit[:5], refusals, strict=False)
     ]
-    more = [f"  and {len(fit) - 5} more"] if len(fit) > 5 else []
-    advice = []
-    if any(
-        word.startswith(Reason.NOT_ALLOWED) for word in words.values()
-    ):  # a visitor asked: its id is of no use
-        advice = [f"Their owners can: sark-node join --allow {task.scheduler}"]
+    if len(fit) > 5:
+        lines.append(f"  and {len(fit) - 5} more")
+    if any(why.startswith(Reason.NOT_ALLOWED) for why in refusals):  # a visitor asked: its id is of no use
+        lines.append(f"Their owners can: sark-node join --allow {task.scheduler}")
     devices = len({advert.device for advert in fit})
     head = f"{devices} device{' fits' if devices == 1 else 's fit'}, none takes it now:"
-    return note + "\n".join([head, *refusals, *more, *advice])
+    return note + "\n".join([head, *lines])
 
 
 def _past_run_s(task: Task, history: Sequence[tuple[Task, float]]) -> float | None:
@@ -259,67 +284,6 @@ def _past_run_s(task: Task, history: Sequence[tuple[Task, float]]) -> float | No
         and all(getattr(before.measure, field) == getattr(task.measure, field) for field in _ALIKE)
     ]
     return median(times[:5]) if times else None
-
-
-# -- which worker would get which task ----------------------------------------------------------------------------------------------
-
-
-class _AssignedTask(_PlanPart):
-    peer: str
-    fetch: int
-    preempts: str
-
-
-class _Assignment:
-    """Tasks assigned one after the other, each to the worker that would finish it first: an estimate of what will happen."""
-
-    def __init__(self, answers: Mapping[str, DeviceAnswer]) -> None:
-        self._answers = answers
-        self._until: dict[str, float] = {}
-        self._fetched: set[tuple[str, str]] = set()
-        self.fetch = 0
-        self.ends_s = 0.0
-        self.known = True
-        """Every wait and every run is."""
-
-    def start_s(self, peer: str, kind: Kind) -> float | None:
-        """How long that worker says such a task would wait."""
-        answer = self._answers[peer]
-        quoted = answer.shapes.get(kind)
-        if quoted is not None and quoted.start_s is not None:
-            return quoted.start_s
-        if answer.quote is None:
-            return None
-        return 0.0 if answer.quote.free else answer.quote.start_s
-
-    def assign(self, task: Task, kind: Kind, peers: Sequence[str], run_s: float | None) -> _AssignedTask:
-        estimate_s = 1.0 if run_s is None else run_s
-        best = min(peers, key=lambda peer: (self._end_s(peer, task, kind, estimate_s), peer))
-        fetch = self._fetch(best, task, kind)
-        start_s = self._until.get(best, self.start_s(best, kind))
-        first = best not in self._until
-        self.known = self.known and start_s is not None and run_s is not None
-        self._until[best] = self._end_s(best, task, kind, estimate_s)
-        self.ends_s = max(self.ends_s, self._until[best])
-        self._fetched.add((best, task.model.sha256))
-        self.fetch += fetch
-        quoted = self._answers[best].shapes.get(kind)
-        return _AssignedTask(
-            peer=best, fetch=fetch, preempts=quoted.preempts if quoted is not None and first else ""
-        )
-
-    def _end_s(self, peer: str, task: Task, kind: Kind, run_s: float) -> float:
-        busy_until = self._until.get(peer)
-        start_s = busy_until if busy_until is not None else self.start_s(peer, kind) or 0.0
-        return start_s + self._fetch(peer, task, kind) / FETCH_RATE + run_s
-
-    def _fetch(self, peer: str, task: Task, kind: Kind) -> int:
-        if (peer, task.model.sha256) in self._fetched:
-            return 0
-        quoted = self._answers[peer].shapes.get(kind)
-        if quoted is None:
-            return task.model.size
-        return 0 if quoted.warm else quoted.fetch or task.model.size
 
 
 # -- what changed -----------------------------------------------------------------------------------------------------------------------
@@ -364,10 +328,10 @@ def plan_changes(before: LivePlan, now: LivePlan) -> list[str]:
     return lines
 
 
-def _keyed(cells: Sequence[PlanCell]) -> dict[tuple[str, str, int | None, int | None, int], PlanCell]:
+def _keyed(cells: Sequence[PlanCell]) -> dict[tuple[Any, ...], PlanCell]:
     """By what a cell measures, and its number among those alike."""
-    alike: Counter[tuple[str, str, int | None, int | None]] = Counter()
-    keyed: dict[tuple[str, str, int | None, int | None, int], PlanCell] = {}
+    alike: Counter[tuple[Any, ...]] = Counter()
+    keyed = {}
     for cell in cells:
         key = (cell.model, cell.unit, cell.threads, cell.batch)
         alike[key] += 1

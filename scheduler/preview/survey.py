@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Final
 
 import trio
 
@@ -26,6 +26,7 @@ from scheduler.conversation.effects import drive
 from scheduler.conversation.requests import probe, shapes_of
 from scheduler.run.shell import perform_call
 from swarm.base.home import Home
+from swarm.index.index import Index
 from swarm.index.query import QueryResult
 from swarm.join.ephemeral import GateVisitor, open_ephemeral_node
 from swarm.net.identity import Identity, load_or_create
@@ -43,7 +44,6 @@ MAX_PROBES: Final = 64
 TOKEN_S: Final = 60.0
 VISIT: Final = "c-plan"
 """The campaign that a visitor names: there is none of this id."""
-_ASK: Final = frozenset({Right.STATUS})
 
 
 Kind = tuple[str, str, bytes]
@@ -69,19 +69,10 @@ class SwarmVisit:
     """The result of a survey."""
 
     adverts: tuple[Advert, ...]
-    tasks: tuple[Task, ...]
     answers: Mapping[str, DeviceAnswer]
     """By peer: only those that fit one of the tasks were asked."""
     complete: bool = True
     """No device that may fit was left out."""
-
-
-class SurveyFinder(Protocol):
-    """The part of `swarm.index.index.Index` that is used."""
-
-    async def query(self, requirement: Requirement, want: int = 16) -> QueryResult: ...
-
-    async def everybody(self, limit: int = 256) -> QueryResult: ...
 
 
 async def visit(
@@ -102,11 +93,10 @@ async def visit(
     manifests = signed_manifests(home, Role.SUBMIT)
     async with open_ephemeral_node(gates, visitor) as (network, index, _):
         adverts, complete = await find_devices(index, requirements)
-        tasks = tuple(tasks_on(adverts))
         known = GateVisitor(network, scheduler)
         await known.announce(address for advert in adverts for address in advert.addresses)
-        answers = await ask_devices(network, adverts, tasks, token, manifests, priority=priority)
-    return SwarmVisit(adverts, tasks, answers, complete)
+        answers = await ask_devices(network, adverts, tasks_on(adverts), token, manifests, priority=priority)
+    return SwarmVisit(adverts, answers, complete)
 
 
 async def find_all_devices(gates: Sequence[str]) -> tuple[Advert, ...]:
@@ -115,9 +105,7 @@ async def find_all_devices(gates: Sequence[str]) -> tuple[Advert, ...]:
         return (await find_devices(index, ()))[0]
 
 
-async def find_devices(
-    index: SurveyFinder, requirements: Sequence[Requirement]
-) -> tuple[tuple[Advert, ...], bool]:
+async def find_devices(index: Index, requirements: Sequence[Requirement]) -> tuple[tuple[Advert, ...], bool]:
     """The devices there are; of more than can be looked up, some of all kinds and those that meet one of `requirements`. And whether no
     device was left out that meets one.
     """
@@ -143,7 +131,7 @@ async def find_devices(
 
 def visitor_token(scheduler: Identity, visitor: str, *, now: float) -> ShowCredentials:
     """A token by which the visitor asks as the scheduler does."""
-    token = issue(scheduler, visitor, Grant(_ASK, ttl_s=TOKEN_S), now=now)
+    token = issue(scheduler, visitor, Grant(frozenset({Right.STATUS}), ttl_s=TOKEN_S), now=now)
     return ShowCredentials(issuer=scheduler.peer_id, token=token)
 
 

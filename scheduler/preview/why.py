@@ -10,9 +10,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final
-
-from pydantic import BaseModel, ConfigDict
 
 from protocol.formats.phase import Phase
 from protocol.messages.work import MAX_PREEMPTIONS
@@ -23,6 +22,7 @@ from protocol.values.match import match
 from protocol.values.requirement import Requirement
 from protocol.values.task import Task
 from protocol.words import asks_for_it
+from results.row.form import JsonModel
 from results.row.simulated import marked, shown_name
 from scheduler.core.allocator import ELSEWHERE_S
 from scheduler.core.explain import LACKS_SIBLING, explain
@@ -60,10 +60,8 @@ _HEADS: Final[dict[TaskState, tuple[str, str]]] = {
 _ORDER: Final = tuple(_HEADS)
 
 
-class TaskStory(BaseModel):
+class TaskStory(JsonModel):
     """Tasks in one state for the same reasons."""
-
-    model_config = ConfigDict(frozen=True)
 
     tasks: tuple[int, ...]
     """Numbers, in order."""
@@ -78,10 +76,8 @@ class TaskStory(BaseModel):
     """Attempts so far that did not go well; of a single task all."""
 
 
-class WhyReport(BaseModel):
+class WhyReport(JsonModel):
     """A whole campaign, or one task of it."""
-
-    model_config = ConfigDict(frozen=True)
 
     campaign: str
     name: str
@@ -91,15 +87,14 @@ class WhyReport(BaseModel):
     """What concerns several stories: workers set aside, no scheduler process, a swarm that cannot be reached."""
 
 
-class LiveFacts(BaseModel):
-    """What is known now beside what is stored."""
-
-    model_config = ConfigDict(frozen=True, arbitrary_types_allowed=True)
+@dataclass(frozen=True, slots=True)
+class LiveFacts:
+    """What is known now apart from what is stored."""
 
     adverts: tuple[Advert, ...] | None
     """Devices in the swarm; None: not looked up, or `unreachable` says why not."""
     unreachable: str = ""
-    busy: dict[str, int] = {}
+    busy: Mapping[str, int] = field(default_factory=dict)
     """Tasks of this home that devices have now, by the device's name."""
     scheduling: bool = True
     """A scheduler process runs on this home."""
@@ -171,39 +166,28 @@ def _unplanned(
     return lines
 
 
+@dataclass(frozen=True, slots=True)
 class _StoryWriter:
     """Puts one campaign into words."""
 
-    def __init__(
-        self,
-        campaign: CampaignRow,
-        bodies: Mapping[str, Task],
-        live: LiveFacts,
-        now: float,
-        since: Mapping[str, float],
-        *,
-        alone: bool,
-    ) -> None:
-        self._campaign = campaign
-        self._bodies = bodies
-        self._live = live
-        self._now = now
-        self._since = since
-        self._alone = alone
-        self._fits: dict[Requirement, tuple[str, ...]] = {}
+    campaign: CampaignRow
+    bodies: Mapping[str, Task]
+    live: LiveFacts
+    now: float
+    since: Mapping[str, float]
+    alone: bool
+    _fits: dict[Requirement, tuple[str, ...]] = field(default_factory=dict)
 
     def story(
         self, reasons: Sequence[str], alike: Sequence[TaskRow], tried: Mapping[str, Sequence[AttemptRow]]
     ) -> TaskStory:
         state = alike[0].state
         what = Counter(f"{safe_text(task.model, 60)} × {safe_text(task.unit, 40)}" for task in alike)
-        names = [name for name, _ in what.most_common(MAX_NAMES)]
-        if len(what) > MAX_NAMES:
-            names.append(f"and {len(what) - MAX_NAMES} more")
+        names = _cut([name for name, _ in what.most_common()], MAX_NAMES)
         many = len(alike) > 1
         numbers = tuple(task.n for task in alike)
         who = f"{len(alike)} tasks ({ranges(numbers)})" if many else f"Task {numbers[0]}"
-        since_s = max(0.0, self._now - min(self._since[task.id] for task in alike))
+        since_s = max(0.0, self.now - min(self.since[task.id] for task in alike))
         duration = f", for {show_elapsed(since_s)}" if state not in ENDED else ""
         attempts = [attempt for task in alike for attempt in tried.get(task.id, ())]
         return TaskStory(
@@ -213,7 +197,7 @@ class _StoryWriter:
             since_s=since_s,
             what=tuple(names),
             why=tuple(_queues(alike) if line is _QUEUES else line for line in reasons),
-            tried=tuple(_each(attempts, self._now) if self._alone else _together(attempts)),
+            tried=tuple(_each(attempts, self.now) if self.alone else _together(attempts)),
         )
 
     def reasons(self, task: TaskRow) -> tuple[str, ...]:
@@ -243,25 +227,25 @@ class _StoryWriter:
         return tuple(lines)
 
     def _phase(self, task: TaskRow) -> str:
-        if self._alone:
+        if self.alone:
             return progress_text(task)
         return "waiting for the device" if task.phase is Phase.QUEUED else str(task.phase or "starting")
 
     def _pending(self, task: TaskRow) -> list[str]:
         lines = [safe_text(task.note, 300)] if task.note else []
-        body = self._bodies.get(task.id)
+        body = self.bodies.get(task.id)
         if body is not None and body.note:
             lines.append(safe_text(body.note))
         if task.tries:
-            backoff_s = self._campaign.backoff_s * 2.0 ** (task.tries - 1)
-            left_s = self._since[task.id] + backoff_s - self._now
+            backoff_s = self.campaign.backoff_s * 2.0 ** (task.tries - 1)
+            left_s = self.since[task.id] + backoff_s - self.now
             when = f"in {show_elapsed(left_s)}" if left_s >= 1 else "now"
             lines.append(
-                f"tried {task.tries} of {self._campaign.attempts} times; elsewhere at once, again where it failed {when}, "
+                f"tried {task.tries} of {self.campaign.attempts} times; elsewhere at once, again where it failed {when}, "
                 f"or up to {ELSEWHERE_S:g} s later while another device may yet take it"
             )
-        if body is not None and self._live.adverts is not None:
-            fits = self._fitting(body.requirement, self._live.adverts)
+        if body is not None and self.live.adverts is not None:
+            fits = self._fitting(body.requirement, self.live.adverts)
             lacks_sibling = body.replica is not None and body.note and not fits[0].startswith(_FITTING)
             lines += (LACKS_SIBLING,) if lacks_sibling else fits
         elif not lines:
@@ -271,28 +255,27 @@ class _StoryWriter:
     def _fitting(self, requirement: Requirement, adverts: Sequence[Advert]) -> tuple[str, ...]:
         if requirement not in self._fits:
             fits = [advert for advert in adverts if match(requirement, advert).fits]
-            if fits:
-                shown = {safe_text(advert.name, 40): shown_name(advert, 40) for advert in fits}
-                names = [f"{shown_as}{self._load(name)}" for name, shown_as in shown.items()]
-                more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
-                self._fits[requirement] = (f"{_FITTING}: {', '.join(names[:MAX_NAMES])}{more}",)
-            else:
-                self._fits[requirement] = tuple(explain(requirement, adverts).splitlines())
+            shown = {safe_text(advert.name, 40): shown_name(advert, 40) for advert in fits}
+            names = [f"{shown_as}{self._load(name)}" for name, shown_as in shown.items()]
+            more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
+            there = f"{_FITTING}: {', '.join(names[:MAX_NAMES])}{more}"
+            lines = [there] if fits else explain(requirement, adverts).splitlines()
+            self._fits[requirement] = tuple(lines)
         return self._fits[requirement]
 
     def _load(self, device: str) -> str:
-        number = self._live.busy.get(device, 0)
+        number = self.live.busy.get(device, 0)
         full = ": no more are queued there at a time" if number >= LEAST_AHEAD else ""
         return f" (has {count(number, 'task')} of yours{full})" if number else ""
 
     def _queued(self, task: TaskRow) -> list[str]:
-        lines = [f"at {safe_text(task.device)}: {progress_text(task)}"] if self._alone else [_QUEUES]
+        lines = [f"at {safe_text(task.device)}: {progress_text(task)}"] if self.alone else [_QUEUES]
         if task.note and safe_text(task.note, 300) not in lines[0]:
             lines.append(safe_text(task.note, 300))
-        aged = int((self._now - self._since[task.id]) // AGEING_S)
-        if self._alone and aged > 0:
+        aged = int((self.now - self.since[task.id]) // AGEING_S)
+        if self.alone and aged > 0:
             higher = f"{min(aged, MAX_AGEING)} higher by waiting"
-            lines.append(f"its priority counts as {self._campaign.priority}, {higher}")
+            lines.append(f"its priority counts as {self.campaign.priority}, {higher}")
         return lines
 
 
@@ -307,6 +290,10 @@ def _queues(tasks: Sequence[TaskRow]) -> str:
     ]
     more = f" and {len(devices) - MAX_TRIED} more" if len(devices) > MAX_TRIED else ""
     return f"at {'; '.join(devices[:MAX_TRIED])}{more}"
+
+
+def _cut(lines: list[str], most: int) -> list[str]:
+    return lines if len(lines) <= most else [*lines[:most], f"and {len(lines) - most} more"]
 
 
 def _priority_line(priority: int) -> str:
@@ -338,11 +325,8 @@ def _together(attempts: Iterable[AttemptRow]) -> list[str]:
     """The ends of attempts that did not go well, each sort with its number."""
     good = (AttemptState.SUCCEEDED, AttemptState.GRANTED, AttemptState.QUEUED, AttemptState.INTENDED)
     counts = Counter(attempt_words(attempt) for attempt in attempts if attempt.state not in good)
-    lines = [
-        f"{words}{f' ({number} times)' if number > 1 else ''}"
-        for words, number in counts.most_common(MAX_TRIED)
-    ]
-    return lines + ([f"and {len(counts) - MAX_TRIED} more"] if len(counts) > MAX_TRIED else [])
+    lines = [f"{words} ({number} times)" if number > 1 else words for words, number in counts.most_common()]
+    return _cut(lines, MAX_TRIED)
 
 
 def set_aside(events: Iterable[EventRow], now: float) -> list[str]:

@@ -107,9 +107,7 @@ def planned(
     before: list[tuple[Task, float]] = [
         (task, seconds) for name, seconds in history or [] for task in tasks if task.model.name == name
     ]
-    return make_plan(
-        plan, described, cells, SwarmVisit(tuple(adverts), tuple(tasks), values_found, complete), before
-    )
+    return make_plan(plan, described, cells, SwarmVisit(tuple(adverts), values_found, complete), before)
 
 
 def test_a_cell_says_who_fits_who_serves_when_how_long_and_what_is_to_be_fetched() -> None:
