@@ -23,8 +23,9 @@ from protocol.signed.campaign_manifest import CampaignManifest, OpenedManifest
 from protocol.values.lease import MAX_EPOCH
 from protocol.values.task import Model, Task
 from scheduler.adoption.recovery import RecoveryScan
-from scheduler.models.describe import by_devices
+from scheduler.models.describe import by_devices, sha256_of
 from scheduler.models.fetch import fetch_adopted
+from scheduler.models.spool import is_spooled
 from scheduler.models.spool import spool as copy_in
 from scheduler.run.manifests import manifests_in
 from scheduler.store.rows import NewCampaign, NewModel, WorkerTask
@@ -50,10 +51,10 @@ class Adoption:
     """Tickets in queues."""
     finished: int = 0
     """Run by devices that still have the results."""
-    lacking: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
     """Names of models that open tasks need and no device has: these tasks wait until somebody brings them."""
     silent: Mapping[str, str] = field(default_factory=dict)
-    """Peers of the campaign that told nothing → their names and why; what they have will be run again elsewhere."""
+    """Peers of the campaign without a report → their names and why; what they have will be run again elsewhere."""
 
     @property
     def to_do(self) -> int:
@@ -69,7 +70,7 @@ class Adoption:
 
 
 async def adopt_campaign(
-    gatherer: RecoveryScan,
+    scan: RecoveryScan,
     *,
     campaign: str,
     owner: str,
@@ -80,40 +81,36 @@ async def adopt_campaign(
     keep: Callable[[], None] = lambda: None,
     rng: random.Random | None = None,
 ) -> Adoption:
-    """Take over a campaign of `owner` into the store. `models`: a folder to look for models in that no worker has. `keep`: puts on disk
-    what lets this home speak for the campaign; called when all has been gathered, before the campaign is in the store.
+    """Take over a campaign of `owner` into the store. `models`: a folder to look for models in that no worker has. `keep`: stores what
+    lets this home speak for the campaign; called when all has been gathered, before the campaign is in the store.
 
     Raises `CampaignError` when it is here already, or its manifest cannot be had; then nothing was stored.
     """
     if store.campaigns.get(campaign) is not None:
         raise CampaignError(f"{campaign} is on this home already", hint=f"sark-node watch {campaign}")
-    gathered = await gatherer.gather()
-    if not any(each.manifest is not None for each in gathered.heard.values()):
-        await gatherer.widen(gathered)
-    data, opened = await gatherer.manifest(gathered, owner)
-    known = {task.task for task in opened.tasks}
-    if known - gathered.places().keys():
-        await gatherer.widen(gathered)
-    places = gathered.places(hashlib.sha256(data).hexdigest())
-    by_key = {task: place for task, place in places.items() if task in known}
-    own = replace(opened, tasks=_needing(opened.tasks, opened.manifest.spec))
-    missing = await _bring_models(gatherer, own, by_key, spool, models)
+    recovery, data, opened = await scan.recover(owner)
+    manifest = opened.manifest
+    ids = {task.task for task in opened.tasks}
+    if ids - recovery.places().keys():
+        await scan.widen(recovery)
+    reports = recovery.places(hashlib.sha256(data).hexdigest())
+    reports = {task: report for task, report in reports.items() if task in ids}
+    missing = await _bring_models(scan, opened, reports, spool, models)
     keep()
     manifests_in(spool).keep(campaign, data)
-    manifest = opened.manifest
     store.campaigns.take_over(
         _new(manifest),
         [NewModel(model.name, model.sha256, model.size, model.facts) for model in manifest.models],
         list(zip(opened.tasks, manifest.tasks, strict=True)),
-        by_key,
-        epoch=epoch_after(gathered.believed(campaign, owner), rng or random.SystemRandom()),
+        reports,
+        epoch=epoch_after(recovery.believed(campaign, owner), rng or random.SystemRandom()),
         created=min(float(manifest.created), wall()) if manifest.created else wall(),
     )
-    for peer in dict.fromkeys(place.worker for place in by_key.values()):
-        advert = gatherer.adverts[peer]
+    for peer in dict.fromkeys(report.worker for report in reports.values()):
+        advert = scan.adverts[peer]
         store.workers.save(peer, advert.name, advert.addresses)
-    log.info("campaign.taken-over", campaign=campaign, tasks=len(known), found=len(by_key))
-    return replace(tally(manifest, opened.tasks, by_key, gathered.silent), lacking=missing)
+    log.info("campaign.taken-over", campaign=campaign, tasks=len(ids), found=len(reports))
+    return replace(tally(manifest, opened.tasks, reports, recovery.silent), missing=missing)
 
 
 def epoch_after(believed: int, rng: random.Random) -> int:
@@ -121,33 +118,14 @@ def epoch_after(believed: int, rng: random.Random) -> int:
     return min(believed + LEAP + rng.randrange(LEAP), MAX_EPOCH)
 
 
-def bring_models(tasks: Iterable[Task], spec: str, spool: Path, folder: Path) -> tuple[str, ...]:
-    """Copy what these tasks of a campaign need from a folder into the spool. Gives the names of models that are neither there nor here.
-
-    Blocking.
-    """
-    models = {task.model.sha256: task.model for task in _needing(tasks, spec)}
-    return tuple(
-        model.name
-        for sha256, model in models.items()
-        if not _has(spool / sha256, model) and not _from_folder(folder, model, spool)
-    )
-
-
-def _needing(tasks: Iterable[Task], spec: str) -> tuple[Task, ...]:
-    """Those whose model is needed here: the devices do not fetch it themselves."""
-    others = by_devices(spec)
-    return tuple(task for task in tasks if task.model.sha256 not in others)
-
-
 def tally(
     manifest: CampaignManifest,
     tasks: Iterable[Task],
-    found: Mapping[str, WorkerTask],
+    reports: Mapping[str, WorkerTask],
     silent: Mapping[str, str],
 ) -> Adoption:
     """Count where the tasks are."""
-    places = [found[task.task] for task in tasks if task.task in found]
+    places = [reports[task.task] for task in tasks if task.task in reports]
     return Adoption(
         campaign=manifest.campaign,
         name=manifest.name,
@@ -176,10 +154,24 @@ def _new(manifest: CampaignManifest) -> NewCampaign:
 # -- models ---------------------------------------------------------------------------------------------------------------------------
 
 
+def bring_models(tasks: Iterable[Task], spec: str, spool: Path, folder: Path | None) -> tuple[Model, ...]:
+    """Copy what these tasks of a campaign need from a folder into the spool. Gives the models that are neither there nor here.
+
+    Models that devices fetch themselves are not needed. Blocking.
+    """
+    others = by_devices(spec)
+    models = {task.model.sha256: task.model for task in tasks if task.model.sha256 not in others}
+    return tuple(
+        model
+        for model in models.values()
+        if not is_spooled(model, spool) and (folder is None or not _from_folder(folder, model, spool))
+    )
+
+
 async def _bring_models(
-    gatherer: RecoveryScan,
+    scan: RecoveryScan,
     opened: OpenedManifest,
-    found: Mapping[str, WorkerTask],
+    reports: Mapping[str, WorkerTask],
     spool: Path,
     folder: Path | None,
     edge: Edge = EDGE,
@@ -193,55 +185,30 @@ async def _bring_models(
         await trio.to_thread.run_sync(lambda: spool.mkdir(parents=True, exist_ok=True))
     except OSError as exc:
         raise ResourceError(f"cannot use {spool}: {exc.strerror}") from None
-    users: dict[str, list[Task]] = {}
     missing: list[str] = []
-    for task in opened.tasks:
-        users.setdefault(task.model.sha256, []).append(task)
-    for sha256, tasks in users.items():
-        model = tasks[0].model
-        if await trio.to_thread.run_sync(_has, spool / sha256, model):
-            continue
-        if folder is not None and await trio.to_thread.run_sync(_from_folder, folder, model, spool):
-            continue
-        likely = [found[task.task].worker for task in tasks if task.task in found]
-        if await gatherer.model(sha256, model.size, spool / sha256, likely):
-            continue
+    spec = opened.manifest.spec
+    for model in await trio.to_thread.run_sync(bring_models, opened.tasks, spec, spool, folder):
+        tasks = [task for task in opened.tasks if task.model.sha256 == model.sha256]
+        likely = [reports[task.task].worker for task in tasks if task.task in reports]
         url = next((task.model_url for task in tasks if task.model_url is not None), None)
-        if url is not None and await _by_url(url, model, spool / sha256, edge):
+        if await scan.model(model, spool, likely):
             continue
-        log.warning("model.lacking", model=model.name, sha256=sha256)
-        if any(task.task not in found or found[task.task].queued for task in tasks):
+        if url is not None and await fetch_adopted(url, model, spool, edge):
+            continue
+        log.warning("model.missing", model=model.name, sha256=model.sha256)
+        if any(task.task not in reports or reports[task.task].queued for task in tasks):
             missing.append(model.name)
     return tuple(missing)
-
-
-async def _by_url(url: str, model: Model, target: Path, edge: Edge) -> bool:
-    try:
-        return await fetch_adopted(url, model, target, edge)
-    except OSError as exc:
-        raise ResourceError(
-            f"cannot write a model to {target.parent}: {exc.strerror or exc}",
-            hint="make room there, or check its rights; then adopt again",
-        ) from None
-
-
-def _has(path: Path, model: Model) -> bool:
-    return path.is_file() and path.stat().st_size == model.size
 
 
 def _from_folder(folder: Path, model: Model, spool: Path) -> bool:
     """Copy it from a folder, wherever it lies in it: by its size, then by its hash."""
     for place, _, names in os.walk(folder):
-        for name in names:
-            path = Path(place) / name
+        for path in (Path(place) / name for name in names):
             try:
-                if path.stat().st_size != model.size:
-                    continue
-                with path.open("rb") as file:
-                    same = hashlib.file_digest(file, "sha256").hexdigest() == model.sha256
-            except OSError:
+                if path.stat().st_size == model.size and sha256_of(path) == model.sha256:
+                    copy_in(path, model, spool)
+                    return True
+            except (OSError, CampaignError):
                 continue
-            if same:
-                copy_in(path, model, spool)
-                return True
     return False

@@ -1,6 +1,6 @@
 """Asking the workers of a campaign what they have of it, without changing anything there. For `adopt`, and for watching from elsewhere.
 
-index.campaign(C) ─▶ Look at each, all pages ─▶ round after round, until no new one turns up ─▶ campaign manifest, models
+index.campaign(C) ─▶ ListLeases to each, all pages ─▶ round after round, until no new one turns up ─▶ campaign manifest, models
 """
 
 from __future__ import annotations
@@ -8,7 +8,8 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -20,12 +21,13 @@ from protocol.errors import (
     ProtocolError,
     Refused,
     RemoteProtocolError,
-    ResourceError,
     Unreachable,
 )
 from protocol.messages.work import AdoptReply, Denied, ListLeases, LiveLease
 from protocol.signed.campaign_manifest import MAX_MANIFEST, OpenedManifest, open_manifest, read_cover
 from protocol.values.advert import Advert
+from protocol.values.task import Model
+from scheduler.models.spool import receive
 from scheduler.run.epochs import proven_epoch
 from scheduler.store.rows import WorkerTask
 from swarm.blobs.client import fetch_blob
@@ -45,7 +47,7 @@ AT_ONCE: Final = 32
 MAX_PAGES: Final = 256
 PATIENCE_S: Final = 5.0
 NEXT_S: Final = 2.0
-"""When a holder of the campaign manifest has not sent it by then, the next one is asked beside it."""
+"""When a holder of the campaign manifest has not sent it by then, the next one is asked as well."""
 MANIFEST_S: Final = 30.0
 """A holder that has not sent it by then is given up."""
 SLOWEST: Final = 32 * 1024
@@ -71,7 +73,7 @@ class RecoveryDirectory(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class WorkerReport:
-    """What one worker told. `proof`: of the epoch."""
+    """What one worker has of the campaign. `proof`: of the epoch."""
 
     advert: Advert
     leases: tuple[LiveLease, ...] = ()
@@ -83,53 +85,60 @@ class WorkerReport:
 
 @dataclass(slots=True)
 class Recovery:
-    """What all of them told."""
+    """What all of them have."""
 
-    heard: dict[str, WorkerReport] = field(default_factory=dict)
+    reports: dict[str, WorkerReport] = field(default_factory=dict)
     """By peer."""
     silent: dict[str, str] = field(default_factory=dict)
-    """Peer → its name and why it told nothing, for people; of those only that the index lists under the campaign."""
+    """Peer → its name and why it gave no report, for people; of those only that the index lists under the campaign."""
 
     @property
     def epoch(self) -> int:
-        """The highest that any of them says it heard."""
-        return max((each.epoch for each in self.heard.values()), default=0)
+        """The highest in any report."""
+        return max((report.epoch for report in self.reports.values()), default=0)
+
+    @property
+    def has_manifest(self) -> bool:
+        """Whether a worker has the campaign's manifest."""
+        return any(report.manifest is not None for report in self.reports.values())
 
     def believed(self, campaign: str, owner: str) -> int:
-        """The highest that one of the owner's is proven to have spoken under. What is only said counts up to `UNPROVEN`."""
-        text = min(self.epoch, UNPROVEN)
-        proven = (proven_epoch(each.proof, campaign, {owner}) or 0 for each in self.heard.values())
-        return max(text, *proven)
+        """The highest epoch that a scheduler of the owner's is proven to have led under. Without a proof it counts up to `UNPROVEN`."""
+        proven = (proven_epoch(report.proof, campaign, {owner}) or 0 for report in self.reports.values())
+        return max(min(self.epoch, UNPROVEN), *proven)
 
     def places(self, manifest: str | None = None) -> dict[str, WorkerTask]:
         """Where each task is: by the highest attempt that got further than a queue, else by the highest ticket.
 
         An attempt above another one was only begun, or done, because that one had failed; a ticket above it need not have been.
-        Attempts above `HIGHEST` are nobody's: numbers must be left for those that follow. Before all others go those that know the
-        `manifest`, where it is given: workers were told it with what they were asked to take, and strangers were not.
+        Attempts above `HIGHEST` are ignored: numbers must be left for those that follow. Workers that know the `manifest`, where it is
+        given, go before all others: workers got it with their tasks, and strangers did not.
         """
-        best: dict[str, tuple[tuple[bool, bool, int], WorkerTask]] = {}
+        best: dict[str, tuple[tuple[bool, bool, int], str, LiveLease]] = {}
         highest: dict[str, int] = {}
-        for peer, each in self.heard.items():
-            for lease in each.leases:
+        for peer, report in self.reports.items():
+            for lease in report.leases:
                 if lease.attempt > HIGHEST:
                     log.warning("look.attempt", peer=peer, task=lease.task, attempt=lease.attempt)
                     continue
-                worker_task = WorkerTask(
-                    task=lease.task,
-                    attempt=lease.attempt,
-                    worker=peer,
-                    device=each.advert.name,
-                    lease=lease.lease,
-                    fence=lease.fence,
-                    queued=lease.queued,
-                    ended=lease.reporting or lease.settled,
-                )
                 highest[lease.task] = max(highest.get(lease.task, 0), lease.attempt)
-                rank = (manifest in (None, each.manifest), not lease.queued, lease.attempt)
+                rank = (manifest in (None, report.manifest), not lease.queued, lease.attempt)
                 if lease.task not in best or best[lease.task][0] < rank:
-                    best[lease.task] = (rank, worker_task)
-        return {task: replace(worker_task, highest=highest[task]) for task, (_, worker_task) in best.items()}
+                    best[lease.task] = (rank, peer, lease)
+        return {
+            task: WorkerTask(
+                task=task,
+                attempt=lease.attempt,
+                worker=peer,
+                device=self.reports[peer].advert.name,
+                lease=lease.lease,
+                fence=lease.fence,
+                queued=lease.queued,
+                ended=lease.reporting or lease.settled,
+                highest=highest[task],
+            )
+            for task, (_, peer, lease) in best.items()
+        }
 
 
 Introduce = Callable[[Link, Advert], Awaitable[object]]
@@ -165,24 +174,31 @@ class RecoveryScan:
         self._listed: set[str] = set()
         """Those of them that the index named as this campaign's."""
 
+    async def recover(self, owner: str) -> tuple[Recovery, bytes, OpenedManifest]:
+        """What the workers have, and the campaign's manifest. Raises `CampaignError`, `Unreachable`."""
+        recovery = await self.gather()
+        if not recovery.has_manifest:
+            await self.widen(recovery)
+        return recovery, *await self.manifest(recovery, owner)
+
     async def gather(self) -> Recovery:
         """Ask all workers of the campaign, until two looks at the index in a row found nobody new and everybody answered, or never will."""
-        gathered = Recovery()
+        recovery = Recovery()
         for number in range(ROUNDS):
             known = set(self.adverts)
             await self.find()
-            fresh = [peer for peer in self.adverts if peer not in gathered.heard]
-            await self.look(fresh, gathered)
+            fresh = [peer for peer in self.adverts if peer not in recovery.reports]
+            await self.look(fresh, recovery)
             stable = number > 0 and set(self.adverts) == known
-            if stable and (not gathered.silent or number + 1 >= PATIENT_ROUNDS):
+            if stable and (not recovery.silent or number + 1 >= PATIENT_ROUNDS):
                 break
             await trio.sleep(self._round_s)
-        return gathered
+        return recovery
 
-    async def widen(self, gathered: Recovery) -> None:
+    async def widen(self, recovery: Recovery) -> None:
         """Ask all devices of the swarm that can be found: one that has just ended its part may not be listed any more."""
         await self.find(everybody=True)
-        await self.look([peer for peer in self.adverts if peer not in gathered.heard], gathered)
+        await self.look([peer for peer in self.adverts if peer not in recovery.reports], recovery)
 
     async def find(self, *, everybody: bool = False) -> None:
         """Look into the index. Raises `Unreachable` when it cannot be read."""
@@ -194,8 +210,8 @@ class RecoveryScan:
                 if not everybody:
                     self._listed.add(sighting.advert.peer)
 
-    async def look(self, peers: Iterable[str], gathered: Recovery) -> None:
-        """Ask these, beside each other, and keep what they tell."""
+    async def look(self, peers: Iterable[str], recovery: Recovery) -> None:
+        """Ask these, at most `AT_ONCE` at a time, and add their reports."""
         slots = trio.CapacityLimiter(AT_ONCE)
         peers = tuple(peers)
         if self._announce is not None:
@@ -204,13 +220,13 @@ class RecoveryScan:
         async def ask(advert: Advert) -> None:
             async with slots:
                 try:
-                    gathered.heard[advert.peer] = await self._look(advert)
-                    gathered.silent.pop(advert.peer, None)
+                    recovery.reports[advert.peer] = await self._look(advert)
+                    recovery.silent.pop(advert.peer, None)
                 except (Unreachable, Refused, ProtocolError) as exc:
                     log.info("look.unanswered", peer=advert.peer, why=exc.what)
-                    if advert.peer in self._listed:  # a stranger has nothing of it, and need not tell us so
+                    if advert.peer in self._listed:  # a stranger has nothing of it, and need not answer
                         does = "refuses" if isinstance(exc, Refused) else "does not answer"
-                        gathered.silent[advert.peer] = f"{advert.name} {does} ({exc.what})"
+                        recovery.silent[advert.peer] = f"{advert.name} {does} ({exc.what})"
                     await self._links.drop(advert.peer)
 
         async with trio.open_nursery() as nursery:
@@ -241,13 +257,12 @@ class RecoveryScan:
 
     # -- what belongs to the campaign --------------------------------------------------------------------------------------
 
-    async def manifest(self, gathered: Recovery, owner: str) -> tuple[bytes, OpenedManifest]:
+    async def manifest(self, recovery: Recovery, owner: str) -> tuple[bytes, OpenedManifest]:
         """The campaign manifest under its owner's signature, from any of its workers. Raises `CampaignError` when none has a good one."""
-        alike = Counter(each.manifest for each in gathered.heard.values())
-        holders = [
-            each for each in gathered.heard.values() if each.manifest and each.manifest_size <= MAX_MANIFEST
-        ]
-        holders.sort(key=lambda each: -alike[each.manifest])  # what many name is more likely to be good
+        reports = recovery.reports.values()
+        alike = Counter(report.manifest for report in reports)
+        holders = [report for report in reports if report.manifest and report.manifest_size <= MAX_MANIFEST]
+        holders.sort(key=lambda report: -alike[report.manifest])  # what many name is more likely to be good
         why = "no device that answers has it"
         matches: list[tuple[bytes, OpenedManifest]] = []
 
@@ -276,7 +291,7 @@ class RecoveryScan:
 
     async def _manifest_of(self, each: WorkerReport, owner: str) -> tuple[bytes, OpenedManifest]:
         assert each.manifest is not None
-        data = await self._take(each.advert, each.manifest, each.manifest_size)
+        data = await self._read_manifest(each.advert, each.manifest, each.manifest_size)
         cover = read_cover(data)
         if cover.campaign != self._campaign or cover.owner != owner:
             raise RemoteProtocolError("it is of another campaign or owner")
@@ -284,7 +299,7 @@ class RecoveryScan:
             raise RemoteProtocolError("its signature is not the owner's")
         return data, await trio.to_thread.run_sync(open_manifest, cover)
 
-    async def _take(self, advert: Advert, sha256: str, size: int) -> bytes:
+    async def _read_manifest(self, advert: Advert, sha256: str, size: int) -> bytes:
         data = bytearray()
         with trio.move_on_after(MANIFEST_S) as patience:
             await fetch_blob(
@@ -296,63 +311,36 @@ class RecoveryScan:
             raise RemoteProtocolError("it is not what its name says")
         return bytes(data)
 
-    async def model(self, sha256: str, size: int, target: Path, first: Sequence[str]) -> bool:
-        """Bring a model from whichever worker has it to `target`, its hash checked. `first`: those most likely to have it.
-
-        Raises `ResourceError` when it cannot be written.
-        """
+    async def model(self, model: Model, spool: Path, first: Sequence[str]) -> bool:
+        """Bring a model from whichever worker has it into the spool. `first`: those most likely to have it. Raises `ResourceError`."""
         peers = dict.fromkeys([*first, *self.adverts])
         for advert in (self.adverts[peer] for peer in peers if peer in self.adverts):
             try:
-                await self._model_of(advert, sha256, size, target)
+                await receive(model, spool, partial(self._fetch_model, advert, model))
                 return True
             except (Unreachable, Refused, ProtocolError) as exc:
                 log.info("model.not_here", peer=advert.peer, why=exc.what)
-            except OSError as exc:
-                raise ResourceError(
-                    f"cannot write a model to {target.parent}: {exc.strerror or exc}",
-                    hint="make room there, or check its rights; then adopt again",
-                ) from None
         return False
 
-    async def _model_of(self, advert: Advert, sha256: str, size: int, target: Path) -> None:
-        fresh = target.with_name(f".{target.name}.adopted")
-        digest = hashlib.sha256()
-        step = self._pace_s * SLOWEST
-        due = step
-        try:
-            file = await trio.to_thread.run_sync(fresh.open, "wb")
-            with file, trio.move_on_after(self._pace_s) as pace:
+    async def _fetch_model(self, advert: Advert, model: Model, sink: Callable[[bytearray], object]) -> None:
+        step = due = self._pace_s * SLOWEST
+        with trio.move_on_after(self._pace_s) as pace:
 
-                def store(data: bytearray) -> None:
-                    digest.update(data)
-                    file.write(data)
+            def came(done: int, total: int) -> None:
+                nonlocal due
+                if done >= due:
+                    due = done + step
+                    pace.deadline = trio.current_time() + self._pace_s
 
-                def came(done: int, total: int) -> None:
-                    nonlocal due
-                    if done >= due:
-                        due = done + step
-                        pace.deadline = trio.current_time() + self._pace_s
-
-                await fetch_blob(
-                    self._network,
-                    advert.peer,
-                    advert.addresses,
-                    sha256,
-                    sink=store,
-                    size=size,
-                    progress=came,
-                    piece=PIECE,
-                )
-            if pace.cancelled_caught:
-                raise Unreachable(f"{advert.name} sends it too slowly")
-            if digest.hexdigest() != sha256:
-                raise RemoteProtocolError("it is not what its name says")
-            await trio.to_thread.run_sync(fresh.replace, target)
-        finally:
-            with trio.CancelScope(shield=True):
-                await trio.to_thread.run_sync(_remove, fresh)
-
-
-def _remove(path: Path) -> None:
-    path.unlink(missing_ok=True)
+            await fetch_blob(
+                self._network,
+                advert.peer,
+                advert.addresses,
+                model.sha256,
+                sink=sink,
+                size=model.size,
+                progress=came,
+                piece=PIECE,
+            )
+        if pace.cancelled_caught:
+            raise Unreachable(f"{advert.name} sends it too slowly")

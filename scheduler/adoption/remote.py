@@ -59,10 +59,10 @@ async def visiting(gates: Sequence[str], campaign: str, speaks: CurrentLeader) -
             for each in handed
         ]
 
-    presenting = CredentialPresenter(tokens, time.time)
+    presenter = CredentialPresenter(tokens, time.time)
 
     async def introduce(link: Link, advert: Advert) -> None:
-        await presenting.introduce(link)
+        await presenter.introduce(link)
 
     async with open_ephemeral_node(gates, visitor) as (network, index, nursery):
         links = Links(network, ProtocolId.WORK, WORK, nursery)
@@ -95,24 +95,20 @@ class RemoteView:
 
     def json(self) -> dict[str, Any]:
         """For programs."""
+        counts = ("campaign", "name", "tasks", "running", "waiting", "finished", "to_do")
+        live = [
+            {
+                "task": lease.task,
+                "attempt": lease.attempt,
+                "device": device,
+                "phase": str(lease.phase) if lease.phase is not None else None,
+                "queued": lease.queued,
+            }
+            for device, lease in self.live
+        ]
         return {
-            "campaign": self.adoption.campaign,
-            "name": self.adoption.name,
-            "tasks": self.adoption.tasks,
-            "running": self.adoption.running,
-            "waiting": self.adoption.waiting,
-            "finished": self.adoption.finished,
-            "to_do": self.adoption.to_do,
-            "live": [
-                {
-                    "task": lease.task,
-                    "attempt": lease.attempt,
-                    "device": device,
-                    "phase": str(lease.phase) if lease.phase is not None else None,
-                    "queued": lease.queued,
-                }
-                for device, lease in self.live
-            ],
+            **{name: getattr(self.adoption, name) for name in counts},
+            "live": live,
             "silent": dict(self.adoption.silent),
         }
 
@@ -124,45 +120,43 @@ def _phase(lease: LiveLease) -> str:
 
 
 async def look_on(
-    gatherer: RecoveryScan,
+    scan: RecoveryScan,
     owner: str,
     show: Callable[[RemoteView], None],
     *,
     pause: Callable[[float], Awaitable[None]] = trio.sleep,
 ) -> RemoteView:
-    """Look every second and `show` what is new, until all tasks have run, or nothing was live for a while. Gives the last sight.
+    """Look every second and `show` what is new, until all tasks have run, or nothing was live for a while. Gives the last view.
 
     Raises `CampaignError` when no worker knows the campaign.
     """
-    gathered = await gatherer.gather()
-    if not any(each.manifest is not None for each in gathered.heard.values()):
-        await gatherer.widen(gathered)
-    _, opened = await gatherer.manifest(gathered, owner)
+    recovery, _, opened = await scan.recover(owner)
     quiet, looks, last = 0.0, 0, ""
     while True:
-        sight = sight_of(gathered, tally(opened.manifest, opened.tasks, gathered.places(), gathered.silent))
-        if sight.line() != last:
-            last = sight.line()
-            show(sight)
-        quiet = 0.0 if sight.live else quiet + LOOK_S
-        if sight.over or quiet >= QUIET_S:
-            return sight
+        adoption = tally(opened.manifest, opened.tasks, recovery.places(), recovery.silent)
+        view = RemoteView(adoption, _live(recovery))
+        if view.line() != last:
+            last = view.line()
+            show(view)
+        quiet = 0.0 if view.live else quiet + LOOK_S
+        if view.over or quiet >= QUIET_S:
+            return view
         await pause(LOOK_S)
         looks += 1
         if looks % FIND_EVERY == 0:
-            await gatherer.find()
-        before, gathered = gathered, Recovery()
-        await gatherer.look(tuple(gatherer.adverts), gathered)
-        if not gathered.heard and not before.heard:
+            await scan.find()
+        before, recovery = recovery, Recovery()
+        await scan.look(tuple(scan.adverts), recovery)
+        if not recovery.reports and not before.reports:
             raise CampaignError("none of the campaign's devices answers any more")
 
 
-def sight_of(gathered: Recovery, adoption: Adoption) -> RemoteView:
+def _live(recovery: Recovery) -> tuple[tuple[str, LiveLease], ...]:
     """What runs and waits, by device and task."""
-    live = [
-        (each.advert.name, lease)
-        for each in gathered.heard.values()
-        for lease in each.leases
+    live = (
+        (report.advert.name, lease)
+        for report in recovery.reports.values()
+        for lease in report.leases
         if not lease.reporting and not lease.settled
-    ]
-    return RemoteView(adoption, tuple(sorted(live, key=lambda item: (item[1].queued, item[0], item[1].task))))
+    )
+    return tuple(sorted(live, key=lambda item: (item[1].queued, item[0], item[1].task)))

@@ -43,6 +43,7 @@ from scheduler.campaign.fields import (
     path_is_enough,
     read_step,
 )
+from swarm.base.text import safe_text
 from swarm.download.urls import name_in, travelling
 
 
@@ -134,6 +135,11 @@ class ModelEntry(FilePart):
             re.split(r"[/\\]", self.path.rstrip("/\\"))[-1] if self.path else name_in(self.url or "")
         )
         return f"{name} {self.variant}" if self.variant else name
+
+    @property
+    def title(self) -> str:
+        """`model 'yolo int8'`, for messages."""
+        return f"model {safe_text(self.label, 60)!r}"
 
     def each(self) -> tuple[ModelEntry, ...]:
         """Itself, or one for each of its variants."""

@@ -157,7 +157,7 @@ def adopt(
                 )
             for reason in adoption.silent.values():
                 print(safe_text(f"{reason}; its tasks are run again elsewhere", 400), file=sys.stderr)
-            for name in adoption.lacking:
+            for name in adoption.missing:
                 note = f"tasks wait for the model {name}, which no device has: sark-node adopt {campaign} --models FOLDER"
                 print(safe_text(note, 400), file=sys.stderr)
             return adoption.line()
@@ -270,7 +270,9 @@ def already_here(
             map(read_task, store.tasks.bodies(campaign).values()), row.spec, home.spool, models
         )
         if missing:
-            raise CampaignError(f"{models} has no {', '.join(safe_text(name, 80) for name in missing)}")
+            raise CampaignError(
+                f"{models} has no {', '.join(safe_text(model.name, 80) for model in missing)}"
+            )
         done.append("All models of the campaign are stored.")
     if not done:
         raise CampaignError(f"{campaign} is already on this home", hint=f"sark-node watch {campaign}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from importlib.machinery import ModuleSpec
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Final
@@ -20,11 +20,11 @@ from protocol.formats.model_files import (
     find_other_format,
     read_format,
 )
+from protocol.formats.onnx import read_inputs
 from protocol.values.task import Model
 from protocol.words import UNIT as SIMULATED_UNIT
 from scheduler.campaign.fields import file_of
 from scheduler.campaign.model import Campaign, ModelEntry
-from scheduler.models.check_batches import check_batches
 from swarm.base.text import safe_text
 from swarm.blobs.bundles import contents
 from swarm.download.urls import FOR_OTHERS, read_url, scheme_of
@@ -76,7 +76,7 @@ def find_model(entry: ModelEntry, base_dir: Path, fetch: Fetch = no_fetch) -> Pa
     folders = list(spec.submodule_search_locations or ()) if spec else []
     if not folders:
         raise entry.error(
-            f"model {safe_text(entry.label, 60)!r}: the Python package {entry.package} is not installed here",
+            f"{entry.title}: the Python package {entry.package} is not installed here",
             f"python -m pip install {entry.package}",
         )
     inside = PurePosixPath(path)
@@ -108,7 +108,7 @@ def unseen(campaign: Campaign) -> tuple[str, ...]:
         except Refused as exc:
             who = f"each device of yours, and no other ({exc.what}),"
         lines.append(
-            f"model {safe_text(entry.label, 60)!r} is not looked at here: {who} fetches it from its URL. Only there it shows whether it"
+            f"{entry.title} is not looked at here: {who} fetches it from its URL. Only there it shows whether it"
             " is a model, and whether sha256 and size are right; the memory it needs is reckoned from the size that is given."
         )
     return tuple(lines)
@@ -128,7 +128,6 @@ def _describe(
 ) -> tuple[Path | None, Model]:
     if entry.size is not None and entry.sha256 is not None:
         return None, Model(name=entry.label, sha256=entry.sha256, size=entry.size, variant=entry.variant)
-    label = safe_text(entry.label, 60)
     try:
         path = find_model(entry, base_dir, fetch)
         shown = safe_text(str(path))
@@ -136,18 +135,18 @@ def _describe(
             where = (
                 f"inside the package {entry.package}" if entry.package else "from the campaign file's folder"
             )
-            raise entry.error(f"model {label!r}: no such file: {shown}", f"paths are read {where}")
+            raise entry.error(f"{entry.title}: no such file: {shown}", f"paths are read {where}")
         if not path.is_file() and not path.is_dir():
-            raise entry.error(f"model {label!r}: {shown} is not an ordinary file", "give the model's file")
+            raise entry.error(f"{entry.title}: {shown} is not an ordinary file", "give the model's file")
         size, digest = _read(entry, path, units)
     except (OSError, ValueError, RuntimeError) as exc:  # RuntimeError: ~ of a user that is not there
         why = exc.strerror if isinstance(exc, OSError) and exc.strerror else str(exc)
         raise entry.error(
-            f"model {label!r} cannot be read: {safe_text(why)}", "check the path and the file's rights"
+            f"{entry.title} cannot be read: {safe_text(why)}", "check the path and the file's rights"
         ) from exc
     if entry.sha256 is not None and digest != entry.sha256:
         raise entry.error(
-            f"model {label!r} has the sha256 {digest}, not the one in the campaign",
+            f"{entry.title} has the sha256 {digest}, not the one in the campaign",
             f"the {'URL' if entry.path is None else 'file'} has changed, or is another one: correct sha256, or take it out",
         )
     return path, Model(name=entry.label, sha256=digest, size=size, variant=entry.variant)
@@ -166,9 +165,7 @@ def _read(entry: ModelEntry, path: Path, units: Collection[str]) -> tuple[int, s
         hashing.update(chunk)
         size += len(chunk)
     if size == 0:
-        raise entry.error(
-            f"model {safe_text(entry.label, 60)!r}: the file is empty", "export or download it again"
-        )
+        raise entry.error(f"{entry.title}: the file is empty", "export or download it again")
     return size, hashing.hexdigest()
 
 
@@ -182,7 +179,7 @@ def _refuse_checkpoint(entry: ModelEntry, path: Path) -> None:
         return
     if kind is ModelFormat.CHECKPOINT:
         raise entry.error(
-            f"model {safe_text(entry.label, 60)!r} is a PyTorch checkpoint: a Python pickle, which could run any program",
+            f"{entry.title} is a PyTorch checkpoint: a Python pickle, which could run any program",
             "save the model with torch.export.save or torch.jit.save, or its weights as safetensors with a declaration",
         )
     refuse_other_files(entry, b"PK\x03\x04")
@@ -192,20 +189,7 @@ def refuse_other_files(entry: ModelEntry, head: bytes) -> None:
     """Raise `CampaignError` when a file that begins with `head` is plainly something else than a model."""
     if other := find_other_format(head):
         what, hint = other
-        raise entry.error(f"model {safe_text(entry.label, 60)!r} is {what}", hint)
-
-
-__all__ = [
-    "CampaignError",
-    "Fetch",
-    "Models",
-    "by_devices",
-    "describe_models",
-    "find_model",
-    "no_fetch",
-    "refuse_other_files",
-    "unseen",
-]
+        raise entry.error(f"{entry.title} is {what}", hint)
 
 
 def sha256_of(model: Path) -> str:
@@ -218,3 +202,42 @@ def sha256_of(model: Path) -> str:
         text = (exc.strerror if isinstance(exc, OSError) else str(exc)) or "it cannot be read"
         raise CampaignError(f"cannot read the model {safe_text(str(model))}: {safe_text(text)}") from None
     return digest.hexdigest()
+
+
+def check_batches(entry: ModelEntry, path: Path, batches: Sequence[int | None]) -> None:
+    """Raise `CampaignError` for a batch that the model at `path` surely cannot have. The driver, which knows more of it, checks the rest.
+    Blocking; reads little of the file.
+    """
+    fixed_batches = [batch for batch in batches if batch is not None]
+    inputs = read_inputs(path) if fixed_batches else ()
+    if not inputs:
+        return
+    if entry.batch_dim is not None:
+        known = [key for one in inputs for key in one.keys()]  # noqa: SIM118  (no mapping)
+        if entry.batch_dim not in known:
+            named = [key for one in inputs for key in one.shape if isinstance(key, str)] or known
+            there = ", ".join(safe_text(key, 40) for key in dict.fromkeys(named[:8])) or "none"
+            raise entry.error(
+                f"{entry.title}: batch_dim {safe_text(entry.batch_dim, 60)!r} is no dynamic dimension of its inputs",
+                f"there are: {there}",
+            )
+        return
+    if any(not isinstance(size, int) for one in inputs for size in one.shape[:1]) or any(
+        len(one.shape) == 3 and one.shape[1] is None for one in inputs
+    ):
+        return
+    firsts = {one.name: one.shape[0] for one in inputs if len(one.shape) > 1}
+    other = [batch for batch in fixed_batches if set(firsts.values()) != {batch}]
+    if other:
+        text = ", ".join(
+            f"{safe_text(name, 40)} begins with {size}" for name, size in list(firsts.items())[:4]
+        )
+        sizes = set(firsts.values())
+        hint = "export it with a dynamic first dimension"
+        if len(sizes) == 1:
+            hint += f", or give this model batch: {sorted(map(str, sizes))}".replace("'", "")
+        raise entry.error(
+            f"{entry.title} has a fixed batch and cannot run with one of {other[0]}"
+            + (f" ({text})" if text else ""),
+            hint,
+        )

@@ -11,14 +11,13 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import os
 import shutil
 import time
 from collections.abc import Callable
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import Final, Protocol, TextIO, cast
+from typing import Any, Final, TextIO
 
 import structlog
 import trio
@@ -28,8 +27,8 @@ from protocol.values.requirement import show_size
 from protocol.values.task import Model
 from protocol.words import Reason
 from scheduler.campaign.model import ModelEntry
-from scheduler.models.describe import Fetch
-from swarm.base.durable import replacing
+from scheduler.models.describe import Fetch, sha256_of
+from scheduler.models.spool import receive
 from swarm.base.home import Home
 from swarm.base.locks import lock_folder
 from swarm.base.text import safe_text
@@ -46,8 +45,6 @@ INSTALL: Final = "python -m pip install 'sark-node[hf]', or give the https: URL 
 
 Show = Callable[[str, int, int], None]
 """(the model's name, bytes so far, total bytes; 0: unknown)"""
-Hub = Callable[[HfFile], Path]
-"""Fetches a file from Hugging Face. Raises `Refused`."""
 
 log = structlog.get_logger("sark.adopt")
 
@@ -57,8 +54,6 @@ def downloader(
     show: Show,
     *,
     reach: UrlReach = FOR_OWNER,
-    edge: Edge = EDGE,
-    hub: Hub | None = None,
     limit: int = MAX_SIZE,
     retry_delay_s: float = RETRY_DELAY_S,
     wall: Callable[[], float] = time.time,
@@ -74,27 +69,26 @@ def downloader(
         spooled = home.spool / (entry.sha256 or "-")
         if spooled.is_file():  # an earlier campaign fetched it; describing it checks the hash
             return spooled
-        label = safe_text(entry.label, 60)
         try:
             if scheme_of(entry.url) == "hf":
-                return (hub or from_hub)(read_hf(entry.url))
+                return from_hub(read_hf(entry.url))
             folder = home.cache / "downloads" / hashlib.sha256(entry.url.encode()).hexdigest()[:32]
             _tidy(folder.parent, folder.name, wall)
             with lock_folder(folder):
-                one = _Download(entry, folder, reach, edge, limit, retry_delay_s, partial(show, entry.label))
+                one = _Download(entry, folder, reach, limit, retry_delay_s, partial(show, entry.label))
                 return trio.run(one.run)
         except Unreachable as exc:
             raise entry.error(
-                f"model {label!r} cannot be fetched now: {exc.what}", "try again: the download resumes"
+                f"{entry.title} cannot be fetched now: {exc.what}", "try again: the download resumes"
             ) from None
         except Refused as exc:
             raise entry.error(
-                f"model {label!r} cannot be fetched: {exc.what}",
+                f"{entry.title} cannot be fetched: {exc.what}",
                 exc.hint or "check the URL, or give its path",
             ) from None
         except OSError as exc:
             raise ResourceError(
-                f"cannot store the download of {label!r}: {exc.strerror or exc}",
+                f"cannot store the download of {entry.title}: {exc.strerror or exc}",
                 hint=f"check the disk and {home.cache}",
             ) from None
 
@@ -109,7 +103,6 @@ class _Download:
         entry: ModelEntry,
         folder: Path,
         reach: UrlReach,
-        edge: Edge,
         limit: int,
         retry_delay_s: float,
         show: Progress,
@@ -117,7 +110,7 @@ class _Download:
         self._url, self._sha256 = str(entry.url), entry.sha256
         self._model, self._part, self._note = folder / "model", folder / "part", folder / "note.json"
         self._retry_delay_s = retry_delay_s
-        self._download = partial(download, self._url, reach, limit=limit, progress=show, edge=edge)
+        self._download = partial(download, self._url, reach, limit=limit, progress=show)
 
     async def run(self) -> Path:
         with trio.move_on_after(MAX_DOWNLOAD_S):
@@ -144,7 +137,7 @@ class _Download:
         if not self._model.is_file():
             return False
         if self._sha256 is not None:
-            return await trio.to_thread.run_sync(_sha256_of, self._model) == self._sha256
+            return await trio.to_thread.run_sync(sha256_of, self._model) == self._sha256
         tag, size = self._tag(), self._model.stat().st_size
         if not tag or not size:
             return False
@@ -213,11 +206,6 @@ class DownloadProgress:
         self._stream.flush()
 
 
-def _sha256_of(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 def _tidy(folder: Path, except_for: str, wall: Callable[[], float]) -> None:
     """Remove downloads older than a day. One that is in use, or cannot be removed, stays until the next time."""
     for old in folder.iterdir() if folder.is_dir() else ():
@@ -229,53 +217,35 @@ def _tidy(folder: Path, except_for: str, wall: Callable[[], float]) -> None:
                         (old / name).unlink(missing_ok=True)
 
 
-async def fetch_adopted(url: str, model: Model, target: Path, edge: Edge = EDGE) -> bool:
-    """Fetch the model of an adopted campaign to `target` and check its hash; False when the URL does not give it.
+async def fetch_adopted(url: str, model: Model, folder: Path, edge: Edge = EDGE) -> bool:
+    """Fetch the model of an adopted campaign into the spool; False when the URL does not give it. Raises `ResourceError`.
 
-    Somebody else wrote the URL, so it may only lead to the internet. Raises `OSError` when `target` cannot be written.
+    Somebody else wrote the URL, so it may only lead to the internet.
     """
-    digest = hashlib.sha256()
+
+    async def fetch(sink: Callable[[bytearray], object]) -> None:
+        with trio.move_on_after(MAX_ADOPTED_DOWNLOAD_S):
+            await download(url, FOR_OTHERS, sink=sink, size=model.size, edge=edge)
+
     try:
-        with replacing(target, durable=False) as file:
-
-            def sink(data: bytearray) -> None:
-                digest.update(data)
-                file.write(data)
-
-            with trio.move_on_after(MAX_ADOPTED_DOWNLOAD_S):
-                await download(url, FOR_OTHERS, sink=sink, size=model.size, edge=edge)
-            if digest.hexdigest() != model.sha256:
-                raise FileChanged("its content has another hash")
-            file.flush()
-            await trio.to_thread.run_sync(os.fsync, file.fileno())
-        return True
+        await receive(model, folder, fetch)
     except (Unreachable, Refused) as exc:
         log.info("model.not-by-url", model=model.name, why=exc.what)
         return False
+    return True
 
 
 # -- Hugging Face -----------------------------------------------------------------------------------------------------------------
 
 
-class HubLibrary(Protocol):
-    """The part of `huggingface_hub` that is used."""
-
-    def hf_hub_download(self, repo_id: str, filename: str, *, revision: str) -> str: ...
-
-
-def load_hub() -> HubLibrary | None:
-    """The library, if it is installed. Loading takes half a second."""
-    try:
-        return cast("HubLibrary", import_module("huggingface_hub"))
-    except ImportError:
-        return None
-
-
-def from_hub(file: HfFile, library: Callable[[], HubLibrary | None] = load_hub) -> Path:
+def from_hub(file: HfFile) -> Path:
     """The file, from the library's cache or the network. Blocking. Raises `Refused` with the first line of the library's error."""
-    hub = library()
-    if hub is None:
-        raise Refused("hf:// needs the package huggingface_hub", reason=Reason.UNKNOWN, hint=INSTALL)
+    try:
+        hub: Any = import_module("huggingface_hub")  # takes half a second
+    except ImportError:
+        raise Refused(
+            "hf:// needs the package huggingface_hub", reason=Reason.UNKNOWN, hint=INSTALL
+        ) from None
     try:
         return Path(hub.hf_hub_download(file.repo, file.file, revision=file.revision))
     except (OSError, ValueError, RuntimeError) as exc:  # the bases of its errors of network, rights and names

@@ -6,14 +6,17 @@ import contextlib
 import hashlib
 import os
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Awaitable, Callable, Collection
 from pathlib import Path
 from typing import Final
+
+import trio
 
 from protocol.errors import CampaignError, ResourceError
 from protocol.values.task import Model
 from swarm.base.durable import replacing
 from swarm.blobs.bundles import contents
+from swarm.download.response import FileChanged
 
 KEEP_S: Final = 3600.0
 """A copy younger than this may belong to a campaign that is just being submitted."""
@@ -26,7 +29,7 @@ def spool(source: Path, model: Model, folder: Path) -> Path:
     """
     target = folder / model.sha256
     with contextlib.suppress(OSError):
-        if target.stat().st_size == model.size:
+        if is_spooled(model, folder):
             os.utime(target)  # young again: see `tidy`
             return target
     digest = hashlib.sha256()
@@ -47,6 +50,36 @@ def spool(source: Path, model: Model, folder: Path) -> Path:
             f"cannot copy {source} to {folder}: {exc.strerror}", hint=f"{model.size:,} bytes are needed there"
         ) from None
     return target
+
+
+def is_spooled(model: Model, folder: Path) -> bool:
+    """Whether the spool has a copy of the model."""
+    target = folder / model.sha256
+    return target.is_file() and target.stat().st_size == model.size
+
+
+async def receive(
+    model: Model, folder: Path, fetch: Callable[[Callable[[bytearray], object]], Awaitable[None]]
+) -> None:
+    """Put what `fetch` gives to its sink into the spool, if it is the model. Raises `FileChanged` when it is not, and `ResourceError`."""
+    digest = hashlib.sha256()
+    try:
+        with replacing(folder / model.sha256, durable=False) as file:
+
+            def sink(data: bytearray) -> None:
+                digest.update(data)
+                file.write(data)
+
+            await fetch(sink)
+            if digest.hexdigest() != model.sha256:
+                raise FileChanged("its content has another hash")
+            file.flush()
+            await trio.to_thread.run_sync(os.fsync, file.fileno())
+    except OSError as exc:
+        raise ResourceError(
+            f"cannot write a model to {folder}: {exc.strerror or exc}",
+            hint="make room there, or check its rights; then adopt again",
+        ) from None
 
 
 def tidy(folder: Path, needed: Collection[str], *, wall: Callable[[], float] = time.time) -> int:

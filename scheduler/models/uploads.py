@@ -12,9 +12,8 @@ import re
 import shutil
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Annotated, Final
+from typing import Annotated, Final
 from uuid import uuid4
 
 from pydantic import StringConstraints, ValidationError
@@ -48,33 +47,22 @@ class Upload(JsonModel):
     added: str
 
 
-@dataclass(frozen=True, slots=True)
-class Disk:
-    """Where uploads are kept."""
-
-    new: Callable[[Path], IO[bytes]] = lambda path: path.open("xb")
-    free: Callable[[Path], int] = lambda folder: shutil.disk_usage(folder).free
-
-
-DISK: Final = Disk()
-
-
 class Incoming:
-    """A model that is being sent. Every way out ends in `keep` or `drop`. Blocking. `disk`: another one, for tests."""
+    """A model that is being sent. Every way out ends in `keep` or `drop`. Blocking."""
 
-    def __init__(self, folder: Path, name: str, wall: Callable[[], float], disk: Disk = DISK) -> None:
-        self._folder, self._name, self._wall, self._disk = folder, name, wall, disk
+    def __init__(self, folder: Path, name: str, wall: Callable[[], float]) -> None:
+        self._folder, self._name, self._wall = folder, name, wall
         self._digest, self.size = hashlib.sha256(), 0
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._part = folder / f".part-{uuid4().hex}"
-            self._file = disk.new(self._part)
+            self._file = self._part.open("xb")
         except OSError as exc:
             raise _cannot(folder, exc) from None
 
     def room(self) -> int:
         """How many bytes more may come."""
-        return max(0, self._disk.free(self._folder) - LEFT_FREE)
+        return max(0, shutil.disk_usage(self._folder).free - LEFT_FREE)
 
     def write(self, data: bytes) -> None:
         """The next bytes. Raises `ResourceError`."""
@@ -189,13 +177,13 @@ def _placed(entry: ModelEntry, uploads: Uploads, *, allow_paths: bool) -> ModelE
     local = entry.package is None and (path or (entry.url or "").lower().startswith("file:"))
     if local and not allow_paths:
         raise entry.error(
-            f"model {safe_text(entry.label, 60)!r}: files of the server are not to be named from here",
+            f"{entry.title}: files of the server are not to be named from here",
             "send the model, POST /api/v1/models?name=FILE, and name it by its sha256:…; or give its https:// URL; "
             "or start the server with --allow-paths",
         )
     if path and entry.package is None and not Path(path).is_absolute():
         raise entry.error(
-            f"model {safe_text(entry.label, 60)!r}: the path is relative, and there is no campaign file beside it",
+            f"{entry.title}: the path is relative, and there is no campaign file beside it",
             "write the whole path",
         )
     return entry
@@ -203,13 +191,12 @@ def _placed(entry: ModelEntry, uploads: Uploads, *, allow_paths: bool) -> ModelE
 
 def _refuse_inside(entry: ModelEntry) -> None:
     """Raise `CampaignError` for a URL of this machine's networks, and for a folder that is no package though Python would find it."""
-    label = safe_text(entry.label, 60)
     if entry.url is not None and scheme_of(entry.url) in ("http", "https"):
         try:
             read_url(entry.url, FOR_OTHERS)
         except Refused as exc:
             raise entry.error(
-                f"model {label!r} cannot be fetched: {exc.what}",
+                f"{entry.title} cannot be fetched: {exc.what}",
                 exc.hint
                 or "send the model, POST /api/v1/models?name=FILE; or start the server with --allow-paths",
             ) from None
@@ -217,7 +204,7 @@ def _refuse_inside(entry: ModelEntry) -> None:
         spec = package_spec(entry.package)
         if spec is not None and spec.origin is None:
             raise entry.error(
-                f"model {label!r}: {entry.package} is a folder of the server's, not a package",
+                f"{entry.title}: {entry.package} is a folder of the server's, not a package",
                 "name an installed package, or send the model: POST /api/v1/models?name=FILE",
             )
 

@@ -59,22 +59,22 @@ class SimAdopter(SimScheduler):
             await self._beat()
 
     async def _gather(self) -> bool:
-        gathered, known = Recovery(), 0
+        recovery, known = Recovery(), 0
         links: dict[str, End] = {}
         for number in range(ROUNDS):
             for advert in self._adverts():
-                if advert.peer not in gathered.heard:
-                    await self._look(advert, gathered, links)
-            stable = number > 0 and known == len(gathered.heard)
-            known = len(gathered.heard)
-            if stable and (not gathered.silent or number + 1 >= PATIENT_ROUNDS):
+                if advert.peer not in recovery.reports:
+                    await self._look(advert, recovery, links)
+            stable = number > 0 and known == len(recovery.reports)
+            known = len(recovery.reports)
+            if stable and (not recovery.silent or number + 1 >= PATIENT_ROUNDS):
                 break
             await self.process.sleep(ROUND_S)
         for link in () if self._linked else links.values():  # what goes on is a new process
             link.drop()
-        if not any(each.manifest is not None for each in gathered.heard.values()):
+        if not any(each.manifest is not None for each in recovery.reports.values()):
             return False
-        by_key = {task: at for task, at in gathered.places().items() if task in self._manifest_bodies}
+        by_key = {task: at for task, at in recovery.places().items() if task in self._manifest_bodies}
         for at in by_key.values():
             self._found(at)
         if "ignores-settled" in self._mutant:
@@ -86,7 +86,7 @@ class SimAdopter(SimScheduler):
             self.manifest.wait_s,
             self.manifest.priority,
         )
-        epoch = gathered.epoch if "no-leap" in self._mutant else epoch_after(gathered.epoch, self._rng)
+        epoch = recovery.epoch if "no-leap" in self._mutant else epoch_after(recovery.epoch, self._rng)
         self.store.take_over(folder, self._manifest_bodies, by_key, epoch=epoch)
         self._taken(self)
         return True
@@ -97,22 +97,22 @@ class SimAdopter(SimScheduler):
         link: Any = await drive(self.conversation.links.connect(peer), self.perform)
         return link
 
-    async def _look(self, advert: Any, gathered: Recovery, links: dict[str, End]) -> None:
+    async def _look(self, advert: Any, recovery: Recovery, links: dict[str, End]) -> None:
         peer = advert.peer
         try:
             if peer not in links or links[peer].closed.is_set:
                 links[peer] = await self._open(peer)
             page = await links[peer].call(ListLeases(campaign=self.manifest.id), PATIENCE_S)
         except Unreachable as exc:
-            gathered.silent[advert.name] = exc.what
+            recovery.silent[advert.name] = exc.what
             if peer in links:
                 links.pop(peer).drop()
             return
         if not isinstance(page, AdoptReply):
-            gathered.silent[advert.name] = "denied"
+            recovery.silent[advert.name] = "denied"
             return
-        gathered.silent.pop(advert.name, None)
-        gathered.heard[advert.peer] = WorkerReport(advert, page.leases, page.epoch, page.manifest)
+        recovery.silent.pop(advert.name, None)
+        recovery.reports[advert.peer] = WorkerReport(advert, page.leases, page.epoch, page.manifest)
 
     def _found(self, at: WorkerTask) -> None:
         if self._honest(at.worker):

@@ -37,6 +37,7 @@ ANN = Identity.from_seed("ann")
 CAMPAIGN = "c-abcdefgh"
 CONTENT = random.Random(7).randbytes(5_000)
 SHA = hashlib.sha256(CONTENT).hexdigest()
+MODEL = Model(name="m.onnx", sha256=SHA, size=len(CONTENT))
 Says = Callable[[Message], Message]
 
 
@@ -53,7 +54,7 @@ def task(n: int) -> Task:
         campaign=CAMPAIGN,
         task=f"{CAMPAIGN}/{n}",
         scheduler=ANN.peer_id,
-        model=Model(name="m.onnx", sha256=SHA, size=len(CONTENT)),
+        model=MODEL,
         unit="CPU (ONNX)",
         requirement=Requirement(),
         measure=Measure(),
@@ -145,7 +146,7 @@ class Place:
         self.says[node.peer_id] = says or (lambda _: AdoptReply(incarnation=1))
         return node
 
-    def gatherer(self, *ours: str, next_s: float = 0.01, pace_s: float = 0.2) -> RecoveryScan:
+    def scan(self, *ours: str, next_s: float = 0.01, pace_s: float = 0.2) -> RecoveryScan:
         async def introduce(link: object, advert: Advert) -> None:
             pass
 
@@ -155,7 +156,7 @@ class Place:
             self.me, index, links, introduce, CAMPAIGN, round_s=0.01, next_s=next_s, pace_s=pace_s
         )
 
-    def heard(self, name: str, manifest: str) -> dict[str, WorkerReport]:
+    def report(self, name: str, manifest: str) -> dict[str, WorkerReport]:
         return {peer(name): WorkerReport(self.adverts[name], manifest=manifest, manifest_size=len(MANIFEST))}
 
 
@@ -181,14 +182,14 @@ async def dripping(stream: Stream) -> None:
 
 
 async def test_holders_of_a_manifest_that_send_nothing_do_not_hold_up_the_one_that_does(place: Place) -> None:
-    gathered = Recovery()
+    recovery = Recovery()
     for name in ("liar-1", "liar-2", "liar-3"):
         place.worker(name).handle(ProtocolId.BLOB, silent)
-        gathered.heard |= place.heard(name, hashlib.sha256(name.encode()).hexdigest())
+        recovery.reports |= place.report(name, hashlib.sha256(name.encode()).hexdigest())
     serve_blobs(place.worker("good"), lambda to, sha256: MANIFEST)
-    gathered.heard |= place.heard("good", hashlib.sha256(MANIFEST).hexdigest())
+    recovery.reports |= place.report("good", hashlib.sha256(MANIFEST).hexdigest())
     with trio.fail_after(5):
-        data, opened = await place.gatherer().manifest(gathered, ANN.peer_id)
+        data, opened = await place.scan().manifest(recovery, ANN.peer_id)
     assert data == MANIFEST
     assert opened.tasks == (task(1),)
 
@@ -196,21 +197,21 @@ async def test_holders_of_a_manifest_that_send_nothing_do_not_hold_up_the_one_th
 async def test_a_model_that_comes_by_drops_is_taken_from_another_holder(place: Place, tmp_path: Path) -> None:
     place.worker("slow").handle(ProtocolId.BLOB, dripping)
     serve_blobs(place.worker("good"), lambda to, sha256: CONTENT)
-    gatherer = place.gatherer()
-    await gatherer.find()
+    scan = place.scan()
+    await scan.find()
     target = tmp_path / SHA
     with trio.fail_after(5):
-        assert await gatherer.model(SHA, len(CONTENT), target, [peer("slow")])
+        assert await scan.model(MODEL, tmp_path, [peer("slow")])
     assert target.read_bytes() == CONTENT
     assert names(tmp_path) == [SHA], "no part of it is left behind"
 
 
 async def test_a_model_that_cannot_be_written_is_told_in_one_line(place: Place, tmp_path: Path) -> None:
     serve_blobs(place.worker("good"), lambda to, sha256: CONTENT)
-    gatherer = place.gatherer()
-    await gatherer.find()
+    scan = place.scan()
+    await scan.find()
     with pytest.raises(ResourceError, match="cannot write a model to"):
-        await gatherer.model(SHA, len(CONTENT), tmp_path / "no-such-folder" / SHA, [])
+        await scan.model(MODEL, tmp_path / "no-such-folder", [])
 
 
 async def test_strangers_are_not_told_as_silent_and_who_refuses_is_told_from_who_does_not_answer(
@@ -223,11 +224,11 @@ async def test_strangers_are_not_told_as_silent_and_who_refuses_is_told_from_who
     place.worker("refuses", refuses)
     place.worker("stranger", refuses)
     place.worker("other-stranger", refuses)
-    gatherer = place.gatherer("ours", "refuses")
-    gathered = await gatherer.gather()
-    await gatherer.widen(gathered)
-    assert list(gathered.heard) == [peer("ours")]
-    assert gathered.silent == {peer("refuses"): "refuses refuses (this device serves its owner only)"}
+    scan = place.scan("ours", "refuses")
+    recovery = await scan.gather()
+    await scan.widen(recovery)
+    assert list(recovery.reports) == [peer("ours")]
+    assert recovery.silent == {peer("refuses"): "refuses refuses (this device serves its owner only)"}
 
 
 async def test_two_devices_of_one_name_are_told_apart(place: Place) -> None:
@@ -237,17 +238,17 @@ async def test_two_devices_of_one_name_are_told_apart(place: Place) -> None:
     for name in ("one", "two"):
         place.worker(name, refuses)
         place.adverts[name] = place.adverts[name].model_copy(update={"name": "mini"})
-    gathered = await place.gatherer().gather()
-    assert set(gathered.silent) == {peer("one"), peer("two")}
-    assert set(gathered.silent.values()) == {"mini refuses (not-allowed)"}
+    recovery = await place.scan().gather()
+    assert set(recovery.silent) == {peer("one"), peer("two")}
+    assert set(recovery.silent.values()) == {"mini refuses (not-allowed)"}
 
 
 def test_no_attempt_that_any_worker_told_is_ever_used_again(tmp_path: Path) -> None:
-    gathered = Recovery()
+    recovery = Recovery()
     for name, outcome in (("one", lease(1)), ("two", lease(1, 5, queued=True))):
         advert = Advert(peer=peer(name), seq=1, device=f"d-{name}", name=name)
-        gathered.heard[peer(name)] = WorkerReport(advert, (outcome,))
-    result = gathered.places()
+        recovery.reports[peer(name)] = WorkerReport(advert, (outcome,))
+    result = recovery.places()
     assert (result[f"{CAMPAIGN}/1"].attempt, result[f"{CAMPAIGN}/1"].highest) == (1, 5)
     new = NewCampaign(CAMPAIGN, "one", ANN.peer_id, "{}")
     both = [(one, task_body(one)) for one in (task(1), task(2))]

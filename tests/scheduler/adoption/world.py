@@ -285,12 +285,12 @@ class World:
             Credential(issuer=each.issuer, token=each.token, expires=time.time() + 60, campaign=CAMPAIGN)
             for each in handed(visitor.peer_id)
         ]
-        presenting = CredentialPresenter(lambda: tokens, time.time)
+        presenter = CredentialPresenter(lambda: tokens, time.time)
         async with trio.open_nursery() as nursery:
             links = Links(network, ProtocolId.WORK, WORK, nursery)
 
             async def introduce(link: Any, advert: Advert) -> None:
-                await presenting.introduce(link)
+                await presenter.introduce(link)
 
             yield RecoveryScan(network, self.board, links, introduce, CAMPAIGN, round_s=0.1)
             nursery.cancel_scope.cancel()
@@ -312,11 +312,11 @@ class World:
             own = key is ANN
             return passed_on(key, held, to, CAMPAIGN, own=own, lasts_s=60.0, now=time.time())
 
-        async with self.visitor(handed) as gatherer:
+        async with self.visitor(handed) as scan:
             with self.store(home) as store:
                 try:
                     return await adopt_campaign(
-                        gatherer,
+                        scan,
                         campaign=CAMPAIGN,
                         owner=ANN.peer_id,
                         store=store,

@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import pytest
 
+from protocol.errors import ResourceError
 from protocol.values.task import Model
 from scheduler.adoption.adopt import _bring_models
 from scheduler.models.fetch import fetch_adopted
@@ -24,12 +25,12 @@ URL = "https://models.example.org/m.onnx"
 class _Nobody:
     """A swarm in which nobody has it."""
 
-    async def model(self, sha256: str, size: int, target: Path, first: Sequence[str]) -> bool:
+    async def model(self, model: Model, spool: Path, first: Sequence[str]) -> bool:
         return False
 
 
 @pytest.mark.parametrize(
-    ("held", "url", "lacking"),
+    ("served", "url", "missing"),
     [
         (DATA, URL, ()),
         (DATA[::-1], URL, ("m.onnx",)),
@@ -40,24 +41,24 @@ class _Nobody:
         (DATA, None, ("m.onnx",)),
     ],
 )
-async def test_what_nobody_has_comes_from_its_url_or_is_lacking(
-    tmp_path: Path, held: bytes | None, url: str | None, lacking: tuple[str, ...]
+async def test_what_nobody_has_comes_from_its_url_or_is_missing(
+    tmp_path: Path, served: bytes | None, url: str | None, missing: tuple[str, ...]
 ) -> None:
     made = papers(tmp_path, "models.example.org")
     spool = tmp_path / "spool"
     task = a_task(1).model_copy(update={"model": MODEL, "model_url": url})
     async with web(made.server) as site:
-        if held is not None:
-            site.file("/m.onnx", held)
+        if served is not None:
+            site.file("/m.onnx", served)
         net = Net({"models.example.org": [PUBLIC]}, site, made.client)
-        opened = cast("Any", SimpleNamespace(tasks=[task]))
+        opened = cast("Any", SimpleNamespace(tasks=[task], manifest=SimpleNamespace(spec="{}")))
         result = await _bring_models(cast("Any", _Nobody()), opened, {}, spool, None, net.edge())
-    assert result == lacking
-    assert [path.name for path in spool.iterdir()] == ([] if lacking else [MODEL.sha256])
-    if not lacking:
+    assert result == missing
+    assert [path.name for path in spool.iterdir()] == ([] if missing else [MODEL.sha256])
+    if not missing:
         assert (spool / MODEL.sha256).read_bytes() == DATA
 
 
 async def test_a_disk_that_cannot_be_written_is_no_missing_model(tmp_path: Path) -> None:
-    with pytest.raises(OSError, match="No such file or directory"):
-        await fetch_adopted(URL, MODEL, tmp_path / "nowhere" / "m")
+    with pytest.raises(ResourceError, match="No such file or directory"):
+        await fetch_adopted(URL, MODEL, tmp_path / "nowhere")

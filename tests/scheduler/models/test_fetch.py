@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import io
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import trio
@@ -44,7 +46,9 @@ def campaign_of(site: Web, more: str = "") -> str:
     )
 
 
-def described(home: Home, text: str, show: Callable[[str, int, int], object] = lambda *told: None) -> Path:
+def described(
+    home: Home, text: str, show: Callable[[str, int, int], object] = lambda *progress: None
+) -> Path:
     result = describe_models(
         parse_campaign(text.encode(), "c.yaml"), Path(), downloader(home, show, retry_delay_s=0.01)
     )
@@ -73,12 +77,12 @@ def test_submitting_it_leaves_a_copy_under_its_hash_and_tells_workers_the_url(
     site.file("/m.onnx", DATA)
     file = tmp_path / "c.yaml"
     file.write_text(campaign_of(site))
-    result = submit_campaign(home, file, wait_s=60, fetch=downloader(home, lambda *told: None))
+    result = submit_campaign(home, file, wait_s=60, fetch=downloader(home, lambda *progress: None))
     assert (home.spool / SHA).read_bytes() == DATA
     with Store(home.store) as store:
         assert [model.sha256 for model in store.campaigns.models(result)] == [SHA]
     campaign = parse_campaign(file.read_bytes(), "c.yaml")
-    models = describe_models(campaign, tmp_path, downloader(home, lambda *told: None))
+    models = describe_models(campaign, tmp_path, downloader(home, lambda *progress: None))
     task = derive_tasks(campaign, models, campaign_id="c-x", scheduler="1" * 44)[0]
     assert task.model_url == f"http://127.0.0.1:{site.port}/m.onnx"
     assert task.model.sha256 == SHA
@@ -161,7 +165,7 @@ def test_a_model_too_large_for_the_disk_is_told_before_it_is_fetched(home: Home,
     site.pages["/m.onnx"] = reply(body=b"x", length=2**50)
     campaign = parse_campaign(campaign_of(site).encode(), "c.yaml")
     with pytest.raises(ResourceError, match="are needed on the disk"):
-        describe_models(campaign, Path(), downloader(home, lambda *told: None, limit=2**51))
+        describe_models(campaign, Path(), downloader(home, lambda *progress: None, limit=2**51))
 
 
 def test_a_file_url_is_read_in_place(home: Home, tmp_path: Path) -> None:
@@ -177,58 +181,48 @@ def test_downloads_nobody_touched_for_a_day_are_removed(home: Home, site: Web) -
     site.file("/other.onnx", DATA)
     later = stored.stat().st_mtime + KEEP_S + 10
     campaign = parse_campaign(campaign_of(site).replace("m.onnx", "other.onnx").encode(), "c.yaml")
-    describe_models(campaign, Path(), downloader(home, lambda *told: None, wall=lambda: later))
+    describe_models(campaign, Path(), downloader(home, lambda *progress: None, wall=lambda: later))
     assert not stored.exists()
 
 
 # -- Hugging Face --------------------------------------------------------------------------------------------------------
 
 
-def test_a_model_at_hugging_face_comes_by_their_library(home: Home, tmp_path: Path) -> None:
+def test_a_model_at_hugging_face_comes_by_their_library(
+    home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "cached").write_bytes(DATA)
-    files: list[HfFile] = []
+    files: list[tuple[str, str, str]] = []
 
-    def hub(file: HfFile) -> Path:
-        files.append(file)
-        return tmp_path / "cached"
+    def hf_hub_download(repo: str, file: str, *, revision: str) -> str:
+        files.append((repo, file, revision))
+        return str(tmp_path / "cached")
 
+    monkeypatch.setitem(sys.modules, "huggingface_hub", SimpleNamespace(hf_hub_download=hf_hub_download))
     campaign = parse_campaign(
         b"campaign: t\nunits: [CPU (ONNX)]\nmodels: ['hf://org/repo/onnx/m.onnx@v1']\n", "c.yaml"
     )
-    fetch = downloader(home, lambda *told: None, hub=hub)
+    fetch = downloader(home, lambda *progress: None)
     assert describe_models(campaign, Path(), fetch)["m.onnx"][1].sha256 == SHA
-    assert files == [HfFile("org/repo", "onnx/m.onnx", "v1")]
+    assert files == [("org/repo", "onnx/m.onnx", "v1")]
 
 
-class _Hub:
-    def __init__(self, answer: str | Exception) -> None:
-        self.answer = answer
+def test_what_the_library_says_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def hf_hub_download(repo: str, file: str, *, revision: str) -> str:
+        raise OSError("404 Client Error.\n\nMore of it")
 
-    def hf_hub_download(self, repo_id: str, filename: str, *, revision: str) -> str:
-        if isinstance(self.answer, Exception):
-            raise self.answer
-        return f"{self.answer}/{repo_id}/{revision}/{filename}"
-
-
-def test_the_library_is_asked_for_repository_file_and_revision() -> None:
-    path = from_hub(HfFile("org/repo", "a/m.onnx", "main"), lambda: _Hub("/cache"))
-    assert path.as_posix() == "/cache/org/repo/main/a/m.onnx"
-
-
-def test_what_the_library_says_is_told_in_one_line() -> None:
+    monkeypatch.setitem(sys.modules, "huggingface_hub", SimpleNamespace(hf_hub_download=hf_hub_download))
     with pytest.raises(Refused, match="404 Client Error") as caught:
-        from_hub(HfFile("o/r", "m", "main"), lambda: _Hub(OSError("404 Client Error.\n\nMore of it")))
+        from_hub(HfFile("o/r", "m", "main"))
     assert "More of it" not in caught.value.what
     assert caught.value.reason is Reason.UNKNOWN
 
 
-def test_without_the_library_it_is_said_how_to_get_it(home: Home) -> None:
-    def hub(file: HfFile) -> Path:
-        return from_hub(file, lambda: None)
-
+def test_without_the_library_it_is_said_how_to_get_it(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     campaign = parse_campaign(b"campaign: t\nunits: [CPU (ONNX)]\nmodels: ['hf://o/r/m.onnx']\n", "c.yaml")
     with pytest.raises(CampaignError, match=r"c.yaml:3: .*needs the package huggingface_hub") as caught:
-        describe_models(campaign, Path(), downloader(home, lambda *told: None, hub=hub))
+        describe_models(campaign, Path(), downloader(home, lambda *progress: None))
     assert caught.value.hint == INSTALL
 
 

@@ -70,7 +70,7 @@ def test_a_manifest_is_made_once_and_says_what_the_campaign_is(tmp_path: Path) -
     assert manifests_in(tmp_path).take_up(row, models, bodies, BOB) is None, "only its owner can sign it"
 
 
-def heard(name: str, *leases: LiveLease, epoch: int = 1) -> tuple[str, WorkerReport]:
+def report(name: str, *leases: LiveLease, epoch: int = 1) -> tuple[str, WorkerReport]:
     peer = Identity.from_seed(name).peer_id
     return peer, WorkerReport(Advert(peer=peer, seq=1, device=f"d-{name}", name=name), leases, epoch)
 
@@ -88,25 +88,25 @@ def lease(n: int, attempt: int = 1, *, queued: bool = False, settled: bool = Fal
 
 
 def test_a_task_is_where_it_got_furthest() -> None:
-    gathered = Recovery()
-    gathered.heard |= dict(
+    recovery = Recovery()
+    recovery.reports |= dict(
         [
-            heard("one", lease(1, settled=True), lease(2, settled=True), lease(3, queued=True), epoch=2),
-            heard("two", lease(1, 2, queued=True), lease(2, 2), lease(3, 2, queued=True), epoch=4),
+            report("one", lease(1, settled=True), lease(2, settled=True), lease(3, queued=True), epoch=2),
+            report("two", lease(1, 2, queued=True), lease(2, 2), lease(3, 2, queued=True), epoch=4),
         ]
     )
-    places = gathered.places()
+    places = recovery.places()
     assert {task: (place.device, place.attempt) for task, place in places.items()} == {
         "c-one/1": ("one", 1),  # the ticket was a second one, or is asked for again if the first had failed
         "c-one/2": ("two", 2),  # it would not run again if it had succeeded
         "c-one/3": ("two", 2),
     }
-    assert gathered.epoch == 4
+    assert recovery.epoch == 4
 
 
 def test_the_count_of_an_adoption_is_told_in_a_line(tmp_path: Path) -> None:
-    gathered = Recovery()
-    gathered.heard |= dict([heard("one", lease(1), lease(2, settled=True), lease(3, queued=True))])
+    recovery = Recovery()
+    recovery.reports |= dict([report("one", lease(1), lease(2, settled=True), lease(3, queued=True))])
     with Store(tmp_path / "store.db") as store:
         store.campaigns.create(NewCampaign("c-one", "one", ANN.peer_id, "{}"), [], tasks(5))
         row = store.campaigns.get("c-one")
@@ -114,7 +114,7 @@ def test_the_count_of_an_adoption_is_told_in_a_line(tmp_path: Path) -> None:
         stored = manifests_in(tmp_path).take_up(row, [], store.tasks.bodies("c-one"), ANN)
     assert stored is not None
     opened = open_manifest(read_cover(stored.path.read_bytes()))
-    adoption = tally(opened.manifest, opened.tasks, gathered.places(), {})
+    adoption = tally(opened.manifest, opened.tasks, recovery.places(), {})
     assert adoption.line() == "5 tasks: 1 running, 1 waiting in queues, 1 finished elsewhere, 2 to do"
 
 

@@ -5,16 +5,18 @@ from __future__ import annotations
 import errno
 import io
 import os
+import shutil
 from collections.abc import Callable
 from http import HTTPStatus
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from starlette.requests import Request
 from starlette.types import Message
 
 from protocol.errors import ResourceError
-from scheduler.models.uploads import LEFT_FREE, Disk, Incoming
+from scheduler.models.uploads import LEFT_FREE, Incoming
 from web.http.problems import HttpProblem
 from web.routes.models import CHUNK, _receive
 
@@ -47,13 +49,16 @@ def wall() -> float:
     return 1e9
 
 
-def shrinking(*sizes: int) -> Callable[[Path], int]:
+def shrinking(*sizes: int) -> Callable[[Path], SimpleNamespace]:
     left = list(sizes)
-    return lambda folder: LEFT_FREE + (left.pop(0) if len(left) > 1 else left[0])
+    return lambda folder: SimpleNamespace(free=LEFT_FREE + (left.pop(0) if len(left) > 1 else left[0]))
 
 
-async def test_a_disk_that_others_fill_meanwhile_is_noticed_and_keeps_its_reserve(tmp_path: Path) -> None:
-    incoming = Incoming(tmp_path, "m.onnx", wall, Disk(free=shrinking(100 * CHUNK, 100 * CHUNK, CHUNK // 2)))
+async def test_a_disk_that_others_fill_meanwhile_is_noticed_and_keeps_its_reserve(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", shrinking(100 * CHUNK, 100 * CHUNK, CHUNK // 2))
+    incoming = Incoming(tmp_path, "m.onnx", wall)
     with pytest.raises(HttpProblem) as error:
         await _receive(request(5), incoming)
     assert error.value.status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE
@@ -61,12 +66,15 @@ async def test_a_disk_that_others_fill_meanwhile_is_noticed_and_keeps_its_reserv
     assert names(tmp_path) == []
 
 
-async def test_a_disk_that_is_full_is_told_as_that_and_nothing_is_left(tmp_path: Path) -> None:
-    def new(path: Path) -> io.BufferedWriter:
+async def test_a_disk_that_is_full_is_told_as_that_and_nothing_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def new(path: Path, mode: str) -> io.BufferedWriter:
         path.touch()
         return io.BufferedWriter(Full(), buffer_size=2 * CHUNK)
 
-    incoming = Incoming(tmp_path, "m.onnx", wall, Disk(new=new))
+    monkeypatch.setattr(Path, "open", new)
+    incoming = Incoming(tmp_path, "m.onnx", wall)
     with pytest.raises(ResourceError, match="No space left"):
         await _receive(request(5), incoming)
     assert names(tmp_path) == []
