@@ -34,7 +34,7 @@ from protocol.values.task import Measure, Model, Task, Timeouts, task_body
 from protocol.words import RunOutcome
 from results.export.columns import Dimension, FigureColumn, Filters, figures_of
 from scheduler.store import schema as t
-from scheduler.store.backend import Location, ServerLocation, server_url
+from scheduler.store.database import Location, ServerLocation, server_url
 from scheduler.store.rows import NewCampaign, NewModel
 from scheduler.store.store import Store
 

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 import structlog
 import trio
@@ -31,7 +31,7 @@ from scheduler.models.spool import receive
 from scheduler.run.epochs import proven_epoch
 from scheduler.store.rows import WorkerTask
 from swarm.blobs.client import fetch_blob
-from swarm.index.query import QueryResult
+from swarm.index.index import Index
 from swarm.net.addresses import Address
 from swarm.net.identity import verify
 from swarm.net.link import Link, Links
@@ -61,14 +61,6 @@ HIGHEST: Final = 500
 """Attempts are numbered up to 1,000 in all."""
 
 log = structlog.get_logger("sark.adopt")
-
-
-class RecoveryDirectory(Protocol):
-    """What is used of `swarm.index.index.Index`."""
-
-    async def campaign(self, campaign: str, limit: int = 256) -> QueryResult: ...
-
-    async def everybody(self, limit: int = 256) -> QueryResult: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,38 +133,25 @@ class Recovery:
         }
 
 
-Introduce = Callable[[Link, Advert], Awaitable[object]]
-"""Shows a worker what permission we have, before anything else is said."""
-
-
+@dataclass(slots=True)
 class RecoveryScan:
     """Looks at the workers of one campaign over kept links."""
 
-    def __init__(
-        self,
-        network: Network,
-        index: RecoveryDirectory,
-        links: Links,
-        introduce: Introduce,
-        campaign: str,
-        *,
-        round_s: float = ROUND_S,
-        next_s: float = NEXT_S,
-        pace_s: float = PACE_S,
-        announce: Callable[[Iterable[Address]], Awaitable[None]] | None = None,
-    ) -> None:
-        """`announce`: makes a visitor known at the gates on the way to these addresses."""
-        self._network = network
-        self._index = index
-        self._links = links
-        self._introduce = introduce
-        self._announce = announce
-        self._campaign = campaign
-        self._round_s, self._next_s, self._pace_s = round_s, next_s, pace_s
-        self.adverts: dict[str, Advert] = {}
-        """Every worker that was found so far."""
-        self._listed: set[str] = set()
-        """Those of them that the index named as this campaign's."""
+    network: Network
+    index: Index
+    links: Links
+    introduce: Callable[[Link], Awaitable[object]]
+    """Shows a worker what permission we have, before anything else is said."""
+    campaign: str
+    announce: Callable[[Iterable[Address]], Awaitable[None]] | None = None
+    """Makes a visitor known at the gates on the way to these addresses."""
+    round_s: float = ROUND_S
+    next_s: float = NEXT_S
+    pace_s: float = PACE_S
+    adverts: dict[str, Advert] = field(default_factory=dict)
+    """Every worker that was found so far."""
+    _listed: set[str] = field(default_factory=set)
+    """Those of them that the index named as this campaign's."""
 
     async def recover(self, owner: str) -> tuple[Recovery, bytes, OpenedManifest]:
         """What the workers have, and the campaign's manifest. Raises `CampaignError`, `Unreachable`."""
@@ -192,7 +171,7 @@ class RecoveryScan:
             stable = number > 0 and set(self.adverts) == known
             if stable and (not recovery.silent or number + 1 >= PATIENT_ROUNDS):
                 break
-            await trio.sleep(self._round_s)
+            await trio.sleep(self.round_s)
         return recovery
 
     async def widen(self, recovery: Recovery) -> None:
@@ -202,8 +181,8 @@ class RecoveryScan:
 
     async def find(self, *, everybody: bool = False) -> None:
         """Look into the index. Raises `Unreachable` when it cannot be read."""
-        index = self._index
-        result = await (index.everybody(LIMIT) if everybody else index.campaign(self._campaign, LIMIT))
+        index = self.index
+        result = await (index.everybody(LIMIT) if everybody else index.campaign(self.campaign, LIMIT))
         for sighting in result.devices:
             if not sighting.advert.gone:
                 self.adverts[sighting.advert.peer] = sighting.advert
@@ -214,8 +193,8 @@ class RecoveryScan:
         """Ask these, at most `AT_ONCE` at a time, and add their reports."""
         slots = trio.CapacityLimiter(AT_ONCE)
         peers = tuple(peers)
-        if self._announce is not None:
-            await self._announce(address for peer in peers for address in self.adverts[peer].addresses)
+        if self.announce is not None:
+            await self.announce(address for peer in peers for address in self.adverts[peer].addresses)
 
         async def ask(advert: Advert) -> None:
             async with slots:
@@ -227,23 +206,23 @@ class RecoveryScan:
                     if advert.peer in self._listed:  # a stranger has nothing of it, and need not answer
                         does = "refuses" if isinstance(exc, Refused) else "does not answer"
                         recovery.silent[advert.peer] = f"{advert.name} {does} ({exc.what})"
-                    await self._links.drop(advert.peer)
+                    await self.links.drop(advert.peer)
 
         async with trio.open_nursery() as nursery:
             for peer in peers:
                 nursery.start_soon(ask, self.adverts[peer])
 
     async def _look(self, advert: Advert) -> WorkerReport:
-        link = await self._links.get(advert.peer, advert.addresses, max_wait_s=PATIENCE_S)
-        await self._introduce(link, advert)
+        link = await self.links.get(advert.peer, advert.addresses, max_wait_s=PATIENCE_S)
+        await self.introduce(link)
         leases: dict[tuple[str, int], LiveLease] = {}
         cursor = 0
         for _ in range(MAX_PAGES):
-            answer = await link.call(ListLeases(campaign=self._campaign, cursor=cursor))
+            answer = await link.call(ListLeases(campaign=self.campaign, cursor=cursor))
             if isinstance(answer, Denied):
                 raise Refused(answer.detail or str(answer.reason), reason=answer.reason)
             if not isinstance(answer, AdoptReply):
-                raise RemoteProtocolError(f"{advert.peer} answered Look with {type(answer).__name__}")
+                raise RemoteProtocolError(f"{advert.peer} answered ListLeases with {type(answer).__name__}")
             leases |= {(lease.task, lease.attempt): lease for lease in answer.leases}
             if answer.cursor is None:
                 lines = tuple(leases.values())
@@ -280,12 +259,12 @@ class RecoveryScan:
             for each in holders:
                 ended = trio.Event()
                 nursery.start_soon(ask, each, ended)
-                with trio.move_on_after(self._next_s):
+                with trio.move_on_after(self.next_s):
                     await ended.wait()
         if matches:
             return matches[0]
         raise CampaignError(
-            f"the campaign manifest of {self._campaign}, its description that its devices keep, cannot be had: {why}",
+            f"the campaign manifest of {self.campaign}, its description that its devices keep, cannot be had: {why}",
             hint="a campaign can be adopted once a device has begun a task of it, and for a day after its last one",
         )
 
@@ -293,7 +272,7 @@ class RecoveryScan:
         assert each.manifest is not None
         data = await self._read_manifest(each.advert, each.manifest, each.manifest_size)
         cover = read_cover(data)
-        if cover.campaign != self._campaign or cover.owner != owner:
+        if cover.campaign != self.campaign or cover.owner != owner:
             raise RemoteProtocolError("it is of another campaign or owner")
         if not verify(owner, cover.message, cover.signature):
             raise RemoteProtocolError("its signature is not the owner's")
@@ -302,9 +281,7 @@ class RecoveryScan:
     async def _read_manifest(self, advert: Advert, sha256: str, size: int) -> bytes:
         data = bytearray()
         with trio.move_on_after(MANIFEST_S) as patience:
-            await fetch_blob(
-                self._network, advert.peer, advert.addresses, sha256, sink=data.extend, size=size
-            )
+            await fetch_blob(self.network, advert.peer, advert.addresses, sha256, sink=data.extend, size=size)
         if patience.cancelled_caught:
             raise Unreachable(f"{advert.name} is too slow")
         if hashlib.sha256(data).hexdigest() != sha256:
@@ -323,17 +300,17 @@ class RecoveryScan:
         return False
 
     async def _fetch_model(self, advert: Advert, model: Model, sink: Callable[[bytearray], object]) -> None:
-        step = due = self._pace_s * SLOWEST
-        with trio.move_on_after(self._pace_s) as pace:
+        step = due = self.pace_s * SLOWEST
+        with trio.move_on_after(self.pace_s) as pace:
 
             def came(done: int, total: int) -> None:
                 nonlocal due
                 if done >= due:
                     due = done + step
-                    pace.deadline = trio.current_time() + self._pace_s
+                    pace.deadline = trio.current_time() + self.pace_s
 
             await fetch_blob(
-                self._network,
+                self.network,
                 advert.peer,
                 advert.addresses,
                 model.sha256,

@@ -15,7 +15,6 @@ import trio
 
 from protocol.errors import CampaignError
 from protocol.messages.work import WORK, LiveLease
-from protocol.values.advert import Advert
 from protocol.words import ProtocolId
 from scheduler.adoption.adopt import Adoption, tally
 from scheduler.adoption.recovery import Recovery, RecoveryScan
@@ -23,7 +22,7 @@ from scheduler.adoption.token import passed_on
 from scheduler.run.credentials import CredentialPresenter
 from swarm.join.ephemeral import GateVisitor, open_ephemeral_node
 from swarm.net.identity import Identity
-from swarm.net.link import Link, Links
+from swarm.net.link import Links
 from swarm.pools.membership import Credential
 
 VISIT_S: Final = 900.0
@@ -45,14 +44,14 @@ class CurrentLeader:
 
 
 @asynccontextmanager
-async def visiting(gates: Sequence[str], campaign: str, speaks: CurrentLeader) -> AsyncIterator[RecoveryScan]:
+async def visiting(gates: Sequence[str], campaign: str, leader: CurrentLeader) -> AsyncIterator[RecoveryScan]:
     """Be in the swarm as a visitor who may speak of one campaign. Raises as `open_ephemeral_node`."""
     visitor = Identity.fresh()
 
     def tokens() -> Sequence[Credential]:
         now = time.time()
         handed = passed_on(
-            speaks.key, speaks.held, visitor.peer_id, campaign, own=speaks.own, lasts_s=VISIT_S, now=now
+            leader.key, leader.held, visitor.peer_id, campaign, own=leader.own, lasts_s=VISIT_S, now=now
         )
         return [
             Credential(issuer=each.issuer, token=each.token, expires=now + VISIT_S, campaign=campaign)
@@ -60,14 +59,10 @@ async def visiting(gates: Sequence[str], campaign: str, speaks: CurrentLeader) -
         ]
 
     presenter = CredentialPresenter(tokens, time.time)
-
-    async def introduce(link: Link, advert: Advert) -> None:
-        await presenter.introduce(link)
-
     async with open_ephemeral_node(gates, visitor) as (network, index, nursery):
         links = Links(network, ProtocolId.WORK, WORK, nursery)
-        announce = GateVisitor(network, speaks.key).announce
-        yield RecoveryScan(network, index, links, introduce, campaign, announce=announce)
+        announce = GateVisitor(network, leader.key).announce
+        yield RecoveryScan(network, index, links, presenter.introduce, campaign, announce)
 
 
 @dataclass(frozen=True, slots=True)

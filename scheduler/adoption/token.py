@@ -1,4 +1,4 @@
-"""What `delegate` prints and `adopt --token` takes: one string with the campaign, whose it is, the way in, and the tokens. Pure.
+"""What `delegate` prints and `adopt --token` takes: one string with the campaign, its owner, the gates, and the tokens. Pure.
 
     sarkd1 + base58( checksum of 4 bytes + msgpack of: campaign, owner, gates, tokens )
 
@@ -35,7 +35,7 @@ _CONTEXT: Final = b"sark handover 1\n"
 
 
 class HandoverFile(Message):
-    """A token and whose key it rests on."""
+    """A token, and the key that issued it."""
 
     issuer: PeerName
     token: Token

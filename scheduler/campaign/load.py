@@ -25,7 +25,7 @@ MAX_CELLS: Final = 10_000
 """Models × units × threads × batches in one campaign."""
 MAX_DIMS: Final = 64
 _SERVED: Final = "API "
-"""How units begin whose model is in a server."""
+"""The prefix of units that measure a model in a server."""
 _START: Final = "sark-node init writes a campaign to begin with"
 _STEPS_HINT: Final = {
     "pre": "such as {step: normalise, of: x, mean: 127.5, std: 127.5}; examples/README.md has them all",

@@ -96,7 +96,7 @@ class ModelEntry(FilePart):
     path: Annotated[str, StringConstraints(min_length=1, max_length=4096)] | None = None
     """Path of the file, from the folder of the campaign; with `package`, from the package's folder."""
     url: UrlText | None = None
-    """Where it is fetched from, once, when the campaign is submitted: https:, http:, file: or hf://ORG/REPO/FILE@REVISION. Beside a path:
+    """Where it is fetched from, once, when the campaign is submitted: https:, http:, file: or hf://ORG/REPO/FILE@REVISION. With a path:
     where workers may fetch it too."""
     package: Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,99}$")] | None = None
     """An installed Python package that carries the file, such as magika."""
@@ -153,7 +153,7 @@ class ModelEntry(FilePart):
 
     @property
     def public_url(self) -> str | None:
-        """What workers are told beside its hash; None: only the submitting machine can use its URL, or there is none."""
+        """The URL that workers get with its hash; None: only the submitting machine can use its URL, or there is none."""
         return travelling(self.url) if self.url is not None else None
 
     @property
@@ -248,16 +248,16 @@ class Retry(FilePart):
 
 
 class Schedule(FilePart):
-    """When an experiment runs by itself, and who is told when a result got worse. Read by `sark-node experiment save`."""
+    """When an experiment runs by itself, and who is notified when a result got worse. Read by `sark-node experiment save`."""
 
     every: Duration
     """From one run to the next, such as 1d."""
     at: TimeOfDay | None = None
     """At this time of the day, in UTC."""
     alarm: Percent | None = None
-    """By how much a result must surely be worse to be told as a regression; as little as `compare` tells, if left out."""
+    """By how much a result must surely be worse to count as a regression; the margin of `compare`, if left out."""
     webhook: Webhook | None = None
-    """Where a regression is told, by a POST of JSON: https, or this machine itself."""
+    """Where a regression is reported, by a POST of JSON: https, or this machine itself."""
 
 
 class JobFields(FilePart):

@@ -1,4 +1,4 @@
-"""Models that were sent to this home over HTTP: each a file under its sha256, with its name beside it, until somebody removes it.
+"""Models that were sent to this home over HTTP: each a file under its sha256, with its name in a note, until somebody removes it.
 
 A campaign names one as `sha256:…`; what it needs is copied to the spool when it is submitted, so that an upload may go at any time.
 """
@@ -11,7 +11,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Final
 from uuid import uuid4
@@ -32,6 +32,7 @@ LEFT_FREE: Final = 1024**3
 """Bytes of the disk that uploads leave to others."""
 STALE_S: Final = 86_400.0
 """An upload that was cut off is removed after so long."""
+_SEND: Final = "send the model, POST /api/v1/models?name=FILE"
 _HASH: Final = re.compile(r"[0-9a-f]{64}")
 
 ModelName = Annotated[str, StringConstraints(pattern=r"^[^\x00-\x1f/\\]+$", min_length=1, max_length=100)]
@@ -47,18 +48,27 @@ class Upload(JsonModel):
     added: str
 
 
+@contextlib.contextmanager
+def _storing(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as exc:
+        raise ResourceError(
+            f"cannot keep models in {folder}: {exc.strerror or exc}",
+            hint="free some space, or check its rights",
+        ) from None
+
+
 class Incoming:
     """A model that is being sent. Every way out ends in `keep` or `drop`. Blocking."""
 
     def __init__(self, folder: Path, name: str, wall: Callable[[], float]) -> None:
         self._folder, self._name, self._wall = folder, name, wall
         self._digest, self.size = hashlib.sha256(), 0
-        try:
+        with _storing(folder):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._part = folder / f".part-{uuid4().hex}"
             self._file = self._part.open("xb")
-        except OSError as exc:
-            raise _cannot(folder, exc) from None
 
     def room(self) -> int:
         """How many bytes more may come."""
@@ -68,17 +78,15 @@ class Incoming:
         """The next bytes. Raises `ResourceError`."""
         self._digest.update(data)
         self.size += len(data)
-        try:
+        with _storing(self._folder):
             self._file.write(data)
-        except OSError as exc:
-            raise _cannot(self._folder, exc) from None
 
     def keep(self) -> Upload:
         """All of it came. Raises `ResourceError`."""
         upload = Upload(
             sha256=self._digest.hexdigest(), name=self._name, size=self.size, added=utc(self._wall()) or ""
         )
-        try:
+        with _storing(self._folder):
             self._file.flush()
             os.fsync(self._file.fileno())
             self._file.close()
@@ -86,8 +94,6 @@ class Incoming:
             note.write_text(upload.model_dump_json(), encoding="utf-8")
             self._part.replace(self._folder / upload.sha256)
             note.replace(self._folder / f"{upload.sha256}.json")
-        except OSError as exc:
-            raise _cannot(self._folder, exc) from None
         return upload
 
     def drop(self) -> None:
@@ -129,11 +135,9 @@ class Uploads:
         """Remove the one with this hash; False: there is none. Raises `ResourceError`."""
         if self.find(sha256) is None:
             return False
-        try:
+        with _storing(self.folder):
             (self.folder / f"{sha256}.json").unlink(missing_ok=True)
             (self.folder / sha256).unlink(missing_ok=True)
-        except OSError as exc:
-            raise _cannot(self.folder, exc) from None
         return True
 
     def _tidy(self) -> None:
@@ -163,7 +167,9 @@ def _placed(entry: ModelEntry, uploads: Uploads, *, allow_paths: bool) -> ModelE
     path = entry.path or ""
     if not allow_paths:
         _refuse_inside(entry)
-    if path.startswith(SCHEME) and entry.package is None:
+    if entry.package is not None:
+        return entry
+    if path.startswith(SCHEME):
         digest = path.removeprefix(SCHEME)
         upload = uploads.find(digest)
         if upload is None:
@@ -174,16 +180,14 @@ def _placed(entry: ModelEntry, uploads: Uploads, *, allow_paths: bool) -> ModelE
         return entry.model_copy(
             update={"path": digest, "sha256": entry.sha256 or digest, "name": entry.name or upload.name}
         )
-    local = entry.package is None and (path or (entry.url or "").lower().startswith("file:"))
-    if local and not allow_paths:
+    if not allow_paths and (path or (entry.url or "").lower().startswith("file:")):
         raise entry.error(
             f"{entry.title}: files of the server are not to be named from here",
-            "send the model, POST /api/v1/models?name=FILE, and name it by its sha256:…; or give its https:// URL; "
-            "or start the server with --allow-paths",
+            f"{_SEND}, and name it by its sha256:…; or give its https:// URL; or start the server with --allow-paths",
         )
-    if path and entry.package is None and not Path(path).is_absolute():
+    if path and not Path(path).is_absolute():
         raise entry.error(
-            f"{entry.title}: the path is relative, and there is no campaign file beside it",
+            f"{entry.title}: the path is relative, and there is no campaign file for it",
             "write the whole path",
         )
     return entry
@@ -195,22 +199,12 @@ def _refuse_inside(entry: ModelEntry) -> None:
         try:
             read_url(entry.url, FOR_OTHERS)
         except Refused as exc:
-            raise entry.error(
-                f"{entry.title} cannot be fetched: {exc.what}",
-                exc.hint
-                or "send the model, POST /api/v1/models?name=FILE; or start the server with --allow-paths",
-            ) from None
+            hint = exc.hint or f"{_SEND}; or start the server with --allow-paths"
+            raise entry.error(f"{entry.title} cannot be fetched: {exc.what}", hint) from None
     if entry.package is not None:
         spec = package_spec(entry.package)
         if spec is not None and spec.origin is None:
             raise entry.error(
                 f"{entry.title}: {entry.package} is a folder of the server's, not a package",
-                "name an installed package, or send the model: POST /api/v1/models?name=FILE",
+                f"name an installed package, or {_SEND}",
             )
-
-
-def _cannot(folder: Path, error: OSError) -> ResourceError:
-    return ResourceError(
-        f"cannot keep models in {folder}: {error.strerror or error}",
-        hint="free some space, or check its rights",
-    )

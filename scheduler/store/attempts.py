@@ -29,27 +29,19 @@ from scheduler.store.events import EventRepository
 from scheduler.store.rows import ENDED, AttemptRow, AttemptState, ResultReceipt, TaskRow, stale_reason
 from scheduler.store.tasks import TASK_COLUMNS
 
-_ENDED_AS: Final[dict[TaskEvent, AttemptState]] = {
-    TaskEvent.REFUSE: AttemptState.REFUSED,
-    TaskEvent.LOSE: AttemptState.LOST,
-    TaskEvent.RETRY: AttemptState.FAILED,
-    TaskEvent.FAIL: AttemptState.FAILED,
-    TaskEvent.SUCCEED: AttemptState.SUCCEEDED,
-    TaskEvent.CANCEL: AttemptState.CANCELLED,
-    TaskEvent.PREEMPT: AttemptState.PREEMPTED,
+_EVENTS: Final[dict[TaskEvent, tuple[str, AttemptState]]] = {
+    TaskEvent.COMMIT: ("task.committing", AttemptState.INTENDED),
+    TaskEvent.REFUSE: ("task.refused", AttemptState.REFUSED),
+    TaskEvent.ENQUEUE: ("task.queued", AttemptState.QUEUED),
+    TaskEvent.GRANT: ("task.granted", AttemptState.GRANTED),
+    TaskEvent.LOSE: ("task.lost", AttemptState.LOST),
+    TaskEvent.RETRY: ("task.retried", AttemptState.FAILED),
+    TaskEvent.FAIL: ("task.failed", AttemptState.FAILED),
+    TaskEvent.SUCCEED: ("task.succeeded", AttemptState.SUCCEEDED),
+    TaskEvent.CANCEL: ("task.cancelled", AttemptState.CANCELLED),
+    TaskEvent.PREEMPT: ("task.preempted", AttemptState.PREEMPTED),
 }
-_EVENT_NAMES: Final[dict[TaskEvent, str]] = {
-    TaskEvent.COMMIT: "task.committing",
-    TaskEvent.REFUSE: "task.refused",
-    TaskEvent.ENQUEUE: "task.queued",
-    TaskEvent.GRANT: "task.granted",
-    TaskEvent.LOSE: "task.lost",
-    TaskEvent.RETRY: "task.retried",
-    TaskEvent.FAIL: "task.failed",
-    TaskEvent.SUCCEED: "task.succeeded",
-    TaskEvent.CANCEL: "task.cancelled",
-    TaskEvent.PREEMPT: "task.preempted",
-}
+"""The stored event for what happens to a task, and what its attempt is then."""
 
 
 class AttemptRepository:
@@ -115,7 +107,7 @@ class AttemptRepository:
                 self._add_event(c, row, TaskEvent.COMMIT, **current, **hedge)
 
     def _add_event(self, c: sa.Connection, row: TaskRow, event: TaskEvent, **fields: Any) -> None:
-        self._events.append(c, row.campaign, _EVENT_NAMES[event], row.id, **fields)
+        self._events.append(c, row.campaign, _EVENTS[event][0], row.id, **fields)
 
     def record_grant(self, grant: RecordGrant) -> None:
         """The worker granted a lease, or queued the task.
@@ -135,8 +127,7 @@ class AttemptRepository:
                 raise LocalProtocolError(
                     f"a grant for attempt {attempt} of {task}, which is at {row.attempt}"
                 )
-            attempt_state = AttemptState.QUEUED if grant.queued else AttemptState.GRANTED
-            _update_attempt(c, task, attempt, state=attempt_state, **values)
+            _update_attempt(c, task, attempt, state=_EVENTS[event][1], **values)
             device, key = _device(c, task, attempt), list(fence.key())
             self._add_event(c, row, event, attempt=attempt, device=device, lease=grant.lease, fence=key)
 
@@ -322,7 +313,7 @@ class AttemptRepository:
             columns |= figures or {} if state is TaskState.SUCCEEDED else without_figures(figures or {})
             c.execute(t.results.insert().values(**columns))
         if row.attempt and row.state is not TaskState.PENDING:
-            _update_attempt(c, row.id, row.attempt, state=_ENDED_AS[event], ended=now, **why)
+            _update_attempt(c, row.id, row.attempt, state=_EVENTS[event][1], ended=now, **why)
         current = {"attempt": row.attempt, "worker": row.worker, "device": row.device}
         fields = {key: value for key, value in {**why, "record": record}.items() if value}
         self._add_event(c, row, event, **current, **fields)

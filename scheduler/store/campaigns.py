@@ -105,8 +105,9 @@ class CampaignRepository:
                 row, attempts = _adopted(_task_row(new.id, n, task), reports.get(task.task), first, now)
                 stored.append(values_of(row) | {"body": body})
                 old += [values_of(attempt) for attempt in attempts]
-            c.execute(t.tasks.insert(), stored)
-            c.execute(t.attempts.insert(), old)
+            if stored:
+                c.execute(t.tasks.insert(), stored)
+                c.execute(t.attempts.insert(), old)
 
     def next_epoch(self, campaign: str) -> int:
         """Raise the campaign's epoch, up to `MAX_EPOCH`; workers refuse older ones from now on."""

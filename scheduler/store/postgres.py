@@ -17,7 +17,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import ArgumentError, DBAPIError, InternalError, OperationalError
 
 from protocol.errors import ResourceError
-from scheduler.store.backend import BUSY_MS, LOOKS_LIKE, Backend, ServerLocation
+from scheduler.store.database import BUSY_MS, LOOKS_LIKE, Backend, ServerLocation
 
 CONNECT_S: Final = 10
 """How long to wait for the server when a connection is made."""
@@ -44,38 +44,30 @@ class PostgreSQL(Backend):
         self._claimed = False
         self.busy_ms, self.claim_ms = BUSY_MS, BUSY_MS
 
-    def connect(self) -> sa.Connection:
+    def engine(self) -> sa.Engine:
         url = self._server.url
-        given = {name: value for name, value in _ALIVE.items() if name not in url.query}
-        with self.errors():
-            try:
-                engine = sa.create_engine(
-                    url.set(drivername="postgresql+psycopg"),
-                    isolation_level="AUTOCOMMIT",  # Database.transaction begins and ends transactions
-                    poolclass=sa.NullPool,
-                    connect_args=given,
-                    hide_parameters=True,
-                )
-            except ModuleNotFoundError:
-                raise ResourceError(
-                    f"{self.location}: the driver for PostgreSQL is not installed",
-                    hint="install it: pip install 'sark-node[postgres]'",
-                ) from None
-            except ArgumentError:  # its message repeats the URL
-                raise ResourceError(
-                    f"{self.location}: this address cannot be used", hint=LOOKS_LIKE
-                ) from None
-            connection = engine.connect()
-            try:
-                connection.exec_driver_sql(f'SET search_path TO "{self._server.schema}"')
-                connection.exec_driver_sql("SET synchronous_commit = on")  # whatever the server's own default
-                connection.exec_driver_sql("SET idle_in_transaction_session_timeout = 0")
-                if self._claimed:
-                    self.claim(connection)
-            except BaseException:
-                connection.close()
-                raise
-            return connection
+        try:
+            return sa.create_engine(
+                url.set(drivername="postgresql+psycopg"),
+                isolation_level="AUTOCOMMIT",
+                poolclass=sa.NullPool,
+                connect_args={name: value for name, value in _ALIVE.items() if name not in url.query},
+                hide_parameters=True,
+            )
+        except ModuleNotFoundError:
+            raise ResourceError(
+                f"{self.location}: the driver for PostgreSQL is not installed",
+                hint="install it: pip install 'sark-node[postgres]'",
+            ) from None
+        except ArgumentError:  # its message repeats the URL
+            raise ResourceError(f"{self.location}: this address cannot be used", hint=LOOKS_LIKE) from None
+
+    def set_up(self, c: sa.Connection) -> None:
+        c.exec_driver_sql(f'SET search_path TO "{self._server.schema}"')
+        c.exec_driver_sql("SET synchronous_commit = on")  # whatever the server's own default
+        c.exec_driver_sql("SET idle_in_transaction_session_timeout = 0")
+        if self._claimed:
+            self.claim(c)
 
     def begin(self, c: sa.Connection) -> None:
         self._at_once(

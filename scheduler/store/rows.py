@@ -264,7 +264,7 @@ class WaitingTasks:
 
     unit: str
     worker: str | None
-    """In whose queue they have a ticket; None: in none yet."""
+    """The worker that queues them; None: none yet."""
     device: str
     """That worker's name."""
     tasks: int

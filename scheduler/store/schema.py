@@ -21,13 +21,8 @@ from scheduler.store import rows
 class Text(TypeDecorator[str]):
     """Text, ordered by its bytes. PostgreSQL stores no NUL, which peers may send: it is replaced on both."""
 
-    impl = sa.Text
+    impl = sa.Text().with_variant(sa.Text(collation="C"), "postgresql")
     cache_ok = True
-
-    def load_dialect_impl(self, dialect: Dialect) -> Any:
-        """The column type of `dialect`."""
-        collation = "C" if dialect.name == "postgresql" else None
-        return dialect.type_descriptor(sa.Text(collation=collation))
 
     def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
         """The stored form of `value`."""

@@ -11,7 +11,7 @@ from swarm.net.settings import RoleSettings
 
 
 def _check_url(text: str) -> str:
-    from scheduler.store.backend import server_url  # SQLAlchemy, only where it is needed
+    from scheduler.store.database import server_url  # SQLAlchemy, only where it is needed
 
     server_url(text)
     return text

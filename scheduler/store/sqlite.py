@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 
 from protocol.errors import ResourceError
-from scheduler.store.backend import BUSY_MS, Backend
+from scheduler.store.database import BUSY_MS, Backend
 
 APPLICATION_ID: Final = int.from_bytes(b"Sark")
 
@@ -22,31 +22,26 @@ class SQLite(Backend):
     def __init__(self, path: Path) -> None:
         self.location = self.path = path
 
-    def connect(self) -> sa.Connection:
-        with self.errors():
-            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            engine = sa.create_engine(
-                f"sqlite:///{self.path}",
-                isolation_level="AUTOCOMMIT",  # Database.transaction begins and ends transactions
-                poolclass=sa.NullPool,
-                connect_args={"timeout": BUSY_MS / 1000, "check_same_thread": False},
+    def engine(self) -> sa.Engine:
+        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return sa.create_engine(
+            f"sqlite:///{self.path}",
+            isolation_level="AUTOCOMMIT",
+            poolclass=sa.NullPool,
+            connect_args={"timeout": BUSY_MS / 1000, "check_same_thread": False},
+        )
+
+    def set_up(self, c: sa.Connection) -> None:
+        c.exec_driver_sql(f"PRAGMA busy_timeout = {BUSY_MS}")
+        mode = c.exec_driver_sql("PRAGMA journal_mode = WAL").scalar_one()
+        c.exec_driver_sql("PRAGMA synchronous = FULL")
+        c.exec_driver_sql("PRAGMA foreign_keys = ON")
+        flushed = _pragma(c, "synchronous")
+        if mode != "wal" or flushed != 2:
+            raise ResourceError(
+                f"{self.path}: this folder cannot hold a store (journal {mode}, synchronous {flushed})",
+                hint="use a --home on a local disk",
             )
-            connection = engine.connect()
-            try:
-                connection.exec_driver_sql(f"PRAGMA busy_timeout = {BUSY_MS}")
-                mode = connection.exec_driver_sql("PRAGMA journal_mode = WAL").scalar_one()
-                connection.exec_driver_sql("PRAGMA synchronous = FULL")
-                connection.exec_driver_sql("PRAGMA foreign_keys = ON")
-                flushed = connection.exec_driver_sql("PRAGMA synchronous").scalar_one()
-                if mode != "wal" or flushed != 2:
-                    raise ResourceError(
-                        f"{self.path}: this folder cannot hold a store (journal {mode}, synchronous {flushed})",
-                        hint="use a --home on a local disk",
-                    )
-            except BaseException:
-                connection.close()
-                raise
-            return connection
 
     def begin(self, c: sa.Connection) -> None:
         c.exec_driver_sql("BEGIN IMMEDIATE")

@@ -5,7 +5,7 @@
     watch  ◀─ tasks.all, events.since ─── └───────┘
 
 Every method of a repository that writes is one transaction, and returns once it is on disk. Each can raise `ResourceError` (disk full,
-locked, damaged), and then nothing has changed. One process schedules; others read, submit and cancel beside it.
+locked, damaged), and then nothing has changed. One process schedules; others read, submit and cancel meanwhile.
 """
 
 from __future__ import annotations
@@ -22,9 +22,8 @@ import trio
 from protocol.errors import ResourceError
 from scheduler.store import schema as t
 from scheduler.store.attempts import AttemptRepository
-from scheduler.store.backend import Location, ServerLocation, server_url
 from scheduler.store.campaigns import CampaignRepository
-from scheduler.store.database import Database
+from scheduler.store.database import Database, Location, ServerLocation, server_url
 from scheduler.store.events import EventRepository
 from scheduler.store.experiments import ExperimentRepository
 from scheduler.store.results import ResultRepository

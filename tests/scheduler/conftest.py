@@ -70,8 +70,8 @@ from protocol.words import (
     WorkerState,
 )
 from scheduler.run.service import SchedulerService
-from scheduler.store.backend import Location as StorePlace
-from scheduler.store.backend import ServerLocation, server_url
+from scheduler.store.database import Location as StorePlace
+from scheduler.store.database import ServerLocation, server_url
 from scheduler.store.rows import NewCampaign, TaskRow
 from scheduler.store.store import Store
 from swarm.blobs.client import fetch_blob

@@ -147,7 +147,7 @@ class Place:
         return node
 
     def scan(self, *ours: str, next_s: float = 0.01, pace_s: float = 0.2) -> RecoveryScan:
-        async def introduce(link: object, advert: Advert) -> None:
+        async def introduce(link: object) -> None:
             pass
 
         links: Any = Speaking(self.says)

@@ -288,11 +288,7 @@ class World:
         presenter = CredentialPresenter(lambda: tokens, time.time)
         async with trio.open_nursery() as nursery:
             links = Links(network, ProtocolId.WORK, WORK, nursery)
-
-            async def introduce(link: Any, advert: Advert) -> None:
-                await presenter.introduce(link)
-
-            yield RecoveryScan(network, self.board, links, introduce, CAMPAIGN, round_s=0.1)
+            yield RecoveryScan(network, self.board, links, presenter.introduce, CAMPAIGN, round_s=0.1)
             nursery.cancel_scope.cancel()
         self.swarm.kill(visitor.peer_id)
 

@@ -9,7 +9,7 @@ from protocol.values.attempt import TaskState
 from protocol.words import Reason
 from scheduler.conversation.persist import CommandWriter
 from scheduler.core.commands import CommitTo, SwitchAttempt
-from scheduler.store.backend import Location
+from scheduler.store.database import Location
 from scheduler.store.rows import NewCampaign
 from scheduler.store.store import Store
 from tests.scheduler.core_parts import SCHEDULER, Story, a_task, decided, of, quote

@@ -17,7 +17,7 @@ from protocol.words import Reason
 from scheduler.core.commands import CommitTo, EndAttempt, EndPending, RecordGrant
 from scheduler.output.events import TEMPLATES, event_line, event_words
 from scheduler.output.schemas import event_info
-from scheduler.store.backend import Location
+from scheduler.store.database import Location
 from scheduler.store.events import chain_hash, check_chain
 from scheduler.store.rows import EventRow, NewCampaign
 from scheduler.store.store import Store

@@ -19,7 +19,7 @@ from protocol.values.task import Measure, Model, Task, Timeouts, read_task
 from protocol.words import Reason
 from scheduler.core.commands import CommitTo, EndAttempt, EndPending, LiveAttempt, QueuePosition, RecordGrant
 from scheduler.preview.why import LiveFacts, WhyReport, preemption_line, ranges, why_lines, why_report
-from scheduler.store.backend import Location as StorePlace
+from scheduler.store.database import Location as StorePlace
 from scheduler.store.progress import clipped
 from scheduler.store.rows import NewCampaign
 from scheduler.store.store import Store

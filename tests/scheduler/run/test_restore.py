@@ -12,7 +12,7 @@ from protocol.values.record import DeviceFacts, Record, RunFacts, Timing, pack_s
 from protocol.words import RunOutcome
 from scheduler.core.commands import CommitTo, RecordGrant
 from scheduler.run.restore import entries_of
-from scheduler.store.backend import Location
+from scheduler.store.database import Location
 from scheduler.store.results import ResultRepository
 from scheduler.store.rows import NewCampaign, ResultRow
 from scheduler.store.store import Store

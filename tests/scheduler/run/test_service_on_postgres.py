@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from scheduler.store.backend import ServerLocation
+from scheduler.store.database import ServerLocation
 from tests.scheduler.conftest import on_server
 from tests.scheduler.run import test_service as same
 

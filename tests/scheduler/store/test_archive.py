@@ -19,7 +19,7 @@ from protocol.words import Reason
 from scheduler.core.commands import CommitTo, EndPending, RecordGrant
 from scheduler.store import archive, schema
 from scheduler.store.archive import LoadedCampaigns, load, open_copy, replace, write_copy
-from scheduler.store.backend import Location
+from scheduler.store.database import Location
 from scheduler.store.events import check_chain
 from scheduler.store.rows import NewCampaign, NewModel
 from scheduler.store.store import Store, delete_old

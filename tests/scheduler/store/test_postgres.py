@@ -12,7 +12,7 @@ import sqlalchemy as sa
 
 from protocol.errors import ResourceError
 from scheduler.store import store as store_module
-from scheduler.store.backend import ServerLocation, server_url
+from scheduler.store.database import ServerLocation, server_url
 from scheduler.store.postgres import PostgreSQL
 from scheduler.store.rows import NewCampaign
 from scheduler.store.store import Store, has_store, open_store, store_location

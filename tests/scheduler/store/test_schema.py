@@ -7,8 +7,7 @@ import sqlalchemy as sa
 
 from protocol.errors import ResourceError
 from scheduler.store import schema
-from scheduler.store.backend import Location
-from scheduler.store.database import backend_of
+from scheduler.store.database import Location, backend_of
 from scheduler.store.schema import MIGRATIONS
 from scheduler.store.store import Store
 

@@ -16,7 +16,7 @@ from results.export.columns import Dimension, FigureColumn, Filters, figures_of
 from results.row.verdict import RowVerdict
 from scheduler.core.commands import CommitTo, EndPending, RecordGrant
 from scheduler.store import schema
-from scheduler.store.backend import Location
+from scheduler.store.database import Location
 from scheduler.store.rows import NewCampaign
 from scheduler.store.store import Store
 from tests.scheduler.core_parts import PEERS, SCHEDULER, SHA, UNIT, a_task

@@ -21,7 +21,7 @@ from protocol.values.task import Measure, Model, Task, Timeouts, read_task
 from protocol.words import Reason
 from scheduler.core.commands import CommitTo, EndAttempt, EndPending, LiveAttempt, RecordGrant
 from scheduler.core.commands import QueuePosition as Seat
-from scheduler.store.backend import Location
+from scheduler.store.database import Location
 from scheduler.store.rows import AttemptState, CampaignStatus, NewCampaign, NewModel
 from scheduler.store.store import Store
 from swarm.net.identity import Identity
@@ -271,7 +271,7 @@ def test_another_process_is_noticed_and_we_ourselves_are_not(store: Store) -> No
 OPEN = """
 import sys
 from pathlib import Path
-from scheduler.store.backend import ServerLocation, server_url
+from scheduler.store.database import ServerLocation, server_url
 from scheduler.store.store import Store
 place = Path(sys.argv[1]) if len(sys.argv) == 2 else ServerLocation(server_url(sys.argv[1]), sys.argv[2])
 store = Store(place)
