@@ -50,9 +50,7 @@ JSON = typer.Option("--json", help="Print JSON.")
 
 @pool.command()
 def create(
-    ctx: typer.Context,
-    name: Annotated[str, NAME],
-    gate: Annotated[list[str] | None, GATE] = None,
+    ctx: typer.Context, name: Annotated[str, NAME], gate: Annotated[list[str] | None, GATE] = None
 ) -> None:
     """Create a pool, with its key on this home.
 
@@ -182,11 +180,7 @@ def invite(
 
 
 @pool.command()
-def members(
-    ctx: typer.Context,
-    name: Annotated[str, NAME],
-    as_json: Annotated[bool, JSON] = False,
-) -> None:
+def members(ctx: typer.Context, name: Annotated[str, NAME], as_json: Annotated[bool, JSON] = False) -> None:
     """Show the members of a pool; of one made on this home, also its open tickets and who was revoked."""
     joined = _only_joined(ctx, name)
     if joined is not None:
@@ -323,8 +317,7 @@ def join(
         ),
     ],
     name: Annotated[
-        str | None,
-        typer.Option(help="Your name in the pool.  \\[default: the host's name]"),
+        str | None, typer.Option(help="Your name in the pool.  \\[default: the host's name]")
     ] = None,
 ) -> None:
     """Join a pool as a submitter: what this home submits may then run on the pool's devices."""

@@ -162,8 +162,7 @@ class Census:
 def log_fields(snapshot: GateSnapshot) -> dict[str, Any]:
     """The numbers, without peers."""
     return snapshot.model_dump(
-        mode="json",
-        exclude={"peers", "busiest", "addresses", "caps", "version", "incarnation", "admit"},
+        mode="json", exclude={"peers", "busiest", "addresses", "caps", "version", "incarnation", "admit"}
     )
 
 

@@ -19,11 +19,7 @@ OVER: Final = 2
 TAIL: Final = 8
 """Letters at the end of a peer id that are shown."""
 _UNITS: Final = ((86_400.0, "d"), (3_600.0, "h"), (60.0, "min"))
-_ADMITS: Final = {
-    "open": "anybody",
-    "ticket": "members of its pools (ticket)",
-    "list": "named peers (list)",
-}
+_ADMITS: Final = {"open": "anybody", "ticket": "members of its pools (ticket)", "list": "named peers (list)"}
 
 
 def status_json(gate: str, snapshot: GateSnapshot, *, indent: int | None = 2) -> str:

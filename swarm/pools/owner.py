@@ -249,8 +249,7 @@ def create_pool(home: Home, name: str, gates: tuple[str, ...] = ()) -> OwnPool:
     folder = pools_folder(home) / name
     if (folder / "manifest").exists():
         raise SettingsError(
-            f"this home already has a pool {name}",
-            hint=f"show it with: sark-node pool members {name}",
+            f"this home already has a pool {name}", hint=f"show it with: sark-node pool members {name}"
         )
     key = load_or_create(folder / "pool.key")
     write_durably(folder / "pool", pack(_PoolFile(name=name, gates=gates).to_wire()))

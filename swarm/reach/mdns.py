@@ -197,10 +197,7 @@ class Lan:
 
 
 def ways_on_lan(
-    within_s: float = GLANCE_S,
-    *,
-    session: Session = Zeroconfs,
-    clock: Callable[[], float] = time.monotonic,
+    within_s: float = GLANCE_S, *, session: Session = Zeroconfs, clock: Callable[[], float] = time.monotonic
 ) -> tuple[str, ...]:
     """Nodes of the LAN as ways into the swarm (`/ip4/…/tcp/…/p2p/12D3Koo…`), for a command that knows no gate. Blocks for up to
     `within_s` seconds, plus what zeroconf takes to answer and to end."""

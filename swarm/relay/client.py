@@ -74,12 +74,7 @@ class RelayClient:
         if not ways:
             raise SwarmException("the gate does not send an address of its own")
         first, *others = (str(Circuit(gate, way)) for way in ways)
-        reservation = Reservation(
-            gate=gate,
-            address=first,
-            ttl_s=ttl_s,
-            others=tuple(others[:MAX_OTHERS]),
-        )
+        reservation = Reservation(gate=gate, address=first, ttl_s=ttl_s, others=tuple(others[:MAX_OTHERS]))
         self._held[gate] = _Held(reservation, connection, trio.current_time() + ttl_s)
         return reservation
 
