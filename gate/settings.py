@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from enum import StrEnum
 from typing import Annotated, ClassVar, Final
 
@@ -117,15 +117,9 @@ class GateSettings(RoleSettings):
         """Limits of the relay; None: it is off."""
         if not self.relay:
             return None
-        return replace(
-            LIMITS,
-            reservations=self.relay_reservations,
-            reservations_per_network=self.relay_reservations_per_network,
-            circuits=self.relay_circuits,
-            circuits_from_peer=self.relay_circuits_from_peer,
-            circuits_to_peer=self.relay_circuits_to_peer,
-            circuits_from_network=self.relay_circuits_from_network,
-            circuit_bytes=self.relay_circuit_bytes,
-            circuit_s=self.relay_circuit_s,
-            bytes_per_s=self.relay_bytes_per_s or None,
-        )
+        limits = {
+            field.name: getattr(self, f"relay_{field.name}")
+            for field in fields(RelayLimits)
+            if f"relay_{field.name}" in GateSettings.model_fields
+        }
+        return replace(LIMITS, **limits | {"bytes_per_s": self.relay_bytes_per_s or None})

@@ -39,9 +39,9 @@ def gate(
         list[str] | None,
         typer.Option(help="Announce this address instead, such as a forwarded port. Repeatable."),
     ] = None,
-    gate: Annotated[
+    gates: Annotated[
         list[str] | None,
-        typer.Option(help="Address of another gate of the swarm. Repeatable.", metavar="ADDRESS"),
+        typer.Option("--gate", help="Address of another gate of the swarm. Repeatable.", metavar="ADDRESS"),
     ] = None,
     admit: Annotated[
         str | None,
@@ -54,16 +54,18 @@ def gate(
         list[str] | None,
         typer.Option(help="With --admit ticket or list: also serve this peer. Repeatable.", metavar="PEER"),
     ] = None,
-    pool: Annotated[
+    pools: Annotated[
         list[str] | None,
         typer.Option(
+            "--pool",
             help="With --admit ticket: also serve this pool, made on another home. Repeatable.",
             metavar="POOL_ID",
         ),
     ] = None,
-    operator: Annotated[
+    operators: Annotated[
         list[str] | None,
         typer.Option(
+            "--operator",
             help="Let this scheduler, whose id `sark-node info` shows, read the gate's status. Repeatable.",
             metavar="SCHEDULER_ID",
         ),
@@ -72,9 +74,10 @@ def gate(
         str | None,
         typer.Option(help="Serve Prometheus metrics, for example on 127.0.0.1:9464.", metavar="HOST:PORT"),
     ] = None,
-    drain: Annotated[
+    drain_s: Annotated[
         float | None,
         typer.Option(
+            "--drain",
             min=0,
             max=3600,
             help="How long to wait for relayed connections after Ctrl-C.  \\[default: 30]",
@@ -108,20 +111,13 @@ def gate(
         return
     if port is not None and listen is None:
         listen = [f"/ip4/0.0.0.0/tcp/{port}"]
+    given = {name: value for name, value in ctx.params.items() if name in GateSettings.model_fields}
     flags: dict[str, Any] = {
-        "listen": _tuple(listen),
-        "announce": _tuple(announce),
-        "gates": _tuple(gate),
-        "upnp": upnp or None,
-        "admit": admit,
-        "allow": _tuple(allow),
-        "pools": _tuple(pool),
-        "operators": _tuple(operator),
-        "metrics": metrics,
-        "drain_s": drain,
-        "relay": relay,
-        "lan": False if no_lan else None,
+        name: tuple(value) if isinstance(value, list) else value
+        for name, value in {**given, "listen": listen}.items()
+        if value not in (None, [], ())
     }
+    flags |= {"upnp": upnp or None, "lan": False if no_lan else None}
     home: Home = ctx.obj
     _run(home, GateSettings.load(home.config_file, ctx.meta["environment"], flags), stop_with_stdin)
 
@@ -168,7 +164,3 @@ def greeting(peer: str, addresses: Sequence[str], settings: GateSettings) -> lis
         )
         lines += [f"It serves its own home and {named} (list)."]
     return lines
-
-
-def _tuple(values: list[str] | None) -> tuple[str, ...] | None:
-    return tuple(values) if values else None

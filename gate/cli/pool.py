@@ -19,12 +19,12 @@ from protocol.words import Role
 from swarm.base.home import Home
 from swarm.base.screen import new_console, print_json
 from swarm.base.settings import SettingsError
+from swarm.base.text import count
 from swarm.base.units import DAY_S, DurationError, parse_duration
 from swarm.join.known_gates import local_gates, recent_gates, save_gates
 from swarm.net.settings import RoleSettings
 
 if TYPE_CHECKING:
-    from swarm.pools.membership import Membership
     from swarm.pools.owner import OwnPool
 
 app = typer.Typer()
@@ -121,14 +121,14 @@ def invite(
 
     Devices use it with `sark-node join TICKET`, submitters with `sark-node pool join TICKET`. Standard output has the ticket alone.
     """
-    from gate.admission.tickets import invite as issue_ticket
-    from gate.admission.tickets import invite_peer
-    from swarm.pools.owner import MemberTerms, check_name
+    from gate.admission.enrolment import invite as issue_ticket
+    from gate.admission.enrolment import invite_peer
+    from swarm.pools.owner import MemberTerms, check_name, own_pool
     from swarm.pools.tickets import write_ticket
     from swarm.pools.tokens import check_team
 
     now = time.time()
-    own = _find(ctx, name)
+    own = own_pool(ctx.obj, name)
     gates = _given_gates(ctx, gate) or _gates_of(ctx, own)
     if not gates and to is None:
         raise ResourceError(
@@ -158,8 +158,8 @@ def invite(
             whom, revocable = f"scheduler {to}", to
         else:
             ticket, record = issue_ticket(own, gates, terms, now=now, for_s=for_s, uses=uses)
-            what = "device" if role is Role.WORKER else "submitter"
-            whom, revocable = f"{uses} {what}{'s' if uses != 1 else ''}", record.id
+            whom = count(uses, "device" if role is Role.WORKER else "submitter")
+            revocable = record.id
     except ValueError as exc:
         raise SettingsError(str(exc), hint="see: sark-node pool invite --help") from None
     form = "%Y-%m-%d %H:%M" if ticket.until - now > 3600 else "%H:%M:%S"
@@ -182,70 +182,43 @@ def invite(
 @pool.command()
 def members(ctx: typer.Context, name: Annotated[str, NAME], as_json: Annotated[bool, JSON] = False) -> None:
     """Show the members of a pool; of one made on this home, also its open tickets and who was revoked."""
-    joined = _only_joined(ctx, name)
-    if joined is not None:
-        _show_joined(ctx, joined, as_json=as_json)
-        return
-    own = _find(ctx, name)
-    manifest, tickets = own.manifest(), own.open_tickets(time.time())
-    revoked = [each.peer for each in manifest.revoked]
-    if as_json:
-        print_json(
-            {
-                "pool": own.id,
-                "name": own.name,
-                "number": manifest.number,
-                "members": [member.model_dump(mode="json") for member in manifest.members],
-                "tickets": [
-                    {
-                        "id": ticket.id,
-                        **ticket.model_dump(mode="json", include={"role", "until", "uses", "used"}),
-                    }
-                    for ticket in tickets
-                ],
-                "revoked": revoked,
-            }
-        )
-        return
-    console = new_console()
-    print(f"pool {own.name}, manifest {manifest.number}: {own.id}")
-    console.print(members_table(manifest.members, console.width) if manifest.members else "no members yet")
-    for ticket in tickets:
-        until = time.strftime("%Y-%m-%d %H:%M", time.localtime(ticket.until))
-        used = f"used by {len(ticket.used)} of {ticket.uses}"
-        print(f"ticket {ticket.id}: {ticket.role}, until {until}, {used}")
-    for peer in revoked:
-        print(f"revoked: {peer}")
-
-
-def _only_joined(ctx: typer.Context, name: str) -> Membership | None:
-    """The joined pool of that name, or id; None: there is none, or one of that name was made here."""
-    from swarm.pools.membership import joined_pools
-    from swarm.pools.owner import own_pools
+    from protocol.messages.pool import read_manifest
+    from swarm.pools.membership import joined_pools, stored_manifest
+    from swarm.pools.owner import own_pool, own_pools
 
     home: Home = ctx.obj
-    if any(name in (own.name, own.id) for own in own_pools(home)):
-        return None
     joined = [pool for role in (Role.WORKER, Role.SUBMIT) for pool in joined_pools(home, role)]
-    return next((pool for pool in joined if name in (pool.name, pool.pool)), None)
-
-
-def _show_joined(ctx: typer.Context, joined: Membership, *, as_json: bool) -> None:
-    from swarm.pools.manifests import verified
-    from swarm.pools.membership import stored_manifest
-
-    stored = stored_manifest(ctx.obj, joined.pool)
-    listed = verified(stored).members if stored is not None else ()
-    if as_json:
-        shown = [member.model_dump(mode="json") for member in listed]
-        print_json({"pool": joined.pool, "name": joined.name, "members": shown})
-        return
-    print(f"pool {joined.name}, made elsewhere: {joined.pool}")
-    if stored is None:
-        print("This home has not received its member list yet.")
+    elsewhere = next((pool for pool in joined if name in (pool.name, pool.pool)), None)
+    lines: list[str] = []
+    if elsewhere is not None and not any(name in (own.name, own.id) for own in own_pools(home)):
+        stored = stored_manifest(home, elsewhere.pool)
+        listed = read_manifest(stored.body).members if stored is not None else ()
+        title = f"pool {elsewhere.name}, made elsewhere: {elsewhere.pool}"
+        document: dict[str, Any] = {"pool": elsewhere.pool, "name": elsewhere.name}
+        none = "This home has not received its member list yet."
     else:
-        console = new_console()
-        console.print(members_table(listed, console.width))
+        own = own_pool(home, name)
+        manifest, listed = own.manifest(), own.manifest().members
+        title, none = f"pool {own.name}, manifest {manifest.number}: {own.id}", "no members yet"
+        tickets, revoked = own.open_tickets(time.time()), [each.peer for each in manifest.revoked]
+        document = {"pool": own.id, "name": own.name, "number": manifest.number, "revoked": revoked}
+        document["tickets"] = [
+            {"id": ticket.id, **ticket.model_dump(mode="json", include={"role", "until", "uses", "used"})}
+            for ticket in tickets
+        ]
+        for ticket in tickets:
+            until = time.strftime("%Y-%m-%d %H:%M", time.localtime(ticket.until))
+            used = f"used by {len(ticket.used)} of {ticket.uses}"
+            lines.append(f"ticket {ticket.id}: {ticket.role}, until {until}, {used}")
+        lines += [f"revoked: {peer}" for peer in revoked]
+    if as_json:
+        print_json({**document, "members": [member.model_dump(mode="json") for member in listed]})
+        return
+    console = new_console()
+    print(title)
+    console.print(members_table(listed, console.width) if listed else none)
+    for line in lines:
+        print(line)
 
 
 @pool.command("list")
@@ -289,10 +262,11 @@ def revoke(
     """
     import trio
 
-    from gate.admission.tickets import revoke as revoke_in
+    from gate.admission.enrolment import revoke as revoke_in
     from gate.status.visit import push_manifest
+    from swarm.pools.owner import own_pool
 
-    own = _find(ctx, name)
+    own = own_pool(ctx.obj, name)
     for line in revoke_in(own, who, time.time(), with_members=with_members):
         print(line)
     try:
@@ -301,8 +275,8 @@ def revoke(
         print(f"could not reach the swarm now: {first_error(group)}", file=sys.stderr)
     else:
         if result.stored:
-            nodes = "node" if result.called == 1 else "nodes"
-            print(f"sent to {result.stored} of {result.called} {nodes}; the others ask within 90 seconds")
+            nodes = count(result.called, "node")
+            print(f"sent to {result.stored} of {nodes}; the others ask within 90 seconds")
         else:
             print("no node could be reached now; the pool's gate sends it when it runs", file=sys.stderr)
 
@@ -326,10 +300,9 @@ def join(
     from gate.status.visit import enrol_scheduler
     from swarm.base.locks import lock_folder
     from swarm.net.identity import load_or_create
-    from swarm.pools.files import secret_text
     from swarm.pools.membership import host_name, join_pool, leave_pool, membership_of, store_membership
     from swarm.pools.owner import check_name
-    from swarm.pools.tickets import read_ticket
+    from swarm.pools.tickets import read_ticket, secret_text
 
     home: Home = ctx.obj
     if name is not None:
@@ -409,13 +382,6 @@ def _date(wall_s: float) -> str:
 
 
 # -- arguments ----------------------------------------------------------------------------------------------------------------
-
-
-def _find(ctx: typer.Context, name: str) -> OwnPool:
-    from swarm.pools.owner import own_pool
-
-    home: Home = ctx.obj
-    return own_pool(home, name)
 
 
 def _settings(ctx: typer.Context, gates: Sequence[str] | None) -> RoleSettings:

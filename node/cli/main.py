@@ -324,8 +324,7 @@ def join(
     from node.serve.process import check_anyone, pool_changes, run_process
     from node.settings.settings import WorkerSettings, private_of
     from swarm.join.known_gates import local_gates, recent_gates
-    from swarm.pools.files import secret_text
-    from swarm.pools.tickets import read_ticket
+    from swarm.pools.tickets import read_ticket, secret_text
 
     home: Home = ctx.obj
     if install and uninstall:

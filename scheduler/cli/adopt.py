@@ -123,8 +123,8 @@ def adopt(
     from scheduler.adoption.remote import visiting
     from swarm.base.durable import write_durably
     from swarm.join.known_gates import save_gates
-    from swarm.pools.files import secret_text
     from swarm.pools.membership import store_tokens
+    from swarm.pools.tickets import secret_text
 
     home: Home = ctx.obj
     if key is not None and token is not None:

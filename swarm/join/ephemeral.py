@@ -1,7 +1,7 @@
 """A short-lived node for one command, and its way through gates that serve members only.
 
-Commands use fresh keys, since the scheduler process may be using its own. A device that cannot be dialled is called through its gate; a
-gate for members lets a fresh key call there with a short permission that a member's key signed (`GateVisitor`). Open gates ignore it.
+Commands use fresh keys, since the scheduler process may be using its own. A gate for members lets a fresh key call devices there with a
+short permission that a member's key signed (`GateVisitor`). Open gates ignore it.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ async def open_ephemeral_node(
 
 
 class GateVisitor:
-    """Shows gates that a member vouches for this process's fresh key."""
+    """Shows gates a member's permission for this process's fresh key."""
 
     def __init__(self, network: Network, signer: Identity, *, wall: Callable[[], float] = time.time) -> None:
         """`signer`: the member's key."""
@@ -79,8 +79,7 @@ class GateVisitor:
         shows when a circuit is opened."""
         now = trio.current_time()
         gates: dict[PeerId, Circuit] = {}
-        for address in addresses:
-            circuit = parse_circuit(address)
+        for circuit in map(parse_circuit, addresses):
             if circuit is not None and now - self._shown.get(circuit.gate, -math.inf) > TTL_S / 2:
                 gates.setdefault(circuit.gate, circuit)
         if not gates:
@@ -90,16 +89,18 @@ class GateVisitor:
         credentials = ShowCredentials(issuer=self._signer.peer_id, token=token)
         async with trio.open_nursery() as nursery:
             links = Links(self._network, ProtocolId.GATE, GATE, nursery)
+
+            async def show(circuit: Circuit) -> None:
+                self._shown[circuit.gate] = trio.current_time()
+                try:
+                    answer = await links.call(
+                        circuit.gate, (circuit.address,), credentials, max_wait_s=ANSWER_S
+                    )
+                    log.debug("gate.answered", gate=circuit.gate, answer=type(answer).__name__)
+                except (Unreachable, RemoteProtocolError) as exc:
+                    log.debug("gate.silent", gate=circuit.gate, why=exc.what)
+
             async with trio.open_nursery() as calls:
                 for circuit in list(gates.values())[:MAX_GATES]:
-                    calls.start_soon(self._show, links, circuit, credentials)
+                    calls.start_soon(show, circuit)
             nursery.cancel_scope.cancel()
-
-    async def _show(self, links: Links, circuit: Circuit, credentials: ShowCredentials) -> None:
-        self._shown[circuit.gate] = trio.current_time()
-        try:
-            answer = await links.call(circuit.gate, (circuit.address,), credentials, max_wait_s=ANSWER_S)
-        except (Unreachable, RemoteProtocolError) as exc:
-            log.debug("gate.silent", gate=circuit.gate, why=exc.what)
-        else:
-            log.debug("gate.answered", gate=circuit.gate, answer=type(answer).__name__)

@@ -6,6 +6,7 @@ async with open_node("worker", home, settings, holder=True) as node:
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import signal
@@ -18,7 +19,7 @@ from typing import Final
 import structlog
 import trio
 
-from protocol.errors import RemoteProtocolError
+from protocol.errors import RemoteProtocolError, ResourceError
 from protocol.messages.health import HEALTH, Ping, Pong
 from protocol.wire.base import Message
 from protocol.words import ProtocolId
@@ -29,8 +30,8 @@ from swarm.index.index import Index
 from swarm.index.server import Admit
 from swarm.join.host import open_host
 from swarm.join.known_gates import local_gates, recent_gates, worker_addresses
-from swarm.join.presence import ANYWHERE, CurrentGates, FallbackPeers, record_peers, run_presence
-from swarm.net.addresses import Address
+from swarm.join.presence import ANYWHERE, FallbackPeers, record_peers, run_presence
+from swarm.net.addresses import Address, Contact, gate_contacts
 from swarm.net.identity import Identity, load_or_create, next_incarnation
 from swarm.net.link import Link, serve_links
 from swarm.net.network import Network
@@ -105,6 +106,14 @@ async def open_node(
                 known = (*(known or recent_gates(home)), *worker_addresses(home))
             return tuple(gate for gate in known if identity.peer_id not in gate)
 
+        latest: tuple[Contact, ...] = ()
+
+        def contacts() -> tuple[Contact, ...]:
+            nonlocal latest
+            with contextlib.suppress(ResourceError):  # a file that makes no sense: the last ones stand
+                latest = gate_contacts(gates())
+            return latest
+
         fallback = FallbackPeers(home, role)
         configured = tuple(gate for gate in settings.gates if identity.peer_id not in gate)
         async with open_host(
@@ -121,7 +130,7 @@ async def open_node(
             if role != "scheduler":
                 keeper = ReachKeeper(
                     network,
-                    CurrentGates(gates),
+                    contacts,
                     rng=rng,
                     wall=time.time,
                     gate=role == "gate",
@@ -138,7 +147,7 @@ async def open_node(
                 reach=None if role == "gate" else keeper,
                 wall=time.time,
                 known=gater.knows,
-                anchors=CurrentGates(gates),
+                anchors=contacts,
             )
             if health:
                 _answer_health(network, Pong(role=role, incarnation=incarnation))

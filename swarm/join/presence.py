@@ -19,7 +19,7 @@ from protocol.errors import ResourceError, Unreachable
 from swarm.base.home import Home, Role
 from swarm.index.index import Index
 from swarm.join.known_gates import read_addresses, write_addresses
-from swarm.net.addresses import Address, Contact, gate_contacts, is_loopback, parse_tcp, split_peer, usable
+from swarm.net.addresses import Address, Contact, is_loopback, parse_tcp, split_peer, usable
 from swarm.net.identity import peer_id_bytes, routing_key
 from swarm.net.network import Network
 from swarm.net.settings import RoleSettings
@@ -29,7 +29,6 @@ from swarm.reach.mdns import Lan
 from swarm.reach.reachability import Reach
 from swarm.reach.upnp import keep_port_open
 
-GATES_CACHED_S: Final = 2.0
 MEET_WITHIN_S: Final = 5.0
 MAX_PEERS: Final = 24
 """In the file."""
@@ -65,25 +64,6 @@ class FallbackPeers:
         return tuple(dict.fromkeys(lines))
 
 
-class CurrentGates:
-    """The present gates as contacts, cached for two seconds."""
-
-    def __init__(self, look: Callable[[], Sequence[str]]) -> None:
-        self._look = look
-        self._until = 0.0
-        self._contacts: tuple[Contact, ...] = ()
-
-    def __call__(self) -> tuple[Contact, ...]:
-        now = trio.current_time()
-        if now >= self._until:
-            self._until = now + GATES_CACHED_S
-            try:
-                self._contacts = gate_contacts(self._look())
-            except ResourceError:
-                log.debug("gates.half-written")
-        return self._contacts
-
-
 async def run_presence(
     role: Role,
     network: Network,
@@ -104,18 +84,14 @@ async def run_presence(
                 meet=index.introduce,
             ).serve(network)
             nursery.start_soon(keeper.run)
-            port = _port(network)
+            dialled = (parse_tcp(address) for address in network.addresses if not is_loopback(address))
+            port = next((address.port for address in dialled if address is not None), None)
             if settings.upnp and port is not None:
                 nursery.start_soon(keep_port_open, port, keeper.mapped, tell)
         if settings.lan and listens_beyond_loopback(settings.listen or ANYWHERE):
             meet = partial(_meet, network, index)
             fallback.lan = Lan(network.peer_id, lambda: network.addresses, meet, announce=role != "scheduler")
             nursery.start_soon(fallback.lan.run)
-
-
-def _port(network: Network) -> int | None:
-    matches = (parse_tcp(address) for address in network.addresses if not is_loopback(address))
-    return next((address.port for address in matches if address is not None), None)
 
 
 async def _meet(network: Network, index: Index, contact: Contact) -> None:
@@ -150,14 +126,14 @@ def select_peers(network: Network, before: Sequence[str], rng: random.Random) ->
     live = set(network.connected())
     holders = network.closest(routing_key(network.peer_id), SAMPLED)
     near = [contact for contact in holders if contact.peer in live and usable(contact.addresses)]
-    lines = [line for contact in rng.sample(near, min(MAX_PEERS, len(near))) for line in _lines(contact)]
+    lines = [
+        f"{address}/p2p/{contact.peer}"
+        for contact in rng.sample(near, min(MAX_PEERS, len(near)))
+        for address in usable(contact.addresses)[:ADDRESSES_EACH]
+    ]
     fresh = {contact.peer for contact in near}
     older = [line for line in before if line.rpartition("/")[2] not in fresh]
     return tuple(dict.fromkeys([*lines, *older]))[: MAX_PEERS * ADDRESSES_EACH]
-
-
-def _lines(contact: Contact) -> tuple[str, ...]:
-    return tuple(f"{address}/p2p/{contact.peer}" for address in usable(contact.addresses)[:ADDRESSES_EACH])
 
 
 async def record_peers(network: Network, path: Path, rng: random.Random) -> None:

@@ -197,7 +197,7 @@ class MemorySwarm:
 
     async def dial(self, a: PeerId, b: PeerId) -> MemoryLink:
         """Connect; waits for ever across a cut, as packets without an answer do."""
-        await self._round_trips(a, b, CONNECT_ROUND_TRIPS)
+        await self.round_trips(a, b, CONNECT_ROUND_TRIPS)
         if b not in self._nodes:
             raise Unreachable(f"no way to {b}: connection refused", refused=True)
         if a not in self._nodes:
@@ -213,7 +213,7 @@ class MemorySwarm:
 
     async def knock(self, a: PeerId, b: PeerId, address: Address) -> bool:
         """Does `b` answer `a` at that very address?"""
-        await self._round_trips(a, b, OPEN_ROUND_TRIPS)
+        await self.round_trips(a, b, OPEN_ROUND_TRIPS)
         other = self._nodes.get(b)
         if other is None or address not in other.addresses:
             return False
@@ -224,14 +224,14 @@ class MemorySwarm:
 
     async def call(self, a: PeerId, b: PeerId, gate: PeerId) -> MemoryLink:
         """Connect through a gate to which `a` has a link, and where `b` holds a place."""
-        await self._round_trips(a, gate, OPEN_ROUND_TRIPS)
+        await self.round_trips(a, gate, OPEN_ROUND_TRIPS)
         caller, server = self._nodes.get(a), self._nodes.get(gate)
         if caller is None or server is None or server.gate is None or self.direct(a, gate) is None:
             raise Unreachable(f"no way to {b}: the connection with the gate broke, or it is no relay")
         circuit = server.gate.begin(a, caller.seen_ip, b, self.direct(gate, b) is not None)
         try:
-            await self._round_trips(b, gate, OPEN_ROUND_TRIPS)
-            await self._round_trips(a, gate, CONNECT_ROUND_TRIPS)
+            await self.round_trips(b, gate, OPEN_ROUND_TRIPS)
+            await self.round_trips(a, gate, CONNECT_ROUND_TRIPS)
             if a not in self._nodes or b not in self._nodes or gate not in self._nodes:
                 raise Unreachable(f"no way to {b}: the connection with the gate broke")
             low, high = _pair(a, b)
@@ -244,14 +244,10 @@ class MemorySwarm:
         finally:
             server.gate.abandon(circuit)
 
-    async def ask(self, a: PeerId, b: PeerId) -> None:
-        """The time of a question and its answer on a fresh stream."""
-        await self._round_trips(a, b, OPEN_ROUND_TRIPS + 1)
-
     async def open(self, link: MemoryLink, opener: PeerId, protocol: str) -> MemoryStream:
         """Ask the other end for a stream."""
         other = link.other(opener)
-        await self._round_trips(opener, other, OPEN_ROUND_TRIPS, link.via)
+        await self.round_trips(opener, other, OPEN_ROUND_TRIPS, link.via)
         server = self._nodes.get(other)
         if server is None or link.dead:
             raise Unreachable(f"no way to {other}: the connection broke")
@@ -260,7 +256,8 @@ class MemorySwarm:
         server.inbound.accept(self._nursery, theirs)
         return near_end
 
-    async def _round_trips(self, a: PeerId, b: PeerId, count: int, via: PeerId | None = None) -> None:
+    async def round_trips(self, a: PeerId, b: PeerId, count: int, via: PeerId | None = None) -> None:
+        """The time of so many; for ever across a cut."""
         late = RETRANSMIT_S if self._rng.random() < self._loss else 0.0
         await trio.sleep(2 * count * self.one_way(a, b, via) + late)
         legs = (_pair(a, b),) if via is None else (_pair(a, via), _pair(via, b))
@@ -441,7 +438,7 @@ class MemoryNetwork:
     ) -> Reservation:
         with _answer_within(max_wait_s, gate):
             link = await self._direct_link(gate, addresses)
-            await self._swarm.ask(self.peer_id, gate)
+            await self._swarm.round_trips(self.peer_id, gate, OPEN_ROUND_TRIPS + 1)
         server = self._swarm.alive(gate)
         if server is None or link.dead:
             raise Unreachable(f"no way to {gate}: the connection broke")

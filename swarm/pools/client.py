@@ -8,6 +8,7 @@ newcomer  ── EnrolRequest ──────────────▶ gate
 from __future__ import annotations
 
 import contextlib
+import math
 import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -196,7 +197,7 @@ class PoolClient:
                 )
                 if line is None:
                     why = f"{contact.peer} answered with a manifest that does not list this node"
-                elif member is None or _ends_later(line, member):
+                elif member is None or (line.until or math.inf) > (member.until or math.inf):
                     return signed
                 elif latest is None or manifest.number > latest[0]:
                     latest = manifest.number, signed
@@ -247,10 +248,6 @@ def is_due(member: PoolMember | None, now: float) -> bool:
     if member is None or member.until is None or member.ttl_s is None:
         return member is None
     return now >= member.until - member.ttl_s / 2
-
-
-def _ends_later(line: PoolMember, before: PoolMember) -> bool:
-    return before.until is not None and (line.until is None or line.until > before.until)
 
 
 def _contacts(gates: Sequence[str]) -> list[Contact]:

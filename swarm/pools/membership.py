@@ -27,9 +27,8 @@ from protocol.words import Role
 from swarm.base.durable import write_durably
 from swarm.base.home import Home
 from swarm.base.locks import lock_folder
-from swarm.pools.files import JOINED, LOCK_WAIT_S, Damaged, pools_folder, read_each, read_file
 from swarm.pools.manifests import find_member, verified
-from swarm.pools.owner import own_pools
+from swarm.pools.owner import JOINED, LOCK_WAIT_S, Damaged, own_pools, pools_folder, read_each, read_file
 from swarm.pools.tickets import MAX_GATES, Ticket
 from swarm.pools.tokens import LEEWAY_S, utc
 
@@ -74,14 +73,8 @@ def join_pool(home: Home, ticket: Ticket, role: Role, peer: str, *, now: float) 
             f"this ticket of pool {ticket.name} expired at {utc(ticket.until)}, and this device's clock says {utc(now)}",
             hint="ask the pool's owner for a new one; if this clock is wrong, set it and try again",
         )
-    fresh = Membership(
-        pool=ticket.pool,
-        name=ticket.name,
-        gates=ticket.gates,
-        role=role,
-        ticket=ticket.secret,
-        until=ticket.until,
-    )
+    shared = ticket.model_dump(include={"pool", "name", "gates", "role", "until"})
+    fresh = Membership(ticket=ticket.secret, **shared)
     if ticket.to is not None:
         if ticket.to != peer:
             raise NotPermitted(f"this ticket is for {ticket.to}, not for {peer}")

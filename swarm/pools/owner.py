@@ -6,30 +6,20 @@ import hashlib
 import secrets
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Final, TypeVar
 
 from pydantic import Field, StringConstraints, TypeAdapter, ValidationError
 
 from protocol.errors import NotPermitted, RemoteProtocolError, ResourceError
 from protocol.messages.pool import MAX_MEMBERS, SECRET_BYTES, ManifestMessage, PoolManifest, PoolMember
 from protocol.wire.base import AddressText, Count, Message, Name, PeerName, Priority
-from protocol.wire.codec import pack
+from protocol.wire.codec import pack, read_value
 from protocol.words import Role
-from swarm.base.durable import write_durably
+from swarm.base.durable import UNFINISHED, unusable, write_durably
 from swarm.base.home import Home
 from swarm.base.locks import lock_folder
 from swarm.base.settings import SettingsError
 from swarm.net.identity import load_or_create
-from swarm.pools.files import (
-    JOINED,
-    LOCK_WAIT_S,
-    Damaged,
-    damaged,
-    pools_folder,
-    read_each,
-    read_file,
-    unreadable,
-)
 from swarm.pools.manifests import sign_manifest, verified
 from swarm.pools.tickets import MAX_GATES
 
@@ -39,8 +29,19 @@ MAX_USES: Final = MAX_MEMBERS
 MAX_OPEN_USES: Final = 2048
 """Of all open tickets: so their file stays readable."""
 TICKET_ID_BYTES: Final = 8
+MAX_FILE: Final = 256 * 1024
+MAX_FILE_ELEMENTS: Final = 262_144
+JOINED: Final = "joined"
+"""The folder of joined pools; each pool made here has a folder of its own next to it."""
+LOCK_WAIT_S: Final = 2.0
+"""How long a change waits for another process of the home, which holds its lock for a few milliseconds."""
 
 _NAME: Final = TypeAdapter(Name)
+
+M = TypeVar("M", bound=Message)
+T = TypeVar("T")
+Damaged = Callable[[ResourceError], object]
+"""Called for each file that cannot be read."""
 
 
 class _PoolFile(Message):
@@ -139,7 +140,7 @@ class OwnPool:
         try:
             info = path.stat()
         except OSError as error:
-            raise unreadable(path, error) from error
+            raise unusable(path, error) from error
         stat = (info.st_mtime_ns, info.st_ino, info.st_size)
         if self._newest is None or stat != self._read_at:
             signed = read_file(path, ManifestMessage)
@@ -295,3 +296,46 @@ def own_pool(home: Home, name: str) -> OwnPool:
             hint=f"its pools: {names}" if names else f"create it with: sark-node pool create {name}",
         )
     return OwnPool(folder)
+
+
+# -- files --------------------------------------------------------------------------------------------------------------------
+
+
+def pools_folder(home: Home) -> Path:
+    """The folder of a home's pools."""
+    return home.data / "pools"
+
+
+def read_file(path: Path, shape: type[M]) -> M:
+    """Parse a file of ours. Raises `ResourceError` naming it."""
+    try:
+        if path.stat().st_size > MAX_FILE:
+            raise damaged(path)
+        return read_value(shape, path.read_bytes(), max_bytes=MAX_FILE, max_elements=MAX_FILE_ELEMENTS)
+    except OSError as error:
+        raise unusable(path, error) from error
+    except RemoteProtocolError as error:
+        raise damaged(path) from error
+
+
+def read_each(
+    folder: Path, wanted: Callable[[Path], bool], read: Callable[[Path], T], damaged: Damaged | None = None
+) -> tuple[T, ...]:
+    """Read the wanted entries of a folder, which may be missing. Those that cannot be read go to `damaged`; without it the first one
+    raises `ResourceError`."""
+    values: list[T] = []
+    for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+        if UNFINISHED.fullmatch(path.name) or not wanted(path):
+            continue
+        try:
+            values.append(read(path))
+        except ResourceError as exc:
+            if damaged is None:
+                raise
+            damaged(exc)
+    return tuple(values)
+
+
+def damaged(path: Path) -> ResourceError:
+    """The error for a file that cannot be parsed."""
+    return ResourceError(f"{path} is damaged", hint="restore it from a copy, or move it away and join again")

@@ -105,8 +105,7 @@ class PoolNode:
         self._warned: set[str] = set()
         self._spread: dict[str, tuple[PoolManifest, float]] = {}
         """Own pool → the manifest that was spread, and when."""
-        self._unwritten: dict[str, ManifestMessage] = {}
-        self._write_now = trio.Event()
+        self._nursery: trio.Nursery | None = None
         self.registry: Final = ManifestRegistry(self._own_manifest, self._newer, network.peer_id)
         self._server = PoolServer(self.registry, enrol, admit)
         self.refused: Final = self._server.refused
@@ -121,8 +120,7 @@ class PoolNode:
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Follow the pools until cancelled."""
         async with trio.open_nursery() as nursery:
-            client = PoolClient(self._network, nursery, self._index, self._rng)
-            nursery.start_soon(self._write_news)
+            client, self._nursery = PoolClient(self._network, nursery, self._index, self._rng), nursery
             task_status.started()
             while True:
                 self._look()
@@ -177,16 +175,8 @@ class PoolNode:
 
     def _newer(self, manifest: PoolManifest, signed: ManifestMessage) -> None:
         self._news(manifest)
-        self._unwritten[manifest.pool] = signed
-        self._write_now.set()
-
-    async def _write_news(self) -> None:
-        while True:
-            await self._write_now.wait()
-            self._write_now = trio.Event()
-            fresh, self._unwritten = self._unwritten, {}
-            for signed in fresh.values():
-                await self._write(store_manifest, signed)
+        if self._nursery is not None:  # before `run` it comes from the disk
+            self._nursery.start_soon(self._write, store_manifest, signed)
 
     async def _write(self, write: Callable[..., object], *content: object) -> None:
         try:

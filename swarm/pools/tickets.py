@@ -1,4 +1,4 @@
-"""Join tickets: all that a newcomer needs, in one string to paste. Pure.
+"""Join tickets: all that a newcomer needs, in one string to paste.
 
     sark1 + base58( checksum of 4 bytes + msgpack of a `Ticket` )
 
@@ -9,21 +9,27 @@ the manifest that already lists it: then nobody else can use it, and no gate is 
 from __future__ import annotations
 
 import hashlib
-from typing import Annotated, Final, Literal
+from pathlib import Path
+from typing import IO, Annotated, Final, Literal
 
 import base58
 from pydantic import Field
 
-from protocol.errors import BadTicket, RemoteProtocolError
+from protocol.errors import BadTicket, RemoteProtocolError, ResourceError
 from protocol.messages.pool import ManifestMessage, TicketSecret
 from protocol.wire.base import AddressText, Count, Message, Name, PeerName
 from protocol.wire.codec import pack, read_value
 from protocol.words import Role
+from swarm.base.durable import unusable
 
 MARK: Final = "sark"
 VERSION: Final = "1"
 MAX_TEXT: Final = 80 * 1024
 MAX_GATES: Final = 8
+MAX_SECRET: Final = 96 * 1024
+MAX_PATH: Final = 1024
+_FILE_LIKE: Final = frozenset("./\\")
+"""Characters that no ticket or token has: the text means a file."""
 _MAX_BODY: Final = 56 * 1024
 _CHECKSUM: Final = 4
 _CONTEXT: Final = b"sark ticket 1\n"
@@ -85,3 +91,33 @@ def read_ticket(text: str) -> Ticket:
 
 def _checksum(body: bytes) -> bytes:
     return hashlib.sha256(_CONTEXT + body).digest()[:_CHECKSUM]
+
+
+def secret_text(text: str, stdin: IO[str]) -> str:
+    """A ticket or token from the command line: the string itself, `-` for the first line of standard input, or the path of a file.
+
+    Every user of the machine can read what is typed on a command line. Raises `ResourceError` for a missing or unreadable file, and
+    for empty standard input.
+    """
+    text = text.strip()
+    if text == "-":
+        typed = stdin.readline(MAX_SECRET)
+        if not typed.strip():
+            hint = "paste it and press Enter, or name a file that holds it"
+            raise ResourceError("standard input is empty", hint=hint)
+        return typed
+    if text.startswith("sark") or len(text) > MAX_PATH:
+        return text
+    path = Path(text)
+    try:
+        if path.is_file():
+            with path.open(encoding="ascii", errors="replace") as file:
+                return file.read(MAX_SECRET)
+        what = "is a folder" if path.is_dir() else "does not exist"
+    except OSError as error:
+        raise unusable(path, error) from error
+    except ValueError:  # a character that no path can have
+        return text
+    if _FILE_LIKE & set(text):
+        raise ResourceError(f"the file {text} {what}", hint="name the file that holds it, or paste it")
+    return text

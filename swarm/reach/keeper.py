@@ -96,8 +96,6 @@ class ReachKeeper:
         self._last: tuple[tuple[Address, ...], bool] | None = None
         self._changed = trio.Event()
         self.state = ReachState()
-        self.replies: dict[PeerId, DialBackAnswer] = {}
-        """The last answer of each gate."""
 
     # -- results --------------------------------------------------------------------------------------------------
 
@@ -234,7 +232,6 @@ class ReachKeeper:
         now = trio.current_time()
         if moves == self._moves:  # else the gates saw an address that this machine no longer has
             for reply in replies:
-                self.replies[reply.gate] = reply
                 verdict = reachability.verdict_of(reply.gate, reply.observed, reply.reached, self._own_ips())
                 log.debug(
                     "reach.answer", gate=reply.gate, observed=reply.observed, reached=list(reply.reached)

@@ -1,33 +1,44 @@
-"""A node's side of relaying: it makes reservations at gates, and dials others through gates.
+"""A node's side of relaying: reservations at gates, and both ends of circuits.
 
-`HostNetwork.reserve` and every dial of a circuit come here. Whoever makes a reservation renews it.
+`HostNetwork.reserve` and every dial of a circuit come here. Whoever makes a reservation renews it. A circuit is a stream with a gate, which
+becomes a raw connection and is then secured as a socket is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import structlog
 import trio
-from libp2p.abc import INetConn
+from libp2p.abc import INetConn, IRawConnection
+from libp2p.connection_types import ConnectionType
 from libp2p.exceptions import BaseLibp2pError
+from libp2p.network.connection.exceptions import RawConnError
 from libp2p.network.connection.swarm_connection import SwarmConn
 from libp2p.network.exceptions import SwarmException
 from libp2p.peer.id import ID
 from libp2p.rcmgr import Direction
-from libp2p.relay.circuit_v2.pb.circuit_pb2 import OK, HopMessage
+from libp2p.relay.circuit_v2.pb.circuit_pb2 import (
+    OK,
+    PERMISSION_DENIED,
+    RESOURCE_LIMIT_EXCEEDED,
+    HopMessage,
+    Status,
+    StopMessage,
+)
 from libp2p.relay.circuit_v2.pb.circuit_pb2 import PeerId as PeerMessage
+from multiaddr import Multiaddr
 
 from protocol.errors import Refused, RemoteProtocolError
 from protocol.words import Reason
-from swarm.net.addresses import Address, Circuit, PeerId, from_wire, parse_tcp, usable
-from swarm.net.identity import peer_id_bytes
+from swarm.net.addresses import Address, Circuit, PeerId, from_wire, is_private, usable
+from swarm.net.identity import peer_id_bytes, peer_id_text
 from swarm.net.network import Reservation, Stream
 from swarm.p2p.dialler import NodeSwarm, OpenOn
 from swarm.p2p.yamux import BoundedYamux
-from swarm.relay.stop import CircuitConn
 from swarm.relay.wire import HOP, OWN_HOP, REASONS, read_message, write_message
 
 ANSWER_WITHIN_S: Final = 10.0
@@ -35,6 +46,14 @@ ANSWER_WITHIN_S: Final = 10.0
 LEAST_TTL_S: Final = 60.0
 MOST_TTL_S: Final = 86_400.0
 """Bounds: the gate sends a time of day, and clocks differ."""
+ASK_WITHIN_S: Final = 5.0
+MAX_PENDING: Final = 16
+"""Circuits from gates being secured at a time."""
+MAX_PENDING_OF_CALLER: Final = 2
+"""Of one caller, as the gate names it."""
+MAX_PENDING_OF_GATE: Final = 8
+"""Through one gate, so that one that invents callers does not block other gates."""
+READ: Final = 65_536
 MAX_OTHERS: Final = 2
 MAX_OBSERVED: Final = 8
 
@@ -70,7 +89,11 @@ class RelayClient:
         finally:
             await stream.aclose()
         ttl_s = min(max(answer.reservation.expire - self._wall(), LEAST_TTL_S), MOST_TTL_S)
-        ways = self._ways(connection, answer, addresses)
+        dialled = (
+            usable(connection.get_transport_addresses()) if connection.direction is Direction.OUTBOUND else ()
+        )
+        announced = sorted(from_wire(answer.reservation.addrs), key=is_private)
+        ways = tuple(dict.fromkeys((*dialled, *announced, *usable(addresses))))  # the best first
         if not ways:
             raise SwarmException("the gate does not send an address of its own")
         first, *others = (str(Circuit(gate, way)) for way in ways)
@@ -152,17 +175,98 @@ class RelayClient:
                 del self.observed[next(iter(self.observed))]
         return answer
 
-    def _ways(
-        self, connection: SwarmConn, answer: HopMessage, given: Sequence[Address]
-    ) -> tuple[Address, ...]:
-        """Addresses of the gate for others: the one this node dialled, then the gate's own, public ones first."""
-        dialled = (
-            usable(connection.get_transport_addresses()) if connection.direction is Direction.OUTBOUND else ()
-        )
-        announced = sorted(from_wire(answer.reservation.addrs), key=_is_private)
-        return tuple(dict.fromkeys((*dialled, *announced, *usable(given))))
+
+# -- circuits ----------------------------------------------------------------------------------------------------------------
 
 
-def _is_private(address: Address) -> bool:
-    tcp = parse_tcp(address)
-    return tcp is None or tcp.ip is None or not tcp.ip.is_global
+class CircuitConn(IRawConnection):
+    """A stream with a gate as a raw connection of libp2p, on which Noise and yamux run end to end."""
+
+    def __init__(self, stream: Stream, *, initiator: bool) -> None:
+        self.is_initiator = initiator
+        self.gate = stream.peer
+        self._stream = stream
+        self._closed = False
+
+    async def read(self, n: int | None = None) -> bytes:
+        """Up to `n` bytes; b"" at the end."""
+        try:
+            return await self._stream.receive_some(n if n is not None and n > 0 else READ)
+        except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
+            raise RawConnError("the circuit closed") from error
+
+    async def write(self, data: bytes) -> None:
+        """Send all bytes."""
+        try:
+            await self._stream.send_all(data)
+        except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
+            raise RawConnError("the circuit closed") from error
+
+    async def close(self) -> None:
+        """End the circuit; the gate then ends the other side."""
+        if not self._closed:
+            self._closed = True
+            await self._stream.aclose()
+
+    def get_remote_address(self) -> tuple[str, int] | None:
+        """None: the gate's address is not the peer's."""
+        return None
+
+    def get_transport_addresses(self) -> list[Multiaddr]:
+        """The gate's circuit address, which no code uses as an address of the peer."""
+        return [Multiaddr(f"/p2p/{self.gate}/p2p-circuit")]
+
+    def get_connection_type(self) -> ConnectionType:
+        """Relayed."""
+        return ConnectionType.RELAYED
+
+
+class StopServer:
+    """Serves the stop protocol: circuits through gates where this node has a reservation."""
+
+    def __init__(
+        self, holds: Callable[[PeerId], bool], take: Callable[[CircuitConn, PeerId], Awaitable[trio.Event]]
+    ) -> None:
+        """`holds`: whether there is a reservation at this gate; `take`: secures the raw connection, on which the caller must prove
+        the id that the gate gave, and returns the event of its end."""
+        self._holds = holds
+        self._take = take
+        self._pending: Counter[PeerId] = Counter()
+        self._through: Counter[PeerId] = Counter()
+
+    async def serve(self, stream: Stream) -> None:
+        """Serve one circuit, as long as its connection lives."""
+        with trio.fail_after(ASK_WITHIN_S):
+            request = await read_message(stream, StopMessage())
+        if request.type != StopMessage.CONNECT:
+            raise RemoteProtocolError("a gate sent another message than CONNECT")
+        try:
+            caller = peer_id_text(request.peer.id)
+        except ValueError as error:
+            raise RemoteProtocolError("a gate named a caller with a bad peer id") from error
+        if not self._holds(stream.peer):
+            await _answer(stream, PERMISSION_DENIED)
+            return
+        if (
+            self._pending.total() >= MAX_PENDING
+            or self._pending[caller] >= MAX_PENDING_OF_CALLER
+            or self._through[stream.peer] >= MAX_PENDING_OF_GATE
+        ):
+            await _answer(stream, RESOURCE_LIMIT_EXCEEDED)
+            return
+        self._pending[caller] += 1
+        self._through[stream.peer] += 1
+        try:
+            await _answer(stream, OK)
+            ended = await self._take(CircuitConn(stream, initiator=False), caller)
+        finally:
+            for counts, key in ((self._pending, caller), (self._through, stream.peer)):
+                counts[key] -= 1
+                if not counts[key]:
+                    del counts[key]
+        await ended.wait()
+
+
+async def _answer(stream: Stream, status: Status.ValueType) -> None:
+    with trio.fail_after(ASK_WITHIN_S):
+        await write_message(stream, StopMessage(type=StopMessage.STATUS, status=status))

@@ -23,10 +23,9 @@ from swarm.p2p.dialler import NodeSwarm, is_relayed
 from swarm.p2p.node_host import NodeHost
 from swarm.p2p.stream import NodeStream
 from swarm.p2p.yamux import BoundedYamux
-from swarm.relay.client import RelayClient
+from swarm.relay.client import RelayClient, StopServer
 from swarm.relay.hole_punch import Puncher
 from swarm.relay.hop import RelayHop
-from swarm.relay.stop import StopServer
 from swarm.relay.wire import DCUTR, HOP, OWN_HOP, STOP
 
 OWN_PROTOCOLS: Final = "/sark/"
@@ -61,12 +60,13 @@ class Relays(INotifee):
         self._accepts_circuits = False
         self._relay: RelayReservations | None = None
         self._known: OrderedDict[ID, tuple[Circuit, ...]] = OrderedDict()
+        store = host.get_peerstore()
         self._puncher = Puncher(
             swarm,
             self._open_on,
             observed=lambda: tuple(self.client.observed.values()),
             listening=listening,
-            known=self._direct_addresses,
+            known=lambda peer: usable(store.addrs(peer)) if store.has_peer(peer) else (),
         )
         swarm.through = self.client.call
         handle(DCUTR, self._puncher.serve)
@@ -120,10 +120,6 @@ class Relays(INotifee):
         )
         self._handle(HOP, hop.serve)
         self._handle(OWN_HOP, hop.serve)
-
-    def _direct_addresses(self, peer: ID) -> tuple[Address, ...]:
-        store = self._host.get_peerstore()
-        return usable(store.addrs(peer)) if store.has_peer(peer) else ()
 
     async def _call(self, peer: PeerId) -> Stream:
         conn = self._swarm.direct(ID(peer_id_bytes(peer)))

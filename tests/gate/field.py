@@ -10,8 +10,7 @@ from pathlib import Path
 
 import trio
 
-from gate.admission.enrolment import PoolEnrolment
-from gate.admission.tickets import invite, invite_peer
+from gate.admission.enrolment import PoolEnrolment, invite, invite_peer
 from protocol.messages.index import RefusedMessage
 from protocol.messages.pool import POOL, EnrolRequest, ManifestMessage, PoolManifest
 from protocol.values.advert import Advert

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from gate.admission.tickets import invite, revoke
+from gate.admission.enrolment import invite, revoke
 from gate.service import full_addresses, run_gate
 from gate.settings import GateSettings
 from gate.status.visit import enrol_scheduler, push_manifest

@@ -10,9 +10,8 @@ import structlog
 import trio
 import trio.testing
 
-from gate.admission.enrolment import PoolEnrolment
+from gate.admission.enrolment import PoolEnrolment, invite, invite_peer, revoke
 from gate.admission.policy import MAX_VISITORS, VISIT_S, AdmissionPolicy
-from gate.admission.tickets import invite, invite_peer, revoke
 from gate.settings import Admit, GateSettings
 from protocol.errors import ResourceError
 from protocol.messages.index import RefusedMessage

@@ -10,7 +10,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from gate.admission.tickets import revoke
+from gate.admission.enrolment import revoke
 from node.access.authorization import Authorization
 from protocol.errors import NotPermitted, RemoteProtocolError, Unreachable
 from protocol.messages.index import RefusedMessage

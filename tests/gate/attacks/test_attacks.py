@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from gate.admission.enrolment import PoolEnrolment
-from gate.admission.tickets import invite, invite_peer, revoke
+from gate.admission.enrolment import PoolEnrolment, invite, invite_peer, revoke
 from protocol.errors import NotPermitted
 from protocol.messages.index import RefusedMessage
 from protocol.messages.pool import MAX_REVOKED, EnrolRequest, ManifestMessage, PoolMember

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from gate.admission.tickets import revoke
+from gate.admission.enrolment import revoke
 from gate.service import run_gate
 from gate.settings import Admit, GateSettings
 from protocol.errors import Refused, Unreachable

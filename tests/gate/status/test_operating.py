@@ -14,7 +14,7 @@ import httpx
 import pytest
 import trio
 
-from gate.admission.tickets import invite
+from gate.admission.enrolment import invite
 from gate.service import full_addresses, run_gate
 from gate.settings import Admit, GateSettings
 from gate.status.client import asking

@@ -15,7 +15,6 @@ from swarm.base.durable import write_durably
 from swarm.base.home import Home
 from swarm.base.settings import SettingsError
 from swarm.net.identity import Identity
-from swarm.pools.files import secret_text
 from swarm.pools.manifests import verified, with_member, without
 from swarm.pools.membership import (
     Credential,
@@ -40,7 +39,7 @@ from swarm.pools.owner import (
     own_pool,
     own_pools,
 )
-from swarm.pools.tickets import Ticket
+from swarm.pools.tickets import Ticket, secret_text
 
 NOW = 1_800_000_000.0
 ANN = Identity.from_seed("ann")

@@ -20,7 +20,7 @@ from swarm.memory.network import MemoryNetwork, MemorySwarm
 from swarm.net.addresses import PeerId
 from swarm.net.identity import Identity, peer_id_bytes
 from swarm.net.network import Stream
-from swarm.relay.stop import (
+from swarm.relay.client import (
     ASK_WITHIN_S,
     MAX_PENDING,
     MAX_PENDING_OF_CALLER,
