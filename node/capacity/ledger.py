@@ -28,17 +28,7 @@ from node.capacity.preemption import describe
 from node.capacity.queue import QueueRank, admit_ticket, over_quota
 from node.capacity.slots import MAX_WAIT_S, Slots
 from node.capacity.worker_state import WorkerCondition
-from protocol.messages.work import (
-    Conflict,
-    Denied,
-    Granted,
-    HeldLease,
-    LeaseLost,
-    Queued,
-    QueuedLease,
-    Quote,
-    Renewed,
-)
+from protocol.messages import work
 from protocol.values.lease import (
     GRACE_S,
     LEASE_TTL_S,
@@ -125,12 +115,12 @@ class Ledger:
 
     # -- could you? ------------------------------------------------------------------------------------------------------
 
-    def quote(self, now: float) -> Quote:
+    def quote(self, now: float) -> work.Quote:
         """What could be had now. Holds nothing."""
         slots, serving = self._slots, self.condition.serving
         free = slots.free if serving else 0
         mean_s = slots.run_times.mean_s
-        return Quote(
+        return work.Quote(
             incarnation=self.incarnation,
             ledger=self.version,
             state=self.condition.state,
@@ -169,7 +159,9 @@ class Ledger:
 
     # -- taking work -----------------------------------------------------------------------------------------------------
 
-    def commit(self, request: SlotRequest, now: float) -> Granted | Queued | Conflict | Denied:
+    def commit(
+        self, request: SlotRequest, now: float
+    ) -> work.Granted | work.Queued | work.Conflict | work.Denied:
         """Take an attempt. The same key from the same scheduler gets the same lease, whatever happened to it since."""
         self.expire(now)
         slots = self._slots
@@ -179,24 +171,24 @@ class Ledger:
         if stale := self.leaders.refuse(request.peer, *request.campaign_key, request.commit.epoch):
             return stale
         if not self.condition.serving:
-            return Denied(reason=Reason.NOT_SERVING, detail=self.condition.refusal)
+            return work.Denied(reason=Reason.NOT_SERVING, detail=self.condition.refusal)
         if excess := over_quota(request, slots.allocations.values()):
-            return Denied(reason=Reason.QUOTA, detail=excess, retry_s=self._retry_s(now))
+            return work.Denied(reason=Reason.QUOTA, detail=excess, retry_s=self._retry_s(now))
         if request.commit.ledger is not None and request.commit.ledger != self.version:
-            return Conflict(reason=Reason.STALE_QUOTE, quote=self.quote(now))
+            return work.Conflict(reason=Reason.STALE_QUOTE, quote=self.quote(now))
         if slots.free <= 0:
             victim = slots.victim(request.base_priority, request.owner, now)
             if victim is not None and victim.state is LeaseState.GRANTED:
                 slots.preempt(victim, request)
         free = slots.free > 0
         if not free and not request.commit.queue:
-            return Conflict(reason=Reason.BUSY, quote=self.quote(now))
+            return work.Conflict(reason=Reason.BUSY, quote=self.quote(now))
         if not free:
             full, lowest = admit_ticket(
                 request, slots.allocations.values(), self._max_queue, self._max_queue_each
             )
             if full:
-                return Denied(reason=Reason.BUSY, detail=full, retry_s=self._retry_s(now))
+                return work.Denied(reason=Reason.BUSY, detail=full, retry_s=self._retry_s(now))
             if lowest is not None:
                 slots.end(lowest, Reason.BUSY)
         self._set_leader(request.peer, *request.campaign_key, request.commit.epoch, request.permission.rests)
@@ -252,7 +244,7 @@ class Ledger:
 
     def adopt(
         self, peer: str, principal: str, campaign: str, epoch: int, *, rests: str = ""
-    ) -> Denied | None:
+    ) -> work.Denied | None:
         """A scheduler carries on its campaign, or its principal's: from now on it alone speaks for it, and lower epochs are refused.
 
         `rests`: the token behind its permission.
@@ -266,7 +258,7 @@ class Ledger:
         self,
         peer: str,
         principal: str,
-        held: Iterable[HeldLease],
+        held: Iterable[work.HeldLease],
         epochs: Mapping[str, int],
         covers: Callable[[str], bool],
     ) -> dict[str, Reason]:
@@ -297,22 +289,22 @@ class Ledger:
 
     # -- the lease's clock -----------------------------------------------------------------------------------------------
 
-    def renew(self, peer: str, held: Iterable[HeldLease], now: float) -> Renewed:
+    def renew(self, peer: str, held: Iterable[work.HeldLease], now: float) -> work.Renewed:
         """Keep those that are still the scheduler's; say of the others why not, and of tickets their position."""
         self.expire(now)
         renewed: list[str] = []
-        lost: list[LeaseLost] = []
+        lost: list[work.LeaseLost] = []
         for item in held:
             allocation = self.allocation(item.lease)
             why = self._lost_reason(peer, item, allocation)
             if allocation is None or why is not None:
-                lost.append(LeaseLost(lease=item.lease, reason=why or Reason.UNKNOWN))
+                lost.append(work.LeaseLost(lease=item.lease, reason=why or Reason.UNKNOWN))
                 continue
             allocation.move(LeaseEvent.RENEW)
             if allocation.state is not LeaseState.REPORTING:
                 allocation.deadline = now + LEASE_TTL_S
             renewed.append(item.lease)
-        return Renewed(
+        return work.Renewed(
             incarnation=self.incarnation,
             state=self.condition.state,
             why=self.condition.why if not self.condition.serving else "",
@@ -353,7 +345,7 @@ class Ledger:
 
     # -- the end ---------------------------------------------------------------------------------------------------------
 
-    def stop(self, peer: str, held: Iterable[HeldLease], reason: Reason, now: float) -> tuple[str, ...]:
+    def stop(self, peer: str, held: Iterable[work.HeldLease], reason: Reason, now: float) -> tuple[str, ...]:
         """End these. Gives the leases whose processes are still to die; all others are over already."""
         fences = {item.lease: item.fence for item in held}
         return self.evict_those(
@@ -409,29 +401,31 @@ class Ledger:
     def _retry_s(self, now: float) -> float:
         return self._slots.expected_start(0, now) or BUSY_RETRY_S
 
-    def _positions(self, leases: Collection[str], now: float) -> tuple[QueuedLease, ...]:
+    def _positions(self, leases: Collection[str], now: float) -> tuple[work.QueuedLease, ...]:
         tickets = [lease for lease in leases if self._slots.allocations[lease].state is LeaseState.QUEUED]
         if not tickets:
             return ()
         index = {lease: index for index, lease in enumerate(self.queue_order(now))}
         starts = self._slots.expected_starts(len(index), now)
         return tuple(
-            QueuedLease(lease=lease, position=index[lease] + 1, start_s=starts[index[lease]])
+            work.QueuedLease(lease=lease, position=index[lease] + 1, start_s=starts[index[lease]])
             for lease in tickets
         )
 
     def _repeat(
         self, request: SlotRequest, lease: str, fence: Fence, sha256: str, *, now: float
-    ) -> Granted | Queued | Denied:
+    ) -> work.Granted | work.Queued | work.Denied:
         if sha256 != request.task_sha256:
-            return Denied(
+            return work.Denied(
                 reason=Reason.BAD_REQUEST, detail=f"key {request.commit.key} stands for another task"
             )
         allocation = self.allocation(lease)
         if allocation is None:
-            return Granted(lease=lease, fence=fence, ttl_s=LEASE_TTL_S, renew_s=RENEW_EVERY_S)
+            return work.Granted(lease=lease, fence=fence, ttl_s=LEASE_TTL_S, renew_s=RENEW_EVERY_S)
         if allocation.peer != request.peer:
-            return Denied(reason=Reason.STALE_EPOCH, detail="this campaign was adopted by another scheduler")
+            return work.Denied(
+                reason=Reason.STALE_EPOCH, detail="this campaign was adopted by another scheduler"
+            )
         if self.leaders.refuse(request.peer, *request.campaign_key, request.commit.epoch) is None:
             # the same key from another machine, under a higher epoch
             self._set_leader(
@@ -439,12 +433,12 @@ class Ledger:
             )
         return self._reply(allocation, now)
 
-    def _reply(self, allocation: Allocation, now: float) -> Granted | Queued:
+    def _reply(self, allocation: Allocation, now: float) -> work.Granted | work.Queued:
         lease, fence = allocation.lease, allocation.fence
         if allocation.state not in (LeaseState.QUEUED, LeaseState.OFFERED):
-            return Granted(lease=lease, fence=fence, ttl_s=LEASE_TTL_S, renew_s=RENEW_EVERY_S)
+            return work.Granted(lease=lease, fence=fence, ttl_s=LEASE_TTL_S, renew_s=RENEW_EVERY_S)
         ahead = self.queue_order(now).index(lease) if allocation.state is LeaseState.QUEUED else 0
-        return Queued(
+        return work.Queued(
             lease=lease,
             fence=fence,
             position=ahead + 1,
@@ -453,7 +447,7 @@ class Ledger:
             renew_s=RENEW_EVERY_S,
         )
 
-    def _lost_reason(self, peer: str, item: HeldLease, allocation: Allocation | None) -> Reason | None:
+    def _lost_reason(self, peer: str, item: work.HeldLease, allocation: Allocation | None) -> Reason | None:
         """Why a lease cannot be renewed; None when it can."""
         if item.fence.incarnation != self.incarnation:
             return Reason.LOST
@@ -493,5 +487,5 @@ class Ledger:
                 one.peer, one.rests = peer, rests
 
 
-def _epoch_of(item: HeldLease, link_epoch: int) -> int:
+def _epoch_of(item: work.HeldLease, link_epoch: int) -> int:
     return link_epoch if item.epoch is None else item.epoch

@@ -6,7 +6,7 @@ import contextlib
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -164,7 +164,6 @@ def _network_checks(ctx: typer.Context, gate: list[str] | None) -> list[Check]:
     from protocol.errors import ResourceError
     from protocol.messages.work import StatusRequest
     from protocol.words import Role
-    from swarm.base.home import Role as HomeRole
     from swarm.base.locks import lock_folder
     from swarm.join.known_gates import local_gates, recent_gates
     from swarm.net.identity import Identity, load_or_create
@@ -184,11 +183,10 @@ def _network_checks(ctx: typer.Context, gate: list[str] | None) -> list[Check]:
     gates = settings.gates or (*(local_gates(home) or recent_gates(home)), *of_pools)
     neighbours = None
     if settings.lan:
-        roles: tuple[HomeRole, ...] = ("worker", "gate")
         own_ids: set[str] = set()
-        for role in roles:
+        for key in (home.key("worker"), home.key("gate")):
             with contextlib.suppress(ResourceError):  # a damaged key is reported below
-                own_ids |= {load_or_create(home.key(role)).peer_id} if home.key(role).exists() else set()
+                own_ids |= {load_or_create(key).peer_id} if key.exists() else set()
         neighbours = len({way.rpartition("/")[2] for way in ways_on_lan()} - own_ids)
     fixed = any(not address.endswith("/tcp/0") for address in settings.listen)
     worker: str | None = None
@@ -207,10 +205,8 @@ def _network_checks(ctx: typer.Context, gate: list[str] | None) -> list[Check]:
             except ResourceError as exc:  # damaged, or the disk is full: check the rest all the same
                 results.append(Check("key", CheckState.BAD, exc.what, exc.hint))
                 me = Identity.fresh()
-        facts = trio.run(
-            partial(look, usable_gates(gates), me, listen, neighbours=neighbours, worker=worker, fixed=fixed)
-        )
-        return [*results, *net_checks(facts)]
+        facts = trio.run(look, usable_gates(gates), me, listen)
+        return [*results, *net_checks(replace(facts, neighbours=neighbours, worker=worker, fixed=fixed))]
 
 
 def show_checks(results: Sequence[Check]) -> None:

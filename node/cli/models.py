@@ -17,6 +17,7 @@ from protocol.values.requirement import show_size
 from swarm.base.home import Home
 from swarm.base.screen import new_console, print_json
 from swarm.base.settings import SettingsError
+from swarm.base.units import show_duration
 
 if TYPE_CHECKING:
     from node.store.model_files import ModelFile
@@ -32,13 +33,10 @@ def _models(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
     if ctx.obj is None:
         return []
     with contextlib.suppress(SarkError):
-        remaining = [
-            each for each in model_files.listing(ctx.obj.home(ctx).cache / "models") if not each.arriving
-        ]
-        names = [
-            (each.name, f"{each.sha256[:16]}…") for each in remaining if each.name.startswith(incomplete)
-        ]
-        return names or [(each.sha256, each.name) for each in remaining if each.sha256.startswith(incomplete)]
+        stored = model_files.listing(ctx.obj.home(ctx).cache / "models")
+        stored = tuple(each for each in stored if not each.arriving)
+        names = [(each.name, f"{each.sha256[:16]}…") for each in stored if each.name.startswith(incomplete)]
+        return names or [(each.sha256, each.name) for each in stored if each.sha256.startswith(incomplete)]
     return []
 
 
@@ -191,8 +189,5 @@ def _plain(model: ModelFile) -> dict[str, object]:
 def _ago(when: float | None, now: float) -> str:
     if when is None:
         return "?"
-    seconds = max(0.0, now - when)
-    for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60)):
-        if seconds >= length:
-            return f"{seconds / length:.0f} {unit} ago"
-    return "just now"
+    minutes = (now - when) // 60
+    return f"{show_duration(minutes * 60)} ago" if minutes > 0 else "just now"

@@ -29,6 +29,7 @@ from protocol.values.advert import Advert
 from protocol.words import ProtocolId, Reason, Right, WorkerState
 from swarm.base.home import Home
 from swarm.base.text import escape_text
+from swarm.base.units import show_duration
 from swarm.index.index import Index
 from swarm.join.ephemeral import GateVisitor
 from swarm.join.host import open_host
@@ -257,16 +258,9 @@ def jobs_table(jobs: Sequence[RunningJob], me: str) -> Table:
             escape_text(job.team),
             str(job.priority),
             f"{state}, {job.phase}" if job.phase is not None and state == "running" else state,
-            show_since(job.since_s),
+            show_duration(round(job.since_s)),
         )
     return table
-
-
-def show_since(seconds: float) -> str:
-    """`12 s`, `3 min`, `2.5 h`."""
-    if seconds < 100:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 6_000 else f"{seconds / 3600:.1f} h"
 
 
 def reply_json(reply: OwnerReply) -> dict[str, Any]:

@@ -19,31 +19,9 @@ from node.conversation.outbox import Outbox, OutboxItem
 from protocol.errors import RemoteProtocolError
 from protocol.formats.model_files import may_run_code
 from protocol.formats.phase import Phase
+from protocol.messages import work
 from protocol.messages.permission import CallPermission
 from protocol.messages.pool import ManifestMessage
-from protocol.messages.work import (
-    MAX_BATCH,
-    AdoptReply,
-    AdoptRequest,
-    Commit,
-    CredentialsReply,
-    Denied,
-    Granted,
-    HeldLease,
-    LeaseLost,
-    ListLeases,
-    LiveLease,
-    Probe,
-    Queued,
-    Quote,
-    Renew,
-    Renewed,
-    RunningJob,
-    Shape,
-    ShapeQuote,
-    ShowCredentials,
-    WorkerStatus,
-)
 from protocol.values.advert import Advert
 from protocol.values.lease import Fence, LeaseState
 from protocol.values.match import match
@@ -89,9 +67,9 @@ class WorkerContext:
     """Monotonic seconds."""
     wall: Callable[[], float]
     """Seconds since the epoch, for retention over restarts."""
-    permit: Callable[[str, Message, str | None], CallPermission | Denied]
+    permit: Callable[[str, Message, str | None], CallPermission | work.Denied]
     """What a peer may do, if that covers the request (about the campaign, where it is one); else the refusal."""
-    authenticate: Callable[[str, ShowCredentials | ManifestMessage], CredentialsReply | Denied]
+    authenticate: Callable[[str, work.ShowCredentials | ManifestMessage], work.CredentialsReply | work.Denied]
     advert: Callable[[], Advert]
     """This worker's own, as others see it."""
     has_model: Callable[[str], bool]
@@ -118,17 +96,19 @@ class RequestHandlers:
     phase: Callable[[str], Phase | None]
     """How far the run of a lease is; None: it does not run here."""
 
-    def permit(self, peer: str, message: Message, campaign: str | None = None) -> CallPermission | Denied:
+    def permit(
+        self, peer: str, message: Message, campaign: str | None = None
+    ) -> CallPermission | work.Denied:
         """What the peer may do; else the refusal."""
         permission = self.context.permit(peer, message, campaign)
-        if isinstance(permission, Denied):
+        if isinstance(permission, work.Denied):
             self.context.log.info(
                 "request.refused", request=type(message).__name__, peer=peer, why=permission.detail
             )
         return permission
 
     def refusals(
-        self, link: SchedulerLink, permission: CallPermission, held: Sequence[HeldLease]
+        self, link: SchedulerLink, permission: CallPermission, held: Sequence[work.HeldLease]
     ) -> dict[str, Reason]:
         """The leases that the peer may not speak of over this link, with the reason."""
         return self.ledger.refusals(
@@ -150,7 +130,7 @@ class RequestHandlers:
             lines.insert(0, brief(f"unit {unit}: this device has {', '.join(units) or 'no unit that works'}"))
         return tuple(lines[:32])
 
-    def quote(self, permission: CallPermission, request: Probe) -> Quote:
+    def quote(self, permission: CallPermission, request: work.Probe) -> work.Quote:
         now = self.context.now()
         outlooks = {
             priority: self.ledger.outlook(
@@ -165,10 +145,10 @@ class RequestHandlers:
         shapes = tuple(self._shape(shape, *outlooks[shape.priority]) for shape in request.shapes)
         return self.ledger.quote(now).model_copy(update={"shapes": shapes})
 
-    def _shape(self, shape: Shape, ahead: int, start_s: float | None, preempts: str) -> ShapeQuote:
+    def _shape(self, shape: work.Shape, ahead: int, start_s: float | None, preempts: str) -> work.ShapeQuote:
         unmet = self.unmet(shape.unit, shape.requirement)
         warm = self.context.has_model(shape.model)
-        return ShapeQuote(
+        return work.ShapeQuote(
             fits=not unmet,
             unmet=unmet[:MAX_UNMET],
             warm=warm,
@@ -180,24 +160,28 @@ class RequestHandlers:
 
     # -- take it, keep it ------------------------------------------------------------------------------------------------
 
-    def commit(self, link: SchedulerLink, request: Commit) -> Message:
+    def commit(self, link: SchedulerLink, request: work.Commit) -> Message:
         """Take an attempt of a task, if it is the peer's, signed, allowed and fits."""
         peer = link.peer
         try:
             task = self.context.read_task(request.task)
         except RemoteProtocolError as exc:
-            return Denied(reason=Reason.BAD_REQUEST, detail=shorten(exc.what))
+            return work.Denied(reason=Reason.BAD_REQUEST, detail=shorten(exc.what))
         permission = self.permit(peer, request, task.campaign)
-        if isinstance(permission, Denied):
+        if isinstance(permission, work.Denied):
             return permission
         if task.scheduler not in (peer, permission.principal):
-            return Denied(reason=Reason.NOT_ALLOWED, detail=f"the task is {task.scheduler}'s, not yours")
+            return work.Denied(reason=Reason.NOT_ALLOWED, detail=f"the task is {task.scheduler}'s, not yours")
         if not self.context.verify(peer, task_message(request.task), request.signature):
-            return Denied(reason=Reason.BAD_REQUEST, detail="the task's signature is not its scheduler's")
+            return work.Denied(
+                reason=Reason.BAD_REQUEST, detail="the task's signature is not its scheduler's"
+            )
         if permission.stranger and may_run_code(task.unit, task.model.name):
             why = shorten(f"{ascii_line(task.model.name)}: {NO_PROGRAMS}")
             # with a clause: it is this task that is refused, not all that this scheduler has
-            return Denied(reason=Reason.NOT_ALLOWED, detail=why, unmet=("a model that carries no program",))
+            return work.Denied(
+                reason=Reason.NOT_ALLOWED, detail=why, unmet=("a model that carries no program",)
+            )
         unmet = self.unmet(task.unit, task.requirement)
         max_s = math.inf if permission.owner else self.context.max_duration_s
         if (task_s := max_seconds(task)) > max_s:
@@ -206,32 +190,34 @@ class RequestHandlers:
                 brief(f"the task's limits (fetch, loads, run) come to {show_duration(task_s)}; {limit}"),
             )
         if unmet:
-            return Denied(reason=Reason.DOES_NOT_FIT, detail=shorten("; ".join(unmet)), unmet=unmet)
+            return work.Denied(reason=Reason.DOES_NOT_FIT, detail=shorten("; ".join(unmet)), unmet=unmet)
         task_sha256 = hashlib.sha256(request.task).hexdigest()
         wanted = SlotRequest(peer, permission, request, task, task_sha256, max_s)
         reply = self.ledger.commit(wanted, self.context.now())
-        if isinstance(reply, (Granted, Queued)):
+        if isinstance(reply, (work.Granted, work.Queued)):
             self.links.set_epoch(link, task.campaign, request.epoch)
             self.ledger.leaders.set_proof(permission.principal, task.campaign, request.epoch, request.proof)
             if request.manifest is not None:
                 self.context.manifests.note(
                     task.campaign, task.scheduler, peer, request.manifest, request.manifest_size
                 )
-        elif isinstance(reply, Denied) and reply.reason is Reason.STALE_EPOCH:
+        elif isinstance(reply, work.Denied) and reply.reason is Reason.STALE_EPOCH:
             self.links.set_epoch(link, task.campaign, request.epoch)
         return reply
 
-    def renew(self, link: SchedulerLink, permission: CallPermission, request: Renew) -> Renewed:
+    def renew(self, link: SchedulerLink, permission: CallPermission, request: work.Renew) -> work.Renewed:
         """Renew leases. Those that the peer may not speak of any more are lost to it; the others of the same message are kept."""
         refused = self.refusals(link, permission, request.held)
         rest = [item for item in request.held if item.lease not in refused]
         renewed = self.ledger.renew(link.peer, rest, self.context.now())
-        lost = tuple(LeaseLost(lease=lease, reason=reason) for lease, reason in refused.items())
+        lost = tuple(work.LeaseLost(lease=lease, reason=reason) for lease, reason in refused.items())
         return renewed.model_copy(update={"lost": renewed.lost + lost})
 
     # -- carry on --------------------------------------------------------------------------------------------------------
 
-    def adopt(self, link: SchedulerLink, permission: CallPermission, request: AdoptRequest) -> Denied | None:
+    def adopt(
+        self, link: SchedulerLink, permission: CallPermission, request: work.AdoptRequest
+    ) -> work.Denied | None:
         """From now on the peer alone speaks for the campaign, and lower epochs are refused; else the refusal."""
         stale = self.ledger.adopt(
             link.peer, permission.principal, request.campaign, request.epoch, rests=permission.rests
@@ -243,7 +229,7 @@ class RequestHandlers:
             )
         return stale
 
-    def page(self, principal: str, request: AdoptRequest | ListLeases) -> AdoptReply:
+    def page(self, principal: str, request: work.AdoptRequest | work.ListLeases) -> work.AdoptReply:
         """The leases of a campaign from the cursor on, then the results of ended leases.
 
         In the order of the fences, which never changes: what begins to run or ends between two pages is listed once.
@@ -262,9 +248,9 @@ class RequestHandlers:
             if item.lease not in held and (at := _result_cursor(item.fence)) > cursor
         ]
         entries += sorted(results, key=lambda entry: entry[0])
-        page = entries[:MAX_BATCH]
+        page = entries[: work.MAX_BATCH]
         manifest = self.context.manifests.of(campaign, principal)
-        return AdoptReply(
+        return work.AdoptReply(
             incarnation=self.ledger.incarnation,
             leases=tuple(lease for _, lease in page),
             epoch=self.ledger.epoch(principal, campaign),
@@ -274,8 +260,8 @@ class RequestHandlers:
             cursor=page[-1][0] if len(entries) > len(page) else None,
         )
 
-    def _live(self, allocation: Allocation) -> LiveLease:
-        return LiveLease(
+    def _live(self, allocation: Allocation) -> work.LiveLease:
+        return work.LiveLease(
             task=allocation.request.task.task,
             attempt=allocation.request.commit.attempt,
             lease=allocation.lease,
@@ -287,7 +273,7 @@ class RequestHandlers:
 
     # -- status ----------------------------------------------------------------------------------------------------------
 
-    def status(self, permission: CallPermission | None = None) -> WorkerStatus:
+    def status(self, permission: CallPermission | None = None) -> work.WorkerStatus:
         """The worker's status, runs before tickets. Others than the owner (None) see their own work, and how much there is in all;
         so does who acts for the owner in some campaigns only."""
         ledger, now = self.ledger, self.context.now()
@@ -299,19 +285,19 @@ class RequestHandlers:
             and (permission is None or _sees_all(permission) or _is_of(allocation, permission))
         ]
         shown.sort(key=lambda one: (position.get(one.lease, -1), one.fence.number))
-        return WorkerStatus(
+        return work.WorkerStatus(
             incarnation=ledger.incarnation,
             state=ledger.condition.state,
             why=ledger.condition.why,
-            jobs=tuple(self._job(allocation, now) for allocation in shown[:MAX_BATCH]),
+            jobs=tuple(self._job(allocation, now) for allocation in shown[: work.MAX_BATCH]),
             running=ledger.running,
             queue=ledger.queue,
             reach=ascii_line(self.context.reach()) or None,
         )
 
-    def _job(self, allocation: Allocation, now: float) -> RunningJob:
+    def _job(self, allocation: Allocation, now: float) -> work.RunningJob:
         request = allocation.request
-        return RunningJob(
+        return work.RunningJob(
             task=request.task.task,
             model=ascii_line(request.task.model.name),
             principal=request.principal,
@@ -329,8 +315,8 @@ def max_seconds(task: Task) -> float:
     return limits.fetch_s + task.measure.loads * limits.load_s + limits.run_s
 
 
-def _ended_lease(item: OutboxItem, settled: bool) -> LiveLease:
-    return LiveLease(
+def _ended_lease(item: OutboxItem, settled: bool) -> work.LiveLease:
+    return work.LiveLease(
         task=item.task,
         attempt=item.attempt,
         lease=item.lease,

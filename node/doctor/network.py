@@ -101,21 +101,18 @@ async def look(
     identity: Identity,
     listen: Sequence[Address],
     *,
-    neighbours: int | None,
-    worker: str | None,
-    fixed: bool,
     wall: Callable[[], float] = time.time,
 ) -> NetworkFacts:
     """Join as a node for a few seconds. Network failures end up in the facts and raise nothing."""
     contacts = gate_contacts(gates)[:GATES]
     if not contacts:
-        return NetworkFacts(neighbours=neighbours, worker=worker, fixed=fixed)
+        return NetworkFacts()
     try:
         async with open_host(identity, listen=listen, server=False, rng=random.Random()) as network:
             _answer_pings(network)
-            return await _try_all(network, contacts, neighbours, worker, fixed, wall)
+            return await _try_all(network, contacts, wall)
     except ResourceError as error:
-        return NetworkFacts(neighbours=neighbours, worker=worker, fixed=fixed, trouble=error.what)
+        return NetworkFacts(trouble=error.what)
 
 
 def _answer_pings(network: Network) -> None:
@@ -125,14 +122,7 @@ def _answer_pings(network: Network) -> None:
     serve_links(network, ProtocolId.HEALTH, HEALTH, answer)
 
 
-async def _try_all(
-    network: Network,
-    contacts: Sequence[Contact],
-    neighbours: int | None,
-    worker: str | None,
-    fixed: bool,
-    wall: Callable[[], float],
-) -> NetworkFacts:
+async def _try_all(network: Network, contacts: Sequence[Contact], wall: Callable[[], float]) -> NetworkFacts:
     ports = [address.port for text in network.addresses if (address := parse_tcp(text)) is not None]
     facts: dict[str, GateFacts] = {}
     replies: list[DialBackAnswer] = []
@@ -157,11 +147,8 @@ async def _try_all(
         far=standing.far_at is not None,
         own_ip=near[0] if near else "",
         port=ports[0] if ports else None,
-        fixed=fixed,
         behind_router=bool(observed - ips),
         connected=connected,
-        neighbours=neighbours,
-        worker=worker,
     )
 
 
@@ -246,6 +233,7 @@ def usable_gates(gates: Sequence[str]) -> tuple[str, ...]:
 
 
 def net_checks(facts: NetworkFacts) -> list[Check]:
+    """All checks, in display order. Pure."""
     return [*_gates(facts), *_reach(facts), *_clock(facts), *_neighbours(facts)]
 
 
@@ -282,16 +270,15 @@ def _gates(facts: NetworkFacts) -> list[Check]:
     for gate in facts.gates:
         if gate.why:
             state = CheckState.BAD if none else CheckState.NOTE
+            port = gate.name.rpartition(":")[2]
+            what = f"{gate.name} does not answer"
+            todo = f"is it running? does this network permit outgoing TCP to port {port}?"
             if gate.other:
                 what = (
                     f"{gate.name} is another gate: expected …{gate.expected[-8:]}, found …{gate.other[-8:]}"
                 )
                 todo = "ask its operator for the current address; a gate prints it when it starts"
-                lines.append(Check("gate", state, what, todo))
-                continue
-            port = gate.name.rpartition(":")[2]
-            todo = f"is it running? does this network permit outgoing TCP to port {port}?"
-            lines.append(Check("gate", state, f"{gate.name} does not answer", todo))
+            lines.append(Check("gate", state, what, todo))
             continue
         took = "" if gate.ms is None else f" in {show_ms(gate.ms)}"
         more = "" if gate.dials_back else ", but cannot tell whether this device can be dialled"

@@ -8,31 +8,20 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
-from protocol.messages.work import (
-    AdoptRequest,
-    Cancel,
-    Commit,
-    Control,
-    Denied,
-    ListLeases,
-    Probe,
-    Release,
-    Renew,
-    StatusRequest,
-)
+from protocol.messages import work
 from protocol.wire.base import Message
 from protocol.words import Reason, Right
 
 NEEDS: Final[dict[type[Message], frozenset[Right]]] = {
-    Probe: frozenset({Right.SUBMIT, Right.STATUS}),
-    Commit: frozenset({Right.SUBMIT}),
-    Renew: frozenset({Right.SUBMIT}),
-    Cancel: frozenset({Right.SUBMIT}),
-    Release: frozenset({Right.SUBMIT}),
-    AdoptRequest: frozenset({Right.SUBMIT}),
-    ListLeases: frozenset({Right.SUBMIT, Right.STATUS}),
-    Control: frozenset({Right.CONTROL}),
-    StatusRequest: frozenset({Right.STATUS, Right.CONTROL}),
+    work.Probe: frozenset({Right.SUBMIT, Right.STATUS}),
+    work.Commit: frozenset({Right.SUBMIT}),
+    work.Renew: frozenset({Right.SUBMIT}),
+    work.Cancel: frozenset({Right.SUBMIT}),
+    work.Release: frozenset({Right.SUBMIT}),
+    work.AdoptRequest: frozenset({Right.SUBMIT}),
+    work.ListLeases: frozenset({Right.SUBMIT, Right.STATUS}),
+    work.Control: frozenset({Right.CONTROL}),
+    work.StatusRequest: frozenset({Right.STATUS, Right.CONTROL}),
 }
 """Any one of these rights is enough for the call."""
 ALL: Final = frozenset(Right)
@@ -60,20 +49,20 @@ class CallPermission:
     rests: str = field(default="", compare=False)
     """The token behind this permission; empty: none."""
 
-    def may(self, verb: Message) -> Denied | None:
+    def may(self, verb: Message) -> work.Denied | None:
         """None if the call is permitted, else the refusal. A call missing from `NEEDS` is refused to everybody."""
         if not NEEDS.get(type(verb), frozenset()) & self.rights:
             name = type(verb).__name__.lower()
-            return Denied(reason=Reason.NOT_ALLOWED, detail=f"your permission does not cover {name}")
+            return work.Denied(reason=Reason.NOT_ALLOWED, detail=f"your permission does not cover {name}")
         campaign = getattr(verb, "campaign", None)
         if campaign is not None and (no := self.speaks_of(campaign)):
             return no
         return None
 
-    def speaks_of(self, campaign: str) -> Denied | None:
+    def speaks_of(self, campaign: str) -> work.Denied | None:
         """None if the permission covers this campaign, else the refusal."""
         if self.campaigns is None or campaign in self.campaigns:
             return None
-        return Denied(
+        return work.Denied(
             reason=Reason.NOT_ALLOWED, detail=f"your permission is for other campaigns than {campaign}"
         )

@@ -7,7 +7,7 @@ import io
 import pytest
 from rich.console import Console
 
-from node.cli.remote import HERE, OwnerReply, jobs_table, means, reply_json, show_since, status_line
+from node.cli.remote import HERE, OwnerReply, jobs_table, means, reply_json, status_line
 from protocol.errors import Unreachable
 from protocol.formats.phase import Phase
 from protocol.messages.work import RunningJob, WorkerStatus
@@ -73,11 +73,6 @@ def test_jobs_fit_in_80_columns_with_their_principal() -> None:
     assert f"…{PEER[-8:]}" in text
     assert "running, run" in text
     assert "3 min" in text
-
-
-@pytest.mark.parametrize(("seconds", "shown"), [(0.4, "0 s"), (99, "99 s"), (100, "2 min"), (9_000, "2.5 h")])
-def test_a_duration_has_one_unit(seconds: float, shown: str) -> None:
-    assert show_since(seconds) == shown
 
 
 def test_a_word_names_a_device_by_name_id_or_end_of_peer_id() -> None:

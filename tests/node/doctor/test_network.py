@@ -192,9 +192,6 @@ async def test_a_look_at_gates_on_loopback_tells_which_answer_and_how_this_devic
                 usable_gates([gate, dead, "nonsense", squatter]),
                 Identity.from_seed("me"),
                 ["/ip4/127.0.0.1/tcp/0"],
-                neighbours=None,
-                worker=None,
-                fixed=False,
             )
             nursery.cancel_scope.cancel()
     alive, other, taken = facts.gates
@@ -208,5 +205,5 @@ async def test_a_look_at_gates_on_loopback_tells_which_answer_and_how_this_devic
 
 
 async def test_without_a_gate_no_node_is_started() -> None:
-    facts = await look([], Identity.from_seed("me"), [], neighbours=3, worker=None, fixed=False)
-    assert (facts.gates, facts.port, facts.neighbours) == ((), None, 3)
+    facts = await look([], Identity.from_seed("me"), [])
+    assert (facts.gates, facts.port) == ((), None)
