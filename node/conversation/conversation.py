@@ -24,7 +24,17 @@ from typing import Final
 
 from node.capacity.allocations import Allocation, KillCommand, OfferCommand, RunCommand, WarnCommand
 from node.capacity.ledger import Ledger
-from node.conversation import commands
+from node.conversation.commands import (
+    Commands,
+    ControlDevice,
+    DropLink,
+    SchedulerLink,
+    SendNote,
+    SendReply,
+    SettleRecords,
+    WriteHead,
+    WriteRecord,
+)
 from node.conversation.delivery import ResultDelivery
 from node.conversation.links import About, LinkTable
 from node.conversation.outbox import Outbox, OutboxItem
@@ -90,7 +100,7 @@ class WorkerConversation:
     def __init__(self, ledger: Ledger, outbox: Outbox, context: WorkerContext) -> None:
         self.ledger = ledger
         self.outbox = outbox
-        self.commands = commands.Commands()
+        self.commands = Commands()
         self.links = LinkTable(ledger.epoch)
         self.requests = RequestHandlers(context, ledger, self.links, outbox, self.phase)
         self.delivery = ResultDelivery(
@@ -110,28 +120,28 @@ class WorkerConversation:
 
     # -- links -----------------------------------------------------------------------------------------------------------
 
-    def connected(self, link: commands.SchedulerLink) -> None:
+    def connected(self, link: SchedulerLink) -> None:
         """A permitted scheduler opened a link: what waits for it goes out."""
         self.links.add(link)
         self.ledger.link_up(link.peer, self._now())
         self.carry_out()
         self.delivery.start(link)
 
-    def disconnected(self, link: commands.SchedulerLink) -> None:
+    def disconnected(self, link: SchedulerLink) -> None:
         """A link is gone, or of no use any more. Said twice changes nothing."""
         if self.links.remove(link):
             self.delivery.stop(link)
             self.ledger.link_down(link.peer, self._now())
             self.carry_out()
 
-    def received(self, link: commands.SchedulerLink, message: Message, request: object) -> None:
+    def received(self, link: SchedulerLink, message: Message, request: object) -> None:
         """A scheduler asks; `SendReply` bears the token `request`. Raises `RemoteProtocolError` for what is not a scheduler's to say."""
         reply = self._reply(link, message, request)
         self.carry_out()
         if reply is not None:
-            self.commands.emit(commands.SendReply(request, reply))
+            self.commands.emit(SendReply(request, reply))
 
-    def _reply(self, link: commands.SchedulerLink, message: Message, request: object) -> Message | None:
+    def _reply(self, link: SchedulerLink, message: Message, request: object) -> Message | None:
         """The reply; None: it is sent later."""
         if isinstance(message, (ShowCredentials, ManifestMessage)):
             return self._context.authenticate(link.peer, message)
@@ -156,17 +166,13 @@ class WorkerConversation:
             case ListLeases():
                 return self.requests.page(permission.principal, message)
             case Control():
-                self.commands.emit(commands.ControlDevice(request, message))
+                self.commands.emit(ControlDevice(request, message))
                 return None
             case StatusRequest():
                 return self.requests.status(permission)
 
     def _stop(
-        self,
-        link: commands.SchedulerLink,
-        permission: CallPermission,
-        message: Cancel | Release,
-        request: object,
+        self, link: SchedulerLink, permission: CallPermission, message: Cancel | Release, request: object
     ) -> Message | None:
         for lease, why in self.requests.refusals(link, permission, message.held).items():
             return Denied(reason=why, detail=f"lease {lease} is not yours to end; nothing was ended")
@@ -179,7 +185,7 @@ class WorkerConversation:
         return _stopped(message)
 
     def _adopt(
-        self, link: commands.SchedulerLink, permission: CallPermission, message: AdoptRequest, request: object
+        self, link: SchedulerLink, permission: CallPermission, message: AdoptRequest, request: object
     ) -> Message | None:
         """The campaign's results go to the adopter from now on, as long as it speaks for the campaign; then it is answered."""
         if stale := self.requests.adopt(link, permission, message):
@@ -208,7 +214,7 @@ class WorkerConversation:
         current = self.ledger.epoch(principal, message.campaign) == message.epoch
         item = None if error or not current else next(items, None)
         if item is None:
-            self.commands.emit(commands.SendReply(request, self.requests.page(principal, message)))
+            self.commands.emit(SendReply(request, self.requests.page(principal, message)))
             return
 
         def written(error: str) -> None:
@@ -228,7 +234,7 @@ class WorkerConversation:
                 self._put(item)
             then(error)
 
-        self.commands.to_disk(commands.WriteHead(item), written)
+        self.commands.to_disk(WriteHead(item), written)
 
     def _put(self, item: OutboxItem) -> None:
         self.outbox.put(item)
@@ -281,7 +287,7 @@ class WorkerConversation:
             if not isinstance(reply, (Start, Skip)):
                 self._context.log.info("offer.unanswered", peer=link.peer, lease=allocation.lease)
                 self.disconnected(link)
-                self.commands.emit(commands.DropLink(link))
+                self.commands.emit(DropLink(link))
             self._offer_answered(allocation, reply, asked=asked)
 
         ready = Ready(lease=allocation.lease, fence=allocation.fence)
@@ -301,7 +307,7 @@ class WorkerConversation:
     def _send_note(self, peer: str, about: About, note: Progress | Preempt) -> None:
         link = self.links.best(peer, about)
         if link is not None:
-            self.commands.emit(commands.SendNote(link, note))
+            self.commands.emit(SendNote(link, note))
 
     # -- time ------------------------------------------------------------------------------------------------------------
 
@@ -374,7 +380,7 @@ class WorkerConversation:
             stop.dying.discard(lease)
             if not stop.dying:
                 self._stops.remove(stop)
-                self.commands.emit(commands.SendReply(stop.request, _stopped(stop.message)))
+                self.commands.emit(SendReply(stop.request, _stopped(stop.message)))
 
     def finish_run(self, lease: str, record: Record) -> None:
         """The device is free again; the run's result goes to disk, then to its scheduler."""
@@ -403,16 +409,16 @@ class WorkerConversation:
                 "result.given_up", task=old.task, attempt=old.attempt, scheduler=old.peer
             )
             settled, removed = self.outbox.settle(old.sha256)
-            self.commands.to_disk(commands.SettleRecords(settled, removed))
+            self.commands.to_disk(SettleRecords(settled, removed))
             self.ledger.acknowledge(old.lease)
         self._storing += 1
         self.commands.to_disk(
-            commands.WriteRecord(item, body), lambda data, error: self._stored(allocation, item, body, error)
+            WriteRecord(item, body), lambda data, error: self._stored(allocation, item, body, error)
         )
 
     def _stored(self, allocation: Allocation, item: OutboxItem, body: bytes, error: str) -> None:
         if error:
-            self.commands.to_disk(commands.SettleRecords(removed=(item.sha256,)))
+            self.commands.to_disk(SettleRecords(removed=(item.sha256,)))
             if not self.outbox.put_in_memory(item, body):
                 self._context.log.warning("result.lost", task=item.task, attempt=item.attempt, why=error)
                 self.ledger.acknowledge(item.lease)

@@ -37,7 +37,7 @@ class CallPermission:
     owner: bool = False
     """The device's owner, or somebody acting for the owner."""
     stranger: bool = False
-    """Served only because the worker serves anybody: no owner, list or pool vouches for it."""
+    """Served only because the worker serves anybody: no owner, list or pool names it."""
     priority: int = 100
     """The highest priority that counts."""
     slots: int | None = None
