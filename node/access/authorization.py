@@ -231,23 +231,17 @@ class Authorization:
         tokens, now = self._tokens.get(peer, ()), self._wall()
         if any(peer in pool.revoked for pool in self._pools.values()):
             return _no(_REVOKED)
-        if any(peer in pool.members for pool in self._pools.values()):
-            ended = not any(
-                is_live(m, now) for pool in self._pools.values() for m in pool.members.get(peer, ())
-            )
-            return _no(_EXPIRED if ended else self._other_teams(peer))
+        members = [member for pool in self._pools.values() for member in pool.members.get(peer, ())]
+        if members:
+            teams = sorted({member.team for member in members} - {""})
+            ended = not any(is_live(member, now) for member in members)
+            return _no(_EXPIRED if ended else _wrong_team(self._teams, teams))
         if tokens:
             return _no(_EXPIRED if all(now >= token.expires for token in tokens) else _REVOKED)
         return _no(
             "this worker does not serve you; its owner can: sark-node join --allow "
             f"{peer}, or with a ticket of a pool that you are in"
         )
-
-    def _other_teams(self, peer: PeerId) -> str:
-        teams = sorted(
-            {member.team for pool in self._pools.values() for member in pool.members.get(peer, ())} - {""}
-        )
-        return _wrong_team(self._teams, teams)
 
     # -- tokens ----------------------------------------------------------------------------------------------------------
 

@@ -165,21 +165,21 @@ T = TypeVar("T")
 
 
 def gives_way(
-    items: Iterable[T], whose: Callable[[T], Hashable], size: Callable[[T], int], *, number: int, room: int
+    items: Iterable[T], owner: Callable[[T], Hashable], size: Callable[[T], int], *, number: int, room: int
 ) -> list[T]:
     """What has to go so that at most `number` items of together `room` bytes are left. `items`: the least worth keeping first."""
     left = list(items)
     counts, sizes = Counter[Hashable](), Counter[Hashable]()
     for item in left:
-        counts[whose(item)] += 1
-        sizes[whose(item)] += size(item)
+        counts[owner(item)] += 1
+        sizes[owner(item)] += size(item)
     gone: list[T] = []
     while left and (len(left) > number or sizes.total() > room):
         most = sizes if sizes.total() > room else counts
         greatest = max(most.values())
-        first = next(item for item in left if most[whose(item)] == greatest)
+        first = next(item for item in left if most[owner(item)] == greatest)
         left.remove(first)
         gone.append(first)
-        counts[whose(first)] -= 1
-        sizes[whose(first)] -= size(first)
+        counts[owner(first)] -= 1
+        sizes[owner(first)] -= size(first)
     return gone

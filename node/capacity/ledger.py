@@ -165,9 +165,9 @@ class Ledger:
         """Take an attempt. The same key from the same scheduler gets the same lease, whatever happened to it since."""
         self.expire(now)
         slots = self._slots
-        known = self._keys.get((request.peer, request.commit.key))
-        if known is not None:
-            return self._repeat(request, *known, now=now)
+        earlier = self._keys.get((request.peer, request.commit.key))
+        if earlier is not None:
+            return self._repeat(request, *earlier, now=now)
         if stale := self.leaders.refuse(request.peer, *request.campaign_key, request.commit.epoch):
             return stale
         if not self.condition.serving:
@@ -264,7 +264,7 @@ class Ledger:
     ) -> dict[str, Reason]:
         """The leases that a peer may not speak of (any more). Unknown leases are not among them.
 
-        A newer epoch than is known must adopt first: else the leader before would go on beside it. Of an ended lease an older epoch is
+        A newer epoch than is known must adopt first: else two leaders would go on at once. Of an ended lease an older epoch is
         refused too: how it ended is only for the one that carries the campaign on.
         A lease is spoken of under the epoch that `held` names; else under that of its link (`epochs`, by campaign). Where neither is
         known the epoch is not checked.

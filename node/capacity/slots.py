@@ -163,7 +163,7 @@ class Slots:
         self.version += 1
 
     def preempt(self, victim: Allocation, request: SlotRequest) -> None:
-        """The victim's slot is free. One that did not run yet has lost nothing, and its scheduler is told now."""
+        """The victim's slot is free. One that did not run yet has lost nothing, and its scheduler is notified now."""
         if victim.state is LeaseState.GRANTED:
             self._warn(victim, 0.0, request)
         self._preemption.count(victim)

@@ -154,7 +154,7 @@ def doctor(
 
 
 def _network_checks(ctx: typer.Context, gate: list[str] | None) -> list[Check]:
-    """Checks made as the worker of this home, or beside it if one is running."""
+    """Checks made as the worker of this home, or by a second node if one is running."""
     import trio
 
     from node.cli.remote import send_command

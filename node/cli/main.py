@@ -83,8 +83,8 @@ def info(
         for column in ("attribute", "kind", "meaning", "here"):
             table.add_column(column)
         for attribute in ATTRIBUTES.values():
-            here = values[attribute.name]
-            shown = show_size(here) if attribute.of == "size" and isinstance(here, int) else _shown(here)
+            value = values[attribute.name]
+            shown = show_size(value) if attribute.of == "size" and isinstance(value, int) else _shown(value)
             table.add_row(attribute.name, str(attribute.of), attribute.meaning, Text(shown))
         table.add_row("label.NAME", "text", "a label set by the owner: join --label NAME=VALUE", "")
         console.print(table)
@@ -347,8 +347,8 @@ def join(
         ticket = secret_text(ticket, sys.stdin)
     pools = pool_changes(home, ticket, leave_pool or ())
     must = () if ticket is None else (read_ticket(ticket).pool,)
-    known = settings.gates or local_gates(home) or recent_gates(home, ("worker",))
-    if not known and not any(pool.gates for pool in pools):
+    gates_known = settings.gates or local_gates(home) or recent_gates(home, ("worker",))
+    if not gates_known and not any(pool.gates for pool in pools):
         who = "only devices on this LAN" if settings.lan else "nobody"
         print(f"No gate is known here, so {who} can find this device.", file=sys.stderr)
         print("  start one on this home: sark-node gate", file=sys.stderr)

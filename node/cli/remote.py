@@ -212,7 +212,7 @@ async def _ask(
 
 def status_line(reply: OwnerReply) -> str:
     """`lab-1 …nF2cDYa1: paused by its owner; 1 running, 3 queued`."""
-    # Anybody can give a device any name, so the end of its id, which the channel proved, stands beside it.
+    # Anybody can give a device any name, so the end of its id, which the channel proved, is shown too.
     tail = f" …{reply.peer[-8:]}" if reply.peer and reply.name != HERE else ""
     who = f"{escape_text(reply.name)}{tail}"
     status = reply.status

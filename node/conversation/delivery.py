@@ -154,8 +154,8 @@ class ResultDelivery:
             return
         if self._belongs(link, item):
             self._log.info("result.settled", task=item.task, attempt=item.attempt, answer=reply.type)
-            known = self._links.speaks_for(link, (item.principal, item.campaign))
-            keep = isinstance(reply, Accepted) or reply.reason not in WORTHLESS or not known
+            leads = self._links.speaks_for(link, (item.principal, item.campaign))
+            keep = isinstance(reply, Accepted) or reply.reason not in WORTHLESS or not leads
             self._settle(item, keep=keep)
         else:  # the campaign was adopted meanwhile: the result stays for the adopter
             self._log.info("result.adopted", task=item.task, attempt=item.attempt)

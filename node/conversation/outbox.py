@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from operator import attrgetter
 from typing import Final
 
 from pydantic import Field
@@ -84,20 +85,12 @@ class Outbox:
         """What waits for one scheduler, oldest first."""
         return _oldest_first(item for item in self._waiting.values() if item.peer == peer)
 
-    def states(self) -> dict[str, bool]:
-        """By sha256 of all records whether it is settled."""
-        return dict.fromkeys(self._waiting, False) | dict.fromkeys(self._settled, True)
-
     def is_for(self, peer: str, sha256: str) -> bool:
         item = self._waiting.get(sha256)
         return item is not None and item.peer == peer
 
     def in_memory(self, sha256: str) -> bytes | None:
         return self._in_memory.get(sha256)
-
-    def is_settled(self, sha256: str) -> bool:
-        """Whether a scheduler has it, and it is kept."""
-        return sha256 in self._settled
 
     def of(self, campaign: str, principal: str) -> list[tuple[OutboxItem, bool]]:
         """All records of a campaign, oldest first, each with whether it is settled."""
@@ -112,11 +105,8 @@ class Outbox:
 
     def make_room(self, incoming: OutboxItem) -> list[OutboxItem]:
         """The records to give up for another one: those that are too old; and of whoever takes the most room the oldest."""
-        items = _oldest_first(self._waiting.values())
-        old = [item for item in items if not self._is_young(item)]
-        rest = [item for item in items if self._is_young(item)]
-        excess = gives_way([*rest, incoming], _principal, _size, number=MAX_ITEMS, room=MAX_BYTES)
-        return [item for item in (*old, *excess) if item is not incoming]
+        items = [*_oldest_first(self._waiting.values()), incoming]
+        return [item for item in self._excess(items, MAX_BYTES) if item is not incoming]
 
     def put(self, item: OutboxItem) -> None:
         """A record that is on disk waits for `item.peer`, whoever it waited for before."""
@@ -141,19 +131,18 @@ class Outbox:
             return (), ()
         if keep:
             self._settled[sha256] = item
-        excess = self._excess_settled()
+        settled = _oldest_first(self._settled.values())
+        excess = [item.sha256 for item in self._excess(settled, MAX_SETTLED_BYTES)]
         for old in excess:
             del self._settled[old]
         if not keep:
             excess.append(sha256)
         return ((sha256,) if sha256 in self._settled else ()), tuple(excess)
 
-    def _excess_settled(self) -> list[str]:
-        items = _oldest_first(self._settled.values())
+    def _excess(self, items: list[OutboxItem], room: int) -> list[OutboxItem]:
         old = [item for item in items if not self._is_young(item)]
         rest = [item for item in items if self._is_young(item)]
-        excess = gives_way(rest, _principal, _size, number=MAX_ITEMS, room=MAX_SETTLED_BYTES)
-        return [item.sha256 for item in (*old, *excess)]
+        return old + gives_way(rest, attrgetter("principal"), attrgetter("size"), number=MAX_ITEMS, room=room)
 
     def _is_young(self, item: OutboxItem) -> bool:
         return not RETENTION_S < self._wall() - item.stored < CLOCK_JUMP_S
@@ -161,11 +150,3 @@ class Outbox:
 
 def _oldest_first(items: Iterable[OutboxItem]) -> list[OutboxItem]:
     return sorted(items, key=lambda item: item.stored)
-
-
-def _principal(item: OutboxItem) -> str:
-    return item.principal
-
-
-def _size(item: OutboxItem) -> int:
-    return item.size

@@ -192,8 +192,8 @@ class RequestHandlers:
         if unmet:
             return work.Denied(reason=Reason.DOES_NOT_FIT, detail=shorten("; ".join(unmet)), unmet=unmet)
         task_sha256 = hashlib.sha256(request.task).hexdigest()
-        wanted = SlotRequest(peer, permission, request, task, task_sha256, max_s)
-        reply = self.ledger.commit(wanted, self.context.now())
+        slot_request = SlotRequest(peer, permission, request, task, task_sha256, max_s)
+        reply = self.ledger.commit(slot_request, self.context.now())
         if isinstance(reply, (work.Granted, work.Queued)):
             self.links.set_epoch(link, task.campaign, request.epoch)
             self.ledger.leaders.set_proof(permission.principal, task.campaign, request.epoch, request.proof)

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import trio
 
@@ -198,36 +198,29 @@ def learn_floor(unit: str, launch: Launcher) -> int:
 
 
 def _micro(kind: str, plan: MicroPlan, profile: Profile, tools: CalibrationTools) -> MicroFigures:
+    shown: dict[str, Any] = {}
     if kind == "cpu":
         plan = micro.fit_plan(plan, micro.last_cache_bytes(), profile.ram or 1 << 32)
         result = tools.run_micro(kind, plan, tools.threads())
-        return MicroFigures(
-            device=profile.soc or "processor",
-            backend=result.backend,
-            threads=result.threads,
-            figures=dict(result.figures),
-            seconds=result.seconds,
-            clock_mhz=tools.reader.clock_mhz(),
-            temperature_c=tools.reader.temperature_c(),
-            notes=result.notes,
-        )
-    sampler = tools.sampler()
-    sampler.start()
-    windows: tuple[tuple[int, int], ...] = ()
-    try:
-        result = tools.run_micro(kind, plan, 1)
-        windows = result.windows
-    finally:
-        telemetry = sampler.stop(windows)
+        shown = {"clock_mhz": tools.reader.clock_mhz(), "temperature_c": tools.reader.temperature_c()}
+    else:
+        sampler = tools.sampler()
+        sampler.start()
+        windows: tuple[tuple[int, int], ...] = ()
+        try:
+            result = tools.run_micro(kind, plan, 1)
+            windows = result.windows
+        finally:
+            telemetry = sampler.stop(windows)
+        if telemetry is not None:
+            names = ("clock_mhz", "temperature_c", "power_w", "throttled")
+            shown = {name: getattr(telemetry, name) for name in names}
     return MicroFigures(
-        device=result.device,
+        device=(profile.soc or "processor") if kind == "cpu" else result.device,
         backend=result.backend,
         threads=result.threads,
         figures=dict(result.figures),
         seconds=result.seconds,
-        clock_mhz=telemetry.clock_mhz if telemetry is not None else None,
-        temperature_c=telemetry.temperature_c if telemetry is not None else None,
-        power_w=telemetry.power_w if telemetry is not None else None,
-        throttled=telemetry.throttled if telemetry is not None else (),
         notes=result.notes,
+        **shown,
     )

@@ -153,8 +153,10 @@ def read_os(system: str, root: Path) -> str:
         return f"macOS {platform.mac_ver()[0]}".strip()
     if system == "win32":
         return probe_parsers.windows_name(platform.release(), platform.version())
-    known = probe_parsers.os_of_release(_text(root / "etc/os-release") or _text(root / "usr/lib/os-release"))
-    return f"{known or 'Linux'} ({platform.system()} {platform.release()})"
+    release = probe_parsers.os_of_release(
+        _text(root / "etc/os-release") or _text(root / "usr/lib/os-release")
+    )
+    return f"{release or 'Linux'} ({platform.system()} {platform.release()})"
 
 
 def read_machine_id(system: str, root: Path) -> str:
@@ -256,16 +258,10 @@ def build_advert(
         peer=peer,
         seq=seq,
         addresses=tuple(addresses[:8]),
-        device=profile.device,
-        name=profile.name,
+        **_shared(profile),
         version=ascii_line(version),
         pool=ascii_line(pool),
-        os=profile.os,
-        arch=profile.arch,
-        soc=profile.soc,
-        cores=profile.cores,
         threads=profile.threads,
-        ram=profile.ram,
         units=profile.units,
         gpus=profile.gpus,
         labels=dict(labels or {}),
@@ -312,17 +308,17 @@ def _fewer(addresses: Sequence[str], count: int) -> tuple[str, ...]:
 
 def device_facts(profile: Profile, version: str) -> DeviceFacts:
     return DeviceFacts(
-        device=profile.device,
-        name=profile.name,
-        soc=profile.soc,
-        ram=profile.ram,
-        os=profile.os,
-        arch=profile.arch,
-        cores=profile.cores,
+        **_shared(profile),
         version=ascii_line(version),
         fingerprint=profile.fingerprint,
         simulated=profile.simulated or None,
     )
+
+
+def _shared(profile: Profile) -> dict[str, Any]:
+    """What an advert and a record say of a device under the same names."""
+    names = ("device", "name", "soc", "ram", "os", "arch", "cores")
+    return {name: getattr(profile, name) for name in names}
 
 
 def memory_cap(profile: Profile, share: float) -> int:

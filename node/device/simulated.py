@@ -40,7 +40,7 @@ class SimulatedDevice(BaseModel):
     vram: Count | None = None
 
     def profile(self, real: Profile) -> Profile:
-        """What is told in place of the device that this really is: of its units only the simulated ones are left."""
+        """The profile announced in place of this device's own: of its units only the simulated ones are left."""
         drivers = {unit: driver for unit, driver in (real.drivers or {}).items() if driver in SIMULATED}
         return replace(
             real,

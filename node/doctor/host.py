@@ -234,11 +234,11 @@ def _governed(governor: str | None) -> Check:
 
 def _busy(facts: HostFacts) -> Check:
     shares = (("other processes", facts.others_share), ("waiting for a processor", facts.stall_share))
-    known = [(name, share) for name, share in shares if share is not None]
-    if not known:
+    measured = [(name, share) for name, share in shares if share is not None]
+    if not measured:
         return note("load", "unknown on this system: a busy host looks like a slow one")
-    text = ", ".join(f"{name} {share:.0%}" for name, share in known)
-    if max(share for _, share in known) > BUSY:
+    text = ", ".join(f"{name} {share:.0%}" for name, share in measured)
+    if max(share for _, share in measured) > BUSY:
         todo = "end other programs; measurements wait for an idle host and flag a busy one"
         return note("load", text, todo)
     return ok("load", text)

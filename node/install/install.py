@@ -218,7 +218,7 @@ def _refuse_others(service: Service) -> None:
 def _take(
     steps: Sequence[InstallStep], run: Run, say: Say, pause: Callable[[float], object] = time.sleep
 ) -> bool:
-    """Run them in order; after the first that must work and does not, the rest are only told."""
+    """Run them in order; after the first that must work and does not, the rest are only shown."""
     well = True
     for step in steps:
         line = subprocess.list2cmdline(step.command)

@@ -89,7 +89,7 @@ class Service:
     """The command that shows how it stands."""
     notes: tuple[str, ...] = ()
     taken: tuple[str, ...] = ()
-    """Succeeds where the name is taken; for systems that keep what they are told elsewhere than in the file."""
+    """Succeeds where the name is taken; for systems that keep their tasks elsewhere than in the file."""
     encoding: str = "utf-8"
 
 
@@ -299,7 +299,7 @@ def task_text(setting: Setting, command: Sequence[str]) -> str:
     line = " ".join(map(_cmd_word, (*command[:1], "-P", "-m", "node.install.restart_loop", *command)))
     arguments = f'/d /s /c "{line} >> {_cmd_word(str(_log(setting)))} 2>&1"'
     trigger = "BootTrigger" if setting.root else "LogonTrigger"
-    whose = "" if setting.root else f"\n      <UserId>{escape(setting.user)}</UserId>"
+    user = "" if setting.root else f"\n      <UserId>{escape(setting.user)}</UserId>"
     logon = "S4U" if setting.root else "InteractiveToken"
     return f"""\
 <?xml version="1.0" encoding="UTF-16"?>
@@ -309,7 +309,7 @@ def task_text(setting: Setting, command: Sequence[str]) -> str:
   </RegistrationInfo>
   <Triggers>
     <{trigger}>
-      <Enabled>true</Enabled>{whose}
+      <Enabled>true</Enabled>{user}
     </{trigger}>
   </Triggers>
   <Principals>

@@ -138,7 +138,7 @@ def url_source(url: str, model: Model, *, owner: bool, edge: Edge = EDGE) -> Sou
 
 
 def url_pieces(url: str, model: Model, *, owner: bool, edge: Edge = EDGE) -> Mirror:
-    """The same in pieces, beside the swarm's sources; what each must be is the caller's to know."""
+    """The same in pieces, for a download from the swarm; what each must be is the caller's to know."""
     reach, tag = FOR_OWNER if owner else FOR_OTHERS, ""
 
     async def piece(offset: int, length: int) -> bytearray:

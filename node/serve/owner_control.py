@@ -132,7 +132,7 @@ class OwnerControl:
                     if condition.state is WorkerState.FAULTY:
                         await self.examine()
         except ResourceError as exc:
-            return Denied(reason=Reason.DISK_FULL, detail=f"{exc.what}; until it restarts it does as told")
+            return Denied(reason=Reason.DISK_FULL, detail=f"{exc.what}; it holds until this worker restarts")
         finally:
             self.apply_rules()
         return None
@@ -170,7 +170,7 @@ class OwnerControl:
                     while self._leaving() and self.unsettled():
                         await self._changed.wait()
                 if self._leaving():
-                    self.tell("drained: nothing runs here any more, the swarm is told")
+                    self.tell("drained: nothing runs here any more, the advert is withdrawn")
                     self.leave.set()
                     return
             await self._changed.wait()

@@ -1,4 +1,4 @@
-"""The worker process of a home: look at the device, onto the network, then the service until told to stop."""
+"""The worker process of a home: look at the device, onto the network, then the service until it is stopped."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ async def run_process(
     simulated: SimulatedDevice | None = None,
     must: Collection[str] = (),
 ) -> None:
-    """Be a worker until told to stop. `joined` is called once others can reach it, `tell` with a line for each thing that happens;
+    """Be a worker until stopped. `joined` is called once others can reach it, `tell` with a line for each thing that happens;
     `secrets`: what the owner gives single drivers; `simulated`: the device that it simulates, for demonstrations. `must`: ids of pools
     for which it came with a ticket.
 
@@ -142,7 +142,7 @@ async def run_process(
                 async def signals() -> None:
                     name = await wait_for_stop(with_stdin=stop_with_stdin)
                     log.info("worker.stopping", signal=name)
-                    tell("stopping: what runs is ended, results are handed over, the swarm is told")
+                    tell("stopping: what runs is ended, results are handed over, the advert is withdrawn")
                     parts.leave.set()
 
                 nursery.start_soon(signals)
@@ -218,17 +218,17 @@ def check_anyone(settings: WorkerSettings, sandbox: TierProbe) -> str:
 def with_gates_of(
     settings: WorkerSettings, pools: Sequence[Membership], local: Sequence[str]
 ) -> WorkerSettings:
-    """With the gates of the joined pools beside those that were set, or beside this home's own."""
+    """With the gates of the joined pools added to those that were set, or to this home's own."""
     theirs = [gate for pool in pools for gate in pool.gates]
     if not theirs:
         return settings
     return settings.model_copy(update={"gates": tuple(dict.fromkeys([*(settings.gates or local), *theirs]))})
 
 
-def near_addresses(listen: Sequence[str], told: Sequence[str]) -> tuple[str, ...]:
-    """Where this machine reaches its own worker: where it listens, if that is fixed, and what others are told."""
+def near_addresses(listen: Sequence[str], announced: Sequence[str]) -> tuple[str, ...]:
+    """Where this machine reaches its own worker: where it listens, if that is fixed, and what it announces."""
     fixed = [address for address in listen if not address.endswith("/tcp/0")]
-    return tuple(dict.fromkeys([*concrete(fixed), *told]))
+    return tuple(dict.fromkeys([*concrete(fixed), *announced]))
 
 
 def _stored_manifests(home: Home, pools: Sequence[Membership]) -> tuple[PoolManifest, ...]:
@@ -237,7 +237,7 @@ def _stored_manifests(home: Home, pools: Sequence[Membership]) -> tuple[PoolMani
 
 
 async def _follow(running: RunningNode, worker: Worker) -> None:
-    """Whenever others reach this node elsewhere, the swarm is told."""
+    """Publishes a new advert whenever the addresses of this node change."""
     while running.reach is not None:
         await running.reach.changed()
         worker.announcer.changed()

@@ -48,7 +48,7 @@ from swarm.pools.tokens import prove
 LEAVE_S: Final = 3.0
 """The longest that leaving waits for runs to be dead, and for their results to be on disk and with schedulers that are linked."""
 WITHDRAW_S: Final = 2.0
-"""And then for the swarm to be told."""
+"""The longest that withdrawing the advert takes."""
 
 SPACING_S: Final = 5.0
 """Between two adverts, however much happens."""

@@ -249,7 +249,7 @@ log = structlog.get_logger("sark.models")
 
 
 class ModelAccess:
-    """One file beside the models. Lost, it costs that each shows once more what it has."""
+    """One file in the folder of models. Lost, it costs that each shows once more what it has."""
 
     def __init__(self, path: Path, has: Callable[[str], bool]) -> None:
         """Read it (blocking, quick). `has`: whether a model is in the cache. What does not read well is forgotten."""

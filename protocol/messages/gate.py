@@ -19,9 +19,9 @@ from protocol.wire.base import AddressText, Count, Line, Message, PeerName, Seco
 from protocol.wire.codec import Vocabulary
 
 MAX_LISTED: Final = 48
-"""Peers, and circuits, that are told of one by one; the counts are of all."""
+"""Peers, and circuits, that are listed; the counts are of all."""
 MAX_REASONS: Final = 64
-"""Reasons that are told apart."""
+"""Reasons that are counted one by one."""
 
 Counts = Annotated[dict[Line, Count], Field(max_length=MAX_REASONS)]
 

@@ -1,6 +1,6 @@
 """A lease, as the worker's ledger sees it: a place on one device for one attempt of one task, under a fence.
 
-Fence = (incarnation, number). Both only rise, so a result under an older one can be told and refused, whoever sends it.
+Fence = (incarnation, number). Both only rise, so a result under an older one can be recognised and refused, whoever sends it.
 """
 
 from __future__ import annotations

@@ -210,9 +210,9 @@ class Record(Message):
     """Of each launch that timed inferences, in order."""
     accelerator: Accelerator | None = None
     figures: Annotated[dict[FigureName, Real], Field(max_length=256)] = {}
-    """What was measured beside latency, by name with the unit in it."""
+    """What was measured besides latency, by name with the unit in it."""
     series: Annotated[dict[FigureName, bytes], Field(max_length=16)] = {}
-    """Packed nanoseconds by name: raw times beside those of inferences."""
+    """Packed nanoseconds by name: raw times other than those of inferences."""
     stages: Annotated[tuple[StageTime, ...], Field(max_length=32)] = ()
 
 

@@ -63,7 +63,7 @@ class Measure(Message):
     batch_dim: DimName | None = None
     """Which dynamic dimension the batch is; None: the first one of the inputs."""
     inputs: Annotated[dict[DimName, InputForm], Field(max_length=64)] = {}
-    """Of models whose format does not tell its inputs (TorchScript)."""
+    """Of models in formats that do not state them (TorchScript)."""
     seed: Annotated[int, Field(ge=0, le=2**32)] = 0
     check: bool = True
     pre: Annotated[tuple[Step, ...], Field(max_length=16)] = ()

@@ -187,7 +187,7 @@ class SimWorker:
             Outbox(context.wall, self._files.waiting, self._files.settled),
             context,
         )
-        self._records = self.conversation.outbox.states()
+        self._records = _settled(self.conversation.outbox)
         for sha256 in self._records:
             self._tell(Kind.RESTORED, sha256=sha256)
         self._runs: dict[str, Run] = {}
@@ -489,7 +489,7 @@ class SimWorker:
                 elif before is None and place.state is LeaseState.QUEUED:
                     self._tell_place(Kind.QUEUED, place)
         self._shadow = {lease: place.state for lease, place in now.items()}
-        records = self.conversation.outbox.states()
+        records = _settled(self.conversation.outbox)
         for sha256, settled in self._records.items():
             if not settled and records.get(sha256, True):
                 self._tell(Kind.LET_GO, sha256=sha256, number=int(sha256 in records))
@@ -529,3 +529,8 @@ class SimWorker:
             attempt=place.request.commit.attempt,
             peer=place.peer,
         )
+
+
+def _settled(outbox: Outbox) -> dict[str, bool]:
+    """By sha256 of all records whether it is settled."""
+    return dict.fromkeys(outbox._waiting, False) | dict.fromkeys(outbox._settled, True)

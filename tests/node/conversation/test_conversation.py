@@ -248,7 +248,7 @@ def test_the_adopter_gets_what_waits_and_on_request_what_was_settled(tmp_path: P
         shell.put(head, body)
     shell.connect()
     shell.answer(Accepted())
-    assert shell.outbox.is_settled(done.sha256)
+    assert done.sha256 in shell.outbox._settled
     shell.answer(None)
     bob = delegate(shell)
     reply = shell.ask(bob, AdoptRequest(campaign="c-1", epoch=2))
