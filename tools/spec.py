@@ -26,7 +26,7 @@ from protocol.messages.index import INDEX
 from protocol.messages.pool import POOL
 from protocol.messages.reach import REACH
 from protocol.messages.work import WORK
-from protocol.signed import campaign_manifest as manifest
+from protocol.values import campaign_manifest as manifest
 from protocol.values import lease, record, task, worker
 from protocol.values.advert import ADVERT_TTL_S, MAX_ADVERT, Advert
 from protocol.values.attempt import TASK

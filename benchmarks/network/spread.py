@@ -29,8 +29,7 @@ import trio
 
 from node.run.model_source import model_source
 from node.store.cache import ModelCache
-from protocol.messages.blobs import HolderInfo, Holders
-from protocol.signed.transfer_grant import TransferGrant
+from protocol.messages.blobs import HolderInfo, Holders, TransferGrant
 from protocol.values.task import Model
 from swarm.base.logs import set_up_logs
 from swarm.blobs.server import serve_blobs

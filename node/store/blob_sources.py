@@ -18,9 +18,9 @@ from node.store.manifests import ManifestCard, ManifestStore
 from node.store.model_files import is_end_of, proof_offset
 from node.store.outbox_files import record_name
 from protocol.errors import ProtocolError, Refused, ResourceError, Unreachable
+from protocol.messages.blobs import TransferGrant
 from protocol.messages.permission import CallPermission
 from protocol.messages.work import ListLeases
-from protocol.signed.transfer_grant import TransferGrant
 from protocol.values.task import Model
 from protocol.words import Reason
 from swarm.blobs.server import BlobServer, Content, PartialBlob, serve_blobs

@@ -22,7 +22,7 @@ from pydantic import Field, ValidationError
 from node.capacity.allocations import RecentDict, gives_way
 from node.store.files import FileFolder
 from protocol.errors import ProtocolError, Refused, RemoteProtocolError, ResourceError, Unreachable
-from protocol.signed.campaign_manifest import MAX_MANIFEST, CampaignId, open_manifest, read_cover
+from protocol.values.campaign_manifest import MAX_MANIFEST, CampaignId, open_manifest, read_cover
 from protocol.wire.base import Count, Message, PeerName, Sha256
 from protocol.wire.codec import pack, unpack
 from swarm.net.identity import verify

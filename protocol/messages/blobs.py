@@ -18,13 +18,12 @@ its hash.
 
 from __future__ import annotations
 
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
-from protocol.signed.transfer_grant import TransferGrant
-from protocol.wire.base import AddressText, Count, Detail, Message, PeerName, Sha256
-from protocol.wire.codec import Vocabulary
+from protocol.wire.base import AddressText, Count, Detail, Message, PeerName, Sha256, Signature
+from protocol.wire.codec import Vocabulary, pack
 from protocol.words import Reason
 
 MAX_PIECE: Final = 16 * 1024 * 1024
@@ -38,8 +37,35 @@ WRITE_SIZE: Final = 65_507
 """Fills one Noise frame exactly; a byte more costs a second one."""
 MAX_OTHERS: Final = 16
 
+_CONTEXT: Final = b"sark grant 1\n"
+
 Bits = Annotated[bytes, Field(max_length=MAX_PIECES // 8)]
 """A bit for each piece, least significant bit first."""
+
+
+class TransferGrant(Message):
+    """`giver`, a scheduler, lets `taker` have the model `sha256`. Shown to workers that hold it.
+
+    Bound to the taker, whose id the channel proves, so nobody else can use it. A holder honours it only where it would give the model to
+    the scheduler itself.
+    """
+
+    v: Literal[1] = 1
+    giver: PeerName
+    taker: PeerName
+    sha256: Sha256
+    until: Count
+    """Wall seconds; holders allow for clocks that differ."""
+    signature: Signature
+
+    @property
+    def message(self) -> bytes:
+        return grant_message(self.giver, self.taker, self.sha256, self.until)
+
+
+def grant_message(giver: str, taker: str, sha256: str, until: int) -> bytes:
+    """What `giver` signs."""
+    return _CONTEXT + pack([giver, taker, sha256, until])
 
 
 class FetchPiece(Message, type="fetch-piece"):

@@ -24,7 +24,7 @@ from typing import Annotated, Final
 
 from pydantic import Field
 
-from protocol.signed.advert import SignedAdvert
+from protocol.values.advert import SignedAdvert
 from protocol.values.index_keys import MAX_SHARD_DEPTH, AttributeText
 from protocol.values.requirement import Requirement
 from protocol.wire.base import AddressText, Count, Detail, Key32, Line, Message, PeerName, Seconds

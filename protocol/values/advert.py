@@ -1,4 +1,7 @@
-"""What a device says of itself: its units, memory, GPUs, labels and pools, as one value that fits in 1 KiB once signed."""
+"""What a device says of itself: its units, memory, GPUs, labels and pools. It is signed by its node and stored by holders of the index.
+
+Live load is not in it: schedulers ask for that at negotiation. A signed advert fits in 1 KiB.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,11 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
-from protocol.wire.base import AddressText, Count, Line, Message, Name, PeerName, Sha256
+from protocol.errors import LocalProtocolError
+from protocol.wire.base import AddressText, Count, Line, Message, Name, PeerName, Sha256, Signature
+from protocol.wire.codec import pack, read_value
 
 ADVERT_TTL_S: Final = 900
-
-
 MAX_ADVERT: Final = 1024
 """Bytes of a signed advert's body."""
 
@@ -69,3 +72,33 @@ class Advert(Message):
     sandbox: Literal["full", "partial", "none"] = "none"
     simulated: Literal[True] | None = None
     """It pretends to be this device, and its figures come from a script. None: it is what it says."""
+
+
+_CONTEXT: Final = b"sark advert 1\n"
+
+
+class SignedAdvert(Message):
+    """An advert's canonical bytes under its node's key."""
+
+    body: Annotated[bytes, Field(max_length=MAX_ADVERT)]
+    signature: Signature
+
+
+def advert_body(advert: Advert) -> bytes:
+    """Canonical bytes. Raises `LocalProtocolError` above the cap, naming what to shorten."""
+    body = pack(advert.to_wire())
+    if len(body) > MAX_ADVERT:
+        raise LocalProtocolError(
+            f"this node's advert is {len(body)} bytes, {MAX_ADVERT} are allowed: use fewer or shorter labels"
+        )
+    return body
+
+
+def advert_message(body: bytes) -> bytes:
+    """What the signature is made over: never the bare body, so that it can stand for nothing else."""
+    return _CONTEXT + body
+
+
+def read_advert(body: bytes) -> Advert:
+    """The advert in `body`, not yet verified. Raises `RemoteProtocolError`."""
+    return read_value(Advert, body, max_bytes=MAX_ADVERT)

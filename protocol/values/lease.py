@@ -5,12 +5,14 @@ Fence = (incarnation, number). Both only rise, so a result under an older one ca
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import StrEnum
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
-from protocol.wire.base import Message
+from protocol.wire.base import Id, Message, PeerName, Signature, Token
+from protocol.wire.codec import pack, read_value
 from protocol.wire.table import Table
 
 LEASE_TTL_S: Final = 15.0
@@ -90,9 +92,62 @@ LEASE: Final[Table[LeaseState, LeaseEvent]] = {
     _S.CLOSED: {},
 }
 
-
 MAX_PROOF: Final = 4 * 1024
-
-
 MAX_EPOCH: Final = 2**53
 Epoch = Annotated[int, Field(ge=0, le=MAX_EPOCH)]
+_CONTEXT: Final = b"sark adopt 1\n"
+
+
+class TakeoverProof(Message):
+    """That a campaign is carried on under an epoch: signed by who carries it on, with the token that permits it.
+
+    An adopter sends the bytes with `AdoptRequest` and `Commit`; the worker stores them unread and shows them with `Denied` to the scheduler
+    that led before, which verifies them.
+    """
+
+    v: Literal[1] = 1
+    peer: PeerName
+    """Who carries it on."""
+    campaign: Id
+    epoch: Epoch
+    signature: Signature
+    """Of `peer`, over campaign and epoch."""
+    issuer: PeerName | None = None
+    """Whose token lets it; None: the campaign is its own."""
+    token: Token | None = None
+
+    @property
+    def message(self) -> bytes:
+        """What the signature is made over."""
+        return _proof_message(self.campaign, self.epoch)
+
+
+def make_proof(
+    peer: str,
+    campaign: str,
+    epoch: int,
+    sign: Callable[[bytes], bytes],
+    *,
+    issuer: str | None = None,
+    token: bytes | None = None,
+) -> bytes | None:
+    """The bytes; None when they would be more than a message takes."""
+    proof = TakeoverProof(
+        peer=peer,
+        campaign=campaign,
+        epoch=epoch,
+        signature=sign(_proof_message(campaign, epoch)),
+        issuer=issuer,
+        token=token,
+    )
+    data = pack(proof.to_wire())
+    return data if len(data) <= MAX_PROOF else None
+
+
+def read_proof(data: bytes) -> TakeoverProof:
+    """What is in the bytes; signature and token are for the caller to check. Raises `RemoteProtocolError`."""
+    return read_value(TakeoverProof, data, max_bytes=MAX_PROOF)
+
+
+def _proof_message(campaign: str, epoch: int) -> bytes:
+    return _CONTEXT + campaign.encode() + b"\n" + str(epoch).encode()

@@ -19,7 +19,7 @@ import structlog
 import trio
 
 from protocol.errors import CampaignError, ResourceError
-from protocol.signed.campaign_manifest import CampaignManifest, OpenedManifest
+from protocol.values.campaign_manifest import CampaignManifest, OpenedManifest
 from protocol.values.lease import MAX_EPOCH
 from protocol.values.task import Model, Task
 from scheduler.adoption.recovery import RecoveryScan

@@ -24,8 +24,8 @@ from protocol.errors import (
     Unreachable,
 )
 from protocol.messages.work import AdoptReply, Denied, ListLeases, LiveLease
-from protocol.signed.campaign_manifest import MAX_MANIFEST, OpenedManifest, open_manifest, read_cover
 from protocol.values.advert import Advert
+from protocol.values.campaign_manifest import MAX_MANIFEST, OpenedManifest, open_manifest, read_cover
 from protocol.values.task import Model
 from scheduler.models.spool import receive
 from scheduler.run.epochs import proven_epoch

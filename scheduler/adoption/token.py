@@ -16,7 +16,7 @@ import base58
 from pydantic import Field
 
 from protocol.errors import BadTicket, NotPermitted, RemoteProtocolError
-from protocol.signed.campaign_manifest import CampaignId
+from protocol.values.campaign_manifest import CampaignId
 from protocol.wire.base import AddressText, Message, PeerName, Token
 from protocol.wire.codec import pack, read_value
 from protocol.words import Right

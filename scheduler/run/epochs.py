@@ -1,7 +1,7 @@
 """Proofs of which scheduler leads a campaign.
 
 A proof counts if it is signed with the campaign's own key or ours, or by a token that one of these issued or delegated; see
-`protocol.signed.takeover_proof`. Workers may lie: what one says without a proof is its own refusal, and nothing more.
+`protocol.values.lease`. Workers may lie: what one says without a proof is its own refusal, and nothing more.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import structlog
 
 from protocol.errors import NotPermitted, RemoteProtocolError
 from protocol.messages.work import Denied
-from protocol.signed.takeover_proof import make_proof, read_proof
+from protocol.values.lease import make_proof, read_proof
 from protocol.words import Reason, Right
 from swarm.net.identity import Identity, verify
 from swarm.pools.membership import Credential

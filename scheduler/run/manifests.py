@@ -11,7 +11,7 @@ from pathlib import Path
 import structlog
 
 from protocol.errors import ResourceError
-from protocol.signed.campaign_manifest import CampaignManifest, ManifestModel, make_manifest
+from protocol.values.campaign_manifest import CampaignManifest, ManifestModel, make_manifest
 from scheduler.store.rows import CampaignRow, NewModel
 from swarm.base.durable import write_durably
 from swarm.net.identity import Identity

@@ -12,8 +12,7 @@ import structlog
 import trio
 
 from protocol.errors import SarkError
-from protocol.messages.blobs import MAX_OTHERS, HolderInfo, Holders
-from protocol.signed.transfer_grant import TransferGrant, grant_message
+from protocol.messages.blobs import MAX_OTHERS, HolderInfo, Holders, TransferGrant, grant_message
 from scheduler.core.commands import Command
 from scheduler.core.ranking import WorkerView
 from scheduler.core.scheduler import SchedulerCore

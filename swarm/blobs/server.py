@@ -32,8 +32,8 @@ from protocol.messages.blobs import (
     HavePieces,
     Holders,
     PieceFollows,
+    TransferGrant,
 )
-from protocol.signed.transfer_grant import TransferGrant
 from protocol.wire.base import Message
 from protocol.wire.codec import Frame, FrameKind
 from protocol.words import ProtocolId, Reason

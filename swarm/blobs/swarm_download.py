@@ -24,8 +24,14 @@ import structlog
 import trio
 
 from protocol.errors import Refused, RemoteProtocolError, SarkError, Unreachable
-from protocol.messages.blobs import PIECE_SIZE, FetchPiece, HavePieces, HolderInfo, PieceFollows
-from protocol.signed.transfer_grant import TransferGrant
+from protocol.messages.blobs import (
+    PIECE_SIZE,
+    FetchPiece,
+    HavePieces,
+    HolderInfo,
+    PieceFollows,
+    TransferGrant,
+)
 from protocol.words import Reason
 from swarm.blobs.client import BlobClient, LeaderClient, Progress, blob_client
 from swarm.blobs.piece_picker import DEPTH, PiecePicker, PieceSource

@@ -22,8 +22,7 @@ import trio
 
 from protocol.errors import Refused, Unreachable
 from protocol.messages import index as say
-from protocol.signed.advert import SignedAdvert, advert_body, advert_message
-from protocol.values.advert import Advert
+from protocol.values.advert import Advert, SignedAdvert, advert_body, advert_message
 from protocol.values.index_keys import EVERYBODY, attributes_of, campaign_attribute, model_attribute
 from protocol.values.requirement import Requirement
 from swarm.index.client import IndexClient

@@ -17,7 +17,7 @@ import trio
 from protocol.errors import Refused, Unreachable
 from protocol.messages import index as say
 from protocol.messages.index import StoreVerdict
-from protocol.signed.advert import SignedAdvert
+from protocol.values.advert import SignedAdvert
 from protocol.values.index_keys import MAX_SHARD_DEPTH, shard_key, shard_prefix
 from swarm.index.client import IndexClient, fingerprints
 from swarm.index.lookup import HOLDERS, Lookups

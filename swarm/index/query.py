@@ -15,8 +15,7 @@ from typing import Final
 import trio
 
 from protocol.messages import index as say
-from protocol.signed.advert import SignedAdvert
-from protocol.values.advert import Advert
+from protocol.values.advert import Advert, SignedAdvert
 from protocol.values.index_keys import (
     EVERYBODY,
     MAX_SHARD_DEPTH,

@@ -15,8 +15,7 @@ from typing import Final
 
 from protocol.errors import RemoteProtocolError
 from protocol.messages.index import ListedAdvert, QueryShard, ShardPage, StoredItem, StoreItem, StoreVerdict
-from protocol.signed.advert import SignedAdvert, advert_message, read_advert
-from protocol.values.advert import Advert
+from protocol.values.advert import Advert, SignedAdvert, advert_message, read_advert
 from protocol.values.index_keys import MAX_CAMPAIGNS, MAX_SHARD_DEPTH, attributes_of, shard_key, shard_prefix
 from protocol.values.match import match
 from swarm.net.addresses import PeerId

@@ -45,8 +45,7 @@ from protocol.messages.work import (
     Start,
     Stopped,
 )
-from protocol.signed.advert import SignedAdvert
-from protocol.values.advert import Advert, UnitOffer
+from protocol.values.advert import Advert, SignedAdvert, UnitOffer
 from protocol.values.attempt import TaskState
 from protocol.values.lease import Fence
 from protocol.values.match import match

@@ -40,8 +40,7 @@ from node.settings.settings import WorkerSettings
 from node.store.cache import ModelCache
 from node.store.outbox_files import open_outbox
 from protocol.formats.phase import Phase
-from protocol.signed.advert import SignedAdvert
-from protocol.values.advert import Advert, UnitOffer
+from protocol.values.advert import Advert, SignedAdvert, UnitOffer
 from protocol.values.match import match
 from protocol.values.requirement import Requirement, parse_clause
 from protocol.values.task import Measure, Model, Task, Timeouts

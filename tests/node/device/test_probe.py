@@ -29,8 +29,7 @@ from node.device.probe import (
     trouble_with,
 )
 from protocol.errors import LocalProtocolError
-from protocol.signed.advert import advert_body
-from protocol.values.advert import MAX_ADVERT, GpuInfo, UnitOffer
+from protocol.values.advert import MAX_ADVERT, GpuInfo, UnitOffer, advert_body
 from protocol.wire.base import Line, Name
 from swarm.base.text import ascii_line, ascii_name
 

@@ -17,8 +17,7 @@ from node.store.cache import ModelCache
 from node.store.manifests import ManifestStore
 from node.store.partial import PartialFile
 from protocol.errors import RunError
-from protocol.messages.blobs import PIECE_SIZE, HolderInfo, Holders
-from protocol.signed.transfer_grant import TransferGrant, grant_message
+from protocol.messages.blobs import PIECE_SIZE, HolderInfo, Holders, TransferGrant, grant_message
 from protocol.values.task import Model
 from protocol.words import Reason
 from swarm.blobs.pieces import hashes_of

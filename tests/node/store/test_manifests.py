@@ -11,7 +11,7 @@ import trio
 
 from node.store.manifests import MAX_MANIFESTS, MAX_RETRY_S, RETRY_S, ManifestStore
 from protocol.errors import Unreachable
-from protocol.signed.campaign_manifest import CampaignManifest, ManifestModel, make_manifest, read_cover
+from protocol.values.campaign_manifest import CampaignManifest, ManifestModel, make_manifest, read_cover
 from protocol.values.requirement import Requirement
 from protocol.values.task import Measure, Model, Task, Timeouts, task_body
 from protocol.wire.codec import pack

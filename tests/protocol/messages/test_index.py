@@ -6,8 +6,7 @@ import pytest
 
 from protocol.errors import RemoteProtocolError
 from protocol.messages import index as say
-from protocol.signed.advert import SignedAdvert
-from protocol.values.advert import MAX_ADVERT
+from protocol.values.advert import MAX_ADVERT, SignedAdvert
 from protocol.values.requirement import Clause, Op, Requirement
 from protocol.wire.base import MAX_FRAME, Message
 from protocol.wire.codec import PREFIX, Frame, FrameKind, pack

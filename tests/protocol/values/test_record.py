@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.errors import LocalProtocolError, RemoteProtocolError
-from protocol.signed.advert import advert_body, advert_message, read_advert
-from protocol.values.advert import MAX_ADVERT, Advert, UnitOffer
+from protocol.values.advert import MAX_ADVERT, Advert, UnitOffer, advert_body, advert_message, read_advert
 from protocol.values.lease import Fence
 from protocol.values.record import (
     DeviceFacts,

@@ -23,6 +23,7 @@ from protocol.messages.blobs import (
     HolderInfo,
     Holders,
     PieceFollows,
+    TransferGrant,
 )
 from protocol.messages.gate import GATE, ConnectedPeer, GateSnapshot, GateStatus, LiveCircuit, RelayCaps
 from protocol.messages.health import HEALTH, Ping, Pong
@@ -74,7 +75,6 @@ from protocol.messages.work import (
     Stopped,
     WorkerStatus,
 )
-from protocol.signed.transfer_grant import TransferGrant
 from protocol.values.lease import Fence
 from protocol.values.requirement import Requirement, parse_clause
 from protocol.wire.base import MAX_FRAME, Message

@@ -8,9 +8,8 @@ import pytest
 import trio
 
 from protocol.messages.work import WORK, AdoptReply, Denied, ListLeases, LiveLease
-from protocol.signed.takeover_proof import make_proof
 from protocol.values.attempt import TaskState
-from protocol.values.lease import MAX_EPOCH, Fence
+from protocol.values.lease import MAX_EPOCH, Fence, make_proof
 from protocol.wire.base import Message
 from protocol.words import ProtocolId, Reason
 from scheduler.adoption.adopt import LEAP

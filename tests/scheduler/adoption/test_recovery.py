@@ -14,9 +14,8 @@ import trio
 from protocol.errors import ResourceError
 from protocol.messages.blobs import BLOB, PieceFollows
 from protocol.messages.work import AdoptReply, Denied, LiveLease
-from protocol.signed.advert import SignedAdvert
-from protocol.signed.campaign_manifest import CampaignManifest, ManifestModel, make_manifest
-from protocol.values.advert import Advert
+from protocol.values.advert import Advert, SignedAdvert
+from protocol.values.campaign_manifest import CampaignManifest, ManifestModel, make_manifest
 from protocol.values.lease import Fence
 from protocol.values.requirement import Requirement
 from protocol.values.task import Measure, Model, Task, Timeouts, task_body

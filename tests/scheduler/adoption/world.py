@@ -37,8 +37,7 @@ from node.store.outbox_files import open_outbox
 from protocol.errors import CampaignError
 from protocol.formats.phase import Phase
 from protocol.messages.work import WORK
-from protocol.signed.advert import SignedAdvert
-from protocol.values.advert import Advert, UnitOffer
+from protocol.values.advert import Advert, SignedAdvert, UnitOffer
 from protocol.values.match import match
 from protocol.values.requirement import Requirement, parse_clause
 from protocol.values.task import Measure, Model, Task, Timeouts

@@ -11,8 +11,7 @@ from drivers.contract.base import Unfit
 from drivers.testing.fake import KIND, read_script
 from node.device.probe import Profile, build_advert, device_facts, memory_cap
 from node.device.simulated import read_pretended
-from protocol.signed.advert import advert_body, read_advert
-from protocol.values.advert import UnitOffer
+from protocol.values.advert import UnitOffer, advert_body, read_advert
 from protocol.values.match import match
 from protocol.values.requirement import Requirement
 from results.analysis.compare import ComparisonVerdict

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from protocol.messages.pool import PoolMember
-from protocol.signed.advert import SignedAdvert
-from protocol.values.advert import Advert
+from protocol.values.advert import Advert, SignedAdvert
 from protocol.values.requirement import Requirement, parse_clause
 from protocol.words import Role
 from scheduler.planning.devices import VerifiedIndex, find, survey, verified_advert

@@ -13,8 +13,7 @@ import sark
 from protocol.errors import CampaignError
 from protocol.messages.pool import ManifestMessage
 from protocol.messages.work import WORK, CredentialsReply, Denied, Probe, Quote, ShapeQuote, ShowCredentials
-from protocol.signed.advert import SignedAdvert
-from protocol.values.advert import Advert, UnitOffer
+from protocol.values.advert import Advert, SignedAdvert, UnitOffer
 from protocol.values.match import match
 from protocol.values.requirement import Requirement, parse_clause
 from protocol.values.task import Model, Task

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import pytest
 
 from protocol.messages.work import Denied
-from protocol.signed.takeover_proof import make_proof
+from protocol.values.lease import make_proof
 from protocol.words import Reason, Right
 from scheduler.adoption.token import passed_on
 from scheduler.run.epochs import LeadershipClaims, own_proof, proven_epoch

@@ -8,8 +8,8 @@ import trio
 from trio.testing import MockClock
 
 from protocol.messages.work import Commit, Denied
-from protocol.signed.takeover_proof import make_proof
 from protocol.values.attempt import TaskState
+from protocol.values.lease import make_proof
 from protocol.words import Reason
 from scheduler.store.rows import AttemptState, CampaignStatus
 from swarm.net.identity import Identity

@@ -6,9 +6,9 @@ import hashlib
 from pathlib import Path
 
 from protocol.messages.work import LiveLease
-from protocol.signed.campaign_manifest import open_manifest, read_cover
 from protocol.values.advert import Advert
 from protocol.values.attempt import TaskState
+from protocol.values.campaign_manifest import open_manifest, read_cover
 from protocol.values.lease import Fence
 from protocol.values.requirement import Requirement
 from protocol.values.task import Measure, Model, Task, Timeouts, task_body

@@ -14,8 +14,16 @@ import trio
 from trio.testing import MockClock
 
 from protocol.errors import Refused, RemoteProtocolError, Unreachable
-from protocol.messages.blobs import BLOB, PIECE_SIZE, AskPieces, HavePieces, HolderInfo, Holders, PieceFollows
-from protocol.signed.transfer_grant import TransferGrant
+from protocol.messages.blobs import (
+    BLOB,
+    PIECE_SIZE,
+    AskPieces,
+    HavePieces,
+    HolderInfo,
+    Holders,
+    PieceFollows,
+    TransferGrant,
+)
 from protocol.wire.codec import Frame, FrameKind
 from protocol.words import ProtocolId, Reason
 from swarm.blobs.piece_picker import PiecePicker, PieceSource

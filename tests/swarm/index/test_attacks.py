@@ -14,8 +14,7 @@ import trio.testing
 
 from protocol.messages import index as say
 from protocol.messages.index import StoreVerdict
-from protocol.signed.advert import SignedAdvert, advert_body, advert_message, read_advert
-from protocol.values.advert import Advert, UnitOffer
+from protocol.values.advert import Advert, SignedAdvert, UnitOffer, advert_body, advert_message, read_advert
 from protocol.values.index_keys import EVERYBODY, shard_key
 from protocol.values.requirement import Requirement, parse_clause
 from protocol.wire.base import Message

@@ -11,8 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from protocol.messages import index as say
 from protocol.messages.index import StoreVerdict
-from protocol.signed.advert import SignedAdvert, advert_body, advert_message, read_advert
-from protocol.values.advert import Advert, UnitOffer
+from protocol.values.advert import Advert, SignedAdvert, UnitOffer, advert_body, advert_message, read_advert
 from protocol.values.index_keys import attributes_of, campaign_attribute, shard_key, shard_prefix
 from protocol.values.requirement import Requirement, parse_clause
 from swarm.index.shard_store import ForgedAdvert, ShardStore, read_signed

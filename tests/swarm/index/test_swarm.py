@@ -12,8 +12,7 @@ import trio.testing
 
 from protocol.errors import Unreachable
 from protocol.messages import index as say
-from protocol.signed.advert import SignedAdvert, advert_body, advert_message
-from protocol.values.advert import Advert, UnitOffer
+from protocol.values.advert import Advert, SignedAdvert, UnitOffer, advert_body, advert_message
 from protocol.values.index_keys import EVERYBODY, shard_key
 from protocol.values.requirement import Requirement, parse_clause
 from protocol.words import Reason

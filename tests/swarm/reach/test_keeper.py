@@ -15,8 +15,7 @@ import trio.testing
 
 from protocol.messages import index as say
 from protocol.messages.reach import REACH, DialBack, DialBackReply
-from protocol.signed.advert import SignedAdvert, advert_body, advert_message
-from protocol.values.advert import Advert
+from protocol.values.advert import Advert, SignedAdvert, advert_body, advert_message
 from protocol.wire.base import Message
 from protocol.words import ProtocolId, Reason
 from swarm.index.index import Index

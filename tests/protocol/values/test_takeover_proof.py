@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from protocol.errors import RemoteProtocolError
-from protocol.signed.takeover_proof import make_proof, read_proof
-from protocol.values.lease import MAX_PROOF
+from protocol.values.lease import MAX_PROOF, make_proof, read_proof
 
 PEER = "12D3KooWPjceQrSwdWXPyLLeABRXmuqt69Rg3sBYbU1Nft9HyQ6X"
 

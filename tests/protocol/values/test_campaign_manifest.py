@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from protocol.errors import RemoteProtocolError
-from protocol.signed.campaign_manifest import (
+from protocol.values.campaign_manifest import (
     MAX_UNPACKED,
     CampaignManifest,
     ManifestCover,

@@ -1,1 +1,0 @@
-"""What is signed and by whom: adverts, manifests, grants, proofs, permissions."""
