@@ -34,6 +34,6 @@ async def test_every_command_of_the_page_does_what_it_says(served: httpx.AsyncCl
     assert [item["name"] for item in campaigns] == ["from-python", "vision"]
 
 
-@pytest.mark.parametrize("path", ["/", "/docs", "/static/docs.js", "/static/docs.css"])
+@pytest.mark.parametrize("path", ["/", "/docs", "/static/app.js", "/static/pages/docs.js"])
 async def test_the_pages_are_there(served: httpx.AsyncClient, path: str) -> None:
     assert (await served.get(path)).status_code == 200

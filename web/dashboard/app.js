@@ -1,6 +1,6 @@
 // The frame around the pages: routing, titles, errors, and whether the server answers.
 //
-//   #/ campaigns   #/campaigns/ID   #/tasks/CAMPAIGN/N   #/fleet   #/compare   #/submit   #/gate
+//   #/ campaigns   #/campaigns/ID   #/tasks/CAMPAIGN/N   #/fleet   #/compare   #/submit   #/gate   and /docs, which has no #/
 //
 // A page is a module with `title` and `show(main, parts, { signal, query })`: it draws into `main` and stops at `signal`.
 
@@ -16,6 +16,7 @@ const PAGES = {
   compare: "compare",
   submit: "submit",
   gate: "gate",
+  docs: "docs",
 };
 
 const main = document.getElementById("main");
@@ -26,7 +27,8 @@ async function show(moved = false) {
   leaving.abort();
   leaving = new AbortController();
   const { signal } = leaving;
-  const [path, search] = location.hash.replace(/^#\/?/, "").split("?");
+  const docs = location.pathname === "/docs" && !location.hash.startsWith("#/");
+  const [path, search] = docs ? ["docs"] : location.hash.replace(/^#\/?/, "").split("?");
   const [first, ...parts] = path.split("/").map(decode);
   if (!Object.hasOwn(PAGES, first)) {
     location.replace("#/");

@@ -17,16 +17,16 @@ _TYPES: Final = {
     "svg": "image/svg+xml",
     "json": "application/json",
 }
-PAGES: Final = {"index.html": "/", "docs.html": "/docs"}
-"""Paths of the pages; all other files are below /static."""
+PAGES: Final = ("/", "/docs")
+"""Paths of index.html; all other files are below /static."""
 
 
 def router() -> APIRouter:
     """`/`, `/docs` and `/static/…`, with ETags."""
     api = APIRouter(include_in_schema=False)
     for name, content in _read_files(files("web") / "dashboard"):
-        path = PAGES.get(name, f"/static/{name}")
-        api.add_api_route(path, _endpoint(name, content), methods=["GET", "HEAD"])
+        for path in PAGES if name == "index.html" else [f"/static/{name}"]:
+            api.add_api_route(path, _endpoint(name, content), methods=["GET", "HEAD"])
     return api
 
 

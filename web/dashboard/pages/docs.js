@@ -1,27 +1,15 @@
 // The HTTP API for people, from /openapi.json: endpoints, parameters, responses, and curl commands.
 
-import { get, Problem, setToken } from "./api.js";
-import { h, replace } from "./dom.js";
-import { count } from "./format.js";
-import { tokenForm } from "./widgets.js";
+import { get } from "../api.js";
+import { h, replace } from "../dom.js";
+import { count } from "../format.js";
 
-const main = document.getElementById("main");
+export const title = "HTTP API";
+
 const DEPTH = 4;
 
-async function show() {
-  try {
-    draw(await get("/openapi.json"));
-  } catch (error) {
-    const problem = error instanceof Problem ? error : new Problem(0, String(error), "");
-    const signIn = (token) => {
-      setToken(token);
-      show();
-    };
-    replace(main, h("div", { class: "problem", role: "alert" }, h("h1", {}, problem.message), h("p", {}, problem.hint), problem.status === 401 && tokenForm(signIn)));
-  }
-}
-
-function draw(document_) {
+export async function show(main, parts, { signal }) {
+  const document_ = await get("/openapi.json", signal);
   const summary = h("p", { class: "quiet", role: "status" });
   const sections = document_.tags.map((tag) => section(document_, tag));
   const search = h("input", { type: "search", id: "search", autocomplete: "off" });
@@ -45,6 +33,7 @@ function draw(document_) {
     main,
     h("h1", {}, `HTTP API, version ${document_.info.version}`),
     prose(document_.info.description),
+    h("p", {}, h("a", { href: "/openapi.json" }, "openapi.json")),
     h("div", { class: "docs-search" }, h("label", { for: "search" }, "Search "), search, summary),
     sections.map(({ element }) => element),
   );
@@ -62,35 +51,23 @@ function prose(text) {
 }
 
 function section(document_, tag) {
-  const items = [];
-  for (const [path, methods] of Object.entries(document_.paths)) {
-    for (const [method, operation] of Object.entries(methods)) {
-      if ((operation.tags || [])[0] !== tag.name) continue;
-      const words = [method, path, operation.operationId, operation.summary, operation.description];
-      items.push({ element: operationView(document_, path, method, operation), text: words.join(" ").toLowerCase() });
-    }
-  }
-  const heading = h("h2", {}, tag.name);
-  return { element: h("section", {}, heading, h("p", {}, marked(tag.description)), items.map(({ element }) => element)), items };
+  const items = Object.entries(document_.paths).flatMap(([path, methods]) =>
+    Object.entries(methods)
+      .filter(([, operation]) => operation.tags[0] === tag.name)
+      .map(([method, operation]) => ({
+        element: operationView(document_, path, method, operation),
+        text: [method, path, operation.operationId, operation.summary, operation.description].join(" ").toLowerCase(),
+      })),
+  );
+  return { element: h("section", {}, h("h2", {}, tag.name), h("p", {}, marked(tag.description)), items.map(({ element }) => element)), items };
 }
 
 function operationView(document_, path, method, operation) {
-  const details = h(
-    "details",
-    { class: "operation", id: operation.operationId },
-    h(
-      "summary",
-      {},
-      h("span", { class: "method" }, method.toUpperCase()),
-      " ",
-      h("code", {}, path),
-      h("span", { class: "what" }, marked(operation.summary)),
-    ),
-  );
-  const fill = () => {
+  const heading = [h("span", { class: "method" }, method.toUpperCase()), " ", h("code", {}, path), h("span", { class: "what" }, marked(operation.summary))];
+  const details = h("details", { class: "operation", id: operation.operationId }, h("summary", {}, heading));
+  details.addEventListener("toggle", () => {
     if (details.open && details.childElementCount === 1) details.append(...body(document_, path, method, operation));
-  };
-  details.addEventListener("toggle", fill);
+  });
   return details;
 }
 
@@ -156,5 +133,3 @@ function shape(document_, schema, depth) {
   }
   return schema.format ? `${schema.type} (${schema.format})` : String(schema.type ?? "anything");
 }
-
-show();
