@@ -1,4 +1,4 @@
-"""`sark-node serve`, and the server that `join --serve` runs beside a worker."""
+"""`sark-node serve`, and the server that `join --serve` runs with a worker."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Several results beside each other: pairs, comparisons, matrices, regressions, verification."""
+"""Several results compared: pairs, comparisons, matrices, regressions, verification."""

@@ -25,7 +25,7 @@ DRAWS: Final = 1000
 REDRAWN: Final = 64
 """Medians of samples drawn anew that each launch is given beforehand; the launches' draws then take one of them."""
 MIN_PAIRS: Final = 8
-"""The fewest pairs whose differences, all of one sign, have such a p-value: 2 × 0.5^8."""
+"""The fewest pairs that can have such a p-value, with all differences of one sign: 2 × 0.5^8."""
 
 Launches = Sequence[Sequence[int]]
 
@@ -48,7 +48,7 @@ class Comparison:
     ratio: float | None = None
     """B's time by A's; None where one of them has no samples or takes no time."""
     low: float | None = None
-    """Ends of its 95 % interval; None below `MIN_LAUNCHES` of either side, whose ranks could never differ surely enough."""
+    """Ends of its 95 % interval; None below `MIN_LAUNCHES` of either side: fewer ranks never differ surely enough."""
     high: float | None = None
     p_value: float | None = None
     """How often chance alone puts the ranks this far apart."""

@@ -80,7 +80,7 @@ def make_matrix(
         key=lambda row: (row.file_name, row.device_name, row.compute_units, row.threads or 0, row.batch or 0),
     )
     if base and not any(_is_base(row, base) for row in ordered):
-        known = {
+        names = {
             name
             for row in rows
             for name in (row.file_name, row.variant, row.device_name, row.compute_units)
@@ -88,7 +88,7 @@ def make_matrix(
         }
         raise ValueError(
             f"no model, variant, device or unit is called {base!r} there"
-            + (f"; {near}" if (near := did_you_mean(base, known)) else "")
+            + (f"; {near}" if (near := did_you_mean(base, names)) else "")
         )
     return tuple(_cell(row, _base_of(row, ordered, base), base, prices or {}) for row in ordered)
 
@@ -115,7 +115,7 @@ def _base_of(row: Row, rows: Sequence[Row], base: str) -> Row | None:
     return next(iter(same or bases), None)
 
 
-def _cell(row: Row, base: Row | None, wanted: str, prices: Mapping[str, Price]) -> MatrixCell:
+def _cell(row: Row, base: Row | None, base_name: str, prices: Mapping[str, Price]) -> MatrixCell:
     cell = MatrixCell(
         model=row.file_name,
         device=row.device_name,
@@ -130,7 +130,7 @@ def _cell(row: Row, base: Row | None, wanted: str, prices: Mapping[str, Price]) 
         why = ": ".join(filter(None, [row.reason, row.detail])) or str(row.status)
         return replace(cell, remark=f"{row.status}, {why}")
     ratio, why = None, ""
-    if wanted and base is None:
+    if base_name and base is None:
         why = "no base to compare with"
     elif base is not None and (why := unlike(base, row)):
         why = f"no ratio: {why}".replace("B is", "it is").replace("A is", "the base is")

@@ -52,7 +52,7 @@ def pair_up(
     seed: int = 0,
 ) -> list[Pair]:
     """Pairs in A's order, then what only B has. `across_devices`: devices are what is compared. `reference`: a model that was measured on
-    every device of both sides, by whose time each time is divided.
+    every device of both sides; each time is divided by its time.
     """
     models = {entry.row.file_name for entry in (*a, *b)} - {reference}
     one_model = all(len({entry.row.file_name for entry in side} - {reference}) == 1 for side in (a, b))

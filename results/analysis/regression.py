@@ -232,17 +232,17 @@ def _compared(
     return finding, why, ratios
 
 
-def memory_ratio(good: Sequence[int], found: Sequence[int]) -> float | None:
+def memory_ratio(good: Sequence[int], peaks: Sequence[int]) -> float | None:
     """Of the launches' median peaks; None where one side has none."""
-    return median(found) / median(good) if good and found and median(good) else None
+    return median(peaks) / median(good) if good and peaks and median(good) else None
 
 
-def more_memory(good: Sequence[int], found: Sequence[int]) -> str:
+def more_memory(good: Sequence[int], peaks: Sequence[int]) -> str:
     """Why that is surely more memory; empty if it is not."""
-    ratio = memory_ratio(good, found)
-    if ratio is None or min(len(good), len(found)) < MIN_LAUNCHES:
+    ratio = memory_ratio(good, peaks)
+    if ratio is None or min(len(good), len(peaks)) < MIN_LAUNCHES:
         return ""
-    more = median(found) - median(good)
-    if ratio <= 1 + MEMORY or more <= MEMORY_BYTES or mann_whitney(good, found) >= MAX_P_VALUE:
+    more = median(peaks) - median(good)
+    if ratio <= 1 + MEMORY or more <= MEMORY_BYTES or mann_whitney(good, peaks) >= MAX_P_VALUE:
         return ""
     return f"{more / 1024**2:.1f} MB more memory at its peak, {ratio:.2f} times as much"

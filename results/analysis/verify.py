@@ -76,7 +76,7 @@ def check_results(
     """A finding for each of `results`, and one for each file that differs from what follows from them.
 
     `text`: the whole file they were read from, which must be byte for byte what they are written as. `model_sha256`: of the model to check
-    for. `table`: a CSV whose rows must be theirs.
+    for. `table`: a CSV that must have their rows.
     """
     checked = [_check_one(result, model_sha256) for result in results]
     rows = compare_replicas([row for row, _, _ in checked])

@@ -142,7 +142,9 @@ def _schema(arrow: Any, campaign: str) -> Any:
     meanings = column_meanings()
     fields = [
         arrow.field(
-            column_name(name), _type(arrow, name), metadata=_told(unit_of(name), meanings[column_name(name)])
+            column_name(name),
+            _type(arrow, name),
+            metadata=_metadata(unit_of(name), meanings[column_name(name)]),
         )
         for name in Row.model_fields
     ]
@@ -152,14 +154,14 @@ def _schema(arrow: Any, campaign: str) -> Any:
         arrow.field(
             name,
             kinds.get(name, arrow.list_(times)),
-            metadata=_told("ns" if name.endswith("Ns") else "", meaning),
+            metadata=_metadata("ns" if name.endswith("Ns") else "", meaning),
         )
         for name, meaning in SAMPLES.items()
     ]
     return arrow.schema(fields, metadata={"sark": "results 1", "campaign": safe_text(campaign)})
 
 
-def _told(unit: str, meaning: str) -> dict[str, str]:
+def _metadata(unit: str, meaning: str) -> dict[str, str]:
     return ({"unit": unit} if unit else {}) | {"description": " ".join(meaning.split())}
 
 

@@ -234,7 +234,7 @@ def check_folder(path: Path) -> None:
 
 
 def replace_file(path: Path, write: Callable[[TextIO], object]) -> None:
-    """As `replace_bytes`, for text in UTF-8 whose line ends stay as they are."""
+    """As `replace_bytes`, for text in UTF-8; line ends stay as they are."""
 
     def as_bytes(out: IO[bytes]) -> None:
         text = io.TextIOWrapper(out, encoding="utf-8", newline="")
@@ -245,7 +245,7 @@ def replace_file(path: Path, write: Callable[[TextIO], object]) -> None:
 
 
 def replace_bytes(path: Path, write: Callable[[IO[bytes]], object]) -> None:
-    """Write beside `path`, flush to the disk, then take its place. Raises `ResourceError`; then nothing is there that was not. Blocking."""
+    """Replace `path` by a file that `write` writes, all or nothing, flushed to the disk. Raises `ResourceError`. Blocking."""
     check_folder(path)
     try:
         with replacing(path, mode=0o666) as out:

@@ -269,17 +269,17 @@ def strips(entries: Sequence[ResultEntry], sheet: Sheet = Sheet(), *, title: str
 
 def ratios(pairs: Sequence[tuple[str, Pair]], sheet: Sheet = Sheet(), *, title: str = "") -> Drawing | None:
     """Each named pair's ratio with its interval; 1 is no difference. None where no pair has a ratio."""
-    known = [
+    rated = [
         (name, comparison, comparison.ratio)
         for name, comparison in ((name, pair.comparison) for name, pair in pairs)
         if comparison.ratio is not None and comparison.ratio > 0
     ]
-    if not known:
+    if not rated:
         return None
-    labels = [f"{ratio:.3f}  {comparison.verdict}" for _, comparison, ratio in known]
+    labels = [f"{ratio:.3f}  {comparison.verdict}" for _, comparison, ratio in rated]
     end = max(text_width(label, sheet.type) for label in labels) + sheet.type * 0.5
-    frame = _lay_out(sheet, title, [name for name, *_ in known], 1.0, end)
-    size, shown = frame.size, known[: len(frame.ys)]
+    frame = _lay_out(sheet, title, [name for name, *_ in rated], 1.0, end)
+    size, shown = frame.size, rated[: len(frame.ys)]
     values = [
         value for _, comparison, ratio in shown for value in (ratio, comparison.low, comparison.high) if value
     ]
@@ -359,14 +359,14 @@ def pareto(
         tone = Tone.GOOD if at in front else Tone.QUIET
         marks.append(Dots([spots[at]], tone, size * 0.85, hint=sentences[at]))
         if number < MAX_NAMES:
-            marks += _name_beside(names[at], *spots[at], size * 0.92, (left, right), taken)
+            marks += _name_point(names[at], *spots[at], size * 0.92, (left, right), taken)
     text = "; ".join(sentences[:MAX_NAMES])
     text += f". Nothing beats in both: {', '.join(names[at] for at in front[:MAX_NAMES])}."
     better = "more is better of it" if axis in MORE_IS_BETTER else "less is better of both"
     return Drawing(sheet.width, height, title or f"Time against {words}; {better}", text, marks)
 
 
-def _name_beside(
+def _name_point(
     name: str,
     x: float,
     y: float,
@@ -374,7 +374,7 @@ def _name_beside(
     ends: tuple[float, float],
     taken: list[tuple[float, float, float]],
 ) -> list[Mark]:
-    """The name beside its point, on the side where there is more space; none where another name is."""
+    """The name next to its point, on the side with more space; none where another name is."""
     to_the_right = x < (ends[0] + ends[1]) / 2
     name = fit_text(name, size, (ends[1] - x if to_the_right else x - ends[0]) - size)
     width = text_width(name, size)

@@ -22,7 +22,7 @@ from swarm.base.text import safe_text
 Anchor = Literal["start", "middle", "end"]
 Point = tuple[float, float]
 Theme = Literal["page", "light", "dark"]
-"""`page`: classes and no colours, for a page whose style sheet has them; else a document of its own."""
+"""`page`: classes instead of colours, for a page with a style sheet; else a document of its own."""
 
 
 class Tone(StrEnum):

@@ -28,7 +28,7 @@ from results.row.verdict import RowVerdict
 from swarm.base.text import count
 
 MAX_CHARTS: Final = 60
-"""Tasks whose samples are drawn; about 15 kB each."""
+"""Tasks that have charts of their samples; about 15 kB each."""
 MAX_BARS: Final = 40
 """Bars in one chart."""
 _TONES: Final = {"FASTER": "good", "SLOWER": "bad", "SAME": "", "AMBIGUOUS": "warn"}

@@ -57,18 +57,18 @@ _HOST: Final = {
 def host(report: Report) -> Section | None:
     """How the devices were while it was timed."""
     rows = report.done
-    known = {
+    fields = {
         name: field
         for name, field in _HOST.items()
         if any(getattr(row, field) not in (None, "") for row in rows)
     }
-    if not known:
+    if not fields:
         return None
     lines: list[list[str | Badge]] = [
         [
             task_number(row),
             device_name(row),
-            *(_shown(getattr(row, field)) for field in known.values()),
+            *(_shown(getattr(row, field)) for field in fields.values()),
             verdict(row),
         ]
         for row in rows
@@ -78,7 +78,7 @@ def host(report: Report) -> Section | None:
         "that wanted to run had no processor. Stolen: what a hypervisor took. CPU: of this process; 100 is one core. Switched away: how "
         "often the system took the processor from it. A cell is empty where that device's system does not report it."
     )
-    columns = ["task", "device", *(f"{name}#" for name in known), "verdict"]
+    columns = ["task", "device", *(f"{name}#" for name in fields), "verdict"]
     return Section("host", "The hosts meanwhile", [note, Table("State of the hosts", columns, lines)])
 
 

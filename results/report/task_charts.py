@@ -237,7 +237,7 @@ def _trace_text(warm: Sequence[Sequence[float]], timed: Sequence[Sequence[float]
     middles = [digits(median(launch)) for launch in timed if launch]
     text = (
         f"{sum(map(len, warm))} warm-up and {sum(map(len, timed))} timed inferences in "
-        f"{count(len(timed), 'launch', 'launches')}, whose medians are "
+        f"{count(len(timed), 'launch', 'launches')}, with medians of "
         f"{', '.join(middles[:20])}{'' if len(middles) <= 20 else ', …'} ms."
     )
     firsts = [launch[0] for launch in warm if launch]
@@ -259,7 +259,7 @@ def _line(points: Sequence[Point], scale: Scale, edge: float) -> list[Point]:
 
 
 def _apart(places: Sequence[float]) -> list[float]:
-    """So many triangles that they can be told apart."""
+    """Triangles far enough apart to be distinct."""
     matches: list[float] = []
     for x in places:
         if not matches or x - matches[-1] >= 4:
@@ -278,7 +278,7 @@ _HOST: Final[tuple[tuple[str, str, float, Callable[[Sequence[RecordBlock]], floa
 
 
 def host_chart(observed: RecordView, began_s: Sequence[float]) -> Drawing | None:
-    """What the device did meanwhile, over the blocks of the launches, which began at `began_s` seconds. None where it told nothing."""
+    """What the device did meanwhile, over the blocks of the launches, which began at `began_s` seconds. None where it reports nothing."""
     size = -(-sum(len(launch.blocks) for launch in observed.launches) // MAX_BLOCKS) or 1
     stretches: list[tuple[int, float, float, Sequence[RecordBlock]]] = []
     for number, (observed_launch, start) in enumerate(zip(observed.launches, began_s, strict=True), start=1):
@@ -289,9 +289,9 @@ def host_chart(observed: RecordView, began_s: Sequence[float]) -> Drawing | None
             start += seconds
     values = [[value(blocks) for *_, blocks in stretches] for *_, value in _HOST]
     panels = [
-        (name, unit, least, known)
-        for (name, unit, least, _), known in zip(_HOST, values, strict=True)
-        if any(known)
+        (name, unit, least, heights)
+        for (name, unit, least, _), heights in zip(_HOST, values, strict=True)
+        if any(heights)
     ]
     if not panels:
         return None
@@ -300,16 +300,16 @@ def host_chart(observed: RecordView, began_s: Sequence[float]) -> Drawing | None
     across = Scale(0.0, end or 1.0, left, right)
     marks: list[Mark] = []
     bottom = 0.0
-    for at, (name, unit, least, known) in enumerate(panels):
+    for at, (name, unit, least, heights) in enumerate(panels):
         top = 20 + at * step
         bottom = top + deep
-        upward = Scale(0.0, max(least, *(value or 0.0 for value in known)), bottom, top)
+        upward = Scale(0.0, max(least, *(value or 0.0 for value in heights)), bottom, top)
         marks.append(TextLabel(4, top - 7, name, Tone.QUIET, LETTERS))
         for tick in (0.0, upward.high):
             y = upward.at(tick)
             marks.append(Stroke([(left, y), (right, y)]))
             marks.append(TextLabel(left - 6, y + 4, digits(tick), Tone.QUIET, LETTERS, "end"))
-        for (launch, start, seconds, _), value in zip(stretches, known, strict=True):
+        for (launch, start, seconds, _), value in zip(stretches, heights, strict=True):
             if value is not None:
                 x, y = across.at(start), min(upward.at(value), bottom - 1)
                 width = max(across.at(start + seconds) - x - 0.5, 1.0)
@@ -321,8 +321,8 @@ def host_chart(observed: RecordView, began_s: Sequence[float]) -> Drawing | None
                 )
     marks += axis_below(across, bottom, bottom, "seconds since the first launch's window began", LETTERS)
     text = "; ".join(
-        f"{name}: at most {digits(max(value for value in known if value is not None))} {unit}"
-        for name, unit, _, known in panels
+        f"{name}: at most {digits(max(value for value in heights if value is not None))} {unit}"
+        for name, unit, _, heights in panels
     )
     return Drawing(PAGE_WIDTH, bottom + 36, "The device meanwhile, launch after launch", text + ".", marks)
 

@@ -35,7 +35,7 @@ SERIES: Final[dict[str, str]] = {
     "pre": "pre_ms",
     "post": "post_ms",
 }
-"""Series of a record whose median has a column, and its field."""
+"""Series of a record and the field that has its median."""
 
 Access = Literal["white", "gray", "black"]
 

@@ -20,7 +20,7 @@ from protocol.values.record import (
 
 MAX_BLOCKS: Final = 100_000
 SERVED: Final = "API "
-"""What units begin with whose model a server has loaded, not the task."""
+"""Prefix of units where a server has loaded the model, not the task."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,7 +63,7 @@ def _compared(row: Row, siblings: Iterable[Row]) -> dict[str, str]:
 
 
 def differences(one: Row, other: Row) -> list[str]:
-    """In what two replicas disagree, in words; empty when they agree as far as can be told."""
+    """In what two replicas disagree, in words; empty when they agree as far as is known."""
     texts = []
     if one.output_sha256 and other.output_sha256 and one.output_sha256 != other.output_sha256:
         if one.max_error is None or other.max_error is None:

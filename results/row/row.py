@@ -105,7 +105,7 @@ class Row(BaseModel):
     peak_inference_ram_usage: float | None = None
     """Highest resident memory while it warmed up and ran above what the process held before the load, in MB of 1,048,576 bytes."""
 
-    # ours
+    # beyond the contract
     load_ms_first: float | None = None
     """The first of the loads, from a disk that had not just been read where LoadFirstKind says cold."""
     load_ms_min: float | None = None
@@ -201,8 +201,8 @@ class Row(BaseModel):
     agreement: str = ""
     """agrees, disagrees or alone (no other replica is complete on another device); empty for a row without replicas."""
     agreement_reason: str = ""
-    """In what it disagrees with which replica: outputs further apart than the tolerance, or medians more than 5 % apart whose
-    intervals do not overlap."""
+    """In what it disagrees with which replica: outputs further apart than the tolerance, or medians more than 5 % apart with intervals
+    that do not overlap."""
 
     launches: int | None = None
     """Fresh processes that timed inferences."""

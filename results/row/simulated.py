@@ -1,7 +1,4 @@
-"""Simulations and how they are kept apart from what was measured: the unit whose figures come from a script, and pretended devices.
-
-One word marks them wherever a number stands: the verdict `simulated`. One mark follows the name of a device that is not there. Pure.
-"""
+"""Simulations, marked by the verdict `simulated` and after the names of pretended devices, apart from what was measured. Pure."""
 
 from __future__ import annotations
 

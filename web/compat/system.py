@@ -87,7 +87,7 @@ class CompatMonitor(JsonModel):
 
 
 class CompatTimeouts(JsonModel):
-    """Attempts whose worker did not answer or exceeded a time limit; such jobs are retried elsewhere."""
+    """Attempts that ended without an answer or at a time limit; such jobs are retried elsewhere."""
 
     lost_attempts: int
     failed_attempts: int

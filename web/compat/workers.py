@@ -229,13 +229,13 @@ async def find_workers(watcher: FleetWatcher) -> tuple[CompatWorkers, float]:
 
 async def _find(watcher: FleetWatcher, worker: str) -> tuple[CompatWorker, float]:
     """One worker, and when it was seen. Raises `HttpProblem` 404."""
-    found, at = await find_workers(watcher)
-    for candidate in found.workers:
+    reply, at = await find_workers(watcher)
+    for candidate in reply.workers:
         if candidate.worker_id == worker:
             return candidate, at
     raise HttpProblem(
         404,
-        f"no worker {worker!r} can be found" + (f": {found.note}" if found.note else ""),
+        f"no worker {worker!r} can be found" + (f": {reply.note}" if reply.note else ""),
         hint="a device joins by itself: POST /api/register returns the command to run there",
     )
 
@@ -306,11 +306,11 @@ async def worker_health_(watcher: Watcher, worker: WorkerId) -> CompatWorkerHeal
 @api.get("/health/workers")
 async def workers_health(watcher: Watcher) -> CompatWorkersHealth:
     """Whether each worker answers and is well."""
-    found, at = await find_workers(watcher)
-    health = tuple(worker_health(worker, at) for worker in found.workers)
+    reply, at = await find_workers(watcher)
+    health = tuple(worker_health(worker, at) for worker in reply.workers)
     healthy = sum(worker.is_healthy for worker in health)
     return CompatWorkersHealth(
-        total=len(health), healthy=healthy, unhealthy=len(health) - healthy, workers=health, note=found.note
+        total=len(health), healthy=healthy, unhealthy=len(health) - healthy, workers=health, note=reply.note
     )
 
 

@@ -1,4 +1,4 @@
-// A table whose rows change one by one.
+// A table with rows that change one by one.
 
 import { h, replace, visible } from "./dom.js";
 import { collate } from "./format.js";
@@ -16,7 +16,7 @@ const MARGIN = 15; // rows above and below the visible ones
 export function table(columns, { label, key, sorted = null, long = false, stack = false, empty = "None.", rowClass = () => "" }) {
   const entries = new Map(); // key -> { row, tr, cells, signs, place, by, shown, at }
   let ordered = []; // the entries that are shown
-  let drawn = new Set(); // the entries whose rows are in the page
+  let drawn = new Set(); // the entries with a row in the page
   let order = sorted ? { column: columns.find((one) => one.name === sorted[0]), descending: sorted[1] === "descending" } : null;
   let shows = () => true;
   let moved = false;

@@ -63,7 +63,7 @@ class AccessRules:
     """Pages that need no token: they ask for it."""
     open_folders: Collection[str] = ("/static/",)
     large: Collection[str] = ("/api/v1/models",)
-    """Paths whose endpoint limits the body's size itself."""
+    """Paths of endpoints that limit the body's size themselves."""
     max_body: int = MAX_BODY
     body_s: float = BODY_S
     stall_s: float = STALL_S

@@ -103,7 +103,7 @@ async def _sides(
 
 async def _rows(
     context: Context,
-    of: Annotated[Names, Query(description="Campaigns or tasks whose results are combined.")],
+    of: Annotated[Names, Query(description="Campaigns or tasks, the results of which are combined.")],
 ) -> list[Row]:
     sources = await context.store(lambda store: [_source(store, name) for name in of])
     return [entry.row for entry in merged(sources)]

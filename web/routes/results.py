@@ -27,7 +27,7 @@ T = TypeVar("T")
 MAX_REPLICAS: Final = 16
 """Replicas of a task are numbered consecutively; the agreement in a row comes from all of them."""
 CHUNK_TASKS: Final = 50
-"""Tasks whose raw samples are in memory at a time while a file is sent."""
+"""Tasks with raw samples in memory at a time while a file is sent."""
 
 
 class ResultPage(JsonModel):

@@ -103,7 +103,7 @@ function navigate(form) {
   location.hash = `#/compare?${search}`;
 }
 
-// A select whose value is kept in the address.
+// A select with its value in the address.
 function parameterSelect(query, name, options, value) {
   const change = (event) => {
     const search = new URLSearchParams(query);
