@@ -46,8 +46,6 @@ class ServeOptions:
 
 
 def add_serve(app: typer.Typer, routers: MakeRouters, send_action: MakeSendAction) -> None:
-    """Add the command `serve` to `app`."""
-
     @app.command(rich_help_panel="General")
     def serve(
         ctx: typer.Context,

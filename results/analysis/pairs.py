@@ -196,7 +196,6 @@ def _through(
 
 
 def _reference(row: Row, side: Sequence[ResultEntry], name: str) -> ResultEntry | None:
-    """The reference on the same device, unit and threads."""
     for entry in side:
         other = entry.row
         same = all(getattr(other, field) == getattr(row, field) for field in _PLACE)

@@ -119,7 +119,6 @@ class RawResult(BaseModel):
         return _split(self.warmup_ns, self.warmups)
 
     def entry(self) -> ResultEntry:
-        """The row with its launches."""
         return ResultEntry(self.row, self.launches)
 
 
@@ -210,7 +209,6 @@ class ResultSource:
     """Of one task's results: its campaign's, among which are the replicas that it was compared with."""
 
     def entries(self) -> tuple[ResultEntry, ...]:
-        """Each row with its launches."""
         if not self.results:
             return tuple(ResultEntry(row) for row in self.rows)
         return tuple(result.entry() for result in self.results)

@@ -25,7 +25,6 @@ MAX_MODELS: Final = 12
 
 
 def make_page(report: Report) -> ReportPage:
-    """The report, before it is HTML or Markdown."""
     sections = (
         summary(report),
         medians(report),
@@ -60,7 +59,6 @@ def _facts(report: Report) -> Iterable[tuple[str, str]]:
 
 
 def summary(report: Report) -> Section:
-    """What was measured, in sentences."""
     lines = [_ended(report), *_measured(report), *_fastest(report), *_trust(report), *_compared(report)]
     blocks: list[Block] = [Bullets(lines)]
     if simulated := sum(bool(row.simulated) for row in report.rows):

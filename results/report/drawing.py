@@ -26,8 +26,6 @@ Theme = Literal["page", "light", "dark"]
 
 
 class Tone(StrEnum):
-    """What a mark means."""
-
     PAPER = "paper"
     INK = "ink"
     QUIET = "quiet"
@@ -66,8 +64,6 @@ _PALETTES: Final = {"light": LIGHT, "dark": DARK}
 
 @dataclass(frozen=True, slots=True)
 class Stroke:
-    """A line through `points`."""
-
     points: Sequence[Point]
     tone: Tone = Tone.GRID
     width: float = 1.0

@@ -77,7 +77,6 @@ class Report:
 
     @cached_property
     def models(self) -> list[str]:
-        """Their names in order."""
         return list(dict.fromkeys(row.file_name for row in self.rows))
 
     @cached_property
@@ -143,7 +142,6 @@ class Report:
 
     @property
     def open(self) -> bool:
-        """Whether the campaign goes on."""
         return self.stored is not None and self.stored.ended is None
 
     @property

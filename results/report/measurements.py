@@ -57,7 +57,6 @@ def number(value: float | int | None) -> str:
 
 
 def task_number(row: Row) -> str:
-    """The task by its number."""
     return quote(row.job_id.rpartition("/")[2])
 
 
@@ -80,7 +79,6 @@ def interval(row: Row, to: str) -> str:
 
 
 def configuration(row: Row) -> str:
-    """Device, unit, threads and batch."""
     line = f"{quote(marked(row.device_name or 'no device', row.simulated))} · {quote(row.compute_units)}"
     line += f" · {count(row.threads, 'thread')}" if row.threads is not None else ""
     return line + (f" · batch {row.batch}" if row.batch is not None else "")
@@ -90,7 +88,6 @@ def configuration(row: Row) -> str:
 
 
 def medians(report: Report) -> Section:
-    """Model × device × unit."""
     blocks: list[Block] = []
     for model in report.models:
         rows = report.all_of_model(model)
@@ -204,7 +201,6 @@ def _pairs(pairs: Sequence[NamedPair], note: str) -> Iterable[Block]:
 
 
 def distributions(report: Report) -> Section | None:
-    """Two charts of each task."""
     done = [
         result for result in report.results if any(result.samples) and result.row.status is RowStatus.COMPLETE
     ]

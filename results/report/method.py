@@ -55,7 +55,6 @@ _HOST: Final = {
 
 
 def host(report: Report) -> Section | None:
-    """How the devices were while it was timed."""
     rows = report.done
     fields = {
         name: field
@@ -113,7 +112,6 @@ _ASKED: Final[dict[str, Callable[[Measure], str]]] = {
 
 
 def method(report: Report) -> Section:
-    """How it was measured."""
     lines = []
     for name, show in _ASKED.items():
         values = dict.fromkeys(show(task.measure) for task in report.signed_tasks)
@@ -145,7 +143,6 @@ def _notes(report: Report) -> list[str]:
 
 
 def fingerprints(report: Report) -> Section:
-    """Which devices, models and runtimes, by hashes and ids."""
     blocks: list[Block] = []
     devices = {(row.device_id, row.device_name, row.worker_id): row for row in report.rows if row.device_id}
     if devices:
@@ -199,7 +196,6 @@ def fingerprints(report: Report) -> Section:
 
 
 def verification(report: Report) -> Section:
-    """How to check all of it, and how to measure it again."""
     source = shlex.quote(report.source or report.campaign)
     raw = source if report.from_file else "raw.json"
     export = [] if report.from_file else [f"sark-node results {source} --raw raw.json"]

@@ -71,8 +71,6 @@ class Bullets:
 
 @dataclass(frozen=True, slots=True)
 class Heading:
-    """Of a part of a section."""
-
     line: str
 
 

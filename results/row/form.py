@@ -8,8 +8,6 @@ from pydantic import BaseModel, ConfigDict
 
 
 class JsonModel(BaseModel):
-    """Base of them all."""
-
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True)
 
 

@@ -208,7 +208,6 @@ def median(values: Sequence[float]) -> float:
 
 
 def middle(ordered: Sequence[float]) -> float:
-    """The median of sorted values."""
     half = len(ordered) // 2
     return float(ordered[half]) if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
 

@@ -189,7 +189,6 @@ def task_of(job: str) -> tuple[str, int] | None:
 
 
 def compat_job(task: TaskRow) -> CompatJob:
-    """A task as a job."""
     return CompatJob(
         job_id=job_id_of(task.id),
         campaign_id=task.campaign,

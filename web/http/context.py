@@ -145,7 +145,6 @@ class ApiContext:
             wait_s = min(2 * wait_s, MAX_CHECK_S)
 
     def close(self) -> None:
-        """Close the stores."""
         self.feeds.close()
         if self._store is not None:
             self._store.close()

@@ -45,8 +45,6 @@ StreamEvent = tuple[str, BaseModel, int]
 
 @dataclass(frozen=True, slots=True)
 class FeedChanges:
-    """What a poll read of one campaign."""
-
     info: CampaignInfo
     tasks: tuple[tuple[TaskRow, TaskInfo], ...]
     """Changed tasks."""
@@ -75,7 +73,6 @@ class Feed:
 
     @property
     def ended(self) -> bool:
-        """The campaign has ended and no longer changes."""
         return self.info.ended is not None
 
     def read(self, store: Store, *, scheduling: bool) -> FeedChanges | None:
@@ -99,7 +96,6 @@ class Feed:
         )
 
     def apply(self, changes: FeedChanges, revision: int) -> None:
-        """Take over what a poll read."""
         self.configurations = changes.configurations
         for row, info in changes.tasks:
             self.rows[row.id] = row
@@ -152,7 +148,6 @@ class Feeds:
         return None
 
     def leave(self, feed: Feed) -> None:
-        """A follower has left."""
         self.followers -= 1
         feed.followers -= 1
         if not feed.followers:
@@ -178,7 +173,6 @@ class Feeds:
             )
 
     def close(self) -> None:
-        """Close the store."""
         if self._store is not None:
             self._store.close()
             self._store = None
@@ -251,7 +245,6 @@ class Follower:
         return self._feed.ended and after >= self._feed.last
 
     async def send_all(self, send: SendEvent) -> None:
-        """Send events until the campaign has ended, then close."""
         try:
             while (events := await self.next_events()) is not None:
                 for text in _chunks(
@@ -264,7 +257,6 @@ class Follower:
             self.close()
 
     def close(self) -> None:
-        """Stop following."""
         self._feeds.leave(self._feed)
 
     def _changes(self) -> list[StreamEvent]:

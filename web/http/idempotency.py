@@ -49,8 +49,6 @@ class _Claim(JsonModel):
 
 @dataclass(slots=True)
 class IdempotencyStore:
-    """The idempotency keys of one home."""
-
     folder: Path
     wall: Callable[[], float] = time.time
     _cleaned_up: float = 0.0

@@ -196,7 +196,6 @@ class ConnectionLimiter:
             self._by_address += Counter()  # drops the zeros
 
     def close(self) -> None:
-        """Close all open connections."""
         for guard in tuple(self._open):
             guard.socket.close()
 
@@ -213,8 +212,6 @@ class _Http11(H11Protocol):
 
 
 class HttpConnection(TCPServer):
-    """Serves one connection."""
-
     async def run(self) -> None:
         """Answer requests until either side closes."""
         try:

@@ -21,13 +21,10 @@ def event_text(name: str, value: str, *, id: str | None = None) -> str:
 
 
 class SendEvent:
-    """Sends events to one reader."""
-
     def __init__(self, send: Send) -> None:
         self._send, self._lock = send, trio.Lock()
 
     async def __call__(self, name: str, value: Any) -> None:
-        """Send one event."""
         await self.text(event_text(name, json.dumps(value, separators=(",", ":"))))
 
     async def text(self, text: str) -> None:

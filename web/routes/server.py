@@ -48,8 +48,6 @@ class Version(JsonModel):
 
 
 class Metrics:
-    """Counters of one server."""
-
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
         self._requests = Counter(
@@ -65,7 +63,6 @@ class Metrics:
         self.open = Gauge("sark_api_requests_open", "Requests in progress.", registry=self._registry)
 
     def count(self, method: str, route: str, status: int, seconds: float) -> None:
-        """A response has started."""
         method = method if method in METHODS else "other"
         self._requests.labels(method, route, str(status)).inc()
         self._latency.labels(method, route).observe(seconds)
