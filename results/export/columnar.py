@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import json
 import typing
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from enum import StrEnum
 from importlib import import_module
 from itertools import islice
@@ -92,34 +92,30 @@ def _cell(value: object) -> object:
 # -- Parquet ---------------------------------------------------------------------------------------------------------------------------
 
 
-def need(module: str, what: str, load: Callable[[str], Any] = import_module) -> Any:
+def need(module: str, what: str) -> Any:
     """The module of the extra `[report]`. Raises `ResourceError` where it is not installed."""
     try:
-        return load(module)
+        return import_module(module)
     except ImportError:
         package = module.partition(".")[0]
         raise ResourceError(f"{what} needs the package {package}, which is not here", hint=INSTALL) from None
 
 
-def write_parquet(
-    path: Path, campaign: str, results: Iterable[RawResult], load: Callable[[str], Any] = import_module
-) -> None:
+def write_parquet(path: Path, campaign: str, results: Iterable[RawResult]) -> None:
     """Write `results` to `path`, all or nothing. Raises `ResourceError`, also where pyarrow is missing. Blocking."""
-    need("pyarrow.parquet", "Parquet", load)  # before a file is begun
-    replace_bytes(path, lambda out: _write(out, campaign, results, load))
+    need("pyarrow.parquet", "Parquet")  # before a file is begun
+    replace_bytes(path, lambda out: _write(out, campaign, results))
 
 
-def parquet_bytes(
-    campaign: str, results: Iterable[RawResult], load: Callable[[str], Any] = import_module
-) -> bytes:
+def parquet_bytes(campaign: str, results: Iterable[RawResult]) -> bytes:
     """A Parquet file of `results`; the same results make the same bytes. Raises `ResourceError` where pyarrow is missing. Blocking."""
     out = io.BytesIO()
-    _write(out, campaign, results, load)
+    _write(out, campaign, results)
     return out.getvalue()
 
 
-def _write(out: IO[bytes], campaign: str, results: Iterable[RawResult], load: Callable[[str], Any]) -> None:
-    arrow, parquet = need("pyarrow", "Parquet", load), need("pyarrow.parquet", "Parquet", load)
+def _write(out: IO[bytes], campaign: str, results: Iterable[RawResult]) -> None:
+    arrow, parquet = need("pyarrow", "Parquet"), need("pyarrow.parquet", "Parquet")
     schema = _schema(arrow, campaign)
     left = iter(results)
     with parquet.ParquetWriter(out, schema, compression="zstd") as writer:

@@ -9,11 +9,10 @@ import io
 import math
 import unicodedata
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from html import escape
-from importlib import import_module
 from typing import Any, Final, Literal
 
 from results.export.columnar import need
@@ -37,28 +36,18 @@ class Tone(StrEnum):
     WARN = "warn"
 
 
-LIGHT: Final[Mapping[Tone, str]] = {
-    Tone.PAPER: "#ffffff",
-    Tone.INK: "#1c2330",
-    Tone.QUIET: "#5a6475",
-    Tone.GRID: "#d9dee7",
-    Tone.FIRST: "#2563b8",
-    Tone.SECOND: "#b45309",
-    Tone.GOOD: "#18794e",
-    Tone.BAD: "#c02b2b",
-    Tone.WARN: "#946200",
+_COLOURS: Final = {
+    Tone.PAPER: ("#ffffff", "#12161d"),
+    Tone.INK: ("#1c2330", "#e6eaf1"),
+    Tone.QUIET: ("#5a6475", "#a3adbd"),
+    Tone.GRID: ("#d9dee7", "#303846"),
+    Tone.FIRST: ("#2563b8", "#75aeff"),
+    Tone.SECOND: ("#b45309", "#f0a458"),
+    Tone.GOOD: ("#18794e", "#5fce94"),
+    Tone.BAD: ("#c02b2b", "#ff8080"),
+    Tone.WARN: ("#946200", "#e6b84a"),
 }
-DARK: Final[Mapping[Tone, str]] = {
-    Tone.PAPER: "#12161d",
-    Tone.INK: "#e6eaf1",
-    Tone.QUIET: "#a3adbd",
-    Tone.GRID: "#303846",
-    Tone.FIRST: "#75aeff",
-    Tone.SECOND: "#f0a458",
-    Tone.GOOD: "#5fce94",
-    Tone.BAD: "#ff8080",
-    Tone.WARN: "#e6b84a",
-}
+LIGHT, DARK = ({tone: pair[at] for tone, pair in _COLOURS.items()} for at in (0, 1))
 _PALETTES: Final = {"light": LIGHT, "dark": DARK}
 
 
@@ -224,16 +213,16 @@ SHARPNESS: Final = 2.0
 _ALIGNMENT: Final = {"start": "left", "middle": "center", "end": "right"}
 
 
-def png_bytes(drawing: Drawing, *, dark: bool = False, load: Callable[[str], Any] = import_module) -> bytes:
+def png_bytes(drawing: Drawing, *, dark: bool = False) -> bytes:
     """`drawing` through matplotlib and the typeface that comes with it: the same drawing gives the same bytes on any machine.
 
     Raises `ResourceError` where matplotlib is not installed. Blocking.
     """
     palette = DARK if dark else LIGHT
-    figures = need("matplotlib.figure", "PNG", load)
+    figures = need("matplotlib.figure", "PNG")
     figure = figures.Figure(figsize=(drawing.width / DPI, drawing.height / DPI), dpi=DPI * SHARPNESS)
-    need("matplotlib.backends.backend_agg", "PNG", load).FigureCanvasAgg(figure)
-    patches = need("matplotlib.patches", "PNG", load)
+    need("matplotlib.backends.backend_agg", "PNG").FigureCanvasAgg(figure)
+    patches = need("matplotlib.patches", "PNG")
     figure.patch.set_facecolor(palette[Tone.PAPER])
     axes = figure.add_axes((0, 0, 1, 1))
     axes.set_axis_off()

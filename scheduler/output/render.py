@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from enum import StrEnum
-from importlib import import_module
 from importlib.metadata import version
-from typing import Any, Final
+from typing import Final
 
 from protocol.errors import CampaignError
 from results.analysis.matrix import Axis
@@ -105,14 +104,12 @@ def chart(
     return drawing
 
 
-def picture(
-    drawing: Drawing, suffix: str, *, dark: bool = False, load: Callable[[str], Any] = import_module
-) -> bytes:
+def picture(drawing: Drawing, suffix: str, *, dark: bool = False) -> bytes:
     """`.svg` or `.png`. Raises `CampaignError` for another suffix, `ResourceError` where a PNG needs what is not installed."""
     if suffix == ".svg":
         return svg(drawing, "dark" if dark else "light").encode()
     if suffix == ".png":
-        return png_bytes(drawing, dark=dark, load=load)
+        return png_bytes(drawing, dark=dark)
     raise CampaignError(
         f"a chart is .svg or .png, not {safe_text(suffix, 20) or 'without an ending'}",
         hint="name the file so: -o chart.svg",

@@ -1,19 +1,18 @@
 """Live events of campaigns: one poll of the store serves all streams.
 
-    store ── poll ──▶ Feed (rows, each with the revision that changed it) ──▶ Follower ── changes since its revision ──▶ a client
-                                                                          └─▶ Follower ──▶ …
+    store ── poll ──▶ Feed (tasks, each with the revision that changed it) ──▶ Follower ── changes since its revision ──▶ a client
+                                                                           └─▶ Follower ──▶ …
 
-A waiting follower polls, one at a time; without followers nothing runs. A poll reads in a thread and is applied in the loop at once, so no
-follower sees half of it. Followers have no queue: a slow one gets changes less often and only the newest state of a task, but every stored
-event, from the store where the feed no longer holds it.
+A waiting follower polls, one at a time; without followers nothing runs. A poll makes new feeds in a thread, and the loop takes them over
+at once, so no follower sees half of it. Followers have no queue: a slow one gets changes less often and only the newest state of a task,
+but every stored event, from the store where the feed no longer holds it.
 """
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from http import HTTPStatus
 from typing import Final
 
 import trio
@@ -44,67 +43,52 @@ StreamEvent = tuple[str, BaseModel, int]
 
 
 @dataclass(frozen=True, slots=True)
-class FeedChanges:
-    info: CampaignInfo
-    tasks: tuple[tuple[TaskRow, TaskInfo], ...]
-    """Changed tasks."""
-    configurations: Mapping[str, Configuration]
-    """Of all tasks."""
-    events: tuple[EventRow, ...]
-
-
-@dataclass(slots=True)
 class Feed:
-    """One campaign as of the last poll, shared by its followers."""
+    """One campaign as of a poll, shared by its followers."""
 
     campaign: str
     info: CampaignInfo
-    info_revision: int = 0
-    rows: dict[str, TaskRow] = field(default_factory=dict)
-    tasks: dict[str, tuple[int, TaskInfo]] = field(default_factory=dict)
+    info_revision: int
+    rows: Mapping[str, TaskRow] = field(default_factory=dict)
+    tasks: Mapping[str, tuple[int, TaskInfo]] = field(default_factory=dict)
     """Each task with the revision that changed it."""
     configurations: Mapping[str, Configuration] = field(default_factory=dict)
     """A task's signed bytes never change and are read once."""
-    events: deque[EventRow] = field(default_factory=deque)
+    events: tuple[EventRow, ...] = ()
     """The most recent events."""
     last: int = 0
     """Number of the newest event."""
-    followers: int = 0
 
     @property
     def ended(self) -> bool:
         return self.info.ended is not None
 
-    def read(self, store: Store, *, scheduling: bool) -> FeedChanges | None:
-        """Changes for `apply`, or None if the campaign is gone. Blocking; raises `ResourceError`."""
+    def advanced(self, store: Store, revision: int, *, scheduling: bool, recent: int) -> Feed | None:
+        """The campaign as it is now, or None if it is gone: the store was replaced. Blocking; raises `ResourceError`."""
         summary = store.campaigns.summary(self.campaign)
         if summary is None:
-            return None  # the store was replaced
+            return None
         changed = [task for task in store.tasks.all(self.campaign) if self.rows.get(task.id) != task]
         configurations = self.configurations
         if any(task.id not in configurations for task in changed):
             bodies = store.tasks.bodies(self.campaign)
             configurations = {task: configuration_of(body) for task, body in bodies.items()}
-        tasks = tuple((task, task_info(task, configurations[task.id])) for task in changed)
-        events: list[EventRow] = []
-        last = self.last
+        infos = {task.id: (revision, task_info(task, configurations[task.id])) for task in changed}
+        events, last = list(self.events), self.last
         while page := store.events.since(self.campaign, last):
             events += page
             last = page[-1].seq
-        return FeedChanges(
-            campaign_info(summary, scheduling=scheduling), tasks, configurations, tuple(events)
+        info = campaign_info(summary, scheduling=scheduling)
+        return Feed(
+            self.campaign,
+            info,
+            info_revision=self.info_revision if info == self.info else revision,
+            rows={**self.rows, **{task.id: task for task in changed}},
+            tasks={**self.tasks, **infos},
+            configurations=configurations,
+            events=tuple(events[-recent:]),
+            last=last,
         )
-
-    def apply(self, changes: FeedChanges, revision: int) -> None:
-        self.configurations = changes.configurations
-        for row, info in changes.tasks:
-            self.rows[row.id] = row
-            self.tasks[row.id] = (revision, info)
-        if changes.events:
-            self.events.extend(changes.events)
-            self.last = changes.events[-1].seq
-        if changes.info != self.info:
-            self.info, self.info_revision = changes.info, revision
 
 
 class Feeds:
@@ -117,6 +101,7 @@ class Feeds:
         self._store: Store | None = None
         self._lock = trio.Lock()
         self._feeds: dict[str, Feed] = {}
+        self._followers_of: Counter[str] = Counter()
         self._store_version = -1
         self._scheduling = False
         self._polls = 0
@@ -129,29 +114,34 @@ class Feeds:
         ones). Raises `ResourceError`, and `HttpProblem` 429 if there are too many followers."""
         if self.followers >= MAX_FOLLOWERS:
             raise HttpProblem(
-                HTTPStatus.TOO_MANY_REQUESTS,
+                429,
                 f"{MAX_FOLLOWERS} streams are open on this server",
                 hint="close one, or poll the events as JSON",
             )
         self.followers += 1
+        self._followers_of[campaign] += 1
         try:
             async with self._lock:
                 feed = await trio.to_thread.run_sync(self._find_feed, campaign)
-            if feed is not None:
-                feed.followers += 1
-                self._feeds[campaign] = feed
-                return Follower(self, feed, feed.last if after is None else min(after, feed.last))
         except BaseException:
-            self.followers -= 1
+            self.leave(campaign)
             raise
-        self.followers -= 1
-        return None
+        if feed is None:
+            self.leave(campaign)
+            return None
+        self._feeds[campaign] = feed
+        return Follower(self, campaign, feed.last if after is None else min(after, feed.last))
 
-    def leave(self, feed: Feed) -> None:
+    def feed(self, campaign: str) -> Feed:
+        """The campaign as of the last poll. It has a follower."""
+        return self._feeds[campaign]
+
+    def leave(self, campaign: str) -> None:
         self.followers -= 1
-        feed.followers -= 1
-        if not feed.followers:
-            self._feeds.pop(feed.campaign, None)
+        self._followers_of[campaign] -= 1
+        if not self._followers_of[campaign]:
+            del self._followers_of[campaign]
+            self._feeds.pop(campaign, None)
 
     async def wait_for_change(self, revision: int) -> None:
         """Return when a poll has found changes after `revision`. Raises `ResourceError`."""
@@ -159,11 +149,12 @@ class Feeds:
             async with self._lock:
                 if self.revision == revision:
                     await trio.sleep(POLL_S)
-                    changes = await trio.to_thread.run_sync(self._poll, tuple(self._feeds.values()))
-                    if changes is not None:
+                    changed = await trio.to_thread.run_sync(self._poll, tuple(self._feeds.values()))
+                    if changed is not None:
                         self.revision += 1
-                        for feed, changed in changes:
-                            feed.apply(changed, self.revision)
+                        self._feeds |= {
+                            feed.campaign: feed for feed in changed if feed.campaign in self._feeds
+                        }
 
     async def stored_events(self, campaign: str, after: int) -> tuple[EventRow, ...]:
         """Events that the feed no longer holds."""
@@ -189,24 +180,15 @@ class Feeds:
         store = self._connection()
         if campaign in self._feeds:
             return self._feeds[campaign]
-        summary = store.campaigns.summary(campaign)
+        summary, scheduling = store.campaigns.summary(campaign), self._is_scheduling()
         if summary is None:
             return None
-        scheduling = self._is_scheduling()
-        feed = Feed(
-            campaign,
-            campaign_info(summary, scheduling=scheduling),
-            info_revision=self.revision,
-            events=deque(maxlen=self._recent),
-            last=max(0, store.events.count(campaign)[1] - self._recent),
-        )
-        changes = feed.read(store, scheduling=scheduling)
-        if changes is not None:  # nobody else has this feed yet
-            feed.apply(changes, self.revision)
-        return feed
+        info, last = campaign_info(summary, scheduling=scheduling), store.events.count(campaign)[1]
+        feed = Feed(campaign, info, self.revision, last=max(0, last - self._recent))
+        return feed.advanced(store, self.revision, scheduling=scheduling, recent=self._recent)
 
-    def _poll(self, feeds: Sequence[Feed]) -> list[tuple[Feed, FeedChanges]] | None:
-        """Changes of all feeds, or None if nothing was written. A poll that fails changes no state: the next one repeats it."""
+    def _poll(self, feeds: Sequence[Feed]) -> list[Feed] | None:
+        """All feeds as they are now, or None if nothing was written. A poll that fails changes no state: the next one repeats it."""
         store = self._connection()
         self._polls += 1
         version, scheduling = store.changes_by_others(), self._scheduling
@@ -214,16 +196,17 @@ class Feeds:
             scheduling = self._is_scheduling()
         if version == self._store_version and scheduling == self._scheduling:
             return None
-        changes = [(feed, feed.read(store, scheduling=scheduling)) for feed in feeds]
+        after = self.revision + 1
+        changed = [feed.advanced(store, after, scheduling=scheduling, recent=self._recent) for feed in feeds]
         self._store_version, self._scheduling = version, scheduling
-        return [(feed, changed) for feed, changed in changes if changed is not None]
+        return [feed for feed in changed if feed is not None]
 
 
 class Follower:
     """One client of a feed: first the state of everything, then changes, at last the end."""
 
-    def __init__(self, feeds: Feeds, feed: Feed, after: int) -> None:
-        self._feeds, self._feed = feeds, feed
+    def __init__(self, feeds: Feeds, campaign: str, after: int) -> None:
+        self._feeds, self._campaign = feeds, campaign
         self._seq = after
         self._revision = -1
         self._done = False
@@ -234,15 +217,17 @@ class Follower:
             events = self._changes() + await self._events()
             if events:
                 return events
-            if self._feed.ended and self._revision == self._feeds.revision:
+            feed = self._feeds.feed(self._campaign)
+            if feed.ended and self._revision == self._feeds.revision:
                 self._done = True
-                return [("end", _End(campaign=self._feed.campaign, status=self._feed.info.status), self._seq)]
+                return [("end", _End(campaign=self._campaign, status=feed.info.status), self._seq)]
             await self._feeds.wait_for_change(self._revision)
         return None
 
     def is_complete(self, after: int) -> bool:
         """Whether a client that has all events up to `after` has nothing more to expect."""
-        return self._feed.ended and after >= self._feed.last
+        feed = self._feeds.feed(self._campaign)
+        return feed.ended and after >= feed.last
 
     async def send_all(self, send: SendEvent) -> None:
         try:
@@ -257,11 +242,11 @@ class Follower:
             self.close()
 
     def close(self) -> None:
-        self._feeds.leave(self._feed)
+        self._feeds.leave(self._campaign)
 
     def _changes(self) -> list[StreamEvent]:
         """The campaign and the tasks that changed."""
-        feed, since = self._feed, self._revision
+        feed, since = self._feeds.feed(self._campaign), self._revision
         self._revision = self._feeds.revision
         events: list[StreamEvent] = []
         if feed.info_revision > since:
@@ -270,13 +255,13 @@ class Follower:
         return events
 
     async def _events(self) -> list[StreamEvent]:
-        feed = self._feed
+        feed = self._feeds.feed(self._campaign)
         if self._seq >= feed.last:
             return []
         if feed.events and feed.events[0].seq <= self._seq + 1:
             page = [event for event in feed.events if event.seq > self._seq][:PAGE]
         else:
-            page = list(await self._feeds.stored_events(feed.campaign, self._seq))
+            page = list(await self._feeds.stored_events(self._campaign, self._seq))
         self._seq = page[-1].seq if page else feed.last
         return [("event", event_info(event), event.seq) for event in page]
 
