@@ -76,7 +76,7 @@ async def _peer(number: int, gate: str, *, task_status: Any) -> None:
     identity = Identity.from_seed(f"benchmark {number}")
     rng = random.Random(number)
     async with (
-        open_host(identity, bootstrap=(gate,), server=False, rng=rng) as network,
+        open_host(identity, bootstrap=(gate,), rng=rng) as network,
         trio.open_nursery() as nursery,
     ):
         index = Index(network, rng=rng, incarnation=1, serve=False)

@@ -49,7 +49,7 @@ async def _node(number: int, bootstrap: tuple[str, ...]) -> None:
     identity = Identity.from_seed(f"benchmark {number}")
     requirement = Requirement(clauses=(parse_clause(f'units has "{CPU}"'), parse_clause("ram >= 8 GiB")))
     async with (
-        open_host(identity, listen=["/ip4/127.0.0.1/tcp/0"], bootstrap=bootstrap, server=True) as network,
+        open_host(identity, listen=["/ip4/127.0.0.1/tcp/0"], bootstrap=bootstrap) as network,
         trio.open_nursery() as nursery,
     ):
         index = Index(network, rng=random.Random(number), incarnation=1)

@@ -47,7 +47,7 @@ async def sink(stream: Stream) -> None:
 async def be_gate() -> None:
     """Lend; print where it is."""
     limits = RelayLimits(circuit_bytes=1 << 40, reservations_per_network=4096, reservations=4096)
-    async with open_host(Identity.fresh(), listen=[LOOPBACK], server=True) as network:
+    async with open_host(Identity.fresh(), listen=[LOOPBACK]) as network:
         network.serve_relay(RelayReservations(limits))
         print(network.peer_id, network.addresses[0], flush=True)
         await trio.sleep_forever()
@@ -55,7 +55,7 @@ async def be_gate() -> None:
 
 async def be_node(gate: PeerId, at: Address, port: bool) -> None:
     """Echo and take, with a port or with a place at the gate; print where it is."""
-    async with open_host(Identity.fresh(), listen=[LOOPBACK] if port else [], server=False) as network:
+    async with open_host(Identity.fresh(), listen=[LOOPBACK] if port else []) as network:
         network.handle(ECHO, echo)
         network.handle(SINK, sink)
         where = network.addresses[0] if port else (await network.reserve(gate, [at])).address
@@ -67,7 +67,7 @@ async def hold_places(gate: PeerId, at: Address, count: int) -> None:
     """So many nodes in one process, each with a place."""
     async with AsyncExitStack() as stack:
         for _ in range(count):
-            network = await stack.enter_async_context(open_host(Identity.fresh(), server=False))
+            network = await stack.enter_async_context(open_host(Identity.fresh()))
             network.handle(ECHO, echo)
             await network.reserve(gate, [at], max_wait_s=30)
         print(count, "places", flush=True)
@@ -163,7 +163,7 @@ def tell(way: str, found: Measured, size: int) -> None:
 
 async def compare(gate: Child, direct: Child, relayed: Child, size: int, rounds: int, trips: int) -> None:
     """Measure both ways and print."""
-    async with open_host(Identity.fresh(), server=False) as network:
+    async with open_host(Identity.fresh()) as network:
         network.handle(ECHO, echo)
         tell("direct", await measure(network, direct, size, rounds, trips), size)
         before = gate.cpu_s()

@@ -88,7 +88,7 @@ async def upload(path: Path, rate: float | None) -> None:
         random.shuffle(holder_infos)
         return Holders(grant=grant, others=tuple(holder_infos[:16]))
 
-    async with open_host(Identity.fresh(), listen=["/ip4/127.0.0.1/tcp/0"], server=True) as network:
+    async with open_host(Identity.fresh(), listen=["/ip4/127.0.0.1/tcp/0"]) as network:
         counted = Counted(network, rate)
         serve_blobs(counted, lambda peer, sha256: path, where=where)  # type: ignore[arg-type]
         print(json.dumps([network.peer_id, [a for a in network.addresses if "127.0.0.1" in a]]), flush=True)
@@ -100,7 +100,7 @@ async def upload(path: Path, rate: float | None) -> None:
 async def work(folder: Path, speaker: str, addresses: list[str], model: Model) -> None:
     """A worker's part."""
     cache = ModelCache(folder, 10**12)
-    async with open_host(Identity.fresh(), listen=["/ip4/127.0.0.1/tcp/0"], server=True) as network:
+    async with open_host(Identity.fresh(), listen=["/ip4/127.0.0.1/tcp/0"]) as network:
         counted = Counted(network, None)
         serve_blobs(
             counted,  # type: ignore[arg-type]

@@ -60,7 +60,7 @@ async def serve(path: Path, data: bytes) -> None:
             await session.write(piece)
         await session.read(1)
 
-    async with open_host(Identity.fresh(), listen=["/ip4/127.0.0.1/tcp/0"], server=True) as network:
+    async with open_host(Identity.fresh(), listen=["/ip4/127.0.0.1/tcp/0"]) as network:
         serve_blobs(network, lambda peer, sha256: path)
         network.handle(RAW, raw_stream)
         async with trio.open_nursery() as nursery:
@@ -130,7 +130,7 @@ async def take_turns(
     peer: str, address: str, port: int, bare: str, size: int, sha256: str, rounds: int, folder: Path
 ) -> dict[str, list[float]]:
     """Seconds for each way and round."""
-    async with open_host(Identity.fresh(), server=False) as network:
+    async with open_host(Identity.fresh()) as network:
         ways: dict[str, Callable[[], Awaitable[None]]] = {
             "noise": lambda: take_noise(port, bare, size),
             "stream": lambda: take_stream(network, peer, address, size),

@@ -79,7 +79,7 @@ async def asking(
             "this home knows no gate",
             hint="start one with: sark-node gate\nor name one: sark-node gate status --gate /ip4/…/tcp/4101/p2p/12D3Koo…",
         )
-    async with open_host(Identity.fresh(), server=False) as network, trio.open_nursery() as nursery:
+    async with open_host(Identity.fresh()) as network, trio.open_nursery() as nursery:
         contact = await _first(network, contacts)
         links = Links(network, ProtocolId.GATE, GATE, nursery)
         yield GateClient(network, links, contact, _signer(home, contact.peer), wall)

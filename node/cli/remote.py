@@ -90,7 +90,7 @@ async def send_command(
     local = not words or set(words) <= {own.peer, own.peer[-8:]}
     rng = random.Random()
     async with (
-        open_host(me, bootstrap=() if local else tuple(gates), server=False, rng=rng) as network,
+        open_host(me, bootstrap=() if local else tuple(gates), rng=rng) as network,
         trio.open_nursery() as nursery,
     ):
         targets, unknown = ([own], []) if local else await _find(network, own, words, gates, rng, nursery)

@@ -108,7 +108,7 @@ async def look(
     if not contacts:
         return NetworkFacts()
     try:
-        async with open_host(identity, listen=listen, server=False, rng=random.Random()) as network:
+        async with open_host(identity, listen=listen, rng=random.Random()) as network:
             _answer_pings(network)
             return await _try_all(network, contacts, wall)
     except ResourceError as error:
@@ -204,7 +204,7 @@ async def _round_trip(network: Network, contact: Contact) -> float | None:
 
 async def _relayed(network: Network, circuit: Address) -> float | None:
     """Milliseconds of a ping through a gate from a second node of this process; None: no reply."""
-    async with open_host(Identity.fresh(), server=False, rng=random.Random()) as caller:
+    async with open_host(Identity.fresh(), rng=random.Random()) as caller:
         _answer_pings(caller)  # gates relay only for nodes that speak a Sark protocol
         return await _round_trip(caller, Contact(network.peer_id, (circuit,)))
 

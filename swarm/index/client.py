@@ -6,7 +6,6 @@ Lookups, publisher and queries share it, so a silent peer is waited for once, no
 from __future__ import annotations
 
 import contextlib
-import heapq
 import math
 import statistics
 from collections import OrderedDict, deque
@@ -38,10 +37,6 @@ HEDGE_S: Final = (0.1, 0.15, 0.5)
 MAX_LOST: Final = 256
 MAX_ADDRESSES: Final = 4
 """Of one holder, all of them observed or checked."""
-COPY_S: Final = 0.05
-"""Seconds that our copy of the routing table may be old for each peer in it; what we learn ourselves goes in at once."""
-COPY_WITHIN_S: Final = (0.5, 10.0)
-COPY_SIZE: Final = 1_024
 
 
 @dataclass
@@ -71,9 +66,6 @@ class IndexClient:
     """Silent peers that were not connected any more: asked again as soon as they are."""
     _round_trips: deque[float] = field(default_factory=lambda: deque(maxlen=31))
     _lost: OrderedDict[PeerId, Contact] = field(default_factory=OrderedDict)
-    _table: dict[PeerId, tuple[int, Contact]] = field(default_factory=dict)
-    """Our copy of the routing table, with each peer's position among the keys."""
-    _copied: float = -math.inf
 
     @property
     def own_peer(self) -> PeerId:
@@ -90,10 +82,6 @@ class IndexClient:
         self._gone.discard(peer)
         return True
 
-    def knows(self, peer: PeerId) -> bool:
-        """Whether `peer` is a holder that answered. No I/O."""
-        return peer in self._table
-
     def linked(self, peer: PeerId) -> bool:
         """Whether there is a live link with `peer`, or it is ourselves and we are a holder. No I/O."""
         return self.me() is not None if peer == self.own_peer else self.links.peek(peer) is not None
@@ -104,17 +92,8 @@ class IndexClient:
 
     def nearest(self, key: bytes, count: int) -> list[Contact]:
         """Known usable holders nearest to `key`, ourselves left out. No I/O."""
-        now, (least, most) = trio.current_time(), COPY_WITHIN_S
-        if now - self._copied >= min(max(len(self._table) * COPY_S, least), most):
-            everybody = self.network.closest(routing_key(self.own_peer), COPY_SIZE)
-            self._table = {c.peer: (_position(c.peer), c) for c in everybody if c.holder and c.addresses}
-            self._table.pop(self.own_peer, None)
-            self._copied = now
-        target = int.from_bytes(key, "big")
-        near = heapq.nsmallest(
-            count + len(self._silent), self._table.values(), key=lambda entry: entry[0] ^ target
-        )
-        return [contact for _, contact in near if self.usable(contact.peer)][:count]
+        near = self.network.table.closest(key, count + len(self._silent))
+        return [contact for contact in near if self.usable(contact.peer)][:count]
 
     async def ask(
         self, contact: Contact, message: Message, expected: type[M], *, max_wait_s: float = GIVE_UP_S
@@ -213,13 +192,11 @@ class IndexClient:
         """A holder that answers at these addresses: from now on others get its contact."""
         if not (contact.holder and contact.addresses):
             return
-        _, known = self._table.get(contact.peer, (0, None))
+        known = self.network.table.get(contact.peer)
         before = known.addresses if known is not None else ()
         if not set(contact.addresses) <= set(before):
             addresses = tuple(dict.fromkeys((*contact.addresses, *before)))[:MAX_ADDRESSES]
-            contact = Contact(contact.peer, addresses)
-            self._table[contact.peer] = (_position(contact.peer), contact)
-            self.network.learn(contact)
+            self.network.table.learn(Contact(contact.peer, addresses))
 
     def _answered(self, contact: Contact, round_trip: float | None) -> None:
         for record in (self._silent, self._pauses, self._lost):
@@ -234,8 +211,7 @@ class IndexClient:
         """Do not ask it for a while; perhaps it was a holder and can no longer be dialled."""
         self._silent[peer] = trio.current_time() + NO_HOLDER_S
         self._lost.pop(peer, None)
-        self._table.pop(peer, None)
-        self.network.forget(peer)
+        self.network.table.forget(peer)
 
     async def _failed(self, contact: Contact) -> None:
         first, longest = SILENT_S
@@ -247,19 +223,14 @@ class IndexClient:
             self._pauses.pop(next(iter(self._pauses)))
         self._pauses[contact.peer] = pause
         self._silent[contact.peer] = trio.current_time() + pause
-        if contact.holder and (contact.peer in self._table or contact.peer in self._lost):
+        if contact.holder and (self.network.table.get(contact.peer) or contact.peer in self._lost):
             # a peer that was only named, and never answered, is not searched for
             self._lost[contact.peer] = contact
             self._lost.move_to_end(contact.peer)
             if len(self._lost) > MAX_LOST:
                 self._lost.popitem(last=False)
-        self._table.pop(contact.peer, None)
-        self.network.forget(contact.peer)
+        self.network.table.forget(contact.peer)
         await self.links.drop(contact.peer)
-
-
-def _position(peer: PeerId) -> int:
-    return int.from_bytes(routing_key(peer), "big")
 
 
 def contact_infos(contacts: list[Contact]) -> tuple[say.ContactInfo, ...]:

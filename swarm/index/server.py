@@ -154,7 +154,7 @@ class IndexServer:
         if (
             contact.addresses
             and len(self.meeting) < INTRODUCTIONS
-            and not (self.client.knows(peer) or peer in self.meeting)
+            and not (self.client.network.table.get(peer) or peer in self.meeting)
             and self.client.usable(peer)
         ):
             self.meeting.add(peer)

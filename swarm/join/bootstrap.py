@@ -64,7 +64,7 @@ class BootstrapKeeper:
         return any(address in (*contact.addresses, *usable(contact.addresses)) for contact in self._contacts)
 
     async def join_first(self) -> None:
-        """Try all gates once before Kademlia starts, so that its first refresh finds somebody."""
+        """Try all gates once before the roles start, so that their first lookup finds somebody."""
         self._look_up_gates()
         if self._contacts or self._fallback:
             with trio.move_on_after(JOIN_WITHIN_S):
@@ -86,10 +86,9 @@ class BootstrapKeeper:
             pause = RETRY_FIRST_S if changed else min(pause * 2, most)
             if gates := self._live(self._contacts):  # a connection came about elsewhere
                 for gate in gates:
-                    self._network.learn(gate)
-                await self._network.refresh()
-            elif await self._try_all():
-                await self._network.refresh()
+                    self._network.table.learn(gate)
+            else:
+                await self._try_all()
 
     async def _try_others(self) -> None:
         """Retry the gates that did not answer, ever more rarely: behind them may be a part of the swarm that nobody here knows."""
@@ -102,8 +101,6 @@ class BootstrapKeeper:
             async with trio.open_nursery() as nursery:
                 for contact in others:
                     nursery.start_soon(self._try, contact)
-            if self._live(others):
-                await self._network.refresh()
 
     async def _pause(self, seconds: float) -> bool:
         """Wait, but less where new gates appear; returns whether they did."""
@@ -138,16 +135,15 @@ class BootstrapKeeper:
     def _linked(self) -> bool:
         return bool(self._live(self._contacts))
 
-    async def _try_all(self) -> bool:
-        """Returns whether there is a new way in. Gates have a head start over fallback peers."""
-        gates_tried, connected = trio.Event(), False
+    async def _try_all(self) -> None:
+        """Gates have a head start over fallback peers."""
+        gates_tried = trio.Event()
 
         async def try_fallback() -> None:
-            nonlocal connected
             with trio.move_on_after(HEAD_START_S):
                 await gates_tried.wait()
             if not self._linked():
-                connected = await self._try_fallback()
+                await self._try_fallback()
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(try_fallback)
@@ -155,22 +151,20 @@ class BootstrapKeeper:
                 for contact in self._contacts:
                     gates.start_soon(self._try, contact)
             gates_tried.set()
-        return self._linked() or connected
 
-    async def _try_fallback(self) -> bool:
+    async def _try_fallback(self) -> None:
         """Connect with fallback peers, unless one is connected already."""
         try:
             contacts = gate_contacts(self._fallback() if self._fallback is not None else ())[:MAX_FALLBACK]
         except ResourceError:
-            return False
+            return
         if self._live(contacts):
-            return False
+            return
         async with trio.open_nursery() as nursery:
             for contact in contacts:
                 nursery.start_soon(self._try, contact, True)
         if peers := [contact.peer for contact in self._live(contacts)]:
             log.info("gate.none", instead=peers)
-        return bool(peers)
 
     async def _try(self, contact: Contact, fallback: bool = False) -> None:
         try:
@@ -180,7 +174,7 @@ class BootstrapKeeper:
             if not fallback:
                 self._warn(contact, error)
         else:
-            self._network.learn(contact)
+            self._network.table.learn(contact)
             if self._warned.pop(contact.peer, None):
                 line = f"gate {_where(contact)} is reached"
                 log.warning(line)  # as loud as the warning before it

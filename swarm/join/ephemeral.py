@@ -51,7 +51,7 @@ async def open_ephemeral_node(
         )
     rng = random.Random()
     async with (
-        open_host(identity or Identity.fresh(), bootstrap=gates, server=False, rng=rng) as network,
+        open_host(identity or Identity.fresh(), bootstrap=gates, rng=rng) as network,
         trio.open_nursery() as nursery,
     ):
         if not network.connected():

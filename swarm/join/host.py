@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import heapq
 import math
 import random
 import socket
@@ -21,8 +20,6 @@ from libp2p.exceptions import BaseLibp2pError
 from libp2p.network.exceptions import SwarmException
 from libp2p.network.stream.net_stream import NetStream
 from libp2p.peer.id import ID
-from libp2p.peer.peerinfo import PeerInfo
-from libp2p.tools.anyio_service import background_trio_service
 from libp2p.transport.tcp.tcp import TCP
 from multiaddr import Multiaddr
 
@@ -30,7 +27,6 @@ from protocol.errors import LocalProtocolError, ResourceError, Unreachable
 from swarm.join.bootstrap import BootstrapKeeper, Gates
 from swarm.net.addresses import (
     Address,
-    Contact,
     PeerId,
     TcpAddress,
     check_listen,
@@ -39,27 +35,24 @@ from swarm.net.addresses import (
     parse_tcp,
     usable,
 )
-from swarm.net.identity import Identity, distance, peer_id_bytes
+from swarm.net.identity import Identity, peer_id_bytes
 from swarm.net.network import Handler, Path, Reservation
 from swarm.net.reservations import RelayReservations
+from swarm.net.routing_table import RoutingTable
 from swarm.p2p import hardening
 from swarm.p2p.connection_gater import ConnectionGater
 from swarm.p2p.dial_rules import DialRules
 from swarm.p2p.dialler import STREAM_ERRORS, NobodyListens, NodeSwarm
 from swarm.p2p.node_host import NodeHost
 from swarm.p2p.peerstore import BoundedPeerStore
-from swarm.p2p.routing import OwnKad
 from swarm.p2p.stream import NodeStream
 from swarm.relay.service import Relays
 
 ADDRESS_TTL_S: Final = 7200
 MAX_DIALLED: Final = 8
 """Direct addresses of one peer that are tried at a time."""
-FORGOTTEN_S: Final = 60.0
-"""How long a peer that did not answer is left out, whoever names it again."""
 OWN_ADDRESSES_S: Final = 1.0
 """How long the list of this machine's own addresses is cached."""
-REFRESH_WITHIN_S: Final = 15.0
 CLOSE_WITHIN_S: Final = 0.6
 
 log = structlog.get_logger(__name__)
@@ -68,13 +61,12 @@ log = structlog.get_logger(__name__)
 class HostNetwork:
     """A started libp2p node: a `swarm.net.network.Network`."""
 
-    def __init__(self, identity: Identity, host: NodeHost, swarm: NodeSwarm, kad: OwnKad) -> None:
+    def __init__(self, identity: Identity, host: NodeHost, swarm: NodeSwarm) -> None:
         self._identity = identity
         self._host = host
         self._swarm = swarm
-        self._kad = kad
+        self.table = RoutingTable(identity.peer_id)
         self._relays = Relays(identity.peer_id, host, swarm, self.handle, lambda: self.addresses)
-        self._forgotten: dict[PeerId, float] = {}
         self._addresses: tuple[Address, ...] = ()
         self._listed_at = -math.inf
 
@@ -129,7 +121,9 @@ class HostNetwork:
             store.add_addrs(peer, [Multiaddr(address) for address in given], ADDRESS_TTL_S)
         known = usable(store.addrs(peer)) if store.has_peer(peer) else ()
         circuits = self._relays.circuits(peer, addresses)
-        direct = tuple(dict.fromkeys((*given, *known)))[:MAX_DIALLED]
+        contact = self.table.get(str(peer))
+        learned = contact.addresses if contact is not None else ()
+        direct = tuple(dict.fromkeys((*given, *known, *usable(learned))))[:MAX_DIALLED]
         await self._swarm.reach(peer, (*direct, *circuits))
 
     async def disconnect(self, peer: PeerId) -> None:
@@ -157,9 +151,6 @@ class HostNetwork:
     def called_at(self) -> float:
         return self._swarm.called_at
 
-    def route(self, serve: bool) -> None:
-        self._kad.serve(serve)
-
     # -- gates as relays -----------------------------------------------------------------------------------------------
 
     def path(self, peer: PeerId) -> Path | None:
@@ -177,37 +168,6 @@ class HostNetwork:
     def serve_relay(self, reservations: RelayReservations) -> None:
         self._relays.serve(reservations, self.remote_address)
 
-    # -- the routing table ---------------------------------------------------------------------------------------------
-
-    def closest(self, key: bytes, count: int) -> tuple[Contact, ...]:
-        now = trio.current_time()
-        infos = {str(info.peer_id): info for info in self._kad.peers()}
-        candidates = (peer for peer in infos if self._forgotten.get(peer, 0.0) <= now)
-        near = heapq.nsmallest(count, candidates, key=lambda peer: distance(peer, key))
-        return tuple(Contact(peer, usable(infos[peer].addrs)) for peer in near)
-
-    def learn(self, contact: Contact) -> None:
-        if not contact.holder or contact.peer == self.peer_id:
-            return
-        addresses = [Multiaddr(address) for address in usable(contact.addresses)]
-        if not addresses:
-            return
-        peer = _peer(contact.peer)
-        self._forgotten.pop(contact.peer, None)
-        self._host.get_peerstore().add_addrs(peer, addresses, ADDRESS_TTL_S)
-        self._kad.insert(PeerInfo(peer, addresses))
-
-    def forget(self, peer: PeerId) -> None:
-        now = trio.current_time()
-        if len(self._forgotten) > 4096:
-            self._forgotten = {other: until for other, until in self._forgotten.items() if until > now}
-        self._forgotten[peer] = now + FORGOTTEN_S
-        self._kad.remove(_peer(peer))
-
-    async def refresh(self) -> None:
-        with trio.move_on_after(REFRESH_WITHIN_S):
-            await self._kad.refresh_routing_table()
-
 
 @asynccontextmanager
 async def open_host(
@@ -217,7 +177,6 @@ async def open_host(
     announce: Sequence[Address] = (),
     bootstrap: Gates = (),
     fallback: Callable[[], Sequence[str]] | None = None,
-    server: bool,
     rng: random.Random | None = None,
     gater: ConnectionGater | None = None,
 ) -> AsyncIterator[HostNetwork]:
@@ -226,7 +185,7 @@ async def open_host(
     `listen`: multiaddrs such as `/ip4/0.0.0.0/tcp/4001`, or none for a node that only dials; `announce`: addresses to announce
     instead of those of the interfaces (a forwarded port); `bootstrap`: `/ip4/…/tcp/…/p2p/12D3Koo…`, or how
     to look them up, kept connected to; `fallback`: gives peers, in the same form, for when none of those answers;
-    `server`: others may route through this node; `gater`: who may connect.
+    `gater`: who may connect.
 
     Raises `ResourceError` when a port is not available or an address is invalid.
     """
@@ -244,13 +203,12 @@ async def open_host(
             async with host.run(listen_addrs=addresses):
                 try:
                     _check_listening(swarm, addresses)
-                    kad = OwnKad(host, server=server)
-                    network = HostNetwork(identity, host, swarm, kad)
+                    network = HostNetwork(identity, host, swarm)
                     keeper = BootstrapKeeper(network, bootstrap, rng or random.Random(), fallback)
                     swarm.rules = DialRules(listening=lambda: network.addresses, given=keeper.gives)
                     network._relays.on_disconnect = keeper.disconnected
                     await keeper.join_first()
-                    async with background_trio_service(kad), trio.open_nursery() as nursery:
+                    async with trio.open_nursery() as nursery:
                         nursery.start_soon(keeper.run)
                         scope.shield = True
                         task_status.started(network)

@@ -122,7 +122,6 @@ async def open_node(
             announce=settings.announce,
             bootstrap=configured if configured and role != "scheduler" else gates,
             fallback=fallback,
-            server=holder,
             rng=rng,
             gater=gater,
         ) as network:

@@ -124,7 +124,7 @@ def _is_valid(line: str) -> bool:
 def select_peers(network: Network, before: Sequence[str], rng: random.Random) -> tuple[str, ...]:
     """The lines to write: a random sample of connected holders, then those of `before`."""
     live = set(network.connected())
-    holders = network.closest(routing_key(network.peer_id), SAMPLED)
+    holders = network.table.closest(routing_key(network.peer_id), SAMPLED)
     near = [contact for contact in holders if contact.peer in live and usable(contact.addresses)]
     lines = [
         f"{address}/p2p/{contact.peer}"

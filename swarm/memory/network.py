@@ -14,7 +14,6 @@ through a gate where it has a reservation, as in the real network, but without l
 
 from __future__ import annotations
 
-import heapq
 import ipaddress
 import math
 import random
@@ -30,22 +29,20 @@ import trio
 from protocol.errors import LocalProtocolError, SarkError, Unreachable
 from swarm.memory.parts import InboundStreams, MemoryGate
 from swarm.memory.streams import MemoryLink, MemoryStream, stream_pair
-from swarm.net.addresses import Address, Circuit, Contact, PeerId, circuits, parse_circuit, parse_tcp
-from swarm.net.identity import Identity, routing_key
+from swarm.net.addresses import Address, Circuit, PeerId, circuits, parse_circuit, parse_tcp
+from swarm.net.identity import Identity
 from swarm.net.network import Handler, Path, Reservation
 from swarm.net.reservations import RelayReservations
+from swarm.net.routing_table import RoutingTable
 from swarm.p2p.dial_rules import DialRules
 
 HEAD_START_S: Final = 0.25
 """Of direct addresses over circuits."""
-REFRESH_WIDTH: Final = 20
 CONNECT_ROUND_TRIPS: Final = 4
 """TCP, then the names of the security and the muxer, with Noise in between: what libp2p needs before the first stream."""
 OPEN_ROUND_TRIPS: Final = 2
 RETRANSMIT_S: Final = 0.2
 """A lost packet comes so much later (the least retransmission time of TCP)."""
-FORGOTTEN_S: Final = 60.0
-"""How long a peer that did not answer is left out, whoever names it again."""
 NOTICE_S: Final = 8.0
 """How long a silent link seems alive; as in the real network."""
 _EVERYWHERE: Final = (ipaddress.ip_network("0.0.0.0/0"), ipaddress.ip_network("::/0"))
@@ -298,15 +295,13 @@ class MemoryNetwork:
         self.met: dict[PeerId, None] = {}
         """Every peer it ever had a link with."""
         self.called_at = -math.inf
-        self.routes = True
         self._reservations: dict[PeerId, tuple[MemoryLink, float, Reservation]] = {}
         self._swarm = swarm
         self._identity = identity
         self._addresses = addresses
         self._known: dict[PeerId, set[Address]] = {}
         """The direct addresses of each peer, as reported so far."""
-        self._table: dict[PeerId, tuple[int, Contact]] = {}
-        self._forgotten_until: dict[PeerId, float] = {}
+        self.table = RoutingTable(identity.peer_id)
         self._rules = DialRules(networks=lambda: _EVERYWHERE)
 
     @property
@@ -347,14 +342,20 @@ class MemoryNetwork:
         link = self._swarm.link(self.peer_id, peer)
         if link is not None:
             return link
-        direct = self._known.setdefault(peer, set())
-        direct.update(address for address in addresses if parse_circuit(address) is None)
+        direct = self._direct_addresses(peer, addresses)
         relayed = circuits(addresses)
         if not direct and not relayed:
             raise Unreachable(f"no way to {peer}: no address of it is known")
         if not relayed:
             return await self._dial(peer, direct)
         return await self._race(peer, direct, relayed)
+
+    def _direct_addresses(self, peer: PeerId, addresses: Sequence[Address]) -> set[Address]:
+        """These, and all that were given or learned before."""
+        contact, known = self.table.get(peer), self._known.setdefault(peer, set())
+        known.update(contact.addresses if contact is not None else ())
+        known.update(address for address in addresses if parse_circuit(address) is None)
+        return known
 
     async def _dial(self, peer: PeerId, addresses: set[Address]) -> MemoryLink:
         target = self._swarm.alive(peer)
@@ -399,8 +400,7 @@ class MemoryNetwork:
         link = self._swarm.direct(self.peer_id, gate)
         if link is not None:
             return link
-        direct = self._known.setdefault(gate, set())
-        direct.update(addresses)
+        direct = self._direct_addresses(gate, addresses)
         if not direct:
             raise Unreachable(f"no way to {gate}: no address of it is known")
         return await self._dial(gate, direct)
@@ -456,52 +456,6 @@ class MemoryNetwork:
         if self.gate is not None or not self._addresses:
             raise LocalProtocolError("this node is a relay already, or has no address")
         self.gate = MemoryGate(self.peer_id, self._addresses[0], reservations)
-
-    # -- the routing table -------------------------------------------------------------------------------------------------
-
-    def route(self, serve: bool) -> None:
-        self.routes = serve
-
-    def closest(self, key: bytes, count: int) -> tuple[Contact, ...]:
-        target = int.from_bytes(key, "big")
-        near = heapq.nsmallest(count, self._table.values(), key=lambda entry: entry[0] ^ target)
-        return tuple(contact for _, contact in near)
-
-    def learn(self, contact: Contact) -> None:
-        if contact.holder and contact.peer != self.peer_id and contact.addresses:
-            self._forgotten_until.pop(contact.peer, None)
-            self._known.setdefault(contact.peer, set()).update(contact.addresses)
-            self._table[contact.peer] = (int.from_bytes(routing_key(contact.peer), "big"), contact)
-
-    def forget(self, peer: PeerId) -> None:
-        self._table.pop(peer, None)
-        self._forgotten_until[peer] = trio.current_time() + FORGOTTEN_S
-
-    async def refresh(self) -> None:
-        """Ask the peers nearest to us, and so on, until nobody nearer turns up; then look for a few far ones."""
-        await trio.lowlevel.checkpoint()
-        me = routing_key(self.peer_id)
-        for flip in (0, 0x80, 0x40, 0x20):
-            await self._look_up(bytes([me[0] ^ flip]) + me[1:])
-
-    async def _look_up(self, key: bytes) -> None:
-        queried: set[PeerId] = set()
-        while True:
-            nearest = [c.peer for c in self.closest(key, REFRESH_WIDTH) if c.peer not in queried][:8]
-            if not nearest:
-                return
-            await trio.sleep(max(2 * self._swarm.latency(self.peer_id, peer) for peer in nearest))
-            for peer in nearest:
-                queried.add(peer)
-                server = self._swarm.alive(peer)
-                if server is None or not server.routes or not self._swarm.dialable(self.peer_id, peer):
-                    self.forget(peer)
-                    continue
-                if self.behind is None and self.routes:
-                    server.learn(Contact(self.peer_id, self.addresses, holder=bool(self.addresses)))
-                for contact in server.closest(key, REFRESH_WIDTH):
-                    if self._forgotten_until.get(contact.peer, 0.0) <= trio.current_time():
-                        self.learn(contact)
 
 
 @contextmanager

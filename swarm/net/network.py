@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 from protocol.messages import index as say
 from swarm.net.addresses import Address, Contact, PeerId
 from swarm.net.identity import routing_key
+from swarm.net.routing_table import RoutingTable
 
 if TYPE_CHECKING:
     from swarm.net.reservations import RelayReservations
@@ -97,6 +98,11 @@ class Network(Protocol):
     def peer_id(self) -> PeerId: ...
 
     @property
+    def table(self) -> RoutingTable:
+        """The holders that this node knows."""
+        ...
+
+    @property
     def addresses(self) -> tuple[Address, ...]:
         """Where this node can be dialled; empty when it cannot."""
         ...
@@ -166,28 +172,6 @@ class Network(Protocol):
 
     def serve_relay(self, reservations: RelayReservations) -> None:
         """Be a relay for nodes that nobody can dial. Once; before peers know this node."""
-        ...
-
-    def route(self, serve: bool) -> None:
-        """Answer routing requests of others, or stop. No I/O; the routing table stays."""
-        ...
-
-    # -- the routing table: libp2p's Kademlia in the real network --------------------------------------------------------
-
-    def closest(self, key: bytes, count: int) -> tuple[Contact, ...]:
-        """Up to `count` peers of the routing table nearest to the 32-byte `key` by XOR with sha256 of the peer id's bytes. No I/O."""
-        ...
-
-    def learn(self, contact: Contact) -> None:
-        """Add a peer that answered to the routing table. No I/O; cheap."""
-        ...
-
-    def forget(self, peer: PeerId) -> None:
-        """Remove a peer that did not answer from the routing table. No I/O."""
-        ...
-
-    async def refresh(self) -> None:
-        """Fill the routing table around our own id; called after the first connection."""
         ...
 
 

@@ -10,6 +10,7 @@ import math
 import os
 import socket
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import structlog
@@ -55,43 +56,26 @@ OpenOn = Callable[[SwarmConn, Sequence[str]], Awaitable[Stream]]
 log = structlog.get_logger(__name__)
 
 
+@dataclass
 class _Dial:
     """One dial of a peer, shared by its callers: all their addresses at once, until one answers."""
 
-    def __init__(self) -> None:
-        self.done = trio.Event()
-        self.connection: INetConn | None = None
-        self.failures: list[str] = []
-        self.refused = 0
-        self.tried = 0
-        self.other = ""
-        """Another peer that answered."""
-        self.waiting = 0
-        """Callers; when the last one gives up, the dial ends."""
-        self._trying: dict[Address, trio.CancelScope] = {}
-
-    def add(self, address: Address) -> trio.CancelScope | None:
-        """Also try this address; None if that is under way."""
-        if address in self._trying:
-            return None
-        self.tried += 1
-        self._trying[address] = trio.CancelScope()
-        return self._trying[address]
-
-    def succeed(self, connection: INetConn) -> None:
-        self.connection = self.connection or connection
-        self.end()
-
-    def failed(self, address: Address) -> None:
-        """That address failed, or was cancelled."""
-        del self._trying[address]
-        if not self._trying:
-            self.done.set()
+    done: trio.Event = field(default_factory=trio.Event)
+    connection: INetConn | None = None
+    failures: list[str] = field(default_factory=list)
+    tried: int = 0
+    refused: int = 0
+    """Addresses tried, and those at which nobody listens."""
+    other: PeerId = ""
+    """Another peer that answered."""
+    callers: int = 0
+    """When the last one gives up, the dial ends."""
+    under_way: dict[Address, trio.CancelScope] = field(default_factory=dict)
 
     def end(self) -> None:
         """Cancel the remaining attempts."""
         self.done.set()
-        for scope in self._trying.values():
+        for scope in self.under_way.values():
             scope.cancel()
 
 
@@ -118,7 +102,7 @@ class NoAutoConnector(AutoConnector):
 
 
 class NodeSwarm(Swarm):
-    """libp2p's swarm, in which every dial is `reach`, whether of a role, of Kademlia or of libp2p's services."""
+    """libp2p's swarm, in which every dial is `reach`, whether of a role or of libp2p's services."""
 
     def __init__(self, *args: Any, gater: ConnectionGater | None = None, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -195,16 +179,18 @@ class NodeSwarm(Swarm):
             raise SwarmException("this node is closing")
         if dial is None:
             dial = self._dials[peer] = _Dial()
-        dial.waiting += 1
+        dial.callers += 1
         try:
             # another caller may be dialling other addresses, which may be dead: try ours as well
             for address, delay_s in _in_order(addresses):
-                if (scope := dial.add(address)) is not None:
-                    self.background_nursery.start_soon(self._attempt, dial, peer, address, delay_s, scope)
+                if address not in dial.under_way:
+                    dial.tried += 1
+                    dial.under_way[address] = trio.CancelScope()
+                    self.background_nursery.start_soon(self._attempt, dial, peer, address, delay_s)
             await dial.done.wait()
         finally:
-            dial.waiting -= 1
-            if not dial.waiting:
+            dial.callers -= 1
+            if not dial.callers:
                 dial.end()
                 if self._dials.get(peer) is dial:
                     del self._dials[peer]
@@ -215,27 +201,26 @@ class NodeSwarm(Swarm):
             raise NobodyListens(detail) if dial.refused == dial.tried else SwarmException(detail)
         return dial.connection
 
-    async def _attempt(
-        self, dial: _Dial, peer: ID, address: Address, delay_s: float, scope: trio.CancelScope
-    ) -> None:
+    async def _attempt(self, dial: _Dial, peer: ID, address: Address, delay_s: float) -> None:
         """Dial one address, in the swarm's nursery: the winner does not wait for the losers' cleanup."""
         try:
-            with scope, trio.move_on_after(DIAL_WITHIN_S + delay_s):
+            with dial.under_way[address], trio.move_on_after(DIAL_WITHIN_S + delay_s):
                 await trio.sleep(delay_s)
-                try:
-                    dial.succeed(await self._dial_one(address, peer))
-                    return
-                except SwarmException as error:
-                    dial.failures.append(f"{address}: {reason_of(error)}")
-                    cause = _cause(error)
-                    dial.refused += isinstance(cause, ConnectionRefusedError)
-                    if isinstance(cause, PeerIDMismatchesPubkey):
-                        dial.other = dial.other or _other_peer(cause)
-                    return
+                connection = await self._dial_one(address, peer)
+                dial.connection = dial.connection or connection
+                dial.end()
             if not dial.done.is_set():
                 dial.failures.append(f"{address}: no answer within {DIAL_WITHIN_S:g} s")
+        except SwarmException as error:
+            dial.failures.append(f"{address}: {reason_of(error)}")
+            cause = _cause(error)
+            dial.refused += isinstance(cause, ConnectionRefusedError)
+            if isinstance(cause, PeerIDMismatchesPubkey):
+                dial.other = dial.other or _other_peer(cause)
         finally:
-            dial.failed(address)
+            del dial.under_way[address]
+            if not dial.under_way:
+                dial.done.set()
 
     async def _dial_one(self, address: Address, peer: ID) -> INetConn:
         circuit = parse_circuit(address)

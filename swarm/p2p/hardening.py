@@ -22,6 +22,7 @@ from libp2p.io.abc import Reader
 from libp2p.io.exceptions import IncompleteReadError, IOException
 from libp2p.io.trio import TrioTCPStream
 from libp2p.network.config import ConnectionConfig, RetryConfig
+from libp2p.network.stream.exceptions import StreamEOF
 from libp2p.peer.id import ID
 from libp2p.protocol_muxer import multiselect_communicator
 from libp2p.security.noise.transport import PROTOCOL_ID as NOISE
@@ -34,8 +35,6 @@ from libp2p.transport.upgrader import TransportUpgrader
 from protocol.errors import LocalProtocolError
 from swarm.base.logs import tame_libraries
 from swarm.net.identity import peer_id_text
-from swarm.p2p.framing import read_exactly, read_prefixed
-from swarm.p2p.routing import KAD_PROTOCOL
 from swarm.p2p.yamux import BoundedYamux, Buffered, PatientStream
 
 LIBP2P: Final = "0.8.1"
@@ -44,7 +43,6 @@ MAX_NEGOTIATION_BYTES: Final = 1024
 MAX_IDENTIFY: Final = 16_384
 """Bytes in which a peer may say who it is; ours take under 2 KiB."""
 MAX_CONNECTIONS: Final = 1024
-_KAD_MODULES: Final = ("common", "kad_dht", "peer_routing", "provider_store", "value_store")
 _READ_MODULES: Final = (
     "libp2p.io.msgio",
     "libp2p.stream_muxer.yamux.yamux",
@@ -79,9 +77,6 @@ def _patches() -> Iterator[tuple[object, str, object]]:
     yield basic_host, "read_length_prefixed_protobuf", read_identity
     # an IPv6 connection comes from nowhere: it escapes every limit of its network, and AutoNAT cannot dial its node
     yield TrioTCPStream, "get_remote_address", get_remote_address
-    # Kademlia is one with the public table of IPFS; every module has copied its name
-    for name in _KAD_MODULES:
-        yield importlib.import_module(f"libp2p.kad_dht.{name}"), "PROTOCOL_ID", TProtocol(KAD_PROTOCOL)
 
 
 # -- what a host is built from ---------------------------------------------------------------------------------------------
@@ -193,6 +188,46 @@ async def read_identity(
         await stream.reset()
         raise IOException(f"no message of at most {max_length} bytes")
     return message
+
+
+async def read_prefixed(reader: Reader | INetStream, most: int) -> bytes | None:
+    """A message behind its length as a varint; None where the stream ended before. ParseError for one of no byte, or above `most`."""
+    size = shift = 0
+    while True:
+        byte = await _read(reader, 1)
+        if not byte and not shift:
+            return None
+        if not byte:
+            raise ParseError("the stream ended within a length")
+        size |= (byte[0] & 0x7F) << shift
+        shift += 7
+        if byte[0] < 0x80:
+            break
+        if shift > 21:
+            raise ParseError("a length that has no end")
+    if not 0 < size <= most:
+        raise ParseError(f"a message of {size} bytes; at most {most} are read")
+    return await read_exactly(reader, size)
+
+
+async def read_exactly(reader: Reader | INetStream, n: int, retry_count: int = 0) -> bytes:
+    """`n` bytes in as many pieces as they come. IncompleteReadError when the stream ends before."""
+    data = bytearray()
+    while len(data) < n:
+        part = await _read(reader, n - len(data))
+        if not part:
+            raise IncompleteReadError(
+                f"the stream ended after {len(data)} of {n} bytes", expected_bytes=n, received_bytes=len(data)
+            )
+        data += part
+    return bytes(data)
+
+
+async def _read(reader: Reader | INetStream, n: int) -> bytes:
+    try:
+        return await reader.read(n)
+    except StreamEOF:
+        return b""
 
 
 def get_remote_address(stream: TrioTCPStream) -> tuple[str, int] | None:

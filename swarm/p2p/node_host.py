@@ -13,29 +13,24 @@ from libp2p.abc import INetStream
 from libp2p.custom_types import TProtocol
 from libp2p.exceptions import BaseLibp2pError
 from libp2p.host.basic_host import BasicHost
-from libp2p.host.exceptions import ConnectionFailure, StreamFailure
+from libp2p.host.exceptions import StreamFailure
 from libp2p.identity.identify.identify import ID as IDENTIFY
 from libp2p.identity.identify_push.identify_push import ID_PUSH as IDENTIFY_PUSH
 from libp2p.network.connection.swarm_connection import SwarmConn
 from libp2p.network.exceptions import SwarmException
 from libp2p.network.stream.net_stream import NetStream
 from libp2p.peer.id import ID
-from libp2p.peer.peerinfo import PeerInfo
 from libp2p.protocol_muxer.multiselect_communicator import MultiselectCommunicator
 
 from protocol.errors import SarkError
 from protocol.words import ProtocolId
-from swarm.net.addresses import all_addresses
 from swarm.net.limits import InboundLimits
 from swarm.p2p.dialler import STREAM_ERRORS, NodeSwarm, is_relayed, reason_of
-from swarm.p2p.routing import KAD_PROTOCOL
 from swarm.p2p.yamux import BoundedYamux
 
 NEGOTIATE_WITHIN_S: Final = 5
 MAX_OPENED: Final = 4096
-CASUAL: Final = frozenset(
-    {str(IDENTIFY), KAD_PROTOCOL, ProtocolId.INDEX, ProtocolId.REACH, ProtocolId.HEALTH}
-)
+CASUAL: Final = frozenset({str(IDENTIFY), ProtocolId.INDEX, ProtocolId.REACH, ProtocolId.HEALTH})
 """Protocols whose requests another peer can answer as well, or which have their own timeouts."""
 
 log = structlog.get_logger(__name__)
@@ -51,13 +46,6 @@ class NodeHost(BasicHost):
         self._opened: OrderedDict[ID, str] = OrderedDict()
         # peers identify themselves when asked, and push nothing
         self.multiselect.remove_handler(IDENTIFY_PUSH)
-
-    async def connect(self, peer_info: PeerInfo) -> None:
-        """For libp2p's own callers."""
-        try:
-            await self._swarm.reach(peer_info.peer_id, all_addresses(peer_info.addrs))
-        except SwarmException as error:
-            raise ConnectionFailure(str(error)) from error
 
     def opened(self, peer: ID, prefix: str) -> bool:
         """Whether `peer` opened a stream of a protocol with this prefix lately."""

@@ -193,8 +193,6 @@ class ReachKeeper:
         now = (self.addresses, self.holder)
         if now == self._last:
             return
-        if self._last is None or now[1] != self._last[1]:
-            self._network.route(now[1])
         self._last = now
         self._changed.set()
         self._changed = trio.Event()

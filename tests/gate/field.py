@@ -165,7 +165,7 @@ class Field:
         node = Node(identity, network, index, home, pools, received)
         if self.nodes:
             way_in = learn or self.gate
-            network.learn(Contact(way_in.peer, way_in.network.addresses))
+            network.table.learn(Contact(way_in.peer, way_in.network.addresses))
         self.nodes.append(node)
         await self._nursery.start(self._run, node)
         return node

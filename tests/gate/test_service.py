@@ -70,7 +70,7 @@ async def test_a_stranger_gets_nothing_at_a_gate(tmp_path: Path) -> None:
     async with trio.open_nursery() as nursery:
         here: RunningNode = await nursery.start(run_gate, home, SETTINGS)
         async with open_host(
-            Identity.fresh(), bootstrap=full_addresses(here), server=False, rng=random.Random()
+            Identity.fresh(), bootstrap=full_addresses(here), rng=random.Random()
         ) as network:
             links = pool_links(network, nursery)
             where = here.network.addresses

@@ -103,7 +103,7 @@ async def _everything(me: Identity, lab: Lab) -> dict[str, Message]:
         Control(action=Action.DRAIN, now=True),
         StatusRequest(),
     )
-    async with open_host(me, server=False) as network, trio.open_nursery() as nursery:
+    async with open_host(me) as network, trio.open_nursery() as nursery:
         links = Links(network, ProtocolId.WORK, WORK, nursery)
         addresses = read_addresses(home.worker_file)
         answers = {

@@ -95,7 +95,7 @@ class Watch:
     async def _look(self, over: threading.Event) -> None:
         rng = random.Random()
         async with (
-            open_host(Identity.fresh(), bootstrap=[self.gate], server=False, rng=rng) as network,
+            open_host(Identity.fresh(), bootstrap=[self.gate], rng=rng) as network,
             trio.open_nursery() as nursery,
         ):
             index = Index(network, rng=rng, serve=False)

@@ -93,7 +93,7 @@ async def test_a_served_pools_newer_manifest_is_asked_for_where_it_is_kept(
             registries.append(pools.registry)
         await nodes[0].connect(nodes[1].peer_id, nodes[1].addresses)
         for one, other in (nodes, nodes[::-1]):
-            one.learn(Contact(other.peer_id, other.addresses))
+            one.table.learn(Contact(other.peer_id, other.addresses))
         with_ben(pool)
         with trio.fail_after(5 * POLL_S):
             while (manifest := registries[0].manifest(pool.id)) is None or not manifest.members:

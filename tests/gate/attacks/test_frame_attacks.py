@@ -28,13 +28,12 @@ from swarm.join.host import HostNetwork, open_host
 from swarm.join.node import RunningNode
 from swarm.net.identity import Identity
 from swarm.net.link import Link, Links, serve_links
-from swarm.p2p.routing import KAD_PROTOCOL, MAX_MESSAGE_BYTES
 from swarm.relay.wire import DCUTR, HOP, MAX_MESSAGE, OWN_HOP, STOP
 from tests.swarm.attacker import LOOPBACK, RawLink, attack
 
 OURS = tuple(ProtocolId)
 """A 4-byte length and msgpack."""
-PROTOBUF = (HOP, OWN_HOP, STOP, DCUTR, KAD_PROTOCOL)
+PROTOBUF = (HOP, OWN_HOP, STOP, DCUTR)
 """A varint and protobuf."""
 NOTHING_READ = ("/ipfs/id/1.0.0", "/ipfs/ping/1.0.0")
 """Who asks on those says nothing, or 32 bytes of anything."""
@@ -78,7 +77,7 @@ BAD_FRAMES = {
 BAD_MESSAGES = {
     "4 GiB": encode_uvarint(4 << 30),
     "an endless length": b"\xff" * 12,
-    "more than any message": encode_uvarint(max(MAX_MESSAGE, MAX_MESSAGE_BYTES) + 1) + bytes(100),
+    "more than any message": encode_uvarint(MAX_MESSAGE + 1) + bytes(100),
     "nonsense": encode_uvarint(100) + b"\xff" * 100,
     "groups in one another": encode_uvarint(4_000) + b"\x7b" * 4_000,
     "messages in one another": encode_uvarint(300) + b"\x12\x7f" * 150,
@@ -128,7 +127,7 @@ async def ends(link: RawLink, protocol: str, body: bytes, *, finish: bool) -> No
 
 async def answers_others(here: RunningNode) -> bool:
     """Is an honest peer answered?"""
-    async with open_host(Identity.fresh(), server=False) as honest, trio.open_nursery() as nursery:
+    async with open_host(Identity.fresh()) as honest, trio.open_nursery() as nursery:
         links = Links(honest, ProtocolId.HEALTH, HEALTH, nursery)
         answer = await links.call(here.identity.peer_id, here.network.addresses, Ping())
         nursery.cancel_scope.cancel()

@@ -73,9 +73,9 @@ async def test_the_circuits_of_a_member_that_is_taken_back_end_within_seconds_an
     names = {name: Identity.from_seed(f"member {name}") for name in ("caller", "called", "other")}
     async with (
         ticket_gate(tmp_path) as (here, pool),
-        open_host(names["caller"], server=False) as caller,
-        open_host(names["called"], server=False) as called,
-        open_host(names["other"], server=False) as other,
+        open_host(names["caller"]) as caller,
+        open_host(names["called"]) as called,
+        open_host(names["other"]) as other,
     ):
         called.handle(ECHO, echo)
         other.handle(ECHO, echo)
@@ -117,7 +117,7 @@ async def test_permissions_that_are_forged_borrowed_or_over_give_no_place_and_a_
     tmp_path: Path,
 ) -> None:
     member, evil, visitor = (Identity.from_seed(name) for name in ("vouching", "evil", "visiting"))
-    async with ticket_gate(tmp_path) as (here, pool), open_host(visitor, server=False) as node:
+    async with ticket_gate(tmp_path) as (here, pool), open_host(visitor) as node:
         make_member(pool, member.peer_id, Role.SUBMIT)
         now, minute = time.time(), Grant(frozenset({Right.STATUS}), ttl_s=60.0)
         good = issue(member, visitor.peer_id, minute, now=now)
@@ -138,7 +138,7 @@ async def test_permissions_that_are_forged_borrowed_or_over_give_no_place_and_a_
             "nonsense": ShowCredentials(issuer=member.peer_id, token=b"\xff" * 200),
         }
         with trio.fail_after(60):
-            async with open_host(member, server=False) as vouching:
+            async with open_host(member) as vouching:
                 await lent(vouching, here)  # the gate knows the member from here on
             for why, present in tries.items():
                 answer = await show(node, here, present)

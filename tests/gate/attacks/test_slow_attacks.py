@@ -28,13 +28,12 @@ from swarm.blobs.server import IDLE_S, serve_blobs
 from swarm.join.node import RunningNode
 from swarm.net.identity import Identity
 from swarm.net.link import FRAME_WITHIN_S, refuse_all, serve_links
-from swarm.p2p.routing import KAD_PROTOCOL
 from swarm.relay.wire import DCUTR, HOP, OWN_HOP
 from tests.swarm.attacker import LOOPBACK, MSS, RawLink, attack, ended, line, tcp
 
 LONGEST_S = max(FRAME_WITHIN_S, IDLE_S)
 OURS = {family: (1_000).to_bytes(4, "big") for family in ProtocolId}
-PROTOBUF = dict.fromkeys((HOP, OWN_HOP, DCUTR, KAD_PROTOCOL), encode_uvarint(1_000))
+PROTOBUF = dict.fromkeys((HOP, OWN_HOP, DCUTR), encode_uvarint(1_000))
 NOTHING_READ = {"/ipfs/id/1.0.0": b"", "/ipfs/ping/1.0.0": b""}
 TABLE = {**OURS, **PROTOBUF, **NOTHING_READ}
 """How a long message begins on each protocol."""

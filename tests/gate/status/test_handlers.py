@@ -211,7 +211,7 @@ async def test_a_closed_gate_keeps_adverts_of_those_it_lets_in_alone(
     async with gate(tmp_path, Admit.LIST) as here:
         contact = Contact(here.network.peer_id, here.network.addresses)
         for node, stored in ((here.visitor("stranger"), 0), (here.visitor(FRIEND), 1)):
-            node.learn(contact)
+            node.table.learn(contact)
             index = Index(node, rng=random.Random(3), incarnation=1, serve=False)
             await here.nursery.start(index.run)
             await index.publish(advert_of(node))

@@ -46,7 +46,7 @@ async def running(home: Home, **more: object) -> AsyncIterator[RunningNode]:
 
 @asynccontextmanager
 async def passing(gates: tuple[str, ...]) -> AsyncIterator[HostNetwork]:
-    async with open_host(Identity.fresh(), bootstrap=gates, server=False, rng=random.Random()) as network:
+    async with open_host(Identity.fresh(), bootstrap=gates, rng=random.Random()) as network:
         yield network
 
 

@@ -58,14 +58,14 @@ def connections_alive() -> int:
 
 @asynccontextmanager
 async def victim_with(arrivals: ConnectionGater, listen: str = LOOPBACK) -> AsyncIterator[HostNetwork]:
-    async with open_host(Identity.from_seed("victim"), listen=[listen], server=True, gater=arrivals) as one:
+    async with open_host(Identity.from_seed("victim"), listen=[listen], gater=arrivals) as one:
         one.handle(ECHO, echo)
         yield one
 
 
 async def is_served(victim: HostNetwork) -> bool:
     """Within less than the ten seconds after which half-open connections end by themselves."""
-    async with open_host(Identity.fresh(), server=False) as honest:
+    async with open_host(Identity.fresh()) as honest:
         with trio.fail_after(8):
             while True:
                 with contextlib.suppress(Unreachable):
@@ -142,16 +142,14 @@ async def test_a_flood_of_reservations_leaves_places_for_others_and_frees_its_ow
         async with AsyncExitStack() as stack:
             got: list[int] = []
             for number in range(SHARE + 4):
-                node = await stack.enter_async_context(
-                    open_host(Identity.from_seed(f"r {number}"), server=False)
-                )
+                node = await stack.enter_async_context(open_host(Identity.from_seed(f"r {number}")))
                 got += await reserve_from(gate, node, f"127.0.1.{number + 1}")
             assert got == [OK] * SHARE + [RESOURCE_LIMIT_EXCEEDED] * 4
             flood = await reserve_from(gate, node, "127.0.1.200", times=8)
             assert flood == [RESOURCE_LIMIT_EXCEEDED] * 8
             held = {each.peer for each in relay_reservations.reservations(trio.current_time())}
             assert held == {Identity.from_seed(f"r {number}").peer_id for number in range(SHARE)}
-            async with open_host(honest_id, server=False) as honest:
+            async with open_host(honest_id) as honest:
                 with pytest.raises(
                     Unreachable
                 ):  # the name in their messages gave it nothing, and took nothing from it
@@ -179,7 +177,7 @@ async def test_a_node_that_is_asked_to_dial_back_calls_nobody_but_who_asks() -> 
         for host in ("127.0.0.9", "127.0.0.1"):
             (listener,) = await trio.open_tcp_listeners(port, host=host)
             nursery.start_soon(trio.serve_listeners, bystander, [listener])
-        async with open_host(Identity.fresh(), server=False) as asker:
+        async with open_host(Identity.fresh()) as asker:
             links = Links(asker, ProtocolId.REACH, REACH, nursery)
             answer = await links.call(gate.peer_id, gate.addresses, DialBack(ports=(port,)), max_wait_s=8)
             assert isinstance(answer, DialBackReply)

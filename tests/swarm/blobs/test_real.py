@@ -18,9 +18,7 @@ from tests.swarm.blobs.test_swarm_download import CONTENT, SHA, Kept, grant
 async def test_a_model_comes_from_the_scheduler_and_two_workers_one_of_which_lies() -> None:
     async with AsyncExitStack() as stack:
         leader, good, liar, taker = [
-            await stack.enter_async_context(
-                open_host(Identity.fresh(), listen=["/ip4/127.0.0.1/tcp/0"], server=True)
-            )
+            await stack.enter_async_context(open_host(Identity.fresh(), listen=["/ip4/127.0.0.1/tcp/0"]))
             for _ in range(4)
         ]
 

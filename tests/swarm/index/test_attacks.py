@@ -56,7 +56,7 @@ class Field:
             self.networks.append(network)
             self.indexes.append(index)
             if number:
-                network.learn(Contact(self.networks[0].peer_id, self.networks[0].addresses))
+                network.table.learn(Contact(self.networks[0].peer_id, self.networks[0].addresses))
             await self.nursery.start(index.run)
             units = (UnitOffer(unit=CPU, runtime="r"),)
             advert = Advert(peer=network.peer_id, seq=0, device="d", name=f"honest-{number}", units=units)
@@ -136,7 +136,7 @@ async def test_a_swarm_that_is_told_a_victims_address_in_every_way_hardly_knocks
         dials = sum(count for where, count in grown.swarm.strays.items() if f"/{VICTIM}/" in where)
         assert 0 < dials <= 8 * 20  # without the rules it is 23,682
         for network in grown.networks:
-            contacts = network.closest(bytes(32), 1000)
+            contacts = network.table.closest(bytes(32), 1000)
             assert not [contact for contact in contacts if VICTIM in "".join(contact.addresses)]
         matches = {
             sighting.advert.name for sighting in (await grown.indexes[3].query(EVERY_CPU, 200)).devices
@@ -182,7 +182,7 @@ async def test_over_real_sockets_a_node_of_the_lan_is_not_sent_to_its_own_loopba
     with trio.fail_after(30):
         async with (
             victims_doors(8) as doors,
-            open_host(Identity.from_seed("r node"), listen=["/ip4/127.0.0.1/tcp/0"], server=True) as node,
+            open_host(Identity.from_seed("r node"), listen=["/ip4/127.0.0.1/tcp/0"]) as node,
         ):
             node._swarm.rules = DialRules(listening=lambda: ("/ip4/192.0.2.7/tcp/4001",))
             index = Index(node, rng=random.Random(1), remote_address=node.remote_address)
@@ -210,7 +210,7 @@ async def squat(grown: Field, count: int) -> None:
     """Fakes with addresses of as many networks say that they have the attribute, and bring that to its holders as anybody may."""
     for number in range(count):
         node = grown.swarm.node(fake(number), False)
-        node.learn(Contact(grown.networks[0].peer_id, grown.networks[0].addresses))
+        node.table.learn(Contact(grown.networks[0].peer_id, grown.networks[0].addresses))
         index = Index(node, rng=random.Random(number))
         await grown.nursery.start(index.run)
         where = (f"/ip4/9.{number}.1.1/tcp/4001",)
@@ -274,13 +274,13 @@ async def test_holders_that_sit_around_a_key_on_purpose_hide_nobody_from_those_w
             index = Index(node, rng=random.Random(name), anchors=lambda: (contact,))
             await nursery.start(index.run)
             indexes.append(index)
-            node.learn(contact)
+            node.table.learn(contact)
             for liar in liars if name == "gate" else ():
                 evil = swarm.node(liar)
                 serve_links(evil, say.FAMILY, say.INDEX, lie)
                 names.append(say.ContactInfo(peer=evil.peer_id, addresses=evil.addresses))
             for one in names[:20]:
-                node.learn(Contact(one.peer, one.addresses))
+                node.table.learn(Contact(one.peer, one.addresses))
         worker, scheduler = indexes[1:]
         advert = Advert(peer=gate.peer_id, seq=0, device="d", name="honest", labels={"board": "rb5"})
         await worker.publish(advert)
@@ -310,7 +310,7 @@ async def test_sixty_members_behind_one_router_are_all_found_and_strangers_there
         await nursery.start(reader.run)
         for number, one in enumerate([*members, *map(fake, range(20))]):
             node = swarm.node(one, False)
-            node.learn(contact)
+            node.table.learn(contact)
             client = Index(node, rng=random.Random(number), anchors=lambda: (contact,))
             await nursery.start(client.run)
             where = (f"/ip4/8.8.4.4/tcp/{4001 + number}",)
@@ -342,10 +342,8 @@ async def one_holder(kind: str) -> AsyncIterator[tuple[Index, Links, Identity, C
             thief: Network = swarm.node(me, False)
         else:
             listen = ["/ip4/127.0.0.1/tcp/0"]
-            holder = await stack.enter_async_context(
-                open_host(Identity.from_seed("holder"), listen=listen, server=True)
-            )
-            thief = await stack.enter_async_context(open_host(me, server=False))
+            holder = await stack.enter_async_context(open_host(Identity.from_seed("holder"), listen=listen))
+            thief = await stack.enter_async_context(open_host(me))
         async with trio.open_nursery() as nursery:
             index = Index(holder, rng=random.Random(1), remote_address=holder.remote_address)
             await nursery.start(index.run)

@@ -98,7 +98,7 @@ class Field:
             await member.index.run(task_status=task_status)
 
     def knows(self, member: Member, other: Member) -> None:
-        member.network.learn(Contact(other.peer, other.network.addresses))
+        member.network.table.learn(Contact(other.peer, other.network.addresses))
 
     def kill(self, members: Iterable[Member]) -> None:
         for member in members:
@@ -439,7 +439,7 @@ async def test_squatters_of_one_network_get_eight_places(autojump_clock: Jumping
         squatters = [Identity.from_seed(f"squatter {number}") for number in range(12)]
         for identity in squatters:
             node = grown.swarm.node(identity, False)
-            node.learn(Contact(grown.members[0].peer, grown.members[0].network.addresses))
+            node.table.learn(Contact(grown.members[0].peer, grown.members[0].network.addresses))
             index = Index(node, rng=random.Random(1))
             await grown.nursery.start(index.run)
             fake = Advert(
@@ -513,7 +513,7 @@ async def test_a_holder_that_makes_things_up_is_not_believed(autojump_clock: Jum
         liar = grown.swarm.node(thief)
         serve_links(liar, say.FAMILY, say.INDEX, lie)
         for member in grown.members:
-            member.network.learn(Contact(liar.peer_id, liar.addresses))
+            member.network.table.learn(Contact(liar.peer_id, liar.addresses))
         result = await grown.members[2].index.query(EVERY_CPU, 100)
         assert names(result.devices) == {f"node-{number}" for number in range(6)}
 

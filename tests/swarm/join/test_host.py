@@ -35,11 +35,11 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 async def test_a_taken_port_is_one_clear_line() -> None:
-    async with open_host(Identity.from_seed(1), listen=[LOOPBACK], server=True) as node:
+    async with open_host(Identity.from_seed(1), listen=[LOOPBACK]) as node:
         address = parse_tcp(node.addresses[0])
         assert address is not None
         with pytest.raises(ResourceError, match=f"port {address.port} is taken") as caught:
-            async with open_host(Identity.from_seed(2), listen=[str(address)], server=True):
+            async with open_host(Identity.from_seed(2), listen=[str(address)]):
                 pass
         assert "--listen" in caught.value.hint
 
@@ -64,23 +64,23 @@ async def test_an_address_that_makes_no_sense_is_one_clear_line(
     listen: list[str], bootstrap: list[str], expected: str
 ) -> None:
     with pytest.raises(ResourceError, match=expected) as caught:
-        async with open_host(Identity.from_seed(1), listen=listen, bootstrap=bootstrap, server=True):
+        async with open_host(Identity.from_seed(1), listen=listen, bootstrap=bootstrap):
             pass
     assert caught.value.hint
 
 
 async def test_what_the_callers_block_raises_comes_out_as_it_was() -> None:
     with pytest.raises(ZeroDivisionError):
-        async with open_host(Identity.from_seed(1), listen=[LOOPBACK], server=True):
+        async with open_host(Identity.from_seed(1), listen=[LOOPBACK]):
             raise ZeroDivisionError
 
 
 async def test_a_cancelled_node_closes_its_sockets() -> None:
     """Unclosed sockets are warnings, and warnings are errors here."""
-    async with open_host(Identity.from_seed(1), listen=[LOOPBACK], server=True) as server:
+    async with open_host(Identity.from_seed(1), listen=[LOOPBACK]) as server:
         server.handle(ECHO, echo)
         with trio.CancelScope() as scope:
-            async with open_host(Identity.from_seed(2), server=False) as client:
+            async with open_host(Identity.from_seed(2)) as client:
                 stream = await client.open(server.peer_id, ECHO, server.addresses)
                 await stream.send_all(b"x")
                 scope.cancel()
@@ -91,14 +91,14 @@ async def test_a_cancelled_node_closes_its_sockets() -> None:
 async def test_stopping_takes_less_than_a_second_with_many_connections() -> None:
     """A limit of libp2p's would take 0.2 s for each; the deadline is far from what is needed."""
     async with (
-        open_host(Identity.from_seed(0), listen=[LOOPBACK], server=True) as server,
+        open_host(Identity.from_seed(0), listen=[LOOPBACK]) as server,
         trio.open_nursery() as nursery,
     ):
         ready: list[str] = []
         stop = trio.Event()
 
         async def visit(number: int) -> None:
-            async with open_host(Identity.from_seed(number), server=False) as client:
+            async with open_host(Identity.from_seed(number)) as client:
                 await client.connect(server.peer_id, server.addresses)
                 ready.append(client.peer_id)
                 await stop.wait()
@@ -114,8 +114,8 @@ async def test_stopping_takes_less_than_a_second_with_many_connections() -> None
 
 async def test_a_node_that_does_not_listen_has_no_address_and_can_still_be_called_back() -> None:
     async with (
-        open_host(Identity.from_seed(1), listen=[LOOPBACK], server=True) as server,
-        open_host(Identity.from_seed(2), server=False) as client,
+        open_host(Identity.from_seed(1), listen=[LOOPBACK]) as server,
+        open_host(Identity.from_seed(2)) as client,
     ):
         client.handle(ECHO, echo)
         assert client.addresses == ()
@@ -136,21 +136,20 @@ async def test_a_restarted_gate_gets_its_nodes_back() -> None:
             Identity.from_seed(1),
             listen=[LOOPBACK],
             bootstrap=[f"{where}/p2p/{gate.peer_id}"],
-            server=True,
             rng=random.Random(1),
         ) as node:
             assert node.connected() == ()  # the gate is down; the node has started all the same
             for _ in range(2):
-                async with open_host(gate, listen=[where], server=True):
+                async with open_host(gate, listen=[where]):
                     await until(lambda: node.connected() == (gate.peer_id,))
-                    assert gate.peer_id in {contact.peer for contact in node.closest(bytes(32), 20)}
+                    assert gate.peer_id in {contact.peer for contact in node.table.closest(bytes(32), 20)}
                 await until(lambda: node.connected() == ())
 
 
 async def test_patience_ends_with_a_peer_that_accepts_and_says_nothing() -> None:
     silent = await trio.open_tcp_listeners(0, host="127.0.0.1")
     where = f"/ip4/127.0.0.1/tcp/{silent[0].socket.getsockname()[1]}"
-    async with open_host(Identity.from_seed(1), server=False) as node:
+    async with open_host(Identity.from_seed(1)) as node:
         with trio.fail_after(5), pytest.raises(Unreachable, match=r"within 0\.2 s"):
             await node.connect(Identity.from_seed(2).peer_id, [where], max_wait_s=0.2)
     await silent[0].aclose()
@@ -187,8 +186,8 @@ class Proxy:
 
 async def test_a_link_that_is_cut_silently_is_noticed_within_10_seconds() -> None:
     async with (
-        open_host(Identity.from_seed(1), listen=[LOOPBACK], server=True) as server,
-        open_host(Identity.from_seed(2), server=False) as client,
+        open_host(Identity.from_seed(1), listen=[LOOPBACK]) as server,
+        open_host(Identity.from_seed(2)) as client,
         trio.open_nursery() as nursery,
     ):
         server.handle(ECHO, echo)
@@ -209,8 +208,8 @@ async def test_a_link_that_is_cut_silently_is_noticed_within_10_seconds() -> Non
 async def test_a_connection_is_watched_once_somebody_has_waited_for_work_there_in_vain(cut: bool) -> None:
     """Else the next one who wants something of that peer is given the dead connection, too. A peer that says no is there."""
     async with (
-        open_host(Identity.from_seed(1), listen=[LOOPBACK], server=True) as server,
-        open_host(Identity.from_seed(2), server=False) as client,
+        open_host(Identity.from_seed(1), listen=[LOOPBACK]) as server,
+        open_host(Identity.from_seed(2)) as client,
         trio.open_nursery() as nursery,
     ):
         proxy = Proxy(server)
@@ -244,7 +243,7 @@ def test_loopback_is_told_when_it_was_asked_for() -> None:
 
 async def test_announced_addresses_replace_the_others() -> None:
     announced = "/ip4/192.0.2.7/tcp/4001"
-    async with open_host(Identity.from_seed(1), listen=[LOOPBACK], announce=[announced], server=True) as node:
+    async with open_host(Identity.from_seed(1), listen=[LOOPBACK], announce=[announced]) as node:
         assert node.addresses == (announced,)
 
 
@@ -275,8 +274,8 @@ def test_a_peer_address_splits_in_two() -> None:
 async def test_who_answers_instead_of_a_peer_is_told_by_name() -> None:
     required, result = Identity.from_seed(3), Identity.from_seed(1)
     async with (
-        open_host(result, listen=[LOOPBACK], server=True) as other,
-        open_host(Identity.from_seed(2), server=False) as node,
+        open_host(result, listen=[LOOPBACK]) as other,
+        open_host(Identity.from_seed(2)) as node,
     ):
         with pytest.raises(Unreachable) as caught:
             await node.connect(required.peer_id, other.addresses)
@@ -288,8 +287,8 @@ async def test_who_knows_where_a_peer_is_does_not_wait_for_somebody_who_asks_at_
     with socket.create_server(("127.0.0.1", 0)) as silent:
         dead = f"/ip4/127.0.0.1/tcp/{silent.getsockname()[1]}"
         async with (
-            open_host(Identity.from_seed(1), listen=[LOOPBACK], server=True) as peer,
-            open_host(Identity.from_seed(2), server=False) as node,
+            open_host(Identity.from_seed(1), listen=[LOOPBACK]) as peer,
+            open_host(Identity.from_seed(2)) as node,
             trio.open_nursery() as nursery,
         ):
             nursery.start_soon(partial(node.connect, peer.peer_id, [dead], max_wait_s=30.0))
@@ -303,8 +302,8 @@ async def test_one_who_loses_patience_with_a_dial_does_not_end_it_for_others() -
     with socket.create_server(("127.0.0.1", 0)) as silent:
         dead = f"/ip4/127.0.0.1/tcp/{silent.getsockname()[1]}"
         async with (
-            open_host(Identity.from_seed(1), listen=[LOOPBACK], server=True) as peer,
-            open_host(Identity.from_seed(2), server=False) as node,
+            open_host(Identity.from_seed(1), listen=[LOOPBACK]) as peer,
+            open_host(Identity.from_seed(2)) as node,
             trio.open_nursery() as nursery,
         ):
             impatient = trio.CancelScope()

@@ -23,8 +23,8 @@ async def test_connected_holders_are_kept_and_found_again_at_the_next_start(
     path = tmp_path / "peers"
     async with MemorySwarm(random.Random(1)) as swarm, trio.open_nursery() as nursery:
         node, peer, gone = (swarm.node(Identity.from_seed(n)) for n in range(3))
-        node.learn(Contact(gone.peer_id, gone.addresses))
-        node.learn(Contact(peer.peer_id, peer.addresses))
+        node.table.learn(Contact(gone.peer_id, gone.addresses))
+        node.table.learn(Contact(peer.peer_id, peer.addresses))
         await node.connect(peer.peer_id, peer.addresses)
         nursery.start_soon(record_peers, node, path, random.Random(1))
         autojump_clock.autojump_threshold = 0.05
@@ -39,7 +39,7 @@ async def test_those_of_before_are_kept_behind_and_the_list_stays_short() -> Non
     before = [f"/ip4/10.9.{n >> 8}.{n & 255}/tcp/1/p2p/{OTHER}" for n in range(1000)]
     async with MemorySwarm(random.Random(1)) as swarm:
         node, peer = swarm.node(Identity.from_seed(0)), swarm.node(Identity.from_seed(1))
-        node.learn(Contact(peer.peer_id, peer.addresses))
+        node.table.learn(Contact(peer.peer_id, peer.addresses))
         await node.connect(peer.peer_id, peer.addresses)
         lines = select_peers(node, before, random.Random(1))
     assert lines[0] == f"{peer.addresses[0]}/p2p/{peer.peer_id}"

@@ -52,7 +52,7 @@ async def gate_at(home: Home, port: int) -> AsyncIterator[RunningNode]:
 def knows(here: RunningNode, other: RunningNode) -> bool:
     """Is the other in its routing table?"""
     peer = other.identity.peer_id
-    return peer in {contact.peer for contact in here.network.closest(routing_key(peer), 4)}
+    return peer in {contact.peer for contact in here.network.table.closest(routing_key(peer), 4)}
 
 
 def circuits(here: RunningNode) -> list[str]:

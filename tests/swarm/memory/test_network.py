@@ -10,7 +10,6 @@ import trio.testing
 
 from protocol.errors import Unreachable
 from swarm.memory.network import NOTICE_S, MemoryNetwork, MemorySwarm
-from swarm.net.addresses import Contact
 from swarm.net.identity import Identity
 from swarm.net.network import Stream
 
@@ -142,21 +141,6 @@ async def test_a_node_without_an_address_dials_and_is_not_dialled(
             await gate.connect(hidden.peer_id, ["/ip4/10.0.0.77/tcp/4001"])
         await hidden.connect(gate.peer_id, gate.addresses)
         await round_trip(await gate.open(hidden.peer_id, ECHO))
-
-
-async def test_five_hundred_nodes_find_each_other_through_one(autojump_clock: trio.testing.MockClock) -> None:
-    async with MemorySwarm(random.Random(1), latency_s=0.03) as swarm:
-        everybody = nodes(swarm, 500)
-        gate = everybody[0]
-        for node in everybody[1:]:
-            node.learn(Contact(gate.peer_id, gate.addresses))
-        for node in everybody[1::4]:
-            await node.refresh()
-        key = random.Random(2).randbytes(32)
-        whole = gate.closest(key, 1)[0].peer
-        later = everybody[301::4]
-        assert whole in {node.closest(key, 1)[0].peer for node in later}
-        assert min(len(node.closest(key, 100)) for node in later) >= 20
 
 
 async def test_two_runs_from_one_seed_are_the_same(autojump_clock: trio.testing.MockClock) -> None:

@@ -15,8 +15,7 @@ from protocol.errors import LocalProtocolError, Unreachable
 from swarm.join.host import open_host
 from swarm.memory.network import MemoryNetwork, MemorySwarm
 from swarm.memory.streams import MemoryStream
-from swarm.net.addresses import Contact
-from swarm.net.identity import Identity, distance, verify
+from swarm.net.identity import Identity, verify
 from swarm.net.network import Network, Stream
 from swarm.net.reservations import RelayReservations
 from swarm.p2p.stream import NodeStream
@@ -42,7 +41,7 @@ async def libp2p_nodes() -> AsyncIterator[Start]:
 
         async def run(number: int, *, task_status: trio.TaskStatus[Network]) -> None:
             identity = Identity.from_seed(number)
-            async with open_host(identity, listen=["/ip4/127.0.0.1/tcp/0"], server=True) as network:
+            async with open_host(identity, listen=["/ip4/127.0.0.1/tcp/0"]) as network:
                 task_status.started(network)
                 await trio.sleep_forever()
 
@@ -421,41 +420,6 @@ async def test_a_peer_has_at_most_8_streams_of_a_protocol_and_32_in_all(start: S
         client, server, "/test/0/1", 1
     ):  # its place is free again, once the server knows
         await trio.sleep(0.005)
-
-
-async def test_the_routing_table_gives_the_nearest_and_forgets(start: Start) -> None:
-    node = await start(1)
-    peers = [Identity.from_seed(f"table {number}").peer_id for number in range(60)]
-    for number, peer in enumerate(peers):
-        node.learn(Contact(peer, (f"/ip4/10.0.{number}.1/tcp/4001",)))
-    node.learn(Contact(Identity.from_seed("client").peer_id, ("/ip4/10.1.0.1/tcp/4001",), holder=False))
-    node.learn(Contact(node.peer_id, node.addresses))
-    key = random.Random(5).randbytes(32)
-    expected = sorted(peers, key=lambda peer: distance(peer, key))
-    assert [contact.peer for contact in node.closest(key, 8)] == expected[:8]
-    assert {contact.peer for contact in node.closest(key, 100)} == set(peers)
-    assert node.closest(key, 1)[0].addresses == (f"/ip4/10.0.{peers.index(expected[0])}.1/tcp/4001",)
-    node.forget(expected[0])
-    assert [contact.peer for contact in node.closest(key, 8)] == expected[1:9]
-    node.learn(Contact(expected[0], ("/ip4/10.9.9.9/tcp/4001",)))
-    assert node.closest(key, 1) == (Contact(expected[0], ("/ip4/10.9.9.9/tcp/4001",)),)
-
-
-async def test_looking_around_from_one_known_peer_finds_the_others(start: Start) -> None:
-    gate = await start(1)
-    nodes = [await start(number) for number in range(2, 7)]
-    everybody = {gate.peer_id, *(node.peer_id for node in nodes)}
-    contact = Contact(gate.peer_id, gate.addresses)
-
-    def known_to(node: Network) -> set[str]:
-        return {contact.peer for contact in node.closest(bytes(32), 100)} | {node.peer_id}
-
-    for node in nodes:
-        await node.connect(gate.peer_id, gate.addresses)
-        node.learn(contact)
-    while not all(known_to(node) == everybody for node in nodes):
-        for node in nodes:
-            await node.refresh()
 
 
 async def test_signatures_are_of_this_node(start: Start) -> None:

@@ -192,15 +192,13 @@ async def test_a_node_that_is_full_of_strangers_still_takes_those_it_knows() -> 
         while data := await stream.receive_some():
             await stream.send_all(data)
 
-    async with open_host(
-        Identity.fresh(), listen=["/ip4/127.0.0.1/tcp/0"], server=True, gater=arrivals
-    ) as victim:
+    async with open_host(Identity.fresh(), listen=["/ip4/127.0.0.1/tcp/0"], gater=arrivals) as victim:
         victim.handle("/echo", echo)
         async with (
-            open_host(Identity.fresh(), server=False) as one,
-            open_host(Identity.fresh(), server=False) as two,
-            open_host(Identity.fresh(), server=False) as late,
-            open_host(friend, server=False) as known,
+            open_host(Identity.fresh()) as one,
+            open_host(Identity.fresh()) as two,
+            open_host(Identity.fresh()) as late,
+            open_host(friend) as known,
         ):
             assert await reaches(victim, one)
             assert await reaches(victim, two)
@@ -212,16 +210,14 @@ async def test_a_node_that_is_full_of_strangers_still_takes_those_it_knows() -> 
 
 async def test_half_open_connections_are_cut_at_their_limit_and_give_their_places_back() -> None:
     arrivals = ConnectionGater(ConnectionLimits(pending_per_ip=4))
-    async with open_host(
-        Identity.fresh(), listen=["/ip4/127.0.0.1/tcp/0"], server=True, gater=arrivals
-    ) as victim:
+    async with open_host(Identity.fresh(), listen=["/ip4/127.0.0.1/tcp/0"], gater=arrivals) as victim:
         where = parse_tcp(victim.addresses[0])
         assert where is not None
         flood = [socket.create_connection((where.host, where.port)) for _ in range(12)]
         await until(lambda: arrivals.refused["pending"] >= 8)
         for one in flood:
             one.close()
-        async with open_host(Identity.fresh(), server=False) as honest:
+        async with open_host(Identity.fresh()) as honest:
             with trio.fail_after(20):
                 while not honest.connected():
                     with contextlib.suppress(Unreachable):

@@ -16,7 +16,6 @@ from libp2p.crypto.secp256k1 import create_new_key_pair as secp256k1_keys
 from libp2p.exceptions import BaseLibp2pError
 from libp2p.io.abc import Reader
 from libp2p.io.trio import TrioTCPStream
-from libp2p.kad_dht.pb.kademlia_pb2 import Message
 from libp2p.network.connection.raw_connection import RawConnection
 from libp2p.peer.id import ID
 from libp2p.protocol_muxer import multiselect_communicator
@@ -25,18 +24,15 @@ from libp2p.protocol_muxer.multiselect_communicator import MultiselectCommunicat
 from libp2p.security.insecure.transport import PLAINTEXT_PROTOCOL_ID, InsecureTransport
 from libp2p.transport.upgrader import TransportUpgrader
 from libp2p.utils.varint import encode_uvarint
-from multiaddr import Multiaddr
 
-from protocol.errors import LocalProtocolError, Unreachable
+from protocol.errors import LocalProtocolError
 from swarm.join.host import HostNetwork, open_host
 from swarm.net.addresses import Contact
 from swarm.net.identity import Identity, peer_id_bytes
 from swarm.net.limits import MAX_INBOUND
 from swarm.net.network import Network, Stream
 from swarm.p2p import hardening
-from swarm.p2p.framing import read_exactly
-from swarm.p2p.routing import KAD_PROTOCOL, SLOTS, SLOTS_PER_PEER
-from tests.swarm.attacker import ATTACKER, MSS, RawLink, attack, ended, line, tcp
+from tests.swarm.attacker import ATTACKER, MSS, attack, ended, line, tcp
 
 pytestmark = pytest.mark.patient
 
@@ -50,7 +46,7 @@ async def echo(stream: Stream) -> None:
 
 @pytest.fixture
 async def victim() -> AsyncIterator[HostNetwork]:
-    async with open_host(Identity.from_seed(1), listen=["/ip4/127.0.0.1/tcp/0"], server=True) as node:
+    async with open_host(Identity.from_seed(1), listen=["/ip4/127.0.0.1/tcp/0"]) as node:
         node.handle(ECHO, echo)
         with trio.fail_after(8):
             yield node
@@ -58,7 +54,7 @@ async def victim() -> AsyncIterator[HostNetwork]:
 
 async def still_serves(victim: Network) -> None:
     """An honest node is served as if nothing had happened."""
-    async with open_host(Identity.from_seed("honest"), server=False) as honest:
+    async with open_host(Identity.from_seed("honest")) as honest:
         stream = await honest.open(victim.peer_id, ECHO, victim.addresses)
         await stream.send_all(b"hello")
         assert await stream.receive_some() == b"hello"
@@ -187,9 +183,9 @@ async def test_reading_a_frame_has_no_limit_of_pieces() -> None:
             self.left -= 1
             return b"x" if self.left >= 0 else b""
 
-    assert await read_exactly(Trickle(), 1000) == b"x" * 1000
+    assert await hardening.read_exactly(Trickle(), 1000) == b"x" * 1000
     with pytest.raises(BaseLibp2pError):
-        await read_exactly(Trickle(), 1001)
+        await hardening.read_exactly(Trickle(), 1001)
 
 
 # -- (d) (j) memory and places ---------------------------------------------------------------------------------------------
@@ -244,107 +240,16 @@ async def test_a_handshake_that_never_ends_does_not_stop_others(victim: HostNetw
 # -- (e) (f) (g) the routing table ------------------------------------------------------------------------------------------
 
 
-def query(kind: int, key: bytes = bytes(34)) -> bytes:
-    message = Message()
-    message.type = kind  # type: ignore[assignment]
-    message.key = key
-    body = message.SerializeToString()
-    return encode_uvarint(len(body)) + body
-
-
-async def kad_stream(link: RawLink, protocol: str = KAD_PROTOCOL) -> int:
-    stream = await link.open()
-    await link.data(stream, line(MSS[:-1]) + line(protocol.encode()))
-    return stream
-
-
-async def test_idle_kad_streams_of_one_peer_do_not_silence_the_table_for_others(victim: HostNetwork) -> None:
-    known = Contact(Identity.from_seed("known").peer_id, ("/ip4/10.0.0.1/tcp/4001",))
-    victim.learn(known)
+@pytest.mark.parametrize("protocol", ["/ipfs/kad/1.0.0", "/ipfs/id/push/1.0.0"])
+async def test_the_public_ipfs_table_is_not_spoken_and_nothing_is_pushed(
+    victim: HostNetwork, protocol: str
+) -> None:
     async with attack(victim) as link:
-        held = [await kad_stream(link) for _ in range(12)]
-        with trio.fail_after(3):
-            await link.reset_of(held[SLOTS_PER_PEER])
-        async with open_host(Identity.from_seed("honest"), server=False) as honest:
-            await honest.connect(victim.peer_id, victim.addresses)
-            honest.learn(Contact(victim.peer_id, victim.addresses))
-            await honest.refresh()
-            assert known.peer in {contact.peer for contact in honest.closest(bytes(32), 20)}
-
-
-async def test_idle_kad_streams_of_many_peers_make_room_for_who_asks_something(victim: HostNetwork) -> None:
-    """Keys cost nothing: as many as take all the places there are."""
-    known = Contact(Identity.from_seed("known").peer_id, ("/ip4/10.0.0.1/tcp/4001",))
-    victim.learn(known)
-    async with contextlib.AsyncExitStack() as stack:
-        for number in range(SLOTS // SLOTS_PER_PEER + 4):
-            keys = create_new_key_pair(Identity.from_seed(f"idle {number}").seed)
-            link = await stack.enter_async_context(attack(victim, keys=keys))
-            for _ in range(SLOTS_PER_PEER):
-                await kad_stream(link)
-        while len(victim._kad._open) < SLOTS:
-            await trio.sleep(0.01)
-        async with open_host(Identity.from_seed("honest"), server=False) as honest:
-            await honest.connect(victim.peer_id, victim.addresses)
-            honest.learn(Contact(victim.peer_id, victim.addresses))
-            await honest.refresh()
-            assert known.peer in {contact.peer for contact in honest.closest(bytes(32), 20)}
-        assert len(victim._kad._open) <= SLOTS
-
-
-@pytest.mark.parametrize(
-    "kind", [Message.PUT_VALUE, Message.GET_VALUE, Message.ADD_PROVIDER, Message.GET_PROVIDERS]
-)
-async def test_values_and_provider_records_are_refused(victim: HostNetwork, kind: int) -> None:
-    async with attack(victim) as link:
-        stream = await kad_stream(link)
-        await link.data(stream, query(kind, b"/pk/anything"))
-        with trio.fail_after(3):
-            await link.reset_of(stream)
-    assert victim._kad.get_value_store_size() == 0
-
-
-async def test_a_kad_message_of_4_mib_is_refused_before_it_comes(victim: HostNetwork) -> None:
-    async with attack(victim) as link:
-        stream = await kad_stream(link)
-        await link.data(stream, encode_uvarint(4 << 20))
-        with trio.fail_after(3):
-            await link.reset_of(stream)
-
-
-async def test_the_public_ipfs_table_is_not_spoken(victim: HostNetwork) -> None:
-    async with attack(victim) as link:
-        stream = await kad_stream(link, "/ipfs/kad/1.0.0")
+        stream = await link.open()
+        await link.data(stream, line(MSS[:-1]) + line(protocol.encode()))
         answer = line(MSS[:-1]) + line(b"na")
         assert await link.body_of(stream, len(answer)) == answer
-
-
-@pytest.mark.parametrize(
-    ("protocols", "added"), [(["/ipfs/kad/1.0.0"], False), ([], False), ([KAD_PROTOCOL], True)]
-)
-async def test_only_peers_that_serve_our_own_table_are_added(
-    victim: HostNetwork, protocols: list[str], added: bool
-) -> None:
-    peer = ID(peer_id_bytes(ATTACKER.peer_id))
-    store = victim._host.get_peerstore()
-    where = "/ip4/127.0.0.1/tcp/4001"
-    async with attack(victim):
-        while ATTACKER.peer_id not in victim.connected():
-            await trio.sleep(0.01)
-        store.add_protocols(peer, protocols)
-        store.add_addrs(peer, [Multiaddr(text) for text in ("/ip4/8.8.8.8/tcp/53", where)], 60)
-        assert await victim._kad.add_peer(peer, skip_server_mode_check=True) is added
-    values = {contact.peer: contact.addresses for contact in victim.closest(bytes(32), 20)}
-    assert values == ({ATTACKER.peer_id: (where,)} if added else {})  # and nowhere but where it is seen
-
-
-async def test_asking_a_question_does_not_make_a_peer_a_server(victim: HostNetwork) -> None:
-    async with attack(victim) as link:
-        stream = await kad_stream(link)
-        greeting = line(MSS[:-1]) + line(KAD_PROTOCOL.encode())
-        await link.data(stream, query(Message.FIND_NODE))
-        assert len(await link.body_of(stream, len(greeting) + 1)) > len(greeting)  # it is answered
-    assert victim.closest(bytes(32), 20) == ()
+    assert victim.table.closest(bytes(32), 20) == []
 
 
 # -- (i) dialling waits for no timer -----------------------------------------------------------------------------------------
@@ -367,8 +272,8 @@ def test_dialling_and_calling_wait_for_no_timer() -> None:
 
             nursery.start_soon(watchdog)
             async with (
-                open_host(Identity.from_seed(1), listen=["/ip4/127.0.0.1/tcp/0"], server=True) as server,
-                open_host(Identity.from_seed(2), server=False) as client,
+                open_host(Identity.from_seed(1), listen=["/ip4/127.0.0.1/tcp/0"]) as server,
+                open_host(Identity.from_seed(2)) as client,
             ):
                 server.handle(ECHO, echo)
                 stream = await client.open(server.peer_id, ECHO, server.addresses)
@@ -386,8 +291,8 @@ def test_dialling_and_calling_wait_for_no_timer() -> None:
 
 
 async def test_a_node_does_not_dial_everybody_it_has_heard_of(victim: HostNetwork) -> None:
-    async with open_host(Identity.from_seed(2), server=False) as node:
-        node.learn(Contact(victim.peer_id, victim.addresses))
+    async with open_host(Identity.from_seed(2)) as node:
+        node.table.learn(Contact(victim.peer_id, victim.addresses))
         await node._swarm.auto_connector.maybe_connect()
         assert node.connected() == ()
 
@@ -408,12 +313,3 @@ def test_another_libp2p_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hardening, "LIBP2P", "0.8.2")
     with pytest.raises(LocalProtocolError, match="safety of this node was written and tested"):
         hardening.harden()
-
-
-async def test_a_client_of_the_table_serves_nobody() -> None:
-    async with (
-        open_host(Identity.from_seed(1), listen=["/ip4/127.0.0.1/tcp/0"], server=False) as client,
-        open_host(Identity.from_seed(2), server=False) as other,
-    ):
-        with pytest.raises(Unreachable):
-            await other.open(client.peer_id, KAD_PROTOCOL, client.addresses)

@@ -27,15 +27,15 @@ async def test_a_node_that_listens_on_ipv6_alone_is_dialled_back_and_found_by_it
     with trio.fail_after(30):
         async with AsyncExitStack() as stack:
             gate: HostNetwork = await stack.enter_async_context(
-                open_host(Identity.from_seed("v6 gate"), listen=[HERE], server=True)
+                open_host(Identity.from_seed("v6 gate"), listen=[HERE])
             )
             way = f"{gate.addresses[0]}/p2p/{gate.peer_id}"
             contact = Contact(gate.peer_id, gate.addresses)
             node = await stack.enter_async_context(
-                open_host(Identity.from_seed("v6 node"), listen=[HERE], bootstrap=[way], server=True)
+                open_host(Identity.from_seed("v6 node"), listen=[HERE], bootstrap=[way])
             )
             seeker = await stack.enter_async_context(
-                open_host(Identity.from_seed("v6 seeker"), bootstrap=[way], server=False)
+                open_host(Identity.from_seed("v6 seeker"), bootstrap=[way])
             )
             nursery = await stack.enter_async_context(trio.open_nursery())
             keeper = ReachKeeper(node, lambda: [contact], rng=random.Random(1), wall=lambda: 0.0)

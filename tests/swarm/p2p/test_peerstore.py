@@ -82,7 +82,7 @@ def test_addresses_that_are_too_old_are_nothing_and_no_error() -> None:
 
 
 async def test_nobody_is_told_unasked_who_somebody_is() -> None:
-    async with open_host(ME, listen=[LOOPBACK], server=True) as victim, attack(victim) as link:
+    async with open_host(ME, listen=[LOOPBACK]) as victim, attack(victim) as link:
         with trio.fail_after(5):
             stream = await link.speak(ID_PUSH)
             answer = line(MSS[:-1]) + line(b"na")
@@ -94,8 +94,8 @@ async def test_a_peer_that_says_too_much_of_itself_has_said_nothing(names: int, 
     message = Identify(protocols=["/a", "/b", "/c"][:names] + ["/d"] * (names - 3)).SerializeToString()
     assert (len(message) <= MAX_IDENTIFY) is kept
     async with (
-        open_host(ME, listen=[LOOPBACK], server=True) as victim,
-        open_host(ATTACKER, server=False) as liar,
+        open_host(ME, listen=[LOOPBACK]) as victim,
+        open_host(ATTACKER) as liar,
     ):
         event = trio.Event()
 

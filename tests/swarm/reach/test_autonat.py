@@ -270,7 +270,7 @@ def test_the_memory_of_who_asked_is_bounded() -> None:
 
 @asynccontextmanager
 async def real_gate() -> AsyncIterator[Contact]:
-    async with open_host(GATE, listen=["/ip4/127.0.0.1/tcp/0"], server=True) as network:
+    async with open_host(GATE, listen=["/ip4/127.0.0.1/tcp/0"]) as network:
         AutoNatServer(
             network.remote_address,
             lambda peer, address: network.knock(peer, address),
@@ -288,7 +288,7 @@ async def test_a_listening_node_is_reached_by_a_connection_that_leaves_nothing_b
     with trio.fail_after(15):
         async with (
             real_gate() as gate,
-            open_host(NODE, listen=["/ip4/127.0.0.1/tcp/0"], server=False) as node,
+            open_host(NODE, listen=["/ip4/127.0.0.1/tcp/0"]) as node,
         ):
             reply = await ask(node, gate, [port_of(node)], wall=lambda: WALL)
             assert reply.reached == (port_of(node),)
@@ -302,8 +302,8 @@ async def test_a_port_where_nobody_somebody_else_or_something_silent_listens_is_
     with socket.create_server(("127.0.0.1", 0)) as silent, trio.fail_after(20):
         async with (
             real_gate() as gate,
-            open_host(NODE, server=False) as node,
-            open_host(OTHER, listen=["/ip4/127.0.0.1/tcp/0"], server=False) as other,
+            open_host(NODE) as node,
+            open_host(OTHER, listen=["/ip4/127.0.0.1/tcp/0"]) as other,
         ):
             with socket.create_server(("127.0.0.1", 0)) as closed:
                 free = int(closed.getsockname()[1])

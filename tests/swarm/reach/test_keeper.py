@@ -71,7 +71,7 @@ class Field:
         known = [self.gates[gate] for gate in gates]
         for gate in known:
             await network.connect(gate.peer, gate.addresses)
-            network.learn(gate)
+            network.table.learn(gate)
         keeper = ReachKeeper(
             network,
             lambda: known,
@@ -134,7 +134,6 @@ async def test_a_node_behind_a_nat_holds_places_at_two_gates_and_nothing_for_oth
         await within(8, lambda: circuits(keeper) == 2)
         assert keeper.reach is Reach.BEHIND
         assert not play.indices["node"].holding
-        assert not network.routes
         assert keeper.addresses[0] == network.addresses[0]  # for its neighbours on the LAN
         await trio.sleep(3700)
         assert len(network.reservations()) == 2
@@ -220,7 +219,6 @@ async def test_a_node_whose_router_lets_calls_in_at_last_notices_by_the_first_of
         await within(65, lambda: keeper.reach is Reach.DIRECT)
         assert keeper.addresses == network.addresses
         assert play.indices["node"].holding
-        assert network.routes
 
 
 async def test_a_node_that_is_shut_in_while_it_runs_stops_holding_and_is_found_all_the_same(
@@ -272,13 +270,12 @@ async def test_when_all_gates_are_gone_a_node_serves_its_lan_until_one_is_back(
 ) -> None:
     async with playing() as play:
         gate = await play.gate("gate")
-        network, keeper = await play.node("node", "gate", behind="home")
+        _, keeper = await play.node("node", "gate", behind="home")
         await within(8, lambda: not keeper.holder)
         play.swarm.kill(gate.peer_id)
         await trio.sleep(ALONE_S / 2)
         assert not keeper.holder
         await within(ALONE_S, lambda: keeper.holder)
-        assert network.routes
         await play.gate("gate")
         await within(15, lambda: not keeper.holder)
 
@@ -354,7 +351,7 @@ async def test_adverts_are_back_at_a_restarted_gate_within_seconds(
         await play.gate("gate")
         # in the real network `bootstrap` does this
         await within(12, lambda: gate.peer_id in node.connected())
-        node.learn(play.gates["gate"])
+        node.table.learn(play.gates["gate"])
         await within(12, lambda: play.indices["gate"].holder.nodes == 1)
 
 

@@ -167,9 +167,7 @@ async def test_few_tries_are_answered_at_a_time_whoever_asks(three: Start) -> No
     async with AsyncExitStack() as stack:
         streams: list[Stream] = []
         for number in range(MAX_AT_ONCE + 1):
-            asker = await stack.enter_async_context(
-                open_host(Identity.from_seed(f"asker {number}"), server=False)
-            )
+            asker = await stack.enter_async_context(open_host(Identity.from_seed(f"asker {number}")))
             asker._relays._puncher._busy.add(ID(peer_id_bytes(node.peer_id)))  # it does not begin by itself
             streams.append(await asker.open(node.peer_id, DCUTR, [place.address]))
             await until(lambda: node._relays._puncher._answering == min(len(streams), MAX_AT_ONCE))

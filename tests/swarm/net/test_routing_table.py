@@ -1,0 +1,63 @@
+"""The routing table: the nearest holders that answered, and no more than there is room for."""
+
+from __future__ import annotations
+
+import random
+
+from swarm.net.addresses import Contact
+from swarm.net.identity import Identity, distance, routing_key
+from swarm.net.routing_table import BUCKET_SIZE, NETWORK_SHARE, RoutingTable
+
+ME = Identity.from_seed("me").peer_id
+PEERS = [Identity.from_seed(f"table {number}").peer_id for number in range(400)]
+
+
+def prefix(peer: str) -> int:
+    """The leading bits it has in common with us."""
+    return 256 - distance(peer, routing_key(ME)).bit_length()
+
+
+def test_it_gives_the_nearest_and_forgets() -> None:
+    table, peers = RoutingTable(ME), PEERS[:60]
+    for number, peer in enumerate(peers):
+        table.learn(Contact(peer, (f"/ip4/10.0.{number}.1/tcp/4001",)))
+    for other in (
+        Contact(PEERS[60], ("/ip4/10.1.0.1/tcp/4001",), holder=False),
+        Contact(PEERS[61], ()),
+        Contact(ME, ("/ip4/10.1.0.1/tcp/4001",)),
+    ):
+        table.learn(other)
+    key = random.Random(5).randbytes(32)
+    expected = sorted(peers, key=lambda peer: distance(peer, key))
+    assert [contact.peer for contact in table.closest(key, 8)] == expected[:8]
+    assert {contact.peer for contact in table.closest(key, 100)} == set(peers)
+    table.forget(expected[0])
+    assert table.get(expected[0]) is None
+    assert [contact.peer for contact in table.closest(key, 8)] == expected[1:9]
+    moved = Contact(expected[0], ("/ip4/10.9.9.9/tcp/4001",))
+    table.learn(moved)
+    assert table.get(expected[0]) == moved
+    assert table.closest(key, 1) == [moved]
+
+
+def test_a_bucket_has_room_for_so_many_and_who_is_in_it_stays() -> None:
+    table = RoutingTable(ME)
+    far = [peer for peer in PEERS if prefix(peer) == 0]
+    near = [peer for peer in PEERS if prefix(peer) >= 2]
+    for peer in (*far, *near):
+        table.learn(Contact(peer, ("/ip4/10.0.0.1/tcp/4001",)))
+    stored = {contact.peer for contact in table.closest(bytes(32), 1000)}
+    assert len(far) > BUCKET_SIZE
+    assert stored & set(far) == set(far[:BUCKET_SIZE])
+    assert stored >= set(near)
+
+
+def test_one_public_network_has_its_share_of_a_bucket_and_private_ones_have_all() -> None:
+    table = RoutingTable(ME)
+    far = [peer for peer in PEERS if prefix(peer) == 0]
+    for number, peer in enumerate(far[:40]):
+        table.learn(Contact(peer, (f"/ip4/9.9.9.{number}/tcp/4001",)))
+    assert len(table.closest(bytes(32), 1000)) == NETWORK_SHARE
+    for number, peer in enumerate(far[40:60]):
+        table.learn(Contact(peer, (f"/ip4/192.168.1.{number}/tcp/4001",)))
+    assert len(table.closest(bytes(32), 1000)) == NETWORK_SHARE + 20
