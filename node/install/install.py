@@ -21,7 +21,7 @@ from protocol.errors import ResourceError
 from swarm.base.durable import write_atomically
 from swarm.base.home import Home
 from swarm.base.locks import lock_folder
-from swarm.base.program import own_command
+from swarm.base.process import own_command
 
 STEP_S: Final = 60.0
 NO_PROGRAM: Final = 127

@@ -28,7 +28,7 @@ from scheduler.store.store import open_store
 from scheduler.submit.submit import submit_campaign
 from swarm.base.home import Home
 from swarm.base.locks import lock_folder
-from swarm.base.program import own_command
+from swarm.base.process import own_command
 from swarm.base.text import count
 from swarm.base.units import show_elapsed
 from swarm.join.known_gates import local_gates

@@ -15,7 +15,7 @@ from typing import Final
 from protocol.errors import ResourceError
 from swarm.base.home import Home
 from swarm.base.locks import lock_folder
-from swarm.base.program import own_command
+from swarm.base.process import own_command
 
 FAILURES: Final = 2
 """Failed starts in a row; one may have lost a race for the folder."""

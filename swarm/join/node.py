@@ -25,7 +25,7 @@ from protocol.wire.base import Message
 from protocol.words import ProtocolId
 from swarm.base.home import Home, Role
 from swarm.base.locks import lock_folder
-from swarm.base.open_files import allow_open_files, for_others
+from swarm.base.process import allow_open_files, for_others
 from swarm.index.index import Index
 from swarm.index.server import Admit
 from swarm.join.host import open_host

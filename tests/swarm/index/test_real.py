@@ -36,7 +36,6 @@ async def test_a_client_finds_the_workers_through_a_gate_and_one_that_left_is_go
                     Identity.from_seed(f"real {number}"),
                     listen=() if client else ("/ip4/127.0.0.1/tcp/0",),
                     bootstrap=gate,
-                    server=not client,
                 )
             )
             index = Index(network, rng=random.Random(number), incarnation=1)

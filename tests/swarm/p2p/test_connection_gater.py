@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.errors import Unreachable
-from swarm.base.open_files import for_others
+from swarm.base.process import for_others
 from swarm.join.host import HostNetwork, open_host
 from swarm.net.addresses import parse_tcp
 from swarm.net.identity import Identity
@@ -70,7 +70,7 @@ def test_some_open_files_are_kept_from_others(files: int, connections: int) -> N
 
 def test_a_node_asks_for_more_open_files_and_takes_what_it_gets() -> None:
     ask = (
-        "import resource as r; from swarm.base.open_files import allow_open_files as allow;"
+        "import resource as r; from swarm.base.process import allow_open_files as allow;"
         "r.setrlimit(r.RLIMIT_NOFILE, (100, 300)); print(allow(200), allow(1000), allow(50),"
         " r.getrlimit(r.RLIMIT_NOFILE))"
     )

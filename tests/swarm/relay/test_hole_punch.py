@@ -81,7 +81,6 @@ async def three() -> AsyncIterator[Start]:
                 open_host(
                     Identity.from_seed(name),
                     listen=["/ip4/127.0.0.1/tcp/0"],
-                    server=name == "gate",
                     rng=random.Random(1),
                 )
             )

@@ -58,9 +58,7 @@ class Field:
             with trio.CancelScope() as scope:
                 self._scopes[name] = (scope, ended)
                 listening = [listen] if listen else []
-                async with open_host(
-                    Identity.from_seed(name), listen=listening, server=bool(listen)
-                ) as network:
+                async with open_host(Identity.from_seed(name), listen=listening) as network:
                     network.handle(ECHO, echo)
                     task_status.started(network)
                     await trio.sleep_forever()

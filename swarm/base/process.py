@@ -1,6 +1,7 @@
-"""How many files and connections this process may have open: few by default (256 on macOS, 1,024 on Linux), more on request.
+"""This process: how it is started again, and how many files it may have open.
 
-Each connection takes one. A node without any left could not even read a key, so some are reserved for its own files.
+Each connection takes one file of the few that a process has by default (256 on macOS, 1,024 on Linux). A node without any left could
+not even read a key, so some are reserved for its own files.
 """
 
 from __future__ import annotations
@@ -8,6 +9,8 @@ from __future__ import annotations
 import sys
 from typing import Final
 
+FROZEN: Final = bool(getattr(sys, "frozen", False))
+"""Whether this is the stand-alone binary."""
 WANTED: Final = 16_384
 SPARE: Final = 128
 """Files reserved from connections; at most half of all."""
@@ -33,3 +36,8 @@ def allow_open_files(wanted: int = WANTED) -> int:
     except (OSError, ValueError):  # macOS has another limit besides
         return soft
     return most
+
+
+def own_command(*python: str, frozen: bool = FROZEN) -> list[str]:
+    """The command before `--home …`, `join` and the like. `python`: options of the interpreter."""
+    return [sys.executable] if frozen else [sys.executable, "-P", *python, "-m", "sark"]
