@@ -23,7 +23,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from protocol.values.record import read_record, unpack_samples
-from scheduler.local.demo import demo_swarm
+from scheduler.local.demo import DemoNode, demo_swarm
 from scheduler.store.rows import ResultRow
 from scheduler.store.store import Store, open_store
 from scheduler.submit.submit import submit_campaign
@@ -115,7 +115,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         here = Path(folder)
         tiny_model(here / "tiny.onnx")
-        with demo_swarm(here / "swarm", 1, print) as (_, home):
+        with demo_swarm(here / "swarm", [DemoNode("worker-1")], print) as (_, home):
             measure(home, here, arguments.tasks, arguments.singles)
 
 

@@ -12,6 +12,7 @@ import shutil
 import statistics
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
@@ -22,7 +23,7 @@ from pydantic import ValidationError
 from protocol.errors import CampaignError, ResourceError
 from protocol.formats.phase import Phase
 from protocol.values.attempt import TaskState
-from protocol.values.record import Record, SignedRecord, read_record
+from protocol.values.record import SignedRecord, read_record
 from protocol.values.task import Measure, Task, Timeouts, task_body
 from protocol.words import RunOutcome
 from results.analysis.compare import Comparison, ComparisonVerdict, compare_samples
@@ -199,16 +200,16 @@ class Bench:
         field that does not exist), `ResourceError` for a unit that does not work here.
         """
         measure = read_measure(how)
-        with self._local_paths(model, sha256=sha256) as (path,):
+        with self._paths(model, sha256=sha256) as (path,):
             return self._measured(path, unit, measure, timeouts)
 
-    @contextlib.contextmanager
-    def _local_paths(self, *models: str | Path, sha256: str | None = None) -> Iterator[tuple[Path, ...]]:
-        if sha256 is None and not any(is_url(str(model)) for model in models):
-            yield tuple(map(Path, models))  # a wrong file is for the device to refuse
-            return
-        with local_paths(tuple(map(str, models)), self._folder, self._fetch, sha256=sha256) as paths:
-            yield paths
+    def _paths(
+        self, *models: str | Path, sha256: str | None = None
+    ) -> AbstractContextManager[tuple[Path, ...]]:
+        names = list(map(str, models))
+        if sha256 is None and not any(scheme_of(name) in URL_SCHEMES for name in names):
+            return contextlib.nullcontext(tuple(map(Path, names)))  # a wrong file is for the device to refuse
+        return local_paths(names, self._folder, self._fetch, sha256=sha256)
 
     def _measured(
         self, path: Path, unit: str | None, asked: Measure, timeouts: Timeouts | None = None
@@ -216,7 +217,9 @@ class Bench:
         if unit is not None:
             check_unit(unit, self.units)
         made = self._device.measure(path, unit or unit_for(path), asked, timeouts, self._report)
-        return measurement(made.task, made.signed)
+        record = read_record(made.signed.body)
+        row = make_row(made.task, _ENDED[record.outcome], record)
+        return Measurement(made.task, made.signed, row, observe(record))
 
     def compare(
         self,
@@ -232,7 +235,7 @@ class Bench:
         the comparison (ratio: second / first), with both medians, and the first launch of each, which checks outputs. Raises
         `CampaignError` where one of them fails, or their input shapes differ.
         """
-        with self._local_paths(first, second) as (one, other):
+        with self._paths(first, second) as (one, other):
             return self._compared(one, other, unit, looks, how)
 
     def _compared(
@@ -306,27 +309,14 @@ def read_measure(how: Mapping[str, Any]) -> Measure:
         return Measure.model_validate(dict(how))
     except ValidationError as exc:
         first = exc.errors(include_url=False, include_input=False)[0]
-        place = ".".join(str(part) for part in first["loc"])
-        if place == "precision":
-            hint = "it is a share: 0.02 for ±2 %"
+        place = ".".join(map(str, first["loc"]))
+        hint = "it is a share: 0.02 for ±2 %" if place == "precision" else hint
         raise CampaignError(f"{place}: {first['msg']}", hint=hint) from exc
 
 
 def runs_per_launch(median_ns: float) -> int:
     """How many inferences of this length one launch of a comparison times."""
     return min(MAX_RUNS, max(MIN_RUNS, round(LAUNCH_MS * 1e6 / max(median_ns, 1.0))))
-
-
-def measurement(task: Task, signed: SignedRecord) -> Measurement:
-    """The numbers of one record, made as for a campaign."""
-    record: Record = read_record(signed.body)
-    row = make_row(task, _ENDED[record.outcome], record)
-    return Measurement(task, signed, row, observe(record))
-
-
-def is_url(name: str) -> bool:
-    """Whether a model of this name is fetched."""
-    return scheme_of(name) in URL_SCHEMES
 
 
 @contextlib.contextmanager
@@ -351,7 +341,7 @@ def local_paths(
 
 def _find(name: str, fetch: Fetch, sha256: str | None) -> tuple[Path, ModelEntry | None]:
     """Where it is; the entry, where it was fetched and has another name there."""
-    if not is_url(name):
+    if scheme_of(name) not in URL_SCHEMES:
         path = Path(name)
         if not path.exists():
             raise CampaignError(

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from rich.console import Console
 
@@ -40,23 +40,42 @@ START_WITHIN_S = 30.0
 STOP_WITHIN_S = 5.0
 
 
+class DemoNode(NamedTuple):
+    """One worker. `pretended`: for `join --pretend`; empty: this device."""
+
+    name: str
+    pretended: str = ""
+
+
 @dataclass
 class Swarm:
-    """The demo's processes and where they keep their things."""
+    """The demo's processes and their homes, in `folder`."""
 
     folder: Path
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
-    def home(self, name: str) -> Path:
-        """The `--home` of one of the processes."""
-        return self.folder / name
+    def home(self, name: str) -> Home:
+        """The home of one of the processes."""
+        return Home.at(self.folder / name)
+
+    def output(self, name: str) -> Path:
+        """What it prints."""
+        return self.folder / name / "output.log"
 
     def start(self, name: str, *arguments: str) -> None:
-        """Start `sark-node --home …/name ARGUMENTS`, its output in `…/name/output.log`; it ends when our end of its stdin closes."""
-        home = self.home(name)
+        """Start `sark-node --home …/name ARGUMENTS`; it ends when our end of its stdin closes."""
+        home = self.folder / name
         home.mkdir(parents=True, exist_ok=True)
-        command = [*own_command(), "--log-level", "info", "--home", str(home), *arguments]
-        with (home / "output.log").open("ab") as out:
+        command = [
+            *own_command(),
+            "--log-level",
+            "info",
+            "--home",
+            str(home),
+            *arguments,
+            "--stop-with-stdin",
+        ]
+        with self.output(name).open("ab") as out:
             self.processes[name] = subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=out, stderr=out, cwd=home,
                 env={**os.environ, "SARK_LAN": "false"},  # a swarm of this machine alone
@@ -66,118 +85,105 @@ class Swarm:
         """Raise `ResourceError` with the last words of a process that has ended by itself."""
         for name, process in self.processes.items():
             if process.poll() not in (None, 0):
-                log = self.home(name) / "output.log"
-                words = log.read_text(errors="replace").strip().splitlines()[-3:]
+                words = self.output(name).read_text(errors="replace").strip().splitlines()[-3:]
                 raise ResourceError(
-                    f"the demo's {name} ended: {' / '.join(words)}", hint=f"its whole output: {log}"
+                    f"the demo's {name} ended: {' / '.join(words)}",
+                    hint=f"its whole output: {self.output(name)}",
                 )
+
+    def wait(self, condition: Callable[[], bool], what: str, within: float = START_WITHIN_S) -> None:
+        """Wait until `condition` holds. Raises `ResourceError` with `what` when it takes too long."""
+        deadline = time.monotonic() + within
+        while not condition():
+            self.check()
+            if time.monotonic() > deadline:
+                raise ResourceError(f"{what} within {within:g} s", hint=f"look into {self.folder}")
+            time.sleep(0.05)
 
     def stop(self) -> None:
         """End every process, the hard way those that do not go in time. Another Ctrl-C does not cut it short."""
         before = signal.signal(signal.SIGINT, signal.SIG_IGN)
         try:
-            self._stop()
+            for process in self.processes.values():
+                if process.stdin is not None:
+                    with contextlib.suppress(OSError):
+                        process.stdin.close()
+                if process.poll() is None and sys.platform != "win32":
+                    process.send_signal(signal.SIGTERM)
+            deadline = time.monotonic() + STOP_WITHIN_S
+            for process in self.processes.values():
+                try:
+                    process.wait(max(0.0, deadline - time.monotonic()))
+                except subprocess.TimeoutExpired:
+                    process.kill()
+                    process.wait()
         finally:
             signal.signal(signal.SIGINT, before)
-
-    def _stop(self) -> None:
-        for process in self.processes.values():
-            if process.stdin is not None:
-                with contextlib.suppress(OSError):
-                    process.stdin.close()
-            if process.poll() is None and sys.platform != "win32":
-                process.send_signal(signal.SIGTERM)
-        deadline = time.monotonic() + STOP_WITHIN_S
-        for process in self.processes.values():
-            try:
-                process.wait(max(0.0, deadline - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
 
 
 @contextlib.contextmanager
 def demo_swarm(
-    folder: Path, workers: int, say: Callable[[str], None], *, fleet: Sequence[DemoNode] = ()
+    folder: Path, nodes: Sequence[DemoNode], say: Callable[[str], None]
 ) -> Iterator[tuple[Swarm, Home]]:
-    """A gate, `workers` workers and the home of a scheduler that they serve. `fleet`: devices that further workers pretend to be.
-    Everything ends with the context.
-    """
+    """A gate, workers and the home of a scheduler that they serve. Everything ends with the context."""
     swarm = Swarm(folder.absolute())
-    scheduler_home = Home.at(swarm.home("scheduler"))
-    scheduler = load_or_create(scheduler_home.key("scheduler")).peer_id
+    home, gate_home = swarm.home("scheduler"), swarm.home("gate")
+    scheduler = load_or_create(home.key("scheduler")).peer_id
+    listen = ("--listen", "/ip4/127.0.0.1/tcp/0")
     try:
         say("starting a gate …")
-        gate_home = Home.at(swarm.home("gate"))
         gate_home.gate_file.unlink(missing_ok=True)
-        swarm.start("gate", "gate", "--listen", "/ip4/127.0.0.1/tcp/0", "--stop-with-stdin")
-        _wait(swarm, lambda: bool(local_gates(gate_home)), "the gate does not come up")
+        swarm.start("gate", "gate", *listen)
+        swarm.wait(lambda: bool(local_gates(gate_home)), "the gate does not come up")
         (gate,) = local_gates(gate_home)
-        many = count(len(fleet), "simulated worker") if fleet else count(workers, "worker")
-        say(f"starting {many}, each with its own key and folder …")
-        for number in range(1, workers + 1):
+        noun = "simulated worker" if any(node.pretended for node in nodes) else "worker"
+        say(f"starting {count(len(nodes), noun)}, each with its own key and folder …")
+        for node in nodes:
+            pretend = ("--pretend", node.pretended) if node.pretended else ()
             swarm.start(
-                f"worker-{number}", "join", "--gate", gate, "--allow", scheduler, "--name", f"worker-{number}",
-                "--on-battery", "--no-calibrate", "--listen", "/ip4/127.0.0.1/tcp/0", "--stop-with-stdin",
+                node.name, "join", "--gate", gate, "--allow", scheduler, "--name", node.name, *pretend,
+                "--on-battery", "--no-calibrate", *listen,
             )  # fmt: skip
-        for member in fleet:
-            swarm.start(
-                member.name, "join", "--gate", gate, "--allow", scheduler, "--name", member.name, "--pretend",
-                member.pretended, "--on-battery", "--no-calibrate", "--listen", "/ip4/127.0.0.1/tcp/0", "--stop-with-stdin",
-            )  # fmt: skip
-        swarm.start("scheduler", "schedule", "--gate", gate, "--stay", "--stop-with-stdin")
-        yield swarm, scheduler_home
+        swarm.start("scheduler", "schedule", "--gate", gate, "--stay")
+        yield swarm, home
     finally:
         swarm.stop()
 
 
 def _await_fleet(swarm: Swarm, names: Sequence[str], say: Callable[[str], None]) -> None:
-    """Until each of these workers is found by who looks around: a campaign by classes is planned on those that are there."""
+    """Wait until a search finds each of these workers: a campaign by classes is planned on the devices that are there."""
+    within, found = START_WITHIN_S * max(1, len(names) // 2), 0
 
     def up() -> bool:
-        logs = (swarm.home(name) / "output.log" for name in names)
-        return all("worker now" in log.read_text(errors="replace") for log in logs)
-
-    within = START_WITHIN_S * max(1, len(names) // 2)
-    _wait(swarm, up, "the workers do not come up", within=within)
-    found = 0
+        return all("worker now" in swarm.output(name).read_text(errors="replace") for name in names)
 
     def all_found() -> bool:
         nonlocal found
-        found = max(found, _seen(swarm, within))
+        found = max(found, _count_devices(swarm, within))
         return found >= len(names)
 
-    with contextlib.suppress(ResourceError):  # a very busy machine: it goes on with those that are found
-        _wait(swarm, all_found, "not all workers are found", within=within)
+    swarm.wait(up, "the workers do not come up", within)
+    with contextlib.suppress(
+        ResourceError
+    ):  # a very busy machine: the demo continues with those that are found
+        swarm.wait(all_found, "not all workers are found", within)
     swarm.check()
     if found < len(names):
         say(f"only {found} of {len(names)} are found on this busy machine: the campaign is planned on those")
 
 
-def _seen(swarm: Swarm, within: float) -> int:
-    """How many devices somebody who looks around finds."""
-    (gate,) = local_gates(Home.at(swarm.home("gate")))
-    command = [*own_command(), "--home", str(swarm.home("scheduler")), "peers", "--json"]
+def _count_devices(swarm: Swarm, within: float) -> int:
+    """How many devices `peers` finds."""
+    (gate,) = local_gates(swarm.home("gate"))
+    home = str(swarm.folder / "scheduler")
+    command = [*own_command(), "--home", home, "peers", "--json", "--gate", gate]
     try:
         done = subprocess.run(
-            [*command, "--gate", gate],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            check=False,
-            timeout=within,
+            command, stdin=subprocess.DEVNULL, capture_output=True, check=False, timeout=within
         )
         return int(json.loads(done.stdout)["count"])
     except (subprocess.TimeoutExpired, ValueError):
         return 0
-
-
-def _wait(swarm: Swarm, condition: Callable[[], bool], what: str, *, within: float = START_WITHIN_S) -> None:
-    deadline = time.monotonic() + within
-    while not condition():
-        swarm.check()
-        if time.monotonic() > deadline:
-            raise ResourceError(f"{what} within {within:g} s", hint=f"look into {swarm.folder}")
-        time.sleep(0.05)
 
 
 def need_packages(names: Sequence[str], find: Callable[[str], object] = importlib.util.find_spec) -> None:
@@ -191,8 +197,8 @@ def need_packages(names: Sequence[str], find: Callable[[str], object] = importli
 
 
 def run_demo(folder: Path, workers: int, console: Console, *, fleet: int = 0) -> int:
-    """The whole demo; gives the exit code of its campaign. Nothing of it runs any more when this returns or raises. `fleet`: instead of
-    workers so many that pretend to be devices of all kinds, in a folder of their own.
+    """The whole demo; gives the exit code of its campaign. None of its processes runs any more when this returns or raises.
+    `fleet`: instead of the workers, so many simulated devices of all kinds, in a folder of their own.
     """
     began = time.monotonic()
 
@@ -213,13 +219,10 @@ def run_demo(folder: Path, workers: int, console: Console, *, fleet: int = 0) ->
             f"cannot use {folder}: {exc.strerror}", hint="name another: --directory"
         ) from None
     try:
-        joins = members(fleet)
-        with (
-            lock_folder(folder / "demo"),
-            demo_swarm(folder, 0 if fleet else workers, say, fleet=joins) as (swarm, home),
-        ):
+        nodes = members(fleet) or [DemoNode(f"worker-{number}") for number in range(1, workers + 1)]
+        with lock_folder(folder / "demo"), demo_swarm(folder, nodes, say) as (swarm, home):
             if fleet:
-                _await_fleet(swarm, [member.name for member in joins], say)
+                _await_fleet(swarm, [node.name for node in nodes], say)
             say(f"submitting {file} …")
             campaign_id = submit_campaign(home, file, wait_s=60.0)
             with open_store(home) as store:
@@ -246,7 +249,6 @@ def quickstart_file() -> Path:
 
 
 GIB: Final = 1024**3
-MOST: Final = 16
 RUNS: Final = 60
 LOADS: Final = 6
 
@@ -295,39 +297,26 @@ MODELS: Final = {"keyword-spotter": 3.0, "image-classifier": 45.0, "object-detec
 """Made-up milliseconds of one inference on the slowest."""
 
 
-@dataclass(frozen=True, slots=True)
-class DemoNode:
-    """One worker of a fleet."""
-
-    name: str
-    pretended: str
-    """For `join --pretend`."""
-
-
 def members(count: int) -> list[DemoNode]:
     """So many, one of each kind in turn."""
-    demo_nodes = []
+    nodes = []
     for index in range(count):
         kind, number = KINDS[index % len(KINDS)], index // len(KINDS) + 1
         name = f"sim-{kind.kind}" if number == 1 else f"sim-{kind.kind}-{number}"
-        demo_nodes.append(DemoNode(name, json.dumps(kind.pretended(number))))
-    return demo_nodes
+        nodes.append(DemoNode(name, json.dumps(kind.pretended(number))))
+    return nodes
 
 
-def script(model: str, *, seed: int = 0) -> dict[str, Any]:
+def script(model: str) -> dict[str, Any]:
     """The `model` of the simulated unit: other times for each kind of device."""
-    cost = MODELS[model]
-    return {
-        "kinds": {
-            kind.kind: _times(kind, cost, random.Random(f"{seed} {model} {kind.kind}")) for kind in KINDS
-        }
-    }
 
+    def times(kind: DemoKind) -> dict[str, Any]:
+        chance = random.Random(f"0 {model} {kind.kind}")
+        middle = MODELS[model] / kind.speed * chance.uniform(0.8, 1.25)
+        latencies = [round(middle * chance.lognormvariate(0.0, kind.noise), 6) for _ in range(RUNS // LOADS)]
+        return {"load_ms": round(8 + 2 * middle, 3), "latencies_ms": latencies}
 
-def _times(kind: DemoKind, cost: float, chance: random.Random) -> dict[str, Any]:
-    middle = cost / kind.speed * chance.uniform(0.8, 1.25)
-    times = [round(middle * chance.lognormvariate(0.0, kind.noise), 6) for _ in range(RUNS // LOADS)]
-    return {"load_ms": round(8 + 2 * middle, 3), "latencies_ms": times}
+    return {"kinds": {kind.kind: times(kind) for kind in KINDS}}
 
 
 def write_campaign(folder: Path) -> Path:

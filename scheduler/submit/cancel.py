@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable
 
@@ -33,11 +34,11 @@ def cancel_and_wait(
     if not request_cancel(store, target):
         return f"{target} had ended already."
     deadline = clock() + WAIT_S
-    polls = 0
-    while not _has_ended(store, target):
+    for polls in itertools.count():
+        if _has_ended(store, target):
+            break
         if polls % KEEP_ALIVE_EVERY == 0:
             keep_alive()
-        polls += 1
         if clock() > deadline:
             raise Unreachable(
                 f"{target}: the cancellation is on disk, but was not confirmed within {WAIT_S:g} s",

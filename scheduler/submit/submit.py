@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Final
 
@@ -118,57 +119,43 @@ def retry_campaign(
             f"{campaign} is {ADOPTED}: its tasks did not fail",
             hint="if some fail there, retry it on the machine that runs it",
         )
-    rows = store.tasks.all(campaign)
-    bodies = store.tasks.bodies(campaign)
-    ended = [task for task in rows if task.state in _RETRIED]
-    if not ended:
+    new_id = campaign_id or new_campaign_id()
+    scheduler = load_or_create(home.key("scheduler")).peer_id
+    old = {task: read_task(body) for task, body in store.tasks.bodies(campaign).items()}
+    tasks = _retried_tasks(store.tasks.all(campaign), old, new_id, scheduler)
+    if not tasks:
         raise CampaignError(
             f"no task of {campaign} failed or was cancelled", hint=f"sark-node results {campaign}"
         )
-    new_id = campaign_id or new_campaign_id()
-    scheduler = load_or_create(home.key("scheduler")).peer_id
-    old = {task.id: read_task(bodies[task.id]) for task in rows}
-    tasks = _retried_tasks(ended, old, _unmeasured_groups(rows, old), new_id, scheduler)
     hashes = {task.model.sha256 for task in tasks}
     models = [model for model in store.campaigns.models(campaign) if model.sha256 in hashes]
     _respool(home, row, {task.model.sha256: task.model for task in tasks}, models, folder, fetch)
-    new = NewCampaign(
-        id=new_id,
-        name=row.name,
-        scheduler=scheduler,
-        spec=row.spec,
-        attempts=row.attempts,
-        backoff_s=row.backoff_s,
-        wait_s=row.wait_s,
-        limit_s=row.limit_s,
-        priority=row.priority,
-    )
+    same = {field.name: getattr(row, field.name) for field in fields(NewCampaign)}
+    new = NewCampaign(**same | {"id": new_id, "scheduler": scheduler, "folder": ""})
     store.campaigns.create(new, models, tasks)
     return new_id, len(tasks)
 
 
 def _retried_tasks(
-    rows: Sequence[TaskRow], old: Mapping[str, Task], groups: frozenset[int], campaign: str, scheduler: str
+    rows: Sequence[TaskRow], old: Mapping[str, Task], campaign: str, scheduler: str
 ) -> list[Task]:
-    """The same tasks with new ids. A replica stays one only when its whole group is retried: else it has none to compare with."""
-    tasks = []
-    for number, row in enumerate(rows, start=1):
-        task = old[row.id]
-        is_replica = task.replica is not None and row.n - task.replica in groups
-        changes = {"campaign": campaign, "task": f"{campaign}/{number}", "scheduler": scheduler}
-        tasks.append(task.model_copy(update={**changes, "replica": task.replica if is_replica else None}))
-    return tasks
-
-
-def _unmeasured_groups(rows: Sequence[TaskRow], old: Mapping[str, Task]) -> frozenset[int]:
-    """The groups of replicas without a success, each by the number before its first task."""
-    groups: dict[int, bool] = {}
+    """The failed and cancelled tasks with new ids. A replica stays one only if its whole group is retried: else it has none to compare
+    with.
+    """
+    measured = {
+        row.n - replica
+        for row in rows
+        if (replica := old[row.id].replica) is not None and row.state not in _RETRIED
+    }  # groups of replicas, each by the number before its first task
+    tasks: list[Task] = []
     for row in rows:
-        replica = old[row.id].replica
-        if replica is not None:
-            group = row.n - replica
-            groups[group] = groups.get(group, True) and row.state in _RETRIED
-    return frozenset(group for group, unmeasured in groups.items() if unmeasured)
+        if row.state not in _RETRIED:
+            continue
+        task, name = old[row.id], f"{campaign}/{len(tasks) + 1}"
+        replica = None if task.replica is None or row.n - task.replica in measured else task.replica
+        changes = {"campaign": campaign, "task": name, "scheduler": scheduler, "replica": replica}
+        tasks.append(task.model_copy(update=changes))
+    return tasks
 
 
 def _respool(
