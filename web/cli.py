@@ -14,7 +14,7 @@ from urllib.parse import quote
 import typer
 
 from protocol.errors import CampaignError
-from scheduler.cli.options import GATE, fetching, gates_of, keeper
+from scheduler.cli.options import Gates, fetching, gates_of, keeper
 from swarm.base.home import Home
 
 if TYPE_CHECKING:  # FastAPI takes a tenth of a second that no other command should wait for
@@ -76,7 +76,7 @@ def add_serve(app: typer.Typer, routers: MakeRouters, send_action: MakeSendActio
                 help="Allow submitted campaigns to name files on this machine and URLs on its local networks.",
             ),
         ] = False,
-        gate: Annotated[list[str] | None, GATE] = None,
+        gate: Gates = None,
     ) -> None:
         """Serve the dashboard and the HTTP API for this home, on loopback by default."""
         import trio

@@ -13,16 +13,7 @@ import typer
 
 from protocol.errors import CampaignError, NotPermitted, ResourceError
 from scheduler.cli import completion
-from scheduler.cli.options import (
-    CAMPAIGNS,
-    GATE,
-    JSON,
-    duration_option,
-    follow,
-    gates_of,
-    keeper,
-    opened,
-)
+from scheduler.cli.options import CAMPAIGNS, AsJson, Gates, duration_option, follow, gates_of, keeper, opened
 from scheduler.output.terminal import local_time
 from swarm.base.home import Home
 from swarm.base.screen import print_json
@@ -48,13 +39,12 @@ def delegate(
         typer.Argument(help="A campaign's id or its first characters.", autocompletion=completion.campaigns),
     ],
     to: Annotated[
-        str,
-        typer.Option(help="The other scheduler's id, which `sark-node info` prints there.", metavar="ID"),
+        str, typer.Option(help="The other scheduler's id, which `sark-node info` prints there.", metavar="ID")
     ],
     ttl: Annotated[
         str, typer.Option(help="How long the token is valid, such as 12h or 7d.", metavar="DURATION")
     ] = "7d",
-    gate: Annotated[list[str] | None, GATE] = None,
+    gate: Gates = None,
 ) -> None:
     """Print a token with which another machine can adopt a campaign of yours."""
     from scheduler.adoption.token import Handover, passed_on, write_handover
@@ -109,9 +99,9 @@ def adopt(
     models: Annotated[
         Path | None, typer.Option(help="Folder with models that no device has any more.", metavar="FOLDER")
     ] = None,
-    gate: Annotated[list[str] | None, GATE] = None,
+    gate: Gates = None,
     detach: Annotated[bool, typer.Option("--detach", help="Return when the campaign is adopted.")] = False,
-    as_json: Annotated[bool, JSON] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Continue a running campaign of another machine, or one whose store is lost.
 

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from protocol.errors import CampaignError
 from scheduler.cli import completion
-from scheduler.cli.options import JSON, RESULTS, opened, write_out
+from scheduler.cli.options import RESULTS, AsJson, opened, write_out
 from scheduler.output.terminal import number, print_lines, table
 from swarm.base.screen import new_console, print_json
 from swarm.base.text import count, safe_text
@@ -26,11 +26,16 @@ if TYPE_CHECKING:
 app = typer.Typer()
 
 SOURCE: Final = "A campaign of this home, a task such as c-ab23cd45/3, or a file written with --raw or --csv."
-LATEST = typer.Argument(
-    help="A campaign of this home, a task such as c-ab23cd45/3, or a file written with --raw.  \\[default: the latest campaign]",
-    autocompletion=completion.campaigns,
-)
-CSV = typer.Option(help="Write the table to a CSV file; - for standard output.", metavar="PATH")
+Results = Annotated[
+    str,
+    typer.Argument(
+        help="A campaign of this home, a task such as c-ab23cd45/3, or a file written with --raw.  \\[default: the latest campaign]",
+        autocompletion=completion.campaigns,
+    ),
+]
+CsvFile = Annotated[
+    str | None, typer.Option(help="Write the table to a CSV file; - for standard output.", metavar="PATH")
+]
 _STYLE: Final = {"FASTER": "green", "SLOWER": "red", "SAME": "", "AMBIGUOUS": "yellow"}
 
 
@@ -38,8 +43,7 @@ _STYLE: Final = {"FASTER": "green", "SLOWER": "red", "SAME": "", "AMBIGUOUS": "y
 def verify(
     ctx: typer.Context,
     result: Annotated[
-        str,
-        typer.Argument(help=SOURCE.replace(" or --csv", ""), autocompletion=completion.campaigns),
+        str, typer.Argument(help=SOURCE.replace(" or --csv", ""), autocompletion=completion.campaigns)
     ],
     model: Annotated[
         Path | None, typer.Option(help="Also check that this model was measured.", metavar="FILE")
@@ -47,7 +51,7 @@ def verify(
     csv: Annotated[
         Path | None, typer.Option(help="Also check this CSV against the raw samples.", metavar="FILE")
     ] = None,
-    as_json: Annotated[bool, JSON] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Verify the signatures, hashes and numbers of results.
 
@@ -129,8 +133,8 @@ def compare(
         ),
     ] = "",
     seed: Annotated[int, typer.Option(help="Seed of the bootstrap.")] = 0,
-    csv: Annotated[str | None, CSV] = None,
-    as_json: Annotated[bool, JSON] = False,
+    csv: CsvFile = None,
+    as_json: AsJson = False,
 ) -> None:
     """Compare two results: which is faster, by how much, and how sure that is.
 
@@ -177,8 +181,7 @@ def compare(
 def matrix(
     ctx: typer.Context,
     results: Annotated[
-        list[str],
-        typer.Argument(help=f"{SOURCE} Several are combined.", autocompletion=completion.campaigns),
+        list[str], typer.Argument(help=f"{SOURCE} Several are combined.", autocompletion=completion.campaigns)
     ],
     base: Annotated[
         str,
@@ -195,8 +198,8 @@ def matrix(
             metavar="FILE",
         ),
     ] = None,
-    csv: Annotated[str | None, CSV] = None,
-    as_json: Annotated[bool, JSON] = False,
+    csv: CsvFile = None,
+    as_json: AsJson = False,
 ) -> None:
     """Show model × device × unit in one table, with ratios, and throughput per watt and price."""
     from results.analysis.matrix import MatrixCell
@@ -251,7 +254,7 @@ def _show_matrix(cells: Sequence[MatrixCell], base: str) -> None:
 @app.command(rich_help_panel=RESULTS)
 def report(
     ctx: typer.Context,
-    campaign: Annotated[str, LATEST] = "",
+    campaign: Results = "",
     output: Annotated[
         Path | None,
         typer.Option(
@@ -294,7 +297,7 @@ def report(
 @app.command(rich_help_panel=RESULTS)
 def chart(
     ctx: typer.Context,
-    campaign: Annotated[str, LATEST] = "",
+    campaign: Results = "",
     output: Annotated[
         Path,
         typer.Option(

@@ -13,7 +13,7 @@ import typer
 from protocol.errors import CampaignError
 from protocol.formats.phase import Phase
 from scheduler.cli import completion
-from scheduler.cli.options import JSON, fetching
+from scheduler.cli.options import AsJson, fetching
 from scheduler.output.terminal import print_lines
 from scheduler.store.progress import BUSY
 from swarm.base.home import Home
@@ -36,8 +36,7 @@ def add_bench(app: typer.Typer, open_device: OpenDevice) -> None:
         models: Annotated[
             list[str],
             typer.Argument(
-                help="Model files or URLs: https://… or hf://ORG/REPO/FILE@REVISION.",
-                metavar="MODEL...",
+                help="Model files or URLs: https://… or hf://ORG/REPO/FILE@REVISION.", metavar="MODEL..."
             ),
         ],
         unit: Annotated[
@@ -60,8 +59,7 @@ def add_bench(app: typer.Typer, open_device: OpenDevice) -> None:
             typer.Option(help="Number of launches, each in a fresh process.  \\[default: 6]", min=1, max=100),
         ] = None,
         warmup: Annotated[
-            int | None,
-            typer.Option(help="Number of warm-up inferences.  \\[default: until settled]", min=0),
+            int | None, typer.Option(help="Number of warm-up inferences.  \\[default: until settled]", min=0)
         ] = None,
         threads: Annotated[
             int | None,
@@ -88,8 +86,7 @@ def add_bench(app: typer.Typer, open_device: OpenDevice) -> None:
             ),
         ] = None,
         against: Annotated[
-            bool,
-            typer.Option("--compare", help="Compare two models, measured alternately."),
+            bool, typer.Option("--compare", help="Compare two models, measured alternately.")
         ] = False,
         csv: Annotated[
             Path | None, typer.Option(help="Write the results to this CSV file.", dir_okay=False)
@@ -102,7 +99,7 @@ def add_bench(app: typer.Typer, open_device: OpenDevice) -> None:
             ),
         ] = None,
         simulate: Annotated[bool, typer.Option("--simulate", hidden=True)] = False,
-        as_json: Annotated[bool, JSON] = False,
+        as_json: AsJson = False,
     ) -> None:
         """Measure models on this device. Exit code 1: a model failed.
 

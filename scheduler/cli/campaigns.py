@@ -15,11 +15,11 @@ from rich.text import Text
 from protocol.errors import CampaignError
 from scheduler.cli import adopt, completion
 from scheduler.cli.options import (
-    CAMPAIGN,
     CAMPAIGNS,
-    GATE,
-    JSON,
     RESULTS,
+    AsJson,
+    CampaignId,
+    Gates,
     follow,
     gates_of,
     keeper,
@@ -41,15 +41,15 @@ _HASH: Final = re.compile(r"[0-9a-fA-F]{64}")
 @app.command(rich_help_panel=CAMPAIGNS)
 def watch(
     ctx: typer.Context,
-    campaign: Annotated[str, CAMPAIGN] = "",
-    gate: Annotated[list[str] | None, GATE] = None,
+    campaign: CampaignId = "",
+    gate: Gates = None,
     csv: Annotated[
         Path | None,
         typer.Option(
             help="Write the results to this CSV file at the end.  \\[default: in this home]", metavar="PATH"
         ),
     ] = None,
-    as_json: Annotated[bool, JSON] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Watch a campaign until it ends.
 
@@ -74,7 +74,7 @@ app.command("attach", hidden=True)(watch)
 
 
 @app.command(rich_help_panel=CAMPAIGNS)
-def campaigns(ctx: typer.Context, as_json: Annotated[bool, JSON] = False) -> None:
+def campaigns(ctx: typer.Context, as_json: AsJson = False) -> None:
     """List this home's campaigns, newest first."""
     from scheduler.output.schemas import campaign_info
     from scheduler.output.tables import campaigns_table
@@ -107,8 +107,8 @@ def explain(
             autocompletion=completion.campaigns,
         ),
     ] = "",
-    gate: Annotated[list[str] | None, GATE] = None,
-    as_json: Annotated[bool, JSON] = False,
+    gate: Gates = None,
+    as_json: AsJson = False,
 ) -> None:
     """Explain why a campaign or task waits or failed, and what would help."""
     from scheduler.preview.look import explain_campaign
@@ -129,7 +129,7 @@ def explain(
 @app.command(rich_help_panel=CAMPAIGNS)
 def events(
     ctx: typer.Context,
-    campaign: Annotated[str, CAMPAIGN] = "",
+    campaign: CampaignId = "",
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Print new events until the campaign ends.")
     ] = False,
@@ -142,7 +142,7 @@ def events(
             help="With --verify: an earlier last hash that must still be in the chain.", metavar="HASH"
         ),
     ] = "",
-    as_json: Annotated[bool, JSON] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Print a campaign's events, or verify their hash chain.
 
@@ -212,7 +212,7 @@ def _verify_events(store: Store, campaign: str, expected: str, *, as_json: bool)
 @app.command(rich_help_panel=RESULTS)
 def results(
     ctx: typer.Context,
-    campaign: Annotated[str, CAMPAIGN] = "",
+    campaign: CampaignId = "",
     csv: Annotated[
         str | None, typer.Option(help="Write a CSV file; - for standard output.", metavar="PATH")
     ] = None,
@@ -234,7 +234,7 @@ def results(
             help="Write a Parquet file with samples. Requires the extra \\[report].", metavar="PATH"
         ),
     ] = None,
-    as_json: Annotated[bool, JSON] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Show a campaign's results as a table, or write them to files."""
     from results.export.columnar import jsonl_lines, write_parquet
@@ -290,7 +290,7 @@ def cancel(
             autocompletion=completion.campaigns,
         ),
     ],
-    gate: Annotated[list[str] | None, GATE] = None,
+    gate: Gates = None,
 ) -> None:
     """Cancel campaigns or tasks, and wait until the devices have confirmed it."""
     from scheduler.submit.cancel import cancel_and_wait

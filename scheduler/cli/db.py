@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from protocol.errors import CampaignError, ResourceError
-from scheduler.cli.options import GENERAL, JSON, duration_option, opened, refuse_existing
+from scheduler.cli.options import GENERAL, AsJson, duration_option, opened, refuse_existing
 from scheduler.output.terminal import print_lines
 from swarm.base.home import Home
 from swarm.base.screen import print_json
@@ -17,11 +17,11 @@ from swarm.base.units import YEAR_S
 
 db = typer.Typer(no_args_is_help=True, help="Manage the store of campaigns and results.")
 
-FILE = typer.Argument(help="The backup or export file.", dir_okay=False)
+BackupFile = Annotated[Path, typer.Argument(help="The backup or export file.", dir_okay=False)]
 
 
 @db.command()
-def info(ctx: typer.Context, as_json: Annotated[bool, JSON] = False) -> None:
+def info(ctx: typer.Context, as_json: AsJson = False) -> None:
     """Show the store's location, engine, size and contents."""
     from scheduler.store.store import store_settings
 
@@ -76,7 +76,7 @@ def migrate(ctx: typer.Context) -> None:
 
 
 @db.command()
-def backup(ctx: typer.Context, file: Annotated[Path, FILE]) -> None:
+def backup(ctx: typer.Context, file: BackupFile) -> None:
     """Back up the whole store to the SQLite file FILE while campaigns run."""
     print(f"{_write(ctx, file)}, without keys and models of open campaigns")
 
@@ -84,7 +84,7 @@ def backup(ctx: typer.Context, file: Annotated[Path, FILE]) -> None:
 @db.command()
 def restore(
     ctx: typer.Context,
-    file: Annotated[Path, FILE],
+    file: BackupFile,
     replace: Annotated[
         bool, typer.Option("--replace", help="Delete the current contents of the store.")
     ] = False,
@@ -112,7 +112,7 @@ def restore(
 
 
 @db.command("export")
-def export(ctx: typer.Context, file: Annotated[Path, FILE]) -> None:
+def export(ctx: typer.Context, file: BackupFile) -> None:
     """Back up the whole store to FILE as a gzipped SQLite file, for any kind of store."""
     print(_write(ctx, file, packed=True))
 
@@ -129,7 +129,7 @@ def _write(ctx: typer.Context, file: Path, *, packed: bool = False) -> str:
 @db.command("import")
 def import_(
     ctx: typer.Context,
-    file: Annotated[Path, FILE],
+    file: BackupFile,
     with_open: Annotated[
         bool,
         typer.Option(

@@ -16,11 +16,11 @@ from protocol.errors import CampaignError
 from scheduler.cli import completion
 from scheduler.cli.options import (
     CAMPAIGNS,
-    DETACH,
-    FILE,
-    GATE,
-    JSON,
-    WAIT,
+    AsJson,
+    CampaignFile,
+    Detach,
+    Gates,
+    Wait,
     answering_gates,
     duration_option,
     fetching,
@@ -46,12 +46,17 @@ app = typer.Typer(
 )
 
 
-NAME = typer.Argument(help="The experiment's name.", metavar="NAME", autocompletion=completion.experiments)
-TITLE = typer.Argument(
-    help="The experiment, or one of its versions, such as nightly@3.",
-    metavar="NAME[@V]",
-    autocompletion=completion.experiments,
-)
+ExperimentName = Annotated[
+    str, typer.Argument(help="The experiment's name.", metavar="NAME", autocompletion=completion.experiments)
+]
+ExperimentTitle = Annotated[
+    str,
+    typer.Argument(
+        help="The experiment, or one of its versions, such as nightly@3.",
+        metavar="NAME[@V]",
+        autocompletion=completion.experiments,
+    ),
+]
 POLL_S: Final = 0.5
 _STYLES: Final = {
     "regression": "red",
@@ -66,11 +71,11 @@ _STYLES: Final = {
 @app.command()
 def save(
     ctx: typer.Context,
-    file: Annotated[Path, FILE],
+    file: CampaignFile,
     name: Annotated[
         str | None, typer.Option(help="Name of the experiment.  \\[default: the campaign's name]")
     ] = None,
-    as_json: Annotated[bool, JSON] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Save a campaign file as an experiment. A new version is made if the file or a model has changed."""
     from scheduler.experiments.service import find
@@ -95,7 +100,7 @@ def save(
 
 
 @app.command("list")
-def list_(ctx: typer.Context, as_json: Annotated[bool, JSON] = False) -> None:
+def list_(ctx: typer.Context, as_json: AsJson = False) -> None:
     """List this home's experiments with versions, schedule and the last finding."""
     from scheduler.experiments.view import experiment_view
 
@@ -122,7 +127,7 @@ def list_(ctx: typer.Context, as_json: Annotated[bool, JSON] = False) -> None:
 
 
 @app.command()
-def show(ctx: typer.Context, title: Annotated[str, TITLE], as_json: Annotated[bool, JSON] = False) -> None:
+def show(ctx: typer.Context, title: ExperimentTitle, as_json: AsJson = False) -> None:
     """Print a version as a campaign file, with the hashes of its models."""
     from scheduler.experiments.service import find, find_version, schedule_of
     from scheduler.experiments.view import version_text, version_view
@@ -188,11 +193,11 @@ def clone(
 @app.command()
 def run(
     ctx: typer.Context,
-    title: Annotated[str, TITLE],
-    gate: Annotated[list[str] | None, GATE] = None,
-    detach: Annotated[bool, DETACH] = False,
-    wait: Annotated[str, WAIT] = "60s",
-    as_json: Annotated[bool, JSON] = False,
+    title: ExperimentTitle,
+    gate: Gates = None,
+    detach: Detach = False,
+    wait: Wait = "60s",
+    as_json: AsJson = False,
 ) -> None:
     """Run an experiment now, and compare it with the last good run. Exit code as of submit, and 1 for a regression."""
     gates = answering_gates(ctx, gate)
@@ -256,9 +261,9 @@ def follow_run(
 @app.command()
 def history(
     ctx: typer.Context,
-    name: Annotated[str, NAME],
+    name: ExperimentName,
     limit: Annotated[int, typer.Option(min=1, max=1000, help="Number of runs to show.")] = 20,
-    as_json: Annotated[bool, JSON] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Show an experiment's results over time: medians of each run by model, unit and device, compared with the last good run."""
     from scheduler.experiments.judge import judge_ended
@@ -302,7 +307,7 @@ def accept(
 @app.command()
 def schedule(
     ctx: typer.Context,
-    name: Annotated[str, NAME],
+    name: ExperimentName,
     every: Annotated[str | None, typer.Option(help="Interval between runs, such as 6h or 1d.")] = None,
     at: Annotated[str | None, typer.Option(help="Time of day in UTC, such as 03:00.")] = None,
     alarm: Annotated[
@@ -356,7 +361,7 @@ def _schedule_line(row: ExperimentRow) -> str:
 
 
 @app.command()
-def tick(ctx: typer.Context, gate: Annotated[list[str] | None, GATE] = None) -> None:
+def tick(ctx: typer.Context, gate: Gates = None) -> None:
     """Run the experiments that are due, wait for them, and report regressions. For cron and timers.
 
     Exit code 0: no regression, 1: at least one. A run that could not be measured is reported, but is no regression.
@@ -415,7 +420,7 @@ def _step_schedules(ctx: typer.Context, *, begin: bool) -> list[str]:
 
 
 @app.command()
-def remove(ctx: typer.Context, name: Annotated[str, NAME]) -> None:
+def remove(ctx: typer.Context, name: ExperimentName) -> None:
     """Remove an experiment with its versions and history. Its campaigns and their results remain."""
     from scheduler.experiments.service import find
 

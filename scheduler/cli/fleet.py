@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 
 from protocol.errors import NothingFits, Unreachable
-from scheduler.cli.options import GATE, GENERAL, JSON, SWARM, duration_option, gates_of, opened
+from scheduler.cli.options import GENERAL, SWARM, AsJson, Gates, duration_option, gates_of, opened
 from scheduler.output.terminal import print_lines
 from swarm.base.home import Home
 from swarm.base.screen import new_console, print_json
@@ -36,8 +36,8 @@ def peers(
         list[str] | None,
         typer.Argument(help="Clauses that devices must meet, such as 'ram >= 8 GiB'. Others show why not."),
     ] = None,
-    gate: Annotated[list[str] | None, GATE] = None,
-    as_json: Annotated[bool, JSON] = False,
+    gate: Gates = None,
+    as_json: AsJson = False,
 ) -> None:
     """List the devices of the swarm, and whether they match clauses.
 
@@ -68,14 +68,14 @@ def peers(
 @app.command(rich_help_panel=SWARM)
 def top(
     ctx: typer.Context,
-    gate: Annotated[list[str] | None, GATE] = None,
+    gate: Gates = None,
     once: Annotated[
         bool, typer.Option("--once", help="Print once and exit, as when the output is piped.")
     ] = False,
     every: Annotated[
         str, typer.Option(help="How often to ask the devices, such as 2s or 1m.", metavar="DURATION")
     ] = "3s",
-    as_json: Annotated[bool, JSON] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Show running campaigns and devices live, until Ctrl-C.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NoReturn
+from typing import TYPE_CHECKING, Annotated, Final, NoReturn
 
 import typer
 from rich.console import Console
@@ -31,21 +31,31 @@ NO_GATE_HINT: Final = (
     "start one on this machine: sark-node gate\nor name one: --gate /ip4/…/tcp/4101/p2p/12D3Koo…"
 )
 
-GATE = typer.Option(
-    "--gate",
-    help="Address of a gate. Repeatable.  \\[default: this home's own gate, else the last used ones, else workers on the LAN]",
-    metavar="ADDRESS",
-)
-JSON = typer.Option("--json", help="Print JSON.")
-DETACH = typer.Option("--detach", help="Print the campaign's id and return at once.")
-WAIT = typer.Option(
-    help="How long to wait for a matching device before a task fails, such as 90s or 10m.", metavar="DURATION"
-)
-CAMPAIGN = typer.Argument(
-    help="A campaign's id or its first characters.  \\[default: the latest]",
-    autocompletion=completion.campaigns,
-)
-FILE = typer.Argument(help="The campaign file.")
+Gates = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--gate",
+        help="Address of a gate. Repeatable.  \\[default: this home's own gate, else the last used ones, else workers on the LAN]",
+        metavar="ADDRESS",
+    ),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Detach = Annotated[bool, typer.Option("--detach", help="Print the campaign's id and return at once.")]
+Wait = Annotated[
+    str,
+    typer.Option(
+        help="How long to wait for a matching device before a task fails, such as 90s or 10m.",
+        metavar="DURATION",
+    ),
+]
+CampaignId = Annotated[
+    str,
+    typer.Argument(
+        help="A campaign's id or its first characters.  \\[default: the latest]",
+        autocompletion=completion.campaigns,
+    ),
+]
+CampaignFile = Annotated[Path, typer.Argument(help="The campaign file.")]
 
 
 def duration_option(flag: str, text: str, *, units: str = "ms s m h d", max_s: float = 30 * DAY_S) -> float:
@@ -139,12 +149,7 @@ def fetching(home: Home) -> Fetch:
 
 
 def follow(
-    ctx: typer.Context,
-    campaign_id: str,
-    keep_alive: Callable[[], None],
-    *,
-    csv: Path | None,
-    as_json: bool,
+    ctx: typer.Context, campaign_id: str, keep_alive: Callable[[], None], *, csv: Path | None, as_json: bool
 ) -> NoReturn:
     """Watch a campaign to its end, print the results, and exit with the campaign's exit code."""
     from scheduler.output.tables import finish

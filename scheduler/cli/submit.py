@@ -12,13 +12,13 @@ import typer
 from protocol.errors import CampaignError, ResourceError
 from scheduler.cli import completion, experiments
 from scheduler.cli.options import (
-    CAMPAIGN,
     CAMPAIGNS,
-    DETACH,
-    FILE,
-    GATE,
-    JSON,
-    WAIT,
+    AsJson,
+    CampaignFile,
+    CampaignId,
+    Detach,
+    Gates,
+    Wait,
     answering_gates,
     duration_option,
     fetching,
@@ -56,7 +56,7 @@ def init(
 
 
 @app.command(rich_help_panel=CAMPAIGNS)
-def validate(ctx: typer.Context, file: Annotated[Path, FILE], as_json: Annotated[bool, JSON] = False) -> None:
+def validate(ctx: typer.Context, file: CampaignFile, as_json: AsJson = False) -> None:
     """Check a campaign file and its models, and show what it would measure.
 
     Uses the network only for models by URL.
@@ -79,12 +79,7 @@ def validate(ctx: typer.Context, file: Annotated[Path, FILE], as_json: Annotated
 
 
 @app.command(rich_help_panel=CAMPAIGNS)
-def plan(
-    ctx: typer.Context,
-    file: Annotated[Path, FILE],
-    gate: Annotated[list[str] | None, GATE] = None,
-    as_json: Annotated[bool, JSON] = False,
-) -> None:
+def plan(ctx: typer.Context, file: CampaignFile, gate: Gates = None, as_json: AsJson = False) -> None:
     """Show what a campaign would do on the current devices, without submitting it.
 
     Exit code 0: every cell is covered, 1: some are not, 2: invalid input. Submit exactly this plan with: sark-node submit --plan HASH FILE
@@ -109,10 +104,10 @@ def plan(
 @app.command(rich_help_panel=CAMPAIGNS)
 def submit(
     ctx: typer.Context,
-    file: Annotated[Path, FILE],
-    gate: Annotated[list[str] | None, GATE] = None,
-    detach: Annotated[bool, DETACH] = False,
-    wait: Annotated[str, WAIT] = "60s",
+    file: CampaignFile,
+    gate: Gates = None,
+    detach: Detach = False,
+    wait: Wait = "60s",
     csv: Annotated[
         Path | None,
         typer.Option(
@@ -120,8 +115,7 @@ def submit(
         ),
     ] = None,
     plan: Annotated[
-        str | None,
-        typer.Option(help="Submit only if the plan still has this hash.", metavar="HASH"),
+        str | None, typer.Option(help="Submit only if the plan still has this hash.", metavar="HASH")
     ] = None,
     experiment: Annotated[
         str | None,
@@ -131,7 +125,7 @@ def submit(
             autocompletion=completion.experiments,
         ),
     ] = None,
-    as_json: Annotated[bool, JSON] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Submit a campaign and watch it.
 
@@ -203,12 +197,12 @@ def _require_plan(home: Home, file: Path, gates: tuple[str, ...], name: str) -> 
 @app.command(rich_help_panel=CAMPAIGNS)
 def retry(
     ctx: typer.Context,
-    campaign: Annotated[str, CAMPAIGN] = "",
-    gate: Annotated[list[str] | None, GATE] = None,
+    campaign: CampaignId = "",
+    gate: Gates = None,
     folder: Annotated[
         Path, typer.Option(help="Folder of the campaign file, with its models.", file_okay=False)
     ] = Path(),
-    as_json: Annotated[bool, JSON] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Run failed and cancelled tasks again, as a new campaign."""
     from scheduler.submit.submit import retry_campaign
@@ -223,7 +217,7 @@ def retry(
 @app.command(hidden=True)
 def schedule(
     ctx: typer.Context,
-    gate: Annotated[list[str] | None, GATE] = None,
+    gate: Gates = None,
     listen: Annotated[list[str] | None, typer.Option(help="Listen on this address only. Repeatable.")] = None,
     stay: Annotated[bool, typer.Option("--stay", help="Wait for more campaigns.")] = False,
     stop_with_stdin: Annotated[bool, typer.Option(hidden=True)] = False,
