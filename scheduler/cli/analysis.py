@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from protocol.errors import CampaignError
 from scheduler.cli import completion
 from scheduler.cli.options import RESULTS, AsJson, opened, write_out
-from scheduler.output.terminal import number, print_lines, table
+from scheduler.output.terminal import number, print_lines, show_figure, show_interval, table
 from swarm.base.screen import new_console, print_json
 from swarm.base.text import count, safe_text
 
@@ -159,21 +159,27 @@ def compare(
     if not pairs:
         print("There is nothing to compare: one side has no rows.")
         return
-    heads = (number("A ms"), number("B ms"), number("ratio"), number("95 %"))
-    lines, notes = table("B is", "model", "unit", "device", *heads), []
-    for pair, item in zip(pairs, info.pairs, strict=True):
-        verdict, places = item.verdict, [safe_text(place) for place in pair_places(pair)]
-        lines.add_row(
-            Text("–" if item.ratio is None else verdict, style=_STYLE[verdict]),
-            *map(Text, places),
-            _number(item.a_median_ms, ".4g"),
-            _number(item.b_median_ms, ".4g"),
-            _number(item.ratio, ".3f"),
-            _interval(item.ratio_low, item.ratio_high, ".3f"),
-        )
-        why = item.why if verdict == "AMBIGUOUS" or item.ratio_low is None else ""
-        where = " × ".join(places[:2])
-        notes += [f"{where}: {safe_text(note, 400)}" for note in (why, item.note) if note]
+    places = [tuple(map(safe_text, pair_places(pair))) for pair in pairs]
+    rows = list(zip(info.pairs, places, strict=True))
+
+    def verdict(row: tuple[PairInfo, tuple[str, ...]]) -> Text:
+        return Text("–" if row[0].ratio is None else row[0].verdict, _STYLE[row[0].verdict])
+
+    lines = table(
+        rows,
+        (Column("B is"), verdict),
+        (Column("model"), lambda row: row[1][0]),
+        (Column("unit"), lambda row: row[1][1]),
+        (Column("device"), lambda row: row[1][2]),
+        (number("A ms"), lambda row: show_figure(row[0].a_median_ms)),
+        (number("B ms"), lambda row: show_figure(row[0].b_median_ms)),
+        (number("ratio"), lambda row: show_figure(row[0].ratio, ".3f")),
+        (number("95 %"), lambda row: show_interval(row[0].ratio_low, row[0].ratio_high, ".3f")),
+    )
+    notes: list[str] = []
+    for pair, (model, unit, _) in rows:
+        why = pair.why if pair.verdict == "AMBIGUOUS" or pair.ratio_low is None else ""
+        notes += [f"{model} × {unit}: {safe_text(note, 400)}" for note in (why, pair.note) if note]
     _print_with_notes(lines, notes)
 
 
@@ -225,29 +231,30 @@ def _show_matrix(cells: Sequence[MatrixCell], base: str) -> None:
     from scheduler.output.comparisons import unit_words
 
     currency = next((cell.currency for cell in cells if cell.currency), "")
-    optional: list[tuple[str, str, bool, Callable[[MatrixCell], float | None]]] = [
-        ("ratio", ".3f", bool(base), lambda cell: cell.ratio),
-        ("inputs per s", ".4g", any(cell.batch is not None for cell in cells), lambda cell: cell.per_s),
-        ("per s and W", ".4g", any(cell.per_watt for cell in cells), lambda cell: cell.per_watt),
-        (f"{currency} per million", ".4g", bool(currency), lambda cell: cell.per_million),
+    batches, energy = (any(getattr(cell, field) for cell in cells) for field in ("batch", "per_watt"))
+
+    def unit(cell: MatrixCell) -> str:
+        return safe_text(unit_words(cell.unit, cell.threads, cell.batch))
+
+    lines = table(
+        cells,
+        (Column("model"), lambda cell: safe_text(cell.model)),
+        (Column("device"), lambda cell: marked(safe_text(cell.device), cell.verdict == RowVerdict.SIMULATED)),
+        (Column("unit"), unit),
+        (number("median ms"), lambda cell: show_figure(cell.median_ms) or "–"),
+        (number("95 %"), lambda cell: show_interval(cell.low_ms, cell.high_ms)),
+        (number("ratio"), lambda cell: show_figure(cell.ratio, ".3f")) if base else None,
+        (number("inputs per s"), lambda cell: show_figure(cell.per_s)) if batches else None,
+        (number("per s and W"), lambda cell: show_figure(cell.per_watt)) if energy else None,
+        (number(safe_text(f"{currency} per million")), lambda cell: show_figure(cell.per_million))
+        if currency
+        else None,
+    )
+    notes = [
+        f"{safe_text(cell.model)} × {safe_text(cell.device or 'no device')} × {unit(cell)}: {safe_text(cell.remark, 400)}"
+        for cell in cells
+        if cell.remark
     ]
-    columns = [(name, form, read) for name, form, shown, read in optional if shown]
-    numbers = ("median ms", "95 %", *(safe_text(name) for name, *_ in columns))
-    lines = table("model", "device", "unit", *map(number, numbers))
-    notes: list[str] = []
-    for cell in cells:
-        unit = unit_words(cell.unit, cell.threads, cell.batch)
-        lines.add_row(
-            Text(safe_text(cell.model)),
-            Text(marked(safe_text(cell.device), cell.verdict == RowVerdict.SIMULATED)),
-            Text(safe_text(unit)),
-            _number(cell.median_ms, ".4g") or "–",
-            _interval(cell.low_ms, cell.high_ms, ".4g"),
-            *(_number(read(cell), form) for _, form, read in columns),
-        )
-        if cell.remark:
-            where = f"{cell.model} × {cell.device or 'no device'} × {unit}"
-            notes.append(f"{safe_text(where)}: {safe_text(cell.remark, 400)}")
     _print_with_notes(lines, notes)
 
 
@@ -351,14 +358,6 @@ def _file_name(name: str) -> str:
     """A safe file name: campaign ids in a file may be anything."""
     safe = "".join(char if char.isascii() and (char.isalnum() or char in "._-") else "-" for char in name)
     return safe.strip(".-")[:80] or "report"
-
-
-def _number(value: float | None, form: str) -> str:
-    return "" if value is None else f"{value:{form}}"
-
-
-def _interval(low: float | None, high: float | None, form: str) -> str:
-    return "" if low is None or high is None else f"{low:{form}} – {high:{form}}"
 
 
 def _print_with_notes(lines: Table, notes: Iterable[str]) -> None:

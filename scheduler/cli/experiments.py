@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, NoReturn
 
 import typer
+from rich.table import Column
 from rich.text import Text
 
 from protocol.errors import CampaignError
@@ -30,7 +31,7 @@ from scheduler.cli.options import (
     opened,
     print_campaign,
 )
-from scheduler.output.terminal import local_time, number, print_lines, table
+from scheduler.output.terminal import local_time, number, print_lines, show_figure, show_interval, table
 from swarm.base.screen import new_console, print_json
 from swarm.base.text import safe_text
 
@@ -112,17 +113,16 @@ def list_(ctx: typer.Context, as_json: AsJson = False) -> None:
     if not views:
         print("No experiments yet. Save one: sark-node experiment save campaign.yaml")
         return
-    lines = table("experiment", number("versions"), number("runs"), "schedule", "next", "last run", "finding")
-    for view in views:
-        lines.add_row(
-            Text(safe_text(view.name)),
-            str(view.latest),
-            str(view.runs),
-            view.schedule or "",
-            local_time(view.due),
-            local_time(view.last_run),
-            finding_text(view.last_finding or ""),
-        )
+    lines = table(
+        views,
+        (Column("experiment"), lambda view: safe_text(view.name)),
+        (number("versions"), lambda view: str(view.latest)),
+        (number("runs"), lambda view: str(view.runs)),
+        (Column("schedule"), lambda view: view.schedule or ""),
+        (Column("next"), lambda view: local_time(view.due)),
+        (Column("last run"), lambda view: local_time(view.last_run)),
+        (Column("finding"), lambda view: _finding_text(view.last_finding or "")),
+    )
     new_console().print(lines)
 
 
@@ -441,23 +441,17 @@ def show_history(history: History) -> None:
         where = f"{unit} on {safe_text(cell.device, 60) or 'no device'}{mark}"
         console.print(Text(f"{safe_text(cell.model, 60)} × {where}", style="bold"), soft_wrap=True)
         lines = table(
-            "  started", "version", "campaign", number("median ms"), number("95 %"), number("memory MB"), "verdict",
-            "finding", number("ratio"),
-        )  # fmt: skip
-        for point in cell.points:
-            lines.add_row(
-                f"  {local_time(point.begun)}",
-                f"@{point.version}",
-                point.campaign,
-                "" if point.median_ms is None else f"{point.median_ms:.4g}",
-                ""
-                if point.low_ms is None or point.high_ms is None
-                else f"{point.low_ms:.4g} – {point.high_ms:.4g}",
-                "" if point.memory_mb is None else f"{point.memory_mb:.1f}",
-                Text(safe_text(point.verdict or point.status, 40)),
-                finding_text(str(point.finding)),
-                "" if point.ratio is None else f"{point.ratio:.3f}",
-            )
+            cell.points,
+            (Column("  started"), lambda point: f"  {local_time(point.begun)}"),
+            (Column("version"), lambda point: f"@{point.version}"),
+            (Column("campaign"), lambda point: point.campaign),
+            (number("median ms"), lambda point: show_figure(point.median_ms)),
+            (number("95 %"), lambda point: show_interval(point.low_ms, point.high_ms)),
+            (number("memory MB"), lambda point: show_figure(point.memory_mb, ".1f")),
+            (Column("verdict"), lambda point: safe_text(point.verdict or point.status, 40)),
+            (Column("finding"), lambda point: _finding_text(point.finding)),
+            (number("ratio"), lambda point: show_figure(point.ratio, ".3f")),
+        )
         console.print(lines)
     for run in history.runs:
         notes = [f"{run.finding}: {safe_text(run.why, 300)}"] if run.why else []
@@ -466,7 +460,7 @@ def show_history(history: History) -> None:
         print_lines((f"{local_time(run.begun)}  {note}" for note in notes), console)
 
 
-def finding_text(finding: str) -> Text:
+def _finding_text(finding: str) -> Text:
     """A finding in its colour."""
     return Text(finding, style=_STYLES.get(finding, ""))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -21,7 +21,7 @@ from results.row.row import Row, RowStatus
 from results.row.simulated import marked, shown_name
 from results.row.verdict import RowVerdict
 from scheduler.output.fleet import ObservedDevice
-from scheduler.output.terminal import local_time, name, number, print_lines, short, shrinking, table
+from scheduler.output.terminal import local_time, name, number, print_lines, short, shrinking, table, wrapped
 from scheduler.store.progress import ADOPTED
 from scheduler.store.results import campaign_rows, raw_results
 from scheduler.store.rows import CampaignRow, CampaignStatus, CampaignSummary
@@ -37,24 +37,29 @@ from swarm.net.paths import path_words
 def campaigns_table(summaries: Sequence[CampaignSummary], *, scheduling: bool = True) -> Table:
     """A line for each campaign. `scheduling`: a scheduler process runs on this home."""
     experiments = any(item.experiment for item in summaries)
-    lines = table(
-        name("campaign", 10), name("name", 8), name("status"), number("tasks"), number("done"), number("failed"),
-        name("submitted", 16), name("took"), *((name("experiment"),) if experiments else ()),
-    )  # fmt: skip
-    for item in summaries:
-        campaign = item.campaign
-        lines.add_row(
-            campaign.id,
-            Text(marked(safe_text(campaign.name, 30), asks_for_it(campaign.spec))),
-            campaign_state(campaign, scheduling=scheduling)[0],
-            str(item.tasks) if campaign.planned else "-",
-            str(item.counts.get(TaskState.SUCCEEDED, 0)),
-            str(item.counts.get(TaskState.FAILED, 0)),
-            local_time(campaign.created),
-            show_elapsed(campaign.ended - campaign.created) if campaign.ended else "",
-            *([Text(safe_text(f"{item.experiment} {item.finding}".strip(), 60))] if experiments else []),
-        )
-    return lines
+    return table(
+        summaries,
+        (name("campaign", 10), lambda item: item.campaign.id),
+        (name("name", 8), lambda item: campaign_name(item.campaign, 30)),
+        (name("status"), lambda item: campaign_state(item.campaign, scheduling=scheduling)[0]),
+        (number("tasks"), lambda item: str(item.tasks) if item.campaign.planned else "-"),
+        (number("done"), lambda item: str(item.counts.get(TaskState.SUCCEEDED, 0))),
+        (number("failed"), lambda item: str(item.counts.get(TaskState.FAILED, 0))),
+        (name("submitted", 16), lambda item: local_time(item.campaign.created)),
+        (name("took"), lambda item: _took(item.campaign) if item.campaign.ended else ""),
+        (name("experiment"), lambda item: safe_text(f"{item.experiment} {item.finding}".strip(), 60))
+        if experiments
+        else None,
+    )
+
+
+def campaign_name(campaign: CampaignRow, limit: int) -> str:
+    """Its name; a simulation is marked."""
+    return marked(safe_text(campaign.name, limit), asks_for_it(campaign.spec))
+
+
+def _took(campaign: CampaignRow) -> str:
+    return show_elapsed((campaign.ended or campaign.created) - campaign.created)
 
 
 def campaign_state(campaign: CampaignRow, *, scheduling: bool) -> tuple[str, str]:
@@ -99,8 +104,7 @@ def finish(
         return code
     show_results(rows, console)
     done = sum(row.status is RowStatus.COMPLETE for row in rows)
-    took = show_elapsed((campaign.ended or campaign.created) - campaign.created)
-    lines = [f"{done} of {count(len(rows), 'task')} complete in {took}."]
+    lines = [f"{done} of {count(len(rows), 'task')} complete in {_took(campaign)}."]
     if disagreeing := len(disagreements(rows)):
         lines.append(f"{disagreeing} of the replicated tasks disagree: see Agreement.")
     if campaign.detail:
@@ -132,38 +136,28 @@ def peers_table(devices: Sequence[ObservedDevice], width: int = 80) -> Table:
     roomy = width >= ROOMY
     # `direct, 53 ms` is not torn in two; a gate's address may be
     direct = [path_words(item.path) for item in devices if item.path is not None and item.path.direct]
-    lines = table(
-        _wrapped("device"),
-        name("peer", 9),
-        *((name("id", 18),) if roomy else ()),  # to be copied
-        _wrapped("state"),
-        *((_wrapped("soc"),) if roomy else ()),
-        name("cores", 5),
-        name("ram", 8),
-        _wrapped("units"),
-        _wrapped("path", max(map(len, direct), default=4)),
+    return table(
+        devices,
+        (wrapped("device"), lambda item: Text(shown_name(item.advert), "" if item.fit.fits else "dim")),
+        (name("peer", 9), lambda item: f"…{item.advert.peer[-8:]}"),
+        (name("id", 18), lambda item: safe_text(item.advert.device, 40)) if roomy else None,  # to be copied
+        (wrapped("state"), lambda item: Text(device_state(item)[0], "" if item.pong else "red")),
+        (wrapped("soc"), lambda item: safe_text(item.advert.soc, 28)) if roomy else None,
+        (name("cores", 5), lambda item: str(item.advert.cores or "")),
+        (name("ram", 8), lambda item: "" if item.advert.ram is None else show_size(item.advert.ram)),
+        (
+            wrapped("units"),
+            lambda item: ", ".join(safe_text(unit.unit) for unit in item.advert.units) or "none",
+        ),
+        (wrapped("path", max(map(len, direct), default=4)), device_path),
         gap=2 if roomy else 1,
     )
-    for item in devices:
-        advert, path = item.advert, item.path
-        state, _ = device_state(item)
-        units = ", ".join(safe_text(unit.unit) for unit in advert.units) or "none"
-        lines.add_row(
-            Text(shown_name(advert), style="" if item.fit.fits else "dim"),
-            Text(f"…{advert.peer[-8:]}"),
-            *((Text(safe_text(advert.device, 40)),) if roomy else ()),
-            Text(state, style="red" if item.pong is None else ""),
-            *((Text(safe_text(advert.soc, 28)),) if roomy else ()),
-            "" if advert.cores is None else str(advert.cores),
-            "" if advert.ram is None else show_size(advert.ram),
-            Text(units),
-            Text(path_words(path, advert.addresses), style="" if path is None or path.direct else "yellow"),
-        )
-    return lines
 
 
-def _wrapped(head: str, least: int | None = None) -> Column:
-    return Column(head, overflow="fold", min_width=least)
+def device_path(device: ObservedDevice) -> Text:
+    """By which path it answered; through a gate in yellow."""
+    direct = device.path is None or device.path.direct
+    return Text(path_words(device.path, device.advert.addresses), "" if direct else "yellow")
 
 
 def device_state(device: ObservedDevice) -> tuple[str, str]:
@@ -203,18 +197,9 @@ def peer_remarks(devices: Sequence[ObservedDevice]) -> list[str]:
 
 # -- results -----------------------------------------------------------------------------------------------------------------------------
 
-HEADS: Final = ("Task", "Model", "Unit", "Device", "Load ms", "Inference ms", "RAM MB", "Result")
-PER_S: Final = "Per s"
-"""A column where a batch was asked for: inputs in a second."""
-_AFTER: Final = HEADS.index("Inference ms") + 1
-VERDICT: Final = "Verdict"
-"""What the last column is called when every row has one."""
 LEGEND: Final = "Medians in ms; ±: half of the 95 % interval of the median."
 MAX_REMARKS: Final = 12
 _SHOWN_NOTES: Final = ("not given", "names no dynamic dimension")
-_RIGHT: Final = frozenset({"Load ms", "Inference ms", PER_S, "RAM MB"})
-_SHORTENED: Final = ("Model", "Unit", "Device")
-"""Give way when the table is too wide."""
 _STYLES: Final = {
     RowStatus.COMPLETE: "green",
     RowStatus.FAILED: "red",
@@ -276,16 +261,6 @@ def _numbers(numbers: Sequence[str]) -> str:
     return ", ".join(numbers[:8]) + (f" and {len(numbers) - 8} more" if len(numbers) > 8 else "")
 
 
-def _heads(rows: Sequence[Row]) -> tuple[str, ...]:
-    complete = bool(rows) and all(row.status is RowStatus.COMPLETE for row in rows)
-    heads = (*HEADS[:-1], VERDICT) if complete else HEADS
-    return (*heads[:_AFTER], PER_S, *heads[_AFTER:]) if _batches(rows) else heads
-
-
-def _batches(rows: Sequence[Row]) -> bool:
-    return any(row.batch is not None for row in rows)
-
-
 def failure_text(row: Row) -> str:
     """Why it failed: the reason's word and its detail, which may be a small table of several lines."""
     first, *more = (safe_columns(line) for line in row.detail.splitlines()[:40] or [""])
@@ -299,53 +274,64 @@ def safe_columns(line: str) -> str:
 
 def results_table(rows: Sequence[Row]) -> Table:
     """A table in which numbers stand whole, names are shortened, nothing is wrapped."""
-    lines = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), show_edge=False)
-    for head in _heads(rows):
-        lines.columns.append(
-            number(head) if head in _RIGHT else shrinking(head) if head in _SHORTENED else name(head)
-        )
-    for row, (task, model, unit, device, *others, result) in zip(rows, _cells(rows), strict=True):
-        names = map(short, (model, unit, device))
-        lines.add_row(Text(task), *names, *map(Text, others), Text(result, style=_STYLES.get(row.status, "")))
+    lines = table(rows, *_columns(rows), gap=1)
+    lines.box, lines.pad_edge, lines.show_edge, lines.header_style = (
+        box.SIMPLE_HEAD,
+        False,
+        False,
+        "table.header",
+    )
     return lines
 
 
 def plain_lines(rows: Sequence[Row]) -> list[str]:
     """The same cells in full, in columns of spaces."""
-    heads = _heads(rows)
-    lines = [heads, *_cells(rows)]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(heads))]
+    columns = _columns(rows)
+    lines = [[str(head.header) for head, _ in columns]]
+    lines += [[str(cell(row)) for _, cell in columns] for row in rows]
+    widths = [max(map(len, cells)) for cells in zip(*lines, strict=True)]
     return [
         "  ".join(
-            cell.rjust(width) if head in _RIGHT else cell.ljust(width)
-            for head, cell, width in zip(heads, line, widths, strict=True)
+            cell.rjust(width) if head.justify == "right" else cell.ljust(width)
+            for (head, _), cell, width in zip(columns, line, widths, strict=True)
         ).rstrip()
         for line in lines
     ]
 
 
-def _cells(rows: Sequence[Row]) -> list[tuple[str, ...]]:
-    """The number of threads is shown where it tells rows apart, the batch where one was asked for."""
+def _columns(rows: Sequence[Row]) -> list[tuple[Column, Callable[[Row], str | Text]]]:
+    """The task by its number, times as medians, ± how well they are known. The number of threads is shown where it tells rows apart,
+    inputs in a second where a batch was asked for; the last column is the verdict if every row has one.
+    """
     threads = len({row.threads for row in rows if row.threads is not None}) > 1
-    return [result_cells(row, threads=threads, batches=_batches(rows)) for row in rows]
+    batches = any(row.batch is not None for row in rows)
+    complete = bool(rows) and all(row.status is RowStatus.COMPLETE for row in rows)
 
+    def unit(row: Row) -> str:
+        ran = f" ×{row.threads}" if threads and row.threads is not None else ""
+        return safe_text(row.compute_units, 40) + ran + ("" if row.batch is None else f", batch {row.batch}")
 
-def result_cells(row: Row, *, threads: bool = False, batches: bool = False) -> tuple[str, ...]:
-    """One row in words: the task by its number, times as medians, ± how well they are known; without why it failed."""
-    complete = row.status is RowStatus.COMPLETE and row.verdict
-    return (
-        row.job_id.rpartition("/")[2],
-        safe_text(row.file_name, 40),
-        safe_text(row.compute_units, 40)
-        + (f" ×{row.threads}" if threads and row.threads is not None else "")
-        + (f", batch {row.batch}" if row.batch is not None else ""),
-        safe_text(row.device_name, 40) or "-",
-        _time(row.load_ms_median, None),
-        _time(row.inference_ms_median, row.half_width_percent),
-        *(("" if row.throughput_per_s is None else f"{row.throughput_per_s:.4g}",) if batches else ()),
-        "" if row.peak_inference_ram_usage is None else f"{row.peak_inference_ram_usage:.1f}",
-        row.verdict if complete else str(row.status).lower(),
-    )
+    def outcome(row: Row) -> Text:
+        verdict = row.verdict if row.status is RowStatus.COMPLETE else ""
+        return Text(verdict or str(row.status).lower(), _STYLES.get(row.status, ""))
+
+    def memory(row: Row) -> str:
+        return "" if row.peak_inference_ram_usage is None else f"{row.peak_inference_ram_usage:.1f}"
+
+    def per_s(row: Row) -> str:
+        return "" if row.throughput_per_s is None else f"{row.throughput_per_s:.4g}"
+
+    return [
+        (name("Task"), lambda row: row.job_id.rpartition("/")[2]),
+        (shrinking("Model"), lambda row: short(safe_text(row.file_name, 40))),
+        (shrinking("Unit"), lambda row: short(unit(row))),
+        (shrinking("Device"), lambda row: short(safe_text(row.device_name, 40) or "-")),
+        (number("Load ms"), lambda row: _time(row.load_ms_median, None)),
+        (number("Inference ms"), lambda row: _time(row.inference_ms_median, row.half_width_percent)),
+        *([(number("Per s"), per_s)] if batches else []),
+        (number("RAM MB"), memory),
+        (name("Verdict" if complete else "Result"), outcome),
+    ]
 
 
 def _time(median: float | None, percent: float | None) -> str:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
+from typing import TypeVar
 
 from rich.console import Console
 from rich.table import Column, Table
@@ -27,9 +28,35 @@ def local_time(instant: str | float | None) -> str:
     return at.astimezone().strftime("%Y-%m-%d %H:%M")
 
 
-def table(*columns: str | Column, gap: int = 2, expand: bool = False) -> Table:
-    """A table without lines. `gap`: spaces between columns; `expand`: as wide as the terminal."""
-    return Table(*columns, box=None, padding=(0, gap, 0, 0), header_style="dim", expand=expand)
+def show_figure(value: float | None, form: str = ".4g") -> str:
+    """A number in this format; '' for None."""
+    return "" if value is None else f"{value:{form}}"
+
+
+def show_interval(low: float | None, high: float | None, form: str = ".4g") -> str:
+    """`1.95 – 2.05`; '' for None."""
+    return "" if low is None or high is None else f"{low:{form}} – {high:{form}}"
+
+
+Item = TypeVar("Item")
+
+
+def table(
+    items: Iterable[Item],
+    *columns: tuple[Column, Callable[[Item], str | Text]] | None,
+    gap: int = 2,
+    expand: bool = False,
+) -> Table:
+    """A table without lines, a row for each item. `columns`: each with what it shows of an item; None: a column that is left out.
+    `gap`: spaces between columns; `expand`: as wide as the terminal.
+    """
+    shown = [column for column in columns if column is not None]
+    heads = [head for head, _ in shown]
+    lines = Table(*heads, box=None, padding=(0, gap, 0, 0), header_style="dim", expand=expand)
+    for item in items:
+        cells = (cell(item) for _, cell in shown)
+        lines.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in cells))
+    return lines
 
 
 def number(head: str, least: int | None = None) -> Column:
@@ -40,6 +67,11 @@ def number(head: str, least: int | None = None) -> Column:
 def name(head: str, least: int | None = None, most: int | None = None, ratio: int | None = None) -> Column:
     """A column of at least `least` and at most `most` columns, in which longer names end in an ellipsis."""
     return Column(head, no_wrap=True, overflow="ellipsis", min_width=least, max_width=most, ratio=ratio)
+
+
+def wrapped(head: str, least: int | None = None) -> Column:
+    """A column in which longer texts take several lines."""
+    return Column(head, overflow="fold", min_width=least)
 
 
 def shrinking(head: str) -> Column:

@@ -12,19 +12,17 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from protocol.values.attempt import TaskState
-from protocol.words import asks_for_it
 from results.row.form import utc
-from results.row.simulated import marked, shown_name
+from results.row.simulated import shown_name
 from scheduler.output.fleet import ObservedDevice, device_tasks, fleet_device
 from scheduler.output.schemas import campaign_info
-from scheduler.output.tables import campaign_state, device_state
+from scheduler.output.tables import campaign_name, campaign_state, device_path, device_state
 from scheduler.output.terminal import name, number, table
 from scheduler.store.progress import progress_text
 from scheduler.store.rows import ENDED, CampaignSummary, TaskRow
 from swarm.base.screen import PIPE_WIDTH
 from swarm.base.text import count, safe_text
 from swarm.base.units import show_elapsed
-from swarm.net.paths import path_words
 
 ROOMY: Final = 100
 """Columns from which there is room for paths and longer bars."""
@@ -110,25 +108,34 @@ def _headline(now: TopSnapshot, width: int) -> Text:
 
 def _campaigns(items: Sequence[CampaignSummary], now: TopSnapshot, width: int) -> Table:
     length = 16 if width >= ROOMY else 8
-    lines = table(
-        name("campaign", 10), name("name", 8, ratio=1), Column("", width=length), number("done", 5), number("failed", 6),
-        name("status", 9), number("for", 5), expand=width < PIPE_WIDTH,
-    )  # fmt: skip
-    for item in items:
-        status, style = campaign_state(item.campaign, scheduling=now.scheduling)
+
+    def styled(item: CampaignSummary, text: str) -> Text:
+        return Text(text, campaign_state(item.campaign, scheduling=now.scheduling)[1])
+
+    def progress(item: CampaignSummary) -> Text:
         ended = sum(item.counts.get(TaskState(state), 0) for state in ENDED)
-        failed = item.counts.get(TaskState.FAILED, 0)
-        campaign = item.campaign
-        lines.add_row(
-            campaign.id,
-            Text(marked(safe_text(campaign.name, 80), asks_for_it(campaign.spec))),
-            Text(bar(ended / item.tasks, length) if item.tasks else "", style=style),
-            f"{item.counts.get(TaskState.SUCCEEDED, 0)}/{item.tasks}" if campaign.planned else "-",
-            Text(str(failed) if failed else "", style="red"),
-            Text(status, style=style),
-            show_elapsed((campaign.ended or now.at) - campaign.created),
-        )
-    return lines
+        return styled(item, bar(ended / item.tasks, length) if item.tasks else "")
+
+    def done(item: CampaignSummary) -> str:
+        return f"{item.counts.get(TaskState.SUCCEEDED, 0)}/{item.tasks}" if item.campaign.planned else "-"
+
+    return table(
+        items,
+        (name("campaign", 10), lambda item: item.campaign.id),
+        (name("name", 8, ratio=1), lambda item: campaign_name(item.campaign, 80)),
+        (Column("", width=length), progress),
+        (number("done", 5), done),
+        (number("failed", 6), lambda item: Text(str(item.counts.get(TaskState.FAILED) or ""), "red")),
+        (
+            name("status", 9),
+            lambda item: styled(item, campaign_state(item.campaign, scheduling=now.scheduling)[0]),
+        ),
+        (
+            number("for", 5),
+            lambda item: show_elapsed((item.campaign.ended or now.at) - item.campaign.created),
+        ),
+        expand=width < PIPE_WIDTH,
+    )
 
 
 def bar(share: float, columns: int) -> str:
@@ -144,21 +151,18 @@ def _devices(items: Sequence[ObservedDevice], now: TopSnapshot, width: int) -> T
     by_worker: dict[str, list[TaskRow]] = {}
     for task in now.tasks:
         by_worker.setdefault(task.worker or "", []).append(task)
-    lines = table(
-        name("device", 8, _most(width, 24, 16)), name("state", 9, _most(width, 28, 12)), name("runs", 16, ratio=1),
-        number("queue", 5), name("path", 8, _most(width, 30, 18)), expand=width < PIPE_WIDTH,
-    )  # fmt: skip
-    for item in items:
-        state, style = device_state(item)
-        direct = item.path is None or item.path.direct
-        lines.add_row(
-            Text(shown_name(item.advert, 80)),
-            Text(state, style=style),
-            _work(item, by_worker.get(item.advert.peer, ()), roomy=roomy),
-            "" if item.pong is None else str(item.pong.queue),
-            Text(path_words(item.path, item.advert.addresses), style="" if direct else "yellow"),
-        )
-    return lines
+    return table(
+        items,
+        (name("device", 8, _most(width, 24, 16)), lambda item: shown_name(item.advert, 80)),
+        (name("state", 9, _most(width, 28, 12)), lambda item: Text(*device_state(item))),
+        (
+            name("runs", 16, ratio=1),
+            lambda item: _work(item, by_worker.get(item.advert.peer, ()), roomy=roomy),
+        ),
+        (number("queue", 5), lambda item: "" if item.pong is None else str(item.pong.queue)),
+        (name("path", 8, _most(width, 30, 18)), device_path),
+        expand=width < PIPE_WIDTH,
+    )
 
 
 def _most(width: int, roomy: int, narrow: int) -> int | None:

@@ -157,25 +157,28 @@ def render(
     shown = _most_interesting(tasks, height)
     narrow, wide = width < NARROW, width >= WIDE
     names = width - TAKEN  # of this room the phase, which is what one looks for, has the larger half
+
+    def styled(task: TaskRow, text: str) -> Text:
+        return Text(text, _STYLES.get(task.state, ""))
+
+    def progress(task: TaskRow) -> Text:
+        share = fraction(task)
+        return styled(task, "" if share is None else bar(share, 8))
+
+    model, unit, device = (
+        max(least, min(most, names * share // 100))
+        for least, most, share in ((10, 40, 24), (10, 30, 34), (8, 24, 17))
+    )
     drawn = table(
-        Column("task", no_wrap=True),
-        name("model", most=max(10, min(40, names * 24 // 100))),
-        *(() if narrow else (name("unit", most=max(10, min(30, names * 34 // 100))),)),
-        name("device", 6, max(8, min(24, names * 17 // 100))),
-        *((Column("", no_wrap=True, width=8),) if wide else ()),
-        name("phase", 20, ratio=1),
+        shown,
+        (Column("task", no_wrap=True), lambda task: styled(task, f"{_MARKS.get(task.state, ' ')} {task.n}")),
+        (name("model", most=model), lambda task: safe_text(task.model)),
+        None if narrow else (name("unit", most=unit), lambda task: safe_text(task.unit)),
+        (name("device", 6, device), lambda task: safe_text(task.device)),
+        (Column("", no_wrap=True, width=8), progress) if wide else None,
+        (name("phase", 20, ratio=1), lambda task: styled(task, progress_text(task))),
         expand=True,
     )
-    for task in shown:
-        style, share = _STYLES.get(task.state, ""), fraction(task)
-        drawn.add_row(
-            Text(f"{_MARKS.get(task.state, ' ')} {task.n}", style=style),
-            Text(safe_text(task.model)),
-            *(() if narrow else (Text(safe_text(task.unit)),)),
-            Text(safe_text(task.device)),
-            *((Text("" if share is None else bar(share, 8), style=style),) if wide else ()),
-            Text(progress_text(task), style=style),
-        )
     footer = Text("  ".join(filter(None, (left_out(tasks, shown), hint))), style="dim")
     return Group(headline, drawn, Text.assemble("  ", footer, no_wrap=True, overflow="ellipsis"))
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 from pydantic import ValidationError
-from rich.table import Column, Table
+from rich.table import Table
 from rich.text import Text
 
 from protocol.errors import CampaignError
@@ -30,28 +30,24 @@ MAX_UNCOVERED: Final = 12
 def plan_table(plan: LivePlan, width: int = 80) -> Table:
     """A line for each cell, with the columns that tell cells apart."""
     cells = plan.cells
-    columns: list[tuple[Column, Callable[[PlanCell], str | Text]]] = [
+    threads, batches = (
+        any(getattr(cell, field) is not None for cell in cells) for field in ("threads", "batch")
+    )
+    return table(
+        cells,
         (name(""), lambda cell: Text("✓", "green") if cell.covered else Text("✗", "red")),
         (shrinking("model"), lambda cell: short(safe_text(cell.model, 60))),
         (shrinking("unit"), lambda cell: short(safe_text(cell.unit, 40))),
-    ]
-    if any(cell.threads is not None for cell in cells):
-        columns.append((number("threads"), lambda cell: str(cell.threads or "physical")))
-    if any(cell.batch is not None for cell in cells):
-        columns.append((number("batch"), lambda cell: "" if cell.batch is None else str(cell.batch)))
-    if any(cell.tasks != 1 for cell in cells):
-        columns.append((number("tasks"), lambda cell: str(cell.tasks)))
-    columns += [
+        (number("threads"), lambda cell: str(cell.threads or "physical")) if threads else None,
+        (number("batch"), lambda cell: str(cell.batch or "")) if batches else None,
+        (number("tasks"), lambda cell: str(cell.tasks)) if any(cell.tasks != 1 for cell in cells) else None,
         (number("fit"), lambda cell: str(len(cell.fit))),
         (number("serve"), lambda cell: str(len(cell.serve))),
         (number("start"), _start),
         (number("each"), lambda cell: UNKNOWN if cell.run_s is None else show_estimate(cell.run_s)),
         (number("fetch"), lambda cell: show_size(cell.fetch) if cell.fetch else "-"),
-    ]
-    lines = table(*(column for column, _ in columns), gap=2 if width >= 100 else 1)
-    for cell in cells:
-        lines.add_row(*(text(cell) for _, text in columns))
-    return lines
+        gap=2 if width >= 100 else 1,
+    )
 
 
 def _start(cell: PlanCell) -> str:

@@ -6,16 +6,15 @@ import itertools
 from collections.abc import Callable
 from typing import Any, Final
 
-from rich.table import Table
-from rich.text import Text
+from rich.table import Column, Table
 
 from protocol.errors import CampaignError
 from protocol.values.requirement import show_size
 from protocol.values.task import Model
 from results.row.form import JsonModel
-from scheduler.campaign.fields import show_percent
+from scheduler.campaign.fields import Threads, show_percent
 from scheduler.campaign.load import parse_campaign
-from scheduler.campaign.model import Campaign
+from scheduler.campaign.model import Campaign, JobFields
 from scheduler.models.describe import Models, unseen
 from scheduler.output.schemas import CampaignModel, shown_as
 from scheduler.output.terminal import table
@@ -79,29 +78,27 @@ def valid(campaign: Campaign, models: Models) -> ValidCampaign:
 def valid_table(campaign: Campaign, models: Models) -> Table:
     """A line for each model, unit, number of threads and batch."""
     measure = campaign.measure
-    has_batch = any(batch is not None for entry in campaign.models for batch in campaign.batches(entry))
     batches = {entry.label: campaign.batches(entry) for entry in campaign.models}
-    heads = (
-        "model",
-        "size",
-        "sha256",
-        "unit",
-        "threads",
-        *(("batch",) if has_batch else ()),
-        "runs",
-        "loads",
+    has_batch = any(batch is not None for sizes in batches.values() for batch in sizes)
+    precise = f"±{show_percent(measure.precision)}" if measure.precision else ""
+    rows: list[tuple[tuple[str, ...], tuple[JobFields, Threads, int | None]]] = []
+    for label, (_, model) in models.items():
+        head = (safe_text(label), show_size(model.size), f"{model.sha256[:12]}…")
+        heads = itertools.chain([head], itertools.repeat(("", "", "")))
+        lines = itertools.product(campaign.lines(), measure.threads, batches[label])
+        rows += zip(heads, lines, strict=False)
+    return table(
+        rows,
+        *(
+            (Column(column), lambda row, at=at: row[0][at])
+            for at, column in enumerate(("model", "size", "sha256"))
+        ),
+        (Column("unit"), lambda row: safe_text(row[1][0].unit)),
+        (Column("threads"), lambda row: str(row[1][1])),
+        (Column("batch"), lambda row: str(row[1][2] or "")) if has_batch else None,
+        (Column("runs"), lambda row: precise or str(row[1][0].runs or measure.runs)),
+        (Column("loads"), lambda row: "6 to 20" if precise else str(measure.loads)),
     )
-    lines = table(*heads)
-    for name, (_, model) in models.items():
-        head = (Text(safe_text(name)), show_size(model.size), f"{model.sha256[:12]}…")
-        for line, threads, batch in itertools.product(campaign.lines(), measure.threads, batches[name]):
-            runs, loads = str(line.runs or measure.runs), str(measure.loads)
-            if measure.precision:
-                runs, loads = f"±{show_percent(measure.precision)}", "6 to 20"
-            size = () if not has_batch else ("" if batch is None else str(batch),)
-            lines.add_row(*head, Text(safe_text(line.unit)), str(threads), *size, runs, loads)
-            head = (Text(""), "", "")
-    return lines
 
 
 def check(
