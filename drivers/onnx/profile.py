@@ -9,28 +9,16 @@ from __future__ import annotations
 import json
 import tempfile
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from drivers.contract.base import DriverError
-from drivers.onnx import session as edge
-from drivers.onnx.runner import Runner
-from drivers.onnx.units import UNITS, ProviderPlacement
+from drivers.local.model import RanOn
+from drivers.onnx.units import UNITS
 
 COPY: Final = "Memcpy"
 """Operators that the runtime inserts to copy values between devices."""
-
-
-@dataclass(frozen=True, slots=True)
-class ProfiledNodes:
-    """Where the model ran."""
-
-    unit: str
-    providers: tuple[str, ...]
-    """Those that ran operators, the unit's own first."""
-    notes: tuple[str, ...] = ()
 
 
 def nodes_by_provider(profile: str) -> Counter[str]:
@@ -49,33 +37,32 @@ def nodes_by_provider(profile: str) -> Counter[str]:
     return Counter(providers.values())
 
 
-def unit_that_ran(unit: str, wanted: str, live: Sequence[str], nodes: Mapping[str, int]) -> ProfiledNodes:
+def unit_that_ran(unit: str, wanted: str, live: Sequence[str], nodes: Mapping[str, int]) -> RanOn:
     """The unit that ran the model: another one than `unit` if no operator ran on its provider.
 
     `wanted`: the unit's provider; `live`: the session's providers; `nodes`: operators by provider.
     """
     if not nodes:
-        return ProfiledNodes(unit, tuple(live), ("the runtime does not report where the operators ran",))
+        return RanOn(unit, tuple(live), ("the runtime does not report where the operators ran",))
     order = sorted(nodes, key=lambda name: (name != wanted, -nodes[name], name))
     if wanted not in nodes:
         others = (known.unit for known in UNITS if order[0] in known.names)
-        return ProfiledNodes(next(others, order[0]), tuple(order))
+        return RanOn(next(others, order[0]), tuple(order))
     total = sum(nodes.values())
     notes = tuple(f"{nodes[name]} of {total} operators ran on {name}" for name in order[1:])
-    return ProfiledNodes(unit, tuple(order), notes)
+    return RanOn(unit, tuple(order), notes)
 
 
-def profile(
-    model: str, place: ProviderPlacement, threads: int, feeds: Mapping[str, Any], inputs: Any
-) -> Counter[str]:
-    """Operators by provider, of one inference in a session of its own; empty if that fails, as with too little memory for two."""
-    chosen = edge.options(threads, optimise=True)
-    chosen.enable_profiling = True
+def profile(infer: Callable[[Any], Any], options: Any) -> Counter[str]:
+    """Operators by provider, of one inference in a session of its own; empty if that fails, as with too little memory for two.
+
+    `infer` opens a session with `options`, runs it once and returns it.
+    """
+    options.enable_profiling = True
     with tempfile.TemporaryDirectory() as folder:
-        chosen.profile_file_prefix = str(Path(folder, "profile"))
+        options.profile_file_prefix = str(Path(folder, "profile"))
         try:
-            session = edge.open_session(model, place, chosen)
-            Runner(session, feeds, inputs, place).first()
+            session = infer(options)
         except DriverError:
             return Counter()
         try:

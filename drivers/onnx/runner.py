@@ -9,8 +9,8 @@ from __future__ import annotations
 import ctypes
 import gc
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final, Protocol
@@ -18,14 +18,16 @@ from typing import Any, Final, Protocol
 import numpy as np
 
 from drivers.contract import memory, steps
-from drivers.contract.base import LoadReport, Unfit, WorkOrder
+from drivers.contract.base import MeasureReport, ProgressReport, Unfit, WorkOrder
 from drivers.contract.boot import folder
-from drivers.contract.hardware import threads_for
+from drivers.contract.hardware import threads_notes
 from drivers.inputs.feeds import find_runnable, make_feeds
 from drivers.inputs.made import DTYPES, NARROW, Input, Shapes, element_type
+from drivers.local.model import LocalModel, Prepared, RanOn
 from drivers.measure.timing import TimedCalls, TimedLoop
 from drivers.native import library, loop, ort_api
 from drivers.onnx import session as edge
+from drivers.onnx.profile import profile, unit_that_ran
 from drivers.onnx.units import CPU, ProviderPlacement
 from protocol.formats.onnx import read_table_rows
 from protocol.formats.steps import POST
@@ -54,118 +56,128 @@ def open_runtime() -> ort_api.Runtime | None:
 RUNTIME: Final = open_runtime()
 
 
-@dataclass(slots=True)
-class PreparedRuntime:
-    """Inputs that run, in a session that has run no others."""
+class OnnxModel(LocalModel):
+    """One order's model on its unit, as a private file."""
 
-    session: Any
-    inputs: tuple[Input, ...]
-    runner: BoundModel
-    shapes: Shapes
-    bound: int
-    """Made integers are below it."""
-    feeds: Mapping[str, Array]
-    pre_ns: int
-    """Of the pre-run steps."""
-    first_ns: int
-    """Of the cold inference."""
-    peak_was_reset: bool
-
-
-class PreparedModel:
-    """One order's model on its unit, as a private file. Raises `Unfit` or `WrongUnit`."""
+    _session: Any
+    _runner: BoundModel
 
     def __init__(self, order: WorkOrder) -> None:
-        self.order = order
-        self.threads = threads_for(order.threads)
-        self.place = edge.placement_of(order.unit, order.gpu)
-        self.path = str(edge.private_copy(order.model, Path(FOLDER)))
-        if self._runtime is not None:
-            self._runtime.start()
+        super().__init__(order, f"onnxruntime {edge.runtime().__version__}")
+        self._place = edge.placement_of(order.unit, order.gpu)
+        self._path = str(edge.private_copy(order.model, Path(FOLDER)))
+        self._native = RUNTIME if self._place.provider == CPU else None
+        if self._native is not None:
+            self._native.start()
+        self._options = edge.options(self.threads, optimise=True)
 
-    @property
-    def _runtime(self) -> ort_api.Runtime | None:
-        return RUNTIME if self.place.provider == CPU else None
+    def load(self) -> int:
+        """By the C interface on the CPU."""
+        if self._native is None:
+            began = time.perf_counter_ns()
+            self._session = edge.open_session(self._path, self._place, self._options)
+            return time.perf_counter_ns() - began
+        try:
+            self._session = self._native.open(self._path, self.threads)
+        except UnicodeDecodeError as why:
+            raise Unfit("the model has a name that is not in UTF-8") from why
+        except ort_api.NativeError as why:
+            raise edge.to_driver_error(why) from why
+        load_ns: int = self._session.load_ns
+        return load_ns
 
-    def load(self) -> tuple[Any, LoadReport]:
-        """Create the session that is measured."""
-        chosen = edge.options(self.threads, optimise=True)
-        baseline = memory.resident_bytes()
-        resetting = memory.reset_peak()
-        session, took = self._open(chosen)
-        peak = memory.peak_bytes(resetting)
-        edge.verify_provider(self.order.unit, self.place.provider, session.get_providers())
-        return session, LoadReport(took, baseline, peak)
+    def verify(self) -> None:
+        edge.verify_provider(self.order.unit, self._place.provider, self._session.get_providers())
 
-    def _open(self, chosen: Any) -> tuple[Any, int]:
-        """The session, by the C interface on the CPU, and its nanoseconds."""
-        if self._runtime is not None:
-            try:
-                session = self._runtime.open(self.path, self.threads)
-            except UnicodeDecodeError as why:
-                raise Unfit("the model has a name that is not in UTF-8") from why
-            except ort_api.NativeError as why:
-                raise edge.to_driver_error(why) from why
-            return session, session.load_ns
-        began = time.perf_counter_ns()
-        opened = edge.open_session(self.path, self.place, chosen)
-        return opened, time.perf_counter_ns() - began
-
-    def reopen(self, like: Any) -> Any:
-        """Another session of the same kind as `like`, unless the C interface cannot bind its inputs or outputs."""
-        chosen = edge.options(self.threads, optimise=True)
-        if isinstance(like, ort_api.NativeSession) and like.plain:
-            return self._open(chosen)[0]
-        return edge.open_session(self.path, self.place, chosen)
-
-    def plain(self) -> Any:
-        """The reference: on the CPU, without graph optimisation."""
-        return edge.open_session(
-            self.path, ProviderPlacement(CPU), edge.options(self.threads, optimise=False)
-        )
-
-    def ready(self, sessions: list[Any]) -> PreparedRuntime:
-        """The first inputs that run, in the one session in `sessions`. A session that failed with others is opened again, because it keeps
-        the memory they took; the new one replaces it in the list.
-
-        Raises what the best guess failed with when nothing runs.
-        """
-        if isinstance(sessions[0], ort_api.NativeSession) and not sessions[0].plain:
-            sessions.append(self.reopen(sessions.pop()))
-        inputs = self._inputs_of(sessions[0])
-        steps.check(self.order.post, POST, [one.name for one in sessions[0].get_outputs()])
-        tries = 0
-
-        def attempt(shapes: Shapes, bound: int) -> PreparedRuntime:
-            nonlocal tries
-            tries += 1
-            return self._try(sessions[0], inputs, shapes, bound)
-
-        prepared = find_runnable(self.order, inputs, edge.metadata_of(sessions[0]), attempt)
-        if tries == 1:
-            return prepared
-        shapes, bound = prepared.shapes, prepared.bound
-        del prepared  # it holds the old session
-        fresh = self.reopen(sessions.pop())
-        gc.collect()
-        sessions.append(fresh)
-        return self._try(fresh, inputs, shapes, bound)
-
-    def _inputs_of(self, session: Any) -> tuple[Input, ...]:
-        """The model's inputs, with the rows of the tables that integers index, where the file shows that."""
-        inputs = edge.inputs_of(session)
+    def prepare(self) -> Prepared:
+        """The first inputs that run. A session that failed with others is opened again, because it keeps the memory they took."""
+        if isinstance(self._session, ort_api.NativeSession) and not self._session.plain:
+            self._native = None  # which cannot bind its inputs or outputs
+            self._reopen()
+        inputs = edge.inputs_of(self._session)
         names = tuple(one.name for one in inputs if one.dtype in ("int32", "int64"))
-        rows = read_table_rows(Path(self.path), names) if names else {}
-        return tuple(replace(one, rows=rows.get(one.name)) for one in inputs)
+        rows = read_table_rows(Path(self._path), names) if names else {}
+        self.inputs = tuple(replace(one, rows=rows.get(one.name)) for one in inputs)
+        steps.check(self.order.post, POST, [one.name for one in self._session.get_outputs()])
+        tries: list[tuple[Shapes, int]] = []
 
-    def _try(self, session: Any, inputs: tuple[Input, ...], shapes: Shapes, bound: int) -> PreparedRuntime:
-        feeds, pre_ns = make_feeds(self.order, inputs, shapes, bound)
-        peak_was_reset = memory.reset_peak()
-        runner = bind(session, feeds, inputs, self.place)
+        def attempt(shapes: Shapes, bound: int) -> Prepared:
+            tries.append((shapes, bound))
+            return self.attempt(shapes, bound)
+
+        prepared = find_runnable(self.order, self.inputs, edge.metadata_of(self._session), attempt)
+        if len(tries) > 1:
+            del prepared, self._runner  # they hold the old session
+            self._reopen()
+            prepared = self.attempt(*tries[-1])
+        self._runner.preallocate_outputs()
+        return prepared
+
+    def _reopen(self) -> None:
+        del self._session
+        gc.collect()
+        self.load()
+
+    def attempt(self, shapes: Shapes, bound: int) -> Prepared:
+        feeds, pre_ns = make_feeds(self.order, self.inputs, shapes, bound)
+        was_reset = memory.reset_peak()
+        self._runner = runner = bind(self._session, feeds, self.inputs, self._place)
         began = time.perf_counter_ns()
         runner.first()
-        first = time.perf_counter_ns() - began
-        return PreparedRuntime(session, inputs, runner, shapes, bound, feeds, pre_ns, first, peak_was_reset)
+        first_ns = time.perf_counter_ns() - began
+
+        def repeat() -> dict[str, Any]:
+            runner.first()
+            return runner.outputs()
+
+        return Prepared(
+            lambda: runner.loop, runner.outputs, repeat, feeds, shapes, bound, pre_ns, first_ns, was_reset
+        )
+
+    def time(self, prepared: Prepared, notes: list[str]) -> Generator[ProgressReport, None, MeasureReport]:
+        """Again with outputs that each inference allocates, if they did not keep their shapes."""
+        try:
+            try:
+                return (yield from super().time(prepared, notes))
+            except edge.runtime_errors():
+                if not self._runner.allocate_each_time():
+                    raise
+                notes.clear()
+                return (yield from super().time(prepared, notes))
+        except edge.runtime_errors() as why:
+            raise edge.to_driver_error(why) from why
+
+    def ran_on(self, prepared: Prepared) -> RanOn:
+        """From a profile, unless there is only the CPU."""
+        unit, providers = self.order.unit, tuple(self._session.get_providers())
+        if self._place.provider == CPU:
+            return RanOn(unit, providers)
+
+        def infer(options: Any) -> Any:
+            session = edge.open_session(self._path, self._place, options)
+            Runner(session, prepared.feeds, self.inputs, self._place).first()
+            return session
+
+        return unit_that_ran(
+            unit, self._place.provider, providers, profile(infer, edge.options(self.threads, optimise=True))
+        )
+
+    def notes(self, prepared: Prepared) -> list[str]:
+        notes = [*threads_notes(self.order.threads), *self._runner.notes, "intra-op threads do not spin"]
+        if any("int" in one.dtype and not one.rows for one in self.inputs):
+            notes.append(f"made integers are below {prepared.bound}")
+        tables = [one for one in self.inputs if one.rows]
+        return [
+            *notes,
+            *(f"ids of {one.name!r} are below {one.rows}, the rows of their table" for one in tables),
+        ]
+
+    def reference(self, prepared: Prepared) -> dict[str, Any]:
+        """Of a session on the CPU without graph optimisation."""
+        session = edge.open_session(self._path, HOST, edge.options(self.threads, optimise=False))
+        plain = Runner(session, prepared.feeds, self.inputs)
+        plain.first()
+        return plain.outputs()
 
 
 # -- bound inputs and outputs ------------------------------------------------------------------------------------------------

@@ -23,7 +23,8 @@ from drivers.contract.base import (
     WorkOrder,
     WrongUnit,
 )
-from drivers.coreml.driver import CoreMLDriver, plan_of
+from drivers.coreml.driver import CoreMLDriver
+from drivers.coreml.model import plan_of
 from drivers.coreml.spec import check_package, images_of, inputs_of, refuse_custom
 from drivers.coreml.units import (
     CPU,

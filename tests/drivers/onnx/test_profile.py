@@ -10,7 +10,10 @@ import numpy as np
 import pytest
 
 from drivers.inputs.made import Input
-from drivers.onnx.profile import ProfiledNodes, nodes_by_provider, profile, unit_that_ran
+from drivers.local.model import RanOn
+from drivers.onnx import session as edge
+from drivers.onnx.profile import nodes_by_provider, profile, unit_that_ran
+from drivers.onnx.runner import Runner
 from drivers.onnx.units import CPU, ProviderPlacement
 from tests.drivers.onnx_models import OnnxModels
 
@@ -42,15 +45,15 @@ def test_a_profile_that_says_nothing_says_nothing(text: str) -> None:
 
 
 def test_a_unit_on_which_no_operator_ran_is_not_the_one_that_ran() -> None:
-    assert unit_that_ran(GPU_UNIT, CUDA, (CUDA, CPU), {CPU: 3}) == ProfiledNodes("CPU (ONNX)", (CPU,))
+    assert unit_that_ran(GPU_UNIT, CUDA, (CUDA, CPU), {CPU: 3}) == RanOn("CPU (ONNX)", (CPU,))
     copies_alone = nodes_by_provider(json.dumps([ran("a", CUDA, "MemcpyFromHost"), ran("b", CPU)]))
     assert unit_that_ran(GPU_UNIT, CUDA, (CUDA, CPU), copies_alone).unit == "CPU (ONNX)"
 
 
 def test_operators_that_ran_elsewhere_are_told() -> None:
     result = unit_that_ran(GPU_UNIT, CUDA, (CUDA, CPU), {CPU: 30, CUDA: 10})
-    assert result == ProfiledNodes(GPU_UNIT, (CUDA, CPU), ("30 of 40 operators ran on CPUExecutionProvider",))
-    assert unit_that_ran(GPU_UNIT, CUDA, (CUDA, CPU), {CUDA: 10}) == ProfiledNodes(GPU_UNIT, (CUDA,))
+    assert result == RanOn(GPU_UNIT, (CUDA, CPU), ("30 of 40 operators ran on CPUExecutionProvider",))
+    assert unit_that_ran(GPU_UNIT, CUDA, (CUDA, CPU), {CUDA: 10}) == RanOn(GPU_UNIT, (CUDA,))
 
 
 def test_without_a_profile_the_row_says_that_it_does_not_know() -> None:
@@ -63,5 +66,11 @@ def test_a_real_profile_is_understood_and_not_left_behind(models: OnnxModels, tm
     model = tmp_path / "model.onnx"
     model.write_bytes(Path(models.nano()).read_bytes())
     feeds = {"x": np.zeros((1, 8), np.float32)}
-    assert profile(str(model), ProviderPlacement(CPU), 1, feeds, (Input("x", "float", (1, 8)),)) == {CPU: 1}
+
+    def infer(options: Any) -> Any:
+        session = edge.open_session(str(model), ProviderPlacement(CPU), options)
+        Runner(session, feeds, (Input("x", "float", (1, 8)),)).first()
+        return session
+
+    assert profile(infer, edge.options(1, optimise=True)) == {CPU: 1}
     assert list(tmp_path.iterdir()) == [model]

@@ -1,0 +1,1 @@
+"""What drivers share that load the model into their own process."""

@@ -1,0 +1,34 @@
+"""The base of the drivers that load the model into their own process. Light, as the module of a driver has to be."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from drivers.contract.base import Event, WorkOrder
+
+if TYPE_CHECKING:
+    from drivers.local.model import LocalModel
+
+
+class LocalDriver(ABC):
+    """See `drivers.contract.base.Driver`."""
+
+    name: str
+
+    @abstractmethod
+    def open(self, order: WorkOrder) -> LocalModel:
+        """The order's model, checked as far as that goes without loading it."""
+
+    def load_only(self, order: WorkOrder) -> Iterator[Event]:
+        """One load in this process."""
+        from drivers.local import model
+
+        yield from model.load(self, order)
+
+    def run(self, order: WorkOrder) -> Iterator[Event]:
+        """Load, find inputs, warm up, time, check."""
+        from drivers.local import model
+
+        yield from model.run(self, order)

@@ -1,0 +1,172 @@
+"""The life of a model in a driver's child: load, find inputs that run, warm up, time, describe, check.
+
+A driver says with a `LocalModel` how its runtime does each of these; `load` and `run` do them in order and make the events.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any, Final
+
+from drivers.contract import memory
+from drivers.contract.base import (
+    Event,
+    LoadReport,
+    MeasureReport,
+    ModelDescription,
+    ProgressReport,
+    RunFindings,
+    WorkOrder,
+)
+from drivers.contract.hardware import threads_for
+from drivers.inputs.feeds import find_runnable, post_run
+from drivers.inputs.made import Input, Shapes, unused
+from drivers.local.driver import LocalDriver
+from drivers.measure.check import make_report
+from drivers.measure.timing import TimedLoop, collect, measure_calls
+from protocol.formats.phase import Phase
+
+MAX_NOTES: Final = 64
+"""Limit of a record."""
+
+
+@dataclass(frozen=True, slots=True)
+class RanOn:
+    """Where the model ran."""
+
+    unit: str
+    providers: tuple[str, ...]
+    """Most important first."""
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class Prepared:
+    """Inputs that run, and how to run them."""
+
+    loop: Callable[[], TimedLoop]
+    """One inference, to be timed."""
+    outputs: Callable[[], Mapping[str, Any]]
+    """Of the last inference, or of one more."""
+    repeat: Callable[[], Mapping[str, Any]]
+    """Of one more inference."""
+    feeds: Mapping[str, Any]
+    shapes: Shapes
+    bound: int
+    """Made integers are below it."""
+    pre_ns: int
+    """Of the pre-run steps."""
+    first_ns: int
+    """Of the cold inference."""
+    peak_was_reset: bool
+
+
+class LocalModel(ABC):
+    """One order's model on its unit, checked but not loaded. Whatever it does may raise a `DriverError`."""
+
+    inputs: tuple[Input, ...]
+    """Known once it is loaded."""
+    tolerance: float | None = None
+    """Of the check; None: that of each output's type."""
+
+    def __init__(self, order: WorkOrder, runtime: str) -> None:
+        self.order = order
+        self.runtime = runtime
+        self.threads = threads_for(order.threads)
+
+    @abstractmethod
+    def load(self) -> int:
+        """Load it on the unit; the nanoseconds that took."""
+
+    @abstractmethod
+    def verify(self) -> None:
+        """Raise `WrongUnit` if it was loaded elsewhere."""
+
+    def running(self) -> AbstractContextManager[object]:
+        """Around all inferences."""
+        return nullcontext()
+
+    @abstractmethod
+    def attempt(self, shapes: Shapes, bound: int) -> Prepared:
+        """Make inputs and run them once. Raises `Unfit` when they do not run."""
+
+    def prepare(self) -> Prepared:
+        """The first inputs that run."""
+        return find_runnable(self.order, self.inputs, {}, self.attempt)
+
+    def time(self, prepared: Prepared, notes: list[str]) -> Generator[ProgressReport, None, MeasureReport]:
+        """Warm up and time it."""
+        events = measure_calls(prepared.loop(), self.order, prepared.first_ns, prepared.peak_was_reset)
+        return collect(events, notes)
+
+    def figures(self) -> dict[str, float]:
+        """Besides latency, just after the timed inferences."""
+        return {}
+
+    @abstractmethod
+    def ran_on(self, prepared: Prepared) -> RanOn:
+        """Where it ran. Raises `WrongUnit` if nothing of it was on the unit."""
+
+    @abstractmethod
+    def notes(self, prepared: Prepared) -> list[str]:
+        """How it was run, for the row."""
+
+    @abstractmethod
+    def reference(self, prepared: Prepared) -> Mapping[str, Any]:
+        """Outputs to compare with, for the same inputs."""
+
+
+def load(driver: LocalDriver, order: WorkOrder) -> Generator[Event, None, LocalModel]:
+    """One load in this process."""
+    yield ProgressReport(Phase.PREPARE)
+    model = driver.open(order)
+    yield ProgressReport(Phase.LOAD)
+    baseline, was_reset = memory.resident_bytes(), memory.reset_peak()
+    took_ns = model.load()
+    peak = memory.peak_bytes(was_reset)
+    model.verify()
+    yield LoadReport(took_ns, baseline, peak)
+    return model
+
+
+def run(driver: LocalDriver, order: WorkOrder) -> Iterator[Event]:
+    """Load, find inputs, warm up, time, check."""
+    model = yield from load(driver, order)
+    with model.running():
+        prepared = model.prepare()
+        timing_notes: list[str] = []
+        measured = yield from model.time(prepared, timing_notes)
+        if order.brief:
+            yield measured
+            return
+        figures = model.figures()
+        ran_on = model.ran_on(prepared)
+        outputs = prepared.outputs()
+        changes: tuple[str, ...] = ()
+        if order.pre:
+            figures["pre_ms"] = prepared.pre_ns / 1e6
+        if order.post:
+            post_ns, changes = post_run(order, outputs)
+            figures["post_ms"] = post_ns / 1e6
+        notes = [*model.notes(prepared), *timing_notes, *prepared.shapes.notes()]
+        notes += [*unused(model.inputs, order.dims), *changes, *ran_on.notes]
+        yield ModelDescription(
+            unit=ran_on.unit,
+            driver=driver.name,
+            runtime=model.runtime,
+            providers=ran_on.providers,
+            threads=model.threads,
+            shapes={one.name: prepared.shapes.of(one) for one in model.inputs},
+            dtypes={one.name: one.dtype for one in model.inputs},
+            seed=order.seed,
+            notes=tuple(note[:500] for note in notes[:MAX_NOTES]),
+            batch=order.batch,
+        )
+        yield measured
+        yield ProgressReport(Phase.CHECK)
+        yield make_report(order, outputs, prepared.repeat, lambda: model.reference(prepared), model.tolerance)
+        if figures:
+            yield RunFindings(figures)
