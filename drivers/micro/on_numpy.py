@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from drivers.contract.base import Crashed
-from drivers.micro.plan import SEED, MicroPlan, MicroResult, MicroRun, check_product, size_name, timed_by
+from drivers.micro.plan import SEED, MicroPlan, MicroResult, MicroRun, Product, Timed, size_name, timed_by
 
 
 def measure(plan: MicroPlan, threads: int, clock: Callable[[], float] = time.perf_counter) -> MicroResult:
@@ -23,11 +23,18 @@ def measure(plan: MicroPlan, threads: int, clock: Callable[[], float] = time.per
     """
     precisions = [name for name in ("fp64", "fp32") if name in plan.precisions]
     run = MicroRun(plan, 4 * len(plan.sizes) + 1 + len(plan.gemm) * len(precisions), clock)
-    began = time.perf_counter_ns()
+    began_ns = time.perf_counter_ns()
     run.left()
+
+    def timed(call: Callable[[], Any]) -> Timed:
+        return timed_by(call, clock)
+
     for precision in precisions:
-        _products(run, precision)
-    idle = _idle(clock)
+        run.products(precision, _products(precision), timed, lambda values: list(values.tolist()))
+        run.add_maximum(f"{precision}_gflops")
+    idle_s = {  # of each kernel's call for one number, to be subtracted
+        name: min(timed(call)(200) / 200 for _ in range(5)) for name, (_, call) in _Arrays(1).kernels.items()
+    }
     if plan.sizes:
         _parallel_copy(run, max(plan.sizes), threads)
     for size in plan.sizes:
@@ -35,24 +42,21 @@ def measure(plan: MicroPlan, threads: int, clock: Callable[[], float] = time.per
             run.notes.append(f"arrays of {size_name(size)}: left out, no time")
             continue
         arrays = _Arrays(size // 8)
-        for name, (times, call) in arrays.kernels.items():
-            label = f"{name}_gb_s_{size_name(size)}"
-            run.add(
-                label,
-                run.rate(label, times * size / 1e9, timed_by(call, clock), idle_s=idle[name]),
-            )
+        run.arrays(size, arrays.kernels, timed, idle_s=idle_s)
         arrays.check()
-    for name in ("copy", "add", "read", "write"):
-        run.add_maximum(f"{name}_gb_s")
-    return MicroResult(
-        device="cpu",
-        backend=f"numpy {np.__version__}",
-        threads=threads,
-        figures=run.figures,
-        notes=tuple(run.notes),
-        windows=((began, time.perf_counter_ns()),),
-        seconds=(time.perf_counter_ns() - began) / 1e9,
-    )
+    return run.result("cpu", f"numpy {np.__version__}", threads, began_ns)
+
+
+def _products(precision: str) -> Callable[[int], Product]:
+    dtype: Any = {"fp64": np.float64, "fp32": np.float32}[precision]
+    random = np.random.default_rng(SEED)
+
+    def make(size: int) -> Product:
+        left, right = (random.standard_normal((size, size)).astype(dtype) for _ in range(2))
+        made = np.zeros((size, size), dtype)
+        return Product(lambda: np.matmul(left, right, out=made), left, right, float(np.finfo(dtype).eps))
+
+    return make
 
 
 class _Arrays:
@@ -93,14 +97,6 @@ class _Arrays:
             raise Crashed(f"arrays of {size_name(count * 8)} do not hold what was written")
 
 
-def _idle(clock: Callable[[], float]) -> dict[str, float]:
-    """Seconds of each kernel's call for one number, to be subtracted."""
-    return {
-        name: min(timed_by(call, clock)(200) / 200 for _ in range(5))
-        for name, (_, call) in _Arrays(1).kernels.items()
-    }
-
-
 def _parallel_copy(run: MicroRun, size: int, threads: int) -> None:
     """Copies on several threads at once, each with arrays of its own."""
     size //= threads
@@ -127,35 +123,3 @@ def _parallel_copy(run: MicroRun, size: int, threads: int) -> None:
     run.add("memory_gb_s", rate)
     if rate and any(float(to[-1]) != at + 2 for at, (to, _) in enumerate(pairs)):
         raise Crashed("arrays that were copied on several threads do not hold what was written")
-
-
-def _products(run: MicroRun, precision: str) -> None:
-    """Square matrices from small to large."""
-    dtype: Any = {"fp64": np.float64, "fp32": np.float32}[precision]
-    random = np.random.default_rng(SEED)
-    speed = 0.0
-    for size in run.plan.gemm:
-        label = f"{precision}_gflops_{size}"
-        work = 2 * size**3 / 1e9
-        if run.exceeds_time(label, work, speed):
-            continue
-        left = random.standard_normal((size, size)).astype(dtype)
-        right = random.standard_normal((size, size)).astype(dtype)
-        made = np.zeros((size, size), dtype)
-        rate = run.rate(
-            label,
-            work,
-            timed_by(lambda a=left, b=right, c=made: np.matmul(a, b, out=c), run.clock),  # type: ignore[misc]
-        )
-        run.add(label, rate)
-        speed = rate or speed
-        if rate:
-            check_product(
-                size,
-                lambda row, a=left: a[row].tolist(),  # type: ignore[misc]
-                lambda column, b=right: b[:, column].tolist(),  # type: ignore[misc]
-                lambda row, column, c=made: float(c[row, column]),  # type: ignore[misc]
-                float(np.finfo(dtype).eps),
-                label,
-            )
-    run.add_maximum(f"{precision}_gflops")

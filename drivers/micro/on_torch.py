@@ -8,7 +8,6 @@ from __future__ import annotations
 import importlib
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Final
 
 from drivers.contract.base import Crashed, Unfit
@@ -17,8 +16,8 @@ from drivers.micro.plan import (
     MicroPlan,
     MicroResult,
     MicroRun,
+    Product,
     Timed,
-    check_product,
     size_name,
     timed_by,
 )
@@ -30,16 +29,6 @@ SMALLEST: Final = MIB
 
 EPSILON: Final = {"fp64": 2.0**-52, "fp32": 2.0**-23, "tf32": 2.0**-10, "bf16": 2.0**-7, "fp16": 2.0**-10}
 """int8 is exact, and fp8 products are in bf16."""
-
-
-@dataclass(frozen=True, slots=True)
-class Product:
-    """A square product: the call, and its factors on the device."""
-
-    call: Callable[[], Any]
-    left: Any
-    right: Any
-    epsilon: float
 
 
 def measure(plan: MicroPlan, kind: str, torch: Any = None) -> MicroResult:
@@ -55,33 +44,35 @@ def measure(plan: MicroPlan, kind: str, torch: Any = None) -> MicroResult:
     sizes = sizes_for(plan, *_memory(torch, kind))
     precisions = [name for name in plan.precisions if name in precisions_of(torch, kind)]
     run = MicroRun(plan, 4 * len(sizes) + len(plan.gemm) * len(precisions))
-    began = time.perf_counter_ns()
+    began_ns, floor_s = time.perf_counter_ns(), 0.0 if kind == "cpu" else FLOOR_S
+
+    def timed(call: Callable[[], Any]) -> Timed:
+        return _timed(torch, kind, call)
+
     with torch.inference_mode():
         for precision in precisions:
+
+            def make(size: int, precision: str = precision) -> Product:
+                product = make_product(torch, kind, precision, size)
+                product.call()  # the library chooses an algorithm at the first call
+                return product
+
             try:
-                _products(torch, kind, precision, run)
+                run.products(precision, make, timed, numbers, floor_s=floor_s)
             except (RuntimeError, NotImplementedError, AttributeError) as why:
                 run.notes.append(f"{precision}: left out, {str(why).splitlines()[0][:120]}")
             run.add_maximum(f"{precision}_gflops")
         for size in sizes:
-            _arrays(torch, kind, size, run)
-    for name in ("copy", "triad", "read", "write"):
-        run.add_maximum(f"{name}_gb_s")
-    largest = (
-        [run.figures.get(f"{name}_gb_s_{size_name(max(sizes))}") for name in ("copy", "triad")]
-        if sizes
-        else []
-    )
-    run.add("memory_gb_s", max((figure for figure in largest if figure), default=None))
-    return MicroResult(
-        device=torch.cuda.get_device_name(0) if kind == "cuda" else kind,
-        backend=f"torch {torch.__version__}",
-        threads=0,
-        figures=run.figures,
-        notes=tuple(run.notes),
-        windows=((began, time.perf_counter_ns()),),
-        seconds=(time.perf_counter_ns() - began) / 1e9,
-    )
+            _arrays(torch, kind, size, run, timed, floor_s)
+    largest = [f"{name}_gb_s_{size_name(max(sizes, default=0))}" for name in ("copy", "triad")]
+    run.add("memory_gb_s", max((run.figures[name] for name in largest if name in run.figures), default=None))
+    device = torch.cuda.get_device_name(0) if kind == "cuda" else kind
+    return run.result(device, f"torch {torch.__version__}", 0, began_ns)
+
+
+def numbers(values: Any) -> list[float]:
+    """A tensor's values on the host."""
+    return list(values.cpu().double().tolist())
 
 
 def sizes_for(plan: MicroPlan, memory: int | None, cache: int | None) -> tuple[int, ...]:
@@ -144,30 +135,6 @@ def _timed(torch: Any, kind: str, call: Callable[[], Any]) -> Timed:
     return by_events
 
 
-def _products(torch: Any, kind: str, precision: str, run: MicroRun) -> None:
-    speed = 0.0
-    for size in run.plan.gemm:
-        label = f"{precision}_gflops_{size}"
-        work = 2 * size**3 / 1e9
-        if run.exceeds_time(label, work, speed):
-            continue
-        product = make_product(torch, kind, precision, size)
-        product.call()  # the library chooses an algorithm at the first call
-        rate = run.rate(label, work, _timed(torch, kind, product.call), floor_s=_floor(kind))
-        run.add(label, rate)
-        speed = rate or speed
-        if rate:
-            made = product.call()
-            check_product(
-                size,
-                lambda row, a=product.left: a[row].cpu().double().tolist(),  # type: ignore[misc]
-                lambda at, b=product.right: b[:, at].cpu().double().tolist(),  # type: ignore[misc]
-                lambda row, at, c=made: float(c[row, at].cpu()),  # type: ignore[misc]
-                product.epsilon,
-                label,
-            )
-
-
 def make_product(torch: Any, kind: str, precision: str, size: int) -> Product:
     """Two factors on the device, from a fixed seed, and the call that multiplies them."""
     random = torch.Generator().manual_seed(size)
@@ -199,7 +166,14 @@ def make_product(torch: Any, kind: str, precision: str, size: int) -> Product:
     return Product(lambda: torch.matmul(left, right, out=made), left, right, EPSILON[precision])
 
 
-def _arrays(torch: Any, kind: str, size: int, run: MicroRun) -> None:
+def _arrays(
+    torch: Any,
+    kind: str,
+    size: int,
+    run: MicroRun,
+    timed: Callable[[Callable[[], Any]], Timed],
+    floor_s: float,
+) -> None:
     """Copy, triad (a = b + 3c), read and write of arrays of one size, each checked."""
     count = size // 4
     pattern = (torch.arange(count, device=kind) % 7).to(torch.float32)
@@ -211,9 +185,8 @@ def _arrays(torch: Any, kind: str, size: int, run: MicroRun) -> None:
         "read": (1, lambda: torch.max(pattern)),
         "write": (1, lambda: written.fill_(5.0)),
     }
-    for name, (times, call) in kernels.items():
-        label = f"{name}_gb_s_{size_name(size)}"
-        run.add(label, run.rate(label, times * size / 1e9, _timed(torch, kind, call), floor_s=_floor(kind)))
+    run.arrays(size, kernels, timed, floor_s=floor_s)
+    for _, call in kernels.values():
         call()
     places = [0, 1, count // 3, count - 1]
     right = (
@@ -224,7 +197,3 @@ def _arrays(torch: Any, kind: str, size: int, run: MicroRun) -> None:
     )
     if not right:
         raise Crashed(f"arrays of {size_name(size)} do not hold what was written")
-
-
-def _floor(kind: str) -> float:
-    return 0.0 if kind == "cpu" else FLOOR_S

@@ -7,7 +7,7 @@ import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from drivers.contract.base import Crashed
 
@@ -67,6 +67,17 @@ Timed = Callable[[int], float]
 """Repeats → seconds."""
 
 
+@dataclass(frozen=True, slots=True)
+class Product:
+    """A square product: the call, and its factors."""
+
+    call: Callable[[], Any]
+    left: Any
+    right: Any
+    epsilon: float
+    """Of the precision; 0 for integers."""
+
+
 @dataclass(slots=True)
 class MicroRun:
     """One run through a plan: measures each figure in its share of the time, and never goes past the end."""
@@ -119,6 +130,51 @@ class MicroRun:
         self.kernels -= 1
         return True
 
+    def products(
+        self,
+        precision: str,
+        make: Callable[[int], Product],
+        timed: Callable[[Callable[[], Any]], Timed],
+        numbers: Callable[[Any], list[float]],
+        *,
+        floor_s: float = 0.0,
+    ) -> None:
+        """Square matrices from small to large, each checked. `numbers`: a row or column of a factor."""
+        speed = 0.0
+        for size in self.plan.gemm:
+            label, work = f"{precision}_gflops_{size}", 2 * size**3 / 1e9
+            if self.exceeds_time(label, work, speed):
+                continue
+            product = make(size)
+            rate = self.rate(label, work, timed(product.call), floor_s=floor_s)
+            self.add(label, rate)
+            speed = rate or speed
+            if rate:
+                check_product(product, size, numbers, label)
+
+    def arrays(
+        self,
+        size: int,
+        kernels: Mapping[str, tuple[int, Callable[[], Any]]],
+        timed: Callable[[Callable[[], Any]], Timed],
+        *,
+        idle_s: Mapping[str, float] | None = None,
+        floor_s: float = 0.0,
+    ) -> None:
+        """Kernels on arrays of `size` bytes: for each how many times these move in one call, and the call."""
+        for name, (times, call) in kernels.items():
+            label = f"{name}_gb_s_{size_name(size)}"
+            idle = idle_s[name] if idle_s is not None else 0.0
+            self.add(label, self.rate(label, times * size / 1e9, timed(call), idle_s=idle, floor_s=floor_s))
+
+    def result(self, device: str, backend: str, threads: int, began_ns: int) -> MicroResult:
+        """All of it, and the maximum of each curve of bandwidths."""
+        for name in ("copy", "add", "triad", "read", "write"):
+            self.add_maximum(f"{name}_gb_s")
+        ended_ns = time.perf_counter_ns()
+        windows, seconds = ((began_ns, ended_ns),), (ended_ns - began_ns) / 1e9
+        return MicroResult(device, backend, threads, self.figures, tuple(self.notes), windows, seconds)
+
     def add(self, name: str, value: float | None) -> None:
         """Add a figure, if there is one."""
         if value is not None and math.isfinite(value) and value > 0:
@@ -152,22 +208,13 @@ def timed_by(call: Callable[[], object], clock: Callable[[], float]) -> Timed:
     return timed
 
 
-def check_product(
-    size: int,
-    row: Callable[[int], Sequence[float]],
-    column: Callable[[int], Sequence[float]],
-    entry: Callable[[int, int], float],
-    epsilon: float,
-    name: str,
-) -> None:
-    """Compute some entries of a square product again, one number at a time. Raises `Crashed` if they differ.
-
-    `row` of the left factor, `column` of the right one, `entry` of the product; `epsilon`: of the precision, 0 for integers.
-    """
-    rng = random.Random(SEED)
+def check_product(product: Product, size: int, numbers: Callable[[Any], list[float]], name: str) -> None:
+    """Compute some entries of a square product again, one number at a time. Raises `Crashed` if they differ."""
+    rng, made = random.Random(SEED), product.call()
     for _ in range(CHECKED):
         down, across = rng.randrange(size), rng.randrange(size)
-        terms = [a * b for a, b in zip(row(down), column(across), strict=True)]
-        tolerance = 4 * epsilon * math.fsum(map(abs, terms))
-        if not abs(entry(down, across) - math.fsum(terms)) <= tolerance:
+        row, column = numbers(product.left[down]), numbers(product.right[:, across])
+        terms = [a * b for a, b in zip(row, column, strict=True)]
+        tolerance = 4 * product.epsilon * math.fsum(map(abs, terms))
+        if not abs(float(made[down, across]) - math.fsum(terms)) <= tolerance:
             raise Crashed(f"{name}: the product is wrong at row {down}, column {across}")

@@ -8,7 +8,7 @@ import pytest
 
 from drivers.contract.base import Crashed, Unfit
 from drivers.micro.micro import run_micro
-from drivers.micro.on_torch import make_product, measure
+from drivers.micro.on_torch import make_product, measure, numbers
 from drivers.micro.plan import MIB, MicroPlan, check_product
 
 TINY = MicroPlan(sizes=(MIB,), gemm=(16, 64), block_s=0.001, blocks=2, spread=0.5, total_s=4.0)
@@ -29,14 +29,7 @@ def test_the_product_of_each_precision_is_right_and_a_wrong_one_is_seen(precisio
     made = product.call()
 
     def check(off: float) -> None:
-        check_product(
-            64,
-            lambda row: product.left[row].double().tolist(),
-            lambda column: product.right[:, column].double().tolist(),
-            lambda row, column: float(made[row, column]) + off,
-            product.epsilon,
-            precision,
-        )
+        check_product(replace(product, call=lambda: made.double() + off), 64, numbers, precision)
 
     check(0.0)
     with pytest.raises(Crashed, match="wrong at row"):

@@ -14,7 +14,7 @@ import pytest
 from drivers.contract.base import Crashed, TimedOut, Unfit
 from drivers.micro import on_numpy, on_torch
 from drivers.micro.micro import fit_plan, last_cache_bytes, run_micro
-from drivers.micro.plan import FULL, KIB, MIB, QUICK, MicroPlan, MicroRun, check_product, size_name
+from drivers.micro.plan import FULL, KIB, MIB, QUICK, MicroPlan, MicroRun, Product, check_product, size_name
 
 TINY = MicroPlan(sizes=(64 * KIB, MIB), gemm=(4, 48), block_s=0.001, blocks=2, spread=0.5, total_s=2.0)
 
@@ -125,12 +125,7 @@ def test_a_product_that_is_wrong_in_one_checked_place_or_everywhere_is_refused()
 
     def check(product: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> None:
         check_product(
-            32,
-            lambda row: left[row].tolist(),
-            lambda column: right[:, column].tolist(),
-            lambda row, column: float(product[row, column]),
-            2.0**-52,
-            "fp64",
+            Product(lambda: product, left, right, 2.0**-52), 32, lambda values: list(values.tolist()), "fp64"
         )
 
     check(made)
