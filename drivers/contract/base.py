@@ -10,14 +10,46 @@ How to write one: drivers/README.md.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Protocol, runtime_checkable
+from typing import Annotated, Any, ClassVar, Final, Protocol, runtime_checkable
 
-from protocol.formats.phase import Phase
+from annotated_types import Ge, Interval, MaxLen, Predicate
+
+from protocol.formats.phase import NODE_PHASES, Phase
 
 MIB = 1024 * 1024
+MAX_INT: Final = 2**53
+MAX_TEXT: Final = 2000
+MAX_ENTRIES: Final = 4096
+MAX_THREADS: Final = 8192
+MAX_SECONDS: Final = 31_536_000
+MAX_SAMPLES: Final = 1_000_000
+"""The most that a record can hold: a cap of the protocol, which a test compares."""
+MAX_RANK: Final = 64
+MAX_FIGURE: Final = 1e18
+
+Whole = Annotated[int, Interval(ge=0, le=MAX_INT)]
+Positive = Annotated[int, Interval(ge=1, le=MAX_INT)]
+Real = Annotated[float, Ge(0)]
+Signed = Annotated[float, Interval(ge=-MAX_FIGURE, le=MAX_FIGURE)]
+Seconds = Annotated[float, Interval(ge=0, le=MAX_SECONDS)]
+Text = Annotated[str, MaxLen(MAX_TEXT)]
+Texts = Annotated[tuple[Text, ...], MaxLen(MAX_ENTRIES)]
+Samples = Annotated[tuple[Whole, ...], MaxLen(MAX_SAMPLES)]
+Name = Annotated[str, Predicate(re.compile("[a-z][a-z0-9_]{0,63}").fullmatch)]
+"""Of a figure."""
+Sha256 = Annotated[str, Predicate(re.compile("([0-9a-f]{64})?").fullmatch)]
+"""Or empty."""
+
+
+class Sent:
+    """What a child sends its parent, who checks every field against its annotation."""
+
+    __slots__ = ()
+    __pydantic_config__: ClassVar = {"strict": True, "extra": "forbid", "allow_inf_nan": False}
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,13 +111,13 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class ProgressReport:
+class ProgressReport(Sent):
     """The run reached a phase, or progressed in it: `done` of `total` (None: unknown)."""
 
-    phase: Phase
-    done: int = 0
-    total: int | None = None
-    median_ms: float | None = None
+    phase: Annotated[Phase, Predicate(lambda phase: phase not in NODE_PHASES)]
+    done: Whole = 0
+    total: Whole | None = None
+    median_ms: Real | None = None
 
 
 class LoadKind(StrEnum):
@@ -100,97 +132,97 @@ class LoadKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class LoadReport:
+class LoadReport(Sent):
     """One load: session creation only. Memory in bytes, None if it cannot be measured."""
 
-    load_ns: int
-    baseline_bytes: int | None
+    load_ns: Whole
+    baseline_bytes: Whole | None
     """Resident set before the load."""
-    peak_bytes: int | None
+    peak_bytes: Whole | None
     """Highest resident set during the load."""
     kind: LoadKind = LoadKind.FRESH
 
 
 @dataclass(frozen=True, slots=True)
-class SampleBlock:
+class SampleBlock(Sent):
     """A stretch of timed inferences and the host meanwhile. None: this system does not report it."""
 
-    samples: int
+    samples: Whole
     """Number of `MeasureReport.samples_ns`, in order."""
-    wall_ns: int
-    cpu_ns: int
-    stall_ns: int | None = None
+    wall_ns: Whole
+    cpu_ns: Whole
+    stall_ns: Whole | None = None
     """Time in which something runnable had no processor (`some` of pressure stall information)."""
-    switches: int | None = None
+    switches: Whole | None = None
     """Involuntary context switches of this process."""
 
 
 @dataclass(frozen=True, slots=True)
-class HostState:
+class HostState(Sent):
     """The host over the timed window of one launch. None: this system does not report it."""
 
-    others_share: float | None = None
+    others_share: Real | None = None
     """Share of all processors' time used by other processes; for a very short window: share of the processors, at moments around it."""
-    steal_share: float | None = None
+    steal_share: Real | None = None
     """Share of all processors' time taken by the hypervisor."""
-    clock_mhz: float | None = None
+    clock_mhz: Real | None = None
     """Mean clock of the processors at the window's end."""
-    throttles: int | None = None
+    throttles: Whole | None = None
     """Thermal throttling events."""
-    temperature_c: float | None = None
+    temperature_c: Signed | None = None
     """The processor's hottest sensor at the window's end."""
     on_battery: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class MeasureReport:
+class MeasureReport(Sent):
     """The timed inferences of one launch, in order, in nanoseconds."""
 
-    samples_ns: tuple[int, ...]
+    samples_ns: Samples
     """Exactly `WorkOrder.runs`, of one inference each; or as many as fit into `window_s`."""
-    warmup_ns: tuple[int, ...]
+    warmup_ns: Samples
     """The inferences before them; the first one is the cold one."""
-    cpu_s: float
+    cpu_s: Seconds
     """Process CPU time over the timed window."""
-    wall_s: float
+    wall_s: Seconds
     """Wall time of the timed window."""
-    peak_bytes: int | None
+    peak_bytes: Whole | None
     """Highest resident set during warm-up and timed inferences."""
-    timer_overhead_ns: int
+    timer_overhead_ns: Whole
     """Cost of reading the clock once, calibrated in this process."""
-    involuntary_switches: int | None
-    per_sample: int = 1
+    involuntary_switches: Whole | None
+    per_sample: Positive = 1
     """Inferences per sample: above 1 if one is too short for the clock; the sample is their mean."""
-    began_ns: int = 0
+    began_ns: Whole = 0
     """`time.perf_counter_ns`, the host's clock, at the beginning of the timed window."""
-    blocks: tuple[SampleBlock, ...] = ()
+    blocks: Annotated[tuple[SampleBlock, ...], MaxLen(MAX_ENTRIES)] = ()
     """The window in stretches; may be empty."""
     host: HostState = HostState()
 
 
 @dataclass(frozen=True, slots=True)
-class ModelDescription:
+class ModelDescription(Sent):
     """What really ran, never what was requested."""
 
-    unit: str
-    driver: str
-    runtime: str
+    unit: Text
+    driver: Text
+    runtime: Text
     """Such as `onnxruntime 1.31.1`."""
-    providers: tuple[str, ...]
+    providers: Texts
     """Execution providers of the live session, most preferred first."""
-    threads: int
-    shapes: Mapping[str, tuple[int, ...]]
+    threads: Annotated[int, Interval(ge=0, le=MAX_THREADS)]
+    shapes: Annotated[Mapping[Text, Annotated[tuple[Whole, ...], MaxLen(MAX_RANK)]], MaxLen(MAX_ENTRIES)]
     """Resolved shape of each input by name."""
-    dtypes: Mapping[str, str]
-    seed: int
-    notes: tuple[str, ...] = ()
+    dtypes: Annotated[Mapping[Text, Text], MaxLen(MAX_ENTRIES)]
+    seed: Whole
+    notes: Texts = ()
     """Such as `dim 'batch' not given: 1 is taken`."""
-    batch: int | None = None
+    batch: Positive | None = None
     """`WorkOrder.batch`, if the inputs were made with it. A driver that leaves it out has ignored it: the run fails."""
 
 
 @dataclass(frozen=True, slots=True)
-class CheckReport:
+class CheckReport(Sent):
     """Result of the output check, made on the outputs of the last timed inference.
 
     `agrees`: None if there is nothing to compare with (check not requested, no reference, outputs that change from run to run), with the
@@ -199,21 +231,21 @@ class CheckReport:
     """
 
     agrees: bool | None
-    output_sha256: str
-    max_error: float | None
-    tolerance: float | None
-    note: str = ""
+    output_sha256: Sha256
+    max_error: Real | None
+    tolerance: Real | None
+    note: Text = ""
 
 
 @dataclass(frozen=True, slots=True)
-class RunFindings:
+class RunFindings(Sent):
     """Figures besides latency, by name with their unit in it, such as `tokens_per_s`; and lists of times.
 
     Names are lower case with underscores. Leave out what was not measured.
     """
 
-    figures: Mapping[str, float] = field(default_factory=dict)
-    series: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    figures: Annotated[Mapping[Name, Signed], MaxLen(256)] = field(default_factory=dict)
+    series: Annotated[Mapping[Name, Samples], MaxLen(16)] = field(default_factory=dict)
     """Nanoseconds by name, such as `ttft`: raw, in order."""
 
 
@@ -249,13 +281,13 @@ Event = ProgressReport | LoadReport | MeasureReport | ModelDescription | CheckRe
 
 
 @dataclass(frozen=True, slots=True)
-class UnitInfo:
+class UnitInfo(Sent):
     """A compute unit that has been tried and works on this device."""
 
-    unit: str
-    driver: str
-    runtime: str
-    detail: str = ""
+    unit: Text
+    driver: Text
+    runtime: Text
+    detail: Text = ""
     """Such as a GPU's name and driver version."""
 
 

@@ -5,16 +5,35 @@ Nothing here returns into the code that forked it: `work` always ends the proces
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import importlib
 import os
+import signal
 import sys
+import threading
 import traceback
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Final, NoReturn
 
 from drivers.contract import frames, registry
-from drivers.contract.base import MIB, Crashed, Driver, DriverError, OutOfMemory
+from drivers.contract.base import (
+    MIB,
+    Crashed,
+    Driver,
+    DriverError,
+    Event,
+    LoadKind,
+    LoadReport,
+    MeasureReport,
+    OutOfMemory,
+    ProgressReport,
+    UnitInfo,
+    WorkOrder,
+    makes_loads,
+)
 from drivers.contract.hardware import threads_for
-from drivers.launch.events import events_of
 from drivers.measure.stopping import MeasureJob
 from drivers.sandbox import rlimits
 from drivers.sandbox.enter import enter
@@ -89,3 +108,58 @@ def _send(events: int, frame: bytes) -> None:
     rest = memoryview(frame)
     while rest:
         rest = rest[os.write(events, rest) :]
+
+
+def events_of(driver: Driver, order: WorkOrder, job: str) -> Iterator[Event] | Iterable[UnitInfo]:
+    """In the child: a driver's events for a job."""
+    match MeasureJob(job):
+        case MeasureJob.UNITS:
+            return driver.units()
+        case MeasureJob.LOAD:
+            return driver.load_only(order)
+        case MeasureJob.REPEAT:
+            return _timed_only(driver.run(order))
+        case MeasureJob.RUN:
+            return _all_events(driver, order)
+
+
+def _timed_only(events: Iterator[Event]) -> Iterator[Event]:
+    """Without description and check, which another launch has made; ends with the times."""
+    for event in events:
+        if isinstance(event, (ProgressReport, LoadReport, MeasureReport)):
+            yield event
+        if isinstance(event, MeasureReport):
+            return
+
+
+def _all_events(driver: Driver, order: WorkOrder) -> Iterator[Event]:
+    """Everything, and then a warm load in the same process."""
+    yield from driver.run(order)
+    if not makes_loads(driver):
+        return
+    gc.collect()  # the first session's memory: two need not fit at once
+    # a model that cannot be loaded twice has no such figure, which is no failure
+    with contextlib.suppress(DriverError, MemoryError, OSError):
+        for event in driver.load_only(order):
+            if isinstance(event, LoadReport):
+                yield replace(event, kind=LoadKind.WARM)
+
+
+# -- without fork ------------------------------------------------------------------------------------------------------
+
+
+def main(arguments: list[str]) -> NoReturn:
+    """Read the order, watch for the parent's end in a thread, work with stdout as the pipe for events."""
+    assert not arguments
+    stdin = sys.stdin.buffer
+    order_bytes = stdin.read(int.from_bytes(stdin.read(frames.HEADER_BYTES), "big"))
+    watched = os.dup(stdin.fileno())
+    threading.Thread(target=_end_with_parent, args=(watched,), daemon=True).start()
+    work(os.dup(1), os.dup(2), order_bytes, None)
+
+
+def _end_with_parent(watched: int) -> None:
+    os.read(watched, 1)
+    if sys.platform != "win32":
+        os.killpg(0, signal.SIGKILL)
+    os._exit(1)

@@ -1,31 +1,123 @@
-"""The events of one launch at both ends: the child picks them from the driver's, the parent checks them against the contract."""
+"""The events of a launch in the parent, which trusts nothing that a child sends: bytes checked, then held against the contract."""
 
 from __future__ import annotations
 
-import contextlib
-import gc
-from collections.abc import Iterable, Iterator, Mapping
+import time
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import replace
-from typing import Final
+from signal import Signals
+from typing import Any, Final
+
+from pydantic import TypeAdapter, ValidationError
 
 from drivers.contract.base import (
+    MIB,
     CheckReport,
-    Driver,
+    Crashed,
     DriverError,
     Event,
+    Limits,
     LoadKind,
     LoadReport,
     MeasureReport,
     ModelDescription,
+    OutOfMemory,
     ProgressReport,
     RunFindings,
+    Text,
+    TimedOut,
     UnitInfo,
-    WorkOrder,
-    makes_loads,
 )
-from drivers.contract.frames import Garbled
+from drivers.contract.frames import FAILURE, FAILURES, Garbled
+from drivers.launch.process import Child
 from drivers.measure.stopping import LaunchSpec, MeasureJob
 from protocol.formats.phase import Phase
+
+MAX_CONTAINERS: Final = 40_000
+MAX_QUOTES: Final = 400_000
+MAX_COMMAS: Final = 2_500_000
+"""More of each than any event has: a parsed frame could otherwise take twenty times its own size."""
+
+# without Telemetry: the parent reads it, and no child may claim it
+SENT: Final = (
+    *(ProgressReport, LoadReport, MeasureReport, ModelDescription, CheckReport, RunFindings, UnitInfo),
+)
+ADAPTERS: Final[Mapping[str, TypeAdapter[Any]]] = {kind.__name__: TypeAdapter(kind) for kind in SENT} | {
+    FAILURE: TypeAdapter(tuple[Text, Text])
+}
+
+
+def unpack(payload: bytes) -> Event | UnitInfo | DriverError:
+    """One frame of a child as a checked event, or as the error it reports. Raises `Garbled` for anything else."""
+    containers = payload.count(b"[") + payload.count(b"{")
+    if containers > MAX_CONTAINERS or payload.count(b'"') > MAX_QUOTES or payload.count(b",") > MAX_COMMAS:
+        raise Garbled(f"{payload[:60]!r} … has more parts than any event")
+    name, _, fields = payload.partition(b" ")
+    adapter = ADAPTERS.get(name.decode("ascii", "replace"))
+    if adapter is None:
+        raise Garbled(f"{payload[:60]!r} is not an event")
+    try:
+        event: Any = adapter.validate_json(fields)
+    except ValidationError as why:
+        first = why.errors(include_url=False)[0]
+        where = ".".join(map(str, first["loc"]))[:60]
+        raise Garbled(f"{name.decode()}: {where}: {first['msg'][:100]}, not {first['input']!r:.60}") from None
+    if isinstance(event, tuple):
+        error: DriverError = FAILURES.get(event[0], Crashed)(event[1])
+        return error
+    checked: Event | UnitInfo = event
+    return checked
+
+
+def received(
+    running: Child, deadline: Callable[[], float], limits: Limits
+) -> Generator[Event | UnitInfo, None, None]:
+    """Everything that a child sends until it ends; it is closed then, or when the generator is.
+
+    Raises the error that the child reports, how it died, TimeoutError past `deadline`, or `Garbled`.
+    """
+    failure: DriverError | None = None
+    try:
+        for payload in running.frames(deadline):
+            message = unpack(payload)
+            if isinstance(message, DriverError):
+                failure = message
+            else:
+                yield message
+    finally:
+        output = running.close()
+    if failure is not None:
+        raise failure
+    if running.code != 0:
+        raise death(running.code, output, limits)
+
+
+def replies(running: Child, limits: Limits) -> list[Event | UnitInfo]:
+    """Everything that a child sends within `limits.load_s`. Raises `DriverError`."""
+    until = time.monotonic() + limits.load_s
+    try:
+        return list(received(running, lambda: until, limits))
+    except TimeoutError:
+        raise TimedOut(f"no reply within {limits.load_s:g} s") from None
+    except Garbled as why:
+        raise Crashed(f"it broke its contract: {why}") from why
+
+
+def death(code: int | None, output: str, limits: Limits) -> Crashed:
+    """How a process died, in one line: its exit code (negative for a signal), the last line it printed, a likely reason."""
+    if code is None:
+        end = "the process vanished"
+    elif code < 0:
+        name = Signals(-code).name if -code in set(Signals) else f"signal {-code}"
+        end = f"killed by {name}"
+    else:
+        end = f"exit code {code}"
+    out_of_memory = any(hint in output for hint in ("bad_alloc", "Cannot allocate memory", "MemoryError"))
+    if out_of_memory:
+        end += f", out of memory (limit {limits.memory_bytes // MIB} MiB)"
+    last = output.splitlines()[-1].strip() if output else ""
+    return (OutOfMemory if out_of_memory else Crashed)(f"{end}: {last}" if last else end)
+
 
 REQUIRED: Final[Mapping[MeasureJob, frozenset[type]]] = {
     MeasureJob.UNITS: frozenset(),
@@ -38,41 +130,6 @@ MAX_FINDINGS: Final = 64
 """`RunFindings` of one launch: the node keeps them."""
 MAX_CHANGES: Final = 256
 """Changes of phase: each is reported to others."""
-
-
-def events_of(driver: Driver, order: WorkOrder, job: str) -> Iterator[Event] | Iterable[UnitInfo]:
-    """In the child: a driver's events for a job."""
-    match MeasureJob(job):
-        case MeasureJob.UNITS:
-            return driver.units()
-        case MeasureJob.LOAD:
-            return driver.load_only(order)
-        case MeasureJob.REPEAT:
-            return _timed_only(driver.run(order))
-        case MeasureJob.RUN:
-            return _all_events(driver, order)
-
-
-def _timed_only(events: Iterator[Event]) -> Iterator[Event]:
-    """Without description and check, which another launch has made; ends with the times."""
-    for event in events:
-        if isinstance(event, (ProgressReport, LoadReport, MeasureReport)):
-            yield event
-        if isinstance(event, MeasureReport):
-            return
-
-
-def _all_events(driver: Driver, order: WorkOrder) -> Iterator[Event]:
-    """Everything, and then a warm load in the same process."""
-    yield from driver.run(order)
-    if not makes_loads(driver):
-        return
-    gc.collect()  # the first session's memory: two need not fit at once
-    # a model that cannot be loaded twice has no such figure, which is no failure
-    with contextlib.suppress(DriverError, MemoryError, OSError):
-        for event in driver.load_only(order):
-            if isinstance(event, LoadReport):
-                yield replace(event, kind=LoadKind.WARM)
 
 
 class LaunchEvents:
@@ -88,8 +145,10 @@ class LaunchEvents:
         self._findings = self._changes = 0
         self._phase: Phase | None = None
 
-    def take(self, event: Event) -> Event:
+    def take(self, event: Event | UnitInfo) -> Event:
         """Check one event, and set the kind of a load. Raises `Garbled`."""
+        if isinstance(event, UnitInfo):
+            raise Garbled("it offered a unit where an event was due")
         if isinstance(event, ProgressReport):
             self._changes += event.phase is not self._phase
             self._phase = event.phase

@@ -9,6 +9,7 @@ Everything here blocks; the node calls it from a worker thread and may call `Lau
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import sys
@@ -37,8 +38,8 @@ from drivers.contract.base import (
 )
 from drivers.contract.boot import folder
 from drivers.launch import child
-from drivers.launch.events import LaunchEvents
-from drivers.launch.process import Child, ZygoteProcess, death, replies
+from drivers.launch.events import LaunchEvents, received, replies
+from drivers.launch.process import Child, ZygoteProcess
 from drivers.launch.spawn import SpawnedChild
 from drivers.measure import host
 from drivers.measure.idle_wait import IdleWait, IdleWaitReport
@@ -246,35 +247,26 @@ class Launch:
         checker = LaunchEvents(launch, served=self._served, cold=cold)
         own_cpu = _OwnCpu()
         failure: DriverError | None = None
-        broken: DriverError | None = None
-        output = ""
         try:
-            for payload in running.frames(clock.deadline):
-                message = frames.unpack(payload)
-                if isinstance(message, DriverError):
-                    failure = message
-                elif isinstance(message, UnitInfo):
-                    raise frames.Garbled("it offered a unit where an event was due")
-                else:
+            with contextlib.closing(received(running, clock.deadline, self._limits)) as messages:
+                for message in messages:
                     event = checker.take(message)
                     if isinstance(event, LoadReport) or self._served:
                         clock.loaded()
                     yield own_cpu.subtract(event)
+            if missing := checker.missing():
+                raise frames.Garbled(f"it ended without {missing}")
         except TimeoutError:
-            broken = TimedOut(f"{clock.exceeded(self._limits)}; killed with everything below it")
+            failure = TimedOut(f"{clock.exceeded(self._limits)}; killed with everything below it")
         except frames.Garbled as why:
-            broken = Crashed(f"driver {self._zygote.driver!r} broke its contract: {why}")
-        finally:
-            output = running.close()
+            failure = Crashed(f"driver {self._zygote.driver!r} broke its contract: {why}")
+        except DriverError as why:
+            failure = why
         self._left_s = clock.left_s()
         if self._cancelled.is_set():
             raise Cancelled("the run was cancelled")
-        if error := broken or failure:
-            raise error
-        if running.code != 0:
-            raise death(running.code, output, self._limits)
-        if missing := checker.missing():
-            raise Crashed(f"driver {self._zygote.driver!r} broke its contract: it ended without {missing}")
+        if failure is not None:
+            raise failure
 
 
 class _OwnCpu:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import IO, Final, Protocol
 
 from drivers.contract import frames
-from drivers.contract.base import MIB, Crashed, DriverError, Event, Limits, OutOfMemory, TimedOut, UnitInfo
+from drivers.contract.base import Crashed
 from drivers.contract.boot import boot_command, clean_environment
 from drivers.sandbox import cleanup
 
@@ -161,44 +161,6 @@ def output_tail(log: IO[bytes]) -> str:
         log.seek(max(0, log.tell() - OUTPUT_TAIL))
         text = log.read(OUTPUT_TAIL).decode(errors="replace")
     return "".join(letter if letter.isprintable() or letter == "\n" else "�" for letter in text).strip()
-
-
-def death(code: int | None, output: str, limits: Limits) -> Crashed:
-    """How a process died, in one line: its exit code (negative for a signal), the last line it printed, a likely reason."""
-    if code is None:
-        end = "the process vanished"
-    elif code < 0:
-        name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
-        end = f"killed by {name}"
-    else:
-        end = f"exit code {code}"
-    out_of_memory = any(hint in output for hint in ("bad_alloc", "Cannot allocate memory", "MemoryError"))
-    if out_of_memory:
-        end += f", out of memory (limit {limits.memory_bytes // MIB} MiB)"
-    last = output.splitlines()[-1].strip() if output else ""
-    return (OutOfMemory if out_of_memory else Crashed)(f"{end}: {last}" if last else end)
-
-
-def replies(running: Child, limits: Limits) -> list[Event | UnitInfo]:
-    """Everything that a child sends until it ends, within `limits.load_s`. Raises `DriverError`."""
-    until = time.monotonic() + limits.load_s
-    received: list[Event | UnitInfo] = []
-    output = ""
-    try:
-        for payload in running.frames(lambda: until):
-            message = frames.unpack(payload)
-            if isinstance(message, DriverError):
-                raise message
-            received.append(message)
-    except TimeoutError:
-        raise TimedOut(f"no reply within {limits.load_s:g} s") from None
-    except frames.Garbled as why:
-        raise Crashed(f"it broke its contract: {why}") from why
-    finally:
-        output = running.close()
-    if running.code != 0:
-        raise death(running.code, output, limits)
-    return received
 
 
 @contextlib.contextmanager

@@ -16,11 +16,10 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import BinaryIO, Final, NoReturn
+from typing import BinaryIO, Final
 
 from drivers.contract import frames
 from drivers.contract.boot import boot_command, clean_environment
-from drivers.launch import child
 from drivers.launch.process import MAX_POLL_S, READ_BYTES, output_tail, private_folder, starting
 from drivers.sandbox import cleanup
 
@@ -40,7 +39,7 @@ class SpawnedChild:
             self._folder = private_folder(undo)
             self._log = undo.enter_context(tempfile.TemporaryFile())  # noqa: SIM115
             self._process = subprocess.Popen(
-                boot_command("launch.spawn"),
+                boot_command("launch.child"),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=self._log,
@@ -105,20 +104,3 @@ class SpawnedChild:
         output = output_tail(self._log)
         cleanup.remove(self._folder)
         return output
-
-
-def main(arguments: list[str]) -> NoReturn:
-    """The child: read the order, watch for the parent's end in a thread, work with stdout as the pipe for events."""
-    assert not arguments
-    stdin = sys.stdin.buffer
-    order_bytes = stdin.read(int.from_bytes(stdin.read(frames.HEADER_BYTES), "big"))
-    watched = os.dup(stdin.fileno())
-    threading.Thread(target=_end_with_parent, args=(watched,), daemon=True).start()
-    child.work(os.dup(1), os.dup(2), order_bytes, None)
-
-
-def _end_with_parent(watched: int) -> None:
-    os.read(watched, 1)
-    if sys.platform != "win32":
-        os.killpg(0, signal.SIGKILL)
-    os._exit(1)

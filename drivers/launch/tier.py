@@ -33,7 +33,8 @@ from drivers.contract.base import (
     WorkOrder,
 )
 from drivers.contract.registry import SANDBOX_PROBE as PROBE
-from drivers.launch.process import ZygoteProcess, replies
+from drivers.launch.events import replies
+from drivers.launch.process import ZygoteProcess
 from drivers.measure.stopping import MeasureJob
 from drivers.sandbox.rlimits import Tier
 from protocol.formats.phase import Phase
