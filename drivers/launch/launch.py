@@ -44,7 +44,7 @@ from drivers.launch.spawn import SpawnedChild
 from drivers.measure import host
 from drivers.measure.idle_wait import IdleWait, IdleWaitReport
 from drivers.measure.stopping import LaunchPlanner, LaunchSpec, MeasureJob
-from drivers.measure.telemetry import Sampler, Sampling, windows_of
+from drivers.measure.telemetry import Sampler, windows_of
 from drivers.native import library
 from drivers.sandbox.rlimits import Tier
 from protocol.formats.phase import Phase
@@ -153,7 +153,7 @@ class Launch:
         limits: Limits,
         zygote: Zygote,
         idle_wait: IdleWait | None = None,
-        sampler: Sampling | None = None,
+        sampler: Sampler | None = None,
     ) -> None:
         """`idle_wait`: waits for an idle host before the first launch; None: begins at once. `sampler`: reads the accelerator meanwhile;
         None: NVML, for units on GPUs.

@@ -1,4 +1,4 @@
-"""The GPUs of this device, by NVML, else torch, else `nvidia-smi`: the first that finds any.
+"""The GPUs of this device, by NVML, else torch: the first that finds any.
 
 torch runs in a process of its own (importing it takes seconds and starts threads), and only if its build supports a GPU.
 """
@@ -21,11 +21,7 @@ from typing import Any, Final
 from drivers.contract.boot import boot_command, clean_environment
 
 MAX_GPUS: Final = 8
-TOOL_S: Final = 5.0
 TORCH_S: Final = 30.0
-MIB: Final = 1024 * 1024
-SMI_FIELDS: Final = ("name", "memory.total", "driver_version", "uuid", "compute_cap", "power.limit")
-_SMI: Final = ("nvidia-smi", f"--query-gpu={','.join(SMI_FIELDS)}", "--format=csv,noheader,nounits")
 _NO_TENSOR_CORES: Final = re.compile(r"\bGTX 16|\bMX\s?\d|\bQuadro T|\bT(400|500|550|600|1000|1200|2000)\b")
 """Turing without tensor cores: the same compute capability as those that have them."""
 
@@ -45,8 +41,19 @@ class Gpu:
 
     @property
     def tensor_cores(self) -> int | None:
-        """See `tensor_core_generation`."""
-        return tensor_core_generation(self.compute, self.name)
+        """Generation of its tensor cores; 0: none; None: unknown."""
+        if self.compute is None:
+            return None
+        major, minor = self.compute
+        if major < 7:
+            return 0
+        if major == 7:
+            if minor < 5:
+                return 1
+            return 0 if _NO_TENSOR_CORES.search(self.name) else 2
+        if major == 8:
+            return 4 if minor == 9 else 3
+        return {9: 4, 10: 5, 11: 5, 12: 5}.get(major)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,29 +62,13 @@ class GpuReport:
 
     gpus: tuple[Gpu, ...] = ()
     source: str = ""
-    """`nvml`, `torch` or `nvidia-smi`; empty: no GPU."""
+    """`nvml` or `torch`; empty: no GPU."""
     notes: tuple[str, ...] = ()
     """Sources that are installed and do not work, and why."""
 
 
 class Unreadable(Exception):
     """A source is installed and does not work; the message is for people."""
-
-
-def tensor_core_generation(compute: tuple[int, int] | None, name: str = "") -> int | None:
-    """Generation of the tensor cores behind a CUDA compute capability; 0: none; None: unknown."""
-    if compute is None:
-        return None
-    major, minor = compute
-    if major < 7:
-        return 0
-    if major == 7:
-        if minor < 5:
-            return 1
-        return 0 if _NO_TENSOR_CORES.search(name) else 2
-    if major == 8:
-        return 4 if minor == 9 else 3
-    return {9: 4, 10: 5, 11: 5, 12: 5}.get(major)
 
 
 def find_gpus(sources: Sequence[tuple[str, Callable[[], tuple[Gpu, ...]]]] | None = None) -> GpuReport:
@@ -171,12 +162,12 @@ def torch_could(folder: Path | None = None) -> bool:
 
 
 def from_torch(
-    could: Callable[[], bool] = torch_could, run: Callable[[Sequence[str], float], str | None] | None = None
+    could: Callable[[], bool] = torch_could, run: Callable[[Sequence[str]], str | None] | None = None
 ) -> tuple[Gpu, ...]:
-    """GPUs that torch finds (AMD's too), in a process of its own. `run`: command and seconds → its output."""
+    """GPUs that torch finds (AMD's too), in a process of its own. `run`: command → its output."""
     if not could():
         return ()
-    output = (run or output_of)(boot_command("measure.gpu"), TORCH_S)
+    output = (run or _output_of)(boot_command("measure.gpu"))
     if output is None:
         return ()
     try:
@@ -215,46 +206,15 @@ def main(arguments: Sequence[str]) -> None:
     sys.stdout.write(json.dumps([asdict(gpu) for gpu in read_torch(torch)]))
 
 
-# -- nvidia-smi ----------------------------------------------------------------------------------------------------------
-
-
-def from_smi(run: Callable[[Sequence[str], float], str | None] | None = None) -> tuple[Gpu, ...]:
-    """NVIDIA GPUs by the driver's tool. `run`: command and seconds → its output."""
-    output = (run or output_of)(_SMI, TOOL_S)
-    return tuple(
-        _smi_gpu(row) for row in (output or "").splitlines() if row.count(",") >= len(SMI_FIELDS) - 1
-    )
-
-
-def _smi_gpu(row: str) -> Gpu:
-    name, vram, driver, uuid, compute, limit = (
-        "" if field.strip().startswith("[") else field.strip()
-        for field in row.rsplit(",", len(SMI_FIELDS) - 1)
-    )
-    major, _, minor = compute.partition(".")
-    return Gpu(
-        name=name,
-        vram=int(vram) * MIB if vram.isdigit() else None,
-        driver=driver,
-        uuid=uuid,
-        compute=(int(major), int(minor)) if major.isdigit() and minor.isdigit() else None,
-        power_limit_w=float(limit) if re.fullmatch(r"[0-9]+(\.[0-9]+)?", limit) else None,
-    )
-
-
-def output_of(command: Sequence[str], seconds: float) -> str | None:
-    """A program's output, without secrets in its environment; None if it is missing, fails or takes too long."""
+def _output_of(command: Sequence[str]) -> str | None:
+    """A program's output, without secrets in its environment; None if it fails or takes too long."""
     try:
         done = subprocess.run(
-            command, capture_output=True, timeout=seconds, check=False, env=clean_environment(os.environ)
+            command, capture_output=True, timeout=TORCH_S, check=False, env=clean_environment(os.environ)
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout.decode("utf-8", "replace") if done.returncode == 0 else None
 
 
-SOURCES: Final[tuple[tuple[str, Callable[[], tuple[Gpu, ...]]], ...]] = (
-    ("nvml", from_nvml),
-    ("torch", from_torch),
-    ("nvidia-smi", from_smi),
-)
+SOURCES: Final = (("nvml", from_nvml), ("torch", from_torch))

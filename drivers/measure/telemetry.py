@@ -20,11 +20,14 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import reduce
+from operator import itemgetter, or_
 from pathlib import Path
 from statistics import fmean, median
-from typing import IO, Any, Final, Protocol
+from typing import IO, Any, Final
 
 from drivers.contract.base import MeasureReport, Telemetry
 from drivers.contract.boot import boot_command, clean_environment
@@ -42,13 +45,7 @@ NEAR_NS: Final = 60_000_000
 SLOW_METER_S: Final = 1.0
 """The driver averages power and utilisation over up to so long."""
 
-REASONS: Final = (
-    (0x4, "power"),
-    (0x8, "hardware"),
-    (0x20, "heat"),
-    (0x40, "heat"),
-    (0x80, "power"),
-)
+REASONS: Final = ((0x4, "power"), (0x8, "hardware"), (0x20, "heat"), (0x40, "heat"), (0x80, "power"))
 """NVML's clock event reasons that mean less speed than possible; the others mean idle, or a setting."""
 
 Window = tuple[int, int]
@@ -173,18 +170,6 @@ def _handle(nvml: Any, which: str) -> Any:
 # -- its parent ----------------------------------------------------------------------------------------------------------
 
 
-class Sampling(Protocol):
-    """The interface of `Sampler`."""
-
-    def start(self) -> bool:
-        """False: there is nothing to read."""
-        ...
-
-    def stop(self, windows: Sequence[Window]) -> Telemetry | None:
-        """End it and sum up the windows; None: nothing was read in them. May be called repeatedly."""
-        ...
-
-
 class Sampler:
     """Readings of one GPU. Use once; always call `stop`. A missing GPU raises nothing.
 
@@ -222,7 +207,7 @@ class Sampler:
         self._began_ns = time.perf_counter_ns()
         return ready
 
-    def stop(self, windows: Sequence[Window], pids: Collection[int] = ()) -> Telemetry | None:
+    def stop(self, windows: Sequence[Window]) -> Telemetry | None:
         """End it and sum up the windows (`windows_of`). None: no readings in them; also at a second call."""
         self._end()
         if self._file is None:
@@ -231,7 +216,7 @@ class Sampler:
             self._file = None
             file.seek(0)
             device, readings = parse(file.read(MAX_BYTES))
-        return summarise(readings, windows, device=device, began_ns=self._began_ns, pids=pids)
+        return summarise(readings, windows, device=device, began_ns=self._began_ns)
 
     def _end(self) -> None:
         process, self._process = self._process, None
@@ -276,19 +261,9 @@ def windows_of(measured: Sequence[MeasureReport]) -> tuple[Window, ...]:
 
 
 def summarise(
-    readings: Sequence[TelemetryReading],
-    windows: Sequence[Window],
-    *,
-    device: str,
-    began_ns: int,
-    pids: Collection[int] = (),
-    source: str = "nvml",
+    readings: Sequence[TelemetryReading], windows: Sequence[Window], *, device: str, began_ns: int
 ) -> Telemetry | None:
-    """The device over the windows; None without a reading near one.
-
-    `began_ns`: readings before it are of the idle device. `pids`: the run's processes, for their memory; empty: those that have appeared
-    since the device was idle (inside a container NVML reports other process ids).
-    """
+    """The device over the windows; None without a reading near one. `began_ns`: readings before it are of the idle device."""
     inside = [reading for window in windows for reading in _within(readings, window)]
     if not inside:
         return None
@@ -298,15 +273,13 @@ def summarise(
         notes.append(
             f"the longest timed window is {longest:.2g} s; power and utilisation are the driver's means over up to {SLOW_METER_S:g} s"
         )
-    memory, note = _memory(readings, began_ns, pids)
+    memory, note = _memory(readings, began_ns)
     energy, energy_note = _energy(readings, windows)
     notes += [text for text in (note, energy_note) if text]
     idle = [r.power_w for r in readings if r.at_ns < began_ns and r.power_w is not None]
-    slowed = 0
-    for reading in inside:
-        slowed |= reading.slowed
+    slowed = reduce(or_, (reading.slowed for reading in inside))
     return Telemetry(
-        source=source,
+        source="nvml",
         device=device,
         samples=len(inside),
         utilisation=_mean(reading.utilisation for reading in inside),
@@ -333,21 +306,15 @@ def _mean(values: Iterator[float | None]) -> float | None:
     return fmean(numbers) if numbers else None
 
 
-def _memory(
-    readings: Sequence[TelemetryReading], began_ns: int, pids: Collection[int]
-) -> tuple[int | None, str]:
-    """The peak of the run, and a note on how it is known."""
+def _memory(readings: Sequence[TelemetryReading], began_ns: int) -> tuple[int | None, str]:
+    """The peak of the run, and a note on how it is known: inside a container NVML reports other process ids than ours."""
     idle = {pid for reading in readings if reading.at_ns < began_ns for pid in reading.by_process}
     busy = [reading for reading in readings if reading.at_ns >= began_ns]
-    note = ""
-    own = {pid for reading in busy for pid in reading.by_process if pid in pids}
-    if not own and not pids:
-        own = {pid for reading in busy for pid in reading.by_process} - idle
-        note = "memory is of the processes that appeared on the device with the run"
-    if own:
-        return max(
-            sum(size for pid, size in reading.by_process.items() if pid in own) for reading in busy
-        ), note
+    if {pid for reading in busy for pid in reading.by_process} - idle:
+        peak = max(
+            sum(size for pid, size in reading.by_process.items() if pid not in idle) for reading in busy
+        )
+        return peak, "memory is of the processes that appeared on the device with the run"
     whole = max((reading.memory for reading in busy if reading.memory is not None), default=None)
     return whole, "memory is of the whole device: it is not reported by process" if whole is not None else ""
 
@@ -356,8 +323,10 @@ def _energy(readings: Sequence[TelemetryReading], windows: Sequence[Window]) -> 
     """Joules over all windows: the counter's difference if it was read on both sides, else power × time; and a note."""
     total, counted = 0.0, True
     for begin, end in windows:
-        used = _counter_between(readings, begin, end)
-        if used is None:
+        at_begin, at_end = _counter_at(readings, begin), _counter_at(readings, end)
+        if at_begin is not None and at_end is not None and at_end > at_begin:
+            used = at_end - at_begin
+        else:  # it did not rise, or was not read around the window
             counted = False
             power = _mean(reading.power_w for reading in _within(readings, (begin, end)))
             if power is None:
@@ -367,26 +336,11 @@ def _energy(readings: Sequence[TelemetryReading], windows: Sequence[Window]) -> 
     return total, "" if counted else "energy is power × time: the device's counter does not cover the windows"
 
 
-def _counter_between(readings: Sequence[TelemetryReading], begin: int, end: int) -> float | None:
-    """Increase of the energy counter between two moments; None if it did not rise, or was not read around them."""
-    at_begin, at_end = _counter_at(readings, begin), _counter_at(readings, end)
-    if at_begin is None or at_end is None or at_end <= at_begin:
-        return None
-    return at_end - at_begin
-
-
 def _counter_at(readings: Sequence[TelemetryReading], at_ns: int) -> float | None:
     """The counter at a moment, interpolated linearly."""
-    before = after = None
-    for reading in readings:
-        if reading.energy_j is None:
-            continue
-        if reading.at_ns <= at_ns:
-            before = reading
-        else:
-            after = reading
-            break
-    if before is None or after is None or before.energy_j is None or after.energy_j is None:
+    points = [(one.at_ns, one.energy_j) for one in readings if one.energy_j is not None]
+    following = bisect_right(points, at_ns, key=itemgetter(0))
+    if not 0 < following < len(points):
         return None
-    share = (at_ns - before.at_ns) / (after.at_ns - before.at_ns)
-    return before.energy_j + share * (after.energy_j - before.energy_j)
+    (before_ns, before), (after_ns, after) = points[following - 1 : following + 1]
+    return before + (at_ns - before_ns) / (after_ns - before_ns) * (after - before)

@@ -185,7 +185,7 @@ def _gpus(profile: Profile) -> list[Check]:
     result = profile.found
     lines = [bad("GPU", line, "reinstall the driver, or restart after updating it") for line in result.notes]
     if not result.gpus:
-        return lines or [ok("GPU", "none found by NVML, torch or nvidia-smi")]
+        return lines or [ok("GPU", "none found by NVML or torch")]
     names = ", ".join(gpu.name for gpu in result.gpus)
     lines.append(ok("GPU", f"{names} (from {result.source})"))
     if result.source != "nvml":

@@ -17,10 +17,8 @@ from drivers.measure.gpu import (
     Unreadable,
     find_gpus,
     from_nvml,
-    from_smi,
     from_torch,
     read_torch,
-    tensor_core_generation,
     torch_could,
 )
 
@@ -88,7 +86,7 @@ def test_the_first_source_that_knows_of_a_gpu_is_believed() -> None:
         raise AssertionError("asked although somebody knew")
 
     other = Gpu("other")
-    gpus = find_gpus((("nvml", broken), ("torch", lambda: (other,)), ("nvidia-smi", never)))
+    gpus = find_gpus((("nvml", broken), ("torch", lambda: (other,)), ("other", never)))
     assert gpus == GpuReport((other,), "torch", ("NVIDIA driver: Driver/library version mismatch",))
     none = find_gpus((("nvml", lambda: from_nvml(Nvml(absent=True))), ("torch", lambda: ())))
     assert none == GpuReport()
@@ -115,19 +113,7 @@ def test_the_first_source_that_knows_of_a_gpu_is_believed() -> None:
 def test_the_compute_capability_tells_the_generation_of_tensor_cores(
     compute: tuple[int, int] | None, name: str, generation: int | None
 ) -> None:
-    assert tensor_core_generation(compute, name) == generation
-
-
-SMI = """NVIDIA H100 80GB HBM3, 81920, 550.54, GPU-1, 9.0, 700.00
-NVIDIA GB10, [N/A], 580.1, GPU-2, 12.1, [N/A]
-"""
-
-
-def test_nvidia_smi_is_read_and_what_it_cannot_tell_is_none() -> None:
-    observed = from_smi(lambda command, seconds: SMI)
-    assert observed == (H100, Gpu("NVIDIA GB10", None, "580.1", "GPU-2", (12, 1), None))
-    assert from_smi(lambda command, seconds: None) == ()
-    assert from_smi(lambda command, seconds: "No devices were found\n") == ()
+    assert Gpu(name, compute=compute).tensor_cores == generation
 
 
 def double_of_torch(hip: str | None) -> Any:
@@ -145,10 +131,10 @@ def test_torch_is_asked_in_a_process_of_its_own_and_other_makers_have_no_compute
     assert nvidia == (Gpu("X", 1 << 34, uuid="GPU-abc", compute=(8, 0)),)
     assert amd == (Gpu("X", 1 << 34, uuid="abc"),)
     shown = json.dumps([asdict(gpu) for gpu in nvidia])
-    assert from_torch(lambda: True, lambda command, seconds: shown) == nvidia
-    assert from_torch(lambda: True, lambda command, seconds: None) == ()
+    assert from_torch(lambda: True, lambda command: shown) == nvidia
+    assert from_torch(lambda: True, lambda command: None) == ()
     with pytest.raises(Unreadable, match="cannot be read"):
-        from_torch(lambda: True, lambda command, seconds: "warning: …")
+        from_torch(lambda: True, lambda command: "warning: …")
 
 
 @pytest.mark.parametrize(
@@ -168,7 +154,7 @@ def test_a_torch_built_for_processors_alone_is_not_imported(
     assert torch_could(tmp_path) is could
     if not could:
 
-        def never(command: Sequence[str], seconds: float) -> str:
+        def never(command: Sequence[str]) -> str:
             raise AssertionError("started")
 
         assert from_torch(lambda: torch_could(tmp_path), never) == ()

@@ -71,17 +71,14 @@ def test_a_counter_that_stands_still_or_is_not_read_on_both_sides_is_not_believe
 
 
 def test_memory_is_that_of_the_runs_processes_else_of_the_device_with_a_note() -> None:
-    own = summarise(BUSY, [(2 * S, 3 * S)], device="H", began_ns=S, pids={7})
-    whole = summarise(BUSY, [(2 * S, 3 * S)], device="H", began_ns=S, pids={99})
+    whole = summarise(BUSY, [(2 * S, 3 * S)], device="H", began_ns=S)
     later = [replace(one, by_process={8: 100} if one.at_ns < S else one.by_process) for one in BUSY]
     came = summarise(later, [(2 * S, 3 * S)], device="H", began_ns=S)
     assert came is not None
     assert came.memory_bytes == 500 + 4950
     assert any("appeared on the device" in note for note in came.notes)
-    assert own is not None
     assert whole is not None
-    assert (own.memory_bytes, whole.memory_bytes) == (500 + 4950, 10_000 + 4950)
-    assert not any("memory" in note for note in own.notes)
+    assert whole.memory_bytes == 10_000 + 4950
     assert any("whole device" in note for note in whole.notes)
 
 
@@ -131,7 +128,7 @@ def test_a_process_apart_reads_while_something_runs() -> None:
     while time.perf_counter_ns() < began + 60 * MS:
         sum(range(1000))
     windows = ((began, time.perf_counter_ns()),)
-    observed = sampler.stop(windows, pids=(4711,))
+    observed = sampler.stop(windows)
     assert observed is not None
     assert (observed.source, observed.device) == ("nvml", "Double gpu 1, nice 19")
     assert observed.samples >= 1
@@ -141,7 +138,7 @@ def test_a_process_apart_reads_while_something_runs() -> None:
         61,
         0.75,
     )
-    assert observed.memory_bytes == 1 << 30
+    assert observed.memory_bytes == 2 << 30
     assert observed.clock_mhz is None
     assert observed.throttled == ("power", "heat")
     assert observed.energy_j == pytest.approx(250 * (windows[0][1] - began) / S, rel=0.2)
