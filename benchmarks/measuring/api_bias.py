@@ -93,7 +93,7 @@ def biases(seen: dict[int, tuple[int, ...]], did: list[dict[str, Any]]) -> tuple
     """TTFT and ITL biases in ms."""
     first, gaps = [], []
     for result in did:
-        stamps = seen.get(int(result["asked"]["messages"][0]["content"]))
+        stamps = seen.get(int(result["request"]["messages"][0]["content"]))
         if stamps is None:
             continue
         assert len(stamps) == len(result["sent"]), "pieces were merged or lost"

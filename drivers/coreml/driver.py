@@ -44,7 +44,7 @@ class CoreMLDriver(LocalDriver):
         return ()
 
     def units(self) -> tuple[UnitInfo, ...]:
-        """On a Mac, the units whose device the system lists and which have just run a tiny network."""
+        """On a Mac, the units with a device that the system lists, which have just run a tiny network."""
         if self._platform != "darwin" or (self._given is None and find_spec("coremltools") is None):
             return ()
         import numpy as np
@@ -70,7 +70,7 @@ class CoreMLDriver(LocalDriver):
 
 
 def _listed(ct: Any) -> Iterable[Any]:
-    """The units whose device the system lists; without a list (before macOS 14) the CPU and the GPU."""
+    """The units with a device that the system lists; without a list (before macOS 14) the CPU and the GPU."""
     try:
         return present(ct.models.compute_device.MLComputeDevice.get_all_compute_devices())
     except (AttributeError, RuntimeError, TypeError, ValueError):

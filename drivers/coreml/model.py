@@ -136,11 +136,11 @@ def translated(call: Callable[[], Any]) -> Any:
 
 def broken() -> tuple[type[Exception], ...]:
     """What coremltools, its parser and Objective-C raise for a model that does not fit."""
-    known = (RuntimeError, ValueError, TypeError, KeyError, AttributeError, OSError)
+    errors = (RuntimeError, ValueError, TypeError, KeyError, AttributeError, OSError)
     try:
-        return (*known, importlib.import_module("google.protobuf.message").DecodeError)
+        return (*errors, importlib.import_module("google.protobuf.message").DecodeError)
     except ImportError:
-        return known
+        return errors
 
 
 def as_arrays(outputs: Mapping[str, Any]) -> dict[str, Any]:

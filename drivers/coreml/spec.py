@@ -28,7 +28,7 @@ MAX_ITEMS: Final = 64
 
 
 def check_package(folder: Path) -> None:
-    """Refuse a `.mlpackage` whose manifest names something outside it, or nothing. Raises `Unfit`."""
+    """Refuse a `.mlpackage` with a manifest that names something outside it, or nothing. Raises `Unfit`."""
     try:
         with (folder / "Manifest.json").open("rb") as source:
             json = read_json(source.read(MIB), "Manifest.json")
@@ -62,12 +62,12 @@ def refuse_custom(spec: Any) -> None:
     """Custom models and layers are code of an application's own. Raises `Unfit`."""
     kind = spec.WhichOneof("Type")
     if kind == "customModel":
-        raise Unfit("the model is a custom one, whose code is in some application: it cannot be run here")
+        raise Unfit("the model is a custom one, with code in some application: it cannot be run here")
     network = (
         getattr(spec, kind, None) if isinstance(kind, str) and kind.startswith("neuralNetwork") else None
     )
     if network is not None and any(layer.WhichOneof("layer") == "custom" for layer in network.layers):
-        raise Unfit("the model has custom layers, whose code is in some application: it cannot be run here")
+        raise Unfit("the model has custom layers, with code in some application: it cannot be run here")
 
 
 def inputs_of(spec: Any) -> tuple[Input, ...]:
@@ -81,22 +81,24 @@ def images_of(spec: Any) -> dict[str, int]:
     return {text.name: CHANNELS.get(text.type.imageType.colorSpace, 0) for text in images}
 
 
-def _input(told: Any) -> Input:
-    kind = told.type.WhichOneof("Type")
+def _input(described: Any) -> Input:
+    kind = described.type.WhichOneof("Type")
     if kind in SCALARS:
-        return Input(told.name, SCALARS[kind], ())
+        return Input(described.name, SCALARS[kind], ())
     if kind == "imageType":
-        image = told.type.imageType
+        image = described.type.imageType
         channels = CHANNELS.get(image.colorSpace)
         if channels is None or image.colorSpace == 40:
-            raise Unfit(f"input {told.name!r} is an image in a colour space that cannot be made up")
-        return Input(told.name, "uint8", (int(image.height), int(image.width), channels))
+            raise Unfit(f"input {described.name!r} is an image in a colour space that cannot be made up")
+        return Input(described.name, "uint8", (int(image.height), int(image.width), channels))
     if kind != "multiArrayType":
-        raise Unfit(f"input {told.name!r} is a {kind}, which cannot be made up")
-    array = told.type.multiArrayType
+        raise Unfit(f"input {described.name!r} is a {kind}, which cannot be made up")
+    array = described.type.multiArrayType
     if array.dataType not in ARRAYS:
-        raise Unfit(f"input {told.name!r} is of an element type that cannot be made up ({array.dataType})")
-    return Input(told.name, ARRAYS[array.dataType], _shape(array))
+        raise Unfit(
+            f"input {described.name!r} is of an element type that cannot be made up ({array.dataType})"
+        )
+    return Input(described.name, ARRAYS[array.dataType], _shape(array))
 
 
 def _shape(array: Any) -> tuple[int | str | None, ...]:

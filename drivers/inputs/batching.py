@@ -13,7 +13,7 @@ from drivers.inputs.made import BATCH, BY_NAME, Input, is_batch_of_state
 
 
 def dims_of(order: WorkOrder, inputs: Sequence[Input]) -> Mapping[str, int]:
-    """`order.dims` with the order's batch. Raises `Unfit` for a model whose batch is fixed at another size, or is ambiguous."""
+    """`order.dims` with the order's batch. Raises `Unfit` for a model with a batch that is fixed at another size, or ambiguous."""
     if order.batch is None:
         return order.dims
     keys = _keys(inputs, order.batch_dim)
@@ -53,7 +53,7 @@ def _keys(inputs: Sequence[Input], named: str | None) -> tuple[str, ...]:
     shown = symbols or others
     if not symbols and len(set(others)) > 1:
         raise Unfit(
-            f"which dimension is the batch cannot be told: {_listed(others)}; name it in the campaign: batch_dim"
+            f"several dimensions could be the batch: {_listed(others)}; name it in the campaign: batch_dim"
         )
     # a flat input without a name may be a sequence as well: it is the batch only where nothing else can be
     return tuple(dict.fromkeys([*shown, *full] or nameless))

@@ -178,7 +178,7 @@ def guess(key: str, axis: int, axes: Sequence[int | str]) -> int:
 
 def unused(inputs: Sequence[Input], dims: Mapping[str, int]) -> tuple[str, ...]:
     """A line for each of the campaign's `dims` that is no dynamic dimension of this model."""
-    known = {key for made in inputs for key in made.axes()} | {
+    dynamic = {key for made in inputs for key in made.axes()} | {
         f"{made.name}[{axis}]"
         for made in inputs
         for axis, size in enumerate(made.shape)
@@ -187,7 +187,7 @@ def unused(inputs: Sequence[Input], dims: Mapping[str, int]) -> tuple[str, ...]:
     return tuple(
         f"dim {name!r} is given but is no dynamic dimension of the model"
         for name in dims
-        if name not in known
+        if name not in dynamic
     )
 
 

@@ -42,7 +42,7 @@ NAME: Final = "sark-run"
 """The process name of everything that runs a model."""
 NO_SANDBOX: Final = "this device could not sandbox the run"
 UNLIMITED_UNITS: Final = ("GPU", "DirectML", "Neural Engine", "TensorRT", "OpenVINO", "CoreML (ONNX)", "NPU")
-"""Units whose runtimes map far more address space than they use: a limit on it would keep them from starting."""
+"""Units of runtimes that map far more address space than they use: a limit on it would keep them from starting."""
 
 
 def work(

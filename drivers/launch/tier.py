@@ -2,7 +2,7 @@
 
     probe() ─▶ TierProbe(tier="full" | "partial" | "none", reasons=("why it is not more", …))
 
-`SandboxProber` is a driver whose run tries to get out and reports what worked. What each tier holds: docs/decisions/2026-11-21-sandbox.md.
+`SandboxProber` is a driver that tries to get out and reports what worked. What each tier holds: docs/decisions/2026-11-21-sandbox.md.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ PROBE_S: Final = 20.0
 LIMITS: Final = Limits(load_s=PROBE_S, run_s=PROBE_S, memory_bytes=256 * MIB, output_bytes=4 * MIB)
 TIERS: Final = (Tier.FULL, Tier.PARTIAL)
 OPEN: Final[Mapping[str, str]] = {
-    "reads_secret": "it can read files beside its model",
+    "reads_secret": "it can read files next to its model",
     "reads_home": "it can look into your home folder",
     "writes_outside": "it can write outside its own folder",
     "connects": "it can use the network",

@@ -3,7 +3,7 @@
     runs: N         the full launch first, then the others; N shared out over `loads` launches, or all in the first when few
     precision: P    windows of time, launch by launch, until the interval of the launches' medians is within ±P, or will not be
 
-The first launch is the full one: a broken model or a wrong unit shows at once, and it is the one whose load is cold.
+The first launch is the full one: a broken model or a wrong unit shows at once, and its load is the cold one.
 """
 
 from __future__ import annotations

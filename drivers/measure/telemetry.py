@@ -5,7 +5,7 @@
     (launches: MeasureReport.began_ns, wall_s)
     sampler.stop(windows) ─▶ Telemetry      of the readings inside the windows; None: no NVML
 
-Both sides read `time.perf_counter_ns`, which is one clock for all processes of a host. No thread runs beside the measured loop.
+Both sides read `time.perf_counter_ns`, which is one clock for all processes of a host. No thread runs next to the measured loop.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""onnxruntime by its C interface: one session on the CPU whose `Run` is called without Python in between.
+"""onnxruntime by its C interface: one session on the CPU with no Python between two calls of `Run`.
 
 The Python package adds about a microsecond to a call, which is half of a small model's time. The package contains the same runtime as a C
 library; here it is opened with ctypes. Only functions that have kept their index in the table since the interface's fifth version are

@@ -22,16 +22,16 @@ class OnnxDriver(LocalDriver):
         return ("drivers.onnx.runner", "numpy.random", "onnxruntime")
 
     def units(self) -> tuple[UnitInfo, ...]:
-        """The units whose provider has just run a tiny model, not those that the package promises."""
+        """The units with a provider that has just run a tiny model, not those that the package promises."""
         from drivers.onnx import session as edge
 
         ort = edge.runtime()
         available = ort.get_available_providers()
         units: list[UnitInfo] = []
-        for known in UNITS:
-            for provider in known.names:
-                if provider in available and _runs(known.unit, placement_for(known, provider, "")):
-                    units.append(UnitInfo(known.unit, self.name, f"onnxruntime {ort.__version__}", provider))
+        for unit in UNITS:
+            for provider in unit.names:
+                if provider in available and _runs(unit.unit, placement_for(unit, provider, "")):
+                    units.append(UnitInfo(unit.unit, self.name, f"onnxruntime {ort.__version__}", provider))
                     break
         return tuple(units)
 

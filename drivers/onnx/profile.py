@@ -37,16 +37,16 @@ def nodes_by_provider(profile: str) -> Counter[str]:
     return Counter(providers.values())
 
 
-def unit_that_ran(unit: str, wanted: str, live: Sequence[str], nodes: Mapping[str, int]) -> RanOn:
+def unit_that_ran(unit: str, provider: str, live: Sequence[str], nodes: Mapping[str, int]) -> RanOn:
     """The unit that ran the model: another one than `unit` if no operator ran on its provider.
 
-    `wanted`: the unit's provider; `live`: the session's providers; `nodes`: operators by provider.
+    `provider`: the unit's provider; `live`: the session's providers; `nodes`: operators by provider.
     """
     if not nodes:
         return RanOn(unit, tuple(live), ("the runtime does not report where the operators ran",))
-    order = sorted(nodes, key=lambda name: (name != wanted, -nodes[name], name))
-    if wanted not in nodes:
-        others = (known.unit for known in UNITS if order[0] in known.names)
+    order = sorted(nodes, key=lambda name: (name != provider, -nodes[name], name))
+    if provider not in nodes:
+        others = (one.unit for one in UNITS if order[0] in one.names)
         return RanOn(next(others, order[0]), tuple(order))
     total = sum(nodes.values())
     notes = tuple(f"{nodes[name]} of {total} operators ran on {name}" for name in order[1:])

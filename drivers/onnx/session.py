@@ -45,12 +45,10 @@ def runtime() -> ModuleType:
 
 def provider_for(unit: str, available: Sequence[str]) -> str:
     """The execution provider of a unit. Raises `WrongUnit` if this onnxruntime has none."""
-    known = next((provider for provider in UNITS if provider.unit == unit), None)
-    if known is None:
-        raise WrongUnit(
-            f"unknown unit {unit!r}: this driver has {', '.join(provider.unit for provider in UNITS)}"
-        )
-    provider = next((name for name in known.names if name in available), None)
+    names = next((one.names for one in UNITS if one.unit == unit), None)
+    if names is None:
+        raise WrongUnit(f"unknown unit {unit!r}: this driver has {', '.join(one.unit for one in UNITS)}")
+    provider = next((name for name in names if name in available), None)
     if provider is None:
         raise WrongUnit(f"asked for {unit}, but this onnxruntime has only {', '.join(available)}")
     return provider
@@ -60,12 +58,12 @@ def placement_of(unit: str, gpu: str = "") -> ProviderPlacement:
     """Where this onnxruntime runs a unit; hides all other GPUs from this process. Raises `WrongUnit`."""
     provider = provider_for(unit, runtime().get_available_providers())
     os.environ.update(visible_devices(provider, gpu))
-    return placement_for(next(known for known in UNITS if known.unit == unit), provider, gpu)
+    return placement_for(next(one for one in UNITS if one.unit == unit), provider, gpu)
 
 
-def verify_provider(unit: str, wanted: str, live: Sequence[str]) -> None:
+def verify_provider(unit: str, provider: str, live: Sequence[str]) -> None:
     """Refuse a session that fell back to something else. Raises `WrongUnit`."""
-    if not live or live[0] != wanted:
+    if not live or live[0] != provider:
         raise WrongUnit(f"asked for {unit}, session runs on {live[0] if live else 'nothing'}")
 
 
@@ -101,7 +99,7 @@ def _in_folder(folder: Path) -> Path:
             models.append(path)
     if len(models) != 1:
         raise Unfit(
-            f"the model is a folder with {len(models)} .onnx files; one with its weights beside it is taken"
+            f"the model is a folder with {len(models)} .onnx files; one is taken, with its weights next to it"
         )
     return models[0]
 

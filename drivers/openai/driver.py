@@ -163,7 +163,7 @@ class ApiDriver:
         yield from run.level(warm, work, warmups)
         refuse_bad(warm, warmups)
         watch = ServerWatch(
-            session.server.port, session.client.addresses, session.document, clock, wanted=self.watches
+            session.server.port, session.client.addresses, session.document, clock, watch=self.watches
         )
 
         base, timed = 2 * LEVEL, Sweep()
@@ -262,21 +262,21 @@ def tolerated(requests: int) -> int:
     return max(2, requests // 10)
 
 
-def choose_model(wanted: str, served: tuple[str, ...]) -> str:
+def choose_model(name: str, served: tuple[str, ...]) -> str:
     """The model to ask for. Raises `WrongUnit` if it is not served, or if the workload names none and several are."""
-    if wanted in served:
-        return wanted
-    if len(served) == 1 and not wanted:
+    if name in served:
+        return name
+    if len(served) == 1 and not name:
         return served[0]
-    shown = (", ".join(name[:60] for name in served[:5]) or "nothing") + (" …" if len(served) > 5 else "")
-    if wanted:
-        raise WrongUnit(f"this device's endpoint does not serve {wanted[:60]!r}; it serves: {shown}")
+    shown = (", ".join(one[:60] for one in served[:5]) or "nothing") + (" …" if len(served) > 5 else "")
+    if name:
+        raise WrongUnit(f"this device's endpoint does not serve {name[:60]!r}; it serves: {shown}")
     raise WrongUnit(f"the workload names no model, and this device's endpoint serves: {shown}")
 
 
-def refuse_bad(sweep: Sweep, wanted: int) -> None:
+def refuse_bad(sweep: Sweep, needed: int) -> None:
     """Raise `Unfit` or `Crashed` if too many requests failed."""
-    if sweep.complete >= wanted:
+    if sweep.complete >= needed:
         return
     bad = [result for result in sweep.in_order if result.error]
     text = f"{len(bad)} of {len(sweep.results)} requests failed: {bad[0].error}"

@@ -51,8 +51,8 @@ def rate_name(rate: float) -> str:
 def of_level(
     prefix: str, results: Sequence[RequestResult], wall_s: float, slo: Objectives, *, planned: bool = False
 ) -> dict[str, float]:
-    """The figures of one level. `planned`: sent at given times. `prefix` ends with an underscore, or is empty for the first level, whose
-    times travel raw: it gets no percentiles."""
+    """The figures of one level. `planned`: sent at given times. `prefix`: ends with an underscore, or is empty for the first level, which
+    gets no percentiles because its times travel raw."""
     complete = [result for result in results if not result.error]
     figures: dict[str, float] = {
         "requests": len(results),

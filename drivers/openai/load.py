@@ -77,16 +77,16 @@ async def closed_loop(
 
 
 async def exactly(
-    sweep: Sweep, ask: Ask, wanted: int, first: int, concurrency: int, clock: Clock, *, bad: int
+    sweep: Sweep, ask: Ask, count: int, first: int, concurrency: int, clock: Clock, *, bad: int
 ) -> None:
-    """`wanted` complete requests: those that fail are replaced by others, with further numbers, until more than `bad` have failed."""
+    """`count` complete requests: those that fail are replaced by others, with further numbers, until more than `bad` have failed."""
 
     def due() -> Iterator[int]:
-        while sweep.complete + sweep.in_flight < wanted:
+        while sweep.complete + sweep.in_flight < count:
             yield first + len(sweep.results) + sweep.in_flight
 
-    while sweep.complete < wanted and not sweep.cut:
-        await closed_loop(sweep, ask, due(), min(concurrency, wanted - sweep.complete), clock, bad=bad)
+    while sweep.complete < count and not sweep.cut:
+        await closed_loop(sweep, ask, due(), min(concurrency, count - sweep.complete), clock, bad=bad)
 
 
 async def open_loop(

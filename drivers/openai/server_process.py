@@ -171,14 +171,14 @@ class ServerWatch:
         document: Callable[[str], bytes],
         clock: Callable[[], int],
         *,
-        wanted: bool,
+        watch: bool,
     ) -> None:
         """The first look, if the owner wants it and the server is on this host. `document`: gets a page of the server by its path."""
         self._document, self._clock = document, clock
-        self._processes = server_processes(port) if wanted and is_here(addresses) else ()
+        self._processes = server_processes(port) if watch and is_here(addresses) else ()
         self.access = "gray" if self._processes else "black"
         self.notes: list[str] = []
-        if wanted and not self._processes:
+        if watch and not self._processes:
             self.notes.append("the server's processes cannot be seen from this device")
         names = set()
         for process in self._processes:

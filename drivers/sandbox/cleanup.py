@@ -1,4 +1,4 @@
-"""Removes the folder of a launch whose processes are dead, whatever is in it.
+"""Removes the folder of a launch after its processes, whatever is in it.
 
 On the lesser tiers the folder may hold a thousand nested folders, too deep for `shutil.rmtree`, or unreadable ones. Neither may stay on
 the disk, nor crash the process that cleans up.

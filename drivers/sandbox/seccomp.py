@@ -173,7 +173,7 @@ _OF_FILES: Final[tuple[tuple[str, tuple[int | None, int | None]], ...]] = (
 )
 """What Landlock allows on every file of the same user: modes, owners, attributes, times; before its version 3 also the length."""
 CLONE3: Final = _new(435)
-"""Fails with ENOSYS: its flags are behind a pointer, and the C library then uses `clone`, whose flags a filter can read."""
+"""Fails with ENOSYS: its flags are behind a pointer, and the C library then uses `clone`, with flags that a filter can read."""
 
 
 def rules(pid: int, network: bool, gpu: bool, in_view: bool = True) -> tuple[Rule, ...]:

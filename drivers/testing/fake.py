@@ -1,4 +1,4 @@
-"""A driver whose model is a script: for tests and demonstrations, never for figures. Offered only while simulation is on.
+"""A driver that plays a script instead of a model: for tests and demonstrations, never for figures. Offered only while simulation is on.
 
 The model file is a JSON object; every key is optional:
 
@@ -169,7 +169,7 @@ class _Nonsense(Exception):
 
 
 def _leave_orphan() -> None:
-    """A process that left the group and whose parent is gone, as a hostile model would start."""
+    """A process without its group and its parent, as a hostile model would start."""
     if sys.platform == "win32" or os.fork():
         return
     os.setsid()

@@ -48,8 +48,8 @@ def provider(torch: Any, device: str) -> str:
     return f"{backend(torch)}: {torch.cuda.get_device_name(device)}"
 
 
-def verify_device(unit: str, wanted: str, tensors: dict[str, str]) -> None:
+def verify_device(unit: str, device: str, tensors: dict[str, str]) -> None:
     """Raise `WrongUnit` if a tensor is not on the unit's device. `tensors`: name → device."""
     for name, where in tensors.items():
-        if where.partition(":")[0] != wanted.partition(":")[0]:
+        if where.partition(":")[0] != device.partition(":")[0]:
             raise WrongUnit(f"asked for {unit}, but {name} was on {where}")

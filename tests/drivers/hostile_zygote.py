@@ -198,14 +198,14 @@ def become() -> None:
         return
 
 
-def tries(told: dict[str, Any]) -> dict[str, Callable[[], object]]:
+def tries(setup: dict[str, Any]) -> dict[str, Callable[[], object]]:
     """Act by name; each raises OSError when it is refused."""
-    pairs, node, key = told["beside"], told["node"], told["key"]
+    pairs, node, key = setup["neighbour"], setup["node"], setup["key"]
     return {
-        "read a file beside the model": lambda: read(pairs),
+        "read a file next to the model": lambda: read(pairs),
         "read it by a symbolic link": lambda: through_a_link(pairs),
         "read it by a hard link": lambda: hard_link(pairs),
-        "read it by going up": lambda: read(f"{told['model']}/../{Path(pairs).name}"),
+        "read it by going up": lambda: read(f"{setup['model']}/../{Path(pairs).name}"),
         "read it by going up from its own folder": lambda: read("/proc/self/cwd/.." + pairs),
         "read a key of the node": lambda: read(key),
         "look into the node's folder": lambda: look_for(key),
@@ -214,22 +214,22 @@ def tries(told: dict[str, Any]) -> dict[str, Callable[[], object]]:
         "read the node's files by its root": lambda: read(f"/proc/{node}/root{pairs}"),
         "see the node's process": lambda: read(f"/proc/{node}/stat"),
         "look into temporary files": lambda: look_for(pairs),
-        "write beside the model": lambda: Path(pairs).with_name("written").write_bytes(b"x"),
-        "change the rights beside the model": lambda: Path(pairs).chmod(0o600),
-        "change the times beside the model": lambda: os.utime(pairs, (1, 1)),
-        "mark the file beside the model": lambda: os.setxattr(pairs, "user.mark", b"x"),
-        "cut off the file beside the model": lambda: os.truncate(pairs, 1 << 10),
-        "connect to a local service by its file": lambda: by_file(told["service"]),
-        "write into the model": lambda: Path(told["model"]).open("r+b").close(),
-        "remove the model": lambda: Path(told["model"]).unlink(),
+        "write next to the model": lambda: Path(pairs).with_name("written").write_bytes(b"x"),
+        "change the rights next to the model": lambda: Path(pairs).chmod(0o600),
+        "change the times next to the model": lambda: os.utime(pairs, (1, 1)),
+        "mark the file next to the model": lambda: os.setxattr(pairs, "user.mark", b"x"),
+        "cut off the file next to the model": lambda: os.truncate(pairs, 1 << 10),
+        "connect to a local service by its file": lambda: by_file(setup["service"]),
+        "write into the model": lambda: Path(setup["model"]).open("r+b").close(),
+        "remove the model": lambda: Path(setup["model"]).unlink(),
         "write into the libraries": lambda: Path(sys.prefix, "left-here").write_bytes(b"x"),
         "change the kernel's settings": lambda: Path("/proc/sys/kernel/core_pattern").open("r+b").close(),
         "press the kernel's keys": lambda: Path("/proc/sysrq-trigger").open("wb").close(),
-        "connect": lambda: socket.create_connection(("127.0.0.1", told["port"]), 0.5).close(),
-        "send a datagram": lambda: send_datagram(told["port"]),
+        "connect": lambda: socket.create_connection(("127.0.0.1", setup["port"]), 0.5).close(),
+        "send a datagram": lambda: send_datagram(setup["port"]),
         "open a socket of version 6": lambda: socket.socket(socket.AF_INET6).close(),
         "ask the kernel about the network": lambda: socket.socket(socket.AF_NETLINK, socket.SOCK_RAW).close(),
-        "connect to a local service": lambda: abstract(told["abstract"]),
+        "connect to a local service": lambda: abstract(setup["abstract"]),
         "fork": clone_raw,
         "fork with flags behind a pointer": clone_by_pointer,
         "run a program": lambda: os.posix_spawn("/bin/true", ["true"], {}),
@@ -250,7 +250,7 @@ def tries(told: dict[str, Any]) -> dict[str, Callable[[], object]]:
         "memory that outlives it": lambda: call("shmget", 0, 4096, 0o1600),
         "files in memory": file_in_memory,
         "threads without end": threads_without_end,
-        "fill the disk": lambda: fill_folder(told["room"]),
+        "fill the disk": lambda: fill_folder(setup["room"]),
         "code of its own": run_own_code,
         "open more files": no_more_files,
         "take more memory than allowed": more_memory,
@@ -263,9 +263,9 @@ def _prctl(option: int, value: int) -> None:
         raise OSError(ctypes.get_errno(), "prctl")
 
 
-def manifests(told: dict[str, Any]) -> dict[str, Callable[[], object]]:
+def manifests(setup: dict[str, Any]) -> dict[str, Callable[[], object]]:
     """Acts that should not return, or whose traces are looked for afterwards."""
-    pid = told["node"]
+    pid = setup["node"]
     return {
         "ptrace": lambda: call("ptrace", 16, pid, None, None),
         "mount": lambda: call("mount", b"x", b"/tmp", b"tmpfs", 0, None),
@@ -277,7 +277,7 @@ def manifests(told: dict[str, Any]) -> dict[str, Callable[[], object]]:
         "abort": os.abort,
         "eat memory": lambda: [bytearray(MIB) for _ in range(100_000)],
         "go round for ever": _for_ever,
-        "write a large file": lambda: big_file(told["room"]),
+        "write a large file": lambda: big_file(setup["room"]),
         "flood the pipe": _flood,
         "talk nonsense": lambda: _talk(b"\xff" * 64),
         "leave the group": _leave,

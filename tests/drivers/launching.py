@@ -53,7 +53,7 @@ def wait_until(condition: Callable[[], bool], what: str, seconds: float = GONE_S
         time.sleep(0.005)
 
 
-def told(events: list[Event]) -> list[str]:
+def kinds_of(events: list[Event]) -> list[str]:
     """What came, without progress; loads by their kind."""
     return [
         str(event.kind) if isinstance(event, LoadReport) else type(event).__name__

@@ -29,7 +29,7 @@ class OnnxModels:
     def put(
         self, name: str, nodes: list[Any], inputs: list[Any], outputs: list[Any], *weights: Any, **extra: Any
     ) -> str:
-        """Write one graph. `extra`: `domains` beside the standard one, `metadata`."""
+        """Write one graph. `extra`: `domains` next to the standard one, `metadata`."""
         graph = helper.make_graph(nodes, "graph", inputs, outputs, list(weights))
         domains = [
             helper.make_opsetid("", 17),
@@ -55,7 +55,7 @@ class OnnxModels:
         )
 
     def endless(self) -> str:
-        """A loop without a trip count whose condition stays true."""
+        """A loop without a trip count with a condition that stays true."""
         body = helper.make_graph(
             [node("Identity", ["c"], ["c2"]), node("Identity", ["v"], ["v2"])],
             "body",
@@ -92,7 +92,7 @@ class OnnxModels:
         )
 
     def external(self, location: str) -> str:
-        """A model whose weights are in another file."""
+        """A model with weights in another file."""
         weights = TensorProto(name="w", data_type=FLOAT, dims=[4], data_location=TensorProto.EXTERNAL)
         weights.external_data.add(key="location", value=location)
         return self.put(

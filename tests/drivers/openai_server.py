@@ -42,8 +42,8 @@ ODD = (
 MODELS = ("plan-20-5", "plan-10-1", "plan-5-1", *ODD)
 
 
-def event(said: dict[str, Any]) -> bytes:
-    return b"data: " + json.dumps(said).encode() + b"\n\n"
+def event(payload: dict[str, Any]) -> bytes:
+    return b"data: " + json.dumps(payload).encode() + b"\n\n"
 
 
 def delta(text: str, *, chat: bool, last: bool = False) -> dict[str, Any]:
@@ -56,7 +56,7 @@ class Server:
     def __init__(self, key: str) -> None:
         self.key = key
         self.did: list[dict[str, Any]] = []
-        self.asked = 0
+        self.requests = 0
         self.tokens = 0
         self.alone = asyncio.Lock()
 
@@ -99,7 +99,7 @@ class Server:
         elif path == "/metrics":
             text = (
                 f'vllm:generation_tokens_total{{model_name="plan"}} {self.tokens}.0\n'
-                f"vllm:prompt_tokens_total {10 * self.asked}\n# TYPE x counter\nvllm:num_requests_waiting NaN\nnonsense\n"
+                f"vllm:prompt_tokens_total {10 * self.requests}\n# TYPE x counter\nvllm:num_requests_waiting NaN\nnonsense\n"
             )
             self.document(writer, "200 OK", text.encode(), "text/plain")
         elif self.key and given != self.key:
@@ -108,16 +108,16 @@ class Server:
         elif path == "/v1/models":
             self.document(writer, "200 OK", json.dumps({"data": [{"id": name} for name in MODELS]}).encode())
         elif method == "POST" and path in ("/v1/chat/completions", "/v1/completions"):
-            self.asked += 1
+            self.requests += 1
             await self.generate(json.loads(body), path.endswith("chat/completions"), given, writer)
         else:
             self.document(writer, "404 Not Found", b'{"error": {"message": "no such page"}}')
 
     async def generate(
-        self, asked: dict[str, Any], chat: bool, given: str, writer: asyncio.StreamWriter
+        self, request: dict[str, Any], chat: bool, given: str, writer: asyncio.StreamWriter
     ) -> None:
-        model = asked["model"]
-        if model == "error-500" or (model == "flaky" and self.asked % 3 == 0):
+        model = request["model"]
+        if model == "error-500" or (model == "flaky" and self.requests % 3 == 0):
             self.document(writer, "500 Internal Server Error", b'{"error": {"message": "out of luck"}}')
         elif model == "error-400":
             self.document(writer, "400 Bad Request", b'{"message": "max_tokens is too large"}')
@@ -135,7 +135,7 @@ class Server:
             writer.write(b"HTTP/1.1 200 OK\r\nX: " + b"x" * 200_000)
         elif model == "silent":
             await asyncio.sleep(3600)
-        elif model == "one-piece" or not asked.get("stream"):
+        elif model == "one-piece" or not request.get("stream"):
             await asyncio.sleep(0.02)
             message = {"message": {"content": "one two"}} if chat else {"text": "one two"}
             usage = {"prompt_tokens": 10, "completion_tokens": 2}
@@ -143,12 +143,12 @@ class Server:
             self.document(writer, "200 OK", json.dumps(values).encode())
         elif model == "one-at-a-time":
             async with self.alone:
-                await self.stream(asked, chat, writer)
+                await self.stream(request, chat, writer)
         else:
-            await self.stream(asked, chat, writer)
+            await self.stream(request, chat, writer)
 
-    async def stream(self, asked: dict[str, Any], chat: bool, writer: asyncio.StreamWriter) -> None:
-        model = asked["model"]
+    async def stream(self, request: dict[str, Any], chat: bool, writer: asyncio.StreamWriter) -> None:
+        model = request["model"]
         begun = time.perf_counter_ns()
         plain = model == "no-length"
         coding = "Connection: close" if plain else "Transfer-Encoding: chunked"
@@ -163,10 +163,10 @@ class Server:
             send(event({"choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}}]}))
         words = model.split("-")
         first, gap = (float(words[1]), float(words[2])) if words[0] == "plan" else (20.0, 2.0)
-        count = asked["max_tokens"]
+        count = request["max_tokens"]
         pieces = [f"w{number} " for number in range(count)]
         if model == "summary":
-            result = asked["messages"][-1]["content"].partition("\n\n")[2]
+            result = request["messages"][-1]["content"].partition("\n\n")[2]
             pieces = [piece + ". " for piece in result.split(". ")[:2]]
         sent: list[int] = []
         at = time.perf_counter() + first / 1000
@@ -195,7 +195,7 @@ class Server:
                 await writer.drain()
                 writer.close()
                 return
-        if model != "no-usage" and (asked.get("stream_options") or {}).get("include_usage"):
+        if model != "no-usage" and (request.get("stream_options") or {}).get("include_usage"):
             usage = {"prompt_tokens": 10, "completion_tokens": number, "total_tokens": 10 + number}
             send(event({"choices": [], "usage": usage}))
         self.tokens += number
@@ -204,7 +204,7 @@ class Server:
             writer.close()
         else:
             writer.write(b"0\r\n\r\n")
-        self.did.append({"begun": begun, "sent": sent, "asked": {**asked, "chat": chat}})
+        self.did.append({"begun": begun, "sent": sent, "request": {**request, "chat": chat}})
 
 
 async def main(key: str) -> None:

@@ -223,7 +223,7 @@ def test_an_architecture_says_its_weights_and_its_input() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "why"),
+    ("fields", "why"),
     [
         ({"architecture": "resnet"}, f"there are {', '.join(ARCHITECTURES)}"),
         ({}, "is not known"),
@@ -240,9 +240,9 @@ def test_an_architecture_says_its_weights_and_its_input() -> None:
         ),
     ],
 )
-def test_a_declaration_that_makes_no_network_is_refused(told: dict[str, object], why: str) -> None:
+def test_a_declaration_that_makes_no_network_is_refused(fields: dict[str, object], why: str) -> None:
     with pytest.raises(Unfit, match=why):
-        read_declaration(told)
+        read_declaration(fields)
 
 
 def test_a_declaration_stands_beside_the_weights_or_in_them(tmp_path: Path) -> None:

@@ -97,7 +97,7 @@ def test_a_child_that_talks_too_much_is_stopped() -> None:
 
 
 @pytest.mark.parametrize(
-    "said",
+    "payload",
     [
         b"",
         b"[]",
@@ -116,9 +116,9 @@ def test_a_child_that_talks_too_much_is_stopped() -> None:
         b"[" * 100_000,
     ],
 )
-def test_what_is_not_an_event_is_garbled(said: bytes) -> None:
+def test_what_is_not_an_event_is_garbled(payload: bytes) -> None:
     with pytest.raises(frames.Garbled):
-        unpack(said)
+        unpack(payload)
 
 
 @pytest.mark.parametrize("part", [b"{}", b"[]", b'"ab"', b"300"])

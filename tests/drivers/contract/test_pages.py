@@ -1,4 +1,4 @@
-"""A cold load is one whose file was seen to be out of memory. On this system's own files."""
+"""A cold load is one of a file that was confirmed to be out of memory. On this system's own files."""
 
 from __future__ import annotations
 

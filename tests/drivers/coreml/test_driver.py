@@ -84,7 +84,7 @@ class Mac:
     __version__ = "9.0"
 
     def __init__(self, specification: Either, ran_on: tuple[type, ...] = (MLGPUComputeDevice,)) -> None:
-        self.asked: list[str] = []
+        self.opened: list[str] = []
         self.spec = specification
         self.devices: list[Any] = [MLCPUComputeDevice(), MLGPUComputeDevice()]
         self.gain = {"CPU_ONLY": 2.0, "CPU_AND_GPU": 2.0, "CPU_AND_NE": 2.0}
@@ -110,7 +110,7 @@ class Mac:
         )
 
     def _open(self, path: object, compute_units: Any) -> Any:
-        self.asked.append(compute_units.name)
+        self.opened.append(compute_units.name)
         gain = self.gain[compute_units.name]
 
         def predict(fed: Mapping[str, Any]) -> dict[str, Any]:
@@ -272,18 +272,18 @@ def at_home(tmp_path: Path) -> Iterator[Path]:
         yield tmp_path
 
 
-@pytest.mark.parametrize(("unit", "asked"), [(GPU, "CPU_AND_GPU"), (CPU, "CPU_ONLY")])
-def test_a_run_tells_its_whole_story(at_home: Path, unit: str, asked: str) -> None:
+@pytest.mark.parametrize(("unit", "compute"), [(GPU, "CPU_AND_GPU"), (CPU, "CPU_ONLY")])
+def test_a_run_tells_its_whole_story(at_home: Path, unit: str, compute: str) -> None:
     mac = Mac(spec(x=array(1, 4)), (MLGPUComputeDevice, MLCPUComputeDevice))
     events = run(mac, package(at_home), unit)
     kinds = [type(event) for event in events if not isinstance(event, ProgressReport)]
     assert kinds == [LoadReport, ModelDescription, MeasureReport, CheckReport]
     assert len(one(events, MeasureReport).samples_ns) == 5
     described = one(events, ModelDescription)
-    assert (described.unit, described.providers, described.shapes) == (unit, (asked,), {"x": (1, 4)})
+    assert (described.unit, described.providers, described.shapes) == (unit, (compute,), {"x": (1, 4)})
     assert any("of 2 operators run on" in note for note in described.notes)
     assert one(events, CheckReport).agrees is True
-    assert mac.asked == [asked, "CPU_ONLY"]
+    assert mac.opened == [compute, "CPU_ONLY"]
     assert [event.phase for event in events if isinstance(event, ProgressReport)][:2] == [
         Phase.PREPARE,
         Phase.LOAD,

@@ -153,8 +153,9 @@ def test_an_input_of_many_gibibytes_is_refused_before_it_is_made() -> None:
 
 
 @pytest.mark.parametrize(
-    "told", ["seq(tensor(float))", "map(string,tensor(float))", "tensor(float4e2m1)", "tensor(complex64)"]
+    "described",
+    ["seq(tensor(float))", "map(string,tensor(float))", "tensor(float4e2m1)", "tensor(complex64)"],
 )
-def test_what_cannot_be_made_up_is_refused_by_name(told: str) -> None:
+def test_what_cannot_be_made_up_is_refused_by_name(described: str) -> None:
     with pytest.raises(Unfit, match="input 'x' is of type"):
-        element_type("x", told)
+        element_type("x", described)

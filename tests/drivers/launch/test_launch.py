@@ -30,7 +30,7 @@ from drivers.measure.idle_wait import IdleWait, IdleWaitReport
 from drivers.testing.conformance import Subject, check_all
 from drivers.testing.fake import ANNOUNCED, UNIT
 from protocol.formats.phase import Phase
-from tests.drivers.launching import GONE_S, LONG_S, QUICK, STORY, Script, order, play, told
+from tests.drivers.launching import GONE_S, LONG_S, QUICK, STORY, Script, kinds_of, order, play
 
 pytestmark = pytest.mark.usefixtures("nothing_is_left")
 
@@ -61,7 +61,7 @@ def test_runs_are_shared_out_over_launches_and_only_the_first_is_described_and_c
     stage: Zygote, script: Script
 ) -> None:
     events = play(script(), stage, runs=14, loads=3)
-    assert told(events)[1:] == [*STORY, "fresh", "MeasureReport", "fresh", "MeasureReport"]
+    assert kinds_of(events)[1:] == [*STORY, "fresh", "MeasureReport", "fresh", "MeasureReport"]
     assert [len(one.samples_ns) for one in events if isinstance(one, MeasureReport)] == [5, 5, 4]
 
 
@@ -69,7 +69,7 @@ def test_few_runs_are_made_in_the_first_launch_and_the_others_only_load(
     stage: Zygote, script: Script
 ) -> None:
     events = play(script(), stage, runs=11, loads=3)
-    assert told(events)[1:] == [*STORY, "fresh", "fresh"]
+    assert kinds_of(events)[1:] == [*STORY, "fresh", "fresh"]
     assert [len(one.samples_ns) for one in events if isinstance(one, MeasureReport)] == [11]
 
 
@@ -78,7 +78,7 @@ def test_a_precision_is_reached_after_six_launches_of_one_and_the_same_time(
 ) -> None:
     work_order = WorkOrder(script(latencies_ms=[2]), UNIT, precision=0.02)
     events = list(measure(work_order, QUICK, stage))
-    assert told(events)[1:] == [*STORY, *["fresh", "MeasureReport"] * 5]
+    assert kinds_of(events)[1:] == [*STORY, *["fresh", "MeasureReport"] * 5]
     assert {one.samples_ns for one in events if isinstance(one, MeasureReport)} == {(2_000_000,) * 20}
 
 
@@ -87,16 +87,16 @@ def test_a_launch_whose_pages_were_dropped_is_cold_and_only_the_first_is(
 ) -> None:
     model = script()
     if not pages.drop(Path(model)):
-        assert "cold" not in told(play(model, stage))
+        assert "cold" not in kinds_of(play(model, stage))
         return
-    assert told(play(model, stage, loads=3)) == ["cold", *STORY, "fresh", "fresh"]
+    assert kinds_of(play(model, stage, loads=3)) == ["cold", *STORY, "fresh", "fresh"]
 
 
 class Meter:
     """A sampler that only notes what is asked of it."""
 
-    def __init__(self, told: Telemetry | None) -> None:
-        self.told = told
+    def __init__(self, reading: Telemetry | None) -> None:
+        self.reading = reading
         self.calls: list[str] = []
 
     def start(self) -> bool:
@@ -105,13 +105,13 @@ class Meter:
 
     def stop(self, windows: Sequence[tuple[int, int]]) -> Telemetry | None:
         self.calls.append("stop")
-        return self.told
+        return self.reading
 
 
 def test_the_accelerator_is_read_around_all_launches_and_told_last(stage: Zygote, script: Script) -> None:
     meter = Meter(Telemetry("nvml", "a GPU", 7, power_w=300.0))
     events = list(Launch(order(script(), runs=8, loads=2), QUICK, stage, sampler=meter).events())
-    assert events[-1] == meter.told
+    assert events[-1] == meter.reading
     assert sum(isinstance(event, Telemetry) for event in events) == 1
     assert meter.calls == ["start", "stop"]
 

@@ -1,4 +1,4 @@
-"""Every way the child process can end, and what is said of it. The scripted driver does the misbehaving."""
+"""Every way the child process can end, and what is reply of it. The scripted driver does the misbehaving."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from drivers.contract.base import (
     Unfit,
 )
 from drivers.launch.launch import Launch, Zygote, measure
-from tests.drivers.launching import LONG_S, QUICK, STORY, Script, order, play, told
+from tests.drivers.launching import LONG_S, QUICK, STORY, Script, kinds_of, order, play
 
 pytestmark = pytest.mark.usefixtures("nothing_is_left")
 
@@ -34,7 +34,7 @@ def test_what_was_measured_before_a_later_launch_died_has_been_told(stage: Zygot
     observed: list[Event] = []
     with pytest.raises(Crashed, match="exit code 7: no more"):
         observed.extend(measure(order(model, 12, 3), QUICK, stage))
-    assert told(observed)[1:] == [*STORY, "fresh"]
+    assert kinds_of(observed)[1:] == [*STORY, "fresh"]
 
 
 def test_a_run_that_is_cancelled_between_launches_makes_no_other(stage: Zygote, script: Script) -> None:
@@ -49,7 +49,7 @@ def test_a_run_that_is_cancelled_between_launches_makes_no_other(stage: Zygote, 
 
     with pytest.raises(Cancelled):
         follow()
-    assert told(events)[1:] == STORY
+    assert kinds_of(events)[1:] == STORY
 
 
 def test_all_launches_together_have_the_time_that_a_run_may_take(stage: Zygote, script: Script) -> None:
@@ -212,21 +212,21 @@ from drivers.launch import init
 from drivers.contract import frames as wire
 from drivers.contract.base import Limits, WorkOrder
 from drivers.sandbox.rlimits import Tier
-told = wire.pack_order(WorkOrder(sys.argv[1], "Fake (Simulation)", 1, 1), Limits(), "fake", True, "run")
-ours, theirs = socket.socketpair()
+packed = wire.pack_order(WorkOrder(sys.argv[1], "Fake (Simulation)", 1, 1), Limits(), "fake", True, "run")
+own, theirs = socket.socketpair()
 teller, orders = socket.socketpair()
 _, tell = os.pipe()
 log = tempfile.TemporaryFile()
 if os.fork() == 0:
-    for end in (ours, theirs, teller):
+    for end in (own, theirs, teller):
         end.close()
     init.serve_launch(orders, None, Tier.NONE)
-wire.send_request(teller, os.fsencode(tempfile.mkdtemp()) + b"\\0" + told, [theirs.fileno(), tell, log.fileno()])
+wire.send_request(teller, os.fsencode(tempfile.mkdtemp()) + b"\\0" + packed, [theirs.fileno(), tell, log.fileno()])
 theirs.close()
-said = b""
-while more := ours.recv(64):
-    said += more
-print(said.split()[1].decode())
+reply = b""
+while more := own.recv(64):
+    reply += more
+print(reply.split()[1].decode())
 """
 
 

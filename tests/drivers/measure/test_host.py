@@ -27,10 +27,10 @@ procs_blocked 0
 """
 
 
-def look(at_s: float, total_s: float, idle_s: float, **told: object) -> HostSample:
+def look(at_s: float, total_s: float, idle_s: float, **changes: object) -> HostSample:
     """One reading of a host with two processors."""
-    steal = float(str(told.pop("steal_s", 0.0)))
-    fields: dict[str, object] = {"stall_ns": None, "throttles": None} | told
+    steal = float(str(changes.pop("steal_s", 0.0)))
+    fields: dict[str, object] = {"stall_ns": None, "throttles": None} | changes
     return HostSample(at_s, CpuTimes(total_s, idle_s, steal, 2, 1), **fields)  # type: ignore[arg-type]
 
 

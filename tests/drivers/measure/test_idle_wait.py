@@ -15,10 +15,10 @@ PROCESSORS = 2
 
 @dataclass
 class Machine:
-    """Two processors. `others` and `ours`: how many of them are taken at a time, in whole processors."""
+    """Two processors. `others` and `own`: how many of them are taken at a time, in whole processors."""
 
     others: Callable[[float], float] = lambda now: 0.0
-    ours: Callable[[float], float] = lambda now: 0.0
+    own: Callable[[float], float] = lambda now: 0.0
     stalled: float = 0.0
     tells: bool = True
     now: float = 0.0
@@ -28,7 +28,7 @@ class Machine:
     slept: list[float] = field(default_factory=list)
 
     def sleep(self, seconds: float) -> None:
-        others, own = self.others(self.now), self.ours(self.now)
+        others, own = self.others(self.now), self.own(self.now)
         self.busy_s += seconds * (others + own)
         self.own_s += seconds * own
         self.stall_s += seconds * self.stalled
@@ -41,7 +41,7 @@ class Machine:
         return HostSample(self.now, times, round(self.stall_s * 1e9), None)
 
     def running(self) -> tuple[int, int] | None:
-        taken = int(self.others(self.now) > 0) + int(self.ours(self.now) > 0)
+        taken = int(self.others(self.now) > 0) + int(self.own(self.now) > 0)
         return (1 + taken, PROCESSORS) if self.tells else None
 
     def quiet(self, most_s: float = 10.0) -> IdleWait:
@@ -49,14 +49,14 @@ class Machine:
 
 
 def waited(machine: Machine, quiet: IdleWait) -> tuple[IdleWaitReport, list[tuple[float, float]]]:
-    """How a wait ends, and what is told meanwhile."""
+    """How a wait ends, and what it yields meanwhile."""
     lines: list[tuple[float, float]] = []
     waiting = quiet.wait(machine.sleep)
     while True:
         try:
             lines.append(next(waiting))
-        except StopIteration as over:
-            return over.value, lines
+        except StopIteration as ended:
+            return ended.value, lines
 
 
 def test_a_quiet_device_loses_two_milliseconds() -> None:
@@ -117,7 +117,7 @@ def test_patience_halves_where_waiting_never_helps_and_is_whole_again_after_it_d
 
 def test_a_nodes_own_work_is_no_other_work_in_a_long_queue_of_tasks() -> None:
     # one processor is taken all the time by what belongs to the node: an import, a hash, a result
-    machine = Machine(ours=lambda now: 1.0)
+    machine = Machine(own=lambda now: 1.0)
     quiet = machine.quiet()
     for _ in range(50):
         began = machine.now

@@ -31,10 +31,10 @@ def planned(
     lasts_s: float = 0.1,
     budget_s: float = 300.0,
     served: bool = False,
-    **asked: object,
+    **changes: object,
 ) -> tuple[list[LaunchSpec], StopRule | None]:
     """All launches of an order, each with this median in nanoseconds, and why they ended."""
-    plan = LaunchPlanner(WorkOrder("m", "u", **asked), budget_s, served)  # type: ignore[arg-type]
+    plan = LaunchPlanner(WorkOrder("m", "u", **changes), budget_s, served)  # type: ignore[arg-type]
     made: list[LaunchSpec] = []
     while (launch := plan.next(len(made) * lasts_s)) is not None:
         assert len(made) < 200, "it ends"
@@ -135,7 +135,7 @@ def test_a_server_that_has_the_model_already_is_asked_in_one_launch() -> None:
 
 
 @pytest.mark.parametrize(
-    "asked",
+    "order",
     [
         WorkOrder("m", "u", runs=0),
         WorkOrder("m", "u", loads=0),
@@ -143,6 +143,6 @@ def test_a_server_that_has_the_model_already_is_asked_in_one_launch() -> None:
         WorkOrder("m", "u", precision=1.5),
     ],
 )
-def test_what_cannot_be_planned_is_refused_in_one_line(asked: WorkOrder) -> None:
+def test_what_cannot_be_planned_is_refused_in_one_line(order: WorkOrder) -> None:
     with pytest.raises(Unfit, match="must be"):
-        LaunchPlanner(asked, 300.0)
+        LaunchPlanner(order, 300.0)

@@ -1,4 +1,4 @@
-"""The accelerator beside a run: readings and windows to facts, and a real process that reads a double of NVML."""
+"""The accelerator during a run: readings and windows to facts, and a real process that reads a double of NVML."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ S = 1_000_000_000
 MS = 1_000_000
 
 
-def reading(at_ms: int, **told: object) -> TelemetryReading:
-    return replace(TelemetryReading(at_ms * MS), **told)  # type: ignore[arg-type]
+def reading(at_ms: int, **changes: object) -> TelemetryReading:
+    return replace(TelemetryReading(at_ms * MS), **changes)  # type: ignore[arg-type]
 
 
 BUSY = [

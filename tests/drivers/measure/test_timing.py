@@ -27,20 +27,20 @@ from protocol.formats.phase import Phase
 MS = 1_000_000
 
 
-def ordered(**asked: Any) -> WorkOrder:
+def ordered(**changes: Any) -> WorkOrder:
     """An order for one launch."""
-    return WorkOrder("model", "unit", **asked)
+    return WorkOrder("model", "unit", **changes)
 
 
 def warmed(
     samples: list[int],
     runs: int = 100,
-    wanted: int | None = None,
+    warmup: int | None = None,
     floor: int = 5,
     window_s: float | None = None,
 ) -> WarmUp:
     """Feed samples until it is done or they are used up."""
-    warm = WarmUp(runs, wanted, floor, window_s)
+    warm = WarmUp(runs, warmup, floor, window_s)
     for sample in samples:
         if warm.done:
             break
@@ -49,13 +49,13 @@ def warmed(
 
 
 def test_a_given_count_is_kept_to_the_letter() -> None:
-    warm = warmed([5 * MS] * 100, wanted=12)
+    warm = warmed([5 * MS] * 100, warmup=12)
     assert len(warm.samples) == 12
     assert warm.note() == "warm-up: 12 as requested"
 
 
 def test_a_count_of_none_still_has_the_inference_that_finds_the_shapes() -> None:
-    assert len(warmed([MS] * 10, wanted=0).samples) == 1
+    assert len(warmed([MS] * 10, warmup=0).samples) == 1
 
 
 def test_steady_times_settle_after_the_cold_one_and_six_blocks() -> None:
@@ -144,7 +144,7 @@ def test_the_clock_costs_what_two_readings_differ_by() -> None:
 
 
 class Clockwork:
-    """A loop whose inferences take a time that the tests say, and a note of how it was called."""
+    """A loop with inferences that take as long as the tests say, and a note of how it was called."""
 
     def __init__(self, takes_ns: int, overhead_ns: int = 50) -> None:
         self._takes_ns, self._overhead_ns = takes_ns, overhead_ns
@@ -159,9 +159,9 @@ class Clockwork:
         return self._overhead_ns
 
 
-def measured_by(loop: timing.TimedLoop, **asked: Any) -> tuple[MeasureReport, list[ProgressReport]]:
+def measured_by(loop: timing.TimedLoop, **changes: Any) -> tuple[MeasureReport, list[ProgressReport]]:
     """What a loop's launch shows, and the progress."""
-    lines = list(timing.measure_calls(loop, ordered(**asked), first_ns=77, peak_was_reset=False))
+    lines = list(timing.measure_calls(loop, ordered(**changes), first_ns=77, peak_was_reset=False))
     made = lines[-1]
     assert isinstance(made, MeasureReport)
     return made, [one for one in lines if isinstance(one, ProgressReport)]
@@ -227,13 +227,15 @@ def test_the_pressure_of_each_block_is_what_was_added_while_it_ran(tmp_path: Pat
     made = lines[-1]
     assert isinstance(made, MeasureReport)
     assert [block.stall_ns for block in made.blocks] == [250_000] * 3
-    assert made.host == HostState()  # nothing else is told there, and nothing is made up
+    assert made.host == HostState()  # nothing else is reported, and nothing is made up
     wall_ns = 0
     made = list(
         timing.measure_calls(Pressed(1), ordered(runs=3, warmup=2), 1, False, host.HostReader(tmp_path))
     )[-1]
     assert isinstance(made, MeasureReport)
-    assert [block.stall_ns for block in made.blocks] == [None], "pressure is told in ticks: of less it says 0"
+    assert [block.stall_ns for block in made.blocks] == [None], (
+        "pressure is reported in ticks: of less it says 0"
+    )
 
 
 @given(st.floats(1e3, 1e11), st.floats(0.05, 0.2))
@@ -305,7 +307,7 @@ def test_what_others_run_is_seen_while_it_warms_up_and_not_when_the_parent_was_j
 def test_the_window_begins_when_all_garbage_is_collected() -> None:
     collected: list[int] = []
 
-    def note(phase: str, told: object) -> None:
+    def note(phase: str, details: object) -> None:
         collected.append(time.perf_counter_ns())
 
     gc.callbacks.append(note)

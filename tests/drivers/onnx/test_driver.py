@@ -60,7 +60,7 @@ class Row:
 
 
 def run(zygote: Zygote, model: str, limits: Limits = LIMITS, **order: Any) -> Row:
-    """One order on the CPU: a launch of three runs unless told otherwise."""
+    """One order on the CPU: a launch of three runs unless the order says otherwise."""
     result: dict[str, Any] = {"runs": 3, "loads": 1, "warmup": 1, "threads": 1} | order
     return Row(list(measure(WorkOrder(model, UNIT, **result), limits, zygote)))
 
@@ -406,7 +406,7 @@ def test_progress_never_runs_ahead(zygote: Zygote, models: OnnxModels) -> None:
 
 
 def folder_model(models: OnnxModels, folder: Path, location: str = "weights.bin") -> Path:
-    """A model with its weights beside it."""
+    """A model with its weights next to it."""
     folder.mkdir()
     Path(models.external(location)).replace(folder / "model.onnx")
     (folder / "weights.bin").write_bytes(np.arange(4, dtype=np.float32).tobytes())

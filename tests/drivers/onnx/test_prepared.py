@@ -133,12 +133,12 @@ def mounts():
 
 with Zygote("fake", simulate=True, tier=Tier.FULL, prefork=1).start() as zygote:
     until = time.monotonic() + 20
-    while not any(" - tmpfs sark " in told and " - proc proc " in told.split(" - tmpfs sark ")[1] for told in mounts()):
+    while not any(" - tmpfs sark " in view and " - proc proc " in view.split(" - tmpfs sark ")[1] for view in mounts()):
         assert time.monotonic() < until
         threading.Event().wait(0.02)
-    there = sum(" the-disk " in told for told in mounts())
+    before = sum(" the-disk " in view for view in mounts())
     assert lib.umount2(place, 0) == 0
-    print(there, sum(" the-disk " in told for told in mounts()))
+    print(before, sum(" the-disk " in view for view in mounts()))
 """
 """A system of which a disk is taken out while launches are prepared for."""
 

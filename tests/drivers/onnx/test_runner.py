@@ -21,16 +21,16 @@ from drivers.onnx.units import CPU, CUDA, DML, UNITS, ProviderPlacement, placeme
 from tests.drivers import zoo
 from tests.drivers.onnx_models import OnnxModels
 
-GPU = next(known for known in UNITS if known.unit == "GPU (ONNX)")
+GPU = next(one for one in UNITS if one.unit == "GPU (ONNX)")
 X = Input("x", "float", (1, 8))
 FEEDS = {"x": np.ones((1, 8), np.float32)}
 
 
 class Device:
-    """A GPU behind the runtime's package, as far as the runner looks at it. Writes down what it is told."""
+    """A GPU behind the runtime's package, as far as the runner looks at it. Writes down each call."""
 
     def __init__(self, refuses: bool = False) -> None:
-        self.heard: list[Any] = []
+        self.calls: list[Any] = []
         self.refuses = refuses
         self.OrtValue = SimpleNamespace(ortvalue_from_numpy=self.value)
 
@@ -38,7 +38,7 @@ class Device:
         """A tensor on it."""
         if self.refuses and memory != "cpu":
             raise RuntimeError("no such device\nmemory")
-        self.heard.append(("value", memory, index))
+        self.calls.append(("value", memory, index))
         return SimpleNamespace(numpy=lambda: array, data_type=lambda: "tensor(float)")
 
     def get_outputs(self) -> list[Any]:
@@ -47,12 +47,12 @@ class Device:
 
     def io_binding(self) -> Any:
         """The only one."""
-        received = self.heard
+        received = self.calls
 
         class Binding:
             def __getattr__(self, what: str) -> Any:
-                def hear(*told: Any) -> list[Any]:
-                    received.append((what, *[one for one in told if isinstance(one, str | int)]))
+                def hear(*arguments: Any) -> list[Any]:
+                    received.append((what, *[one for one in arguments if isinstance(one, str | int)]))
                     return [SimpleNamespace(numpy=lambda: np.ones(1), data_type=lambda: "tensor(float)")]
 
                 return hear
@@ -61,7 +61,7 @@ class Device:
 
     def run_with_iobinding(self, binding: Any) -> None:
         """One inference, queued."""
-        self.heard.append("run")
+        self.calls.append("run")
 
 
 def on_device(device: Any, place: ProviderPlacement) -> Runner:
@@ -72,15 +72,15 @@ def on_device(device: Any, place: ProviderPlacement) -> Runner:
 def test_on_a_gpu_inputs_and_outputs_lie_in_its_memory_and_each_inference_is_waited_for() -> None:
     device = Device()
     runner = on_device(device, placement_for(GPU, CUDA, ""))
-    assert device.heard == [
+    assert device.calls == [
         ("value", "cuda", 0),
         ("bind_ortvalue_input", "x"),
         ("bind_output", "y", "cuda", 0),
         ("synchronize_inputs",),
     ]
-    device.heard.clear()
+    device.calls.clear()
     runner.loop.time(array("q", bytes(16)), 0, 2, 1)
-    assert device.heard == ["run", ("synchronize_outputs",)] * 2
+    assert device.calls == ["run", ("synchronize_outputs",)] * 2
     assert any("memory of cuda:0, each inference waited for" in note for note in runner.notes)
 
 
@@ -88,9 +88,9 @@ def test_outputs_that_keep_their_shape_are_written_where_they_lie() -> None:
     device = Device()
     runner = on_device(device, placement_for(GPU, CUDA, ""))
     runner.first()
-    device.heard.clear()
+    device.calls.clear()
     runner.preallocate_outputs()
-    assert device.heard == [
+    assert device.calls == [
         ("get_outputs",),
         ("clear_binding_outputs",),
         ("bind_ortvalue_output", "y"),
@@ -103,7 +103,7 @@ def test_outputs_that_keep_their_shape_are_written_where_they_lie() -> None:
 def test_where_device_memory_cannot_be_had_the_row_says_that_transfers_are_timed() -> None:
     device = Device(refuses=True)
     runner = on_device(device, placement_for(GPU, CUDA, ""))
-    assert ("bind_output", "y", "cpu", 0) in device.heard
+    assert ("bind_output", "y", "cpu", 0) in device.calls
     assert any("no such device memory" in note and "transfers are timed" in note for note in runner.notes)
 
 
@@ -116,19 +116,19 @@ def test_the_asked_gpu_is_the_only_one_that_a_child_sees() -> None:
     assert visible_devices(CUDA, "GPU-1234") == {"CUDA_VISIBLE_DEVICES": "GPU-1234"}
     assert visible_devices(CUDA, "") == visible_devices(DML, "1") == visible_devices(CPU, "1") == {}
     assert placement_for(GPU, CUDA, "GPU-1234").index == 0
-    directml = next(known for known in UNITS if known.unit == "DirectML (ONNX)")
+    directml = next(one for one in UNITS if one.unit == "DirectML (ONNX)")
     assert placement_for(directml, DML, "1") == ProviderPlacement(DML, {"device_id": "1"}, "dml", 1)
 
 
 def test_one_provider_may_be_several_units() -> None:
-    kinds = {known.unit: known.options.get("device_type") for known in UNITS if "OpenVINO" in known.unit}
+    kinds = {one.unit: one.options.get("device_type") for one in UNITS if "OpenVINO" in one.unit}
     assert kinds == {"OpenVINO CPU (ONNX)": "CPU", "OpenVINO GPU (ONNX)": "GPU", "OpenVINO NPU (ONNX)": "NPU"}
 
 
 def test_a_unit_whose_provider_is_not_installed_is_the_wrong_one() -> None:
-    for known in UNITS[1:]:
+    for one in UNITS[1:]:
         with pytest.raises(WrongUnit, match=r"this onnxruntime has only"):
-            edge.placement_of(known.unit)
+            edge.placement_of(one.unit)
 
 
 @pytest.mark.parametrize("name", zoo.TYPES)
@@ -140,7 +140,7 @@ def test_both_ways_of_running_give_the_same_for_each_element_type(name: str, tmp
     runner = Runner(package, feeds, inputs)
     runner.first()
     runner.preallocate_outputs()
-    there = runner.outputs()
+    expected = runner.outputs()
     made = library.prepare(folder())
     assert made is not None
     session = Runtime(made.library, made.loop).open(model, 1)
@@ -150,8 +150,8 @@ def test_both_ways_of_running_give_the_same_for_each_element_type(name: str, tmp
         other.first()
         other.preallocate_outputs()
         for output, values in other.outputs().items():
-            assert values.dtype == there[output].dtype
-            assert np.array_equal(values, there[output], equal_nan=values.dtype.kind == "f")
+            assert values.dtype == expected[output].dtype
+            assert np.array_equal(values, expected[output], equal_nan=values.dtype.kind == "f")
 
 
 def test_samples_come_from_the_loop_of_either_way(models: OnnxModels) -> None:

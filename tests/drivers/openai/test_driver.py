@@ -145,7 +145,7 @@ def test_every_level_asks_what_it_should_and_no_made_prompt_comes_twice(endpoint
     events = run(
         runs=3, concurrency=[1, 4], rates=[50], requests=8, slo={"ttft_ms": 60_000}, seed=5, temperature=0.5
     )
-    requests = [result["asked"] for result in endpoint.did()[before:]]
+    requests = [result["request"] for result in endpoint.did()[before:]]
     assert len(requests) == 1 + 3 + 8 + 8
     assert len({one["messages"][0]["content"] for one in requests}) == len(requests)
     assert {(one["seed"], one["temperature"], one["max_tokens"]) for one in requests} == {(5, 0.5, 4)}
@@ -159,7 +159,7 @@ def test_every_level_asks_what_it_should_and_no_made_prompt_comes_twice(endpoint
 
 def test_completions_and_answers_in_one_piece_are_measured_too(endpoint: Endpoint, run: Run) -> None:
     assert found(run(endpoint="completions")).figures["output_tokens"] == 8
-    assert endpoint.did()[-1]["asked"]["chat"] is False
+    assert endpoint.did()[-1]["request"]["chat"] is False
     events = run(stream=False)
     assert set(found(events).series) == {"e2e"}
     assert "not streamed" in notes(events)
@@ -319,10 +319,10 @@ def test_the_key_opens_the_server_and_is_shown_nowhere(locked: Endpoint, tmp_pat
         lines += [repr(zygote), repr(read_server(locked.private[URL], SECRET))]
     for key in ("", "sk-wrong"):
         private = {**locked.private, KEY: key}
-        told_units = probe_units(private={"api": private})
-        assert UNIT not in {info.unit for info in told_units.units}
-        assert any("refuses the key (HTTP 401)" in trouble for trouble in told_units.troubles)
-        lines += told_units.troubles
+        offered = probe_units(private={"api": private})
+        assert UNIT not in {info.unit for info in offered.units}
+        assert any("refuses the key (HTTP 401)" in trouble for trouble in offered.troubles)
+        lines += offered.troubles
     assert "Incorrect API key provided: …" in "\n".join(lines)
     assert not [line for line in lines if SECRET in line or "sk-wrong" in line]
 

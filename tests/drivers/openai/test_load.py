@@ -24,7 +24,7 @@ def test_looking_whether_the_server_keeps_up_is_not_done_before_each_request() -
     async def ask(number: int) -> RequestResult:
         return answered(1, number)
 
-    def full(seen: Sweep) -> str:
+    def full(level: Sweep) -> str:
         looks.append(next(ticks))
         return "enough" if len(looks) == 5 else ""
 
@@ -41,7 +41,7 @@ def test_a_client_that_holds_no_more_requests_says_so_at_once() -> None:
         await asyncio.sleep(0)
         return answered(1, number)
 
-    asyncio.run(open_loop(sweep, ask, 0, [0.0] * 10, lambda: 0, most=0, saturated=lambda seen: ""))
+    asyncio.run(open_loop(sweep, ask, 0, [0.0] * 10, lambda: 0, most=0, saturated=lambda level: ""))
     assert (sweep.cut, sweep.results) == ("more requests were in flight than this client holds", {})
 
 

@@ -15,8 +15,8 @@ from drivers.openai.sse import MAX_BODY, MAX_HEAD, MAX_LINE, ResponseParser, err
 STREAM = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 
 
-def event(said: Any) -> bytes:
-    return b"data: " + json.dumps(said).encode() + b"\n\n"
+def event(payload: Any) -> bytes:
+    return b"data: " + json.dumps(payload).encode() + b"\n\n"
 
 
 def piece(text: str | None, reason: str | None = None) -> bytes:
@@ -35,7 +35,7 @@ END = chunk(b"data: [DONE]\n\n") + b"0\r\n\r\n"
 
 
 def read(parts: Sequence[bytes], **changes: Any) -> ResponseParser:
-    """An answer whose parts come at 1, 2, 3 … ms after its sending."""
+    """An answer in parts that come at 1, 2, 3 … ms after its sending."""
     answer = ResponseParser(max_tokens=10, **changes)
     answer.request("GET", "/", [("Host", "x")])
     for at, part in enumerate(parts, start=1):

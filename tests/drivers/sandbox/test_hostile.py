@@ -50,7 +50,7 @@ ROOT_ONLY: Final = frozenset({"take more memory than allowed", "dump its memory"
 """The superuser may raise limits where nothing takes its rights."""
 BY_PROBE: Final = {
     "reads_secret": (
-        "read a file beside the model",
+        "read a file next to the model",
         "read it by a symbolic link",
         "read it by a hard link",
         "read it by going up",
@@ -62,7 +62,7 @@ BY_PROBE: Final = {
         "read the node's files by its root",
     ),
     "writes_outside": (
-        "write beside the model",
+        "write next to the model",
         "write into the model",
         "remove the model",
         "write into the libraries",
@@ -92,10 +92,10 @@ BY_PROBE: Final = {
         "the kernel's keyring",
         "memory that outlives it",
         "files in memory",
-        "change the rights beside the model",
-        "change the times beside the model",
-        "mark the file beside the model",
-        "cut off the file beside the model",
+        "change the rights next to the model",
+        "change the times next to the model",
+        "mark the file next to the model",
+        "cut off the file next to the model",
         "connect to a local service by its file",
     ),
     "signals": ("signal the node", "signal the node by a file"),
@@ -115,9 +115,9 @@ EVERYWHERE_OPEN: Final = frozenset(
         "fill the disk",
     }
     | {
-        "read a file beside the model",
+        "read a file next to the model",
         "read it by a symbolic link",
-        "write beside the model",
+        "write next to the model",
         "code of its own",
     }
     | {
@@ -125,9 +125,9 @@ EVERYWHERE_OPEN: Final = frozenset(
         "look into the node's folder",
         "connect to a local service",
         "look into temporary files",
-        "change the rights beside the model",
-        "change the times beside the model",
-        "cut off the file beside the model",
+        "change the rights next to the model",
+        "change the times next to the model",
+        "cut off the file next to the model",
         "connect to a local service by its file",
     }
 )
@@ -135,7 +135,7 @@ EVERYWHERE_OPEN: Final = frozenset(
 
 
 class Stage(ZygoteProcess):
-    """A zygote whose driver is the hostile."""
+    """A zygote with the hostile driver."""
 
     @staticmethod
     def command(*arguments: str) -> list[str]:
@@ -190,9 +190,9 @@ def loose() -> Iterator[HostileZygote]:
 
 @pytest.fixture(scope="module")
 def surroundings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., str]]:
-    """A file beside the model, a key in a home, a port and a local service that answer; writes a model that knows of them."""
+    """A file next to the model, a key in a home, a port and a local service that answer; writes a model that names them."""
     home, models = tmp_path_factory.mktemp("home"), tmp_path_factory.mktemp("wicked")
-    key, pairs = home / "key", models / "beside"
+    key, pairs = home / "key", models / "neighbour"
     key.write_bytes(b"the node's key")
     pairs.write_bytes(b"not for models")
     with (
@@ -208,19 +208,19 @@ def surroundings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[
         place = str(home / "service")
         service.bind(place)
         service.listen()
-        known = {"beside": str(pairs), "key": str(key), "node": os.getpid(), "room": ROOM}
-        known |= {"abstract": name, "service": place}
+        shared = {"neighbour": str(pairs), "key": str(key), "node": os.getpid(), "room": ROOM}
+        shared |= {"abstract": name, "service": place}
 
-        def model(**told: Any) -> str:
+        def model(**keys: Any) -> str:
             path = models / "model.json"
-            path.write_text(json.dumps(known | {"port": listening.getsockname()[1]} | told))
+            path.write_text(json.dumps(shared | {"port": listening.getsockname()[1]} | keys))
             return str(path)
 
         yield model
 
 
 def play(hostile_launches: HostileZygote, model: str, limits: Limits = LIMITS) -> list[Event]:
-    """Everything that one launch of the hostile told."""
+    """Everything that one launch of the hostile driver sent."""
     launch = Launch(WorkOrder(model, "CPU (Hostile)", 1, 1), limits, hostile_launches)  # type: ignore[arg-type]
     return list(launch.events())
 
@@ -261,7 +261,7 @@ def test_in_the_partial_sandbox_what_lies_open_cannot_be_changed(
         assert REACHED.reasons or sys.platform != "linux"
         return
     held = HostileZygote(Tier.PARTIAL)
-    acts = [*BY_PROBE["executes"], "write beside the model", "signal the node by a file"]
+    acts = [*BY_PROBE["executes"], "write next to the model", "signal the node by a file"]
     if gpu:
         acts = [
             act for act in acts if act not in ("files in memory", "connect to a local service by its file")

@@ -1,4 +1,4 @@
-"""The sandbox: what its parts are told, by pure functions, and that a tier is what a real child experienced."""
+"""The sandbox: what its parts pass on, by pure functions, and that a tier is what a real child experienced."""
 
 from __future__ import annotations
 
@@ -205,10 +205,10 @@ def test_the_view_has_the_libraries_the_model_and_its_own_folder_and_nothing_els
 
 
 def test_every_folder_of_the_view_is_made_before_what_lies_in_it() -> None:
-    there = {"/"}
+    exists = {"/"}
     for step in made(planned()):
-        assert str(Path(step.path).parent) in there, step
-        there.add(step.path)
+        assert str(Path(step.path).parent) in exists, step
+        exists.add(step.path)
 
 
 def test_a_program_in_one_file_is_seen_by_those_that_read_modules_from_it() -> None:
@@ -259,18 +259,18 @@ class Mac:
 
     def __init__(self, refuses: bool) -> None:
         self.refuses = refuses
-        self.told = b""
+        self.profile = b""
 
-    def sandbox_init(self, profile: bytes, flags: Any, said: Any) -> int:
+    def sandbox_init(self, profile: bytes, flags: Any, error: Any) -> int:
         """As the real one."""
-        self.told = profile
+        self.profile = profile
         return -1 if self.refuses else 0
 
 
 def test_a_refused_profile_is_no_sandbox() -> None:
     good = Mac(refuses=False)
     mac.enter(good, planned())
-    assert b"deny network" in good.told
+    assert b"deny network" in good.profile
     with pytest.raises(OSError, match="refused its profile"):
         mac.enter(Mac(refuses=True), planned())
 
@@ -292,10 +292,10 @@ class Windows:
         return called
 
     def SetInformationJobObject(  # noqa: N802 - the system's name
-        self, job: Any, kind: int, told: Any, size: Any
+        self, job: Any, kind: int, information: Any, size: Any
     ) -> int:
         """As the real one."""
-        ctypes.memmove(ctypes.byref(self.limits), told, size.value)
+        ctypes.memmove(ctypes.byref(self.limits), information, size.value)
         return kind == 9 and job.value == 11
 
 
