@@ -20,15 +20,8 @@ OWNED: Final = frozenset({"api"})
 """Drivers that need a setting of the device's owner, such as a server's URL."""
 
 BREAKAGE: Final = (
-    ImportError,
-    AttributeError,
-    NameError,
-    SyntaxError,
-    TypeError,
-    ValueError,
-    LookupError,
-    OSError,
-    RuntimeError,
+    *(ImportError, AttributeError, NameError, SyntaxError),
+    *(TypeError, ValueError, LookupError, OSError, RuntimeError),
 )
 """What importing or instantiating a broken driver may raise."""
 

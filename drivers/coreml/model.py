@@ -28,8 +28,6 @@ FOLDER: Final = "model"
 
 
 class CoreMLModel(LocalModel):
-    """One order's model on its unit."""
-
     _model: Any
 
     def __init__(self, order: WorkOrder, ct: Any) -> None:

@@ -25,25 +25,19 @@ LADDER: Final = (1, 8, 32, 48, 64, 128, 224, 320, 640)
 ID_BOUNDS: Final = (100, 10, 2, 1)
 """Synthetic integers are below the first of these with which the model runs, because ids index tables of unknown length."""
 
+_OF_NUMPY: Final = (
+    *("float16", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "bool"),
+)
 DTYPES: Final[Mapping[str, tuple[str, int | None]]] = {
     "float": ("float32", None),
     "double": ("float64", None),
-    "float16": ("float16", None),
+    "string": ("object", None),
+    **{name: (name, None) for name in _OF_NUMPY},
     "bfloat16": ("uint16", 16),
     "float8e4m3fn": ("uint8", 17),
     "float8e4m3fnuz": ("uint8", 18),
     "float8e5m2": ("uint8", 19),
     "float8e5m2fnuz": ("uint8", 20),
-    "int8": ("int8", None),
-    "int16": ("int16", None),
-    "int32": ("int32", None),
-    "int64": ("int64", None),
-    "uint8": ("uint8", None),
-    "uint16": ("uint16", None),
-    "uint32": ("uint32", None),
-    "uint64": ("uint64", None),
-    "bool": ("bool", None),
-    "string": ("object", None),
     "uint4": ("uint8", 21),
     "int4": ("int8", 22),
     "uint2": ("uint8", 25),

@@ -36,7 +36,6 @@ from drivers.contract.base import (
 from drivers.contract.hardware import threads_for
 from drivers.measure.stopping import MeasureJob
 from drivers.sandbox import rlimits
-from drivers.sandbox.enter import enter
 
 NAME: Final = "sark-run"
 """The process name of everything that runs a model."""
@@ -92,7 +91,7 @@ def _serve(events: int, order_bytes: bytes, driver: Driver | None, sandbox: rlim
             counted = sandbox is not None and sandbox.tier is rlimits.Tier.FULL
             rlimits.limit(limits, threads_for(order.threads), address_space=not unlimited, counted=counted)
             if sandbox is not None:
-                enter(sandbox)
+                rlimits.enter(sandbox)
         for event in events_of(driver, order, job):
             _send(events, frames.pack_event(event))
     except DriverError as why:
@@ -111,7 +110,6 @@ def _send(events: int, frame: bytes) -> None:
 
 
 def events_of(driver: Driver, order: WorkOrder, job: str) -> Iterator[Event] | Iterable[UnitInfo]:
-    """In the child: a driver's events for a job."""
     match MeasureJob(job):
         case MeasureJob.UNITS:
             return driver.units()

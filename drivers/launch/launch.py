@@ -97,7 +97,6 @@ class Zygote:
 
     @property
     def pids(self) -> tuple[int, ...]:
-        """Process ids of its processes."""
         return tuple(process.pid for process in self._processes.values())
 
     def launch(self, order: WorkOrder, limits: Limits, job: str) -> Child:

@@ -79,7 +79,6 @@ class ForkedChild:
         return int(lines[1]) if len(lines) > 2 else None
 
     def frames(self, deadline: Callable[[], float]) -> Iterator[bytes]:
-        """See `Child`."""
         poller = select.poll()
         poller.register(self._control, select.POLLIN)
         poller.register(self._events, select.POLLIN)
@@ -116,7 +115,7 @@ class ForkedChild:
         return not data or self.code is not None
 
     def kill(self) -> None:
-        """See `Child`. Shutting the socket down is the reaper's order; its hang-up says that nothing is left."""
+        """Shutting the socket down is the reaper's order; its hang-up says that nothing is left."""
         with self._lock:
             if self._closed or self.code is not None:
                 return
@@ -137,7 +136,6 @@ class ForkedChild:
                     kill(int(lines[0]), signal.SIGKILL)
 
     def close(self) -> str:
-        """See `Child`."""
         self.kill()
         poller = select.poll()
         poller.register(self._control, select.POLLIN)

@@ -65,7 +65,6 @@ class SpawnedChild:
         return self._process.poll()
 
     def frames(self, deadline: Callable[[], float]) -> Iterator[bytes]:
-        """See `Child`."""
         while True:
             left = deadline() - time.monotonic()
             if left <= 0:
@@ -80,7 +79,6 @@ class SpawnedChild:
             yield from self._frames.feed(data)
 
     def kill(self) -> None:
-        """See `Child`."""
         if sys.platform != "win32":
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._process.pid, signal.SIGKILL)
@@ -92,7 +90,6 @@ class SpawnedChild:
         self._process.wait()
 
     def close(self) -> str:
-        """See `Child`."""
         self.kill()
         while self._reader.is_alive():  # let it put its last chunk and end
             with contextlib.suppress(queue.Empty):

@@ -22,13 +22,11 @@ class LocalDriver(ABC):
         """The order's model, checked as far as that goes without loading it."""
 
     def load_only(self, order: WorkOrder) -> Iterator[Event]:
-        """One load in this process."""
         from drivers.local import model
 
         yield from model.load(self, order)
 
     def run(self, order: WorkOrder) -> Iterator[Event]:
-        """Load, find inputs, warm up, time, check."""
         from drivers.local import model
 
         yield from model.run(self, order)

@@ -35,8 +35,6 @@ MAX_NOTES: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class RanOn:
-    """Where the model ran."""
-
     unit: str
     providers: tuple[str, ...]
     """Most important first."""
@@ -86,7 +84,6 @@ class LocalModel(ABC):
         """Raise `WrongUnit` if it was loaded elsewhere."""
 
     def running(self) -> AbstractContextManager[object]:
-        """Around all inferences."""
         return nullcontext()
 
     @abstractmethod
@@ -98,7 +95,6 @@ class LocalModel(ABC):
         return find_runnable(self.order, self.inputs, {}, self.attempt)
 
     def time(self, prepared: Prepared, notes: list[str]) -> Generator[ProgressReport, None, MeasureReport]:
-        """Warm up and time it."""
         events = measure_calls(prepared.loop(), self.order, prepared.first_ns, prepared.peak_was_reset)
         return collect(events, notes)
 
@@ -120,7 +116,6 @@ class LocalModel(ABC):
 
 
 def load(driver: LocalDriver, order: WorkOrder) -> Generator[Event, None, LocalModel]:
-    """One load in this process."""
     yield ProgressReport(Phase.PREPARE)
     model = driver.open(order)
     yield ProgressReport(Phase.LOAD)
@@ -133,7 +128,6 @@ def load(driver: LocalDriver, order: WorkOrder) -> Generator[Event, None, LocalM
 
 
 def run(driver: LocalDriver, order: WorkOrder) -> Iterator[Event]:
-    """Load, find inputs, warm up, time, check."""
     model = yield from load(driver, order)
     with model.running():
         prepared = model.prepare()

@@ -26,8 +26,6 @@ MIN_VALUES: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One output against its reference."""
-
     agrees: bool
     error: float | None
     tolerance: float | None

@@ -58,8 +58,6 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class GpuReport:
-    """The GPUs, and where the list comes from."""
-
     gpus: tuple[Gpu, ...] = ()
     source: str = ""
     """`nvml` or `torch`; empty: no GPU."""

@@ -88,8 +88,6 @@ def on_battery(supplies: Sequence[tuple[str, str, str]]) -> bool | None:
 
 @dataclass(frozen=True, slots=True)
 class HostSample:
-    """The host's counters at one moment."""
-
     at_s: float
     times: CpuTimes | None
     stall_ns: int | None
@@ -205,7 +203,6 @@ class HostReader:
         return fmean(khz) / 1000 if khz else None
 
     def temperature_c(self) -> float | None:
-        """See `hottest`."""
         zones = []
         for zone in self._thermal.glob("thermal_zone*"):
             milli = whole(_text(zone / "temp"))
@@ -214,7 +211,6 @@ class HostReader:
         return hottest(zones)
 
     def on_battery(self) -> bool | None:
-        """See `on_battery`."""
         # a mouse's battery has another scope
         return on_battery(
             [

@@ -31,14 +31,11 @@ MIN_WAIT_S: Final = 0.2
 
 @dataclass(frozen=True, slots=True)
 class IdleWaitReport:
-    """The host at the end of the wait."""
-
     seconds: float
     busy_share: float | None
     """Share of the processors used by others; None: the host is idle, or does not report it."""
 
     def note(self) -> str:
-        """For the row."""
         if self.busy_share is None:
             return "the host was idle before the first launch"
         waited = f"after {self.seconds:.1f} s of waiting"

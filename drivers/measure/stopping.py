@@ -29,8 +29,6 @@ SHRINKING: Final = 0.9
 
 
 class MeasureJob(StrEnum):
-    """The job of a child."""
-
     UNITS = "units"
     """List the units that work on this device."""
     RUN = "run"
@@ -81,8 +79,6 @@ def half_width(medians: Sequence[float]) -> float:
 
 @dataclass(slots=True)
 class LaunchPlanner:
-    """The launches of one order, one after the other."""
-
     order: WorkOrder
     budget_s: float
     """For all launches of an order by precision together."""

@@ -76,14 +76,14 @@ class TelemetryReading:
 
 
 def read(nvml: Any, handle: Any) -> TelemetryReading:
-    """Read the device once."""
+
+    def number(function: str, *arguments: Any, per: int = 1) -> float | None:
+        value = query(nvml, function, handle, *arguments)
+        return None if value is None else value / per
+
     at_ns = time.perf_counter_ns()
     used = query(nvml, "nvmlDeviceGetUtilizationRates", handle)
     memory = query(nvml, "nvmlDeviceGetMemoryInfo", handle)
-    power = query(nvml, "nvmlDeviceGetPowerUsage", handle)
-    energy = query(nvml, "nvmlDeviceGetTotalEnergyConsumption", handle)
-    clock = query(nvml, "nvmlDeviceGetClockInfo", handle, nvml.NVML_CLOCK_SM)
-    temperature = query(nvml, "nvmlDeviceGetTemperature", handle, nvml.NVML_TEMPERATURE_GPU)
     slowed = query(nvml, "nvmlDeviceGetCurrentClocksEventReasons", handle)
     if slowed is None:  # its name before driver 535
         slowed = query(nvml, "nvmlDeviceGetCurrentClocksThrottleReasons", handle)
@@ -95,10 +95,10 @@ def read(nvml: Any, handle: Any) -> TelemetryReading:
         by_process={
             int(one.pid): int(one.usedGpuMemory) for one in processes if one.usedGpuMemory is not None
         },
-        power_w=power / 1000 if power is not None else None,
-        energy_j=energy / 1000 if energy is not None else None,
-        clock_mhz=float(clock) if clock is not None else None,
-        temperature_c=float(temperature) if temperature is not None else None,
+        power_w=number("nvmlDeviceGetPowerUsage", per=1000),
+        energy_j=number("nvmlDeviceGetTotalEnergyConsumption", per=1000),
+        clock_mhz=number("nvmlDeviceGetClockInfo", nvml.NVML_CLOCK_SM),
+        temperature_c=number("nvmlDeviceGetTemperature", nvml.NVML_TEMPERATURE_GPU),
         slowed=int(slowed or 0),
     )
 
@@ -252,7 +252,6 @@ def parse(output: bytes) -> tuple[str, list[TelemetryReading]]:
 
 
 def windows_of(measured: Sequence[MeasureReport]) -> tuple[Window, ...]:
-    """The windows in which inferences were timed."""
     return tuple(
         (one.began_ns, one.began_ns + round(one.wall_s * 1e9))
         for one in measured

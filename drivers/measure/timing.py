@@ -116,7 +116,6 @@ class WarmUp:
         return self._spent_ns >= max(SHARE * timed_ns, MIN_CAP_NS)
 
     def note(self) -> str:
-        """For the row."""
         if self.requested is not None:
             return f"warm-up: {len(self.samples)} as requested"
         return f"warm-up: {len(self.samples)}, {'settled' if self.settled else 'stopped at its cap, not settled'}"

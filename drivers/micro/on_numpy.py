@@ -78,7 +78,6 @@ class _Arrays:
         return int(np.bitwise_xor.reduce(self._bits))
 
     def check(self) -> None:
-        """Check the result of every kernel."""
         for _, call in self.kernels.values():
             call()
         count = len(self._pattern)

@@ -69,8 +69,6 @@ Timed = Callable[[int], float]
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """A square product: the call, and its factors."""
-
     call: Callable[[], Any]
     left: Any
     right: Any
@@ -176,12 +174,10 @@ class MicroRun:
         return MicroResult(device, backend, threads, self.figures, tuple(self.notes), windows, seconds)
 
     def add(self, name: str, value: float | None) -> None:
-        """Add a figure, if there is one."""
         if value is not None and math.isfinite(value) and value > 0:
             self.figures[name] = float(f"{value:.6g}")
 
     def add_maximum(self, prefix: str) -> None:
-        """Add the best of a curve."""
         curve = [value for name, value in self.figures.items() if name.startswith(prefix + "_")]
         if curve:
             self.figures[f"{prefix}_max"] = max(curve)

@@ -167,7 +167,6 @@ BITS: Final[Mapping[str, int]] = {
 
 
 def bytes_of(element: str, shape: Sequence[int]) -> int:
-    """Bytes of a tensor."""
     return (math.prod(shape) * BITS.get(element, 8) + 7) // 8
 
 

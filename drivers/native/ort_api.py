@@ -67,32 +67,11 @@ INDEX: Final[Mapping[str, int]] = {
 """Each function's index in the runtime's table."""
 WITHOUT_STATUS: Final = frozenset({"GetErrorCode", "GetErrorMessage"})
 
-ELEMENTS: Final[Mapping[int, str]] = {
-    1: "float",
-    2: "uint8",
-    3: "int8",
-    4: "uint16",
-    5: "int16",
-    6: "int32",
-    7: "int64",
-    8: "string",
-    9: "bool",
-    10: "float16",
-    11: "double",
-    12: "uint32",
-    13: "uint64",
-    14: "complex64",
-    15: "complex128",
-    16: "bfloat16",
-    17: "float8e4m3fn",
-    18: "float8e4m3fnuz",
-    19: "float8e5m2",
-    20: "float8e5m2fnuz",
-    21: "uint4",
-    22: "int4",
-    24: "uint2",
-    25: "int2",
-}
+_IN_ORDER: Final = (
+    "float uint8 int8 uint16 int16 int32 int64 string bool float16 double uint32 uint64 complex64 complex128 bfloat16 "
+    "float8e4m3fn float8e4m3fnuz float8e5m2 float8e5m2fnuz uint4 int4"
+)
+ELEMENTS: Final = {**dict(enumerate(_IN_ORDER.split(), 1)), 24: "uint2", 25: "int2"}
 """Element types by number."""
 NUMBERS: Final = {name: number for number, name in ELEMENTS.items()}
 TENSOR: Final = 1
@@ -127,8 +106,6 @@ class Port:
 
 @dataclass(frozen=True, slots=True)
 class ModelMeta:
-    """The model's own metadata."""
-
     custom_metadata_map: Mapping[str, str]
 
 
@@ -159,7 +136,6 @@ class Runtime:
             self.loop.sark_clock.argtypes = [c_void_p, c_int64]
 
     def address(self, name: str) -> int:
-        """Address of a function."""
         return int(self._table[INDEX[name]] or 0)
 
     def call(self, name: str, *arguments: Any) -> Any:

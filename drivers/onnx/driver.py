@@ -36,7 +36,6 @@ class OnnxDriver(LocalDriver):
         return tuple(units)
 
     def open(self, order: WorkOrder) -> OnnxModel:
-        """The model as a private file."""
         from drivers.onnx.runner import OnnxModel
 
         return OnnxModel(order)

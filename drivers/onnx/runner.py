@@ -184,8 +184,6 @@ class OnnxModel(LocalModel):
 
 
 class BoundModel(Protocol):
-    """A session with its inputs and outputs bound."""
-
     notes: tuple[str, ...]
     """How it is done, for the row."""
 

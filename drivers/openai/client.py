@@ -153,7 +153,6 @@ class Client:
         """Of the server's host; of the connections, once there are any."""
 
     def close(self) -> None:
-        """End the idle connections."""
         while self._idle:
             self._idle.pop().close()
 

@@ -108,7 +108,6 @@ class ApiDriver:
         return self._environ.get(WATCH) == "1"
 
     def preload(self) -> tuple[str, ...]:
-        """What each launch imports."""
         return ("asyncio", "h11", "ssl", "yaml")
 
     def units(self) -> tuple[UnitInfo, ...]:

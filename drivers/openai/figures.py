@@ -141,15 +141,12 @@ def rising(times: Sequence[int]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Article:
-    """A text and its reference summary."""
-
     name: str
     text: str
     summary: str
 
     @property
     def prompt(self) -> str:
-        """The request to summarise it."""
         return f"{INSTRUCTION}\n\n{self.text}"
 
 

@@ -25,8 +25,6 @@ Ask = Callable[[int], Awaitable[RequestResult]]
 
 @dataclass(slots=True)
 class Sweep:
-    """The state of one level."""
-
     results: dict[int, RequestResult] = field(default_factory=dict)
     """By the request's number, which is the order of sending."""
     in_flight: int = 0
@@ -39,7 +37,6 @@ class Sweep:
     """Failed or incomplete."""
 
     def add(self, number: int, result: RequestResult) -> None:
-        """A request has ended."""
         self.results[number] = result
         self.in_flight -= 1
         self.complete += not result.error

@@ -47,7 +47,6 @@ def prompts(workload: Workload, seed: int) -> Prompt:
 
 
 def body(workload: Workload, model: str, prompt: str) -> bytes:
-    """The JSON of a request."""
     fields: dict[str, Any] = {
         "model": model,
         "max_tokens": workload.max_tokens,

@@ -101,8 +101,6 @@ class Synthetic(_Table):
 
 
 class Workload(_Table):
-    """What requests are sent."""
-
     model: str = Field("", min_length=1, max_length=MAX_NAME)
     """Empty: the only one that is served."""
     endpoint: Endpoint = Endpoint.CHAT

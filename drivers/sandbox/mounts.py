@@ -91,8 +91,6 @@ def landlock_rules(plan: MountPlan, *, in_view: bool) -> tuple[tuple[str, int], 
 
 
 class MountAction(StrEnum):
-    """One step of building the view."""
-
     FOLDER = "folder"
     LINK = "link"
     FILE = "file"
@@ -121,7 +119,6 @@ class ViewBuilder:
         self.bound: set[str] = set(base.bound) if base else set()
 
     def within(self, path: str) -> bool:
-        """Whether it lies in something bound."""
         while len(path) > 1:
             if path in self.bound:
                 return True
@@ -129,7 +126,6 @@ class ViewBuilder:
         return False
 
     def folder(self, path: str) -> None:
-        """A folder with its parents."""
         if path in self.made or self.within(path):
             return
         self.folder(path.rpartition("/")[0])

@@ -38,8 +38,6 @@ class SandboxError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Sandbox:
-    """The sandbox of one launch."""
-
     tier: Tier
     plan: MountPlan
 
@@ -130,3 +128,22 @@ def limit(limits: Limits, threads: int, address_space: bool, counted: bool = Fal
         resource.setrlimit(what, (value, value))
     if sys.platform == "linux":
         Path("/proc/self/oom_score_adj").write_text("1000")
+
+
+def enter(sandbox: Sandbox) -> None:
+    """Give up, for good, what the sandbox's tier takes away; the last thing before the model is touched. Raises `SandboxError`."""
+    if sandbox.tier is Tier.NONE:
+        return
+    try:
+        if sys.platform == "linux":
+            from drivers.sandbox import linux
+
+            linux.restrict(sandbox.plan, full=sandbox.tier is Tier.FULL)
+        elif sys.platform == "darwin":
+            from drivers.sandbox import mac
+
+            mac.enter(mac.system_library(), sandbox.plan)
+        else:
+            raise SandboxError(f"this system has no sandbox of tier {sandbox.tier}")
+    except OSError as why:
+        raise SandboxError(str(why)) from why

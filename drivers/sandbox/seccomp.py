@@ -54,138 +54,60 @@ F_SETSIG: Final = 10
 F_SETOWN_EX: Final = 15
 
 
-def _new(number: int) -> tuple[int, int]:
-    """Since 424 a call has one number everywhere."""
-    return (number, number)
-
-
-_FATAL: Final[tuple[tuple[str, tuple[int | None, int | None]], ...]] = (
-    ("ptrace", (101, 117)),
-    ("process_vm_readv", (310, 270)),
-    ("process_vm_writev", (311, 271)),
-    ("pidfd_getfd", _new(438)),
-    ("mount", (165, 40)),
-    ("umount2", (166, 39)),
-    ("pivot_root", (155, 41)),
-    ("chroot", (161, 51)),
-    ("open_tree", _new(428)),
-    ("move_mount", _new(429)),
-    ("fsopen", _new(430)),
-    ("fsconfig", _new(431)),
-    ("fsmount", _new(432)),
-    ("fspick", _new(433)),
-    ("mount_setattr", _new(442)),
-    ("open_tree_attr", _new(467)),
-    ("setns", (308, 268)),
-    ("bpf", (321, 280)),
-    ("open_by_handle_at", (304, 265)),
-    ("kexec_load", (246, 104)),
-    ("kexec_file_load", (320, 294)),
-    ("init_module", (175, 105)),
-    ("finit_module", (313, 273)),
-    ("delete_module", (176, 106)),
-    ("reboot", (169, 142)),
-    ("swapon", (167, 224)),
-    ("swapoff", (168, 225)),
-    ("acct", (163, 89)),
-    ("iopl", (172, None)),
-    ("ioperm", (173, None)),
-    ("sethostname", (170, 161)),
-    ("setdomainname", (171, 162)),
-    ("settimeofday", (164, 170)),
-    ("clock_settime", (227, 112)),
-)
-_REFUSED: Final[tuple[tuple[str, tuple[int | None, int | None]], ...]] = (
-    ("unshare", (272, 97)),
-    ("fork", (57, None)),
-    ("vfork", (58, None)),
-    ("execve", (59, 221)),
-    ("execveat", (322, 281)),
-    ("io_uring_setup", _new(425)),
-    ("io_uring_enter", _new(426)),
-    ("io_uring_register", _new(427)),
-    ("userfaultfd", (323, 282)),
-    ("perf_event_open", (298, 241)),
-    ("add_key", (248, 217)),
-    ("request_key", (249, 218)),
-    ("keyctl", (250, 219)),
-    ("kcmp", (312, 272)),
-    ("pidfd_open", _new(434)),
-    ("pidfd_send_signal", _new(424)),
-    ("process_madvise", _new(440)),
-    ("process_mrelease", _new(448)),
-    ("migrate_pages", (256, 238)),
-    ("clock_adjtime", (305, 266)),
-    ("adjtimex", (159, 171)),
-    ("quotactl", (179, 60)),
-    ("quotactl_fd", _new(443)),
-    ("syslog", (103, 116)),
-    ("vhangup", (153, 58)),
-    ("modify_ldt", (154, None)),
-    ("personality", (135, 92)),
-    ("name_to_handle_at", (303, 264)),
-    ("fanotify_init", (300, 262)),
-    ("fanotify_mark", (301, 263)),
-    ("lookup_dcookie", (212, 18)),
-    ("mknod", (133, None)),
-    ("mknodat", (259, 33)),
-    ("setuid", (105, 146)),
-    ("setgid", (106, 144)),
-    ("setreuid", (113, 145)),
-    ("setregid", (114, 143)),
-    ("setresuid", (117, 147)),
-    ("setresgid", (119, 149)),
-    ("setfsuid", (122, 151)),
-    ("setfsgid", (123, 152)),
-    ("setgroups", (116, 159)),
-    ("capset", (126, 91)),
-    ("shmget", (29, 194)),
-    ("semget", (64, 190)),
-    ("msgget", (68, 186)),
-    ("mq_open", (240, 180)),
-    ("memfd_secret", _new(447)),
-    ("tkill", (200, 130)),
-    ("ioprio_set", (251, 30)),
-)
-_OF_FILES: Final[tuple[tuple[str, tuple[int | None, int | None]], ...]] = (
-    ("truncate", (76, 45)),
-    ("chmod", (90, None)),
-    ("fchmod", (91, 52)),
-    ("fchmodat", (268, 53)),
-    ("fchmodat2", _new(452)),
-    ("chown", (92, None)),
-    ("fchown", (93, 55)),
-    ("lchown", (94, None)),
-    ("fchownat", (260, 54)),
-    ("setxattr", (188, 5)),
-    ("lsetxattr", (189, 6)),
-    ("fsetxattr", (190, 7)),
-    ("removexattr", (197, 14)),
-    ("lremovexattr", (198, 15)),
-    ("fremovexattr", (199, 16)),
-    ("setxattrat", _new(463)),
-    ("removexattrat", _new(466)),
-    ("file_setattr", _new(469)),
-    ("utime", (132, None)),
-    ("utimes", (235, None)),
-    ("futimesat", (261, None)),
-    ("utimensat", (280, 88)),
-)
+# Calls by subject, each with its number on x86-64 and arm64: one for both since 424, `-` where it does not exist.
+_FATAL: Final = """
+    ptrace 101 117, process_vm_readv 310 270, process_vm_writev 311 271, pidfd_getfd 438
+    mount 165 40, umount2 166 39, pivot_root 155 41, chroot 161 51, setns 308 268
+    open_tree 428, move_mount 429, fsopen 430, fsconfig 431, fsmount 432, fspick 433, mount_setattr 442, open_tree_attr 467
+    bpf 321 280, open_by_handle_at 304 265, kexec_load 246 104, kexec_file_load 320 294
+    init_module 175 105, finit_module 313 273, delete_module 176 106
+    reboot 169 142, swapon 167 224, swapoff 168 225, acct 163 89, iopl 172 -, ioperm 173 -
+    sethostname 170 161, setdomainname 171 162, settimeofday 164 170, clock_settime 227 112
+"""
+_REFUSED: Final = """
+    unshare 272 97, fork 57 -, vfork 58 -, execve 59 221, execveat 322 281
+    io_uring_setup 425, io_uring_enter 426, io_uring_register 427
+    userfaultfd 323 282, perf_event_open 298 241, kcmp 312 272, modify_ldt 154 -, personality 135 92
+    add_key 248 217, request_key 249 218, keyctl 250 219, syslog 103 116, vhangup 153 58
+    pidfd_open 434, pidfd_send_signal 424, process_madvise 440, process_mrelease 448, migrate_pages 256 238
+    clock_adjtime 305 266, adjtimex 159 171, quotactl 179 60, quotactl_fd 443
+    name_to_handle_at 303 264, fanotify_init 300 262, fanotify_mark 301 263, lookup_dcookie 212 18, mknod 133 -, mknodat 259 33
+    setuid 105 146, setgid 106 144, setreuid 113 145, setregid 114 143, setresuid 117 147, setresgid 119 149
+    setfsuid 122 151, setfsgid 123 152, setgroups 116 159, capset 126 91
+    shmget 29 194, semget 64 190, msgget 68 186, mq_open 240 180, memfd_secret 447
+    tkill 200 130, ioprio_set 251 30
+"""
+_OF_FILES: Final = """
+    truncate 76 45, chmod 90 -, fchmod 91 52, fchmodat 268 53, fchmodat2 452
+    chown 92 -, fchown 93 55, lchown 94 -, fchownat 260 54
+    setxattr 188 5, lsetxattr 189 6, fsetxattr 190 7, setxattrat 463
+    removexattr 197 14, lremovexattr 198 15, fremovexattr 199 16, removexattrat 466
+    file_setattr 469, utime 132 -, utimes 235 -, futimesat 261 -, utimensat 280 88
+"""
 """What Landlock allows on every file of the same user: modes, owners, attributes, times; before its version 3 also the length."""
-CLONE3: Final = _new(435)
+CLONE3: Final = 435
 """Fails with ENOSYS: its flags are behind a pointer, and the C library then uses `clone`, with flags that a filter can read."""
+
+
+def _read(table: str, *, fatal: bool = False) -> list[Rule]:
+    rules = []
+    for call in table.replace("\n", ",").split(","):
+        if call.strip():
+            name, *numbers = call.split()
+            first, last = (None if number == "-" else int(number) for number in (numbers[0], numbers[-1]))
+            rules.append(Rule(name, (first, last), fatal))
+    return rules
 
 
 def rules(pid: int, network: bool, gpu: bool, in_view: bool = True) -> tuple[Rule, ...]:
     """What is refused to process `pid`. `network`: it may open any socket; `gpu`: it may create memory files and local sockets. `in_view`:
     it sees no files but its own; otherwise it may not change their attributes, nor connect to services by their files.
     """
-    rules_ = [Rule(name, numbers, fatal=True) for name, numbers in _FATAL]
-    rules_ += [Rule(name, numbers) for name, numbers in _REFUSED]
+    rules_ = [*_read(_FATAL, fatal=True), *_read(_REFUSED)]
     if not gpu:  # only the number of such files is bounded
         rules_.append(Rule("memfd_create", (319, 279)))
     if not in_view:
-        rules_ += [Rule(name, numbers) for name, numbers in _OF_FILES]
+        rules_ += _read(_OF_FILES)
     if not network:
         local = (AF_UNIX,) if in_view or gpu else ()
         rules_.append(Rule("socket", (41, 198), condition=Condition.UNLESS, values=local))
@@ -249,7 +171,7 @@ def program(machine: str, refused: Sequence[Rule]) -> bytes:
     ops = [_op(_LOAD, _ARCH), _op(_EQUAL, word, 1, 0), _op(_RETURN, KILL), _op(_LOAD, _NUMBER)]
     if machine == "x86_64":
         ops += [_op(_AT_LEAST, X32, 0, 1), _op(_RETURN, KILL)]
-    ops += [_op(_EQUAL, CLONE3[column], 0, 1), _op(_RETURN, ABSENT)]
+    ops += [_op(_EQUAL, CLONE3, 0, 1), _op(_RETURN, ABSENT)]
     for rule in refused:
         number = rule.numbers[column]
         if number is not None:

@@ -43,7 +43,6 @@ class TorchDriver(LocalDriver):
         return tuple(units)
 
     def open(self, order: WorkOrder) -> TorchModel:
-        """The model's file, checked."""
         from drivers.torch.model import TorchModel
 
         return TorchModel(order)

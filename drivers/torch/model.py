@@ -27,8 +27,6 @@ HALF: Final = 2e-2
 
 
 class TorchModel(LocalModel):
-    """One order's model on its device."""
-
     _graph: ModelGraph
 
     def __init__(self, order: WorkOrder) -> None:
