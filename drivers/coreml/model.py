@@ -14,6 +14,7 @@ import numpy as np
 from drivers.contract import memory
 from drivers.contract.base import Unfit, WorkOrder
 from drivers.contract.formats import broken_is_unfit
+from drivers.contract.registry import BREAKAGE
 from drivers.coreml.spec import check_kind, images_of, inputs_of, refuse_custom
 from drivers.coreml.units import CPU, compute_unit, count_places, verdict
 from drivers.inputs.feeds import make_feeds
@@ -107,7 +108,7 @@ def plan_of(ct: Any, model: Any, unit: str) -> Counter[str]:
         if structure.neuralnetwork is not None:
             layers = structure.neuralnetwork.layers
             return count_places(map(plan.get_compute_device_usage_for_neuralnetwork_layer, layers))
-    except (AttributeError, RuntimeError, TypeError, ValueError, OSError):
+    except BREAKAGE:
         return Counter()
     return Counter()
 
@@ -134,11 +135,10 @@ def translated(call: Callable[[], Any]) -> Any:
 
 def broken() -> tuple[type[Exception], ...]:
     """What coremltools, its parser and Objective-C raise for a model that does not fit."""
-    errors = (RuntimeError, ValueError, TypeError, KeyError, AttributeError, OSError)
     try:
-        return (*errors, importlib.import_module("google.protobuf.message").DecodeError)
+        return (*BREAKAGE, importlib.import_module("google.protobuf.message").DecodeError)
     except ImportError:
-        return errors
+        return BREAKAGE
 
 
 def as_arrays(outputs: Mapping[str, Any]) -> dict[str, Any]:

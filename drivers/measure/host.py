@@ -99,10 +99,8 @@ def others_share(before: HostSample, after: HostSample, own_cpu_s: float) -> flo
     if before.times is None or after.times is None:
         return None
     total = after.times.total_s - before.times.total_s
-    if total <= 0:
-        return None
     idle = after.times.idle_s - before.times.idle_s + max(0.0, after.times.steal_s - before.times.steal_s)
-    return min(1.0, max(0.0, (total - idle - own_cpu_s) / total))
+    return _share(total - idle - own_cpu_s, total)
 
 
 def without(share: float | None, cpu_s: float, span_s: float, processors: int) -> float | None:
@@ -116,16 +114,18 @@ def steal_share(before: HostSample, after: HostSample) -> float | None:
     """Share of all processors' time taken by the hypervisor, 0 to 1."""
     if before.times is None or after.times is None:
         return None
-    total = after.times.total_s - before.times.total_s
-    return min(1.0, max(0.0, (after.times.steal_s - before.times.steal_s) / total)) if total > 0 else None
+    return _share(after.times.steal_s - before.times.steal_s, after.times.total_s - before.times.total_s)
 
 
 def stall_share(before: HostSample, after: HostSample) -> float | None:
     """Share of the time in which something runnable had no processor, 0 to 1."""
-    span = after.at_s - before.at_s
-    if before.stall_ns is None or after.stall_ns is None or span <= 0:
+    if before.stall_ns is None or after.stall_ns is None:
         return None
-    return min(1.0, max(0.0, (after.stall_ns - before.stall_ns) / 1e9 / span))
+    return _share((after.stall_ns - before.stall_ns) / 1e9, after.at_s - before.at_s)
+
+
+def _share(part: float, total: float) -> float | None:
+    return min(1.0, max(0.0, part / total)) if total > 0 else None
 
 
 def state(
@@ -140,17 +140,12 @@ def state(
     """
     moments = [glance for glance in glances if glance is not None]
     long_enough = after.at_s - before.at_s >= MIN_SPAN_S
-    throttles = (
-        None
-        if before.throttles is None or after.throttles is None
-        else max(0, after.throttles - before.throttles)
-    )
+    others = fmean(moments) if moments else None
+    throttles = None
+    if before.throttles is not None and after.throttles is not None:
+        throttles = max(0, after.throttles - before.throttles)
     return HostState(
-        others_share=others_share(before, after, own_cpu_s)
-        if long_enough
-        else fmean(moments)
-        if moments
-        else None,
+        others_share=others_share(before, after, own_cpu_s) if long_enough else others,
         steal_share=steal_share(before, after) if long_enough else None,
         clock_mhz=reader.clock_mhz(),
         throttles=throttles,
@@ -203,21 +198,16 @@ class HostReader:
         return fmean(khz) / 1000 if khz else None
 
     def temperature_c(self) -> float | None:
-        zones = []
-        for zone in self._thermal.glob("thermal_zone*"):
-            milli = whole(_text(zone / "temp"))
-            if milli is not None:
-                zones.append((_word(zone / "type"), milli))
-        return hottest(zones)
+        zones = [
+            (_word(one / "type"), whole(_text(one / "temp"))) for one in self._thermal.glob("thermal_zone*")
+        ]
+        return hottest([(kind, milli) for kind, milli in zones if milli is not None])
 
     def on_battery(self) -> bool | None:
         # a mouse's battery has another scope
+        own = [supply for supply in self._power.glob("*") if _word(supply / "scope") != "Device"]
         return on_battery(
-            [
-                (_word(supply / "type"), _word(supply / "online"), _word(supply / "status"))
-                for supply in sorted(self._power.glob("*"))
-                if _word(supply / "scope") != "Device"
-            ]
+            [(_word(one / "type"), _word(one / "online"), _word(one / "status")) for one in own]
         )
 
     def _throttles(self) -> int | None:

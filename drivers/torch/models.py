@@ -19,6 +19,7 @@ from typing import Any, Final
 import numpy as np
 
 from drivers.contract.base import OutOfMemory, Unfit, WorkOrder
+from drivers.contract.registry import BREAKAGE
 from drivers.inputs.feeds import NAMES, read_declared
 from drivers.inputs.made import Input
 from drivers.torch import archive
@@ -60,16 +61,7 @@ def torch_errors() -> Any:
         yield
     except torch.OutOfMemoryError as why:
         raise OutOfMemory(f"out of memory: {_short(why)}") from why
-    except (
-        RuntimeError,
-        ValueError,
-        TypeError,
-        KeyError,
-        AttributeError,
-        IndexError,
-        AssertionError,
-        OSError,
-    ) as why:
+    except (*BREAKAGE, AssertionError) as why:
         if re.search(r"bad_alloc|not enough memory|out of memory|can't allocate|Cannot allocate", str(why)):
             raise OutOfMemory(f"out of memory: {_short(why)}") from why
         raise Unfit(f"torch: {_short(why)}") from why
@@ -133,19 +125,11 @@ def _exported(model: Path, device: str) -> ModelGraph:
         args, kwargs = torch.utils._pytree.tree_unflatten(fed, spec)
         return module(*args, **kwargs)
 
-    plain = _is_flat(torch, spec, len(inputs))
-    return ModelGraph(
-        module if plain else call,
-        module,
-        inputs,
-        ("the program's guards on its inputs run with each inference",),
-    )
-
-
-def _is_flat(torch: Any, spec: Any, count: int) -> bool:
-    """Whether the inputs are positional tensors, which need no unflattening in each inference."""
-    args, kwargs = torch.utils._pytree.tree_unflatten(list(range(count)), spec)
-    return not kwargs and list(args) == list(range(count))
+    places = list(range(len(inputs)))
+    args, kwargs = torch.utils._pytree.tree_unflatten(places, spec)
+    flat = not kwargs and list(args) == places  # positional tensors need no unflattening in each inference
+    notes = ("the program's guards on its inputs run with each inference",)
+    return ModelGraph(module if flat else call, module, inputs, notes)
 
 
 def _try_restricted(name: str, pickled: bytes) -> None:
@@ -157,16 +141,7 @@ def _try_restricted(name: str, pickled: bytes) -> None:
         return
     try:
         torch.load(io.BytesIO(pickled), weights_only=True, map_location="cpu")
-    except (
-        pickle.UnpicklingError,
-        RuntimeError,
-        ValueError,
-        TypeError,
-        KeyError,
-        AttributeError,
-        EOFError,
-        IndexError,
-    ) as why:
+    except (*BREAKAGE, pickle.UnpicklingError, EOFError) as why:
         raise Unfit(
             f"the torch.export program's {name} is a pickle with more than tensors, which is never opened: "
             "export it with tensors as example inputs"
@@ -180,9 +155,8 @@ def _program_input(name: object, value: Any) -> Input:
     dtype = str(value.dtype).removeprefix("torch.")
     if dtype not in NAMES:
         raise Unfit(f"input {name!r} is of type {dtype}, which cannot be synthesised")
-    return Input(
-        name, NAMES[dtype], tuple(size if isinstance(size, int) else str(size) for size in value.shape)
-    )
+    shape = tuple(size if isinstance(size, int) else str(size) for size in value.shape)
+    return Input(name, NAMES[dtype], shape)
 
 
 def _declared(model: Path, kind: ModelFormat, device: str, wide: bool) -> ModelGraph:
@@ -213,14 +187,8 @@ def build(torch: Any, declaration: Declaration) -> Any:
         sizes["activation"]
     ]
     if declaration.architecture == "transformer-encoder":
-        layer = nn.TransformerEncoderLayer(
-            sizes["width"],
-            sizes["heads"],
-            sizes["feedforward"],
-            dropout=0.0,
-            activation=sizes["activation"],
-            batch_first=True,
-        )
+        of = (sizes["width"], sizes["heads"], sizes["feedforward"])
+        layer = nn.TransformerEncoderLayer(*of, dropout=0.0, activation=sizes["activation"], batch_first=True)
         return nn.TransformerEncoder(layer, sizes["layers"], enable_nested_tensor=False)
     layers: list[Any] = []
     if declaration.architecture == "mlp":
