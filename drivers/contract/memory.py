@@ -1,17 +1,25 @@
-"""Resident memory of this process and its peak since a reset, without sampling.
+"""Resident memory of this process and its peak since a reset, without sampling; and files dropped from memory, so that a cold load reads
+them from the disk.
 
 Linux: writing 5 to /proc/self/clear_refs resets VmHWM to VmRSS, so that each phase has a peak of its own. Windows keeps one peak for the
 whole life of the process. Elsewhere the peak is not measured.
+
+A file: Linux only. `posix_fadvise` drops its pages, `mincore` confirms it. Whoever has the file open just reads it again.
 """
 
 from __future__ import annotations
 
+import ctypes
+import mmap
 import os
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
 PLATFORM: Final[str] = sys.platform  # as a plain str: type checkers would call the other branches unreachable
+GONE: Final = 0.01
+"""A file is dropped if at most this share of its pages is resident: read-ahead may bring back a few."""
 _STATUS = Path("/proc/self/status")
 _CLEAR = Path("/proc/self/clear_refs")
 
@@ -59,3 +67,53 @@ def peak_bytes(was_reset: bool) -> int | None:
         peak = getattr(psutil.Process().memory_info(), "peak_wset", None)
         return None if peak is None else int(peak)
     return None
+
+
+def drop_pages(model: Path, share_of: Callable[[int, int], float | None] | None = None) -> bool:
+    """Drop the pages of a file, or of all files in a folder. True only if that is confirmed.
+
+    `share_of`: (file descriptor, bytes) → resident share of its pages, None if unknown.
+    """
+    if PLATFORM != "linux":
+        return False
+    try:
+        return all(_drop(path, share_of or resident_share) for path in _files(model))
+    except OSError:
+        return False
+
+
+def _files(model: Path) -> Iterator[Path]:
+    if model.is_dir():
+        yield from (path for path in sorted(model.rglob("*")) if path.is_file())
+    else:
+        yield model
+
+
+def _drop(path: Path, share_of: Callable[[int, int], float | None]) -> bool:
+    file = os.open(path, os.O_RDONLY)
+    try:
+        size = os.fstat(file).st_size
+        if size == 0:
+            return True
+        os.fdatasync(file)  # dirty pages cannot be dropped
+        os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
+        left = share_of(file, size)
+        return left is not None and left <= GONE
+    finally:
+        os.close(file)
+
+
+def resident_share(file: int, size: int) -> float | None:
+    """Resident share of an open file's pages, 0 to 1; None if unknown.
+
+    The kernel reports it only to those who own the file or may write it; to others it says that all are resident.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.mincore.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p)
+    pages = -(-size // mmap.PAGESIZE)
+    flags = ctypes.create_string_buffer(pages)
+    with mmap.mmap(file, size, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE) as view:
+        start = ctypes.c_char.from_buffer(view)
+        failed = libc.mincore(ctypes.addressof(start), size, flags)
+        del start  # the map cannot be closed while a pointer into it exists
+    return None if failed else 1 - flags.raw.count(0) / pages

@@ -21,7 +21,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from drivers.contract import frames, pages, registry
+from drivers.contract import frames, registry
 from drivers.contract.base import (
     Cancelled,
     Crashed,
@@ -37,6 +37,7 @@ from drivers.contract.base import (
     WorkOrder,
 )
 from drivers.contract.boot import folder
+from drivers.contract.memory import drop_pages
 from drivers.launch import child
 from drivers.launch.events import LaunchEvents, received, replies
 from drivers.launch.process import Child, ZygoteProcess
@@ -190,7 +191,7 @@ class Launch:
     def _launches(self) -> Iterator[Event]:
         plan = LaunchPlanner(self._order, self._limits.run_s, self._served)
         idle = yield from self._wait_for_idle()
-        cold = not self._served and pages.drop(Path(self._order.model))
+        cold = not self._served and drop_pages(Path(self._order.model))
         began = time.monotonic()
         done, total = 0, None if self._order.precision is not None else self._order.runs
         launch = plan.next(0.0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from drivers.contract import pages
+from drivers.contract import memory
 
 SIZE = 1_000_000
 
@@ -13,10 +13,10 @@ SIZE = 1_000_000
 def test_a_file_counts_as_dropped_only_if_its_pages_are_seen_to_be_gone(tmp_path: Path) -> None:
     model = tmp_path / "m.onnx"
     model.write_bytes(os.urandom(SIZE))
-    supported = pages.PLATFORM == "linux"
-    assert pages.drop(model, lambda file, size: 0.0) is supported
-    assert pages.drop(model, lambda file, size: 0.5) is False
-    assert pages.drop(model, lambda file, size: None) is False
+    supported = memory.PLATFORM == "linux"
+    assert memory.drop_pages(model, lambda file, size: 0.0) is supported
+    assert memory.drop_pages(model, lambda file, size: 0.5) is False
+    assert memory.drop_pages(model, lambda file, size: None) is False
 
 
 def test_all_files_of_a_folder_have_to_be_gone(tmp_path: Path) -> None:
@@ -29,20 +29,20 @@ def test_all_files_of_a_folder_have_to_be_gone(tmp_path: Path) -> None:
         sizes.append(size)
         return 0.0
 
-    if pages.drop(tmp_path / "m.mlpackage", share):
+    if memory.drop_pages(tmp_path / "m.mlpackage", share):
         assert sorted(sizes) == [10, 20]
-    assert not pages.drop(tmp_path / "m.mlpackage", lambda file, size: float(size == 10))
+    assert not memory.drop_pages(tmp_path / "m.mlpackage", lambda file, size: float(size == 10))
 
 
 def test_what_is_not_there_is_not_dropped_and_raises_nothing(tmp_path: Path) -> None:
-    assert pages.drop(tmp_path / "nothing") is False
+    assert memory.drop_pages(tmp_path / "nothing") is False
 
 
 def test_the_bytes_are_the_same_afterwards_and_a_file_just_read_is_in_memory(tmp_path: Path) -> None:
     model, content = tmp_path / "m.onnx", os.urandom(SIZE)
     model.write_bytes(content)
-    pages.drop(model)
+    memory.drop_pages(model)
     assert model.read_bytes() == content
-    if pages.PLATFORM == "linux":
+    if memory.PLATFORM == "linux":
         with model.open("rb") as file:
-            assert pages.resident_share(file.fileno(), SIZE) == 1.0
+            assert memory.resident_share(file.fileno(), SIZE) == 1.0
