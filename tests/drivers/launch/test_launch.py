@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from drivers.contract import pages
+from drivers.contract import memory
 from drivers.contract.base import (
     CheckReport,
     Crashed,
@@ -86,7 +86,7 @@ def test_a_launch_whose_pages_were_dropped_is_cold_and_only_the_first_is(
     stage: Zygote, script: Script
 ) -> None:
     model = script()
-    if not pages.drop(Path(model)):
+    if not memory.drop_pages(Path(model)):
         assert "cold" not in kinds_of(play(model, stage))
         return
     assert kinds_of(play(model, stage, loads=3)) == ["cold", *STORY, "fresh", "fresh"]
