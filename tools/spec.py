@@ -27,11 +27,10 @@ from protocol.messages.pool import POOL
 from protocol.messages.reach import REACH
 from protocol.messages.work import WORK
 from protocol.values import campaign_manifest as manifest
-from protocol.values import lease, record, task, worker
+from protocol.values import lease, record, task
 from protocol.values.advert import ADVERT_TTL_S, MAX_ADVERT, Advert
 from protocol.values.attempt import TASK
-from protocol.values.lease import LEASE
-from protocol.values.worker import WORKER
+from protocol.values.lease import LEASE, WORKER
 from protocol.wire import base
 from protocol.wire.codec import Vocabulary
 from protocol.wire.table import E, S, Table
@@ -109,7 +108,7 @@ def _caps() -> str:
             "preemption",
             f"across a gap of {lease.PREEMPT_GAP}, grace {lease.PREEMPT_GRACE_S:g} s, {work.MAX_PREEMPTIONS} times for a task",
         ),
-        ("crashes of different models before a worker examines itself", str(worker.FAULTY_AFTER)),
+        ("crashes of different models before a worker examines itself", str(lease.FAULTY_AFTER)),
     ]
     return "\n".join(["| what | cap |", "|---|---|", *(f"| {what} | {cap} |" for what, cap in rows)])
 

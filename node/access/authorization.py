@@ -15,7 +15,7 @@ import math
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final, Protocol
+from typing import Final
 
 from node.capacity.allocations import SlotRequest
 from protocol.errors import NotPermitted
@@ -42,12 +42,6 @@ WORK: Final = frozenset({Right.SUBMIT, Right.STATUS})
 MEMBER_RIGHTS: Final = {Role.SUBMIT: WORK, Role.WORKER: frozenset({Right.STATUS})}
 _REVOKED: Final = "your permission was revoked"
 _EXPIRED: Final = "your permission has expired"
-
-
-class ProveToken(Protocol):
-    """`swarm.pools.tokens.prove`: what a token allows `peer`. Raises `NotPermitted`."""
-
-    def __call__(self, token: bytes, issuer: str, peer: str, *, now: float) -> TokenProof: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +76,7 @@ class _Pool:
 
 class Authorization:
     """What each peer may do here. `owners`: scheduler keys of the owner; `pools`: id → name of those this worker works for;
-    `teams`: if there are any, permissions of pools and tokens count for these teams only.
+    `teams`: if there are any, permissions of pools and tokens count for these teams only; `prove`: as `swarm.pools.tokens.prove`.
     """
 
     def __init__(
@@ -93,7 +87,7 @@ class Authorization:
         anyone: bool = False,
         teams: Collection[str] = (),
         pools: Mapping[str, str] | None = None,
-        prove: ProveToken,
+        prove: Callable[..., TokenProof],
         wall: Callable[[], float],
     ) -> None:
         self._owners = frozenset(owners)

@@ -1,4 +1,4 @@
-"""The condition of the worker: the table of `protocol.values.worker`, moved by its runs. Pure.
+"""The condition of the worker: the table of `protocol.values.lease`, moved by its runs. Pure.
 
 A worker that crashes again and again must not swallow a campaign. But models that kill every process they meet must not take a
 worker out of service either: crashes are counted over different models, and only make the worker suspect. Whether the device or the
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from protocol.values.worker import FAULTY_AFTER, WORKER, WorkerEvent
+from protocol.values.lease import FAULTY_AFTER, WORKER, WorkerEvent
 from protocol.wire.table import step
 from protocol.words import Reason, RunOutcome, WorkerState
 

@@ -6,15 +6,17 @@ A shell takes the commands after each input and carries them out in order; disk 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from itertools import count
-from typing import Protocol
+from typing import Any, Protocol, TypeVar
 
 from node.capacity.allocations import KillCommand, RunCommand
 from node.conversation.outbox import OutboxItem
 from protocol.messages.work import Control, Preempt, Progress
 from protocol.wire.base import Message
+
+T = TypeVar("T")
 
 
 class SchedulerLink(Protocol):
@@ -96,19 +98,17 @@ class SettleRecords:
 
 DiskCommand = WriteRecord | WriteHead | ReadRecord | SettleRecords
 Command = SendReply | SendCall | SendNote | DropLink | ControlDevice | RunCommand | KillCommand | DiskCommand
-OnReply = Callable[[Message | None], None]
-"""Called with the answer; None: the peer could not be asked."""
-OnDisk = Callable[[bytes | None, str], None]
-"""Called with the bytes of a record that was read, and with what failed (empty: nothing)."""
+Flow = Generator[DiskCommand | SendCall | float, Any, T]
+"""Steps of the conversation one after the other. It yields a call (and gets the answer; None: the peer could not be asked), a disk command
+(and gets the bytes that were read and what failed, empty: nothing) or the time at which it goes on."""
 
 
 class Commands:
-    """Commands on their way to the shell, and what follows once each is done or a time has come."""
+    """Commands on their way to the shell, and the flows that wait for them."""
 
     def __init__(self) -> None:
         self._commands: list[Command] = []
-        self._replies: dict[SendCall, OnReply] = {}
-        self._disk: dict[DiskCommand, OnDisk] = {}
+        self._flows: dict[DiskCommand | SendCall, Flow[None]] = {}
         self._timers: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers = count()
 
@@ -120,27 +120,30 @@ class Commands:
     def emit(self, command: Command) -> None:
         self._commands.append(command)
 
-    def call(self, link: SchedulerLink, message: Message, timeout_s: float, then: OnReply) -> None:
-        command = SendCall(link, message, timeout_s)
-        self._replies[command] = then
-        self.emit(command)
+    def start(self, flow: Flow[None]) -> None:
+        """Go through its steps, as far as they do not wait now."""
+        self._advance(flow, None)
+
+    def to_disk(self, command: DiskCommand) -> None:
+        """Have it carried out, whatever comes of it."""
+
+        def once() -> Flow[None]:
+            yield command
+
+        self.start(once())
 
     def answered(self, command: SendCall, reply: Message | None) -> None:
         """The shell has the answer to a call. None: the link broke, or the time was over."""
-        self._replies.pop(command)(reply)
-
-    def to_disk(self, command: DiskCommand, then: OnDisk = lambda data, error: None) -> None:
-        self._disk[command] = then
-        self.emit(command)
+        self._advance(self._flows.pop(command), reply)
 
     def disk_done(self, command: DiskCommand, data: bytes | None = None, error: str = "") -> None:
         """The shell carried a disk command out. `data`: what was read; `error`: why it failed."""
-        self._disk.pop(command)(data, error)
+        self._advance(self._flows.pop(command), (data, error))
 
     @property
     def disk_idle(self) -> bool:
         """Whether nothing is on its way to or from the disk."""
-        return not self._disk
+        return all(isinstance(command, SendCall) for command in self._flows)
 
     def at(self, when: float, then: Callable[[], None]) -> None:
         heapq.heappush(self._timers, (when, next(self._numbers), then))
@@ -152,3 +155,14 @@ class Commands:
     def run_timers(self, now: float) -> None:
         while self._timers and self._timers[0][0] <= now:
             heapq.heappop(self._timers)[2]()
+
+    def _advance(self, flow: Flow[None], value: object) -> None:
+        try:
+            step = flow.send(value)
+        except StopIteration:
+            return
+        if isinstance(step, float):
+            self.at(step, lambda: self._advance(flow, None))
+        else:
+            self._flows[step] = flow
+            self.emit(step)

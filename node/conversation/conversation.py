@@ -1,7 +1,7 @@
 """The worker between its links, ledger, disk and runs. Pure: the trio service and the seeded simulation are shells around it.
 
     received, connected, disconnected        links        SendReply, SendCall, SendNote, DropLink
-    commands.answered                        calls
+    commands.answered                        calls        the flows that yielded them go on
     commands.disk_done                       disk         WriteRecord, WriteHead, ReadRecord, SettleRecords
     report_progress, set_timing,             runs         RunCommand, KillCommand
     processes_ended, finish_run
@@ -18,7 +18,7 @@ After every input the shell takes and carries out the commands. What is promised
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -28,7 +28,9 @@ from node.conversation.commands import (
     Commands,
     ControlDevice,
     DropLink,
+    Flow,
     SchedulerLink,
+    SendCall,
     SendNote,
     SendReply,
     SettleRecords,
@@ -198,43 +200,28 @@ class WorkerConversation:
             new for new, old, settled in fresh if (message.again and settled) or (not settled and new != old)
         ]
         self.delivery.outbox_changed()
-        self._hand_over_next(iter(items), principal, message, request)
+        self.commands.start(self._hand_over(items, principal, message, request))
         return None
 
-    def _hand_over_next(
-        self,
-        items: Iterator[OutboxItem],
-        principal: str,
-        message: AdoptRequest,
-        request: object,
-        error: str = "",
-    ) -> None:
-        if error:  # the adopter asks again
-            self._context.log.warning("results.not_handed_over", campaign=message.campaign, why=error)
-        current = self.ledger.epoch(principal, message.campaign) == message.epoch
-        item = None if error or not current else next(items, None)
-        if item is None:
-            self.commands.emit(SendReply(request, self.requests.page(principal, message)))
-            return
+    def _hand_over(
+        self, items: Sequence[OutboxItem], principal: str, message: AdoptRequest, request: object
+    ) -> Flow[None]:
+        for item in items:
+            if self.ledger.epoch(principal, message.campaign) != message.epoch:
+                break
+            if error := (yield from self._redirect(item)):  # the adopter asks again
+                self._context.log.warning("results.not_handed_over", campaign=message.campaign, why=error)
+                break
+        self.commands.emit(SendReply(request, self.requests.page(principal, message)))
 
-        def written(error: str) -> None:
-            self._hand_over_next(items, principal, message, request, error)
-
-        self._redirect(item, written)
-
-    def _redirect(self, item: OutboxItem, then: Callable[[str], None]) -> None:
-        """A record that is here waits for `item.peer` from now on; then `then` is called with what failed."""
-        if self.outbox.in_memory(item.sha256) is not None:
+    def _redirect(self, item: OutboxItem) -> Flow[str]:
+        """A record that is here waits for `item.peer` from now on. Gives what failed."""
+        error = ""
+        if self.outbox.in_memory(item.sha256) is None:
+            _, error = yield WriteHead(item)
+        if not error:
             self._put(item)
-            then("")
-            return
-
-        def written(data: bytes | None, error: str) -> None:
-            if not error:
-                self._put(item)
-            then(error)
-
-        self.commands.to_disk(WriteHead(item), written)
+        return error
 
     def _put(self, item: OutboxItem) -> None:
         self.outbox.put(item)
@@ -252,7 +239,7 @@ class WorkerConversation:
                     case RunCommand():
                         self._begin_run(order)
                     case OfferCommand():
-                        self._offer(order.lease)
+                        self.commands.start(self._offer(order.lease))
                     case KillCommand():
                         self.commands.emit(order)
                     case WarnCommand():
@@ -264,44 +251,33 @@ class WorkerConversation:
                         )
                         self._send_note(order.peer, order.campaign_key, note)
 
-    def _offer(self, lease: str) -> None:
+    def _offer(self, lease: str) -> Flow[None]:
+        """Ask the ticket's scheduler whether it starts."""
         allocation = self.ledger.allocation(lease)
         if allocation is None:
             return
-        if self.links.best(allocation.peer, allocation.request.campaign_key) is not None:
-            self._call_ready(allocation, asked=True)
-        elif self.links.of(
-            allocation.peer
+        peer, about = allocation.peer, allocation.request.campaign_key
+        link = self.links.best(peer, about)
+        asked = link is not None
+        if link is None and self.links.of(
+            peer
         ):  # of another machine: wait a little, not to come back over and over
-            self.commands.at(self._now() + LINK_WAIT_S, lambda: self._call_ready(allocation, asked=False))
-        else:
-            self._offer_answered(allocation, None, asked=False)
-
-    def _call_ready(self, allocation: Allocation, *, asked: bool) -> None:
-        link = self.links.best(allocation.peer, allocation.request.campaign_key)
-        if link is None:
-            self._offer_answered(allocation, None, asked=asked)
-            return
-
-        def answered(reply: Message | None) -> None:
+            yield self._now() + LINK_WAIT_S
+            link = self.links.best(allocation.peer, about)
+        reply: Message | None = None
+        if link is not None:
+            reply = yield SendCall(link, Ready(lease=lease, fence=allocation.fence), OFFER_S)
             if not isinstance(reply, (Start, Skip)):
-                self._context.log.info("offer.unanswered", peer=link.peer, lease=allocation.lease)
+                self._context.log.info("offer.unanswered", peer=link.peer, lease=lease)
                 self.disconnected(link)
                 self.commands.emit(DropLink(link))
-            self._offer_answered(allocation, reply, asked=asked)
-
-        ready = Ready(lease=allocation.lease, fence=allocation.fence)
-        self.commands.call(link, ready, OFFER_S, answered)
-
-    def _offer_answered(self, allocation: Allocation, reply: Message | None, *, asked: bool) -> None:
-        lease, now = allocation.lease, self._now()
         match reply:
             case Start():
-                self.ledger.start(lease, now)
+                self.ledger.start(lease, self._now())
             case Skip():
-                self.ledger.skip(lease, now)
+                self.ledger.skip(lease, self._now())
             case _:
-                self.ledger.defer(lease, now, asked=asked)
+                self.ledger.defer(lease, self._now(), asked=asked)
         self.carry_out()
 
     def _send_note(self, peer: str, about: About, note: Progress | Preempt) -> None:
@@ -412,36 +388,27 @@ class WorkerConversation:
             self.commands.to_disk(SettleRecords(settled, removed))
             self.ledger.acknowledge(old.lease)
         self._storing += 1
-        self.commands.to_disk(
-            WriteRecord(item, body), lambda data, error: self._stored(allocation, item, body, error)
-        )
+        self.commands.start(self._stored(allocation, item, body))
 
-    def _stored(self, allocation: Allocation, item: OutboxItem, body: bytes, error: str) -> None:
+    def _stored(self, allocation: Allocation, item: OutboxItem, body: bytes) -> Flow[None]:
+        """To disk, or into memory where no disk takes it; then it waits for the scheduler that speaks for the run by then."""
+        log = self._context.log
+        _, error = yield WriteRecord(item, body)
         if error:
             self.commands.to_disk(SettleRecords(removed=(item.sha256,)))
-            if not self.outbox.put_in_memory(item, body):
-                self._context.log.warning("result.lost", task=item.task, attempt=item.attempt, why=error)
-                self.ledger.acknowledge(item.lease)
-                self._put_away()
-                return
-            self._context.log.warning("result.in_memory", task=item.task, why=error)
-        if allocation.peer == item.peer:
-            self._put(item)
-            self._put_away()
-            return
-
-        def redirected(error: str) -> None:
+        if error and not self.outbox.put_in_memory(item, body):
+            log.warning("result.lost", task=item.task, attempt=item.attempt, why=error)
+            self.ledger.acknowledge(item.lease)
+        else:
             if error:
-                self._context.log.warning("results.not_handed_over", campaign=item.campaign, why=error)
-                self._put(item)
-                self._put_away()
-            else:
-                self._stored(allocation, fresh, body, "")
-
-        fresh = item.model_copy(update={"peer": allocation.peer})  # its campaign was adopted meanwhile
-        self._redirect(fresh, redirected)
-
-    def _put_away(self) -> None:
+                log.warning("result.in_memory", task=item.task, why=error)
+            while allocation.peer != item.peer:  # its campaign was adopted meanwhile
+                fresh = item.model_copy(update={"peer": allocation.peer})
+                if error := (yield from self._redirect(fresh)):
+                    log.warning("results.not_handed_over", campaign=item.campaign, why=error)
+                    break
+                item = fresh
+            self._put(item)
         self._storing -= 1
         self.ledger.condition.clean()
         self.carry_out()

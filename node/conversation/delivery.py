@@ -10,7 +10,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from node.conversation.commands import Commands, DropLink, ReadRecord, SchedulerLink, SettleRecords
+from node.conversation.commands import (
+    Commands,
+    DropLink,
+    Flow,
+    ReadRecord,
+    SchedulerLink,
+    SendCall,
+    SettleRecords,
+)
 from node.conversation.links import LinkTable
 from node.conversation.outbox import Outbox, OutboxItem
 from protocol.messages.work import Accepted, Stale
@@ -95,7 +103,8 @@ class ResultDelivery:
         while current.left:
             item = current.left.pop(0)
             if item.sha256 not in self._sending and self._belongs(link, item):
-                self._send(link, item)
+                self._sending.add(item.sha256)
+                self._commands.start(self._send(link, item))
                 return
         if current.repeat:
             self._begin_round(link)
@@ -113,35 +122,23 @@ class ResultDelivery:
             link, (item.principal, item.campaign)
         )
 
-    def _send(self, link: SchedulerLink, item: OutboxItem) -> None:
-        self._sending.add(item.sha256)
-        body = self._outbox.in_memory(item.sha256)
-        if body is not None:
-            self._call(link, item, body)
-        else:
-            self._commands.to_disk(ReadRecord(item), lambda data, error: self._read(link, item, data, error))
-
-    def _read(self, link: SchedulerLink, item: OutboxItem, data: bytes | None, error: str) -> None:
-        if error:  # it stays: the next try may find it
-            self._log.warning("result.unreadable", task=item.task, why=error)
-            self._failures[item.sha256] += 1
-        elif data is None:
-            self._log.warning("result.gone", task=item.task, attempt=item.attempt)
-            self._settle(item, keep=False)
-        elif link in self._rounds:
-            self._call(link, item, data)
+    def _send(self, link: SchedulerLink, item: OutboxItem) -> Flow[None]:
+        body, error = self._outbox.in_memory(item.sha256), ""
+        if body is None:
+            body, error = yield ReadRecord(item)
+            if error:  # it stays: the next try may find it
+                self._log.warning("result.unreadable", task=item.task, why=error)
+                self._failures[item.sha256] += 1
+            elif body is None:
+                self._log.warning("result.gone", task=item.task, attempt=item.attempt)
+                self._settle(item, keep=False)
+        if body is None or error or link not in self._rounds:
+            self._sending.discard(item.sha256)
+            self._next(link)
             return
-        self._sending.discard(item.sha256)
-        self._next(link)
-
-    def _call(self, link: SchedulerLink, item: OutboxItem, body: bytes) -> None:
         large = item.size > MAX_INLINE
-        self._commands.call(
-            link,
-            item.result(None if large else body),
-            LARGE_RESULT_S if large else RESULT_S,
-            lambda reply: self._answered(link, item, reply),
-        )
+        message = item.result(None if large else body)
+        self._answered(link, item, (yield SendCall(link, message, LARGE_RESULT_S if large else RESULT_S)))
 
     def _answered(self, link: SchedulerLink, item: OutboxItem, reply: Message | None) -> None:
         self._sending.discard(item.sha256)

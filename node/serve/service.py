@@ -20,9 +20,8 @@ from node.conversation.conversation import WorkerConversation
 from node.conversation.outbox import Outbox
 from node.conversation.requests import WorkerContext
 from node.device.probe import build_advert
-from node.run.self_test import Examiner
 from node.serve.owner_control import OwnerControl, OwnerSenses, Pause
-from node.serve.run_manager import DeviceParts, RunManager
+from node.serve.run_manager import DeviceParts, Examiner, RunManager
 from node.serve.shell import ConversationShell
 from node.settings.settings import WorkerSettings
 from node.store.blob_sources import BlobSources

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, ClassVar, Final
 
@@ -16,22 +16,26 @@ from swarm.net.identity import peer_id_bytes
 from swarm.net.settings import RoleSettings
 
 
-def _is_a_scheduler(text: str) -> str:
+def _checked(check: Callable[[str], object]) -> AfterValidator:
+    """Keeps the text as it is if `check` raises no `ValueError` for it."""
+
+    def validate(text: str) -> str:
+        check(text)
+        return text
+
+    return AfterValidator(validate)
+
+
+def _scheduler_id(text: str) -> None:
     try:
         peer_id_bytes(text)
     except ValueError:
         raise ValueError(
             "a scheduler id looks like 12D3Koo… (52 characters); on the machine that submits: sark-node info"
         ) from None
-    return text
 
 
-def _is_quiet(text: str) -> str:
-    read_quiet(text)
-    return text
-
-
-def _is_an_endpoint(text: str) -> str:
+def _endpoint(text: str) -> None:
     """`URL` or `URL,NAME`; empty: none."""
     if text:
         from drivers.contract.base import Unfit
@@ -41,15 +45,9 @@ def _is_an_endpoint(text: str) -> str:
             read_server(text.partition(",")[0].strip())
         except Unfit as why:
             raise ValueError(str(why)) from None
-    return text
 
 
-def _is_duration(text: str) -> str:
-    parse_duration(text)
-    return text
-
-
-Scheduler = Annotated[str, AfterValidator(_is_a_scheduler)]
+Scheduler = Annotated[str, _checked(_scheduler_id)]
 
 
 class WorkerSettings(RoleSettings):
@@ -68,11 +66,11 @@ class WorkerSettings(RoleSettings):
     """Serve strangers, after everybody else and within tight limits. Needs the full sandbox."""
     teams: tuple[Name, ...] = ()
     """Of a pool's members, serve only these teams; empty: all."""
-    max_duration: Annotated[str, AfterValidator(_is_duration)] = "1h"
+    max_duration: Annotated[str, _checked(parse_duration)] = "1h"
     """Longest time that a task of other users may take by its own limits, and may wait here: `30m`, `2h`."""
     owner_first: bool = False
     """The owner's tasks run first, whatever the priorities."""
-    quiet: tuple[Annotated[str, AfterValidator(_is_quiet)], ...] = ()
+    quiet: tuple[Annotated[str, _checked(read_quiet)], ...] = ()
     """Take no new work at these hours, local time: `22:00-07:00`, `Sat`, `Mon-Fri 09:00-17:00`."""
     on_battery: bool = False
     """Take new work on battery too."""
@@ -86,7 +84,7 @@ class WorkerSettings(RoleSettings):
     """Largest share of this device's memory for one run."""
     calibrate: bool = True
     """Calibrate at the first start and whenever the hardware has changed."""
-    api: Annotated[str, AfterValidator(_is_an_endpoint)] = ""
+    api: Annotated[str, _checked(_endpoint)] = ""
     """An OpenAI-compatible server to offer as a unit: `http://127.0.0.1:8000/v1`, or with a display name,
     `http://127.0.0.1:8000/v1,vllm`. The environment variable SARK_API_KEY holds its key."""
     api_watch: bool = False

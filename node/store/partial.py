@@ -99,9 +99,7 @@ class PartialFile:
             if hashlib.sha256(data).digest() != listed[index] or len(data) != span(index, self.total)[1]:
                 log.warning("model.piece_damaged", file=self._path.name, piece=index)
                 continue
-            self._digests[index] = listed[index]
-            self.size += len(data)
-            self._advance(index, data)
+            self._add(index, listed[index], data)
 
     def begin(self, principal: str) -> None:
         """From now on it comes in pieces, for `principal`. What is here already stays; it is shared only if it was brought for them too."""
@@ -112,9 +110,7 @@ class PartialFile:
             self.in_order = False
             for index in indices:
                 data = self._read(index)
-                self._digests[index] = hashlib.sha256(data).digest()
-                self.size += len(data)
-                self._advance(index, data)
+                self._add(index, hashlib.sha256(data).digest(), data)
         self.principal = principal if not self._digests or self._fetched_for == principal else None
         head = {"v": 1, "size": self.total, "for": self.principal or ""}
         lines = [json.dumps(head), *(f"{i} {digest.hex()}" for i, digest in self._digests.items())]
@@ -150,10 +146,13 @@ class PartialFile:
             self._write(data)
             if self._journal is not None:
                 os.write(self._journal, f"{index} {digest.hex()}\n".encode())
-            self._digests[index] = digest
-            self.size += len(data)
-            self._advance(index, data)
+            self._add(index, digest, data)
         return True
+
+    def _add(self, index: int, digest: bytes, data: bytes | bytearray) -> None:
+        self._digests[index] = digest
+        self.size += len(data)
+        self._advance(index, data)
 
     @property
     def path(self) -> Path:

@@ -74,9 +74,6 @@ Proof = Annotated[bytes, Field(max_length=MAX_PROOF)]
 May = Annotated[Right, Field(strict=False)]
 
 
-# -- credentials -------------------------------------------------------------------------------------------------------------
-
-
 class ShowCredentials(Message, type="show-credentials"):
     """Present a token. It counts for every link of this peer until it expires or its issuer's right ends."""
 
@@ -97,9 +94,6 @@ class CredentialsReply(Message, type="credentials-reply"):
     """Running and queued leases at a time at this worker; None: no limit."""
     left_s: Seconds | None = None
     """Until the token expires; None: it does not."""
-
-
-# -- quotes ------------------------------------------------------------------------------------------------------------------
 
 
 class Shape(Message):
@@ -167,9 +161,6 @@ class Denied(Message, type="denied"):
     retry_s: Seconds | None = None
     proof: Proof | None = None
     """With `stale-epoch`: the proof of whoever adopted the campaign."""
-
-
-# -- commits -----------------------------------------------------------------------------------------------------------------
 
 
 class Commit(Message, type="commit"):
@@ -240,9 +231,6 @@ class Skip(Message, type="skip"):
     """No longer needed: free the slot."""
 
 
-# -- renewal -----------------------------------------------------------------------------------------------------------------
-
-
 class HeldLease(Message):
     """A lease, its fence, and the epoch of the scheduler that names it."""
 
@@ -285,9 +273,6 @@ class Renewed(Message, type="renewed"):
     lost: Annotated[tuple[LeaseLost, ...], Field(max_length=MAX_BATCH)] = ()
 
 
-# -- progress and results ----------------------------------------------------------------------------------------------------
-
-
 class Progress(Message, type="progress"):
     """A note: the run reached a phase or advanced in it. A higher `seq` supersedes lower ones."""
 
@@ -326,9 +311,6 @@ class Stale(Message, type="stale"):
     reason: WhyNot
 
 
-# -- stopping ----------------------------------------------------------------------------------------------------------------
-
-
 class Cancel(Message, type="cancel"):
     """Stop these runs. Answered once their child processes are dead."""
 
@@ -356,9 +338,6 @@ class Preempt(Message, type="preempt"):
     grace_s: Seconds
     priority: Priority
     """Of the task that preempts."""
-
-
-# -- takeover ----------------------------------------------------------------------------------------------------------------
 
 
 class AdoptRequest(Message, type="adopt-request"):
@@ -411,9 +390,6 @@ class AdoptReply(Message, type="adopt-reply"):
     manifest_size: Count = 0
     cursor: Count | None = None
     """Where the next page starts; None: this is the last."""
-
-
-# -- the owner's control -----------------------------------------------------------------------------------------------------
 
 
 class Action(StrEnum):

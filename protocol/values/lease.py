@@ -1,4 +1,4 @@
-"""A lease, as the worker's ledger sees it: a place on one device for one attempt of one task, under a fence.
+"""A lease, as the worker's ledger sees it: a slot on one device for one attempt of one task, under a fence. And the worker's own state.
 
 Fence = (incarnation, number). Both only rise, so a result under an older one can be recognised and refused, whoever sends it.
 """
@@ -14,6 +14,7 @@ from pydantic import Field
 from protocol.wire.base import Id, Message, PeerName, Signature, Token
 from protocol.wire.codec import pack, read_value
 from protocol.wire.table import Table
+from protocol.words import WorkerState
 
 LEASE_TTL_S: Final = 15.0
 """After this long without a renewal the place may go to others."""
@@ -91,6 +92,38 @@ LEASE: Final[Table[LeaseState, LeaseEvent]] = {
     _S.REPORTING: {_E.RENEW: _S.REPORTING, _E.ACKNOWLEDGE: _S.CLOSED},
     _S.CLOSED: {},
 }
+
+
+FAULTY_AFTER: Final = 3
+"""Different models that crashed with no success in between, before a worker runs what is known to work; faulty if that fails."""
+
+
+class WorkerEvent(StrEnum):
+    """What moves a worker from state to state."""
+
+    BEGIN = "begin"
+    """A task was taken and is being prepared or run."""
+    END = "end"
+    """The child is gone; its files are being removed."""
+    CLEAN = "clean"
+    """Nothing of the task is left."""
+    BREAK = "break"
+    """Too many failures in a row, or the device does not work any more."""
+    RESET = "reset"
+    DRAIN = "drain"
+    RESUME = "resume"
+
+
+_W, _V = WorkerState, WorkerEvent
+
+WORKER: Final[Table[WorkerState, WorkerEvent]] = {
+    _W.ACTIVE: {_V.BEGIN: _W.BUSY, _V.BREAK: _W.FAULTY, _V.DRAIN: _W.DRAINING},
+    _W.BUSY: {_V.END: _W.CLEANUP, _V.BREAK: _W.FAULTY, _V.DRAIN: _W.DRAINING},
+    _W.CLEANUP: {_V.CLEAN: _W.ACTIVE, _V.BREAK: _W.FAULTY, _V.DRAIN: _W.DRAINING},
+    _W.FAULTY: {_V.RESET: _W.ACTIVE},
+    _W.DRAINING: {_V.END: _W.DRAINING, _V.CLEAN: _W.DRAINING, _V.BREAK: _W.FAULTY, _V.RESUME: _W.ACTIVE},
+}
+
 
 MAX_PROOF: Final = 4 * 1024
 MAX_EPOCH: Final = 2**53

@@ -5,7 +5,7 @@ Each is a subclass or a switch that is handed to the model; nothing is patched.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -14,7 +14,7 @@ from node.capacity.epochs import CampaignLeaders
 from node.capacity.ledger import Ledger
 from node.capacity.queue import QueueRank
 from node.capacity.slots import Slots
-from node.conversation.commands import SchedulerLink, WriteRecord
+from node.conversation.commands import Flow, SchedulerLink, WriteRecord
 from node.conversation.conversation import WorkerConversation
 from node.conversation.outbox import Outbox, OutboxItem
 from node.conversation.requests import RequestHandlers, WorkerContext
@@ -276,11 +276,12 @@ class ForgetsResults(WorkerConversation):
 class KeepsResultsFromAdopters(WorkerConversation):
     """Who adopts a campaign is answered without getting its results."""
 
-    def _redirect(self, item: OutboxItem, then: Callable[[str], None]) -> None:
-        then("")
+    def _redirect(self, item: OutboxItem) -> Flow[str]:
+        yield from ()
+        return ""
 
-    def _stored(self, allocation: Allocation, item: OutboxItem, body: bytes, error: str) -> None:
-        super()._stored(replace(allocation, peer=item.peer), item, body, error)
+    def _stored(self, allocation: Allocation, item: OutboxItem, body: bytes) -> Flow[None]:
+        return super()._stored(replace(allocation, peer=item.peer), item, body)
 
 
 # -- the scheduler's core -------------------------------------------------------------------------------------------------------

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from protocol.errors import LocalProtocolError
 from protocol.values.attempt import ATTEMPT, TASK, AttemptEvent, AttemptStatus, TaskEvent, TaskState
-from protocol.values.lease import LEASE, LeaseEvent, LeaseState
-from protocol.values.worker import WORKER, WorkerEvent
+from protocol.values.lease import LEASE, WORKER, LeaseEvent, LeaseState, WorkerEvent
 from protocol.wire.table import Table, final, step
 from protocol.words import WorkerState
 from tools.spec import diagram
