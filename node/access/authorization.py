@@ -115,7 +115,11 @@ class Authorization:
             return self._nobody(peer)
         if peer in self._tokens:
             self._tokens.move_to_end(peer)
-        fitting = [permit for permit in permits if self._covers(permit, verb, campaign)]
+        fitting = [
+            permit
+            for permit in permits
+            if permit.may(verb) is None and (campaign is None or permit.speaks_of(campaign) is None)
+        ]
         if not fitting:
             first = permits[0]
             refusal = first.may(verb) or (first.speaks_of(campaign) if campaign is not None else None)
@@ -149,9 +153,6 @@ class Authorization:
     def principals_of(self, peer: PeerId) -> frozenset[str]:
         """On whose behalf `peer` may run tasks here now."""
         return frozenset(each.principal for each in self._permits(peer) if Right.SUBMIT in each.rights)
-
-    def _covers(self, permit: CallPermission, verb: Message, campaign: str | None) -> bool:
-        return permit.may(verb) is None and (campaign is None or permit.speaks_of(campaign) is None)
 
     def _permits(self, peer: PeerId) -> list[CallPermission]:
         """All that hold now, strongest first."""

@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 from typer.core import TyperCommand
 
+from protocol.values.match import show_value
 from protocol.values.requirement import ATTRIBUTES, show_size
 from swarm.base.home import Home
 from swarm.base.screen import new_console, print_json
@@ -84,7 +85,7 @@ def info(
             table.add_column(column)
         for attribute in ATTRIBUTES.values():
             value = values[attribute.name]
-            shown = show_size(value) if attribute.of == "size" and isinstance(value, int) else _shown(value)
+            shown = "unknown" if value is None else show_value(attribute.of, value)
             table.add_row(attribute.name, str(attribute.of), attribute.meaning, Text(shown))
         table.add_row("label.NAME", "text", "a label set by the owner: join --label NAME=VALUE", "")
         console.print(table)
@@ -136,12 +137,6 @@ def _known(value: int | None) -> str:
     return "?" if value is None else str(value)
 
 
-def _shown(value: object) -> str:
-    if value is None:
-        return "unknown"
-    return ", ".join(value) or "none" if isinstance(value, tuple) else str(value)
-
-
 SANDBOX_TIERS = {
     "full": "a run sees its model, its own folder and the libraries, nothing else of this device",
     "partial": "a run is only partly isolated; serve only people you know",
@@ -179,6 +174,15 @@ def with_places(words: Sequence[str]) -> list[str]:
     return completed
 
 
+Many = list[str] | None
+
+
+def _many(flag: str, text: str, metavar: str, default: str = "") -> Any:
+    """An option that may be given several times."""
+    shown = f"  \\[default: {default}]" if default else ""
+    return typer.Option(flag, help=f"{text} Repeatable.{shown}", metavar=metavar)
+
+
 class _Join(TyperCommand):
     """Lets `--serve` stand without a value."""
 
@@ -197,48 +201,29 @@ def join(
         ),
     ] = None,
     gates: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--gate",
-            help="Address of a gate. Repeatable.  \\[default: the gate on this --home]",
-            metavar="ADDRESS",
-        ),
+        Many, _many("--gate", "Address of a gate.", "ADDRESS", "the gate on this --home")
     ] = None,
     owners: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--owner",
-            help="Serve this scheduler of yours, and let it control the device. Repeatable.",
-            metavar="SCHEDULER_ID",
-        ),
+        Many,
+        _many("--owner", "Serve this scheduler of yours, and let it control the device.", "SCHEDULER_ID"),
     ] = None,
-    allow: Annotated[
-        list[str] | None,
-        typer.Option(help="Serve this scheduler of somebody else. Repeatable.", metavar="SCHEDULER_ID"),
-    ] = None,
+    allow: Annotated[Many, _many("--allow", "Serve this scheduler of somebody else.", "SCHEDULER_ID")] = None,
     name: Annotated[
         str | None, typer.Option(help="Name of the device in tables.  \\[default: the host's name]")
     ] = None,
     labels: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--label",
-            help="Label that campaigns can select: label.site == lab. Repeatable.",
-            metavar="KEY=VALUE",
-        ),
+        Many, _many("--label", "Label that campaigns can select: label.site == lab.", "KEY=VALUE")
     ] = None,
     quiet: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Take no new work at these hours, local time: 22:00-07:00, Sat, 'Mon-Fri 09:00-17:00'. Repeatable.",
-            metavar="HOURS",
+        Many,
+        _many(
+            "--quiet",
+            "Take no new work at these hours, local time: 22:00-07:00, Sat, 'Mon-Fri 09:00-17:00'.",
+            "HOURS",
         ),
     ] = None,
     on_battery: Annotated[bool, typer.Option("--on-battery", help="Take new work on battery too.")] = False,
-    teams: Annotated[
-        list[str] | None,
-        typer.Option("--only-team", help="Serve only this team of a pool. Repeatable.", metavar="TEAM"),
-    ] = None,
+    teams: Annotated[Many, _many("--only-team", "Serve only this team of a pool.", "TEAM")] = None,
     owner_first: Annotated[
         bool, typer.Option("--owner-first", help="Run your tasks first, whatever the priorities.")
     ] = False,
@@ -252,16 +237,12 @@ def join(
     accept_anyone: Annotated[
         bool, typer.Option("--accept-anyone", help="Serve strangers too. Needs the full sandbox.")
     ] = False,
-    leave_pool: Annotated[
-        list[str] | None, typer.Option(help="Leave this pool. Repeatable.", metavar="POOL")
-    ] = None,
+    leave_pool: Annotated[Many, _many("--leave-pool", "Leave this pool.", "POOL")] = None,
     listen: Annotated[
-        list[str] | None,
-        typer.Option(help="Listen only on this address, such as /ip4/192.0.2.7/tcp/4102. Repeatable."),
+        Many, _many("--listen", "Listen only on this address, such as /ip4/192.0.2.7/tcp/4102.", "ADDRESS")
     ] = None,
     announce: Annotated[
-        list[str] | None,
-        typer.Option(help="Announce this address instead, such as a forwarded port. Repeatable."),
+        Many, _many("--announce", "Announce this address instead, such as a forwarded port.", "ADDRESS")
     ] = None,
     no_lan: Annotated[bool, typer.Option("--no-lan", help="Turn off discovery on the LAN (mDNS).")] = False,
     upnp: Annotated[

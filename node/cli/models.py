@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from node.store.model_files import ModelFile
 
 PANEL = "This device"
-JSON = typer.Option("--json", help="For programs.")
+AsJson = Annotated[bool, typer.Option("--json", help="For programs.")]
 
 
 def _models(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
@@ -40,23 +40,28 @@ def _models(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
     return []
 
 
-NAMED = typer.Argument(
-    help="A model's hash, at least six digits of it; or its name.", metavar="HASH...", autocompletion=_models
-)
+Models = Annotated[
+    list[str],
+    typer.Argument(
+        help="A model's hash, at least six digits of it; or its name.",
+        metavar="HASH...",
+        autocompletion=_models,
+    ),
+]
 app = typer.Typer()
 models = typer.Typer(help="The models that are kept on this device.", invoke_without_command=True)
 app.add_typer(models, name="models", rich_help_panel=PANEL)
 
 
 @models.callback()
-def listed(ctx: typer.Context, as_json: Annotated[bool, JSON] = False) -> None:
+def listed(ctx: typer.Context, as_json: AsJson = False) -> None:
     """List the models that are kept on this device, last used first; add, remove, pin or unpin some. No network is needed."""
     if ctx.invoked_subcommand is None:
         list_(ctx, as_json)
 
 
 @models.command("list")
-def list_(ctx: typer.Context, as_json: Annotated[bool, JSON] = False) -> None:
+def list_(ctx: typer.Context, as_json: AsJson = False) -> None:
     """List them; the same as without a command."""
     from node.store.model_files import listing
 
@@ -134,7 +139,7 @@ _FORMATS = "models are ONNX, TorchScript, torch.export, safetensors with a decla
 
 
 @models.command()
-def remove(ctx: typer.Context, model: Annotated[list[str], NAMED]) -> None:
+def remove(ctx: typer.Context, model: Models) -> None:
     """Take models away from here. One that a run is using stays."""
     from node.store import model_files
 
@@ -145,13 +150,13 @@ def remove(ctx: typer.Context, model: Annotated[list[str], NAMED]) -> None:
 
 
 @models.command()
-def pin(ctx: typer.Context, model: Annotated[list[str], NAMED]) -> None:
+def pin(ctx: typer.Context, model: Models) -> None:
     """Keep models when space is short."""
     _set_pins(ctx, model, True)
 
 
 @models.command()
-def unpin(ctx: typer.Context, model: Annotated[list[str], NAMED]) -> None:
+def unpin(ctx: typer.Context, model: Models) -> None:
     """Let models go again when space is short."""
     _set_pins(ctx, model, False)
 

@@ -22,28 +22,32 @@ def _devices(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
     return devices
 
 
-DEVICES = typer.Argument(
-    help="Names or ids of your devices, as `peers` shows them.  \\[default: the worker of this --home]",
-    metavar="DEVICE...",
-    show_default=False,
-    autocompletion=_devices,
-)
-GATE = typer.Option(
-    "--gate",
-    help="Reach other devices through this gate. Repeatable.  \\[default: the gate on this --home]",
-    metavar="ADDRESS",
-)
-JSON = typer.Option("--json", help="Print JSON.")
-NOW = typer.Option("--now", help="Stop running tasks too; their schedulers run them elsewhere.")
+Devices = Annotated[
+    list[str] | None,
+    typer.Argument(
+        help="Names or ids of your devices, as `peers` shows them.  \\[default: the worker of this --home]",
+        metavar="DEVICE...",
+        show_default=False,
+        autocompletion=_devices,
+    ),
+]
+Gates = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--gate",
+        help="Reach other devices through this gate. Repeatable.  \\[default: the gate on this --home]",
+        metavar="ADDRESS",
+    ),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Now = Annotated[
+    bool, typer.Option("--now", help="Stop running tasks too; their schedulers run them elsewhere.")
+]
+Finish = Annotated[bool, typer.Option("--finish", help="Run queued tasks too instead of giving them back.")]
 
 
 @app.command(rich_help_panel=PANEL)
-def status(
-    ctx: typer.Context,
-    device: Annotated[list[str] | None, DEVICES] = None,
-    gate: Annotated[list[str] | None, GATE] = None,
-    as_json: Annotated[bool, JSON] = False,
-) -> None:
+def status(ctx: typer.Context, device: Devices = None, gate: Gates = None, as_json: AsJson = False) -> None:
     """Show a worker's state and what it runs for whom.
 
     Exit codes: 4 unreachable, 5 not permitted.
@@ -53,11 +57,7 @@ def status(
 
 @app.command(rich_help_panel=PANEL)
 def pause(
-    ctx: typer.Context,
-    device: Annotated[list[str] | None, DEVICES] = None,
-    now: Annotated[bool, NOW] = False,
-    gate: Annotated[list[str] | None, GATE] = None,
-    as_json: Annotated[bool, JSON] = False,
+    ctx: typer.Context, device: Devices = None, now: Now = False, gate: Gates = None, as_json: AsJson = False
 ) -> None:
     """Take no new work until `resume`, also after a restart.
 
@@ -67,12 +67,7 @@ def pause(
 
 
 @app.command(rich_help_panel=PANEL)
-def resume(
-    ctx: typer.Context,
-    device: Annotated[list[str] | None, DEVICES] = None,
-    gate: Annotated[list[str] | None, GATE] = None,
-    as_json: Annotated[bool, JSON] = False,
-) -> None:
+def resume(ctx: typer.Context, device: Devices = None, gate: Gates = None, as_json: AsJson = False) -> None:
     """Take new work again after `pause`, or after a `drain` that has not finished."""
     _send(ctx, Control(action=Action.RESUME), device, gate, as_json)
 
@@ -80,25 +75,18 @@ def resume(
 @app.command(rich_help_panel=PANEL)
 def drain(
     ctx: typer.Context,
-    device: Annotated[list[str] | None, DEVICES] = None,
-    finish: Annotated[
-        bool, typer.Option("--finish", help="Run queued tasks too instead of giving them back.")
-    ] = False,
-    now: Annotated[bool, NOW] = False,
-    gate: Annotated[list[str] | None, GATE] = None,
-    as_json: Annotated[bool, JSON] = False,
+    device: Devices = None,
+    finish: Finish = False,
+    now: Now = False,
+    gate: Gates = None,
+    as_json: AsJson = False,
 ) -> None:
     """Finish running tasks, deliver the results, then leave the swarm. The worker's process ends."""
     _send(ctx, Control(action=Action.DRAIN, now=now, finish=finish), device, gate, as_json)
 
 
 @app.command(rich_help_panel=PANEL)
-def reset(
-    ctx: typer.Context,
-    device: Annotated[list[str] | None, DEVICES] = None,
-    gate: Annotated[list[str] | None, GATE] = None,
-    as_json: Annotated[bool, JSON] = False,
-) -> None:
+def reset(ctx: typer.Context, device: Devices = None, gate: Gates = None, as_json: AsJson = False) -> None:
     """Test a faulty device now; it serves again if the test passes."""
     _send(ctx, Control(action=Action.RESET), device, gate, as_json)
 

@@ -110,7 +110,7 @@ class WorkerConversation:
             self.links,
             outbox,
             context.now,
-            settled=self._settled,
+            settled=lambda item: ledger.acknowledge(item.lease),
             unreachable=self.disconnected,
             log=context.log,
         )
@@ -412,9 +412,6 @@ class WorkerConversation:
         self._storing -= 1
         self.ledger.condition.clean()
         self.carry_out()
-
-    def _settled(self, item: OutboxItem) -> None:
-        self.ledger.acknowledge(item.lease)
 
 
 def _stopped(message: Cancel | Release) -> Stopped:

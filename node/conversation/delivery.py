@@ -110,9 +110,10 @@ class ResultDelivery:
             self._begin_round(link)
             return
         current.resend_at = self._now() + RESEND_S
-        self._commands.at(current.resend_at, lambda: self._resend(link, current))
+        self._commands.start(self._resend(link, current, current.resend_at))
 
-    def _resend(self, link: SchedulerLink, after: _Round) -> None:
+    def _resend(self, link: SchedulerLink, after: _Round, when: float) -> Flow[None]:
+        yield when
         if self._rounds.get(link) is after:
             self._begin_round(link)
 

@@ -302,10 +302,11 @@ def _reach(facts: NetworkFacts) -> list[Check]:
             checks.append(ok("reach", "can be dialled on this LAN; no gate outside it was asked"))
         case Reach.BEHIND:
             if facts.behind_router:
+                observed = next((gate.observed for gate in facts.gates if gate.observed), "ROUTER")
                 todo = (
                     f"for faster transfers, forward TCP port {port} on the router to {facts.own_ip}, then: sark-node join{listen}"
                     f"\nor let the router do it: sark-node join --upnp{listen}"
-                    f"\nif the outer port differs: sark-node join{listen} --announce /ip4/{_observed(facts)}/tcp/OUTER_PORT"
+                    f"\nif the outer port differs: sark-node join{listen} --announce /ip4/{observed}/tcp/OUTER_PORT"
                 )
             else:
                 todo = f"a firewall blocks it: open TCP port {port}, then: sark-node join{listen}"
@@ -327,10 +328,6 @@ def _behind(facts: NetworkFacts, todo: str) -> Check:
         return note("reach", f"cannot be dialled from outside; reached through {' and '.join(ways)}", todo)
     why = "; ".join(f"{gate.name}: {gate.no_reservation}" for gate in facts.gates if gate.no_reservation)
     return bad("reach", f"cannot be dialled from outside, and no gate relays for it ({why})", todo)
-
-
-def _observed(facts: NetworkFacts) -> str:
-    return next((gate.observed for gate in facts.gates if gate.observed), "ROUTER")
 
 
 def _clock(facts: NetworkFacts) -> list[Check]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import plistlib
 import re
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -223,7 +224,7 @@ def _launchd(setting: Setting, command: Sequence[str]) -> Service:
             ),
         ),
         disable=(out,),
-        log=f"tail -f {_shell_word(str(_log(setting)))}",
+        log=f"tail -f {shlex.quote(str(_log(setting)))}",
         state=f"launchctl print {domain}/{label}",
         notes=() if setting.root else (note,),
     )
@@ -245,10 +246,6 @@ def plist_text(setting: Setting, label: str, command: Sequence[str]) -> str:
             **({"UserName": setting.user} if setting.root else {}),
         }
     ).decode()
-
-
-def _shell_word(word: str) -> str:
-    return word if re.fullmatch(r"[\w./-]+", word) else "'" + word.replace("'", "'\\''") + "'"
 
 
 def _log(setting: Setting) -> Path:

@@ -20,7 +20,7 @@ import structlog
 import trio
 
 from node.capacity.ledger import Ledger
-from node.settings.rules import RuleClock, Rules, standing
+from node.settings.rules import Rules, standing
 from protocol.errors import ResourceError
 from protocol.messages.work import Action, Control, Denied
 from protocol.values.lease import LeaseState
@@ -140,8 +140,8 @@ class OwnerControl:
     def apply_rules(self) -> None:
         """Hold the worker back, or let it serve, as the rules say now."""
         condition = self.ledger.condition
-        now = RuleClock(self.senses.local(), self.senses.on_battery(), self.pause.on)
-        condition.hold(standing(self.rules, now))
+        now, on_battery = self.senses.local(), self.senses.on_battery()
+        condition.hold(standing(self.rules, now, on_battery=on_battery, paused=self.pause.on))
         draining = condition.state is WorkerState.DRAINING
         if (draining, condition.why) != self._reported:
             self._reported = (draining, condition.why)

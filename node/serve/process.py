@@ -29,7 +29,6 @@ from node.settings.settings import DriverSecrets, WorkerSettings
 from node.store.cache import ModelCache
 from node.store.outbox_files import open_outbox
 from protocol.errors import ResourceError
-from protocol.messages.pool import PoolManifest
 from protocol.words import Role
 from swarm.base.home import Home
 from swarm.base.locks import lock_folder
@@ -128,7 +127,9 @@ async def run_process(
                 incarnation=running.incarnation,
                 owners={owner, *settings.owners},
                 pools={pool.pool: pool.name for pool in pools},
-                manifests=_stored_manifests(home, pools),
+                manifests=[
+                    verified(signed) for pool in pools if (signed := stored_manifest(home, pool.pool))
+                ],
                 pause=Pause(folder / "paused"),
                 cache=await trio.to_thread.run_sync(ModelCache, home.cache / "models", settings.cache_bytes),
                 outbox=await trio.to_thread.run_sync(open_outbox, folder / "outbox"),
@@ -229,11 +230,6 @@ def near_addresses(listen: Sequence[str], announced: Sequence[str]) -> tuple[str
     """Where this machine reaches its own worker: where it listens, if that is fixed, and what it announces."""
     fixed = [address for address in listen if not address.endswith("/tcp/0")]
     return tuple(dict.fromkeys([*concrete(fixed), *announced]))
-
-
-def _stored_manifests(home: Home, pools: Sequence[Membership]) -> tuple[PoolManifest, ...]:
-    stored = [stored_manifest(home, pool.pool) for pool in pools]
-    return tuple(verified(signed) for signed in stored if signed is not None)
 
 
 async def _follow(running: RunningNode, worker: Worker) -> None:

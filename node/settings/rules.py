@@ -82,17 +82,6 @@ def quiet_until(hours: Sequence[QuietHours], now: datetime) -> datetime | None:
 
 
 @dataclass(frozen=True, slots=True)
-class RuleClock:
-    """What the rules look at."""
-
-    at: datetime
-    """Local time."""
-    on_battery: bool = False
-    """Known to run on its battery. A device that cannot tell counts as plugged in."""
-    paused: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class Rules:
     """What the owner set."""
 
@@ -101,14 +90,14 @@ class Rules:
     """Take new work on battery too."""
 
 
-def standing(rules: Rules, now: RuleClock) -> str:
-    """Why no new work is taken now, for people; empty: it is taken."""
-    if now.paused:
+def standing(rules: Rules, now: datetime, *, on_battery: bool = False, paused: bool = False) -> str:
+    """Why no new work is taken at `now` (local), for people; empty: it is taken. A device that cannot tell counts as plugged in."""
+    if paused:
         return "paused by its owner"
-    until = quiet_until(rules.quiet, now.at)
+    until = quiet_until(rules.quiet, now)
     if until is not None:
-        return f"quiet hours {_until(until, now.at)}"
-    if now.on_battery and not rules.on_battery:
+        return f"quiet hours {_until(until, now)}"
+    if on_battery and not rules.on_battery:
         return "on battery"
     return ""
 

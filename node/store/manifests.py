@@ -17,14 +17,14 @@ from typing import Annotated, Final
 
 import structlog
 import trio
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from node.capacity.allocations import RecentDict, gives_way
 from node.store.files import FileFolder
 from protocol.errors import ProtocolError, Refused, RemoteProtocolError, ResourceError, Unreachable
 from protocol.values.campaign_manifest import MAX_MANIFEST, CampaignId, open_manifest, read_cover
 from protocol.wire.base import Count, Message, PeerName, Sha256
-from protocol.wire.codec import pack, unpack
+from protocol.wire.codec import pack, read_value
 from swarm.net.identity import verify
 
 MAX_MANIFESTS: Final = 64
@@ -186,11 +186,11 @@ class ManifestStore:
 
     def _load(self, name: str) -> None:
         try:
-            card = ManifestCard.model_validate(unpack(self._files.read(name), max_elements=_CARD_ELEMENTS))
+            card = read_value(ManifestCard, self._files.read(name), max_elements=_CARD_ELEMENTS)
             size = self._files.size(f"{card.sha256}.manifest")
             if (f"{card.sha256}.card", card.size) != (name, size):
                 raise RemoteProtocolError("card and manifest do not belong together")
-        except (RemoteProtocolError, ValidationError, FileNotFoundError) as exc:
+        except (RemoteProtocolError, FileNotFoundError) as exc:
             log.warning("manifest.broken", file=name, why=str(exc).splitlines()[0])
             self._files.remove(name)
             return

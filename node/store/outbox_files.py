@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Final
 
 import structlog
-from pydantic import ValidationError
 
 from node.conversation.commands import DiskCommand, ReadRecord, SettleRecords, WriteHead, WriteRecord
 from node.conversation.outbox import OutboxItem
@@ -21,7 +20,7 @@ from node.store.files import FileFolder, Files
 from protocol.errors import RemoteProtocolError, ResourceError
 from protocol.values.record import MAX_RECORD
 from protocol.wire.base import MAX_INLINE
-from protocol.wire.codec import pack, unpack
+from protocol.wire.codec import pack, read_value
 
 MAX_BROKEN: Final = 16
 """Files set aside that are kept."""
@@ -95,13 +94,13 @@ class OutboxFiles:
     def _load(self, name: str, into: list[OutboxItem]) -> None:
         sha256 = _sha256(name)
         try:
-            item = OutboxItem.model_validate(unpack(self._files.read(name)))
+            item = read_value(OutboxItem, self._files.read(name))
             body = self._files.read(record_name(sha256))
             if (item.sha256, item.size) != (sha256, len(body)) or item.size > MAX_RECORD:
                 raise RemoteProtocolError("head and record do not belong together")
             if hashlib.sha256(body).hexdigest() != sha256:
                 raise RemoteProtocolError("the record's bytes have changed")
-        except (RemoteProtocolError, ValidationError, FileNotFoundError) as exc:
+        except (RemoteProtocolError, FileNotFoundError) as exc:
             self._files.rename(name, f"{sha256}.broken")
             with contextlib.suppress(FileNotFoundError):
                 self._files.rename(record_name(sha256), f"{sha256}.record.broken")

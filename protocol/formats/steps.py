@@ -99,7 +99,7 @@ def _wrong(value: Any, option: StepOption) -> str:
         return "" if value in TYPES else f"{text!r}, not one of {', '.join(TYPES)}"
     listed = option.kind is StepKind.AXES or (option.kind is StepKind.NUMBERS and _is_list(value))
     if option.kind is StepKind.AXES and not (
-        _is_list(value) and sorted(map(str, value)) == _axes(len(value))
+        _is_list(value) and sorted(map(str, value)) == sorted(map(str, range(len(value))))
     ):
         return f"{text}, not a list with each axis once, such as [0, 3, 1, 2]"
     entries = list(value) if listed else [value]
@@ -116,7 +116,3 @@ def _wrong(value: Any, option: StepOption) -> str:
 
 def _is_list(value: Any) -> bool:
     return isinstance(value, Sequence) and not isinstance(value, str | bytes) and len(value) <= MAX_LIST
-
-
-def _axes(count: int) -> list[str]:
-    return sorted(str(axis) for axis in range(count))

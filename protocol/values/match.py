@@ -83,7 +83,7 @@ def match_clause(clause: Clause, advert: Advert) -> ClauseMatch:
         if absent is ClauseState.UNMET and clause.op is Op.NE:
             absent = ClauseState.MET
         return ClauseMatch(clause, absent, NOT_SET if absent is not ClauseState.UNKNOWN else NOT_KNOWN, need)
-    return ClauseMatch(clause, _compare(attribute.of, clause, have), _show(attribute.of, have), need)
+    return ClauseMatch(clause, _compare(attribute.of, clause, have), show_value(attribute.of, have), need)
 
 
 def _compare(of: Of, clause: Clause, have: Any) -> ClauseState:
@@ -117,7 +117,8 @@ def _like(text: str, pattern: str) -> bool:
     return fnmatch.fnmatchcase(text.lower(), pattern.lower())
 
 
-def _show(of: Of, have: Any) -> str:
+def show_value(of: Of, have: Any) -> str:
+    """A device's attribute for people."""
     if of is Of.SIZE:
         return show_size(int(have))
     if of is Of.LIST:

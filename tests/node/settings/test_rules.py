@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from node.settings.rules import FORM, RuleClock, Rules, quiet_until, read_quiet, standing
+from node.settings.rules import FORM, Rules, quiet_until, read_quiet, standing
 
 MON_23 = datetime(2026, 11, 16, 23, 0, tzinfo=UTC)
 TUE_06 = datetime(2026, 11, 17, 6, 59, tzinfo=UTC)
@@ -42,7 +42,7 @@ def rules(*quiet: str, on_battery: bool = False) -> Rules:
     ],
 )
 def test_quiet_hours_are_told_with_their_end(quiet: tuple[str, ...], now: datetime, why: str) -> None:
-    assert standing(rules(*quiet), RuleClock(now)) == why
+    assert standing(rules(*quiet), now) == why
 
 
 @pytest.mark.parametrize(
@@ -71,14 +71,14 @@ def test_the_form_that_is_told_is_one_that_works() -> None:
 
 
 def test_on_battery_nothing_new_is_taken_unless_the_owner_says_so() -> None:
-    assert standing(rules(), RuleClock(MON_23, on_battery=True)) == "on battery"
-    assert standing(rules(on_battery=True), RuleClock(MON_23, on_battery=True)) == ""
-    assert standing(rules(), RuleClock(MON_23)) == ""
+    assert standing(rules(), MON_23, on_battery=True) == "on battery"
+    assert standing(rules(on_battery=True), MON_23, on_battery=True) == ""
+    assert standing(rules(), MON_23) == ""
 
 
 def test_a_pause_is_told_before_all_other_reasons() -> None:
-    now = RuleClock(MON_23, on_battery=True, paused=True)
-    assert standing(rules("22:00-07:00"), now) == "paused by its owner"
+    held = standing(rules("22:00-07:00"), MON_23, on_battery=True, paused=True)
+    assert held == "paused by its owner"
 
 
 def test_quiet_hours_are_searched_a_week_ahead_at_most() -> None:
