@@ -7,22 +7,21 @@ Every token in it is bound to the peer id of the scheduler it was made for: nobo
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Annotated, Final, Literal
 
-import base58
 from pydantic import Field
 
 from protocol.errors import BadTicket, NotPermitted, RemoteProtocolError
 from protocol.values.campaign_manifest import CampaignId
 from protocol.wire.base import AddressText, Message, PeerName, Token
-from protocol.wire.codec import pack, read_value
+from protocol.wire.codec import read_value
 from protocol.words import Right
 from swarm.net.identity import Identity
 from swarm.pools.manifests import DELEGATION_S
 from swarm.pools.membership import Credential
+from swarm.pools.tickets import read_text, write_text
 from swarm.pools.tokens import Grant, delegate, issue, prove
 
 MARK: Final = "sarkd1"
@@ -30,11 +29,10 @@ MAX_TEXT: Final = 32 * 1024
 MAX_TOKENS: Final = 8
 RIGHTS: Final = frozenset({Right.SUBMIT, Right.STATUS})
 _MAX_BODY: Final = 22 * 1024
-_CHECKSUM: Final = 4
 _CONTEXT: Final = b"sark handover 1\n"
 
 
-class HandoverFile(Message):
+class HandoverToken(Message):
     """A token, and the key that issued it."""
 
     issuer: PeerName
@@ -48,7 +46,7 @@ class Handover(Message):
     campaign: CampaignId
     owner: PeerName
     gates: Annotated[tuple[AddressText, ...], Field(max_length=8)] = ()
-    tokens: Annotated[tuple[HandoverFile, ...], Field(min_length=1, max_length=MAX_TOKENS)]
+    tokens: Annotated[tuple[HandoverToken, ...], Field(min_length=1, max_length=MAX_TOKENS)]
 
 
 def passed_on(
@@ -60,18 +58,19 @@ def passed_on(
     own: bool,
     lasts_s: float,
     now: float,
-) -> tuple[HandoverFile, ...]:
+) -> tuple[HandoverToken, ...]:
     """Tokens that delegate one campaign to `to`: those of `held`, and with `own` what `key` may do itself.
 
     ValueError when `to` is not a peer id.
     """
     grant = Grant(RIGHTS, campaigns=frozenset({campaign}), ttl_s=lasts_s)
-    handover_files: list[HandoverFile] = []
-    for ttl_s in (
-        sorted({min(lasts_s, DELEGATION_S), lasts_s}) if own else ()
-    ):  # a pool's workers take the short one only
+    tokens: list[HandoverToken] = []
+    lifetimes = (
+        {min(lasts_s, DELEGATION_S), lasts_s} if own else set()
+    )  # a pool's workers accept only the short one
+    for ttl_s in sorted(lifetimes):
         token = issue(key, to, replace(grant, ttl_s=ttl_s), now=now)
-        handover_files.append(HandoverFile(issuer=key.peer_id, token=token))
+        tokens.append(HandoverToken(issuer=key.peer_id, token=token))
     for credential in held:
         if credential.campaign not in ("", campaign):
             continue
@@ -79,42 +78,32 @@ def passed_on(
             token = delegate(credential.token, credential.issuer, key, to, grant, now=now)
         except NotPermitted:  # over, or passed on as often as it may be
             continue
-        handover_files.append(HandoverFile(issuer=credential.issuer, token=token))
-    return tuple(handover_files[:MAX_TOKENS])
+        tokens.append(HandoverToken(issuer=credential.issuer, token=token))
+    return tuple(tokens[:MAX_TOKENS])
 
 
 def write_handover(handover: Handover) -> str:
     """The string."""
-    body = pack(handover.to_wire())
-    return MARK + base58.b58encode(_checksum(body) + body).decode()
+    return write_text(MARK, _CONTEXT, handover)
 
 
 def read_handover(text: str, peer: str, *, now: float) -> tuple[Handover, tuple[Credential, ...]]:
     """What is in the string, and what `peer` can present of it. Raises `BadTicket` with what to do."""
     text = "".join(text.split())
-    if not text.startswith(MARK) or len(text) > MAX_TEXT:
+    if not text.startswith(MARK):
         raise BadTicket(
-            f"this is no campaign's token: it begins with {MARK}",
+            f"this is not a campaign's token: it begins with {MARK}",
             hint="the campaign's owner makes one: sark-node delegate CAMPAIGN --to SCHEDULER_ID",
         )
-    again = f"copy it whole, from {MARK} to its last letter"
-    try:
-        raw = base58.b58decode(text[len(MARK) :])
-    except ValueError:
-        raise BadTicket("this token is damaged", hint=again) from None
-    body = raw[_CHECKSUM:]
-    if raw[:_CHECKSUM] != _checksum(body):
-        raise BadTicket("this token is damaged: a part is missing or was changed", hint=again)
+    body = read_text(text, MARK, _CONTEXT, "token", MAX_TEXT)
     try:
         handover = read_value(Handover, body, max_bytes=_MAX_BODY)
     except RemoteProtocolError:
-        raise BadTicket(
-            "this token says something that is not understood here", hint="update sark-node"
-        ) from None
+        raise BadTicket("this sark-node does not understand this token", hint="update sark-node") from None
     return handover, tuple(_credential(handover, handed, peer, now) for handed in handover.tokens)
 
 
-def _credential(handover: Handover, handed: HandoverFile, peer: str, now: float) -> Credential:
+def _credential(handover: Handover, handed: HandoverToken, peer: str, now: float) -> Credential:
     """Raises `NotPermitted` when it is for another peer, another campaign or another owner's, or is over."""
     proof = prove(handed.token, handed.issuer, peer, now=now)
     if proof.grant.campaigns is None or handover.campaign not in proof.grant.campaigns:
@@ -124,7 +113,3 @@ def _credential(handover: Handover, handed: HandoverFile, peer: str, now: float)
     return Credential(
         issuer=handed.issuer, token=handed.token, expires=proof.expires, campaign=handover.campaign
     )
-
-
-def _checksum(body: bytes) -> bytes:
-    return hashlib.sha256(_CONTEXT + body).digest()[:_CHECKSUM]

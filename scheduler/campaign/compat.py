@@ -11,11 +11,11 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from pydantic import Field, StringConstraints, ValidationError
+from pydantic import AfterValidator, Field, StringConstraints, ValidationError
 
 from protocol.wire.base import Name, Sha256
-from scheduler.campaign.errors import FileProblem, first_found, first_of
-from scheduler.campaign.fields import Bytes, Runs, UnitName
+from scheduler.campaign.errors import first_found
+from scheduler.campaign.fields import Bytes, Runs, UnitName, check_place
 from scheduler.campaign.model import Campaign, FilePart, JobFields, ModelEntry
 from swarm.base.yaml import Document
 from swarm.download.urls import scheme_of
@@ -40,7 +40,7 @@ class PlainCampaign(FilePart):
 
     campaign: Name | None = None
     """Its name; the model's if left out."""
-    model_url: Annotated[str, StringConstraints(min_length=1, max_length=4096)]
+    model_url: Annotated[str, StringConstraints(min_length=1, max_length=4096), AfterValidator(check_place)]
     """Path of the model's file from this one, or a URL: https:, http:, file: or hf://ORG/REPO/FILE."""
     model_sha256: Sha256 | None = None
     """Of the file, in hexadecimal; the campaign is refused when it does not match."""
@@ -61,7 +61,10 @@ def read_plain(document: Document) -> Campaign:
         plain = PlainCampaign.model_validate(document.value)
     except ValidationError as exc:
         raise first_found(exc, document, PlainCampaign) from None
-    entry = _entry(plain, document)
+    place = "url" if scheme_of(plain.model_url) else "path"
+    entry = ModelEntry.model_validate(
+        {place: plain.model_url, "sha256": plain.model_sha256, "size": plain.model_size}
+    )
     jobs = tuple(_job(job) for job in plain.jobs)
     name = plain.campaign or re.sub(r"[^A-Za-z0-9._-]+", "-", entry.label).strip("-._")[:64] or "campaign"
     return Campaign(
@@ -76,15 +79,3 @@ def _job(job: PlainJob) -> JobFields:
     if job.worker_id is not None:
         where.append(f"peer == {job.worker_id}")
     return JobFields(unit=job.compute_unit, runs=job.num_inference_runs, where=tuple(where))
-
-
-def _entry(plain: PlainCampaign, document: Document) -> ModelEntry:
-    where = "url" if scheme_of(plain.model_url) else "path"
-    given = {where: plain.model_url, "sha256": plain.model_sha256, "size": plain.model_size}
-    try:
-        return ModelEntry.model_validate(given)
-    except ValidationError as exc:
-        first = exc.errors(include_url=False)[0]
-        text = first.get("ctx", {})
-        problem = FileProblem(("model_url",), text.get("what", first["msg"]), text.get("hint", ""))
-        raise first_of([problem], document) from None

@@ -168,7 +168,7 @@ def path_is_enough(value: Any) -> Any:
 
 
 def _check_url(text: str) -> str:
-    """What it names is for `models.py` to find; here, whether it can be read at all."""
+    """Whether it can be read at all; nothing is fetched."""
     scheme = scheme_of(text)
     try:
         if scheme == "hf":
@@ -187,6 +187,11 @@ def _check_url(text: str) -> str:
             f"the URL {safe_text(without_secrets(text), 60)!r} cannot be used: {exc.what}", exc.hint
         ) from None
     return text
+
+
+def check_place(text: str) -> str:
+    """A path, or a URL that can be read. Raises `PydanticCustomError`."""
+    return _check_url(text) if scheme_of(text) else text
 
 
 def file_of(url: str) -> str:

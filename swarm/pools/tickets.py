@@ -33,8 +33,7 @@ _FILE_LIKE: Final = frozenset("./\\")
 _MAX_BODY: Final = 56 * 1024
 _CHECKSUM: Final = 4
 _CONTEXT: Final = b"sark ticket 1\n"
-_DAMAGED: Final = "this ticket is damaged"
-_COPY: Final = "copy all of it, from sark1 to its last letter"
+_COPY: Final = "copy all of it, from {} to its last letter"
 
 
 class Ticket(Message):
@@ -55,8 +54,7 @@ class Ticket(Message):
 
 def write_ticket(ticket: Ticket) -> str:
     """The string."""
-    body = pack(ticket.to_wire())
-    return MARK + VERSION + base58.b58encode(_checksum(body) + body).decode()
+    return write_text(MARK + VERSION, _CONTEXT, ticket)
 
 
 def read_ticket(text: str) -> Ticket:
@@ -67,17 +65,9 @@ def read_ticket(text: str) -> Ticket:
     if text[len(MARK)] != VERSION:
         raise BadTicket(
             f"this ticket has version {text[len(MARK)]}; this sark-node reads version {VERSION}",
-            hint=f"{_COPY}; or update sark-node",
+            hint=f"{_COPY.format(MARK + VERSION)}; or update sark-node",
         )
-    if len(text) > MAX_TEXT:
-        raise BadTicket(f"{_DAMAGED}: it is too long", hint=_COPY)
-    try:
-        raw = base58.b58decode(text[len(MARK) + 1 :])
-    except ValueError:
-        raise BadTicket(f"{_DAMAGED}: it has a character that no ticket has", hint=_COPY) from None
-    body = raw[_CHECKSUM:]
-    if len(raw) <= _CHECKSUM or raw[:_CHECKSUM] != _checksum(body):
-        raise BadTicket(f"{_DAMAGED}: a part is missing or was changed", hint=_COPY)
+    body = read_text(text, MARK + VERSION, _CONTEXT, "ticket", MAX_TEXT)
     try:
         ticket = read_value(Ticket, body, max_bytes=_MAX_BODY)
     except RemoteProtocolError:
@@ -89,8 +79,29 @@ def read_ticket(text: str) -> Ticket:
     return ticket
 
 
-def _checksum(body: bytes) -> bytes:
-    return hashlib.sha256(_CONTEXT + body).digest()[:_CHECKSUM]
+def write_text(mark: str, context: bytes, message: Message) -> str:
+    """`message` as one string to paste: `mark`, then base58 of a checksum and the message."""
+    body = pack(message.to_wire())
+    return mark + base58.b58encode(_checksum(context, body) + body).decode()
+
+
+def read_text(text: str, mark: str, context: bytes, noun: str, limit: int) -> bytes:
+    """The bytes of the message in such a string. `noun`: what people call it. Raises `BadTicket`."""
+    damaged, copy = f"this {noun} is damaged", _COPY.format(mark)
+    if len(text) > limit:
+        raise BadTicket(f"{damaged}: it is too long", hint=copy)
+    try:
+        raw = base58.b58decode(text[len(mark) :])
+    except ValueError:
+        raise BadTicket(f"{damaged}: it has a character that no {noun} has", hint=copy) from None
+    body = raw[_CHECKSUM:]
+    if len(raw) <= _CHECKSUM or raw[:_CHECKSUM] != _checksum(context, body):
+        raise BadTicket(f"{damaged}: a part is missing or was changed", hint=copy)
+    return body
+
+
+def _checksum(context: bytes, body: bytes) -> bytes:
+    return hashlib.sha256(context + body).digest()[:_CHECKSUM]
 
 
 def secret_text(text: str, stdin: IO[str]) -> str:

@@ -44,7 +44,7 @@ from protocol.values.task import Measure, Model, Task, Timeouts
 from protocol.words import ProtocolId
 from scheduler.adoption.adopt import Adoption, adopt_campaign
 from scheduler.adoption.recovery import RecoveryScan
-from scheduler.adoption.token import HandoverFile, passed_on
+from scheduler.adoption.token import HandoverToken, passed_on
 from scheduler.run.credentials import CredentialPresenter
 from scheduler.run.service import SchedulerService
 from scheduler.store.rows import NewCampaign, NewModel
@@ -276,7 +276,7 @@ class World:
                 nursery.cancel_scope.cancel()
 
     @asynccontextmanager
-    async def visitor(self, handed: Callable[[str], Sequence[HandoverFile]]) -> AsyncIterator[RecoveryScan]:
+    async def visitor(self, handed: Callable[[str], Sequence[HandoverToken]]) -> AsyncIterator[RecoveryScan]:
         """Somebody who looks, with the tokens that `handed` gives to its peer id."""
         visitor = Identity.fresh()
         network = self.swarm.node(visitor)
@@ -303,7 +303,7 @@ class World:
     ) -> Adoption:
         """What `sark-node adopt` does before it starts the scheduler."""
 
-        def handed(to: str) -> Sequence[HandoverFile]:
+        def handed(to: str) -> Sequence[HandoverToken]:
             own = key is ANN
             return passed_on(key, held, to, CAMPAIGN, own=own, lasts_s=60.0, now=time.time())
 
