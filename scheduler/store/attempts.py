@@ -24,10 +24,9 @@ from scheduler.core.commands import (
     SwitchAttempt,
 )
 from scheduler.store import schema as t
-from scheduler.store.database import Database, as_row
+from scheduler.store.database import Database, read
 from scheduler.store.events import EventRepository
 from scheduler.store.rows import ENDED, AttemptRow, AttemptState, ResultReceipt, TaskRow, stale_reason
-from scheduler.store.tasks import TASK_COLUMNS
 
 _EVENTS: Final[dict[TaskEvent, tuple[str, AttemptState]]] = {
     TaskEvent.COMMIT: ("task.committing", AttemptState.INTENDED),
@@ -54,13 +53,12 @@ class AttemptRepository:
 
     def all(self, campaign: str) -> tuple[AttemptRow, ...]:
         """All attempts of a campaign, by task number and attempt."""
-        query = sa.select(t.attempts).join(t.tasks).where(t.tasks.c.campaign == campaign)
-        return self._database.rows(AttemptRow, query.order_by(t.tasks.c.n, t.attempts.c.attempt))
+        of_campaign = (t.attempts.c.task == t.tasks.c.id, t.tasks.c.campaign == campaign)
+        return self._database.rows(AttemptRow, *of_campaign, order=[t.tasks.c.n, t.attempts.c.attempt])
 
     def of_task(self, task: str) -> tuple[AttemptRow, ...]:
         """All attempts of a task, in order."""
-        query = sa.select(t.attempts).where(t.attempts.c.task == task).order_by(t.attempts.c.attempt)
-        return self._database.rows(AttemptRow, query)
+        return self._database.rows(AttemptRow, t.attempts.c.task == task, order=[t.attempts.c.attempt])
 
     def known_result(self, *, task: str, attempt: int, worker: str, sha256: str) -> ResultReceipt:
         """The receipt for a result that belongs to no current attempt: stored before, or stale. Changes nothing."""
@@ -68,7 +66,7 @@ class AttemptRepository:
         stored = sa.select(r.sha256).where(r.task == task, r.attempt == attempt, r.worker == worker)
         if any(row.sha256 == sha256 for row in self._database.all(stored)):
             return ResultReceipt(duplicate=True)
-        row = self._database.first(sa.select(t.tasks.c.state, t.tasks.c.reason).where(t.tasks.c.id == task))
+        row = self._database.row(TaskRow, t.tasks.c.id == task)
         return ResultReceipt(Reason.UNKNOWN if row is None else stale_reason(row.state, row.reason))
 
     # -- writing --------------------------------------------------------------------------------------------------------------------
@@ -326,8 +324,7 @@ _RESULT_COLUMNS: Final = ("campaign", "n", "model", "sha256", "unit", "device", 
 
 
 def _find_task(c: sa.Connection, task: str) -> TaskRow | None:
-    row = c.execute(sa.select(*TASK_COLUMNS).where(t.tasks.c.id == task)).one_or_none()
-    return None if row is None else as_row(TaskRow, row)
+    return next(iter(read(c, TaskRow, t.tasks.c.id == task)), None)
 
 
 def _task(c: sa.Connection, task: str) -> TaskRow:
@@ -347,8 +344,8 @@ def _step(c: sa.Connection, task: str, event: TaskEvent) -> TaskRow:
 def _hedge(c: sa.Connection, row: TaskRow, attempt: int) -> AttemptRow | None:
     """That attempt, if it is open and not the task's current one."""
     open_ = t.attempts.c.state.in_((AttemptState.INTENDED, AttemptState.QUEUED))
-    hedge = c.execute(sa.select(t.attempts).where(*_is(row.id, attempt), open_)).one_or_none()
-    return None if hedge is None or attempt == row.attempt else as_row(AttemptRow, hedge)
+    other = t.attempts.c.attempt != row.attempt
+    return next(iter(read(c, AttemptRow, *_is(row.id, attempt), open_, other)), None)
 
 
 def _is(task: str, attempt: int) -> tuple[sa.ColumnElement[bool], ...]:

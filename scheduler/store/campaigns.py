@@ -29,6 +29,7 @@ from scheduler.store.rows import (
     NewCampaign,
     NewModel,
     RunClaim,
+    RunRow,
     TaskRow,
     WorkerTask,
 )
@@ -191,32 +192,30 @@ class CampaignRepository:
 
     def get(self, campaign: str) -> CampaignRow | None:
         """The campaign with this id."""
-        return self._database.row(CampaignRow, sa.select(t.campaigns).where(t.campaigns.c.id == campaign))
+        return self._database.row(CampaignRow, t.campaigns.c.id == campaign)
 
     def unfinished(self) -> tuple[CampaignRow, ...]:
         """Campaigns that have not ended, oldest first."""
-        query = sa.select(t.campaigns).where(t.campaigns.c.ended.is_(None))
-        return self._database.rows(CampaignRow, query.order_by(t.campaigns.c.created))
+        c = t.campaigns.c
+        return self._database.rows(CampaignRow, c.ended.is_(None), order=[c.created])
 
     def old(self, older_s: float, *, keep: int = 0) -> tuple[CampaignRow, ...]:
         """Campaigns that ended more than `older_s` ago, oldest first, without the `keep` that ended last."""
         c = t.campaigns.c
-        query = sa.select(t.campaigns).where(c.ended.is_not(None), c.ended < self._database.wall() - older_s)
+        where = [c.ended.is_not(None), c.ended < self._database.wall() - older_s]
         if keep:
             newest = sa.select(c.id).where(c.ended.is_not(None)).order_by(c.ended.desc(), c.id).limit(keep)
-            query = query.where(c.id.not_in(newest))
-        return self._database.rows(CampaignRow, query.order_by(c.ended, c.id))
+            where.append(c.id.not_in(newest))
+        return self._database.rows(CampaignRow, *where, order=[c.ended, c.id])
 
     def find(self, prefix: str) -> tuple[CampaignRow, ...]:
-        """Campaigns whose id begins with `prefix` or whose name is `prefix`, newest first. An exact id matches alone."""
+        """Campaigns with an id that begins with `prefix` or the name `prefix`, newest first. An exact id matches alone."""
         exact = self.get(prefix)
         if exact is not None:
             return (exact,)
         c = t.campaigns.c
-        matches = sa.or_(c.id.startswith(prefix, autoescape=True), c.name == prefix)
-        return self._database.rows(
-            CampaignRow, sa.select(t.campaigns).where(matches).order_by(c.created.desc())
-        )
+        matches = c.id.startswith(prefix, autoescape=True) | (c.name == prefix)
+        return self._database.rows(CampaignRow, matches, order=[c.created.desc()])
 
     def resolve(self, prefix: str) -> str:
         """The id of the one campaign that `prefix` names; of the newest for ''. Raises `CampaignError`."""
@@ -236,11 +235,11 @@ class CampaignRepository:
 
     def summary(self, campaign: str) -> CampaignSummary | None:
         """One campaign with its task counts."""
-        return next(iter(self._summaries(sa.select(t.campaigns).where(t.campaigns.c.id == campaign))), None)
+        return next(iter(self._summaries(t.campaigns.c.id == campaign)), None)
 
     def summaries(self) -> tuple[CampaignSummary, ...]:
         """All campaigns with their task counts, newest first."""
-        return self._summaries(sa.select(t.campaigns).order_by(t.campaigns.c.created.desc()))
+        return self._summaries()
 
     def page(
         self,
@@ -252,43 +251,43 @@ class CampaignRepository:
     ) -> tuple[CampaignSummary, ...] | None:
         """Campaigns with their task counts, newest first, `limit` of those after the campaign `after`; None when `after` is not stored.
 
-        `name`: only campaigns whose name contains it, ignoring case.
+        `name`: only campaigns with a name that contains it, ignoring case.
         """
         c = t.campaigns.c
-        query = sa.select(t.campaigns).order_by(c.created.desc(), c.id.desc()).limit(limit)
+        where: list[sa.ColumnElement[bool]] = []
         if after is not None:
             last = self.get(after)
             if last is None:
                 return None
-            query = query.where(
-                sa.or_(c.created < last.created, sa.and_(c.created == last.created, c.id < last.id))
-            )
+            where.append((c.created < last.created) | ((c.created == last.created) & (c.id < last.id)))
         if status in (CampaignStatus.RUNNING, CampaignStatus.CANCELLING):
-            query = query.where(c.ended.is_(None), c.cancel == (status is CampaignStatus.CANCELLING))
+            where += [c.ended.is_(None), c.cancel == (status is CampaignStatus.CANCELLING)]
         elif status is not None:
-            query = query.where(c.ended.is_not(None), c.outcome == status)
+            where += [c.ended.is_not(None), c.outcome == status]
         if name:
-            query = query.where(sa.func.lower(c.name).contains(name.lower(), autoescape=True))
-        return self._summaries(query)
+            where.append(sa.func.lower(c.name).contains(name.lower(), autoescape=True))
+        return self._summaries(*where, limit=limit)
 
-    def _summaries(self, query: sa.Select[Any]) -> tuple[CampaignSummary, ...]:
-        rows = self._database.rows(CampaignRow, query)
-        ids = query.with_only_columns(t.campaigns.c.id)
+    def _summaries(
+        self, *where: sa.ColumnElement[bool], limit: int | None = None
+    ) -> tuple[CampaignSummary, ...]:
+        order = [t.campaigns.c.created.desc(), t.campaigns.c.id.desc()]
+        rows = self._database.rows(CampaignRow, *where, order=order, limit=limit)
+        ids = sa.select(t.campaigns.c.id).where(*where).order_by(*order).limit(limit)
         c = t.tasks.c
         counts: dict[str, dict[TaskState, int]] = {}
         counted = sa.select(c.campaign, c.state, sa.func.count().label("tasks")).where(c.campaign.in_(ids))
         for row in self._database.all(counted.group_by(c.campaign, c.state)):
             counts.setdefault(row.campaign, {})[row.state] = row.tasks
         runs = {
-            row.campaign: (f"{row.experiment}@{row.version}", row.finding)
-            for row in self._database.all(sa.select(t.runs).where(t.runs.c.campaign.in_(ids)))
+            run.campaign: (f"{run.experiment}@{run.version}", run.finding)
+            for run in self._database.rows(RunRow, t.runs.c.campaign.in_(ids))
         }
         return tuple(CampaignSummary(row, counts.get(row.id, {}), *runs.get(row.id, ())) for row in rows)
 
     def models(self, campaign: str) -> tuple[NewModel, ...]:
         """The campaign's models by name."""
-        query = sa.select(t.models).where(t.models.c.campaign == campaign).order_by(t.models.c.name)
-        return self._database.rows(NewModel, query)
+        return self._database.rows(NewModel, t.models.c.campaign == campaign, order=[t.models.c.name])
 
     def needed_models(self) -> frozenset[str]:
         """Hashes of the models of unfinished campaigns: the spool must keep these."""

@@ -222,17 +222,19 @@ class Database:
         """All rows of a query."""
         return self.call(lambda c: c.execute(query).all())
 
-    def rows(self, row: type[R], query: sa.Executable) -> tuple[R, ...]:
-        """All rows of a query as `row`, a dataclass of `scheduler.store.rows`; other columns are ignored."""
-        return tuple(as_row(row, stored) for stored in self.all(query))
+    def rows(
+        self,
+        row: type[R],
+        *where: sa.ColumnElement[bool],
+        order: Sequence[sa.ColumnElement[Any]] = (),
+        limit: int | None = None,
+    ) -> tuple[R, ...]:
+        """The rows of a table as `row`, its dataclass."""
+        return self.call(lambda c: read(c, row, *where, order=order, limit=limit))
 
-    def row(self, row: type[R], query: sa.Executable) -> R | None:
-        """The first of them."""
-        return next(iter(self.rows(row, query)), None)
-
-    def first(self, query: sa.Executable) -> sa.Row[Any] | None:
-        """The first row of a query."""
-        return next(iter(self.all(query)), None)
+    def row(self, row: type[R], *where: sa.ColumnElement[bool]) -> R | None:
+        """The row of a table that matches."""
+        return next(iter(self.rows(row, *where, limit=1)), None)
 
     def tuples(self, query: sa.Executable) -> Sequence[Sequence[Any]]:
         """The driver's own rows, of columns that need no conversion: half the time for very many rows."""
@@ -249,10 +251,21 @@ class Database:
         return int(self.all(sa.select(sa.func.count()).select_from(table).where(*where))[0][0])
 
 
-def as_row(row: type[R], stored: sa.Row[Any]) -> R:
-    """The values of `stored` as the dataclass `row`."""
-    names: Any = row
-    return row(**{name: stored._mapping[name] for name in names.__dataclass_fields__})
+def columns_of(row: Any) -> list[sa.Column[Any]]:
+    """The columns of the fields of `row`, a dataclass, in their order."""
+    return [t.TABLES[row].c[name] for name in row.__dataclass_fields__]
+
+
+def read(
+    c: sa.Connection,
+    row: type[R],
+    *where: sa.ColumnElement[bool],
+    order: Sequence[sa.ColumnElement[Any]] = (),
+    limit: int | None = None,
+) -> tuple[R, ...]:
+    """The rows of a table as `row`, its dataclass."""
+    query = sa.select(*columns_of(row)).where(*where).order_by(*order).limit(limit)
+    return tuple(row(*values) for values in c.execute(query))
 
 
 def values_of(row: Any) -> dict[str, Any]:

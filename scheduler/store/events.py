@@ -11,13 +11,13 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import sqlalchemy as sa
 
 from scheduler.store import schema as t
-from scheduler.store.database import Database
+from scheduler.store.database import Database, values_of
 from scheduler.store.rows import EventRow
 
 
@@ -37,22 +37,11 @@ class EventRepository:
             .values(next_seq=t.campaigns.c.next_seq + 1)
             .returning(t.campaigns.c.next_seq)
         ).scalar_one()
-        seq = next_seq - 1
-        previous = c.execute(
-            sa.select(t.events.c.hash).where(t.events.c.campaign == campaign, t.events.c.seq == seq - 1)
-        ).scalar()
-        at, text = self._database.wall(), json.dumps(fields)
-        c.execute(
-            t.events.insert().values(
-                campaign=campaign,
-                seq=seq,
-                at=at,
-                name=event,
-                task=task,
-                fields=text,
-                hash=chain_hash(previous or "", campaign, seq, at, event, task, text),
-            )
-        )
+        before = (t.events.c.campaign == campaign, t.events.c.seq == next_seq - 2)
+        previous = c.execute(sa.select(t.events.c.hash).where(*before)).scalar()
+        row = EventRow(campaign, next_seq - 1, self._database.wall(), event, task, fields)
+        row = replace(row, hash=chain_hash(previous or "", row))
+        c.execute(t.events.insert().values(**values_of(row)))
 
     def add(self, campaigns: Sequence[str], event: str, /, *, task: str | None = None, **fields: Any) -> None:
         """Add an event that changes no other table to each of these campaigns."""
@@ -62,8 +51,8 @@ class EventRepository:
 
     def since(self, campaign: str, seq: int = 0, *, limit: int = 1000) -> tuple[EventRow, ...]:
         """The events after `seq`, in order."""
-        query = sa.select(t.events).where(t.events.c.campaign == campaign, t.events.c.seq > seq)
-        return tuple(_event(row) for row in self._database.all(query.order_by(t.events.c.seq).limit(limit)))
+        c = t.events.c
+        return self._database.rows(EventRow, c.campaign == campaign, c.seq > seq, order=[c.seq], limit=limit)
 
     def all(self, campaign: str) -> Iterator[EventRow]:
         """Every event, in order, read page by page."""
@@ -74,37 +63,24 @@ class EventRepository:
 
     def of_task(self, campaign: str, task: str, limit: int = 1000) -> tuple[EventRow, ...]:
         """The last `limit` events of a task, in order."""
-        query = sa.select(t.events).where(t.events.c.campaign == campaign, t.events.c.task == task)
-        rows = self._database.all(query.order_by(t.events.c.seq.desc()).limit(limit))
-        return tuple(_event(row) for row in reversed(rows))
+        c = t.events.c
+        where = (c.campaign == campaign, c.task == task)
+        return self._database.rows(EventRow, *where, order=[c.seq.desc()], limit=limit)[::-1]
 
     def count(self, campaign: str) -> tuple[int, int]:
         """How many events were written, and the highest number stored; they differ when events were removed or inserted by hand."""
         highest = sa.select(sa.func.max(t.events.c.seq)).where(t.events.c.campaign == campaign)
-        row = self._database.first(
-            sa.select(t.campaigns.c.next_seq, highest.scalar_subquery().label("highest")).where(
-                t.campaigns.c.id == campaign
-            )
+        query = sa.select(t.campaigns.c.next_seq, highest.scalar_subquery()).where(
+            t.campaigns.c.id == campaign
         )
-        return (0, 0) if row is None else (int(row.next_seq) - 1, int(row.highest or 0))
+        counts = [(row[0] - 1, row[1] or 0) for row in self._database.all(query)]
+        return counts[0] if counts else (0, 0)
 
 
-def _event(row: sa.Row[Any]) -> EventRow:
-    try:
-        fields = json.loads(row.fields)
-    except ValueError:
-        fields = None
-    if not isinstance(fields, dict):
-        fields = {"unreadable": row.fields}  # a store that was edited by hand can still be read
-    return EventRow(row.campaign, row.seq, row.at, row.name, row.task, fields, row.hash)
-
-
-def chain_hash(
-    previous: str, campaign: str, seq: int, at: float, name: str, task: str | None, fields: str
-) -> str:
-    """The hash of an event in hexadecimal. `previous`: that of the event before, empty for the first; `fields`: a JSON object."""
+def chain_hash(previous: str, event: EventRow) -> str:
+    """The hash of an event in hexadecimal. `previous`: that of the event before, empty for the first."""
     body = json.dumps(
-        [campaign, seq, at, name, task, json.loads(fields)],
+        [event.campaign, event.seq, event.at, event.name, event.task, event.fields],
         sort_keys=True,
         separators=(",", ":"),
         ensure_ascii=True,
@@ -132,10 +108,7 @@ def check_chain(events: Iterable[EventRow], count: tuple[int, int], noted: str =
             return BrokenChain(expected, f"event {expected} is missing")
         if not event.hash:
             return BrokenChain(expected, f"event {expected} has no hash")
-        text = json.dumps(event.fields)
-        if event.hash != chain_hash(
-            previous, event.campaign, event.seq, event.at, event.name, event.task, text
-        ):
+        if event.hash != chain_hash(previous, event):
             return BrokenChain(expected, f"event {expected} was changed")
         previous, expected = event.hash, expected + 1
         noted_reached = noted_reached or event.hash == noted

@@ -9,7 +9,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from scheduler.store import schema as t
-from scheduler.store.database import Database, as_row, values_of
+from scheduler.store.database import Database, read, values_of
 from scheduler.store.rows import ExperimentRow, NewModel, RunClaim, RunRow, VersionRow
 
 HOOK_TIMEOUT_S: Final = 600.0
@@ -29,40 +29,35 @@ class ExperimentRepository:
 
     def all(self) -> tuple[ExperimentRow, ...]:
         """All experiments, by name."""
-        return self._database.rows(ExperimentRow, sa.select(t.experiments).order_by(t.experiments.c.name))
+        return self._database.rows(ExperimentRow, order=[t.experiments.c.name])
 
     def get(self, name: str) -> ExperimentRow | None:
         """The experiment with this name."""
-        return self._database.row(ExperimentRow, sa.select(t.experiments).where(t.experiments.c.name == name))
+        return self._database.row(ExperimentRow, t.experiments.c.name == name)
 
     def versions(self, experiment: str) -> tuple[VersionRow, ...]:
         """All versions of an experiment, the oldest first."""
-        query = sa.select(t.versions).where(t.versions.c.experiment == experiment)
-        return self._database.rows(VersionRow, query.order_by(t.versions.c.version))
+        c = t.versions.c
+        return self._database.rows(VersionRow, c.experiment == experiment, order=[c.version])
 
     def runs(self, experiment: str) -> tuple[RunRow, ...]:
         """All runs of an experiment, the latest first."""
         c = t.runs.c
-        return self._database.rows(
-            RunRow, sa.select(t.runs).where(c.experiment == experiment).order_by(c.begun.desc(), c.campaign)
-        )
+        return self._database.rows(RunRow, c.experiment == experiment, order=[c.begun.desc(), c.campaign])
 
     def run(self, campaign: str) -> RunRow | None:
         """The run that this campaign is, if it is one."""
-        return self._database.row(RunRow, sa.select(t.runs).where(t.runs.c.campaign == campaign))
+        return self._database.row(RunRow, t.runs.c.campaign == campaign)
 
     def unjudged(self) -> tuple[RunRow, ...]:
         """Runs that have no finding yet although their campaign has ended, the oldest first."""
-        ended = sa.select(t.campaigns.c.id).where(t.campaigns.c.ended.is_not(None))
-        query = sa.select(t.runs).where(t.runs.c.judged.is_(None), t.runs.c.campaign.in_(ended))
-        return self._database.rows(RunRow, query.order_by(t.runs.c.begun))
+        ended = (t.runs.c.campaign == t.campaigns.c.id, t.campaigns.c.ended.is_not(None))
+        return self._database.rows(RunRow, *ended, t.runs.c.judged.is_(None), order=[t.runs.c.begun])
 
     def is_running(self, experiment: str) -> bool:
         """Whether a run of this experiment has not ended."""
-        open_ = sa.select(t.campaigns.c.id).where(t.campaigns.c.ended.is_(None))
-        return (
-            self._database.count(t.runs, t.runs.c.experiment == experiment, t.runs.c.campaign.in_(open_)) > 0
-        )
+        open_ = (t.runs.c.campaign == t.campaigns.c.id, t.campaigns.c.ended.is_(None))
+        return bool(self._database.rows(RunRow, *open_, t.runs.c.experiment == experiment, limit=1))
 
     # -- writing --------------------------------------------------------------------------------------------------------------------
 
@@ -74,14 +69,12 @@ class ExperimentRepository:
         with self._database.transaction() as c:
             if not c.execute(sa.select(t.experiments.c.name).where(t.experiments.c.name == name)).all():
                 c.execute(t.experiments.insert().values(name=name, created=now, alarm=alarm))
-            latest = c.execute(
-                sa.select(t.versions).where(v.experiment == name).order_by(v.version.desc()).limit(1)
-            ).first()
-            if latest is not None and latest.digest == digest:
-                same = (v.experiment == name, v.version == latest.version)
+            versions = read(c, VersionRow, v.experiment == name, order=[v.version.desc()], limit=1)
+            if versions and versions[0].digest == digest:
+                same = (v.experiment == name, v.version == versions[0].version)
                 c.execute(t.versions.update().where(*same).values(folder=folder))
-                return replace(as_row(VersionRow, latest), folder=folder), False
-            number = latest.version + 1 if latest is not None else 1
+                return replace(versions[0], folder=folder), False
+            number = versions[0].version + 1 if versions else 1
             row = VersionRow(name, number, digest, spec, tuple(models), folder, now)
             c.execute(t.versions.insert().values(**values_of(row)))
             return row, True
@@ -118,19 +111,9 @@ class ExperimentRepository:
         """Store a scheduled run that could not start, with its webhook due. `campaign`: an id that no campaign has."""
         now = self._database.wall()
         with self._database.transaction() as c:
-            c.execute(
-                t.runs.insert().values(
-                    campaign=campaign,
-                    experiment=experiment,
-                    version=version,
-                    scheduled=True,
-                    begun=now,
-                    judged=now,
-                    finding=finding,
-                    cells=({"why": why},),
-                    hook=DUE,
-                )
-            )
+            run = RunRow(campaign, experiment, version, scheduled=True, begun=now)
+            run = replace(run, judged=now, finding=finding, cells=({"why": why},), hook=DUE)
+            c.execute(t.runs.insert().values(**values_of(run)))
 
     def accept_run(self, campaign: str) -> bool:
         """Accept the results of a run as a baseline, whatever it found. False: there is no such run, or it has no finding yet."""
@@ -139,12 +122,12 @@ class ExperimentRepository:
     def take_hooks(self) -> tuple[RunRow, ...]:
         """Runs whose webhook is due; the caller sends it."""
         now, r = self._database.wall(), t.runs.c
-        stuck = sa.and_(r.hook == SENDING, sa.or_(r.hook_at < now - HOOK_TIMEOUT_S, r.hook_at > now))
+        stuck = (r.hook == SENDING) & ((r.hook_at < now - HOOK_TIMEOUT_S) | (r.hook_at > now))
         with self._database.transaction() as c:
-            rows = c.execute(sa.select(t.runs).where(sa.or_(r.hook == DUE, stuck))).all()
+            rows = read(c, RunRow, (r.hook == DUE) | stuck)
             campaigns = [row.campaign for row in rows]
             c.execute(t.runs.update().where(r.campaign.in_(campaigns)).values(hook=SENDING, hook_at=now))
-        return tuple(as_row(RunRow, row) for row in rows)
+        return rows
 
     def set_hook(self, campaign: str, status: str) -> None:
         """The outcome of a webhook: `SENT`, or why it could not be sent."""
@@ -162,15 +145,8 @@ def claim_run(c: sa.Connection, campaign: str, claim: RunClaim, now: float) -> b
     """Inside the transaction that creates the campaign: it is this run. False: another process has started the run."""
     if claim.due is not None and not _move_due(c, claim.experiment, claim.due, claim.then):
         return False
-    c.execute(
-        t.runs.insert().values(
-            campaign=campaign,
-            experiment=claim.experiment,
-            version=claim.version,
-            scheduled=claim.due is not None,
-            begun=now,
-        )
-    )
+    run = RunRow(campaign, claim.experiment, claim.version, scheduled=claim.due is not None, begun=now)
+    c.execute(t.runs.insert().values(**values_of(run)))
     return True
 
 

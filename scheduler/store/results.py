@@ -20,7 +20,7 @@ from results.row.replicas import compare_replicas
 from results.row.row import Row, make_row
 from results.row.verdict import RowVerdict
 from scheduler.store import schema as t
-from scheduler.store.database import Database, as_row
+from scheduler.store.database import Database, columns_of
 from scheduler.store.rows import ResultRow, TaskRow
 
 MAX_PAGE: Final = 1000
@@ -35,30 +35,17 @@ class ResultRepository:
 
     def rows(self, campaign: str, low: int = 0, high: int | None = None) -> tuple[ResultRow, ...]:
         """The tasks of a campaign with numbers `low` to `high`, each with the record that decided it."""
+        r, own = t.records.c, columns_of(TaskRow)
         query = (
-            sa.select(
-                *t.tasks.c,
-                t.records.c.worker.label("by"),
-                t.records.c.attempt.label("at"),
-                t.records.c.body.label("record"),
-                t.records.c.signature,
-                t.records.c.accepted,
-            )
-            .join_from(
-                t.tasks,
-                t.records,
-                sa.and_(t.records.c.task == t.tasks.c.id, t.records.c.decides),
-                isouter=True,
-            )
+            sa.select(*own, t.tasks.c.body, r.worker, r.attempt, r.body, r.signature, r.accepted)
+            .join_from(t.tasks, t.records, (r.task == t.tasks.c.id) & r.decides, isouter=True)
             .where(t.tasks.c.campaign == campaign, t.tasks.c.n >= low)
             .order_by(t.tasks.c.n)
         )
         if high is not None:
             query = query.where(t.tasks.c.n <= high)
-        return tuple(
-            ResultRow(as_row(TaskRow, r), r.body, r.by, r.at, r.record, r.signature, r.accepted)
-            for r in self._database.all(query)
-        )
+        rows = self._database.all(query)
+        return tuple(ResultRow(TaskRow(*row[: len(own)]), *row[len(own) :]) for row in rows)
 
     def page(self, after: str | None = None, limit: int = 100, filters: Filters | None = None) -> ResultsPage:
         """Ended tasks, the latest first, at most `limit` (1 to 1000). `after`: the `next` of the page before.

@@ -61,6 +61,19 @@ class Json(Text):
         return self.form.validate_python(json.loads(value or "null"))
 
 
+class Lenient(Json):
+    """A JSON object that can also be read when someone edited the store by hand."""
+
+    cache_ok = True
+
+    def process_result_value(self, value: str | None, dialect: Dialect) -> Any:
+        """The value of stored JSON."""
+        try:
+            return super().process_result_value(value, dialect)
+        except ValueError:
+            return {"unreadable": value}
+
+
 Whole: Final[sa.types.TypeEngine[int]] = sa.BigInteger().with_variant(sa.Integer, "sqlite")
 """64 bits on both: sizes and fences need them."""
 Real: Final[sa.types.TypeEngine[float]] = sa.Double().with_variant(sa.Float, "sqlite")
@@ -68,6 +81,8 @@ Real: Final[sa.types.TypeEngine[float]] = sa.Double().with_variant(sa.Float, "sq
 _TYPES: Final[dict[Any, Any]] = {str: Text, int: Whole, float: Real, bool: sa.Boolean, bytes: sa.LargeBinary}
 
 metadata = sa.MetaData()
+TABLES: Final[dict[type, sa.Table]] = {}
+"""By the dataclass of their rows."""
 
 
 def _table(
@@ -96,7 +111,9 @@ def _table(
                 default=None if field.default is dataclasses.MISSING else field.default,
             )
         )
-    return sa.Table(name, metadata, *columns, *(item for item in more if not isinstance(item, sa.Column)))
+    table = sa.Table(name, metadata, *columns, *(item for item in more if not isinstance(item, sa.Column)))
+    TABLES[row] = table
+    return table
 
 
 def _type(hint: Any) -> Any:
@@ -169,7 +186,7 @@ results = _table(
 events = _table(
     "events",
     rows.EventRow,
-    sa.Column("fields", Text, nullable=False),
+    sa.Column("fields", Lenient(dict[str, Any]), nullable=False),
     keys=("campaign", "seq"),
     campaign="campaigns.id",
 )

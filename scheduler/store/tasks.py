@@ -12,7 +12,6 @@ from scheduler.store import schema as t
 from scheduler.store.database import Database
 from scheduler.store.rows import ENDED, TaskRow, WaitingTasks, WorkerRow
 
-TASK_COLUMNS: Final = tuple(column for column in t.tasks.c if column.name != "body")
 _WAITING: Final = (TaskState.PENDING, TaskState.COMMITTING, TaskState.QUEUED)
 _ACTIVE: Final = (TaskState.LEASED, TaskState.RUNNING)
 
@@ -25,32 +24,25 @@ class TaskRepository:
 
     def get(self, task: str) -> TaskRow | None:
         """The task with this id."""
-        return self._database.row(TaskRow, sa.select(*TASK_COLUMNS).where(t.tasks.c.id == task))
+        return self._database.row(TaskRow, t.tasks.c.id == task)
 
     def all(self, campaign: str) -> tuple[TaskRow, ...]:
         """The tasks of a campaign, by number."""
-        return self._database.rows(
-            TaskRow, sa.select(*TASK_COLUMNS).where(t.tasks.c.campaign == campaign).order_by(t.tasks.c.n)
-        )
+        return self._database.rows(TaskRow, t.tasks.c.campaign == campaign, order=[t.tasks.c.n])
 
     def page(
         self, campaign: str, *, limit: int, after: int = 0, state: TaskState | None = None
     ) -> tuple[TaskRow, ...]:
         """The first `limit` tasks of a campaign with a number above `after`."""
         c = t.tasks.c
-        query = sa.select(*TASK_COLUMNS).where(c.campaign == campaign, c.n > after)
-        if state is not None:
-            query = query.where(c.state == state)
-        return self._database.rows(TaskRow, query.order_by(c.n).limit(limit))
+        where = [c.campaign == campaign, c.n > after, *([c.state == state] if state is not None else [])]
+        return self._database.rows(TaskRow, *where, order=[c.n], limit=limit)
 
     def active(self) -> tuple[TaskRow, ...]:
         """Leased and running tasks of unfinished campaigns."""
-        query = (
-            sa.select(*TASK_COLUMNS)
-            .join(t.campaigns)
-            .where(t.campaigns.c.ended.is_(None), t.tasks.c.state.in_(_ACTIVE))
-        )
-        return self._database.rows(TaskRow, query.order_by(t.tasks.c.campaign, t.tasks.c.n))
+        c = t.tasks.c
+        unfinished = (c.campaign == t.campaigns.c.id, t.campaigns.c.ended.is_(None))
+        return self._database.rows(TaskRow, *unfinished, c.state.in_(_ACTIVE), order=[c.campaign, c.n])
 
     def waiting(self) -> tuple[WaitingTasks, ...]:
         """Counts of the tasks of unfinished campaigns that wait to start."""
@@ -100,9 +92,7 @@ class TaskRepository:
             sa.select(t.tasks.c.id)
             .join(t.campaigns)
             .where(
-                sa.or_(
-                    t.tasks.c.cancel, t.campaigns.c.cancel
-                ),  # a campaign may be cancelled before it is planned
+                t.tasks.c.cancel | t.campaigns.c.cancel,  # a campaign may be cancelled before it is planned
                 t.tasks.c.state.not_in(ENDED),
                 t.campaigns.c.ended.is_(None),
             )
@@ -125,15 +115,11 @@ class WorkerRepository:
 
     def all(self) -> tuple[WorkerRow, ...]:
         """Every worker that was reached."""
-        return self._database.rows(WorkerRow, sa.select(t.workers))
+        return self._database.rows(WorkerRow)
 
     def save(self, peer: str, device: str, addresses: Sequence[str]) -> None:
         """Store where a worker is reached now."""
-        values = {
-            "device": device,
-            "addresses": tuple(addresses),
-            "seen": self._database.wall(),
-        }
+        values = {"device": device, "addresses": tuple(addresses), "seen": self._database.wall()}
         with self._database.transaction() as c:
             if not c.execute(t.workers.update().where(t.workers.c.peer == peer).values(**values)).rowcount:
                 c.execute(t.workers.insert().values(peer=peer, **values))
