@@ -70,11 +70,9 @@ class EventRepository:
     def count(self, campaign: str) -> tuple[int, int]:
         """How many events were written, and the highest number stored; they differ when events were removed or inserted by hand."""
         highest = sa.select(sa.func.max(t.events.c.seq)).where(t.events.c.campaign == campaign)
-        query = sa.select(t.campaigns.c.next_seq, highest.scalar_subquery()).where(
-            t.campaigns.c.id == campaign
-        )
-        counts = [(row[0] - 1, row[1] or 0) for row in self._database.all(query)]
-        return counts[0] if counts else (0, 0)
+        query = sa.select(t.campaigns.c.next_seq, highest.scalar_subquery().label("highest"))
+        rows = self._database.all(query.where(t.campaigns.c.id == campaign))
+        return (rows[0].next_seq - 1, rows[0].highest or 0) if rows else (0, 0)
 
 
 def chain_hash(previous: str, event: EventRow) -> str:
