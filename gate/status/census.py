@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 import psutil
@@ -44,30 +45,23 @@ YEAR_S: Final = 31_536_000.0
 log = structlog.get_logger("sark.gate")
 
 
+@dataclass(eq=False)
 class Census:
     """Takes the snapshots, and answers `/sark/gate/1`."""
 
-    def __init__(
-        self,
-        network: Network,
-        holder: ShardStore,
-        relay: RelayReservations | None,
-        policy: AdmissionPolicy,
-        version: str,
-        incarnation: int,
-        refused: Mapping[str, Mapping[str, int]],
-        draining: Callable[[], bool] = lambda: False,
-    ) -> None:
-        """`refused`: service → its live refusals by reason, in addition to those of this one. It serves from now on."""
-        self._network = network
-        self._holder = holder
-        self._relay = relay
-        self._policy = policy
-        self._version = version
-        self._incarnation = incarnation
-        self._draining = draining
+    network: Network
+    holder: ShardStore
+    relay: RelayReservations | None
+    policy: AdmissionPolicy
+    version: str
+    incarnation: int
+    refused: Mapping[str, Mapping[str, int]]
+    """Service → its live refusals by reason, in addition to those of this one."""
+    draining: Callable[[], bool] = lambda: False
+
+    def __post_init__(self) -> None:
         self._calls: Counter[str] = Counter()
-        self._refused = {**refused, "gate": self._calls}
+        self._refused = {**self.refused, "gate": self._calls}
         self._asks = RateLimit.per_second(ASKS_PER_S)
         self.process = psutil.Process()
         self._used = (0, 0.0)
@@ -75,7 +69,7 @@ class Census:
         self._lags: deque[float] = deque(maxlen=LAG_KEPT)
         """Delays of the event loop in the last minute."""
         self._began = trio.current_time()
-        serve_links(network, ProtocolId.GATE, GATE, self._answer)
+        serve_links(self.network, ProtocolId.GATE, GATE, self._answer)
 
     async def run(self) -> None:
         """Measure the event loop once a second, and log the numbers every few minutes, until cancelled."""
@@ -92,25 +86,25 @@ class Census:
     def take(self) -> GateSnapshot:
         """The status now. No I/O except reading this process's usage."""
         now = trio.current_time()
-        relay = self._relay
-        connected = self._network.connected()
+        relay = self.relay
+        connected = self.network.connected()
         reserved = {each.peer for each in relay.reservations(now)} if relay is not None else set()
         first = sorted(connected, key=lambda peer: (peer not in reserved, peer))[:MAX_LISTED]
         with contextlib.suppress(psutil.Error, OSError):  # too many open files, for example
             times = self.process.cpu_times()
             self._used = (self.process.memory_info().rss, times.user + times.system)
         return GateSnapshot(
-            version=self._version,
-            incarnation=self._incarnation,
+            version=self.version,
+            incarnation=self.incarnation,
             uptime_s=_within_a_year(now - self._began),
-            draining=self._draining(),
-            admit=str(self._policy.admit),
-            addresses=tuple(self._network.addresses[:MAX_ADDRESSES]),
+            draining=self.draining(),
+            admit=str(self.policy.admit),
+            addresses=tuple(self.network.addresses[:MAX_ADDRESSES]),
             connected=len(connected),
             peers=tuple(self._peer(peer, peer in reserved) for peer in first),
-            adverts=self._holder.nodes,
-            shards=self._holder.shards,
-            advert_bytes=self._holder.size,
+            adverts=self.holder.nodes,
+            shards=self.holder.shards,
+            advert_bytes=self.holder.size,
             refused=self._refusals(relay),
             memory_bytes=self._used[0],
             cpu_s=_within_a_year(self._used[1]),
@@ -119,7 +113,7 @@ class Census:
         )
 
     def _peer(self, peer: str, reserved: bool) -> ConnectedPeer:
-        address = self._network.remote_address(peer)
+        address = self.network.remote_address(peer)
         if address is not None and len(address) > 200:
             address = None
         return ConnectedPeer(peer=peer, address=address, reserved=reserved)
@@ -140,7 +134,7 @@ class Census:
         now = trio.current_time()
         match message:
             case ShowCredentials():
-                answer: Message = self._policy.authenticate(link.peer, message, now)
+                answer: Message = self.policy.authenticate(link.peer, message, now)
             case GateStatus():
                 answer = self._refusal(link.peer, now) or self.take()
             case _:
@@ -152,7 +146,7 @@ class Census:
     def _refusal(self, peer: str, now: float) -> RefusedMessage | None:
         if wait := self._asks.wait(now, peer):
             return RefusedMessage(reason=Reason.OVERLOADED, detail="too many calls", retry_after_s=wait)
-        if not self._policy.operates(peer):
+        if not self.policy.operates(peer):
             return RefusedMessage(
                 reason=Reason.NOT_ALLOWED, detail="only its operators may read this gate's status"
             )

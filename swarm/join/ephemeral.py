@@ -11,6 +11,7 @@ import random
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import KW_ONLY, dataclass
 from typing import Final
 
 import structlog
@@ -64,14 +65,17 @@ async def open_ephemeral_node(
         nursery.cancel_scope.cancel()
 
 
+@dataclass(eq=False)
 class GateVisitor:
     """Shows gates a member's permission for this process's fresh key."""
 
-    def __init__(self, network: Network, signer: Identity, *, wall: Callable[[], float] = time.time) -> None:
-        """`signer`: the member's key."""
-        self._network = network
-        self._signer = signer
-        self._wall = wall
+    network: Network
+    signer: Identity
+    """The member's key."""
+    _: KW_ONLY
+    wall: Callable[[], float] = time.time
+
+    def __post_init__(self) -> None:
         self._shown: dict[PeerId, float] = {}
 
     async def announce(self, addresses: Iterable[Address]) -> None:
@@ -85,10 +89,10 @@ class GateVisitor:
         if not gates:
             return
         grant = Grant(frozenset({Right.STATUS}), ttl_s=TTL_S)
-        token = issue(self._signer, self._network.peer_id, grant, now=self._wall())
-        credentials = ShowCredentials(issuer=self._signer.peer_id, token=token)
+        token = issue(self.signer, self.network.peer_id, grant, now=self.wall())
+        credentials = ShowCredentials(issuer=self.signer.peer_id, token=token)
         async with trio.open_nursery() as nursery:
-            links = Links(self._network, ProtocolId.GATE, GATE, nursery)
+            links = Links(self.network, ProtocolId.GATE, GATE, nursery)
 
             async def show(circuit: Circuit) -> None:
                 self._shown[circuit.gate] = trio.current_time()

@@ -9,6 +9,7 @@ import random
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
 from typing import Final
 
 import structlog
@@ -58,21 +59,25 @@ CLOSE_WITHIN_S: Final = 0.6
 log = structlog.get_logger(__name__)
 
 
+@dataclass(eq=False)
 class HostNetwork:
     """A started libp2p node: a `swarm.net.network.Network`."""
 
-    def __init__(self, identity: Identity, host: NodeHost, swarm: NodeSwarm) -> None:
-        self._identity = identity
-        self._host = host
-        self._swarm = swarm
-        self.table = RoutingTable(identity.peer_id)
-        self._relays = Relays(identity.peer_id, host, swarm, self.handle, lambda: self.addresses)
+    identity: Identity
+    host: NodeHost
+    swarm: NodeSwarm
+
+    def __post_init__(self) -> None:
+        self.table = RoutingTable(self.identity.peer_id)
+        self._relays = Relays(
+            self.identity.peer_id, self.host, self.swarm, self.handle, lambda: self.addresses
+        )
         self._addresses: tuple[Address, ...] = ()
         self._listed_at = -math.inf
 
     @property
     def peer_id(self) -> PeerId:
-        return self._identity.peer_id
+        return self.identity.peer_id
 
     @property
     def addresses(self) -> tuple[Address, ...]:
@@ -80,14 +85,14 @@ class HostNetwork:
         if now - self._listed_at >= OWN_ADDRESSES_S:
             self._listed_at = now
             with contextlib.suppress(OSError):  # out of open files, say: the last list stands
-                self._addresses = usable(self._host.get_addrs())
+                self._addresses = usable(self.host.get_addrs())
         return self._addresses
 
     def sign(self, body: bytes) -> bytes:
-        return self._identity.sign(body)
+        return self.identity.sign(body)
 
     def handle(self, protocol: str, handler: Handler) -> None:
-        if TProtocol(protocol) in self._host.multiselect.handlers:
+        if TProtocol(protocol) in self.host.multiselect.handlers:
             raise LocalProtocolError(f"{protocol} has a handler already")
 
         async def serve(inner: INetStream) -> None:
@@ -96,7 +101,7 @@ class HostNetwork:
             await handler(stream)
             await stream.aclose()
 
-        self._host.set_stream_handler(TProtocol(protocol), serve)
+        self.host.set_stream_handler(TProtocol(protocol), serve)
 
     # -- connections and streams ---------------------------------------------------------------------------------------
 
@@ -110,12 +115,12 @@ class HostNetwork:
         with _translated(peer, max_wait_s):
             target = _peer(peer)
             await self._reach(target, addresses)
-            return NodeStream(await self._host.new_stream(target, [TProtocol(protocol)]), protocol)
+            return NodeStream(await self.host.new_stream(target, [TProtocol(protocol)]), protocol)
 
     async def _reach(self, peer: ID, addresses: Sequence[Address]) -> None:
-        if peer == self._host.get_id():
+        if peer == self.host.get_id():
             raise SwarmException("that is this node itself")
-        store = self._host.get_peerstore()
+        store = self.host.get_peerstore()
         given = usable(addresses)
         if given:
             store.add_addrs(peer, [Multiaddr(address) for address in given], ADDRESS_TTL_S)
@@ -124,16 +129,16 @@ class HostNetwork:
         contact = self.table.get(str(peer))
         learned = contact.addresses if contact is not None else ()
         direct = tuple(dict.fromkeys((*given, *known, *usable(learned))))[:MAX_DIALLED]
-        await self._swarm.reach(peer, (*direct, *circuits))
+        await self.swarm.reach(peer, (*direct, *circuits))
 
     async def disconnect(self, peer: PeerId) -> None:
-        await self._swarm.close_peer(_peer(peer))
+        await self.swarm.close_peer(_peer(peer))
 
     def connected(self) -> tuple[PeerId, ...]:
-        return tuple(str(peer) for peer in self._swarm.connections if self._swarm.live(peer) is not None)
+        return tuple(str(peer) for peer in self.swarm.connections if self.swarm.live(peer) is not None)
 
     def remote_address(self, peer: PeerId) -> Address | None:
-        connection = self._swarm.live(_peer(peer))
+        connection = self.swarm.live(_peer(peer))
         if connection is None:
             return None
         return next(iter(usable(connection.get_transport_addresses())), None)
@@ -141,7 +146,7 @@ class HostNetwork:
     async def knock(self, peer: PeerId, address: Address, *, max_wait_s: float = 3.0) -> bool:
         with trio.move_on_after(max_wait_s):
             try:
-                await self._swarm.knock(_peer(peer), address)
+                await self.swarm.knock(_peer(peer), address)
             except (*STREAM_ERRORS, OSError, Unreachable):
                 return False
             return True
@@ -149,7 +154,7 @@ class HostNetwork:
 
     @property
     def called_at(self) -> float:
-        return self._swarm.called_at
+        return self.swarm.called_at
 
     # -- gates as relays -----------------------------------------------------------------------------------------------
 

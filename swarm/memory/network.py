@@ -21,6 +21,7 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import KW_ONLY, dataclass
 from types import TracebackType
 from typing import Final, Self
 
@@ -49,25 +50,21 @@ _EVERYWHERE: Final = (ipaddress.ip_network("0.0.0.0/0"), ipaddress.ip_network(":
 Latency = float | Callable[[PeerId, PeerId], float]
 
 
+@dataclass(eq=False)
 class MemorySwarm:
     """The network itself: who is there, who reaches whom, and how fast."""
 
-    def __init__(
-        self,
-        rng: random.Random,
-        *,
-        latency_s: Latency = 0.0,
-        loss: float = 0.0,
-        bytes_per_s: float | None = None,
-        notice_s: float = NOTICE_S,
-    ) -> None:
-        """`latency_s`: one way, for all links or as a function of (from, to). `loss`: share of chunks that come
-        RETRANSMIT_S late. `bytes_per_s`: of each link and direction; None for no limit."""
-        self._rng = rng
-        self._latency = latency_s
-        self._loss = loss
-        self._bytes_per_s = bytes_per_s
-        self._notice_s = notice_s
+    rng: random.Random
+    _: KW_ONLY
+    latency_s: Latency = 0.0
+    """One way, for all links or as a function of (from, to)."""
+    loss: float = 0.0
+    """Share of chunks that come `RETRANSMIT_S` late."""
+    bytes_per_s: float | None = None
+    """Of each link and direction; None: no limit."""
+    notice_s: float = NOTICE_S
+
+    def __post_init__(self) -> None:
         self.strays: Counter[Address] = Counter()
         """Dials to addresses where the wanted peer is not: what the victim of a liar that announces its address would get."""
         self._nodes: dict[PeerId, MemoryNetwork] = {}
@@ -155,7 +152,7 @@ class MemorySwarm:
 
     def latency(self, a: PeerId, b: PeerId) -> float:
         """One-way seconds."""
-        return self._latency if isinstance(self._latency, float | int) else self._latency(a, b)
+        return self.latency_s if isinstance(self.latency_s, float | int) else self.latency_s(a, b)
 
     def alive(self, peer: PeerId) -> MemoryNetwork | None:
         return self._nodes.get(peer)
@@ -190,7 +187,7 @@ class MemorySwarm:
 
     def _new_link(self, low: PeerId, high: PeerId, via: PeerId | None = None) -> MemoryLink:
         self._nodes[low].met[high] = self._nodes[high].met[low] = None
-        return MemoryLink(low, high, self._delay, self._notice_s, via)
+        return MemoryLink(low, high, self._delay, self.notice_s, via)
 
     async def dial(self, a: PeerId, b: PeerId) -> MemoryLink:
         """Connect; waits for ever across a cut, as packets without an answer do."""
@@ -255,7 +252,7 @@ class MemorySwarm:
 
     async def round_trips(self, a: PeerId, b: PeerId, count: int, via: PeerId | None = None) -> None:
         """The time of so many; for ever across a cut."""
-        late = RETRANSMIT_S if self._rng.random() < self._loss else 0.0
+        late = RETRANSMIT_S if self.rng.random() < self.loss else 0.0
         await trio.sleep(2 * count * self.one_way(a, b, via) + late)
         legs = (_pair(a, b),) if via is None else (_pair(a, via), _pair(via, b))
         if not self._cuts.isdisjoint(legs):
@@ -269,8 +266,8 @@ class MemorySwarm:
         self, sender: PeerId, receiver: PeerId, size: int, via: PeerId | None = None
     ) -> tuple[float, float]:
         """Seconds that `size` bytes are under way, and seconds that they keep the line busy."""
-        late = RETRANSMIT_S if self._loss and self._rng.random() < self._loss else 0.0
-        on_the_line = size / self._bytes_per_s if self._bytes_per_s else 0.0
+        late = RETRANSMIT_S if self.loss and self.rng.random() < self.loss else 0.0
+        on_the_line = size / self.bytes_per_s if self.bytes_per_s else 0.0
         return self.one_way(sender, receiver, via) + late, on_the_line
 
     def links_of(self, peer: PeerId) -> list[MemoryLink]:

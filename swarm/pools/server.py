@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Final
 
 import structlog
@@ -47,19 +48,17 @@ Admit = Callable[[PeerId], RefusedMessage | None]
 """The refusal for a peer that brings a manifest of a pool which this node neither made nor is in; None: store it."""
 
 
+@dataclass(eq=False)
 class ManifestRegistry:
     """The newest manifest of each pool. `own` returns that of a pool whose key is here; `news` is called with each newer one of
     a pool this node follows. `me`: this node's peer id."""
 
-    def __init__(
-        self,
-        own: Callable[[str], ManifestMessage | None] = lambda pool: None,
-        news: Callable[[PoolManifest, ManifestMessage], object] = lambda manifest, signed: None,
-        me: str = "",
-    ) -> None:
-        self._near = routing_key(me) if me else bytes(32)
-        self._own = own
-        self._news = news
+    own: Callable[[str], ManifestMessage | None] = lambda pool: None
+    news: Callable[[PoolManifest, ManifestMessage], object] = lambda manifest, signed: None
+    me: str = ""
+
+    def __post_init__(self) -> None:
+        self._near = routing_key(self.me) if self.me else bytes(32)
         self.followed: set[str] = set()
         """Pools that this node belongs to, or serves."""
         self._stored: dict[str, tuple[int, ManifestMessage]] = {}
@@ -68,7 +67,7 @@ class ManifestRegistry:
 
     def concerns(self, pool: str) -> bool:
         """Whether this node follows that pool, or has its key."""
-        return pool in self.followed or self._own(pool) is not None
+        return pool in self.followed or self.own(pool) is not None
 
     def manifest(self, pool: str) -> PoolManifest | None:
         """The newest one of a followed pool."""
@@ -77,7 +76,7 @@ class ManifestRegistry:
 
     def latest(self, pool: str) -> tuple[int, ManifestMessage] | None:
         """The newest one of any pool, with its number."""
-        own = self._own(pool)
+        own = self.own(pool)
         return (read_manifest(own.body).number, own) if own is not None else self._stored.get(pool)
 
     def asked(self, pool: str) -> tuple[int, ManifestMessage] | None:
@@ -94,13 +93,13 @@ class ManifestRegistry:
         if number >= manifest.number:
             return number
         verified(signed)
-        if self._own(pool) is not None:  # its own key wrote more than is here: a copy of the home was used
+        if self.own(pool) is not None:  # its own key wrote more than is here: a copy of the home was used
             log.warning("pool.newer_elsewhere", pool=pool, number=manifest.number)
             return number
         self._stored[pool] = (manifest.number, signed)
         if pool in self.followed:
             log.info("pool.manifest", pool=pool, number=manifest.number, members=len(manifest.members))
-            self._news(manifest, signed)
+            self.news(manifest, signed)
         else:
             foreign = self._stored.keys() - self.followed
             if len(foreign) > MAX_FOREIGN:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from typing import Final
 
@@ -55,47 +56,37 @@ Aside = Callable[[Callable[[], object]], Awaitable[object]]
 log = structlog.get_logger("sark.pools")
 
 
+@dataclass(eq=False)
 class PoolNode:
-    """Serves and follows manifests, enrols and renews, for as long as `run` runs.
+    """Serves and follows manifests, enrols and renews, for as long as `run` runs."""
 
-    `role`: of this node in the pools it joined; None: it joins none, as a gate. `news` is called with each manifest of a pool it follows:
-    the one on disk first, then each newer one. `enrol` admits others, where pools' keys are here.
-    """
+    network: Network
+    index: ManifestDirectory
+    home: Home
+    role: Role | None
+    """In the pools it joined; None: it joins none, as a gate."""
+    _: KW_ONLY
+    name: str
+    """This member's name in its pools."""
+    wall: Callable[[], float]
+    rng: random.Random
+    news: Callable[[PoolManifest], object] = lambda manifest: None
+    """Called with each manifest of a pool it follows: the one on disk first, then each newer one."""
+    enrol: Enroller | None = None
+    """Admits others, where pools' keys are here."""
+    gates: Callable[[], Sequence[str]] = lambda: ()
+    """Asked in addition to those of the tickets."""
+    aside: Aside = trio.to_thread.run_sync
+    """Keeps slow disks out of the event loop."""
+    admit: Admit = lambda peer: None
+    """Which peers may leave manifests of other pools here."""
+    serves: Sequence[str] = ()
+    """Ids of pools that are followed though this node is not in them."""
+    must: Collection[str] = ()
+    """Ids of pools that it was started to join: if one refuses, `run` forgets it and raises `NotPermitted`, unless this node is a
+    member already."""
 
-    def __init__(
-        self,
-        network: Network,
-        index: ManifestDirectory,
-        home: Home,
-        role: Role | None,
-        *,
-        name: str,
-        wall: Callable[[], float],
-        rng: random.Random,
-        news: Callable[[PoolManifest], object] = lambda manifest: None,
-        enrol: Enroller | None = None,
-        gates: Callable[[], Sequence[str]] = lambda: (),
-        aside: Aside = trio.to_thread.run_sync,
-        admit: Admit = lambda peer: None,
-        serves: Sequence[str] = (),
-        must: Collection[str] = (),
-    ) -> None:
-        """`name`: this member's name in its pools. `gates`: asked in addition to those of the tickets. `aside` keeps slow disks out of
-        the event loop. `admit`: which peers may leave manifests of other pools here. `serves`: ids of pools that are followed though this
-        node is not in them. `must`: ids of pools that it was started to join: if one refuses, `run` forgets it and raises `NotPermitted`,
-        unless this node is a member already."""
-        self._network = network
-        self._index = index
-        self._home = home
-        self._role = role
-        self._name = name
-        self._wall = wall
-        self._rng = rng
-        self._news = news
-        self._gates = gates
-        self._aside = aside
-        self._serves = tuple(serves)
-        self._must = frozenset(must)
+    def __post_init__(self) -> None:
         self._own: dict[str, OwnPool] = {}
         self._joined: dict[str, Membership] = {}
         self._polled: dict[str, float] = {}
@@ -106,21 +97,21 @@ class PoolNode:
         self._spread: dict[str, tuple[PoolManifest, float]] = {}
         """Own pool → the manifest that was spread, and when."""
         self._nursery: trio.Nursery | None = None
-        self.registry: Final = ManifestRegistry(self._own_manifest, self._newer, network.peer_id)
-        self._server = PoolServer(self.registry, enrol, admit)
-        self.refused: Final = self._server.refused
+        self.registry = ManifestRegistry(self._own_manifest, self._newer, self.network.peer_id)
+        self._server = PoolServer(self.registry, self.enrol, self.admit)
+        self.refused = self._server.refused
         """Refused calls of others, by reason."""
-        self._follow(self._serves)
+        self._follow(self.serves)
         self._look()
 
     def serve(self) -> None:
         """Answer others from now on."""
-        serve_links(self._network, ProtocolId.POOL, POOL, self._server.answer)
+        serve_links(self.network, ProtocolId.POOL, POOL, self._server.answer)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Follow the pools until cancelled."""
         async with trio.open_nursery() as nursery:
-            client, self._nursery = PoolClient(self._network, nursery, self._index, self._rng), nursery
+            client, self._nursery = PoolClient(self.network, nursery, self.index, self.rng), nursery
             task_status.started()
             while True:
                 self._look()
@@ -130,12 +121,12 @@ class PoolNode:
                         if self._must_enrol(joined) and self._retries.get(joined.pool, (now, 0.0))[0] <= now:
                             calls.start_soon(self._enrol, client, joined)
                     polled = {pool: joined.gates for pool, joined in self._joined.items()}
-                    for pool, gates in (*polled.items(), *((served, ()) for served in self._serves)):
+                    for pool, gates in (*polled.items(), *((served, ()) for served in self.serves)):
                         if self._must_poll(pool, now):
                             calls.start_soon(self._poll, client, pool, gates)
                     for own in tuple(self._own.values()):
                         calls.start_soon(self._respread, client, own)
-                await trio.sleep(LOOK_S * self._rng.uniform(1 - JITTER, 1 + JITTER))
+                await trio.sleep(LOOK_S * self.rng.uniform(1 - JITTER, 1 + JITTER))
 
     def doubt(self, name: str) -> None:
         """Something contradicts the manifest at hand of a pool of that name: ask for a newer one soon."""
@@ -149,10 +140,10 @@ class PoolNode:
     def _look(self) -> None:
         """Read what the home's other processes made or joined. Each damaged file is logged once."""
         try:
-            if self._role is None:
-                self._own = {pool.id: pool for pool in own_pools(self._home, self._warn)}
+            if self.role is None:
+                self._own = {pool.id: pool for pool in own_pools(self.home, self._warn)}
             else:
-                joined = joined_pools(self._home, self._role, self._warn)
+                joined = joined_pools(self.home, self.role, self._warn)
                 self._joined = {each.pool: each for each in joined}
                 self._follow(self._joined)
         except (ResourceError, OSError) as exc:  # too many open files, for example
@@ -162,7 +153,7 @@ class PoolNode:
         """Follow these pools from now on, beginning with their manifests on disk."""
         for pool in set(pools) - self.registry.followed:
             self.registry.followed.add(pool)
-            if (stored := stored_manifest(self._home, pool)) is not None:
+            if (stored := stored_manifest(self.home, pool)) is not None:
                 self.registry.store(stored)
 
     def _own_manifest(self, pool: str) -> ManifestMessage | None:
@@ -174,13 +165,13 @@ class PoolNode:
             return None
 
     def _newer(self, manifest: PoolManifest, signed: ManifestMessage) -> None:
-        self._news(manifest)
+        self.news(manifest)
         if self._nursery is not None:  # before `run` it comes from the disk
             self._nursery.start_soon(self._write, store_manifest, signed)
 
     async def _write(self, write: Callable[..., object], *content: object) -> None:
         try:
-            await self._aside(partial(write, self._home, *content))
+            await self.aside(partial(write, self.home, *content))
         except ResourceError as exc:
             self._warn(exc)
 
@@ -197,23 +188,23 @@ class PoolNode:
 
     def _must_enrol(self, joined: Membership) -> bool:
         """Whether to call a gate: to show a ticket, or to renew."""
-        now = self._wall()
-        member = find_member(self.registry.manifest(joined.pool), self._network.peer_id, joined.role, now)
+        now = self.wall()
+        member = find_member(self.registry.manifest(joined.pool), self.network.peer_id, joined.role, now)
         if joined.unused or member is None:
             return joined.ticket is not None and (joined.unused or now <= joined.until + LEEWAY_S)
         return is_due(member, now)
 
     async def _enrol(self, client: PoolClient, joined: Membership) -> None:
-        now = self._wall()
+        now = self.wall()
         manifest = self.registry.manifest(joined.pool)
         try:
-            fresh, signed = await client.enrol(self._gates(), joined, manifest, self._name, now=now)
+            fresh, signed = await client.enrol(self.gates(), joined, manifest, self.name, now=now)
         except (NotPermitted, Unreachable, ResourceError) as exc:
             first, most = ENROL_RETRY_S
             pause = self._retries.get(joined.pool, (0.0, first))[1]
             self._retries[joined.pool] = (trio.current_time() + pause, min(2 * pause, most))
-            member = find_member(manifest, self._network.peer_id, joined.role, now)
-            if isinstance(exc, NotPermitted) and joined.pool in self._must and member is None:
+            member = find_member(manifest, self.network.peer_id, joined.role, now)
+            if isinstance(exc, NotPermitted) and joined.pool in self.must and member is None:
                 await self._write(leave_pool, joined.pool, joined.role)
                 raise NotPermitted(exc.what, hint=exc.hint) from None
             if not isinstance(exc, Unreachable):
@@ -229,13 +220,13 @@ class PoolNode:
         if self._poll_at.get(pool, now) > now:
             return False
         self._polled[pool] = now
-        self._poll_at[pool] = now + POLL_S * self._rng.uniform(1 - JITTER, 1 + JITTER)
+        self._poll_at[pool] = now + POLL_S * self.rng.uniform(1 - JITTER, 1 + JITTER)
         return True
 
     async def _poll(self, client: PoolClient, pool: str, of_ticket: Sequence[str]) -> None:
         stored = self.registry.latest(pool)
         signed = await client.newest(
-            (*of_ticket, *self._gates()), pool, stored[0] if stored is not None else 0
+            (*of_ticket, *self.gates()), pool, stored[0] if stored is not None else 0
         )
         if signed is not None:
             self.registry.store(signed)
@@ -250,7 +241,7 @@ class PoolNode:
                 return
             self._spread[pool.id] = (manifest, now)
             urgent = before is not None and before[0].revoked != manifest.revoked
-            gates = (*pool.gates, *self._gates())
-            await client.push(gates, pool, workers=urgent, now=self._wall())
+            gates = (*pool.gates, *self.gates())
+            await client.push(gates, pool, workers=urgent, now=self.wall())
         except (NotPermitted, ResourceError) as exc:
             self._warn(exc)

@@ -9,6 +9,7 @@ written in one way only (`TokenBlock.render`). A token with any other content is
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -254,19 +255,8 @@ def _bounded(token: bytes) -> bytes:
 
 # -- blocks --------------------------------------------------------------------------------------------------------------------------
 
-_FORM: Final = re.compile(
-    r'(?:sark\(1\);\nissuer\("(?P<issuer>\w+)"\);\nholder\("(?P<holder>\w+)"\)'
-    r'|delegated\("(?P<by>\w+)", "(?P<to>\w+)"\));\n'
-    r'(?P<rights>(?:right\("[a-z]+"\);\n)+)'
-    r"priority\((?P<priority>[0-9]{1,3})\);\n"
-    r"(?:slots\((?P<slots>[0-9]{1,6})\);\n)?"
-    r'(?:team\("(?P<team>[A-Za-z0-9 ._-]+)"\);\n)?'
-    r'(?P<campaigns>(?:campaign\("[A-Za-z0-9._:/-]+"\);\n)*)'
-    r"since\((?P<since>[0-9]{1,12})\);\n"
-    r"check if time\(\$t\), \$t <= (?P<until>[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z);\n"
-    r'check if peer\("\w+"\) or delegated\("\w+", \$p\) trusting ed25519/[0-9a-f]{64};\n',
-    re.ASCII,
-)
+_FACT: Final = re.compile(r'^(\w+)\("?([^"\n]*?)"?(?:, "(\w+)")?\);$', re.ASCII | re.MULTILINE)
+_UNTIL: Final = re.compile(r"^check if time\(\$t\), \$t <= ([0-9TZ:-]{20});$", re.ASCII | re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,24 +300,27 @@ class TokenBlock:
     @classmethod
     def read(cls, source: str, *, first: bool) -> TokenBlock | None:
         """Parse a block; None when it is not written in the one way. ValueError for values out of range."""
-        form = _FORM.fullmatch(source)
-        if form is None or first != (form["issuer"] is not None):
+        facts: dict[str, list[str]] = defaultdict(list)
+        for name, *values in _FACT.findall(source):
+            facts[name] += filter(None, values)
+        giver, holder = (*facts["issuer"], *facts["holder"], *facts["delegated"], "", "")[:2]
+        until = _UNTIL.search(source)
+        if (
+            until is None
+            or not facts["priority"]
+            or not re.fullmatch(r"[0-9]{1,12}", "".join(facts["since"]))
+        ):
             return None
         terms = Grant(
-            rights=frozenset(Right(word) for word in _quoted(form["rights"])),
-            priority=int(form["priority"]),
-            slots=int(form["slots"]) if form["slots"] else None,
-            team=form["team"] or "",
-            campaigns=frozenset(_quoted(form["campaigns"])) or None,
+            rights=frozenset(map(Right, facts["right"])),
+            priority=int(facts["priority"][0]),
+            slots=int(facts["slots"][0]) if facts["slots"] else None,
+            team=facts["team"][0] if facts["team"] else "",
+            campaigns=frozenset(facts["campaign"]) or None,
         )
-        until = int(datetime.fromisoformat(form["until"]).timestamp())
-        giver, holder = form["issuer"] or form["by"], form["holder"] or form["to"]
-        block = cls(giver, holder, terms, int(form["since"]), until)
-        return block if block.render(first=first) == source else None
-
-
-def _quoted(lines: str) -> list[str]:
-    return re.findall(r'"([^"]*)"', lines)
+        ends = int(datetime.fromisoformat(until[1]).timestamp())
+        block = cls(giver, holder, terms, int(facts["since"][0]), ends)
+        return block if block.render(first=first) == source else None  # the one way
 
 
 def _date(wall_s: int) -> str:

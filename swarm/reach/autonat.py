@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Final
 
 import structlog
@@ -41,25 +41,22 @@ Knock = Callable[[PeerId, Address], Awaitable[bool]]
 """Whether the peer answers a new connection at that address and proves its key."""
 
 
+@dataclass(eq=False)
 class AutoNatServer:
     """Dials nodes that ask for it. Every node has one; it refuses while the node itself cannot be dialled."""
 
-    def __init__(
-        self,
-        seen_at: Callable[[PeerId], Address | None],
-        knock: Knock,
-        *,
-        serving: Callable[[], bool],
-        wall: Callable[[], float],
-        meet: Callable[[Contact], None] = lambda contact: None,
-    ) -> None:
-        """`seen_at`: the remote address of a peer's direct connection; `serving`: whether this node can be dialled; `wall`: seconds
-        since 1970; `meet`: try a gate that a caller named."""
-        self._seen_at = seen_at
-        self._knock = knock
-        self._serving = serving
-        self._wall = wall
-        self._meet = meet
+    seen_at: Callable[[PeerId], Address | None]
+    """The remote address of a peer's direct connection."""
+    knock: Knock
+    _: KW_ONLY
+    serving: Callable[[], bool]
+    """Whether this node can be dialled."""
+    wall: Callable[[], float]
+    """Seconds since 1970."""
+    meet: Callable[[Contact], None] = lambda contact: None
+    """Try a gate that a caller named."""
+
+    def __post_init__(self) -> None:
         self._peers = RateLimit(*PER_PEER)
         self._networks = RateLimit(*PER_NETWORK)
         self._free = KNOCKS
@@ -78,14 +75,14 @@ class AutoNatServer:
             return observed
         for contact in read_contacts(message.gates):
             if addresses := _allowed(contact.addresses, observed):
-                self._meet(Contact(contact.peer, addresses))
+                self.meet(Contact(contact.peer, addresses))
         reached = await self._dial(link.peer, observed, ports)
-        return DialBackReply(observed=observed, reached=reached, wall_ms=math.floor(self._wall() * 1000))
+        return DialBackReply(observed=observed, reached=reached, wall_ms=math.floor(self.wall() * 1000))
 
     def _refusal(self, peer: PeerId, ports: int) -> RefusedMessage | Address:
         """The refusal, or the address of the peer."""
-        observed = self._seen_at(peer)
-        if not self._serving():
+        observed = self.seen_at(peer)
+        if not self.serving():
             why = "this node does not know whether it can be dialled itself"
             return RefusedMessage(reason=Reason.NOT_SERVING, detail=why)
         if observed is None or parse_tcp(observed) is None:
@@ -110,7 +107,7 @@ class AutoNatServer:
 
         async def one(port: int) -> None:
             with trio.move_on_after(KNOCK_WITHIN_S):
-                if await self._knock(peer, f"/{where.family}/{where.host}/tcp/{port}"):
+                if await self.knock(peer, f"/{where.family}/{where.host}/tcp/{port}"):
                     reached.add(port)
 
         self._free -= len(ports)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Final
 
 import structlog
@@ -59,38 +59,34 @@ class _GateState:
     trying: bool = False
 
 
+@dataclass(eq=False)
 class ReachKeeper:
     """The reachability of one node. Everything may be read at any time; `run` keeps it current."""
 
-    def __init__(
-        self,
-        network: Network,
-        gates: Callable[[], Sequence[Contact]],
-        *,
-        rng: random.Random,
-        wall: Callable[[], float],
-        gate: bool = False,
-        fixed: Sequence[Address] = (),
-        ips: Callable[[], Collection[str]] = own_ips,
-        tell: Callable[[str], object] = lambda line: None,
-    ) -> None:
-        """`gates`: those known now; `gate`: this node is one, so it makes no reservations and always serves; `fixed`: addresses that
-        the user announces; `ips`: of this machine's interfaces; `tell` is called with a line for people at changes."""
-        self._network = network
-        self._gates = gates
-        self._rng = rng
-        self._wall = wall
-        self._gate = gate
-        self._fixed = tuple(fixed)
-        self._ips = ips
-        self._tell = tell
+    network: Network
+    gates: Callable[[], Sequence[Contact]]
+    """Those known now."""
+    _: KW_ONLY
+    rng: random.Random
+    wall: Callable[[], float]
+    gate: bool = False
+    """This node is one: it makes no reservations, and always serves."""
+    fixed: Sequence[Address] = ()
+    """Addresses that the user announces."""
+    ips: Callable[[], Collection[str]] = own_ips
+    """Of this machine's interfaces."""
+    tell: Callable[[str], object] = lambda line: None
+    """Called with a line for people at changes."""
+
+    def __post_init__(self) -> None:
+        self._fixed = tuple(self.fixed)
         self._states: dict[PeerId, _GateState] = {}
         self._mapped: tuple[Address, ...] = ()
         self._own: tuple[tuple[Address, ...], frozenset[str]] | None = None
         self._look_at_interfaces_at = 0.0
         self._linked: frozenset[PeerId] = frozenset()
         self._linked_at: float | None = None
-        self._called_at = network.called_at
+        self._called_at = self.network.called_at
         self._asking = False
         self._moves = 0
         self._last: tuple[tuple[Address, ...], bool] | None = None
@@ -106,15 +102,15 @@ class ReachKeeper:
     @property
     def holder(self) -> bool:
         """Whether this node may store adverts and route for others now."""
-        if self._gate or self.state.holder:
+        if self.gate or self.state.holder:
             return True
         return self._linked_at is not None and trio.current_time() >= self._linked_at + ALONE_S
 
     @property
     def addresses(self) -> tuple[Address, ...]:
         """The addresses for the advert, best first."""
-        own = self._own[0] if self._own is not None else self._network.addresses
-        held = self._network.reservations() if self.reach is Reach.BEHIND else ()
+        own = self._own[0] if self._own is not None else self.network.addresses
+        held = self.network.reservations() if self.reach is Reach.BEHIND else ()
         others = (address for reservation in held for address in reservation.others)
         circuits = tuple(dict.fromkeys((*(reservation.address for reservation in held), *others)))
         return reachability.advertised(self.state, own, circuits, self._fixed)
@@ -124,7 +120,7 @@ class ReachKeeper:
         """How others reach this node, for people; empty if unknown, or on one network."""
         match self.reach:
             case Reach.BEHIND:
-                gates = [gate_name(each.gate, [each.address]) for each in self._network.reservations()]
+                gates = [gate_name(each.gate, [each.address]) for each in self.network.reservations()]
                 through = f"gate {' and '.join(gates)}" if gates else "no gate now"
                 return f"cannot be dialled from outside; reached through {through}"
             case Reach.DIRECT if self.state.far_at is not None:
@@ -152,7 +148,7 @@ class ReachKeeper:
             while True:
                 now = trio.current_time()
                 self._notice(now)
-                if now >= self.state.ask_at and not self._asking and self._gates():
+                if now >= self.state.ask_at and not self._asking and self.gates():
                     self._asking = True
                     nursery.start_soon(self._ask_gates, nursery)
                 self._hold(now, nursery)
@@ -163,17 +159,17 @@ class ReachKeeper:
         """Notice local changes that may affect whether this node can be dialled."""
         if now >= self._look_at_interfaces_at:
             self._look_at_interfaces_at = now + LOOK_AT_INTERFACES_S
-            own = (self._network.addresses, self._own_ips())
+            own = (self.network.addresses, self._own_ips())
             if self._own is not None and own != self._own:
                 log.info("reach.moved", addresses=list(own[0]))
                 self._moves += 1
                 self.state = reachability.moved(self.state, now)
             self._own = own
-        if self._network.called_at > self._called_at:
-            self._called_at = self._network.called_at
+        if self.network.called_at > self._called_at:
+            self._called_at = self.network.called_at
             self.state = reachability.called(self.state, now)
-        gates = {gate.peer for gate in self._gates()}
-        linked = frozenset(gates.intersection(self._network.connected()))
+        gates = {gate.peer for gate in self.gates()}
+        linked = frozenset(gates.intersection(self.network.connected()))
         if linked - self._linked and not self._asking:
             self.state = reachability.link_came_back(self.state, now)
         if linked or self._linked_at is None:
@@ -183,7 +179,7 @@ class ReachKeeper:
     def _own_ips(self) -> frozenset[str]:
         """The current ones; if the system does not tell (too many open files, for example), the last ones."""
         try:
-            return frozenset(self._ips())
+            return frozenset(self.ips())
         except OSError as error:
             log.debug("reach.no-interfaces", why=error.strerror)
             return self._own[1] if self._own is not None else frozenset()
@@ -201,24 +197,24 @@ class ReachKeeper:
 
     def ports(self) -> tuple[int, ...]:
         """The ports at which this node might be dialled."""
-        parsed = (parse_tcp(address) for address in (*self._mapped, *self._fixed, *self._network.addresses))
+        parsed = (parse_tcp(address) for address in (*self._mapped, *self._fixed, *self.network.addresses))
         ports = (address.port for address in parsed if address is not None and 0 < address.port < 65_536)
         return tuple(dict.fromkeys(ports))[:MOST_PORTS]
 
     def _first(self, gates: Sequence[Contact]) -> list[Contact]:
         """Connected gates first; the others in random order, so that not all nodes ask the same two."""
-        live = set(self._network.connected())
-        mixed = self._rng.sample(list(gates), len(gates))
+        live = set(self.network.connected())
+        mixed = self.rng.sample(list(gates), len(gates))
         return sorted(mixed, key=lambda gate: gate.peer not in live)
 
     async def _ask_gates(self, nursery: trio.Nursery) -> None:
-        before, moves, gates = self.state.reach, self._moves, self._first(self._gates())
+        before, moves, gates = self.state.reach, self._moves, self._first(self.gates())
         replies: list[DialBackAnswer] = []
         async with trio.open_nursery() as asking:
 
             async def ask_one(gate: Contact) -> None:
                 try:
-                    replies.append(await ask(self._network, gate, self.ports(), gates, wall=self._wall))
+                    replies.append(await ask(self.network, gate, self.ports(), gates, wall=self.wall))
                 except (Unreachable, Refused, RemoteProtocolError) as error:
                     log.debug("reach.no-answer", gate=gate.peer, why=error.what)
                 else:  # the other gate may contradict it
@@ -245,22 +241,22 @@ class ReachKeeper:
     def _say(self) -> None:
         log.info("reach.changed", reach=str(self.reach), reached=list(self.state.reached))
         if self.reach is Reach.BEHIND:
-            what = "this gate cannot be dialled from outside" if self._gate else BEHIND_LINE
-            self._tell(f"{what} (see: sark-node doctor)")
+            what = "this gate cannot be dialled from outside" if self.gate else BEHIND_LINE
+            self.tell(f"{what} (see: sark-node doctor)")
         elif self.reach is Reach.DIRECT and self.state.far_at is not None:
-            self._tell(f"this device can be dialled: {', '.join(self.state.reached)}")
+            self.tell(f"this device can be dialled: {', '.join(self.state.reached)}")
 
     # -- reservations ----------------------------------------------------------------------------------------------------------------
 
     def _hold(self, now: float, nursery: trio.Nursery) -> None:
         """Start the requests that are needed for `RESERVATIONS` reservations."""
-        if self._gate or self.reach is not Reach.BEHIND:
+        if self.gate or self.reach is not Reach.BEHIND:
             return
-        held = {reservation.gate for reservation in self._network.reservations()}
+        held = {reservation.gate for reservation in self.network.reservations()}
         missing = RESERVATIONS
         # gates with a reservation first, then those that neither refused nor failed lately
         for gate in sorted(
-            self._gates(), key=lambda gate: (gate.peer not in held, gate.peer not in self._states)
+            self.gates(), key=lambda gate: (gate.peer not in held, gate.peer not in self._states)
         ):
             if not missing:
                 return
@@ -274,17 +270,17 @@ class ReachKeeper:
 
     async def _reserve(self, gate: Contact, state: _GateState) -> None:
         try:
-            reservation = await self._network.reserve(gate.peer, gate.addresses, max_wait_s=PATIENCE_S)
+            reservation = await self.network.reserve(gate.peer, gate.addresses, max_wait_s=PATIENCE_S)
         except (Unreachable, Refused) as error:
             wait = state.pause_s
             state.pause_s = min(wait * 2, RETRY_S[1])
             if isinstance(error, Refused):
                 wait, state.pause_s = error.retry_after_s or REFUSED_S, RETRY_S[0]
-            state.retry_at = trio.current_time() + wait * self._rng.uniform(0.5, 1.0)
+            state.retry_at = trio.current_time() + wait * self.rng.uniform(0.5, 1.0)
             log.info("reservation.failed", gate=gate.peer, why=error.what)
         else:
             if not state.renew_at:
-                self._tell(f"reached through gate …{gate.peer[-8:]} now")
+                self.tell(f"reached through gate …{gate.peer[-8:]} now")
             state.renew_at = trio.current_time() + reservation.ttl_s * RENEW_AT
             state.retry_at, state.pause_s = 0.0, RETRY_S[0]
             log.info("reservation.made", gate=gate.peer, address=reservation.address, ttl_s=reservation.ttl_s)

@@ -11,6 +11,7 @@ import ipaddress
 import queue
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import KW_ONLY, dataclass
 from typing import Final, Self
 
 import structlog
@@ -124,48 +125,45 @@ def neighbour(
     return Contact(text, addresses) if addresses and 0 < port < 65_536 else None
 
 
+@dataclass(eq=False)
 class Lan:
     """Announces a node on the LAN and finds its neighbours, for as long as `run` runs."""
 
-    def __init__(
-        self,
-        peer: PeerId,
-        addresses: Callable[[], Sequence[Address]],
-        found: Callable[[Contact], Awaitable[None]],
-        *,
-        announce: bool = True,
-        session: Session = Zeroconfs,
-    ) -> None:
-        """`addresses`: where this node listens, as of now; `found` is called with each neighbour; `announce=False`: only look."""
-        self._peer = peer
-        self._addresses = addresses
-        self._found = found
-        self._announce = announce
-        self._session = session
+    peer: PeerId
+    addresses: Callable[[], Sequence[Address]]
+    """Where this node listens, as of now."""
+    found: Callable[[Contact], Awaitable[None]]
+    """Called with each neighbour."""
+    _: KW_ONLY
+    announce: bool = True
+    """False: only look."""
+    session: Session = Zeroconfs
+
+    def __post_init__(self) -> None:
         self._asked: dict[str, float] = {}
         self.neighbours: dict[PeerId, Contact] = {}
-        """Those that answered, with the addresses that they name."""
+        """Those that answered, with the self.addresses that they name."""
 
     async def run(self) -> None:
         """For ever. Never raises because of the network."""
         while True:
             try:
-                await self._one_session(tuple(self._addresses()))
+                await self._one_session(tuple(self.addresses()))
             except _FAILURES as error:
                 log.info("lan.failed", why=str(error) or type(error).__name__)
                 await trio.sleep(AGAIN_S)
 
     async def _one_session(self, addresses: Sequence[Address]) -> None:
         """Until this machine has other addresses."""
-        session = self._session(self._peer if self._announce else None, addresses)
+        session = self.session(self.peer if self.announce else None, addresses)
         await trio.to_thread.run_sync(session.__enter__)
-        log.info("lan.up", announced=list(addresses) if self._announce else [])
+        log.info("lan.up", announced=list(addresses) if self.announce else [])
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._browse, session, nursery)
                 while True:
                     await trio.sleep(LOOK_AT_INTERFACES_S)
-                    if tuple(self._addresses()) != addresses:
+                    if tuple(self.addresses()) != addresses:
                         nursery.cancel_scope.cancel()
         finally:
             with trio.move_on_after(CLOSE_WITHIN_S, shield=True):
@@ -175,7 +173,7 @@ class Lan:
         while True:
             name = await trio.to_thread.run_sync(names.next, 1.0, abandon_on_cancel=True)
             now = trio.current_time()
-            if name is None or name.startswith(self._peer) or self._asked.get(name, now) > now:
+            if name is None or name.startswith(self.peer) or self._asked.get(name, now) > now:
                 continue
             if len(self._asked) >= MAX_NEIGHBOURS:
                 self._asked = {each: until for each, until in self._asked.items() if until > now}
@@ -189,11 +187,11 @@ class Lan:
         except _FAILURES as error:
             log.debug("lan.unresolved", name=name[:100], why=str(error))
             return
-        if contact is None or contact.peer == self._peer:
+        if contact is None or contact.peer == self.peer:
             return
         log.info("lan.found", peer=contact.peer, addresses=list(contact.addresses))
         self.neighbours[contact.peer] = contact
-        await self._found(contact)
+        await self.found(contact)
 
 
 def ways_on_lan(

@@ -1,9 +1,9 @@
 """Whether this node can be dialled: a pure state machine, fed with the AutoNAT answers of gates. `keeper` is its shell.
 
                  reached                missed twice
-    UNKNOWN ───────────────▶ DIRECT ───────────────▶ BEHIND
-       │  ▲                    │ ▲                     │ ▲
-       │  └──── moved ─────────┘ └────── reached ──────┘ │
+    UNKNOWN ───────────────▶ DIRECT ───────────────▶ BEHIND ─┐
+       │  ▲                    │ ▲                     │ ▲ ▲  │ moved
+       │  └──── moved ─────────┘ └────── reached ──────┘ │ └──┘
        └───────────────── missed twice ──────────────────┘
 
 A node in UNKNOWN acts as one that can be dialled, so a swarm on loopback or on one LAN works from the first second. A gate on the
@@ -20,7 +20,6 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
-from protocol.wire.table import Table, step
 from swarm.net.addresses import Address, PeerId, is_loopback, is_private, parse_tcp
 
 TRIES: Final = 2
@@ -52,39 +51,6 @@ class Reach(StrEnum):
     """A gate reached it."""
     BEHIND = "behind"
     """Behind a router or a firewall: reachable only through a gate."""
-
-
-class Observation(StrEnum):
-    """What may change the state."""
-
-    REACHED = "reached"
-    MISSED = "missed"
-    """A first failure."""
-    MISSED_TWICE = "missed twice"
-    MOVED = "moved"
-    """This machine's own addresses changed."""
-
-
-REACHABILITY: Final[Table[Reach, Observation]] = {
-    Reach.UNKNOWN: {
-        Observation.REACHED: Reach.DIRECT,
-        Observation.MISSED: Reach.UNKNOWN,
-        Observation.MISSED_TWICE: Reach.BEHIND,
-        Observation.MOVED: Reach.UNKNOWN,
-    },
-    Reach.DIRECT: {
-        Observation.REACHED: Reach.DIRECT,
-        Observation.MISSED: Reach.DIRECT,
-        Observation.MISSED_TWICE: Reach.BEHIND,
-        Observation.MOVED: Reach.UNKNOWN,
-    },
-    Reach.BEHIND: {
-        Observation.REACHED: Reach.DIRECT,
-        Observation.MISSED: Reach.BEHIND,
-        Observation.MISSED_TWICE: Reach.BEHIND,
-        Observation.MOVED: Reach.BEHIND,  # most networks are behind a router: this one must be proved not to be
-    },
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,14 +122,12 @@ def answered(state: ReachState, verdict: DialVerdict, now: float) -> ReachState:
     if got_through and not proved:  # as many, or more, failed
         pause = state.ask_at if state.ask_at > now else now + ASK_UNKNOWN_S
         return replace(state, far_at=far_at, ask_at=pause, asked_at=now, verdicts=verdicts)
-    misses = 0 if proved else min(misses + 1, TRIES)
     if proved:
-        event, pause = Observation.REACHED, ASK_DIRECT_S
-    elif misses < TRIES:
-        event, pause = Observation.MISSED, RETRY_S
+        reach, misses, pause = Reach.DIRECT, 0, ASK_DIRECT_S
+    elif misses + 1 < TRIES:
+        reach, misses, pause = state.reach, misses + 1, RETRY_S
     else:
-        event, pause = Observation.MISSED_TWICE, ASK_BEHIND_S
-    reach = step(REACHABILITY, state.reach, event)
+        reach, misses, pause = Reach.BEHIND, TRIES, ASK_BEHIND_S
     return ReachState(
         reach=reach,
         reached=() if reach is Reach.BEHIND else tuple(dict.fromkeys(reached))[:MAX_DIRECT],
@@ -189,10 +153,10 @@ def _observed(verdict: DialVerdict) -> tuple[str, str]:
 
 
 def moved(state: ReachState, now: float) -> ReachState:
-    """This machine's addresses changed: verdicts about the old ones no longer count."""
-    return ReachState(
-        reach=step(REACHABILITY, state.reach, Observation.MOVED), ask_at=now, asked_at=state.asked_at
-    )
+    """This machine's addresses changed: verdicts about the old ones no longer count. Most networks are behind a router, so a node that
+    was BEHIND stays so until a gate reaches it."""
+    reach = state.reach if state.reach is Reach.BEHIND else Reach.UNKNOWN
+    return ReachState(reach=reach, ask_at=now, asked_at=state.asked_at)
 
 
 def called(state: ReachState, now: float) -> ReachState:

@@ -67,13 +67,15 @@ class _Held:
     until: float
 
 
+@dataclass(eq=False)
 class RelayClient:
     """The reservations of this node, and its circuits through gates."""
 
-    def __init__(self, swarm: NodeSwarm, open_on: OpenOn, wall: Callable[[], float]) -> None:
-        self._swarm = swarm
-        self._open_on = open_on
-        self._wall = wall
+    swarm: NodeSwarm
+    open_on: OpenOn
+    wall: Callable[[], float]
+
+    def __post_init__(self) -> None:
         self._held: dict[PeerId, _Held] = {}
         self.observed: dict[PeerId, Address] = {}
         """The address at which each recent gate sees this node."""
@@ -83,12 +85,12 @@ class RelayClient:
     async def reserve(self, gate: PeerId, addresses: Sequence[Address]) -> Reservation:
         """Make, or renew, a reservation at `gate`. Raises Refused, and libp2p's errors when it cannot be reached."""
         connection = await self._near(gate, addresses)
-        stream = await self._open_on(connection, [OWN_HOP, HOP])
+        stream = await self.open_on(connection, [OWN_HOP, HOP])
         try:
             answer = await self._request(stream, HopMessage(type=HopMessage.RESERVE), gate)
         finally:
             await stream.aclose()
-        ttl_s = min(max(answer.reservation.expire - self._wall(), LEAST_TTL_S), MOST_TTL_S)
+        ttl_s = min(max(answer.reservation.expire - self.wall(), LEAST_TTL_S), MOST_TTL_S)
         dialled = (
             usable(connection.get_transport_addresses()) if connection.direction is Direction.OUTBOUND else ()
         )
@@ -107,7 +109,7 @@ class RelayClient:
         self._held = {
             gate: held
             for gate, held in self._held.items()
-            if held.until > now and self._swarm.lives(held.connection)
+            if held.until > now and self.swarm.lives(held.connection)
         }
         return tuple(held.reservation for held in self._held.values())
 
@@ -122,10 +124,10 @@ class RelayClient:
         try:
             connection = await self._near(circuit.gate, [circuit.address])
             request = HopMessage(type=HopMessage.CONNECT, peer=PeerMessage(id=peer.to_bytes()))
-            stream = await self._open_on(connection, [OWN_HOP, HOP])
+            stream = await self.open_on(connection, [OWN_HOP, HOP])
             try:
                 await self._request(stream, request, circuit.gate)
-                return await self._swarm.upgrade_outbound_raw_conn(CircuitConn(stream, initiator=True), peer)
+                return await self.swarm.upgrade_outbound_raw_conn(CircuitConn(stream, initiator=True), peer)
             except BaseException:
                 await stream.reset()
                 raise
@@ -138,7 +140,7 @@ class RelayClient:
 
     async def take(self, raw: CircuitConn, caller: PeerId) -> trio.Event:
         """Secure a circuit that a gate passed on; returns the event of its end."""
-        muxed = await self._swarm.upgrade_inbound_raw_conn(raw, raw.get_transport_addresses()[0])
+        muxed = await self.swarm.upgrade_inbound_raw_conn(raw, raw.get_transport_addresses()[0])
         if not isinstance(muxed, BoundedYamux) or str(muxed.peer_id) != caller:
             await muxed.close()
             raise RemoteProtocolError(f"the gate said that {caller} calls, but it was {muxed.peer_id}")
@@ -149,11 +151,11 @@ class RelayClient:
     async def _near(self, gate: PeerId, addresses: Sequence[Address]) -> SwarmConn:
         """A direct connection with a gate."""
         target = ID(peer_id_bytes(gate))
-        if target == self._swarm.get_peer_id():
+        if target == self.swarm.get_peer_id():
             raise SwarmException("this node is that gate")
-        if self._swarm.direct(target) is None:
-            await self._swarm.reach(target, usable(addresses))
-        conn = self._swarm.direct(target)
+        if self.swarm.direct(target) is None:
+            await self.swarm.reach(target, usable(addresses))
+        conn = self.swarm.direct(target)
         if conn is None:
             raise SwarmException(f"the gate …{gate[-8:]} cannot be reached directly")
         return conn
@@ -221,16 +223,16 @@ class CircuitConn(IRawConnection):
         return ConnectionType.RELAYED
 
 
+@dataclass(eq=False)
 class StopServer:
     """Serves the stop protocol: circuits through gates where this node has a reservation."""
 
-    def __init__(
-        self, holds: Callable[[PeerId], bool], take: Callable[[CircuitConn, PeerId], Awaitable[trio.Event]]
-    ) -> None:
-        """`holds`: whether there is a reservation at this gate; `take`: secures the raw connection, on which the caller must prove
-        the id that the gate gave, and returns the event of its end."""
-        self._holds = holds
-        self._take = take
+    holds: Callable[[PeerId], bool]
+    """Whether there is a reservation at this gate."""
+    take: Callable[[CircuitConn, PeerId], Awaitable[trio.Event]]
+    """Secures the raw connection, on which the caller must prove the id that the gate gave; returns the event of its end."""
+
+    def __post_init__(self) -> None:
         self._pending: Counter[PeerId] = Counter()
         self._through: Counter[PeerId] = Counter()
 
@@ -244,7 +246,7 @@ class StopServer:
             caller = peer_id_text(request.peer.id)
         except ValueError as error:
             raise RemoteProtocolError("a gate named a caller with a bad peer id") from error
-        if not self._holds(stream.peer):
+        if not self.holds(stream.peer):
             await _answer(stream, PERMISSION_DENIED)
             return
         if (
@@ -258,7 +260,7 @@ class StopServer:
         self._through[stream.peer] += 1
         try:
             await _answer(stream, OK)
-            ended = await self._take(CircuitConn(stream, initiator=False), caller)
+            ended = await self.take(CircuitConn(stream, initiator=False), caller)
         finally:
             for counts, key in ((self._pending, caller), (self._through, stream.peer)):
                 counts[key] -= 1

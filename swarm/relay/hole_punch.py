@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import KW_ONLY, dataclass
 from typing import Final
 
 import structlog
@@ -87,24 +88,21 @@ def targets(named: Sequence[Address], observed: Sequence[Address]) -> tuple[Addr
     return tuple(remaining[:MAX_TARGETS])
 
 
+@dataclass(eq=False)
 class Puncher:
     """Replaces circuits by direct connections, as far as the NATs let it."""
 
-    def __init__(
-        self,
-        swarm: NodeSwarm,
-        open_on: OpenOn,
-        *,
-        observed: Callable[[], Sequence[Address]],
-        listening: Callable[[], Sequence[Address]],
-        known: Callable[[ID], Sequence[Address]],
-    ) -> None:
-        """`observed`: where gates see this node; `listening`: its own addresses; `known`: direct addresses of a peer."""
-        self._swarm = swarm
-        self._open_on = open_on
-        self._observed = observed
-        self._listening = listening
-        self._known = known
+    swarm: NodeSwarm
+    open_on: OpenOn
+    _: KW_ONLY
+    observed: Callable[[], Sequence[Address]]
+    """Where gates see this node."""
+    listening: Callable[[], Sequence[Address]]
+    """Its own addresses."""
+    known: Callable[[ID], Sequence[Address]]
+    """Direct addresses of a peer."""
+
+    def __post_init__(self) -> None:
         self._busy: set[ID] = set()
         self._direct: dict[ID, trio.Event] = {}
         self._answered: Counter[ID] = Counter()
@@ -119,8 +117,8 @@ class Puncher:
         if not is_relayed(conn):
             if peer in self._direct:
                 self._direct[peer].set()
-        elif conn.muxed_conn.is_initiator and self._swarm.background_nursery is not None:
-            self._swarm.background_nursery.start_soon(self._upgrade, peer)
+        elif conn.muxed_conn.is_initiator and self.swarm.background_nursery is not None:
+            self.swarm.background_nursery.start_soon(self._upgrade, peer)
 
     async def _upgrade(self, peer: ID) -> None:
         """As long as there is a circuit that we dialled: try for a direct connection, and close the circuit once nobody uses it."""
@@ -129,18 +127,18 @@ class Puncher:
         self._busy.add(peer)
         try:
             while (conn := self._dialled(peer)) is not None:
-                if self._swarm.direct(peer) is None:
+                if self.swarm.direct(peer) is None:
                     if not await self._try_all(peer, conn):
                         await trio.sleep(PAUSE_S)
                     continue
                 await trio.sleep(IDLE_LOOK_S)
-                if not conn.get_streams() and self._swarm.direct(peer) is not None:
+                if not conn.get_streams() and self.swarm.direct(peer) is not None:
                     await conn.close()
         finally:
             self._busy.discard(peer)
 
     def _dialled(self, peer: ID) -> SwarmConn | None:
-        return next((conn for conn in self._swarm.relayed(peer) if conn.muxed_conn.is_initiator), None)
+        return next((conn for conn in self.swarm.relayed(peer) if conn.muxed_conn.is_initiator), None)
 
     async def _try_all(self, peer: ID, conn: SwarmConn) -> bool:
         began = trio.current_time()
@@ -148,7 +146,7 @@ class Puncher:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._plainly, peer)
             tries = 0
-            while tries < TRIES and self._swarm.lives(conn) and not reached:
+            while tries < TRIES and self.swarm.lives(conn) and not reached:
                 if tries:
                     await trio.sleep(BETWEEN_S)
                 tries += 1
@@ -156,12 +154,12 @@ class Puncher:
                     reached = await self._try(peer, conn)
                 except (*STREAM_ERRORS, RemoteProtocolError) as error:
                     log.debug("path.try", peer=str(peer), why=str(error))
-                reached = reached or self._swarm.direct(peer) is not None
+                reached = reached or self.swarm.direct(peer) is not None
             nursery.cancel_scope.cancel()
         if reached:
             took_s = round(trio.current_time() - began, 2)
             log.info("path.direct", peer=str(peer), tries=tries, took_s=took_s)
-        elif self._swarm.lives(conn):
+        elif self.swarm.lives(conn):
             log.info("path.stays_relayed", peer=str(peer), tries=tries, again_in_s=PAUSE_S)
         return reached
 
@@ -169,11 +167,11 @@ class Puncher:
         """Dial its known addresses, as anybody would: it may just be far away, or only its circuit was announced."""
         with trio.move_on_after(PLAIN_WITHIN_S):
             async with trio.open_nursery() as nursery:
-                for address in self._known(peer)[:MAX_TARGETS]:
+                for address in self.known(peer)[:MAX_TARGETS]:
                     nursery.start_soon(self._dial_once, peer, address, None, False)
 
     async def _try(self, peer: ID, conn: SwarmConn) -> bool:
-        stream = await self._open_on(conn, [DCUTR])
+        stream = await self.open_on(conn, [DCUTR])
         try:
             with trio.fail_after(ANSWER_WITHIN_S):
                 asked_at = trio.current_time()
@@ -218,14 +216,14 @@ class Puncher:
     # -- both ----------------------------------------------------------------------------------------------------------
 
     def _own(self) -> HolePunch:
-        where = candidates(self._observed(), self._listening())
+        where = candidates(self.observed(), self.listening())
         return HolePunch(
             type=HolePunch.CONNECT, ObsAddrs=[Multiaddr(address).to_bytes() for address in where]
         )
 
     def _targets(self, theirs: HolePunch) -> tuple[Address, ...]:
-        own = self._listening()
-        return tuple(a for a in targets(from_wire(theirs.ObsAddrs), self._observed()) if a not in own)
+        own = self.listening()
+        return tuple(a for a in targets(from_wire(theirs.ObsAddrs), self.observed()) if a not in own)
 
     async def _within(
         self, seconds: float, peer: ID, addresses: Sequence[Address], *, as_responder: bool = False
@@ -237,13 +235,13 @@ class Puncher:
                 async with trio.open_nursery() as nursery:
                     for address in addresses[:MAX_TARGETS]:
                         nursery.start_soon(self._dial, peer, address, as_responder)
-                    if self._swarm.direct(peer) is None:
+                    if self.swarm.direct(peer) is None:
                         await came.wait()
                     nursery.cancel_scope.cancel()
         finally:
             if self._direct.get(peer) is came:
                 del self._direct[peer]
-        return self._swarm.direct(peer) is not None
+        return self.swarm.direct(peer) is not None
 
     async def _dial(self, peer: ID, address: Address, as_responder: bool) -> None:
         worth_it = True
@@ -257,7 +255,7 @@ class Puncher:
         """Dial once; returns whether to dial again. Not where somebody else accepts the connection: that host has nothing to do with us,
         and would be dialled again and again because the peer named it."""
         try:
-            await self._swarm.punch(peer, address, source, as_responder=as_responder)
+            await self.swarm.punch(peer, address, source, as_responder=as_responder)
         except STREAM_ERRORS as error:
             log.debug("path.dial", peer=str(peer), address=address, why=str(error))
             cause: BaseException | None = error
@@ -269,7 +267,7 @@ class Puncher:
     def _source(self, address: Address) -> tuple[str, int] | None:
         """The port we listen on, of the address's family; None when there is none."""
         to = parse_tcp(address)
-        for own in map(parse_tcp, self._listening()):
+        for own in map(parse_tcp, self.listening()):
             if own is not None and to is not None and own.family == to.family:
                 return ("0.0.0.0" if own.family == "ip4" else "::", own.port)  # noqa: S104 - the source of a dial, no listener
         return None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import KW_ONLY, dataclass
 from typing import Final
 
 import structlog
@@ -47,29 +48,23 @@ CHUNK: Final = 65_507
 log = structlog.get_logger("sark.relay")
 
 
+@dataclass(eq=False)
 class RelayHop:
     """Serves the hop protocol."""
 
-    def __init__(
-        self,
-        me: PeerId,
-        relay: RelayReservations,
-        *,
-        seen_at: Callable[[PeerId], Address | None],
-        call: Callable[[PeerId], Awaitable[Stream]],
-        belongs: Callable[[PeerId], Awaitable[bool]],
-        addresses: Callable[[], Sequence[Address]],
-        wall: Callable[[], float],
-    ) -> None:
-        """`seen_at`: the remote address of a peer's direct connection; `call`: opens a stop stream on it, or raises Unreachable;
-        `belongs`: whether a peer supports our protocols; `addresses`: of this gate; `wall`: seconds since 1970."""
-        self._me = me
-        self._relay = relay
-        self._seen_at = seen_at
-        self._call = call
-        self._belongs = belongs
-        self._addresses = addresses
-        self._wall = wall
+    me: PeerId
+    relay: RelayReservations
+    _: KW_ONLY
+    seen_at: Callable[[PeerId], Address | None]
+    """The remote address of a peer's direct connection."""
+    call: Callable[[PeerId], Awaitable[Stream]]
+    """Opens a stop stream on it, or raises `Unreachable`."""
+    belongs: Callable[[PeerId], Awaitable[bool]]
+    """Whether a peer supports our protocols."""
+    addresses: Callable[[], Sequence[Address]]
+    """Of this gate."""
+    wall: Callable[[], float]
+    """Seconds since 1970."""
 
     async def serve(self, stream: Stream) -> None:
         """Serve one hop stream, as long as its circuit lives."""
@@ -77,13 +72,13 @@ class RelayHop:
             with trio.fail_after(ASK_WITHIN_S):
                 request = await read_message(stream, HopMessage())
         except (RemoteProtocolError, trio.TooSlowError):
-            self._relay.decline(DeclineReason.MALFORMED)
+            self.relay.decline(DeclineReason.MALFORMED)
             raise
         try:
             if request.type not in (HopMessage.RESERVE, HopMessage.CONNECT):
-                raise self._relay.decline(DeclineReason.MALFORMED)
-            if stream.protocol != OWN_HOP and not await self._belongs(stream.peer):
-                raise self._relay.decline(DeclineReason.NOT_ALLOWED)
+                raise self.relay.decline(DeclineReason.MALFORMED)
+            if stream.protocol != OWN_HOP and not await self.belongs(stream.peer):
+                raise self.relay.decline(DeclineReason.NOT_ALLOWED)
             if request.type == HopMessage.RESERVE:
                 await self._reserve(stream)
             else:
@@ -95,15 +90,15 @@ class RelayHop:
 
     async def _reserve(self, stream: Stream) -> None:
         """A reservation for the peer id that the channel proved, whatever the message says."""
-        observed = self._seen_at(stream.peer)
-        reservation = self._relay.reserve(stream.peer, _ip(observed), trio.current_time())
+        observed = self.seen_at(stream.peer)
+        reservation = self.relay.reserve(stream.peer, _ip(observed), trio.current_time())
         ttl_s = reservation.until - trio.current_time()
-        own = [Multiaddr(f"{address}/p2p/{self._me}").to_bytes() for address in self._addresses()]
+        own = [Multiaddr(f"{address}/p2p/{self.me}").to_bytes() for address in self.addresses()]
         answer = HopMessage(
             type=HopMessage.STATUS,
             status=OK,
             peer=_peer(stream.peer, observed),
-            reservation=Reservation(expire=math.ceil(self._wall() + ttl_s), addrs=own),
+            reservation=Reservation(expire=math.ceil(self.wall() + ttl_s), addrs=own),
             limit=self._limit(),
         )
         await self._send(stream, answer)
@@ -112,11 +107,11 @@ class RelayHop:
         try:
             target = peer_id_text(request.peer.id)
         except ValueError:
-            raise self._relay.decline(DeclineReason.MALFORMED) from None
-        observed = self._seen_at(stream.peer)
-        if self._seen_at(target) is None:
-            self._relay.release(target)  # its connection is gone
-        circuit = self._relay.begin(stream.peer, _ip(observed), target, trio.current_time())
+            raise self.relay.decline(DeclineReason.MALFORMED) from None
+        observed = self.seen_at(stream.peer)
+        if self.seen_at(target) is None:
+            self.relay.release(target)  # its connection is gone
+        circuit = self.relay.begin(stream.peer, _ip(observed), target, trio.current_time())
         why: CircuitEnd | None = None
         try:
             other = await self._call_target(circuit, observed)
@@ -131,7 +126,7 @@ class RelayHop:
                 await _end(other, why)
                 await _end(stream, why)
         finally:
-            self._relay.end(circuit, why)
+            self.relay.end(circuit, why)
             if why is not None:
                 log.info(
                     "relay.ended",
@@ -146,7 +141,7 @@ class RelayHop:
         """Have the target accept the circuit."""
         try:
             with trio.fail_after(CALL_WITHIN_S):
-                other = await self._call(circuit.target)
+                other = await self.call(circuit.target)
                 call = StopMessage(
                     type=StopMessage.CONNECT, peer=_peer(circuit.source, seen), limit=self._limit()
                 )
@@ -154,7 +149,7 @@ class RelayHop:
                     return other
         except (Unreachable, RemoteProtocolError, trio.BrokenResourceError, trio.TooSlowError) as error:
             log.debug("relay.unanswered", target=circuit.target, why=str(error))
-        raise self._relay.decline(DeclineReason.TARGET_SILENT)
+        raise self.relay.decline(DeclineReason.TARGET_SILENT)
 
     async def _splice(self, a: Stream, b: Stream, circuit: OpenCircuit) -> CircuitEnd:
         """Pass bytes both ways until one side ends it, or a limit is reached."""
@@ -178,9 +173,9 @@ class RelayHop:
                             data = await source.receive_some(CHUNK)
                         if not data:
                             break
-                        if (limit := self._relay.carry(circuit, len(data))) is not None:
+                        if (limit := self.relay.carry(circuit, len(data))) is not None:
                             return stop(limit)
-                        wait_s = self._relay.pace(len(data), trio.current_time())
+                        wait_s = self.relay.pace(len(data), trio.current_time())
                         if wait_s > 0:
                             await trio.sleep(wait_s)
                         with trio.fail_after(SEND_WITHIN_S):
@@ -204,7 +199,7 @@ class RelayHop:
             await write_message(stream, answer)
 
     def _limit(self) -> Limit:
-        limits = self._relay.limits
+        limits = self.relay.limits
         return Limit(duration=math.floor(limits.circuit_s), data=limits.circuit_bytes)
 
 

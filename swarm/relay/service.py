@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import trio
@@ -35,42 +36,36 @@ LOOK_EVERY_S: Final = 0.05
 MAX_REMEMBERED: Final = 4096
 
 
+@dataclass(eq=False)
 class Relays(INotifee):
     """The relay parts of one host."""
 
-    def __init__(
-        self,
-        me: PeerId,
-        host: NodeHost,
-        swarm: NodeSwarm,
-        handle: Callable[[str, Handler], None],
-        listening: Callable[[], Sequence[Address]],
-        wall: Callable[[], float] = time.time,
-    ) -> None:
-        """`listening`: this node's own addresses."""
-        self._me = me
-        self._host = host
-        self._swarm = swarm
-        self._handle = handle
-        self._listening = listening
-        self._wall = wall
-        self.client: Final = RelayClient(swarm, self._open_on, wall)
+    me: PeerId
+    host: NodeHost
+    swarm: NodeSwarm
+    handle: Callable[[str, Handler], None]
+    listening: Callable[[], Sequence[Address]]
+    """This node's own addresses."""
+    wall: Callable[[], float] = time.time
+
+    def __post_init__(self) -> None:
+        self.client = RelayClient(self.swarm, self._open_on, self.wall)
         self.on_disconnect: Callable[[], object] = lambda: None
         """Called when a connection ended."""
         self._accepts_circuits = False
         self._relay: RelayReservations | None = None
         self._known: OrderedDict[ID, tuple[Circuit, ...]] = OrderedDict()
-        store = host.get_peerstore()
+        store = self.host.get_peerstore()
         self._puncher = Puncher(
-            swarm,
+            self.swarm,
             self._open_on,
             observed=lambda: tuple(self.client.observed.values()),
-            listening=listening,
+            listening=self.listening,
             known=lambda peer: usable(store.addrs(peer)) if store.has_peer(peer) else (),
         )
-        swarm.through = self.client.call
-        handle(DCUTR, self._puncher.serve)
-        swarm.register_notifee(self)
+        self.swarm.through = self.client.call
+        self.handle(DCUTR, self._puncher.serve)
+        self.swarm.register_notifee(self)
 
     # -- as a node -----------------------------------------------------------------------------------------------------
 
@@ -88,7 +83,7 @@ class Relays(INotifee):
         """As `Network.reserve`; libp2p's errors when the gate cannot be reached."""
         if not self._accepts_circuits:
             self._accepts_circuits = True
-            self._handle(STOP, StopServer(self.client.holds, self.client.take).serve)
+            self.handle(STOP, StopServer(self.client.holds, self.client.take).serve)
         try:
             return await self.client.reserve(gate, addresses)
         except (RemoteProtocolError, trio.BrokenResourceError) as error:
@@ -96,7 +91,7 @@ class Relays(INotifee):
 
     def path(self, peer: ID) -> Path | None:
         """As `Network.path`."""
-        conn = self._swarm.live(peer)
+        conn = self.swarm.live(peer)
         if conn is None:
             return None
         rtt_s = conn.muxed_conn.rtt_s if isinstance(conn.muxed_conn, BoundedYamux) else None
@@ -110,19 +105,19 @@ class Relays(INotifee):
             raise LocalProtocolError("this node is already a relay")
         self._relay = relay
         hop = RelayHop(
-            self._me,
+            self.me,
             relay,
             seen_at=seen_at,
             call=self._call,
             belongs=self._belongs,
-            addresses=self._listening,
-            wall=self._wall,
+            addresses=self.listening,
+            wall=self.wall,
         )
-        self._handle(HOP, hop.serve)
-        self._handle(OWN_HOP, hop.serve)
+        self.handle(HOP, hop.serve)
+        self.handle(OWN_HOP, hop.serve)
 
     async def _call(self, peer: PeerId) -> Stream:
-        conn = self._swarm.direct(ID(peer_id_bytes(peer)))
+        conn = self.swarm.direct(ID(peer_id_bytes(peer)))
         if conn is None:
             raise Unreachable(f"no direct connection with {peer}")
         try:
@@ -132,18 +127,16 @@ class Relays(INotifee):
 
     async def _belongs(self, peer: PeerId) -> bool:
         """Whether it supports one of our protocols. Right after connecting it may not have said so yet."""
-        target, store = ID(peer_id_bytes(peer)), self._host.get_peerstore()
+        target, store = ID(peer_id_bytes(peer)), self.host.get_peerstore()
         for _ in range(LOOKS):
             protocols = store.get_protocols(target) if store.has_peer(target) else []
-            if self._host.opened(target, OWN_PROTOCOLS) or any(
-                p.startswith(OWN_PROTOCOLS) for p in protocols
-            ):
+            if self.host.opened(target, OWN_PROTOCOLS) or any(p.startswith(OWN_PROTOCOLS) for p in protocols):
                 return True
             await trio.sleep(LOOK_EVERY_S)
         return False
 
     async def _open_on(self, conn: SwarmConn, protocols: Sequence[str]) -> NodeStream:
-        inner = await self._host.open_on(conn, [TProtocol(protocol) for protocol in protocols])
+        inner = await self.host.open_on(conn, [TProtocol(protocol) for protocol in protocols])
         return NodeStream(inner, inner.get_protocol() or protocols[0])
 
     # -- notifications from libp2p ---------------------------------------------------------------------------------------------
@@ -151,7 +144,7 @@ class Relays(INotifee):
     async def disconnected(self, network: INetwork, conn: INetConn) -> None:
         """A peer's reservation ends with its last direct connection."""
         peer = conn.muxed_conn.peer_id
-        if self._relay is not None and self._swarm.direct(peer) is None:
+        if self._relay is not None and self.swarm.direct(peer) is None:
             self._relay.release(str(peer))
         self.on_disconnect()
 

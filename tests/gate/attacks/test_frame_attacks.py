@@ -114,7 +114,7 @@ async def refuse(link: Link, message: Message) -> Message:
 def spoken(here: RunningNode) -> set[str]:
     network = here.network
     assert isinstance(network, HostNetwork)
-    return {str(name) for name in network._host.multiselect.get_protocols() if name}
+    return {str(name) for name in network.host.multiselect.get_protocols() if name}
 
 
 async def ends(link: RawLink, protocol: str, body: bytes, *, finish: bool) -> None:

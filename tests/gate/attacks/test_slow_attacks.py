@@ -109,7 +109,7 @@ async def test_a_connection_that_never_comes_to_the_point_is_closed(
 async def test_every_protocol_stands_in_the_table(
     fast_clock: trio.testing.MockClock, here: RunningNode
 ) -> None:
-    names = here.network._host.multiselect.get_protocols()  # type: ignore[attr-defined]
+    names = here.network.host.multiselect.get_protocols()  # type: ignore[attr-defined]
     assert {str(name) for name in names if name} == set(TABLE)
 
 

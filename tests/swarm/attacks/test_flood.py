@@ -118,7 +118,7 @@ async def test_connections_that_prove_nothing_keep_nobody_out_and_leave_nothing_
 
 async def reserve_from(gate: HostNetwork, node: HostNetwork, source: str, times: int = 1) -> list[int]:
     """Statuses that a node gets that comes from that address, and says in its message that it is somebody else."""
-    await node._swarm.punch(
+    await node.swarm.punch(
         ID(peer_id_bytes(gate.peer_id)), gate.addresses[0], (source, 0), as_responder=False
     )
     named = PeerMessage(id=peer_id_bytes(Identity.from_seed("honest").peer_id))

@@ -184,7 +184,7 @@ async def test_over_real_sockets_a_node_of_the_lan_is_not_sent_to_its_own_loopba
             victims_doors(8) as doors,
             open_host(Identity.from_seed("r node"), listen=["/ip4/127.0.0.1/tcp/0"]) as node,
         ):
-            node._swarm.rules = DialRules(listening=lambda: ("/ip4/192.0.2.7/tcp/4001",))
+            node.swarm.rules = DialRules(listening=lambda: ("/ip4/192.0.2.7/tcp/4001",))
             index = Index(node, rng=random.Random(1), remote_address=node.remote_address)
             async with trio.open_nursery() as nursery:
                 await nursery.start(index.run)

@@ -107,7 +107,7 @@ async def test_stopping_takes_less_than_a_second_with_many_connections() -> None
             nursery.start_soon(visit, number)
         await until(lambda: len(ready) == 8 and len(server.connected()) == 8)
         begun = trio.current_time()
-        await server._swarm.close_all(0.6)
+        await server.swarm.close_all(0.6)
         assert trio.current_time() - begun < 1
         stop.set()
 
@@ -214,7 +214,7 @@ async def test_a_connection_is_watched_once_somebody_has_waited_for_work_there_i
     ):
         proxy = Proxy(server)
         await client.connect(server.peer_id, [await nursery.start(proxy.run)])
-        conn = client._swarm.live(ID(peer_id_bytes(server.peer_id)))
+        conn = client.swarm.live(ID(peer_id_bytes(server.peer_id)))
         assert conn is not None
         muxed = conn.muxed_conn
         assert isinstance(muxed, BoundedYamux)

@@ -222,7 +222,7 @@ async def test_streams_that_never_say_what_they_want_count_too(victim: HostNetwo
 
 async def test_an_inbound_connection_gives_its_place_back(victim: HostNetwork) -> None:
     """libp2p keeps the place until the node ends: after 1,024 visits nobody can come any more."""
-    limiter = victim._swarm._inbound_limiter
+    limiter = victim.swarm._inbound_limiter
     for _ in range(3):
         async with attack(victim) as link:
             await link.open()
@@ -293,7 +293,7 @@ def test_dialling_and_calling_wait_for_no_timer() -> None:
 async def test_a_node_does_not_dial_everybody_it_has_heard_of(victim: HostNetwork) -> None:
     async with open_host(Identity.from_seed(2)) as node:
         node.table.learn(Contact(victim.peer_id, victim.addresses))
-        await node._swarm.auto_connector.maybe_connect()
+        await node.swarm.auto_connector.maybe_connect()
         assert node.connected() == ()
 
 

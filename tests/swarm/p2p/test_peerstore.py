@@ -103,12 +103,12 @@ async def test_a_peer_that_says_too_much_of_itself_has_said_nothing(names: int, 
             event.set()
             await stream.write(encode_uvarint(len(message)) + message)  # type: ignore[attr-defined]
 
-        liar._host.set_stream_handler(TProtocol(IDENTIFY), lie)
+        liar.host.set_stream_handler(TProtocol(IDENTIFY), lie)
         with trio.fail_after(10):
             await liar.connect(victim.peer_id, victim.addresses)
             await event.wait()
             peer = ID(peer_id_bytes(ATTACKER.peer_id))
-            while peer in victim._host._identify_inflight:
+            while peer in victim.host._identify_inflight:
                 await trio.sleep(0.01)
-        book = victim._host.get_peerstore()
+        book = victim.host.get_peerstore()
         assert (book.has_peer(peer) and book.get_protocols(peer) == ["/a", "/b", "/c"]) is kept

@@ -447,7 +447,7 @@ async def test_what_gates_say_of_the_place_a_machine_has_left_meanwhile_counts_f
         serve_links(network, ProtocolId.REACH, REACH, slowly)
         play.gates["slow"] = Contact(network.peer_id, network.addresses)
         node, keeper = await play.node("node", "slow")
-        keeper._ips = lambda: ("192.168.7.7",) if event.is_set() else ("192.168.1.7",)
+        keeper.ips = lambda: ("192.168.7.7",) if event.is_set() else ("192.168.1.7",)
         await event.wait()
         await trio.sleep(6)
         assert keeper.reach is Reach.UNKNOWN

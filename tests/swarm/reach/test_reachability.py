@@ -14,11 +14,9 @@ from swarm.reach.reachability import (
     CALLED_S,
     FAR_COUNTS_S,
     MAX_ADDRESSES,
-    REACHABILITY,
     RETRY_S,
     VERDICT_S,
     DialVerdict,
-    Observation,
     Reach,
     ReachState,
     advertised,
@@ -65,10 +63,6 @@ def walk(steps: Sequence[Step]) -> Iterator[tuple[float, Step, ReachState]]:
         else:
             standing = called(standing, now)
         yield now, step, standing
-
-
-def test_the_table_says_what_follows_for_every_state_and_event() -> None:
-    assert all(set(REACHABILITY[state]) == set(Observation) for state in Reach)
 
 
 @given(steps=STEPS)
