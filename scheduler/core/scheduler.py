@@ -43,6 +43,7 @@ class SchedulerCore:
 
     allocator_type = Allocator
     failures_type = Failures
+    workers_type = Workers
     reconciler_type = Reconciler
 
     def __init__(self, rng: random.Random) -> None:
@@ -51,7 +52,7 @@ class SchedulerCore:
         self.hedging = Hedging(self.state, self.allocator)
         self.failures = self.failures_type(self.state, self.hedging)
         self.timeouts = TimeLimits(self.state, self.failures)
-        self.workers = Workers(self.state, self.failures)
+        self.workers = self.workers_type(self.state, self.failures)
         self.reconciler = self.reconciler_type(self.state, self.workers, self.hedging, self.failures)
 
     def decide(self, now: float) -> list[Command]:

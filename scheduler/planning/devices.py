@@ -18,7 +18,7 @@ from protocol.values.requirement import Requirement
 from protocol.values.task import Model, Task
 from protocol.words import Role
 from scheduler.campaign.text import read_spec
-from scheduler.planning.tasks import derive_tasks, requirements
+from scheduler.planning.tasks import derive_cells, requirements, tasks_of
 from scheduler.store.rows import CampaignRow, NewModel
 from scheduler.store.store import Store
 from swarm.index.query import QueryResult, Sighting
@@ -112,8 +112,10 @@ async def _plan_on_devices(
         adverts |= {advert.peer: advert for advert in fitting}
         complete = complete and all_of_them
     described = {m.name: (None, Model(name=m.facts or m.name, sha256=m.sha256, size=m.size)) for m in models}
-    tasks = derive_tasks(
-        campaign, described, campaign_id=row.id, scheduler=row.scheduler, devices=tuple(adverts.values())
+    tasks = tasks_of(
+        derive_cells(
+            campaign, described, campaign_id=row.id, scheduler=row.scheduler, devices=tuple(adverts.values())
+        )
     )
     return tasks, frozenset(adverts) if complete else frozenset()
 

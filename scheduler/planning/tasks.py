@@ -82,39 +82,21 @@ def requirements(campaign: Campaign) -> tuple[Requirement, ...]:
     return tuple(dict.fromkeys(Requirement(clauses=_clauses(campaign, job)) for job in campaign.lines()))
 
 
-def derive_tasks(
-    campaign: Campaign,
-    models: Models,
-    *,
-    campaign_id: str,
-    scheduler: str,
-    devices: Sequence[Advert] | None = None,
-) -> tuple[Task, ...]:
-    """The tasks of `campaign`, numbered from 1. `scheduler`: the peer id that will sign them.
+def tasks_of(planned: Iterable[tuple[PlannedCell, Sequence[Task]]]) -> tuple[Task, ...]:
+    """The tasks of all cells in one."""
+    return tuple(task for _, tasks in planned for task in tasks)
+
+
+def derive_cells(
+    campaign: Campaign, models: Models, *, campaign_id: str, scheduler: str, devices: Sequence[Advert] = ()
+) -> tuple[tuple[PlannedCell, tuple[Task, ...]], ...]:
+    """The tasks of `campaign`, cell by cell, numbered from 1. `scheduler`: the peer id that will sign them.
 
     `devices` counts only where `needs_devices`. A cell that no device of them fits still becomes a task, open to any device that fits, so
     that it is seen to find none and is not silently left out.
     Raises `CampaignError` above `MAX_TASKS` tasks or for a task larger than the protocol's.
     """
-    return tuple(
-        task
-        for _, tasks in derive_cells(
-            campaign, models, campaign_id=campaign_id, scheduler=scheduler, devices=devices
-        )
-        for task in tasks
-    )
-
-
-def derive_cells(
-    campaign: Campaign,
-    models: Models,
-    *,
-    campaign_id: str,
-    scheduler: str,
-    devices: Sequence[Advert] | None = None,
-) -> tuple[tuple[PlannedCell, tuple[Task, ...]], ...]:
-    """The same, cell by cell."""
-    adverts = _chosen(campaign, devices or ()) if needs_devices(campaign) else []
+    adverts = _chosen(campaign, devices) if needs_devices(campaign) else []
     made: list[tuple[PlannedCell, tuple[Task, ...]]] = []
     total = 0
     for cell in cells(campaign):
@@ -130,63 +112,57 @@ def derive_cells(
                     file=cell.model.error("", "").file,
                     hint="set devices.limit, or split it into several campaigns",
                 )
-            tasks.append(
-                _task(campaign, cell, model, (*need, *pin.clauses), campaign_id, total, scheduler, pin)
+            if len(need) + len(pin.clauses) > MAX_CLAUSES:
+                raise cell.model.error(
+                    f"a task has more than {MAX_CLAUSES} clauses, those that keep replicas apart counted in",
+                    "use fewer clauses under devices.where, or fewer replicas",
+                )
+            task = Task(
+                campaign=campaign_id,
+                task=f"{campaign_id}/{total}",
+                scheduler=scheduler,
+                model=model,
+                unit=cell.unit,
+                requirement=Requirement(clauses=(*need, *pin.clauses)),
+                measure=_measure(campaign, cell),
+                timeouts=_timeouts(campaign),
+                memory=max(4 * GIB, 4 * model.size + GIB),
+                note=pin.note,
+                replica=pin.replica,
+                model_url=cell.model.public_url,
             )
+            if len(task_body(task)) > MAX_TASK:
+                raise cell.model.error(
+                    f"the task for {model.name!r} is larger than {MAX_TASK // 1024} KiB",
+                    "use fewer or shorter clauses and dims",
+                )
+            tasks.append(task)
         made.append((cell, tuple(tasks)))
     return tuple(made)
 
 
-def _task(
-    campaign: Campaign,
-    cell: PlannedCell,
-    model: Model,
-    clauses: tuple[Clause, ...],
-    campaign_id: str,
-    n: int,
-    scheduler: str,
-    pin: _Pin,
-) -> Task:
-    measure, limits = campaign.measure, campaign.timeouts
-    if len(clauses) > MAX_CLAUSES:
-        raise cell.model.error(
-            f"a task has more than {MAX_CLAUSES} clauses, those that keep replicas apart counted in",
-            "use fewer clauses under devices.where, or fewer replicas",
-        )
-    task = Task(
-        campaign=campaign_id,
-        task=f"{campaign_id}/{n}",
-        scheduler=scheduler,
-        model=model,
-        unit=cell.unit,
-        requirement=Requirement(clauses=clauses),
-        measure=Measure(
-            runs=cell.runs,
-            loads=measure.loads,
-            precision=measure.precision,
-            warmup=None if measure.warmup == "auto" else measure.warmup,
-            threads=cell.threads,
-            dims={**measure.dims, **cell.model.dims},
-            batch=cell.batch,
-            batch_dim=None if cell.batch is None else cell.model.batch_dim,
-            inputs=cell.model.inputs,
-            seed=measure.seed,
-            check=measure.check == "reference",
-            pre=_steps(measure.pre),
-            post=_steps(measure.post),
-        ),
-        timeouts=Timeouts(queue_s=limits.queue, fetch_s=limits.fetch, load_s=limits.load, run_s=limits.run),
-        memory=max(4 * GIB, 4 * model.size + GIB),
-        note=pin.note,
-        replica=pin.replica,
-        model_url=cell.model.public_url,
+def _measure(campaign: Campaign, cell: PlannedCell) -> Measure:
+    measure = campaign.measure
+    return Measure(
+        runs=cell.runs,
+        loads=measure.loads,
+        precision=measure.precision,
+        warmup=None if measure.warmup == "auto" else measure.warmup,
+        threads=cell.threads,
+        dims={**measure.dims, **cell.model.dims},
+        batch=cell.batch,
+        batch_dim=None if cell.batch is None else cell.model.batch_dim,
+        inputs=cell.model.inputs,
+        seed=measure.seed,
+        check=measure.check == "reference",
+        pre=_steps(measure.pre),
+        post=_steps(measure.post),
     )
-    if len(task_body(task)) > MAX_TASK:
-        raise cell.model.error(
-            f"the task for {model.name!r} is larger than {MAX_TASK // 1024} KiB",
-            "use fewer or shorter clauses and dims",
-        )
-    return task
+
+
+def _timeouts(campaign: Campaign) -> Timeouts:
+    limits = campaign.timeouts
+    return Timeouts(queue_s=limits.queue, fetch_s=limits.fetch, load_s=limits.load, run_s=limits.run)
 
 
 def _steps(entries: Sequence[StepEntry]) -> tuple[Step, ...]:
@@ -213,14 +189,14 @@ def _pins(campaign: Campaign, fitting: Sequence[Advert]) -> list[_Pin]:
     """What tells the tasks of one cell apart; nothing where one task is open to any device."""
     replicas = campaign.replicas
     if campaign.devices.spread == "device":
-        return [_Pin(clauses) for clauses in _device_pins(fitting)]
-    if replicas == 1:
-        return [_Pin(clauses) for clauses in _class_pins(fitting)]
+        devices = dict.fromkeys(advert.device for advert in fitting)  # the nodes of one device share it
+        return [_Pin((Clause(attribute="device", op=Op.EQ, value=device),)) for device in devices]
     groups = list(_grouped(fitting, by_device=False).values())
+    if replicas == 1:
+        return [_Pin(_class_pin(group)) for group in groups]
     if campaign.devices.spread == "any" and groups:
-        groups = [
-            max(groups, key=lambda group: len({advert.device for advert in group}))
-        ]  # the first of equals
+        largest = max(groups, key=lambda group: len({advert.device for advert in group}))
+        groups = [largest]  # the first of equals
     if not groups:
         note = f"{replicas} devices of one class are needed, none is there"
         return [_Pin((), number, note) for number in range(1, replicas + 1)]
@@ -273,14 +249,6 @@ def _grouped(adverts: Iterable[Advert], *, by_device: bool) -> Mapping[object, l
     return groups
 
 
-def _device_pins(adverts: Sequence[Advert]) -> list[tuple[Clause, ...]]:
-    """One clause for each device; the nodes of one device share it."""
-    return [
-        (Clause(attribute="device", op=Op.EQ, value=device),)
-        for device in dict.fromkeys(advert.device for advert in adverts)
-    ]
-
-
 def device_class(advert: Advert) -> tuple[str, int | None, str, str]:
     """Devices of one class are taken for alike: the same chip, memory in whole GiB, operating system and architecture.
 
@@ -288,10 +256,6 @@ def device_class(advert: Advert) -> tuple[str, int | None, str, str]:
     """
     ram = None if advert.ram is None else (advert.ram + GIB // 2) // GIB
     return (advert.soc, ram, advert.os.split(" ")[0], advert.arch)
-
-
-def _class_pins(adverts: Sequence[Advert]) -> list[tuple[Clause, ...]]:
-    return [_class_pin(group) for group in _grouped(adverts, by_device=False).values()]
 
 
 def _class_pin(group: Sequence[Advert]) -> tuple[Clause, ...]:

@@ -21,7 +21,7 @@ from scheduler.campaign.load import load_campaign
 from scheduler.campaign.model import Campaign
 from scheduler.models.describe import Fetch, Models, describe_models, no_fetch
 from scheduler.output.fleet import first_error
-from scheduler.planning.tasks import PlannedCell, derive_cells, requirements
+from scheduler.planning.tasks import PlannedCell, derive_cells, requirements, tasks_of
 from scheduler.preview.plan import LivePlan, make_plan
 from scheduler.preview.survey import VISIT, find_all_devices, visit
 from scheduler.preview.why import LiveFacts, WhyReport, why_report
@@ -46,11 +46,8 @@ def plan_campaign(home: Home, campaign: Campaign, models: Models, gates: Sequenc
     def cells_on(devices: Sequence[Advert]) -> Sequence[tuple[PlannedCell, Sequence[Task]]]:
         return derive_cells(campaign, models, campaign_id=VISIT, scheduler=scheduler, devices=devices)
 
-    def tasks_on(devices: Sequence[Advert]) -> list[Task]:
-        return [task for _, tasks in cells_on(devices) for task in tasks]
-
     survey = partial(visit, priority=campaign.priority, now=time.time())
-    result = trio.run(survey, gates, home, requirements(campaign), tasks_on)
+    result = trio.run(survey, gates, home, requirements(campaign), lambda devices: tasks_of(cells_on(devices)))
     past = run_history(home, {model.sha256 for _, model in models.values()})
     return make_plan(campaign, models, cells_on(result.adverts), result, past)
 

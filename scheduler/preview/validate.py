@@ -18,7 +18,7 @@ from scheduler.campaign.model import Campaign, JobFields
 from scheduler.models.describe import Models, unseen
 from scheduler.output.schemas import CampaignModel, shown_as
 from scheduler.output.terminal import table
-from scheduler.planning.tasks import derive_tasks, needs_devices
+from scheduler.planning.tasks import derive_cells, needs_devices, tasks_of
 from swarm.base.text import safe_text
 from swarm.base.yaml import parse_document
 
@@ -66,7 +66,7 @@ def valid(campaign: Campaign, models: Models) -> ValidCampaign:
         counted = models or {
             entry.label: (None, Model(name=entry.label, sha256="0" * 64, size=1)) for entry in campaign.models
         }
-        tasks = len(derive_tasks(campaign, counted, campaign_id="c-check", scheduler=NOBODY, devices=None))
+        tasks = len(tasks_of(derive_cells(campaign, counted, campaign_id="c-check", scheduler=NOBODY)))
     return ValidCampaign(
         campaign=campaign.model_dump(mode="json"),
         models={name: shown_as(CampaignModel, model) for name, (_, model) in models.items()},

@@ -19,7 +19,7 @@ from scheduler.campaign.model import Campaign
 from scheduler.campaign.text import read_spec
 from scheduler.models.describe import Fetch, Models, describe_models, find_model, no_fetch
 from scheduler.models.spool import spool
-from scheduler.planning.tasks import derive_tasks, needs_devices
+from scheduler.planning.tasks import derive_cells, needs_devices, tasks_of
 from scheduler.store.progress import ADOPTED
 from scheduler.store.rows import CampaignRow, CampaignStatus, NewCampaign, NewModel, RunClaim, TaskRow
 from scheduler.store.store import Store, open_store
@@ -72,7 +72,7 @@ def store_campaign(
     campaign_id = campaign_id or new_campaign_id()
     tasks = None
     if not needs_devices(campaign):
-        tasks = derive_tasks(campaign, models, campaign_id=campaign_id, scheduler=scheduler, devices=None)
+        tasks = tasks_of(derive_cells(campaign, models, campaign_id=campaign_id, scheduler=scheduler))
     for path, model in models.values():
         if path is not None:
             spool(path, model, home.spool)

@@ -9,10 +9,13 @@ Whoever builds a history tells what it saw; an invariant for which nothing was t
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
+from typing import Final
 
+FINAL: Final = frozenset({"succeeded", "failed", "cancelled"})
+"""Words for states of a task that has ended."""
 FenceKey = tuple[int, int]
 """(incarnation, number)."""
 
@@ -26,7 +29,8 @@ class Kind(StrEnum):
     COMMITTED = "committed"
     """`who` put the intent of an attempt on disk: task, attempt, worker; number: other untried workers that could have had it."""
     WANTED = "wanted"
-    """`who` wants this attempt to run: it took a grant, or said Start: task, attempt, worker, fence."""
+    """`who` wants this attempt to run: it took a grant, or said Start: task, attempt, worker, fence;
+    number: with Start, other attempts of the task that its disk has as open."""
     ATTEMPT_ENDED = "attempt-ended"
     """`who` gave an attempt up without a record: task, attempt; word: lost, refused, preempted, cancelled or failed."""
     RECORDED = "recorded"
@@ -42,6 +46,10 @@ class Kind(StrEnum):
     """`who` was told that nothing runs under it any more: worker, lease."""
     STEPPED_DOWN = "stepped-down"
     """`who` heard that another scheduler carries the campaign on: campaign."""
+    HEARD = "heard"
+    """`worker` answered `who`."""
+    SILENT = "silent"
+    """`who` counts on what `worker` holds, and has had no answer from it for so long: number, in seconds."""
     FOUND = "found"
     """`who` adopts the campaign, and a worker told it of a task: task, attempt, worker, lease, campaign; word: queued, running or over."""
 
@@ -49,7 +57,7 @@ class Kind(StrEnum):
     BORN = "born"
     """A life of `worker` begins: fence (incarnation, 0)."""
     DIED = "died"
-    """Its process is gone, and with it all it ran: worker."""
+    """Its process is gone, and with it all it ran: worker (or scheduler)."""
     PAUSED = "paused"
     """Its process does nothing from now on (number 1), or goes on (0): worker."""
     QUEUED = "queued"
@@ -168,6 +176,8 @@ class History:
     """Task → what it has in common with its replicas."""
     attempts: dict[str, int] = field(default_factory=dict)
     """Campaign → tries that a task may have."""
+    afterwards: tuple[str, ...] = ()
+    """Tasks that were asked for once all faults were over, each of one worker alone."""
     final: dict[str, str] | None = None
     """Task → state in its owner's store at the end."""
     stored: frozenset[str] | None = None
@@ -213,6 +223,9 @@ class Breach:
     def __str__(self) -> str:
         when = "" if self.at is None else f" at {self.at:.3f} s"
         return f"{self.invariant}{when}: {self.what}"
+
+
+Invariant = Callable[[History], Iterator[Breach]]
 
 
 def merged(parts: Iterable[Iterable[Event]], base: Mapping[str, int]) -> History:

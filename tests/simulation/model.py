@@ -2,9 +2,10 @@
 
     run(seed) -> Outcome     the history of it, held against every invariant
 
-The core and the ledger are the real ones. Around them stand short shells that do what the services do (`sim_scheduler`, `sim_worker`), a
-store of dictionaries (`shelf`) and a network of virtual links (`wire`). First everything is fair while campaigns come in, then faults
-come for a minute, then nothing more goes wrong, and everything has to end.
+The cores and the conversations are the real ones. Around them stand short shells that do what the services do (`sim_scheduler`,
+`sim_worker`), a store of dictionaries (`sim_store`) and a network of virtual links (`wire`). First everything is fair while campaigns come
+in, then faults come for a minute, then nothing more goes wrong, and everything has to end. At last each scheduler asks each worker once
+more.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from scheduler.core.scheduler import SchedulerCore
 from tests.simulation.adapter import device_of
 from tests.simulation.faults import FAULTS_S, Faults
 from tests.simulation.history import Breach, Event, History, Kind, Limits
-from tests.simulation.invariants import FINAL, check
+from tests.simulation.invariants import check
 from tests.simulation.kernel import Kernel
 from tests.simulation.sim_adopter import SimAdopter
 from tests.simulation.sim_scheduler import SimScheduler
@@ -217,8 +218,10 @@ class World(Faults):
         return tasks + [self._task(scheduler, campaign, n, f"{rng.getrandbits(64):064x}") for n in rest]
 
     @staticmethod
-    def _task(scheduler: str, campaign: str, n: int, model: str, replica: int | None = None) -> Task:
-        clauses = (parse_clause(f"units has {UNIT}"),)
+    def _task(
+        scheduler: str, campaign: str, n: int, model: str, replica: int | None = None, pin: str = ""
+    ) -> Task:
+        clauses = tuple(parse_clause(text) for text in (f"units has {UNIT}", pin) if text)
         return Task(
             campaign=campaign,
             task=f"{campaign}/{n}",
@@ -228,17 +231,25 @@ class World(Faults):
             requirement=Requirement(clauses=clauses),
             measure=Measure(runs=1, loads=1),
             replica=replica,
-            timeouts=Timeouts(queue_s=300.0, fetch_s=20.0, load_s=10.0, run_s=60.0),
+            timeouts=Timeouts(queue_s=PATIENCE_S if pin else 300.0, fetch_s=20.0, load_s=10.0, run_s=60.0),
         )
 
-    def _submit(self, scheduler: SimScheduler, campaign: str, tasks: list[Task], priority: int) -> None:
+    def _submit(
+        self,
+        scheduler: SimScheduler,
+        campaign: str,
+        tasks: list[Task],
+        priority: int,
+        *,
+        wait_s: float = 120.0,
+    ) -> None:
         history = self.history
         for task in tasks:
             history.tasks[task.task] = campaign
             history.models[task.task] = task.model.sha256
         attempts = self.rng.choice((2, 3, 3, 5))
         history.attempts[campaign] = attempts
-        folder = SimCampaign(campaign, attempts=attempts, backoff_s=2.0, wait_s=120.0, priority=priority)
+        folder = SimCampaign(campaign, attempts=attempts, backoff_s=2.0, wait_s=wait_s, priority=priority)
         scheduler.store.create(folder, tasks)
         self.home[campaign] = scheduler
 
@@ -303,7 +314,24 @@ class World(Faults):
         if self._over():
             awake = max(one.process.paused_until for one in self._all())
             self.kernel.run(max(self.kernel.now, awake) + AFTERWARDS_S, lambda: False)
+            self._look_at_reservations()
+            self._submit_afterwards()
+            self.kernel.run(self.kernel.now + PATIENCE_S, self._over)
         self._look()
+
+    def _submit_afterwards(self) -> None:
+        """From each scheduler that was there from the beginning, a task for each worker alone."""
+        for scheduler in self.schedulers[:2]:
+            name = scheduler.name
+            campaign, tasks = f"c-{name[-1]}z", []
+            for n, worker in enumerate((one for one in self.workers if one not in self.gone), 1):
+                pin = f"device == {device_of(worker.name)}"
+                task = self._task(name, campaign, n, f"{self.rng.getrandbits(64):064x}", pin=pin)
+                tasks.append(task)
+                if not worker.runs.lies:
+                    self.history.afterwards += (task.task,)
+            self.coming += 1
+            self._submit(scheduler, campaign, tasks, 50, wait_s=PATIENCE_S)
 
     def _over(self) -> bool:
         came = {campaign for scheduler in self.schedulers for campaign in scheduler.store.campaigns}
@@ -328,10 +356,11 @@ class World(Faults):
                 if entry is not None:
                     tell(Kind.VIEW, who=f"{store.owner}'s core", task=row.id, word=str(entry.state))
         history.stored = frozenset(stored)
-        done = all(state in FINAL for state in history.final.values())
+
+    def _look_at_reservations(self) -> None:
         for worker in self.workers:
-            if done and worker.process.alive:
-                tell(Kind.RESERVED, worker=worker.name, number=worker.held())
+            if worker.process.alive:
+                self.tell(Kind.RESERVED, worker=worker.name, number=worker.held())
 
     def close(self) -> None:
         """Let go of what is under way."""

@@ -28,6 +28,7 @@ from protocol.messages.work import (
     HeldLease,
     LiveLease,
     Queued,
+    Ready,
     Renew,
     Renewed,
     Result,
@@ -43,14 +44,16 @@ from scheduler.conversation.conversation import SchedulerConversation
 from scheduler.conversation.effects import CheckedRecord, LinkHandle, WaitFor
 from scheduler.conversation.links import WorkerLink, WorkerLinks
 from scheduler.core.allocator import Allocator
-from scheduler.core.commands import Command
+from scheduler.core.commands import CancelOn, Command, ReleaseOn
 from scheduler.core.failures import Failures
 from scheduler.core.ranking import WorkerView
 from scheduler.core.reconciler import Reconciler
 from scheduler.core.scheduler import SchedulerCore
 from scheduler.core.state import RequirementGroup, TaskEntry
+from scheduler.core.workers import Workers
 from scheduler.store.rows import ResultReceipt
 from tests.simulation.model import Mutant
+from tests.simulation.sim_scheduler import SimClaims
 from tests.simulation.sim_store import Row, SimStore
 
 # -- the worker's ledger --------------------------------------------------------------------------------------------------------
@@ -445,6 +448,99 @@ class AsksUnderNewKeys(SchedulerConversation):
     links_type = NewKeys
 
 
+class OwesCommands(Reconciler):
+    owed: tuple[Command, ...] = ()
+
+    def start(self, peer: str, lease: str, fence: Fence, now: float) -> tuple[str | None, list[Command]]:
+        task, commands = super().start(peer, lease, fence, now)
+        self.owed = (*self.owed, *commands)
+        return task, []
+
+
+class OwingCore(SchedulerCore):
+    reconciler_type = OwesCommands
+    reconciler: OwesCommands
+
+
+class StartsFirst(SchedulerConversation):
+    """Says Start, and stores a moment later that the other ticket is over."""
+
+    async def _ready(self, peer: str, message: Ready) -> Message:
+        reply = await super()._ready(peer, message)
+        self._shell.start(self._store_owed())
+        return reply
+
+    async def _store_owed(self) -> None:
+        await WaitFor(lambda: False, self._shell.now() + 0.5)
+        reconciler: Any = self.core.reconciler
+        owed, reconciler.owed = reconciler.owed, ()
+        self.carry_out(owed)
+
+
+class NeverRenewing(WorkerLinks):
+    async def renew(self, handle: LinkHandle, link: WorkerLink) -> bool:
+        link.heard_at = self._shell.now()
+        return True
+
+
+class NeverRenews(SchedulerConversation):
+    """Holds leases without renewing them."""
+
+    links_type = NeverRenewing
+
+
+class HearingLinks(WorkerLinks):
+    async def renew(self, handle: LinkHandle, link: WorkerLink) -> bool:
+        answered = await super().renew(handle, link)
+        link.heard_at = self._shell.now()
+        return answered
+
+
+class HearsTheSilent(SchedulerConversation):
+    """A worker that does not answer counts as heard."""
+
+    links_type = HearingLinks
+
+
+class HastyLinks(WorkerLinks):
+    async def stop(self, command: CancelOn | ReleaseOn) -> None:
+        await super().stop(command)
+        leases = tuple(held.lease for held in command.held)
+        now = self._shell.now()
+        self._carry_out(self._core.failures.confirm_stop(command.peer, leases, now))
+
+
+class ConfirmsStops(SchedulerConversation):
+    """What a worker was asked to stop counts as stopped, answered or not."""
+
+    links_type = HastyLinks
+
+
+class HopefulWorkers(Workers):
+    def mark_unreachable(self, peer: str, why: str, now: float) -> list[Command]:
+        return []
+
+
+class ForgetsFailedProbes(SchedulerCore):
+    """A probe that fails is waited for."""
+
+    workers_type = HopefulWorkers
+
+
+class Disbelief(SimClaims):
+    def superseded(self, campaign: str, denied: Denied) -> bool:
+        return False
+
+
+class DisbelievesProofs(SchedulerConversation):
+    """Does not believe the proof that another scheduler leads a campaign."""
+
+    def __init__(
+        self, core: SchedulerCore, shell: Any, store: Any, source: Any, claims: Any, *rest: Any, **named: Any
+    ) -> None:
+        super().__init__(core, shell, store, source, Disbelief(claims.epochs), *rest, **named)
+
+
 class AcceptsOld(SchedulerConversation):
     """Accepts a result that is not of the current attempt, stored or not."""
 
@@ -505,17 +601,17 @@ MUTANTS: Final = (
     Mutant("begins before the device is free", shows=9, make_ledger=_with(DeviceIsFree)),
     Mutant("forgets idempotency keys", shows=3, make_ledger=ForgetsKeys),
     Mutant("leases never expire", shows=41, make_ledger=NeverExpires),
-    Mutant("ignores cancels", shows=2, make_ledger=IgnoresCancel),
+    Mutant("ignores cancels", shows=1, make_ledger=IgnoresCancel),
     Mutant("stops what is being timed", shows=1, make_ledger=NeverTimed),
-    Mutant("fences repeat", shows=10, make_ledger=FencesRepeat),
+    Mutant("fences repeat", shows=9, make_ledger=FencesRepeat),
     Mutant("the incarnation does not rise", shows=29, switches=frozenset({"same-incarnation"})),
     Mutant("checks no epoch", shows=2, make_ledger=NoEpochCheck),
     Mutant("knows no quota", shows=24, make_ledger=NoQuota),
     Mutant("serves its owner last", shows=19, make_ledger=OwnerLast),
     Mutant("sends results to whichever machine has the key", shows=4, make_conversation=SendsToAnyLink),
-    Mutant("does not kill", shows=15, make_conversation=KillsNothing),
+    Mutant("does not kill", shows=5, make_conversation=KillsNothing),
     Mutant("says stopped too soon", shows=49, make_conversation=StoppedTooSoon),
-    Mutant("frees the slot of a stopped run at once", shows=9, make_conversation=FreesTheSlotAtOnce),
+    Mutant("frees the slot of a stopped run at once", shows=3, make_conversation=FreesTheSlotAtOnce),
     Mutant("sends a result before it is on disk", make_conversation=SendsBeforeStoring),
     Mutant("takes a lost acknowledgement for one", make_conversation=TakesSilenceForAnAnswer),
     Mutant("renews under a stale epoch", shows=33, make_conversation=RenewsStaleEpochs),
@@ -523,23 +619,29 @@ MUTANTS: Final = (
     Mutant("keeps results from adopters", shows=5, make_conversation=KeepsResultsFromAdopters),
     Mutant("checks no permission", shows=5, switches=frozenset({"no-permission"})),
     Mutant("runs another model", switches=frozenset({"wrong-model"})),
-    Mutant("retries for ever", shows=22, make_core=RetriesForEver),
+    Mutant("retries for ever", shows=27, make_core=RetriesForEver),
     Mutant("goes back to where it failed", make_core=GoesBack),
     Mutant("starts both tickets", shows=2, make_core=StartsTwice),
-    Mutant("waits for lost workers", shows=29, make_core=ForgetsTheLost, make_scheduler=NeverGivesUp),
-    Mutant("adopts without the settled results", shows=62, make_core=ForgetsSettled),
-    Mutant("ignores results when it adopts", shows=15, switches=frozenset({"ignores-settled"})),
+    Mutant("waits for lost workers", shows=1, make_core=ForgetsTheLost, make_scheduler=NeverGivesUp),
+    Mutant("adopts without the settled results", shows=5, make_core=ForgetsSettled),
+    Mutant("ignores results when it adopts", shows=2, switches=frozenset({"ignores-settled"})),
     Mutant("renews what it has not adopted", shows=64, make_scheduler=RenewsUnadopted),
     Mutant("puts replicas together", make_core=ForgetsSiblings, switches=frozenset({"unchecked"})),
     Mutant("takes any fence", shows=83, store=AnyFence, make_scheduler=AnyFenceIsCurrent),
     Mutant("takes results again", shows=2, store=TakesAgain, make_scheduler=AnyFenceIsCurrent),
-    Mutant("accepts a result before it is on disk", shows=20, make_scheduler=AcceptsEarly),
+    Mutant("accepts a result before it is on disk", shows=12, make_scheduler=AcceptsEarly),
     Mutant("does not flush", store=NoFlush),
     Mutant("accepts a campaign in memory", shows=3, store=AcceptsInMemory),
-    Mutant("stores what it decided after it was sent", shows=1, make_scheduler=StoresLater),
+    Mutant("stores what it decided after it was sent", make_scheduler=StoresLater),
     Mutant("does not reconcile after a break", make_scheduler=NeverReconciles),
     Mutant("asks again under another key", shows=13, make_scheduler=AsksUnderNewKeys),
     Mutant("accepts old results", shows=4, make_scheduler=AcceptsOld),
-    Mutant("waits for silent workers", shows=29, make_scheduler=NeverGivesUp),
+    Mutant("starts before it is stored", shows=2, make_core=OwingCore, make_scheduler=StartsFirst),
+    Mutant("renews no lease", make_scheduler=NeverRenews),
+    Mutant("takes silence for an answer to a renewal", shows=10, make_scheduler=HearsTheSilent),
+    Mutant("takes a stop for confirmed", shows=78, make_scheduler=ConfirmsStops),
+    Mutant("forgets failed probes", shows=1, make_core=ForgetsFailedProbes),
+    Mutant("disbelieves proofs", shows=2, make_scheduler=DisbelievesProofs),
+    Mutant("waits for silent workers", shows=1, make_scheduler=NeverGivesUp),
     Mutant("does not take up campaigns after a restart", switches=frozenset({"forgets-campaigns"})),
 )

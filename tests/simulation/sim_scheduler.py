@@ -11,7 +11,18 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from protocol.errors import RemoteProtocolError
-from protocol.messages.work import Accepted, Cancel, Denied, Ready, Release, Result, Start, Stopped
+from protocol.messages.work import (
+    Accepted,
+    AdoptRequest,
+    Cancel,
+    Commit,
+    Denied,
+    Ready,
+    Release,
+    Result,
+    Start,
+    Stopped,
+)
 from protocol.values.advert import Advert
 from protocol.values.record import read_record
 from protocol.wire.base import Message
@@ -19,7 +30,7 @@ from protocol.words import Reason
 from scheduler.conversation import effects
 from scheduler.conversation.conversation import RestoredCampaign, SchedulerConversation
 from scheduler.conversation.effects import CheckedRecord, drive
-from scheduler.conversation.links import CONNECT_S
+from scheduler.conversation.links import CONNECT_S, SILENT_S, STOOD_STILL_S
 from scheduler.core.allocator import ELSEWHERE_S
 from scheduler.core.commands import CommitTo
 from scheduler.core.scheduler import SchedulerCore
@@ -41,19 +52,19 @@ class SimClaims:
     """All schedulers of the model that adopt may do so: a bare epoch stands for a signature."""
 
     def __init__(self, epochs: dict[str, int]) -> None:
-        self._epochs = epochs
+        self.epochs = epochs
 
     def proof(self, campaign: str) -> bytes | None:
-        epoch = self._epochs[campaign]
+        epoch = self.epochs[campaign]
         return str(epoch).encode() if epoch > FIRST else None
 
     def superseded(self, campaign: str, denied: Denied) -> bool:
         if denied.reason is not Reason.STALE_EPOCH or denied.proof is None:
             return False
-        return int(denied.proof) > self._epochs.get(campaign, 0)
+        return int(denied.proof) > self.epochs.get(campaign, 0)
 
     def forget(self, campaign: str) -> None:
-        self._epochs.pop(campaign, None)
+        self.epochs.pop(campaign, None)
 
 
 class SimScheduler:
@@ -108,13 +119,16 @@ class SimScheduler:
         self.station.speaks = {}
         self._opening: dict[str, Flag] = {}
         self._happened = Flag()
+        self._answered: dict[str, float] = {}
+        self._looked_at = self.process.now()
+        self.claims = SimClaims(self.station.speaks)
         self.store.others = self._others
         self.conversation = self._make_conversation(
             self._make_core(random.Random(self._rng.random())),
             Shell(self),
             self.store.face(),
             self,
-            SimClaims(self.station.speaks),
+            self.claims,
             adapter.Silence(),
             peer=self.peer,
             sign=lambda message: bytes(64),
@@ -128,6 +142,7 @@ class SimScheduler:
 
     def crash(self) -> None:
         """kill -9."""
+        self._tell(Kind.DIED, worker=self.name)
         self.process.kill()
         self.store.crashed()
         self._air.lost(self.station, silent=False)
@@ -137,6 +152,7 @@ class SimScheduler:
             self.conversation.load()
             if self.store.unfinished() or not self.core.idle:
                 self.conversation.beat()
+                self._look_for_silence()
                 if "unchecked" not in self._mutant:
                     check(self.core.state)
             await self.process.sleep(BEAT_S)
@@ -189,7 +205,8 @@ class SimScheduler:
             if held is not None:
                 entry, attempt = held
                 word = {"task": entry.id, "attempt": attempt.number, "fence": message.fence.key()}
-                self._tell(Kind.WANTED, who=self.name, worker=end.peer, **word)
+                rivals = self.store.open_besides(entry.id, attempt.number)
+                self._tell(Kind.WANTED, who=self.name, worker=end.peer, **word, number=rivals)
         if isinstance(message, Result) and isinstance(reply, Accepted):
             word = {"task": message.task, "sha256": message.sha256}
             self._tell(Kind.ACKNOWLEDGED, who=self.name, worker=end.peer, **word)
@@ -213,6 +230,32 @@ class SimScheduler:
                     opening.set()
         return end
 
+    # -- for the history ---------------------------------------------------------------------------------------------------
+
+    def _look_for_proof(self, message: Message, reply: Message) -> None:
+        """A worker proves that another scheduler leads a campaign of this one."""
+        if isinstance(message, AdoptRequest):
+            campaign = message.campaign
+        elif isinstance(message, Commit):
+            campaign = adapter.task_of(message).campaign
+        else:
+            return
+        if isinstance(reply, Denied) and self.claims.superseded(campaign, reply):
+            self._tell(Kind.STEPPED_DOWN, who=self.name, campaign=campaign)
+
+    def _look_for_silence(self) -> None:
+        """Hold the workers that count as alive against when they last answered anything."""
+        now, before = self.process.now(), self._looked_at
+        self._looked_at = now
+        for peer in self.core.state.workers:
+            if now - before > STOOD_STILL_S or not self.core.renewable_on(peer):
+                self._answered[peer] = (
+                    now  # it was this process that did nothing; or nothing has to be answered
+                )
+            silent_s = now - self._answered.setdefault(peer, now)
+            if silent_s > SILENT_S + 2 * BEAT_S:
+                self._tell(Kind.SILENT, who=self.name, worker=peer, number=round(silent_s))
+
     # -- effects ----------------------------------------------------------------------------------------------------------
 
     def start_job(self, job: Coroutine[Any, Any, None]) -> None:
@@ -233,6 +276,9 @@ class SimScheduler:
                 return await self.connect(peer)
             case effects.Call(end, message, max_wait_s):
                 reply = await end.call(message, max_wait_s)
+                self._answered[end.peer] = self.process.now()
+                self._tell(Kind.HEARD, who=self.name, worker=end.peer)
+                self._look_for_proof(message, reply)
                 if isinstance(message, (Cancel, Release)) and isinstance(reply, Stopped):
                     for lease in reply.leases:
                         self._tell(Kind.CANCEL_CONFIRMED, who=self.name, worker=end.peer, lease=lease)

@@ -176,6 +176,10 @@ class SimStore:
         """Open tasks that somebody wants cancelled."""
         return [row.id for row in self.tasks.values() if row.cancel and not final(TASK, row.state)]
 
+    def open_besides(self, task: str, attempt: int) -> int:
+        """Number of other attempts of the task that could still be told to start."""
+        return sum(one.attempt != attempt and one.state in _OPEN for one in self.tries(task))
+
     def tries(self, task: str) -> list[Try]:
         """Its attempts."""
         return [one for one in self.attempts.values() if one.task == task]

@@ -50,9 +50,9 @@ from scheduler.store.store import Store
 from swarm.index.query import QueryResult, Sighting
 from swarm.memory.network import MemorySwarm
 from swarm.net.identity import Identity
-from tests.simulation.history import Event, History, Kind
+from tests.simulation.history import FINAL, Event, History, Kind
 from tests.simulation.history import Limits as Promised
-from tests.simulation.invariants import FINAL, check
+from tests.simulation.invariants import check
 from tests.simulation.model import Outcome
 from tests.simulation.store_history import from_store
 

@@ -6,6 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from tests.scheduler.core_invariants import check as check_state
 from tests.simulation.history import Breach
 from tests.simulation.invariants import SAFETY, check
 from tests.simulation.model import FAITHFUL, World
@@ -60,7 +61,7 @@ class Swarm(RuleBasedStateMachine):
             return
         for scheduler in self.world.schedulers:
             if scheduler.process.alive:
-                scheduler.core.check()
+                check_state(scheduler.core.state)
         breaches = [breach for holds in SAFETY for breach in holds(self.world.history)]
         assert not [breach for breach in breaches if not _still_dying(breach)], breaches
 

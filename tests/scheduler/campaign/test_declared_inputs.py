@@ -9,7 +9,7 @@ import pytest
 from protocol.errors import CampaignError
 from protocol.values.task import Model, read_task, task_body
 from scheduler.campaign.load import parse_campaign
-from scheduler.planning.tasks import derive_tasks
+from scheduler.planning.tasks import derive_cells, tasks_of
 from swarm.net.identity import Identity
 
 
@@ -23,11 +23,13 @@ def text(form: str) -> bytes:
 def test_they_travel_in_the_task_as_they_were_written() -> None:
     campaign = parse_campaign(text("'float32[batch, 3,224, 224]'"), "c.yaml")
     model = Model(name="net.pt", sha256="a" * 64, size=1)
-    (task,) = derive_tasks(
-        campaign,
-        {"net.pt": (Path("net.pt"), model)},
-        campaign_id="c-1",
-        scheduler=Identity.from_seed(1).peer_id,
+    (task,) = tasks_of(
+        derive_cells(
+            campaign,
+            {"net.pt": (Path("net.pt"), model)},
+            campaign_id="c-1",
+            scheduler=Identity.from_seed(1).peer_id,
+        )
     )
     sent = read_task(task_body(task))
     assert sent.measure.inputs == {"x": "float32[batch, 3,224, 224]", "mask": "bool[1, length]"}

@@ -17,7 +17,7 @@ from protocol.words import Reason
 from scheduler.campaign.load import parse_campaign
 from scheduler.models.describe import describe_models
 from scheduler.models.fetch import INSTALL, KEEP_S, DownloadProgress, downloader, from_hub
-from scheduler.planning.tasks import derive_tasks
+from scheduler.planning.tasks import derive_cells, tasks_of
 from scheduler.store.store import Store
 from scheduler.submit.submit import submit_campaign
 from swarm.base.home import Home
@@ -83,7 +83,7 @@ def test_submitting_it_leaves_a_copy_under_its_hash_and_tells_workers_the_url(
         assert [model.sha256 for model in store.campaigns.models(result)] == [SHA]
     campaign = parse_campaign(file.read_bytes(), "c.yaml")
     models = describe_models(campaign, tmp_path, downloader(home, lambda *progress: None))
-    task = derive_tasks(campaign, models, campaign_id="c-x", scheduler="1" * 44)[0]
+    task = tasks_of(derive_cells(campaign, models, campaign_id="c-x", scheduler="1" * 44))[0]
     assert task.model_url == f"http://127.0.0.1:{site.port}/m.onnx"
     assert task.model.sha256 == SHA
 

@@ -26,7 +26,7 @@ from scheduler.campaign.text import campaign_text, read_spec
 from scheduler.experiments.service import digest_of
 from scheduler.models.describe import describe_models
 from scheduler.output.tables import plain_lines
-from scheduler.planning.tasks import cells, derive_tasks
+from scheduler.planning.tasks import cells, derive_cells, tasks_of
 from tests.scheduler.run.test_receive import GOOD, TASK
 
 SCHEDULER = "12D3KooW" + "S" * 44
@@ -51,7 +51,7 @@ def tasks(plan: Campaign) -> tuple[Task, ...]:
         )
         for entry in plan.models
     }
-    return derive_tasks(plan, models, campaign_id="c-1", scheduler=SCHEDULER)
+    return tasks_of(derive_cells(plan, models, campaign_id="c-1", scheduler=SCHEDULER))
 
 
 def onnx(path: Path, first: int | str | None, name: str = "x") -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -18,10 +19,11 @@ from scheduler.planning.tasks import (
     LARGE_MODEL,
     MAX_TASKS,
     cells,
-    derive_tasks,
+    derive_cells,
     device_class,
     needs_devices,
     requirements,
+    tasks_of,
 )
 
 SCHEDULER = "12D3KooW" + "S" * 44
@@ -40,8 +42,10 @@ def files(plan: Campaign, size: int = 1000) -> dict[str, tuple[Path, Model]]:
     }
 
 
-def tasks(plan: Campaign, devices: list[Advert] | None = None, size: int = 1000) -> tuple[Task, ...]:
-    return derive_tasks(plan, files(plan, size), campaign_id="c-1", scheduler=SCHEDULER, devices=devices)
+def tasks(plan: Campaign, devices: Sequence[Advert] = (), size: int = 1000) -> tuple[Task, ...]:
+    return tasks_of(
+        derive_cells(plan, files(plan, size), campaign_id="c-1", scheduler=SCHEDULER, devices=devices)
+    )
 
 
 def device(

@@ -19,7 +19,7 @@ from scheduler.campaign.model import ModelEntry
 from scheduler.core.commands import EndPending
 from scheduler.core.state import TaskEntry
 from scheduler.models.describe import by_devices, describe_models, no_fetch, unseen
-from scheduler.planning.tasks import LARGE_MODEL, derive_tasks
+from scheduler.planning.tasks import LARGE_MODEL, derive_cells, tasks_of
 from scheduler.run.models import MissingModels
 from scheduler.store.store import Store
 from scheduler.submit.submit import retry_campaign, submit_campaign
@@ -43,7 +43,7 @@ def plain(**more: object) -> bytes:
 def task_of(data: bytes) -> Task:
     campaign = parse_campaign(data, "c.json")
     models = describe_models(campaign, Path(), no_fetch)
-    (task,) = derive_tasks(campaign, models, campaign_id="c-x", scheduler="1" * 44)
+    (task,) = tasks_of(derive_cells(campaign, models, campaign_id="c-x", scheduler="1" * 44))
     return task
 
 

@@ -1,0 +1,357 @@
+"""What a scheduler writes and decides, held against a history."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Final
+
+from tests.simulation.history import FINAL, Breach, Event, FenceKey, History, Invariant, Kind
+
+EXCUSED_S: Final = 30.0
+"""Trouble with a worker or an adopter so long before the adoption may still be felt after it."""
+SILENCE_S: Final = 12.0
+"""Sooner than this no scheduler gives a silent worker up, however fast its clock runs."""
+STOP_S: Final = 25.0
+"""The same for a worker that answers, and does not confirm a stop."""
+
+
+def one_record(history: History) -> Iterator[Breach]:
+    """At most one record decides a task."""
+    decided: dict[tuple[str, str], Event] = {}
+    for event in history.of(Kind.RECORDED):
+        if event.word not in FINAL:
+            continue
+        before = decided.setdefault((event.who, event.task), event)
+        if before is not event:
+            yield Breach(
+                "one_record",
+                f"{event.task} is {before.word} by attempt {before.attempt}, "
+                f"then {event.word} by attempt {event.attempt}",
+                event.at,
+            )
+
+
+def no_stale_record(history: History) -> Iterator[Breach]:
+    """A record is taken only from the worker, attempt and fence that its scheduler has open at that moment."""
+    open_: dict[tuple[str, str, int], str] = {}
+    granted: dict[tuple[str, str, int], set[tuple[int, int] | None]] = defaultdict(set)
+    for event in history.of(
+        Kind.COMMITTED, Kind.ATTEMPT_ENDED, Kind.RECORDED, Kind.ENDED, Kind.TAKEN, Kind.QUEUED, Kind.WANTED
+    ):
+        name = (event.who, event.task, event.attempt)
+        match event.kind:
+            case Kind.COMMITTED:
+                open_[name] = event.worker
+            case Kind.ATTEMPT_ENDED:
+                open_.pop(name, None)
+            case Kind.TAKEN | Kind.QUEUED | Kind.WANTED:
+                if event.fence is not None:
+                    granted[event.worker, event.task, event.attempt].add(event.fence)
+            case Kind.ENDED:
+                for other in [key for key in open_ if key[:2] == name[:2]]:
+                    del open_[other]
+            case _:
+                worker = open_.pop(name, None)
+                if worker is None:
+                    yield Breach(
+                        "no_stale_record", f"{event.task} attempt {event.attempt} was over", event.at
+                    )
+                elif worker != event.worker:
+                    yield Breach("no_stale_record", f"{event.task} was given to {worker}", event.at)
+                elif event.fence not in granted.get((event.worker, event.task, event.attempt), {event.fence}):
+                    yield Breach("no_stale_record", f"{event.task}: nobody granted {event.fence}", event.at)
+
+
+def one_start(history: History) -> Iterator[Breach]:
+    """A scheduler wants at most one attempt of a task to run at a time."""
+    expected: dict[tuple[str, str], dict[int, str]] = defaultdict(dict)
+    for event in history.of(Kind.WANTED, Kind.ATTEMPT_ENDED, Kind.RECORDED, Kind.ENDED):
+        runs = expected[event.who, event.task]
+        if event.kind is Kind.ENDED:
+            runs.clear()
+        elif event.kind is not Kind.WANTED:
+            runs.pop(event.attempt, None)
+        else:
+            runs[event.attempt] = event.worker
+            if event.number:
+                yield Breach(
+                    "one_start", f"{event.task} is started, and asked for elsewhere on disk", event.at
+                )
+            if len(runs) > 1:
+                yield Breach("one_start", f"{event.task} is wanted as attempts {sorted(runs)}", event.at)
+
+
+def terminal_is_final(history: History) -> Iterator[Breach]:
+    """Nothing happens to a task that has ended."""
+    ended: dict[tuple[str, str], str] = {}
+    for event in history.of(Kind.ENDED, Kind.COMMITTED, Kind.WANTED, Kind.RECORDED, Kind.VIEW):
+        before = ended.get((event.who, event.task))
+        if event.kind is Kind.ENDED:
+            ended.setdefault((event.who, event.task), event.word)
+        if before is None or (event.kind is Kind.VIEW and event.word == before):
+            continue
+        what = f"{event.task} was {before}, then came {event.kind} {event.word}".rstrip()
+        yield Breach("terminal_is_final", what, event.at)
+
+
+def attempts_are_bounded(history: History) -> Iterator[Breach]:
+    """A task is not tried oftener than its campaign allows."""
+    tries: dict[tuple[str, str], int] = defaultdict(int)
+    for event in history.of(Kind.ATTEMPT_ENDED, Kind.RECORDED):
+        counts = event.word == "lost" if event.kind is Kind.ATTEMPT_ENDED else bool(event.number)
+        if not counts:
+            continue
+        tries[event.who, event.task] += 1
+        most = history.attempts.get(history.tasks.get(event.task, ""))
+        if most is not None and tries[event.who, event.task] > most:
+            what = f"{event.task} had {tries[event.who, event.task]} tries of {most}"
+            yield Breach("attempts_are_bounded", what, event.at)
+
+
+def attempts_go_elsewhere(history: History) -> Iterator[Breach]:
+    """Another attempt goes to another worker while there is one."""
+    tried: dict[tuple[str, str], set[str]] = defaultdict(set)
+    at: dict[tuple[str, str, int], str] = {}
+    for event in history.of(Kind.COMMITTED, Kind.ATTEMPT_ENDED, Kind.RECORDED):
+        task = (event.who, event.task)
+        if event.kind is Kind.COMMITTED:
+            at[*task, event.attempt] = event.worker
+            if event.worker in tried[task] and event.number:
+                what = f"{event.task} went to {event.worker} again, {event.number} others could have had it"
+                yield Breach("attempts_go_elsewhere", what, event.at)
+        elif (event.kind is Kind.ATTEMPT_ENDED and event.word == "lost") or event.number:
+            tried[task].add(at.get((*task, event.attempt), ""))
+
+
+def accepted_is_durable(history: History) -> Iterator[Breach]:
+    """A campaign that was accepted is there at the end, with all its tasks."""
+    if history.final is None:
+        return
+    for event in history.of(Kind.ACCEPTED):
+        for task, campaign in history.tasks.items():
+            if campaign == event.campaign and task not in history.final:
+                yield Breach("accepted_is_durable", f"{task} was accepted and is gone", event.at)
+
+
+def acknowledged_is_durable(history: History) -> Iterator[Breach]:
+    """A result whose worker was told that it may forget it is in a store."""
+    if history.stored is None:
+        return
+    for event in history.of(Kind.ACKNOWLEDGED):
+        if event.sha256 not in history.stored:
+            yield Breach(
+                "acknowledged_is_durable", f"the record {event.sha256[:12]} of {event.task}", event.at
+            )
+
+
+def chains_are_whole(history: History) -> Iterator[Breach]:
+    """The chain of events in a store has no gap and no change."""
+    for words in history.broken_chains:
+        yield Breach("chains_are_whole", words)
+
+
+def intents_come_first(history: History) -> Iterator[Breach]:
+    """No worker takes an attempt before the intent is in its scheduler's store: whatever crashes then, no number is used twice."""
+    stored: set[tuple[str, int, str]] = set()
+    for event in history.of(Kind.COMMITTED, Kind.TAKEN, Kind.QUEUED):
+        name = (event.task, event.attempt, event.worker)
+        if event.kind is Kind.COMMITTED:
+            stored.add(name)
+        elif name not in stored:
+            what = f"{event.worker} has attempt {event.attempt} of {event.task}, of which no store has the intent"
+            yield Breach("intents_come_first", what, event.at)
+
+
+def preempted_at_most_twice(history: History) -> Iterator[Breach]:
+    """A task gives way to others twice at most."""
+    times: dict[tuple[str, str], int] = defaultdict(int)
+    for event in history.of(Kind.ATTEMPT_ENDED):
+        if event.word == "preempted":
+            times[event.who, event.task] += 1
+            if times[event.who, event.task] > 2:
+                yield Breach("preempted_at_most_twice", event.task, event.at)
+
+
+def a_run_has_one_record(history: History) -> Iterator[Breach]:
+    """Whoever takes the result of a run has the same one: the old scheduler, and who adopts after it."""
+    known: dict[tuple[str, FenceKey | None, str, int], Event] = {}
+    for event in history.of(Kind.RECORDED):
+        first = known.setdefault((event.worker, event.fence, event.task, event.attempt), event)
+        if event.worker not in history.liars and first.sha256 != event.sha256:
+            what = f"{event.task} attempt {event.attempt}: {first.who} has another record than {event.who}"
+            yield Breach("a_run_has_one_record", what, event.at)
+
+
+def adoption_repeats_nothing(history: History) -> Iterator[Breach]:
+    """Who adopts takes the run that a worker told of, or its result; another attempt comes only after that one failed.
+
+    Excused: what went wrong with that worker, with the adopter or with the links since (and shortly before); and a run that its worker
+    was told to stop, be it between its telling of it and the adoption: who had the campaign until then had its user cancel it; and one that
+    another who adopts later found too: it is that one's then, and what the earlier may do is a matter of `the_old_one_has_no_say`.
+    """
+    by_key: dict[tuple[str, str], Event] = {}
+    stopped: set[tuple[str, str]] = set()
+    trouble: dict[str, float] = {}
+    for event in history.of(
+        Kind.TROUBLE,
+        Kind.DIED,
+        Kind.STOP_ORDERED,
+        Kind.FOUND,
+        Kind.RECORDED,
+        Kind.COMMITTED,
+        Kind.CANCEL_ASKED,
+    ):
+        name = (event.who, event.task)
+        match event.kind:
+            case Kind.TROUBLE if event.peer:  # between these two only
+                trouble[event.worker + event.peer] = event.at
+            case Kind.TROUBLE | Kind.DIED:
+                trouble[event.worker] = event.at
+            case Kind.STOP_ORDERED:
+                stopped.add((event.worker, event.lease))
+                by_key = {key: outcome for key, outcome in by_key.items() if outcome.lease != event.lease}
+            case Kind.FOUND if event.word == "running" and (event.worker, event.lease) in stopped:
+                pass  # it looked before
+            case Kind.FOUND if event.word != "queued":
+                by_key = {key: outcome for key, outcome in by_key.items() if key[1] != event.task}
+                by_key[name] = event
+            case Kind.RECORDED:
+                by_key.pop(name, None)
+            case Kind.COMMITTED if name in by_key and event.attempt != by_key[name].attempt:
+                outcome = by_key.pop(name)
+                places = (outcome.worker, event.who, outcome.worker + event.who)
+                since = max(trouble.get(place, -1e9) for place in places)
+                if since < outcome.at - EXCUSED_S:
+                    what = (
+                        f"{event.who} begins {event.task} anew, which was {outcome.word} at {outcome.worker}"
+                    )
+                    yield Breach("adoption_repeats_nothing", what, event.at)
+            case _:
+                pass
+
+
+def replicas_are_apart(history: History) -> Iterator[Breach]:
+    """No two replicas of one task are wanted on the same device."""
+    at: dict[tuple[str, str], dict[str, str]] = defaultdict(dict)
+    tickets: dict[tuple[str, str, int], str] = {}
+    for event in history.of(Kind.COMMITTED, Kind.ATTEMPT_ENDED, Kind.RECORDED, Kind.ENDED):
+        cell = history.siblings.get(event.task)
+        if cell is None:
+            continue
+        name = (event.who, event.task, event.attempt)
+        match event.kind:
+            case Kind.COMMITTED if event.number is None:
+                pass  # found there by who adopts
+            case Kind.COMMITTED:
+                tickets[name] = event.worker
+                others = [
+                    task
+                    for (who, task, _), worker in tickets.items()
+                    if who == event.who and worker == event.worker and history.siblings[task] == cell
+                ]
+                others += [task for task, worker in at[event.who, cell].items() if worker == event.worker]
+                if set(others) - {event.task}:
+                    what = f"{event.task} and {others[0]} at {event.worker}"
+                    yield Breach("replicas_are_apart", what, event.at)
+            case Kind.ATTEMPT_ENDED:
+                tickets.pop(name, None)
+            case Kind.RECORDED:
+                tickets.pop(name, None)
+                if event.word == "succeeded":
+                    at[event.who, cell][event.task] = event.worker
+            case _:
+                tickets = {key: worker for key, worker in tickets.items() if key[:2] != name[:2]}
+
+
+def who_was_superseded_stops(history: History) -> Iterator[Breach]:
+    """Who was shown the proof that another scheduler leads a campaign asks nobody about it any more, and fails no task of it."""
+    over: set[tuple[str, str]] = set()
+    for event in history.of(Kind.STEPPED_DOWN, Kind.FOUND, Kind.DIED, Kind.COMMITTED, Kind.ENDED):
+        campaign = event.campaign or history.tasks.get(event.task, "")
+        match event.kind:
+            case Kind.STEPPED_DOWN:
+                over.add((event.who, campaign))
+            case Kind.FOUND:
+                over.discard((event.who, campaign))  # it adopts the campaign back
+            case Kind.DIED:  # perhaps before that was on disk
+                over = {each for each in over if each[0] != event.worker}
+            case _ if (event.who, campaign) in over and event.word != "cancelled":
+                what = f"{event.who} has {event.task} {event.word or event.kind}, which is led elsewhere"
+                yield Breach("who_was_superseded_stops", what, event.at)
+
+
+def cancelled_is_dead(history: History) -> Iterator[Breach]:
+    """A cancelled attempt ends when its worker says that nothing runs, unless that is silent, or does not stop it in good time.
+
+    Excused: campaigns that are led elsewhere, and workers that serve this scheduler no more.
+    """
+    alive: dict[tuple[str, str], tuple[str, int]] = {}
+    asked: dict[str, float] = {}
+    heard: dict[tuple[str, str], float] = {}
+    excused: set[str] = set()
+    for event in history.of(
+        Kind.BEGAN,
+        Kind.DEAD,
+        Kind.DIED,
+        Kind.LEFT,
+        Kind.HEARD,
+        Kind.CANCEL_ASKED,
+        Kind.STEPPED_DOWN,
+        Kind.REVOKED,
+        Kind.ATTEMPT_ENDED,
+    ):
+        match event.kind:
+            case Kind.BEGAN:
+                alive[event.worker, event.lease] = (event.task, event.attempt)
+            case Kind.DEAD | Kind.LEFT:
+                alive.pop((event.worker, event.lease), None)
+            case Kind.DIED:
+                alive = {run: what for run, what in alive.items() if run[0] != event.worker}
+            case Kind.HEARD:
+                heard[event.who, event.worker] = event.at
+            case Kind.CANCEL_ASKED:
+                asked.setdefault(event.task, event.at)
+            case Kind.STEPPED_DOWN | Kind.REVOKED:
+                excused |= {event.campaign, event.worker}
+            case _ if event.word == "cancelled" and not excused & {
+                event.worker,
+                history.tasks.get(event.task),
+            }:
+                silent_s = event.at - heard.get((event.who, event.worker), -1e9)
+                waited_s = event.at - asked.get(event.task, event.at)
+                runs = {what for run, what in alive.items() if run[0] == event.worker}
+                if (event.task, event.attempt) in runs and silent_s < SILENCE_S and waited_s < STOP_S:
+                    what = f"{event.task} is cancelled while {event.worker} runs it"
+                    yield Breach("cancelled_is_dead", what, event.at)
+            case _:
+                pass
+
+
+def silence_is_noticed(history: History) -> Iterator[Breach]:
+    """What a worker holds counts as lost once the worker was silent for a lease's time."""
+    for event in history.of(Kind.SILENT):
+        what = f"{event.who} counts on {event.worker}, which it has not heard for {event.number} s"
+        yield Breach("silence_is_noticed", what, event.at)
+
+
+SAFETY: Final[tuple[Invariant, ...]] = (
+    one_record,
+    no_stale_record,
+    one_start,
+    terminal_is_final,
+    attempts_are_bounded,
+    attempts_go_elsewhere,
+    accepted_is_durable,
+    acknowledged_is_durable,
+    chains_are_whole,
+    intents_come_first,
+    preempted_at_most_twice,
+    a_run_has_one_record,
+    adoption_repeats_nothing,
+    replicas_are_apart,
+    who_was_superseded_stops,
+    cancelled_is_dead,
+    silence_is_noticed,
+)
+"""Hold at every moment."""
