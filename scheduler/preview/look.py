@@ -47,7 +47,9 @@ def plan_campaign(home: Home, campaign: Campaign, models: Models, gates: Sequenc
         return derive_cells(campaign, models, campaign_id=VISIT, scheduler=scheduler, devices=devices)
 
     survey = partial(visit, priority=campaign.priority, now=time.time())
-    result = trio.run(survey, gates, home, requirements(campaign), lambda devices: tasks_of(cells_on(devices)))
+    result = trio.run(
+        survey, gates, home, requirements(campaign), lambda devices: tasks_of(cells_on(devices))
+    )
     past = run_history(home, {model.sha256 for _, model in models.values()})
     return make_plan(campaign, models, cells_on(result.adverts), result, past)
 
