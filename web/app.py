@@ -25,16 +25,16 @@ from web.routes import (
     experiments,
     fleet,
     models,
-    planning,
     report,
     results,
     server,
     tasks,
 )
 
-MODULES = (
-    *(campaigns, results, events, tasks, compare, models, planning, report, experiments, fleet),
-    *(compat_campaigns, compat_workers, compat_system, server),
+ROUTERS = (
+    *(campaigns.api, results.api, events.api, tasks.api, compare.api, models.api, campaigns.planning),
+    *(report.api, experiments.api, fleet.api),
+    *(compat_campaigns.api, compat_workers.api, compat_system.api, server.api),
 )
 
 
@@ -69,7 +69,7 @@ def make_open_app(
     app.state.watcher = watcher or FleetWatcher(partial(fleet.observer, context))
     app.state.metrics = server.Metrics()
     add_problem_handlers(app)
-    for router in (static.router(), *(module.api for module in MODULES), *routers):
+    for router in (static.router(), *ROUTERS, *routers):
         app.include_router(router)
     complete_openapi(app)
     return app

@@ -177,7 +177,7 @@ def _names(hosts: Sequence[str], names: Sequence[str]) -> frozenset[str]:
 
 def _token(home: Home, file: Path | None, *, required: bool) -> tuple[str | None, Path]:
     """The token in `file`, else this home's own if one is required; and its file. Raises `ResourceError`, `CampaignError`."""
-    from web.http.auth import own_token, read_token
+    from web.http.middleware import own_token, read_token
 
     if file is not None:
         return read_token(file), file

@@ -208,8 +208,7 @@ def matrix(
     as_json: AsJson = False,
 ) -> None:
     """Show model × device × unit in one table, with ratios, and throughput per watt and price."""
-    from results.analysis.matrix import MatrixCell
-    from results.analysis.prices import read_prices
+    from results.analysis.matrix import MatrixCell, read_prices
     from scheduler.output.comparisons import matrix_of, merged, read_source
 
     rows = [entry.row for entry in merged([read_source(name, ctx.obj) for name in results])]

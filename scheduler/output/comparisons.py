@@ -13,9 +13,8 @@ from pydantic import ValidationError
 
 from protocol.errors import CampaignError
 from results.analysis.compare import ComparisonVerdict
-from results.analysis.matrix import Axis, MatrixCell, fronts, make_matrix
+from results.analysis.matrix import Axis, MatrixCell, Price, fronts, make_matrix
 from results.analysis.pairs import Pair, pair_up
-from results.analysis.prices import Price
 from results.export.raw import ResultEntry, ResultSource, read_raw
 from results.row.form import JsonModel
 from results.row.row import COLUMNS, CONTRACT, Row

@@ -33,3 +33,11 @@ export function replace(element, ...children) {
   add(element, children);
   return element;
 }
+
+// Replaces the children only if `sign` differs from the last time; tells whether it did.
+export function replaceChanged(element, sign, ...children) {
+  if (element.dataset.sign === sign) return false;
+  element.dataset.sign = sign;
+  replace(element, ...children);
+  return true;
+}

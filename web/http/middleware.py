@@ -1,4 +1,4 @@
-"""Access rules, checked before any endpoint, and the security headers of every response.
+"""Access rules, checked before any endpoint, with this home's API token; and the security headers of every response.
 
 Host     must name this server: DNS rebinding is refused. (Starlette's TrustedHostMiddleware reads no IPv6 address.)
 Origin   must be this server's own: pages of other sites cannot submit
@@ -8,12 +8,18 @@ body     limited in size, also when chunked, and in time
 
 from __future__ import annotations
 
+import contextlib
 import hmac
+import os
 import re
+import secrets
+import stat
+import sys
 from collections.abc import Collection
 from dataclasses import dataclass
 from http import HTTPStatus
 from ipaddress import IPv6Address
+from pathlib import Path
 from typing import Final
 
 import trio
@@ -21,7 +27,12 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from protocol.errors import CampaignError, ResourceError
+from swarm.base.durable import write_durably
 from web.http.problems import problem
+
+MIN_TOKEN: Final = 16
+MAX_TOKEN: Final = 1000
 
 MAX_BODY: Final = 4 * 1024 * 1024
 BODY_S: Final = 60.0
@@ -173,3 +184,55 @@ class AccessMiddleware:
             raise HTTPException(HTTPStatus.REQUEST_TIMEOUT, "the request's body did not arrive in time")
 
         return limited
+
+
+# -- the token -----------------------------------------------------------------------------------------------------------------
+
+
+def own_token(path: Path) -> str:
+    """This home's token, generated if missing; servers that start at once agree on one. Raises like `read_token`, and `ResourceError`
+    if other users can read the file."""
+    if not path.exists():
+        _generate(path)
+    try:
+        mode = path.stat().st_mode
+    except OSError as exc:
+        raise _unreadable(path, exc) from None
+    if sys.platform != "win32" and stat.S_IMODE(mode) & 0o077:
+        raise ResourceError(
+            f"{path} is readable by other users",
+            hint=f"remove the file to generate a new token, or run: chmod 600 {path}",
+        )
+    return read_token(path)
+
+
+def read_token(path: Path) -> str:
+    """The token in a file. Raises `ResourceError` if it cannot be read, `CampaignError` if it is not a token."""
+    try:
+        with path.open("rb") as file:
+            token = file.read(MAX_TOKEN + 1).decode("ascii", "replace").strip()
+    except OSError as exc:
+        raise _unreadable(path, exc) from None
+    valid = token.isascii() and token.isprintable() and " " not in token
+    if not valid or not MIN_TOKEN <= len(token) <= MAX_TOKEN:
+        raise CampaignError(
+            f"{path}: a token has at least {MIN_TOKEN} characters and no spaces",
+            hint="generate one: openssl rand -hex 32",
+        )
+    return token
+
+
+def _generate(path: Path) -> None:
+    fresh = path.with_name(f".{path.name}.{secrets.token_hex(6)}")
+    write_durably(fresh, f"{secrets.token_urlsafe(32)}\n".encode())
+    try:
+        with contextlib.suppress(FileExistsError):  # another server was faster: use its token
+            os.link(fresh, path)
+    except OSError:  # a file system without links
+        fresh.replace(path)
+    finally:
+        fresh.unlink(missing_ok=True)
+
+
+def _unreadable(path: Path, error: OSError) -> ResourceError:
+    return ResourceError(f"cannot read {path}: {error.strerror}", hint="name a file that contains the token")

@@ -1,9 +1,11 @@
-"""Campaigns and their tasks: submit, list, clone, cancel, retry."""
+"""Campaigns and their tasks: submit, list, clone, cancel, retry; validate, plan and explain."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable
+from functools import partial
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Depends, Query, Request, Response
@@ -14,6 +16,7 @@ from results.row.form import JsonModel
 from results.row.row import configuration_of
 from scheduler.campaign.fields import MAX_DURATION_S
 from scheduler.campaign.load import parse_campaign
+from scheduler.campaign.text import campaign_schema
 from scheduler.experiments.clone import campaign_clone
 from scheduler.models.describe import describe_models
 from scheduler.models.uploads import placed
@@ -25,6 +28,11 @@ from scheduler.output.schemas import (
     campaign_info,
     task_info,
 )
+from scheduler.preview.look import explain_campaign, plan_campaign
+from scheduler.preview.plan import LivePlan
+from scheduler.preview.plan_table import save_plan
+from scheduler.preview.validate import ValidationReport, check
+from scheduler.preview.why import WhyReport
 from scheduler.store.rows import CampaignStatus, CampaignSummary
 from scheduler.store.store import Store
 from scheduler.submit.cancel import request_cancel
@@ -56,6 +64,7 @@ FILES: Final = {
 """Content types of a campaign, with the file name that errors show."""
 
 api = APIRouter(prefix="/api/v1", tags=["campaigns"])
+planning = APIRouter(prefix="/api/v1", tags=["planning"])
 
 
 def campaign_body(description: str, example: dict[str, Any], **more: Any) -> dict[str, Any]:
@@ -271,6 +280,53 @@ async def retry_campaign_(
     return await start_once(context, response, key, f"retry\0{campaign}".encode(), retry)
 
 
+@planning.post("/validate", responses=errors(415, 422), openapi_extra=CAMPAIGN_BODY)
+async def validate_campaign(
+    context: Context,
+    text: CampaignText,
+    models: Annotated[bool, Query(description="Also check its models, which fetches those by URL.")] = True,
+) -> ValidationReport:
+    """Validate a campaign's text: all errors with line and hint, or what the campaign would measure."""
+    place = partial(placed, uploads=context.uploads, allow_paths=context.allow_paths)
+    describe = partial(describe_models, base_dir=context.uploads.folder, fetch=context.fetch_model())
+    return await context.isolated(
+        lambda store: check(*text, place, describe if models else None), fetching=True
+    )
+
+
+@planning.post("/plan", responses=errors(415, 422), openapi_extra=CAMPAIGN_BODY)
+async def plan_campaign_(context: Context, text: CampaignText) -> LivePlan:
+    """Plan a campaign on the current devices: where, when, how long, and why not. Commits nothing."""
+
+    def make(store: Store) -> LivePlan:
+        campaign = placed(parse_campaign(*text), context.uploads, allow_paths=context.allow_paths)
+        models = describe_models(campaign, context.uploads.folder, context.fetch_model())
+        made = plan_campaign(context.home, campaign, models, context.gates())
+        with contextlib.suppress(OSError):  # the plan is useful even if it cannot be stored
+            save_plan(context.home, made)
+        return made
+
+    return await context.isolated(make, fetching=True)
+
+
+@planning.get("/explain/{campaign}", responses=errors(404))
+async def explain_campaign_(context: Context, campaign: CampaignId) -> WhyReport:
+    """Explain a campaign's state: what its tasks wait for, what was tried, who refused, what would help."""
+    return await context.isolated(lambda store: _explain(context, store, campaign, None))
+
+
+@planning.get("/explain/{campaign}/{n}", responses=errors(404))
+async def explain_task(context: Context, campaign: CampaignId, n: Number) -> WhyReport:
+    """Explain a task's state."""
+    return await context.isolated(lambda store: _explain(context, store, campaign, n))
+
+
+@planning.get("/campaign-schema")
+async def campaign_schema_() -> dict[str, Any]:
+    """Get the JSON Schema of a campaign, for editors."""
+    return campaign_schema()
+
+
 def require_summary(store: Store, campaign: str) -> CampaignSummary:
     """The campaign with its counts. Raises `HttpProblem` 404."""
     require_campaign(store, campaign)
@@ -342,3 +398,8 @@ def _read_spec(text: str) -> dict[str, Any]:
     except ValueError:
         return {}
     return value if isinstance(value, dict) else {}
+
+
+def _explain(context: ApiContext, store: Store, campaign: str, n: int | None) -> WhyReport:
+    require_campaign(store, campaign) if n is None else require_task(store, campaign, n)
+    return explain_campaign(context.home, store, campaign, "" if n is None else str(n), context.gates())

@@ -11,8 +11,7 @@ from typing import Annotated, Final
 from fastapi import APIRouter, Depends, Query, Response
 
 from protocol.errors import CampaignError
-from results.analysis.matrix import Axis
-from results.analysis.prices import Price
+from results.analysis.matrix import Axis, Price
 from results.export.raw import ResultSource
 from results.report.charts import CHART_AXES, pareto, ratios
 from results.report.drawing import Drawing, Theme

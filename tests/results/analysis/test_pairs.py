@@ -12,9 +12,8 @@ from typer.testing import CliRunner
 
 from protocol.errors import CampaignError
 from results.analysis.compare import ComparisonVerdict
-from results.analysis.matrix import make_matrix
+from results.analysis.matrix import Price, make_matrix, read_prices
 from results.analysis.pairs import pair_up, unlike
-from results.analysis.prices import Price, read_prices
 from results.export.raw import RawResult, ResultEntry, csv_lines, json_lines
 from results.row.row import Row, RowStatus
 from scheduler.cli.analysis import app

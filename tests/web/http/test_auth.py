@@ -9,7 +9,7 @@ import pytest
 
 from protocol.errors import CampaignError, ResourceError
 from web.cli import _announce
-from web.http.auth import own_token, read_token
+from web.http.middleware import own_token, read_token
 
 
 def test_it_is_made_once_for_its_owner_alone(tmp_path: Path) -> None:

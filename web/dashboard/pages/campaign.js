@@ -2,7 +2,7 @@
 
 import { setOffline } from "../app.js";
 import { get, post, save, stream } from "../api.js";
-import { h, replace } from "../dom.js";
+import { h, replace, replaceChanged } from "../dom.js";
 import { configuration, count, duration, time } from "../format.js";
 import { matrix } from "../matrix.js";
 import { table } from "../table.js";
@@ -155,10 +155,7 @@ export async function show(main, parts, { signal, query }) {
   // Everything above the tasks.
   function drawSummary() {
     const now = statusOf(campaign);
-    if (state.dataset.now !== now) {
-      state.dataset.now = now;
-      replace(state, badge(now));
-    }
+    replaceChanged(state, now, badge(now));
     setText(elapsed, duration(seconds()));
     detail.hidden = !campaign.detail && now !== "halted";
     setText(detail, campaign.detail || `No scheduler process runs. Start one: sark-node watch ${id}`);
@@ -247,9 +244,6 @@ function drawReasons(place, tasks) {
     reasons.get(key).numbers.push(task.n);
   }
   const all = [...reasons.values()];
-  const sign = JSON.stringify(all);
-  if (place.dataset.sign === sign) return;
-  place.dataset.sign = sign;
   const section = (kind, heading) => {
     const list = all.filter((reason) => reason.kind === kind).sort((a, b) => b.numbers.length - a.numbers.length);
     if (!list.length) return null;
@@ -258,7 +252,7 @@ function drawReasons(place, tasks) {
     );
     return [h("h2", {}, heading), h("ul", { class: "plain-list" }, items), list.length > MAX_REASONS && h("p", { class: "quiet" }, `and ${list.length - MAX_REASONS} more: see the list`)];
   };
-  replace(place, section("waiting", "Waiting tasks"), section("failed", "Failed tasks"));
+  replaceChanged(place, JSON.stringify(all), section("waiting", "Waiting tasks"), section("failed", "Failed tasks"));
 }
 
 // [1, 2, 3, 7] -> "1–3, 7"

@@ -2,7 +2,7 @@
 
 import { setOffline } from "../app.js";
 import { get, post } from "../api.js";
-import { h, replace } from "../dom.js";
+import { h, replace, replaceChanged } from "../dom.js";
 import { bytes, count, duration, time } from "../format.js";
 import { act, badge, confirm, every, facts, plainTable, setText, shortId } from "../widgets.js";
 
@@ -172,10 +172,8 @@ function workerPart() {
     buttons.pause.hidden = buttons.drain.hidden = here.state === "draining";
     buttons.reset.hidden = here.state !== "faulty";
     const sign = JSON.stringify(here.jobs.map((job) => ({ ...job, since_s: Math.round(job.since_s) })));
-    if (jobs.dataset.sign === sign) return;
-    jobs.dataset.sign = sign;
     const rows = here.jobs.map((job) => [job.task, job.model, job.mine ? "this home" : shortId(job.principal), job.team, job.priority, job.phase && job.state === "running" ? `${job.state}, ${job.phase}` : job.state, duration(job.since_s)]);
-    replace(jobs, rows.length > 0 && section("Running and queued tasks", ["Task", "Model", "User", "Team", "Priority", "State", "For"], rows));
+    replaceChanged(jobs, sign, rows.length > 0 && section("Running and queued tasks", ["Task", "Model", "User", "Team", "Priority", "State", "For"], rows));
   }
 
   return { element, put };
