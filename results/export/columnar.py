@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO, Any, Final
 
 from protocol.errors import ResourceError
-from results.export.raw import CELL, RawResult, replace_bytes, replace_file
+from results.export.raw import CELL, RawResult, replace_bytes
 from results.row.row import Row, column_meanings, column_name
 from swarm.base.text import safe_text
 
@@ -67,11 +67,6 @@ def jsonl_lines(results: Iterable[RawResult]) -> Iterator[str]:
     """One JSON object for each result, each on a line of its own. All characters are ASCII: nothing in it moves a terminal."""
     for result in results:
         yield json.dumps(_cells(result)) + "\n"
-
-
-def write_jsonl(path: Path, results: Iterable[RawResult]) -> None:
-    """Write `results` to `path`, all or nothing. Raises `ResourceError`. Blocking."""
-    replace_file(path, lambda out: out.writelines(jsonl_lines(results)))
 
 
 def _cells(result: RawResult) -> dict[str, Any]:

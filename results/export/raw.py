@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import IO, Annotated, Final, TextIO
+from typing import IO, Annotated, Final
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -65,11 +65,6 @@ def show_number(value: float) -> str:
     if value != 0 and abs(value) < 0.001:
         return f"{value:.15f}".rstrip("0") if abs(value) >= 1e-12 else "0"
     return f"{value:.6f}".rstrip("0").rstrip(".")
-
-
-def write_csv(path: Path, rows: Iterable[Row]) -> None:
-    """Write `rows` to `path`, in UTF-8, all or nothing. Raises `ResourceError`. Blocking."""
-    replace_file(path, lambda out: out.writelines(csv_lines(rows)))
 
 
 # -- raw results ----------------------------------------------------------------------------------------------------------------------
@@ -167,13 +162,8 @@ def json_lines(campaign: str, results: Iterable[RawResult]) -> Iterable[str]:
     yield "\n]}\n"
 
 
-def write_raw(path: Path, campaign: str, results: Iterable[RawResult]) -> None:
-    """Write all raw samples of a campaign to `path`, all or nothing. Raises `ResourceError`. Blocking."""
-    replace_file(path, lambda out: out.writelines(json_lines(campaign, results)))
-
-
 def read_raw(data: bytes) -> tuple[RawResult, ...]:
-    """The results in a file of `write_raw`. Raises ValueError for anything else."""
+    """The results in a file of `json_lines`. Raises ValueError for anything else."""
     value = json.loads(data)
     if (
         not isinstance(value, dict)
@@ -231,12 +221,12 @@ def check_folder(path: Path) -> None:
         )
 
 
-def replace_file(path: Path, write: Callable[[TextIO], object]) -> None:
-    """As `replace_bytes`, for text in UTF-8; line ends stay as they are."""
+def write_lines(path: Path, lines: Iterable[str]) -> None:
+    """Write `lines` to `path` in UTF-8, all or nothing; line ends stay as they are. Raises `ResourceError`. Blocking."""
 
     def as_bytes(out: IO[bytes]) -> None:
         text = io.TextIOWrapper(out, encoding="utf-8", newline="")
-        write(text)
+        text.writelines(lines)
         text.detach()  # which flushes, and leaves the file open
 
     replace_bytes(path, as_bytes)

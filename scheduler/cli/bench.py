@@ -105,7 +105,7 @@ def add_bench(app: typer.Typer, open_device: OpenDevice) -> None:
 
         Uses the network only for models by URL.
         """
-        from results.export.raw import check_folder, write_csv, write_raw
+        from results.export.raw import check_folder, csv_lines, json_lines, write_lines
         from scheduler.local.bench import Bench, local_paths, unit_for
         from scheduler.output.tables import show_results
 
@@ -145,9 +145,9 @@ def add_bench(app: typer.Typer, open_device: OpenDevice) -> None:
         progress.clear()
         rows = [done.row for done in measurements]
         if csv is not None:
-            write_csv(csv, rows)
+            write_lines(csv, csv_lines(rows))
         if raw is not None:
-            write_raw(raw, rows[0].campaign, [done.raw() for done in measurements])
+            write_lines(raw, json_lines(rows[0].campaign, [done.raw() for done in measurements]))
         if as_json:
             print_json(rows)
         else:

@@ -81,12 +81,12 @@ def opened(ctx: typer.Context) -> Store:
 
 def write_out(path: str | Path, lines: Iterable[str], what: str) -> None:
     """Write `lines` to a file, all or nothing, and say on stderr that it has `what`; `-`: to standard output. Raises `ResourceError`."""
-    from results.export.raw import replace_file
+    from results.export.raw import write_lines
 
     if str(path) == "-":
         sys.stdout.writelines(lines)
         return
-    replace_file(Path(path), lambda out: out.writelines(lines))
+    write_lines(Path(path), lines)
     print(f"wrote {what} to {path}", file=sys.stderr)
 
 

@@ -15,7 +15,7 @@ from rich.text import Text
 from protocol.values.attempt import TaskState
 from protocol.values.requirement import show_size
 from protocol.words import Reason, WorkerState, asks_for_it
-from results.export.raw import write_csv, write_raw
+from results.export.raw import csv_lines, json_lines, write_lines
 from results.row.replicas import disagreements
 from results.row.row import Row, RowStatus
 from results.row.simulated import marked, shown_name
@@ -87,9 +87,9 @@ def finish(
     rows = campaign_rows(stored)
     raw_file = raw / "raw.json"
     raw.mkdir(parents=True, exist_ok=True)
-    write_raw(raw_file, campaign.id, raw_results(stored))
+    write_lines(raw_file, json_lines(campaign.id, raw_results(stored)))
     csv_file = csv or raw / "results.csv"
-    write_csv(csv_file, rows)
+    write_lines(csv_file, csv_lines(rows))
     code = exit_code(campaign, rows)
     if as_json:
         print_json(

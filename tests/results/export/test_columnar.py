@@ -17,9 +17,9 @@ from results.export.columnar import (
     jsonl_lines,
     parquet_bytes,
     unit_of,
-    write_jsonl,
     write_parquet,
 )
+from results.export.raw import write_lines
 from results.row.row import COLUMNS, Row
 from tests.scheduler.report_parts import complete, failed, unplaced
 
@@ -121,7 +121,7 @@ def test_without_pyarrow_one_line_says_what_to_install_and_no_file_is_begun(
 
 
 def test_files_appear_whole_or_not_at_all(tmp_path: Path) -> None:
-    write_jsonl(tmp_path / "x.jsonl", RESULTS)
+    write_lines(tmp_path / "x.jsonl", jsonl_lines(RESULTS))
     write_parquet(tmp_path / "x.parquet", "c-1", RESULTS)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["x.jsonl", "x.parquet"]
     assert len((tmp_path / "x.jsonl").read_text("ascii").splitlines()) == 4

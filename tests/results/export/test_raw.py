@@ -33,7 +33,7 @@ from protocol.values.record import (
 from protocol.values.requirement import Requirement
 from protocol.values.task import Measure, Model, Task, Timeouts, task_body
 from protocol.words import Reason, RunOutcome
-from results.export.raw import csv_cell, csv_lines, raw_result, read_raw, show_number, write_csv, write_raw
+from results.export.raw import csv_cell, csv_lines, json_lines, raw_result, read_raw, show_number, write_lines
 from results.row.row import COLUMNS, CONTRACT, Row, RowStatus, column_meanings, make_row
 from scheduler.output.tables import LEGEND, MAX_REMARKS, plain_lines, remarks, show_results
 from swarm.base.text import is_safe, safe_text
@@ -320,8 +320,8 @@ def test_a_number_is_plain_digits_that_read_back(value: float) -> None:
 
 def test_a_csv_takes_the_place_of_an_older_one_whole(tmp_path: Path) -> None:
     path = tmp_path / "results.csv"
-    write_csv(path, [make_row(TASK, TaskState.CANCELLED)] * 3)
-    write_csv(path, [make_row(TASK, TaskState.SUCCEEDED, record())])
+    write_lines(path, csv_lines([make_row(TASK, TaskState.CANCELLED)] * 3))
+    write_lines(path, csv_lines([make_row(TASK, TaskState.SUCCEEDED, record())]))
     assert len(rows_of(path.read_bytes().decode())) == 1
     assert [item.name for item in path.parent.iterdir()] == ["results.csv"]
 
@@ -335,7 +335,7 @@ def test_a_csv_that_fails_midway_leaves_the_older_one(tmp_path: Path) -> None:
         raise OSError(28, "No space left on device")
 
     with pytest.raises(ResourceError, match="No space left on device"):
-        write_csv(path, broken())  # type: ignore[arg-type]
+        write_lines(path, csv_lines(broken()))  # type: ignore[arg-type]
     assert path.read_text() == "old"
     assert [item.name for item in tmp_path.iterdir()] == ["results.csv"]
 
@@ -343,13 +343,13 @@ def test_a_csv_that_fails_midway_leaves_the_older_one(tmp_path: Path) -> None:
 def test_a_place_that_cannot_be_written_is_said(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ResourceError, match="cannot write"):
-        write_csv(tmp_path / "file" / "results.csv", [])
+        write_lines(tmp_path / "file" / "results.csv", csv_lines([]))
 
 
 def test_no_folder_is_made_for_a_file_of_results(tmp_path: Path) -> None:
     nowhere = tmp_path / "no" / "such"
     with pytest.raises(ResourceError, match=f"there is no folder {re.escape(str(nowhere))}"):
-        write_csv(nowhere / "x.csv", [])
+        write_lines(nowhere / "x.csv", csv_lines([]))
     assert not list(tmp_path.iterdir())
 
 
@@ -369,9 +369,8 @@ def test_raw_results_carry_all_that_is_needed_to_make_the_numbers_again(tmp_path
     row = make_row(TASK, TaskState.SUCCEEDED, observed)
     lost = make_row(TASK, TaskState.FAILED, reason=Reason.GAVE_UP)
     path = tmp_path / "raw.json"
-    write_raw(
-        path, "c-1", [raw_result(row, task_body(TASK), signed), raw_result(lost, task_body(TASK), None)]
-    )
+    results = [raw_result(row, task_body(TASK), signed), raw_result(lost, task_body(TASK), None)]
+    write_lines(path, json_lines("c-1", results))
     first, second = read_raw(path.read_bytes())
     assert first.row == row
     assert first.inference_ns == (2_000_000, 4_000_000, 3_000_000, 3_000_000, 3_000_000, 3_000_000) * 6
