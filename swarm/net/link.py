@@ -56,46 +56,38 @@ class _Call:
     reply: Message | None = None
 
 
+@dataclass(eq=False, repr=False)
 class Link:
     """One end of a link. `run` must be running for calls to be answered."""
 
-    def __init__(
-        self,
-        stream: Stream,
-        vocabulary: Vocabulary,
-        answer: Answer = refuse_all,
-        *,
-        opened_by_peer: bool = False,
-    ) -> None:
-        self.peer: PeerId = stream.peer
-        self._stream = stream
-        self._vocabulary = vocabulary
-        self._answer = answer
-        self._pending: dict[int, _Call] = {}
-        self._next_id = 0
-        self._answering = 0
-        self._sending = trio.Lock()
-        self._first_within_s = FRAME_WITHIN_S if opened_by_peer else math.inf
-        self._unsent = 0
-        self._one_sent = trio.Event()
-        self._scope = trio.CancelScope()
-        self.closed = trio.Event()
-        """Set once nothing more is sent or received."""
+    stream: Stream
+    vocabulary: Vocabulary
+    answer: Answer = refuse_all
+    _: KW_ONLY
+    opened_by_peer: bool = False
+    closed: trio.Event = field(default_factory=trio.Event)
+    """Set once nothing more is sent or received."""
+    _pending: dict[int, _Call] = field(default_factory=dict)
+    _next_id: int = 0
+    _answering: int = 0
+    _unsent: int = 0
+    _one_sent: trio.Event = field(default_factory=trio.Event)
+    _sending: trio.Lock = field(default_factory=trio.Lock)
+    _scope: trio.CancelScope = field(default_factory=trio.CancelScope)
 
     def __repr__(self) -> str:
         return (
-            f"<Link {self._stream.protocol} with {self.peer[-6:]}{' closed' if self.closed.is_set() else ''}>"
+            f"<Link {self.stream.protocol} with {self.peer[-6:]}{' closed' if self.closed.is_set() else ''}>"
         )
+
+    @property
+    def peer(self) -> PeerId:
+        return self.stream.peer
 
     @property
     def relayed(self) -> bool:
         """Whether it goes through a gate."""
-        return self._stream.relayed
-
-    @property
-    def at_rest(self) -> bool:
-        """No call is pending, on either side."""
-        return not self._pending and not self._answering
+        return self.stream.relayed
 
     async def call(self, message: Message, *, max_wait_s: float = 5.0) -> Message:
         """Send a call and wait for its reply. Raises `Unreachable` on silence or a broken link: the peer may have served the call."""
@@ -132,17 +124,17 @@ class Link:
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Read until the peer ends or the link breaks. Raises `RemoteProtocolError` after resetting the stream; nothing else."""
-        decoder = Decoder(self._vocabulary)
+        decoder = Decoder(self.vocabulary)
         try:
             with self._scope:
                 async with trio.open_nursery() as nursery:
                     slots = trio.CapacityLimiter(MAX_ANSWERING)
                     task_status.started()
-                    until = trio.current_time() + self._first_within_s
+                    until = trio.current_time() + (FRAME_WITHIN_S if self.opened_by_peer else math.inf)
                     while True:
                         try:
                             with trio.fail_at(until):
-                                data = await self._stream.receive_some(READ_SIZE)
+                                data = await self.stream.receive_some(READ_SIZE)
                         except (trio.BrokenResourceError, trio.ClosedResourceError):
                             break
                         except trio.TooSlowError:
@@ -164,12 +156,12 @@ class Link:
                             until = trio.current_time() + FRAME_WITHIN_S
                     nursery.cancel_scope.cancel()
         except* ProtocolError as group:
-            await self._stream.reset()
+            await self.stream.reset()
             raise _first(group) from None
         finally:
             self._finish()
             with trio.CancelScope(shield=True, deadline=trio.current_time() + 1.0):
-                await self._stream.aclose()
+                await self.stream.aclose()
 
     async def _take(self, frame: Frame, nursery: trio.Nursery, slots: trio.CapacityLimiter) -> None:
         if frame.kind is FrameKind.ANSWER:
@@ -178,7 +170,7 @@ class Link:
                 call.reply = frame.message
                 call.done.set()
         elif frame.kind is FrameKind.NOTE:
-            await self._answer(self, frame.message)
+            await self.answer(self, frame.message)
         else:
             while self._unsent >= MAX_UNSENT:
                 await self._one_sent.wait()
@@ -189,7 +181,7 @@ class Link:
 
     async def _serve(self, frame: Frame, slots: trio.CapacityLimiter, token: object) -> None:
         try:
-            answer = await self._answer(self, frame.message)
+            answer = await self.answer(self, frame.message)
             if answer is None:
                 raise LocalProtocolError(f"no answer to a {type(frame.message).__name__}")
             self._unsent += 1
@@ -206,11 +198,11 @@ class Link:
             slots.release_on_behalf_of(token)
 
     async def _send(self, frame: Frame) -> None:
-        data = self._vocabulary.encode(frame)
+        data = self.vocabulary.encode(frame)
         async with self._sending:
             try:
                 with trio.fail_after(WRITE_S):
-                    await self._stream.send_all(data)
+                    await self.stream.send_all(data)
             except (trio.BrokenResourceError, trio.ClosedResourceError):
                 self.closed.set()
                 raise Unreachable(f"the link with {self.peer} is broken") from None
@@ -231,13 +223,13 @@ class Link:
         """Abandon the link at once; pending calls raise `Unreachable`."""
         self._finish()
         self._scope.cancel()
-        await self._stream.reset()
+        await self.stream.reset()
 
     async def aclose(self) -> None:
         """End the link in good order."""
         self._finish()
         self._scope.cancel()
-        await self._stream.aclose()
+        await self.stream.aclose()
 
 
 def _first(group: BaseExceptionGroup[P]) -> P:
@@ -322,7 +314,7 @@ class Links:
         silent = 0
         while silent < 2 and not link.closed.is_set():
             await trio.sleep(LEAVE_CHECK_S)
-            silent = silent + 1 if link.at_rest else 0
+            silent = 0 if link._pending or link._answering else silent + 1
         await link.aclose()
 
     async def _run(self, link: Link, *, task_status: trio.TaskStatus[None]) -> None:
