@@ -71,12 +71,9 @@ def _walk(folder: Path, below: str, depth: int) -> Iterator[str]:
 
 
 def _part(folder: Path, path: str) -> BundlePart:
-    hashing = hashlib.sha256()
-    size = 0
-    for piece in _pieces(folder / path):
-        hashing.update(piece)
-        size += len(piece)
-    return BundlePart(path, size, hashing.hexdigest())
+    with (folder / path).open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256")
+        return BundlePart(path, file.tell(), digest.hexdigest())
 
 
 def _pieces(file: Path) -> Iterator[bytes]:

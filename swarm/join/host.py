@@ -18,6 +18,7 @@ from libp2p.abc import INetStream
 from libp2p.crypto.ed25519 import create_new_key_pair
 from libp2p.custom_types import TProtocol
 from libp2p.exceptions import BaseLibp2pError
+from libp2p.network.config import RetryConfig
 from libp2p.network.exceptions import SwarmException
 from libp2p.network.stream.net_stream import NetStream
 from libp2p.peer.id import ID
@@ -248,7 +249,7 @@ def _new_host(
         store,
         upgrader,
         transports=[TCP()],
-        retry_config=hardening.no_retries(),
+        retry_config=RetryConfig(max_retries=0),  # a refused port is known at once
         connection_config=hardening.connection_config(),
         gater=gater,
     )

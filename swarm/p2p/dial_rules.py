@@ -14,7 +14,7 @@ from __future__ import annotations
 import ipaddress
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import psutil
@@ -44,68 +44,66 @@ class _Purse:
     every_s: float
 
 
+@dataclass
 class DialBudget:
     """How often a target that does not answer is dialled: `burst` times, then once in `every_s`, more and more rarely up to `most_s`."""
 
-    def __init__(self, burst: int, every_s: float, most_s: float, *, remembered: int = REMEMBERED) -> None:
-        self._burst = burst
-        self._every_s = every_s
-        self._most_s = most_s
-        self._remembered = remembered
-        self._purses: OrderedDict[str, _Purse] = OrderedDict()
+    burst: int
+    every_s: float
+    most_s: float
+    remembered: int = REMEMBERED
+    _purses: OrderedDict[str, _Purse] = field(default_factory=OrderedDict)
 
     def take(self, now: float, target: str) -> bool:
         """Whether it may be dialled now; if so, that costs one until it has answered."""
-        purse = self._purses.pop(target, None) or _Purse(self._burst, now, self._every_s)
+        purse = self._purses.pop(target, None) or _Purse(self.burst, now, self.every_s)
         purse.left, purse.when = purse.left + (now - purse.when) / purse.every_s, now
-        if purse.left >= self._burst:
-            purse.left, purse.every_s = self._burst, self._every_s
+        if purse.left >= self.burst:
+            purse.left, purse.every_s = self.burst, self.every_s
         self._purses[target] = purse
-        if len(self._purses) > self._remembered:
+        if len(self._purses) > self.remembered:
             self._purses.popitem(last=False)
         if purse.left < 1:
             return False
         purse.left -= 1
         if purse.left < 1:
-            purse.every_s = min(2 * purse.every_s, self._most_s)
+            purse.every_s = min(2 * purse.every_s, self.most_s)
         return True
 
     def answered(self, target: str) -> None:
         """Give back what the dial cost; the pace is the first again."""
         purse = self._purses.get(target)
         if purse is not None:
-            purse.left, purse.every_s = min(purse.left + 1, self._burst), self._every_s
+            purse.left, purse.every_s = min(purse.left + 1, self.burst), self.every_s
 
 
+@dataclass
 class DialRules:
     """One node's."""
 
-    def __init__(
-        self,
-        *,
-        listening: Callable[[], Iterable[Address]] = tuple,
-        given: Callable[[Address], bool] = lambda address: False,
-        networks: Callable[[], Collection[IpNetwork]] | None = None,
-    ) -> None:
-        """`listening`: where this node can be dialled, as it knows; `given`: whether the owner gave an address; `networks`: those that
-        this machine is on."""
-        self._listening = listening
-        self._given = given
-        self._look = networks or own_ip_networks
-        self._networks: Collection[IpNetwork] = ()
-        self._look_at = -LOOK_AT_INTERFACES_S
-        self._public = DialBudget(*PUBLIC)
-        self._private = DialBudget(*PRIVATE)
-        self._punched = DialBudget(*PUNCHED)
-        self._good: OrderedDict[tuple[PeerId, Address], int] = OrderedDict()
-        self._met_here = self._met_beyond = self._met_inside = False
+    listening: Callable[[], Iterable[Address]] = tuple
+    """Where this node can be dialled, as it knows."""
+    given: Callable[[Address], bool] = lambda address: False
+    """Whether the owner gave an address."""
+    networks: Callable[[], Collection[IpNetwork]] = lambda: own_ip_networks()
+    """Those that this machine is on."""
+    _networks: Collection[IpNetwork] = ()
+    _look_at: float = -LOOK_AT_INTERFACES_S
+    _public: DialBudget = field(default_factory=lambda: DialBudget(*PUBLIC))
+    _private: DialBudget = field(default_factory=lambda: DialBudget(*PRIVATE))
+    _punched: DialBudget = field(default_factory=lambda: DialBudget(*PUNCHED))
+    _good: OrderedDict[tuple[PeerId, Address], int] = field(default_factory=OrderedDict)
+    """Doors that were answered, and how often in vain they were dialled since."""
+    _met_here: bool = False
+    _met_beyond: bool = False
+    _met_inside: bool = False
 
     def why_not(self, now: float, peer: PeerId, address: Address, as_given: Address = "") -> str:
         """Why an address is not dialled, in words; empty: it is, and that counts. `as_given`: before its name was resolved."""
         ip = _ip(address)
         if ip is None:
             return "not an IP address"
-        if self._given(as_given or address):
+        if self.given(as_given or address):
             return ""
         if ip.is_loopback:
             return "" if self._here() else "it names this very machine"
@@ -145,14 +143,14 @@ class DialRules:
         """Whether others on this very machine are dialled by loopback."""
         if self._met_here:
             return True
-        listening = [ip for address in self._listening() if (ip := _ip(address)) is not None]
+        listening = [ip for address in self.listening() if (ip := _ip(address)) is not None]
         if any(ip.is_loopback for ip in listening):
             return True
         return not listening and not self._met_beyond
 
     def _on_own_network(self, now: float, ip: Ip) -> bool:
         if now >= self._look_at + LOOK_AT_INTERFACES_S:
-            self._look_at, self._networks = now, self._look()
+            self._look_at, self._networks = now, self.networks()
         return any(ip in network for network in self._networks)
 
 

@@ -21,7 +21,7 @@ from libp2p.host import basic_host
 from libp2p.io.abc import Reader
 from libp2p.io.exceptions import IncompleteReadError, IOException
 from libp2p.io.trio import TrioTCPStream
-from libp2p.network.config import ConnectionConfig, RetryConfig
+from libp2p.network.config import ConnectionConfig
 from libp2p.network.stream.exceptions import StreamEOF
 from libp2p.peer.id import ID
 from libp2p.protocol_muxer import multiselect_communicator
@@ -152,11 +152,6 @@ def connection_config() -> ConnectionConfig:
         outbound_stream_protocol_negotiation_timeout=5.0,
         inbound_stream_protocol_negotiation_timeout=10.0,
     )
-
-
-def no_retries() -> RetryConfig:
-    """A refused port is known at once; trying again is the caller's business."""
-    return RetryConfig(max_retries=0)
 
 
 # -- replacements ------------------------------------------------------------------------------------------------------------

@@ -44,34 +44,21 @@ class NodeStream:
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
         """Send all of it; waits while the peer's window is full."""
-        if self._sending:
-            raise trio.BusyResourceError("another task is sending on this stream")
-        self._check_open()
-        if self._ended:
-            raise trio.ClosedResourceError("nothing can be sent after send_eof")
-        self._sending = True
-        try:
-            with self._translated(), memoryview(data) as whole, whole.cast("B") as view:
-                if not view:
-                    await trio.lowlevel.checkpoint()
-                size = self._muxed.conn.max_frame
-                for start in range(0, len(view), size):
-                    await self._muxed.write(view[start : start + size])
-        finally:
-            self._sending = False
+        with self._one_sender(), self._translated(), memoryview(data) as whole, whole.cast("B") as view:
+            if self._ended:
+                raise trio.ClosedResourceError("nothing can be sent after send_eof")
+            if not view:
+                await trio.lowlevel.checkpoint()
+            size = self._muxed.conn.max_frame
+            for start in range(0, len(view), size):
+                await self._muxed.write(view[start : start + size])
 
     async def wait_send_all_might_not_block(self) -> None:
         """Wait until a byte could be sent at once."""
-        if self._sending:
-            raise trio.BusyResourceError("another task is sending on this stream")
-        self._check_open()
-        self._sending = True
-        try:
+        with self._one_sender():
             await trio.lowlevel.checkpoint()
             await self._muxed.writable()
             self._check_open()
-        finally:
-            self._sending = False
 
     async def receive_some(self, max_bytes: int = 262_144) -> bytes:
         """At least one byte, or b"" when the peer has finished sending. A cancelled call has taken nothing."""
@@ -97,14 +84,11 @@ class NodeStream:
 
     async def send_eof(self) -> None:
         """Say that nothing more will be sent; reading goes on."""
-        if self._sending:
-            raise trio.BusyResourceError("another task is sending on this stream")
-        self._check_open()
-        if self._ended:
-            await trio.lowlevel.checkpoint()
-            return
-        self._ended = True
-        with self._translated():
+        with self._one_sender(), self._translated():
+            if self._ended:
+                await trio.lowlevel.checkpoint()
+                return
+            self._ended = True
             await self._muxed.close()
 
     async def aclose(self) -> None:
@@ -125,6 +109,17 @@ class NodeStream:
         self._muxed.stop()
         with trio.move_on_after(CLOSE_WITHIN_S, shield=True), contextlib.suppress(BaseLibp2pError, OSError):
             await self._inner.reset()
+
+    @contextlib.contextmanager
+    def _one_sender(self) -> Iterator[None]:
+        if self._sending:
+            raise trio.BusyResourceError("another task is sending on this stream")
+        self._check_open()
+        self._sending = True
+        try:
+            yield
+        finally:
+            self._sending = False
 
     def _check_open(self) -> None:
         if self._closed:
