@@ -3,8 +3,7 @@
     await fetch_blob(network, peer, addresses, sha256, offset=0, sink=file.write)
 
 `BlobClient` is one stream's requests and their replies in order, for every downloader. `fetch_blob` reads a file in order from one peer:
-records, manifests, and models of a cancelled campaign. `swarm_download.py` reads a model from several peers at once, in any order,
-and `LeaderClient` asks the scheduler that leads the campaign what each piece has to be, and who else has it.
+records, manifests, and models of a cancelled campaign. `swarm_download.py` reads a model from several peers at once, in any order.
 """
 
 from __future__ import annotations
@@ -15,13 +14,11 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
-import structlog
 import trio
 
 from protocol.errors import Refused, RemoteProtocolError, Unreachable
 from protocol.messages.blobs import (
     BLOB,
-    HASH_SIZE,
     MAX_PIECE,
     PIECE_SIZE,
     AskHolders,
@@ -37,7 +34,7 @@ from protocol.messages.blobs import (
 from protocol.wire.base import Message
 from protocol.wire.codec import Frame, FrameKind
 from protocol.words import ProtocolId
-from swarm.blobs.pieces import Hashes, count_of, from_bits, span
+from swarm.blobs.pieces import count_of, from_bits, span
 from swarm.blobs.wire import STALL_S, FrameReader
 from swarm.net.addresses import Address, PeerId
 from swarm.net.network import Network, Stream
@@ -46,17 +43,12 @@ PIECE: Final = 2 * 1024 * 1024
 """Bytes of one request of `fetch_blob`: large against a round trip, small against memory."""
 PIECE_S: Final = 120.0
 """Time limit of one such piece, however slow the link."""
-HASHES_S: Final = 120.0
-"""The leader may have to read a file of many GB first."""
-RETRY_S: Final = 1.0
 
 Sink = Callable[[bytearray], object]
 """Stores the next bytes, in order. Called in a worker thread; the OSError or ValueError that it raises goes to the caller."""
 Progress = Callable[[int, int], None]
 """(bytes so far, bytes in all)"""
 Request = FetchPiece | AskPieces | AskPieceHashes | AskHolders
-
-log = structlog.get_logger("sark.blobs")
 
 
 @dataclass
@@ -209,46 +201,3 @@ async def fetch_blob(
                 return client.size
             if not data:
                 raise RemoteProtocolError(f"the peer sent nothing at byte {position} of {client.size}")
-
-
-@dataclass
-class LeaderClient:
-    """Asks the scheduler that leads a campaign about one model, each question on a stream of its own: the leader may change."""
-
-    network: Network
-    sha256: str
-    size: int
-    leader: Callable[[], PeerId]
-    """The present one, with which there is a connection."""
-
-    async def holders(self) -> Holders | None:
-        """Who else has it, and the transfer grant for them; None: no answer now."""
-        try:
-            reply, _ = await self._ask(AskHolders(sha256=self.sha256), STALL_S)
-        except (Unreachable, Refused, RemoteProtocolError) as exc:
-            log.debug("model.holders_unknown", sha256=self.sha256, why=exc.what)
-            return None
-        return reply if isinstance(reply, Holders) and reply.grant is not None else None
-
-    async def hashes(self) -> Hashes | None:
-        """The hash of each piece, retried until there is an answer; None: the leader does not have them."""
-        while True:
-            try:
-                reply, data = await self._ask(AskPieceHashes(sha256=self.sha256), HASHES_S)
-            except Unreachable:
-                await trio.sleep(RETRY_S)
-                continue
-            except (Refused, RemoteProtocolError) as exc:  # an older one does not know the request
-                log.info("model.hashes_refused", sha256=self.sha256, why=exc.what)
-                return None
-            length = count_of(self.size) * HASH_SIZE
-            if not isinstance(reply, PieceFollows) or (reply.size, len(data)) != (self.size, length):
-                log.warning("model.hashes_invalid", sha256=self.sha256, bytes=len(data))
-                return None
-            return tuple(bytes(data[start : start + HASH_SIZE]) for start in range(0, length, HASH_SIZE))
-
-    async def _ask(self, request: Request, max_wait_s: float) -> tuple[Message, bytearray]:
-        async with blob_client(self.network, self.leader(), (), self.sha256, piece_s=max_wait_s) as client:
-            await client.request(request)
-            _, reply, data = await client.reply(first_byte_s=max_wait_s)
-            return reply, data

@@ -25,17 +25,23 @@ import trio
 
 from protocol.errors import Refused, RemoteProtocolError, SarkError, Unreachable
 from protocol.messages.blobs import (
+    HASH_SIZE,
     PIECE_SIZE,
+    AskHolders,
+    AskPieceHashes,
     FetchPiece,
     HavePieces,
     HolderInfo,
+    Holders,
     PieceFollows,
     TransferGrant,
 )
+from protocol.wire.base import Message
 from protocol.words import Reason
-from swarm.blobs.client import BlobClient, LeaderClient, Progress, blob_client
+from swarm.blobs.client import BlobClient, Progress, blob_client
 from swarm.blobs.piece_picker import DEPTH, PiecePicker, PieceSource
 from swarm.blobs.pieces import Hashes, count_of, divides, from_bits, span, to_bits
+from swarm.blobs.wire import STALL_S
 from swarm.net.addresses import PeerId
 from swarm.net.network import Network
 
@@ -44,6 +50,8 @@ STORING: Final = 4
 PIECE_S: Final = 300.0
 """Time limit of a whole piece, however slow the link."""
 LEADER_RETRY_S: Final = 1.0
+HASHES_S: Final = 120.0
+"""The leader may have to read a file of many GB first."""
 HOLDERS_S: Final = (0.25, 5.0)
 """Between two requests for the holders: twice as long each time, up to the second figure."""
 IDLE_S: Final = 0.25
@@ -142,7 +150,6 @@ class _Pull:
 
     async def run(self) -> None:
         request = self.request
-        self.leader = LeaderClient(self.network, request.sha256, request.size, request.leader)
         async with trio.open_nursery() as self.nursery:
             leader = PieceSource(request.leader(), leader=True)
             self.picker.add(leader, trio.current_time())
@@ -176,7 +183,7 @@ class _Pull:
     async def _learn(self) -> None:
         await self._ask_holders()
         self.holders_named.set()
-        hashes = await self.leader.hashes()
+        hashes = await self._ask_hashes()
         if hashes is None:
             self.no_hashes = True
             self._check_end()
@@ -195,10 +202,42 @@ class _Pull:
             pause = min(2 * pause, longest)
             await self._ask_holders()
 
+    async def _ask_leader(
+        self, message: AskHolders | AskPieceHashes, max_wait_s: float
+    ) -> tuple[Message, bytearray]:
+        """On a stream of its own: the leader may change."""
+        leader, sha256 = self.request.leader(), self.request.sha256
+        async with blob_client(self.network, leader, (), sha256, piece_s=max_wait_s) as client:
+            await client.request(message)
+            _, reply, data = await client.reply(first_byte_s=max_wait_s)
+            return reply, data
+
+    async def _ask_hashes(self) -> Hashes | None:
+        """The hash of each piece, retried until there is an answer; None: the leader does not have them."""
+        size, sha256 = self.request.size, self.request.sha256
+        while True:
+            try:
+                reply, data = await self._ask_leader(AskPieceHashes(sha256=sha256), HASHES_S)
+            except Unreachable:
+                await trio.sleep(LEADER_RETRY_S)
+                continue
+            except (Refused, RemoteProtocolError) as exc:  # an older one does not know the request
+                log.info("model.hashes_refused", sha256=sha256, why=exc.what)
+                return None
+            length = count_of(size) * HASH_SIZE
+            if not isinstance(reply, PieceFollows) or (reply.size, len(data)) != (size, length):
+                log.warning("model.hashes_invalid", sha256=sha256, bytes=len(data))
+                return None
+            return tuple(bytes(data[start : start + HASH_SIZE]) for start in range(0, length, HASH_SIZE))
+
     async def _ask_holders(self) -> None:
         """Begin with the holders that are new, and again with those that had nothing, up to `MAX_SOURCES`."""
-        reply = await self.leader.holders()
-        if reply is None:
+        try:
+            reply, _ = await self._ask_leader(AskHolders(sha256=self.request.sha256), STALL_S)
+        except (Unreachable, Refused, RemoteProtocolError) as exc:
+            log.debug("model.holders_unknown", sha256=self.request.sha256, why=exc.what)
+            return
+        if not isinstance(reply, Holders) or reply.grant is None:
             return
         self.grant = reply.grant
         sources = self.picker.sources
