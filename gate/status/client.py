@@ -95,7 +95,7 @@ async def _first(network: Network, contacts: Sequence[Contact]) -> Contact:
         except Unreachable as exc:
             if isinstance(exc.__cause__, AnotherAnswers):
                 where = ", ".join(contact.addresses)
-                why.append(f"{where} is another gate: expected {contact.peer}, got {exc.__cause__.found}")
+                why.append(f"{where} is another gate: expected {contact.peer}, got {exc.__cause__.actual}")
             else:
                 why.append(exc.what)
     raise Unreachable(f"no gate answers: {'; '.join(why)}", hint="is it running, and is the address correct?")

@@ -164,7 +164,7 @@ async def _try_gate(
         await network.connect(contact.peer, contact.addresses, max_wait_s=ANSWER_S)
     except Unreachable as error:
         cause = error.__cause__
-        other = cause.found if isinstance(cause, AnotherAnswers) else ""
+        other = cause.actual if isinstance(cause, AnotherAnswers) else ""
         return GateFacts(name, why=error.what, expected=contact.peer, other=other)
     fact = GateFacts(name, dials_back=False)
     for _ in range(TRIES):  # one try may be lost

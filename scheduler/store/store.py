@@ -93,7 +93,7 @@ log = structlog.get_logger("sark.scheduler")
 def store_settings(home: Home, environment: Mapping[str, str] = os.environ) -> StoreSettings:
     """The store's settings alone, for commands that need no network. Raises `SettingsError`, `ResourceError`."""
     section, others = SchedulerSettings.section, SchedulerSettings.model_fields
-    return load_settings(StoreSettings, home.config_file, environment, {}, section=section, known=others)
+    return load_settings(StoreSettings, home.config_file, environment, {}, section=section, foreign=others)
 
 
 def store_location(home: Home, environment: Mapping[str, str] = os.environ) -> Location:

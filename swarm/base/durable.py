@@ -1,4 +1,4 @@
-"""Files that are whole whenever they exist: written beside their place, then moved there."""
+"""Files that are whole whenever they exist: written next to their place, then moved there."""
 
 from __future__ import annotations
 

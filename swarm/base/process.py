@@ -11,7 +11,7 @@ from typing import Final
 
 FROZEN: Final = bool(getattr(sys, "frozen", False))
 """Whether this is the stand-alone binary."""
-WANTED: Final = 16_384
+OPEN_FILES: Final = 16_384
 SPARE: Final = 128
 """Files reserved from connections; at most half of all."""
 
@@ -21,16 +21,16 @@ def for_others(files: int) -> int:
     return files - min(SPARE, files // 2)
 
 
-def allow_open_files(wanted: int = WANTED) -> int:
-    """Raise the limit to `wanted` open files, or as many as the system allows; returns the limit."""
+def allow_open_files(limit: int = OPEN_FILES) -> int:
+    """Raise the limit to `limit` open files, or as many as the system allows; returns the limit."""
     if sys.platform == "win32":
-        return wanted  # sockets are no files there
+        return limit  # sockets are no files there
     import resource
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft == resource.RLIM_INFINITY or soft >= wanted:
-        return wanted
-    most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    if soft == resource.RLIM_INFINITY or soft >= limit:
+        return limit
+    most = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
     except (OSError, ValueError):  # macOS has another limit besides

@@ -67,10 +67,10 @@ def load_settings(
     flags: Mapping[str, Any],
     *,
     section: str,
-    known: Collection[str] = (),
+    foreign: Collection[str] = (),
 ) -> T:
-    """Load the settings of any model. `known`: names in the file that belong to others. Raises `SettingsError`, `ResourceError`."""
-    from_file = _read_file(config_file, section, frozenset(cls.model_fields), frozenset(known))
+    """Load the settings of any model. `foreign`: names in the file that belong to others. Raises `SettingsError`, `ResourceError`."""
+    from_file = _read_file(config_file, section, frozenset(cls.model_fields), frozenset(foreign))
     from_env = {
         name: _plural(field.annotation, environment[f"SARK_{name.upper()}"])
         for name, field in cls.model_fields.items()
@@ -113,7 +113,9 @@ def _plural(annotation: Any, text: str) -> Any:
             return text
 
 
-def _read_file(path: Path, section: str, known: frozenset[str], others: frozenset[str]) -> dict[str, Any]:
+def _read_file(
+    path: Path, section: str, own_names: frozenset[str], foreign: frozenset[str]
+) -> dict[str, Any]:
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -132,9 +134,9 @@ def _read_file(path: Path, section: str, known: frozenset[str], others: frozense
         )
     for where, names in (("", shared), (f" in [{section}]", own)):
         for name in names:
-            if name not in known | others:
+            if name not in own_names | foreign:
                 raise SettingsError(
                     f"{path}: unknown setting {name!r}{where}",
-                    hint=f"known: {', '.join(sorted(known | others))}",
+                    hint=f"known: {', '.join(sorted(own_names | foreign))}",
                 )
-    return {name: value for name, value in {**shared, **own}.items() if name in known}
+    return {name: value for name, value in {**shared, **own}.items() if name in own_names}

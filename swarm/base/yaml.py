@@ -238,7 +238,7 @@ def _build(events: Iterator[_Event], file: str) -> Document:
     stack: list[tuple[dict[str, Any] | list[Any], Where]] = []
     """The open mappings and lists, and their paths."""
     keys: list[str | None] = []
-    """Of each open mapping the key whose value comes next."""
+    """Of each open mapping the key of the value that comes next."""
     for number, (kind, line, value, text) in enumerate(events, 1):
         if number > MAX_VALUES:
             raise _error(

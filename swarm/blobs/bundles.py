@@ -34,8 +34,8 @@ def contents(path: Path) -> Iterator[bytes]:
 
 
 def parts_of(folder: Path) -> tuple[BundlePart, ...]:
-    """The files in a folder and below, in order of path, each read and hashed. Files whose names begin with a dot are left out: they
-    belong to the system or to version control, not to a model. Raises as `contents`; links and other oddities are refused.
+    """The files in a folder and below, in order of path, each read and hashed. Files with a name that begins with a dot are left
+    out: they belong to the system or to version control, not to a model. Raises as `contents`; links and other oddities are refused.
     """
     paths = list(_walk(folder, "", 1))
     if len(paths) > MAX_PARTS:

@@ -29,7 +29,7 @@ HUNGRY_S: Final = 1.0
 LATE_S: Final = 3.0
 """A piece requested so long ago, and three times what a piece takes, may be requested from one other source too."""
 MAX_WEIGHED: Final = 64
-"""Candidates whose rarity is compared at most."""
+"""Candidates compared by rarity, at most."""
 
 
 @dataclass(eq=False, slots=True)
@@ -44,11 +44,11 @@ class PieceSource:
     """It is reached through a gate only."""
     have: frozenset[int] | None = None
     """None: all of it."""
-    known: bool = False
+    declared: bool = False
     """`have` is its own word."""
     fresh: frozenset[int] = frozenset()
     """Pieces it has sent nobody yet."""
-    asked: dict[int, float] = field(default_factory=dict)
+    requested: dict[int, float] = field(default_factory=dict)
     """Piece → when it was requested."""
     rests_until: float = -math.inf
     failures: int = 0
@@ -96,9 +96,9 @@ class PiecePicker:
     def next(self, source: PieceSource, now: float) -> int | None:
         """The piece to request from it now, which counts as requested from then on; None: nothing for the moment."""
         crowd = source.leader and self.others()
-        if source.dropped or len(source.asked) >= (1 if crowd else DEPTH) or now < source.rests_until:
+        if source.dropped or len(source.requested) >= (1 if crowd else DEPTH) or now < source.rests_until:
             return None
-        if not source.leader and not (self.hashed and source.known):
+        if not source.leader and not (self.hashed and source.declared):
             return None
         if source.relayed and self._direct_source_gives(now):
             return None
@@ -106,13 +106,14 @@ class PiecePicker:
         if index is None:
             index = self._late(source, now)
         if index is not None:
-            source.asked[index] = now
+            source.requested[index] = now
         return index
 
     def _direct_source_gives(self, now: float) -> bool:
         """Then nothing goes through a gate."""
         return any(
-            not each.relayed and (each.asked or each.got) and now >= each.rests_until for each in self.alive()
+            not each.relayed and (each.requested or each.got) and now >= each.rests_until
+            for each in self.alive()
         )
 
     def _unrequested(self, source: PieceSource, now: float) -> int | None:
@@ -123,21 +124,21 @@ class PiecePicker:
         if not others:
             return min(free)
         if source.leader:
-            unseen = free if not source.known else [index for index in free if index in source.fresh]
+            unseen = free if not source.declared else [index for index in free if index in source.fresh]
             if not unseen and now - self._others_gave_at < max(HUNGRY_S, 1.5 * self._pace_s):
                 return None
-            lonely = [i for i in free if not any(each.known and each.has(i) for each in others)]
+            lonely = [i for i in free if not any(each.declared and each.has(i) for each in others)]
             return min(unseen or lonely or free)
         some = free if len(free) <= MAX_WEIGHED else self._rng.sample(free, MAX_WEIGHED)
-        weighed = [each for each in others if each.known and not each.leader]
+        weighed = [each for each in others if each.declared and not each.leader]
         return min(some, key=lambda i: (sum(each.has(i) for each in weighed), self._rng.random()))
 
     def _under_way(self) -> set[int]:
-        return self._storing.union(*(each.asked for each in self.sources.values()))
+        return self._storing.union(*(each.requested for each in self.sources.values()))
 
     def alternatives(self, source: PieceSource, index: int) -> set[int] | None:
         """The pieces of which the leader is to send one that it has sent nobody yet; None: it is to send piece `index`."""
-        if not source.leader or not self.others() or (source.known and not source.fresh):
+        if not source.leader or not self.others() or (source.declared and not source.fresh):
             return None
         return self.missing - self._under_way() | {index}
 
@@ -148,11 +149,11 @@ class PiecePicker:
             (at, index)
             for each in self.sources.values()
             if each is not source
-            for index, at in each.asked.items()
+            for index, at in each.requested.items()
             if now - at >= max(LATE_S, 3 * self._pace_s) and index in waited and source.has(index)
         ]
         for _, index in sorted(late):
-            if sum(index in each.asked for each in self.sources.values()) == 1:
+            if sum(index in each.requested for each in self.sources.values()) == 1:
                 return index
         return None
 
@@ -160,17 +161,17 @@ class PiecePicker:
 
     def update(self, source: PieceSource, have: Iterable[int] | None, fresh: Iterable[int] | None) -> bool:
         """Set what a source has. Returns whether that is more than before."""
-        before, known = source.have, source.known
+        before, declared = source.have, source.declared
         source.have = None if have is None else frozenset(have)
         source.fresh = frozenset(fresh or ())
-        source.known = True
+        source.declared = True
         if before is None:
-            return not known
+            return not declared
         return source.have is None or len(source.have) > len(before)
 
     def arrived(self, source: PieceSource, index: int, now: float) -> None:
         """A piece is on its way to the disk: meanwhile the next one may be requested."""
-        took = now - source.asked.pop(index, now)
+        took = now - source.requested.pop(index, now)
         self._pace_s = took if self._pace_s == 0.0 else 0.8 * self._pace_s + 0.2 * took
         self._storing.add(index)
 
@@ -189,7 +190,7 @@ class PiecePicker:
 
     def rest(self, source: PieceSource, now: float) -> float:
         """A source failed, or has nothing for us now. Returns the seconds until it may be asked again."""
-        source.asked.clear()
+        source.requested.clear()
         seconds = min(RETRY_S[1], RETRY_S[0] * 2.0**source.failures)
         source.failures += 1
         source.rests_until = now + seconds
@@ -197,5 +198,5 @@ class PiecePicker:
 
     def drop(self, source: PieceSource, why: str) -> None:
         """Do not ask this source any more."""
-        source.asked.clear()
+        source.requested.clear()
         source.dropped = why

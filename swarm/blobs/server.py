@@ -49,7 +49,7 @@ READ_SIZE: Final = 2 * BURST
 MAX_COUNTED: Final = 64
 """Files of which it is known what was sent to somebody."""
 MAX_HASHED: Final = 16
-"""Files whose pieces' hashes are kept."""
+"""Files of which the hashes of the pieces are kept."""
 
 
 class PartialBlob(Protocol):

@@ -95,7 +95,7 @@ class Mirror:
 
 @dataclass(frozen=True, slots=True)
 class DownloadRequest:
-    """What to download, and with whose help."""
+    """What to download, and who helps."""
 
     sha256: str
     size: int
@@ -271,7 +271,7 @@ class _Pull:
         """The others may still be fetching pieces, or be about to."""
         growth_s = GROWTH_S[0] if self.request.retry_leader else GROWTH_S[1]
         while (left := self.grew_at + growth_s - trio.current_time()) > 0 or any(
-            source.asked for source in self.picker.alive()
+            source.requested for source in self.picker.alive()
         ):
             await self._wait_for_change(max(left, IDLE_S))
         self._fail(why)
@@ -299,7 +299,7 @@ class _Pull:
     async def _draw_from_mirror(self, mirror: Mirror) -> None:
         while not self.picker.hashed:
             await self.changed.wait()
-        source = PieceSource(mirror.name, known=True)
+        source = PieceSource(mirror.name, declared=True)
         self.picker.add(source, trio.current_time())
         for _ in range(DEPTH):  # each piece is an exchange of its own: one sets out while another comes
             self.nursery.start_soon(self._draw_pieces, source, mirror)
@@ -385,7 +385,7 @@ class _Pull:
                         return  # a direct link came meanwhile; new streams take it
                     asked_at = await self._exchange(source, client, asked_at)
         finally:
-            source.asked.clear()
+            source.requested.clear()
 
     async def _exchange(self, source: PieceSource, client: BlobClient, asked_at: float) -> float:
         """Request what there is to request, then take one reply. Returns when the peer was last asked which pieces it has."""
@@ -406,7 +406,7 @@ class _Pull:
         request, reply, data = await client.reply()
         if isinstance(reply, HavePieces):
             if isinstance(request, FetchPiece):  # it sends none of them, for others can
-                source.asked.pop(request.offset // PIECE_SIZE, None)
+                source.requested.pop(request.offset // PIECE_SIZE, None)
             have = None if reply.pieces is None else from_bits(reply.pieces, count)
             fresh = None if reply.fresh is None else from_bits(reply.fresh, count)
             if self.picker.update(source, have, fresh):
@@ -414,7 +414,7 @@ class _Pull:
         elif isinstance(request, FetchPiece) and isinstance(reply, PieceFollows):
             requested, sent = request.offset // PIECE_SIZE, (reply.offset or 0) // PIECE_SIZE
             if sent != requested:
-                source.asked[sent] = source.asked.pop(requested)
+                source.requested[sent] = source.requested.pop(requested)
             await self._arrived(source, sent, data)
         return asked_at
 

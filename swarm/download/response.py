@@ -18,7 +18,7 @@ _TAG: Final = re.compile(r'"[!#-~]{1,200}"')
 
 
 class FileChanged(Refused):
-    """The URL gives another file than the one whose first part is here, or whose size is known."""
+    """The URL gives another file than the first part here belongs to, or one of another size."""
 
     def __init__(self, what: str) -> None:
         super().__init__(what, reason=Reason.WRONG_HASH)

@@ -140,7 +140,7 @@ class IndexClient:
         message: Message,
         expected: type[M],
     ) -> None:
-        """`ask`, with the reply (None: it failed) sent to a channel whose reader may be gone by then: a silent peer is recorded in any
+        """`ask`, with the reply (None: it failed) sent to a channel that may have no reader by then: a silent peer is recorded in any
         case."""
         answer: M | None = None
         with contextlib.suppress(Unreachable, Refused):
@@ -192,8 +192,8 @@ class IndexClient:
         """A holder that answers at these addresses: from now on others get its contact."""
         if not (contact.holder and contact.addresses):
             return
-        known = self.network.table.get(contact.peer)
-        before = known.addresses if known is not None else ()
+        contact_before = self.network.table.get(contact.peer)
+        before = contact_before.addresses if contact_before is not None else ()
         if not set(contact.addresses) <= set(before):
             addresses = tuple(dict.fromkeys((*contact.addresses, *before)))[:MAX_ADDRESSES]
             self.network.table.learn(Contact(contact.peer, addresses))

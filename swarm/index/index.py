@@ -77,7 +77,7 @@ class Index:
     """Whether and where this node can be dialled; without it, every node with an address can."""
     wall: Callable[[], float] = trio.current_time
     """A clock that advances while the machine sleeps."""
-    known: Callable[[PeerId], bool] = lambda peer: False
+    exempt: Callable[[PeerId], bool] = lambda peer: False
     """Whom the owner knows: no network quota holds for them."""
     anchors: Callable[[], Sequence[Contact]] = tuple
     """Holders that the owner chose, its gates: used besides those near a key, so that liars there cannot hide anybody."""
@@ -102,7 +102,7 @@ class Index:
                 self.anchors,
             )
             self._client = client
-            self._server = IndexServer(self.holder, client, network.knock, self.admit, self.known)
+            self._server = IndexServer(self.holder, client, network.knock, self.admit, self.exempt)
             self._lookups = Lookups(client)
             self._publisher = Publisher(client, self._lookups, self.rng, self.refresh_s, self.wall)
             self._query = Query(client, self._lookups, self.rng, self.pool)
@@ -122,8 +122,8 @@ class Index:
     async def publish(self, advert: Advert, campaigns: Iterable[str] = ()) -> int:
         """Sign and publish `advert`, and refresh it from then on. Returns the number of holders of its least held attribute.
 
-        Fills in `peer` and `seq`, and `addresses` and `pool` where they are empty. `campaigns`: ids of campaigns whose leases this node
-        holds. Raises `LocalProtocolError` when the advert is too large.
+        Fills in `peer` and `seq`, and `addresses` and `pool` where they are empty. `campaigns`: ids of campaigns of which this node holds
+        leases. Raises `LocalProtocolError` when the advert is too large.
         """
         mine = advert.model_copy(
             update={

@@ -47,7 +47,7 @@ class _Candidate:
     contact: Contact
     distance: int
     state: _State = _State.NEW
-    asked: float = math.inf
+    asked_at: float = math.inf
 
 
 @dataclass
@@ -67,20 +67,20 @@ class _Shortlist:
         """The nearest peer to ask now, which counts as asked from then on."""
         for candidate in self._near():
             if candidate.state is _State.NEW:
-                candidate.state, candidate.asked = _State.ASKED, now
+                candidate.state, candidate.asked_at = _State.ASKED, now
                 return candidate.contact
         return None
 
     def hedge(self, before: float) -> None:
         """Mark peers asked before `before` as slow: they block nobody any more."""
         for candidate in self.candidates.values():
-            if candidate.state is _State.ASKED and candidate.asked <= before:
+            if candidate.state is _State.ASKED and candidate.asked_at <= before:
                 candidate.state = _State.SLOW
 
     @property
     def waiting(self) -> list[float]:
         """When the peers were asked that may still answer in time."""
-        return [c.asked for c in self.candidates.values() if c.state is _State.ASKED]
+        return [c.asked_at for c in self.candidates.values() if c.state is _State.ASKED]
 
     @property
     def slow(self) -> bool:
@@ -162,9 +162,9 @@ class Lookups:
     async def holders(self, key: bytes) -> HolderSet:
         """The holders of `key`, cached while fresh. Readers of one key share a lookup."""
         while True:
-            known = self._sets.get(key)
-            if known is not None and trio.current_time() - known.found_at < FRESH_S and not known.stale:
-                return known
+            stored = self._sets.get(key)
+            if stored is not None and trio.current_time() - stored.found_at < FRESH_S and not stored.stale:
+                return stored
             running = self._running.get(key)
             if running is None:
                 break
@@ -186,21 +186,21 @@ class Lookups:
 
     def failed(self, key: bytes, peer: PeerId) -> None:
         """A holder did not answer: the next reader of `key` looks again."""
-        known = self._sets.get(key)
-        if known is not None:
-            known.contacts = [contact for contact in known.contacts if contact.peer != peer]
-            known.stale = True
+        stored = self._sets.get(key)
+        if stored is not None:
+            stored.contacts = [contact for contact in stored.contacts if contact.peer != peer]
+            stored.stale = True
 
     def named(self, key: bytes, closer: tuple[say.ContactInfo, ...]) -> None:
         """A holder names others for `key`: the next reader looks again, unless that has just been done."""
-        known = self._sets.get(key)
-        if known is None or trio.current_time() - known.found_at < SETTLE_S:
+        stored = self._sets.get(key)
+        if stored is None or trio.current_time() - stored.found_at < SETTLE_S:
             return
-        mine = {contact.peer for contact in known.contacts}
+        mine = {contact.peer for contact in stored.contacts}
         farthest = max((distance(peer, key) for peer in mine), default=0)
         for peer in {contact.peer for contact in read_contacts(closer)} - mine - {self.client.own_peer}:
             nearer = len(mine) < HOLDERS or distance(peer, key) < farthest
-            known.stale = known.stale or (nearer and self.client.usable(peer))
+            stored.stale = stored.stale or (nearer and self.client.usable(peer))
 
 
 def sender_of(me: Contact | None) -> say.ContactInfo | None:

@@ -103,10 +103,10 @@ class Publisher:
         own_key = routing_key(self.client.own_peer)
         shards: dict[str, _Shard] = {}
         for attribute in attributes[: say.MAX_ITEMS]:
-            known = self._shards.get(attribute)
-            if known is None or known.pool != pool:
-                known = _Shard(pool, attribute, own_key)
-            shards[attribute] = known
+            shard = self._shards.get(attribute)
+            if shard is None or shard.pool != pool:
+                shard = _Shard(pool, attribute, own_key)
+            shards[attribute] = shard
         for attribute, shard in self._shards.items():
             if attribute not in shards:
                 self._former |= shard.holders

@@ -83,7 +83,7 @@ class _Merged:
     newest: dict[PeerId, Sighting] = field(default_factory=dict)
     fits: dict[PeerId, Sighting] = field(default_factory=dict)
     sure: set[PeerId] = field(default_factory=set)
-    """Devices whose adverts came from a holder that this node's owner chose: the network quota does not hold for them."""
+    """Devices by adverts from a holder that the owner chose: the network quota does not hold for them."""
 
     @property
     def enough(self) -> bool:
@@ -185,7 +185,7 @@ class Query:
         return sum(self._cached_count(attribute) or 0 for attribute in choice)
 
     async def _count(self, attributes: Iterable[str]) -> None:
-        """Count the devices under attributes whose count is not cached."""
+        """Count the devices under attributes that have no cached count."""
         async with trio.open_nursery() as nursery:
             for attribute in attributes:
                 if self._cached_count(attribute) is None:
@@ -235,9 +235,9 @@ class Query:
                 mean = sum(leaf.count * 2**leaf.depth for leaf in ends) / len(ends)
                 self._note(attribute, max(round(mean), sum(leaf.count for leaf in ends)))
         counts = {
-            attribute: known
+            attribute: count
             for attribute in self._totals
-            if (known := self._cached_count(attribute)) is not None
+            if (count := self._cached_count(attribute)) is not None
         }
         return QueryResult(
             devices=merged.results(),

@@ -37,7 +37,7 @@ KNOCK_RATE: Final = (4, 60.0)
 """Checks of one address: so many at once, then one in so many seconds, whoever names it."""
 
 Admit = Callable[[PeerId], say.RefusedMessage | None]
-"""The refusal for a peer whose adverts are not stored here; None: they are."""
+"""The refusal for a peer that may not store adverts here; None: they are."""
 
 
 @dataclass
@@ -49,7 +49,7 @@ class IndexServer:
     knock: Callable[[PeerId, Address], Awaitable[bool]]
     """Whether a peer proves its key on a fresh connection to an address."""
     admit: Admit
-    known: Callable[[PeerId], bool]
+    exempt: Callable[[PeerId], bool]
     """Whom this node's owner knows: no network quota holds for them."""
     leaving: bool = False
     """Every call is refused."""
@@ -127,8 +127,8 @@ class IndexServer:
         return say.StoreReply(items=items, reason=reason, closer=contact_infos(list(named.values())))
 
     def _network_of(self, sender: PeerId) -> str:
-        """The network whose quota an advert counts against: `RELAYED` for all that come through gates, empty for known peers."""
-        if sender == self.client.own_peer or self.known(sender):
+        """The network against which an advert counts: `RELAYED` for all that come through gates, empty for known peers."""
+        if sender == self.client.own_peer or self.exempt(sender):
             return ""
         observed = self.client.remote_address(sender)
         return RELAYED if observed is None else public_network([observed])
@@ -140,11 +140,11 @@ class IndexServer:
         return page.model_copy(update={"closer": contact_infos(closer)}) if closer else page
 
     def _closer(self, key: bytes, have: bytes, asker: PeerId) -> list[Contact]:
-        """The nearest holders of `key` whose fingerprints `asker` did not send."""
+        """The nearest holders of `key` without those that `asker` named by fingerprint."""
         size = say.HAVE_BYTES
-        known = {have[start : start + size] for start in range(0, len(have), size)}
+        fingerprints = {have[start : start + size] for start in range(0, len(have), size)}
         near = self.client.nearest(key, HOLDERS)
-        return [c for c in near if c.peer != asker and routing_key(c.peer)[:size] not in known]
+        return [c for c in near if c.peer != asker and routing_key(c.peer)[:size] not in fingerprints]
 
     # -- strangers that say they are holders -----------------------------------------------------------------------------
 

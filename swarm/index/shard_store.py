@@ -33,7 +33,7 @@ MAX_BYTES: Final = 64 * 1024 * 1024
 MAX_SHARDS: Final = 65_536
 MAX_MARKS: Final = 4_096
 MAX_GONE: Final = 8_192
-"""Shards whose tombstones are shown."""
+"""Shards of which tombstones are shown."""
 TOMBSTONES_SHOWN: Final = 4
 """Newest tombstones of a shard that go with each page."""
 _NO_ROOM: Final = "this holder is full"
@@ -97,7 +97,7 @@ class ShardStore:
 
     @property
     def nodes(self) -> int:
-        """Nodes whose adverts (or tombstones) are stored."""
+        """Nodes with an advert (or tombstone) here."""
         return len(self._nodes)
 
     @property

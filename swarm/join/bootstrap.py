@@ -183,7 +183,7 @@ class BootstrapKeeper:
         """Log a line once, until there is another one to log."""
         cause = error.__cause__
         if isinstance(cause, AnotherAnswers):
-            line = f"gate {_where(contact)} is another gate: expected …{contact.peer[-8:]}, found …{cause.found[-8:]}"
+            line = f"gate {_where(contact)} is another gate: expected …{contact.peer[-8:]}, found …{cause.actual[-8:]}"
             line += "; ask its operator for its address"
         else:
             line = f"gate {_where(contact)} does not answer; trying again"

@@ -145,7 +145,7 @@ async def open_node(
                 admit=admit,
                 reach=None if role == "gate" else keeper,
                 wall=time.time,
-                known=gater.knows,
+                exempt=gater.knows,
                 anchors=contacts,
             )
             if health:

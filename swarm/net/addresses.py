@@ -176,9 +176,9 @@ def _undialable(ip: _IpAddress) -> bool:
     return ip.is_unspecified or ip.is_multicast or ip.is_link_local or str(ip) == "255.255.255.255"
 
 
-def observed_addresses(addresses: Iterable[Address], seen: Address) -> tuple[Address, ...]:
+def observed_addresses(addresses: Iterable[Address], observed_at: Address) -> tuple[Address, ...]:
     """The addresses of a peer that have the IP at which it is seen."""
-    observed = parse_tcp(seen)
+    observed = parse_tcp(observed_at)
     if observed is None:
         return ()
     place = (observed.family, observed.host)

@@ -50,7 +50,7 @@ async def refuse_all(link: Link, message: Message) -> Message | None:
 
 @dataclass(slots=True)
 class _Call:
-    """A call whose reply is awaited."""
+    """A call that waits for its reply."""
 
     done: trio.Event = field(default_factory=trio.Event)
     reply: Message | None = None

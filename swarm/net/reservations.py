@@ -16,7 +16,7 @@ from swarm.net.addresses import PeerId, network_of
 from swarm.net.limits import RateLimit, decrement
 
 MAX_RATED: Final = 8192
-"""Peers whose rate is tracked; the least recently seen goes first."""
+"""Peers tracked for their rate; the least recently seen goes first."""
 PURGE_EVERY_S: Final = 1.0
 BURST_S: Final = 1.0
 
@@ -174,7 +174,7 @@ class RelayReservations:
     # -- reservations --------------------------------------------------------------------------------------------------------
 
     def reserve(self, peer: PeerId, ip: str | None, now: float) -> RelayReservation:
-        """Reserve, or renew, for `peer`, whose id the channel proved. Raises `ReservationDeclined`.
+        """Reserve, or renew, for `peer`, an id that the channel proved. Raises `ReservationDeclined`.
 
         `ip`: of its connection; None when that is a circuit.
         """

@@ -20,7 +20,7 @@ from swarm.net.addresses import PeerId, network_of
 from swarm.net.limits import RateLimit, decrement
 
 MAX_RATED: Final = 8_192
-"""Networks whose rate is tracked; the least recently seen goes first."""
+"""Networks tracked for their rate; the least recently seen goes first."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -84,11 +84,11 @@ class NobodyListens(SwarmException):
 
 
 class AnotherAnswers(SwarmException):
-    """Another peer, `found`, answered at an address of this one: the id or the address is wrong, or somebody took it over."""
+    """Another peer, `actual`, answered at an address of this one: the id or the address is wrong, or somebody took it over."""
 
-    def __init__(self, detail: str, found: PeerId) -> None:
+    def __init__(self, detail: str, actual: PeerId) -> None:
         super().__init__(detail)
-        self.found = found
+        self.actual = actual
 
 
 class NoAutoConnector(AutoConnector):
@@ -283,8 +283,8 @@ class NodeSwarm(Swarm):
 
     async def dial_peer(self, peer_id: ID) -> list[INetConn]:
         """For libp2p's own callers."""
-        known = self.peerstore.addrs(peer_id) if self.peerstore.has_peer(peer_id) else []
-        return [await self.reach(peer_id, all_addresses(known))]
+        addresses = self.peerstore.addrs(peer_id) if self.peerstore.has_peer(peer_id) else []
+        return [await self.reach(peer_id, all_addresses(addresses))]
 
     async def _do_handle_inbound_connection(
         self, read_write_closer: ReadWriteCloser, maddr: Multiaddr, failure_event: Any

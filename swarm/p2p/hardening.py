@@ -1,6 +1,6 @@
 """The holes of libp2p 0.8.1 closed, each by a patch that `harden()` puts in place once for the process.
 
-What could be done by giving libp2p classes of ours is done so (`yamux`, `routing`, `node_host`). Each patch has an attack in
+What could be done by giving libp2p classes of replacement is done so (`yamux`, `routing`, `node_host`). Each patch has an attack in
 `tests/swarm/p2p/test_hardening_attacks.py` that succeeds without it.
 """
 
@@ -41,7 +41,7 @@ LIBP2P: Final = "0.8.1"
 MAX_NEGOTIATION_BYTES: Final = 1024
 """One multistream message: a protocol name. go-multistream has the same limit."""
 MAX_IDENTIFY: Final = 16_384
-"""Bytes in which a peer may say who it is; ours take under 2 KiB."""
+"""Bytes in which a peer may say who it is; replacement take under 2 KiB."""
 MAX_CONNECTIONS: Final = 1024
 _READ_MODULES: Final = (
     "libp2p.io.msgio",
@@ -59,8 +59,8 @@ def harden() -> None:
             f"libp2p {result} is installed; the safety of this node was written and tested against {LIBP2P}",
             hint=f"pip install libp2p=={LIBP2P}",
         )
-    for owner, name, ours in _patches():
-        setattr(owner, name, ours)
+    for owner, name, replacement in _patches():
+        setattr(owner, name, replacement)
     tame_libraries()
 
 
@@ -99,7 +99,7 @@ def noise_and_yamux(keys: KeyPair) -> TransportUpgrader:
 
 
 class KnownKeys(TransportUpgrader):
-    """Only peers with Ed25519 keys, from whose ids everything here reads the key. libp2p takes RSA, secp256k1 and ECDSA as well."""
+    """Only peers with Ed25519 keys, which everything here reads from their ids. libp2p takes RSA, secp256k1 and ECDSA as well."""
 
     async def upgrade_security(
         self, raw_conn: IRawConnection, is_initiator: bool, peer_id: ID | None = None

@@ -31,7 +31,7 @@ from swarm.p2p.yamux import BoundedYamux
 NEGOTIATE_WITHIN_S: Final = 5
 MAX_OPENED: Final = 4096
 CASUAL: Final = frozenset({str(IDENTIFY), ProtocolId.INDEX, ProtocolId.REACH, ProtocolId.HEALTH})
-"""Protocols whose requests another peer can answer as well, or which have their own timeouts."""
+"""Protocols on which another peer can answer as well, or which have their own timeouts."""
 
 log = structlog.get_logger(__name__)
 

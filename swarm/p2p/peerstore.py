@@ -1,6 +1,6 @@
 """What is remembered of peers, bounded: libp2p's store of addresses and protocols keeps whatever strangers say of themselves.
 
-Unbounded, a thousand visitors push this node's own key out of it, and from then on nobody can be told who it is; a peer that says it
+Unbounded, a thousand visitors push this node's own key out of it, and from then on nobody learns who it is; a peer that says it
 has 1,000 addresses costs a quarter of a second each time it says so; and addresses that are two hours old hide the newer ones.
 """
 
@@ -52,11 +52,11 @@ class KnownPeer(PeerData):
 
 
 class _Bounded(OrderedDict[ID, V]):
-    """So many peers; `kept` says who stays whatever comes."""
+    """So many peers; `stays` says who stays whatever comes."""
 
-    def __init__(self, kept: Callable[[ID], bool]) -> None:
+    def __init__(self, stays: Callable[[ID], bool]) -> None:
         super().__init__()
-        self._kept = kept
+        self._stays = stays
 
     def __setitem__(self, peer: ID, value: V) -> None:
         super().__setitem__(peer, value)
@@ -65,7 +65,7 @@ class _Bounded(OrderedDict[ID, V]):
             if len(self) <= MAX_PEERS:
                 return
             oldest = next(iter(self))
-            if self._kept(oldest):
+            if self._stays(oldest):
                 self.move_to_end(oldest)
             else:
                 del self[oldest]
@@ -91,11 +91,11 @@ class BoundedPeerStore(PeerStore):
         super().__init__(max_peers=2 * MAX_PEERS)  # its own limit would drop this node first
         self.connected = connected
 
-        def kept(peer: ID) -> bool:
+        def stays(peer: ID) -> bool:
             return peer == me or self.connected(peer)
 
-        self.peer_data_map = _Peers(kept)
-        self.peer_record_map: dict[ID, PeerRecordState] = _Bounded(kept)
+        self.peer_data_map = _Peers(stays)
+        self.peer_record_map: dict[ID, PeerRecordState] = _Bounded(stays)
         self.add_key_pair(me, keys)
 
     def addrs(self, peer_id: ID) -> list[Multiaddr]:

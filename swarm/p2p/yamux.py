@@ -1,7 +1,7 @@
 """Yamux as libp2p speaks it, with its limits kept: windows, buffers, pings, cancellation.
 
 libp2p 0.8.1 logs a peer that overruns its window and keeps the bytes, never asks whether a silent peer is alive, resets a
-stream whose reader pauses for 5 s, and leaves half a frame on the wire when a writer is cancelled. These two classes are
+stream after its reader pauses for 5 s, and leaves half a frame on the wire when a writer is cancelled. These two classes are
 given to libp2p in place of its own; the frames on the wire are the same.
 """
 
@@ -120,7 +120,7 @@ class _Buffers(dict[int, bytearray]):
 
 
 class PatientStream(yamux.YamuxStream):
-    """A stream whose reader and writer wait as long as their callers like, and lose nothing when they are cancelled."""
+    """Reader and writer wait as long as their callers like, and lose nothing when they are cancelled."""
 
     conn: BoundedYamux
 
@@ -131,7 +131,7 @@ class PatientStream(yamux.YamuxStream):
     deaf = False
     """Nobody here reads or writes any more."""
     refused = False
-    """The peer is being told so."""
+    """The peer is being reset for it."""
     _owed = 0
 
     def __init__(self, stream_id: int, conn: BoundedYamux, is_initiator: bool) -> None:
@@ -233,7 +233,7 @@ class BoundedYamux(yamux.Yamux):
         self.watched = False
         """Whether somebody waits for what comes by this connection, and has to know soon that nothing will."""
         self.expected = 0
-        """How many wait to be told whether the peer speaks what they want of it."""
+        """How many wait to learn whether the peer speaks a protocol."""
         self._said_at = 0.0
         """When the peer was first sent something since it was last heard."""
         self.relayed = self.secured_conn.get_connection_type() is ConnectionType.RELAYED
@@ -248,7 +248,7 @@ class BoundedYamux(yamux.Yamux):
         """Buffer `size` more bytes for the stream? Raises `Overrun` when the peer was not granted them."""
         stream = self.streams[stream_id]
         if isinstance(stream, PatientStream) and stream.deaf:
-            # once: who sends on and reads nothing would have us pile up what it is to be told
+            # once: who sends on and reads nothing would have us pile up replies
             if not stream.refused:
                 stream.refused = True
                 self.later(stream.reset)
@@ -281,7 +281,7 @@ class BoundedYamux(yamux.Yamux):
         return max(0, MAX_BUFFERED - granted)
 
     def later(self, action: Callable[..., Awaitable[None]], *arguments: Any) -> None:
-        """Run `action` beside the reader of the connection, so that who asked for it need not wait and cannot cancel it."""
+        """Run `action` in a task of its own, so that who asked for it need not wait and cannot cancel it."""
         if self._nursery is not None and not self.event_shutting_down.is_set():
             self._nursery.start_soon(self._ignoring_a_lost_link, action, *arguments)
 

@@ -436,20 +436,23 @@ def plan(*sources: PieceSource, missing: Sequence[int] = range(6)) -> PiecePicke
 
 
 def test_what_fewest_others_have_is_asked_for_first() -> None:
-    one, two = PieceSource("a", known=True), PieceSource("b", known=True, have=frozenset({0, 1, 2, 3, 4}))
+    one, two = (
+        PieceSource("a", declared=True),
+        PieceSource("b", declared=True, have=frozenset({0, 1, 2, 3, 4})),
+    )
     made = plan(one, two)
     assert made.next(one, 0.0) == 5
 
 
 def test_the_leader_is_asked_for_what_it_sent_nobody_and_for_more_only_when_others_give_nothing() -> None:
-    leader = PieceSource("s", leader=True, known=True, fresh=frozenset({3}))
-    other = PieceSource("o", known=True, have=frozenset({0, 1, 2, 3, 4}))
+    leader = PieceSource("s", leader=True, declared=True, fresh=frozenset({3}))
+    other = PieceSource("o", declared=True, have=frozenset({0, 1, 2, 3, 4}))
     made = plan(leader, other)
     made.stored(other, 0, 10.0)
     assert made.next(leader, 10.0) == 3
     assert made.alternatives(leader, 3) == {1, 2, 3, 4, 5}
     assert made.next(leader, 10.0) is None, "one at a time, for what it sends others changes"
-    leader.asked[2] = leader.asked.pop(3)
+    leader.requested[2] = leader.requested.pop(3)
     made.arrived(leader, 2, 10.1)
     made.update(leader, None, set())
     assert made.next(leader, 10.5) is None
@@ -458,7 +461,7 @@ def test_the_leader_is_asked_for_what_it_sent_nobody_and_for_more_only_when_othe
 
 
 def test_nobody_but_the_leader_is_asked_before_the_hashes_are_known() -> None:
-    leader, other = PieceSource("s", leader=True), PieceSource("o", known=True)
+    leader, other = PieceSource("s", leader=True), PieceSource("o", declared=True)
     made = plan(leader, other)
     made.hashed = False
     assert made.next(other, 0.0) is None
@@ -466,7 +469,7 @@ def test_nobody_but_the_leader_is_asked_before_the_hashes_are_known() -> None:
 
 
 def test_a_gate_carries_nothing_while_somebody_gives_directly() -> None:
-    direct, relayed = PieceSource("d", known=True), PieceSource("r", known=True, relayed=True)
+    direct, relayed = PieceSource("d", declared=True), PieceSource("r", declared=True, relayed=True)
     made = plan(direct, relayed)
     assert made.next(direct, 0.0) is not None
     assert made.next(relayed, 0.0) is None
@@ -475,7 +478,7 @@ def test_a_gate_carries_nothing_while_somebody_gives_directly() -> None:
 
 
 def test_a_late_piece_is_asked_of_one_other_beside() -> None:
-    slow, one, two = (PieceSource(name, known=True) for name in "sab")
+    slow, one, two = (PieceSource(name, declared=True) for name in "sab")
     made = plan(slow, one, two, missing=[0])
     assert made.next(slow, 0.0) == 0
     assert made.next(one, 1.0) is None
@@ -484,7 +487,7 @@ def test_a_late_piece_is_asked_of_one_other_beside() -> None:
 
 
 def test_one_that_fails_rests_longer_each_time() -> None:
-    source = PieceSource("a", known=True)
+    source = PieceSource("a", declared=True)
     made = plan(source)
     assert [made.rest(source, 0.0) for _ in range(7)] == [0.5, 1, 2, 4, 8, 16, 16]
     assert made.next(source, 15.0) is None

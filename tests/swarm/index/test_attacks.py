@@ -300,7 +300,7 @@ async def test_sixty_members_behind_one_router_are_all_found_and_strangers_there
         index = Index(
             gate,
             rng=random.Random(1),
-            known=known.__contains__,
+            exempt=known.__contains__,
             remote_address=lambda peer: "/ip4/8.8.4.4/tcp/50000",
         )
         await nursery.start(index.run)
