@@ -12,7 +12,7 @@ import io
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 from pathlib import Path
@@ -40,9 +40,8 @@ def foreign_packages() -> dict[str, str]:
     return foreign
 
 
-def _refuse_foreign_packages() -> None:
-    foreign = foreign_packages()
-    if foreign:
+try:
+    if foreign := foreign_packages():
         names = ", ".join(f"{name} ({where})" for name, where in foreign.items())
         sys.stderr.write(
             f"sark-node: another distribution claims these package names: {names}\n"
@@ -50,10 +49,6 @@ def _refuse_foreign_packages() -> None:
             "  uv tool install sark-node    or    python3 -m venv sark && sark/bin/pip install sark-node\n"
         )
         raise SystemExit(6)
-
-
-try:
-    _refuse_foreign_packages()
 
     import typer
 
@@ -261,20 +256,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def _exit_code(exc: BaseException) -> int:
     """Print an expected error and give its exit code; raise a bug again."""
-    leaves = list(_leaves(exc))
-    for leaf in leaves:
-        if not isinstance(leaf, (SarkError, typer.TyperException, KeyboardInterrupt, *_SILENT)):
-            raise exc
+    leaves = _leaves(exc)
+    if not all(isinstance(leaf, _EXPECTED) for leaf in leaves):
+        raise exc
     for leaf in leaves:
         if isinstance(leaf, SarkError):
             _print_error(leaf.what, leaf.hint)
             return leaf.exit_code
         if isinstance(leaf, typer.TyperException):
-            show = getattr(leaf, "show", None)
-            if callable(show):
-                show()
-            else:
-                _print_error(str(leaf), "")
+            show = getattr(leaf, "show", None) or partial(_print_error, str(leaf), "")
+            show()
             return int(getattr(leaf, "exit_code", 2))
         if isinstance(leaf, BrokenPipeError):  # the reader of our output has closed it, such as `| head`
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -285,24 +276,23 @@ def _exit_code(exc: BaseException) -> int:
     return 130
 
 
-_SILENT = (SystemExit, typer.Exit, typer.Abort, BrokenPipeError)
+_EXPECTED = (
+    SarkError, typer.TyperException, KeyboardInterrupt, SystemExit, typer.Exit, typer.Abort, BrokenPipeError,
+)  # fmt: skip
 
 
-def _leaves(exc: BaseException) -> Iterator[BaseException]:
+def _leaves(exc: BaseException) -> list[BaseException]:
     """The exceptions in trio's groups."""
     if isinstance(exc, BaseExceptionGroup):
-        for item in exc.exceptions:
-            yield from _leaves(item)
-    else:
-        yield exc
+        return [leaf for item in exc.exceptions for leaf in _leaves(item)]
+    return [exc]
 
 
 def _print_error(what: str, hint: str) -> None:
     from swarm.base.text import safe_text
 
     sys.stderr.write(f"sark-node: {safe_text(what, 2000)}\n")
-    for line in hint.splitlines():
-        sys.stderr.write(f"  {safe_text(line, 2000)}\n")
+    sys.stderr.writelines(f"  {safe_text(line, 2000)}\n" for line in hint.splitlines())
 
 
 if __name__ == "__main__":

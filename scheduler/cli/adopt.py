@@ -103,7 +103,7 @@ def adopt(
     detach: Annotated[bool, typer.Option("--detach", help="Return when the campaign is adopted.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Continue a running campaign of another machine, or one whose store is lost.
+    """Continue a running campaign of another machine, or one that has lost its store.
 
     Tasks that run or have run are not repeated.
     """

@@ -99,10 +99,10 @@ def gates_of(ctx: typer.Context, flags: list[str] | None, *, check: bool = False
     from swarm.join.known_gates import any_answers, local_gates, recent_gates, worker_addresses
 
     settings = scheduler_settings(ctx, gates=flags)
-    known = settings.gates or local_gates(ctx.obj) or recent_gates(ctx.obj)
+    named = settings.gates or local_gates(ctx.obj) or recent_gates(ctx.obj)
     if flags:
-        return known
-    gates = tuple(dict.fromkeys((*known, *worker_addresses(ctx.obj))))
+        return named
+    gates = tuple(dict.fromkeys((*named, *worker_addresses(ctx.obj))))
     if settings.lan and not (gates and (not check or any_answers(gates))):
         from swarm.reach.mdns import ways_on_lan
 

@@ -29,9 +29,9 @@ class ExperimentView(JsonModel):
     at: str | None = None
     """Time of the day in UTC, such as 03:00."""
     alarm: float
-    """Share by which a result must surely be worse before it is told as a regression."""
+    """Share by which a result must surely be worse before it counts as a regression."""
     webhook: bool
-    """Whether a regression is told to somebody; the URL is not shown, it may hold a key."""
+    """Whether regressions are sent to a webhook; the URL is not shown, it may hold a key."""
     due: Instant | None = None
     schedule: str | None = None
     """For people."""
@@ -96,7 +96,7 @@ class History(JsonModel):
 
     experiment: str
     count: int
-    """Runs that are told; the latest come first."""
+    """Runs on this page, latest first."""
     total: int
     runs: tuple[RunView, ...]
     cells: tuple[CellHistory, ...]

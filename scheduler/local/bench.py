@@ -212,11 +212,11 @@ class Bench:
         return local_paths(names, self._folder, self._fetch, sha256=sha256)
 
     def _measured(
-        self, path: Path, unit: str | None, asked: Measure, timeouts: Timeouts | None = None
+        self, path: Path, unit: str | None, measure: Measure, timeouts: Timeouts | None = None
     ) -> Measurement:
         if unit is not None:
             check_unit(unit, self.units)
-        made = self._device.measure(path, unit or unit_for(path), asked, timeouts, self._report)
+        made = self._device.measure(path, unit or unit_for(path), measure, timeouts, self._report)
         record = read_record(made.signed.body)
         row = make_row(made.task, _ENDED[record.outcome], record)
         return Measurement(made.task, made.signed, row, observe(record))
@@ -285,12 +285,12 @@ def unit_for(model: Path) -> str:
     return unit
 
 
-def check_unit(unit: str, here: Sequence[str]) -> None:
-    """Raises `CampaignError` for an unknown unit. A known one that does not work `here` is for the device to refuse."""
-    known = tuple(dict.fromkeys((*here, *UNITS)))
-    if unit not in known:
+def check_unit(unit: str, working: Sequence[str]) -> None:
+    """Raises `CampaignError` for an unknown unit. A known one that is not `working` is for the device to refuse."""
+    units = tuple(dict.fromkeys((*working, *UNITS)))
+    if unit not in units:
         hint = "  ".join(
-            filter(None, (did_you_mean(unit, known), f"units here: {', '.join(here) or 'none works'}"))
+            filter(None, (did_you_mean(unit, units), f"units here: {', '.join(working) or 'none works'}"))
         )
         raise CampaignError(f"there is no unit {unit!r}", hint=hint)
 

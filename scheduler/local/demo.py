@@ -152,15 +152,15 @@ def demo_swarm(
 
 def _await_fleet(swarm: Swarm, names: Sequence[str], say: Callable[[str], None]) -> None:
     """Wait until a search finds each of these workers: a campaign by classes is planned on the devices that are there."""
-    within, found = START_WITHIN_S * max(1, len(names) // 2), 0
+    within, devices = START_WITHIN_S * max(1, len(names) // 2), 0
 
     def up() -> bool:
         return all("worker now" in swarm.output(name).read_text(errors="replace") for name in names)
 
     def all_found() -> bool:
-        nonlocal found
-        found = max(found, _count_devices(swarm, within))
-        return found >= len(names)
+        nonlocal devices
+        devices = max(devices, _count_devices(swarm, within))
+        return devices >= len(names)
 
     swarm.wait(up, "the workers do not come up", within)
     with contextlib.suppress(
@@ -168,8 +168,10 @@ def _await_fleet(swarm: Swarm, names: Sequence[str], say: Callable[[str], None])
     ):  # a very busy machine: the demo continues with those that are found
         swarm.wait(all_found, "not all workers are found", within)
     swarm.check()
-    if found < len(names):
-        say(f"only {found} of {len(names)} are found on this busy machine: the campaign is planned on those")
+    if devices < len(names):
+        say(
+            f"only {devices} of {len(names)} are found on this busy machine: the campaign is planned on those"
+        )
 
 
 def _count_devices(swarm: Swarm, within: float) -> int:
@@ -240,9 +242,12 @@ def run_demo(folder: Path, workers: int, console: Console, *, fleet: int = 0) ->
 
 
 def quickstart_file() -> Path:
-    """The quickstart's campaign: beside this module in an installed package, in `examples/` of a checkout."""
-    here = Path(__file__).absolute().parent
-    for place in (here / "quickstart.yaml", here.parents[1] / "examples" / "quickstart" / "campaign.yaml"):
+    """The quickstart's campaign: next to this module in an installed package, in `examples/` of a checkout."""
+    folder = Path(__file__).absolute().parent
+    for place in (
+        folder / "quickstart.yaml",
+        folder.parents[1] / "examples" / "quickstart" / "campaign.yaml",
+    ):
         if place.is_file():
             return place
     raise ResourceError("the quickstart's campaign file is missing", hint="install sark-node again")
@@ -269,7 +274,7 @@ class DemoKind:
     vram_gib: int = 0
 
     def pretended(self, number: int) -> dict[str, Any]:
-        """What a worker is told to pretend, as JSON values; see `node.device.simulated`. `number`: which of several of this kind."""
+        """What a worker pretends to be, as JSON values; see `node.device.simulated`. `number`: which of several of this kind."""
         return {
             "kind": self.kind,
             "device": f"simulated-{self.kind}-{number}",

@@ -237,10 +237,10 @@ def one_device(source: ResultSource, device: str) -> ResultSource:
     )
     rows = tuple(row for row in source.rows if device in (row.device_name, row.device_id))
     if not results and not rows:
-        known = sorted({entry.row.device_name for entry in source.entries() if entry.row.device_name})
+        devices = sorted({entry.row.device_name for entry in source.entries() if entry.row.device_name})
         raise CampaignError(
             f"no device {safe_text(device, 60)!r} in {safe_text(source.name)}",
-            hint=f"devices there: {safe_text(', '.join(known)) or 'none'}",
+            hint=f"devices there: {safe_text(', '.join(devices)) or 'none'}",
         )
     return replace(source, name=device, results=results, rows=rows)
 

@@ -66,7 +66,7 @@ class CampaignInfo(JsonModel):
     simulated: bool = False
     """Some of it, or all, is a simulation: figures from a script, or devices that are not there."""
     finding: str | None = None
-    """What that run was, beside the last good results: fine, regression or incomplete; null: not known yet."""
+    """What that run was, compared with the last good results: fine, regression or incomplete; null: not known yet."""
 
 
 class CampaignModel(JsonModel):
@@ -167,7 +167,7 @@ class TaskInfo(JsonModel):
     """Steps of the phase, as far as they are counted."""
     total: int | None
     fraction: float | None
-    """Of the phase, 0 to 1; null: it cannot be told."""
+    """Of the phase, 0 to 1; null: unknown."""
     median_ms: float | None
     """Of the inferences so far."""
     device: str

@@ -41,7 +41,7 @@ def campaigns_table(summaries: Sequence[CampaignSummary], *, scheduling: bool = 
         summaries,
         (name("campaign", 10), lambda item: item.campaign.id),
         (name("name", 8), lambda item: campaign_name(item.campaign, 30)),
-        (name("status"), lambda item: campaign_state(item.campaign, scheduling=scheduling)[0]),
+        (name("status"), lambda item: campaign_state(item.campaign, scheduling=scheduling)),
         (number("tasks"), lambda item: str(item.tasks) if item.campaign.planned else "-"),
         (number("done"), lambda item: str(item.counts.get(TaskState.SUCCEEDED, 0))),
         (number("failed"), lambda item: str(item.counts.get(TaskState.FAILED, 0))),
@@ -62,12 +62,12 @@ def _took(campaign: CampaignRow) -> str:
     return show_elapsed((campaign.ended or campaign.created) - campaign.created)
 
 
-def campaign_state(campaign: CampaignRow, *, scheduling: bool) -> tuple[str, str]:
-    """Its status in a word, and the style for it."""
+def campaign_state(campaign: CampaignRow, *, scheduling: bool) -> Text:
+    """Its status in a word."""
     if campaign.ended is None and not scheduling:
-        return "halted", "yellow"
-    status = campaign.status
-    return "elsewhere" if status is CampaignStatus.ADOPTED else status, _CAMPAIGN_STYLES.get(status, "")
+        return Text("halted", "yellow")
+    adopted = campaign.status is CampaignStatus.ADOPTED
+    return Text("elsewhere" if adopted else campaign.status, _CAMPAIGN_STYLES.get(campaign.status, ""))
 
 
 _CAMPAIGN_STYLES: Final = {
@@ -141,7 +141,7 @@ def peers_table(devices: Sequence[ObservedDevice], width: int = 80) -> Table:
         (wrapped("device"), lambda item: Text(shown_name(item.advert), "" if item.fit.fits else "dim")),
         (name("peer", 9), lambda item: f"…{item.advert.peer[-8:]}"),
         (name("id", 18), lambda item: safe_text(item.advert.device, 40)) if roomy else None,  # to be copied
-        (wrapped("state"), lambda item: Text(device_state(item)[0], "" if item.pong else "red")),
+        (wrapped("state"), device_state),
         (wrapped("soc"), lambda item: safe_text(item.advert.soc, 28)) if roomy else None,
         (name("cores", 5), lambda item: str(item.advert.cores or "")),
         (name("ram", 8), lambda item: "" if item.advert.ram is None else show_size(item.advert.ram)),
@@ -160,15 +160,13 @@ def device_path(device: ObservedDevice) -> Text:
     return Text(path_words(device.path, device.advert.addresses), "" if direct else "yellow")
 
 
-def device_state(device: ObservedDevice) -> tuple[str, str]:
-    """Its state in words, and the style for them."""
+def device_state(device: ObservedDevice) -> Text:
+    """Its state in words."""
     if device.pong is None:
-        return "unreachable", "red"
+        return Text("unreachable", "red")
     state, why = device.pong.state, safe_text(device.pong.why, 60)
-    if why and state is WorkerState.DRAINING:
-        return why, _STATE_STYLES[state]
-    words = str(state or "up")
-    return f"{words} ({why})" if why else words, _STATE_STYLES.get(state, "")
+    words = f"{state or 'up'} ({why})" if why else str(state or "up")
+    return Text(why if why and state is WorkerState.DRAINING else words, _STATE_STYLES.get(state, ""))
 
 
 _STATE_STYLES: Final[dict[WorkerState | None, str]] = {

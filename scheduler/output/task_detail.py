@@ -30,7 +30,7 @@ from scheduler.store.progress import attempt_words
 from scheduler.store.rows import AttemptRow, AttemptState, EventRow, ResultRow
 
 MAX_BLOCKS: Final = 600
-"""Blocks of the host's state that are told of one task; more are put together, neighbours with neighbours."""
+"""Most blocks of the host's state for one task; neighbours are put together."""
 
 
 class ReasonInfo(JsonModel):
@@ -196,11 +196,11 @@ def _read(item: ResultRow) -> tuple[Record | None, RecordView | None, str]:
         return record, None, exc.what
 
 
-def _judged(row: Row, record: Record | None, observed: RecordView | None, asked: Task) -> Judgement:
+def _judged(row: Row, record: Record | None, observed: RecordView | None, task: Task) -> Judgement:
     if record is None or observed is None:
         matches = [(RowVerdict.UNREADABLE, row.verdict_reason)]
     else:
-        matches = judge(record, observed, asked.measure, simulated=bool(row.simulated))
+        matches = judge(record, observed, task.measure, simulated=bool(row.simulated))
     reasons = tuple(
         ReasonInfo(verdict=verdict, why=why, means=MEANS[verdict][0], help=MEANS[verdict][1])
         for verdict, why in matches

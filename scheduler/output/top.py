@@ -109,15 +109,18 @@ def _headline(now: TopSnapshot, width: int) -> Text:
 def _campaigns(items: Sequence[CampaignSummary], now: TopSnapshot, width: int) -> Table:
     length = 16 if width >= ROOMY else 8
 
-    def styled(item: CampaignSummary, text: str) -> Text:
-        return Text(text, campaign_state(item.campaign, scheduling=now.scheduling)[1])
+    def state(item: CampaignSummary) -> Text:
+        return campaign_state(item.campaign, scheduling=now.scheduling)
 
     def progress(item: CampaignSummary) -> Text:
-        ended = sum(item.counts.get(TaskState(state), 0) for state in ENDED)
-        return styled(item, bar(ended / item.tasks, length) if item.tasks else "")
+        ended = sum(item.counts.get(TaskState(each), 0) for each in ENDED)
+        return Text(bar(ended / item.tasks, length) if item.tasks else "", state(item).style)
 
     def done(item: CampaignSummary) -> str:
         return f"{item.counts.get(TaskState.SUCCEEDED, 0)}/{item.tasks}" if item.campaign.planned else "-"
+
+    def took(item: CampaignSummary) -> str:
+        return show_elapsed((item.campaign.ended or now.at) - item.campaign.created)
 
     return table(
         items,
@@ -126,14 +129,8 @@ def _campaigns(items: Sequence[CampaignSummary], now: TopSnapshot, width: int) -
         (Column("", width=length), progress),
         (number("done", 5), done),
         (number("failed", 6), lambda item: Text(str(item.counts.get(TaskState.FAILED) or ""), "red")),
-        (
-            name("status", 9),
-            lambda item: styled(item, campaign_state(item.campaign, scheduling=now.scheduling)[0]),
-        ),
-        (
-            number("for", 5),
-            lambda item: show_elapsed((item.campaign.ended or now.at) - item.campaign.created),
-        ),
+        (name("status", 9), state),
+        (number("for", 5), took),
         expand=width < PIPE_WIDTH,
     )
 
@@ -147,18 +144,28 @@ def bar(share: float, columns: int) -> str:
 
 
 def _devices(items: Sequence[ObservedDevice], now: TopSnapshot, width: int) -> Table:
-    roomy = width >= ROOMY
     by_worker: dict[str, list[TaskRow]] = {}
     for task in now.tasks:
         by_worker.setdefault(task.worker or "", []).append(task)
+
+    def work(item: ObservedDevice) -> Text:
+        """The tasks of this home that it runs, and how many of others."""
+        tasks = by_worker.get(item.advert.peer, ())
+        if item.pong is None:
+            return Text(safe_text(item.error), style="dim")
+        parts = []
+        for task in tasks:
+            what = f" {safe_text(task.model, 40)}, {safe_text(task.unit, 40)}:" if width >= ROOMY else ""
+            parts.append(f"{task.campaign}/{task.n}{what} {progress_text(task)}")
+        if (others := item.pong.running - len(tasks)) > 0:
+            parts.append(f"{count(others, 'task')} of others")
+        return Text("; ".join(parts), style="cyan" if tasks else "")
+
     return table(
         items,
         (name("device", 8, _most(width, 24, 16)), lambda item: shown_name(item.advert, 80)),
-        (name("state", 9, _most(width, 28, 12)), lambda item: Text(*device_state(item))),
-        (
-            name("runs", 16, ratio=1),
-            lambda item: _work(item, by_worker.get(item.advert.peer, ()), roomy=roomy),
-        ),
+        (name("state", 9, _most(width, 28, 12)), device_state),
+        (name("runs", 16, ratio=1), work),
         (number("queue", 5), lambda item: "" if item.pong is None else str(item.pong.queue)),
         (name("path", 8, _most(width, 30, 18)), device_path),
         expand=width < PIPE_WIDTH,
@@ -168,20 +175,6 @@ def _devices(items: Sequence[ObservedDevice], now: TopSnapshot, width: int) -> T
 def _most(width: int, roomy: int, narrow: int) -> int | None:
     """The most columns of one that could take all; None: as many as it wants, as in a pipe."""
     return None if width >= PIPE_WIDTH else roomy if width >= ROOMY else narrow
-
-
-def _work(item: ObservedDevice, tasks: Sequence[TaskRow], *, roomy: bool) -> Text:
-    """The tasks of this home that it runs, and how many of others. `roomy`: with models and units."""
-    if item.pong is None:
-        return Text(safe_text(item.error), style="dim")
-    parts = []
-    for task in tasks:
-        what = f" {safe_text(task.model, 40)}, {safe_text(task.unit, 40)}:" if roomy else ""
-        parts.append(f"{task.campaign}/{task.n}{what} {progress_text(task)}")
-    others = item.pong.running - len(tasks)
-    if others > 0:
-        parts.append(f"{count(others, 'task')} of others")
-    return Text("; ".join(parts), style="cyan" if tasks else "")
 
 
 def _busiest(devices: Sequence[ObservedDevice], room: int) -> list[ObservedDevice]:

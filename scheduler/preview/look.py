@@ -40,7 +40,7 @@ def plan_file(home: Home, file: Path, gates: Sequence[str], fetch: Fetch = no_fe
 
 
 def plan_campaign(home: Home, campaign: Campaign, models: Models, gates: Sequence[str]) -> LivePlan:
-    """The plan of a campaign whose models are described. Raises `Unreachable` when no gate answers. Blocking."""
+    """The plan of a campaign with its described models. Raises `Unreachable` when no gate answers. Blocking."""
     scheduler = load_or_create(home.key("scheduler")).peer_id
 
     def cells_on(devices: Sequence[Advert]) -> Sequence[tuple[PlannedCell, Sequence[Task]]]:

@@ -127,7 +127,7 @@ def make_plan(
         devices={a.device: safe_text(a.name, 40) for a in visit.adverts if a.device in fit},
         seen=len({advert.device for advert in visit.adverts}),
         complete=visit.complete,
-        total_s=planner.ends_s if whole and planner.known else None,
+        total_s=planner.ends_s if whole and planner.complete else None,
         fetch=planner.fetch,
         notes=unseen(campaign),
     )
@@ -160,7 +160,7 @@ class _Planner:
     history: Sequence[tuple[Task, float]]
     fetch: int = 0
     ends_s: float = 0.0
-    known: bool = True
+    complete: bool = True
     """Every wait and every run is known."""
     _until: dict[str, float] = field(default_factory=dict)
     _fetched: set[tuple[str, str]] = field(default_factory=set)
@@ -240,7 +240,9 @@ class _Planner:
         peer, fetch, ends_s = best.peer, self._fetch(best.peer, task, kind), end_s(best.peer)
         first = peer not in self._until
         quoted = self.visit.answers[peer].shapes.get(kind)
-        self.known = self.known and run_s is not None and not (first and self._start_s(peer, kind) is None)
+        self.complete = (
+            self.complete and run_s is not None and not (first and self._start_s(peer, kind) is None)
+        )
         self._until[peer] = ends_s
         self.ends_s = max(self.ends_s, ends_s)
         self._fetched.add((peer, task.model.sha256))

@@ -93,8 +93,8 @@ async def visit(
     manifests = signed_manifests(home, Role.SUBMIT)
     async with open_ephemeral_node(gates, visitor) as (network, index, _):
         adverts, complete = await find_devices(index, requirements)
-        known = GateVisitor(network, scheduler)
-        await known.announce(address for advert in adverts for address in advert.addresses)
+        gate_visitor = GateVisitor(network, scheduler)
+        await gate_visitor.announce(address for advert in adverts for address in advert.addresses)
         answers = await ask_devices(network, adverts, tasks_on(adverts), token, manifests, priority=priority)
     return SwarmVisit(adverts, answers, complete)
 

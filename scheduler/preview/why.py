@@ -258,8 +258,8 @@ class _StoryWriter:
             shown = {safe_text(advert.name, 40): shown_name(advert, 40) for advert in fits}
             names = [f"{shown_as}{self._load(name)}" for name, shown_as in shown.items()]
             more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
-            there = f"{_FITTING}: {', '.join(names[:MAX_NAMES])}{more}"
-            lines = [there] if fits else explain(requirement, adverts).splitlines()
+            fitting = f"{_FITTING}: {', '.join(names[:MAX_NAMES])}{more}"
+            lines = [fitting] if fits else explain(requirement, adverts).splitlines()
             self._fits[requirement] = tuple(lines)
         return self._fits[requirement]
 

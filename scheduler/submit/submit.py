@@ -65,7 +65,7 @@ def store_campaign(
     campaign_id: str | None = None,
     claim: RunClaim | None = None,
 ) -> str | None:
-    """Plan and store a campaign whose models have been described; gives its id. `claim`: the experiment run that it is; None: another
+    """Plan and store a campaign with its described models; gives its id. `claim`: the experiment run that it is; None: another
     process has started that run. Raises `CampaignError`, `ResourceError`; then nothing was stored.
     """
     scheduler = load_or_create(home.key("scheduler")).peer_id
