@@ -26,9 +26,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from scheduler.store.store import Store
-from scheduler.submit.cancel import cancel_and_wait
 from scheduler.submit.daemon import is_running
-from scheduler.submit.submit import submit_campaign
+from scheduler.submit.submit import cancel_and_wait, submit_campaign
 from tests.real.apart import can_be_apart
 from tests.real.lab import Lab, script, until
 

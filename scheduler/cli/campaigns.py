@@ -293,7 +293,7 @@ def cancel(
     gate: Gates = None,
 ) -> None:
     """Cancel campaigns or tasks, and wait until the devices have confirmed it."""
-    from scheduler.submit.cancel import cancel_and_wait
+    from scheduler.submit.submit import cancel_and_wait
 
     with opened(ctx) as store:
         resolved: list[str] = []  # all ids are checked before anything is cancelled

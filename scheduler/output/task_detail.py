@@ -162,38 +162,29 @@ def task_detail(
     events: Sequence[EventRow],
 ) -> TaskDetail:
     """The whole of `item`. `row`: as the campaign's results have it; None: it has not ended."""
-    request = read_task(item.body)
-    record, observed, unreadable = _read(item)
-    judgement = None
-    if row is not None and row.status is RowStatus.COMPLETE:
-        judgement = _judged(row, record, observed, request)
+    task = read_task(item.body)
+    record, observed, unreadable = None, None, ""
+    if item.record is not None:
+        try:
+            record = read_record(item.record)
+            observed = observe(record)
+        except RemoteProtocolError as exc:
+            unreadable = exc.what
+    complete = row is not None and row.status is RowStatus.COMPLETE
     return TaskDetail(
-        task=task_info(item.task, Configuration(request.measure.threads, request.measure.batch)),
+        task=task_info(item.task, Configuration(task.measure.threads, task.measure.batch)),
         campaign_name=campaign_name,
-        asked=request.model_dump(mode="json"),
-        needs=tuple(str(clause) for clause in request.requirement.clauses),
-        attempts=tuple(_attempt(attempt) for attempt in attempts),
+        asked=task.model_dump(mode="json"),
+        needs=tuple(map(str, task.requirement.clauses)),
+        attempts=tuple(map(_attempt, attempts)),
         happened=tuple(shown_as(TimelineEntry, e, time=e.at, words=event_words(e)) for e in events),
         row=row,
         csv="" if row is None else "".join(csv_lines([row])),
-        judgement=judgement,
+        judgement=_judged(row, record, observed, task) if row is not None and complete else None,
         record=None if record is None else _record(item, record),
         launches=() if record is None or observed is None else tuple(_launches(record, observed)),
         unreadable=unreadable,
     )
-
-
-def _read(item: ResultRow) -> tuple[Record | None, RecordView | None, str]:
-    if item.record is None:
-        return None, None, ""
-    try:
-        record = read_record(item.record)
-    except RemoteProtocolError as exc:
-        return None, None, exc.what
-    try:
-        return record, observe(record), ""
-    except RemoteProtocolError as exc:
-        return record, None, exc.what
 
 
 def _judged(row: Row, record: Record | None, observed: RecordView | None, task: Task) -> Judgement:

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
+from typing import Final, NamedTuple
 
 from rich.cells import cell_len
 from rich.console import Console, Group, RenderableType
@@ -36,24 +37,27 @@ TAKEN = 14
 """Columns for a task's number, and between the columns."""
 WIDE = 100
 """Columns from which there is room for a bar."""
-_STYLES = {
-    TaskState.SUCCEEDED: "green",
-    TaskState.FAILED: "red",
-    TaskState.CANCELLED: "yellow",
-    TaskState.RUNNING: "cyan",
-    TaskState.LEASED: "cyan",
+
+
+class _StateView(NamedTuple):
+    """How a task in a state is shown. `rank`: those that move first come first when not all have room."""
+
+    word: str
+    style: str = ""
+    mark: str = " "
+    rank: int = 2
+
+
+_VIEWS: Final = {
+    TaskState.RUNNING: _StateView("running", "cyan", rank=0),
+    TaskState.LEASED: _StateView("running", "cyan", rank=0),
+    TaskState.QUEUED: _StateView("waiting"),
+    TaskState.COMMITTING: _StateView("waiting"),
+    TaskState.PENDING: _StateView("waiting", rank=3),
+    TaskState.FAILED: _StateView("failed", "red", "✗", 1),
+    TaskState.CANCELLED: _StateView("cancelled", "yellow", "–", 4),
+    TaskState.SUCCEEDED: _StateView("done", "green", "✓", 4),
 }
-_WORDS = {
-    TaskState.RUNNING: "running",
-    TaskState.LEASED: "running",
-    TaskState.QUEUED: "waiting",
-    TaskState.COMMITTING: "waiting",
-    TaskState.PENDING: "waiting",
-    TaskState.FAILED: "failed",
-    TaskState.CANCELLED: "cancelled",
-    TaskState.SUCCEEDED: "done",
-}
-_MARKS = {TaskState.SUCCEEDED: "✓", TaskState.FAILED: "✗", TaskState.CANCELLED: "–"}
 
 
 def watch(
@@ -159,7 +163,7 @@ def render(
     names = width - TAKEN  # of this room the phase, which is what one looks for, has the larger half
 
     def styled(task: TaskRow, text: str) -> Text:
-        return Text(text, _STYLES.get(task.state, ""))
+        return Text(text, _VIEWS[task.state].style)
 
     def progress(task: TaskRow) -> Text:
         share = fraction(task)
@@ -171,7 +175,7 @@ def render(
     )
     drawn = table(
         shown,
-        (Column("task", no_wrap=True), lambda task: styled(task, f"{_MARKS.get(task.state, ' ')} {task.n}")),
+        (Column("task", no_wrap=True), lambda task: styled(task, f"{_VIEWS[task.state].mark} {task.n}")),
         (name("model", most=model), lambda task: safe_text(task.model)),
         None if narrow else (name("unit", most=unit), lambda task: safe_text(task.unit)),
         (name("device", 6, device), lambda task: safe_text(task.device)),
@@ -186,8 +190,12 @@ def render(
 def left_out(tasks: Sequence[TaskRow], shown: Sequence[TaskRow]) -> str:
     """`… 41 more: 30 waiting, 11 done`; empty where all are shown."""
     numbers = {task.n for task in shown}
-    hidden = Counter(_WORDS[task.state] for task in tasks if task.n not in numbers)
-    words = ", ".join(f"{hidden[word]} {word}" for word in dict.fromkeys(_WORDS.values()) if hidden[word])
+    hidden = Counter(_VIEWS[task.state].word for task in tasks if task.n not in numbers)
+    words = ", ".join(
+        f"{hidden[word]} {word}"
+        for word in dict.fromkeys(view.word for view in _VIEWS.values())
+        if hidden[word]
+    )
     return f"… {hidden.total()} more: {words}" if hidden else ""
 
 
@@ -195,7 +203,5 @@ def _most_interesting(tasks: Sequence[TaskRow], room: int) -> list[TaskRow]:
     """All in order if they fit; else what runs, then what waits, then what failed, then the latest that ended."""
     if len(tasks) <= room:
         return list(tasks)
-    rank = {TaskState.RUNNING: 0, TaskState.LEASED: 0, TaskState.FAILED: 1, TaskState.QUEUED: 2}
-    rank |= {TaskState.COMMITTING: 2, TaskState.PENDING: 3, TaskState.CANCELLED: 4, TaskState.SUCCEEDED: 4}
-    chosen = sorted(tasks, key=lambda task: (rank[task.state], -(task.ended or 0), task.n))[:room]
+    chosen = sorted(tasks, key=lambda task: (_VIEWS[task.state].rank, -(task.ended or 0), task.n))[:room]
     return sorted(chosen, key=lambda task: task.n)

@@ -35,9 +35,8 @@ from scheduler.preview.validate import ValidationReport, check
 from scheduler.preview.why import WhyReport
 from scheduler.store.rows import CampaignStatus, CampaignSummary
 from scheduler.store.store import Store
-from scheduler.submit.cancel import request_cancel
 from scheduler.submit.daemon import is_running
-from scheduler.submit.submit import retry_campaign, store_campaign
+from scheduler.submit.submit import request_cancel, retry_campaign, store_campaign
 from swarm.base.units import DurationError, parse_duration
 from web.http.context import ApiContext, Context, SharedStore
 from web.http.idempotency import Key

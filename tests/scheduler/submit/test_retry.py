@@ -24,8 +24,7 @@ from scheduler.store.progress import progress_text
 from scheduler.store.results import campaign_rows
 from scheduler.store.rows import CampaignStatus, NewCampaign, NewModel
 from scheduler.store.store import Store
-from scheduler.submit.cancel import cancel_and_wait
-from scheduler.submit.submit import retry_campaign
+from scheduler.submit.submit import cancel_and_wait, retry_campaign
 from swarm.base.home import Home
 from swarm.net.identity import Identity, load_or_create
 
