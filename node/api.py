@@ -125,12 +125,7 @@ async def _send(home: Home, send: SendCommand, message: Control | StatusRequest)
         why=escape_text(status.why),
         running=status.running,
         queue=status.queue,
-        jobs=tuple(
-            JobInfo(
-                **{name: getattr(job, name) for name in RunningJob.model_fields}, mine=job.principal == me
-            )
-            for job in status.jobs
-        ),
+        jobs=tuple(JobInfo(**job.model_dump(), mine=job.principal == me) for job in status.jobs),
         reach=status.reach,
         still_held=tuple(line.strip() for line in still_held(reply)),
     )

@@ -206,13 +206,13 @@ class Ledger:
             self._slots.version += 1
         self._slots.settle(now)
 
-    def skip(self, lease: str, now: float, reason: Reason = Reason.CANCELLED) -> None:
+    def skip(self, lease: str, now: float) -> None:
         """The scheduler does not need the slot that was offered."""
         ticket = self._offered(lease)
         if ticket is not None:
             ticket.move(LeaseEvent.SKIP)
             self._slots.offer_answered(ticket.peer)
-            self._slots.close(ticket, reason)
+            self._slots.close(ticket, Reason.CANCELLED)
         self._slots.settle(now)
 
     def defer(self, lease: str, now: float, *, asked: bool = False) -> None:
@@ -390,11 +390,11 @@ class Ledger:
             run.move(LeaseEvent.ACKNOWLEDGE)
             self._slots.close(run, Reason.UNKNOWN)
 
-    def close_queue(self, reason: Reason = Reason.NOT_SERVING) -> None:
+    def close_queue(self) -> None:
         """The worker does not serve any more: no ticket and no slot that is not in use is kept."""
         for one in self.allocations():
             if one.state in (LeaseState.QUEUED, LeaseState.OFFERED, LeaseState.GRANTED):
-                self._slots.end(one, reason)
+                self._slots.end(one, Reason.NOT_SERVING)
 
     # -- inside: replies -------------------------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -74,12 +74,7 @@ class OwnerReply:
 
 
 async def send_command(
-    home: Home,
-    words: Sequence[str],
-    gates: Sequence[str],
-    message: Control | StatusRequest,
-    *,
-    wall: Callable[[], float] = time.time,
+    home: Home, words: Sequence[str], gates: Sequence[str], message: Control | StatusRequest
 ) -> tuple[OwnerReply, ...]:
     """Send `message` to the workers named by `words` (none: this home's own) at once; one that fails does not stop the others.
 
@@ -95,9 +90,11 @@ async def send_command(
     ):
         targets, unknown = ([own], []) if local else await _find(network, own, words, gates, rng, nursery)
         grant = Grant(frozenset({Right.CONTROL, Right.STATUS}), ttl_s=TOKEN_TTL_S)
-        credentials = ShowCredentials(issuer=owner.peer_id, token=issue(owner, me.peer_id, grant, now=wall()))
+        credentials = ShowCredentials(
+            issuer=owner.peer_id, token=issue(owner, me.peer_id, grant, now=time.time())
+        )
         links = Links(network, ProtocolId.WORK, WORK, nursery)
-        visitor = GateVisitor(network, owner, wall=wall)
+        visitor = GateVisitor(network, owner, wall=time.time)
         await visitor.announce(address for target in targets for address in target.addresses)
         replies: dict[str, OwnerReply] = {}
 

@@ -50,17 +50,7 @@ class OutboxItem(Message):
 
     def result(self, body: bytes | None) -> Result:
         """The message that delivers it. A large record is only named; the scheduler pulls it."""
-        return Result(
-            campaign=self.campaign,
-            task=self.task,
-            attempt=self.attempt,
-            lease=self.lease,
-            fence=self.fence,
-            sha256=self.sha256,
-            size=self.size,
-            signature=self.signature,
-            body=body,
-        )
+        return Result(**self.model_dump(include=set(Result.model_fields)), body=body)
 
 
 class Outbox:

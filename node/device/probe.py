@@ -30,6 +30,7 @@ from swarm.base.durable import write_durably
 from swarm.base.text import ascii_line, ascii_name
 
 TOOL_S: Final = 5.0
+ROOT: Final = Path("/")
 NOT_TRIED: Final = TierProbe(Tier.NONE, ("not tried out",))
 
 
@@ -46,7 +47,7 @@ class Profile:
     threads: int | None = None
     ram: int | None = None
     units: tuple[UnitOffer, ...] = ()
-    drivers: Mapping[str, str] | None = None
+    drivers: Mapping[str, str] = field(default_factory=dict)
     """Unit → name of the driver that has it."""
     gpus: tuple[GpuInfo, ...] = ()
     found: GpuReport = field(default_factory=GpuReport)
@@ -75,7 +76,7 @@ class Profile:
         )
 
     def driver_of(self, unit: str) -> str | None:
-        return (self.drivers or {}).get(unit)
+        return self.drivers.get(unit)
 
 
 def probe_device(
@@ -84,8 +85,6 @@ def probe_device(
     *,
     sandbox: TierProbe = NOT_TRIED,
     wanted_name: str = "",
-    system: str = sys.platform,
-    root: Path = Path("/"),
     find: Callable[[], GpuReport] = find_gpus,
 ) -> Profile:
     """Look at this device (blocking, a second or two for the units). `data`: where an id is kept if the system has none; `sandbox`: what
@@ -97,14 +96,14 @@ def probe_device(
     notes += [*gpus.notes, *result.troubles]
     host = ascii_name(wanted_name or socket.gethostname().split(".")[0], "device")
     return Profile(
-        device=probe_parsers.device_of(read_machine_id(system, root)) or kept_device_id(data / "device-id"),
+        device=probe_parsers.device_of(read_machine_id()) or kept_device_id(data / "device-id"),
         name=host,
-        soc=ascii_line(read_soc(system, root)),
-        os=ascii_line(read_os(system, root)),
+        soc=ascii_line(read_soc()),
+        os=ascii_line(read_os()),
         arch=ascii_line(platform.machine()),
         cores=psutil.cpu_count(logical=False) or None,
         threads=psutil.cpu_count(logical=True) or None,
-        ram=read_ram(root),
+        ram=read_ram(),
         units=tuple(
             UnitOffer(unit=ascii_line(unit.unit), runtime=ascii_line(unit.runtime))
             for unit in result.units[:12]
@@ -132,7 +131,7 @@ def trouble_with(profile: Profile, probe_units: Callable[[], ProbedUnits]) -> st
 # -- reading -------------------------------------------------------------------------------------------------------------
 
 
-def read_soc(system: str, root: Path) -> str:
+def read_soc(system: str = sys.platform, root: Path = ROOT) -> str:
     if system == "darwin":
         return _tool("/usr/sbin/sysctl", "-n", "machdep.cpu.brand_string")
     if system == "win32":
@@ -148,7 +147,7 @@ def read_soc(system: str, root: Path) -> str:
     return cpu or board
 
 
-def read_os(system: str, root: Path) -> str:
+def read_os(system: str = sys.platform, root: Path = ROOT) -> str:
     if system == "darwin":
         return f"macOS {platform.mac_ver()[0]}".strip()
     if system == "win32":
@@ -159,7 +158,7 @@ def read_os(system: str, root: Path) -> str:
     return f"{release or 'Linux'} ({platform.system()} {platform.release()})"
 
 
-def read_machine_id(system: str, root: Path) -> str:
+def read_machine_id(system: str = sys.platform, root: Path = ROOT) -> str:
     """The system's own id of this machine; it goes no further than the hash that is made of it."""
     if system == "darwin":
         return probe_parsers.uuid_of_ioreg(_tool("/usr/sbin/ioreg", "-rd1", "-c", "IOPlatformExpertDevice"))
@@ -168,7 +167,7 @@ def read_machine_id(system: str, root: Path) -> str:
     return _text(root / "etc/machine-id") or _text(root / "var/lib/dbus/machine-id")
 
 
-def lock_name(system: str = sys.platform, root: Path = Path("/")) -> str:
+def lock_name(system: str = sys.platform, root: Path = ROOT) -> str:
     """What the workers of one host lock while they measure. The same for all of them also where the host has no id (containers):
     the device id is each home's own there.
     """
@@ -188,7 +187,7 @@ def kept_device_id(path: Path) -> str:
     return fresh
 
 
-def read_ram(root: Path) -> int | None:
+def read_ram(root: Path = ROOT) -> int | None:
     """Bytes of memory that this process may use: the machine's, or those of its container if they are less."""
     limits = [int(psutil.virtual_memory().total)]
     group = probe_parsers.cgroup_of(_text(root / "proc/self/cgroup"))
@@ -242,12 +241,10 @@ def build_advert(
     profile: Profile,
     peer: str,
     *,
-    seq: int = 0,
     addresses: Sequence[str] = (),
     labels: Mapping[str, str] | None = None,
     models: Sequence[str] = (),
     version: str = "",
-    pool: str = "",
     pools: Sequence[str] = (),
 ) -> Advert:
     """The advert of a device. What is optional is left out, the least useful first, until it fits in 1 KiB.
@@ -256,11 +253,10 @@ def build_advert(
     """
     advert = Advert(
         peer=peer,
-        seq=seq,
+        seq=0,
         addresses=tuple(addresses[:8]),
         **_shared(profile),
         version=ascii_line(version),
-        pool=ascii_line(pool),
         threads=profile.threads,
         units=profile.units,
         gpus=profile.gpus,

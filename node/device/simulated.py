@@ -17,7 +17,6 @@ from node.settings.settings import DriverSecrets
 from protocol.values.advert import GpuInfo
 from protocol.wire.base import Count, Line, Name
 from swarm.base.settings import SettingsError
-from swarm.base.text import ascii_line
 
 KIND: Final = "SARK_FAKE_KIND"
 """Where the simulated driver looks for the kind of device whose figures it is to give."""
@@ -41,13 +40,13 @@ class SimulatedDevice(BaseModel):
 
     def profile(self, real: Profile) -> Profile:
         """The profile announced in place of this device's own: of its units only the simulated ones are left."""
-        drivers = {unit: driver for unit, driver in (real.drivers or {}).items() if driver in SIMULATED}
+        drivers = {unit: driver for unit, driver in real.drivers.items() if driver in SIMULATED}
         return replace(
             real,
             device=self.device,
-            soc=ascii_line(self.soc),
-            os=ascii_line(self.os),
-            arch=ascii_line(self.arch),
+            soc=self.soc,
+            os=self.os,
+            arch=self.arch,
             cores=self.cores,
             threads=self.cores,
             ram=self.ram,

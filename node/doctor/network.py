@@ -13,7 +13,7 @@ import ipaddress
 import random
 import statistics
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -96,13 +96,7 @@ class NetworkFacts:
     """Why nothing could be tried; empty: it was."""
 
 
-async def look(
-    gates: Sequence[str],
-    identity: Identity,
-    listen: Sequence[Address],
-    *,
-    wall: Callable[[], float] = time.time,
-) -> NetworkFacts:
+async def look(gates: Sequence[str], identity: Identity, listen: Sequence[Address]) -> NetworkFacts:
     """Join as a node for a few seconds. Network failures end up in the facts and raise nothing."""
     contacts = gate_contacts(gates)[:GATES]
     if not contacts:
@@ -110,7 +104,7 @@ async def look(
     try:
         async with open_host(identity, listen=listen, rng=random.Random()) as network:
             _answer_pings(network)
-            return await _try_all(network, contacts, wall)
+            return await _try_all(network, contacts)
     except ResourceError as error:
         return NetworkFacts(trouble=error.what)
 
@@ -122,13 +116,13 @@ def _answer_pings(network: Network) -> None:
     serve_links(network, ProtocolId.HEALTH, HEALTH, answer)
 
 
-async def _try_all(network: Network, contacts: Sequence[Contact], wall: Callable[[], float]) -> NetworkFacts:
+async def _try_all(network: Network, contacts: Sequence[Contact]) -> NetworkFacts:
     ports = [address.port for text in network.addresses if (address := parse_tcp(text)) is not None]
     facts: dict[str, GateFacts] = {}
     replies: list[DialBackAnswer] = []
 
     async def one(contact: Contact) -> None:
-        facts[contact.peer] = await _try_gate(network, contact, ports[:1], replies, wall)
+        facts[contact.peer] = await _try_gate(network, contact, ports[:1], replies)
 
     async with trio.open_nursery() as nursery:
         for contact in contacts:
@@ -136,7 +130,7 @@ async def _try_all(network: Network, contacts: Sequence[Contact], wall: Callable
     ips = own_ips()
     standing = ReachState()
     for reply in replies:
-        standing = answered(standing, verdict_of(reply.gate, reply.observed, reply.reached, ips), wall())
+        standing = answered(standing, verdict_of(reply.gate, reply.observed, reply.reached, ips), time.time())
     observed = {parsed.host for reply in replies if (parsed := parse_tcp(reply.observed)) is not None}
     connected = any(not ipaddress.ip_address(ip).is_loopback for ip in ips)
     near = [parsed.host for text in network.addresses if (parsed := parse_tcp(text)) is not None]
@@ -153,11 +147,7 @@ async def _try_all(network: Network, contacts: Sequence[Contact], wall: Callable
 
 
 async def _try_gate(
-    network: Network,
-    contact: Contact,
-    ports: Sequence[int],
-    replies: list[DialBackAnswer],
-    wall: Callable[[], float],
+    network: Network, contact: Contact, ports: Sequence[int], replies: list[DialBackAnswer]
 ) -> GateFacts:
     name = gate_text(contact)
     try:
@@ -169,7 +159,7 @@ async def _try_gate(
     fact = GateFacts(name, dials_back=False)
     for _ in range(TRIES):  # one try may be lost
         try:
-            reply = await ask(network, contact, ports, wall=wall)
+            reply = await ask(network, contact, ports, wall=time.time)
         except (Unreachable, Refused, RemoteProtocolError):
             break
         replies.append(reply)

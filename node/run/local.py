@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import secrets
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
@@ -20,7 +19,7 @@ from typing import Final, Self
 
 import trio
 
-from drivers.launch.launch import ProbedUnits, probe_units
+from drivers.launch.launch import probe_units
 from node.device.calibration import FLOOR_UNKNOWN, read_calibration
 from node.device.lock import DeviceLock
 from node.device.probe import Profile, device_facts, lock_name, memory_cap, probe_device
@@ -60,11 +59,10 @@ class LocalDevice:
         *,
         simulate: bool = False,
         private: DriverSecrets | None = None,
-        probe: Callable[[], ProbedUnits] | None = None,
         patience_s: float = PATIENCE_S,
         lock_folder: Path | None = None,
     ) -> None:
-        """`private`: what the owner gives single drivers. `probe` instead of trying out the units. `patience_s`: the longest that a
+        """`private`: what the owner gives single drivers. `patience_s`: the longest that a
         measurement waits for other work on this device to end; 0: it does not wait. `lock_folder`: where the device lock is, if not
         where everybody on this host looks for it.
         """
@@ -72,7 +70,7 @@ class LocalDevice:
         self._private = private or DriverSecrets()
         self._identity = load_or_create(home.key("worker"))
         self.profile: Profile = probe_device(
-            home.folder("worker"), probe or partial(probe_units, simulate, private=self._private)
+            home.folder("worker"), partial(probe_units, simulate, private=self._private)
         )
         """What this device is, and the units that work here."""
         self._lock = DeviceLock(lock_name(), lock_folder)

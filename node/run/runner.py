@@ -40,6 +40,7 @@ class RunLauncher(Protocol):
     def kill(self) -> None: ...
 
 
+PROGRESS_S: Final = 0.1
 FLOOR: Final = WorkOrder("", "").warmup_floor
 """Where nothing was learned about a unit."""
 
@@ -235,12 +236,11 @@ async def _measure(
 
 
 class ProgressReporter:
-    """Progress on its way out of a run: the first of a phase, then one in `every_s`."""
+    """Progress on its way out of a run: the first of a phase, then one in `PROGRESS_S`."""
 
-    def __init__(self, report: Report, clock: Callable[[], float], every_s: float = 0.1) -> None:
+    def __init__(self, report: Report, clock: Callable[[], float]) -> None:
         self._report = report
         self._clock = clock
-        self._every_s = every_s
         self._phase: Phase | None = None
         self._last = 0.0
 
@@ -249,7 +249,7 @@ class ProgressReporter:
             self.send(phase, done, total, None)
 
     def is_due(self, phase: Phase, now: float) -> bool:
-        if phase is self._phase and now - self._last < self._every_s:
+        if phase is self._phase and now - self._last < PROGRESS_S:
             return False
         self._phase, self._last = phase, now
         return True

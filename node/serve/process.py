@@ -105,7 +105,7 @@ async def run_process(
                 )
             )
             try:
-                launchers.start(sorted(set((profile.drivers or {}).values())))
+                launchers.start(sorted(set(profile.drivers.values())))
             except DriverError as exc:
                 raise ResourceError(str(exc), hint="see that there is room in the temporary folder") from exc
             lock = DeviceLock(await trio.to_thread.run_sync(lock_name))

@@ -115,15 +115,14 @@ async def run_worker(
         nursery.start_soon(worker.owner_control.keep)
         nursery.start_soon(worker.owner_control.keep_draining)
         nursery.start_soon(worker.revocation.keep)
-        announcing, announced = trio.CancelScope(), trio.Event()
-        nursery.start_soon(worker.announce, index, announcing, announced)
         nursery.start_soon(worker.sharing.keep, worker.announcer.changed)
-        task_status.started(worker)
-        await parts.leave.wait()
-        with trio.move_on_after(LEAVE_S):
-            await worker.wind_up()
-        announcing.cancel()
-        await announced.wait()  # nothing is to be published after it was withdrawn
+        async with trio.open_nursery() as announcing:  # nothing is to be published after it was withdrawn
+            announcing.start_soon(worker.announcer.keep, index)
+            task_status.started(worker)
+            await parts.leave.wait()
+            with trio.move_on_after(LEAVE_S):
+                await worker.wind_up()
+            announcing.cancel_scope.cancel()
         with trio.move_on_after(WITHDRAW_S):
             await index.withdraw()
         nursery.cancel_scope.cancel()
@@ -234,12 +233,6 @@ class Worker:
             version=self._parts.device.version,
             pools=sorted(set(self._parts.pools.values())),
         )
-
-    async def announce(self, index: AdvertIndex, scope: trio.CancelScope, ended: trio.Event) -> None:
-        """Keep the advert in the index as it should be, until `scope` is cancelled; `ended` is set when nothing of it is under way."""
-        with scope:
-            await self.announcer.keep(index)
-        ended.set()
 
     async def health(self, link: Link, message: Message) -> Message:
         if not isinstance(message, Ping):

@@ -44,9 +44,7 @@ def pack(value: Any) -> bytes:
     return bytes(packed)
 
 
-def unpack(
-    data: bytes, *, max_elements: int = MAX_ELEMENTS, max_bytes: int = MAX_FRAME, max_depth: int = MAX_DEPTH
-) -> Any:
+def unpack(data: bytes, *, max_elements: int = MAX_ELEMENTS, max_bytes: int = MAX_FRAME) -> Any:
     """Plain values from canonical msgpack within the caps; arrays become tuples. Raises `RemoteProtocolError`."""
     if len(data) > max_bytes:
         raise RemoteProtocolError(f"{len(data)} bytes where at most {max_bytes} are allowed")
@@ -64,7 +62,7 @@ def unpack(
         )
     except (ValueError, msgpack.UnpackException, UnicodeDecodeError, RecursionError) as exc:
         raise RemoteProtocolError(f"not canonical msgpack: {type(exc).__name__}") from exc
-    _bound(value, max_elements, max_depth)
+    _bound(value, max_elements)
     try:
         again = pack(value)
     except (ValueError, OverflowError, TypeError, UnicodeEncodeError) as exc:
@@ -90,7 +88,7 @@ def _first_wrong(exc: ValidationError) -> str:
     return f"{'.'.join(str(part) for part in first['loc'])}: {first['msg']}"
 
 
-def _bound(value: Any, max_elements: int, max_depth: int) -> None:
+def _bound(value: Any, max_elements: int = MAX_ELEMENTS) -> None:
     """Refuse too many or too deep containers; iterative, so that depth costs no stack."""
     observed = 0
     todo: list[tuple[Any, int]] = [(value, 0)]
@@ -102,8 +100,8 @@ def _bound(value: Any, max_elements: int, max_depth: int) -> None:
             children = list(item)
         else:
             continue
-        if depth >= max_depth:
-            raise RemoteProtocolError(f"nested deeper than {max_depth}")
+        if depth >= MAX_DEPTH:
+            raise RemoteProtocolError(f"nested deeper than {MAX_DEPTH}")
         observed += len(children)
         if observed > max_elements:
             raise RemoteProtocolError(f"more than {max_elements} elements")
@@ -123,7 +121,7 @@ class Vocabulary:
         if name not in self._by_type:
             raise LocalProtocolError(f"{type(frame.message).__name__} is not spoken here")
         try:
-            _bound((str(frame.kind), frame.id, name, fields), MAX_ELEMENTS, MAX_DEPTH)
+            _bound((str(frame.kind), frame.id, name, fields))
         except RemoteProtocolError as exc:  # the peer would refuse it: better that we do
             raise LocalProtocolError(f"a {name} is {exc.what}") from None
         body = pack([str(frame.kind), frame.id, name, fields])
