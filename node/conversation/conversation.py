@@ -22,7 +22,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from node.capacity.allocations import Allocation, KillCommand, OfferCommand, RunCommand, WarnCommand
+from node.capacity.allocations import (
+    Allocation,
+    CampaignKey,
+    KillCommand,
+    OfferCommand,
+    RunCommand,
+    WarnCommand,
+)
 from node.capacity.ledger import Ledger
 from node.conversation.commands import (
     Commands,
@@ -38,7 +45,7 @@ from node.conversation.commands import (
     WriteRecord,
 )
 from node.conversation.delivery import ResultDelivery
-from node.conversation.links import About, LinkTable
+from node.conversation.links import LinkTable
 from node.conversation.outbox import Outbox, OutboxItem
 from node.conversation.requests import RequestHandlers, WorkerContext
 from protocol.errors import RemoteProtocolError
@@ -280,7 +287,7 @@ class WorkerConversation:
                 self.ledger.defer(lease, self._now(), asked=asked)
         self.carry_out()
 
-    def _send_note(self, peer: str, about: About, note: Progress | Preempt) -> None:
+    def _send_note(self, peer: str, about: CampaignKey, note: Progress | Preempt) -> None:
         link = self.links.best(peer, about)
         if link is not None:
             self.commands.emit(SendNote(link, note))

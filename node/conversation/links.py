@@ -11,12 +11,11 @@ from collections.abc import Callable
 from typing import Final
 from weakref import WeakKeyDictionary
 
+from node.capacity.allocations import CampaignKey
 from node.conversation.commands import SchedulerLink
 
 MAX_CAMPAIGNS: Final = 1_024
 """Campaigns of one link whose epochs are remembered."""
-About = tuple[str, str]
-"""Principal and campaign."""
 
 
 class LinkTable:
@@ -58,12 +57,12 @@ class LinkTable:
         while len(epochs) > MAX_CAMPAIGNS:
             del epochs[next(iter(epochs))]
 
-    def speaks_for(self, link: SchedulerLink, about: About) -> bool | None:
+    def speaks_for(self, link: SchedulerLink, about: CampaignKey) -> bool | None:
         """Whether a link has spoken of a campaign under its newest epoch; False: under an older one; None: not of it yet."""
         epoch = self.epochs(link).get(about[1])
         return None if epoch is None else epoch >= self._newest_epoch(*about)
 
-    def best(self, peer: str, about: About) -> SchedulerLink | None:
+    def best(self, peer: str, about: CampaignKey) -> SchedulerLink | None:
         """The link to speak on of a campaign: of those that serve best for it the newest."""
         silent = None
         for link in reversed(self.of(peer)):
@@ -74,7 +73,7 @@ class LinkTable:
                 silent = silent or link
         return silent
 
-    def may_carry(self, link: SchedulerLink, about: About) -> bool:
+    def may_carry(self, link: SchedulerLink, about: CampaignKey) -> bool:
         """Whether what is about a campaign may go over this link, as things are."""
         speaks = self.speaks_for(link, about)
         if speaks is None:

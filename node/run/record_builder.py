@@ -10,18 +10,8 @@ from typing import Final
 from drivers.contract import base as driver
 from drivers.onnx.units import UNITS
 from protocol.formats.phase import Phase
+from protocol.values import record as records
 from protocol.values.lease import Fence
-from protocol.values.record import (
-    Accelerator,
-    DeviceFacts,
-    HostLoad,
-    LoadSample,
-    Record,
-    RunFacts,
-    StageTime,
-    Timing,
-    pack_samples,
-)
 from protocol.values.task import Task
 from protocol.words import Reason, RunOutcome
 from swarm.base.text import ascii_line, shorten
@@ -155,9 +145,9 @@ class RunObservations:
             return failed(Reason.CHECK_FAILED, why)
         return COMPLETE
 
-    def record(self, job: RecordJob, end: RunEnd, worker: str, facts: DeviceFacts) -> Record:
+    def record(self, job: RecordJob, end: RunEnd, worker: str, facts: records.DeviceFacts) -> records.Record:
         """The whole observation, whatever became of it: what was seen before a failure stays in."""
-        return Record(
+        return records.Record(
             campaign=job.task.campaign,
             task=job.task.task,
             attempt=job.attempt,
@@ -172,7 +162,7 @@ class RunObservations:
             device=facts,
             ran=self._ran(),
             loads=tuple(
-                LoadSample(
+                records.LoadSample(
                     ns=load.load_ns, kind=load.kind.value, baseline=load.baseline_bytes, peak=load.peak_bytes
                 )
                 for load in self.loads[:MAX_LOADS]
@@ -180,15 +170,15 @@ class RunObservations:
             timings=tuple(map(self._timing, self.measured[:MAX_LAUNCHES], self.baselines)),
             accelerator=self._accelerator(),
             figures=dict(self.findings.figures),
-            series={name: pack_samples(times) for name, times in self.findings.series.items()},
+            series={name: records.pack_samples(times) for name, times in self.findings.series.items()},
             stages=tuple(
-                StageTime(stage=ascii_line(stage), seconds=seconds)
+                records.StageTime(stage=ascii_line(stage), seconds=seconds)
                 for stage, seconds in list(self.stages.items())[:32]
             ),
         )
 
-    def _timing(self, report: driver.MeasureReport, baseline: int | None) -> Timing:
-        host = HostLoad(
+    def _timing(self, report: driver.MeasureReport, baseline: int | None) -> records.Timing:
+        host = records.HostLoad(
             others=report.host.others_share,
             steal=report.host.steal_share,
             clock_mhz=report.host.clock_mhz,
@@ -196,15 +186,15 @@ class RunObservations:
             temperature_c=report.host.temperature_c,
             on_battery=report.host.on_battery,
         )
-        return Timing(
-            samples=pack_samples(report.samples_ns),
-            warmup=pack_samples(report.warmup_ns),
+        return records.Timing(
+            samples=records.pack_samples(report.samples_ns),
+            warmup=records.pack_samples(report.warmup_ns),
             began_s=max(0, report.began_ns - self.measured[0].began_ns) / 1e9,
             per_sample=report.per_sample,
-            blocks=pack_samples([number for block in report.blocks for number in _numbers(block)])
+            blocks=records.pack_samples([number for block in report.blocks for number in _numbers(block)])
             if report.blocks
             else None,
-            host=None if host == HostLoad() else host,
+            host=None if host == records.HostLoad() else host,
             cpu_s=float(report.cpu_s),
             wall_s=float(report.wall_s),
             baseline=baseline,
@@ -213,11 +203,11 @@ class RunObservations:
             switches=report.involuntary_switches,
         )
 
-    def _accelerator(self) -> Accelerator | None:
+    def _accelerator(self) -> records.Accelerator | None:
         telemetry = self.telemetry
         if telemetry is None:
             return None
-        return Accelerator(
+        return records.Accelerator(
             source=ascii_line(telemetry.source),
             device=ascii_line(telemetry.device),
             samples=telemetry.samples,
@@ -232,12 +222,12 @@ class RunObservations:
             notes=tuple(shorten(note) for note in telemetry.notes[:16]),
         )
 
-    def _ran(self) -> RunFacts | None:
+    def _ran(self) -> records.RunFacts | None:
         described, check = self.described, self.checked
         if described is None:
             return None
         notes = described.notes + ((check.note,) if check is not None and check.note else ())
-        return RunFacts(
+        return records.RunFacts(
             unit=ascii_line(described.unit),
             driver=ascii_line(described.driver),
             runtime=ascii_line(described.runtime),

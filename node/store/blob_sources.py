@@ -23,7 +23,7 @@ from protocol.messages.permission import CallPermission
 from protocol.messages.work import ListLeases
 from protocol.values.task import Model
 from protocol.words import Reason
-from swarm.blobs.server import BlobServer, Content, PartialBlob, serve_blobs
+from swarm.blobs.server import BlobServer, Content, serve_blobs
 from swarm.net.addresses import PeerId
 from swarm.net.identity import verify
 from swarm.net.network import Network
@@ -108,31 +108,20 @@ class BlobSources:
         return any(self.cache.access.knows(sha256, principal) for principal in principals)
 
     def share(self, peer: PeerId, sha256: str, grant: TransferGrant) -> Content | Reason:
-        """A model for another worker, by a transfer grant of a scheduler that is served here."""
-        return self.by_grant(peer, sha256, grant, self.permits.principals_of, self.wall()) or Reason.UNKNOWN
+        """A model for another worker, by a transfer grant of a scheduler that could have it from this worker itself.
 
-    def by_grant(
-        self,
-        peer: PeerId,
-        sha256: str,
-        grant: TransferGrant,
-        principals_of: Callable[[PeerId], Collection[str]],
-        now: float,
-    ) -> Path | PartialBlob | None:
-        """A model that the grant's giver could have from this worker itself. None: it is not for that peer.
-
-        `principals_of` a scheduler: for whom it may have tasks run here; `now`: wall seconds. A model that is still coming is given for
-        the principal alone for whom every piece of it was fetched: so nobody gets at bytes through a task that merely names their hash.
+        A model that is still coming is given for the principal alone for whom every piece of it was fetched: so nobody gets at bytes
+        through a task that merely names their hash.
         """
-        if (grant.taker, grant.sha256) != (peer, sha256) or now > grant.until + LEEWAY_S:
-            return None
-        principals = principals_of(grant.giver)
+        if (grant.taker, grant.sha256) != (peer, sha256) or self.wall() > grant.until + LEEWAY_S:
+            return Reason.UNKNOWN
+        principals = self.permits.principals_of(grant.giver)
         model, fetched = self.cache.find(sha256), self.cache.fetched_for(sha256) in principals
         if not fetched and (model is None or not self._any_has(principals, sha256)):
-            return None
+            return Reason.UNKNOWN
         if not verify(grant.giver, grant.message, grant.signature):
-            return None
-        return model or (self.cache.download(sha256) if fetched else None)
+            return Reason.UNKNOWN
+        return model or (self.cache.download(sha256) if fetched else None) or Reason.UNKNOWN
 
     async def prove_model(
         self,

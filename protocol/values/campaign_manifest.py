@@ -18,7 +18,7 @@ from pydantic import Field, StringConstraints
 from protocol.errors import RemoteProtocolError
 from protocol.values.task import MAX_TASK, FileName, Task, read_task
 from protocol.wire.base import Count, Line, Message, PeerName, Priority, Seconds, Sha256, Signature
-from protocol.wire.codec import pack, read_value
+from protocol.wire.codec import inflate, pack, read_value
 
 MAX_MANIFEST: Final = 4 * 1024 * 1024
 """Bytes of a manifest as it travels and is kept."""
@@ -113,13 +113,7 @@ def read_cover(data: bytes) -> ManifestCover:
 
 def open_manifest(cover: ManifestCover) -> OpenedManifest:
     """What is under a cover whose signature was checked. Raises `RemoteProtocolError` when it does not hold together."""
-    unzip = zlib.decompressobj()
-    try:
-        plain = unzip.decompress(cover.body, MAX_UNPACKED)
-    except zlib.error as exc:
-        raise RemoteProtocolError("bad manifest: not compressed data") from exc
-    if not unzip.eof or unzip.unused_data:
-        raise RemoteProtocolError("bad manifest: too long or cut off")
+    plain = inflate(cover.body, MAX_UNPACKED, "manifest")
     manifest = read_value(CampaignManifest, plain, max_bytes=MAX_UNPACKED, max_elements=_MAX_ELEMENTS)
     if (manifest.campaign, manifest.owner) != (cover.campaign, cover.owner):
         raise RemoteProtocolError("bad manifest: its cover is of another campaign")

@@ -14,7 +14,7 @@ from pydantic import Field, StringConstraints
 from protocol.errors import RemoteProtocolError
 from protocol.values.lease import Fence
 from protocol.wire.base import Count, Detail, Id, Line, Message, PeerName, Seconds, Sha256, Signature
-from protocol.wire.codec import pack, read_value
+from protocol.wire.codec import inflate, pack, read_value
 from protocol.words import Reason, RunOutcome
 
 MAX_RECORD: Final = 16 * 1024 * 1024
@@ -42,17 +42,9 @@ def pack_samples(samples: Sequence[int]) -> bytes:
 
 def unpack_samples(data: bytes) -> tuple[int, ...]:
     """The inverse of `pack_samples`. Raises `RemoteProtocolError` for anything else, or more than `MAX_SAMPLES`."""
-    unzip = zlib.decompressobj()
-    limit = 10 * MAX_SAMPLES
-    try:
-        raw = unzip.decompress(data, limit)
-    except zlib.error as exc:
-        raise RemoteProtocolError("bad samples: not compressed data") from exc
-    if not unzip.eof or unzip.unused_data:
-        raise RemoteProtocolError("bad samples: too long or cut off")
     samples: list[int] = []
     last = value = shift = 0
-    for byte in raw:
+    for byte in inflate(data, 10 * MAX_SAMPLES, "samples"):
         value |= (byte & 0x7F) << shift
         if byte & 0x80:
             shift += 7

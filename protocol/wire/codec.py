@@ -6,6 +6,7 @@ come in, the only error that goes out is `RemoteProtocolError`, and nothing abov
 
 from __future__ import annotations
 
+import zlib
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final, TypeVar
@@ -81,6 +82,18 @@ def read_value(
         return kind.model_validate(value)
     except ValidationError as exc:
         raise RemoteProtocolError(f"bad {kind.__name__.lower()}: {_first_wrong(exc)}") from exc
+
+
+def inflate(data: bytes, limit: int, what: str) -> bytes:
+    """What is in zlib's `data`, at most `limit` bytes. Raises `RemoteProtocolError`, which says what is bad."""
+    unzip = zlib.decompressobj()
+    try:
+        plain = unzip.decompress(data, limit)
+    except zlib.error as exc:
+        raise RemoteProtocolError(f"bad {what}: not compressed data") from exc
+    if not unzip.eof or unzip.unused_data:
+        raise RemoteProtocolError(f"bad {what}: too long or cut off")
+    return plain
 
 
 def _first_wrong(exc: ValidationError) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Collection
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -23,7 +23,6 @@ from protocol.words import Reason
 from swarm.blobs.pieces import hashes_of
 from swarm.blobs.server import Content, serve_blobs
 from swarm.memory.network import MemorySwarm
-from swarm.net.addresses import PeerId
 from swarm.net.identity import Identity
 from swarm.pools.tokens import LEEWAY_S, prove
 from tests.node.conftest import get_model
@@ -59,11 +58,6 @@ def sources(folder: Path) -> BlobSources:
     return BlobSources(manifests, cache, Outbox(lambda: NOW), folder, permits(), tuple, lambda: NOW)
 
 
-def served(peer: PeerId) -> Collection[str]:
-    """Both may have tasks run here, each on its own behalf."""
-    return {ANN.peer_id, EVE.peer_id} & {peer}
-
-
 async def having(folder: Path, principal: Identity | None = ANN) -> BlobSources:
     """A worker that has the model, and knows that `principal` has it."""
 
@@ -78,7 +72,7 @@ async def having(folder: Path, principal: Identity | None = ANN) -> BlobSources:
 
 
 def gives(holder: BlobSources, shown: TransferGrant, taker: Identity = TAKER, now: float = NOW) -> bool:
-    return holder.by_grant(taker.peer_id, SHA, shown, served, now) is not None
+    return replace(holder, wall=lambda: now).share(taker.peer_id, SHA, shown) is not Reason.UNKNOWN
 
 
 async def test_whom_the_scheduler_that_has_the_model_names_may_have_it(tmp_path: Path) -> None:
@@ -106,24 +100,25 @@ async def test_of_whom_nobody_knows_that_he_has_it_there_is_no_grant(tmp_path: P
 
 async def test_a_scheduler_that_is_not_served_any_more_lets_nobody_have_it(tmp_path: Path) -> None:
     holder = await having(tmp_path)
-    assert holder.by_grant(TAKER.peer_id, SHA, grant(), lambda peer: (), NOW) is None
+    nobody = Authorization(owners=(), prove=prove, wall=lambda: NOW)
+    assert not gives(replace(holder, permits=nobody), grant())
 
 
 async def test_what_is_coming_is_given_in_the_name_of_whom_it_was_brought_for_alone(tmp_path: Path) -> None:
     holder = sources(tmp_path)
-    observed: dict[str, Content | None] = {}
+    observed: dict[str, Content | Reason] = {}
 
     async def bring(offset: int, target: PartialFile, progress: object) -> None:
         target.begin(ANN.peer_id)
         target.know(hashes_of(CONTENT))
         target.put(1, bytearray(CONTENT[PIECE_SIZE : 2 * PIECE_SIZE]))
         for who in (ANN, EVE):
-            observed[who.peer_id] = holder.by_grant(TAKER.peer_id, SHA, grant(giver=who), served, NOW)
+            observed[who.peer_id] = holder.share(TAKER.peer_id, SHA, grant(giver=who))
         for index in (0, 2):
             target.put(index, bytearray(CONTENT[index * PIECE_SIZE : (index + 1) * PIECE_SIZE]))
 
     await get_model(holder.cache, MODEL, bring)
-    assert observed[EVE.peer_id] is None
+    assert observed[EVE.peer_id] is Reason.UNKNOWN
     assert isinstance(observed[ANN.peer_id], PartialFile)
     assert observed[ANN.peer_id].held() <= {0, 1, 2}
     assert gives(holder, grant()), "and when it is whole"
@@ -165,7 +160,7 @@ async def test_a_scheduler_that_knows_only_the_hash_gets_no_model_through_its_ow
         serve_blobs(
             holder,
             lambda *_: None,
-            shared=lambda peer, sha256, shown: honest.by_grant(peer, sha256, shown, served, NOW),
+            shared=honest.share,
         )
 
         async def where(peer: str, sha256: str) -> Holders:
