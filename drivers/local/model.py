@@ -26,7 +26,7 @@ from drivers.inputs.feeds import find_runnable, post_run
 from drivers.inputs.made import Input, Shapes, unused
 from drivers.local.driver import LocalDriver
 from drivers.measure.check import make_report
-from drivers.measure.timing import TimedLoop, collect, measure_calls
+from drivers.measure.timing import TimedLoop, measure_calls
 from protocol.formats.phase import Phase
 
 MAX_NOTES: Final = 64
@@ -95,8 +95,7 @@ class LocalModel(ABC):
         return find_runnable(self.order, self.inputs, {}, self.attempt)
 
     def time(self, prepared: Prepared, notes: list[str]) -> Generator[ProgressReport, None, MeasureReport]:
-        events = measure_calls(prepared.loop(), self.order, prepared.first_ns, prepared.peak_was_reset)
-        return collect(events, notes)
+        return measure_calls(prepared.loop(), self.order, prepared.first_ns, prepared.peak_was_reset, notes)
 
     def figures(self) -> dict[str, float]:
         """Besides latency, just after the timed inferences."""

@@ -198,30 +198,15 @@ def _switches() -> int | None:
     return None if sys.platform == "win32" else resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
 
 
-def collect(
-    events: Iterator[ProgressReport | MeasureReport | str], notes: list[str]
-) -> Generator[ProgressReport, None, MeasureReport]:
-    """Sorts what `measure_calls` yields: progress is yielded, notes go onto the list, the measurement is returned."""
-    measured: MeasureReport | None = None
-    for event in events:
-        if isinstance(event, str):
-            notes.append(event)
-        elif isinstance(event, ProgressReport):
-            yield event
-        else:
-            measured = event
-    assert measured is not None
-    return measured
-
-
 def measure_calls(
     loop: TimedLoop,
     order: WorkOrder,
     first_ns: int,
     peak_was_reset: bool,
+    notes: list[str],
     reader: host.HostReader | None = None,
-) -> Iterator[ProgressReport | MeasureReport | str]:
-    """Warm up and time the loop as `order` says; yields progress, one note on the warm-up, and last the `MeasureReport`.
+) -> Generator[ProgressReport, None, MeasureReport]:
+    """Warm up and time the loop as `order` says; yields progress, and returns the measurement. `notes` gets how the warm-up ended.
 
     `first_ns`: of the cold inference, which the caller made while it searched for shapes; it is the first warm-up.
     Exactly `order.runs` samples of one inference each, or `order.window_s` of samples that hold several where one is short.
@@ -232,7 +217,7 @@ def measure_calls(
     warm.add(first_ns)
     glances = deque[float | None](maxlen=GLANCES)
     yield from _warm_up(loop, warm, reader, glances)
-    yield warm.note()
+    notes.append(warm.note())
     typical = max(1.0, median(warm.samples[len(warm.samples) // 2 :]))
     overhead = loop.overhead_ns()
     runs, per_sample = order.runs, 1
@@ -261,7 +246,7 @@ def measure_calls(
     finally:
         gc.enable()
     switches = [block.switches for block in blocks if block.switches is not None]
-    yield MeasureReport(
+    return MeasureReport(
         samples_ns=tuple(samples),
         warmup_ns=tuple(warm.samples),
         cpu_s=sum(block.cpu_ns for block in blocks) / 1e9,

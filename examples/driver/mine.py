@@ -22,7 +22,7 @@ from drivers.contract.base import (
     WorkOrder,
     WrongUnit,
 )
-from drivers.measure.timing import TimedCalls, collect, measure_calls
+from drivers.measure.timing import TimedCalls, measure_calls
 from protocol.formats.phase import Phase
 
 UNIT = "CPU (Mine)"
@@ -61,9 +61,8 @@ class MineDriver:
         answer = infer(self.model)
         first_ns = time.perf_counter_ns() - began
         notes: list[str] = []
-        measured = yield from collect(
-            measure_calls(TimedCalls(infer, self.model), order, first_ns, peak_was_reset), notes
-        )
+        loop = TimedCalls(infer, self.model)
+        measured = yield from measure_calls(loop, order, first_ns, peak_was_reset, notes)
         yield ModelDescription(
             unit=order.unit,
             driver=self.name,

@@ -6,6 +6,7 @@ import gc
 import itertools
 import time
 from array import array
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -106,34 +107,19 @@ def test_a_warm_up_always_ends(repeated: list[int], runs: int) -> None:
 
 def test_samples_are_as_many_as_runs_and_the_warm_up_is_not_among_them() -> None:
     calls: list[str] = []
-    lines = list(
-        timing.measure_calls(
-            timing.TimedCalls(calls.append, "argument"),
-            ordered(runs=23, warmup=4),
-            first_ns=77,
-            peak_was_reset=False,
-        )
-    )
-    measured = lines[-1]
-    assert isinstance(measured, MeasureReport)
+    measured, reports = measured_by(timing.TimedCalls(calls.append, "argument"), runs=23, warmup=4)
     assert len(measured.samples_ns) == 23
     assert len(measured.warmup_ns) == 4
     assert measured.warmup_ns[0] == 77
     assert len(calls) == 23 + 3  # the first of the four warm-ups was made before
-    progress = [one for one in lines if isinstance(one, ProgressReport) and one.phase is Phase.RUN]
+    progress = [one for one in reports if one.phase is Phase.RUN]
     assert (progress[0].done, progress[-1].done) == (0, 23)
     assert measured.peak_bytes is None  # no reset, no figure
 
 
 def test_the_collector_rests_inside_the_loop_and_works_after_it() -> None:
     states: list[bool] = []
-    for _ in timing.measure_calls(
-        timing.TimedCalls(lambda _: states.append(gc.isenabled())),
-        ordered(runs=3, warmup=1),
-        first_ns=1,
-        peak_was_reset=False,
-    ):
-        pass
+    measured_by(timing.TimedCalls(lambda _: states.append(gc.isenabled())), runs=3, warmup=1)
     assert states == [False] * 3
     assert gc.isenabled()
 
@@ -159,12 +145,24 @@ class Clockwork:
         return self._overhead_ns
 
 
-def measured_by(loop: timing.TimedLoop, **changes: Any) -> tuple[MeasureReport, list[ProgressReport]]:
+def measured_by(
+    loop: timing.TimedLoop,
+    reader: host.HostReader | None = None,
+    watch: Callable[[ProgressReport], None] = lambda progress: None,
+    **changes: Any,
+) -> tuple[MeasureReport, list[ProgressReport]]:
     """What a loop's launch shows, and the progress."""
-    lines = list(timing.measure_calls(loop, ordered(**changes), first_ns=77, peak_was_reset=False))
-    made = lines[-1]
-    assert isinstance(made, MeasureReport)
-    return made, [one for one in lines if isinstance(one, ProgressReport)]
+    progress: list[ProgressReport] = []
+    notes: list[str] = []
+    events = timing.measure_calls(loop, ordered(**changes), 77, False, notes, reader)
+    while True:
+        try:
+            progress.append(next(events))
+            watch(progress[-1])
+        except StopIteration as ended:
+            assert len(notes) == 1, "how the warm-up ended"
+            measured: MeasureReport = ended.value
+            return measured, progress
 
 
 def test_runs_that_were_counted_are_single_inferences_however_short() -> None:
@@ -221,18 +219,11 @@ def test_the_pressure_of_each_block_is_what_was_added_while_it_ran(tmp_path: Pat
             pressure.write_text(f"some avg10=0.00 avg60=0.00 avg300=0.00 total={total}\n")
 
     pressure.write_text("some avg10=0.00 avg60=0.00 avg300=0.00 total=0\n")
-    lines = list(
-        timing.measure_calls(Pressed(20 * MS), ordered(runs=3, warmup=2), 1, False, host.HostReader(tmp_path))
-    )
-    made = lines[-1]
-    assert isinstance(made, MeasureReport)
+    made, _ = measured_by(Pressed(20 * MS), host.HostReader(tmp_path), runs=3, warmup=2)
     assert [block.stall_ns for block in made.blocks] == [250_000] * 3
     assert made.host == HostState()  # nothing else is reported, and nothing is made up
     wall_ns = 0
-    made = list(
-        timing.measure_calls(Pressed(1), ordered(runs=3, warmup=2), 1, False, host.HostReader(tmp_path))
-    )[-1]
-    assert isinstance(made, MeasureReport)
+    made, _ = measured_by(Pressed(1), host.HostReader(tmp_path), runs=3, warmup=2)
     assert [block.stall_ns for block in made.blocks] == [None], (
         "pressure is reported in ticks: of less it says 0"
     )
@@ -290,13 +281,10 @@ def test_what_others_run_is_seen_while_it_warms_up_and_not_when_the_parent_was_j
         def look(self) -> host.HostSample:
             return replace(super().look(), at_s=0.0)  # as in no time, however busy this machine is
 
-    made = None
-    for result in timing.measure_calls(
-        Clockwork(MS), ordered(runs=3, warmup=None), 1, False, Watching(tmp_path)
-    ):
-        lines.append(result.phase if isinstance(result, ProgressReport) else "")
-        made = result
-    assert isinstance(made, MeasureReport)
+    def note(progress: ProgressReport) -> None:
+        lines.append(progress.phase)
+
+    made, _ = measured_by(Clockwork(MS), Watching(tmp_path), note, runs=3, warmup=None)
     window = lines.index(Phase.RUN)
     assert "glance" in lines[:window]
     assert "glance" not in lines[window:], "its parent would be what runs"
