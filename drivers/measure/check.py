@@ -63,9 +63,8 @@ def compare(name: str, got: Any, reference: Any, tolerance: float | None = None)
         same = _plain(got) == _plain(reference)
         return Difference(same, None, None, "" if same else f"output {name!r} differs from the reference")
     if got.shape != reference.shape:
-        return Difference(
-            False, None, None, f"output {name!r} has shape {got.shape}, the reference {reference.shape}"
-        )
+        note = f"output {name!r} has shape {got.shape}, the reference {reference.shape}"
+        return Difference(False, None, None, note)
     if got.size == 0:
         return Difference(True, 0.0, None)
     if got.dtype.kind in "iub":
@@ -78,33 +77,26 @@ def compare(name: str, got: Any, reference: Any, tolerance: float | None = None)
 def _compare_floats(
     name: str, got: np.ndarray[Any, Any], reference: np.ndarray[Any, Any], tolerance: float
 ) -> Difference:
+    def differs(what: str) -> Difference:
+        return Difference(False, None, tolerance, f"output {name!r} {what}")
+
     wide, plain = _real(got), _real(reference)
     finite = np.isfinite(plain)
     broken = ~np.isfinite(wide) & finite
     if broken.any():
-        return Difference(
-            False,
-            None,
-            tolerance,
-            f"output {name!r} has {int(broken.sum())} NaN or infinite values where the reference has none",
-        )
+        return differs(f"has {int(broken.sum())} NaN or infinite values where the reference has none")
     if (np.isinf(wide) & (wide == -plain)).any():
-        return Difference(
-            False, None, tolerance, f"output {name!r} is infinite the other way than the reference"
-        )
-    both = finite & np.isfinite(wide)
-    note = (
-        ""
-        if both.all()
-        else f"output {name!r} has {int((~both).sum())} NaN or infinite values, in the reference too"
-    )
+        return differs("is infinite the other way than the reference")
     if (np.isfinite(wide) & ~finite).any():
-        return Difference(False, None, tolerance, f"output {name!r} is finite where the reference is not")
+        return differs("is finite where the reference is not")
+    both = finite & np.isfinite(wide)
     if not both.any():
-        return Difference(False, None, tolerance, f"output {name!r} is nothing but NaN or infinite values")
+        return differs("is nothing but NaN or infinite values")
     scale = float(np.abs(plain[both]).max()) or 1.0
     error = float(np.abs(wide[both] - plain[both]).max()) / scale
     if error <= tolerance:
+        odd = int((~both).sum())
+        note = f"output {name!r} has {odd} NaN or infinite values, in the reference too" if odd else ""
         return Difference(True, error, tolerance, note)
     note = f"output {name!r} differs by {error:.2g} of its range"
     if error > MAX_ERROR or int(both.sum()) < MIN_VALUES:

@@ -12,7 +12,6 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -66,36 +65,22 @@ def server_processes(port: int) -> tuple[psutil.Process, ...]:
     return tuple(processes.values())[:MAX_PROCESSES]
 
 
-@dataclass(frozen=True, slots=True)
-class ServerReading:
-    """The server's processes at one moment. Sizes in bytes; None: cannot be read."""
-
-    rss: int | None = None
-    peak_rss: int | None = None
-    """Sum of the processes' own peaks."""
-    cpu_s: float | None = None
-    gpu: int | None = None
-    counters: Mapping[str, float] | None = None
-
-
-def read_processes(processes: Sequence[psutil.Process]) -> tuple[int | None, int | None, float | None]:
-    """Resident bytes, their peak, processor seconds; of all that still run."""
-    rss, peak, cpu, count = 0, 0, 0.0, 0
-    peak_known = True
+def read_processes(processes: Sequence[psutil.Process]) -> dict[str, float]:
+    """`rss` and its `peak` in bytes, `cpu_s`; of all that still run. What cannot be read is left out."""
+    reading: dict[str, float] = {}
+    peaks: list[int | None] = []
     for process in processes:
         with suppress(psutil.Error):
             with process.oneshot():
                 times, memory = process.cpu_times(), process.memory_info()
-            rss, cpu, count = rss + memory.rss, cpu + times.user + times.system, count + 1
+            reading["rss"] = reading.get("rss", 0) + memory.rss
+            reading["cpu_s"] = reading.get("cpu_s", 0.0) + times.user + times.system
             try:
-                mark = peak_of(Path(f"/proc/{process.pid}/status").read_text(errors="replace"))
+                peaks.append(peak_of(Path(f"/proc/{process.pid}/status").read_text(errors="replace")))
             except OSError:
-                mark = None
-            peak_known = peak_known and mark is not None
-            peak += mark or 0
-    if not count:
-        return None, None, None
-    return rss, peak if peak_known else None, cpu
+                peaks.append(None)
+    marks = [peak for peak in peaks if peak is not None]
+    return reading | ({"peak": sum(marks)} if marks and len(marks) == len(peaks) else {})
 
 
 def peak_of(status: str) -> int | None:
@@ -134,7 +119,7 @@ def read_counters(page: bytes) -> dict[str, float]:
 
 
 def differences(
-    before: ServerReading, after: ServerReading, wall_s: float, most_rss: int | None
+    before: Mapping[str, float], after: Mapping[str, float], wall_s: float, most_rss: float
 ) -> dict[str, float]:
     """The figures of the window between two readings. `most_rss`: the largest reading at the levels' ends.
 
@@ -142,23 +127,22 @@ def differences(
     largest reading.
     """
     figures: dict[str, float] = {}
-    if before.rss is not None and after.rss is not None:
-        figures |= {"server_rss_before_bytes": before.rss, "server_rss_after_bytes": after.rss}
-        if before.peak_rss is not None and after.peak_rss is not None and after.peak_rss > before.peak_rss:
-            figures["server_rss_peak_bytes"] = after.peak_rss
-        else:
-            figures["server_rss_peak_bytes"] = max(before.rss, after.rss, most_rss or 0)
-    if before.cpu_s is not None and after.cpu_s is not None and after.cpu_s >= before.cpu_s:
-        figures["server_cpu_s"] = after.cpu_s - before.cpu_s
+    rose = {
+        name: value - before[name] for name, value in after.items() if value >= before.get(name, math.inf)
+    }
+    if "rss" in before and "rss" in after:
+        largest = after["peak"] if rose.get("peak") else max(before["rss"], after["rss"], most_rss)
+        figures["server_rss_before_bytes"] = before["rss"]
+        figures["server_rss_after_bytes"] = after["rss"]
+        figures["server_rss_peak_bytes"] = largest
+    if "cpu_s" in rose:
+        figures["server_cpu_s"] = rose["cpu_s"]
         if wall_s > 0:
-            figures["server_cpu_percent"] = 100 * (after.cpu_s - before.cpu_s) / wall_s
-    if after.gpu is not None:
-        figures["server_gpu_bytes"] = after.gpu
-    for name, value in (after.counters or {}).items():
-        earlier = (before.counters or {}).get(name)
-        if earlier is not None and value >= earlier:  # less: the server was restarted
-            figures[COUNTERS[name]] = value - earlier
-    return figures
+            figures["server_cpu_percent"] = 100 * rose["cpu_s"] / wall_s
+    if "gpu" in after:
+        figures["server_gpu_bytes"] = after["gpu"]
+    # a counter that fell: the server was restarted
+    return figures | {COUNTERS[name]: value for name, value in rose.items() if name in COUNTERS}
 
 
 class ServerWatch:
@@ -186,14 +170,14 @@ class ServerWatch:
                 names.add(str(process.name()))
         if names:
             self.notes.append(f"server: {', '.join(sorted(names))[:80]}, {len(self._processes)} processes")
-        self._most_rss = 0
+        self._most_rss = 0.0
         self._began_ns = clock()
         self._before = self._read()
 
     def look(self) -> None:
         """Between two levels."""
         if self._processes:
-            self._most_rss = max(self._most_rss, read_processes(self._processes)[0] or 0)
+            self._most_rss = max(self._most_rss, read_processes(self._processes).get("rss", 0.0))
 
     def figures(self) -> dict[str, float]:
         """Of the window from the first look to now; empty for a black box."""
@@ -202,9 +186,9 @@ class ServerWatch:
         wall_s = (self._clock() - self._began_ns) / 1e9
         return differences(self._before, self._read(), wall_s, self._most_rss)
 
-    def _read(self) -> ServerReading:
+    def _read(self) -> dict[str, float]:
         if not self._processes:
-            return ServerReading()
-        rss, peak, cpu_s = read_processes(self._processes)
+            return {}
         gpu = gpu_bytes([process.pid for process in self._processes])
-        return ServerReading(rss, peak, cpu_s, gpu, read_counters(self._document("/metrics")))
+        reading = read_processes(self._processes) | ({} if gpu is None else {"gpu": gpu})
+        return reading | read_counters(self._document("/metrics"))

@@ -245,34 +245,23 @@ def die_with_reaper(status_write: int) -> None:
 # -- the worker ------------------------------------------------------------------------------------------------------------
 
 
-def restrict(plan: MountPlan, *, full: bool) -> tuple[str, ...]:
-    """Landlock and the call filter, for good; returns what of them is missing, in words.
-
-    `full`: raises OSError without the call filter; otherwise only if both are missing.
-    """
+def restrict(plan: MountPlan, *, full: bool) -> None:
+    """Landlock and the call filter, for good. Raises OSError if both are missing; with `full`, if the call filter is."""
     lib = libc()
-    missing: list[str] = []
     drop_capabilities(lib)
-    parts: tuple[tuple[str, Callable[[], None]], ...] = (
-        (
-            "Landlock",
-            lambda: landlock.restrict(lib, mounts.landlock_rules(plan, in_view=full), plan.network),
-        ),
-        (
-            "seccomp",
-            lambda: seccomp.install(lib, seccomp.filter_for(os.getpid(), plan.network, plan.gpu, full)),
-        ),
-    )
-    for name, install in parts:
-        try:
-            install()
-        except OSError as why:
-            if full and name == "seccomp":
-                raise
-            missing.append(f"no {name} ({os.strerror(why.errno or errno.EPERM)})")
-    if len(missing) == len(parts):
-        raise OSError(errno.ENOSYS, "; ".join(missing))
-    return tuple(missing)
+    missing = ""
+    try:
+        landlock.restrict(lib, mounts.landlock_rules(plan, in_view=full), plan.network)
+    except OSError as why:
+        missing = f"no Landlock ({os.strerror(why.errno or errno.EPERM)})"
+    try:
+        seccomp.install(lib, seccomp.filter_for(os.getpid(), plan.network, plan.gpu, full))
+    except OSError as why:
+        if full:
+            raise
+        if missing:
+            filter_ = f"no seccomp ({os.strerror(why.errno or errno.EPERM)})"
+            raise OSError(errno.ENOSYS, f"{missing}; {filter_}") from why
 
 
 def prepare(plan: MountPlan) -> None:

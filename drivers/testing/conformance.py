@@ -61,16 +61,11 @@ def check_all(subject: Subject) -> None:
         "install the package that names it as an entry point of the group sark.drivers"
     )
     with Zygote(subject.driver, simulate=subject.simulate, private=subject.private) as zygote:
-        for check in (unit_is_offered, one_launch_reports_everything, the_model_is_unchanged):
-            check(subject, zygote)
-        for check in (
-            runs_are_shared_out,
-            few_runs_are_in_one_launch,
-            a_window_of_time_is_filled,
-        ):
-            if subject.loads:
-                check(subject, zygote)
-        for check in (an_unknown_unit_is_unfit, a_missing_model_is_unfit, an_invalid_model_is_unfit):
+        checks = [unit_is_offered, one_launch_reports_everything, the_model_is_unchanged]
+        if subject.loads:
+            checks += [runs_are_shared_out, few_runs_are_in_one_launch, a_window_of_time_is_filled]
+        checks += [an_unknown_unit_is_unfit, a_missing_model_is_unfit, an_invalid_model_is_unfit]
+        for check in checks:
             check(subject, zygote)
 
 
@@ -90,10 +85,7 @@ def unit_is_offered(subject: Subject, zygote: Zygote) -> None:
 def one_launch_reports_everything(subject: Subject, zygote: Zygote) -> None:
     """One of each report; as many samples as runs; separate warm-up samples; phases in order."""
     events = _run(subject, zygote, runs=7)
-    for kind in (ModelDescription, MeasureReport, CheckReport):
-        assert sum(isinstance(event, kind) for event in events) == 1, (
-            f"exactly one {kind.__name__} is required"
-        )
+    _one_each(events, ModelDescription, MeasureReport, CheckReport)
     assert len(_loads(events)) == int(subject.loads), (
         "exactly one load in a fresh process is required, unless a server has loaded the model"
     )
@@ -113,6 +105,12 @@ def one_launch_reports_everything(subject: Subject, zygote: Zygote) -> None:
     assert Phase.RUN in phases, "the phase run must be reported"
 
 
+def _one_each(events: list[Event], *kinds: type[Event]) -> None:
+    for kind in kinds:
+        count = sum(isinstance(event, kind) for event in events)
+        assert count == 1, f"exactly one {kind.__name__} is required"
+
+
 def _loads(events: list[Event]) -> list[LoadReport]:
     """Those in fresh processes."""
     return [event for event in events if isinstance(event, LoadReport) and event.kind is not LoadKind.WARM]
@@ -127,10 +125,7 @@ def runs_are_shared_out(subject: Subject, zygote: Zygote) -> None:
     events = _run(subject, zygote, runs=13, loads=3)
     assert len(_loads(events)) == 3, "3 launches with a load each are required"
     assert _counts(events) == [5, 4, 4], f"13 runs over 3 launches must be 5, 4 and 4, not {_counts(events)}"
-    for kind in (ModelDescription, CheckReport):
-        assert sum(isinstance(event, kind) for event in events) == 1, (
-            f"exactly one {kind.__name__} is required"
-        )
+    _one_each(events, ModelDescription, CheckReport)
 
 
 def few_runs_are_in_one_launch(subject: Subject, zygote: Zygote) -> None:

@@ -262,18 +262,19 @@ unknown_total 3
 
 
 def test_what_is_not_seen_is_left_out_of_the_differences() -> None:
-    reading = server_process.ServerReading
-    assert server_process.differences(reading(), reading(), 1.0, None) == {}
-    counted = reading(counters={"vllm:prompt_tokens_total": 5.0, "llamacpp:n_decode_total": 1.0})
-    later = reading(100, 300, 3.0, 7, {"vllm:prompt_tokens_total": 9.0, "llamacpp:n_decode_total": 0.0})
-    assert server_process.differences(counted, later, 1.0, None) == {
+    assert server_process.differences({}, {}, 1.0, 0.0) == {}
+    counted = {"vllm:prompt_tokens_total": 5.0, "llamacpp:n_decode_total": 1.0}
+    later = {"rss": 100, "peak": 300, "cpu_s": 3.0, "gpu": 7}
+    later |= {"vllm:prompt_tokens_total": 9.0, "llamacpp:n_decode_total": 0.0}
+    assert server_process.differences(counted, later, 1.0, 0.0) == {
         "server_gpu_bytes": 7,
         "server_prompt_tokens": 4.0,
     }, "a counter that fell was started anew"
-    risen = server_process.differences(reading(90, 200, 1.0), later, 4.0, 150)
+    risen = server_process.differences({"rss": 90, "peak": 200, "cpu_s": 1.0}, later, 4.0, 150)
     assert risen["server_rss_peak_bytes"] == 300
     assert risen["server_cpu_percent"] == 50.0
-    assert server_process.differences(reading(90, 300, 1.0), later, 4.0, 150)["server_rss_peak_bytes"] == 150
+    same = {"rss": 90, "peak": 300, "cpu_s": 1.0}
+    assert server_process.differences(same, later, 4.0, 150)["server_rss_peak_bytes"] == 150
 
 
 def test_only_loopback_is_this_host() -> None:
