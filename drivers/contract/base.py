@@ -323,6 +323,10 @@ class Cancelled(DriverError):
     """The launch was killed on request."""
 
 
+FAILURES: Final = {error.__name__: error for error in (WrongUnit, Unfit, OutOfMemory, Crashed, TimedOut)}
+"""What a child may fail with, the most specific first: an error's name travels, its sentence decides nothing."""
+
+
 @runtime_checkable
 class Driver(Protocol):
     """The contract behind the entry point group `sark.drivers`.

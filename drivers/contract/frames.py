@@ -15,27 +15,13 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import Final
 
-from drivers.contract.base import (
-    MAX_TEXT,
-    Crashed,
-    DriverError,
-    Event,
-    Limits,
-    OutOfMemory,
-    TimedOut,
-    Unfit,
-    UnitInfo,
-    WorkOrder,
-    WrongUnit,
-)
+from drivers.contract.base import FAILURES, MAX_TEXT, Crashed, DriverError, Event, Limits, UnitInfo, WorkOrder
 
 HEADER_BYTES: Final = 4
 MAX_FRAME_BYTES: Final = 32 * 1024 * 1024
 """Two million samples fit."""
 FAILURE: Final = "Failure"
 """In place of an event's name: an error by its own name, and a sentence."""
-FAILURES: Final = {error.__name__: error for error in (WrongUnit, Unfit, OutOfMemory, Crashed, TimedOut)}
-"""What a child may fail with, the most specific first: an error's name travels, its sentence decides nothing."""
 
 
 class Garbled(Exception):

@@ -23,7 +23,7 @@ BREAKAGE: Final = (
     *(ImportError, AttributeError, NameError, SyntaxError),
     *(TypeError, ValueError, LookupError, OSError, RuntimeError),
 )
-"""What importing or instantiating a broken driver may raise."""
+"""What a broken driver, or the runtime below it, may raise."""
 
 
 def installed() -> tuple[EntryPoint, ...]:

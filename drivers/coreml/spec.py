@@ -13,13 +13,7 @@ from drivers.contract.formats import read_json
 from drivers.inputs.made import Input
 from protocol.formats.model_files import ModelFormat
 
-ARRAYS: Final = {
-    65568: "float",
-    65600: "double",
-    65552: "float16",
-    131104: "int32",
-    131080: "int8",
-}
+ARRAYS: Final = {65568: "float", 65600: "double", 65552: "float16", 131104: "int32", 131080: "int8"}
 """`ArrayFeatureType.ArrayDataType` → element type as `onnx_inputs` calls it."""
 CHANNELS: Final = {10: 1, 20: 3, 30: 3, 40: 1}
 """`ImageFeatureType.ColorSpace` → channels: grayscale, RGB, BGR, grayscale of 16 bits."""

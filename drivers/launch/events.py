@@ -11,6 +11,7 @@ from typing import Any, Final
 from pydantic import TypeAdapter, ValidationError
 
 from drivers.contract.base import (
+    FAILURES,
     MIB,
     CheckReport,
     Crashed,
@@ -28,7 +29,7 @@ from drivers.contract.base import (
     TimedOut,
     UnitInfo,
 )
-from drivers.contract.frames import FAILURE, FAILURES, Garbled
+from drivers.contract.frames import FAILURE, Garbled
 from drivers.launch.process import Child
 from drivers.measure.stopping import LaunchSpec, MeasureJob
 from protocol.formats.phase import Phase

@@ -73,15 +73,11 @@ class IdleWait:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._max_wait_s = max_wait_s
-        self._allowed_s = max_wait_s
+        self.allowed_s = max_wait_s
+        """How long the next wait may take."""
         self._reader = reader or host.HostReader()
         self._own_cpu_s = own_cpu_s
         self._clock = clock
-
-    @property
-    def allowed_s(self) -> float:
-        """How long the next wait may take."""
-        return self._allowed_s
 
     def wait(self, sleep: Callable[[float], object]) -> Generator[tuple[float, float], None, IdleWaitReport]:
         """Wait until the host is idle. Yields (seconds waited, limit) before it goes on waiting.
@@ -95,13 +91,13 @@ class IdleWait:
             share = self._look(sleep)
             waited = self._clock() - began
             if share is None:
-                self._allowed_s = self._max_wait_s
+                self.allowed_s = self._max_wait_s
                 return IdleWaitReport(waited, None)
-            if waited >= self._allowed_s:
-                self._allowed_s = max(min(MIN_WAIT_S, self._max_wait_s), self._allowed_s / 2)
+            if waited >= self.allowed_s:
+                self.allowed_s = max(min(MIN_WAIT_S, self._max_wait_s), self.allowed_s / 2)
                 return IdleWaitReport(waited, share)
-            yield waited, self._allowed_s
-            sleep(min(PAUSE_S, self._allowed_s - waited))
+            yield waited, self.allowed_s
+            sleep(min(PAUSE_S, self.allowed_s - waited))
 
     def _glance(self, sleep: Callable[[float], object], most: int) -> bool:
         """Whether nobody else ran at `IN_A_ROW` readings in a row, out of at most so many. True where that is not times."""

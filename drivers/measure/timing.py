@@ -19,12 +19,7 @@ from statistics import median
 from typing import Any, Final, Protocol
 
 from drivers.contract import memory
-from drivers.contract.base import (
-    MeasureReport,
-    ProgressReport,
-    SampleBlock,
-    WorkOrder,
-)
+from drivers.contract.base import MeasureReport, ProgressReport, SampleBlock, WorkOrder
 from drivers.measure import host
 from protocol.formats.phase import Phase
 

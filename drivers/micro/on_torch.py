@@ -11,16 +11,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from drivers.contract.base import Crashed, Unfit
-from drivers.micro.plan import (
-    MIB,
-    MicroPlan,
-    MicroResult,
-    MicroRun,
-    Product,
-    Timed,
-    size_name,
-    timed_by,
-)
+from drivers.micro.plan import MIB, MicroPlan, MicroResult, MicroRun, Product, Timed, size_name, timed_by
 
 FLOOR_S: Final = 20e-6
 """A shorter call would measure the launch overhead."""
@@ -156,11 +147,9 @@ def make_product(torch: Any, kind: str, precision: str, size: int) -> Product:
             right,
             EPSILON["bf16"],
         )
-    dtype = {
-        "fp64": torch.float64,
-        "bf16": torch.bfloat16,
-        "fp16": torch.float16,
-    }.get(precision, torch.float32)
+    dtype = {"fp64": torch.float64, "bf16": torch.bfloat16, "fp16": torch.float16}.get(
+        precision, torch.float32
+    )
     left, right = (one.to(kind).to(dtype) for one in plain)
     made = torch.zeros((size, size), dtype=dtype, device=kind)
     return Product(lambda: torch.matmul(left, right, out=made), left, right, EPSILON[precision])

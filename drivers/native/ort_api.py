@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping
 from ctypes import POINTER, byref, c_char_p, c_int, c_int64, c_size_t, c_void_p, cast
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Final
 
 API_VERSION: Final = 16
@@ -102,11 +103,6 @@ class Port:
     def plain(self) -> bool:
         """A tensor of numbers: what can be bound to memory."""
         return self.type.startswith("tensor(") and "string" not in self.type
-
-
-@dataclass(frozen=True, slots=True)
-class ModelMeta:
-    custom_metadata_map: Mapping[str, str]
 
 
 class Runtime:
@@ -267,7 +263,7 @@ class NativeSession:
         )
         return number.value, shape
 
-    def get_modelmeta(self) -> ModelMeta:
+    def get_modelmeta(self) -> SimpleNamespace:
         """The model's own metadata. Raises UnicodeDecodeError if it is not UTF-8."""
         call, meta, keys, count = self.runtime.call, c_void_p(), c_void_p(), c_int64()
         call("SessionGetModelMetadata", self.handle, byref(meta))
@@ -286,7 +282,7 @@ class NativeSession:
                 )
                 if value.value is not None:
                     metadata[name] = self._text(value)
-            return ModelMeta(metadata)
+            return SimpleNamespace(custom_metadata_map=metadata)
         finally:
             call("ReleaseModelMetadata", meta)
 

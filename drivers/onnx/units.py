@@ -39,22 +39,15 @@ UNITS: Final = (
     Provider("NPU (ONNX)", (QNN,), {"backend_path": "QnnHtp.dll" if os.name == "nt" else "libQnnHtp.so"}),
 )
 
-MEMORY: Final[Mapping[str, str]] = {
-    CUDA: "cuda",
-    TENSORRT: "cuda",
-    MIGRAPHX: "cuda",
-    ROCM: "cuda",
-    DML: "dml",
+DEVICES: Final[Mapping[str, tuple[str, str]]] = {
+    CUDA: ("cuda", "CUDA_VISIBLE_DEVICES"),
+    TENSORRT: ("cuda", "CUDA_VISIBLE_DEVICES"),
+    MIGRAPHX: ("cuda", "HIP_VISIBLE_DEVICES"),
+    ROCM: ("cuda", "HIP_VISIBLE_DEVICES"),
+    DML: ("dml", ""),
 }
-"""The runtime's name for the memory of a provider's device (AMD's is called cuda too); others use host memory."""
-
-VISIBLE: Final[Mapping[str, str]] = {
-    CUDA: "CUDA_VISIBLE_DEVICES",
-    TENSORRT: "CUDA_VISIBLE_DEVICES",
-    MIGRAPHX: "HIP_VISIBLE_DEVICES",
-    ROCM: "HIP_VISIBLE_DEVICES",
-}
-"""Variables that show a runtime one GPU alone, which is then its first."""
+"""Of a provider with a device of its own: the runtime's name for its memory (AMD's is called cuda too), and the variable that shows one
+GPU alone, which is then the first. Others use host memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,12 +62,13 @@ class ProviderPlacement:
 
 
 def placement_for(unit: Provider, provider: str, gpu: str) -> ProviderPlacement:
-    """`gpu`: index or UUID; empty: the first. With a variable in `VISIBLE` it is the first."""
+    """`gpu`: index or UUID; empty: the first. With a variable in `DEVICES` it is the first."""
     if provider == DML and gpu.isdecimal():
-        return ProviderPlacement(provider, {**unit.options, "device_id": gpu}, MEMORY[DML], int(gpu))
-    return ProviderPlacement(provider, unit.options, MEMORY.get(provider, "cpu"))
+        return ProviderPlacement(provider, {**unit.options, "device_id": gpu}, DEVICES[DML][0], int(gpu))
+    return ProviderPlacement(provider, unit.options, DEVICES.get(provider, ("cpu", ""))[0])
 
 
 def visible_devices(provider: str, gpu: str) -> dict[str, str]:
     """The environment variable that shows a provider's libraries one GPU alone; to be set before they are loaded."""
-    return {VISIBLE[provider]: gpu} if gpu and provider in VISIBLE else {}
+    variable = DEVICES.get(provider, ("cpu", ""))[1]
+    return {variable: gpu} if gpu and variable else {}

@@ -139,11 +139,7 @@ class TorchModel(LocalModel):
     def _on_cpu(self, prepared: Prepared, *, wide: bool) -> Mapping[str, Any]:
         torch = self._torch
         plain = load(self._kind, self.order, "cpu", wide)
-        with (
-            torch_errors(),
-            torch.jit.optimized_execution(False),
-            torch.backends.mkldnn.flags(enabled=False),
-        ):
+        with torch_errors(), torch.jit.optimized_execution(False), torch.backends.mkldnn.flags(enabled=False):
             tensors = [to_tensor(prepared.feeds[one.name], one, "cpu") for one in self.inputs]
             fed = [one.float() if wide and one.is_floating_point() else one for one in tensors]
             return as_arrays(flat_outputs(plain.call(*fed)))

@@ -64,10 +64,7 @@ def test_argmax_and_top_k_name_places() -> None:
         ({"step": "scale", "options": {"by": 1, "hue": 2}}, "scale has no option 'hue': it takes by, offset"),
         ({"step": "clip", "options": {"low": 0}}, "clip needs the option high"),
         ({"step": "cast", "options": {"from": "picture"}}, "cast: from is 'picture', not one of uint8"),
-        (
-            {"step": "scale", "of": "z", "options": {"by": 1}},
-            "scale: there is no 'z'; the model has x, y",
-        ),
+        ({"step": "scale", "of": "z", "options": {"by": 1}}, "scale: there is no 'z'; the model has x, y"),
         ({"step": "scale", "options": {"by": 1}}, "scale: of is missing; the model has x, y"),
     ],
 )

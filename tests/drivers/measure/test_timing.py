@@ -14,13 +14,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drivers.contract.base import (
-    MAX_ENTRIES,
-    HostState,
-    MeasureReport,
-    ProgressReport,
-    WorkOrder,
-)
+from drivers.contract.base import MAX_ENTRIES, HostState, MeasureReport, ProgressReport, WorkOrder
 from drivers.measure import host, timing
 from drivers.measure.timing import WarmUp
 from protocol.formats.phase import Phase

@@ -183,12 +183,7 @@ def answered(
 
 
 def test_the_figures_of_a_level_are_those_of_its_complete_requests() -> None:
-    answers = [
-        answered(),
-        answered(20, 200),
-        RequestResult("no"),
-        RequestResult("cut", 5, pieces=1),
-    ]
+    answers = [answered(), answered(20, 200), RequestResult("no"), RequestResult("cut", 5, pieces=1)]
     result = figures.of_level("c4_", answers, 2.0, Objectives(ttft_ms=15))
     assert result == {
         "c4_requests": 4,
