@@ -55,16 +55,16 @@ def router(home: Home, ways: Ways, ask: Asking = asking) -> APIRouter:
     @gates.get("/gate", operation_id="getGates")
     async def status() -> Gates:
         """The status of the gates: peers, reservations, circuits, refusals, index, load. Only operators of a gate may read it."""
-        own, known = await trio.to_thread.run_sync(_known, home, ways)
+        own, contacts = await trio.to_thread.run_sync(_known, home, ways)
         shown: dict[str, GateInfo] = {}
 
         async def one(contact: Contact) -> None:
             shown[contact.peer] = await _shown(home, contact, own, ask)
 
         async with asking, trio.open_nursery() as nursery:
-            for contact in known:
+            for contact in contacts:
                 nursery.start_soon(one, contact)
-        return Gates(count=len(known), gates=tuple(shown[contact.peer] for contact in known))
+        return Gates(count=len(contacts), gates=tuple(shown[contact.peer] for contact in contacts))
 
     return gates
 

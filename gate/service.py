@@ -62,41 +62,41 @@ async def run_gate(
     it stops.
     """
     policy, stops = AdmissionPolicy(home, settings), DrainSignals()
-    admit = partial(policy.refusal, wanted="index")
+    admit = partial(policy.refusal, service="index")
     arrivals = ConnectionGater(settings.arrival_limits, policy.knows)
     async with (
-        open_node("gate", home, settings, holder=True, admit=admit, gater=arrivals, tell=say) as here,
+        open_node("gate", home, settings, holder=True, admit=admit, gater=arrivals, tell=say) as node,
         trio.open_nursery() as nursery,
     ):
-        pools = _pools(here, settings, policy)
+        pools = _pools(node, settings, policy)
         policy.served = pools.registry.manifest
         relay = None
         if settings.relay_limits is not None:
             relay = RelayReservations(settings.relay_limits, policy.admits, policy.answers_for)
-            here.network.serve_relay(relay)
+            node.network.serve_relay(relay)
         await nursery.start(policy.run)
         await nursery.start(pools.run)
         census = Census(
-            here.network,
-            here.index.holder,
+            node.network,
+            node.index.holder,
             relay,
             policy,
             version("sark-node"),
-            here.incarnation,
-            refused={"connection": arrivals.refused, "index": here.index.refused, "pool": pools.refused},
+            node.incarnation,
+            refused={"connection": arrivals.refused, "index": node.index.refused, "pool": pools.refused},
             draining=stops.first.is_set,
         )
         nursery.start_soon(census.run)
         if settings.metrics:
-            page = page_of(census.take, here.identity.peer_id)
+            page = page_of(census.take, node.identity.peer_id)
             await nursery.start(serve_metrics, settings.metrics, page)
         await nursery.start(partial(watch_stop_requests, stops.request, with_stdin=with_stdin))
-        addresses = full_addresses(here)
+        addresses = full_addresses(node)
         with addresses_file(home.gate_file, addresses):
             log.info(
-                "gate.up", addresses=list(addresses), peer=here.identity.peer_id, admit=str(settings.admit)
+                "gate.up", addresses=list(addresses), peer=node.identity.peer_id, admit=str(settings.admit)
             )
-            task_status.started(here)
+            task_status.started(node)
             await stops.first.wait()
             log.info("gate.stopping", signal=stops.name)
             if relay is not None and not with_stdin:
@@ -111,9 +111,9 @@ async def run_gate(
         nursery.cancel_scope.cancel()
 
 
-def _pools(here: RunningNode, settings: GateSettings, policy: AdmissionPolicy) -> PoolNode:
+def _pools(node: RunningNode, settings: GateSettings, policy: AdmissionPolicy) -> PoolNode:
     """The gate's part in pools: it admits to those of its home, and stores the newest manifest of any."""
-    enrolment, one = PoolEnrolment(here.home, time.time), trio.CapacityLimiter(1)
+    enrolment, one = PoolEnrolment(node.home, time.time), trio.CapacityLimiter(1)
 
     async def enrol(peer: PeerId, message: EnrolRequest) -> ManifestMessage | RefusedMessage:
         if one.statistics().tasks_waiting >= MAX_ENROLLING:  # fresh keys cost nothing, a ticket milliseconds
@@ -125,21 +125,21 @@ def _pools(here: RunningNode, settings: GateSettings, policy: AdmissionPolicy) -
             policy.enrolled(peer)
         return answer
 
-    node = PoolNode(
-        here.network,
-        here.index,
-        here.home,
+    pools = PoolNode(
+        node.network,
+        node.index,
+        node.home,
         None,
         name="gate",
         wall=time.time,
-        rng=here.rng,
+        rng=node.rng,
         enrol=enrol,
-        gates=lambda: here.gates,
-        admit=partial(policy.refusal, wanted="pool"),
+        gates=lambda: node.gates,
+        admit=partial(policy.refusal, service="pool"),
         serves=settings.pools,
     )
-    node.serve()
-    return node
+    pools.serve()
+    return pools
 
 
 async def drain(relay: RelayReservations, grace_s: float, again: trio.Event) -> str:
@@ -171,7 +171,7 @@ class DrainSignals:
             self.first.set()
 
 
-def full_addresses(here: RunningNode) -> tuple[str, ...]:
+def full_addresses(node: RunningNode) -> tuple[str, ...]:
     """The gate's addresses as `--gate` takes them, loopback last."""
-    ordered = sorted(here.network.addresses, key=lambda address: "/127." in address or "/::1/" in address)
-    return tuple(f"{address}/p2p/{here.identity.peer_id}" for address in ordered)
+    ordered = sorted(node.network.addresses, key=lambda address: "/127." in address or "/::1/" in address)
+    return tuple(f"{address}/p2p/{node.identity.peer_id}" for address in ordered)

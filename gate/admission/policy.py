@@ -90,7 +90,7 @@ class AdmissionPolicy:
         self.members: frozenset[PeerId] = frozenset()
         """Of the pools this gate serves."""
         self.refused: Counter[str] = Counter()
-        """Refusals, by what was wanted."""
+        """Refusals, by service."""
         self._pauses: dict[PeerId, float] = {}
         self._tokens = RateLimit.per_second(TOKENS_PER_S)
         self._all_tokens = RateLimit.per_second(TOKENS_PER_S_OF_ALL)
@@ -113,11 +113,11 @@ class AdmissionPolicy:
         """Whether the operator knows that peer, even at an open gate: the last connections are kept for those."""
         return peer in self._named or peer in self._operators or peer in self.members
 
-    def refusal(self, peer: PeerId, wanted: str) -> RefusedMessage | None:
-        """The answer for a peer that is not admitted; None: it is. `wanted`: `index`, `pool` or `relay`, for the count."""
+    def refusal(self, peer: PeerId, service: str) -> RefusedMessage | None:
+        """The answer for a peer that is not admitted; None: it is. `service`: `index`, `pool` or `relay`, for the count."""
         if self.admits(peer):
             return None
-        self.refused[wanted] += 1
+        self.refused[service] += 1
         pause = self._pause(peer) if self.admit is Admit.TICKET else None
         return RefusedMessage(reason=Reason.NOT_ALLOWED, detail=_WHY[self.admit], retry_after_s=pause)
 

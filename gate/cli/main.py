@@ -134,8 +134,8 @@ def _run(home: Home, settings: GateSettings, stop_with_stdin: bool) -> None:
 
     async def main() -> None:
         async with trio.open_nursery() as nursery:
-            here = await nursery.start(partial(run_gate, home, settings, with_stdin=stop_with_stdin, say=say))
-            for line in greeting(here.identity.peer_id, full_addresses(here), settings):
+            node = await nursery.start(partial(run_gate, home, settings, with_stdin=stop_with_stdin, say=say))
+            for line in greeting(node.identity.peer_id, full_addresses(node), settings):
                 print(line, flush=True)
             print("Press Ctrl-C to stop it; nodes that know each other stay connected.", flush=True)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import random
 import sys
 import time
 from collections.abc import Iterable, Sequence
@@ -25,6 +26,8 @@ from swarm.join.known_gates import local_gates, recent_gates, save_gates
 from swarm.net.settings import RoleSettings
 
 if TYPE_CHECKING:
+    from swarm.pools.client import SpreadResult
+    from swarm.pools.membership import Membership
     from swarm.pools.owner import OwnPool
 
 app = typer.Typer()
@@ -39,6 +42,7 @@ DEFAULT_TTL: Final = "30d"
 DEVICES: Final = 25
 """Uses of a ticket for devices: one ticket for a rack, and too few to fill a pool."""
 MAX_VALIDITY_S: Final = 3_650 * DAY_S
+PUSH_S: Final = 20.0
 
 NAME = typer.Argument(help="The pool's name.", metavar="NAME")
 GATE = typer.Option(
@@ -263,7 +267,6 @@ def revoke(
     import trio
 
     from gate.admission.enrolment import revoke as revoke_in
-    from gate.status.visit import push_manifest
     from swarm.pools.owner import own_pool
 
     own = own_pool(ctx.obj, name)
@@ -297,7 +300,6 @@ def join(
     """Join a pool as a submitter: what this home submits may then run on the pool's devices."""
     import trio
 
-    from gate.status.visit import enrol_scheduler
     from swarm.base.locks import lock_folder
     from swarm.net.identity import load_or_create
     from swarm.pools.membership import host_name, join_pool, leave_pool, membership_of, store_membership
@@ -339,6 +341,43 @@ def join(
     until = f" until {_date(member.until)}, and renews that automatically" if member.until is not None else ""
     print(f"This home may submit to pool {joined.name}{until}.")
     print(f'  to run a campaign on its devices alone:  where: ["pools has {joined.name}"]')
+
+
+# -- over the network ---------------------------------------------------------------------------------------------------------
+
+
+async def push_manifest(gates: Sequence[str], pool: OwnPool) -> SpreadResult:
+    """Bring the pool's manifest to the gates, holders and workers that can be found. It is no error to find none."""
+    import trio
+
+    from swarm.join.ephemeral import open_ephemeral_node
+    from swarm.pools.client import PoolClient, SpreadResult
+
+    result = SpreadResult(0, 0)
+    with contextlib.suppress(Unreachable):
+        async with open_ephemeral_node(gates) as (network, index, nursery):
+            client = PoolClient(network, nursery, index, random.Random())
+            with trio.move_on_after(PUSH_S):
+                result = await client.push(gates, pool, workers=True, now=time.time())
+    return result
+
+
+async def enrol_scheduler(home: Home, joined: Membership, gates: Sequence[str], name: str) -> Membership:
+    """Show a ticket as this home's scheduler; no other process may use its key now. Raises `Unreachable`, `NotPermitted`."""
+    from protocol.messages.pool import read_manifest
+    from swarm.join.ephemeral import open_ephemeral_node
+    from swarm.net.identity import load_or_create
+    from swarm.pools.client import PoolClient
+    from swarm.pools.membership import store_manifest, store_membership, stored_manifest
+
+    stored = stored_manifest(home, joined.pool)
+    manifest = read_manifest(stored.body) if stored is not None else None
+    async with open_ephemeral_node(gates, load_or_create(home.key("scheduler"))) as (network, index, nursery):
+        client = PoolClient(network, nursery, index, random.Random())
+        fresh, signed = await client.enrol(gates, joined, manifest, name, now=time.time())
+    store_membership(home, fresh)
+    store_manifest(home, signed)
+    return fresh
 
 
 # -- tables -------------------------------------------------------------------------------------------------------------------

@@ -125,11 +125,11 @@ class HostNetwork:
         given = usable(addresses)
         if given:
             store.add_addrs(peer, [Multiaddr(address) for address in given], ADDRESS_TTL_S)
-        known = usable(store.addrs(peer)) if store.has_peer(peer) else ()
+        stored = usable(store.addrs(peer)) if store.has_peer(peer) else ()
         circuits = self._relays.circuits(peer, addresses)
         contact = self.table.get(str(peer))
         learned = contact.addresses if contact is not None else ()
-        direct = tuple(dict.fromkeys((*given, *known, *usable(learned))))[:MAX_DIALLED]
+        direct = tuple(dict.fromkeys((*given, *stored, *usable(learned))))[:MAX_DIALLED]
         await self.swarm.reach(peer, (*direct, *circuits))
 
     async def disconnect(self, peer: PeerId) -> None:

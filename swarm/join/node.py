@@ -81,7 +81,7 @@ async def open_node(
 ) -> AsyncIterator[RunningNode]:
     """Run a node of `role` until the context ends; then withdraw its advert and close, within about a second.
 
-    `holder`: store adverts for others and route for them, while this node can be dialled. `health`: answer pings. `admit`: the peers whose
+    `holder`: store adverts for others and route for them, while this node can be dialled. `health`: answer pings. `admit`: which peers'
     adverts are stored; `gater`: who may connect. `tell` gets a line for people when it turns out whether this node can be dialled.
 
     Raises `ResourceError` when another node uses the folder, the key is damaged or readable by others, or a port is taken. Never raises
@@ -99,12 +99,12 @@ async def open_node(
 
         def gates() -> tuple[str, ...]:
             """The configured gates, else this home's own as of now, else those used last: a gate may start later, or on another port."""
-            known = settings.gates or local_gates(home)
+            ways = settings.gates or local_gates(home)
             if role == "worker":
-                known = known or recent_gates(home, ("worker",))
+                ways = ways or recent_gates(home, ("worker",))
             if role == "scheduler":  # its home's worker is a way in too, should the gate be gone
-                known = (*(known or recent_gates(home)), *worker_addresses(home))
-            return tuple(gate for gate in known if identity.peer_id not in gate)
+                ways = (*(ways or recent_gates(home)), *worker_addresses(home))
+            return tuple(gate for gate in ways if identity.peer_id not in gate)
 
         latest: tuple[Contact, ...] = ()
 
@@ -154,8 +154,8 @@ async def open_node(
                 await nursery.start(index.run)
                 nursery.start_soon(run_presence, role, network, index, settings, keeper, fallback, tell)
                 nursery.start_soon(record_peers, network, home.peers_file(role), rng)
-                known = settings.gates or gates()
-                yield RunningNode(home, role, identity, incarnation, network, index, known, rng, keeper)
+                ways = settings.gates or gates()
+                yield RunningNode(home, role, identity, incarnation, network, index, ways, rng, keeper)
                 with trio.move_on_after(1.5, shield=True):
                     await index.withdraw()
                 nursery.cancel_scope.cancel()

@@ -296,7 +296,7 @@ class MemoryNetwork:
         self._swarm = swarm
         self._identity = identity
         self._addresses = addresses
-        self._known: dict[PeerId, set[Address]] = {}
+        self._reported: dict[PeerId, set[Address]] = {}
         """The direct addresses of each peer, as reported so far."""
         self.table = RoutingTable(identity.peer_id)
         self._rules = DialRules(networks=lambda: _EVERYWHERE)
@@ -349,10 +349,10 @@ class MemoryNetwork:
 
     def _direct_addresses(self, peer: PeerId, addresses: Sequence[Address]) -> set[Address]:
         """These, and all that were given or learned before."""
-        contact, known = self.table.get(peer), self._known.setdefault(peer, set())
-        known.update(contact.addresses if contact is not None else ())
-        known.update(address for address in addresses if parse_circuit(address) is None)
-        return known
+        contact, direct = self.table.get(peer), self._reported.setdefault(peer, set())
+        direct.update(contact.addresses if contact is not None else ())
+        direct.update(address for address in addresses if parse_circuit(address) is None)
+        return direct
 
     async def _dial(self, peer: PeerId, addresses: set[Address]) -> MemoryLink:
         target = self._swarm.alive(peer)

@@ -13,31 +13,13 @@ from dataclasses import dataclass, field
 from typing import Final
 
 import trio
+from trio.lowlevel import ParkingLot
 
 from swarm.net.addresses import PeerId
 
 WINDOW: Final = 256 * 1024
 CHUNK: Final = 65_507
 _EOF: Final = b""
-
-
-class Bell:
-    """Wakes those who wait at one pipe; costs nothing while nobody does."""
-
-    __slots__ = ("_event",)
-
-    def __init__(self) -> None:
-        self._event: trio.Event | None = None
-
-    def ring(self) -> None:
-        event, self._event = self._event, None
-        if event is not None:
-            event.set()
-
-    async def wait(self) -> None:
-        if self._event is None:
-            self._event = trio.Event()
-        await self._event.wait()
 
 
 class MemoryLink:
@@ -58,7 +40,7 @@ class MemoryLink:
         self.cut_at: float | None = None
         self._delay = delay
         self._notice_s = notice_s
-        self._waited_at: Counter[Bell] = Counter()
+        self._waited_at: Counter[ParkingLot] = Counter()
         self._free_at = {low: 0.0, high: 0.0}
         """When the last byte that each end has sent arrives."""
 
@@ -104,19 +86,19 @@ class MemoryLink:
 
     def wake(self) -> None:
         """The link itself has changed: everybody who waits on it looks again."""
-        for bell in list(self._waited_at):
-            bell.ring()
+        for lot in list(self._waited_at):
+            lot.unpark_all()
 
-    async def changed(self, bell: Bell, until: float) -> None:
-        """Wait until `bell` rings or the link changes, at most until `until`."""
-        self._waited_at[bell] += 1
+    async def changed(self, lot: ParkingLot, until: float) -> None:
+        """Wait in `lot` until the pipe or the link changes, at most until `until`."""
+        self._waited_at[lot] += 1
         try:
             with trio.move_on_at(until if self.cut_at is None else self.dead_at):
-                await bell.wait()
+                await lot.park()
         finally:
-            self._waited_at[bell] -= 1
-            if not self._waited_at[bell]:
-                del self._waited_at[bell]
+            self._waited_at[lot] -= 1
+            if not self._waited_at[lot]:
+                del self._waited_at[lot]
 
 
 @dataclass(slots=True)
@@ -129,8 +111,8 @@ class _Pipe:
     """The sender has said that it is done."""
     refused: bool = False
     """The reader has gone; whatever is still sent breaks."""
-    bell: Bell = field(default_factory=Bell)
-    """Rings at each change."""
+    lot: ParkingLot = field(default_factory=ParkingLot)
+    """Its tasks are woken at each change."""
 
 
 class MemoryStream:
@@ -171,7 +153,7 @@ class MemoryStream:
                 await self._room()
                 self._sends.unread += len(part)
                 self._sends.chunks.append((self._link.arrival(self._me, len(part)), part))
-                self._sends.bell.ring()
+                self._sends.lot.unpark_all()
             self._check_sendable()
 
     async def wait_send_all_might_not_block(self) -> None:
@@ -182,7 +164,7 @@ class MemoryStream:
     async def _room(self) -> None:
         self._check_sendable()
         while self._sends.unread >= WINDOW:
-            await self._link.changed(self._sends.bell, float("inf"))
+            await self._link.changed(self._sends.lot, float("inf"))
             self._check_sendable()
 
     async def receive_some(self, max_bytes: int = 262_144) -> bytes:
@@ -197,7 +179,7 @@ class MemoryStream:
                     return self._take(max_bytes)
                 if self._receives.refused or self._link.dead:
                     raise trio.BrokenResourceError(f"the stream with {self.peer} broke")
-                await self._link.changed(self._receives.bell, chunks[0][0] if chunks else float("inf"))
+                await self._link.changed(self._receives.lot, chunks[0][0] if chunks else float("inf"))
 
     def _take(self, max_bytes: int) -> bytes:
         at, data = self._receives.chunks[0]
@@ -209,7 +191,7 @@ class MemoryStream:
         else:
             self._receives.chunks.popleft()
         self._receives.unread -= len(part)
-        self._receives.bell.ring()
+        self._receives.lot.unpark_all()
         return part
 
     async def send_eof(self) -> None:
@@ -222,7 +204,7 @@ class MemoryStream:
     def _end(self) -> None:
         self._sends.ended = True
         self._sends.chunks.append((self._link.arrival(self._me, 12), _EOF))
-        self._sends.bell.ring()
+        self._sends.lot.unpark_all()
 
     async def aclose(self) -> None:
         if not self._closed:
@@ -230,7 +212,7 @@ class MemoryStream:
             if not self._sends.ended:
                 self._end()
             self._receives.refused = True
-            self._receives.bell.ring()
+            self._receives.lot.unpark_all()
         await trio.lowlevel.checkpoint()
 
     async def reset(self) -> None:
@@ -243,7 +225,7 @@ class MemoryStream:
         for pipe in (self._sends, self._receives):
             pipe.chunks.clear()
             pipe.refused = True
-            pipe.bell.ring()
+            pipe.lot.unpark_all()
 
     def _check_open(self) -> None:
         if self._closed:

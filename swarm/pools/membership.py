@@ -159,11 +159,11 @@ def signed_manifests(home: Home, role: Role) -> tuple[tuple[str, ManifestMessage
 
 def known_manifests(home: Home, role: Role) -> dict[str, tuple[PoolManifest | None, ...]]:
     """The content of `signed_manifests`, by the pools' names."""
-    known: dict[str, tuple[PoolManifest | None, ...]] = {}
+    manifests: dict[str, tuple[PoolManifest | None, ...]] = {}
     for name, signed in signed_manifests(home, role):
         manifest = read_manifest(signed.body) if signed is not None else None
-        known[name] = (*known.get(name, ()), manifest)
-    return known
+        manifests[name] = (*manifests.get(name, ()), manifest)
+    return manifests
 
 
 # -- tokens -------------------------------------------------------------------------------------------------------------------

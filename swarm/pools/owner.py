@@ -319,13 +319,13 @@ def read_file(path: Path, shape: type[M]) -> M:
 
 
 def read_each(
-    folder: Path, wanted: Callable[[Path], bool], read: Callable[[Path], T], damaged: Damaged | None = None
+    folder: Path, select: Callable[[Path], bool], read: Callable[[Path], T], damaged: Damaged | None = None
 ) -> tuple[T, ...]:
-    """Read the wanted entries of a folder, which may be missing. Those that cannot be read go to `damaged`; without it the first one
+    """Read the selected entries of a folder, which may be missing. Those that cannot be read go to `damaged`; without it the first one
     raises `ResourceError`."""
     values: list[T] = []
     for path in sorted(folder.iterdir()) if folder.is_dir() else ():
-        if UNFINISHED.fullmatch(path.name) or not wanted(path):
+        if UNFINISHED.fullmatch(path.name) or not select(path):
             continue
         try:
             values.append(read(path))

@@ -132,7 +132,7 @@ class Lan:
     peer: PeerId
     addresses: Callable[[], Sequence[Address]]
     """Where this node listens, as of now."""
-    found: Callable[[Contact], Awaitable[None]]
+    on_neighbour: Callable[[Contact], Awaitable[None]]
     """Called with each neighbour."""
     _: KW_ONLY
     announce: bool = True
@@ -140,7 +140,7 @@ class Lan:
     session: Session = Zeroconfs
 
     def __post_init__(self) -> None:
-        self._asked: dict[str, float] = {}
+        self._looked_up: dict[str, float] = {}
         self.neighbours: dict[PeerId, Contact] = {}
         """Those that answered, with the self.addresses that they name."""
 
@@ -173,12 +173,12 @@ class Lan:
         while True:
             name = await trio.to_thread.run_sync(names.next, 1.0, abandon_on_cancel=True)
             now = trio.current_time()
-            if name is None or name.startswith(self.peer) or self._asked.get(name, now) > now:
+            if name is None or name.startswith(self.peer) or self._looked_up.get(name, now) > now:
                 continue
-            if len(self._asked) >= MAX_NEIGHBOURS:
-                self._asked = {each: until for each, until in self._asked.items() if until > now}
-            if len(self._asked) < MAX_NEIGHBOURS:
-                self._asked[name] = now + AGAIN_S
+            if len(self._looked_up) >= MAX_NEIGHBOURS:
+                self._looked_up = {each: until for each, until in self._looked_up.items() if until > now}
+            if len(self._looked_up) < MAX_NEIGHBOURS:
+                self._looked_up[name] = now + AGAIN_S
                 nursery.start_soon(self._meet, names, name)
 
     async def _meet(self, names: Zeroconfs, name: str) -> None:
@@ -191,7 +191,7 @@ class Lan:
             return
         log.info("lan.found", peer=contact.peer, addresses=list(contact.addresses))
         self.neighbours[contact.peer] = contact
-        await self.found(contact)
+        await self.on_neighbour(contact)
 
 
 def ways_on_lan(

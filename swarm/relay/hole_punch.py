@@ -99,7 +99,7 @@ class Puncher:
     """Where gates see this node."""
     listening: Callable[[], Sequence[Address]]
     """Its own addresses."""
-    known: Callable[[ID], Sequence[Address]]
+    addresses: Callable[[ID], Sequence[Address]]
     """Direct addresses of a peer."""
 
     def __post_init__(self) -> None:
@@ -167,7 +167,7 @@ class Puncher:
         """Dial its known addresses, as anybody would: it may just be far away, or only its circuit was announced."""
         with trio.move_on_after(PLAIN_WITHIN_S):
             async with trio.open_nursery() as nursery:
-                for address in self.known(peer)[:MAX_TARGETS]:
+                for address in self.addresses(peer)[:MAX_TARGETS]:
                     nursery.start_soon(self._dial_once, peer, address, None, False)
 
     async def _try(self, peer: ID, conn: SwarmConn) -> bool:
@@ -180,8 +180,8 @@ class Puncher:
                 half = (trio.current_time() - asked_at) / 2
                 await write_message(stream, HolePunch(type=HolePunch.SYNC))
                 await trio.sleep(half)
-            there = self._targets(theirs)
-            return bool(there) and await self._within(ROUND_S, peer, there, as_responder=True)
+            addresses = self._targets(theirs)
+            return bool(addresses) and await self._within(ROUND_S, peer, addresses, as_responder=True)
         finally:
             await stream.aclose()
 

@@ -137,13 +137,13 @@ class RelayHop:
                     seconds=round(trio.current_time() - circuit.began, 1),
                 )
 
-    async def _call_target(self, circuit: OpenCircuit, seen: Address | None) -> Stream:
+    async def _call_target(self, circuit: OpenCircuit, observed: Address | None) -> Stream:
         """Have the target accept the circuit."""
         try:
             with trio.fail_after(CALL_WITHIN_S):
                 other = await self.call(circuit.target)
                 call = StopMessage(
-                    type=StopMessage.CONNECT, peer=_peer(circuit.source, seen), limit=self._limit()
+                    type=StopMessage.CONNECT, peer=_peer(circuit.source, observed), limit=self._limit()
                 )
                 if await _is_accepted(other, call):
                     return other
@@ -224,12 +224,12 @@ async def _end(stream: Stream, why: CircuitEnd | None) -> None:
         await stream.reset()
 
 
-def _peer(peer: PeerId, seen: Address | None) -> PeerMessage:
+def _peer(peer: PeerId, observed: Address | None) -> PeerMessage:
     """A peer with the address at which this gate sees it, for hole punching."""
-    addresses = [] if seen is None else [Multiaddr(seen).to_bytes()]
+    addresses = [] if observed is None else [Multiaddr(observed).to_bytes()]
     return PeerMessage(id=peer_id_bytes(peer), addrs=addresses)
 
 
-def _ip(seen: Address | None) -> str | None:
-    address = parse_tcp(seen) if seen is not None else None
+def _ip(observed: Address | None) -> str | None:
+    address = parse_tcp(observed) if observed is not None else None
     return None if address is None else address.host

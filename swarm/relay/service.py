@@ -54,14 +54,14 @@ class Relays(INotifee):
         """Called when a connection ended."""
         self._accepts_circuits = False
         self._relay: RelayReservations | None = None
-        self._known: OrderedDict[ID, tuple[Circuit, ...]] = OrderedDict()
+        self._circuits: OrderedDict[ID, tuple[Circuit, ...]] = OrderedDict()
         store = self.host.get_peerstore()
         self._puncher = Puncher(
             self.swarm,
             self._open_on,
             observed=lambda: tuple(self.client.observed.values()),
             listening=self.listening,
-            known=lambda peer: usable(store.addrs(peer)) if store.has_peer(peer) else (),
+            addresses=lambda peer: usable(store.addrs(peer)) if store.has_peer(peer) else (),
         )
         self.swarm.through = self.client.call
         self.handle(DCUTR, self._puncher.serve)
@@ -73,11 +73,11 @@ class Relays(INotifee):
         """The circuits among the addresses, or the last ones given if there are none."""
         given = circuits(addresses)
         if given:
-            self._known.pop(peer, None)
-            self._known[peer] = given
-            if len(self._known) > MAX_REMEMBERED:
-                self._known.popitem(last=False)
-        return tuple(map(str, given or self._known.get(peer, ())))
+            self._circuits.pop(peer, None)
+            self._circuits[peer] = given
+            if len(self._circuits) > MAX_REMEMBERED:
+                self._circuits.popitem(last=False)
+        return tuple(map(str, given or self._circuits.get(peer, ())))
 
     async def reserve(self, gate: PeerId, addresses: Sequence[Address]) -> Reservation:
         """As `Network.reserve`; libp2p's errors when the gate cannot be reached."""

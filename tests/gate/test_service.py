@@ -10,9 +10,9 @@ import pytest
 import trio
 
 from gate.admission.enrolment import invite, revoke
+from gate.cli.pool import enrol_scheduler, push_manifest
 from gate.service import full_addresses, run_gate
 from gate.settings import GateSettings
-from gate.status.visit import enrol_scheduler, push_manifest
 from protocol.errors import NotPermitted
 from protocol.messages.index import RefusedMessage
 from protocol.messages.pool import AskManifest, EnrolRequest, NoManifest

@@ -92,10 +92,10 @@ async def gate(
         network = swarm.node(Identity.from_seed("gate"))
         policy = AdmissionPolicy(Home.at(tmp_path), settings, wall=lambda: START + trio.current_time())
         index = Index(
-            network, rng=random.Random(2), incarnation=1, admit=partial(policy.refusal, wanted="index")
+            network, rng=random.Random(2), incarnation=1, admit=partial(policy.refusal, service="index")
         )
         await nursery.start(index.run)
-        pools = PoolServer(ManifestRegistry(), admit=partial(policy.refusal, wanted="pool"))
+        pools = PoolServer(ManifestRegistry(), admit=partial(policy.refusal, service="pool"))
         serve_links(network, ProtocolId.POOL, POOL, pools.answer)
         relay = RelayReservations(limits or RelayLimits(), policy.admits)
         network.serve_relay(relay)
