@@ -164,11 +164,11 @@ class RecoveryScan:
         """Ask all workers of the campaign, until two looks at the index in a row found nobody new and everybody answered, or never will."""
         recovery = Recovery()
         for number in range(ROUNDS):
-            known = set(self.adverts)
+            before = set(self.adverts)
             await self.find()
             fresh = [peer for peer in self.adverts if peer not in recovery.reports]
             await self.look(fresh, recovery)
-            stable = number > 0 and set(self.adverts) == known
+            stable = number > 0 and set(self.adverts) == before
             if stable and (not recovery.silent or number + 1 >= PATIENT_ROUNDS):
                 break
             await trio.sleep(self.round_s)

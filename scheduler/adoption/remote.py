@@ -74,7 +74,7 @@ class RemoteView:
     """(device, lease) of what runs or waits."""
 
     @property
-    def over(self) -> bool:
+    def is_complete(self) -> bool:
         """Every task has run."""
         return self.adoption.finished == self.adoption.tasks
 
@@ -134,7 +134,7 @@ async def look_on(
             last = view.line()
             show(view)
         quiet = 0.0 if view.live else quiet + LOOK_S
-        if view.over or quiet >= QUIET_S:
+        if view.is_complete or quiet >= QUIET_S:
             return view
         await pause(LOOK_S)
         looks += 1

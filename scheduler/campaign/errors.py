@@ -32,14 +32,14 @@ class FileProblem:
     where: Where
     what: str
     hint: str = ""
-    wanted: str = ""
+    expected: str = ""
     """What a value of the wrong type must be; `what` says what it is. The branches of an either-or are joined."""
 
     def in_words(self) -> FileProblem:
         """The same with the whole sentence as `what`."""
-        if not self.wanted:
+        if not self.expected:
             return self
-        return replace(self, what=f"{_shown(self.where) or 'a campaign'} must be {self.wanted}{self.what}")
+        return replace(self, what=f"{_shown(self.where) or 'a campaign'} must be {self.expected}{self.what}")
 
 
 def first_of(problems: Iterable[FileProblem], document: Document, *, beyond: int = 0) -> CampaignError:
@@ -79,9 +79,9 @@ def _problems(items: Sequence[Any], all_items: Sequence[Any], root: type[BaseMod
             continue  # said of a list whose items are wrong, not missing
         problem = _problem(item, root)
         first = by_place.setdefault(problem.where, problem)
-        if first is not problem and first.wanted and problem.wanted:
-            wanted = f"{first.wanted} or {problem.wanted}"
-            by_place[problem.where] = replace(first, wanted=wanted, hint=first.hint or problem.hint)
+        if first is not problem and first.expected and problem.expected:
+            expected = f"{first.expected} or {problem.expected}"
+            by_place[problem.where] = replace(first, expected=expected, hint=first.hint or problem.hint)
     return [problem.in_words() for problem in by_place.values()]
 
 
@@ -90,8 +90,8 @@ def _misspelt(loc: Sequence[Any], items: Sequence[Any], root: type[BaseModel]) -
     extra = [
         item["loc"] for item in items if item["type"] == "extra_forbidden" and item["loc"][:-1] == loc[:-1]
     ]
-    known = _keys(_model_at(root, loc[:-1]))
-    return any(nearest(str(other[-1]), known) == loc[-1] for other in extra[:LOOKED_AT])
+    keys = _keys(_model_at(root, loc[:-1]))
+    return any(nearest(str(other[-1]), keys) == loc[-1] for other in extra[:LOOKED_AT])
 
 
 _MUST: Final[dict[str, str]] = {
@@ -156,9 +156,9 @@ def _problem(item: Any, root: type[BaseModel]) -> FileProblem:
             hint = "a size is at least 1" if "dims" in where[:-1] else ""
             return FileProblem(where, got, hint, f"at least {context['ge']:,}")
         case "less_than_equal":
-            return FileProblem(where, got, wanted=f"at most {context['le']:,}")
+            return FileProblem(where, got, expected=f"at most {context['le']:,}")
         case "string_pattern_mismatch":
-            return FileProblem(where, got, wanted=_FORMS.get(key, "of another form"))
+            return FileProblem(where, got, expected=_FORMS.get(key, "of another form"))
         case _:
             return FileProblem(where, f"{_shown(where)} is wrong: {safe_text(str(item['msg']), 120)}")
 
@@ -167,13 +167,13 @@ def _unknown_key(key: str, where: Where, root: type[BaseModel]) -> tuple[str, st
     """What to say of a key nobody knows here, and a hint."""
     if key in LATER:
         return f"{key} is not supported in this version", LATER[key]
-    known = _keys(_model_at(root, where[:-1]))
-    guess = did_you_mean(key, known)
+    keys = _keys(_model_at(root, where[:-1]))
+    guess = did_you_mean(key, keys)
     if len(where) == 1:
-        below = {name: _model_in(root.model_fields[name].annotation) for name in known}
+        below = {name: _model_in(root.model_fields[name].annotation) for name in keys}
         homes = (name for name, model in below.items() if model is not None and key in model.model_fields)
         guess = next((f"did you mean {name}.{key}?" for name in homes), guess)
-    hint = "  ".join(filter(None, [guess, f"keys here: {', '.join(known)}"]))
+    hint = "  ".join(filter(None, [guess, f"keys here: {', '.join(keys)}"]))
     return f"unknown key {safe_text(key, 60)!r}", hint
 
 

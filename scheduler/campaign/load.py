@@ -80,12 +80,12 @@ def _validated(document: Document, value: dict[str, Any]) -> Campaign:
 
 
 def _unit_problems(campaign: Campaign, more: Collection[str]) -> Problems:
-    known = (*UNITS, *sorted(more))
+    names = (*UNITS, *sorted(more))
     named = [line.unit for line in campaign.lines()]
     for index, unit in enumerate(named):
         where: Where = ("jobs", index, "compute_unit") if campaign.jobs else ("units", index)
-        if unit not in known:
-            hint = "  ".join(filter(None, [did_you_mean(unit, known), f"units: {', '.join(known)}"]))
+        if unit not in names:
+            hint = "  ".join(filter(None, [did_you_mean(unit, names), f"units: {', '.join(names)}"]))
             yield FileProblem(where, f"unknown compute unit {safe_text(unit, 60)!r}", hint)
         elif not campaign.jobs and unit in named[:index]:
             yield FileProblem(where, f"{unit!r} is listed twice", "remove one of the two")

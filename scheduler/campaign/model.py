@@ -145,11 +145,10 @@ class ModelEntry(FilePart):
         """Itself, or one for each of its variants."""
         if not self.variants:
             return (self,)
-        made = []
-        for variant, given in self.variants.items():
-            update = {**given.model_dump(exclude_none=True), "variant": variant, "variants": {}}
-            made.append(self.model_copy(update=update))
-        return tuple(made)
+        forms = ((variant, form.model_dump(exclude_none=True)) for variant, form in self.variants.items())
+        return tuple(
+            self.model_copy(update={**form, "variant": variant, "variants": {}}) for variant, form in forms
+        )
 
     @property
     def public_url(self) -> str | None:

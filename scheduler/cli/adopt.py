@@ -192,7 +192,7 @@ def watch_elsewhere(ctx: typer.Context, campaign: str, gate: list[str] | None, *
     if as_json:
         print_json(view.json())
         return
-    if view.over:
+    if view.is_complete:
         print(
             f"All tasks have run. The results are on the machine that runs the campaign; to get them here: sark-node adopt {campaign}"
         )

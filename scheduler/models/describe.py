@@ -158,10 +158,7 @@ def _read(entry: ModelEntry, path: Path, units: Collection[str]) -> tuple[int, s
     size = 0
     for chunk in contents(path):
         if size == 0 and set(units) != {SIMULATED_UNIT}:
-            if any(unit.endswith(TORCH) for unit in units) and chunk.startswith(b"PK\x03\x04"):
-                _refuse_checkpoint(entry, path)
-            else:
-                refuse_other_files(entry, chunk[:_HEAD])
+            _refuse_other_files(entry, path, chunk[:_HEAD], units)
         hashing.update(chunk)
         size += len(chunk)
     if size == 0:
@@ -169,24 +166,20 @@ def _read(entry: ModelEntry, path: Path, units: Collection[str]) -> tuple[int, s
     return size, hashing.hexdigest()
 
 
-def _refuse_checkpoint(entry: ModelEntry, path: Path) -> None:
-    """Raise `CampaignError` for a zip archive that is neither TorchScript nor an exported program. The driver looks closer."""
-    try:
-        kind = read_format(path)
-    except FormatError:
-        kind = ModelFormat.ZIP
-    if kind in RUNS_CODE:
-        return
-    if kind is ModelFormat.CHECKPOINT:
-        raise entry.error(
-            f"{entry.title} is a PyTorch checkpoint: a Python pickle, which could run any program",
-            "save the model with torch.export.save or torch.jit.save, or its weights as safetensors with a declaration",
-        )
-    refuse_other_files(entry, b"PK\x03\x04")
-
-
-def refuse_other_files(entry: ModelEntry, head: bytes) -> None:
-    """Raise `CampaignError` when a file that begins with `head` is plainly something else than a model."""
+def _refuse_other_files(entry: ModelEntry, path: Path, head: bytes, units: Collection[str]) -> None:
+    """Raise `CampaignError` for a file that is plainly something else than a model. The driver looks closer."""
+    if any(unit.endswith(TORCH) for unit in units) and head.startswith(b"PK\x03\x04"):
+        try:
+            kind = read_format(path)
+        except FormatError:
+            kind = ModelFormat.ZIP
+        if kind in RUNS_CODE:
+            return
+        if kind is ModelFormat.CHECKPOINT:
+            raise entry.error(
+                f"{entry.title} is a PyTorch checkpoint: a Python pickle, which could run any program",
+                "save the model with torch.export.save or torch.jit.save, or its weights as safetensors with a declaration",
+            )
     if other := find_other_format(head):
         what, hint = other
         raise entry.error(f"{entry.title} is {what}", hint)
@@ -213,13 +206,13 @@ def check_batches(entry: ModelEntry, path: Path, batches: Sequence[int | None]) 
     if not inputs:
         return
     if entry.batch_dim is not None:
-        known = [key for one in inputs for key in one.keys()]  # noqa: SIM118  (no mapping)
-        if entry.batch_dim not in known:
-            named = [key for one in inputs for key in one.shape if isinstance(key, str)] or known
-            there = ", ".join(safe_text(key, 40) for key in dict.fromkeys(named[:8])) or "none"
+        names = [key for one in inputs for key in one.keys()]  # noqa: SIM118  (no mapping)
+        if entry.batch_dim not in names:
+            named = [key for one in inputs for key in one.shape if isinstance(key, str)] or names
+            dims = ", ".join(safe_text(key, 40) for key in dict.fromkeys(named[:8])) or "none"
             raise entry.error(
                 f"{entry.title}: batch_dim {safe_text(entry.batch_dim, 60)!r} is no dynamic dimension of its inputs",
-                f"there are: {there}",
+                f"there are: {dims}",
             )
         return
     if any(not isinstance(size, int) for one in inputs for size in one.shape[:1]) or any(
