@@ -94,16 +94,11 @@ def load(store: Store, source: Store, *, with_open: bool) -> LoadedCampaigns:
 def _load_campaign(rows: sa.Connection, store: Store, campaign: str) -> None:
     tasks = sa.select(t.tasks.c.id).where(t.tasks.c.campaign == campaign)
     with store.database.transaction() as c:
-        for table in t.metadata.sorted_tables:
-            if table is t.campaigns:
-                _copy(rows, c, table, table.c.id == campaign)
-            elif table not in STANDALONE:
-                _copy(
-                    rows,
-                    c,
-                    table,
-                    table.c.campaign == campaign if "campaign" in table.c else table.c.task.in_(tasks),
-                )
+        _copy(rows, c, t.campaigns, t.campaigns.c.id == campaign)
+        for table in (t.models, t.tasks, t.results, t.events):
+            _copy(rows, c, table, table.c.campaign == campaign)
+        for table in (t.attempts, t.records):
+            _copy(rows, c, table, table.c.task.in_(tasks))
 
 
 def _copy(

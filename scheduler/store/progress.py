@@ -57,7 +57,7 @@ def queued_text(task: TaskRow) -> str:
 
 
 def preemption_text(task: TaskRow) -> str:
-    """`preempted, 1 of 2: mini-7 needed it for a task of priority 80`; empty for a task whose last attempt ended otherwise."""
+    """`preempted, 1 of 2: mini-7 needed it for a task of priority 80`; empty if the task's last attempt ended otherwise."""
     if task.reason is not Reason.PREEMPTED or not task.preempted:
         return ""
     why = safe_text((task.detail.splitlines() or [""])[0], 120)
@@ -108,12 +108,6 @@ def fraction(task: TaskRow) -> float | None:
 
 _PEER: Final = re.compile(r"12D3Koo[1-9A-HJ-NP-Za-km-z]{45}")
 _ADDRESS: Final = re.compile(r"/ip[46]/([^/\s]+)/tcp/[0-9]+(?:/p2p/\w+)?")
-_IMPLIED: Final[dict[AttemptState, tuple[str, ...]]] = {
-    AttemptState.LOST: (str(Reason.LOST),),
-    AttemptState.CANCELLED: (str(Reason.CANCELLED),),
-    AttemptState.PREEMPTED: (str(Reason.PREEMPTED),),
-}
-"""Reasons that the words for the state imply."""
 _ATTEMPT_WORDS: Final[dict[AttemptState, str]] = {
     AttemptState.INTENDED: "was asked",
     AttemptState.QUEUED: "has it in its queue",
@@ -136,7 +130,7 @@ def attempt_words(attempt: AttemptRow) -> str:
     why = clipped(safe_text(detail, 300))
     for word in (f"{reason}: ", f"{device}: ", f"{reason}: "):
         why = why.removeprefix(word)
-    if reason and reason not in _IMPLIED.get(attempt.state, ()) and reason != why:
+    if reason not in ("", why, attempt.state):  # "lost it" says that it was lost
         why = ": ".join(filter(None, [reason, why]))
     return f"{device} {_ATTEMPT_WORDS[attempt.state]}" + (f": {why}" if why else "")
 

@@ -17,8 +17,7 @@ from protocol.messages.work import AdoptReply, Denied, LiveLease
 from protocol.values.advert import Advert, SignedAdvert
 from protocol.values.campaign_manifest import CampaignManifest, ManifestModel, make_manifest
 from protocol.values.lease import Fence
-from protocol.values.requirement import Requirement
-from protocol.values.task import Measure, Model, Task, Timeouts, task_body
+from protocol.values.task import Model, Task, task_body
 from protocol.wire.base import Message
 from protocol.wire.codec import Frame, FrameKind
 from protocol.words import ProtocolId, Reason
@@ -31,6 +30,7 @@ from swarm.index.query import QueryResult, Sighting
 from swarm.memory.network import MemorySwarm
 from swarm.net.identity import Identity
 from swarm.net.network import Stream
+from tests.scheduler.core_parts import a_task
 
 ANN = Identity.from_seed("ann")
 CAMPAIGN = "c-abcdefgh"
@@ -49,16 +49,7 @@ def names(folder: Path) -> list[str]:
 
 
 def task(n: int) -> Task:
-    return Task(
-        campaign=CAMPAIGN,
-        task=f"{CAMPAIGN}/{n}",
-        scheduler=ANN.peer_id,
-        model=MODEL,
-        unit="CPU (ONNX)",
-        requirement=Requirement(),
-        measure=Measure(),
-        timeouts=Timeouts(),
-    )
+    return a_task(n, campaign=CAMPAIGN).model_copy(update={"scheduler": ANN.peer_id, "model": MODEL})
 
 
 def a_manifest() -> bytes:

@@ -58,18 +58,11 @@ def campaign(
         name=name,
         scheduler="s",
         spec="{}",
-        attempts=3,
-        backoff_s=5.0,
-        wait_s=60.0,
-        limit_s=None,
-        priority=50,
         epoch=1,
         planned=True,
-        cancel=False,
         created=1000.0 - n,
         ended=1100.0 if over else None,
         outcome=CampaignStatus.SUCCEEDED if over else None,
-        detail="",
     )
     counts = {TaskState.SUCCEEDED: done, TaskState.FAILED: failed, TaskState.QUEUED: tasks - done - failed}
     return CampaignSummary(row, counts)
@@ -85,24 +78,13 @@ def task(on: ObservedDevice, model: str = "mobilenet.onnx") -> TaskRow:
         unit="CPU (ONNX)",
         state=TaskState.RUNNING,
         attempt=1,
-        tries=0,
         worker=on.advert.peer,
         device=on.advert.name,
         lease="l-1",
-        reason=None,
-        detail="",
-        cancel=False,
         phase=Phase.RUN,
         done=12,
         total=60,
-        median_ms=None,
-        note="",
         begun=0.0,
-        ended=None,
-        position=None,
-        start_s=None,
-        preempted=0,
-        replica=None,
     )
 
 

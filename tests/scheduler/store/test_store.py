@@ -16,8 +16,7 @@ from protocol.errors import LocalProtocolError
 from protocol.formats.phase import Phase
 from protocol.values.attempt import TaskEvent, TaskState
 from protocol.values.lease import Fence
-from protocol.values.requirement import Requirement
-from protocol.values.task import Measure, Model, Task, Timeouts, read_task
+from protocol.values.task import read_task
 from protocol.words import Reason
 from scheduler.core.commands import CommitTo, EndAttempt, EndPending, LiveAttempt, RecordGrant
 from scheduler.core.commands import QueuePosition as Seat
@@ -25,30 +24,17 @@ from scheduler.store.database import Location
 from scheduler.store.rows import AttemptState, CampaignStatus, NewCampaign, NewModel
 from scheduler.store.store import Store
 from swarm.net.identity import Identity
+from tests.scheduler.core_parts import SCHEDULER, a_task
 
-SCHEDULER = Identity.from_seed("scheduler").peer_id
 WORKER = Identity.from_seed("worker").peer_id
 FENCE = Fence(incarnation=1, number=7)
-
-
-def a_task(campaign: str, n: int) -> Task:
-    return Task(
-        campaign=campaign,
-        task=f"{campaign}/{n}",
-        scheduler=SCHEDULER,
-        model=Model(name="tiny.onnx", sha256="ab" * 32, size=100),
-        unit="CPU (ONNX)",
-        requirement=Requirement(),
-        measure=Measure(),
-        timeouts=Timeouts(),
-    )
 
 
 def fill(store: Store, campaign: str = "c-one", tasks: int = 3) -> None:
     store.campaigns.create(
         NewCampaign(id=campaign, name="one", scheduler=SCHEDULER, spec="{}"),
         [NewModel("tiny.onnx", "ab" * 32, 100)],
-        [a_task(campaign, n) for n in range(1, tasks + 1)],
+        [a_task(n, campaign=campaign) for n in range(1, tasks + 1)],
     )
 
 
@@ -97,7 +83,7 @@ def test_a_campaign_comes_back_as_it_was_stored(store: Store) -> None:
     (row,) = store.campaigns.unfinished()
     assert (row.id, row.planned, row.epoch, row.created, row.outcome) == ("c-one", True, 0, 1000.0, None)
     assert [task.id for task in store.tasks.all("c-one")] == ["c-one/1", "c-one/2", "c-one/3"]
-    assert read_task(store.tasks.bodies("c-one")["c-one/2"]) == a_task("c-one", 2)
+    assert read_task(store.tasks.bodies("c-one")["c-one/2"]) == a_task(2, campaign="c-one")
     assert store.campaigns.models("c-one") == (NewModel("tiny.onnx", "ab" * 32, 100),)
     assert store.campaigns.needed_models() == {"ab" * 32}
 
@@ -111,7 +97,7 @@ def test_a_campaign_is_found_by_a_prefix_of_its_id_or_by_its_name(store: Store) 
 
 
 def test_a_campaign_is_stored_whole_or_not_at_all(store: Store) -> None:
-    twice = [a_task("c-two", 1), a_task("c-two", 1)]
+    twice = [a_task(1, campaign="c-two"), a_task(1, campaign="c-two")]
     with pytest.raises(IntegrityError):
         store.campaigns.create(NewCampaign("c-two", "two", SCHEDULER, "{}"), [], twice)
     assert store.campaigns.get("c-two") is None
@@ -122,8 +108,8 @@ def test_a_campaign_without_tasks_is_planned_once(store: Store) -> None:
     late = store.campaigns.get("c-late")
     assert late is not None
     assert not late.planned
-    store.campaigns.plan("c-late", [a_task("c-late", 1)])
-    store.campaigns.plan("c-late", [a_task("c-late", 1), a_task("c-late", 2)])
+    store.campaigns.plan("c-late", [a_task(1, campaign="c-late")])
+    store.campaigns.plan("c-late", [a_task(1, campaign="c-late"), a_task(2, campaign="c-late")])
     assert len(store.tasks.all("c-late")) == 1
 
 
