@@ -36,8 +36,7 @@ from swarm.join.host import open_host
 from swarm.join.known_gates import read_addresses
 from swarm.net.identity import Identity, load_or_create
 from swarm.net.link import Links
-from swarm.net.network import Network, Path
-from swarm.net.paths import path_json, path_words
+from swarm.net.network import Network, Path, path_json, path_words
 from swarm.pools.tokens import Grant, issue
 
 TOKEN_TTL_S: Final = 60.0

@@ -26,8 +26,7 @@ from swarm.index.index import Index
 from swarm.join.ephemeral import GateVisitor, open_ephemeral_node
 from swarm.net.identity import Identity
 from swarm.net.link import Links
-from swarm.net.network import Network, Path
-from swarm.net.paths import gate_name
+from swarm.net.network import Network, Path, gate_name
 
 MAX_CONCURRENT_PINGS: Final = 32
 MAX_DEVICES: Final = 256

@@ -29,7 +29,7 @@ from scheduler.store.store import Store
 from swarm.base.screen import print_json
 from swarm.base.text import count, safe_text
 from swarm.base.units import show_elapsed
-from swarm.net.paths import path_words
+from swarm.net.network import path_words
 
 # -- campaigns -----------------------------------------------------------------------------------------------------------------
 

@@ -63,7 +63,6 @@ class Index:
     rng: random.Random
     _: KW_ONLY
     incarnation: int = 0
-    pool: str = ""
     serve: bool = True
     """False: a client only."""
     soft: int = SOFT_LIMIT
@@ -105,7 +104,7 @@ class Index:
             self._server = IndexServer(self.holder, client, network.knock, self.admit, self.exempt)
             self._lookups = Lookups(client)
             self._publisher = Publisher(client, self._lookups, self.rng, self.refresh_s, self.wall)
-            self._query = Query(client, self._lookups, self.rng, self.pool)
+            self._query = Query(client, self._lookups, self.rng)
             serve_links(network, say.FAMILY, say.INDEX, self._server.answer)
             nursery.start_soon(self._publisher.run)
             nursery.start_soon(self._expire)
@@ -122,13 +121,12 @@ class Index:
     async def publish(self, advert: Advert, campaigns: Iterable[str] = ()) -> int:
         """Sign and publish `advert`, and refresh it from then on. Returns the number of holders of its least held attribute.
 
-        Fills in `peer` and `seq`, and `addresses` and `pool` where they are empty. `campaigns`: ids of campaigns of which this node holds
+        Fills in `peer` and `seq`, and `addresses` where they are empty. `campaigns`: ids of campaigns of which this node holds
         leases. Raises `LocalProtocolError` when the advert is too large.
         """
         mine = advert.model_copy(
             update={
                 "peer": self.network.peer_id,
-                "pool": advert.pool or self.pool,
                 "addresses": advert.addresses or self._addresses()[:8],
                 "seq": self._advert.seq if self._advert is not None else 0,
                 "gone": False,

@@ -140,7 +140,6 @@ class Query:
     client: IndexClient
     lookups: Lookups
     rng: random.Random
-    pool: str
     _totals: dict[str, tuple[int, float]] = field(default_factory=dict)
     """Attribute → its devices, and when they were counted."""
 
@@ -196,7 +195,7 @@ class Query:
         for depth in range(MAX_SHARD_DEPTH + 1):
             # a split root says little: one random shard of the first level that is not split says the rest
             prefix = self.rng.randrange(2**depth)
-            page = say.QueryShard(pool=self.pool, attribute=attribute, depth=depth, prefix=prefix, limit=0)
+            page = say.QueryShard(attribute=attribute, depth=depth, prefix=prefix, limit=0)
             answers = [answer for _, answer in await self._ask(page, READERS)]
             counts.append(max((answer.count for answer in answers), default=0) * 2**depth)
             if not any(answer.split for answer in answers):
@@ -250,7 +249,6 @@ class Query:
     async def _read(self, leaf: _Leaf, merged: _Merged) -> None:
         """Read one shard: from two holders first, from all when these do not have enough, then the further pages."""
         page = say.QueryShard(
-            pool=self.pool,
             attribute=leaf.attribute,
             depth=leaf.depth,
             prefix=leaf.prefix,

@@ -141,7 +141,6 @@ async def open_node(
                 rng=rng,
                 incarnation=incarnation,
                 serve=holder,
-                remote_address=network.remote_address,
                 admit=admit,
                 reach=None if role == "gate" else keeper,
                 wall=time.time,

@@ -19,8 +19,7 @@ import trio
 
 from protocol.errors import Refused, RemoteProtocolError, Unreachable
 from swarm.net.addresses import Address, Contact, PeerId, own_ips, parse_tcp
-from swarm.net.network import Network
-from swarm.net.paths import gate_name
+from swarm.net.network import Network, gate_name
 from swarm.reach import reachability
 from swarm.reach.autonat import DialBackAnswer, ask
 from swarm.reach.reachability import Reach, ReachState

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from swarm.net.identity import Identity
-from swarm.net.network import Path
-from swarm.net.paths import path_json, path_words
+from swarm.net.network import Path, path_json, path_words
 
 GATE = Identity.from_seed("gate").peer_id
 CIRCUIT = f"/ip4/192.0.2.7/tcp/4101/p2p/{GATE}/p2p-circuit"
