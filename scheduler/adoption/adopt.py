@@ -27,7 +27,7 @@ from scheduler.models.describe import by_devices, sha256_of
 from scheduler.models.fetch import fetch_adopted
 from scheduler.models.spool import is_spooled
 from scheduler.models.spool import spool as copy_in
-from scheduler.run.manifests import manifests_in
+from scheduler.run.manifests import CampaignManifests
 from scheduler.store.rows import NewCampaign, NewModel, WorkerTask
 from scheduler.store.store import Store
 from swarm.base.text import count
@@ -97,7 +97,7 @@ async def adopt_campaign(
     reports = {task: report for task, report in reports.items() if task in ids}
     missing = await _bring_models(scan, opened, reports, spool, models)
     keep()
-    manifests_in(spool).keep(campaign, data)
+    CampaignManifests(spool).keep(campaign, data)
     store.campaigns.take_over(
         _new(manifest),
         [NewModel(model.name, model.sha256, model.size, model.facts) for model in manifest.models],

@@ -88,7 +88,7 @@ class Shell(Protocol):
         ...
 
     def start(self, job: Coroutine[Any, Any, None]) -> None:
-        """Drive a procedure beside the others."""
+        """Drive a procedure concurrently with the others."""
         ...
 
     def wake(self) -> None:
@@ -335,7 +335,7 @@ class WorkerLinks:
                     continue
                 link.adopted = handle
             if await WaitClosed(handle, shell.now() + RENEW_EVERY_S):
-                self.on_closed(peer)
+                self._carry_out(self._core.workers.close_link(peer))  # reconnect at once, and adopt anew
             elif view.held and not link.unadopted:
                 await self.renew(handle, link)
 
@@ -344,10 +344,6 @@ class WorkerLinks:
             return await self.connect(peer)
         except Unreachable:  # the link there is goes on
             return self._shell.peek(peer)
-
-    def on_closed(self, peer: str) -> None:
-        """A kept link closed; its keeper reconnects at once, and adopts anew."""
-        self._carry_out(self._core.workers.close_link(peer))
 
     async def _reach(self, peer: str, link: WorkerLink) -> None:
         """One attempt to reconnect; the second before the next one is waited here, also if a link came up and broke at once."""

@@ -238,7 +238,7 @@ class Allocator:
     def commit(self, entry: TaskEntry, view: WorkerView, now: float, *, hedge: bool = False) -> CommitTo:
         """Ask this worker to take the task, as its only attempt or as a hedge."""
         entry.last += 1
-        attempt = Attempt(entry.last, view.peer, told_at=now)
+        attempt = Attempt(entry.last, view.peer, updated_at=now)
         if hedge:
             entry.hedge = attempt
         else:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from protocol.messages.work import MAX_PREEMPTIONS, Denied, HeldLease
-from protocol.values.attempt import AttemptEvent, AttemptStatus, TaskEvent, TaskState
+from protocol.values.attempt import AttemptStatus, TaskEvent, TaskState
 from protocol.values.record import Record
 from protocol.words import Reason, RunOutcome
 from scheduler.core.commands import (
@@ -162,7 +162,7 @@ class Failures:
         for entry, attempt in self._state.held_at(peer):
             if attempt.lease in gone:
                 commands += self.count_return(entry, attempt, now)
-                commands += self.lose_at(entry, peer, reason, detail, now)
+                commands += self.lose(entry, attempt, reason, detail, now)
         return commands
 
     def count_return(self, entry: TaskEntry, attempt: Attempt, now: float) -> list[Command]:
@@ -194,34 +194,30 @@ class Failures:
             commands = self.count_failure(view, "being silent about what it had taken", now, silent=True)
         for entry, attempt in self._state.held_at(peer):
             if attempt.status is not AttemptStatus.ASKED:  # a commit on its way has its own deadline
-                commands += self.lose_at(entry, peer, Reason.LOST, detail, now)
+                commands += self.lose(entry, attempt, Reason.LOST, detail, now)
         return commands
 
-    def lose_at(self, entry: TaskEntry, peer: str, reason: Reason, detail: str, now: float) -> list[Command]:
-        """The attempt at this worker is lost."""
-        if entry.hedge is not None and entry.hedge.worker == peer:
+    def lose(
+        self, entry: TaskEntry, attempt: Attempt, reason: Reason, detail: str, now: float
+    ) -> list[Command]:
+        """This attempt is lost."""
+        if attempt is entry.hedge:
             return self._hedging.drop(entry, reason, detail)
-        return self.lose(entry, reason, detail, now)
-
-    def lose(self, entry: TaskEntry, reason: Reason, detail: str, now: float) -> list[Command]:
-        """The current attempt is lost."""
         commands: list[Command] = []
-        if reason is Reason.BAD_REQUEST and entry.worker is not None:  # what it sent was no result
-            commands = self._blame(self._state.worker(entry.worker), entry, reason, now)
+        if reason is Reason.BAD_REQUEST:  # what it sent was no result
+            commands = self._blame(self._state.worker(attempt.worker), entry, reason, now)
         event = TaskEvent.LOSE
-        if entry.state is TaskState.QUEUED or _inherited(entry) or reason is Reason.STALE_EPOCH:
-            event = (
-                TaskEvent.REFUSE
-            )  # nothing ran, or this scheduler never asked for it, or it is not asked again
+        if entry.state is TaskState.QUEUED or attempt.inherited or reason is Reason.STALE_EPOCH:
+            event = TaskEvent.REFUSE  # nothing ran, or it was never asked for, or is not asked for again
         elif reason is Reason.PREEMPTED and entry.state in LEASED and _may_yield(entry):
             event, detail = TaskEvent.PREEMPT, self._preempted(entry)
         return commands + self._end_current(entry, event, reason, detail, now)
 
     def turn_down(
-        self, entry: TaskEntry, number: int, event: TaskEvent, reason: Reason, detail: str, now: float
+        self, entry: TaskEntry, attempt: Attempt, event: TaskEvent, reason: Reason, detail: str, now: float
     ) -> list[Command]:
         """The worker did not take this attempt."""
-        if entry.is_hedge(number):
+        if attempt is entry.hedge:
             return self._hedging.drop(entry, reason, detail)
         return self._end_current(entry, event, reason, detail, now)
 
@@ -288,31 +284,23 @@ class Failures:
         for entry, attempt in self._state.held_at(peer):
             if attempt.lease not in gone:
                 continue
-            if entry.is_hedge(attempt.number):
+            if attempt is entry.hedge:
                 commands += self._hedging.drop(entry, Reason.LOST, f"{device} gave its ticket up")
             else:
                 commands += self.count_return(entry, attempt, now)
-                commands += self.end_stopped(entry, f"{device} gave it up", now)
+                commands += self.end_stopped(entry, attempt, f"{device} gave it up", now)
         return commands
 
-    def end_stopped(self, entry: TaskEntry, detail: str, now: float) -> list[Command]:
+    def end_stopped(self, entry: TaskEntry, attempt: Attempt, detail: str, now: float) -> list[Command]:
         """A run that was to be stopped is over, or is not waited for any more."""
-        attempt = entry.current
-        if attempt is None or attempt.status is not AttemptStatus.STOPPING:
-            return self.lose(entry, Reason.LOST, detail, now)
-        if entry.outcome is not None or attempt.inherited:
-            return self.lose(entry, Reason.LOST, detail, now)
+        stopping = attempt.status is AttemptStatus.STOPPING
+        if not stopping or entry.outcome is not None or attempt.inherited:
+            return self.lose(entry, attempt, Reason.LOST, detail, now)
         if entry.state is not TaskState.RUNNING:
             words = f"{self._state.device(attempt.worker)} took it and never began"
-            return self.lose(entry, Reason.LOST, words, now)
+            return self.lose(entry, attempt, Reason.LOST, words, now)
         words = "it ran far beyond its limits and was stopped"
         return self._end(entry, *self.after_failure(entry, attempt.worker, Reason.TIMED_OUT, words), now)
-
-    def stop_overdue(self, entry: TaskEntry, now: float) -> list[Command]:
-        """Have the current run stopped: it exceeded its limits, or never began."""
-        if entry.current is not None:
-            entry.current.move(AttemptEvent.STOP)
-        return self.send_stop(entry, now)
 
     def send_stop(self, entry: TaskEntry, now: float) -> list[Command]:
         """Tell the worker to stop what is not wanted: as soon as its lease is known, and again whenever a link comes up."""
@@ -365,16 +353,12 @@ class Failures:
             if group.campaign == campaign:
                 group.fits.discard(peer)
                 group.declined[peer] = Denied(reason=Reason.STALE_EPOCH, detail=words)
-        for entry, _ in state.held_at(peer):
+        for entry, attempt in state.held_at(peer):
             if entry.task.campaign == campaign:
-                commands += self.lose_at(entry, peer, Reason.STALE_EPOCH, words, now)
+                commands += self.lose(entry, attempt, Reason.STALE_EPOCH, words, now)
         return commands
 
 
 def _may_yield(entry: TaskEntry) -> bool:
     """Whether a preemption costs no try. A worker that reports more of them than are allowed has lost the task like any other."""
     return entry.preempted < MAX_PREEMPTIONS
-
-
-def _inherited(entry: TaskEntry) -> bool:
-    return entry.current is not None and entry.current.inherited

@@ -3,8 +3,8 @@
     queued at A ──▶ asked at B too ─▶ A is up first: start there, release B's ticket (and skip it, should it come up meanwhile)
                                     └▶ B is up first, or grants a lease at once: B's attempt becomes the current one, A's is released
 
-Each ticket is an attempt with its own number. Before a worker is told to start, the other ticket is over on disk: whatever crashes then,
-no two workers are told to start the same task.
+Each ticket is an attempt with its own number. Before a start is sent, the other ticket is over on disk: whatever crashes then, no two
+workers start the same task.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ class Hedging:
         """The hedge becomes the current attempt; the one before is gone, or the caller releases it."""
         hedge, before = entry.hedge, entry.current
         assert hedge is not None, "there is a hedge"
-        assert before is not None, "beside a current attempt"
+        assert before is not None, "a hedge has a current attempt"
         entry.hedge = None
         self._state.release(before.worker, entry.id)
         if hedge.lease is None:
@@ -140,7 +140,7 @@ class Hedging:
     def prefer(self, entry: TaskEntry) -> list[Command]:
         """The hedge comes up first: it becomes the current attempt, and the other ticket is released."""
         before = entry.current
-        assert before is not None, "a hedge stands beside a current attempt"
+        assert before is not None, "a hedge has a current attempt"
         return [*self.switch(entry, None, SOONER), *_release(before, entry)]
 
     def rival_asked(self, peer: str, lease: str) -> bool:

@@ -51,11 +51,11 @@ class Reconciler:
         if any(lease == other.lease or fence == other.fence for _, other in state.held_at(peer)):
             # else it could settle one task in the other's name
             no = Denied(reason=Reason.BAD_REQUEST, detail="it gave one lease to two tasks")
-            commands = self._failures.turn_down(entry, number, TaskEvent.REFUSE, no.reason, no.detail, now)
+            commands = self._failures.turn_down(entry, attempt, TaskEvent.REFUSE, no.reason, no.detail, now)
             self._workers.refuse(peer, no, now)
             return commands
         commands = []
-        hedge = entry.is_hedge(number)
+        hedge = attempt is entry.hedge
         if hedge and not queued:
             commands += self._hedging.prefer(entry)
         attempt.lease, attempt.fence = lease, fence
@@ -94,7 +94,7 @@ class Reconciler:
         entry, attempt = unanswered
         view = self._state.worker(attempt.worker)
         view.back_off(now, 0.2 + 0.3 * self._state.rng.random())
-        commands = self._failures.turn_down(entry, number, TaskEvent.REFUSE, conflict.reason, "", now)
+        commands = self._failures.turn_down(entry, attempt, TaskEvent.REFUSE, conflict.reason, "", now)
         self._workers.update_load(view, conflict.quote, now)
         return commands
 
@@ -103,14 +103,13 @@ class Reconciler:
         unanswered = self._unanswered(task, number)
         if unanswered is None:
             return []
-        entry, peer = unanswered[0], unanswered[1].worker
-        commands = self._failures.turn_down(
-            entry, number, TaskEvent.REFUSE, denied.reason, denied.detail, now
-        )
-        this_task = denied.reason in (Reason.DOES_NOT_FIT, Reason.BAD_REQUEST)
-        if denied.reason is Reason.STALE_EPOCH:
+        entry, attempt = unanswered
+        peer, reason = attempt.worker, denied.reason
+        commands = self._failures.turn_down(entry, attempt, TaskEvent.REFUSE, reason, denied.detail, now)
+        this_task = reason in (Reason.DOES_NOT_FIT, Reason.BAD_REQUEST)
+        if reason is Reason.STALE_EPOCH:
             commands += self._failures.exclude(peer, entry.task.campaign, now)
-        elif this_task or (denied.reason is Reason.NOT_ALLOWED and denied.unmet):
+        elif this_task or (reason is Reason.NOT_ALLOWED and denied.unmet):
             group = self._state.groups[entry.group]
             group.fits.discard(peer)
             group.declined[peer] = denied
@@ -129,7 +128,7 @@ class Reconciler:
         if sent:
             commands = self._failures.count_failure(view, "being asked and not answering", now, silent=True)
         event = TaskEvent.LOSE if sent else TaskEvent.REFUSE
-        return commands + self._failures.turn_down(entry, number, event, Reason.LOST, why, now)
+        return commands + self._failures.turn_down(entry, attempt, event, Reason.LOST, why, now)
 
     # -- runs ---------------------------------------------------------------------------------------------------------------------------
 
@@ -141,7 +140,7 @@ class Reconciler:
         entry, attempt = held
         commands: list[Command] = []
         if entry.state is TaskState.QUEUED:
-            if entry.is_hedge(attempt.number):
+            if attempt is entry.hedge:
                 commands += self._hedging.prefer(entry)
             else:
                 commands += self._hedging.release(entry, "it starts at the other worker")
@@ -152,7 +151,7 @@ class Reconciler:
         """A run moved on. None: it is not ours any more."""
         held = self._state.by_lease(peer, report.lease, report.fence)
         if held is None or held[0].worker != peer or held[0].hedge is not None:
-            return None  # of a hedged task no worker was told to start: it is not to be believed
+            return None  # no start was sent for a hedged task: it is not to be believed
         entry, attempt = held
         if (
             entry.state is TaskState.QUEUED
@@ -217,11 +216,10 @@ class Reconciler:
             elif attempt.lease in expected:
                 words = f"{state.device(peer)} has it no more"
                 commands += self._failures.count_return(entry, attempt, now)
-                commands += self._failures.lose_at(entry, peer, Reason.LOST, words, now)
+                commands += self._failures.lose(entry, attempt, Reason.LOST, words, now)
             elif attempt.status is AttemptStatus.RESTORED:  # the commit never reached it
-                commands += self._failures.turn_down(
-                    entry, attempt.number, TaskEvent.REFUSE, Reason.LOST, "never asked", now
-                )
+                args = (TaskEvent.REFUSE, Reason.LOST, "never asked", now)
+                commands += self._failures.turn_down(entry, attempt, *args)
         run = state.campaigns.get(campaign)
         epoch = None if run is None else run.limits.epoch
         orphans = tuple(
@@ -245,10 +243,10 @@ class Reconciler:
             return self.grant(attempt.worker, grant, now, observed=False)
         commands: list[Command] = []
         owes = (lease.settled or lease.reporting) and not lease.queued  # a worker may claim both
-        if entry.is_hedge(attempt.number):
+        if attempt is entry.hedge:
             if lease.queued:
                 attempt.move(AttemptEvent.ENQUEUE)
-                return commands
+                return []
             commands += self._hedging.prefer(entry)  # it runs there
         if entry.state is TaskState.QUEUED and not lease.queued:
             commands += self._hedging.release(entry, "it runs already")

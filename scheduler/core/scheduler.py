@@ -110,11 +110,11 @@ class SchedulerCore:
 
     def renewable_on(self, peer: str) -> tuple[HeldLease, ...]:
         """Those of them that are to be renewed: neither being stopped nor already reporting."""
-        over = (AttemptStatus.REPORTING, AttemptStatus.STOPPING)
+        ending = (AttemptStatus.REPORTING, AttemptStatus.STOPPING)
         held = (
             attempt.held(entry.epoch)
             for entry, attempt in self.state.held_at(peer)
-            if entry.outcome is None and attempt.status not in over
+            if entry.outcome is None and attempt.status not in ending
         )
         return tuple(item for item in held if item is not None)
 

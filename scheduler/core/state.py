@@ -35,9 +35,9 @@ LIMITS: Final = (Reason.TIMED_OUT, Reason.OUT_OF_MEMORY)
 SLACK_S: Final = 60.0
 """Beyond the limits that the worker itself enforces; after it the scheduler stops the run."""
 BEGIN_S: Final = 120.0
-"""A worker that granted a lease, and of whose run nothing is heard for so long, is considered not to begin."""
+"""A run that was granted a lease and has reported nothing for so long is considered not to begin."""
 STOP_AGAIN_S: Final = 12.0
-"""A worker that has not confirmed a stop by then is told again."""
+"""A stop that has not been confirmed by then is sent again."""
 STOP_S: Final = 30.0
 """After so long the task goes on without the worker, and its lease is left to lapse."""
 
@@ -77,18 +77,18 @@ class Attempt:
     inherited: bool = False
     """Reported by its worker when the campaign was adopted: this scheduler never asked for it, so losing it costs no try."""
     position: int | None = None
-    """In the worker's queue, from 1, as of `told_at`."""
+    """In the worker's queue, from 1, as of `updated_at`."""
     start_s: float | None = None
-    """Expected wait as of `told_at`."""
-    told_at: float = 0.0
+    """Expected wait as of `updated_at`."""
+    updated_at: float = 0.0
     started_at: float | None = None
     """When its lease began, or its wait for the device ended; None: this scheduler did not see it."""
     due: float | None = None
     """When the result of a `REPORTING` attempt has to be here."""
     stop_at: float | None = None
-    """When its worker was first told to stop it."""
+    """When a stop was first sent."""
     stop_sent_at: float = 0.0
-    """When it was last told so."""
+    """When a stop was last sent."""
     yields_to: int | None = None
     """The priority that its worker announced to yield to."""
     yields_at: float = 0.0
@@ -107,7 +107,7 @@ class Attempt:
 
     def wait_s(self, now: float) -> float | None:
         """Seconds until it is expected to start; None: unknown."""
-        return None if self.start_s is None else max(0.0, self.start_s - (now - self.told_at))
+        return None if self.start_s is None else max(0.0, self.start_s - (now - self.updated_at))
 
 
 @dataclass(slots=True)
@@ -206,9 +206,6 @@ class TaskEntry:
                 if attempt is not None and attempt.worker == peer:
                     return attempt
         return None
-
-    def is_hedge(self, number: int) -> bool:
-        return self.hedge is not None and self.hedge.number == number
 
     def max_run_s(self) -> float:
         """Longest time from lease to result, or, if it waited for the device then, from the end of that wait."""

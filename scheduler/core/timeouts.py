@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from protocol.values.attempt import AttemptStatus, TaskEvent
+from protocol.values.attempt import AttemptEvent, AttemptStatus, TaskEvent
 from protocol.words import Reason
 from scheduler.core.commands import Command, Explain, RecordEvent
 from scheduler.core.failures import Failures
@@ -48,15 +48,16 @@ class TimeLimits:
             if attempt.stop_at is not None and now < attempt.stop_at + STOP_S:
                 return failures.send_stop(entry, now)
             words = f"{device} did not say within {STOP_S:g} s that it was stopped"
-            return failures.end_stopped(entry, words, now)
+            return failures.end_stopped(entry, attempt, words, now)
         if attempt.status is AttemptStatus.REPORTING:
             blame = failures.count_failure(view, NOT_SENT, now, silent=True)
             words = f"{device} ran it, but did not send its result"
-            return blame + failures.lose(entry, Reason.LOST, words, now)
+            return blame + failures.lose(entry, attempt, Reason.LOST, words, now)
         blame = []
         if now >= entry.begins_by():
             blame = failures.count_failure(view, "taking a task that it never began", now, silent=True)
-        return failures.stop_overdue(entry, now) + blame
+        attempt.move(AttemptEvent.STOP)
+        return failures.send_stop(entry, now) + blame
 
     def _limit_wait(self, group: RequirementGroup, now: float) -> list[Command]:
         if not group.pending and not group.queued:

@@ -145,7 +145,7 @@ class Workers:
         self, entry: TaskEntry, attempt: Attempt, position: int | None, start_s: float | None, now: float
     ) -> None:
         """Where a ticket stands in its worker's queue."""
-        attempt.position, attempt.start_s, attempt.told_at = position, start_s, now
+        attempt.position, attempt.start_s, attempt.updated_at = position, start_s, now
         current, hedge = entry.current, entry.hedge
         assert current is not None, "a queued task has an attempt"
         best = hedge if hedge is not None and _sooner(hedge, current, now) else current
@@ -153,10 +153,10 @@ class Workers:
 
     def update_incarnation(self, view: WorkerView, incarnation: int, now: float) -> list[Command]:
         """A new incarnation voids what an older one gave."""
-        known = view.incarnation
-        if known is not None and incarnation < known:
+        previous = view.incarnation
+        if previous is not None and incarnation < previous:
             return []
-        if known is not None and incarnation > known:
+        if previous is not None and incarnation > previous:
             if view.restarted:  # its renewals tell what it has lost
                 return self._failures.count_failure(
                     view, "saying again and again that it was restarted", now, once=True
@@ -170,7 +170,7 @@ class Workers:
             if attempt.fence is not None and attempt.fence.incarnation < incarnation:
                 words = f"{self._state.device(view.peer)} was restarted"
                 commands += self._failures.count_return(entry, attempt, now)
-                commands += self._failures.lose_at(entry, view.peer, Reason.LOST, words, now)
+                commands += self._failures.lose(entry, attempt, Reason.LOST, words, now)
         return commands
 
 

@@ -73,7 +73,7 @@ def cells(campaign: Campaign) -> tuple[PlannedCell, ...]:
 
 
 def needs_devices(campaign: Campaign) -> bool:
-    """Whether the tasks can only be told once the devices are known."""
+    """Whether the tasks depend on the devices that are there."""
     return campaign.devices.spread != "any" or campaign.replicas > 1
 
 
@@ -203,13 +203,13 @@ def _pins(campaign: Campaign, fitting: Sequence[Advert]) -> list[_Pin]:
     return [pin for group in groups for pin in _replica_pins(group, replicas)]
 
 
-def _replica_pins(group: Sequence[Advert], wanted: int) -> list[_Pin]:
+def _replica_pins(group: Sequence[Advert], count: int) -> list[_Pin]:
     """One for each replica on a class: the devices there are dealt out in turn; where they run out, any other one of the class."""
     kind = _class_pin(group)
     devices = list(dict.fromkeys(advert.device for advert in group))
     pins: list[_Pin] = []
-    for number in range(1, wanted + 1):
-        own = tuple(devices[number - 1 :: wanted][:MAX_NAMED])
+    for number in range(1, count + 1):
+        own = tuple(devices[number - 1 :: count][:MAX_NAMED])
         if own:
             one = Clause(attribute="device", op=Op.EQ, value=own[0])
             several = Clause(attribute="device", op=Op.IN, value=own)
@@ -217,7 +217,7 @@ def _replica_pins(group: Sequence[Advert], wanted: int) -> list[_Pin]:
         else:
             others = tuple(Clause(attribute="device", op=Op.NE, value=device) for device in devices)
             verb = "is" if len(devices) == 1 else "are"
-            note = f"{wanted} devices of one class are needed, {len(devices)} {verb} there"
+            note = f"{count} devices of one class are needed, {len(devices)} {verb} there"
             pins.append(_Pin((*kind, *others), number, note))
     return pins
 

@@ -29,10 +29,10 @@ class StoredManifest:
 
 
 class CampaignManifests:
-    """One folder, a file for each campaign."""
+    """A folder in the spool, with a file for each campaign."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, spool: Path) -> None:
+        self._folder = spool / "manifests"
         self._stored: dict[str, StoredManifest] = {}
 
     def of(self, campaign: str) -> tuple[str, int] | None:
@@ -98,11 +98,6 @@ class CampaignManifests:
     def _remember(self, campaign: str, path: Path, data: bytes) -> StoredManifest:
         stored = self._stored[campaign] = StoredManifest(hashlib.sha256(data).hexdigest(), len(data), path)
         return stored
-
-
-def manifests_in(spool: Path) -> CampaignManifests:
-    """Those of a home, beside its models."""
-    return CampaignManifests(spool / "manifests")
 
 
 def _manifest(row: CampaignRow, models: Sequence[NewModel], bodies: Mapping[str, bytes]) -> CampaignManifest:

@@ -48,21 +48,21 @@ async def run_process(home: Home, settings: SchedulerSettings, stay: bool, stop_
             if not is_running(home):
                 break
             await trio.sleep(LOCK_TRY_S)
-        told_to_stop = await _run_once(home, settings, stay, stop_with_stdin)
+        stopped = await _run_once(home, settings, stay, stop_with_stdin)
         with open_store(home) as store:
-            if told_to_stop or not store.campaigns.unfinished():
+            if stopped or not store.campaigns.unfinished():
                 return
 
 
 async def _run_once(home: Home, settings: SchedulerSettings, stay: bool, stop_with_stdin: bool) -> bool:
-    """Onto the network, until no campaign is left; gives whether it was told to stop before."""
-    told_to_stop = False
+    """Onto the network, until no campaign is left; gives whether a signal stopped it before."""
+    stopped = False
     async with open_node("scheduler", home, settings, holder=False) as here, trio.open_nursery() as nursery:
 
         async def signals() -> None:
-            nonlocal told_to_stop
+            nonlocal stopped
             name = await wait_for_stop(with_stdin=stop_with_stdin)
-            told_to_stop = True
+            stopped = True
             log.info("scheduler.stopping", signal=name)
             nursery.cancel_scope.cancel()
 
@@ -109,13 +109,13 @@ async def _run_once(home: Home, settings: SchedulerSettings, stay: bool, stop_wi
             )
             await service.run()
         nursery.cancel_scope.cancel()
-    if not told_to_stop:
+    if not stopped:
         await _last_look(schedules)
-    return told_to_stop
+    return stopped
 
 
 async def _last_look(schedules: Schedules) -> None:
-    """What ended with the last campaign is judged and told before we leave."""
+    """Judge and report what ended with the last campaign before leaving."""
     try:
         await schedules.step(begin=False)
     except ResourceError as exc:

@@ -25,7 +25,7 @@ from scheduler.models.describe import by_devices
 from scheduler.planning.devices import DeviceFinder, fix_plan
 from scheduler.run.credentials import CredentialPresenter
 from scheduler.run.epochs import LeadershipClaims
-from scheduler.run.manifests import manifests_in
+from scheduler.run.manifests import CampaignManifests
 from scheduler.run.models import MissingModels, ModelSources
 from scheduler.run.restore import end_unreadable, entries_of
 from scheduler.run.shell import Aside, TrioShell
@@ -79,7 +79,7 @@ class SchedulerService:
         self._nursery = nursery
         self._core = core = SchedulerCore(self.rng)
         self._claims = LeadershipClaims(self.identity, self.credentials)
-        self._manifests = manifests_in(self.spool)
+        self._manifests = CampaignManifests(self.spool)
         self._manifests.tidy([row.id for row in self.store.campaigns.unfinished()])
         self._missing_models = MissingModels(self.spool)
         self._planning: set[str] = set()

@@ -15,7 +15,7 @@ from protocol.values.task import Measure, Model, Task, Timeouts, task_body
 from scheduler.adoption.adopt import tally
 from scheduler.adoption.recovery import Recovery, WorkerReport
 from scheduler.core.state import TaskEntry
-from scheduler.run.manifests import manifests_in
+from scheduler.run.manifests import CampaignManifests
 from scheduler.run.models import MissingModels
 from scheduler.store.rows import NewCampaign, NewModel
 from scheduler.store.store import Store
@@ -49,7 +49,7 @@ def test_a_manifest_is_made_once_and_says_what_the_campaign_is(tmp_path: Path) -
         row = store.campaigns.get("c-one")
         assert row is not None
         bodies = {task.id: store.tasks.bodies("c-one")[task.id] for task in store.tasks.all("c-one")}
-    manifests = manifests_in(tmp_path)
+    manifests = CampaignManifests(tmp_path)
     stored = manifests.take_up(row, models, bodies, ANN)
     assert stored is not None
     data = stored.path.read_bytes()
@@ -59,7 +59,7 @@ def test_a_manifest_is_made_once_and_says_what_the_campaign_is(tmp_path: Path) -
     manifest = open_manifest(cover).manifest
     assert (manifest.limit_s, manifest.created, manifest.priority) == (60.0, 1_790_000_000, 70)
     assert manifest.tasks == tuple(task_body(task) for task in tasks(12))
-    again = manifests_in(tmp_path)
+    again = CampaignManifests(tmp_path)
     assert again.take_up(row, models, bodies, ANN) == stored
     assert again.find(stored.sha256, ["c-one"]) == stored.path
     assert again.find(stored.sha256, ["c-two"]) is None
@@ -67,7 +67,7 @@ def test_a_manifest_is_made_once_and_says_what_the_campaign_is(tmp_path: Path) -
     assert stored.path.exists()
     again.tidy([])
     assert not stored.path.exists()
-    assert manifests_in(tmp_path).take_up(row, models, bodies, BOB) is None, "only its owner can sign it"
+    assert CampaignManifests(tmp_path).take_up(row, models, bodies, BOB) is None, "only its owner can sign it"
 
 
 def report(name: str, *leases: LiveLease, epoch: int = 1) -> tuple[str, WorkerReport]:
@@ -111,7 +111,7 @@ def test_the_count_of_an_adoption_is_told_in_a_line(tmp_path: Path) -> None:
         store.campaigns.create(NewCampaign("c-one", "one", ANN.peer_id, "{}"), [], tasks(5))
         row = store.campaigns.get("c-one")
         assert row is not None
-        stored = manifests_in(tmp_path).take_up(row, [], store.tasks.bodies("c-one"), ANN)
+        stored = CampaignManifests(tmp_path).take_up(row, [], store.tasks.bodies("c-one"), ANN)
     assert stored is not None
     opened = open_manifest(read_cover(stored.path.read_bytes()))
     adoption = tally(opened.manifest, opened.tasks, recovery.places(), {})
