@@ -8,6 +8,7 @@ Smallest change: ram >= 48 GiB → 3 devices
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import Final
 
@@ -44,10 +45,10 @@ def explain(requirement: Requirement, adverts: Sequence[Advert]) -> str:
     total = _distinct(adverts)
     width = max((len(text) for text, _, _ in lines), default=0)
     digits = len(str(total))
-    text = [f"{_distinct(left)} of {total} {_devices(total)} fit"]
+    text = [f"{_distinct(left)} of {count(total, 'device')} fit"]
     text += [
-        f"  {text:<{width}}  {count:>{digits}} fit" + (f"   nearest: {near}" if near else "")
-        for text, count, near in lines
+        f"  {clause:<{width}}  {fitting:>{digits}} fit" + (f"   nearest: {near}" if near else "")
+        for clause, fitting, near in lines
     ]
     change = smallest_change(requirement, adverts)
     if change:
@@ -60,20 +61,15 @@ def _distinct(adverts: Iterable[Advert]) -> int:
     return len({advert.device for advert in adverts})
 
 
-def _devices(count: int) -> str:
-    return "device" if count == 1 else "devices"
-
-
 def _nearest(clause: Clause, verdicts: Sequence[tuple[Advert, ClauseMatch]]) -> str:
-    advert, verdict = min(verdicts, key=lambda pair: (_distance(clause, pair[0]), pair[0].name))
+    def distance(advert: Advert) -> float:
+        have = _number(clause, advert)
+        if have is None or not isinstance(clause.value, (int, float)):
+            return math.inf
+        return abs(have - clause.value)
+
+    advert, verdict = min(verdicts, key=lambda pair: (distance(pair[0]), pair[0].name))
     return f"{shown_name(advert)} has {safe_text(verdict.have)}"
-
-
-def _distance(clause: Clause, advert: Advert) -> float:
-    have = _number(clause, advert)
-    if have is None or not isinstance(clause.value, (int, float)):
-        return float("inf")
-    return abs(have - clause.value)
 
 
 def _number(clause: Clause, advert: Advert) -> float | None:
@@ -96,21 +92,15 @@ def smallest_change(requirement: Requirement, adverts: Iterable[Advert]) -> str:
     clause, near = max(alone.items(), key=lambda item: (_distinct(item[1]), str(item[0])))
     attribute = attribute_of(clause.attribute)
     numbers = [have for have in (_number(clause, advert) for advert in near) if have is not None]
-    if (
-        attribute is not None
-        and attribute.of in (Of.SIZE, Of.NUMBER)
-        and numbers
-        and clause.op in (*_AT_LEAST, *_AT_MOST)
-    ):
+    scalar = attribute is not None and attribute.of in (Of.SIZE, Of.NUMBER)
+    if scalar and numbers and clause.op in (*_AT_LEAST, *_AT_MOST):
         best = max(numbers) if clause.op in _AT_LEAST else min(numbers)
         op = Op.GE if clause.op in _AT_LEAST else Op.LE
-        looser = Clause(
-            attribute=clause.attribute, op=op, value=int(best) if best == int(best) else float(best)
-        )
-        count = _distinct(advert for advert in near if match_clause(looser, advert).met is ClauseState.MET)
-        return f"{looser} → {count} {_devices(count)}"
-    count = _distinct(near)
-    return f"without {clause} → {count} {_devices(count)}"
+        value = int(best) if best == int(best) else float(best)
+        looser = Clause(attribute=clause.attribute, op=op, value=value)
+        near = [advert for advert in near if match_clause(looser, advert).met is ClauseState.MET]
+        return f"{looser} → {count(_distinct(near), 'device')}"
+    return f"without {clause} → {count(_distinct(near), 'device')}"
 
 
 def why_none(
@@ -133,23 +123,18 @@ def why_none(
         hint = ""
         if reason is Reason.NOT_ALLOWED:
             hint = f"\nTheir owners must allow this scheduler: sark-node join --allow {scheduler}"
-        return reason, f"{_who(refusing)} of {_count(len(fits))}: {_words(refusing)}{hint}"
-    if resting and len(resting) == len(away):
-        return Reason.GAVE_UP, f"{_count(len(away))}, none takes work now: {_words(away)}"
+        return reason, f"refused by {len(refusing)} of {_fitting(fits)}: {_words(refusing)}{hint}"
     if away:
-        return Reason.GAVE_UP, f"{_count(len(away))}, none could be reached: {_words(away)}"
+        what = "takes work now" if len(resting) == len(away) else "could be reached"
+        return Reason.GAVE_UP, f"{_fitting(away)}, none {what}: {_words(away)}"
     refusals = list(declined)
     if refusals:
         return Reason.DOES_NOT_FIT, f"every device that was asked said no: {'; '.join(refusals[:3])}"
     return Reason.NOTHING_FITS, explain(requirement, adverts)
 
 
-def _count(number: int) -> str:
-    return count(number, "device that fits", "devices that fit")
-
-
-def _who(views: Sequence[WorkerView]) -> str:
-    return f"refused by {len(views)}"
+def _fitting(views: Sequence[WorkerView]) -> str:
+    return count(len(views), "device that fits", "devices that fit")
 
 
 def _words(views: Sequence[WorkerView]) -> str:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final, cast
 
 import trio
 
 from protocol.errors import Refused, RemoteProtocolError
 from protocol.messages.work import WORK, Result
-from protocol.values.advert import Advert
 from protocol.values.record import MAX_RECORD
 from protocol.wire.base import Message
 from protocol.words import ProtocolId
@@ -100,10 +99,10 @@ class TrioShell:
                 link = await self._links.get(
                     peer, self._core.state.worker(peer).addresses, max_wait_s=CONNECT_S
                 )
-                await self._introduce(link)
+                await self._presenter.introduce(link)
                 return link
             case effects.Introduce(link):
-                return await self._introduce(_own(link))
+                return await self._presenter.introduce(_own(link))
             case effects.Reintroduce(link):
                 return await self._presenter.retry(_own(link))
             case effects.Drop(peer):
@@ -122,7 +121,9 @@ class TrioShell:
                 return closed.is_set()
             case effects.SearchIndex(requirement, want):
                 async with self._lookups:
-                    return await self._search(requirement, want)
+                    if want is None:
+                        return await survey(self._index, requirement)
+                    return await find(self._index, requirement, want)
             case effects.FetchRecord(peer, result):
                 return await pull(self._network, peer, result)
             case effects.CheckRecord():
@@ -130,14 +131,6 @@ class TrioShell:
                     return await self._aside(lambda: checked(effect))
             case _:
                 return await perform_call(effect)
-
-    async def _introduce(self, link: Link) -> None:
-        await self._presenter.introduce(link)
-
-    async def _search(self, requirement: Any, want: int | None) -> Sequence[Advert]:
-        if want is None:
-            return await survey(self._index, requirement)
-        return await find(self._index, requirement, want)
 
 
 async def perform_call(effect: Any) -> Message | bool | None:
@@ -158,9 +151,9 @@ async def perform_call(effect: Any) -> Message | bool | None:
 
 def checked(effect: effects.CheckRecord) -> CheckedRecord:
     """Read and check a record. Raises `RemoteProtocolError`."""
-    e = effect
-    record = check(e.result, e.body, e.peer, e.task, e.signed_task)
-    return CheckedRecord(record, figures_of(e.task, record), not_as_asked(record, e.task))
+    task = effect.task
+    record = check(effect.result, effect.body, effect.peer, task, effect.signed_task)
+    return CheckedRecord(record, figures_of(task, record), not_as_asked(record, task))
 
 
 def _own(handle: LinkHandle) -> Link:
