@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from protocol.values.attempt import TaskEvent
@@ -111,20 +112,14 @@ class CommandStore(Protocol):
     def events(self) -> EventStore: ...
 
 
+@dataclass(frozen=True)
 class CommandWriter:
-    """`progress`: not stored yet, dropped for what has ended; `ended`: called with each campaign that ends."""
-
-    def __init__(
-        self,
-        store: CommandStore,
-        progress: dict[str, LiveAttempt],
-        log: EventLog,
-        ended: Callable[[str], None],
-    ) -> None:
-        self._store = store
-        self._progress = progress
-        self._log = log
-        self._ended = ended
+    store: CommandStore
+    progress: dict[str, LiveAttempt]
+    """Not stored yet, dropped for what has ended."""
+    log: EventLog
+    ended: Callable[[str], None]
+    """Called with each campaign that ends."""
 
     def write(self, commands: Sequence[Command]) -> None:
         """Intents that follow each other are written together; whatever else moves a task finds there what was decided before it."""
@@ -134,14 +129,14 @@ class CommandWriter:
                 intents.append(command)
                 continue
             if intents and isinstance(command, MOVES):
-                self._store.attempts.begin(intents)
+                self.store.attempts.begin(intents)
                 intents = []
             self._write(command)
         if intents:
-            self._store.attempts.begin(intents)
+            self.store.attempts.begin(intents)
 
     def _write(self, command: Command) -> None:
-        store = self._store
+        store = self.store
         match command:
             case RecordGrant():
                 store.attempts.record_grant(command)
@@ -150,19 +145,19 @@ class CommandWriter:
             case EndHedge():
                 store.attempts.end_hedge(command)
             case EndAttempt(task, attempt, event, _, detail):
-                self._progress.pop(task, None)
+                self.progress.pop(task, None)
                 store.attempts.end(command)
-                self._log.info("attempt.ended", task=task, attempt=attempt, end=str(event), why=detail)
+                self.log.info("attempt.ended", task=task, attempt=attempt, end=str(event), why=detail)
             case EndPending():
                 store.attempts.end_pending(command)
             case RecordWaitReason(tasks, words):
                 store.tasks.set_notes([(task, words) for task in tasks])
             case EndCampaign(campaign, detail):
                 outcome = store.campaigns.end(campaign, detail=detail)
-                self._ended(campaign)
-                self._log.info("campaign.ended", campaign=campaign, outcome=str(outcome))
+                self.ended(campaign)
+                self.log.info("campaign.ended", campaign=campaign, outcome=str(outcome))
             case SetAside(peer, device, seconds, why, campaigns):
-                self._log.warning("worker.set-aside", peer=peer, device=device, why=why)
+                self.log.warning("worker.set-aside", peer=peer, device=device, why=why)
                 store.events.add(
                     campaigns, "worker.set-aside", peer=peer, device=device, seconds=seconds, why=why
                 )

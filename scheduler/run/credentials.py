@@ -42,36 +42,32 @@ class _Introduction:
     retry_at: float = float("-inf")
 
 
+@dataclass(eq=False)
 class CredentialPresenter:
-    """`credentials`: the tokens to show; `manifests`: those of this home's pools; `wall`: seconds since the epoch; `at_hand`: the
-    campaigns of this scheduler. Tokens for other campaigns come last: a worker stores only a few of one peer.
-    """
+    """Tokens for other campaigns than those of this scheduler come last: a worker stores only a few of one peer."""
 
-    def __init__(
-        self,
-        credentials: Callable[[], Sequence[Credential]],
-        wall: Callable[[], float],
-        at_hand: Callable[[], Collection[str]] = tuple,
-        manifests: Callable[[], Sequence[ManifestMessage]] = tuple,
-    ) -> None:
-        self._at_hand = at_hand
-        self._read = credentials
-        self._manifests = manifests
-        self._wall = wall
-        self._introductions: dict[str, _Introduction] = {}
-        self._credentials: tuple[Credential, ...] = ()
-        self._read_at = float("-inf")
+    credentials: Callable[[], Sequence[Credential]]
+    """The tokens to show."""
+    wall: Callable[[], float]
+    """Seconds since the epoch."""
+    at_hand: Callable[[], Collection[str]] = tuple
+    """The campaigns of this scheduler."""
+    manifests: Callable[[], Sequence[ManifestMessage]] = tuple
+    """Those of this home's pools."""
+    _introductions: dict[str, _Introduction] = field(default_factory=dict)
+    _tokens: tuple[Credential, ...] = ()
+    _read_at: float = float("-inf")
 
     async def introduce(self, link: Link) -> None:
         """Return when the worker at this link has been shown the tokens. Raises `Unreachable` when the link breaks meanwhile."""
         before = self._introductions.get(link.peer)
-        if before is not None and before.link is link and self._wall() < before.renew_at:
+        if before is not None and before.link is link and self.wall() < before.renew_at:
             await before.done.wait()
             return
         retry_at = before.retry_at if before is not None else float("-inf")
         introduction = self._introductions[link.peer] = _Introduction(link, retry_at=retry_at)
         if trio.current_time() - self._read_at >= LOOK_S:
-            self._credentials, self._read_at = tuple(self._read()), trio.current_time()
+            self._tokens, self._read_at = tuple(self.credentials()), trio.current_time()
         try:
             await self._show(introduction)
         finally:
@@ -84,20 +80,20 @@ class CredentialPresenter:
             return False
         introduction.retry_at = now + RETRY_S
         accepted = False
-        for manifest in self._manifests()[:MAX_MANIFESTS]:
+        for manifest in self.manifests()[:MAX_MANIFESTS]:
             accepted |= await self._call(link, manifest)
-        self._credentials, self._read_at = tuple(self._read()), now
+        self._tokens, self._read_at = tuple(self.credentials()), now
         return await self._show(introduction) or accepted
 
     async def _show(self, introduction: _Introduction) -> bool:
         accepted = False
-        at_hand = self._at_hand()
-        ordered = sorted(self._credentials, key=lambda c: bool(c.campaign) and c.campaign not in at_hand)
+        at_hand = self.at_hand()
+        ordered = sorted(self._tokens, key=lambda c: bool(c.campaign) and c.campaign not in at_hand)
         for credential in ordered[:MAX_SHOWN]:
             message = ShowCredentials(issuer=credential.issuer, token=credential.token)
             if await self._call(introduction.link, message):
                 accepted = True
-                now = self._wall()
+                now = self.wall()
                 introduction.renew_at = min(introduction.renew_at, now + (credential.expires - now) / 2)
         return accepted
 

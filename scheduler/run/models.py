@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Container, Iterable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -31,6 +32,7 @@ MAX_SEARCHED: Final = 256
 log = structlog.get_logger("sark.scheduler")
 
 
+@dataclass(eq=False)
 class ModelSources:
     """Names other workers that have a model to one that is about to fetch it, with a transfer grant that lets it fetch there.
 
@@ -38,25 +40,18 @@ class ModelSources:
     model's hash, and the next request is answered with more.
     """
 
-    def __init__(
-        self,
-        core: SchedulerCore,
-        index: DeviceFinder,
-        identity: Identity,
-        *,
-        nursery: trio.Nursery,
-        carry_out: Callable[[Sequence[Command]], None],
-        wall: Callable[[], float],
-        rng: random.Random,
-    ) -> None:
-        self._core, self._index, self._identity = core, index, identity
-        self._nursery, self._carry_out = nursery, carry_out
-        self._wall, self._rng = wall, rng
-        self._searched_at: dict[str, float] = {}
+    core: SchedulerCore
+    index: DeviceFinder
+    identity: Identity
+    nursery: trio.Nursery
+    carry_out: Callable[[Sequence[Command]], None]
+    wall: Callable[[], float]
+    rng: random.Random
+    _searched_at: dict[str, float] = field(default_factory=dict)
 
     async def where(self, peer: str, sha256: str) -> Holders | None:
         """For `swarm.blobs.server.serve_blobs`: None for a peer that holds no task which needs the model."""
-        core = self._core
+        core = self.core
         if not core.may_fetch(peer, sha256):
             return None
         holders = [
@@ -69,14 +64,14 @@ class ModelSources:
         if len(holders) < FEW:
             self._search(sha256)
         if len(holders) > MAX_OTHERS:
-            holders = self._rng.sample(holders, MAX_OTHERS)
-        self._rng.shuffle(holders)
+            holders = self.rng.sample(holders, MAX_OTHERS)
+        self.rng.shuffle(holders)
         others = tuple(HolderInfo(peer=view.peer, addresses=view.addresses[:8]) for view in holders)
         return Holders(grant=self._grant(peer, sha256), others=others)
 
     def _grant(self, peer: str, sha256: str) -> TransferGrant:
-        me, until = self._identity.peer_id, math.ceil(self._wall() + GRANT_TTL_S)
-        signature = self._identity.sign(grant_message(me, peer, sha256, until))
+        me, until = self.identity.peer_id, math.ceil(self.wall() + GRANT_TTL_S)
+        signature = self.identity.sign(grant_message(me, peer, sha256, until))
         return TransferGrant(giver=me, taker=peer, sha256=sha256, until=until, signature=signature)
 
     def _search(self, sha256: str) -> None:
@@ -87,16 +82,16 @@ class ModelSources:
         self._searched_at[sha256] = now
         while len(self._searched_at) > MAX_SEARCHED:
             del self._searched_at[next(iter(self._searched_at))]
-        self._nursery.start_soon(self._ask_index, sha256)
+        self.nursery.start_soon(self._ask_index, sha256)
 
     async def _ask_index(self, sha256: str) -> None:
         try:
-            result = await self._index.model(sha256, 2 * MAX_OTHERS)
+            result = await self.index.model(sha256, 2 * MAX_OTHERS)
         except SarkError as exc:
             log.info("model.search-failed", sha256=sha256, why=exc.what)
             return
         adverts = [each.advert for each in result.devices]
-        self._carry_out(self._core.workers.add_adverts("", adverts, trio.current_time()))
+        self.carry_out(self.core.workers.add_adverts("", adverts, trio.current_time()))
 
 
 def worth_asking(view: WorkerView) -> bool:

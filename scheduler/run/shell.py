@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass
 from typing import Any, Final, cast
 
 import trio
@@ -31,45 +32,35 @@ LOOKUPS: Final = 8
 Aside = Callable[[Callable[[], CheckedRecord]], Awaitable[CheckedRecord]]
 
 
+@dataclass(eq=False)
 class TrioShell:
-    """`received`: the conversation's. `reached`: called with a worker that answered. `aside`: reads a record while everything else goes
-    on; one may hold millions of numbers, which take seconds.
-    """
+    network: Network
+    index: DeviceFinder
+    nursery: trio.Nursery
+    core: SchedulerCore
+    presenter: CredentialPresenter
+    received: Callable[[str, Message], Coroutine[Any, Any, Message | None]]
+    """The conversation's."""
+    reached: Callable[[str], None]
+    """Called with a worker that answered."""
+    aside: Aside
+    """Reads a record while everything else goes on: one may hold millions of numbers, which take seconds."""
 
-    def __init__(
-        self,
-        network: Network,
-        index: DeviceFinder,
-        nursery: trio.Nursery,
-        core: SchedulerCore,
-        presenter: CredentialPresenter,
-        *,
-        received: Callable[[str, Message], Coroutine[Any, Any, Message | None]],
-        reached: Callable[[str], None],
-        aside: Aside,
-    ) -> None:
-        self._network = network
-        self._index = index
-        self._nursery = nursery
-        self._core = core
-        self._presenter = presenter
-        self._received = received
-        self.reached = reached
-        self._aside = aside
-        self._links = Links(network, ProtocolId.WORK, WORK, nursery, self._answer)
+    def __post_init__(self) -> None:
+        self._links = Links(self.network, ProtocolId.WORK, WORK, self.nursery, self._answer)
         self._happened = trio.Event()
         self._lookups = trio.CapacityLimiter(LOOKUPS)
         self._reading = trio.Lock()
 
     async def aclose(self) -> None:
         """End all links in good order, so that the last answers arrive."""
-        for peer in tuple(self._core.state.workers):
+        for peer in tuple(self.core.state.workers):
             link = self._links.peek(peer)
             if link is not None:
                 await link.aclose()
 
     async def _answer(self, link: Link, message: Message) -> Message | None:
-        return await drive(self._received(link.peer, message), self.perform)
+        return await drive(self.received(link.peer, message), self.perform)
 
     # -- at once ------------------------------------------------------------------------------------------------------------------------
 
@@ -77,7 +68,7 @@ class TrioShell:
         return trio.current_time()
 
     def start(self, job: Coroutine[Any, Any, None]) -> None:
-        self._nursery.start_soon(drive, job, self.perform)
+        self.nursery.start_soon(drive, job, self.perform)
 
     def wake(self) -> None:
         if self._happened.statistics().tasks_waiting:
@@ -97,14 +88,14 @@ class TrioShell:
         match effect:
             case effects.Connect(peer):
                 link = await self._links.get(
-                    peer, self._core.state.worker(peer).addresses, max_wait_s=CONNECT_S
+                    peer, self.core.state.worker(peer).addresses, max_wait_s=CONNECT_S
                 )
-                await self._presenter.introduce(link)
+                await self.presenter.introduce(link)
                 return link
             case effects.Introduce(link):
-                return await self._presenter.introduce(_own(link))
+                return await self.presenter.introduce(_own(link))
             case effects.Reintroduce(link):
-                return await self._presenter.retry(_own(link))
+                return await self.presenter.retry(_own(link))
             case effects.Drop(peer):
                 return await self._links.drop(peer)
             case effects.WaitFor(ready, until):
@@ -122,13 +113,13 @@ class TrioShell:
             case effects.SearchIndex(requirement, want):
                 async with self._lookups:
                     if want is None:
-                        return await survey(self._index, requirement)
-                    return await find(self._index, requirement, want)
+                        return await survey(self.index, requirement)
+                    return await find(self.index, requirement, want)
             case effects.FetchRecord(peer, result):
-                return await pull(self._network, peer, result)
+                return await pull(self.network, peer, result)
             case effects.CheckRecord():
                 async with self._reading:
-                    return await self._aside(lambda: checked(effect))
+                    return await self.aside(lambda: checked(effect))
             case _:
                 return await perform_call(effect)
 
