@@ -40,33 +40,22 @@ STOLEN: Final = 0.05
 CLOCK: Final = 0.75
 """A launch's clock below this share of the fastest launch's is a fall."""
 
-
 SIMULATION: Final = "a simulation: its figures come from a script, nothing was measured"
 
 
 class RowVerdict(StrEnum):
-    """What the numbers of a complete row are worth; of several, the first of `GRAVITY`."""
+    """What the numbers of a complete row are worth; of several, the first of `GRAVITY`. `MEANS` explains each."""
 
     VALID = "valid"
-    """Checked against the reference, its interval as narrow as asked, and nothing known of the host speaks against it."""
     SIMULATED = "simulated"
-    """A simulation: its figures come from a script or its device is simulated. Nothing was measured."""
     UNCHECKED = "unchecked"
-    """The outputs were not compared with a reference, or differ from it."""
     FEW_RUNS = "few-runs"
-    """Too few launches for an interval."""
     THROTTLED = "throttled"
-    """The processor or the accelerator was slowed."""
     BUSY_HOST = "busy-host"
-    """Other work took part of the device meanwhile."""
     DRIFT = "drift"
-    """Later times differ from earlier ones."""
     BIMODAL = "bimodal"
-    """The launches fall into two groups; the median lies in or between them."""
     NOISY = "noisy"
-    """The interval is wider than asked for."""
     UNREADABLE = "unreadable"
-    """The record's samples are not what the protocol says; no number was made of them."""
 
 
 GRAVITY: Final = tuple(verdict for verdict in RowVerdict if verdict not in ("valid", "unreadable"))

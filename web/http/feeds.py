@@ -232,9 +232,7 @@ class Follower:
     async def send_all(self, send: SendEvent) -> None:
         try:
             while (events := await self.next_events()) is not None:
-                for text in _chunks(
-                    events
-                ):  # made as they are sent: a reader may be slow, and the campaign large
+                for text in _chunks(events):  # made as they are sent: a reader may be slow
                     await send.text(text)
         except ResourceError as exc:
             await send("problem", {"detail": exc.what, "hint": exc.hint})

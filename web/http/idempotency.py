@@ -70,9 +70,7 @@ class IdempotencyStore:
                 return claim.answer, claim.campaign, True
             try:
                 answer = await make(claim.campaign)
-            except (
-                ResourceError
-            ):  # the campaign may be stored although no answer came: the claim's id will tell
+            except ResourceError:  # the campaign may be stored all the same: the claim has its id
                 raise
             except (SarkError, HttpProblem):  # nothing was stored: release the key for a corrected request
                 await trio.to_thread.run_sync(lambda: path.unlink(missing_ok=True))

@@ -16,13 +16,13 @@ from results.report.drawing import Drawing, Theme, svg
 from results.report.task_charts import TaskChart, task_chart
 from results.row.row import Row
 from scheduler.output.task_detail import TaskDetail, task_detail
-from scheduler.store.results import raw_results
+from scheduler.store.results import campaign_rows, raw_results
 from scheduler.store.rows import ResultRow
 from scheduler.store.store import Store
 from web.http.context import Context, SharedStore
 from web.http.parameters import CampaignId, Number, require_campaign, require_task
 from web.http.problems import HttpProblem, errors, file_of
-from web.routes.results import MAX_REPLICAS, result_rows
+from web.routes.results import MAX_REPLICAS
 
 SVG_TYPE: Final = "image/svg+xml"
 SVG: Final[dict[int | str, dict[str, Any]]] = {
@@ -40,8 +40,7 @@ def get_task(store: SharedStore, campaign: CampaignId, n: Number) -> TaskDetail:
     name, stored = require_campaign(store, campaign).name, _stored(store, campaign, n)
     task = stored.task.id
     attempts, events = store.attempts.of_task(task), store.events.of_task(campaign, task)
-    row = next(iter(result_rows(store, campaign, n, n)), None)
-    return task_detail(stored, row, name, attempts, events)
+    return task_detail(stored, _row(store, stored), name, attempts, events)
 
 
 @api.get("/chart", response_class=Response, responses=errors(404) | SVG)
@@ -100,6 +99,12 @@ def _with_replicas(store: Store, stored: ResultRow) -> list[ResultRow]:
     return [other for other in near if other.task.replica and other.task.n - other.task.replica == first]
 
 
+def _row(store: Store, stored: ResultRow) -> Row | None:
+    """The task's row of the results, or None until it has ended."""
+    rows = campaign_rows(_with_replicas(store, stored))
+    return next((row for row in rows if row.job_id == stored.task.id), None)
+
+
 def _raw(store: Store, campaign: str, n: int) -> list[RawResult]:
     stored = _stored(store, campaign, n)
     if stored.task.ended is None:
@@ -112,7 +117,7 @@ def _record(store: Store, campaign: str, n: int) -> tuple[bytes, Row | None]:
     stored = _stored(store, campaign, n)
     if stored.record is None:
         raise _absent(campaign, n, "has no record: no worker signed a result")
-    return stored.record, next(iter(result_rows(store, campaign, n, n)), None)
+    return stored.record, _row(store, stored)
 
 
 def _absent(campaign: str, n: int, why: str) -> HttpProblem:
