@@ -73,7 +73,7 @@ SCHEDULER = Identity.from_seed("scheduler").peer_id
 SPEC = parse_campaign(b"campaign: vision\nmodels: [m.onnx]\nunits: [CPU (ONNX)]\n", "c.yaml")
 
 
-class Kept:
+class StoreWriter:
     """Writes campaigns into a home's store, as another process would."""
 
     def __init__(self, home: Home) -> None:
@@ -136,8 +136,8 @@ class Kept:
 
 
 @pytest.fixture
-def kept(context: ApiContext) -> Iterator[Kept]:
-    made = Kept(context.home)
+def writer(context: ApiContext) -> Iterator[StoreWriter]:
+    made = StoreWriter(context.home)
     yield made
     made.store.close()
 
@@ -147,7 +147,7 @@ def filled() -> Callable[[Home], None]:
     """Fills a home's store with a campaign, `c-one`: a task is done, one failed, one has a place."""
 
     def fill(home: Home) -> None:
-        made = Kept(home)
+        made = StoreWriter(home)
         made.campaign("c-one")
         made.succeed("c-one/1")
         made.fail("c-one/2", detail="no device")

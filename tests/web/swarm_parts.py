@@ -21,7 +21,7 @@ GATE = Identity.from_seed("gate").peer_id
 HOSTILE = "<img src=x onerror=alert(1)>"
 
 
-def seen(
+def observed(
     name: str,
     gib: int,
     *,

@@ -50,7 +50,7 @@ class Worker:
     """A worker that notes what it is told."""
 
     def __init__(self, home: Home) -> None:
-        self.said: list[Control | StatusRequest] = []
+        self.messages: list[Control | StatusRequest] = []
         self.error: SarkError | None = None
         self.me = load_or_create(home.key("scheduler")).peer_id
         write_addresses(home.worker_file, ["/ip4/127.0.0.1/tcp/4001"])
@@ -60,10 +60,10 @@ class Worker:
     ) -> tuple[OwnerReply, ...]:
         await trio.lowlevel.checkpoint()
         assert (tuple(words), tuple(gates)) == ((), ())  # this home's own, and nobody else
-        self.said.append(message)
+        self.messages.append(message)
         if self.error is not None:
             return (OwnerReply(HERE, "", None, self.error),)
-        paused = any(isinstance(one, Control) and one.action is Action.PAUSE for one in self.said)
+        paused = any(isinstance(one, Control) and one.action is Action.PAUSE for one in self.messages)
         job = RunningJob(
             task="c-1/1", model="a.onnx", principal=self.me, priority=50, state="running", phase=Phase.RUN, since_s=2.0
         )  # fmt: skip
@@ -103,7 +103,7 @@ async def test_the_worker_is_shown_with_what_it_runs_for_whom(home: Home) -> Non
         ("c-1/1", True, "run"),
         ("c-1/1", False, "run"),
     ]
-    assert worker.said == [StatusRequest()]
+    assert worker.messages == [StatusRequest()]
 
 
 async def test_an_order_reaches_the_worker_as_it_was_given(home: Home) -> None:
@@ -115,7 +115,7 @@ async def test_an_order_reaches_the_worker_as_it_was_given(home: Home) -> None:
         await asking.post("/api/v1/worker/resume")
         assert (await asking.post("/api/v1/worker/explode")).status_code == HTTPStatus.UNPROCESSABLE_ENTITY
         assert (await asking.post("/api/v1/worker/pause", json={"sudo": 1})).status_code == 422
-    assert worker.said == [
+    assert worker.messages == [
         Control(action=Action.PAUSE, now=True),
         Control(action=Action.DRAIN, finish=True),
         Control(action=Action.RESUME),
@@ -126,17 +126,17 @@ class Few:
     """Counts who is there at a time, and lets them go when all that may come have come."""
 
     def __init__(self, few: int) -> None:
-        self.few, self.here, self.most = few, 0, 0
+        self.few, self.present, self.most = few, 0, 0
         self._full = trio.Event()
 
     async def stay(self) -> None:
-        self.here += 1
-        self.most = max(self.most, self.here)
-        if self.here >= self.few:
+        self.present += 1
+        self.most = max(self.most, self.present)
+        if self.present >= self.few:
             self._full.set()
         await self._full.wait()
         await trio.testing.wait_all_tasks_blocked()
-        self.here -= 1
+        self.present -= 1
 
 
 async def test_a_few_words_at_a_time_go_to_the_worker_however_many_ask(home: Home) -> None:
@@ -149,7 +149,7 @@ async def test_a_few_words_at_a_time_go_to_the_worker_however_many_ask(home: Hom
     async with client(node.api.router(home, say)) as asking, trio.open_nursery() as nursery:
         for _ in range(10):
             nursery.start_soon(asking.get, "/api/v1/worker")
-    assert (few.most, len(worker.said)) == (node.api.MAX_COMMANDS, 10)
+    assert (few.most, len(worker.messages)) == (node.api.MAX_COMMANDS, 10)
 
 
 async def test_a_worker_that_says_no_is_heard(home: Home) -> None:

@@ -57,7 +57,7 @@ def both(pretend: bool) -> list[RawResult]:
     return [result(False), result(pretend, 2, ms=5.0, device=1)]
 
 
-def seen(pretend: bool) -> ObservedDevice:
+def observed(pretend: bool) -> ObservedDevice:
     outcome = device("mini")
     advert = Advert.model_validate(outcome.advert.model_dump() | {"simulated": pretend or None})
     return replace(outcome, advert=advert)
@@ -167,16 +167,16 @@ OUTPUTS: Final[dict[str, Callable[[bool], str]]] = {
     "watch": lambda pretend: printed(
         render(summary(pretend).campaign, [], 0.0, width=100, height=9, hint="")
     ),
-    "top": lambda pretend: printed(draw(now([summary(False)], [seen(pretend)]), width=100, height=None)),
+    "top": lambda pretend: printed(draw(now([summary(False)], [observed(pretend)]), width=100, height=None)),
     "campaigns in top": lambda pretend: printed(draw(now([summary(pretend)], []), width=100, height=None)),
     "top for programs": lambda pretend: (
-        "simulated" if top_json(now([], [seen(pretend)]), {})["peers"][0].simulated else ""
+        "simulated" if top_json(now([], [observed(pretend)]), {})["peers"][0].simulated else ""
     ),
-    "peers": lambda pretend: printed(peers_table([seen(pretend)], width=140)),
-    "below peers": lambda pretend: str(peer_remarks([seen(pretend)])),
-    "fleet": lambda pretend: "simulated" if device_info(seen(pretend)).simulated else "",
+    "peers": lambda pretend: printed(peers_table([observed(pretend)], width=140)),
+    "below peers": lambda pretend: str(peer_remarks([observed(pretend)])),
+    "fleet": lambda pretend: "simulated" if device_info(observed(pretend)).simulated else "",
     "explain": lambda pretend: explain(
-        Requirement(clauses=(parse_clause("ram >= 900 GiB"),)), [seen(pretend).advert]
+        Requirement(clauses=(parse_clause("ram >= 900 GiB"),)), [observed(pretend).advert]
     ),
     "history of an experiment": history,
     "Prometheus": in_prometheus,

@@ -103,11 +103,11 @@ async def test_a_body_that_makes_no_sense_is_refused_with_an_error(
         assert answer.json()["error"]
 
 
-async def test_a_campaign_is_told_with_its_jobs_counted(client: httpx.AsyncClient, kept: Any) -> None:
-    kept.campaign("c-one", tasks=4)
-    kept.succeed("c-one/1")
-    kept.fail("c-one/2")
-    kept.begin("c-one/3")
+async def test_a_campaign_is_told_with_its_jobs_counted(client: httpx.AsyncClient, writer: Any) -> None:
+    writer.campaign("c-one", tasks=4)
+    writer.succeed("c-one/1")
+    writer.fail("c-one/2")
+    writer.begin("c-one/3")
     document = (await client.get("/api/campaigns/c-one")).json()
     documented = {"campaign_id", "model_url", "status", "total_jobs", "completed_jobs", "job_breakdown"}
     assert documented <= set(document)
@@ -131,32 +131,32 @@ async def test_a_campaign_is_told_with_its_jobs_counted(client: httpx.AsyncClien
     ids=("all", "some", "none"),
 )
 async def test_a_campaign_that_is_over_is_completed_if_anything_came_of_it(
-    client: httpx.AsyncClient, kept: Any, done: tuple[int, ...], word: str
+    client: httpx.AsyncClient, writer: Any, done: tuple[int, ...], word: str
 ) -> None:
-    kept.campaign("c-one")
+    writer.campaign("c-one")
     for n in done:
-        kept.succeed(f"c-one/{n}")
-    kept.fail(*(f"c-one/{n}" for n in range(1, 4) if n not in done))
-    kept.store.campaigns.end("c-one")
+        writer.succeed(f"c-one/{n}")
+    writer.fail(*(f"c-one/{n}" for n in range(1, 4) if n not in done))
+    writer.store.campaigns.end("c-one")
     document = (await client.get("/api/campaigns/c-one")).json()
     assert (document["status"], document["completed_jobs"]) == (word, len(done))
 
 
-async def test_a_cancelled_campaign_says_so(client: httpx.AsyncClient, kept: Any) -> None:
-    kept.campaign("c-one", tasks=1)
-    kept.store.campaigns.request_cancel("c-one")
+async def test_a_cancelled_campaign_says_so(client: httpx.AsyncClient, writer: Any) -> None:
+    writer.campaign("c-one", tasks=1)
+    writer.store.campaigns.request_cancel("c-one")
     assert (await client.get("/api/campaigns/c-one")).json()["status"] == "running"
-    kept.store.attempts.end_pending(
+    writer.store.attempts.end_pending(
         EndPending(["c-one/1"], TaskEvent.CANCEL, reason=Reason.CANCELLED, detail="")
     )
-    kept.store.campaigns.end("c-one")
+    writer.store.campaigns.end("c-one")
     assert (await client.get("/api/campaigns/c-one")).json()["status"] == "cancelled"
 
 
-async def test_a_job_and_its_result(client: httpx.AsyncClient, kept: Any) -> None:
-    kept.campaign("c-one")
-    kept.succeed("c-one/1")
-    kept.fail("c-one/2", detail="no device has it")
+async def test_a_job_and_its_result(client: httpx.AsyncClient, writer: Any) -> None:
+    writer.campaign("c-one")
+    writer.succeed("c-one/1")
+    writer.fail("c-one/2", detail="no device has it")
     over = (await client.get("/api/jobs/c-one-job-0")).json()
     assert {"job_id", "campaign_id", "compute_unit", "status"} <= set(over["job"])
     assert (over["job"]["status"], over["job"]["job_id"]) == ("complete", "c-one-job-0")
@@ -178,11 +178,11 @@ def test_a_job_is_a_task_counted_from_0() -> None:
 
 
 async def test_results_are_the_csv_with_the_columns_of_the_readme_first(
-    client: httpx.AsyncClient, kept: Any
+    client: httpx.AsyncClient, writer: Any
 ) -> None:
-    kept.campaign("c-one")
-    kept.succeed("c-one/1")
-    kept.fail("c-one/2", detail="=cmd()")
+    writer.campaign("c-one")
+    writer.succeed("c-one/1")
+    writer.fail("c-one/2", detail="=cmd()")
     answer = await client.get("/api/campaigns/c-one/results")
     assert answer.headers["content-type"].startswith("text/csv")
     head, *rows = csv.reader(io.StringIO(answer.text))
@@ -192,12 +192,12 @@ async def test_results_are_the_csv_with_the_columns_of_the_readme_first(
     assert ",'=cmd()," in answer.text
 
 
-async def test_a_file_for_each_campaign_that_is_over(client: httpx.AsyncClient, kept: Any) -> None:
+async def test_a_file_for_each_campaign_that_is_over(client: httpx.AsyncClient, writer: Any) -> None:
     for name in ("c-one", "c-two", "c-runs"):
-        kept.campaign(name, tasks=1)
+        writer.campaign(name, tasks=1)
     for name in ("c-one", "c-two"):
-        kept.fail(f"{name}/1")
-        kept.store.campaigns.end(name)
+        writer.fail(f"{name}/1")
+        writer.store.campaigns.end(name)
     document = (await client.get("/api/results/files")).json()
     assert (document["count"], document["next"]) == (2, None)
     assert [item["campaign_id"] for item in document["files"]] == ["c-two", "c-one"]
@@ -251,9 +251,9 @@ async def test_a_file_for_each_campaign_that_is_over(client: httpx.AsyncClient, 
     ],
 )
 async def test_what_is_not_there_is_an_error_and_no_path_is_followed(
-    client: httpx.AsyncClient, kept: Any, path: str
+    client: httpx.AsyncClient, writer: Any, path: str
 ) -> None:
-    kept.campaign("c-one")
+    writer.campaign("c-one")
     answer = await client.get(f"/api/{path}")
     assert answer.status_code in (HTTPStatus.NOT_FOUND, HTTPStatus.UNPROCESSABLE_ENTITY)
     assert answer.json()["error"]

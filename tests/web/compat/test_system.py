@@ -30,30 +30,30 @@ async def test_health_has_its_keys_and_says_that_there_is_no_redis(client: httpx
     assert "no Redis" in document["redis"]["note"]
 
 
-async def test_queues_are_this_homes_jobs_that_wait(client: httpx.AsyncClient, kept: Any) -> None:
+async def test_queues_are_this_homes_jobs_that_wait(client: httpx.AsyncClient, writer: Any) -> None:
     empty = (await client.get("/api/queue/status")).json()
     assert empty == {"worker_queues": {}, "capability_queues": {}, "results_queue_size": 0}
-    kept.campaign("c-one", tasks=6)
-    kept.begin("c-one/1")
+    writer.campaign("c-one", tasks=6)
+    writer.begin("c-one/1")
     for n in (2, 3):
-        kept.store.attempts.begin([CommitTo(f"c-one/{n}", 1, f"key {n}", WORKER, "laptop-7", 1)])
-        kept.store.attempts.record_grant(
+        writer.store.attempts.begin([CommitTo(f"c-one/{n}", 1, f"key {n}", WORKER, "laptop-7", 1)])
+        writer.store.attempts.record_grant(
             RecordGrant(f"c-one/{n}", 1, lease=f"l{n}", fence=Fence(incarnation=1, number=n), queued=True)
         )
-    kept.fail("c-one/4")
-    kept.campaign("c-over", tasks=1)
-    kept.fail("c-over/1")
-    kept.store.campaigns.end("c-over")
+    writer.fail("c-one/4")
+    writer.campaign("c-over", tasks=1)
+    writer.fail("c-over/1")
+    writer.store.campaigns.end("c-over")
     document = (await client.get("/api/queue/status")).json()
     assert document["worker_queues"] == {WORKER: {"device_name": "laptop-7", "queue_size": 2}}
     assert document["capability_queues"] == {"CPU (ONNX)": 2}
 
 
-async def test_reset_is_refused_while_a_campaign_runs(client: httpx.AsyncClient, kept: Any) -> None:
-    kept.campaign("c-over", tasks=1)
-    kept.fail("c-over/1")
-    kept.store.campaigns.end("c-over")
-    kept.campaign("c-runs")
+async def test_reset_is_refused_while_a_campaign_runs(client: httpx.AsyncClient, writer: Any) -> None:
+    writer.campaign("c-over", tasks=1)
+    writer.fail("c-over/1")
+    writer.store.campaigns.end("c-over")
+    writer.campaign("c-runs")
     answer = await client.post("/api/reset")
     assert answer.status_code == HTTPStatus.CONFLICT
     assert "c-runs" in answer.json()["error"]
@@ -62,22 +62,22 @@ async def test_reset_is_refused_while_a_campaign_runs(client: httpx.AsyncClient,
 
 
 async def test_reset_clears_all_and_keeps_a_copy_and_the_keys(
-    client: httpx.AsyncClient, context: ApiContext, kept: Any
+    client: httpx.AsyncClient, context: ApiContext, writer: Any
 ) -> None:
     key = load_or_create(context.home.key("scheduler")).peer_id
     for name in ("c-one", "c-two"):
-        kept.campaign(name, tasks=2)
-        kept.succeed(f"{name}/1")
-        kept.fail(f"{name}/2")
-        kept.store.campaigns.end(name)
-    kept.store.workers.save(WORKER, "laptop-7", ["/ip4/192.0.2.7/tcp/1"])
+        writer.campaign(name, tasks=2)
+        writer.succeed(f"{name}/1")
+        writer.fail(f"{name}/2")
+        writer.store.campaigns.end(name)
+    writer.store.workers.save(WORKER, "laptop-7", ["/ip4/192.0.2.7/tcp/1"])
     document = (await client.post("/api/reset")).json()
     assert {"status", "message", "workers_cleared"} <= set(document)
     assert (document["status"], document["workers_cleared"]) == ("reset", True)
     assert (document["campaigns_cleared"], document["jobs_cleared"], document["results_cleared"]) == (2, 4, 4)
     assert (await client.get("/api/campaigns")).json() == {"count": 0, "campaigns": []}
     assert (await client.get("/api/results/files")).json()["count"] == 0
-    assert kept.store.workers.all() == ()
+    assert writer.store.workers.all() == ()
     assert load_or_create(context.home.key("scheduler")).peer_id == key
     copy = Path(document["backup"])
     assert copy.parent == context.home.folder("scheduler")
@@ -94,11 +94,11 @@ async def test_reset_of_what_is_empty_makes_no_copy(client: httpx.AsyncClient, c
 
 
 async def test_no_page_of_another_site_and_nobody_without_the_token_resets(
-    context: ApiContext, kept: Any
+    context: ApiContext, writer: Any
 ) -> None:
-    kept.campaign("c-one", tasks=1)
-    kept.fail("c-one/1")
-    kept.store.campaigns.end("c-one")
+    writer.campaign("c-one", tasks=1)
+    writer.fail("c-one/1")
+    writer.store.campaigns.end("c-one")
     for rules, headers, status in (
         (AccessRules(), {"Origin": "http://evil.example"}, HTTPStatus.FORBIDDEN),
         (AccessRules(), {"Sec-Fetch-Site": "cross-site"}, HTTPStatus.FORBIDDEN),
@@ -110,4 +110,4 @@ async def test_no_page_of_another_site_and_nobody_without_the_token_resets(
             answer = await asking.post("/api/reset", headers=headers)
         assert answer.status_code == status
         assert answer.json()["error"]
-    assert kept.store.campaigns.get("c-one") is not None
+    assert writer.store.campaigns.get("c-one") is not None

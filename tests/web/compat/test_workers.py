@@ -18,7 +18,7 @@ from protocol.words import Reason, WorkerState
 from scheduler.output.fleet import FleetWatcher
 from swarm.join.known_gates import write_addresses
 from swarm.net.identity import Identity, load_or_create
-from tests.web.swarm_parts import GATE, HOSTILE, Swarm, seen
+from tests.web.swarm_parts import GATE, HOSTILE, Swarm, observed
 from web.app import make_open_app
 from web.compat.workers import WORKER, ip_address
 from web.http.context import ApiContext
@@ -39,21 +39,21 @@ class Owner:
     """What the workers are told; only `own` obey."""
 
     own: set[str] = field(default_factory=set)
-    said: list[tuple[str, Action]] = field(default_factory=list)
+    orders: list[tuple[str, Action]] = field(default_factory=list)
     state: WorkerState = WorkerState.ACTIVE
 
     async def tell(self, peer: str, action: Action) -> WorkerState:
         await trio.lowlevel.checkpoint()
         if peer not in self.own:
             raise Refused("you are not its owner", reason=Reason.NOT_ALLOWED, hint="on that device: …")
-        self.said.append((peer, action))
+        self.orders.append((peer, action))
         return WorkerState.DRAINING if action is Action.PAUSE else self.state
 
 
 @pytest.fixture
 def swarm() -> Swarm:
     reached = ("/ip4/127.0.0.1/tcp/1", f"/ip4/192.0.2.1/tcp/1/p2p/{GATE}/p2p-circuit", "/ip4/192.0.2.7/tcp/9")
-    return Swarm(seen("big", 64, addresses=reached), seen("dumb", 32, silent=True))
+    return Swarm(observed("big", 64, addresses=reached), observed("dumb", 32, silent=True))
 
 
 @pytest.fixture
@@ -100,7 +100,7 @@ async def test_workers_are_the_devices_that_can_be_found(asking: httpx.AsyncClie
 async def test_our_states_in_its_words(
     asking: httpx.AsyncClient, swarm: Swarm, state: WorkerState | None, word: str
 ) -> None:
-    swarm.devices = [seen("big", 64, state=state)]
+    swarm.devices = [observed("big", 64, state=state)]
     assert (await asking.get(f"/api/workers/{BIG}")).json()["status"] == word
     health = (await asking.get(f"/api/workers/{BIG}/health")).json()
     assert health["is_healthy"] is (word != "faulty")
@@ -169,7 +169,7 @@ async def test_a_heartbeat_changes_nothing_and_says_so(asking: httpx.AsyncClient
     document = (await asking.post(f"/api/workers/{BIG}/heartbeat")).json()
     assert (document["worker_id"], document["status"], document["action"]) == (BIG, "active", "none")
     assert document["note"]
-    assert not owner.said
+    assert not owner.orders
 
 
 async def test_ones_own_worker_does_as_it_is_told(asking: httpx.AsyncClient, owner: Owner) -> None:
@@ -179,10 +179,10 @@ async def test_ones_own_worker_does_as_it_is_told(asking: httpx.AsyncClient, own
         body = json.dumps({"status": request}).encode()
         result = await asking.put(f"/api/workers/{BIG}/status", content=body)
         assert result.json() == {"worker_id": BIG, "status": word}
-        assert owner.said[-1] == (BIG, action)
+        assert owner.orders[-1] == (BIG, action)
     reset = (await asking.put(f"/api/workers/{BIG}/reset")).json()
     assert {"worker_id", "status", "message"} == set(reset)
-    assert owner.said[-1] == (BIG, Action.RESET)
+    assert owner.orders[-1] == (BIG, Action.RESET)
     owner.state = WorkerState.FAULTY
     still = (await asking.put(f"/api/workers/{BIG}/reset")).json()
     assert (still["status"], still["message"]) == ("faulty", "the worker was examined and is still faulty")
@@ -207,7 +207,7 @@ async def test_somebody_elses_worker_is_not_commanded(asking: httpx.AsyncClient,
             "you are not its owner",
             "on that device: …",
         )
-    assert not owner.said
+    assert not owner.orders
 
 
 @pytest.mark.parametrize("status", ["busy", "faulty"])
@@ -217,7 +217,7 @@ async def test_nobody_makes_a_worker_busy_or_faulty(
     owner.own = {BIG}
     answer = await asking.put(f"/api/workers/{BIG}/status", json={"status": status})
     assert answer.status_code == HTTPStatus.CONFLICT
-    assert not owner.said
+    assert not owner.orders
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ JSON = {"Content-Type": "application/json"}
 TOKEN = "a-token-of-this-test-0123456789"
 
 
-def told(rules: AccessRules, path: str = "/api/v1/campaigns", **headers: str) -> HTTPStatus | None:
+def status_of(rules: AccessRules, path: str = "/api/v1/campaigns", **headers: str) -> HTTPStatus | None:
     named = {"host": "127.0.0.1:5000", **{name.replace("_", "-"): value for name, value in headers.items()}}
     why = refusal(rules, path, Headers(named))
     return why and why[0]
@@ -50,7 +50,7 @@ def told(rules: AccessRules, path: str = "/api/v1/campaigns", **headers: str) ->
     ],
 )
 def test_only_names_of_this_server_are_answered(host: str, good: bool) -> None:
-    assert told(AccessRules(), host=host) is (None if good else HTTPStatus.MISDIRECTED_REQUEST)
+    assert status_of(AccessRules(), host=host) is (None if good else HTTPStatus.MISDIRECTED_REQUEST)
 
 
 @pytest.mark.parametrize(
@@ -68,13 +68,13 @@ def test_only_names_of_this_server_are_answered(host: str, good: bool) -> None:
     ],
 )
 def test_a_page_of_another_site_is_refused(origin: str, good: bool) -> None:
-    assert told(AccessRules(), origin=origin) is (None if good else HTTPStatus.FORBIDDEN)
+    assert status_of(AccessRules(), origin=origin) is (None if good else HTTPStatus.FORBIDDEN)
 
 
 def test_a_link_from_another_site_opens_the_page_and_nothing_else() -> None:
-    assert told(AccessRules(), "/", sec_fetch_site="cross-site") is None
-    assert told(AccessRules(), sec_fetch_site="cross-site") is HTTPStatus.FORBIDDEN
-    assert told(AccessRules(), sec_fetch_site="same-origin") is None
+    assert status_of(AccessRules(), "/", sec_fetch_site="cross-site") is None
+    assert status_of(AccessRules(), sec_fetch_site="cross-site") is HTTPStatus.FORBIDDEN
+    assert status_of(AccessRules(), sec_fetch_site="same-origin") is None
 
 
 @pytest.mark.parametrize(
@@ -91,12 +91,12 @@ def test_a_link_from_another_site_opens_the_page_and_nothing_else() -> None:
 )
 def test_where_a_token_is_wanted_only_its_bearer_gets_in(shown: str, good: bool) -> None:
     rules = AccessRules(token=TOKEN)
-    assert told(rules, authorization=shown) is (None if good else HTTPStatus.UNAUTHORIZED)
-    assert told(rules) is HTTPStatus.UNAUTHORIZED
-    assert told(rules, "/") is None
-    assert told(rules, "/static/app.js") is None
+    assert status_of(rules, authorization=shown) is (None if good else HTTPStatus.UNAUTHORIZED)
+    assert status_of(rules) is HTTPStatus.UNAUTHORIZED
+    assert status_of(rules, "/") is None
+    assert status_of(rules, "/static/app.js") is None
     assert (
-        told(rules, "/static/../api/v1/campaigns") is None
+        status_of(rules, "/static/../api/v1/campaigns") is None
     )  # a path that no endpoint has: nothing is behind it
 
 

@@ -132,7 +132,7 @@ async def test_a_body_that_does_not_come_is_not_waited_for(
         assert b"did not arrive in time" in answer
 
 
-async def test_a_reader_that_stops_reading_is_dropped(context: ApiContext, kept: Any) -> None:
+async def test_a_reader_that_stops_reading_is_dropped(context: ApiContext, writer: Any) -> None:
     gone = trio.Event()
     async with (
         serving(context, gone=gone, send_s=0.3) as port,
@@ -145,9 +145,9 @@ async def test_a_reader_that_stops_reading_is_dropped(context: ApiContext, kept:
 
 
 async def test_a_server_ends_at_once_though_a_reader_has_stopped_and_another_follows(
-    context: ApiContext, kept: Any
+    context: ApiContext, writer: Any
 ) -> None:
-    kept.campaign("c-one")
+    writer.campaign("c-one")
     with trio.fail_after(PATIENCE_S):
         async with serving(context, send_s=1000.0) as port:
             stopped = await trio.open_tcp_stream("127.0.0.1", port)

@@ -14,28 +14,30 @@ from protocol.values.attempt import TaskState
 BASE = "/api/v1/campaigns"
 
 
-async def test_campaigns_come_a_page_at_a_time_the_newest_first(client: httpx.AsyncClient, kept: Any) -> None:
+async def test_campaigns_come_a_page_at_a_time_the_newest_first(
+    client: httpx.AsyncClient, writer: Any
+) -> None:
     for name in ("c-a", "c-b", "c-c"):
-        kept.campaign(name, tasks=1)
+        writer.campaign(name, tasks=1)
     first = (await client.get(BASE, params={"limit": 2})).json()
     assert [item["campaign_id"] for item in first["campaigns"]] == ["c-c", "c-b"]
     assert (first["count"], first["next"]) == (2, "c-b")
-    kept.campaign("c-d", tasks=1)  # what comes meanwhile moves nothing
+    writer.campaign("c-d", tasks=1)  # what comes meanwhile moves nothing
     second = (await client.get(BASE, params={"limit": 2, "after": first["next"]})).json()
     assert [item["campaign_id"] for item in second["campaigns"]] == ["c-a"]
     assert second["next"] is None
 
 
-async def test_only_those_that_are_asked_for(client: httpx.AsyncClient, kept: Any) -> None:
-    kept.campaign("c-a", title="Edge 100%")
-    kept.campaign("c-b", title="cloud")
-    kept.fail("c-b/1", "c-b/2", "c-b/3")
-    kept.store.campaigns.end("c-b")
-    kept.campaign("c-c", title="edges")
-    kept.store.campaigns.request_cancel("c-c")
+async def test_only_those_that_are_asked_for(client: httpx.AsyncClient, writer: Any) -> None:
+    writer.campaign("c-a", title="Edge 100%")
+    writer.campaign("c-b", title="cloud")
+    writer.fail("c-b/1", "c-b/2", "c-b/3")
+    writer.store.campaigns.end("c-b")
+    writer.campaign("c-c", title="edges")
+    writer.store.campaigns.request_cancel("c-c")
 
-    async def ids(**wanted: str) -> list[str]:
-        answer = await client.get(BASE, params=wanted)
+    async def ids(**options: str) -> list[str]:
+        answer = await client.get(BASE, params=options)
         return [item["campaign_id"] for item in answer.json()["campaigns"]]
 
     assert await ids(name="edge") == ["c-c", "c-a"]
@@ -47,9 +49,9 @@ async def test_only_those_that_are_asked_for(client: httpx.AsyncClient, kept: An
     assert await ids(status="running", name="cloud") == []
 
 
-async def test_a_campaign_with_all_that_is_known_of_it(client: httpx.AsyncClient, kept: Any) -> None:
-    kept.campaign("c-one")
-    kept.succeed("c-one/1")
+async def test_a_campaign_with_all_that_is_known_of_it(client: httpx.AsyncClient, writer: Any) -> None:
+    writer.campaign("c-one")
+    writer.succeed("c-one/1")
     document = (await client.get(f"{BASE}/c-one")).json()
     assert document["status"] == "running"
     assert document["carried_on"] is False
@@ -60,9 +62,9 @@ async def test_a_campaign_with_all_that_is_known_of_it(client: httpx.AsyncClient
     assert document["last_event"] == len((await client.get(f"{BASE}/c-one/events")).json()["events"])
 
 
-async def test_the_tasks_of_a_campaign_as_they_stand(client: httpx.AsyncClient, kept: Any) -> None:
-    kept.campaign("c-one", tasks=5)
-    kept.begin("c-one/2", device="mini-7")
+async def test_the_tasks_of_a_campaign_as_they_stand(client: httpx.AsyncClient, writer: Any) -> None:
+    writer.campaign("c-one", tasks=5)
+    writer.begin("c-one/2", device="mini-7")
     page = (await client.get(f"{BASE}/c-one/tasks", params={"limit": 3})).json()
     assert [task["n"] for task in page["tasks"]] == [1, 2, 3]
     assert page["next"] == 3
@@ -76,10 +78,10 @@ async def test_the_tasks_of_a_campaign_as_they_stand(client: httpx.AsyncClient, 
 
 
 async def test_tasks_of_one_model_are_told_apart_by_threads_and_batch(
-    client: httpx.AsyncClient, kept: Any
+    client: httpx.AsyncClient, writer: Any
 ) -> None:
-    kept.campaign("c-one", tasks=3, batches=True)
-    kept.campaign("c-two", tasks=1)
+    writer.campaign("c-one", tasks=3, batches=True)
+    writer.campaign("c-two", tasks=1)
     rest = (await client.get(f"{BASE}/c-one/tasks", params={"after": 1})).json()["tasks"]
     assert [(task["threads"], task["batch"]) for task in rest] == [(2, 2), (2, 3)]
     plain = (await client.get(f"{BASE}/c-two/tasks/1")).json()["task"]
@@ -88,24 +90,24 @@ async def test_tasks_of_one_model_are_told_apart_by_threads_and_batch(
 
 
 async def test_cancelling_puts_the_wish_on_disk_and_wakes_the_scheduler(
-    client: httpx.AsyncClient, kept: Any, woken: Any
+    client: httpx.AsyncClient, writer: Any, woken: Any
 ) -> None:
-    kept.campaign("c-one")
+    writer.campaign("c-one")
     one = await client.post(f"{BASE}/c-one/tasks/2/cancel")
     assert (one.status_code, one.json()) == (HTTPStatus.ACCEPTED, {"target": "c-one/2", "open_tasks": 1})
-    assert kept.store.tasks.cancel_requests() == ("c-one/2",)
+    assert writer.store.tasks.cancel_requests() == ("c-one/2",)
     assert woken.times == 1
     whole = await client.post(f"{BASE}/c-one/cancel")
     assert whole.json() == {"target": "c-one", "open_tasks": 3}
-    assert kept.store.campaigns.get("c-one").cancel
+    assert writer.store.campaigns.get("c-one").cancel
 
 
 async def test_what_has_ended_is_not_cancelled_again(
-    client: httpx.AsyncClient, kept: Any, woken: Any
+    client: httpx.AsyncClient, writer: Any, woken: Any
 ) -> None:
-    kept.campaign("c-one")
-    kept.fail("c-one/1", "c-one/2", "c-one/3")
-    kept.store.campaigns.end("c-one")
+    writer.campaign("c-one")
+    writer.fail("c-one/1", "c-one/2", "c-one/3")
+    writer.store.campaigns.end("c-one")
     answer = await client.post(f"{BASE}/c-one/cancel")
     assert (answer.status_code, answer.json()["open_tasks"]) == (HTTPStatus.ACCEPTED, 0)
     assert woken.times == 0
@@ -125,9 +127,9 @@ async def test_what_has_ended_is_not_cancelled_again(
     ],
 )
 async def test_what_is_not_there_is_told_with_what_to_do(
-    client: httpx.AsyncClient, kept: Any, method: str, path: str
+    client: httpx.AsyncClient, writer: Any, method: str, path: str
 ) -> None:
-    kept.campaign("c-one")
+    writer.campaign("c-one")
     answer = await client.request(method, BASE + path)
     assert answer.status_code == HTTPStatus.NOT_FOUND
     assert answer.headers["content-type"] == "application/problem+json"
@@ -150,20 +152,20 @@ async def test_what_is_not_there_is_told_with_what_to_do(
     ],
 )
 async def test_what_makes_no_sense_is_refused_in_a_line(
-    client: httpx.AsyncClient, kept: Any, query: str
+    client: httpx.AsyncClient, writer: Any, query: str
 ) -> None:
-    kept.campaign("c-one")
+    writer.campaign("c-one")
     answer = await client.get(BASE + query)
     assert answer.status_code in (HTTPStatus.UNPROCESSABLE_ENTITY, HTTPStatus.NOT_FOUND)
     assert answer.json()["detail"]
 
 
 async def test_results_come_as_rows_a_page_at_a_time_and_as_files(
-    client: httpx.AsyncClient, kept: Any
+    client: httpx.AsyncClient, writer: Any
 ) -> None:
-    kept.campaign("c-one", tasks=120)
-    kept.fail(*(f"c-one/{n}" for n in range(1, 120) if n != 5), detail="=cmd()")
-    kept.succeed("c-one/5")
+    writer.campaign("c-one", tasks=120)
+    writer.fail(*(f"c-one/{n}" for n in range(1, 120) if n != 5), detail="=cmd()")
+    writer.succeed("c-one/5")
     page = (await client.get(f"{BASE}/c-one/results", params={"limit": 4})).json()
     assert [row["JobId"] for row in page["results"]] == [f"c-one/{n}" for n in (1, 2, 3, 4)]
     assert page["next"] == 4
@@ -189,14 +191,14 @@ async def test_results_come_as_rows_a_page_at_a_time_and_as_files(
 
 
 async def test_what_a_command_prints_as_json_is_what_is_answered(
-    client: httpx.AsyncClient, kept: Any
+    client: httpx.AsyncClient, writer: Any
 ) -> None:
     from scheduler.output.schemas import campaign_info
 
-    kept.campaign("c-one")
+    writer.campaign("c-one")
     document = (await client.get(BASE)).json()["campaigns"]
     assert document == [
         campaign_info(item, scheduling=False).model_dump(mode="json")
-        for item in kept.store.campaigns.summaries()
+        for item in writer.store.campaigns.summaries()
     ]
     assert set(document[0]["tasks"]) == {str(state) for state in TaskState}

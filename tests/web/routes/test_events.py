@@ -25,10 +25,10 @@ from web.http.context import ApiContext
 BASE = "/api/v1/campaigns"
 PATIENCE_S = 20.0
 
-pytestmark = pytest.mark.usefixtures("kept")
+pytestmark = pytest.mark.usefixtures("writer")
 
 
-class Told:
+class EventReader:
     """Reads a stream of events from a socket of its own: closed, nothing of it is left on this side."""
 
     def __init__(self, stream: trio.SocketStream) -> None:
@@ -83,10 +83,10 @@ class Told:
 @asynccontextmanager
 async def listening(
     served: httpx.AsyncClient, campaign: str, query: str = "", **headers: str
-) -> AsyncIterator[Told]:
+) -> AsyncIterator[EventReader]:
     url = served.base_url
     async with await trio.open_tcp_stream(url.host, url.port or 0) as stream:
-        result = Told(stream)
+        result = EventReader(stream)
         more = {name.replace("_", "-"): value for name, value in headers.items()}
         await result.ask(f"{BASE}/{campaign}/events{query}", f"{url.host}:{url.port}", more)
         assert result.status == HTTPStatus.OK
@@ -94,9 +94,9 @@ async def listening(
         yield result
 
 
-async def test_events_come_as_json_a_page_at_a_time(client: httpx.AsyncClient, kept: Any) -> None:
-    kept.campaign("c-one")
-    kept.succeed("c-one/1")
+async def test_events_come_as_json_a_page_at_a_time(client: httpx.AsyncClient, writer: Any) -> None:
+    writer.campaign("c-one")
+    writer.succeed("c-one/1")
     first = (await client.get(f"{BASE}/c-one/events", params={"limit": 2})).json()
     assert [event["seq"] for event in first["events"]] == [1, 2]
     assert first["events"][0]["name"] == "campaign.created"
@@ -106,22 +106,22 @@ async def test_events_come_as_json_a_page_at_a_time(client: httpx.AsyncClient, k
 
 
 async def test_a_stream_tells_threads_and_batch_of_each_task_also_when_it_changes(
-    served: httpx.AsyncClient, kept: Any
+    served: httpx.AsyncClient, writer: Any
 ) -> None:
-    kept.campaign("c-one", tasks=2, batches=True)
+    writer.campaign("c-one", tasks=2, batches=True)
     async with listening(served, "c-one") as output:
         results = [await output.next() for _ in range(3)]
         assert [(value["threads"], value["batch"]) for _, value, _ in results[1:]] == [(2, 1), (2, 2)]
-        kept.begin("c-one/2")
+        writer.begin("c-one/2")
         while (event := await output.next())[0] != "task":
             pass
         assert (event[1]["n"], event[1]["batch"]) == (2, 2)
 
 
 async def test_a_stream_tells_how_all_stands_then_what_changes_and_that_it_has_ended(
-    served: httpx.AsyncClient, kept: Any
+    served: httpx.AsyncClient, writer: Any
 ) -> None:
-    kept.campaign("c-one", tasks=2)
+    writer.campaign("c-one", tasks=2)
     async with listening(served, "c-one") as output:
         assert (await output.next())[:2] == (
             "campaign",
@@ -132,7 +132,7 @@ async def test_a_stream_tells_how_all_stands_then_what_changes_and_that_it_has_e
             ("task", "c-one/1", "pending"),
             ("task", "c-one/2", "pending"),
         ]
-        kept.begin("c-one/2", device="mini-7")
+        writer.begin("c-one/2", device="mini-7")
         value = {}
         while value.get("state") != "leased":  # a look may fall between the two steps
             value, _ = await output.until("task")
@@ -140,17 +140,17 @@ async def test_a_stream_tells_how_all_stands_then_what_changes_and_that_it_has_e
         while value.get("name") != "task.granted":
             value, mark = await output.until("event")
         assert mark == str(value["seq"])
-        kept.store.campaigns.request_cancel("c-one")
+        writer.store.campaigns.request_cancel("c-one")
         value, _ = await output.until("campaign")
         assert value["status"] == "cancelling"
 
 
 async def test_a_campaign_that_has_ended_is_told_whole_and_the_stream_closes(
-    served: httpx.AsyncClient, kept: Any
+    served: httpx.AsyncClient, writer: Any
 ) -> None:
-    kept.campaign("c-one", tasks=1)
-    kept.fail("c-one/1")
-    kept.store.campaigns.end("c-one")
+    writer.campaign("c-one", tasks=1)
+    writer.fail("c-one/1")
+    writer.store.campaigns.end("c-one")
     async with listening(served, "c-one", "?after=0") as output:
         names = []
         while names[-1:] != ["end"]:
@@ -167,24 +167,24 @@ async def test_a_campaign_that_has_ended_is_told_whole_and_the_stream_closes(
     assert again.status_code == HTTPStatus.NO_CONTENT
 
 
-async def test_who_was_cut_off_goes_on_where_it_was(served: httpx.AsyncClient, kept: Any) -> None:
-    kept.campaign("c-one", tasks=2)
-    kept.begin("c-one/1")
+async def test_who_was_cut_off_goes_on_where_it_was(served: httpx.AsyncClient, writer: Any) -> None:
+    writer.campaign("c-one", tasks=2)
+    writer.begin("c-one/1")
     async with listening(served, "c-one", Last_Event_ID="1") as output:
         assert (await output.until("event"))[0]["seq"] == 2
 
 
 async def test_a_late_reader_gets_every_event_though_only_the_last_are_held(
-    kept: Any, context: ApiContext
+    writer: Any, context: ApiContext
 ) -> None:
-    kept.campaign("c-one", tasks=20)
+    writer.campaign("c-one", tasks=20)
     for n in range(1, 21):
-        kept.begin(f"c-one/{n}")
+        writer.begin(f"c-one/{n}")
     few = feeds.Feeds(context.open_store, lambda: False, recent=7)
     follower = await few.follow("c-one", 3)
     assert follower is not None
     observed: list[int] = []
-    while len(observed) < kept.store.events.count("c-one")[1] - 3:
+    while len(observed) < writer.store.events.count("c-one")[1] - 3:
         observed += [mark for name, _, mark in await follower.next_events() or [] if name == "event"]
     assert observed == list(range(4, len(observed) + 4))
     follower.close()
@@ -209,8 +209,8 @@ class GatedEvents(EventRepository):
         return result
 
 
-async def test_what_a_look_finds_is_seen_whole_or_not_at_all(kept: Any, context: ApiContext) -> None:
-    kept.campaign("c-one", tasks=2)
+async def test_what_a_look_finds_is_seen_whole_or_not_at_all(writer: Any, context: ApiContext) -> None:
+    writer.campaign("c-one", tasks=2)
     store = Store(context.home.store)
     store.events = events = GatedEvents(store.database)
     some = feeds.Feeds(lambda: store, lambda: False)
@@ -220,7 +220,7 @@ async def test_what_a_look_finds_is_seen_whole_or_not_at_all(kept: Any, context:
     await one.next_events()
     events.reading.clear()
     events.go.clear()
-    kept.begin("c-one/1")
+    writer.begin("c-one/1")
     received: list[list[feeds.StreamEvent] | None] = []
 
     async def hear() -> None:
@@ -243,8 +243,8 @@ async def test_what_a_look_finds_is_seen_whole_or_not_at_all(kept: Any, context:
     some.close()
 
 
-async def test_a_look_that_failed_is_made_again_and_nothing_is_lost(kept: Any, context: ApiContext) -> None:
-    kept.campaign("c-one", tasks=1)
+async def test_a_look_that_failed_is_made_again_and_nothing_is_lost(writer: Any, context: ApiContext) -> None:
+    writer.campaign("c-one", tasks=1)
     store = Store(context.home.store)
     store.events = events = GatedEvents(store.database)
     some = feeds.Feeds(lambda: store, lambda: False)
@@ -253,8 +253,8 @@ async def test_a_look_that_failed_is_made_again_and_nothing_is_lost(kept: Any, c
     await follower.next_events()
     with trio.fail_after(PATIENCE_S):
         events.broken = True
-        kept.fail("c-one/1")
-        kept.store.campaigns.end("c-one")
+        writer.fail("c-one/1")
+        writer.store.campaigns.end("c-one")
         with pytest.raises(ResourceError):
             await follower.next_events()
         events.broken = False
@@ -269,15 +269,15 @@ async def test_a_look_that_failed_is_made_again_and_nothing_is_lost(kept: Any, c
 
 
 async def test_many_readers_share_one_look_and_nothing_of_them_is_left(
-    served: httpx.AsyncClient, kept: Any, context: ApiContext
+    served: httpx.AsyncClient, writer: Any, context: ApiContext
 ) -> None:
-    kept.campaign("c-one", tasks=1)
+    writer.campaign("c-one", tasks=1)
     async with listening(served, "c-one") as one, listening(served, "c-one") as two:
         await one.until("task")
         await two.until("task")
         assert context.feeds.followers == 2
         look = context.feeds.revision
-        kept.begin("c-one/1")
+        writer.begin("c-one/1")
         assert (await one.until("task"))[0]["state"] != "pending"
         assert (await two.until("task"))[0]["state"] != "pending"
         assert context.feeds.revision - look <= 2  # two writes, of which each look may see one
@@ -288,9 +288,9 @@ async def test_many_readers_share_one_look_and_nothing_of_them_is_left(
 
 
 async def test_more_readers_than_there_is_room_for_are_told_so(
-    served: httpx.AsyncClient, kept: Any, context: ApiContext
+    served: httpx.AsyncClient, writer: Any, context: ApiContext
 ) -> None:
-    kept.campaign("c-one", tasks=1)
+    writer.campaign("c-one", tasks=1)
     context.feeds.followers = feeds.MAX_FOLLOWERS
     answer = await served.get(f"{BASE}/c-one/events", headers={"Accept": "text/event-stream"})
     assert answer.status_code == HTTPStatus.TOO_MANY_REQUESTS

@@ -15,7 +15,7 @@ import trio
 from protocol.values.requirement import Requirement
 from scheduler.output.fleet import FleetWatcher
 from swarm.net.identity import Identity
-from tests.web.swarm_parts import GATE, HOSTILE, Swarm, seen
+from tests.web.swarm_parts import GATE, HOSTILE, Swarm, observed
 from web.app import make_open_app
 from web.http.context import ApiContext
 from web.http.server import bind, serve
@@ -25,7 +25,12 @@ from web.routes import fleet
 
 @pytest.fixture
 def swarm() -> Swarm:
-    return Swarm(seen("big", 64), seen("far", 16, via=GATE), seen("small", 2), seen("dumb", 32, silent=True))
+    return Swarm(
+        observed("big", 64),
+        observed("far", 16, via=GATE),
+        observed("small", 2),
+        observed("dumb", 32, silent=True),
+    )
 
 
 @pytest.fixture
@@ -145,7 +150,7 @@ async def test_live_readers_are_told_all_at_first_and_then_what_changed(
             nursery.start_soon(fleet._send_changes, context, watcher, Requirement(), tell)
             _, first = await changes()
             assert (first["whole"], first["count"], len(first["peers"])) == (True, 4, 4)
-            swarm.devices[2] = seen("small", 4)
+            swarm.devices[2] = observed("small", 4)
             _, second = await changes()
             assert second["whole"] is False
             assert [item["name"] for item in second["peers"]] == ["small"]

@@ -24,8 +24,8 @@ from web.http.context import MAX_FETCHING, ApiContext
 DOCUMENT = Path(__file__).parents[3] / "docs" / "openapi.json"
 
 
-async def test_health_and_version_are_told(client: httpx.AsyncClient, kept: Any) -> None:
-    kept.campaign("c-one")
+async def test_health_and_version_are_told(client: httpx.AsyncClient, writer: Any) -> None:
+    writer.campaign("c-one")
     assert (await client.get("/api/v1/health")).json() == {
         "status": "ok",
         "scheduling": False,
@@ -35,9 +35,9 @@ async def test_health_and_version_are_told(client: httpx.AsyncClient, kept: Any)
 
 
 async def test_while_a_campaign_goes_on_a_scheduler_process_that_is_gone_is_started_again(
-    context: ApiContext, kept: Any, woken: Any
+    context: ApiContext, writer: Any, woken: Any
 ) -> None:
-    kept.campaign("c-one")
+    writer.campaign("c-one")
     with trio.fail_after(20):
         async with trio.open_nursery() as nursery:
             with lock_folder(context.home.folder("scheduler")):  # one runs
@@ -53,9 +53,9 @@ async def test_while_a_campaign_goes_on_a_scheduler_process_that_is_gone_is_star
             nursery.cancel_scope.cancel()
 
 
-async def test_settings_that_are_wrong_for_a_while_end_no_server(tmp_path: Path, kept: Any) -> None:
+async def test_settings_that_are_wrong_for_a_while_end_no_server(tmp_path: Path, writer: Any) -> None:
     """Whoever mends the file finds the server where it was; with `join --serve` a worker would end with it."""
-    kept.campaign("c-one")
+    writer.campaign("c-one")
     times = 0
 
     def keep_alive() -> None:
@@ -95,9 +95,9 @@ async def test_experiments_are_seen_to_again_after_settings_were_wrong(
 
 
 async def test_models_that_are_being_fetched_are_in_the_way_of_nothing_else(
-    client: httpx.AsyncClient, context: ApiContext, kept: Any
+    client: httpx.AsyncClient, context: ApiContext, writer: Any
 ) -> None:
-    kept.campaign("c-one")
+    writer.campaign("c-one")
     go = threading.Event()
     with trio.fail_after(20):
         async with trio.open_nursery() as nursery:
@@ -110,10 +110,10 @@ async def test_models_that_are_being_fetched_are_in_the_way_of_nothing_else(
 
 
 async def test_metrics_count_campaigns_tasks_and_requests_by_their_route(
-    served: httpx.AsyncClient, kept: Any
+    served: httpx.AsyncClient, writer: Any
 ) -> None:
-    kept.campaign("c-one", tasks=3)
-    kept.succeed("c-one/1")
+    writer.campaign("c-one", tasks=3)
+    writer.succeed("c-one/1")
     await served.get("/api/v1/campaigns/c-one")
     await served.get("/api/v1/campaigns/c-none")
     await served.get("/no/such/<path>")

@@ -86,10 +86,10 @@ async def test_a_plan_without_a_swarm_says_so(client: httpx.AsyncClient) -> None
     assert (await client.post("/api/v1/plan", content=b"x")).status_code == HTTPStatus.UNSUPPORTED_MEDIA_TYPE
 
 
-async def test_why_a_campaign_and_a_task_stand_as_they_do(client: httpx.AsyncClient, kept: Any) -> None:
-    kept.campaign("c-one", tasks=2)
-    kept.fail("c-one/1", "c-one/2", detail="0 of 3 devices fit\n  ram >= 1 GiB  0 fit")
-    kept.store.campaigns.end("c-one")
+async def test_why_a_campaign_and_a_task_stand_as_they_do(client: httpx.AsyncClient, writer: Any) -> None:
+    writer.campaign("c-one", tasks=2)
+    writer.fail("c-one/1", "c-one/2", detail="0 of 3 devices fit\n  ram >= 1 GiB  0 fit")
+    writer.store.campaigns.end("c-one")
     whole = (await client.get("/api/v1/explain/c-one")).json()
     assert whole["stories"][0]["tasks"] == [1, 2]
     assert whole["stories"][0]["why"][0] == "nothing-fits: 0 of 3 devices fit"

@@ -19,12 +19,12 @@ BASE = "/api/v1/campaigns"
 
 
 @pytest.fixture
-def measured(kept: Any) -> str:
+def measured(writer: Any) -> str:
     """A campaign with two tasks that are done and one that failed."""
-    name: str = kept.campaign("c-one", title="<b>edge</b>")
+    name: str = writer.campaign("c-one", title="<b>edge</b>")
     for number, ms in ((1, 10.0), (2, 20.0)):
-        kept.succeed(f"c-one/{number}", body=record_body(a_record(kept.task(name, number), ms=ms)))
-    kept.fail("c-one/3", detail="no device <i>fits</i>")
+        writer.succeed(f"c-one/{number}", body=record_body(a_record(writer.task(name, number), ms=ms)))
+    writer.fail("c-one/3", detail="no device <i>fits</i>")
     return name
 
 
@@ -52,9 +52,9 @@ async def test_the_same_as_markdown(client: httpx.AsyncClient, measured: str) ->
     assert answer.text.startswith("# `<b>edge</b>`")
 
 
-async def test_held_against_another_campaign(client: httpx.AsyncClient, kept: Any, measured: str) -> None:
-    other = kept.campaign("c-two", tasks=1)
-    kept.succeed("c-two/1", body=record_body(a_record(kept.task(other, 1), ms=10.0)))
+async def test_held_against_another_campaign(client: httpx.AsyncClient, writer: Any, measured: str) -> None:
+    other = writer.campaign("c-two", tasks=1)
+    writer.succeed("c-two/1", body=record_body(a_record(writer.task(other, 1), ms=10.0)))
     answer = await client.get(f"{BASE}/{measured}/report", params={"against": other})
     assert "Compared with <bdi>c-two</bdi>" in answer.text
 
@@ -100,9 +100,9 @@ async def test_what_is_not_there_is_a_problem_in_one_line(
 
 
 async def test_a_campaign_that_has_just_begun_has_a_report_and_nothing_to_draw(
-    client: httpx.AsyncClient, kept: Any
+    client: httpx.AsyncClient, writer: Any
 ) -> None:
-    name = kept.campaign("c-new")
+    name = writer.campaign("c-new")
     answer = await client.get(f"{BASE}/{name}/report")
     assert "3 tasks: none has ended; 3 not ended yet. The campaign is not over" in answer.text
     assert (await client.get(f"{BASE}/{name}/chart")).status_code == HTTPStatus.UNPROCESSABLE_ENTITY

@@ -79,7 +79,7 @@ async def test_an_empty_model_leaves_nothing(client: httpx.AsyncClient, context:
 
 
 async def test_a_campaign_of_a_model_that_was_sent_is_stored_and_woken(
-    client: httpx.AsyncClient, kept: Any, woken: Any, sent: str, context: ApiContext
+    client: httpx.AsyncClient, writer: Any, woken: Any, sent: str, context: ApiContext
 ) -> None:
     answer = await client.post(CAMPAIGNS, json=NAMED)
     assert answer.status_code == HTTPStatus.CREATED, answer.text
@@ -87,19 +87,19 @@ async def test_a_campaign_of_a_model_that_was_sent_is_stored_and_woken(
     assert answer.headers["location"] == f"{CAMPAIGNS}/{document['campaign_id']}"
     assert (document["status"], document["total_tasks"]) == ("running", 1)
     assert woken.times == 1
-    task = kept.store.tasks.all(document["campaign_id"])[0]
+    task = writer.store.tasks.all(document["campaign_id"])[0]
     assert (task.model, task.sha256) == ("net.onnx", SHA)
     assert (context.home.spool / SHA).read_bytes() == MODEL
 
 
 async def test_yaml_and_the_plain_form_are_read_as_well(
-    client: httpx.AsyncClient, kept: Any, sent: str
+    client: httpx.AsyncClient, writer: Any, sent: str
 ) -> None:
     yaml = f"campaign: y\nmodels:\n  - {{name: a.onnx, path: '{sent}'}}\nunits: [CPU (ONNX)]\n"
     for kind in ("text/yaml", "application/yaml; charset=utf-8"):
         answer = await client.post(CAMPAIGNS, content=yaml, headers={"Content-Type": kind})
         assert answer.status_code == HTTPStatus.CREATED, answer.text
-        assert kept.store.tasks.all(answer.json()["campaign_id"])[0].model == "a.onnx"
+        assert writer.store.tasks.all(answer.json()["campaign_id"])[0].model == "a.onnx"
 
 
 async def test_without_its_content_type_a_campaign_is_not_read(client: httpx.AsyncClient, sent: str) -> None:
@@ -144,16 +144,16 @@ def folder_of_ours(tmp_path: Path) -> Iterator[None]:
     ],
 )
 async def test_what_is_the_server_s_own_cannot_be_named(
-    client: httpx.AsyncClient, kept: Any, sent: str, folder_of_ours: None, model: object, word: str
+    client: httpx.AsyncClient, writer: Any, sent: str, folder_of_ours: None, model: object, word: str
 ) -> None:
     answer = await client.post(CAMPAIGNS, json={**NAMED, "models": [model]})
     assert answer.status_code == HTTPStatus.UNPROCESSABLE_ENTITY
     assert word in answer.json()["detail"]
-    assert kept.store.campaigns.summaries() == ()
+    assert writer.store.campaigns.summaries() == ()
 
 
 async def test_with_leave_files_of_the_machine_may_be_named_by_their_whole_path(
-    client: httpx.AsyncClient, kept: Any, context: ApiContext, tmp_path: Path
+    client: httpx.AsyncClient, writer: Any, context: ApiContext, tmp_path: Path
 ) -> None:
     context.allow_paths = True
     (tmp_path / "own.onnx").write_bytes(MODEL)
@@ -166,7 +166,7 @@ async def test_with_leave_files_of_the_machine_may_be_named_by_their_whole_path(
 
 
 async def test_two_models_of_one_name_are_told_apart_before_anything_is_stored(
-    client: httpx.AsyncClient, kept: Any, sent: str
+    client: httpx.AsyncClient, writer: Any, sent: str
 ) -> None:
     other = (await client.post(MODELS, params={"name": "net.onnx"}, content=MODEL + b"2")).json()["sha256"]
     answer = await client.post(CAMPAIGNS, json={**NAMED, "models": [sent, f"sha256:{other}"]})
@@ -187,23 +187,23 @@ async def test_what_is_wrong_is_told_with_its_line(client: httpx.AsyncClient) ->
 
 
 async def test_the_same_key_and_body_make_one_campaign_and_the_same_answer(
-    client: httpx.AsyncClient, kept: Any, sent: str, context: ApiContext
+    client: httpx.AsyncClient, writer: Any, sent: str, context: ApiContext
 ) -> None:
     headers = {"Idempotency-Key": "3f0c"}
     first = await client.post(CAMPAIGNS, json=NAMED, headers=headers)
-    kept.store.campaigns.request_cancel(first.json()["campaign_id"])
+    writer.store.campaigns.request_cancel(first.json()["campaign_id"])
     second = await client.post(CAMPAIGNS, json=NAMED, headers=headers)
     assert second.status_code == HTTPStatus.CREATED
     assert second.json() == first.json()
     assert second.headers["idempotency-replayed"] == "true"
-    assert len(kept.store.campaigns.summaries()) == 1
+    assert len(writer.store.campaigns.summaries()) == 1
     other = await client.post(CAMPAIGNS, json={**NAMED, "campaign": "other"}, headers=headers)
     assert other.status_code == HTTPStatus.CONFLICT
-    assert len(kept.store.campaigns.summaries()) == 1
+    assert len(writer.store.campaigns.summaries()) == 1
 
 
 async def test_a_key_whose_request_was_wrong_is_free_for_a_better_one(
-    client: httpx.AsyncClient, kept: Any, sent: str
+    client: httpx.AsyncClient, writer: Any, sent: str
 ) -> None:
     headers = {"Idempotency-Key": "k"}
     wrong = await client.post(CAMPAIGNS, json={**NAMED, "units": ["X"]}, headers=headers)
@@ -212,16 +212,16 @@ async def test_a_key_whose_request_was_wrong_is_free_for_a_better_one(
 
 
 async def test_a_server_killed_before_it_answered_finds_the_campaign_by_its_key(
-    client: httpx.AsyncClient, kept: Any, sent: str, context: ApiContext
+    client: httpx.AsyncClient, writer: Any, sent: str, context: ApiContext
 ) -> None:
     headers = {"Idempotency-Key": "k"}
     first = (await client.post(CAMPAIGNS, json=NAMED, headers=headers)).json()
     (note,) = (context.home.folder("scheduler") / "idempotency").glob("*.json")
     claim = json.loads(note.read_text())
-    note.write_text(json.dumps({**claim, "answer": None}))  # as it was before the answer was kept
+    note.write_text(json.dumps({**claim, "answer": None}))  # as it was before the answer was stored
     second = (await client.post(CAMPAIGNS, json=NAMED, headers=headers)).json()
     assert second["campaign_id"] == first["campaign_id"]
-    assert len(kept.store.campaigns.summaries()) == 1
+    assert len(writer.store.campaigns.summaries()) == 1
 
 
 async def test_a_key_is_kept_for_a_day_and_in_use_by_one_at_a_time(tmp_path: Path) -> None:
@@ -321,7 +321,7 @@ async def test_a_key_that_is_none_is_refused(client: httpx.AsyncClient, key: str
 
 
 async def test_what_is_stored_is_told_as_stored_though_no_scheduler_can_be_started_now(
-    tmp_path: Path, kept: Any
+    tmp_path: Path, writer: Any
 ) -> None:
     """Who was answered with an error would send it again, and have it twice."""
 
@@ -334,7 +334,7 @@ async def test_what_is_stored_is_told_as_stored_though_no_scheduler_can_be_start
         assert (await client.post(f"{MODELS}?name=m.onnx", content=MODEL)).status_code == HTTPStatus.CREATED
         made = await client.post(CAMPAIGNS, json=NAMED)
         assert made.status_code == HTTPStatus.CREATED, made.text
-        (item,) = kept.store.campaigns.summaries()
+        (item,) = writer.store.campaigns.summaries()
         assert made.json()["campaign_id"] == item.campaign.id
         gone = await client.post(f"{CAMPAIGNS}/{item.campaign.id}/cancel")
         assert gone.status_code == HTTPStatus.ACCEPTED, gone.text
@@ -345,18 +345,18 @@ async def test_what_is_stored_is_told_as_stored_though_no_scheduler_can_be_start
 
 
 async def test_what_failed_runs_again_as_a_new_campaign_once_for_each_key(
-    client: httpx.AsyncClient, kept: Any, sent: str, context: ApiContext, woken: Any
+    client: httpx.AsyncClient, writer: Any, sent: str, context: ApiContext, woken: Any
 ) -> None:
     old = (await client.post(CAMPAIGNS, json=NAMED)).json()["campaign_id"]
     early = await client.post(f"{CAMPAIGNS}/{old}/retry")
     assert (early.status_code, early.json()["hint"] != "") == (HTTPStatus.CONFLICT, True)
-    kept.fail(f"{old}/1")
-    kept.store.campaigns.end(old)
+    writer.fail(f"{old}/1")
+    writer.store.campaigns.end(old)
     (context.home.spool / SHA).unlink()  # tidied away since: the upload is still there
     first = await client.post(f"{CAMPAIGNS}/{old}/retry", headers={"Idempotency-Key": "again"})
     assert first.status_code == HTTPStatus.CREATED, first.text
     assert first.json()["tasks"] == 1
     second = await client.post(f"{CAMPAIGNS}/{old}/retry", headers={"Idempotency-Key": "again"})
     assert second.json() == first.json()
-    assert len(kept.store.campaigns.summaries()) == 2
+    assert len(writer.store.campaigns.summaries()) == 2
     assert (await client.post(f"{CAMPAIGNS}/c-none/retry")).status_code == HTTPStatus.NOT_FOUND

@@ -54,10 +54,10 @@ def timing(ns: int, samples: int, launch: int) -> Timing:
 
 
 def record(
-    kept: Any, campaign: str, n: int, fence: Fence, *, ns: int, samples: int = 100, device: str = "laptop-7"
+    writer: Any, campaign: str, n: int, fence: Fence, *, ns: int, samples: int = 100, device: str = "laptop-7"
 ) -> Record:
     """What a worker would sign of that task: six launches of about `ns` each."""
-    task = kept.task(campaign, n)
+    task = writer.task(campaign, n)
     return Record(
         campaign=campaign,
         task=task.task,
@@ -83,24 +83,24 @@ def record(
     )
 
 
-def measure(kept: Any, campaign: str, n: int, **wanted: Any) -> None:
+def measure(writer: Any, campaign: str, n: int, **options: Any) -> None:
     """The task is done, with a record that its worker signed."""
-    task, device = f"{campaign}/{n}", str(wanted.get("device", "laptop-7"))
+    task, device = f"{campaign}/{n}", str(options.get("device", "laptop-7"))
     fence = Fence(incarnation=1, number=n)
-    kept.store.attempts.begin([CommitTo(task, 1, f"key of {task}", WORKER.peer_id, device, 1)])
-    kept.store.attempts.record_grant(
+    writer.store.attempts.begin([CommitTo(task, 1, f"key of {task}", WORKER.peer_id, device, 1)])
+    writer.store.attempts.record_grant(
         RecordGrant(task, 1, lease=f"lease of {task}", fence=fence, queued=False)
     )
-    body = record_body(record(kept, campaign, n, fence, **wanted))
-    kept.store.attempts.record_result(
+    body = record_body(record(writer, campaign, n, fence, **options))
+    writer.store.attempts.record_result(
         task=task, attempt=1, fence=fence, worker=WORKER.peer_id, sha256=hashlib.sha256(body).hexdigest(),
         body=body, signature=WORKER.sign(record_message(body)), event=TaskEvent.SUCCEED,
     )  # fmt: skip
 
 
-async def test_a_task_with_everything_that_is_known_of_it(client: httpx.AsyncClient, kept: Any) -> None:
-    kept.campaign("c-one")
-    measure(kept, "c-one", 1, ns=2_000_000)
+async def test_a_task_with_everything_that_is_known_of_it(client: httpx.AsyncClient, writer: Any) -> None:
+    writer.campaign("c-one")
+    measure(writer, "c-one", 1, ns=2_000_000)
     document = (await client.get(f"{BASE}/c-one/tasks/1")).json()
     assert document["task"]["state"] == "succeeded"
     assert document["row"]["InferenceMsMedian"] == pytest.approx(2.002, abs=0.001)
@@ -118,17 +118,17 @@ async def test_a_task_with_everything_that_is_known_of_it(client: httpx.AsyncCli
 
 
 async def test_each_reason_of_a_verdict_is_told_with_what_it_means(
-    client: httpx.AsyncClient, kept: Any
+    client: httpx.AsyncClient, writer: Any
 ) -> None:
-    kept.campaign("c-one")
-    task = kept.task("c-one", 1)
-    fence = kept.begin("c-one/1")
-    result = record(kept, "c-one", 1, fence, ns=2_000_000)
+    writer.campaign("c-one")
+    task = writer.task("c-one", 1)
+    fence = writer.begin("c-one/1")
+    result = record(writer, "c-one", 1, fence, ns=2_000_000)
     assert result.ran is not None
     few = result.model_copy(
         update={"timings": result.timings[:2], "ran": result.ran.model_copy(update={"agrees": None})}
     )
-    kept.store.attempts.record_result(
+    writer.store.attempts.record_result(
         task=task.task, attempt=1, fence=fence, worker=WORKER.peer_id, sha256="cd" * 32,
         body=record_body(few), signature=b"s" * 64, event=TaskEvent.SUCCEED,
     )  # fmt: skip
@@ -138,10 +138,10 @@ async def test_each_reason_of_a_verdict_is_told_with_what_it_means(
 
 
 async def test_a_task_that_has_not_ended_and_one_that_failed_have_no_numbers(
-    client: httpx.AsyncClient, kept: Any
+    client: httpx.AsyncClient, writer: Any
 ) -> None:
-    kept.campaign("c-one")
-    kept.fail("c-one/2", detail="0 of 3 devices fit\n  ram >= 1 GiB")
+    writer.campaign("c-one")
+    writer.fail("c-one/2", detail="0 of 3 devices fit\n  ram >= 1 GiB")
     waiting = (await client.get(f"{BASE}/c-one/tasks/1")).json()
     assert (waiting["row"], waiting["judgement"], waiting["record"], waiting["csv"]) == (None, None, None, "")
     failed = (await client.get(f"{BASE}/c-one/tasks/2")).json()
@@ -160,10 +160,10 @@ async def test_a_task_that_has_not_ended_and_one_that_failed_have_no_numbers(
 
 
 async def test_a_record_that_cannot_be_read_is_told_and_breaks_nothing(
-    client: httpx.AsyncClient, kept: Any
+    client: httpx.AsyncClient, writer: Any
 ) -> None:
-    kept.campaign("c-one")
-    kept.succeed("c-one/1")
+    writer.campaign("c-one")
+    writer.succeed("c-one/1")
     document = (await client.get(f"{BASE}/c-one/tasks/1")).json()
     assert document["unreadable"]
     assert (await client.get(f"{BASE}/c-one/tasks/1/chart?kind=trace")).status_code == HTTPStatus.CONFLICT
@@ -171,10 +171,10 @@ async def test_a_record_that_cannot_be_read_is_told_and_breaks_nothing(
 
 @pytest.mark.parametrize("kind", ["histogram", "distribution", "trace", "host", "stages"])
 async def test_charts_of_a_task_are_drawn_from_all_samples(
-    client: httpx.AsyncClient, kept: Any, kind: str
+    client: httpx.AsyncClient, writer: Any, kind: str
 ) -> None:
-    kept.campaign("c-one")
-    measure(kept, "c-one", 1, ns=2_000_000, samples=6000)
+    writer.campaign("c-one")
+    measure(writer, "c-one", 1, ns=2_000_000, samples=6000)
     url = f"{BASE}/c-one/tasks/1/chart"
     pages = {
         theme: await client.get(url, params={"kind": kind, "theme": theme})
@@ -193,11 +193,11 @@ async def test_charts_of_a_task_are_drawn_from_all_samples(
         assert (await client.get(url, params={"kind": kind, "theme": theme})).status_code == status
 
 
-async def test_charts_of_comparisons_are_drawn(client: httpx.AsyncClient, kept: Any) -> None:
+async def test_charts_of_comparisons_are_drawn(client: httpx.AsyncClient, writer: Any) -> None:
     for campaign, ns in (("c-one", 2_000_000), ("c-two", 3_000_000)):
-        kept.campaign(campaign)
+        writer.campaign(campaign)
         for n in (1, 2):
-            measure(kept, campaign, n, ns=ns * n)
+            measure(writer, campaign, n, ns=ns * n)
     ratios = await client.get("/api/v1/compare/chart", params={"a": "c-one", "b": "c-two"})
     assert (ratios.status_code, ratios.headers["content-type"]) == (HTTPStatus.OK, "image/svg+xml")
     assert "SLOWER" in ratios.text
@@ -208,9 +208,9 @@ async def test_charts_of_comparisons_are_drawn(client: httpx.AsyncClient, kept: 
     assert "energy" in priced.json()["hint"]
 
 
-async def test_the_signed_result_is_a_file_that_verify_takes(client: httpx.AsyncClient, kept: Any) -> None:
-    kept.campaign("c-one")
-    measure(kept, "c-one", 1, ns=2_000_000)
+async def test_the_signed_result_is_a_file_that_verify_takes(client: httpx.AsyncClient, writer: Any) -> None:
+    writer.campaign("c-one")
+    measure(writer, "c-one", 1, ns=2_000_000)
     answer = await client.get(f"{BASE}/c-one/tasks/1/raw")
     assert 'filename="c-one-1.json"' in answer.headers["content-disposition"]
     findings = check_results("c-one", read_raw(answer.content), text=answer.text)
@@ -222,13 +222,13 @@ async def test_the_signed_result_is_a_file_that_verify_takes(client: httpx.Async
 
 
 async def test_results_beside_each_other_over_http_are_those_of_the_command_line(
-    client: httpx.AsyncClient, kept: Any
+    client: httpx.AsyncClient, writer: Any
 ) -> None:
-    kept.campaign("c-one")
-    kept.campaign("c-two")
+    writer.campaign("c-one")
+    writer.campaign("c-two")
     for n in (1, 2):
-        measure(kept, "c-one", n, ns=4_000_000, device=f"dev-{n}")
-        measure(kept, "c-two", n, ns=2_000_000 if n == 1 else 4_000_000, device=f"dev-{n}")
+        measure(writer, "c-one", n, ns=4_000_000, device=f"dev-{n}")
+        measure(writer, "c-two", n, ns=2_000_000 if n == 1 else 4_000_000, device=f"dev-{n}")
     parsed = (await client.get("/api/v1/compare", params={"a": "c-one", "b": ["c-two", "c-one/2"]})).json()
     assert [one["b"] for one in parsed["comparisons"]] == ["c-two", "c-one/2"]
     assert [pair["verdict"] for pair in parsed["comparisons"][0]["pairs"]] == ["FASTER", "SAME"]
@@ -241,7 +241,7 @@ async def test_results_beside_each_other_over_http_are_those_of_the_command_line
 
 
 @pytest.mark.parametrize(
-    ("wanted", "status"),
+    ("options", "status"),
     [
         ({"a": "c-none", "b": "c-one"}, 404),
         ({"a": "c-one", "b": "c-one/7"}, 404),
@@ -253,17 +253,17 @@ async def test_results_beside_each_other_over_http_are_those_of_the_command_line
     ],
 )
 async def test_what_cannot_be_compared_is_said_with_what_to_do(
-    client: httpx.AsyncClient, kept: Any, wanted: dict[str, str], status: int
+    client: httpx.AsyncClient, writer: Any, options: dict[str, str], status: int
 ) -> None:
-    kept.campaign("c-one")
-    answer = await client.get("/api/v1/compare", params=wanted)
+    writer.campaign("c-one")
+    answer = await client.get("/api/v1/compare", params=options)
     assert answer.status_code == status
     assert answer.json()["hint"]
 
 
-async def test_a_client_names_no_files(client: httpx.AsyncClient, kept: Any, tmp_path: Path) -> None:
-    kept.campaign("c-one")
-    measure(kept, "c-one", 1, ns=2_000_000)
+async def test_a_client_names_no_files(client: httpx.AsyncClient, writer: Any, tmp_path: Path) -> None:
+    writer.campaign("c-one")
+    measure(writer, "c-one", 1, ns=2_000_000)
     file = tmp_path / "raw.json"
     file.write_bytes((await client.get(f"{BASE}/c-one/tasks/1/raw")).content)
     for expected in ({"a": str(file), "b": "c-one"}, {"a": "c-one", "b": str(file)}):
@@ -272,11 +272,11 @@ async def test_a_client_names_no_files(client: httpx.AsyncClient, kept: Any, tmp
 
 
 async def test_the_matrix_has_ratios_to_a_base_prices_and_fronts(
-    client: httpx.AsyncClient, kept: Any
+    client: httpx.AsyncClient, writer: Any
 ) -> None:
-    kept.campaign("c-one")
-    measure(kept, "c-one", 1, ns=4_000_000, device="slow")
-    measure(kept, "c-one", 2, ns=2_000_000, device="quick")
+    writer.campaign("c-one")
+    measure(writer, "c-one", 1, ns=4_000_000, device="slow")
+    measure(writer, "c-one", 2, ns=2_000_000, device="quick")
     document = (
         await client.get(
             "/api/v1/matrix", params={"of": "c-one", "base": "slow", "price": "quick:3.6", "currency": "EUR"}
