@@ -76,6 +76,20 @@ export function setOffline(offline) {
   document.getElementById("connection").textContent = offline ? "The server does not answer. Retrying …" : "";
 }
 
+// Wraps an action that asks the server: a server that does not answer is shown in the corner, other errors are thrown.
+export function online(action, signal) {
+  return async () => {
+    try {
+      await action();
+      setOffline(false);
+    } catch (error) {
+      if (signal.aborted) return;
+      if (error.status) throw error;
+      setOffline(true);
+    }
+  };
+}
+
 addEventListener("hashchange", () => show(true));
 document.querySelector(".skip").addEventListener("click", (event) => {
   event.preventDefault(); // the hash selects the page

@@ -5,17 +5,17 @@ const KEY = /^(?:"([^"]+)"|'([^']+)'|([A-Za-z_]\w*))\s*:(?:\s|$)/;
 // [{ key, from, to }]: lines of each top key; comments and empty lines right above a key are its own.
 export function blocks(text) {
   const lines = text.split("\n");
-  const found = [];
+  const result = [];
   lines.forEach((line, at) => {
     const key = KEY.exec(line);
     if (!key) return;
     let from = at;
-    while (from > 0 && /^\s*(#.*)?$/.test(lines[from - 1]) && from - 1 > (found.at(-1)?.at ?? -1)) from -= 1;
-    if (found.length) found.at(-1).to = from;
-    found.push({ key: key[1] ?? key[2] ?? key[3], at, from, to: lines.length });
+    while (from > 0 && /^\s*(#.*)?$/.test(lines[from - 1]) && from - 1 > (result.at(-1)?.at ?? -1)) from -= 1;
+    if (result.length) result.at(-1).to = from;
+    result.push({ key: key[1] ?? key[2] ?? key[3], at, from, to: lines.length });
   });
-  for (const block of found) while (block.to > block.at + 1 && /^\s*$/.test(lines[block.to - 1])) block.to -= 1;
-  return found;
+  for (const block of result) while (block.to > block.at + 1 && /^\s*$/.test(lines[block.to - 1])) block.to -= 1;
+  return result;
 }
 
 // The text with `value` under `key`; undefined takes the key out.

@@ -1,6 +1,6 @@
 // All campaigns of this home, newest first, updated every two seconds.
 
-import { setOffline } from "../app.js";
+import { online } from "../app.js";
 import { get } from "../api.js";
 import { h, replace } from "../dom.js";
 import { count, duration } from "../format.js";
@@ -42,31 +42,21 @@ export async function show(main, parts, { signal, query }) {
   const more = h("button", { class: "plain", type: "button", hidden: true, onclick: () => ((limit = Math.min(1000, limit + 4 * PAGE)), refresh()) }, "Show more");
   const none = h("p", { hidden: true }, "No campaigns yet. ", h("a", { href: "#/submit" }, "Submit one"), ", or run: ", h("code", {}, "sark-node submit campaign.yaml"));
   const form = h("form", { class: "line", role: "search", "aria-label": "Filter campaigns", onsubmit: (event) => event.preventDefault() }, name, status);
-  name.addEventListener("input", refresh);
-  status.addEventListener("change", refresh);
-
-  async function refresh() {
+  const refresh = online(async () => {
     const search = new URLSearchParams({ limit });
     if (name.value) search.set("name", name.value);
     if (status.value) search.set("status", status.value);
     latest = String(search);
-    let page;
-    try {
-      page = await get(`/api/v1/campaigns?${search}`, signal);
-      setOffline(false);
-    } catch (error) {
-      if (signal.aborted) return;
-      if (error.status) throw error;
-      setOffline(true);
-      return;
-    }
+    const page = await get(`/api/v1/campaigns?${search}`, signal);
     if (signal.aborted || latest !== String(search)) return;
     const bare = !page.campaigns.length && !name.value && !status.value;
     none.hidden = !bare;
     form.hidden = list.element.hidden = bare;
     more.hidden = !page.next || limit >= 1000;
     list.set(page.campaigns);
-  }
+  }, signal);
+  name.addEventListener("input", refresh);
+  status.addEventListener("change", refresh);
 
   await refresh();
   if (signal.aborted) return;

@@ -131,8 +131,8 @@ function work(one) {
   if (one.running === null) return "";
   const waits = one.queue ? `, ${one.queue} waiting` : "";
   const words = one.running || one.queue ? `${one.running} running${waits}` : "idle";
-  const ours = one.tasks.map((task) =>
+  const links = one.tasks.map((task) =>
     h("li", {}, h("a", { href: `#/tasks/${encodeURIComponent(task.campaign)}/${task.n}`, title: `${task.model} × ${task.unit}` }, `${task.model}: ${task.phase || "waiting"}`)),
   );
-  return [words, ours.length > 0 && h("ul", { class: "plain-list small" }, ours)];
+  return [words, links.length > 0 && h("ul", { class: "plain-list small" }, links)];
 }

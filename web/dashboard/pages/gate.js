@@ -1,6 +1,6 @@
 // The gates that this home knows, and this home's worker with its owner's actions.
 
-import { setOffline } from "../app.js";
+import { online } from "../app.js";
 import { get, post } from "../api.js";
 import { h, replace, replaceChanged } from "../dom.js";
 import { bytes, count, duration, time } from "../format.js";
@@ -21,20 +21,9 @@ export async function show(main, parts, { signal }) {
   const own = workerPart();
   replace(worker, own.element);
 
-  // an unreachable server is shown in the corner; other errors replace the page
-  const guarded = (action) => async () => {
-    try {
-      await action();
-      setOffline(false);
-    } catch (error) {
-      if (signal.aborted) return;
-      if (error.status) throw error;
-      setOffline(true);
-    }
-  };
-  const loadWorker = guarded(async () => own.put(await get("/api/v1/worker", signal)));
+  const loadWorker = online(async () => own.put(await get("/api/v1/worker", signal)), signal);
   let skip = 0;
-  const loadGates = guarded(async () => {
+  const loadGates = online(async () => {
     if (skip-- > 0) return;
     const reply = await get("/api/v1/gate", signal);
     if (!reply.gates.some((gate) => gate.status)) skip = SKIP;
@@ -48,7 +37,7 @@ export async function show(main, parts, { signal }) {
     const same = gates.children.length === shown.length && shown.every((one, index) => gates.children[index] === one);
     if (!shown.length) replace(gates, h("p", {}, "No gate is known. Start one: ", h("code", {}, "sark-node gate"), ", or name one: ", h("code", {}, "sark-node serve --gate /ip4/…")));
     else if (!same) replace(gates, shown);
-  });
+  }, signal);
   await Promise.all([every(EVERY_S, loadWorker, signal), every(EVERY_S, loadGates, signal)]);
 }
 
@@ -158,21 +147,21 @@ function workerPart() {
     put(await post(`/api/v1/worker/${action}`, { now: now.checked, finish: action === "drain" && finish.checked }));
   }
 
-  function put(here) {
-    none.hidden = !here.error;
-    setText(none, here.error ? `${here.error}; ${here.hint}` : "");
-    line.hidden = row.hidden = jobs.hidden = Boolean(here.error);
-    if (here.error) return;
-    replace(state, badge(here.state));
-    const work = here.running || here.queue ? `${here.running} running, ${here.queue} waiting` : "idle";
-    setText(words, [here.why, work, here.reach].filter(Boolean).join("; "));
-    held.hidden = !here.still_held.length;
-    setText(held, here.still_held.join("\n"));
-    buttons.resume.hidden = here.state !== "draining";
-    buttons.pause.hidden = buttons.drain.hidden = here.state === "draining";
-    buttons.reset.hidden = here.state !== "faulty";
-    const sign = JSON.stringify(here.jobs.map((job) => ({ ...job, since_s: Math.round(job.since_s) })));
-    const rows = here.jobs.map((job) => [job.task, job.model, job.mine ? "this home" : shortId(job.principal), job.team, job.priority, job.phase && job.state === "running" ? `${job.state}, ${job.phase}` : job.state, duration(job.since_s)]);
+  function put(worker) {
+    none.hidden = !worker.error;
+    setText(none, worker.error ? `${worker.error}; ${worker.hint}` : "");
+    line.hidden = row.hidden = jobs.hidden = Boolean(worker.error);
+    if (worker.error) return;
+    replace(state, badge(worker.state));
+    const work = worker.running || worker.queue ? `${worker.running} running, ${worker.queue} waiting` : "idle";
+    setText(words, [worker.why, work, worker.reach].filter(Boolean).join("; "));
+    held.hidden = !worker.still_held.length;
+    setText(held, worker.still_held.join("\n"));
+    buttons.resume.hidden = worker.state !== "draining";
+    buttons.pause.hidden = buttons.drain.hidden = worker.state === "draining";
+    buttons.reset.hidden = worker.state !== "faulty";
+    const sign = JSON.stringify(worker.jobs.map((job) => ({ ...job, since_s: Math.round(job.since_s) })));
+    const rows = worker.jobs.map((job) => [job.task, job.model, job.mine ? "this home" : shortId(job.principal), job.team, job.priority, job.phase && job.state === "running" ? `${job.state}, ${job.phase}` : job.state, duration(job.since_s)]);
     replaceChanged(jobs, sign, rows.length > 0 && section("Running and queued tasks", ["Task", "Model", "User", "Team", "Priority", "State", "For"], rows));
   }
 

@@ -133,9 +133,9 @@ const COLUMNS = [
 ];
 
 function launchTable(launches) {
-  const known = COLUMNS.filter(([, cell]) => launches.some((one) => cell(one) !== null));
+  const columns = COLUMNS.filter(([, cell]) => launches.some((one) => cell(one) !== null));
   return [
-    plainTable("Launches", known.map(([head]) => head), launches.map((one) => known.map(([, cell]) => cell(one) ?? "–"))),
+    plainTable("Launches", columns.map(([head]) => head), launches.map((one) => columns.map(([, cell]) => cell(one) ?? "–"))),
     h("p", { class: "quiet" }, "Columns that the device's operating system does not report are left out."),
   ];
 }
