@@ -44,7 +44,7 @@ SIMULATION: Final = "a simulation: its figures come from a script, nothing was m
 
 
 class RowVerdict(StrEnum):
-    """What the numbers of a complete row are worth; of several, the first of `GRAVITY`. `MEANS` explains each."""
+    """What the numbers of a complete row are worth; of several, the first of `GRAVITY`."""
 
     VALID = "valid"
     SIMULATED = "simulated"

@@ -380,11 +380,15 @@ def hostile() -> list[RawResult]:
     return [bad, RESULTS[1], failed(4, reason=Reason.CRASHED, detail=HOSTILE, model="=cmd|' &lt;b>.onnx")]
 
 
-def test_nothing_that_others_named_does_anything_in_html() -> None:
-    report = Report(
+def hostile_report(form: ReportFormat) -> str:
+    named = Report(
         hostile(), campaign=HOSTILE, title=HOSTILE, written=NOW, version="0", other=[], other_name=HOSTILE
     )
-    text = render(report, ReportFormat.HTML)
+    return render(named, form)
+
+
+def test_nothing_that_others_named_does_anything_in_html() -> None:
+    text = hostile_report(ReportFormat.HTML)
     document = Document(text)
     known = {"html", "head", "meta", "title", "style", "body", "header", "h1", "dl", "div", "dt", "dd", "nav", "ul", "li", "a", "main",
              "section", "h2", "h3", "p", "table", "caption", "thead", "tbody", "tr", "th", "td", "span", "bdi", "code", "pre",
@@ -398,10 +402,7 @@ def test_nothing_that_others_named_does_anything_in_html() -> None:
 
 
 def test_nothing_that_others_named_does_anything_in_markdown() -> None:
-    report = Report(
-        hostile(), campaign=HOSTILE, title=HOSTILE, written=NOW, version="0", other=[], other_name=HOSTILE
-    )
-    text = render(report, ReportFormat.MD)
+    text = hostile_report(ReportFormat.MD)
     assert not any(char in text for char in "\u202e\u009b\x07")
     fenced, before = False, 0
     for line in text.splitlines():
@@ -420,13 +421,10 @@ def test_nothing_that_others_named_does_anything_in_markdown() -> None:
 
 
 def test_a_reader_of_markdown_sees_tables_and_code_and_no_markup_of_others() -> None:
-    report = Report(
-        hostile(), campaign=HOSTILE, title=HOSTILE, written=NOW, version="0", other=[], other_name=HOSTILE
-    )
     shown = (
         MarkdownIt("commonmark", {"html": True})
         .enable(["table", "strikethrough"])
-        .render(render(report, ReportFormat.MD))
+        .render(hostile_report(ReportFormat.MD))
     )
     document = Document(shown)
     known = {

@@ -9,7 +9,7 @@ import { act, badge, confirm, every, facts, plainTable, setText, shortId } from 
 export const title = "Gate and worker";
 
 const EVERY_S = 5;
-const SKIP = 11; // requests skipped for gates that tell nothing
+const SKIP = 11; // requests skipped for gates that report nothing
 const ADMITS = { open: "anyone", ticket: "pool members and holders of a ticket", list: "listed peers" };
 
 export async function show(main, parts, { signal }) {
