@@ -31,7 +31,7 @@ UNITS: Final = (
 """The predecessors' `CPU_AND_…`: CoreML takes no GPU or Neural Engine without a CPU for what these cannot do."""
 
 
-def known(unit: str) -> KnownUnit:
+def by_name(unit: str) -> KnownUnit:
     """The unit by its public name. Raises `WrongUnit`."""
     result = next((one for one in UNITS if one.unit == unit), None)
     if result is None:
@@ -41,12 +41,12 @@ def known(unit: str) -> KnownUnit:
 
 def compute_unit(ct: Any, unit: str) -> Any:
     """What `MLModel(…, compute_units=…)` is given."""
-    return getattr(ct.ComputeUnit, known(unit).compute_unit)
+    return getattr(ct.ComputeUnit, by_name(unit).compute_unit)
 
 
 def require_macos(platform: str, unit: str) -> None:
     """Raises `WrongUnit` off macOS."""
-    known(unit)
+    by_name(unit)
     if platform != "darwin":
         raise WrongUnit(
             f"{unit}: CoreML runs on macOS alone, this is {platform}; export the model to ONNX for this device"
@@ -75,7 +75,7 @@ def verdict(unit: str, counts: Counter[str]) -> str:
     """The row's note on where it ran. Raises `WrongUnit` when nothing was on the unit."""
     total = sum(counts.values())
     if not total:
-        return f"CoreML does not report where operators run; {known(unit).compute_unit} was asked for"
+        return f"CoreML does not report where operators run; {by_name(unit).compute_unit} was asked for"
     if not counts[unit]:
         elsewhere = ", ".join(f"{count} on {where}" for where, count in counts.most_common())
         raise WrongUnit(

@@ -85,7 +85,7 @@ def _serve(events: int, order_bytes: bytes, driver: Driver | None, sandbox: rlim
         if job != MeasureJob.UNITS:
             for (
                 module
-            ) in driver.preload():  # before the limits, so that they bound the model and not the imports
+            ) in driver.preload():  # before the limits, which are to bound the model, not the imports
                 importlib.import_module(module)
             unlimited = order.unit.startswith(UNLIMITED_UNITS)
             counted = sandbox is not None and sandbox.tier is rlimits.Tier.FULL

@@ -56,9 +56,8 @@ def main(arguments: list[str]) -> NoReturn:
     rlimits.allow_open_files()
     if preload:
         loaded = preload_driver(driver, simulate)
-        if (
-            thread_count() > 1
-        ):  # a fork next to threads can leave a lock held forever: restart without the imports
+        if thread_count() > 1:
+            # a fork next to threads can leave a lock held forever: restart without the imports
             os.set_inheritable(control.fileno(), True)
             os.execv(sys.executable, [*sys.orig_argv[:-1], "0"])  # noqa: S606
     serve(control, loaded, best_tier() if arguments[3] == "best" else Tier(arguments[3]), int(arguments[4]))

@@ -43,7 +43,7 @@ class StopRule(StrEnum):
     """Why there is no further launch."""
 
     DONE = "all launches made"
-    PRECISE = "the interval is as narrow as asked"
+    PRECISE = "the interval is as narrow as requested"
     STABLE = "the interval does not become narrower"
     MAXIMUM = "as many launches as there may be"
     TIME = "the time limit is near"

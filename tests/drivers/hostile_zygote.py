@@ -1,4 +1,4 @@
-"""A zygote whose driver means harm: run as a program in the place of `drivers.launch.zygote`, with its arguments.
+"""A zygote with a driver that means harm: run as a program in the place of `drivers.launch.zygote`, with its arguments.
 
 Its model is a JSON object: `try` names acts that are tried one after the other, each a figure of 1 (it worked) or 0 (refused);
 `do` names one act that may end the process; the other keys are what the acts need: places and numbers outside.
@@ -264,7 +264,7 @@ def _prctl(option: int, value: int) -> None:
 
 
 def manifests(setup: dict[str, Any]) -> dict[str, Callable[[], object]]:
-    """Acts that should not return, or whose traces are looked for afterwards."""
+    """Acts that should not return, or with traces that are looked for afterwards."""
     pid = setup["node"]
     return {
         "ptrace": lambda: call("ptrace", 16, pid, None, None),

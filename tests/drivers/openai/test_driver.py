@@ -108,7 +108,7 @@ def run(endpoint: Endpoint, tmp_path: Path) -> Run:
     return do
 
 
-def found(events: list[Event]) -> RunFindings:
+def findings(events: list[Event]) -> RunFindings:
     """The figures."""
     return next(event for event in events if isinstance(event, RunFindings))
 
@@ -127,7 +127,7 @@ def test_times_are_those_of_the_schedule_in_its_order(endpoint: Endpoint, run: R
     before = len(endpoint.did())
     events = run(runs=3, model="plan-20-5", max_tokens=6)
     did = endpoint.did()[before:][1:]  # the first was the warm-up
-    series = found(events).series
+    series = findings(events).series
     assert [len(series[name]) for name in ("ttft", "itl", "tpot", "e2e")] == [3, 15, 3, 3]
     assert measured(events).samples_ns == series["e2e"]
     assert len(measured(events).warmup_ns) == 1
@@ -136,8 +136,8 @@ def test_times_are_those_of_the_schedule_in_its_order(endpoint: Endpoint, run: R
         assert e2e >= result["sent"][-1] - result["begun"]
         assert tpot == round((e2e - ttft) / 5)
     assert not any(isinstance(event, LoadReport) for event in events)
-    assert found(events).figures["output_tokens"] == 18
-    assert found(events).figures["prompt_tokens"] == 30
+    assert findings(events).figures["output_tokens"] == 18
+    assert findings(events).figures["prompt_tokens"] == 30
 
 
 def test_every_level_asks_what_it_should_and_no_made_prompt_comes_twice(endpoint: Endpoint, run: Run) -> None:
@@ -149,7 +149,7 @@ def test_every_level_asks_what_it_should_and_no_made_prompt_comes_twice(endpoint
     assert len(requests) == 1 + 3 + 8 + 8
     assert len({one["messages"][0]["content"] for one in requests}) == len(requests)
     assert {(one["seed"], one["temperature"], one["max_tokens"]) for one in requests} == {(5, 0.5, 4)}
-    figures = found(events).figures
+    figures = findings(events).figures
     assert (figures["requests"], figures["c4_requests"], figures["r50_requests"]) == (3, 8, 8)
     assert figures["goodput_share"] == figures["c4_goodput_share"] == 1.0
     assert figures["r50_saturated"] == 0.0
@@ -158,25 +158,25 @@ def test_every_level_asks_what_it_should_and_no_made_prompt_comes_twice(endpoint
 
 
 def test_completions_and_answers_in_one_piece_are_measured_too(endpoint: Endpoint, run: Run) -> None:
-    assert found(run(endpoint="completions")).figures["output_tokens"] == 8
+    assert findings(run(endpoint="completions")).figures["output_tokens"] == 8
     assert endpoint.did()[-1]["request"]["chat"] is False
     events = run(stream=False)
-    assert set(found(events).series) == {"e2e"}
+    assert set(findings(events).series) == {"e2e"}
     assert "not streamed" in notes(events)
 
 
 def test_without_usage_no_tokens_are_made_up(run: Run) -> None:
     events = run(model="no-usage")
-    assert not {"output_tokens", "output_tokens_per_s"} & found(events).figures.keys()
-    assert "tpot" not in found(events).series
+    assert not {"output_tokens", "output_tokens_per_s"} & findings(events).figures.keys()
+    assert "tpot" not in findings(events).series
     assert "reports no usage" in notes(events)
 
 
 def test_requests_that_fail_are_counted_apart_and_made_up_for(run: Run) -> None:
     events = run(runs=4, model="flaky")
     assert len(measured(events).samples_ns) == 4
-    assert found(events).figures["requests_failed"] >= 1
-    assert found(events).figures["requests"] == 4 + found(events).figures["requests_failed"]
+    assert findings(events).figures["requests_failed"] >= 1
+    assert findings(events).figures["requests"] == 4 + findings(events).figures["requests_failed"]
 
 
 @pytest.mark.slow
@@ -207,21 +207,21 @@ def test_a_server_that_breaks_the_rules_fails_the_run_with_a_line(
 
 
 def test_an_answer_that_ends_with_its_connection_is_whole(run: Run) -> None:
-    assert found(run(runs=3, model="no-length")).figures["output_tokens"] == 12
+    assert findings(run(runs=3, model="no-length")).figures["output_tokens"] == 12
 
 
 @pytest.mark.slow
 def test_a_server_that_cannot_keep_up_ends_the_open_sweep(run: Run) -> None:
     events = run(model="one-at-a-time", max_tokens=3, rates=[100, 200, 300], requests=60)
-    assert found(events).figures["r100_saturated"] == 1.0
-    assert "r200_requests" not in found(events).figures
+    assert findings(events).figures["r100_saturated"] == 1.0
+    assert "r200_requests" not in findings(events).figures
     assert "saturated at 100 requests a second: not tried: 200, 300" in notes(events)
 
 
 @pytest.mark.slow
 def test_summaries_are_held_against_their_references(run: Run) -> None:
     events = run(runs=4, model="summary", task="summarise", max_tokens=200)
-    figures = found(events).figures
+    figures = findings(events).figures
     assert 0 < figures["rouge2_f"] < figures["rouge1_f"] < 1
     assert figures["summary_length_ratio"] > 0
     assert "ROUGE of 4 summaries of 4 articles" in notes(events)
@@ -230,13 +230,13 @@ def test_summaries_are_held_against_their_references(run: Run) -> None:
 @pytest.mark.slow
 def test_a_black_box_tells_nothing_of_its_inside_and_a_gray_one_does(endpoint: Endpoint, run: Run) -> None:
     black = run()
-    assert not [name for name in found(black).figures if name.startswith("server_")]
+    assert not [name for name in findings(black).figures if name.startswith("server_")]
     assert next(event for event in black if isinstance(event, ModelDescription)).providers == (
         "access: black",
     )
     gray = run(runs=3, private={**endpoint.private, WATCH: "1"})
     assert next(event for event in gray if isinstance(event, ModelDescription)).providers == ("access: gray",)
-    figures = found(gray).figures
+    figures = findings(gray).figures
     assert figures["server_output_tokens"] == 12
     assert figures["server_rss_peak_bytes"] >= figures["server_rss_before_bytes"] > 1_000_000
     assert figures["server_cpu_s"] >= 0
@@ -301,7 +301,9 @@ def test_one_launch_is_all_however_many_are_asked_for(endpoint: Endpoint, tmp_pa
         events = list(measure(order, Limits(load_s=20, run_s=60), zygote))
     assert [len(event.samples_ns) for event in events if isinstance(event, MeasureReport)] == [30]
     assert not any(isinstance(event, LoadReport) for event in events)
-    assert found(events).figures["server_output_tokens"] == 90, "who is watched is seen from the launch too"
+    assert findings(events).figures["server_output_tokens"] == 90, (
+        "who is watched is seen from the launch too"
+    )
 
 
 @pytest.mark.slow
