@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from drivers.contract.base import CheckReport, Limits, ModelDescription, Unfit, WorkOrder, WrongUnit
-from drivers.coreml.driver import CoreMLDriver, private_name, tiny
+from drivers.coreml.driver import CoreMLDriver, tiny
+from drivers.coreml.model import private_name
 from drivers.coreml.spec import inputs_of, refuse_custom
 from drivers.coreml.units import UNITS, compute_unit
 from drivers.launch.launch import Zygote, measure
