@@ -18,7 +18,7 @@ from node.install.service_files import (
     service_for,
 )
 from protocol.errors import ResourceError
-from swarm.base.durable import write_atomically
+from swarm.base.durable import unusable, write_atomically
 from swarm.base.home import Home
 from swarm.base.locks import lock_folder
 from swarm.base.process import own_command
@@ -164,7 +164,7 @@ def install(
             service.path, service.text.encode(service.encoding), mode=0o644 if setting.root else 0o600
         )
     except OSError as exc:
-        raise ResourceError(f"cannot write {service.path}: {exc.strerror or exc}") from None
+        raise unusable(service.path, exc) from None
     say(f"written: {service.path}")
     done = _take(service.enable, run, say, pause)
     say(
@@ -191,7 +191,7 @@ def uninstall(setting: Setting, run: Run, say: Say) -> bool:
     try:
         service.path.unlink()
     except OSError as exc:
-        raise ResourceError(f"cannot remove {service.path}: {exc.strerror or exc}") from None
+        raise unusable(service.path, exc) from None
     say(f"removed: {service.path}")
     if setting.system is ServiceManager.SYSTEMD:
         _take((service.enable[0],), run, say)
@@ -205,7 +205,7 @@ def _refuse_others(service: Service) -> None:
     except (FileNotFoundError, NotADirectoryError):
         return
     except PermissionError as exc:
-        raise ResourceError(f"cannot read {service.path}: {exc.strerror}") from None
+        raise unusable(service.path, exc) from None
     except (OSError, UnicodeError):
         text = ""
     if service.mark not in text:

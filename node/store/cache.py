@@ -27,11 +27,11 @@ import trio
 from node.store import bundles, model_files
 from node.store.model_files import ModelAccess
 from node.store.partial import PartialFile, remove_partial
-from protocol.errors import ProtocolError, Refused, RemoteProtocolError, ResourceError, RunError, Unreachable
+from protocol.errors import ProtocolError, Refused, RemoteProtocolError, RunError, Unreachable
 from protocol.values.requirement import show_size
 from protocol.values.task import Model
 from protocol.words import Reason
-from swarm.base.durable import write_atomically
+from swarm.base.durable import unusable, write_atomically
 
 DEFAULT_CAP: Final = 20 * 1024**3
 MARGIN: Final = 64 * 1024**2
@@ -83,10 +83,7 @@ class ModelCache:
             self._states = self._read_index()
             self._cap = cap if cap is not None else default_cap(self._free(folder) + self.used_bytes)
         except OSError as exc:
-            raise ResourceError(
-                f"cannot use the model cache {folder}: {exc.strerror or exc}",
-                hint="check that the folder is yours, and the disk",
-            ) from exc
+            raise unusable(folder, exc) from exc
 
     # -- asking ----------------------------------------------------------------------------------------------------------
 

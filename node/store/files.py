@@ -7,8 +7,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Protocol
 
-from protocol.errors import ResourceError
-from swarm.base.durable import UNFINISHED, write_durably
+from swarm.base.durable import UNFINISHED, unusable, write_durably
 
 
 class Files(Protocol):
@@ -32,10 +31,9 @@ class Files(Protocol):
 class FileFolder:
     """A real folder, created where there is none; one process at a time has it."""
 
-    def __init__(self, path: Path, what: str) -> None:
-        """`what` the folder is, for errors. Removes what a kill left half-written. Raises `ResourceError`."""
+    def __init__(self, path: Path) -> None:
+        """Removes what a kill left half-written. Raises `ResourceError`."""
         self.folder = path
-        self._what = what
         with self.usable():
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
             for part in path.glob(".*"):
@@ -48,10 +46,7 @@ class FileFolder:
         try:
             yield
         except OSError as exc:
-            raise ResourceError(
-                f"cannot use the {self._what} {self.folder}: {exc.strerror or exc}",
-                hint="check that the folder is yours",
-            ) from exc
+            raise unusable(self.folder, exc) from exc
 
     def names(self) -> list[str]:
         return sorted(path.name for path in self.folder.iterdir())

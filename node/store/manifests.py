@@ -73,7 +73,7 @@ class ManifestStore:
         """(owner, campaign) whose first run here was too quick to wait."""
         self._failed: RecentDict[str, tuple[float, float]] = RecentDict(MAX_MANIFESTS)
         """Peer → when it may be asked again, and how long it was left alone."""
-        self._files = FileFolder(folder, "folder of manifests")
+        self._files = FileFolder(folder)
         with self._files.usable():
             for name in self._files.names():
                 if name.endswith(".card"):

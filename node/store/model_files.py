@@ -23,9 +23,9 @@ import structlog
 
 from node.store import bundles
 from node.store.partial import remove_partial
-from protocol.errors import ResourceError, SarkError
+from protocol.errors import ResourceError
 from protocol.values.requirement import show_size
-from swarm.base.durable import write_atomically
+from swarm.base.durable import unusable, write_atomically
 from swarm.base.locks import lock_open_file
 from swarm.base.settings import SettingsError
 from swarm.base.text import ascii_line
@@ -109,7 +109,7 @@ def listing(folder: Path) -> tuple[ModelFile, ...]:
                 size = min(info.st_size, info.st_blocks * 512) if POSIX else info.st_size
                 models.append(ModelFile(path.stem, size, used=info.st_mtime, arriving=True))
     except OSError as exc:
-        raise _unusable(folder, exc) from exc
+        raise unusable(folder, exc) from exc
     return tuple(sorted(models, key=lambda each: (-(each.used or 0.0), each.sha256)))
 
 
@@ -204,7 +204,7 @@ def remove(folder: Path, model: ModelFile) -> None:
             forget(folder, model.sha256)
         file_of(folder, model.sha256, "pin").unlink(missing_ok=True)
     except OSError as exc:
-        raise _unusable(folder, exc) from exc
+        raise unusable(folder, exc) from exc
 
 
 def set_pin(folder: Path, model: ModelFile, on: bool) -> None:
@@ -216,7 +216,7 @@ def set_pin(folder: Path, model: ModelFile, on: bool) -> None:
         else:
             path.unlink(missing_ok=True)
     except OSError as exc:
-        raise _unusable(folder, exc) from exc
+        raise unusable(folder, exc) from exc
 
 
 def tidy(folder: Path, keep: Sequence[str]) -> None:
@@ -230,13 +230,6 @@ def tidy(folder: Path, keep: Sequence[str]) -> None:
     for path in (*folder.glob("*.folder"), *folder.glob("*.unpacking")):
         if path.stem not in keep and not file_of(folder, path.stem).exists():
             bundles.remove(path)
-
-
-def _unusable(folder: Path, exc: OSError) -> SarkError:
-    return ResourceError(
-        f"cannot use the model cache {folder}: {exc.strerror or exc}",
-        hint="check that the folder is yours, and the disk",
-    )
 
 
 MAX_OF_EACH: Final = 64

@@ -119,6 +119,6 @@ def _sha256(name: str) -> str:
 
 def open_outbox(folder: Path) -> OutboxFiles:
     """The outbox in a real folder. Raises `ResourceError`."""
-    files = FileFolder(folder, "outbox")
+    files = FileFolder(folder)
     with files.usable():
         return OutboxFiles(files)

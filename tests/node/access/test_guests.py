@@ -285,7 +285,7 @@ class SlowDisk(OutboxFiles):
     """One whose writes wait to be let go."""
 
     def __init__(self, folder: Path) -> None:
-        super().__init__(FileFolder(folder, "outbox"))
+        super().__init__(FileFolder(folder))
         self.writing, self.go_on = threading.Event(), threading.Event()
 
     def carry_out(self, command: DiskCommand) -> bytes | None:

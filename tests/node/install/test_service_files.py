@@ -300,7 +300,7 @@ def test_a_worker_that_is_in_the_way_is_told_at_the_first_install_alone(tmp_path
 
 def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     (tmp_path / ".config").write_text("a file")
-    with pytest.raises(ResourceError, match="cannot write"):
+    with pytest.raises(ResourceError, match="cannot use"):
         install(setting(tmp_path), ("python",), Commands(), print)
 
 

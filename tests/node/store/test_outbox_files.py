@@ -87,5 +87,5 @@ def test_a_disk_that_takes_nothing_says_so(tmp_path: Path) -> None:
     (tmp_path / "outbox").write_text("in the way")
     with pytest.raises(ResourceError, match="cannot use"):
         files.carry_out(WriteRecord(item(b"one"), b"one"))
-    with pytest.raises(ResourceError, match="cannot use the outbox"):
+    with pytest.raises(ResourceError, match="cannot use "):
         open_outbox(tmp_path / "outbox")
