@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
 from protocol.messages.permission import CallPermission
-from protocol.messages.work import Commit
+from protocol.messages.work import Commit, Preempt
 from protocol.values.lease import LEASE, Fence, LeaseEvent, LeaseState
 from protocol.values.task import Task
 from protocol.wire.table import step
@@ -118,16 +118,11 @@ class KillCommand:
 
 @dataclass(frozen=True, slots=True)
 class WarnCommand:
-    """Tell the scheduler that this run is preempted after the grace."""
+    """Tell the scheduler of a run that it is preempted."""
 
     peer: str
-    lease: str
-    fence: Fence
-    grace_s: float
-    priority: int
-    """Of the request that needs the slot."""
     campaign_key: CampaignKey
-    """Of the run that is preempted."""
+    note: Preempt
 
 
 LedgerCommand = OfferCommand | RunCommand | KillCommand | WarnCommand

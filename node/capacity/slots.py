@@ -31,6 +31,7 @@ from node.capacity.allocations import (
 from node.capacity.preemption import Preemption, preemptible
 from node.capacity.queue import LeaseQueue, QueueRank, RunTimeEstimate, expected_starts, rank_of
 from node.capacity.worker_state import WorkerCondition
+from protocol.messages.work import Preempt
 from protocol.values.lease import PREEMPT_GRACE_S, LeaseEvent, LeaseState
 from protocol.words import Reason
 
@@ -239,7 +240,6 @@ class Slots:
         return [one for one in self.allocations.values() if preemptible(one)]
 
     def _warn(self, victim: Allocation, grace_s: float, request: SlotRequest) -> None:
-        key = victim.request.campaign_key
-        self._commands.append(
-            WarnCommand(victim.peer, victim.lease, victim.fence, grace_s, request.base_priority, key)
-        )
+        priority = request.base_priority
+        note = Preempt(lease=victim.lease, fence=victim.fence, grace_s=grace_s, priority=priority)
+        self._commands.append(WarnCommand(victim.peer, victim.request.campaign_key, note))

@@ -249,14 +249,8 @@ class WorkerConversation:
                         self.commands.start(self._offer(order.lease))
                     case KillCommand():
                         self.commands.emit(order)
-                    case WarnCommand():
-                        note = Preempt(
-                            lease=order.lease,
-                            fence=order.fence,
-                            grace_s=order.grace_s,
-                            priority=order.priority,
-                        )
-                        self._send_note(order.peer, order.campaign_key, note)
+                    case WarnCommand(peer, campaign_key, note):
+                        self._send_note(peer, campaign_key, note)
 
     def _offer(self, lease: str) -> Flow[None]:
         """Ask the ticket's scheduler whether it starts."""

@@ -112,10 +112,13 @@ class LedgerMachine(RuleBasedStateMachine):
                 place.began_at = self.now
             case OfferCommand(lease):
                 self.offered.add(lease)
-            case WarnCommand(_, lease, fence, grace_s):
-                assert self._may_give_way(lease)
-                assert (lease in self.running) == (grace_s > 0), "who has not begun gives way at once"
-                assert fence.incarnation == 3
+            case WarnCommand(note=note):
+                assert self._may_give_way(note.lease)
+                gives_way_at_once = note.grace_s == 0
+                assert (note.lease in self.running) != gives_way_at_once, (
+                    "who has not begun gives way at once"
+                )
+                assert note.fence.incarnation == 3
             case KillCommand(lease, reason):
                 assert lease in self.running
                 assert reason in WHY_KILLED, "every end has a reason"

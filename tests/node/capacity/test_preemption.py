@@ -9,10 +9,15 @@ import pytest
 from node.capacity.allocations import KillCommand, OfferCommand, RunCommand, SlotRequest, WarnCommand
 from node.capacity.ledger import Ledger
 from node.capacity.queue import aged, expected_starts
-from protocol.messages.work import Conflict, Denied, Granted, HeldLease, Queued
+from protocol.messages.work import Conflict, Denied, Granted, HeldLease, Preempt, Queued
 from protocol.values.lease import PREEMPT_GRACE_S, LeaseState
 from protocol.words import Reason
 from tests.node.ledger_parts import ANN, BOB, CAT, DEE, campaign_of, held, linked, want
+
+
+def warning_of(run: HeldLease, grace_s: float, priority: int) -> WarnCommand:
+    note = Preempt(lease=run.lease, fence=run.fence, grace_s=grace_s, priority=priority)
+    return WarnCommand(ANN, (ANN, campaign_of(ANN)), note)
 
 
 def run_of(ledger: Ledger, wanted: SlotRequest, now: float = 0.0) -> HeldLease:
@@ -36,7 +41,7 @@ def ticket_of(ledger: Ledger, wanted: SlotRequest, now: float = 0.0) -> HeldLeas
 
 def warned(ledger: Ledger) -> list[str]:
     """Which leases' schedulers are told that they give way; all orders are taken."""
-    return [order.lease for order in ledger.take_commands() if isinstance(order, WarnCommand)]
+    return [order.note.lease for order in ledger.take_commands() if isinstance(order, WarnCommand)]
 
 
 # -- turns ---------------------------------------------------------------------------------------------------------------------
@@ -183,7 +188,7 @@ def test_a_run_gives_way_to_a_priority_ten_higher_after_a_grace_and_the_ticket_g
     low = run_of(ledger, want(1, ANN))
     high = ticket_of(ledger, want(1, BOB, queue=True, priority=60), 3.0)
     (warning,) = ledger.take_commands()
-    assert warning == WarnCommand(ANN, low.lease, low.fence, PREEMPT_GRACE_S, 60, (ANN, campaign_of(ANN)))
+    assert warning == warning_of(low, PREEMPT_GRACE_S, 60)
     assert ledger.next_deadline() == 3.0 + PREEMPT_GRACE_S
     ledger.expire(3.9)
     assert ledger.take_commands() == ()
@@ -314,9 +319,7 @@ def test_a_place_that_is_not_in_use_yet_gives_way_at_once_and_loses_nothing() ->
     ledger.take_commands()
     answer = ledger.commit(want(1, BOB, priority=80), 1.1)
     assert isinstance(answer, Granted), "no ticket was asked for, and none is needed"
-    assert ledger.take_commands() == (
-        WarnCommand(ANN, unused.lease, unused.fence, 0.0, 80, (ANN, campaign_of(ANN))),
-    )
+    assert ledger.take_commands() == (warning_of(unused, 0.0, 80),)
     assert [lost.reason for lost in ledger.renew(ANN, [unused], 1.2).lost] == [Reason.PREEMPTED]
     ledger.finish(dying.lease, 1.5)
     assert ledger.take_commands() == (RunCommand(answer.lease),)
@@ -522,7 +525,7 @@ def test_an_offer_and_a_warning_go_to_who_speaks_now() -> None:
     ticket_of(ledger, want(1, BOB, queue=True, priority=90))
     (warning,) = ledger.take_commands()
     assert isinstance(warning, WarnCommand)
-    assert (warning.peer, warning.lease) == (DEE, low.lease)
+    assert (warning.peer, warning.note.lease) == (DEE, low.lease)
 
 
 # -- what is told beforehand ---------------------------------------------------------------------------------------------------
