@@ -41,6 +41,7 @@ LAG_EVERY_S: Final = 1.0
 LAG_KEPT: Final = 60
 MAX_ADDRESSES: Final = 16
 YEAR_S: Final = 31_536_000.0
+NOT_LOGGED: Final = {"peers", "busiest", "addresses", "caps", "version", "incarnation", "admit"}
 
 log = structlog.get_logger("sark.gate")
 
@@ -81,7 +82,7 @@ class Census:
             self._lags.append(max(0.0, now - due))
             if now >= log_at:
                 log_at = now + LOG_EVERY_S
-                log.info("gate.status", **log_fields(self.take()))
+                log.info("gate.status", **self.take().model_dump(mode="json", exclude=NOT_LOGGED))
 
     def take(self) -> GateSnapshot:
         """The status now. No I/O except reading this process's usage."""
@@ -151,13 +152,6 @@ class Census:
                 reason=Reason.NOT_ALLOWED, detail="only its operators may read this gate's status"
             )
         return None
-
-
-def log_fields(snapshot: GateSnapshot) -> dict[str, Any]:
-    """The numbers, without peers."""
-    return snapshot.model_dump(
-        mode="json", exclude={"peers", "busiest", "addresses", "caps", "version", "incarnation", "admit"}
-    )
 
 
 def _relayed(relay: RelayReservations, now: float) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Final
 
 import structlog
@@ -136,7 +136,7 @@ class ReachKeeper:
         mapped = () if address is None else (address,)
         if mapped != self._mapped:
             self._mapped = mapped
-            self.state = reachability.link_came_back(self.state, trio.current_time())
+            self.state = replace(self.state, ask_at=trio.current_time())
 
     # -- the loop ------------------------------------------------------------------------------------------------------------
 
@@ -170,7 +170,7 @@ class ReachKeeper:
         gates = {gate.peer for gate in self.gates()}
         linked = frozenset(gates.intersection(self.network.connected()))
         if linked - self._linked and not self._asking:
-            self.state = reachability.link_came_back(self.state, now)
+            self.state = replace(self.state, ask_at=now)
         if linked or self._linked_at is None:
             self._linked_at = now
         self._linked = linked
@@ -200,14 +200,12 @@ class ReachKeeper:
         ports = (address.port for address in parsed if address is not None and 0 < address.port < 65_536)
         return tuple(dict.fromkeys(ports))[:MOST_PORTS]
 
-    def _first(self, gates: Sequence[Contact]) -> list[Contact]:
-        """Connected gates first; the others in random order, so that not all nodes ask the same two."""
-        live = set(self.network.connected())
-        mixed = self.rng.sample(list(gates), len(gates))
-        return sorted(mixed, key=lambda gate: gate.peer not in live)
-
     async def _ask_gates(self, nursery: trio.Nursery) -> None:
-        before, moves, gates = self.state.reach, self._moves, self._first(self.gates())
+        before, moves, live = self.state.reach, self._moves, self.network.connected()
+        # connected gates first; the others in random order, so that not all nodes ask the same two
+        gates = list(self.gates())
+        self.rng.shuffle(gates)
+        gates.sort(key=lambda gate: gate.peer not in live)
         replies: list[DialBackAnswer] = []
         async with trio.open_nursery() as asking:
 

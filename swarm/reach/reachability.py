@@ -173,11 +173,6 @@ def unanswered(state: ReachState, now: float) -> ReachState:
     return replace(state, ask_at=now + pause)
 
 
-def link_came_back(state: ReachState, now: float) -> ReachState:
-    """A gate is newly connected: ask it at once."""
-    return replace(state, ask_at=now)
-
-
 def verdict_of(gate: PeerId, observed: Address, reached: Sequence[int], own: Collection[str]) -> DialVerdict:
     """`own`: the IP addresses of this machine's interfaces, as text."""
     where = parse_tcp(observed)

@@ -145,7 +145,15 @@ class RelayHop:
                 call = StopMessage(
                     type=StopMessage.CONNECT, peer=_peer(circuit.source, observed), limit=self._limit()
                 )
-                if await _is_accepted(other, call):
+                accepted = False
+                try:
+                    await write_message(other, call)
+                    answer = await read_message(other, StopMessage())
+                    accepted = answer.type == StopMessage.STATUS and answer.status == OK
+                finally:
+                    if not accepted:
+                        await other.reset()
+                if accepted:
                     return other
         except (Unreachable, RemoteProtocolError, trio.BrokenResourceError, trio.TooSlowError) as error:
             log.debug("relay.unanswered", target=circuit.target, why=str(error))
@@ -201,19 +209,6 @@ class RelayHop:
     def _limit(self) -> Limit:
         limits = self.relay.limits
         return Limit(duration=math.floor(limits.circuit_s), data=limits.circuit_bytes)
-
-
-async def _is_accepted(stream: Stream, call: StopMessage) -> bool:
-    """Call the target; the stream is reset unless it accepts."""
-    accepted = False
-    try:
-        await write_message(stream, call)
-        answer = await read_message(stream, StopMessage())
-        accepted = answer.type == StopMessage.STATUS and answer.status == OK
-    finally:
-        if not accepted:
-            await stream.reset()
-    return accepted
 
 
 async def _end(stream: Stream, why: CircuitEnd | None) -> None:
