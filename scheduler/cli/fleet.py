@@ -137,20 +137,12 @@ async def _show_live(home: Home, store: Store, watcher: FleetWatcher, console: C
     from scheduler.output.top import draw
     from swarm.base.screen import Screen
 
-    fleet: FleetSnapshot | None = None
-
-    async def update() -> None:
-        nonlocal fleet
-        while True:
-            fleet = await watcher.newer(fleet.number if fleet else 0)
-
+    hint = "q or Ctrl-C quits; campaigns continue"
     with watcher.watching(), Screen(console) as screen:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(watcher.run)
-            nursery.start_soon(update)
             while True:
-                snapshot = _snapshot(home, store, fleet)
-                hint = "q or Ctrl-C quits; campaigns continue"
+                snapshot = _snapshot(home, store, watcher.snapshot)
                 screen.show(draw(snapshot, width=console.width, height=console.height, hint=hint))
                 await trio.sleep(REDRAW_S)
 

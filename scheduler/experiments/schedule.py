@@ -17,7 +17,7 @@ import json
 import ssl
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -53,13 +53,12 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class Schedules:
-    """Owns its store. `fetch` brings models by URL; it blocks, as all work on the store does."""
+    """Owns its store, for one task at a time. `fetch` brings models by URL; it blocks, as all work on the store does."""
 
     home: Home
     open_store: Callable[[], Store]
     fetch: Fetch
     _store: Store | None = None
-    _lock: trio.Lock = field(default_factory=trio.Lock)
 
     async def run(self, wake: Callable[[], Awaitable[None]], *, begin: bool = True) -> None:
         """Step for ever. `begin`: start what is due, and let `wake` see to it that a scheduler process runs."""
@@ -76,7 +75,12 @@ class Schedules:
 
     async def step(self, *, begin: bool) -> list[str]:
         """Do all that is due once; gives the campaigns that were started. Raises `ResourceError`."""
-        await self.judge()
+        for run in await self._with(judge_ended):
+            log.info(
+                "experiment.judged", experiment=run.experiment, campaign=run.campaign, finding=run.finding
+            )
+            for line in alarm_lines(run):
+                log.warning("experiment.regression", experiment=run.experiment, what=line)
         now, started = time.time(), list[str]()
         if begin:
             started = await self._with(lambda store: begin_due(self.home, store, now=now, fetch=self.fetch))
@@ -85,17 +89,6 @@ class Schedules:
         for run in await self._with(lambda store: store.experiments.take_hooks()):
             await self._notify(run)
         return started
-
-    async def judge(self) -> list[RunRow]:
-        """Judge the runs that have ended."""
-        judged = await self._with(judge_ended)
-        for run in judged:
-            log.info(
-                "experiment.judged", experiment=run.experiment, campaign=run.campaign, finding=run.finding
-            )
-            for line in alarm_lines(run):
-                log.warning("experiment.regression", experiment=run.experiment, what=line)
-        return judged
 
     async def _notify(self, run: RunRow) -> None:
         experiment = await self._with(lambda store: store.experiments.get(run.experiment))
@@ -123,8 +116,7 @@ class Schedules:
                 self._store = self.open_store()
             return work(self._store)
 
-        async with self._lock:
-            return await trio.to_thread.run_sync(in_thread)
+        return await trio.to_thread.run_sync(in_thread)
 
 
 def hook_body(run: RunRow, store: Store) -> bytes:

@@ -15,8 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Final, Protocol, Self
+from typing import Any, Final, Protocol
 
 from pydantic import ValidationError
 
@@ -144,7 +143,7 @@ class Measurement:
         return self.row.model_dump(mode="json")
 
 
-class Bench:
+class Bench(AbstractContextManager["Bench"]):
     """Measures models on one device; several of them share one start of each runtime.
 
     with Bench(device) as bench:
@@ -166,12 +165,7 @@ class Bench:
         self._report = report or (lambda *_: None)
         self._fetch, self._folder = fetch, folder or Path(tempfile.gettempdir())
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, why: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exc: object) -> None:
         self.close()
 
     def close(self) -> None:

@@ -151,11 +151,12 @@ class FleetWatcher:
     wall: Callable[[], float] = time.time
     readers: int = 0
     """How many read now."""
+    snapshot: FleetSnapshot | None = None
+    """The latest one."""
     _last_read: float = 0.0
     _requested: trio.Event = field(default_factory=trio.Event)
     _updated: trio.Event = field(default_factory=trio.Event)
     _number: int = 0
-    _snapshot: FleetSnapshot | None = None
 
     @contextmanager
     def watching(self) -> Iterator[None]:
@@ -170,9 +171,9 @@ class FleetWatcher:
 
     async def newer(self, than: int = 0) -> FleetSnapshot:
         """The latest snapshot, once there is one with a higher number. To be called while watching."""
-        while self._snapshot is None or self._snapshot.number <= than:
+        while self.snapshot is None or self.snapshot.number <= than:
             await self._updated.wait()
-        return self._snapshot
+        return self.snapshot
 
     async def run(self) -> None:
         """Observe while there are readers, for ever."""
@@ -188,7 +189,7 @@ class FleetWatcher:
                 self._publish((), error)
                 await trio.sleep(self.interval_s)
             if not self._has_readers():
-                self._snapshot = None  # the next reader shall not see what was long ago
+                self.snapshot = None  # the next reader shall not see what was long ago
                 self._requested = trio.Event()
 
     async def _observe(self) -> None:
@@ -204,7 +205,7 @@ class FleetWatcher:
 
     def _publish(self, devices: tuple[ObservedDevice, ...], error: SarkError | None = None) -> None:
         self._number += 1
-        self._snapshot = FleetSnapshot(self._number, self.wall(), devices, error)
+        self.snapshot = FleetSnapshot(self._number, self.wall(), devices, error)
         self._updated.set()
         self._updated = trio.Event()
 

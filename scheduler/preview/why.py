@@ -148,7 +148,7 @@ def _head(campaign: CampaignRow, tasks: Sequence[TaskRow], now: float, *, schedu
     else:
         status = f"running for {took}" if scheduling else f"halted, submitted {took} ago"
         status = f"being cancelled, {status}" if campaign.cancel else status
-    counts = Counter(task.state for task in tasks) if len(tasks) > 1 else Counter[TaskState]()
+    counts = Counter(task.state for task in tasks if len(tasks) > 1)
     states = ", ".join(f"{counts[state]} {state}" for state in TaskState if counts[state])
     detail = f" ({safe_text(campaign.detail)})" if campaign.detail else ""
     return f"{status}, priority {campaign.priority}{': ' if states else ''}{states}{detail}"
