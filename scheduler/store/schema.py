@@ -61,8 +61,8 @@ class Json(Text):
         return self.form.validate_python(json.loads(value or "null"))
 
 
-class Lenient(Json):
-    """A JSON object that can also be read when someone edited the store by hand."""
+class EventFields(Json):
+    """The fields of an event, as JSON. They can also be read when someone edited the store by hand."""
 
     cache_ok = True
 
@@ -186,7 +186,7 @@ results = _table(
 events = _table(
     "events",
     rows.EventRow,
-    sa.Column("fields", Lenient(dict[str, Any]), nullable=False),
+    sa.Column("fields", EventFields(dict[str, Any]), nullable=False),
     keys=("campaign", "seq"),
     campaign="campaigns.id",
 )

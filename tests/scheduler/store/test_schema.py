@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
+
 import pytest
 import sqlalchemy as sa
+from sqlalchemy.dialects import sqlite
 
 from protocol.errors import ResourceError
 from scheduler.store import schema
@@ -18,6 +21,20 @@ def test_text_is_ordered_by_its_bytes_wherever_it_lies(place: Location) -> None:
             store.workers.save(peer, "", [])
         query = sa.select(schema.workers.c.peer).order_by(schema.workers.c.peer)
         assert [row.peer for row in store.database.all(query)] == ["B", "_", "a", "b", "ä"]
+
+
+def test_the_tables_change_only_with_a_migration() -> None:
+    tables = schema.metadata.sorted_tables
+    lines = sorted(
+        f"{column} {column.type.compile(sqlite.dialect())} {column.nullable} {column.primary_key}"
+        f" {[key.target_fullname for key in column.foreign_keys]}"
+        for table in tables
+        for column in table.c
+    ) + sorted(f"{index.name} {index.columns.keys()}" for table in tables for index in table.indexes)
+    digest = hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
+    assert (len(MIGRATIONS), digest) == (1, "b44436fee25e256a"), (
+        "a field of a row became a column, or ceased to be one"
+    )
 
 
 def test_a_migration_that_fails_leaves_the_store_as_it_was(place: Location) -> None:
