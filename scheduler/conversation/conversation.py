@@ -258,11 +258,9 @@ class SchedulerConversation:
 
     async def _result(self, peer: str, result: Result) -> Message:
         entry = self.core.state.tasks.get(result.task)
-        if entry is not None and self._is_ungranted(entry, peer):
+        if entry is not None and self._ungranted(entry, peer) is not None:
             await self.links.settled(peer)
-            attempt = entry.at(peer)
-            if attempt is not None and self._is_ungranted(entry, peer) and attempt.number == result.attempt:
-                # the run was quicker than the answer to its commit
+            if self._ungranted(entry, peer) == result.attempt:  # it was quicker than the answer to its commit
                 grant = RecordGrant(entry.id, result.attempt, result.lease, result.fence, queued=False)
                 self.carry_out(self.core.reconciler.grant(peer, grant, self._shell.now()))
         if entry is None or not self.is_current(entry, peer, result):
@@ -291,9 +289,10 @@ class SchedulerConversation:
         return self.settle(entry, peer, result, body, checked)
 
     @staticmethod
-    def _is_ungranted(entry: TaskEntry, peer: str) -> bool:
+    def _ungranted(entry: TaskEntry, peer: str) -> int | None:
+        """Number of the attempt at this worker, if it waits for an answer."""
         attempt = entry.at(peer)
-        return attempt is not None and attempt.fence is None
+        return None if attempt is None or attempt.fence is not None else attempt.number
 
     @staticmethod
     def is_current(entry: TaskEntry, peer: str, result: Result) -> bool:

@@ -90,8 +90,10 @@ class Allocator:
     def _probe(self, now: float) -> list[Command]:
         """Probe workers that some task waits for, in random order, so that schedulers do not all begin with the same."""
         state = self._state
-        budget = MAX_PROBING - sum(1 for peer in state.unquoted if state.workers[peer].probing)
-        if budget <= 0 or not state.unquoted:
+        if not state.unquoted:
+            return []
+        budget = MAX_PROBING - sum(state.workers[peer].probing for peer in state.unquoted)
+        if budget <= 0:
             return []
         groups = [group for group in state.ranked if group.pending or group.queued]
         due = [peer for peer in state.unquoted if _due(state.workers[peer], now)] if groups else []

@@ -73,6 +73,8 @@ class WorkerView:
     """Times in a row that it could not be reached."""
     mean_s: float | None = None
     """Seconds from start to result, a moving mean."""
+    depth: int = LEAST_AHEAD
+    """Tasks to keep there, including the running one."""
     failures: list[float] = field(default_factory=list)
     aside_until: float = 0.0
     asides: int = 0
@@ -99,7 +101,7 @@ class WorkerView:
 
     def space(self) -> int:
         """How many more tasks to hand it now."""
-        return depth(self.mean_s) - len(self.held)
+        return self.depth - len(self.held)
 
     def idle(self) -> bool:
         """Without work, as far as known."""
@@ -114,6 +116,7 @@ class WorkerView:
     def add_duration(self, seconds: float) -> None:
         """A task took this long from lease to result."""
         self.mean_s = seconds if self.mean_s is None else 0.7 * self.mean_s + 0.3 * seconds
+        self.depth = depth(self.mean_s)
 
     def mark_unreachable(self, now: float, why: str) -> None:
         """Try again in 1, 2, 4 … 30 s."""
@@ -162,10 +165,8 @@ class WorkerView:
         return True
 
 
-def depth(mean_s: float | None) -> int:
-    """Tasks to keep at a worker, including the running one."""
-    if mean_s is None:
-        return LEAST_AHEAD
+def depth(mean_s: float) -> int:
+    """Tasks to keep at a worker whose runs take so long."""
     return max(LEAST_AHEAD, min(MOST_AHEAD, 1 + math.ceil(AHEAD_S / max(mean_s, 0.001))))
 
 

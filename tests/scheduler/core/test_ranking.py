@@ -56,14 +56,14 @@ def test_many_idle_workers_are_not_all_asked_in_the_same_order() -> None:
     assert len({picked(views, seed) for seed in range(30)}) > 5
 
 
-@given(mean=st.none() | st.floats(0, 1e6))
-def test_the_work_kept_waiting_is_bounded(mean: float | None) -> None:
+@given(mean=st.floats(0, 1e6))
+def test_the_work_kept_waiting_is_bounded(mean: float) -> None:
     assert LEAST_AHEAD <= depth(mean) <= MOST_AHEAD
 
 
 def test_short_tasks_wait_in_greater_number() -> None:
     assert depth(0.01) == MOST_AHEAD
-    assert depth(60.0) == LEAST_AHEAD
+    assert depth(60.0) == WorkerView("unknown").space() == LEAST_AHEAD
 
 
 def test_trouble_backs_off_and_is_forgotten() -> None:
