@@ -8,7 +8,7 @@ from typing import Annotated, Final, TypeVar
 from fastapi import Path, Query
 
 from protocol.errors import CampaignError
-from scheduler.store.rows import CampaignRow, TaskRow
+from scheduler.store.rows import CampaignRow
 from scheduler.store.store import Store
 from web.http.problems import HttpProblem
 
@@ -49,15 +49,11 @@ def require_campaign(store: Store, campaign: str) -> CampaignRow:
     return row
 
 
-def require_task(store: Store, campaign: str, n: int) -> TaskRow:
-    """The task's row. Raises `HttpProblem` 404."""
-    require_campaign(store, campaign)
-    task = store.tasks.get(f"{campaign}/{n}")
-    if task is None:
-        raise HttpProblem(
-            404, f"{campaign} has no task {n}", hint=f"list tasks: /api/v1/campaigns/{campaign}/tasks"
-        )
-    return task
+def require_task(store: Store, campaign: str, n: int) -> None:
+    """Raise `HttpProblem` 404 unless the campaign, which exists, has that task."""
+    if store.tasks.get(f"{campaign}/{n}") is None:
+        hint = f"list tasks: /api/v1/campaigns/{campaign}/tasks"
+        raise HttpProblem(404, f"{campaign} has no task {n}", hint=hint)
 
 
 def no_campaign(campaign: str) -> HttpProblem:

@@ -48,6 +48,7 @@ from web.http.parameters import (
     Limit,
     Number,
     conflict,
+    no_campaign,
     page_of,
     require_campaign,
     require_task,
@@ -328,9 +329,9 @@ async def campaign_schema_() -> dict[str, Any]:
 
 def require_summary(store: Store, campaign: str) -> CampaignSummary:
     """The campaign with its counts. Raises `HttpProblem` 404."""
-    require_campaign(store, campaign)
     summary = store.campaigns.summary(campaign)
-    assert summary is not None
+    if summary is None:
+        raise no_campaign(campaign)
     return summary
 
 
@@ -378,7 +379,9 @@ async def _cancel(context: ApiContext, campaign: str, n: int | None) -> CancelRe
     target = campaign if n is None else f"{campaign}/{n}"
 
     def cancel(store: Store) -> int:
-        require_campaign(store, campaign) if n is None else require_task(store, campaign, n)
+        require_campaign(store, campaign)
+        if n is not None:
+            require_task(store, campaign, n)
         try:
             return request_cancel(store, target)
         except CampaignError as exc:
@@ -400,5 +403,7 @@ def _read_spec(text: str) -> dict[str, Any]:
 
 
 def _explain(context: ApiContext, store: Store, campaign: str, n: int | None) -> WhyReport:
-    require_campaign(store, campaign) if n is None else require_task(store, campaign, n)
+    require_campaign(store, campaign)
+    if n is not None:
+        require_task(store, campaign, n)
     return explain_campaign(context.home, store, campaign, "" if n is None else str(n), context.gates())

@@ -85,6 +85,7 @@ def svg_response(drawing: Drawing | None, theme: Theme, name: str) -> Response:
 
 def _stored(store: Store, campaign: str, n: int) -> ResultRow:
     """The task with its deciding record. Raises `HttpProblem` 404."""
+    require_campaign(store, campaign)
     require_task(store, campaign, n)
     return store.results.rows(campaign, n, n)[0]
 
