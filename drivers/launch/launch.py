@@ -15,10 +15,9 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Generator, Iterator, Mapping
+from collections.abc import Collection, Generator, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self
 
 from drivers.contract import frames, registry
@@ -119,13 +118,9 @@ class Zygote:
                 running.close()
             if self.driver in COMPILED:
                 library.prepare(folder())
+            prefork = self._prefork if preload else 0
             self._processes[preload] = started = ZygoteProcess(
-                self.driver,
-                self.simulate,
-                preload,
-                self._tier,
-                self._private,
-                self._prefork if preload else 0,
+                self.driver, self.simulate, preload, self._tier, self._private, prefork
             )
             return started
 
@@ -138,9 +133,7 @@ class Zygote:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, why: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
 
@@ -243,7 +236,7 @@ class Launch:
 
     def _run_one(self, launch: LaunchSpec, cold: bool) -> Iterator[Event]:
         running = self._child_for(launch)
-        clock = _Deadlines(self._limits.load_s, self._left_s, time.monotonic)
+        clock = _Deadlines(self._limits.load_s, self._left_s)
         checker = LaunchEvents(launch, served=self._served, cold=cold)
         own_cpu = _OwnCpu()
         failure: DriverError | None = None
@@ -296,23 +289,22 @@ def _with_idle_note(event: Event, idle: IdleWaitReport) -> Event:
 class _Deadlines:
     """`load_s` until the load is over, then what is left of `run_s`, which all launches share."""
 
-    def __init__(self, load_s: float, left_s: float, clock: Callable[[], float]) -> None:
+    def __init__(self, load_s: float, left_s: float) -> None:
         self._left_s = left_s
-        self._clock = clock
         self._loaded: float | None = None
-        self._until = clock() + load_s
+        self._until = time.monotonic() + load_s
 
     def deadline(self) -> float:
         return self._until
 
     def loaded(self) -> None:
         if self._loaded is None:
-            self._loaded = self._clock()
+            self._loaded = time.monotonic()
             self._until = self._loaded + self._left_s
 
     def left_s(self) -> float:
         """For further launches."""
-        return self._left_s if self._loaded is None else max(0.0, self._until - self._clock())
+        return self._left_s if self._loaded is None else max(0.0, self._until - time.monotonic())
 
     def exceeded(self, limits: Limits) -> str:
         if self._loaded is None:

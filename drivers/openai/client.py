@@ -18,7 +18,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass, field, replace
-from types import TracebackType
 from typing import Final, Self
 from urllib.parse import urlsplit
 
@@ -276,9 +275,7 @@ class ServerSession:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, why: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.client.close()
         self._runner.close()
 
