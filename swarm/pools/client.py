@@ -220,13 +220,14 @@ class PoolClient:
         """The expected answers of those that give one."""
         answers: list[M] = []
         limiter = trio.CapacityLimiter(CONCURRENT)
+        report = log.info if isinstance(message, ManifestMessage) else log.debug  # who has no new manifest
 
         async def call(contact: Contact) -> None:
             async with limiter:
                 try:
                     answers.append(await self._call(contact, message, expected))
                 except (Unreachable, NotPermitted, RemoteProtocolError) as exc:
-                    log.debug("pool.unanswered", peer=contact.peer, why=exc.what)
+                    report("pool.unanswered", peer=contact.peer, why=exc.what)
 
         async with trio.open_nursery() as nursery:
             for contact in {contact.peer: contact for contact in contacts}.values():
