@@ -103,7 +103,7 @@ class CampaignError(SarkError):
         super().__init__(place + what, hint=hint)
         self.file = file
         self.line = line
-        self.said = what
+        self.detail = what
         """Without the place."""
         self.others: tuple[tuple[int, str, str], ...] = ()
         """What else is wrong in the file: line, what, hint. Also counted in `hint`."""

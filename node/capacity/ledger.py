@@ -62,10 +62,9 @@ class Ledger:
         max_queue: int = MAX_QUEUE,
         max_queue_each: int = MAX_QUEUE_EACH,
         owner_first: bool = False,
-        condition: WorkerCondition | None = None,
     ) -> None:
         self.incarnation = incarnation
-        self.condition = condition or WorkerCondition()
+        self.condition = WorkerCondition()
         self.leaders = CampaignLeaders(MAX_REMEMBERED)
         self._name = name
         self._slots = Slots(slots, self.condition, owner_first=owner_first)
@@ -215,15 +214,15 @@ class Ledger:
             self._slots.close(ticket, Reason.CANCELLED)
         self._slots.settle(now)
 
-    def defer(self, lease: str, now: float, *, asked: bool = False) -> None:
+    def defer(self, lease: str, now: float, *, unanswered: bool = False) -> None:
         """The scheduler could not be asked: the ticket keeps its position, others come first until there is a link again.
 
-        `asked`: it was, and did not answer. After two such in a row others come first for a while, link or no link.
+        `unanswered`: it was asked, and did not answer. After two such in a row others come first for a while, link or no link.
         """
         ticket = self._offered(lease)
         if ticket is not None:
             ticket.move(LeaseEvent.DEFER)
-            if asked:
+            if unanswered:
                 self._slots.offer_unanswered(ticket.peer, now)
             self._slots.version += 1
         self._slots.settle(now)

@@ -96,7 +96,7 @@ def info(
         ("cores", f"{_known(profile.cores)} physical, {_known(profile.threads)} logical"),
         ("memory", show_size(profile.ram) if profile.ram else "unknown"),
         ("system", f"{profile.os or 'unknown'}, {profile.arch}"),
-        ("GPUs", "\n".join(map(_gpu, profile.found.gpus)) or "none found"),
+        ("GPUs", "\n".join(map(_gpu, profile.gpu_report.gpus)) or "none found"),
         ("units", "\n".join(f"{unit.unit}  ({unit.runtime})" for unit in profile.units) or "none works"),
         (
             "sandbox",

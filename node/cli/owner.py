@@ -112,8 +112,8 @@ def _send(
         home.config_file, ctx.meta["environment"], {"gates": tuple(gate) if gate else None}
     )
     of_pools = [address for pool in joined_pools(home, Role.WORKER) for address in pool.gates]
-    known = settings.gates or local_gates(home) or recent_gates(home) or tuple(of_pools)
-    gates = known if gate else tuple(dict.fromkeys((*known, *worker_addresses(home))))
+    gates_known = settings.gates or local_gates(home) or recent_gates(home) or tuple(of_pools)
+    gates = gates_known if gate else tuple(dict.fromkeys((*gates_known, *worker_addresses(home))))
     if device and not gate and settings.lan and not (gates and any_answers(gates)):
         from swarm.reach.mdns import ways_on_lan
 

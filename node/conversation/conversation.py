@@ -259,7 +259,7 @@ class WorkerConversation:
             return
         peer, about = allocation.peer, allocation.request.campaign_key
         link = self.links.best(peer, about)
-        asked = link is not None
+        may_go_unanswered = link is not None
         if link is None and self.links.of(
             peer
         ):  # of another machine: wait a little, not to come back over and over
@@ -278,7 +278,7 @@ class WorkerConversation:
             case Skip():
                 self.ledger.skip(lease, self._now())
             case _:
-                self.ledger.defer(lease, self._now(), asked=asked)
+                self.ledger.defer(lease, self._now(), unanswered=may_go_unanswered)
         self.carry_out()
 
     def _send_note(self, peer: str, about: CampaignKey, note: Progress | Preempt) -> None:

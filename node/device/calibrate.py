@@ -78,7 +78,7 @@ class CalibrationTools:
 
 def gpu_kind(profile: Profile, system: str = sys.platform, could: Callable[[], bool] = torch_could) -> str:
     """The kind of GPU that torch can measure here; empty: none."""
-    if profile.found.gpus and could():
+    if profile.gpu_report.gpus and could():
         return "cuda"
     return "mps" if system == "darwin" and any("Torch" in offer.unit for offer in profile.units) else ""
 

@@ -50,7 +50,7 @@ class Profile:
     drivers: Mapping[str, str] = field(default_factory=dict)
     """Unit → name of the driver that has it."""
     gpus: tuple[GpuInfo, ...] = ()
-    found: GpuReport = field(default_factory=GpuReport)
+    gpu_report: GpuReport = field(default_factory=GpuReport)
     """The GPUs with all that their source tells of them."""
     notes: tuple[str, ...] = ()
     """What could not be found out, and why."""
@@ -110,7 +110,7 @@ def probe_device(
         ),
         drivers={ascii_line(unit.unit): unit.driver for unit in result.units},
         gpus=read_gpus(gpus),
-        found=gpus,
+        gpu_report=gpus,
         notes=tuple(ascii_line(note) for note in notes),
         sandbox=sandbox.tier,
         sandbox_notes=tuple(ascii_line(reason) for reason in sandbox.reasons),

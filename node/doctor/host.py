@@ -176,13 +176,13 @@ def checks(facts: HostFacts) -> list[Check]:
 
 def _units(profile: Profile) -> list[Check]:
     working = [ok("unit", f"{offer.unit}: {offer.runtime} ran a model") for offer in profile.units]
-    broken = [note("unit", line) for line in profile.notes if line not in profile.found.notes]
+    broken = [note("unit", line) for line in profile.notes if line not in profile.gpu_report.notes]
     none = bad("units", "none works", "install a runtime: pip install sark-node")
     return (working or [none]) + broken
 
 
 def _gpus(profile: Profile) -> list[Check]:
-    result = profile.found
+    result = profile.gpu_report
     lines = [bad("GPU", line, "reinstall the driver, or restart after updating it") for line in result.notes]
     if not result.gpus:
         return lines or [ok("GPU", "none found by NVML or torch")]

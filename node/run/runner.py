@@ -180,7 +180,7 @@ async def _attempt(
 
 @contextlib.asynccontextmanager
 async def _hold(lock: trio.Lock, waiting: Callable[[], None]) -> AsyncIterator[None]:
-    """The lock for the block; `waiting` is told when another run has it."""
+    """The lock for the block; `waiting` is called when another run has it."""
     if lock.locked():
         waiting()
     async with lock:

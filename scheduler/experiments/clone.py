@@ -71,7 +71,7 @@ def _text(campaign: Campaign, folder: str, note: str, changes: Sequence[str]) ->
         changed = parse_campaign(json.dumps(value).encode(), "clone.json", more_units=campaign.units)
     except CampaignError as exc:
         raise CampaignError(
-            f"the changed campaign is invalid: {exc.said}", hint=exc.first_hint or _HINT
+            f"the changed campaign is invalid: {exc.detail}", hint=exc.first_hint or _HINT
         ) from None
     keys = ", ".join(safe_text(change.partition("=")[0], 60) for change in changes)
     return campaign_text(changed, schedule=changed.schedule, note=f"{note}\nChanged: {keys}")
@@ -86,7 +86,7 @@ def _apply(value: Any, change: str) -> None:
     try:
         new = parse_document(text.encode("utf-8", "replace"), "--set").value
     except CampaignError as exc:
-        raise _error(change, exc.said) from None
+        raise _error(change, exc.detail) from None
     _set(value, keys, new, change)
 
 

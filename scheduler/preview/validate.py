@@ -118,7 +118,7 @@ def check(
         models = describe(campaign) if describe is not None else {}
         return ValidationReport(valid=True, mistakes=(), given=given, found=valid(campaign, models))
     except CampaignError as exc:
-        first = (exc.line or 1, exc.said, exc.first_hint)
+        first = (exc.line or 1, exc.detail, exc.first_hint)
         lines = tuple(
             CampaignMistake(line=line, what=what, hint=hint) for line, what, hint in (first, *exc.others)
         )

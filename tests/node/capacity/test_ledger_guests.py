@@ -96,7 +96,7 @@ def test_nobody_keeps_the_device_idle_by_not_answering_its_offers() -> None:
         (offer,) = ledger.take_commands()
         assert isinstance(offer, OfferCommand)
         assert offer.lease != other.lease
-        ledger.defer(offer.lease, now, asked=True)
+        ledger.defer(offer.lease, now, unanswered=True)
     assert ledger.take_commands() == (OfferCommand(other.lease),)
     ledger.start(other.lease, 6.0)
     ledger.take_commands()
@@ -131,7 +131,7 @@ def test_who_did_not_answer_is_asked_in_its_turn_again_after_a_while() -> None:
         assert ledger.take_commands() == (OfferCommand(mute.lease),), "nobody else waits"
         if now == 2.0:
             run = held(ledger.commit(want(1, ANN, queue=True), now))
-        ledger.defer(mute.lease, now, asked=True)
+        ledger.defer(mute.lease, now, unanswered=True)
     assert ledger.take_commands() == (OfferCommand(run.lease),)
     ledger.start(run.lease, 2.0)
     ledger.commit(want(2, ANN, queue=True), 2.0)

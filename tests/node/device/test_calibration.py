@@ -292,8 +292,8 @@ def test_a_file_of_another_version_or_full_of_nonsense_is_no_calibration(tmp_pat
 
 
 def test_torch_measures_a_gpu_only_where_there_is_one_that_it_could_see() -> None:
-    assert gpu_kind(device(found=H100), "linux", lambda: True) == "cuda"
-    assert gpu_kind(device(found=H100), "linux", lambda: False) == ""
+    assert gpu_kind(device(gpu_report=H100), "linux", lambda: True) == "cuda"
+    assert gpu_kind(device(gpu_report=H100), "linux", lambda: False) == ""
     assert gpu_kind(device(), "linux", lambda: True) == ""
     apple = device(units=(UnitOffer(unit="GPU (Torch)", runtime="torch 2"),))
     assert gpu_kind(apple, "darwin", lambda: True) == "mps"

@@ -48,13 +48,23 @@ def test_on_a_device_that_is_well_every_line_is_ok_and_asks_for_nothing() -> Non
         (with_profile(units=()), "units", CheckState.BAD, "none works"),
         (with_profile(notes=("driver 'torch': no torch",)), "unit", CheckState.NOTE, "no torch"),
         (
-            with_profile(found=GpuReport(notes=("NVIDIA driver: mismatch",))),
+            with_profile(gpu_report=GpuReport(notes=("NVIDIA driver: mismatch",))),
             "GPU",
             CheckState.BAD,
             "mismatch",
         ),
-        (with_profile(found=H100, gpus=read_gpus(H100)), "GPU", CheckState.NOTE, "no unit runs on this GPU"),
-        (with_profile(found=replace(H100, source="torch")), "GPU", CheckState.NOTE, "NVML does not answer"),
+        (
+            with_profile(gpu_report=H100, gpus=read_gpus(H100)),
+            "GPU",
+            CheckState.NOTE,
+            "no unit runs on this GPU",
+        ),
+        (
+            with_profile(gpu_report=replace(H100, source="torch")),
+            "GPU",
+            CheckState.NOTE,
+            "NVML does not answer",
+        ),
         (
             with_profile(sandbox=Tier.NONE, sandbox_notes=("no userns",)),
             "sandbox",

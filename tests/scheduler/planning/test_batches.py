@@ -139,7 +139,7 @@ def test_a_campaign_with_them_is_read_from_its_text_again() -> None:
 )
 def test_what_is_wrong_is_told_in_a_line(text: str, what: str, hint: str) -> None:
     error = refused(text)
-    assert what in error.said
+    assert what in error.detail
     assert hint in error.hint
     assert error.line == (4 if "measure" in text else 3)
 
@@ -186,7 +186,7 @@ def test_a_batch_dim_that_the_local_model_lacks_is_refused(tmp_path: Path) -> No
         describe_models(campaign(f"models: [{{path: m.onnx, batch: [8], batch_dim: '{named}'}}]\n"), tmp_path)
     with pytest.raises(CampaignError) as caught:
         describe_models(campaign("models: [{path: m.onnx, batch: [8], batch_dim: N}]\n"), tmp_path)
-    assert (caught.value.said, caught.value.hint) == (
+    assert (caught.value.detail, caught.value.hint) == (
         "model 'm.onnx': batch_dim 'N' is no dynamic dimension of its inputs",
         "there are: rows",
     )
