@@ -157,15 +157,13 @@ def adopt(
         )
     with contextlib.suppress(ResourceError):
         save_gates(home, gates)
-    out = sys.stderr if as_json else sys.stdout
-    print(f"{campaign} is adopted: {line}", file=out)
-    if detach:
-        print(f"  sark-node watch {campaign}", file=sys.stderr)
+    print(f"{campaign} is adopted: {line}", file=sys.stderr if as_json else sys.stdout)
     keep_alive = keeper(ctx, gates)
     keep_alive()
     if not detach:
         follow(ctx, campaign, keep_alive, csv=Path(f"{campaign}.csv"), as_json=as_json)
-    elif as_json:
+    print(f"  sark-node watch {campaign}", file=sys.stderr)
+    if as_json:
         print_json({"campaign": campaign})
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from functools import cache
 from typing import Final
 
 from protocol.errors import RemoteProtocolError
@@ -51,12 +52,11 @@ def judge_run(
         for other in store.experiments.runs(run.experiment)
         if other.judged is not None and other.begun < run.begun
     ][:LOOK_BACK]
-    cache: dict[str, list[ResultEntry]] = {}
 
+    @cache
     def measurements(campaign: str) -> list[ResultEntry]:
-        if campaign not in cache:
-            cache[campaign] = [_measurement(item) for item in raw_results(store.results.rows(campaign))]
-        return cache[campaign]
+        results = raw_results(store.results.rows(campaign))
+        return [ResultEntry(item.row, item.launches, _peaks(item)) for item in results]
 
     def last_good(row: Row, key: str) -> KnownGood | None:
         complete = row.status is RowStatus.COMPLETE
@@ -99,10 +99,6 @@ def _stored(cell: RegressionCell, row: Row, measurements: list[ResultEntry]) -> 
             }
         )
     )
-
-
-def _measurement(result: RawResult) -> ResultEntry:
-    return ResultEntry(result.row, result.launches, _peaks(result))
 
 
 def _peaks(result: RawResult) -> tuple[int, ...]:
