@@ -76,43 +76,33 @@ class CampaignSource(Protocol):
         ...
 
 
+@dataclass(eq=False)
 class SchedulerConversation:
-    """What this scheduler stores, sends and answers. `peer`: its own peer id, for the advice to owners.
+    """What this scheduler stores, sends and answers."""
 
-    `sign`: by its key. `manifest`: hash and size of a campaign's manifest, if there is one. `ended`: called with each campaign that ends.
-    """
-
+    core: SchedulerCore
+    _shell: Shell
+    _store: CommandStore
+    _campaigns: CampaignSource
+    _claims: Claims
+    _log: EventLog
+    peer: str
+    """Its own peer id, for the advice to owners."""
+    sign: Callable[[bytes], bytes]
+    """By its key."""
+    manifest: Callable[[str], tuple[str, int] | None]
+    """Hash and size of a campaign's manifest, if there is one."""
+    ended: Callable[[str], None]
+    """Called with each campaign that ends."""
     links_type = WorkerLinks
 
-    def __init__(
-        self,
-        core: SchedulerCore,
-        shell: Shell,
-        store: CommandStore,
-        campaigns: CampaignSource,
-        claims: Claims,
-        log: EventLog,
-        *,
-        peer: str,
-        sign: Callable[[bytes], bytes],
-        manifest: Callable[[str], tuple[str, int] | None],
-        ended: Callable[[str], None],
-    ) -> None:
-        self.core = core
+    def __post_init__(self) -> None:
         self.bodies: dict[str, bytes] = {}
         """Signed tasks by id."""
         self.progress: dict[str, LiveAttempt] = {}
         """By task: not stored yet."""
-        self._shell = shell
-        self._store = store
-        self._campaigns = campaigns
-        self._claims = claims
-        self._log = log
-        self._peer = peer
-        self._sign = sign
-        self._manifest = manifest
-        self._writer = CommandWriter(store, self.progress, log, ended)
-        self.links = self.links_type(core, shell, claims, log, self.carry_out)
+        self._writer = CommandWriter(self._store, self.progress, self._log, self.ended)
+        self.links = self.links_type(self.core, self._shell, self._claims, self._log, self.carry_out)
         self._receiving: set[str] = set()
         """Tasks whose record is being fetched: one at a time, for each may be many megabytes."""
 
@@ -183,13 +173,13 @@ class SchedulerConversation:
     def _commit_message(self, command: CommitTo) -> Commit:
         """The same command makes the same message: a worker answers its key only once."""
         campaign = self.core.state.tasks[command.task].task.campaign
-        body, manifest = self.bodies[command.task], self._manifest(campaign)
+        body, manifest = self.bodies[command.task], self.manifest(campaign)
         return Commit(
             key=command.key,
             attempt=command.attempt,
             epoch=command.epoch,
             task=body,
-            signature=self._sign(task_message(body)),
+            signature=self.sign(task_message(body)),
             priority=self.core.state.campaigns[campaign].limits.priority,
             queue=True,
             preempted=command.preempted,
@@ -211,7 +201,7 @@ class SchedulerConversation:
             return
         declined = [f"{state.device(peer)}: {denied.detail}" for peer, denied in group.declined.items()]
         fits = [state.worker(peer) for peer in sorted(group.fits)]
-        reason, text = why_none(command.requirement, adverts, fits, declined, scheduler=self._peer)
+        reason, text = why_none(command.requirement, adverts, fits, declined, scheduler=self.peer)
         tasks = [state.tasks[task].task for task in group.tasks]
         if reason is Reason.NOTHING_FITS and any(task.replica is not None and task.note for task in tasks):
             text = "\n".join(dict.fromkeys([*(task.note for task in tasks if task.note), LACKS_SIBLING]))

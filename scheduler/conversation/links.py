@@ -132,24 +132,19 @@ class WorkerLink:
     """Stands for the procedures that keep the link; None: nothing of ours is there."""
 
 
+@dataclass(eq=False)
 class WorkerLinks:
     """All links to workers. What they say goes into the core; the commands that follow go to `carry_out`."""
 
-    def __init__(
-        self,
-        core: SchedulerCore,
-        shell: Shell,
-        claims: Claims,
-        log: EventLog,
-        carry_out: Callable[[Sequence[Command]], None],
-    ) -> None:
-        self._core = core
-        self._shell = shell
-        self._claims = claims
-        self._log = log
-        self._carry_out = carry_out
+    _core: SchedulerCore
+    _shell: Shell
+    _claims: Claims
+    _log: EventLog
+    _carry_out: Callable[[Sequence[Command]], None]
+
+    def __post_init__(self) -> None:
         self._links: dict[str, WorkerLink] = {}
-        self._beat_at = shell.now()
+        self._beat_at = self._shell.now()
 
     def beat(self, now: float) -> None:
         """Time passed; to be called a few times each second. While this process stood still, nobody was silent."""
