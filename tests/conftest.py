@@ -12,12 +12,16 @@ from inspect import iscoroutinefunction
 from pathlib import Path
 from typing import Final
 
+import hypothesis
 import pytest
 import trio
 from trio.abc import Clock, Instrument
 from trio.testing import MockClock
 
 os.environ["SARK_LAN"] = "false"
+
+hypothesis.settings.register_profile("sark", deadline=None)  # an example may take long on a busy machine
+hypothesis.settings.load_profile("sark")
 
 PATIENT: Final = 0.2
 """Seconds on the clock of a `patient` test in a second: each of the nodes' own limits lasts five times as long."""

@@ -80,5 +80,5 @@ def _still_dying(breach: Breach) -> bool:
     return breach.invariant == "no_orphan_run"
 
 
-Swarm.TestCase.settings = settings(max_examples=12, stateful_step_count=20, deadline=None)
+Swarm.TestCase.settings = settings(max_examples=12, stateful_step_count=20)
 TestSwarm = Swarm.TestCase

@@ -381,7 +381,7 @@ def _counts(place: Allocation) -> bool:
 
 
 TestLedger = LedgerMachine.TestCase
-TestLedger.settings = settings(max_examples=60, stateful_step_count=60, deadline=None)
+TestLedger.settings = settings(max_examples=60, stateful_step_count=60)
 
 
 ranks = st.lists(

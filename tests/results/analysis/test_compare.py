@@ -160,7 +160,7 @@ def test_medians_with_intervals_alone_are_compared_with_care() -> None:
     assert compare_intervals((0.0, 0.0, 0.0), (1.0, 1.0, 1.0)).ratio is None
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.lists(st.lists(st.integers(0, 10**9), max_size=5), max_size=9), st.booleans())
 def test_any_samples_have_an_answer(side: list[list[int]], paired: bool) -> None:
     result = compare_samples(side, side[::-1] if paired else side[:4], paired=paired)

@@ -499,7 +499,7 @@ class BusyWalk(Walk):
             self.do(self.core.tick(self.now))
 
 
-Walk.TestCase.settings = settings(max_examples=50, stateful_step_count=40, deadline=None)
+Walk.TestCase.settings = settings(max_examples=50, stateful_step_count=40)
 TestWalk = Walk.TestCase
-BusyWalk.TestCase.settings = settings(max_examples=50, stateful_step_count=30, deadline=None)
+BusyWalk.TestCase.settings = settings(max_examples=50, stateful_step_count=30)
 TestBusyWalk = BusyWalk.TestCase

@@ -303,11 +303,11 @@ class HolderMachine(RuleBasedStateMachine):
 
 
 TestHolderMachine = HolderMachine.TestCase
-TestHolderMachine.settings = settings(max_examples=30, stateful_step_count=25, deadline=None)
+TestHolderMachine.settings = settings(max_examples=30, stateful_step_count=25)
 
 
 @given(st.lists(st.integers(0, 59), max_size=40), st.integers(0, 2**32 - 1), st.integers(1, 32))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_paging_shows_each_advert_exactly_once(members: list[int], seed: int, limit: int) -> None:
     holder = ShardStore()
     for number in members:

@@ -305,7 +305,7 @@ class Desk(RuleBasedStateMachine):
 
 
 TestDesk = Desk.TestCase
-TestDesk.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
+TestDesk.settings = settings(max_examples=40, stateful_step_count=30)
 
 
 @given(st.lists(st.floats(0, 5), max_size=60))

@@ -31,7 +31,7 @@ def test_a_ticket_comes_back_as_it_was_though_a_terminal_broke_its_lines() -> No
     assert TEXT.isalnum()
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(st.integers(5, len(TEXT) - 1), st.sampled_from("123ABCxyz"))
 def test_a_typing_error_is_noticed(place: int, letter: str) -> None:
     wrong = TEXT[:place] + letter + TEXT[place + 1 :]

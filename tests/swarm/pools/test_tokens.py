@@ -95,7 +95,7 @@ def test_what_was_issued_is_proved_with_every_value() -> None:
     assert [len(each) for each in proof.ids] == [8]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(grants, min_size=2, max_size=MAX_CHAIN + 1), st.integers(0, 500))
 def test_a_chain_of_delegations_never_allows_more_than_any_of_its_parts(
     chain: list[Grant], later: int
@@ -123,7 +123,7 @@ def test_a_chain_of_delegations_never_allows_more_than_any_of_its_parts(
             assert proof.expires <= since + part.ttl_s
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(grants, grants)
 def test_a_block_written_by_hand_to_allow_more_allows_no_more(first: Grant, wish: Grant) -> None:
     source = TokenBlock.of(ANN.peer_id, BEN.peer_id, wish, NOW).render(first=False)
@@ -225,7 +225,7 @@ def test_a_block_cannot_be_cut_off_nor_taken_to_another_token() -> None:
         prove(other + small[len(plain()) :], ISSUER.peer_id, BEN.peer_id, now=NOW)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.integers(0, 10_000), st.integers(1, 255))
 def test_a_flipped_byte_never_allows_more(place: int, flip: int) -> None:
     token = bytearray(delegate(plain(), ISSUER.peer_id, ANN, BEN.peer_id, Grant(BOTH, 40), now=NOW))
@@ -238,7 +238,7 @@ def test_a_flipped_byte_never_allows_more(place: int, flip: int) -> None:
     assert (proof.grant, proof.holders, proof.ids) == (good.grant, good.holders, good.ids)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.binary(max_size=300))
 def test_any_bytes_are_refused_in_words(raw: bytes) -> None:
     with pytest.raises(NotPermitted):
