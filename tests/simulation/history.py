@@ -1,7 +1,7 @@
 """What happened in a swarm, as one list of events on one clock: the same form for the model, the in-memory swarm and real processes.
 
     model.py, swarm_run.py ──▶ History ──▶ invariants.check ──▶ [Breach]
-    stores and logs ─ told.py ──▶
+    stores and logs ─ store_history.py ──▶
 
 Whoever builds a history tells what it saw; an invariant for which nothing was told holds. Instants are seconds on the observer's clock.
 """
