@@ -9,7 +9,7 @@ import contextlib
 import math
 import statistics
 from collections import OrderedDict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
@@ -132,6 +132,22 @@ class IndexClient:
         else:
             self._answered(contact, trio.current_time() - began if warm else None)
         return answer
+
+    async def ask_all(
+        self, contacts: Iterable[Contact], message: Message, expected: type[M], max_wait_s: float = GIVE_UP_S
+    ) -> list[M]:
+        """A call to each at once; returns the replies that came in time."""
+        replies: list[M] = []
+
+        async def one(contact: Contact) -> None:
+            with contextlib.suppress(Unreachable, Refused):
+                replies.append(await self.ask(contact, message, expected, max_wait_s=max_wait_s))
+
+        with trio.move_on_after(max_wait_s):
+            async with trio.open_nursery() as nursery:
+                for contact in contacts:
+                    nursery.start_soon(one, contact)
+        return replies
 
     async def ask_into(
         self,

@@ -153,22 +153,8 @@ class Publisher:
         with trio.move_on_after(LEAVE_S / 2):
             async with self._busy:
                 self._signed, self._shards = None, {}
-        replied = 0
-
-        async def one(contact: Contact) -> None:
-            nonlocal replied
-            try:
-                message = say.StoreAdverts(advert=tombstone)
-                await self.client.ask(contact, message, say.StoreReply, max_wait_s=LEAVE_S)
-            except (Unreachable, Refused):
-                return
-            replied += 1
-
-        with trio.move_on_after(LEAVE_S):
-            async with trio.open_nursery() as nursery:
-                for contact in contacts.values():
-                    nursery.start_soon(one, contact)
-        return replied
+        message = say.StoreAdverts(advert=tombstone)
+        return len(await self.client.ask_all(contacts.values(), message, say.StoreReply, LEAVE_S))
 
     def coverage(self) -> int:
         """Holders of the attribute that has the fewest; 0 when nothing is published."""
@@ -311,19 +297,8 @@ class Publisher:
                     prefix=shard.prefix(depth),
                     below=shard.count,
                 )
-                contacts = await self.lookups.find(shard.key(depth), patient=True)
-                answers: list[bool] = []
-                async with trio.open_nursery() as nursery:
-                    for contact in contacts:
-                        nursery.start_soon(self._mark, contact, mark, answers)
+                holders = await self.lookups.find(shard.key(depth), patient=True)
+                others = [contact for contact in holders if contact.peer != self.client.own_peer]
+                answers = [reply.split for reply in await self.client.ask_all(others, mark, say.MarkReply)]
                 if answers and sum(answers) * 2 < len(answers):
                     shard.move(depth)
-
-    async def _mark(self, contact: Contact, mark: say.MarkSplit, answers: list[bool]) -> None:
-        if contact.peer == self.client.own_peer:
-            return
-        try:
-            answer = await self.client.ask(contact, mark, say.MarkReply)
-        except (Unreachable, Refused):
-            return
-        answers.append(answer.split)

@@ -267,9 +267,8 @@ class HolderMachine(RuleBasedStateMachine):
     def wait(self, seconds: float, expire: bool) -> None:
         self.now += seconds
         if expire:
-            self.holder.expire(self.now)
-            if seconds:
-                self.newest = {}  # a node that was forgotten may start again
+            self.holder.expire(self.now)  # a node that was forgotten may start again
+            self.newest = {peer: seq for peer, seq in self.newest.items() if peer in self.holder._nodes}
 
     @invariant()
     def each_shard_is_in_order(self) -> None:
