@@ -76,9 +76,9 @@ def postgres() -> Iterator[str]:
     def run(program: str, *words: str) -> None:
         command = [str(binaries / program), "-D", str(data), *words]
         ids = {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []} if os.geteuid() == 0 else {}
-        with (folder / "said").open("ab") as opened:
+        with (folder / "output").open("ab") as opened:
             done = subprocess.run(command, stdout=opened, stderr=opened, cwd=folder, timeout=120, **ids)  # type: ignore[call-overload]
-        assert done.returncode == 0, (folder / "said").read_text()
+        assert done.returncode == 0, (folder / "output").read_text()
 
     try:
         run(

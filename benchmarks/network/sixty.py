@@ -76,12 +76,12 @@ def measure(lab: Lab, arguments: argparse.Namespace) -> None:
     with first.running(), second.running():
         began, up = join(lab, arguments)
         until(
-            lambda: min(len(first.seen), len(second.seen)) >= len(lab.workers),
+            lambda: min(len(first.first_seen), len(second.first_seen)) >= len(lab.workers),
             "both have found all",
             within=arguments.within,
         )
     ids = worker_ids(lab)
-    findable = {name: max(first.seen[peer], second.seen[peer]) for peer, name in ids.items()}
+    findable = {name: max(first.first_seen[peer], second.first_seen[peer]) for peer, name in ids.items()}
     print(f"all found by both gates {max(findable.values()) - max(up.values()):.1f} s after the last was up")
     print(f"\n{'seconds':<44} {'p50':>8} {'p99':>8} {'max':>8} {'n':>5}")
     print(row("process start to worker", [up[name] - began[name] for name in lab.workers]))

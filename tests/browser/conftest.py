@@ -1,6 +1,6 @@
 """The dashboard in a real browser.
 
-Whatever a page does that it should not is noted while it is open and told when it closes: errors on the console, breaches of the policy
+Whatever a page does that it should not is noted while it is open and reported when it closes: errors on the console, breaches of the policy
 that the server sends, requests to anybody else.
 """
 
@@ -14,9 +14,9 @@ import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from tests.browser.site import CHROMIUM, HOSTILE, Open, Site, WebLab, network, served
-from tests.real.lab import PATIENCE_S, marked, until
+from tests.real.lab import TIMEOUT_S, marked, until
 
-expect.set_options(timeout=1000 * PATIENCE_S)
+expect.set_options(timeout=1000 * TIMEOUT_S)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -65,7 +65,7 @@ def done(site: Site) -> str:
 def browser() -> Iterator[Browser]:
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(
-            executable_path=CHROMIUM, args=["--no-sandbox"], timeout=1000 * PATIENCE_S
+            executable_path=CHROMIUM, args=["--no-sandbox"], timeout=1000 * TIMEOUT_S
         )
         yield browser
         browser.close()
@@ -73,7 +73,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture
 def visit(browser: Browser) -> Iterator[Open]:
-    """Opens a page of a site: `visit(url, "#/fleet", scheme="dark", width=360)`. What it did that it should not is told at the end."""
+    """Opens a page of a site: `visit(url, "#/fleet", scheme="dark", width=360)`. What it did that it should not is reported at the end."""
     wrong: list[str] = []
 
     def notes(kind: str, text: str, noted: str) -> None:
@@ -105,8 +105,8 @@ def visit(browser: Browser) -> Iterator[Open]:
             page = context.new_page()
             # an answer that a test changes may be under way when the page closes; nobody waits for it any more
             open_.callback(lambda: page.is_closed() or page.unroute_all(behavior="ignoreErrors"))
-            page.set_default_timeout(1000 * PATIENCE_S)
-            page.on("console", lambda said: notes(said.type, said.text, noted))
+            page.set_default_timeout(1000 * TIMEOUT_S)
+            page.on("console", lambda message: notes(message.type, message.text, noted))
             page.on("pageerror", lambda error: wrong.append(f"error: {error}"))
             page.on("dialog", lambda dialog: wrong.append(f"dialog: {dialog.message}"))
             page.on(

@@ -17,7 +17,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 from playwright.sync_api import Page
 
-from tests.real.lab import PATIENCE_S, Lab, kill_marked, until
+from tests.real.lab import TIMEOUT_S, Lab, kill_marked, until
 
 CHROMIUM: Final = (
     shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -51,7 +51,7 @@ class WebLab(Lab):
             for process in self.running.values():
                 process.terminate()
             for process in self.running.values():
-                process.communicate(timeout=PATIENCE_S)
+                process.communicate(timeout=TIMEOUT_S)
         finally:
             kill_marked(self.mark)
 
@@ -68,13 +68,13 @@ class Site:
 
     def post(self, path: str, **how: Any) -> Any:
         """Ask the API as a program would."""
-        answer = httpx.post(self.url + path, timeout=PATIENCE_S, trust_env=False, **how)
+        answer = httpx.post(self.url + path, timeout=TIMEOUT_S, trust_env=False, **how)
         assert answer.is_success, answer.text
         return answer.json()
 
     def get(self, path: str) -> Any:
         """The same, looking only."""
-        answer = httpx.get(self.url + path, timeout=PATIENCE_S, trust_env=False)
+        answer = httpx.get(self.url + path, timeout=TIMEOUT_S, trust_env=False)
         assert answer.is_success, answer.text
         return answer.json()
 
@@ -124,7 +124,7 @@ def served(lab: WebLab, home: str) -> Iterator[str]:
         yield line.split()[1]
     finally:
         process.terminate()
-        process.communicate(timeout=PATIENCE_S)
+        process.communicate(timeout=TIMEOUT_S)
 
 
 def network(folder: Path, name: str, width: int) -> Path:
@@ -139,6 +139,6 @@ def network(folder: Path, name: str, width: int) -> Path:
     return path
 
 
-def told(value: Any) -> str:
+def indented(value: Any) -> str:
     """For a message of a failed assertion."""
     return json.dumps(value, indent=1)

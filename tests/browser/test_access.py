@@ -6,7 +6,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page, expect
 
-from tests.browser.site import Open, Site, told
+from tests.browser.site import Open, Site, indented
 
 PAGES = (
     "",
@@ -54,7 +54,7 @@ def test_axe_finds_nothing_serious_on_any_page(site: Site, done: str, visit: Ope
             for one in Axe().run(page).response["violations"]
             if one["impact"] in SERIOUS
         ]
-        assert results == [], told(results)
+        assert results == [], indented(results)
 
 
 def test_a_question_before_a_manifest_is_accessible_too(site: Site, visit: Open) -> None:
@@ -63,7 +63,7 @@ def test_a_question_before_a_manifest_is_accessible_too(site: Site, visit: Open)
     page.get_by_role("button", name="Cancel campaign").click()
     expect(page.get_by_role("dialog")).to_be_visible()
     bad = [one for one in Axe().run(page).response["violations"] if one["impact"] in SERIOUS]
-    assert bad == [], told(bad)
+    assert bad == [], indented(bad)
     page.get_by_role("button", name="Cancel campaign", exact=True).click()
     expect(page.locator(".line .state.cancelled").first).to_be_visible()
 

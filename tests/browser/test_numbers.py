@@ -13,7 +13,7 @@ from playwright.sync_api import Page, expect
 
 from results.analysis.verify import check_results
 from results.export.raw import read_raw
-from tests.browser.site import HOSTILE, Open, Site, network, told
+from tests.browser.site import HOSTILE, Open, Site, indented, network
 
 SERIOUS = ("serious", "critical")
 MEASURE = {"runs": 120, "loads": 6}
@@ -187,7 +187,7 @@ def test_the_pages_of_numbers_are_accessible_and_fit_a_narrow_screen(
             for one in Axe().run(wide).response["violations"]
             if one["impact"] in SERIOUS
         ]
-        assert results == [], told(results)
+        assert results == [], indented(results)
         assert narrow.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0, path
 
 

@@ -46,7 +46,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_a_bad_campaign_is_told_in_one_line_with_a_hint_and_nothing_is_stored(
+def test_a_bad_campaign_is_a_one_line_error_with_a_hint_and_nothing_is_stored(
     typed: Typed, listener: str, case: str
 ) -> None:
     text, line, named, hint = BAD[case]

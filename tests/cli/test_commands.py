@@ -60,7 +60,7 @@ def test_each_command_has_help_that_begins_with_what_it_does(typed: Typed, comma
     assert done.err == ""
 
 
-def test_the_version_is_told_by_the_program_and_by_info(typed: Typed) -> None:
+def test_the_version_is_shown_by_the_program_and_by_info(typed: Typed) -> None:
     output = typed("--version")
     assert output.code == 0
     name, number = output.out.split()
@@ -156,7 +156,7 @@ def test_a_campaign_that_is_not_there_is_said_with_where_to_look(
     assert done.out == ""
 
 
-def test_a_setting_that_cannot_be_is_told_with_where_it_came_from(typed: Typed) -> None:
+def test_an_invalid_setting_is_reported_with_its_origin(typed: Typed) -> None:
     config = typed.home / "config" / "config.toml"
     config.parent.mkdir(parents=True)
     config.write_text('[worker]\nslots = "many"\n', encoding="utf-8")
@@ -199,7 +199,7 @@ def nobody() -> str:
     return f"/ip4/127.0.0.1/tcp/{port}/p2p/12D3KooWQNbstzW71KUwiMn5QQ2sG2t72UM5TJt353kFtC9TUBhK"
 
 
-def test_a_gate_that_does_not_answer_is_told_before_anything_is_stored(typed: Typed) -> None:
+def test_a_gate_that_does_not_answer_is_reported_before_anything_is_stored(typed: Typed) -> None:
     gate = nobody()
     done = typed("submit", plain(typed.folder), "--gate", gate)
     assert done.code == 4
@@ -208,13 +208,13 @@ def test_a_gate_that_does_not_answer_is_told_before_anything_is_stored(typed: Ty
     assert not typed.stored
 
 
-def test_a_wrong_campaign_file_is_told_before_a_swarm_that_is_not_there(typed: Typed) -> None:
+def test_a_wrong_campaign_file_is_reported_before_an_absent_swarm(typed: Typed) -> None:
     done = typed("submit", typed.folder / "none.yaml")
     assert done.code == 2
     assert "no such file" in done.err
 
 
-def test_no_gate_at_all_is_told_with_how_to_start_one(typed: Typed) -> None:
+def test_no_gate_at_all_is_reported_with_how_to_start_one(typed: Typed) -> None:
     for command in (("submit", plain(typed.folder)), ("peers",)):
         done = typed(*command)
         assert done.code == 4

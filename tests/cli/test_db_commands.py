@@ -123,7 +123,7 @@ def test_a_file_that_is_no_backup_changes_nothing(typed: Typed, tmp_path: Path) 
     assert campaigns(typed) == {"c-one"}
 
 
-def test_a_wrong_address_of_a_server_is_told_without_its_password(typed: Typed) -> None:
+def test_a_wrong_address_of_a_server_is_reported_without_its_password(typed: Typed) -> None:
     for url in ("postgresql://sark:hunter2@127.0.0.1:1/db", "mysql://sark:hunter2@h/db"):
         on(typed, f'store = "{url}"')
         output = typed("campaigns")

@@ -32,7 +32,7 @@ def test_models_are_added_listed_pinned_and_removed(typed: Typed, tmp_path: Path
     assert file.read_bytes() == b"weights"
 
 
-def test_what_is_not_there_is_told_in_a_line_and_nothing_is_done(typed: Typed, tmp_path: Path) -> None:
+def test_what_is_not_there_is_a_one_line_error_and_nothing_is_done(typed: Typed, tmp_path: Path) -> None:
     for words in (("remove", "abcdef"), ("pin", "x.onnx"), ("unpin", "12345")):
         done = typed("models", *words)
         assert (done.code, done.out) == (2, "")

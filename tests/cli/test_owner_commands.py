@@ -9,7 +9,7 @@ import pytest
 from tests.cli.conftest import Typed
 
 
-def test_a_scheduler_id_that_is_none_is_told_with_where_to_find_one(typed: Typed) -> None:
+def test_an_invalid_scheduler_id_is_refused_with_where_to_find_one(typed: Typed) -> None:
     done = typed("join", "--allow", "foo")
     assert done.code == 2
     assert "--allow: allow cannot be 'foo'" in done.err
@@ -24,7 +24,7 @@ def test_a_gate_with_half_an_id_is_bad_input(typed: Typed, words: tuple[str, ...
     assert "/ip4/192.0.2.7/tcp/4101/p2p/12D3Koo" in done.err
 
 
-def test_a_gate_on_a_taken_port_is_told_to_take_another(typed: Typed, listener: str) -> None:
+def test_a_gate_on_a_taken_port_is_advised_to_take_another(typed: Typed, listener: str) -> None:
     done = typed("gate", "--port", listener.split("/")[4])
     assert done.code == 6
     assert "is taken\n  choose another with --listen /ip4/0.0.0.0/tcp/PORT (a gate: --port)" in done.err
@@ -41,7 +41,7 @@ def test_a_command_to_a_worker_that_does_not_run_says_so(typed: Typed, words: tu
     )
 
 
-def test_a_worker_that_was_killed_is_told_from_one_that_never_ran(typed: Typed) -> None:
+def test_a_killed_worker_is_distinguished_from_one_that_never_ran(typed: Typed) -> None:
     file = typed.home / "data" / "worker" / "addresses"
     file.parent.mkdir(parents=True)
     file.write_text("/ip4/127.0.0.1/tcp/9\n")
@@ -60,9 +60,7 @@ def test_another_device_cannot_be_named_without_a_gate(typed: Typed) -> None:
 @pytest.mark.parametrize(
     ("hours", "hint"), [("22-7", "22:00-07:00"), ("Samstag", "22:00-07:00"), ("Sam", "the days are Mon, Tue")]
 )
-def test_quiet_hours_that_make_no_sense_are_told_with_the_right_form(
-    typed: Typed, hours: str, hint: str
-) -> None:
+def test_invalid_quiet_hours_are_refused_with_the_right_form(typed: Typed, hours: str, hint: str) -> None:
     done = typed("join", "--quiet", hours)
     assert done.code == 2
     assert "--quiet: quiet cannot be" in done.err
@@ -78,7 +76,7 @@ def test_a_setting_of_the_file_counts_like_its_flag(typed: Typed) -> None:
     assert f"{file}: quiet cannot be 'nine to five'" in done.err
 
 
-def test_a_damaged_ticket_is_bad_input_and_told_how_to_copy_it(typed: Typed) -> None:
+def test_a_damaged_ticket_is_bad_input_with_a_hint_how_to_copy_it(typed: Typed) -> None:
     done = typed("join", "sark1abcdefgh")
     assert done.code == 2
     assert "damaged" in done.err

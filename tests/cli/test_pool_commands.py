@@ -30,7 +30,7 @@ def lab(typed: Typed) -> Typed:
     return typed
 
 
-def test_a_new_pool_is_told_with_its_key_and_what_to_do_next(typed: Typed) -> None:
+def test_a_new_pool_is_shown_with_its_key_and_what_to_do_next(typed: Typed) -> None:
     done = typed("pool", "create", "lab two", "--gate", GATE)
     assert done.code == 0
     assert "Created pool lab two: 12D3Koo" in done.out
@@ -187,7 +187,7 @@ def test_a_guest_who_was_invited_by_id_is_in_at_once(lab: Typed) -> None:
     assert "renews that automatically" in done.out
 
 
-def test_a_wrong_ticket_is_told(lab: Typed) -> None:
+def test_a_wrong_ticket_is_refused(lab: Typed) -> None:
     good = lab("pool", "invite", "lab", "--submit").out.strip()
     for wrong, result, code in (
         (good[:-3], "damaged", 2),

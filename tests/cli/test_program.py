@@ -38,7 +38,7 @@ def test_a_name_that_the_terminal_cannot_show_is_shown_in_part_and_ends_nothing(
     assert (done.returncode, done.stdout, done.stderr) == (0, "f\\xfcr \\u25b6\n", "")
 
 
-def test_a_package_of_somebody_else_under_one_of_our_names_is_told(tmp_path: Path) -> None:
+def test_a_foreign_package_under_one_of_our_names_is_reported(tmp_path: Path) -> None:
     theirs = tmp_path / "gate"
     theirs.mkdir()
     (theirs / "__init__.py").write_text("OPENS = True\n", encoding="utf-8")

@@ -108,7 +108,7 @@ def test_a_chart_is_svg_or_png_by_its_name(measured: Typed, kind: str) -> None:
         (["report", "-o", "none/x.html"], "there is no folder"),
     ],
 )
-def test_what_cannot_be_made_is_told_in_a_line_and_what_to_do(
+def test_what_cannot_be_made_is_a_one_line_error_with_a_hint(
     measured: Typed, words: list[str], message: str
 ) -> None:
     done = measured(*words)

@@ -52,7 +52,7 @@ class Node:
     index: Index
     home: Home
     pools: PoolNode
-    heard: list[PoolManifest] = field(default_factory=list)
+    manifests: list[PoolManifest] = field(default_factory=list)
     scope: trio.CancelScope = field(default_factory=trio.CancelScope)
     following: trio.CancelScope = field(default_factory=trio.CancelScope)
     """Of the loop that polls, enrols and pushes; without it the node answers all the same."""

@@ -76,7 +76,7 @@ async def test_while_it_drains_it_lends_nothing_new(autojump_clock: trio.testing
     assert refused == [DeclineReason.DRAINING, DeclineReason.DRAINING]
 
 
-async def test_told_again_it_ends_at_once(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_second_stop_ends_it_at_once(autojump_clock: trio.testing.MockClock) -> None:
     relay, stops, began = busy_relay(), DrainSignals(), trio.current_time()
 
     async def impatient() -> None:

@@ -28,7 +28,7 @@ from tests.gate.field import pool_links
 SETTINGS = GateSettings(listen=("/ip4/127.0.0.1/tcp/0",))
 
 
-async def test_a_gate_lets_in_by_ticket_until_that_is_taken_back(tmp_path: Path) -> None:
+async def test_a_gate_admits_by_ticket_until_the_ticket_is_revoked(tmp_path: Path) -> None:
     home, guest = Home.at(tmp_path / "owner"), Home.at(tmp_path / "guest")
     async with trio.open_nursery() as nursery:
         here: RunningNode = await nursery.start(run_gate, home, SETTINGS)

@@ -1,4 +1,4 @@
-"""What an operator can set, and how a wrong value is told."""
+"""What an operator can set, and how a wrong value is reported."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_a_gate_that_relays_nothing_has_no_limits(tmp_path: Path) -> None:
         ("relay_places = 3", "unknown setting 'relay_places'"),
     ],
 )
-def test_a_wrong_setting_is_told_with_its_place(tmp_path: Path, text: str, what: str) -> None:
+def test_a_wrong_setting_is_reported_with_its_place(tmp_path: Path, text: str, what: str) -> None:
     with pytest.raises(SettingsError) as caught:
         load(f"[gate]\n{text}\n", at=tmp_path)
     assert what in caught.value.what

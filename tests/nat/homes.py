@@ -62,16 +62,16 @@ class Homes(Lab):
         for name in names:
             self.begin(name)
         for name in names:
-            until(lambda name=name: self.said(name, UP[name[:4]]) > before[name], f"{name} is up")
+            until(lambda name=name: self.count_in_log(name, UP[name[:4]]) > before[name], f"{name} is up")
 
-    def said(self, name: str, words: str) -> int:
-        """How often it said so. AssertionError when it has ended."""
+    def count_in_log(self, name: str, words: str) -> int:
+        """How often its log has the words. AssertionError when it has ended."""
         process = self.running[name]
         assert process.poll() is None, f"{name} ended:\n{self.log(name)[-2000:]}"
         return self.log(name).count(words)
 
-    def scheduler_said(self, words: str) -> int:
-        """How often Anna's scheduler did."""
+    def count_in_scheduler_log(self, words: str) -> int:
+        """How often the log of Anna's scheduler has the words."""
         log = self.folder / "anna" / "logs" / "scheduler.log"
         return log.read_text(errors="replace").count(words) if log.exists() else 0
 

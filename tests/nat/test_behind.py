@@ -82,16 +82,16 @@ def test_a_campaign_outlives_all_gates_and_what_goes_through_them_comes_back_wit
     def tasks(name: str, *states: str) -> int:
         return sum(task.device == name and task.state in states for task in homes.tasks("anna", document))
 
-    until(lambda: homes.scheduler_said('"path.direct"'), "there is a direct link with one")
-    until(lambda: homes.scheduler_said('"path.stays_relayed"'), "the other stays relayed")
-    assert homes.scheduler_said('"path.direct"') == 1
+    until(lambda: homes.count_in_scheduler_log('"path.direct"'), "there is a direct link with one")
+    until(lambda: homes.count_in_scheduler_log('"path.stays_relayed"'), "the other stays relayed")
+    assert homes.count_in_scheduler_log('"path.direct"') == 1
     until(lambda: tasks("rita", "running"), "she works")
 
-    places, done = homes.said("ben", '"place.taken"'), tasks("ben", "succeeded")
+    places, done = homes.count_in_log("ben", '"place.taken"'), tasks("ben", "succeeded")
     homes.kill("gate-2")
     world.cut("gate-1")
     threading.Event().wait(SILENT_S)
-    until(lambda: homes.scheduler_said("rita: was not heard of"), "hers are known to be lost")
+    until(lambda: homes.count_in_scheduler_log("rita: was not heard of"), "hers are known to be lost")
     assert not tasks("rita", "running")
     assert tasks("ben", "succeeded") > done, "his went on"
 
@@ -99,10 +99,10 @@ def test_a_campaign_outlives_all_gates_and_what_goes_through_them_comes_back_wit
     homes.begin("gate-2")
     watched = homes.run("anna", "watch", document, "--json")
     assert [row["Status"] for row in watched.json()["results"]] == ["Complete"] * EACH * 2, watched
-    until(lambda: homes.said("ben", '"place.taken"') > places, "he has his place at the second again")
+    until(lambda: homes.count_in_log("ben", '"place.taken"') > places, "he has his place at the second again")
 
     gate = world.addresses["gate-1"]
-    until(lambda: homes.said("gate-2", UP["gate"]) > 1, "the second is up again")
+    until(lambda: homes.count_in_log("gate-2", UP["gate"]) > 1, "the second is up again")
     peers = homes.run("anna", "peers", "--gate", homes.at("gate-2"))
     assert [f"via gate {gate}:" in line for line in peers.out.splitlines() if line.startswith("rita ")] == [
         True
@@ -113,9 +113,9 @@ def test_a_campaign_outlives_all_gates_and_what_goes_through_them_comes_back_wit
 
 def test_a_lan_without_any_gate_is_a_swarm(neighbours: Homes, tmp_path: Path) -> None:
     """By mDNS: neither of the two is given anything of the other."""
-    until(lambda: neighbours.said("lena", "is a worker now"), "she is up")
+    until(lambda: neighbours.count_in_log("lena", "is a worker now"), "she is up")
     model = script(tmp_path, "m.json", latencies_ms=[5.0])
     done = neighbours.run("leo", "submit", campaign(tmp_path, "near", [model]), "--json")
     assert done.code == 0, done
     assert [row["Status"] for row in done.json()["results"]] == ["Complete"]
-    assert neighbours.said("lena", '"run.ended"') == 1
+    assert neighbours.count_in_log("lena", '"run.ended"') == 1

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import pytest
 
 from tests.nat.topology import NAMES, Sites, sweep
-from tests.real.lab import PATIENCE_S, until
+from tests.real.lab import TIMEOUT_S, until
 
 LISTEN = """
 import socket
@@ -38,7 +38,7 @@ def listening(world: Sites, host: str) -> Iterator[None]:
         server.kill()
 
 
-def dialled(world: Sites, host: str, address: str, port: int = 0, within: float = PATIENCE_S) -> str:
+def dialled(world: Sites, host: str, address: str, port: int = 0, within: float = TIMEOUT_S) -> str:
     """As whom the other saw it; empty when there was no way within so many seconds."""
     command = [*world.inside(host), sys.executable, "-IS", "-c", DIAL, address, str(port), str(within)]
     return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
@@ -89,7 +89,7 @@ def test_what_a_killed_run_left_goes_and_what_lives_stays(world: Sites) -> None:
             "it is inside",
         )
         sweep()
-        assert lingering.wait(PATIENCE_S) != 0
+        assert lingering.wait(TIMEOUT_S) != 0
     names = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=True).stdout
     assert left not in names
     assert f"{world.tag}anna" in names

@@ -77,7 +77,7 @@ def profile() -> Profile:
 
 @dataclass
 class Script:
-    """One launch that does as it is told: runs until `go` is set, or is killed."""
+    """One scripted launch: runs until `go` is set, or is killed."""
 
     order: WorkOrder
     limits: Limits
@@ -242,7 +242,7 @@ class World:
         self.incarnation = 0
         self.free = 10**12
         self.trouble = ""
-        self.told: list[str] = []
+        self.lines: list[str] = []
         self.local = datetime(2026, 11, 16, 12, 0, tzinfo=UTC)
         self.on_battery = False
         self.pools: dict[str, str] = {}
@@ -279,7 +279,7 @@ class World:
             cache=ModelCache(self.folder / "cache", 10**9, free=lambda path: self.free),
             outbox=self.open_outbox(self.folder / "outbox"),
             wall=lambda: self.wall,
-            tell=self.told.append,
+            tell=self.lines.append,
             pools=self.pools,
             pause=Pause(self.folder / "paused"),
             senses=OwnerSenses(lambda: self.local, lambda: self.on_battery),

@@ -39,7 +39,7 @@ def instructions(file: Path) -> Iterator[tuple[str, str]]:
             yield word, rest.strip()
 
 
-def said(file: Path, word: str) -> list[str]:
+def values(file: Path, word: str) -> list[str]:
     return [rest for result, rest in instructions(file) if result == word]
 
 
@@ -94,11 +94,11 @@ def test_what_a_build_is_given_is_the_program_and_little_else(context: Path, tmp
 @pytest.mark.smoke
 @each
 def test_every_path_in_it_is_there(file: Path, context: Path) -> None:
-    assert ". /src" in said(file, "COPY")
-    run = " ".join(said(file, "RUN"))
+    assert ". /src" in values(file, "COPY")
+    run = " ".join(values(file, "RUN"))
     for path in re.findall(r"/src(/\S+)?", run):
         assert (context / path.lstrip("/")).exists(), path
-    assert "--from=build /opt/sark /opt/sark" in said(file, "COPY")
+    assert "--from=build /opt/sark /opt/sark" in values(file, "COPY")
     assert f"{PurePosixPath(PROGRAM).parent}/pip install" in run
     scripts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["scripts"]
     assert PurePosixPath(PROGRAM).name in scripts
@@ -106,15 +106,15 @@ def test_every_path_in_it_is_there(file: Path, context: Path) -> None:
 
 @each
 def test_both_stages_have_one_base_and_one_python(file: Path) -> None:
-    bases = [words.split()[0] for words in said(file, "FROM")]
+    bases = [words.split()[0] for words in values(file, "FROM")]
     assert len(bases) == 2
     assert len(set(bases)) == 1, "an environment works with the interpreter that it was made by"
 
 
 @each
 def test_it_runs_as_a_user_of_its_own_whose_folder_is_the_volume(file: Path) -> None:
-    run = " ".join(said(file, "RUN"))
-    (user,), (volume,) = said(file, "USER"), said(file, "VOLUME")
+    run = " ".join(values(file, "RUN"))
+    (user,), (volume,) = values(file, "USER"), values(file, "VOLUME")
     made = shlex.split(run[run.index("useradd") :])
     assert made[-1] == user
     assert made[made.index("--home-dir") + 1] == volume
@@ -123,24 +123,24 @@ def test_it_runs_as_a_user_of_its_own_whose_folder_is_the_volume(file: Path) -> 
 
 @each
 def test_what_it_starts_is_the_program_with_words_that_it_takes(file: Path) -> None:
-    entry = yaml.safe_load(said(file, "ENTRYPOINT")[0])
-    command = yaml.safe_load(said(file, "CMD")[-1])
+    entry = yaml.safe_load(values(file, "ENTRYPOINT")[0])
+    command = yaml.safe_load(values(file, "CMD")[-1])
     before, words = entry[: entry.index(PROGRAM)], entry[entry.index(PROGRAM) + 1 :]
     if before:  # something small that hands signals on and buries children
         assert before == ["/usr/bin/tini", "--"]
-        assert "tini" in said(file, "RUN")[-1].split()
+        assert "tini" in values(file, "RUN")[-1].split()
     context = understands([*words, *command])
     assert context.command.name == {"gate": "gate", "worker": "join"}[file.parent.name]
-    variables = dict(word.split("=", 1) for line in said(file, "ENV") for word in line.split())
+    variables = dict(word.split("=", 1) for line in values(file, "ENV") for word in line.split())
     home = words[words.index("--home") + 1] if "--home" in words else variables["SARK_HOME"]
-    assert said(file, "VOLUME") == [home]
+    assert values(file, "VOLUME") == [home]
     assert Home.at(Path(home)).data.is_relative_to(home)
-    assert said(file, "STOPSIGNAL") == ["SIGTERM"]
+    assert values(file, "STOPSIGNAL") == ["SIGTERM"]
 
 
 @each
 def test_what_asks_after_its_health_is_a_command_too(file: Path) -> None:
-    for line in said(file, "HEALTHCHECK"):
+    for line in values(file, "HEALTHCHECK"):
         program, *words = yaml.safe_load(line.partition("CMD ")[2])
         assert program == PROGRAM
         assert understands(words).command.name == "status"

@@ -111,7 +111,7 @@ def environment(tmp_path: Path) -> dict[str, str]:
 @contextlib.contextmanager
 def running(command: list[str], tmp_path: Path) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
     """The process, and the file that it writes to; it ends with the block."""
-    result = tmp_path / "said.txt"
+    result = tmp_path / "output.txt"
     with result.open("wb") as out:
         process = subprocess.Popen(command, cwd=tmp_path, env=environment(tmp_path), stdout=out, stderr=out)
     try:

@@ -122,8 +122,10 @@ def history(storm: Storm) -> History:
 
 
 def _worker(storm: Storm, name: str, found: History, names: dict[str, str]) -> None:
-    frozen = [(f.at, f.at + f.lasts) for f in storm.seen if (f.kind, f.victim) == (Kind.FROZEN_WORKER, name)]
-    for fault in storm.seen:
+    frozen = [
+        (f.at, f.at + f.lasts) for f in storm.faults if (f.kind, f.victim) == (Kind.FROZEN_WORKER, name)
+    ]
+    for fault in storm.faults:
         if (fault.kind, fault.victim) == (Kind.WORKER, name):
             found.add(fault.over - storm.began, Happened.DIED, worker=name)
     for line in lines(storm, name):
@@ -205,7 +207,7 @@ def figures(storm: Storm) -> Figures:
     begun = sum(line.event == "run.began" for name in lab.workers for line in lines(storm, name))
     result = Figures(
         storm.ended - storm.began, len(attempts), [row[0] for row in attempts], begun, recorded,
-        Counter(fault.kind for fault in storm.seen),
+        Counter(fault.kind for fault in storm.faults),
     )  # fmt: skip
     events = tuple(
         Event(*row)
@@ -222,11 +224,11 @@ def figures(storm: Storm) -> Figures:
         for line in lines(storm, name)
         if line.event == "run.began"
     )
-    for fault in storm.seen:
+    for fault in storm.faults:
         if fault.kind in ON_WORKER:
             for task in fault.held:
                 back = runs_again(fault, task, events, begins)
-                lists = result.again if hindered(fault, task, back, storm.seen, events) else result.recovery
+                lists = result.again if hindered(fault, task, back, storm.faults, events) else result.recovery
                 lists[fault.kind].append(back - fault.at)
         elif fault.kind is Kind.SCHEDULER:
             result.recovery[fault.kind] += succeeded_after(fault, events)

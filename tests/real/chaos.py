@@ -2,7 +2,7 @@
 
     storm = Storm(lab, names, plan)     gate, workers (each behind a relay that can be cut), a terminal with `watch`
     storm.run()                         strikes until the campaign has ended; a supervisor starts again what died
-    storm.seen, storm.breaches          for `tests.real.aftermath`, which judges
+    storm.faults, storm.breaches        for `tests.real.aftermath`, which judges
 
 What is struck, and when, follows from the seed; how far the processes are by then does not.
 """
@@ -110,7 +110,7 @@ class Storm:
     lab: Lab
     plan: Plan
     say: Callable[[str], object] = print
-    seen: list[Fault] = field(default_factory=list)
+    faults: list[Fault] = field(default_factory=list)
     breaches: list[str] = field(default_factory=list)
     campaign: str = ""
     began: float = 0.0
@@ -177,7 +177,7 @@ class Storm:
                 return
             self._put_right(now)
             self._see_dead(now)
-            if now >= strike and self.plan.faults != len(self.seen):
+            if now >= strike and self.plan.faults != len(self.faults):
                 kind, victim, lasts = self._draw(rng)
                 strike = now + rng.uniform(0.5, 1.5) * self.plan.every_s
                 self._strike(kind, victim, lasts, rng)
@@ -199,9 +199,9 @@ class Storm:
         mend = self._hit(kind, victim, rng)
         if mend is None:
             return
-        self.seen.append(Fault(kind, victim, at, lasts, held, time.time()))
+        self.faults.append(Fault(kind, victim, at, lasts, held, time.time()))
         self.say(
-            f"{self.seen[-1].at - self.began:7.2f} s  {kind}: {victim}"
+            f"{self.faults[-1].at - self.began:7.2f} s  {kind}: {victim}"
             + (f" for {lasts:.1f} s" if lasts else "")
         )
         if lasts:

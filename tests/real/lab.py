@@ -31,14 +31,14 @@ from tests.real.apart import a_lock_of_its_own
 
 SARK = (sys.executable, "-P", "-m", "sark")
 MARK = "SARK_TEST_MARK"
-PATIENCE_S: Final = 180.0
+TIMEOUT_S: Final = 180.0
 """For whatever comes in a second or two on a machine that has nothing else to do, and later on one that has."""
 _OF_A_USER = frozenset({"NO_COLOR", "FORCE_COLOR", "TERM", "COLUMNS", "PYTHONDONTWRITEBYTECODE"})
 """Of a terminal, or of a user: with the last one each of the many processes would compile all of our modules again."""
 _PAUSE = threading.Event()
 
 
-def until(condition: Callable[[], Any], what: str, *, within: float = PATIENCE_S, every: float = 0.03) -> Any:
+def until(condition: Callable[[], Any], what: str, *, within: float = TIMEOUT_S, every: float = 0.03) -> Any:
     """The first true value of `condition`, asked again and again; AssertionError when there is none in time."""
     deadline = time.monotonic() + within
     while True:
@@ -234,7 +234,7 @@ class Lab:
             self.running[name].send_signal(signal.SIGTERM)
         for name in names:
             try:
-                self.running.pop(name).communicate(timeout=PATIENCE_S)
+                self.running.pop(name).communicate(timeout=TIMEOUT_S)
             except subprocess.TimeoutExpired:
                 kill_marked(self.mark_of(name))
                 raise
@@ -262,7 +262,7 @@ class Lab:
         self,
         name: str,
         *arguments: str | Path,
-        within: float = PATIENCE_S,
+        within: float = TIMEOUT_S,
         environment: Mapping[str, str] | None = None,
     ) -> Done:
         """Run a command to its end, piped, in that home's folder."""
@@ -280,7 +280,7 @@ class Lab:
         )
         return Done(done.returncode, done.stdout, done.stderr)
 
-    def submit(self, name: str, campaign: Path, *more: str | Path, within: float = PATIENCE_S) -> Done:
+    def submit(self, name: str, campaign: Path, *more: str | Path, within: float = TIMEOUT_S) -> Done:
         """`submit --json` through the lab's gate, to the campaign's end."""
         return self.run(name, "submit", campaign, "--gate", self.gate, "--json", *more, within=within)
 

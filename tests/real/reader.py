@@ -7,7 +7,7 @@ import secrets
 import subprocess
 from pathlib import Path
 
-from tests.real.lab import MARK, PATIENCE_S, SARK, until
+from tests.real.lab import MARK, SARK, TIMEOUT_S, until
 
 
 class Reader:
@@ -61,7 +61,7 @@ class Reader:
         """Run it to its end; it must end with one of `codes`. What it printed for programs and people."""
         done = subprocess.run(
             [*SARK, *words], cwd=self.folder, env=self.environment(home), capture_output=True, text=True, check=False,
-            timeout=2 * PATIENCE_S,
+            timeout=2 * TIMEOUT_S,
         )  # fmt: skip
         assert done.returncode in codes, (words, done.returncode, done.stdout, done.stderr)
         return done.stdout

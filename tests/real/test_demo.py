@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.real.lab import MARK, PATIENCE_S, SARK, kill_marked, marked, until
+from tests.real.lab import MARK, SARK, TIMEOUT_S, kill_marked, marked, until
 
 CONTRACT = (
     "Status", "JobId", "FileName", "FileSize", "ComputeUnits", "DeviceName", "Soc", "Ram", "DeviceOs", "LoadMsMedian",
@@ -101,16 +101,16 @@ def test_the_demo_measures_real_models_on_three_workers_and_leaves_nothing_runni
 
 
 @pytest.mark.parametrize(
-    ("moment", "said"), [("start-up", "starting a gate"), ("joining", "submitting"), ("measuring", ": run")]
+    ("moment", "output"), [("start-up", "starting a gate"), ("joining", "submitting"), ("measuring", ": run")]
 )
 def test_ctrl_c_ends_the_demo_and_every_process_of_it(
-    demos: list[Demo], tmp_path: Path, moment: str, said: str
+    demos: list[Demo], tmp_path: Path, moment: str, output: str
 ) -> None:
     demo = Demo(tmp_path / "demo", "--workers", "1")
     demos.append(demo)
-    until(lambda: said in demo.text, f"the demo is at: {moment}")
+    until(lambda: output in demo.text, f"the demo is at: {moment}")
     os.killpg(demo.process.pid, signal.SIGINT)
-    assert demo.process.wait(PATIENCE_S) == 130, demo.text
+    assert demo.process.wait(TIMEOUT_S) == 130, demo.text
     until(lambda: not demo.left(), "nothing of the demo is left")
     assert "Traceback" not in demo.text
     assert "interrupted" in demo.text

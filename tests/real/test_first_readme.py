@@ -1,4 +1,4 @@
-"""The commands of the first system's README as they stand there, typed into a shell against a gate, workers and `sark-node serve`:
+"""The commands of the predecessor's README as they stand there, typed into a shell against a gate, workers and `sark-node serve`:
 only port, model and ids are put in. What it documents beside its examples is asked by the same client."""
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, Final
 import pytest
 
 from tests.drivers.onnx_models import OnnxModels
-from tests.real.lab import PATIENCE_S, Lab, until
+from tests.real.lab import TIMEOUT_S, Lab, until
 from tests.swarm.web_parts import web_beside
 
 CREATE: Final = """
@@ -88,7 +88,7 @@ class Client:
         command = command.replace("{campaign-id}", campaign).replace("{...}", DEVICE)
         done = subprocess.run(
             ["bash", "-c", command], cwd=self.folder, env={**os.environ, "NO_PROXY": "*"}, capture_output=True, text=True,
-            timeout=PATIENCE_S, check=False,
+            timeout=TIMEOUT_S, check=False,
         )  # fmt: skip
         assert done.returncode == 0, (command, done.stderr)
         return done.stdout
@@ -136,10 +136,10 @@ def client(whole_lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator
             yield Client(tmp_path, port, f"http://127.0.0.1:{site.port}/model/tinyyolov2-7.onnx")
         finally:
             server.terminate()
-            server.communicate(timeout=PATIENCE_S)
+            server.communicate(timeout=TIMEOUT_S)
 
 
-def test_the_first_systems_readme_runs_as_it_stands(client: Client, lab: Lab) -> None:
+def test_the_readme_of_the_predecessor_runs_as_it_stands(client: Client, lab: Lab) -> None:
     # First Campaign
     made = client.json(CREATE)
     campaign = made["campaign_id"]

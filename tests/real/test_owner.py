@@ -45,7 +45,7 @@ def test_an_owner_pauses_a_device_and_has_it_go_on_without_and_with_a_gate(lab: 
     assert re.fullmatch(r"one …\w{8}: active; direct, [0-9.]+ ms\n", resumed.out), resumed
 
 
-def test_another_homes_owner_may_not_and_is_told_what_would_let_it(lab: Lab) -> None:
+def test_the_owner_of_another_home_is_refused(lab: Lab) -> None:
     done = lab.run("stranger", "pause", "one", "two", "--gate", lab.gate, "--json")
     assert done.code == 5, done
     assert all(device["error"] == "you are not its owner" for device in done.json()["devices"])

@@ -19,7 +19,7 @@ import onnx
 import pytest
 
 from tests.browser.site import network
-from tests.real.lab import PATIENCE_S, kill_marked
+from tests.real.lab import TIMEOUT_S, kill_marked
 from tests.real.reader import Reader
 from tests.swarm.web_parts import web_beside
 
@@ -95,7 +95,7 @@ class Typist:
         if words[0] == "serve":
             process = self.reader.stay(words, says="http://127.0.0.1:")
             process.send_signal(signal.SIGINT)
-            assert process.wait(PATIENCE_S) in (0, 130)
+            assert process.wait(TIMEOUT_S) in (0, 130)
         elif words[0] in ("gate", "join"):
             if line not in self.typed:  # a gate that a page starts twice is still running
                 self.reader.stay(words, home)
@@ -122,10 +122,10 @@ class Typist:
             self.known["ID..."] = ids[0]
             self.known["HASH"] = json_of("events", ids[0])["events"][-1]["hash"]
 
-    def learn(self, line: str, said: str) -> None:
+    def learn(self, line: str, output: str) -> None:
         """Remember what this line printed."""
         if line.startswith("sark-node pool invite"):
-            self.tickets["--submit" in line] = said.split()[-1]
+            self.tickets["--submit" in line] = output.split()[-1]
 
 
 @pytest.fixture
@@ -142,7 +142,7 @@ def reader(tmp_path: Path) -> Iterator[Reader]:
     yield reader
     kill_marked(reader.mark)
     for process in reader.staying:
-        process.wait(PATIENCE_S)
+        process.wait(TIMEOUT_S)
 
 
 def type_all(reader: Reader, pages: tuple[str, ...], first: tuple[str, ...] = ()) -> None:

@@ -24,7 +24,7 @@ def test_when_nothing_fits_the_clause_and_the_nearest_miss_are_named(lab: Lab, t
     assert any(line.strip().startswith("Smallest change: ram >= ") for line in lines)
 
 
-def test_a_stranger_is_told_that_it_is_not_allowed_and_nothing_runs(lab: Lab, tmp_path: Path) -> None:
+def test_a_stranger_is_refused_and_nothing_runs(lab: Lab, tmp_path: Path) -> None:
     file = campaign(tmp_path, "strange", [script(tmp_path, "m.json")])
     done = lab.submit("stranger", file, "--wait", "1s")
     assert done.code == 5, done

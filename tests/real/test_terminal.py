@@ -29,7 +29,7 @@ class Terminal:
         self._theirs = theirs  # kept open: what its settings are in the end is asked of it
         self.resize(80, 24)
         self.before = termios.tcgetattr(theirs)
-        self.heard = ""
+        self.output = ""
         self.process = subprocess.Popen(
             command,
             stdin=theirs,
@@ -55,16 +55,16 @@ class Terminal:
 
         def come() -> bool:
             self._hear()
-            return words in self.heard[after:]
+            return words in self.output[after:]
 
         try:
             until(come, words)
         except AssertionError:
-            raise AssertionError(f"{words!r} not in {self.heard[after:]!r}") from None
+            raise AssertionError(f"{words!r} not in {self.output[after:]!r}") from None
 
     def _hear(self) -> None:
         while select.select([self._ours], [], [], 0)[0]:
-            self.heard += os.read(self._ours, 65536).decode(errors="replace")
+            self.output += os.read(self._ours, 65536).decode(errors="replace")
 
     def ended(self) -> int:
         """Its exit code, and all is heard."""
@@ -96,24 +96,24 @@ def on_terminal(lab: Lab, *arguments: str, home: str = "ada", **more: str) -> It
 
 
 @pytest.mark.parametrize(
-    ("home", "arguments", "seen"),
+    ("home", "arguments", "first_words"),
     [("ada", ("top",), "sark-node top  2 devices"), ("gate", ("gate", "status", "--live"), "lets in")],
     ids=["top", "gate"],
 )
 def test_a_live_view_follows_the_size_and_gives_the_terminal_back_after_ctrl_c(
-    lab: Lab, home: str, arguments: tuple[str, ...], seen: str
+    lab: Lab, home: str, arguments: tuple[str, ...], first_words: str
 ) -> None:
     with on_terminal(lab, *arguments, "--gate", lab.gate, home=home) as terminal:
-        terminal.until(seen)
-        assert ENTER in terminal.heard
+        terminal.until(first_words)
+        assert ENTER in terminal.output
         assert terminal.settings() != terminal.before, "keys are not shown where there is a picture"
-        drawn = len(terminal.heard)
+        drawn = len(terminal.output)
         terminal.resize(60, 12)
         terminal.until("leaves" if home == "ada" else "more lines", after=drawn)
         terminal.type("\x03")
         assert terminal.ended() == 0
-        assert terminal.heard.endswith(LEAVE)
-        assert terminal.heard.count(ENTER) == 1
+        assert terminal.output.endswith(LEAVE)
+        assert terminal.output.count(ENTER) == 1
         assert terminal.settings() == terminal.before
 
 
@@ -123,21 +123,21 @@ def test_a_campaign_is_watched_on_a_terminal_left_with_a_key_and_goes_on(lab: La
     try:
         with on_terminal(lab, "watch", result, NO_COLOR="1") as terminal:
             terminal.until("q or Ctrl-C leaves it running")
-            assert "0 of 1 done" in terminal.heard
-            assert not re.search(r"\x1b\[[\d;]*3\dm", terminal.heard), "no colours"
+            assert "0 of 1 done" in terminal.output
+            assert not re.search(r"\x1b\[[\d;]*3\dm", terminal.output), "no colours"
             terminal.type("q")
             assert terminal.ended() == 130
-            assert LEAVE in terminal.heard
-            assert terminal.heard.rstrip().endswith(f"Attach again: sark-node watch {result}")
+            assert LEAVE in terminal.output
+            assert terminal.output.rstrip().endswith(f"Attach again: sark-node watch {result}")
         with on_terminal(lab, "watch", result) as terminal:
             terminal.until("0 of 1 done")
             terminal.process.send_signal(signal.SIGTERM)
             assert terminal.ended() == -signal.SIGTERM
-            assert terminal.heard.endswith(LEAVE), "also when it is ended from elsewhere"
+            assert terminal.output.endswith(LEAVE), "also when it is ended from elsewhere"
             assert terminal.settings() == terminal.before
         with on_terminal(lab, "watch", result, TERM="dumb") as terminal:
             terminal.until(f"{result}/1  ")
-            assert "\x1b" not in terminal.heard, "a terminal that can do nothing gets lines"
+            assert "\x1b" not in terminal.output, "a terminal that can do nothing gets lines"
             terminal.type("\x03")
             assert terminal.ended() == 130
     finally:
@@ -151,7 +151,7 @@ def test_a_live_view_that_was_stopped_gives_the_terminal_back_and_comes_again(la
         terminal.until(LEAVE)
         terminal.process.send_signal(signal.SIGCONT)
         terminal.until(LEAVE + ENTER)
-        terminal.until("sark-node top", after=terminal.heard.index(LEAVE + ENTER))
+        terminal.until("sark-node top", after=terminal.output.index(LEAVE + ENTER))
         terminal.type("q")
         assert terminal.ended() == 0
         assert terminal.settings() == terminal.before

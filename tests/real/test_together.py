@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.real.lab import PATIENCE_S, Lab, alive, campaign, launches, marked, script, until
+from tests.real.lab import TIMEOUT_S, Lab, alive, campaign, launches, marked, script, until
 
 
 @pytest.mark.smoke
@@ -68,7 +68,7 @@ def test_a_task_and_then_its_campaign_are_cancelled_from_another_terminal(lab: L
         assert launches(lab, "one", "two") == []
         assert done.code == 0, done
         assert "is cancelled: 3 stopped, 1 had ended before" in done.out
-        output, _ = watching.communicate(timeout=PATIENCE_S)
+        output, _ = watching.communicate(timeout=TIMEOUT_S)
         assert watching.returncode == 1, output
         assert "0 of 4 tasks complete" in output
     listed = {each["campaign_id"]: each for each in lab.run("ada", "campaigns", "--json").json()["campaigns"]}
@@ -96,7 +96,7 @@ def test_ctrl_c_stops_watching_and_the_campaign_goes_on(lab: Lab, tmp_path: Path
         words = watching.stdout.readline()
         result = words.split()[1]
         watching.send_signal(signal.SIGINT)
-        _, outcome = watching.communicate(timeout=PATIENCE_S)
+        _, outcome = watching.communicate(timeout=TIMEOUT_S)
     assert watching.returncode == 130
     assert f"sark-node watch {result}" in outcome
     assert "Traceback" not in outcome

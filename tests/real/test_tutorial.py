@@ -12,7 +12,7 @@ from typing import Final
 
 import pytest
 
-from tests.real.lab import PATIENCE_S, kill_marked
+from tests.real.lab import TIMEOUT_S, kill_marked
 from tests.real.reader import Reader
 
 PAGE: Final = Path(__file__).parents[2] / "docs" / "tutorial.md"
@@ -25,7 +25,7 @@ def reader(tmp_path: Path) -> Iterator[Reader]:
     yield reader
     kill_marked(reader.mark)
     for process in reader.staying:
-        process.wait(PATIENCE_S)
+        process.wait(TIMEOUT_S)
 
 
 def test_every_command_of_the_tutorial_works_in_its_order(reader: Reader) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.real.apart import can_be_apart
-from tests.real.lab import PATIENCE_S, Lab, marked, until
+from tests.real.lab import TIMEOUT_S, Lab, marked, until
 from tests.real.two_gates import (
     Watch,
     await_found,
@@ -38,14 +38,14 @@ def test_eight_workers_of_two_gates_that_know_nothing_of_each_other_are_all_foun
         with by_one.running(), by_other.running():
             for watch in (by_one, by_other):
                 await_found(watch, WORKERS, within=300)
-        assert set(by_one.seen) == set(by_other.seen) == set(worker_ids(lab))
+        assert set(by_one.first_seen) == set(by_other.first_seen) == set(worker_ids(lab))
         for gate in (lab.gate, other_gate(lab)):
-            until(lambda gate=gate: answering(lab, gate) == set(by_one.seen), "peers shows all")  # type: ignore[misc]
+            until(lambda gate=gate: answering(lab, gate) == set(by_one.first_seen), "peers shows all")  # type: ignore[misc]
         table = tmp_path / "found.csv"
-        everybody = one_for_each(tmp_path, sorted(by_one.seen), 0.5)
-        done = lab.submit("ada", everybody, "--csv", table, within=PATIENCE_S)
+        everybody = one_for_each(tmp_path, sorted(by_one.first_seen), 0.5)
+        done = lab.submit("ada", everybody, "--csv", table, within=TIMEOUT_S)
         assert done.code == 0, done
-        assert shares(table) == dict.fromkeys(by_one.seen, 1)
+        assert shares(table) == dict.fromkeys(by_one.first_seen, 1)
         lab.stop(*names)
     finally:
         lab.close()

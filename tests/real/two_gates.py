@@ -26,7 +26,7 @@ from swarm.index.index import Index
 from swarm.join.host import open_host
 from swarm.join.known_gates import local_gates
 from swarm.net.identity import Identity, load_or_create
-from tests.real.lab import PATIENCE_S, Lab, campaign, script, until
+from tests.real.lab import TIMEOUT_S, Lab, campaign, script, until
 
 OTHER = "gate-b"
 LOOK_EVERY_S = 0.25
@@ -75,7 +75,7 @@ class Watch:
     """Somebody who came by one gate and looks again and again who is there. Ends with the context."""
 
     gate: str
-    seen: dict[str, float] = field(default_factory=dict)
+    first_seen: dict[str, float] = field(default_factory=dict)
     """Peer id → when it was found first, on the wall clock."""
     looks_s: list[float] = field(default_factory=list)
     """How long each look took."""
@@ -90,7 +90,7 @@ class Watch:
             yield self
         finally:
             over.set()
-            thread.join(PATIENCE_S)
+            thread.join(TIMEOUT_S)
 
     async def _look(self, over: threading.Event) -> None:
         rng = random.Random()
@@ -104,15 +104,15 @@ class Watch:
                 began = time.time()
                 with contextlib.suppress(SarkError):
                     for sighting in (await index.everybody(1_000)).devices:
-                        self.seen.setdefault(sighting.advert.peer, time.time())
+                        self.first_seen.setdefault(sighting.advert.peer, time.time())
                 self.looks_s.append(time.time() - began)
                 await trio.sleep(LOOK_EVERY_S)
             nursery.cancel_scope.cancel()
 
 
-def await_found(watch: Watch, count: int, within: float = PATIENCE_S) -> None:
+def await_found(watch: Watch, count: int, within: float = TIMEOUT_S) -> None:
     """Until so many have been found."""
-    until(lambda: len(watch.seen) >= count, f"{count} workers are found", within=within, every=0.1)
+    until(lambda: len(watch.first_seen) >= count, f"{count} workers are found", within=within, every=0.1)
 
 
 def shares(path: Path) -> Counter[str]:

@@ -354,7 +354,7 @@ class FakeWorker:
         self.work.set()
 
     async def preempt(self, priority: int) -> None:
-        """What runs gives way: its scheduler is told, then hears at the next renewal that the lease is gone."""
+        """What runs gives way: its scheduler gets a warning, and at the next renewal an answer without the lease."""
         lease = next(lease for lease, place in self.places.items() if place.state == "running")
         place = self.places.pop(lease)
         assert self.link is not None

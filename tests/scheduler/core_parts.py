@@ -96,7 +96,7 @@ def decided(core: SchedulerCore, orders: list[Command], now: float) -> list[Comm
 
 
 class Story:
-    """A core with tasks and workers, told quickly."""
+    """A core with tasks and workers, built quickly."""
 
     def __init__(self, tasks: int = 1, workers: int = 1, *, looks: bool = True, **terms: object) -> None:
         self.core = SchedulerCore(random.Random(1))

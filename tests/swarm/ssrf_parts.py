@@ -76,7 +76,7 @@ def _entry(address: str, port: object) -> tuple[Any, ...]:
 
 
 class _Led(trio.socket.SocketType):
-    """A real socket that is led to the server, wherever it is told to go."""
+    """A real socket that is led to the server, whatever its target."""
 
     def __init__(self, real: trio.socket.SocketType, world: World) -> None:
         self._real, self._world = real, world

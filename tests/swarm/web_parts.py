@@ -1,4 +1,4 @@
-"""A web server on loopback that does as it is told, and an edge that says where names lead: for the tests of models by URL."""
+"""A scripted web server on loopback, and an edge that says where names lead: for the tests of models by URL."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def home(tmp_path: Path) -> Home:
 
 
 class Worker:
-    """A worker that notes what it is told."""
+    """A worker that notes what it is sent."""
 
     def __init__(self, home: Home) -> None:
         self.messages: list[Control | StatusRequest] = []
@@ -175,7 +175,7 @@ async def asking_gate(home: Home, gates: Sequence[str]) -> AsyncIterator[SimpleN
     async def status() -> GateSnapshot:
         await trio.lowlevel.checkpoint()
         if gates == [address(1)]:
-            raise NotPermitted("told to its operators", hint="sark-node gate --operator")
+            raise NotPermitted("only its operators may see it", hint="sark-node gate --operator")
         return GateSnapshot(version="1", incarnation=2, uptime_s=3.0, admit="open", refused={"relay full": 2})
 
     async with trio.open_nursery() as nursery:

@@ -62,7 +62,7 @@ def raw(path: Path, header: object, content: bytes) -> Path:
 # -- kinds and trust -----------------------------------------------------------------------------------------------------
 
 
-def test_a_kind_is_told_by_content_whatever_the_file_is_called(tmp_path: Path) -> None:
+def test_a_kind_is_recognised_by_content_whatever_the_file_is_called(tmp_path: Path) -> None:
     odd = tmp_path / "model.onnx"
     assert read_format(archive(odd, SCRIPT)) is ModelFormat.TORCHSCRIPT
     assert read_format(archive(odd, PROGRAM)) is ModelFormat.EXPORTED

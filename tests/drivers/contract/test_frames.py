@@ -77,7 +77,7 @@ def test_frames_come_out_whole_however_the_bytes_arrive() -> None:
     assert [unpack(payload) for payload in payloads] == EVENTS
 
 
-def test_a_failure_is_told_by_name_and_sentence() -> None:
+def test_a_failure_is_sent_as_name_and_sentence() -> None:
     for error, kind in ((Unfit("no"), Unfit), (OutOfMemory("no"), OutOfMemory), (Cancelled("no"), Crashed)):
         (payload,) = frames.Reassembler(1000).feed(frames.pack_failure(error))
         received = unpack(payload)

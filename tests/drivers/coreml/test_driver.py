@@ -181,7 +181,7 @@ def test_where_operators_ran_is_counted_by_the_plan() -> None:
     assert "does not report" in verdict(NEURAL, count_places([None]))
 
 
-def test_a_system_without_plans_is_told_apart_from_one_whose_plan_is_bad() -> None:
+def test_a_system_without_plans_is_distinguished_from_one_with_a_bad_plan() -> None:
     mac = Mac(spec())
     del mac.models.compute_plan
     assert plan_of(mac, mac.models.MLModel("m", compute_unit(mac, GPU)), GPU) == {}

@@ -80,7 +80,7 @@ def test_the_campaign_may_name_the_dimension(named: str) -> None:
     ],
     ids=["fixed", "a sequence", "two of them", "a name nobody has", "dims say otherwise"],
 )
-def test_what_cannot_be_is_told(inputs: list[Input], more: dict[str, Any], why: str) -> None:
+def test_invalid_batches_are_refused(inputs: list[Input], more: dict[str, Any], why: str) -> None:
     with pytest.raises(Unfit, match=why):
         dims_of(order(**more), inputs)
 

@@ -26,7 +26,7 @@ def test_a_launch_that_only_times_tells_no_figures() -> None:
         )
 
 
-def test_phases_that_change_without_end_are_not_told_on() -> None:
+def test_phases_that_change_without_end_are_not_forwarded() -> None:
     answers = LaunchEvents(LaunchSpec(MeasureJob.RUN, 1), served=False, cold=False)
     for at in range(MAX_CHANGES):
         for done in range(3):  # going on within one is no change

@@ -108,7 +108,7 @@ class Meter:
         return self.reading
 
 
-def test_the_accelerator_is_read_around_all_launches_and_told_last(stage: Zygote, script: Script) -> None:
+def test_the_accelerator_is_read_around_all_launches_and_reported_last(stage: Zygote, script: Script) -> None:
     meter = Meter(Telemetry("nvml", "a GPU", 7, power_w=300.0))
     events = list(Launch(order(script(), runs=8, loads=2), QUICK, stage, sampler=meter).events())
     assert events[-1] == meter.reading
@@ -116,7 +116,7 @@ def test_the_accelerator_is_read_around_all_launches_and_told_last(stage: Zygote
     assert meter.calls == ["start", "stop"]
 
 
-def test_the_accelerator_is_no_longer_read_when_a_launch_fails_and_nothing_is_told_where_nothing_was_read(
+def test_the_accelerator_is_no_longer_read_when_a_launch_fails_and_nothing_is_reported_where_nothing_was_read(
     stage: Zygote, script: Script
 ) -> None:
     failing, silent = Meter(None), Meter(None)
@@ -197,7 +197,7 @@ def test_a_child_sees_no_secret_of_its_parents_environment(script: Script) -> No
         del os.environ["SARK_TEST_TOKEN"]
 
 
-def test_progress_is_told_in_the_order_of_the_phases(stage: Zygote, script: Script) -> None:
+def test_progress_is_reported_in_the_order_of_the_phases(stage: Zygote, script: Script) -> None:
     phases = [event.phase for event in play(script(), stage, runs=10) if isinstance(event, ProgressReport)]
     assert list(dict.fromkeys(phases)) == [Phase.PREPARE, Phase.LOAD, Phase.WARM_UP, Phase.RUN, Phase.CHECK]
 

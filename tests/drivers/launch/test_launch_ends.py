@@ -29,7 +29,7 @@ from tests.drivers.launching import LONG_S, QUICK, STORY, Script, kinds_of, orde
 pytestmark = pytest.mark.usefixtures("nothing_is_left")
 
 
-def test_what_was_measured_before_a_later_launch_died_has_been_told(stage: Zygote, script: Script) -> None:
+def test_measurements_before_the_death_of_a_later_launch_are_reported(stage: Zygote, script: Script) -> None:
     model = script(fail={"phase": "run", "error": "crash", "repeats_only": True}, print="no more")
     observed: list[Event] = []
     with pytest.raises(Crashed, match="exit code 7: no more"):

@@ -24,7 +24,7 @@ def test_the_same_values_agree_without_error() -> None:
     assert (result.agrees, result.max_error, result.tolerance, result.note) == (True, 0.0, 1e-3, "")
 
 
-def test_small_differences_are_told_and_tolerated() -> None:
+def test_small_differences_are_reported_and_tolerated() -> None:
     result = compare("y", REFERENCE * np.float32(1.0005), REFERENCE)
     assert result.agrees
     assert result.error == pytest.approx(5e-4, rel=0.01)

@@ -40,7 +40,7 @@ def test_the_pressure_is_the_total_of_some_in_nanoseconds() -> None:
     assert host.stall_ns(b"full avg10=0.00 avg60=0.00 avg300=0.00 total=17\n") is None
 
 
-def test_the_processors_times_are_told_in_seconds_and_guests_not_twice() -> None:
+def test_processor_times_are_in_seconds_and_count_guests_once() -> None:
     result = host.times(STAT)
     assert result is not None
     assert result.total_s == pytest.approx((1915740 + 185672 + 205979 + 3465419 + 9972 + 5426 + 5188) / 100)
@@ -162,7 +162,7 @@ def test_of_a_time_too_short_for_ticks_others_share_is_what_single_moments_showe
     assert long.others_share == 0.25
 
 
-def test_shares_over_too_short_a_time_are_not_told(tmp_path: Path) -> None:
+def test_shares_over_too_short_a_time_are_not_reported(tmp_path: Path) -> None:
     reader = HostReader(tmp_path)
     before = look(10.0, 100.0, 50.0, throttles=3)
     short = host.state(before, look(10.2, 100.4, 50.0, throttles=5), 0.0, reader)

@@ -71,13 +71,13 @@ def test_where_the_system_does_not_tell_nothing_is_waited_for() -> None:
     assert machine.now == 0.0
 
 
-def test_a_patience_of_nothing_does_not_even_look() -> None:
+def test_a_maximum_wait_of_zero_does_not_even_look() -> None:
     machine = Machine(others=lambda now: 1.0)
     assert waited(machine, machine.quiet(0.0)) == (IdleWaitReport(0.0, None), [])
     assert machine.now == 0.0
 
 
-def test_other_work_that_ends_is_waited_for_and_told() -> None:
+def test_other_work_that_ends_is_waited_for_and_reported() -> None:
     machine = Machine(others=lambda now: 1.0 if now < 1.5 else 0.0)
     ended, result = waited(machine, machine.quiet())
     assert ended.busy_share is None
@@ -87,7 +87,7 @@ def test_other_work_that_ends_is_waited_for_and_told() -> None:
     assert [seconds for seconds, _ in result] == sorted(seconds for seconds, _ in result)
 
 
-def test_a_host_that_stays_busy_is_measured_on_after_the_patience_and_that_is_said() -> None:
+def test_a_host_that_stays_busy_is_measured_after_the_maximum_wait_with_a_note() -> None:
     machine = Machine(others=lambda now: 1.0)
     ended, result = waited(machine, machine.quiet())
     assert ended.busy_share == pytest.approx(0.5)
@@ -96,7 +96,7 @@ def test_a_host_that_stays_busy_is_measured_on_after_the_patience_and_that_is_sa
     assert "other processes used 50% of the processors before the first launch" in ended.note()
 
 
-def test_patience_halves_where_waiting_never_helps_and_is_whole_again_after_it_did() -> None:
+def test_the_maximum_wait_halves_where_waiting_never_helps_and_is_restored_after_it_did() -> None:
     busy = [True]
     machine = Machine(others=lambda now: 1.0 if busy[0] else 0.0)
     quiet = machine.quiet(4.0)

@@ -145,7 +145,7 @@ def test_a_process_apart_reads_while_something_runs() -> None:
     assert sampler.stop(windows) is None
 
 
-def test_where_there_is_no_nvml_or_no_such_gpu_nothing_is_told(tmp_path: Path) -> None:
+def test_without_nvml_or_without_that_gpu_nothing_is_reported(tmp_path: Path) -> None:
     elsewhere = Path(shutil.copy(DOUBLE, tmp_path))
     (tmp_path / "no_gpu").touch()
     for gpu, module in (("0", elsewhere), ("7", DOUBLE)):

@@ -175,7 +175,7 @@ def test_in_a_window_short_inferences_are_timed_several_to_a_sample() -> None:
     assert loop.called[-1] == (2000, 2500, 20)  # blocks of 20 ms
 
 
-def test_a_window_has_no_more_samples_than_are_quickly_told() -> None:
+def test_a_window_has_no_more_samples_than_are_quickly_sent() -> None:
     made, _ = measured_by(Clockwork(2000, overhead_ns=1), window_s=0.2, warmup=10)
     assert (len(made.samples_ns), made.per_sample) == (timing.MAX_WINDOW_SAMPLES, 20)
 
@@ -235,7 +235,7 @@ def test_a_window_has_enough_samples_and_ends_in_a_sane_time(typical_ns: float, 
 
 
 @given(st.integers(1, 1_000_000), st.floats(1.0, 1e11))
-def test_a_long_run_has_no_more_blocks_than_can_be_told(runs: int, typical_ns: float) -> None:
+def test_a_long_run_has_no_more_blocks_than_fit_into_a_report(runs: int, typical_ns: float) -> None:
     assert -(-runs // timing.chunk_samples(runs, typical_ns)) <= timing.MAX_BLOCKS < MAX_ENTRIES
 
 
@@ -262,7 +262,7 @@ def test_a_warm_up_by_the_count_is_made_to_the_letter_by_any_loop() -> None:
     assert sum(stop - start for start, stop, _ in loop.called[:-1]) == 2999
 
 
-def test_what_others_run_is_seen_while_it_warms_up_and_not_when_the_parent_was_just_told(
+def test_other_load_is_seen_during_warm_up_and_not_right_after_a_report(
     tmp_path: Path,
 ) -> None:
     lines: list[str] = []

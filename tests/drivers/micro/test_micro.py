@@ -81,7 +81,7 @@ def test_it_never_goes_far_past_its_time() -> None:
     assert course.rate("e", 1.0, clock.device(lambda n: 1.0)) is None or clock.now < 2.2
 
 
-def test_what_is_too_short_to_be_told_from_its_call_is_left_out_and_said() -> None:
+def test_what_is_too_short_to_distinguish_from_its_call_is_left_out_with_a_note() -> None:
     clock = Clock()
     course = MicroRun(MicroPlan(), 1, clock)
     assert course.rate("copy", 1.0, clock.device(lambda n: 3e-6), idle_s=1e-6) is None
@@ -151,7 +151,7 @@ def test_the_last_cache_is_read_where_the_system_tells(tmp_path: Path) -> None:
     assert last_cache_bytes(tmp_path) == 16 * MIB
 
 
-def test_it_runs_in_a_process_of_its_own_with_as_many_threads_as_told() -> None:
+def test_it_runs_in_its_own_process_with_the_given_number_of_threads() -> None:
     micro = run_micro("cpu", MicroPlan(sizes=(), gemm=(64,), total_s=0.2, block_s=0.001, blocks=2), 1)
     assert micro.device == "cpu"
     assert micro.backend.startswith("numpy ")

@@ -100,7 +100,7 @@ def test_a_loop_that_failed_its_proof_is_not_used(tmp_path: Path) -> None:
     assert native.prepare(folder, no_compiler) is None
 
 
-def test_children_are_told_where_it_lies() -> None:
+def test_children_get_the_path_of_the_library() -> None:
     assert clean_environment({"HOME": "/home/ann"})[VARIABLE].startswith("/home/ann")
     assert clean_environment({"HOME": "/home/ann", VARIABLE: "/x"})[VARIABLE] == "/x"
 

@@ -50,7 +50,7 @@ def test_a_unit_on_which_no_operator_ran_is_not_the_one_that_ran() -> None:
     assert unit_that_ran(GPU_UNIT, CUDA, (CUDA, CPU), copies_alone).unit == "CPU (ONNX)"
 
 
-def test_operators_that_ran_elsewhere_are_told() -> None:
+def test_operators_that_ran_elsewhere_are_reported() -> None:
     result = unit_that_ran(GPU_UNIT, CUDA, (CUDA, CPU), {CPU: 30, CUDA: 10})
     assert result == RanOn(GPU_UNIT, (CUDA, CPU), ("30 of 40 operators ran on CPUExecutionProvider",))
     assert unit_that_ran(GPU_UNIT, CUDA, (CUDA, CPU), {CUDA: 10}) == RanOn(GPU_UNIT, (CUDA,))

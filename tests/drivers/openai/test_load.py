@@ -45,7 +45,7 @@ def test_a_client_that_holds_no_more_requests_says_so_at_once() -> None:
     assert (sweep.cut, sweep.results) == ("more requests were in flight than this client holds", {})
 
 
-def test_whether_the_server_keeps_up_is_told_by_the_latest_answers() -> None:
+def test_the_latest_answers_show_whether_the_server_keeps_up() -> None:
     rising = {number: answered(1 + number, number) for number in range(300)}
     assert saturated(Sweep(results=rising)) == "the wait for the first text keeps rising"
     flat = {number: answered(5, number) for number in range(300, 1000)}

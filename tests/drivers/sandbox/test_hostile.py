@@ -240,7 +240,7 @@ def worked(hostile_launches: HostileZygote, surroundings: Callable[..., str]) ->
 
 
 @pytest.mark.parametrize("act", REFUSED)
-def test_what_the_probe_claims_is_refused_to_a_villain(worked: dict[str, bool], act: str) -> None:
+def test_what_the_probe_claims_is_refused_to_hostile_code(worked: dict[str, bool], act: str) -> None:
     assert not worked[act]
 
 

@@ -146,7 +146,7 @@ def test_a_driver_with_a_server_keeps_its_sockets_and_one_with_a_gpu_its_files_i
 
 
 @pytest.mark.parametrize(("version", "words"), [(1, 1), (3, 1), (4, 2), (5, 2), (6, 3), (9, 3)])
-def test_landlock_is_told_as_much_as_its_version_knows(version: int, words: int) -> None:
+def test_landlock_gets_only_what_its_version_knows(version: int, words: int) -> None:
     result = landlock.ruleset(version, network=False)
     assert len(result) == 8 * words
     assert struct.unpack_from("=Q", result)[0] == landlock.known_rights(version)

@@ -57,6 +57,6 @@ def test_the_example_refuses_what_it_cannot_run(tmp_path: Path) -> None:
             list(driver.load_only(WorkOrder(str(path), unit)))
 
 
-def test_a_driver_that_is_not_installed_is_told_with_what_to_do(tmp_path: Path) -> None:
+def test_a_driver_that_is_not_installed_is_reported_with_a_hint(tmp_path: Path) -> None:
     with pytest.raises(AssertionError, match=r"no driver 'nobodys' is installed.*sark\.drivers"):
         check_all(Subject("nobodys", "CPU (Nobody)", str(tmp_path)))

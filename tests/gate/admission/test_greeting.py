@@ -33,7 +33,7 @@ def test_a_gate_without_an_address_says_that_nobody_can_dial_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "told"),
+    ("settings", "line"),
     [
         (GateSettings(admit=Admit.TICKET), "sark-node pool invite NAME"),
         (GateSettings(admit=Admit.LIST), "nobody else yet: --allow PEER"),
@@ -41,5 +41,5 @@ def test_a_gate_without_an_address_says_that_nobody_can_dial_it() -> None:
     ],
     ids=["ticket", "empty list", "list"],
 )
-def test_a_gate_that_is_not_open_says_for_whom_it_works(settings: GateSettings, told: str) -> None:
-    assert told in "\n".join(greeting(PEER, [ADDRESS], settings))
+def test_a_gate_that_is_not_open_says_for_whom_it_works(settings: GateSettings, line: str) -> None:
+    assert line in "\n".join(greeting(PEER, [ADDRESS], settings))

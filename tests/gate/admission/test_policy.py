@@ -209,8 +209,8 @@ def test_a_visitor_of_somebody_who_is_let_in_is_let_in_and_operates_nothing(home
 @pytest.mark.parametrize(
     ("shown", "by"),
     [
-        (word(BEN, EVE), "ben vouches, and nobody knows ben"),
-        (word(EVE, EVE), "eve vouches for eve"),
+        (word(BEN, EVE), "ben introduces her, and nobody knows ben"),
+        (word(EVE, EVE), "eve introduces herself"),
         (ShowCredentials(issuer=ANN.peer_id, token=word(EVE, EVE).token), "signed by another than it says"),
         (word(ANN, BEN), "given to another"),
         (word(ANN, EVE, ttl_s=0.0).model_copy(update={"token": b"x" * 200}), "no token at all"),
@@ -227,7 +227,7 @@ def test_a_permission_that_is_not_good_opens_nothing(home: Home, shown: ShowCred
     assert gate.refused["permission"] == 1
 
 
-def test_a_visitor_cannot_vouch_for_the_next_one(home: Home) -> None:
+def test_a_visitor_cannot_introduce_another_visitor(home: Home) -> None:
     gate = policy(home, Admit.LIST, allow=(ANN.peer_id,))
     assert isinstance(gate.authenticate(BEN.peer_id, word(ANN, BEN), 0.0), CredentialsReply)
     assert isinstance(gate.authenticate(EVE.peer_id, word(BEN, EVE), 0.0), RefusedMessage)

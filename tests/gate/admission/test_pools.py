@@ -63,7 +63,7 @@ async def test_two_devices_and_one_who_submits_come_in_by_ticket(
         (joined,) = joined_pools(ann.home, Role.SUBMIT)
         assert joined.spent
         assert membership_of(ann.home, joined, ann.peer, wall()) is not None
-        assert ann.heard[-1].pool == field.pool.id
+        assert ann.manifests[-1].pool == field.pool.id
         result = await ann.index.query(Requirement(clauses=(parse_clause("pools has lab"),)), 8)
         assert {s.advert.name for s in result.devices} == {"worker-1", "worker-2"}
         none = await ann.index.query(Requirement(clauses=(parse_clause("pools has other"),)), 8)
@@ -82,7 +82,7 @@ async def test_every_member_hears_within_one_poll_that_somebody_was_revoked(
         await trio.sleep(ONE_POLL_S)
         for worker in workers:
             assert holds(worker, field) == revoked.number
-            assert ann.peer in {each.peer for each in worker.heard[-1].revoked}
+            assert ann.peer in {each.peer for each in worker.manifests[-1].revoked}
             stored = stored_manifest(worker.home, field.pool.id)
             assert stored is not None
             assert verified(stored) == revoked
@@ -100,17 +100,19 @@ async def test_who_was_revoked_is_refused_at_every_worker_within_one_poll(
             permits = Authorization(owners=(), pools={field.pool.id: "lab"}, prove=prove, wall=wall)
             permissions[worker.peer] = permits
             assert isinstance(permits.check(ann.peer, verb), Denied)
-            permits.update(ann.heard[-1])
+            permits.update(ann.manifests[-1])
             assert isinstance(permits.check(ann.peer, verb), CallPermission)
         field.gate.following.cancel()
         field.pool.change(lambda m: without(m, (ann.peer,), wall()))
         await trio.sleep(ONE_POLL_S)
         for worker in workers:
-            assert permissions[worker.peer].update(worker.heard[-1]) == (ann.peer,)
+            assert permissions[worker.peer].update(worker.manifests[-1]) == (ann.peer,)
             refused = permissions[worker.peer].check(ann.peer, verb)
             assert isinstance(refused, Denied)
             assert refused.reason is Reason.NOT_ALLOWED
-            assert permissions[worker.peer].update(ann.heard[-1]) == (), "an old manifest brings nothing back"
+            assert permissions[worker.peer].update(ann.manifests[-1]) == (), (
+                "an old manifest brings nothing back"
+            )
             assert isinstance(permissions[worker.peer].check(ann.peer, verb), Denied)
 
 
@@ -142,7 +144,7 @@ async def test_a_gate_restored_from_an_old_copy_is_heard_again_when_it_takes_som
         assert field.pool.manifest().number < before
         await trio.sleep(SOON_S)
         assert holds(worker, field) > before
-        assert len(worker.heard[-1].revoked) == 3
+        assert len(worker.manifests[-1].revoked) == 3
 
 
 async def test_a_push_reaches_gate_and_workers_and_counts_them(
@@ -188,7 +190,7 @@ async def test_a_revoked_peer_joins_by_no_ticket_and_is_not_renewed(
         ann = await field.join("ann", field.ticket(Role.SUBMIT), Role.SUBMIT)
         await trio.sleep(SOON_S)
         (joined,) = joined_pools(ann.home, Role.SUBMIT)
-        old = ann.heard[-1]
+        old = ann.manifests[-1]
         field.pool.change(lambda m: without(m, (ann.peer,), wall()))
         async with trio.open_nursery() as nursery:
             client = ann.client(nursery)
@@ -241,7 +243,7 @@ async def test_a_ticket_for_one_peer_works_without_a_gate(tmp_path: Path, autoju
         peer = Identity.from_seed("ann").peer_id
         ann = await field.join("ann", field.ticket(Role.SUBMIT, to=peer), Role.SUBMIT)
         permits = Authorization(owners=(), pools={field.pool.id: "lab"}, prove=prove, wall=wall)
-        permits.update(ann.heard[-1])
+        permits.update(ann.manifests[-1])
         permit = permits.check(peer, StatusRequest())
         assert isinstance(permit, CallPermission)
         assert permit.rights == {Right.SUBMIT, Right.STATUS}

@@ -67,7 +67,7 @@ async def lent(node: HostNetwork, here: RunningNode) -> str:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("bad", ["caller", "called"])
-async def test_the_circuits_of_a_member_that_is_taken_back_end_within_seconds_and_no_others(
+async def test_the_circuits_of_a_revoked_member_end_within_seconds_and_no_others(
     tmp_path: Path, bad: str
 ) -> None:
     names = {name: Identity.from_seed(f"member {name}") for name in ("caller", "called", "other")}
@@ -116,7 +116,7 @@ async def show(
 async def test_permissions_that_are_forged_borrowed_or_over_give_no_place_and_a_good_one_does(
     tmp_path: Path,
 ) -> None:
-    member, evil, visitor = (Identity.from_seed(name) for name in ("vouching", "evil", "visiting"))
+    member, evil, visitor = (Identity.from_seed(name) for name in ("member", "evil", "visiting"))
     async with ticket_gate(tmp_path) as (here, pool), open_host(visitor) as node:
         make_member(pool, member.peer_id, Role.SUBMIT)
         now, minute = time.time(), Grant(frozenset({Right.STATUS}), ttl_s=60.0)
@@ -138,8 +138,8 @@ async def test_permissions_that_are_forged_borrowed_or_over_give_no_place_and_a_
             "nonsense": ShowCredentials(issuer=member.peer_id, token=b"\xff" * 200),
         }
         with trio.fail_after(60):
-            async with open_host(member) as vouching:
-                await lent(vouching, here)  # the gate knows the member from here on
+            async with open_host(member) as member_node:
+                await lent(member_node, here)  # the gate knows the member from here on
             for why, present in tries.items():
                 answer = await show(node, here, present)
                 assert isinstance(answer, RefusedMessage), why

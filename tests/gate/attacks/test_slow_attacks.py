@@ -40,7 +40,7 @@ TABLE = {**OURS, **PROTOBUF, **NOTHING_READ}
 
 
 FAST: Final = 12.0
-PATIENCE_S: Final = 10 * LONGEST_S
+TIMEOUT_S: Final = 10 * LONGEST_S
 """By the fast clock: nothing here ends as late as that."""
 
 
@@ -82,7 +82,7 @@ GREETING = line(MSS[:-1])
 
 @pytest.mark.parametrize("slowly", [False, True], ids=["in silence", "a byte a second"])
 @pytest.mark.parametrize(
-    "said",
+    "opening",
     [
         b"",
         b"\x13/multi",
@@ -93,15 +93,15 @@ GREETING = line(MSS[:-1])
     ids=["nothing", "half a greeting", "a greeting", "noise", "half a handshake"],
 )
 async def test_a_connection_that_never_comes_to_the_point_is_closed(
-    fast_clock: trio.testing.MockClock, here: RunningNode, said: bytes, slowly: bool
+    fast_clock: trio.testing.MockClock, here: RunningNode, opening: bytes, slowly: bool
 ) -> None:
     stream = await tcp(here.network)
     async with stream, trio.open_nursery() as nursery:
-        await stream.send_all(said)
+        await stream.send_all(opening)
         fast_clock.rate = FAST
         if slowly:
             nursery.start_soon(a_byte_a_second, stream.send_all)
-        with trio.fail_after(PATIENCE_S):
+        with trio.fail_after(TIMEOUT_S):
             assert await ended(stream)
         nursery.cancel_scope.cancel()
 
@@ -142,7 +142,7 @@ async def test_a_stream_on_which_nothing_is_said_ends_on_every_protocol(
         async with trio.open_nursery() as nursery:
             for protocol, link in links.items():
                 nursery.start_soon(hold, link, protocol)
-            with trio.move_on_after(PATIENCE_S):
+            with trio.move_on_after(TIMEOUT_S):
                 await done.wait()
             nursery.cancel_scope.cancel()
     assert set(TABLE) - over <= lasts

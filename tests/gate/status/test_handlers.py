@@ -108,7 +108,7 @@ def advert_of(node: MemoryNetwork) -> Advert:
     return Advert(peer=node.peer_id, seq=1, device="d", name="n", addresses=node.addresses)
 
 
-async def test_an_operator_is_told_how_the_gate_stands(
+async def test_an_operator_gets_the_status_of_the_gate(
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
     async with gate(tmp_path) as here:
@@ -144,7 +144,7 @@ async def test_an_operator_goes_on_asking_after_its_permission_has_run_out(
             await trio.sleep(50)
 
 
-async def test_how_a_gate_stands_is_told_to_nobody_else(
+async def test_nobody_else_gets_the_status_of_a_gate(
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
     async with gate(tmp_path, Admit.LIST) as here:

@@ -195,7 +195,7 @@ async def test_what_is_no_request_is_refused_and_harms_nobody(sent: bytes) -> No
             assert (await http.get(f"http://127.0.0.1:{port}/metrics")).text == "up 1\n"
 
 
-async def test_a_port_that_is_taken_is_told_in_a_line() -> None:
+async def test_a_taken_port_is_a_one_line_error() -> None:
     async with listener() as port:
         with pytest.raises(ResourceError, match="cannot serve metrics at"):
             await serve_metrics(f"127.0.0.1:{port}", lambda: b"")

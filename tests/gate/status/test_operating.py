@@ -82,7 +82,7 @@ async def test_an_operator_elsewhere_reads_it_once_it_is_named(tmp_path: Path) -
         assert (await client.status()).admit == "open"
 
 
-async def test_a_gate_that_is_not_there_is_told_as_unreachable(tmp_path: Path) -> None:
+async def test_an_absent_gate_is_reported_as_unreachable(tmp_path: Path) -> None:
     gate = f"/ip4/127.0.0.1/tcp/1/p2p/{Identity.fresh().peer_id}"
     for gates, what in (((), "knows no gate"), ((gate,), "no gate answers")):
         with pytest.RaisesGroup(Unreachable, allow_unwrapped=True, flatten_subgroups=True) as caught:
@@ -133,10 +133,10 @@ async def test_a_gate_for_tickets_serves_who_has_one_and_lends_strangers_nothing
             await nursery.start(pools.run)
             await worker.index.publish(Advert(peer=me, seq=0, device="d-1", name="n"))
 
-            async def kept() -> bool:
+            async def indexed() -> bool:
                 return here.index.holder.nodes == 1
 
-            await until(kept)
+            await until(indexed)
             assert (await worker.network.reserve(here.identity.peer_id, here.network.addresses)).ttl_s > 0
             nursery.cancel_scope.cancel()
         async with asking(home, gates) as client:
@@ -183,7 +183,7 @@ async def test_a_gate_that_comes_back_with_its_key_and_port_has_its_nodes_back(t
         nursery.cancel_scope.cancel()
 
 
-async def test_told_to_stop_it_lets_what_runs_through_it_end_and_told_again_it_ends(tmp_path: Path) -> None:
+async def test_a_stop_lets_running_circuits_end_and_a_second_stop_ends_them(tmp_path: Path) -> None:
     lines: list[str] = []
     over = trio.Event()
     settings = GateSettings(listen=LOOPBACK, drain_s=600)

@@ -144,7 +144,7 @@ async def test_a_gate_that_cannot_catch_up_with_its_own_pool_says_so_and_goes_on
             lambda m: without(m, [Identity.from_seed(-n).peer_id for n in range(1, 200)], wall())
         )
         await trio.sleep(SOON_S)
-        assert len(worker.heard[-1].revoked) == 200
+        assert len(worker.manifests[-1].revoked) == 200
         assert len(field.pool.manifest().revoked) == 199  # nothing was dropped, and the gate still runs
         late = await field.join("late", field.ticket(Role.WORKER))
         await trio.sleep(SOON_S)
@@ -160,7 +160,7 @@ async def test_what_is_heard_counts_at_once_and_is_written_beside_the_event_loop
         await trio.sleep(SOON_S)
         revoked = field.pool.change(lambda m: without(m, (Identity.from_seed("bad").peer_id,), wall()))
         await trio.sleep(ONE_POLL_S)
-        assert worker.heard[-1] == revoked
+        assert worker.manifests[-1] == revoked
         assert stored_manifest(worker.home, field.pool.id) is None
         slow.set()
         await trio.sleep(SOON_S)

@@ -177,5 +177,5 @@ def test_programs_get_all_of_it() -> None:
         (3600.4, "1 h"),
     ],
 )
-def test_times_are_told_in_their_two_largest_units(seconds: float, text: str) -> None:
+def test_times_are_shown_in_their_two_largest_units(seconds: float, text: str) -> None:
     assert show_for(seconds) == text

@@ -228,7 +228,7 @@ def test_what_the_manifest_takes_away_ends_at_once(wall: Wall, what: str) -> Non
     assert listed(who, *members, number=2, revoked=revoked) == ()
 
 
-def test_a_revoked_member_is_told_so_and_an_older_manifest_or_another_pools_changes_nothing(
+def test_a_revoked_member_is_refused_as_revoked_and_an_older_or_foreign_manifest_changes_nothing(
     wall: Wall,
 ) -> None:
     who = permits(wall)

@@ -1,4 +1,4 @@
-"""What a guest with a permission tries at a real worker: others' models, others' names, permissions taken back, runs without end."""
+"""What a guest with a permission tries at a real worker: others' models, others' names, revoked permissions, runs without end."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ async def test_a_stranger_is_refused_a_program_with_a_line_before_anything_is_fe
     assert "carry programs" in answer.detail
     assert "net.pt2" in answer.detail
     assert answer.unmet  # so it is this task that is refused, not its scheduler
-    # what it calls by a harmless name is looked at again by the driver, which is told whose it is
+    # what it calls by a harmless name is looked at again by the driver, which learns whose it is
     granted = await link.ask(eve.commit(eve.task(2)), Granted)
     assert granted.lease
     await eve.record()

@@ -65,7 +65,7 @@ def test_a_commit_on_an_old_quote_gets_a_fresh_one_and_holds_nothing() -> None:
     assert len(ledger.allocations()) == 1
 
 
-def test_without_a_ticket_the_second_of_two_racers_is_told_busy() -> None:
+def test_without_a_place_in_the_queue_the_second_of_two_racers_gets_busy() -> None:
     ledger = linked()
     ledger.commit(want(1, BOB), 0.0)
     answer = ledger.commit(want(1, ANN), 0.0)

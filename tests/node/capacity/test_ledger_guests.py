@@ -143,7 +143,7 @@ def test_who_did_not_answer_is_asked_in_its_turn_again_after_a_while() -> None:
     assert OfferCommand(mute.lease) in ledger.take_commands()
 
 
-def test_times_that_no_message_can_say_are_told_as_the_longest_that_it_can() -> None:
+def test_times_above_the_limit_of_a_message_are_sent_as_that_limit() -> None:
     ledger = linked()
     run = held(ledger.commit(want(0, BOB), 0.0))
     place = ledger.allocation(run.lease)

@@ -40,7 +40,7 @@ def ticket_of(ledger: Ledger, wanted: SlotRequest, now: float = 0.0) -> HeldLeas
 
 
 def warned(ledger: Ledger) -> list[str]:
-    """Which leases' schedulers are told that they give way; all orders are taken."""
+    """The leases whose schedulers get a warning of preemption; takes all orders."""
     return [order.note.lease for order in ledger.take_commands() if isinstance(order, WarnCommand)]
 
 
@@ -130,7 +130,7 @@ def test_who_waited_for_long_goes_before_who_came_now_with_a_little_more_and_not
     assert ledger.queue_order(now)[0] == more.lease
 
 
-def test_tickets_are_told_where_they_stand_and_when_their_turn_may_come() -> None:
+def test_queued_leases_get_their_position_and_estimated_start() -> None:
     ledger = linked()
     first = run_of(ledger, want(1))
     ledger.finish(first.lease, 4.0)
@@ -356,17 +356,17 @@ def test_a_worker_that_is_held_back_gives_no_turns_and_one_that_finishes_does() 
             assert ledger.take_commands() == ()
 
 
-@pytest.mark.parametrize("told", ["held", "drained", "broken"])
+@pytest.mark.parametrize("condition", ["held", "drained", "broken"])
 def test_a_worker_that_is_held_back_within_a_grace_spares_the_run_and_has_nothing_left_to_do(
-    told: str,
+    condition: str,
 ) -> None:
     ledger = linked()
     low = run_of(ledger, want(1, ANN))
     ticket_of(ledger, want(1, BOB, queue=True, priority=90), 1.0)
     assert warned(ledger) == [low.lease]
-    if told == "held":
+    if condition == "held":
         ledger.condition.hold("paused by its owner")
-    elif told == "drained":
+    elif condition == "drained":
         ledger.condition.drain("leaving")
     else:
         ledger.condition.break_down("the device fell over")
@@ -528,7 +528,7 @@ def test_an_offer_and_a_warning_go_to_who_speaks_now() -> None:
     assert (warning.peer, warning.note.lease) == (DEE, low.lease)
 
 
-# -- what is told beforehand ---------------------------------------------------------------------------------------------------
+# -- what is known in advance ---------------------------------------------------------------------------------------------------
 
 
 def test_an_outlook_says_how_many_go_before_how_long_it_takes_and_who_would_give_way() -> None:

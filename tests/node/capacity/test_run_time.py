@@ -1,4 +1,4 @@
-"""What a run will take is told from runs of the same, else scaled by inferences, else from all; and not at all once it takes longer."""
+"""The duration of a run is estimated from runs of the same task, else by inferences, else from all runs; once exceeded, it is unknown."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ def test_what_is_held_back_comes_back_by_itself() -> None:
     assert (condition.state, condition.why) == (WorkerState.ACTIVE, "")
 
 
-def test_a_run_goes_on_while_it_is_held_back_and_is_told_of_afterwards() -> None:
+def test_a_run_goes_on_while_the_worker_is_held_back_and_is_reported_afterwards() -> None:
     condition = WorkerCondition()
     condition.begin()
     condition.hold("paused by its owner")
@@ -50,7 +50,7 @@ def test_a_faulty_device_is_held_back_only_once_it_is_well() -> None:
     assert condition.state is WorkerState.ACTIVE
 
 
-def test_leaving_outranks_being_held_back_and_can_be_taken_back() -> None:
+def test_leaving_outranks_being_held_back_and_can_be_undone() -> None:
     condition = WorkerCondition()
     condition.hold("on battery")
     condition.drain("leaving")

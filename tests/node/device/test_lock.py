@@ -55,10 +55,10 @@ async def test_a_wait_can_be_cancelled_and_leaves_the_device_free(tmp_path: Path
     lock = DeviceLock("d-1", tmp_path)
     with trio.fail_after(5):
         async with lock.hold():
-            with trio.move_on_after(0.02) as patience:
+            with trio.move_on_after(0.02) as timeout:
                 async with lock.hold():
                     pytest.fail("two hold it")
-            assert patience.cancelled_caught
+            assert timeout.cancelled_caught
         async with lock.hold():
             pass
 
@@ -71,9 +71,9 @@ async def test_a_holder_that_is_killed_frees_the_device_at_once(tmp_path: Path) 
         assert process.stdout is not None
         assert (await process.stdout.receive_some()).startswith(b"held")
         lock = DeviceLock("d-1", tmp_path)
-        with trio.move_on_after(0.05) as patience:
+        with trio.move_on_after(0.05) as timeout:
             await _hold(lock)
-        assert patience.cancelled_caught, "the other process has it"
+        assert timeout.cancelled_caught, "the other process has it"
         process.kill()
         await _hold(lock)
         await process.wait()
@@ -93,7 +93,7 @@ async def test_the_file_is_for_all_users_whatever_the_umask(tmp_path: Path) -> N
 
 
 @pytest.mark.skipif(os.name != "posix", reason="modes and links are POSIX's")
-async def test_a_link_or_a_folder_in_its_place_is_told_in_one_line(tmp_path: Path) -> None:
+async def test_a_link_or_a_folder_in_its_place_is_a_one_line_error(tmp_path: Path) -> None:
     lock = DeviceLock("d-1", tmp_path)
     lock.path.symlink_to(tmp_path / "elsewhere")
     with pytest.raises(ResourceError, match="cannot use the device lock"):
@@ -134,7 +134,7 @@ async def test_waits_that_were_given_up_take_no_thread_from_others_and_no_file(t
             await trio.sleep(0.005)
 
 
-async def test_who_finds_the_device_taken_is_told_so_once(tmp_path: Path) -> None:
+async def test_a_taken_device_is_reported_once(tmp_path: Path) -> None:
     lines: list[int] = []
     lock = DeviceLock("d-1", tmp_path)
     async with lock.hold(lambda: lines.append(1)):

@@ -78,15 +78,15 @@ def test_a_board_is_named_from_the_device_tree_or_the_firmware() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "name"),
     [
         ('NAME="Ubuntu"\nVERSION_ID="24.04"\nPRETTY_NAME="Ubuntu 24.04.1 LTS"\n', "Ubuntu 24.04"),
         ('PRETTY_NAME="Arch Linux"\nNAME="Arch Linux"\n', "Arch Linux"),
         ("", ""),
     ],
 )
-def test_a_linux_is_named_from_os_release(text: str, told: str) -> None:
-    assert probe_parsers.os_of_release(text) == told
+def test_a_linux_is_named_from_os_release(text: str, name: str) -> None:
+    assert probe_parsers.os_of_release(text) == name
 
 
 def test_windows_11_calls_itself_10_and_is_named_11() -> None:

@@ -50,7 +50,7 @@ def test_a_device_that_can_be_dialled_has_nothing_to_do() -> None:
     assert lan.what == "2 neighbours found by mDNS"
 
 
-def test_a_device_behind_a_router_is_told_by_which_gate_it_is_reached_and_what_to_type() -> None:
+def test_a_device_behind_a_router_shows_the_gate_that_reaches_it_and_what_to_type() -> None:
     (reach,) = of(BEHIND, "reach")
     assert reach.state is CheckState.NOTE
     assert "reached through gate 192.0.2.7:4101 in 41 ms" in reach.what

@@ -188,7 +188,7 @@ def test_a_line_break_in_an_argument_adds_no_line_to_the_file(
 
 
 @pytest.mark.parametrize("system", list(ServiceManager))
-def test_a_path_that_is_no_text_is_told_before_anything_is_written(
+def test_a_path_that_is_no_text_is_refused_before_anything_is_written(
     tmp_path: Path, system: ServiceManager
 ) -> None:
     with pytest.raises(ResourceError, match="is no text"):
@@ -253,7 +253,7 @@ def test_a_task_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
     assert len(run.asked) == 1
 
 
-def test_where_the_system_does_not_take_it_up_the_commands_are_told(tmp_path: Path) -> None:
+def test_where_the_system_does_not_start_the_service_the_commands_are_shown(tmp_path: Path) -> None:
     lines: list[str] = []
     run = Commands(**{"daemon-reload": 127})
     assert not install(setting(tmp_path), ("python",), run, lines.append)
@@ -286,7 +286,7 @@ def test_lingering_that_is_not_allowed_is_a_hint_and_no_failure(tmp_path: Path) 
     assert any("sudo loginctl enable-linger ann" in line for line in lines)
 
 
-def test_a_worker_that_is_in_the_way_is_told_at_the_first_install_alone(tmp_path: Path) -> None:
+def test_a_worker_that_already_runs_is_reported_only_at_the_first_install(tmp_path: Path) -> None:
     home = Home.at(tmp_path / "home")
     assert not works_here(home)
     for result in (True, False):
@@ -298,7 +298,7 @@ def test_a_worker_that_is_in_the_way_is_told_at_the_first_install_alone(tmp_path
         assert any("already: when that is stopped" in line for line in lines) is result
 
 
-def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
     (tmp_path / ".config").write_text("a file")
     with pytest.raises(ResourceError, match="cannot use"):
         install(setting(tmp_path), ("python",), Commands(), print)

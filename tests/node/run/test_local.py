@@ -17,7 +17,7 @@ from swarm.base.home import Home
 from swarm.net.identity import verify
 
 
-def test_a_model_is_measured_and_a_broken_one_told_under_this_devices_key(tmp_path: Path) -> None:
+def test_a_model_is_measured_and_a_broken_one_reported_under_this_devices_key(tmp_path: Path) -> None:
     good, bad = tmp_path / "good.onnx", tmp_path / "bad.onnx"
     good.write_bytes(TINY_MODEL)
     bad.write_bytes(b"no graph at all")

@@ -84,8 +84,8 @@ def source_of(content: bytes) -> Source:
     return source
 
 
-class Told:
-    """A launch that tells these events and then raises, or waits to be killed."""
+class ScriptedLaunch:
+    """A launch that yields these events and then raises, or waits to be killed."""
 
     def __init__(self, *events: Event, then: DriverError | None = None, hangs: bool = False) -> None:
         self._events, self._then, self._hangs = events, then, hangs
@@ -132,9 +132,9 @@ def bench(folder: Path, launch: Any, content: bytes = CONTENT, **changes: Any) -
     return RunBench(**(fields | changes))
 
 
-async def record_of(folder: Path, launch: Told, what: Task | None = None) -> Record:
+async def record_of(folder: Path, launch: ScriptedLaunch, what: Task | None = None) -> Record:
     made = await run(
-        job(what or task()), bench(folder, lambda order, limits: launch), StopRun(), lambda *told: None
+        job(what or task()), bench(folder, lambda order, limits: launch), StopRun(), lambda *progress: None
     )
     assert read_record(record_body(made)) == made, "what is recorded can be sent"
     return made
@@ -153,7 +153,7 @@ def test_limits_are_the_tasks_and_never_more_than_the_device_gives() -> None:
 
 async def test_a_run_is_recorded_raw(tmp_path: Path) -> None:
     record = await record_of(
-        tmp_path, Told(ProgressReport(Phase.LOAD), LOADED, described(), MEASURED, CHECKED)
+        tmp_path, ScriptedLaunch(ProgressReport(Phase.LOAD), LOADED, described(), MEASURED, CHECKED)
     )
     assert record.outcome is RunOutcome.COMPLETE
     assert record.timings
@@ -182,7 +182,7 @@ async def test_a_run_is_recorded_raw(tmp_path: Path) -> None:
 async def test_a_drivers_error_becomes_a_reason(
     tmp_path: Path, error: DriverError, reason: Reason, permanent: bool
 ) -> None:
-    record = await record_of(tmp_path, Told(LOADED, then=error))
+    record = await record_of(tmp_path, ScriptedLaunch(LOADED, then=error))
     assert (record.outcome, record.reason, record.permanent) == (RunOutcome.FAILED, reason, permanent)
     assert record.detail == str(error)
     assert len(record.loads) == 1
@@ -193,23 +193,24 @@ def test_a_cancelled_launch_is_no_failure() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "reason"),
+    ("description", "reason"),
     [
         (described(CPU, "CUDAExecutionProvider"), Reason.WRONG_UNIT),
         (described("GPU (ONNX)", "CUDAExecutionProvider"), Reason.WRONG_UNIT),
     ],
 )
 async def test_a_unit_that_did_not_run_the_model_is_failed_whatever_the_driver_says(
-    tmp_path: Path, told: ModelDescription, reason: Reason
+    tmp_path: Path, description: ModelDescription, reason: Reason
 ) -> None:
-    record = await record_of(tmp_path, Told(LOADED, told, MEASURED, CHECKED))
+    record = await record_of(tmp_path, ScriptedLaunch(LOADED, description, MEASURED, CHECKED))
     assert (record.outcome, record.reason, record.permanent) == (RunOutcome.FAILED, reason, False)
     assert "asked for CPU (ONNX)" in record.detail
 
 
 async def test_outputs_that_disagree_are_failed(tmp_path: Path) -> None:
     record = await record_of(
-        tmp_path, Told(LOADED, described(), MEASURED, CheckReport(False, "", float("nan"), None, "NaN"))
+        tmp_path,
+        ScriptedLaunch(LOADED, described(), MEASURED, CheckReport(False, "", float("nan"), None, "NaN")),
     )
     assert (record.reason, record.permanent, record.detail) == (Reason.CHECK_FAILED, False, "NaN")
     assert record.ran is not None
@@ -217,7 +218,7 @@ async def test_outputs_that_disagree_are_failed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "told",
+    "events",
     [
         (LoadReport(2**60, 1, 2), described(), MEASURED, CHECKED),
         (LOADED, replace(described(), threads=2**20), MEASURED, CHECKED),
@@ -227,9 +228,9 @@ async def test_outputs_that_disagree_are_failed(tmp_path: Path) -> None:
     ],
 )
 async def test_what_no_record_can_hold_fails_the_run_and_not_the_node(
-    tmp_path: Path, told: tuple[Event, ...]
+    tmp_path: Path, events: tuple[Event, ...]
 ) -> None:
-    record = await record_of(tmp_path, Told(*told))
+    record = await record_of(tmp_path, ScriptedLaunch(*events))
     assert (record.outcome, record.reason) == (RunOutcome.FAILED, Reason.CRASHED)
     assert "no record can hold" in record.detail
     assert {stage.stage for stage in record.stages} >= {"queue", "fetch"}
@@ -237,23 +238,23 @@ async def test_what_no_record_can_hold_fails_the_run_and_not_the_node(
 
 async def test_shapes_without_number_leave_the_record_readable(tmp_path: Path) -> None:
     many = replace(described(), shapes={f"x{n}": (1,) * 64 for n in range(4096)})
-    record = await record_of(tmp_path, Told(LOADED, many, MEASURED, CHECKED))
+    record = await record_of(tmp_path, ScriptedLaunch(LOADED, many, MEASURED, CHECKED))
     assert record.outcome is RunOutcome.COMPLETE
 
 
 async def test_a_launch_that_ends_without_a_measurement_is_failed(tmp_path: Path) -> None:
-    assert (await record_of(tmp_path, Told(LOADED))).reason is Reason.CRASHED
+    assert (await record_of(tmp_path, ScriptedLaunch(LOADED))).reason is Reason.CRASHED
 
 
 async def test_a_device_whose_disk_is_full_fails_the_run_and_not_the_node(tmp_path: Path) -> None:
     full: Any = OSError(28, "No space left on device")
-    record = await record_of(tmp_path, Told(LOADED, then=full))
+    record = await record_of(tmp_path, ScriptedLaunch(LOADED, then=full))
     assert (record.outcome, record.reason, record.permanent) == (RunOutcome.FAILED, Reason.CRASHED, False)
     assert "No space left" in record.detail
 
 
 async def test_a_stop_returns_when_the_launch_is_dead(tmp_path: Path) -> None:
-    launch, stop = Told(LOADED, hangs=True), StopRun()
+    launch, stop = ScriptedLaunch(LOADED, hangs=True), StopRun()
 
     async def stop_it() -> None:
         await trio.to_thread.run_sync(launch.started.wait)
@@ -263,14 +264,14 @@ async def test_a_stop_returns_when_the_launch_is_dead(tmp_path: Path) -> None:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(stop_it)
         record = await run(
-            job(task()), bench(tmp_path, lambda order, limits: launch), stop, lambda *told: None
+            job(task()), bench(tmp_path, lambda order, limits: launch), stop, lambda *progress: None
         )
     assert launch.dead
     assert (record.outcome, record.reason) == (RunOutcome.CANCELLED, Reason.PREEMPTED)
 
 
 async def test_a_stop_while_another_node_has_the_device_waits_for_nothing(tmp_path: Path) -> None:
-    launch, stop = Told(), StopRun()
+    launch, stop = ScriptedLaunch(), StopRun()
     made = bench(tmp_path, lambda order, limits: launch)
     with trio.fail_after(5):
         async with made.lock.hold(), trio.open_nursery() as nursery:
@@ -280,15 +281,15 @@ async def test_a_stop_while_another_node_has_the_device_waits_for_nothing(tmp_pa
                 stop.now(Reason.CANCELLED)
 
             nursery.start_soon(stop_it)
-            record = await run(job(task()), made, stop, lambda *told: None)
+            record = await run(job(task()), made, stop, lambda *progress: None)
     assert record.outcome is RunOutcome.CANCELLED
     assert not launch.started.is_set()
 
 
-async def test_while_one_run_is_measured_no_other_of_the_worker_is_fetched_and_its_wait_is_told(
+async def test_while_one_run_is_measured_no_other_of_the_worker_is_fetched_and_its_wait_is_reported(
     tmp_path: Path,
 ) -> None:
-    first, second = Told(LOADED, described(), MEASURED, CHECKED, hangs=True), Told()
+    first, second = ScriptedLaunch(LOADED, described(), MEASURED, CHECKED, hangs=True), ScriptedLaunch()
     launches, fetched = [first, second], []
     phases: list[Phase] = []
 
@@ -303,14 +304,14 @@ async def test_while_one_run_is_measured_no_other_of_the_worker_is_fetched_and_i
     stop = StopRun()
     with trio.fail_after(5):
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(run, job(task()), made, stop, lambda *told: None)
+            nursery.start_soon(run, job(task()), made, stop, lambda *progress: None)
             await trio.to_thread.run_sync(first.started.wait)
             nursery.start_soon(
                 run,
                 job(task(b"another", task="c-1/2")),
                 made,
                 StopRun(),
-                lambda *told: phases.append(told[0]),
+                lambda phase, *_: phases.append(phase),
             )
             await trio.testing.wait_all_tasks_blocked(0.05)
             assert fetched == ["c-1/1"]
@@ -336,12 +337,12 @@ async def test_a_measurement_is_a_timed_window_to_the_end_of_its_launch_and_betw
         CHECKED,
     )
     again = (*first[:5], MEASURED)
-    launch = Told(*first, replace(LOADED, kind=LoadKind.WARM), *again, *again)
+    launch = ScriptedLaunch(*first, replace(LOADED, kind=LoadKind.WARM), *again, *again)
     record = await run(
         job(task()),
         bench(tmp_path, lambda order, limits: launch),
         StopRun(),
-        lambda *told: observed.append(str(told[0])),
+        lambda phase, *_: observed.append(str(phase)),
         windows.append,
     )
     assert record.outcome is RunOutcome.COMPLETE
@@ -374,7 +375,7 @@ async def test_each_launch_is_recorded_to_the_number(tmp_path: Path) -> None:
     )
     record = await record_of(
         tmp_path,
-        Told(
+        ScriptedLaunch(
             LoadReport(50, 100, 200, LoadKind.COLD),
             described(),
             one,
@@ -408,7 +409,7 @@ async def test_each_launch_is_recorded_to_the_number(tmp_path: Path) -> None:
 async def test_launches_before_one_that_dies_stay_in_the_record(tmp_path: Path) -> None:
     record = await record_of(
         tmp_path,
-        Told(
+        ScriptedLaunch(
             LOADED,
             described(),
             MEASURED,
@@ -424,9 +425,9 @@ async def test_launches_before_one_that_dies_stay_in_the_record(tmp_path: Path) 
     assert len(record.loads) == 3
 
 
-async def test_post_run_steps_are_told_as_clean_up_and_have_a_stage_of_their_own(tmp_path: Path) -> None:
+async def test_post_run_steps_are_reported_as_clean_up_in_their_own_stage(tmp_path: Path) -> None:
     lines: list[Phase] = []
-    launch = Told(
+    launch = ScriptedLaunch(
         LOADED, described(), MEASURED, ProgressReport(Phase.CHECK), CHECKED, ProgressReport(Phase.CLEANUP)
     )
     record = await run(
@@ -442,22 +443,22 @@ async def test_post_run_steps_are_told_as_clean_up_and_have_a_stage_of_their_own
 async def test_a_launch_gets_the_warm_up_floor_of_its_unit(tmp_path: Path) -> None:
     orders: list[WorkOrder] = []
 
-    def launch(order: WorkOrder, limits: Limits) -> Told:
+    def launch(order: WorkOrder, limits: Limits) -> ScriptedLaunch:
         orders.append(order)
-        return Told(then=Unfit("enough"))
+        return ScriptedLaunch(then=Unfit("enough"))
 
     made = bench(tmp_path, launch, warmup_floor={CPU: 37}.__getitem__)
-    await run(job(task()), made, StopRun(), lambda *told: None)
+    await run(job(task()), made, StopRun(), lambda *progress: None)
     assert orders[0].warmup_floor == 37
 
 
 async def test_a_run_that_gives_way_is_recorded_as_cancelled_because_it_was_preempted(tmp_path: Path) -> None:
-    launch, stop = Told(LOADED, hangs=True), StopRun()
+    launch, stop = ScriptedLaunch(LOADED, hangs=True), StopRun()
     records: list[Record] = []
 
     async def go() -> None:
         made = bench(tmp_path, lambda order, limits: launch)
-        records.append(await run(job(task()), made, stop, lambda *told: None))
+        records.append(await run(job(task()), made, stop, lambda *progress: None))
 
     with trio.fail_after(5):
         async with trio.open_nursery() as nursery:
@@ -468,12 +469,12 @@ async def test_a_run_that_gives_way_is_recorded_as_cancelled_because_it_was_pree
     assert (records[0].outcome, records[0].reason) == (RunOutcome.CANCELLED, Reason.PREEMPTED)
 
 
-async def test_a_wait_for_another_nodes_run_is_told_as_a_wait(tmp_path: Path) -> None:
+async def test_a_wait_for_another_nodes_run_is_reported_as_a_wait(tmp_path: Path) -> None:
     phases: list[Phase] = []
-    made = bench(tmp_path, lambda order, limits: Told(LOADED, described(), MEASURED, CHECKED))
+    made = bench(tmp_path, lambda order, limits: ScriptedLaunch(LOADED, described(), MEASURED, CHECKED))
     with trio.fail_after(5):
         async with trio.open_nursery() as nursery, DeviceLock("d-1", tmp_path).hold():
-            nursery.start_soon(run, job(task()), made, StopRun(), lambda *told: phases.append(told[0]))
+            nursery.start_soon(run, job(task()), made, StopRun(), lambda phase, *_: phases.append(phase))
             while Phase.QUEUED not in phases:
                 await trio.sleep(0.001)
             await trio.testing.wait_all_tasks_blocked(0.01)
@@ -485,18 +486,18 @@ async def test_a_fetch_that_takes_too_long_is_failed(tmp_path: Path) -> None:
     async def never(offset: int, sink: Any, progress: Any) -> None:
         await trio.sleep_forever()
 
-    made = bench(tmp_path, lambda order, limits: Told(), source=lambda what: never)
+    made = bench(tmp_path, lambda order, limits: ScriptedLaunch(), source=lambda what: never)
     what = task(timeouts=Timeouts(fetch_s=0.01))
-    record = await run(job(what), made, StopRun(), lambda *told: None)
+    record = await run(job(what), made, StopRun(), lambda *progress: None)
     assert (record.outcome, record.reason) == (RunOutcome.FAILED, Reason.FETCH_FAILED)
     assert "fetch limit of 0.01 s" in record.detail
 
 
 async def test_nothing_is_measured_before_the_nodes_own_work_is_done(tmp_path: Path) -> None:
-    launch, quiet = Told(LOADED, described(), MEASURED, CHECKED), trio.Event()
+    launch, quiet = ScriptedLaunch(LOADED, described(), MEASURED, CHECKED), trio.Event()
     made = bench(tmp_path, lambda order, limits: launch, wait_idle=quiet.wait)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(run, job(task()), made, StopRun(), lambda *told: None)
+        nursery.start_soon(run, job(task()), made, StopRun(), lambda *progress: None)
         await trio.testing.wait_all_tasks_blocked(0.05)
         assert not launch.started.is_set()
         quiet.set()

@@ -94,7 +94,7 @@ async def test_others_are_served_from_the_public_internet(cache: ModelCache, tmp
 
 
 @pytest.mark.parametrize("data", [DATA[::-1], DATA[:-1], DATA + b"x", b""])
-async def test_a_url_that_changed_is_told_as_such(cache: ModelCache, data: bytes) -> None:
+async def test_a_url_with_changed_content_is_reported_as_changed(cache: ModelCache, data: bytes) -> None:
     async with web() as site:
         site.file("/m", data)
         source = url_source(f"http://127.0.0.1:{site.port}/m", MODEL, owner=True)
@@ -177,7 +177,7 @@ async def test_both_are_tried_in_turn_until_one_has_it(autojump_clock: MockClock
     assert calls == ["scheduler", "url", "scheduler", "url", "scheduler"]
 
 
-async def test_where_both_have_none_the_last_refusal_is_told() -> None:
+async def test_where_both_have_none_the_last_refusal_is_reported() -> None:
     last = Refused("404", reason=Reason.UNKNOWN)
     with pytest.raises(Refused, match="404"):
         await with_url(failing(NONE), failing(last))(0, Half(), nothing)

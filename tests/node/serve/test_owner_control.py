@@ -146,7 +146,7 @@ async def test_drain_with_finish_runs_the_tickets_too(world: Any) -> None:
         await world.parts.leave.wait()
 
 
-async def test_a_drain_can_be_taken_back_while_something_runs(world: Any) -> None:
+async def test_a_drain_can_be_undone_during_a_run(world: Any) -> None:
     worker = await world.start()
     link = await world.link()
     await link.ask(world.ann.commit(world.ann.task(1)), Granted)
@@ -188,7 +188,7 @@ async def test_on_battery_it_is_held_back_and_comes_back_by_itself(world: Any, a
     world.on_battery = False
     await trio.sleep(CHECK_S + 1)
     assert worker.ledger.condition.serving
-    assert world.told == [
+    assert world.lines == [
         "takes no new work: on battery (join --on-battery takes it all the same)",
         "now active",
     ]
@@ -305,7 +305,7 @@ async def test_what_runs_is_stopped_when_its_permission_ends(world: Any, how: st
     assert (await link.ask(bob.commit(bob.task(3)), Denied)).reason is Reason.NOT_ALLOWED
 
 
-def test_a_pause_that_cannot_be_kept_is_told(tmp_path: Any) -> None:
+def test_a_pause_that_cannot_be_stored_is_an_error(tmp_path: Any) -> None:
     (tmp_path / "paused").mkdir()
     pause = Pause(tmp_path / "paused")
     with pytest.raises(ResourceError):

@@ -51,7 +51,7 @@ def test_of_two_pools_of_one_name_the_one_to_leave_is_named_by_its_id(tmp_path: 
     assert left.pool == POOL.peer_id
 
 
-def test_a_pool_more_than_can_be_told_to_others_is_refused_with_what_to_do(tmp_path: Path) -> None:
+def test_more_pools_than_fit_into_an_advert_are_refused_with_a_hint(tmp_path: Path) -> None:
     home = Home.at(tmp_path)
     for number in range(MAX_POOLS):
         pool_changes(home, ticket(name=f"p{number}", pool=Identity.from_seed(number)), ())
@@ -92,7 +92,7 @@ def test_the_gates_of_a_pool_come_beside_those_that_are_known(tmp_path: Path) ->
     assert with_gates_of(WorkerSettings(), (), (mine,)).gates == ()
 
 
-def test_this_machine_reaches_its_worker_where_it_listens_whatever_others_are_told() -> None:
+def test_this_machine_reaches_its_worker_where_it_listens_whatever_it_announces() -> None:
     lines = ("/ip4/198.51.100.1/tcp/5000",)
     assert near_addresses(("/ip4/127.0.0.1/tcp/4102",), lines) == ("/ip4/127.0.0.1/tcp/4102", *lines)
     assert near_addresses(("/ip4/127.0.0.1/tcp/0",), lines) == lines

@@ -1,4 +1,4 @@
-"""The whole worker over an in-memory network, with a device that does as it is told."""
+"""The whole worker over an in-memory network, with a device that obeys."""
 
 from __future__ import annotations
 
@@ -84,10 +84,10 @@ async def test_the_owner_reads_a_line_when_a_run_begins_and_one_when_it_ends(wor
     granted = await link.ask(world.ann.commit(task), Granted)
     await until(lambda: world.device.launches)
     who = world.ann.identity.peer_id[-8:]
-    assert world.told == [f"{task.task} {task.model.name} on {task.unit} for …{who}: running"]
+    assert world.lines == [f"{task.task} {task.model.name} on {task.unit} for …{who}: running"]
     await link.ask(Cancel(held=(world.held(granted),)), Stopped)
     await world.ann.record()
-    assert world.told[1:] == [f"{task.task}: cancelled: cancelled"]
+    assert world.lines[1:] == [f"{task.task}: cancelled: cancelled"]
 
 
 async def test_progress_that_no_note_can_hold_is_dropped_and_the_run_goes_on(world: Any) -> None:
@@ -339,7 +339,9 @@ def clauses(*texts: str) -> Requirement:
 @pytest.mark.parametrize(
     "strict", [clauses(*(f"cores >= {n}" for n in range(100, 109))), clauses("soc ~ " + "x" * 195)]
 )
-async def test_what_is_not_met_is_told_as_far_as_an_answer_holds_it(world: Any, strict: Requirement) -> None:
+async def test_unmet_clauses_are_reported_up_to_the_size_of_an_answer(
+    world: Any, strict: Requirement
+) -> None:
     await world.start()
     link = await world.link()
     shape = Shape(unit="x" * 200, requirement=strict, model=MODEL, size=1)

@@ -162,7 +162,7 @@ async def test_whoever_asks_how_it_stands_sees_its_own_work_and_the_owner_all_of
     assert (observed.running, observed.queue, observed.state) == (1, 1, worker.ledger.condition.state)
 
 
-async def test_a_campaign_is_told_page_by_page_and_a_look_changes_nothing(world: Any) -> None:
+async def test_a_campaign_is_listed_page_by_page_and_listing_changes_nothing(world: Any) -> None:
     worker = await world.start()
     link = await world.link()
     await link.ask(world.ann.commit(world.ann.task(1)), Granted)

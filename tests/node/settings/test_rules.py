@@ -41,7 +41,7 @@ def rules(*quiet: str, on_battery: bool = False) -> Rules:
         (("12:00-11:00", "10:00-13:00"), SAT_12, "quiet hours all week"),
     ],
 )
-def test_quiet_hours_are_told_with_their_end(quiet: tuple[str, ...], now: datetime, why: str) -> None:
+def test_quiet_hours_are_shown_with_their_end(quiet: tuple[str, ...], now: datetime, why: str) -> None:
     assert standing(rules(*quiet), now) == why
 
 
@@ -60,12 +60,12 @@ def test_quiet_hours_are_told_with_their_end(quiet: tuple[str, ...], now: dateti
         "24:00-00:00",
     ],
 )
-def test_quiet_hours_that_make_no_sense_are_told_with_the_right_form(text: str) -> None:
+def test_invalid_quiet_hours_are_refused_with_the_right_form(text: str) -> None:
     with pytest.raises(ValueError, match=r"quiet hours as 22:00-07:00|the days are Mon, Tue"):
         read_quiet(text)
 
 
-def test_the_form_that_is_told_is_one_that_works() -> None:
+def test_the_form_in_the_hint_is_valid() -> None:
     for text in FORM.removeprefix("write quiet hours as ").replace(" or ", ", ").split(", "):
         read_quiet(text)
 
@@ -76,7 +76,7 @@ def test_on_battery_nothing_new_is_taken_unless_the_owner_says_so() -> None:
     assert standing(rules(), MON_23) == ""
 
 
-def test_a_pause_is_told_before_all_other_reasons() -> None:
+def test_a_pause_is_reported_before_all_other_reasons() -> None:
     held = standing(rules("22:00-07:00"), MON_23, on_battery=True, paused=True)
     assert held == "paused by its owner"
 

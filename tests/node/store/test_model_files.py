@@ -157,7 +157,7 @@ def test_a_folder_is_added_as_the_bundle_that_tasks_name(tmp_path: Path) -> None
     assert added.name == "m.mlpackage"
 
 
-def test_what_cannot_be_added_is_told_in_a_line_and_leaves_nothing(tmp_path: Path) -> None:
+def test_what_cannot_be_added_is_a_one_line_error_and_leaves_nothing(tmp_path: Path) -> None:
     stored = tmp_path / "c"
     with pytest.raises(ResourceError, match="No such file"):
         model_files.add(stored, tmp_path / "none.onnx", room=100)

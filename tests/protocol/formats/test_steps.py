@@ -36,7 +36,7 @@ def test_good_steps_after_the_run_have_no_problem(step: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("step", "told"),
+    ("step", "message"),
     [
         ({}, "there is no step 'None' here: there are normalise, scale, clip, transpose, cast"),
         ({"step": "softmax"}, "there is no step 'softmax' here"),
@@ -59,9 +59,9 @@ def test_good_steps_after_the_run_have_no_problem(step: dict[str, Any]) -> None:
         ({"step": "cast", "options": {"from": ["uint8"]}}, "not one of uint8"),
     ],
 )
-def test_every_problem_is_one_line_that_says_what_is_allowed(step: dict[str, Any], told: str) -> None:
+def test_every_problem_is_one_line_that_says_what_is_allowed(step: dict[str, Any], message: str) -> None:
     result = problem(step, PRE)
-    assert told in result
+    assert message in result
     assert "\n" not in result
 
 

@@ -90,7 +90,7 @@ def test_a_verdict_speaks_of_each_clause_by_itself() -> None:
     assert str(verdict.missing[0]) == "ram: has 16 GiB, needs >= 64 GiB"
 
 
-def test_a_label_that_is_not_there_is_told_as_not_set() -> None:
+def test_a_missing_label_is_reported_as_not_set() -> None:
     assert (
         str(match_clause(parse_clause("label.site == lab"), SERVER)) == "label.site is not set, needs == lab"
     )

@@ -60,7 +60,7 @@ def words(step: float, *, paired: bool) -> Counter[ComparisonVerdict]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("paired", [False, True])
-def test_a_model_beside_itself_is_never_told_to_differ(paired: bool) -> None:
+def test_a_model_beside_itself_never_differs(paired: bool) -> None:
     result = words(1.0, paired=paired)
     assert result[ComparisonVerdict.FASTER] + result[ComparisonVerdict.SLOWER] <= TRIALS / 100
 

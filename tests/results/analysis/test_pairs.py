@@ -193,7 +193,7 @@ def test_a_cell_that_is_not_valid_carries_why() -> None:
     assert values["one"] == (1.0, "")
 
 
-def test_watts_and_prices_are_told_only_where_they_are_known() -> None:
+def test_watts_and_prices_are_shown_only_where_they_are_known() -> None:
     rows = [row("x", "one", energy_per_inference_j=0.5), row("x", "two")]
     one, two = make_matrix(rows, prices={"Chip of one": Price(3.6, "EUR")})
     assert (one.joules, one.per_watt, one.price_per_hour, one.currency) == (0.5, 2.0, 3.6, "EUR")
@@ -258,7 +258,7 @@ def test_compare_shows_a_table_and_speaks_json_and_csv(tmp_path: Path) -> None:
     assert code == 0
     assert "SLOWER" in shown
     assert "one → two" in shown
-    assert "CPU (ONNX), 1" in shown, "rows that differ in threads alone can be told apart"
+    assert "CPU (ONNX), 1" in shown, "rows that differ in threads alone can be distinguished"
     _, outcome = run(tmp_path, "compare", a, b, "--json")
     (pair,) = json.loads(outcome)["pairs"]
     assert (pair["verdict"], pair["a_device"], pair["b_device"]) == ("SLOWER", "one", "two")
@@ -276,7 +276,7 @@ def test_rows_that_are_not_compared_have_no_verdict_in_the_table(tmp_path: Path)
     assert shown.count("not compared: only") == 3
 
 
-def test_no_price_file_and_no_campaign_are_told_for_what_they_are(tmp_path: Path) -> None:
+def test_a_missing_price_file_and_a_missing_campaign_have_their_own_errors(tmp_path: Path) -> None:
     for words, what, hint in (
         (
             ("matrix", files(tmp_path)[0], "--prices", str(tmp_path / "none.yaml")),

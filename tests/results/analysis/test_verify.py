@@ -105,7 +105,7 @@ def wrongs(*results: RawResult, **how: str) -> list[str]:
     return [wrong for finding in check_results("c-1", results, **how) for wrong in finding.wrong]
 
 
-def test_what_a_worker_signed_holds_and_what_nobody_signed_is_told_as_such() -> None:
+def test_what_a_worker_signed_holds_and_what_nobody_signed_is_reported_as_such() -> None:
     messages = [result(), lost()]
     first, second = check_results("c-1", messages, text=text(*messages), model_sha256=TASK.model.sha256)
     assert (first.task, first.wrong, first.signed, first.worker) == ("c-1/1", (), True, WORKER.peer_id)
@@ -265,7 +265,7 @@ def test_launches_cannot_share_their_samples_so_that_a_small_file_stays_small(tm
         read_source(str(tmp_path / "raw.json"), Home.at(tmp_path))
 
 
-def test_neither_file_nor_campaign_is_told(tmp_path: Path) -> None:
+def test_neither_file_nor_campaign_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(CampaignError, match=r"there is no file nothing\.json"):
         read_source("nothing.json", Home.at(tmp_path))
 

@@ -187,7 +187,7 @@ def test_what_a_device_cannot_measure_is_empty_and_not_zero() -> None:
         assert getattr(row, name) is None, name
 
 
-def test_a_peak_without_a_baseline_is_told_in_all_but_not_above_it() -> None:
+def test_a_peak_without_a_baseline_is_shown_in_total_but_not_above_it() -> None:
     row = make_row(TASK, TaskState.SUCCEEDED, record(timings=(timing([5] * 9, baseline=None),)))
     assert (row.peak_inference_ram_usage, row.peak_inference_ram_total) == (None, 80.0)
 
@@ -203,7 +203,7 @@ def test_a_failed_row_keeps_model_device_and_reason_and_no_number() -> None:
     assert [getattr(row, name) for name in measured] == [None] * len(measured)
 
 
-def test_a_share_of_processor_time_that_is_no_number_is_not_told() -> None:
+def test_a_share_of_processor_time_that_is_no_number_is_not_shown() -> None:
     for cpu, wall in (
         (3e7, 1e-308),
         (1.0, 0.0),

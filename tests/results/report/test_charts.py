@@ -200,7 +200,7 @@ def test_each_sample_is_a_dot_in_the_row_of_its_launch() -> None:
     assert "95 % interval" in drawing.description
 
 
-def test_what_lies_far_out_is_at_the_edge_counted_and_told() -> None:
+def test_outliers_are_drawn_at_the_edge_and_counted() -> None:
     launches = [list(launch) for launch in launches_at(10.0)]
     launches[2][5] = launches[4][1] = 900_000_000
     result = complete(1, launches=launches)
@@ -263,7 +263,7 @@ def test_odd_samples_are_drawn_all_the_same(samples: list[list[int]]) -> None:
 
 
 def record_with_blocks() -> Record:
-    """A measurement of device 0, whose host told how it was: two blocks for each launch."""
+    """A measurement of device 0, whose host reported its state: two blocks for each launch."""
     record = read_record(base64.b64decode(complete(1).record))
     block = [
         8,
@@ -296,7 +296,7 @@ def test_a_histogram_has_every_sample_in_a_bar_that_says_what_it_holds() -> None
         assert "nan" not in svg(one)
 
 
-def test_the_host_is_drawn_block_by_block_and_not_where_its_system_told_nothing() -> None:
+def test_the_host_is_drawn_block_by_block_and_not_where_its_system_reported_nothing() -> None:
     record = record_with_blocks()
     drawing = host_chart(observe(record), [timing.began_s for timing in record.timings])
     boxes = marks_of(drawing, Box)

@@ -291,7 +291,7 @@ def test_it_tells_how_to_verify_it_with_the_hash_of_the_very_file(html: str, mar
         assert digest in text
 
 
-def test_a_result_that_does_not_hold_is_told_where_it_is_read_first() -> None:
+def test_a_result_that_does_not_hold_is_reported_where_it_is_read_first() -> None:
     wrong = RESULTS[0].model_copy(update={"signature": "00" * 64})
     text = html_of(wrong, *RESULTS[1:])
     document = Document(text)
@@ -332,7 +332,7 @@ def test_beside_other_results_it_shows_each_ratio() -> None:
     assert "Compared with" not in "".join(Document(html_of(*RESULTS)).text["h3"])
 
 
-def test_of_very_many_tasks_so_many_are_drawn_and_the_rest_is_told(
+def test_of_very_many_tasks_some_are_drawn_and_the_rest_is_counted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(facts, "MAX_VERIFIED", 10)

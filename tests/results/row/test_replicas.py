@@ -102,7 +102,7 @@ def test_a_replica_is_alone_when_the_others_failed_or_ran_on_the_same_device() -
     assert words(row(1, 1, device="d"), row(2, 2, device="d")) == ["alone", "alone"]
 
 
-def test_a_disagreement_is_told_below_the_results() -> None:
+def test_a_disagreement_is_shown_below_the_results() -> None:
     rows = compare_replicas([row(1, 1), row(2, 2, median=15.0)])
     out = io.StringIO()
     show_results(rows, Console(file=out, width=80))

@@ -1,4 +1,4 @@
-"""A simulation is told as one by everything that tells of results, devices or campaigns, and counts for nothing beside a measurement."""
+"""A simulation is marked as one wherever results, devices or campaigns are shown, and counts for nothing beside a measurement."""
 
 from __future__ import annotations
 
@@ -184,7 +184,7 @@ OUTPUTS: Final[dict[str, Callable[[bool], str]]] = {
 
 
 @pytest.mark.parametrize("tell", OUTPUTS.values(), ids=list(OUTPUTS))
-def test_it_is_marked_wherever_it_is_told_and_nothing_else_is(tell: Callable[[bool], str]) -> None:
+def test_it_is_marked_wherever_it_is_shown_and_nothing_else_is(tell: Callable[[bool], str]) -> None:
     assert "simulat" in tell(True).lower()
     assert "simulat" not in tell(False).lower()
 

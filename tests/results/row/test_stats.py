@@ -61,7 +61,7 @@ def test_percentiles_agree_with_numpy_by_nearest_rank(count: int, top: int, seed
 
 
 @pytest.mark.parametrize(("percent", "least"), MIN_SAMPLES.items())
-def test_a_percentile_is_told_from_the_count_at_which_it_can_be_bounded(percent: int, least: int) -> None:
+def test_a_percentile_is_shown_from_the_count_at_which_it_can_be_bounded(percent: int, least: int) -> None:
     below, at = summarise(range(1, least)), summarise(range(1, least + 1))
     assert getattr(below, f"p{percent}") is None
     assert getattr(at, f"p{percent}") is not None

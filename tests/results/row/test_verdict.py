@@ -103,7 +103,7 @@ def test_a_launch_that_grows_slower_within_drifts() -> None:
     assert "second half +18% against the first" in why
 
 
-def test_two_modes_in_no_order_are_told_as_such() -> None:
+def test_two_modes_in_no_order_are_reported_as_such() -> None:
     verdict, why = judge(measured(*scaled(1, 1.5, 1.01, 1.51, 1.49, 1)), agrees=True, precision=1.0)
     assert verdict is RowVerdict.BIMODAL
     assert "3 launches at 1 ms, 3 at 1.5 ms" in why
@@ -118,7 +118,7 @@ def test_two_modes_in_no_order_are_told_as_such() -> None:
         (HostLoad(steal=0.1), "10% of the processors' time was taken by the hypervisor"),
     ],
 )
-def test_other_work_on_the_device_is_told(host: HostLoad, words: str) -> None:
+def test_other_work_on_the_device_is_reported(host: HostLoad, words: str) -> None:
     verdict, why = judge(measured(*SIX, host=host), agrees=True)
     assert verdict is RowVerdict.BUSY_HOST
     assert words in why
@@ -161,7 +161,7 @@ def test_heat_a_fallen_clock_and_a_slowed_accelerator_are_throttling() -> None:
     assert (verdict, why) == (RowVerdict.THROTTLED, "the clock fell from 3000 to 2000 MHz")
 
 
-def test_the_gravest_names_the_verdict_and_all_are_told() -> None:
+def test_the_gravest_reason_names_the_verdict_and_all_are_listed() -> None:
     noisy = measured(*scaled(1, 1.3, 0.9, 1.2, 1, 0.95), host=HostLoad(others=0.5, throttles=2))
     verdict, why = judge(noisy, agrees=None)
     assert verdict is RowVerdict.UNCHECKED

@@ -100,7 +100,7 @@ class Listing:
 
 
 class Speaking:
-    """Links to workers that answer as they are told to."""
+    """Links to workers with scripted answers."""
 
     def __init__(self, says: Mapping[str, Says]) -> None:
         self._says = says
@@ -196,7 +196,7 @@ async def test_a_model_that_comes_by_drops_is_taken_from_another_holder(place: P
     assert names(tmp_path) == [SHA], "no part of it is left behind"
 
 
-async def test_a_model_that_cannot_be_written_is_told_in_one_line(place: Place, tmp_path: Path) -> None:
+async def test_a_model_that_cannot_be_written_is_a_one_line_error(place: Place, tmp_path: Path) -> None:
     serve_blobs(place.worker("good"), lambda to, sha256: CONTENT)
     scan = place.scan()
     await scan.find()
@@ -204,7 +204,7 @@ async def test_a_model_that_cannot_be_written_is_told_in_one_line(place: Place, 
         await scan.model(MODEL, tmp_path / "no-such-folder", [])
 
 
-async def test_strangers_are_not_told_as_silent_and_who_refuses_is_told_from_who_does_not_answer(
+async def test_strangers_are_not_reported_as_silent_and_refusals_are_distinguished_from_silence(
     place: Place,
 ) -> None:
     def refuses(_: Message) -> Message:
@@ -221,7 +221,7 @@ async def test_strangers_are_not_told_as_silent_and_who_refuses_is_told_from_who
     assert recovery.silent == {peer("refuses"): "refuses refuses (this device serves its owner only)"}
 
 
-async def test_two_devices_of_one_name_are_told_apart(place: Place) -> None:
+async def test_two_devices_of_one_name_are_distinguished(place: Place) -> None:
     def refuses(_: Message) -> Message:
         return Denied(reason=Reason.NOT_ALLOWED)
 
@@ -233,7 +233,7 @@ async def test_two_devices_of_one_name_are_told_apart(place: Place) -> None:
     assert set(recovery.silent.values()) == {"mini refuses (not-allowed)"}
 
 
-def test_no_attempt_that_any_worker_told_is_ever_used_again(tmp_path: Path) -> None:
+def test_no_attempt_that_any_worker_reported_is_ever_used_again(tmp_path: Path) -> None:
     recovery = Recovery()
     for name, outcome in (("one", lease(1)), ("two", lease(1, 5, queued=True))):
         advert = Advert(peer=peer(name), seq=1, device=f"d-{name}", name=name)

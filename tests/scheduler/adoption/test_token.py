@@ -64,7 +64,7 @@ def test_it_ends() -> None:
         lambda text: "sarkd1",
     ],
 )
-def test_a_damaged_one_is_told_from_a_good_one(spoil: object) -> None:
+def test_a_damaged_token_is_distinguished_from_a_good_one(spoil: object) -> None:
     assert callable(spoil)
     with pytest.raises(NotPermitted):
         read_handover(spoil(handed()), BOB.peer_id, now=NOW)

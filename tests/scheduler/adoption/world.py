@@ -1,4 +1,4 @@
-"""Real workers and real schedulers over an in-memory network: what runs on the workers' devices is told when to end."""
+"""Real workers and real schedulers over an in-memory network: tests decide when a run on the workers' devices ends."""
 
 from __future__ import annotations
 

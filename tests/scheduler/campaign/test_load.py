@@ -324,7 +324,7 @@ def test_a_bad_campaign_is_one_clear_line(text: str, line: int, what: str, hint:
     assert "\n" not in str(error) + error.hint
 
 
-def test_of_several_errors_the_first_by_line_is_told_and_the_others_are_counted() -> None:
+def test_of_several_errors_the_first_by_line_is_shown_and_the_others_are_counted() -> None:
     error = bad("campaign: t\nmodels: [a]\nunits: [CPU (ONNX)]\nretry: 3\nmeasure:\n  runs: x\n  loads: 0\n")
     assert error.line == 4
     assert "and 2 more errors in this file" in error.hint
@@ -440,7 +440,7 @@ def test_the_schema_tells_of_both_forms_and_of_no_hidden_key() -> None:
     assert {"path", "url", "sha256"} <= set(shared["ModelEntry"]["properties"])
 
 
-def test_a_model_by_url_is_called_as_its_file_and_workers_are_told_what_they_can_use() -> None:
+def test_a_model_by_url_is_called_as_its_file_and_workers_get_the_urls_they_can_use() -> None:
     text = (
         "campaign: t\nunits: [CPU (ONNX)]\nmodels:\n"
         "  - https://x.org/m/a%20b.onnx?key=1\n"

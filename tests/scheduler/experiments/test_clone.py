@@ -137,7 +137,7 @@ def test_the_text_says_where_it_is_from_and_what_was_changed(home: Home) -> None
         ("measure.nothing=", "the campaign has no such key"),
     ],
 )
-def test_what_cannot_be_changed_is_told(home: Home, change: str, what: str) -> None:
+def test_what_cannot_be_changed_is_refused(home: Home, change: str, what: str) -> None:
     error = refused(home, change)
     assert what in str(error)
     assert error.hint

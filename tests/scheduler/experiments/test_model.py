@@ -49,7 +49,7 @@ MB = 1024**2
 
 
 class Clock:
-    """Wall time that jumps when it is told to."""
+    """Wall time that jumps on request."""
 
     def __init__(self, now: float = START) -> None:
         self.now = now
@@ -250,7 +250,7 @@ def test_a_schedule_that_is_saved_again_keeps_the_instant_that_is_due(
         "unknown",
     ],
 )
-def test_a_wrong_schedule_is_told_with_its_line(schedule: dict[str, object], tmp_path: Path) -> None:
+def test_a_wrong_schedule_is_reported_with_its_line(schedule: dict[str, object], tmp_path: Path) -> None:
     with pytest.raises(
         CampaignError, match=r"schedule|webhook|03:00|time of the day|alarm|percent|every|unknown"
     ):

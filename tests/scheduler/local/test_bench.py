@@ -121,7 +121,7 @@ class Scripted:
         """Nothing runs."""
 
 
-def test_a_unit_that_nobody_knows_is_told_with_the_one_that_may_be_meant() -> None:
+def test_an_unknown_unit_is_refused_with_a_suggestion() -> None:
     with Bench(Scripted({"a.onnx": 500})) as bench:
         with pytest.raises(CampaignError, match="there is no unit 'CPU \\(ONX\\)'") as wrong:
             bench.measure("a.onnx", "CPU (ONX)")
@@ -209,7 +209,7 @@ def test_a_comparison_takes_no_files_that_it_would_not_write(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("told", "line"),
+    ("progress", "line"),
     [
         ((Phase.PREPARE, 3, 10, None), "waits for other work on the device to end, 3 of at most 10 s"),
         ((Phase.PREPARE, 0, None, None), "prepare"),
@@ -217,8 +217,8 @@ def test_a_comparison_takes_no_files_that_it_would_not_write(tmp_path: Path) -> 
         ((Phase.RUN, 17, 100, 9.164), "run 17/100, 9.16 ms"),
     ],
 )
-def test_what_is_done_is_told_in_words(told: tuple[Phase, int, int | None, float | None], line: str) -> None:
-    assert progress_line(*told) == line
+def test_progress_is_shown_in_words(progress: tuple[Phase, int, int | None, float | None], line: str) -> None:
+    assert progress_line(*progress) == line
 
 
 def test_an_ending_tells_the_unit_or_a_unit_has_to_be_named() -> None:
@@ -247,7 +247,7 @@ def test_a_precision_that_is_none_is_refused(text: str) -> None:
         share(text)
 
 
-def test_what_begins_is_told_beside_the_table(tmp_path: Path) -> None:
+def test_progress_is_printed_beside_the_table(tmp_path: Path) -> None:
     app = typer.Typer()
     add_bench(app, lambda home, simulate: Scripted({"a.onnx": 500}))
     model = tmp_path / "a.onnx"

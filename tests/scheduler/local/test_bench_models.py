@@ -37,7 +37,7 @@ def site() -> Iterator[Web]:
 @pytest.fixture
 def fetch(home: Home) -> Fetch:
     home.cache.mkdir(parents=True)
-    return downloader(home, lambda *told: None, retry_delay_s=0.01)
+    return downloader(home, lambda *progress: None, retry_delay_s=0.01)
 
 
 def test_a_model_by_url_is_measured_under_its_own_name_and_fetched_once(home: Home, site: Web) -> None:
@@ -112,7 +112,7 @@ def test_a_file_at_hugging_face_comes_by_their_library_under_its_name(home: Home
         ("http://127.0.0.1:1/m.onnx?key=s3cret", "cannot be fetched now"),
     ],
 )
-def test_what_cannot_be_had_is_told_in_a_line(home: Home, fetch: Fetch, name: str, why: str) -> None:
+def test_an_unavailable_model_is_a_one_line_error(home: Home, fetch: Fetch, name: str, why: str) -> None:
     with pytest.raises(CampaignError, match=why) as error, local_paths([name], home.cache, fetch):
         pass
     assert "s3cret" not in f"{error.value} {error.value.hint}"

@@ -1,4 +1,4 @@
-"""The demo, before anything of it is started: what it needs is told at once, all of it, with the command that installs it."""
+"""The demo, before anything of it is started: everything it needs is reported at once, with the command that installs it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from protocol.errors import ResourceError
 from scheduler.local.demo import MODELS_FROM, need_packages, quickstart_file
 
 
-def test_all_packages_that_are_missing_are_told_with_one_command() -> None:
+def test_all_missing_packages_are_reported_with_one_command() -> None:
     with pytest.raises(ResourceError, match="not installed here: magika, onnx") as caught:
         need_packages(MODELS_FROM, lambda name: None)
     assert caught.value.hint == f"{sys.executable} -m pip install magika onnx"

@@ -1,4 +1,4 @@
-"""The pretended fleet: varied, the same each time, marked wherever it is told, and never put beside what was measured."""
+"""The pretended fleet: varied, the same each time, marked wherever it is shown, and never put beside what was measured."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_each_member_is_a_class_of_its_own_and_offers_the_simulated_unit_alone()
 
 
 @pytest.mark.parametrize("text", ["", "{}", '{"kind": "x"}', "[1]"])
-def test_what_cannot_be_pretended_is_told_in_a_line(text: str) -> None:
+def test_an_invalid_pretended_profile_is_a_settings_error(text: str) -> None:
     with pytest.raises(SettingsError, match="--pretend"):
         read_pretended(text)
 
@@ -79,7 +79,7 @@ def test_a_script_is_that_of_the_kind_which_the_worker_pretends_to_be(tmp_path: 
         read_script(str(path), {KIND: "phone"})
 
 
-def test_devices_that_are_not_there_are_told_as_simulations() -> None:
+def test_simulated_devices_are_shown_as_simulations() -> None:
     advert = build_advert(read_pretended(members(1)[0].pretended).profile(REAL), PEER)
     observed = [ObservedDevice(advert, None, "", match(Requirement(), advert))]
     assert device_info(observed[0]).simulated is True

@@ -155,13 +155,15 @@ def test_parts_of_two_versions_never_meet(home: Home, site: Web) -> None:
         (reply(body=b"x", content_encoding="gzip"), "compressed"),
     ],
 )
-def test_a_url_without_a_model_is_told_with_its_line(home: Home, site: Web, page: bytes, what: str) -> None:
+def test_a_url_without_a_model_is_reported_with_its_line(
+    home: Home, site: Web, page: bytes, what: str
+) -> None:
     site.pages["/m.onnx"] = page
     with pytest.raises(CampaignError, match=f"c.yaml:4: .*{what}"):
         described(home, campaign_of(site))
 
 
-def test_a_model_too_large_for_the_disk_is_told_before_it_is_fetched(home: Home, site: Web) -> None:
+def test_a_model_too_large_for_the_disk_is_refused_before_it_is_fetched(home: Home, site: Web) -> None:
     site.pages["/m.onnx"] = reply(body=b"x", length=2**50)
     campaign = parse_campaign(campaign_of(site).encode(), "c.yaml")
     with pytest.raises(ResourceError, match="are needed on the disk"):

@@ -35,7 +35,7 @@ def test_a_file_that_changed_since_it_was_described_is_not_copied(tmp_path: Path
     assert list((tmp_path / "spool").iterdir()) == []
 
 
-def test_a_copy_that_cannot_be_made_is_told_and_leaves_nothing(tmp_path: Path) -> None:
+def test_a_copy_that_fails_is_an_error_and_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(ResourceError, match="cannot copy"):
         spool(tmp_path / "missing", model(b"content"), tmp_path / "spool")
     (tmp_path / "file").write_bytes(b"")

@@ -81,7 +81,7 @@ def test_each_event_is_a_line_that_says_when_which_task_and_what(place: Location
     assert all(line[10] == " " and line[19] == "." for line in lines)
 
 
-def test_an_event_of_a_newer_version_is_told_by_its_name_and_fields() -> None:
+def test_an_event_of_a_newer_version_is_shown_by_its_name_and_fields() -> None:
     event = EventRow("c-one", 1, 0.0, "task.teleported", None, {"to": "the moon"})
     assert event_words(event) == "task.teleported: to the moon"
     assert event_info(event).fields == {"to": "the moon"}

@@ -30,7 +30,7 @@ def seen(name: str, device: str, *clauses: str) -> ObservedDevice:
     return ObservedDevice(advert, None, "silence", match(requirement, advert))
 
 
-def test_a_device_that_does_not_fit_keeps_its_units_and_is_told_every_clause_it_misses() -> None:
+def test_a_device_that_does_not_fit_keeps_its_units_and_shows_every_clause_it_misses() -> None:
     item = seen("bench-1", "d-one", "ram >= 8 GiB", "cores >= 4", "cores >= 1")
     for width in (80, 200):
         out = io.StringIO()
@@ -54,7 +54,7 @@ def test_each_device_is_shown_with_the_way_it_answered_by() -> None:
     assert device_info(seen("silent", "d-3")).path is None
 
 
-def test_workers_that_share_a_device_are_told_to_be_measured_once() -> None:
+def test_workers_that_share_a_device_are_shown_as_measured_once() -> None:
     items = [seen("a", "d-one"), seen("b", "d-one"), seen("c", "d-two")]
     assert peer_remarks(items) == ["2 workers share the device d-one: spread: device measures it once"]
     assert peer_remarks(items[1:]) == []

@@ -1,4 +1,4 @@
-"""`top`: all at a glance at any size of terminal; no name does harm; what is told to programs is the same."""
+"""`top`: all at a glance at any size of terminal; no name does harm; programs get the same as JSON."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def test_a_glance_shows_progress_work_queue_and_path_at_80_columns() -> None:
     assert "c-00000001/3 mobilenet.onnx, CPU (ONNX): run 12/60; 1 task of others" in wide
 
 
-def test_where_there_is_little_room_it_is_told_how_far_a_task_is_not_what_it_is_called() -> None:
+def test_in_a_narrow_terminal_the_progress_of_a_task_replaces_its_name() -> None:
     one = device("lab-1", WorkerState.BUSY, running=1)
     assert "c-00000001/3 run 12/60 " in "\n".join(drawn(now([campaign(1)], [one], [task(one)]), 80))
 
@@ -170,7 +170,7 @@ def test_names_of_campaigns_models_and_devices_do_no_harm() -> None:
         assert "[red]x[/]" in text
 
 
-def test_nobody_there_is_told_with_what_to_do() -> None:
+def test_an_empty_swarm_is_shown_with_a_hint() -> None:
     assert "sark-node init" in "\n".join(drawn(now([], []), 80))
     assert "no device has joined yet: sark-node join" in "\n".join(drawn(now([], []), 80))
     assert "No device can be reached: no gate answers" in "\n".join(
@@ -178,7 +178,7 @@ def test_nobody_there_is_told_with_what_to_do() -> None:
     )
 
 
-def test_programs_are_told_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_shows_the_same(capsys: pytest.CaptureFixture[str]) -> None:
     one = device("lab-1", WorkerState.BUSY, running=1, queue=2)
     print_json(top_json(now([campaign(1, done=4)], [one], [task(one)]), {}))
     document = json.loads(capsys.readouterr().out)

@@ -100,7 +100,7 @@ def test_one_grammar_says_how_a_task_stands(task: TaskRow, text: str) -> None:
     assert progress_text(task) == text
 
 
-def test_only_what_can_be_told_has_a_bar() -> None:
+def test_only_what_can_be_estimated_has_a_bar() -> None:
     assert fraction(TASK) == 0.6
     assert fraction(changed(state=TaskState.SUCCEEDED)) == 1.0
     assert fraction(changed(total=None)) is None
@@ -198,7 +198,7 @@ def test_a_pipe_reads_words_for_people() -> None:
     assert [line.rpartition(": ")[2] for line in out.getvalue().splitlines()] == ["asking", "leased"]
 
 
-def test_a_device_that_is_gone_is_told_by_its_name_and_without_addresses() -> None:
+def test_a_device_that_is_gone_is_shown_by_name_and_without_addresses() -> None:
     gone = WorkerView(peer=TASK.worker or "", device="bench-1", unreachable=1, why="no way to 12D3KooW…")
     full = WorkerView(peer="12D3KooWother", device="bench-2", why="busy")
     assert why_waiting([gone]) == "bench-1 is gone; waiting for a device"

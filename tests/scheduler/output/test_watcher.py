@@ -80,16 +80,16 @@ async def test_many_watchers_share_one_visitor_and_its_numbers(
 ) -> None:
     numbers: list[list[int]] = [[], [], []]
 
-    async def watch(told: list[int]) -> None:
+    async def watch(received: list[int]) -> None:
         with watcher.watching():
             for _ in range(5):
-                snapshot = await watcher.newer(told[-1] if told else 0)
+                snapshot = await watcher.newer(received[-1] if received else 0)
                 assert [item.advert.name for item in snapshot.devices] == ["one", "two"]
-                told.append(snapshot.number)
+                received.append(snapshot.number)
 
     async with trio.open_nursery() as nursery:
-        for told in numbers:
-            nursery.start_soon(watch, told)
+        for received in numbers:
+            nursery.start_soon(watch, received)
     assert numbers == [[1, 2, 3, 4, 5]] * 3
     assert (swarm.opened, swarm.looks) == (1, 5)
 

@@ -137,7 +137,7 @@ def test_a_campaign_with_them_is_read_from_its_text_again() -> None:
         ),
     ],
 )
-def test_what_is_wrong_is_told_in_a_line(text: str, what: str, hint: str) -> None:
+def test_an_error_is_one_line(text: str, what: str, hint: str) -> None:
     error = refused(text)
     assert what in error.detail
     assert hint in error.hint

@@ -201,14 +201,14 @@ def test_a_class_with_an_unknown_fact_is_pinned_to_its_members() -> None:
     assert admitted == [{"a", "b"}, {"c"}]
 
 
-@pytest.mark.parametrize(("spread", "kept"), [("device", 2), ("class", 3)])
-def test_limit_counts_devices_or_classes(spread: str, kept: int) -> None:
+@pytest.mark.parametrize(("spread", "count"), [("device", 2), ("class", 3)])
+def test_limit_counts_devices_or_classes(spread: str, count: int) -> None:
     devices = [device("a"), device("b"), device("c", soc="Chip 2")]
     plan = campaign(f"devices: {{spread: {spread}, limit: 2}}\n", models="[a]", units="[CPU (ONNX)]")
     result = tasks(plan, devices)
     assert len(result) == 2
     admitted = {advert.name for advert in devices for task in result if match(task.requirement, advert).fits}
-    assert len(admitted) == kept
+    assert len(admitted) == count
 
 
 @pytest.mark.parametrize("spread", ["any", "class", "device"])
@@ -246,7 +246,7 @@ def test_the_largest_task_that_a_file_can_ask_for_fits_the_protocol() -> None:
     assert len(task_body(task)) <= MAX_TASK, "the largest of everything a file may hold still fits"
 
 
-def test_discovery_is_told_what_to_look_for_before_there_are_tasks() -> None:
+def test_discovery_gets_requirements_before_there_are_tasks() -> None:
     plan = campaign("devices: {where: [ram >= 8 GiB], spread: device}\n")
     result = requirements(plan)
     assert [[str(clause) for clause in need.clauses] for need in result] == [

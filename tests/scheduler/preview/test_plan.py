@@ -149,7 +149,7 @@ def test_a_model_that_is_there_is_not_fetched_and_one_fetch_serves_all_tasks_of_
     assert cold.fetch == 40_000_000
 
 
-def test_who_would_give_way_is_named_by_device_and_told_in_words() -> None:
+def test_who_would_give_way_is_named_by_device_and_described() -> None:
     shape = ShapeQuote(fits=True, start_s=1.0, preempts="a run of priority 20")
     plan = planned([device("one")], says={"one": quote(free=0)}, shape=shape)
     assert [cell.preempts for cell in plan.cells] == [("d-one",), ()], "the second waits for our own first"
@@ -217,7 +217,7 @@ def test_the_hash_is_over_the_substance_and_not_over_the_load() -> None:
     assert planned(adverts, text="# a comment\n" + BASE).plan == plan.plan
 
 
-def test_what_changed_is_told_in_lines() -> None:
+def test_changes_are_shown_as_lines() -> None:
     adverts = [device("one"), device("two")]
     plan = planned(adverts)
     assert plan_changes(plan, planned(adverts, salt=7)) == [

@@ -1,4 +1,4 @@
-"""Explanations: every task says what it waits for and what was tried; equal stories are told once; nothing is a blind "waiting"."""
+"""Explanations: every task says what it waits for and what was tried; equal stories are shown once; nothing is a blind "waiting"."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def begin(
         )
 
 
-def told(
+def report_of(
     store: Store,
     clock: Clock,
     *,
@@ -114,12 +114,12 @@ def told(
     )
 
 
-def test_tasks_with_the_same_story_are_told_once_with_the_clauses_and_what_would_help(
+def test_tasks_with_the_same_story_are_shown_once_with_the_clauses_and_what_would_help(
     store: Store, clock: Clock
 ) -> None:
     submit(store, [a_task(n, "units has CPU (ONNX)", "ram >= 64 GiB") for n in range(1, 38)] + [a_task(38)])
     clock.now += 72
-    lines = why_lines(told(store, clock))
+    lines = why_lines(report_of(store, clock))
     assert lines == [
         "c-one  one  running for 1:12, priority 50: 38 pending",
         "",
@@ -141,20 +141,20 @@ def test_a_ticket_says_its_place_its_expected_start_and_what_decides(store: Stor
     begin(store, 1, queued=True)
     store.attempts.set_positions([QueuePosition("c-one/1", 1, 3, 40.0)])
     clock.now += 130
-    (story,) = told(store, clock).stories
+    (story,) = report_of(store, clock).stories
     assert story.head == "Task 1 waits in a queue, for 2:10"
     assert story.why[0] == "at mini-7: queued 3rd, starts in ~40 s"
     assert story.why[1] == "its priority counts as 50, 2 higher by waiting"
-    assert "Runs of priority 40 or less give way" in told(store, clock).remarks[0]
+    assert "Runs of priority 40 or less give way" in report_of(store, clock).remarks[0]
     assert story.tried == ("attempt 1: mini-7 has it in its queue (2:10)",)
 
 
-def test_tickets_are_told_together_with_where_each_stands(store: Store, clock: Clock) -> None:
+def test_queued_leases_are_shown_together_with_the_position_of_each(store: Store, clock: Clock) -> None:
     submit(store, [a_task(n) for n in (1, 2, 3)])
     for n, device in ((1, "mini-7"), (2, "mini-7"), (3, "old-pi")):
         begin(store, n, queued=True, device=device)
     store.attempts.set_positions([QueuePosition("c-one/1", 1, 1), QueuePosition("c-one/2", 1, 2, 9.0)])
-    (story,) = told(store, clock).stories
+    (story,) = report_of(store, clock).stories
     assert story.tasks == (1, 2, 3)
     assert story.why[0] == "at mini-7 1st, 2nd in ~9.0 s; old-pi"
 
@@ -162,7 +162,7 @@ def test_tickets_are_told_together_with_where_each_stands(store: Store, clock: C
 def test_devices_that_fit_say_how_much_of_ours_they_have(store: Store, clock: Clock) -> None:
     submit(store, [a_task(1)])
     live_facts = LiveFacts(adverts=(advert("one"), advert("two")), busy={"one": 3})
-    assert told(store, clock, seen=live_facts).stories[0].why == (
+    assert report_of(store, clock, seen=live_facts).stories[0].why == (
         "there now and fit: one (has 3 tasks of yours: no more are queued there at a time), two",
     )
 
@@ -170,7 +170,7 @@ def test_devices_that_fit_say_how_much_of_ours_they_have(store: Store, clock: Cl
 def test_the_lowest_priorities_make_nobody_give_way(store: Store, clock: Clock) -> None:
     submit(store, [a_task(1)], priority=9)
     begin(store, 1, queued=True)
-    assert not any("give way" in line for line in told(store, clock).remarks)
+    assert not any("give way" in line for line in report_of(store, clock).remarks)
 
 
 def test_an_attempt_says_each_word_once_and_no_whole_address(store: Store, clock: Clock) -> None:
@@ -185,18 +185,21 @@ def test_an_attempt_says_each_word_once_and_no_whole_address(store: Store, clock
         EndAttempt("c-one/1", 1, TaskEvent.LOSE, reason=Reason.LOST, detail="mini-7: its process is gone")
     )
     assert (
-        told(store, clock).stories[0].tried[0].startswith("attempt 1: mini-7 lost it: its process is gone (")
+        report_of(store, clock)
+        .stories[0]
+        .tried[0]
+        .startswith("attempt 1: mini-7 lost it: its process is gone (")
     )
 
 
-def test_what_a_worker_says_of_a_ticket_is_told_with_it(store: Store, clock: Clock) -> None:
+def test_what_a_worker_says_of_a_queued_lease_is_shown_with_it(store: Store, clock: Clock) -> None:
     submit(store, [a_task(1)])
     begin(store, 1, queued=True)
     store.attempts.set_positions([QueuePosition("c-one/1", 1, None, None, "paused by its owner\x1b[2J")])
-    assert "paused by its owner[2J" in " ".join(told(store, clock).stories[0].why)
+    assert "paused by its owner[2J" in " ".join(report_of(store, clock).stories[0].why)
 
 
-def test_attempts_are_told_one_by_one_for_a_task_and_counted_for_many(store: Store, clock: Clock) -> None:
+def test_attempts_are_listed_one_by_one_for_a_task_and_counted_for_many(store: Store, clock: Clock) -> None:
     submit(store, [a_task(1), a_task(2)], attempts=5)
     for n in (1, 2):
         begin(store, n, 1, queued=False)
@@ -208,7 +211,7 @@ def test_attempts_are_told_one_by_one_for_a_task_and_counted_for_many(store: Sto
         store.attempts.end(
             EndAttempt(f"c-one/{n}", 2, TaskEvent.REFUSE, reason=Reason.NOT_ALLOWED, detail="not you")
         )
-    together = told(store, clock)
+    together = report_of(store, clock)
     assert {line for story in together.stories for line in story.tried} == {
         "mini-7 failed: crashed: boom",
         "old-pi refused it: not-allowed: not you",
@@ -216,7 +219,7 @@ def test_attempts_are_told_one_by_one_for_a_task_and_counted_for_many(store: Sto
         "mini-7 failed: crashed: boom (2 times)",
         "old-pi refused it: not-allowed: not you (2 times)",
     )
-    (alone,) = told(store, clock, only=1).stories
+    (alone,) = report_of(store, clock, only=1).stories
     assert alone.tried == (
         "attempt 1: mini-7 failed: crashed: boom (0:12)",
         "attempt 2: old-pi refused it: not-allowed: not you (0:00)",
@@ -237,7 +240,7 @@ def test_a_task_that_failed_says_why_in_full(store: Store, clock: Clock) -> None
         )
     )
     store.campaigns.end("c-one")
-    lines = why_lines(told(store, clock))
+    lines = why_lines(report_of(store, clock))
     assert lines[0] == "c-one  one  failed after 0:00, priority 50"
     assert lines[2] == "Task 1 failed"
     assert lines[4:] == ["    nothing-fits: 0 of 2 devices fit", "      ram >= 1 TiB  0 fit"]
@@ -249,7 +252,7 @@ def test_a_run_says_where_it_is_and_that_it_preemption_line(store: Store, clock:
     store.attempts.end(EndAttempt("c-one/1", 1, TaskEvent.PREEMPT, reason=Reason.PREEMPTED))
     begin(store, 1, 2, queued=False)
     store.attempts.set_progress([LiveAttempt("c-one/1", 2, Phase.RUN, 12, 100, 1.5)])
-    (story,) = told(store, clock).stories
+    (story,) = report_of(store, clock).stories
     assert story.state is TaskState.RUNNING
     assert story.why == (
         "on mini-7: run 12/100 (median 1.5 ms)",
@@ -259,7 +262,7 @@ def test_a_run_says_where_it_is_and_that_it_preemption_line(store: Store, clock:
     assert preemption_line(2).endswith(": it does not again")
 
 
-def test_workers_set_aside_are_told_with_the_reason_and_until_when(store: Store, clock: Clock) -> None:
+def test_workers_set_aside_are_shown_with_the_reason_and_until_when(store: Store, clock: Clock) -> None:
     submit(store, [a_task(1)])
     for peer in ("peer-a", "peer-b", "peer-b", "peer-c"):
         store.events.add(
@@ -272,18 +275,18 @@ def test_workers_set_aside_are_told_with_the_reason_and_until_when(store: Store,
         )
     store.events.add(["c-one"], "worker.back", peer="peer-c", device="dc")
     clock.now += 10
-    assert told(store, clock).remarks == (
+    assert report_of(store, clock).remarks == (
         "da is set aside for another 0:20: 3 quick failures",
         "db is set aside for another 0:20 (2 times): 3 quick failures",
     )
     clock.now += 60
-    assert told(store, clock).remarks[0] == "da was set aside: 3 quick failures"
+    assert report_of(store, clock).remarks[0] == "da was set aside: 3 quick failures"
 
 
 def test_it_is_said_when_nobody_schedules_or_the_swarm_was_not_seen(store: Store, clock: Clock) -> None:
     submit(store, [a_task(1)])
     blind = LiveFacts(adverts=None, unreachable="no gate answers: x", scheduling=False)
-    result = told(store, clock, seen=blind)
+    result = report_of(store, clock, seen=blind)
     assert result.remarks == (
         "No scheduler runs c-one now: sark-node watch c-one",
         "The swarm cannot be reached: no gate answers: x",
@@ -294,7 +297,7 @@ def test_it_is_said_when_nobody_schedules_or_the_swarm_was_not_seen(store: Store
 def test_a_campaign_over_devices_without_tasks_says_what_it_looks_for(store: Store, clock: Clock) -> None:
     submit(store, None)
     need = Requirement(clauses=(parse_clause("ram >= 1 TiB"),))
-    result = told(store, clock, unplanned=[need])
+    result = report_of(store, clock, unplanned=[need])
     assert result.remarks[0].startswith("Its tasks follow from the devices that fit")
     assert result.remarks[1] == "0 of 1 device fit"
 
@@ -302,7 +305,7 @@ def test_a_campaign_over_devices_without_tasks_says_what_it_looks_for(store: Sto
 def test_a_replica_that_lacks_a_device_says_so(store: Store, clock: Clock) -> None:
     note = "2 devices of one class are needed, 1 is there"
     submit(store, [a_task(1, "units has CPU (ONNX)", "device != d-one", note=note)])
-    assert told(store, clock).stories[0].why[0] == note
+    assert report_of(store, clock).stories[0].why[0] == note
 
 
 def test_every_state_of_a_task_has_a_story(store: Store, clock: Clock) -> None:
@@ -319,7 +322,7 @@ def test_every_state_of_a_task_has_a_story(store: Store, clock: Clock) -> None:
         assert "waiting" not in " ".join(why_lines(result))
 
 
-def test_numbers_on_end_are_told_as_a_range() -> None:
+def test_consecutive_numbers_are_shown_as_a_range() -> None:
     assert ranges([8, 3, 5, 9, 10]) == "3, 5, 8-10"
     assert ranges(range(0, 100, 2)).endswith(" …")
 
@@ -349,11 +352,11 @@ def test_the_command_tells_a_campaign_a_task_and_what_is_not_there(
     assert "c-one has no task '7'" in capsys.readouterr().err
 
 
-def test_a_replica_without_a_device_of_its_own_is_told_without_our_own_clauses(
+def test_a_replica_without_a_device_of_its_own_is_explained_without_our_own_clauses(
     store: Store, clock: Clock
 ) -> None:
     note = "2 devices of one class are needed, 1 is there"
     apart = Requirement(clauses=(parse_clause("device != d-1"), parse_clause("ram >= 900 TiB")))
     submit(store, [a_task(1).model_copy(update={"replica": 2, "note": note, "requirement": apart})])
-    (story,) = told(store, clock, seen=LiveFacts(adverts=(advert("one"),))).stories
+    (story,) = report_of(store, clock, seen=LiveFacts(adverts=(advert("one"),))).stories
     assert story.why == (note, "join another device of that class, or ask for fewer replicas")

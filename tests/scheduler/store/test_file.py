@@ -52,7 +52,7 @@ def test_a_store_is_opened_and_read_while_another_process_writes(store: Store) -
         assert len(other.tasks.all("c-one")) == 3
 
 
-def test_junk_a_damaged_file_and_a_folder_are_told_apart(tmp_path: Path) -> None:
+def test_junk_a_damaged_file_and_a_folder_are_distinguished(tmp_path: Path) -> None:
     junk = tmp_path / "junk.db"
     junk.write_bytes(b"not a database at all" * 400)
     with pytest.raises(ResourceError, match="not a store"):

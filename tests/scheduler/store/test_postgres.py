@@ -108,7 +108,7 @@ def test_a_wrong_password_is_one_clear_line_and_a_right_one_opens(postgres: str,
         assert "hunter2" not in str(opened.location)
 
 
-def test_a_connection_that_is_cut_is_told_once_and_made_again(store: Store) -> None:
+def test_a_lost_connection_is_reported_once_and_made_again(store: Store) -> None:
     with Store(store.location) as other:
         pid = other.database.connection.exec_driver_sql("SELECT pg_backend_pid()").scalar_one()
         observed = other.changes_by_others()
@@ -179,7 +179,7 @@ def test_what_a_peer_says_may_hold_a_nul(store: Store) -> None:
     assert store.workers.all()[0].device == "a\ufffdb"
 
 
-def test_an_address_that_is_none_is_told_without_being_repeated(tmp_path: Path) -> None:
+def test_an_invalid_address_is_refused_without_being_repeated(tmp_path: Path) -> None:
     home = Home.at(tmp_path)
     for text in (
         "mysql://u:hunter2@h/d",

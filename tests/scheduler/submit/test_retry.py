@@ -125,7 +125,7 @@ def test_nothing_is_made_of_a_campaign_in_which_all_went_well(home: Home, tmp_pa
         retry_campaign(home, store, "c-old", tmp_path)
 
 
-def test_what_another_scheduler_carries_on_is_neither_retried_nor_cancelled_and_never_told_as_cancelled(
+def test_what_another_scheduler_carries_on_is_neither_retried_nor_cancelled_nor_reported_as_cancelled(
     home: Home, tmp_path: Path
 ) -> None:
     with Store(home.store, wall=lambda: 1000.0) as store:
@@ -147,7 +147,7 @@ def test_what_another_scheduler_carries_on_is_neither_retried_nor_cancelled_and_
         assert progress_text(store.tasks.all("c-old")[0]) == "carried on elsewhere (adopted)"
 
 
-def test_a_campaign_that_nobody_carries_on_is_told_as_halted(home: Home) -> None:
+def test_a_campaign_that_nobody_carries_on_is_shown_as_halted(home: Home) -> None:
     with Store(home.store, wall=lambda: 1000.0) as store:
         store.campaigns.create(
             NewCampaign("c-old", "t", OLD, SPEC.model_dump_json(), attempts=7), [], [a_task(1)]

@@ -13,7 +13,7 @@ from protocol.errors import ResourceError
 from swarm.base.locks import lock_folder, lock_open_file, try_lock
 
 
-def test_a_second_process_on_the_same_folder_is_told_which_one_has_it(tmp_path: Path) -> None:
+def test_a_second_process_on_the_same_folder_learns_which_one_has_it(tmp_path: Path) -> None:
     script = (
         "import sys; from pathlib import Path; from swarm.base.locks import lock_folder; from protocol.errors import *\n"
         "try:\n"

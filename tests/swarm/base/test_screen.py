@@ -25,10 +25,10 @@ class Glass:
         self.lines = ["#" * columns] * rows
         self.written = 0
 
-    def hear(self, told: str) -> None:
-        self.written += len(told.encode())
+    def feed(self, output: str) -> None:
+        self.written += len(output.encode())
         row, column = 0, 0
-        for at, erase, text in _STEP.findall(told):
+        for at, erase, text in _STEP.findall(output):
             if at:
                 row, column = int(at) - 1, 0
                 assert row < self.rows, "nothing scrolls"
@@ -53,7 +53,7 @@ def a_screen(width: int = 40, height: int = 6) -> tuple[Screen, io.StringIO, Con
     return Screen(console, io.StringIO(), clock=lambda: 0.0), out, console
 
 
-def told(out: io.StringIO) -> str:
+def drained(out: io.StringIO) -> str:
     text = out.getvalue()
     out.seek(0)
     out.truncate()
@@ -66,7 +66,7 @@ def test_whatever_was_there_the_terminal_shows_the_last_picture() -> None:
     for _ in range(300):
         after = ["x" * rng.choice((0, 3, 11, 12)) for _ in range(rng.randint(1, 5))]
         after = [line.replace("x", rng.choice("abc")) for line in after]
-        glass.hear(changes(before, after, (12, 5)))
+        glass.feed(changes(before, after, (12, 5)))
         assert glass.shown() == after + [""] * (5 - len(after))
         before = after if rng.random() < 0.9 else None
 
@@ -75,11 +75,11 @@ def test_a_picture_that_has_not_changed_writes_nothing() -> None:
     screen, out, _ = a_screen()
     with screen:
         screen.show(Text("one\ntwo"))
-        told(out)
+        drained(out)
         screen.show(Text("one\ntwo"))
-        assert told(out) == ""
+        assert drained(out) == ""
         screen.show(Text("one\nthree"))
-        line = told(out)
+        line = drained(out)
         assert "three" in line
         assert "one" not in line
         assert len(line) < 40
@@ -90,11 +90,11 @@ def test_another_size_has_all_of_it_drawn_again() -> None:
     screen, out, console = a_screen(40, 6)
     with screen:
         screen.show(Group(*map(str, range(6))))
-        told(out)
+        drained(out)
         console.size = console.size._replace(width=30, height=4)
         screen.show(Group(*map(str, range(4))))
         glass = Glass(30, 4)
-        glass.hear(told(out))
+        glass.feed(drained(out))
         assert glass.shown() == ["0", "1", "2", "3"]
 
 
@@ -103,22 +103,22 @@ def test_after_a_while_it_is_written_again_for_others_may_have_written_over_it()
     console = Console(file=out, width=40, height=6, force_terminal=True)
     with Screen(console, io.StringIO(), clock=lambda: now[0]) as screen:
         screen.show("steady")
-        told(out)
+        drained(out)
         now[0] = 9.0
         screen.show("steady")
-        assert told(out) == ""
+        assert drained(out) == ""
         now[0] = 10.5
         screen.show("steady")
-        assert "steady" in told(out)
+        assert "steady" in drained(out)
 
 
 def test_what_does_not_fit_is_said() -> None:
     screen, out, _ = a_screen(40, 4)
     with screen:
-        told(out)
+        drained(out)
         screen.show(Group(*map(str, range(10))))
         glass = Glass(40, 4)
-        glass.hear(told(out))
+        glass.feed(drained(out))
         assert glass.shown() == ["0", "1", "2", "… 7 more lines"]
 
 
@@ -134,7 +134,7 @@ def test_the_terminal_is_given_back_however_it_ends(how: type[BaseException] | N
 
     with contextlib.nullcontext() if how is None else pytest.raises(how):
         live()
-    text = told(out)
+    text = drained(out)
     assert text.startswith(ENTER)
     assert text.endswith(LEAVE)
     for on, off in (("\x1b[?1049h", "\x1b[?1049l"), ("\x1b[?25l", "\x1b[?25h"), ("\x1b[?7l", "\x1b[?7h")):

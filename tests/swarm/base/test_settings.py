@@ -1,4 +1,4 @@
-"""Settings: file, then environment, then flags; a wrong one is told with its place."""
+"""Settings: file, then environment, then flags; a wrong one is reported with its place."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_later_sources_win(file: Path) -> None:
         ),
     ],
 )
-def test_a_wrong_setting_is_told_with_its_place(
+def test_a_wrong_setting_is_reported_with_its_place(
     file: Path, text: str, environment: dict[str, str], flags: dict[str, object], what: str
 ) -> None:
     file.write_text(text)
@@ -84,16 +84,14 @@ def test_a_wrong_setting_is_told_with_its_place(
         ("[worker]\nlabels = {site = '?'}", "letters, digits"),
     ],
 )
-def test_what_to_write_is_told_in_words_of_the_file_and_not_of_python(
-    file: Path, text: str, hint: str
-) -> None:
+def test_the_hint_uses_words_of_the_file_and_not_of_python(file: Path, text: str, hint: str) -> None:
     file.write_text(text)
     with pytest.raises(SettingsError) as caught:
         Example.load(file, {}, {})
     assert hint in caught.value.hint
 
 
-def test_a_file_that_cannot_be_read_is_told(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ResourceError, match="cannot read"):
         Example.load(tmp_path, {}, {})
 

@@ -222,7 +222,7 @@ async def test_a_holder_that_stalls_or_leaves_is_given_up_in_a_few_seconds(
 
 
 @pytest.mark.parametrize("behaviour", [_sends_too_much, _sends_nothing_for_ever, _asks_back, _talks_nonsense])
-async def test_a_holder_that_breaks_the_rules_is_told_apart(
+async def test_a_holder_that_breaks_the_rules_raises_a_protocol_error(
     pair: tuple[MemoryNetwork, MemoryNetwork], behaviour: Callable[[Stream], Awaitable[None]]
 ) -> None:
     holder, taker = pair

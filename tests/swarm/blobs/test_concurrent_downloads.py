@@ -13,7 +13,7 @@ from protocol.words import Reason
 from swarm.blobs.pieces import PIECE_SIZE
 from swarm.blobs.swarm_download import DownloadRequest, Mirror, pull
 from swarm.memory.network import MemorySwarm
-from tests.swarm.blobs.test_swarm_download import CONTENT, SHA, Field, Kept
+from tests.swarm.blobs.test_swarm_download import CONTENT, SHA, Field, MemoryPieces
 
 Piece = Callable[[int, int], Awaitable[bytearray]]
 
@@ -25,8 +25,8 @@ async def slow() -> AsyncIterator[Field]:
         yield Field(swarm)
 
 
-async def takes(field: Field, piece: Piece, *, retry_leader: bool = True) -> Kept:
-    stored = Kept()
+async def takes(field: Field, piece: Piece, *, retry_leader: bool = True) -> MemoryPieces:
+    stored = MemoryPieces()
     node = field.node("taker")
     await node.connect(field.leader.peer_id, field.leader.addresses)
     download_request = DownloadRequest(

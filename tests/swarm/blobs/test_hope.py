@@ -18,7 +18,7 @@ from swarm.blobs.swarm_download import GROWTH_S
 from swarm.blobs.wire import FrameReader
 from swarm.memory.network import MemorySwarm
 from swarm.net.network import Stream
-from tests.swarm.blobs.test_swarm_download import CONTENT, PIECES, Field, Kept, Part, piece
+from tests.swarm.blobs.test_swarm_download import CONTENT, PIECES, Field, MemoryPieces, Part, piece
 
 MUST = hashes_of(CONTENT)
 HASHES = b"".join(MUST)
@@ -49,7 +49,7 @@ class Stingy(Field):
             if isinstance(answer, PieceFollows):
                 await stream.send_all(HASHES)
 
-    def begins(self, name: str, has: Callable[[], Kept | None]) -> None:
+    def begins(self, name: str, has: Callable[[], MemoryPieces | None]) -> None:
         """A worker that has what `has` gives."""
         node = self.node(name)
         self.serves(node, lambda *_: None if (stored := has()) is None else Part(stored))
@@ -62,8 +62,8 @@ async def stingy() -> AsyncIterator[Stingy]:
         yield Stingy(swarm)
 
 
-def all_of(*, until: int = PIECES) -> Kept:
-    return Kept(pieces={index: piece(index) for index in range(until)}, must=MUST)
+def all_of(*, until: int = PIECES) -> MemoryPieces:
+    return MemoryPieces(pieces={index: piece(index) for index in range(until)}, must=MUST)
 
 
 async def test_where_it_does_not_say_what_the_pieces_are_it_ends_at_once_though_others_have_it(

@@ -12,7 +12,7 @@ from swarm.blobs.server import serve_blobs
 from swarm.blobs.swarm_download import DownloadRequest, pull
 from swarm.join.host import open_host
 from swarm.net.identity import Identity
-from tests.swarm.blobs.test_swarm_download import CONTENT, SHA, Kept, grant
+from tests.swarm.blobs.test_swarm_download import CONTENT, SHA, MemoryPieces, grant
 
 
 async def test_a_model_comes_from_the_scheduler_and_two_workers_one_of_which_lies() -> None:
@@ -39,7 +39,7 @@ async def test_a_model_comes_from_the_scheduler_and_two_workers_one_of_which_lie
         serve_blobs(good, lambda *_: None, shared=gives("good", CONTENT))
         serve_blobs(liar, lambda *_: None, shared=gives("liar", bytes(len(CONTENT))))
         await taker.connect(leader.peer_id, leader.addresses)
-        store = Kept()
+        store = MemoryPieces()
         download_request = DownloadRequest(SHA, len(CONTENT), lambda: leader.peer_id)
         with trio.fail_after(60):
             await pull(taker, store, download_request, rng=random.Random(1))

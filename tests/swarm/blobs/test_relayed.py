@@ -13,7 +13,7 @@ from protocol.messages.blobs import PIECE_SIZE, HolderInfo, Holders
 from swarm.blobs.swarm_download import DownloadRequest, pull
 from swarm.memory.network import MemoryNetwork, MemorySwarm
 from swarm.net.reservations import RelayReservations
-from tests.swarm.blobs.test_swarm_download import CONTENT, SHA, Field, Kept, grant
+from tests.swarm.blobs.test_swarm_download import CONTENT, SHA, Field, MemoryPieces, grant
 
 
 class Relayed(Field):
@@ -31,7 +31,7 @@ class Relayed(Field):
         results = (HolderInfo(peer=self.office.peer_id, addresses=(self.circuit,)),)
         return Holders(grant=grant(self.leader.peer_id, peer), others=results)
 
-    async def brings(self, store: Kept, taker: MemoryNetwork) -> None:
+    async def brings(self, store: MemoryPieces, taker: MemoryNetwork) -> None:
         """As `node.run.model_source` does."""
 
         def relayed(peer: str) -> bool:
@@ -53,7 +53,7 @@ async def test_a_gate_carries_no_piece_while_the_scheduler_gives_directly(
     relayed: Relayed, autojump_clock: MockClock
 ) -> None:
     await relayed.set_up()
-    store, taker = Kept(), relayed.node("taker")
+    store, taker = MemoryPieces(), relayed.node("taker")
     with trio.fail_after(60):
         await relayed.brings(store, taker)
     assert store.whole() == CONTENT
@@ -64,7 +64,7 @@ async def test_where_nobody_gives_directly_any_more_the_gate_carries_the_rest(
     relayed: Relayed, autojump_clock: MockClock
 ) -> None:
     await relayed.set_up()
-    store = Kept()
+    store = MemoryPieces()
 
     async def goes() -> None:
         while len(store.pieces) < 2:
@@ -83,7 +83,7 @@ async def test_a_link_that_becomes_direct_meanwhile_is_used(
     relayed: Relayed, autojump_clock: MockClock
 ) -> None:
     await relayed.set_up()
-    store, taker = Kept(), relayed.node("taker")
+    store, taker = MemoryPieces(), relayed.node("taker")
 
     async def punches() -> None:
         while taker.path(relayed.office.peer_id) is None or not store.pieces:

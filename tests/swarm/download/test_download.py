@@ -308,7 +308,7 @@ async def test_a_file_that_changed_is_never_put_together_with_its_older_part(goo
 
 
 @pytest.mark.parametrize("size", [len(DATA) - 1, len(DATA) + 1])
-async def test_a_file_of_another_size_is_told_before_a_byte_is_stored(good: Papers, size: int) -> None:
+async def test_a_file_of_another_size_is_refused_before_a_byte_is_stored(good: Papers, size: int) -> None:
     async with internet(good) as net:
         net.site.file("/m.onnx", DATA)
         got = bytearray()
@@ -484,7 +484,7 @@ async def test_the_system_looks_names_up() -> None:
         await EDGE.resolve("nowhere.invalid", 443)
 
 
-async def test_what_the_system_said_is_told_and_nothing_around_it() -> None:
+async def test_the_message_of_the_system_is_reported_and_nothing_around_it() -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     for url, result in (

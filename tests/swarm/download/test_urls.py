@@ -256,7 +256,7 @@ def test_a_file_at_hugging_face_is_named_with_its_repository_and_revision() -> N
         "hf://a/b/c d",
     ],
 )
-def test_what_is_no_file_at_hugging_face_is_told(text: str) -> None:
+def test_what_is_no_file_at_hugging_face_is_refused(text: str) -> None:
     with pytest.raises(Refused, match="hf://ORG/REPO"):
         read_hf(text)
 

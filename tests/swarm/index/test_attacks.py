@@ -90,7 +90,7 @@ def near(key: bytes, count: int, ids: Sequence[Identity]) -> list[Identity]:
     return sorted(ids, key=lambda one: int.from_bytes(routing_key(one.peer_id), "big") ^ target)[:count]
 
 
-async def test_a_swarm_that_is_told_a_victims_address_in_every_way_hardly_knocks_there(
+async def test_a_swarm_fed_a_victims_address_in_every_way_hardly_dials_it(
     autojump_clock: Jumping,
 ) -> None:
     """Six liars say that they themselves, and hundreds of others near whatever key is asked for, are to be found at the victim's."""

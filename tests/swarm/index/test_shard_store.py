@@ -135,7 +135,7 @@ def test_an_advert_ends_with_its_lifetime_and_a_refresh_prolongs_it() -> None:
     assert (holder.nodes, holder.shards, holder.size) == (0, 0, 0)
 
 
-def test_the_age_of_an_advert_is_told() -> None:
+def test_the_age_of_an_advert_is_returned() -> None:
     holder = ShardStore()
     put(holder, IDS[0], 100.0)
     page = holder.page(160.0, say.QueryShard(attribute="node"))

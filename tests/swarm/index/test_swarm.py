@@ -121,8 +121,8 @@ async def publish_all(members: Iterable[Member], **labels: int) -> None:
     """All at once, as after a power cut; a few seconds later they have found each other. `labels`: those below that number."""
     async with trio.open_nursery() as nursery:
         for member in members:
-            said = {name: "yes" for name, below in labels.items() if member.number < below}
-            nursery.start_soon(lambda member=member, said=said: member.publish(labels=said))
+            own_labels = {name: "yes" for name, below in labels.items() if member.number < below}
+            nursery.start_soon(lambda member=member, own_labels=own_labels: member.publish(labels=own_labels))
     await trio.sleep(15)
 
 
@@ -535,7 +535,7 @@ async def test_a_client_of_the_index_refuses_to_hold(autojump_clock: Jumping) ->
             nursery.cancel_scope.cancel()
 
 
-async def test_a_peer_that_asks_too_much_is_told_to_wait(autojump_clock: Jumping) -> None:
+async def test_a_peer_that_asks_too_much_has_to_wait(autojump_clock: Jumping) -> None:
     async with field(2) as grown, trio.open_nursery() as nursery:
         links = Links(grown.members[1].network, say.FAMILY, say.INDEX, nursery)
         gate = grown.members[0]

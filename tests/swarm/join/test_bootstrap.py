@@ -90,7 +90,7 @@ async def test_a_gate_that_comes_back_is_found_within_three_seconds_on_any_port(
         nursery.cancel_scope.cancel()
 
 
-async def test_a_gate_that_does_not_answer_is_told_once_and_so_is_that_it_does(
+async def test_a_gate_that_stops_or_resumes_answering_is_reported_once(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     swarm = Swarm()
@@ -115,7 +115,7 @@ async def test_a_gate_that_does_not_answer_is_told_once_and_so_is_that_it_does(
     ]
 
 
-async def test_a_damaged_gate_file_is_no_gate_and_a_damaged_setting_is_told(
+async def test_a_damaged_gate_file_is_no_gate_and_a_damaged_setting_is_an_error(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     swarm = Swarm()

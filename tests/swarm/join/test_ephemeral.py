@@ -25,7 +25,7 @@ OWNER = Identity.from_seed("owner")
 
 
 class Gate:
-    """A gate that notes who came, and says no if it is told to."""
+    """A gate that notes who came, and refuses on request."""
 
     def __init__(self, network: MemoryNetwork, *, refuses: bool = False) -> None:
         self.network = network

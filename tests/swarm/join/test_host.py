@@ -146,7 +146,7 @@ async def test_a_restarted_gate_gets_its_nodes_back() -> None:
                 await until(lambda: node.connected() == ())
 
 
-async def test_patience_ends_with_a_peer_that_accepts_and_says_nothing() -> None:
+async def test_a_peer_that_accepts_and_says_nothing_times_out() -> None:
     silent = await trio.open_tcp_listeners(0, host="127.0.0.1")
     where = f"/ip4/127.0.0.1/tcp/{silent[0].socket.getsockname()[1]}"
     async with open_host(Identity.from_seed(1)) as node:
@@ -237,7 +237,7 @@ def test_a_wildcard_becomes_addresses_that_can_be_dialled() -> None:
     assert not loopback or loopback == list(result)
 
 
-def test_loopback_is_told_when_it_was_asked_for() -> None:
+def test_loopback_is_announced_when_asked_for() -> None:
     assert concrete(["/ip4/127.0.0.1/tcp/4001"]) == ("/ip4/127.0.0.1/tcp/4001",)
 
 
@@ -271,7 +271,7 @@ def test_a_peer_address_splits_in_two() -> None:
         split_peer("/ip4/192.0.2.7/tcp/4001")
 
 
-async def test_who_answers_instead_of_a_peer_is_told_by_name() -> None:
+async def test_who_answers_instead_of_a_peer_is_named() -> None:
     required, result = Identity.from_seed(3), Identity.from_seed(1)
     async with (
         open_host(result, listen=[LOOPBACK]) as other,
@@ -298,7 +298,7 @@ async def test_who_knows_where_a_peer_is_does_not_wait_for_somebody_who_asks_at_
                 await node.connect(peer.peer_id, peer.addresses, max_wait_s=5.0)
 
 
-async def test_one_who_loses_patience_with_a_dial_does_not_end_it_for_others() -> None:
+async def test_a_caller_that_gives_up_on_a_dial_does_not_end_it_for_others() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         dead = f"/ip4/127.0.0.1/tcp/{silent.getsockname()[1]}"
         async with (

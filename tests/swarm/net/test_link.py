@@ -31,9 +31,9 @@ PONG = Pong(role="worker", incarnation=1)
 
 @dataclass
 class Desk:
-    """The far side: answers pings as it is told to."""
+    """The far side: answers pings on request."""
 
-    heard: list[Message] = field(default_factory=list)
+    messages: list[Message] = field(default_factory=list)
     gate: trio.Event = field(default_factory=trio.Event)
     waits: bool = False
     answering: int = 0
@@ -41,7 +41,7 @@ class Desk:
     links: list[Link] = field(default_factory=list)
 
     async def answer(self, link: Link, message: Message) -> Message | None:
-        self.heard.append(message)
+        self.messages.append(message)
         if link not in self.links:
             self.links.append(link)
         if isinstance(message, Pong):
@@ -112,7 +112,7 @@ async def test_a_call_gets_its_answer_and_a_note_gets_none(autojump_clock: trio.
         assert await link.call(Ping()) == PONG
         await link.tell(PONG)
         assert await link.ask(Ping(), Pong) == PONG
-        assert two.desk.heard == [Ping(), PONG, Ping()]
+        assert two.desk.messages == [Ping(), PONG, Ping()]
 
 
 async def test_either_side_may_call(autojump_clock: trio.testing.MockClock) -> None:
@@ -156,7 +156,7 @@ async def test_one_link_is_kept_for_a_peer_however_many_ask_at_once(
         assert len(set(map(id, links))) == 1
 
 
-async def test_silence_ends_in_unreachable_when_patience_does(autojump_clock: trio.testing.MockClock) -> None:
+async def test_silence_ends_in_unreachable_after_the_timeout(autojump_clock: trio.testing.MockClock) -> None:
     async with pair() as two:
         two.desk.waits = True
         link = await two.link()
@@ -290,7 +290,7 @@ async def test_a_peer_that_takes_nothing_is_dropped_not_waited_for(
         held.set()
 
 
-async def test_a_peer_that_is_not_admitted_is_told_nothing(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_peer_that_is_not_admitted_gets_no_answer(autojump_clock: trio.testing.MockClock) -> None:
     async with MemorySwarm(random.Random(1)) as swarm, trio.open_nursery() as nursery:
         here, there = swarm.node(Identity.from_seed(1)), swarm.node(Identity.from_seed(2))
         server = Desk()
@@ -298,7 +298,7 @@ async def test_a_peer_that_is_not_admitted_is_told_nothing(autojump_clock: trio.
         links = Links(here, ProtocolId.HEALTH, HEALTH, nursery)
         with pytest.raises(Unreachable):
             await links.call(there.peer_id, there.addresses, Ping())
-        assert server.heard == []
+        assert server.messages == []
         nursery.cancel_scope.cancel()
 
 

@@ -174,7 +174,7 @@ async def test_closing_wakes_our_own_reader(start: Start) -> None:
             await stream.receive_some()
 
 
-async def test_a_peer_that_sends_to_a_closed_stream_is_told(start: Start) -> None:
+async def test_a_peer_that_sends_to_a_closed_stream_gets_an_error(start: Start) -> None:
     server, client = await pair(start)
     event = trio.Event()
 
@@ -477,7 +477,7 @@ class _AsTrio(trio.abc.HalfCloseableStream):
         await self.inner.aclose()
 
 
-async def test_a_process_that_has_ended_is_told_apart_from_one_that_is_silent(start: Start) -> None:
+async def test_a_process_that_has_ended_is_distinguished_from_one_that_is_silent(start: Start) -> None:
     asker = await start(1)
     gone = Identity.from_seed(99).peer_id
     with socket.socket() as listener:

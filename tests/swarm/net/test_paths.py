@@ -9,7 +9,7 @@ GATE = Identity.from_seed("gate").peer_id
 CIRCUIT = f"/ip4/192.0.2.7/tcp/4101/p2p/{GATE}/p2p-circuit"
 
 
-def test_a_direct_way_is_told_with_its_time() -> None:
+def test_a_direct_path_is_shown_with_its_time() -> None:
     assert path_words(Path(True, None, 0.84)) == "direct, 0.8 ms"
     assert path_words(Path(True, None, None)) == "direct"
     assert path_words(None) == ""

@@ -139,7 +139,7 @@ def test_who_is_served_no_longer_loses_its_place_and_what_runs() -> None:
     assert relay.carry(running["ac"], 1) is None
 
 
-def test_a_visitor_is_served_as_long_as_who_vouched_for_it() -> None:
+def test_a_visitor_is_served_as_long_as_the_member_who_introduced_it() -> None:
     """Its own permission is for minutes: what runs does not end with it."""
     served, visitors = {"member", "b"}, {"visitor": "member"}
 

@@ -85,7 +85,7 @@ class Socket:
 
 
 @pytest.mark.parametrize(
-    ("name", "seen"),
+    ("name", "address"),
     [
         (("192.0.2.7", 4001), ("192.0.2.7", 4001)),
         (("2606:4700::1111", 4001, 0, 0), ("2606:4700::1111", 4001)),
@@ -96,9 +96,9 @@ class Socket:
     ],
 )
 def test_it_is_known_where_a_connection_comes_from_by_either_kind_of_address(
-    name: object, seen: tuple[str, int] | None
+    name: object, address: tuple[str, int] | None
 ) -> None:
     """Otherwise its network's limits on connections and places would not be those of its network."""
     harden()
     stream = TrioTCPStream(Socket(name))  # type: ignore[arg-type]
-    assert stream.get_remote_address() == seen
+    assert stream.get_remote_address() == address

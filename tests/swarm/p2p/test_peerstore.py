@@ -81,7 +81,7 @@ def test_addresses_that_are_too_old_are_nothing_and_no_error() -> None:
         book.addrs(stranger(2))
 
 
-async def test_nobody_is_told_unasked_who_somebody_is() -> None:
+async def test_an_unasked_identify_push_is_refused() -> None:
     async with open_host(ME, listen=[LOOPBACK]) as victim, attack(victim) as link:
         with trio.fail_after(5):
             stream = await link.speak(ID_PUSH)
@@ -89,10 +89,10 @@ async def test_nobody_is_told_unasked_who_somebody_is() -> None:
             assert await link.body_of(stream, len(answer)) == answer
 
 
-@pytest.mark.parametrize(("names", "kept"), [(3, True), (400_000, False)], ids=["few", "many"])
-async def test_a_peer_that_says_too_much_of_itself_has_said_nothing(names: int, kept: bool) -> None:
+@pytest.mark.parametrize(("names", "accepted"), [(3, True), (400_000, False)], ids=["few", "many"])
+async def test_a_peer_that_says_too_much_of_itself_has_said_nothing(names: int, accepted: bool) -> None:
     message = Identify(protocols=["/a", "/b", "/c"][:names] + ["/d"] * (names - 3)).SerializeToString()
-    assert (len(message) <= MAX_IDENTIFY) is kept
+    assert (len(message) <= MAX_IDENTIFY) is accepted
     async with (
         open_host(ME, listen=[LOOPBACK]) as victim,
         open_host(ATTACKER) as liar,
@@ -111,4 +111,4 @@ async def test_a_peer_that_says_too_much_of_itself_has_said_nothing(names: int, 
             while peer in victim.host._identify_inflight:
                 await trio.sleep(0.01)
         book = victim.host.get_peerstore()
-        assert (book.has_peer(peer) and book.get_protocols(peer) == ["/a", "/b", "/c"]) is kept
+        assert (book.has_peer(peer) and book.get_protocols(peer) == ["/a", "/b", "/c"]) is accepted

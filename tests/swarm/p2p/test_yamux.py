@@ -185,7 +185,7 @@ async def test_a_stream_closed_here_is_reset_when_the_peer_sends_on(rig: Rig) ->
     assert not rig.conn.stream_buffers
 
 
-async def test_a_peer_that_sends_on_and_reads_nothing_is_told_once(rig: Rig) -> None:
+async def test_a_peer_that_sends_on_and_reads_nothing_is_reset_once(rig: Rig) -> None:
     """Each frame would begin a task that waits to say so."""
     await rig.pipe.open(1)
     await rig.settled()
@@ -255,7 +255,7 @@ async def test_a_silent_peer_that_is_waited_for_is_given_up_within_10_seconds(
     assert await given_up_after(rig) <= 10
 
 
-async def test_a_silent_peer_that_was_told_something_is_given_up_within_20_seconds(
+async def test_a_silent_peer_that_was_sent_something_is_given_up_within_20_seconds(
     autojump_clock: trio.testing.MockClock, rig: Rig
 ) -> None:
     await rig.pipe.open(1)

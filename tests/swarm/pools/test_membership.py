@@ -117,7 +117,7 @@ def test_a_change_that_is_refused_leaves_all_as_it_was(pool: OwnPool) -> None:
     assert pool.signed() == before
 
 
-def test_a_damaged_manifest_or_a_lost_key_is_told_by_its_file(home: Home) -> None:
+def test_a_damaged_manifest_or_a_lost_key_is_reported_with_its_file(home: Home) -> None:
     made = create_pool(home, "lab")
     file = made.folder / "manifest"
     whole = file.read_bytes()
@@ -272,17 +272,17 @@ def test_one_damaged_file_hides_no_other(home: Home, pool: OwnPool) -> None:
 
 
 @pytest.mark.parametrize(
-    "said", ["sark1abc", "-", "file", "no such file", "x" * 5000, "a\0b", " sark1" + "a" * 600]
+    "argument", ["sark1abc", "-", "file", "no such file", "x" * 5000, "a\0b", " sark1" + "a" * 600]
 )
-def test_a_ticket_is_what_was_typed_or_in_a_file_or_on_standard_input(tmp_path: Path, said: str) -> None:
+def test_a_ticket_is_what_was_typed_or_in_a_file_or_on_standard_input(tmp_path: Path, argument: str) -> None:
     (tmp_path / "ticket").write_text("sark1file\n")
-    typed = str(tmp_path / "ticket") if said == "file" else said
-    expected = {"-": "sark1stdin", "file": "sark1file"}.get(said, said)
+    typed = str(tmp_path / "ticket") if argument == "file" else argument
+    expected = {"-": "sark1stdin", "file": "sark1file"}.get(argument, argument)
     assert secret_text(typed, io.StringIO("sark1stdin\nmore")).strip() == expected.strip()
 
 
 @pytest.mark.parametrize(
-    ("said", "what"),
+    ("argument", "what"),
     [
         ("ticket.txt", "the file ticket.txt does not exist"),
         ("/no/such/ticket", "the file /no/such/ticket does not exist"),
@@ -290,10 +290,10 @@ def test_a_ticket_is_what_was_typed_or_in_a_file_or_on_standard_input(tmp_path: 
         ("-", "standard input is empty"),
     ],
 )
-def test_a_file_or_standard_input_without_a_ticket_is_told_as_that(
-    tmp_path: Path, said: str, what: str
+def test_a_file_or_standard_input_without_a_ticket_is_reported_as_such(
+    tmp_path: Path, argument: str, what: str
 ) -> None:
-    typed = f"{tmp_path}/" if said == "folder" else said
+    typed = f"{tmp_path}/" if argument == "folder" else argument
     with pytest.raises(ResourceError, match=what) as caught:
         secret_text(typed, io.StringIO("\n"))
     assert "paste it" in caught.value.hint

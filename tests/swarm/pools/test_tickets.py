@@ -43,7 +43,7 @@ def test_a_typing_error_is_noticed(place: int, letter: str) -> None:
 
 
 @pytest.mark.parametrize("end", [5, 6, 9, 100, -1])  # a ticket's length differs by a letter from time to time
-def test_a_ticket_that_was_not_copied_whole_is_told(end: int) -> None:
+def test_an_incomplete_ticket_is_reported_as_such(end: int) -> None:
     with pytest.raises(NotPermitted, match="this ticket is damaged"):
         read_ticket(TEXT[:end])
 
@@ -59,7 +59,7 @@ def test_a_ticket_that_was_not_copied_whole_is_told(end: int) -> None:
         (TEXT + "1" * 90_000, "too long"),
     ],
 )
-def test_what_is_no_ticket_is_told_in_one_line(text: str, why: str) -> None:
+def test_what_is_no_ticket_is_a_one_line_error(text: str, why: str) -> None:
     with pytest.raises(NotPermitted, match=why) as error:
         read_ticket(text)
     assert "\n" not in error.value.what

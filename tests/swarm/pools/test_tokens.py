@@ -313,7 +313,7 @@ def test_the_life_of_a_delegated_token_counts_from_its_first_block() -> None:
         ({"ttl_s": float("nan")}, "10 years"),
     ],
 )
-def test_what_no_token_can_say_is_told(wrong: dict[str, object], why: str) -> None:
+def test_what_no_token_can_express_is_refused(wrong: dict[str, object], why: str) -> None:
     with pytest.raises(ValueError, match=why):
         Grant(**{"rights": BOTH, **wrong})  # type: ignore[arg-type]
 

@@ -47,7 +47,7 @@ class Dialled:
 async def desk(
     knock: Dialled, seen_at: Address | None = "/ip4/8.8.4.4/tcp/51034", *, serving: bool = True
 ) -> AsyncIterator[tuple[MemorySwarm, Contact, list[Contact]]]:
-    """A gate in a simulated network, that sees everybody at `seen_at` and dials by `knock`; and whom it was told to meet."""
+    """A gate in a simulated network, that sees everybody at `seen_at` and dials by `knock`; and whom it was asked to meet."""
     met: list[Contact] = []
     async with MemorySwarm(random.Random(1), latency_s=0.01) as swarm:
         gate = swarm.node(GATE)
@@ -220,7 +220,7 @@ async def test_a_gate_cannot_make_us_believe_in_ports_that_we_did_not_ask_for(
     assert reply.reached == (4001,)
 
 
-async def test_a_gate_that_talks_nonsense_or_says_nothing_is_an_error_within_the_patience(
+async def test_a_gate_that_talks_nonsense_or_says_nothing_is_an_error_within_the_timeout(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     async with MemorySwarm(random.Random(1)) as swarm:

@@ -37,7 +37,7 @@ class Field:
     nursery: trio.Nursery
     gates: dict[str, Contact] = field(default_factory=dict)
     indices: dict[str, Index] = field(default_factory=dict)
-    told: list[str] = field(default_factory=list)
+    lines: list[str] = field(default_factory=list)
     out_of_files: bool = False
 
     def _interfaces(self, ips: tuple[str, ...]) -> tuple[str, ...]:
@@ -78,7 +78,7 @@ class Field:
             rng=random.Random(name),
             wall=lambda: 0.0,
             ips=partial(self._interfaces, ips),
-            tell=self.told.append,
+            tell=self.lines.append,
         )
         index = self.indices[name] = Index(network, rng=random.Random(name), reach=keeper)
         await self.nursery.start(index.run)
@@ -120,7 +120,7 @@ async def test_a_node_in_the_open_knows_it_at_once_and_takes_no_place(
         await trio.sleep(30)
         assert network.reservations() == ()
         assert keeper.addresses == network.addresses
-        assert play.told == [f"this device can be dialled: {network.addresses[0]}"]
+        assert play.lines == [f"this device can be dialled: {network.addresses[0]}"]
 
 
 async def test_a_node_behind_a_nat_holds_places_at_two_gates_and_nothing_for_others(
@@ -253,7 +253,7 @@ async def test_a_swarm_whose_gates_are_all_on_the_lan_works_as_if_everybody_coul
         network, keeper = await play.node("node", "gate", ips=("10.0.0.2",))
         await within(1, lambda: keeper.reach is Reach.DIRECT)
         assert keeper.state.far_at is None
-        assert (keeper.addresses, play.told) == (network.addresses, [])
+        assert (keeper.addresses, play.lines) == (network.addresses, [])
 
 
 async def test_without_any_gate_nothing_is_asked_and_everything_is_as_before(

@@ -1,4 +1,4 @@
-"""Neighbours on the LAN: what is told, what is believed, and that nothing of it holds up a node. mDNS itself is played by a double."""
+"""Neighbours on the LAN: what is announced, what is believed, and that nothing of it delays a node. mDNS itself is played by a double."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Air:
         """Somebody is heard."""
         self.contacts[name] = contact
         for session in self.sessions:
-            session.heard.put(name)
+            session.names.put(name)
 
 
 class Session:
@@ -41,14 +41,14 @@ class Session:
 
     def __init__(self, air: Air, peer: PeerId | None, addresses: Sequence[Address]) -> None:
         self.air, self.peer, self.addresses = air, peer, tuple(addresses)
-        self.heard: queue.Queue[str] = queue.Queue()
+        self.names: queue.Queue[str] = queue.Queue()
         self.left = threading.Event()
 
     def __enter__(self) -> Session:
         if self.air.broken:
             raise OSError("no multicast here")
         for name in self.air.contacts:
-            self.heard.put(name)
+            self.names.put(name)
         self.air.sessions.append(self)
         return self
 
@@ -57,7 +57,7 @@ class Session:
 
     def next(self, within_s: float) -> str | None:
         try:
-            return self.heard.get(timeout=min(within_s, 0.02))
+            return self.names.get(timeout=min(within_s, 0.02))
         except queue.Empty:
             return None
 
@@ -118,7 +118,7 @@ async def test_a_flood_of_names_is_not_followed() -> None:
     with trio.fail_after(10):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(Lan(ME, tuple, found, session=air).run)
-            while not air.sessions or not air.sessions[0].heard.empty():
+            while not air.sessions or not air.sessions[0].names.empty():
                 await trio.sleep(0.02)
             nursery.cancel_scope.cancel()
     assert len(met) <= mdns.MAX_NEIGHBOURS
@@ -134,7 +134,7 @@ def test_a_command_takes_a_glance_and_goes_on_as_soon_as_nobody_new_answers() ->
         f"/ip4/192.168.1.10/tcp/4001/p2p/{THIRD}",
     }
     assert air.sessions[0].left.is_set()
-    assert air.sessions[0].peer is None  # nothing is told of a passing command
+    assert air.sessions[0].peer is None  # a short-lived command announces nothing
 
 
 def test_a_glance_where_there_is_nobody_or_no_multicast_finds_nobody() -> None:

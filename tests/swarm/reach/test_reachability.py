@@ -92,7 +92,7 @@ def test_one_dial_back_that_worked_makes_it_direct_at_once_unless_it_came_from_t
 
 
 @given(steps=STEPS)
-def test_what_is_told_fits_into_an_advert_and_a_node_behind_a_router_tells_circuits_and_the_lan_alone(
+def test_announced_addresses_fit_into_an_advert_and_a_node_behind_a_router_announces_only_circuits_and_the_lan(
     steps: list[Step],
 ) -> None:
     for _, _, standing in walk(steps):
@@ -124,13 +124,13 @@ def test_a_gate_of_the_lan_counts_until_one_from_outside_is_heard() -> None:
     assert answered(outside, near(4001), 6.0) == outside
 
 
-def test_an_address_that_was_reached_is_told_before_the_others_and_one_that_was_not_is_left_out() -> None:
+def test_a_reached_address_is_announced_before_the_others_and_an_unreached_one_is_left_out() -> None:
     standing = answered(ReachState(), far(4001), 1.0)
     own = [HOME, "/ip6/2606:4700::1111/tcp/4001"]
     assert advertised(standing, own, ()) == ("/ip4/8.8.4.4/tcp/4001", HOME)
 
 
-def test_what_the_user_says_is_always_told() -> None:
+def test_what_the_user_sets_is_always_announced() -> None:
     standing = answered(answered(ReachState(), far(), 1.0), far(), 2.0)
     assert advertised(standing, [HOME], CIRCUITS[:1], ["/dns4/example.org/tcp/443"]) == (
         "/dns4/example.org/tcp/443",
@@ -139,7 +139,7 @@ def test_what_the_user_says_is_always_told() -> None:
     )
 
 
-def test_on_loopback_or_a_lan_everything_is_told_as_if_there_was_no_gate() -> None:
+def test_on_loopback_or_a_lan_everything_is_announced_as_without_a_gate() -> None:
     own = ["/ip4/8.8.4.5/tcp/4001", HOME]
     by_loopback = answered(ReachState(), verdict_of(GATE, "/ip4/127.0.0.1/tcp/51034", [4001], OWN), 1.0)
     assert by_loopback.reach is Reach.DIRECT
@@ -256,7 +256,7 @@ def test_a_node_with_a_public_ipv6_address_behind_an_ipv4_router_tells_both_ways
     assert advertised(standing, [HOME, own6], CIRCUITS[:1]) == (own6, HOME, CIRCUITS[0])
 
 
-def test_an_address_that_the_provider_took_away_is_told_no_longer_once_gates_see_another() -> None:
+def test_an_address_that_the_provider_changed_is_no_longer_announced_once_gates_see_another() -> None:
     standing = after(far(4001), far(4001, gate=OTHER))
     for gate in (GATE, OTHER):
         standing = answered(standing, lie(4001, gate=gate), 500.0)

@@ -121,6 +121,6 @@ async def test_a_router_that_does_not_do_it_is_asked_now_and_then_and_complained
     assert mapped[-1] == "/ip4/8.8.4.4/tcp/4001"
 
 
-def test_a_router_behind_another_one_is_told_of() -> None:
+def test_a_router_behind_another_one_is_reported() -> None:
     assert "behind another one" in str(Mapping("100.64.0.3", 4001, 4001))
     assert "behind another one" not in str(Mapping("8.8.4.4", 4001, 4001))

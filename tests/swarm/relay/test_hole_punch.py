@@ -1,4 +1,4 @@
-"""From a circuit to a direct connection: what is told, what is dialled, and the whole of it on loopback."""
+"""From a circuit to a direct connection: what is sent, what is dialled, and the whole of it on loopback."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ OURS = "/ip4/8.8.8.8/tcp/51034"
 
 
 @pytest.mark.parametrize(
-    ("said", "observed", "dialled"),
+    ("announced", "observed", "dialled"),
     [
         ((PUBLIC, LAN), (OURS,), (PUBLIC,)),
         (("/ip4/8.8.8.8/tcp/4001", LAN), (OURS,), ("/ip4/8.8.8.8/tcp/4001", LAN)),
@@ -53,9 +53,9 @@ OURS = "/ip4/8.8.8.8/tcp/51034"
     ids=["a stranger's private one", "a neighbour's", "a private internet", "one machine", "others", "many"],
 )
 def test_nobody_has_us_knock_at_doors_of_our_own_network(
-    said: tuple[str, ...], observed: tuple[str, ...], dialled: tuple[str, ...] | None
+    announced: tuple[str, ...], observed: tuple[str, ...], dialled: tuple[str, ...] | None
 ) -> None:
-    assert targets(said, observed) == (said[:MAX_TARGETS] if dialled is None else dialled)
+    assert targets(announced, observed) == (announced[:MAX_TARGETS] if dialled is None else dialled)
 
 
 async def echo(stream: Stream) -> None:
@@ -138,7 +138,7 @@ async def test_a_kept_link_moves_to_the_direct_connection_and_gives_the_circuit_
 
 
 @pytest.mark.patient
-async def test_somebody_else_at_an_address_that_a_peer_told_is_called_once_a_try(three: Start) -> None:
+async def test_somebody_else_at_an_address_that_a_peer_sent_is_dialled_once_a_try(three: Start) -> None:
     """A peer may tell where anybody is, to have us call there again and again."""
     _, node, caller = three
     calls = 0

@@ -1,4 +1,4 @@
-"""The first system's endpoints for campaigns, jobs, results and files: the shapes of its README, made of this home's own store."""
+"""The predecessor's endpoints for campaigns, jobs, results and files: the shapes of its README, made of this home's own store."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ async def test_a_body_that_makes_no_sense_is_refused_with_an_error(
         assert answer.json()["error"]
 
 
-async def test_a_campaign_is_told_with_its_jobs_counted(client: httpx.AsyncClient, writer: Any) -> None:
+async def test_a_campaign_is_shown_with_its_jobs_counted(client: httpx.AsyncClient, writer: Any) -> None:
     writer.campaign("c-one", tasks=4)
     writer.succeed("c-one/1")
     writer.fail("c-one/2")

@@ -1,4 +1,4 @@
-"""The first system's endpoints for workers: the devices of the swarm in its words, and honest answers to what a client says of them."""
+"""The predecessor's endpoints for workers: the devices of the swarm in its words, and honest answers to what a client says of them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ REGISTER = {
 
 @dataclass
 class Owner:
-    """What the workers are told; only `own` obey."""
+    """What the workers are sent; only `own` obey."""
 
     own: set[str] = field(default_factory=set)
     orders: list[tuple[str, Action]] = field(default_factory=list)
@@ -172,7 +172,7 @@ async def test_a_heartbeat_changes_nothing_and_says_so(asking: httpx.AsyncClient
     assert not owner.orders
 
 
-async def test_ones_own_worker_does_as_it_is_told(asking: httpx.AsyncClient, owner: Owner) -> None:
+async def test_an_own_worker_obeys(asking: httpx.AsyncClient, owner: Owner) -> None:
     owner.own = {BIG}
     values = {"active": ("active", Action.RESUME), "cleanup": ("cleanup", Action.PAUSE)}
     for request, (word, action) in values.items():
@@ -188,7 +188,7 @@ async def test_ones_own_worker_does_as_it_is_told(asking: httpx.AsyncClient, own
     assert (still["status"], still["message"]) == ("faulty", "the worker was examined and is still faulty")
 
 
-async def test_this_homes_worker_is_told_also_where_no_gate_is(
+async def test_this_homes_worker_is_reached_without_a_gate(
     asking: httpx.AsyncClient, context: ApiContext, owner: Owner, swarm: Swarm
 ) -> None:
     swarm.dark = True

@@ -56,7 +56,7 @@ def test_what_is_no_token_is_refused(tmp_path: Path, content: str) -> None:
 
 
 def test_what_stands_in_a_log_holds_no_token(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    _announce("http://192.0.2.7:5000/", "a/token+that=is-told-to-nobody", tmp_path / "api-token")
+    _announce("http://192.0.2.7:5000/", "a/token+that=is-shown-to-nobody", tmp_path / "api-token")
     result = capsys.readouterr().out
-    assert "told-to-nobody" not in result
+    assert "shown-to-nobody" not in result
     assert str(tmp_path / "api-token") in result

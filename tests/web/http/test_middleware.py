@@ -112,7 +112,7 @@ async def test_every_answer_says_what_a_browser_may_do_with_it(served: httpx.Asy
 
 
 @pytest.mark.parametrize("chunked", [False, True])
-async def test_a_body_that_is_too_long_is_refused_whether_its_length_was_told_or_not(
+async def test_a_body_that_is_too_long_is_refused_with_or_without_a_content_length(
     context: ApiContext, chunked: bool
 ) -> None:
     async def parts() -> AsyncIterator[bytes]:
@@ -140,7 +140,7 @@ async def test_a_zero_byte_in_the_address_is_refused_before_a_store_is_asked(
     assert (await served.get(f"{path}?{query}")).status_code == status
 
 
-async def test_what_is_wrong_is_told_on_one_line_of_letters_whatever_the_client_wrote(
+async def test_an_error_is_one_line_of_printable_text_whatever_the_client_wrote(
     context: ApiContext,
 ) -> None:
     async with odd(context) as asking:

@@ -16,7 +16,7 @@ from web.http.context import ApiContext
 from web.http.middleware import AccessRules
 from web.http.server import ServerLimits, bind, serve
 
-PATIENCE_S = 20.0
+TIMEOUT_S = 20.0
 HOST = b"Host: 127.0.0.1\r\n"
 GET = b"GET /api/v1/version HTTP/1.1\r\n" + HOST
 
@@ -28,7 +28,7 @@ async def serving(
     """A server with limits of its own; its port. `gone` is set when the server is done with an answer of much."""
     sockets = bind(["127.0.0.1"], 0)
     port = sockets[0].getsockname()[1]
-    with trio.fail_after(PATIENCE_S):
+    with trio.fail_after(TIMEOUT_S):
         async with trio.open_nursery() as nursery:
             app = make_app(
                 context,
@@ -148,7 +148,7 @@ async def test_a_server_ends_at_once_though_a_reader_has_stopped_and_another_fol
     context: ApiContext, writer: Any
 ) -> None:
     writer.campaign("c-one")
-    with trio.fail_after(PATIENCE_S):
+    with trio.fail_after(TIMEOUT_S):
         async with serving(context, send_s=1000.0) as port:
             stopped = await trio.open_tcp_stream("127.0.0.1", port)
             await stopped.send_all(b"GET /much HTTP/1.1\r\n" + HOST + b"\r\n")

@@ -77,7 +77,7 @@ async def test_the_tasks_of_a_campaign_as_they_stand(client: httpx.AsyncClient, 
     assert [task["n"] for task in some["tasks"]] == [2]
 
 
-async def test_tasks_of_one_model_are_told_apart_by_threads_and_batch(
+async def test_tasks_of_one_model_are_distinguished_by_threads_and_batch(
     client: httpx.AsyncClient, writer: Any
 ) -> None:
     writer.campaign("c-one", tasks=3, batches=True)
@@ -126,7 +126,7 @@ async def test_what_has_ended_is_not_cancelled_again(
         ("POST", "/c-one/tasks/9/cancel"),
     ],
 )
-async def test_what_is_not_there_is_told_with_what_to_do(
+async def test_what_is_not_there_is_reported_with_a_hint(
     client: httpx.AsyncClient, writer: Any, method: str, path: str
 ) -> None:
     writer.campaign("c-one")

@@ -24,7 +24,7 @@ from web.http.middleware import AccessRules
 from web.http.server import bind, serve
 
 EXAMPLES: Final = 3
-PATIENCE_S: Final = 120.0
+TIMEOUT_S: Final = 120.0
 ENDLESS: Final = "watchFleet"
 """Its answer goes on for as long as somebody listens: only how it begins is looked at."""
 
@@ -81,10 +81,10 @@ def address(tmp_path_factory: pytest.TempPathFactory, filled: Callable[[Home], N
 
     thread = threading.Thread(target=trio.run, args=(run,))
     thread.start()
-    assert begun.wait(PATIENCE_S)
+    assert begun.wait(TIMEOUT_S)
     yield url
     token[0].run_sync_soon(stop.set)
-    thread.join(PATIENCE_S)
+    thread.join(TIMEOUT_S)
     context.close()
     assert not thread.is_alive()
 
@@ -118,14 +118,14 @@ def _ask(case: Any, address: str) -> None:
     if case.operation.definition.raw["operationId"] == ENDLESS:
         _listen(case, address)
         return
-    answer = case.call(base_url=address, timeout=PATIENCE_S)
+    answer = case.call(base_url=address, timeout=TIMEOUT_S)
     case.validate_response(answer, checks=list(CHECKS))
 
 
 def _listen(case: Any, address: str) -> None:
     """Until it has begun to tell, or has said no."""
     request = case.as_transport_kwargs(base_url=address)
-    with requests.request(**request, stream=True, timeout=PATIENCE_S) as answer:
+    with requests.request(**request, stream=True, timeout=TIMEOUT_S) as answer:
         if answer.status_code == HTTPStatus.OK:
             assert answer.headers["Content-Type"].startswith("text/event-stream")
             assert next(answer.iter_lines())

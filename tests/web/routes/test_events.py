@@ -23,7 +23,7 @@ from web.http import feeds
 from web.http.context import ApiContext
 
 BASE = "/api/v1/campaigns"
-PATIENCE_S = 20.0
+TIMEOUT_S = 20.0
 
 pytestmark = pytest.mark.usefixtures("writer")
 
@@ -56,7 +56,7 @@ class EventReader:
 
     async def next(self) -> tuple[str, dict[str, Any], str]:
         """The next event: name, value, id. Comments are passed over."""
-        with trio.fail_after(PATIENCE_S):
+        with trio.fail_after(TIMEOUT_S):
             while True:
                 block, result, rest = self._text.partition("\n\n")
                 if not result:
@@ -145,7 +145,7 @@ async def test_a_stream_tells_how_all_stands_then_what_changes_and_that_it_has_e
         assert value["status"] == "cancelling"
 
 
-async def test_a_campaign_that_has_ended_is_told_whole_and_the_stream_closes(
+async def test_a_campaign_that_has_ended_is_streamed_whole_and_the_stream_closes(
     served: httpx.AsyncClient, writer: Any
 ) -> None:
     writer.campaign("c-one", tasks=1)
@@ -205,7 +205,7 @@ class GatedEvents(EventRepository):
             raise ResourceError("the server does not answer")
         result = super().since(campaign, seq, limit=limit)
         self.reading.set()
-        assert self.go.wait(PATIENCE_S)
+        assert self.go.wait(TIMEOUT_S)
         return result
 
 
@@ -226,10 +226,10 @@ async def test_what_a_look_finds_is_seen_whole_or_not_at_all(writer: Any, contex
     async def hear() -> None:
         received.append(await one.next_events())
 
-    with trio.fail_after(PATIENCE_S):
+    with trio.fail_after(TIMEOUT_S):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(hear)
-            await trio.to_thread.run_sync(events.reading.wait, PATIENCE_S)
+            await trio.to_thread.run_sync(events.reading.wait, TIMEOUT_S)
             before = await two.next_events()  # while a thread reads: what was before, all of it
             events.go.set()
     assert before is not None
@@ -251,7 +251,7 @@ async def test_a_look_that_failed_is_made_again_and_nothing_is_lost(writer: Any,
     follower = await some.follow("c-one", None)
     assert follower is not None
     await follower.next_events()
-    with trio.fail_after(PATIENCE_S):
+    with trio.fail_after(TIMEOUT_S):
         events.broken = True
         writer.fail("c-one/1")
         writer.store.campaigns.end("c-one")
@@ -281,13 +281,13 @@ async def test_many_readers_share_one_look_and_nothing_of_them_is_left(
         assert (await one.until("task"))[0]["state"] != "pending"
         assert (await two.until("task"))[0]["state"] != "pending"
         assert context.feeds.revision - look <= 2  # two writes, of which each look may see one
-    with trio.fail_after(PATIENCE_S):
+    with trio.fail_after(TIMEOUT_S):
         while context.feeds.followers:
             await trio.sleep(0.01)
     assert not context.feeds._feeds
 
 
-async def test_more_readers_than_there_is_room_for_are_told_so(
+async def test_readers_above_the_limit_are_refused(
     served: httpx.AsyncClient, writer: Any, context: ApiContext
 ) -> None:
     writer.campaign("c-one", tasks=1)

@@ -1,4 +1,4 @@
-"""Experiments over HTTP: what is listed and shown, a run that begins once for one key, and what is wrong told as a problem."""
+"""Experiments over HTTP: what is listed and shown, a run that begins once for one key, and errors as problem documents."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def saved(context: ApiContext, tmp_path: Path) -> Path:
     return model
 
 
-async def test_experiments_are_listed_page_by_page_and_no_webhook_is_told(
+async def test_experiments_are_listed_page_by_page_without_their_webhooks(
     client: httpx.AsyncClient, saved: Path, context: ApiContext
 ) -> None:
     with Store(context.home.store) as store:

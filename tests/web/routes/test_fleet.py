@@ -77,7 +77,7 @@ async def test_the_list_comes_page_by_page(asking: httpx.AsyncClient) -> None:
     assert gone.status_code == HTTPStatus.UNPROCESSABLE_ENTITY
 
 
-async def test_a_clause_that_cannot_be_read_is_told_with_what_to_do(asking: httpx.AsyncClient) -> None:
+async def test_an_invalid_clause_is_refused_with_a_hint(asking: httpx.AsyncClient) -> None:
     for path in ("/api/v1/peers", "/api/v1/fleet"):
         answer = await asking.get(path, params={"where": "rma >= 8 GiB"})
         assert answer.status_code == HTTPStatus.UNPROCESSABLE_ENTITY
@@ -94,7 +94,7 @@ async def test_a_swarm_that_cannot_be_reached_is_no_fault_of_the_server(
     assert answer.json()["hint"] == "start one with: sark-node gate"
 
 
-async def test_more_live_readers_than_there_is_room_for_are_told_so(
+async def test_live_readers_above_the_limit_are_refused(
     client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fleet, "MAX_FOLLOWERS", 0)
@@ -103,7 +103,7 @@ async def test_more_live_readers_than_there_is_room_for_are_told_so(
     assert "/api/v1/peers" in answer.json()["hint"]
 
 
-async def test_a_reader_who_goes_is_no_longer_told(context: ApiContext, swarm: Swarm) -> None:
+async def test_a_reader_who_disconnects_is_unsubscribed(context: ApiContext, swarm: Swarm) -> None:
     watcher = FleetWatcher(swarm.open)  # type: ignore[arg-type]
     sent: list[dict[str, Any]] = []
     gone = trio.Event()
@@ -129,9 +129,7 @@ async def test_a_reader_who_goes_is_no_longer_told(context: ApiContext, swarm: S
     ]
 
 
-async def test_live_readers_are_told_all_at_first_and_then_what_changed(
-    context: ApiContext, swarm: Swarm
-) -> None:
+async def test_live_readers_get_everything_first_and_then_changes(context: ApiContext, swarm: Swarm) -> None:
     watcher = FleetWatcher(swarm.open, interval_s=0.01)  # type: ignore[arg-type]
     result, hear = trio.open_memory_channel[tuple[str, dict[str, Any]]](0)
 
@@ -161,7 +159,7 @@ async def test_live_readers_are_told_all_at_first_and_then_what_changed(
             nursery.cancel_scope.cancel()
 
 
-async def test_live_readers_are_told_why_nothing_is_seen(context: ApiContext, swarm: Swarm) -> None:
+async def test_live_readers_learn_why_nothing_is_seen(context: ApiContext, swarm: Swarm) -> None:
     swarm.dark = True
     watcher = FleetWatcher(swarm.open, interval_s=0.01)  # type: ignore[arg-type]
     result, hear = trio.open_memory_channel[tuple[str, dict[str, Any]]](0)

@@ -24,7 +24,7 @@ from web.http.context import MAX_FETCHING, ApiContext
 DOCUMENT = Path(__file__).parents[3] / "docs" / "openapi.json"
 
 
-async def test_health_and_version_are_told(client: httpx.AsyncClient, writer: Any) -> None:
+async def test_health_and_version_are_served(client: httpx.AsyncClient, writer: Any) -> None:
     writer.campaign("c-one")
     assert (await client.get("/api/v1/health")).json() == {
         "status": "ok",

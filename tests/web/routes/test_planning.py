@@ -15,7 +15,7 @@ YAML = {"Content-Type": "text/yaml"}
 GOOD = b"campaign: x\nmodels: [https://example.org/a.onnx, https://example.org/b.onnx]\nunits: [CPU (ONNX)]\nmeasure: {threads: [1, 2]}\n"
 
 
-async def test_every_mistake_is_told_at_its_line_with_what_to_do(client: httpx.AsyncClient) -> None:
+async def test_every_mistake_is_reported_at_its_line_with_a_hint(client: httpx.AsyncClient) -> None:
     text = b"campaign: x\nmodels: [a.onnx]\nunits: [CPU (ONNX)]\nmeasur: {}\nmeasure:\n  runs: 0\n"
     document = (await client.post("/api/v1/validate", content=text, headers=YAML)).json()
     assert document["valid"] is False
@@ -24,12 +24,12 @@ async def test_every_mistake_is_told_at_its_line_with_what_to_do(client: httpx.A
         (6, "measure.runs must be at least 1, not 0"),
     ]
     assert document["mistakes"][0]["hint"].startswith("did you mean 'measure'?")
-    assert "more error" not in document["mistakes"][0]["hint"]  # the others are told by themselves
+    assert "more error" not in document["mistakes"][0]["hint"]  # the others have entries of their own
     assert document["given"]["measure"] == {"runs": 0}
     assert document["found"] is None
 
 
-async def test_a_good_campaign_is_told_with_what_was_left_out_and_its_tasks_counted(
+async def test_a_valid_campaign_is_shown_with_its_defaults_and_its_tasks_counted(
     client: httpx.AsyncClient,
 ) -> None:
     answer = await client.post("/api/v1/validate?models=false", content=GOOD, headers=YAML)

@@ -165,7 +165,7 @@ async def test_with_leave_files_of_the_machine_may_be_named_by_their_whole_path(
     assert (await client.post(CAMPAIGNS, json=plain)).status_code == HTTPStatus.CREATED
 
 
-async def test_two_models_of_one_name_are_told_apart_before_anything_is_stored(
+async def test_two_models_of_one_name_are_refused_before_anything_is_stored(
     client: httpx.AsyncClient, writer: Any, sent: str
 ) -> None:
     other = (await client.post(MODELS, params={"name": "net.onnx"}, content=MODEL + b"2")).json()["sha256"]
@@ -174,7 +174,7 @@ async def test_two_models_of_one_name_are_told_apart_before_anything_is_stored(
     assert "two models are called" in answer.json()["detail"]
 
 
-async def test_what_is_wrong_is_told_with_its_line(client: httpx.AsyncClient) -> None:
+async def test_an_error_is_reported_with_its_line(client: httpx.AsyncClient) -> None:
     bad = "campaign: x\nmodels: [https://example.org/m.onnx]\nunits: [CPU]\n"
     answer = await client.post(CAMPAIGNS, content=bad, headers={"Content-Type": "text/yaml"})
     assert answer.status_code == HTTPStatus.UNPROCESSABLE_ENTITY
@@ -320,7 +320,7 @@ async def test_a_key_that_is_none_is_refused(client: httpx.AsyncClient, key: str
     assert answer.status_code == HTTPStatus.UNPROCESSABLE_ENTITY
 
 
-async def test_what_is_stored_is_told_as_stored_though_no_scheduler_can_be_started_now(
+async def test_a_stored_campaign_is_reported_as_stored_though_no_scheduler_can_be_started_now(
     tmp_path: Path, writer: Any
 ) -> None:
     """Who was answered with an error would send it again, and have it twice."""

@@ -109,7 +109,7 @@ async def test_a_task_with_everything_that_is_known_of_it(client: httpx.AsyncCli
     assert document["judgement"]["reasons"][0]["means"]
     assert [(one["attempt"], one["state"]) for one in document["attempts"]] == [(1, "succeeded")]
     assert [one["name"] for one in document["happened"]][-1] == "task.succeeded"
-    assert document["record"]["device"]["soc"] == HOSTILE  # told as it is: who shows it makes it harmless
+    assert document["record"]["device"]["soc"] == HOSTILE  # sent unchanged: who shows it makes it harmless
     assert document["record"]["ran"]["notes"] == [TURNED]
     assert document["record"]["worker"] == WORKER.peer_id
     assert document["launches"][0]["blocks"][0]["switches"] == 2
@@ -117,9 +117,7 @@ async def test_a_task_with_everything_that_is_known_of_it(client: httpx.AsyncCli
     assert document["needs"] == ["ram >= 1 GiB"]
 
 
-async def test_each_reason_of_a_verdict_is_told_with_what_it_means(
-    client: httpx.AsyncClient, writer: Any
-) -> None:
+async def test_each_reason_of_a_verdict_is_explained(client: httpx.AsyncClient, writer: Any) -> None:
     writer.campaign("c-one")
     task = writer.task("c-one", 1)
     fence = writer.begin("c-one/1")
@@ -159,7 +157,7 @@ async def test_a_task_that_has_not_ended_and_one_that_failed_have_no_numbers(
         assert answer.json()["hint"]
 
 
-async def test_a_record_that_cannot_be_read_is_told_and_breaks_nothing(
+async def test_an_unreadable_record_is_reported_and_breaks_nothing(
     client: httpx.AsyncClient, writer: Any
 ) -> None:
     writer.campaign("c-one")

@@ -66,7 +66,7 @@ async def test_a_disk_that_others_fill_meanwhile_is_noticed_and_keeps_its_reserv
     assert names(tmp_path) == []
 
 
-async def test_a_disk_that_is_full_is_told_as_that_and_nothing_is_left(
+async def test_a_full_disk_is_reported_as_such_and_nothing_is_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def new(path: Path, mode: str) -> io.BufferedWriter:
