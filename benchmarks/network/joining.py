@@ -63,7 +63,7 @@ class Bench:
 
     def says(self, name: str, words: str, more_than: int = 0) -> None:
         """Wait until it has said so once more."""
-        until(lambda: self.homes.said(name, words) > more_than, f"{name}: {words}", within=WITHIN_S)
+        until(lambda: self.homes.count_in_log(name, words) > more_than, f"{name}: {words}", within=WITHIN_S)
 
     def found(self, name: str) -> None:
         """Wait until Anna finds that device, and it answers her."""
@@ -93,7 +93,7 @@ class Bench:
 
     def restart_the_gate(self, name: str) -> None:
         """kill -9, a moment, and again."""
-        before, ups = self.homes.said(name, PLACE), self.homes.said("gate-1", UP)
+        before, ups = self.homes.count_in_log(name, PLACE), self.homes.count_in_log("gate-1", UP)
         self.homes.kill("gate-1")
         began = time.monotonic()
         self.homes.begin("gate-1")
