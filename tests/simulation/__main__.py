@@ -105,7 +105,7 @@ def show(figures: Figures, took: float, *, swarm: bool) -> None:
 
 
 def replay(seed: int, *, trace: bool, swarm: bool) -> Outcome:
-    """One run again, told in full."""
+    """One run again, with its full trace."""
     if swarm:
         from tests.simulation.swarm_run import run_swarm
 

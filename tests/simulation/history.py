@@ -3,7 +3,7 @@
     model.py, swarm_run.py ──▶ History ──▶ invariants.check ──▶ [Breach]
     stores and logs ─ store_history.py ──▶
 
-Whoever builds a history tells what it saw; an invariant for which nothing was told holds. Instants are seconds on the observer's clock.
+Whoever builds a history reports what it observed; an invariant without events holds. Instants are seconds on the observer's clock.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Kind(StrEnum):
 
     # -- a scheduler
     ACCEPTED = "accepted"
-    """`who` has the campaign on disk and has told its user so: campaign."""
+    """`who` has the campaign on disk and has confirmed it to its user: campaign."""
     COMMITTED = "committed"
     """`who` put the intent of an attempt on disk: task, attempt, worker; number: other untried workers that could have had it."""
     WANTED = "wanted"
@@ -39,11 +39,11 @@ class Kind(StrEnum):
     ENDED = "ended"
     """A task reached a final state at `who`: task, word."""
     ACKNOWLEDGED = "acknowledged"
-    """A worker was told that `who` has recorded its result: task, worker, sha256."""
+    """A worker got the acknowledgement that `who` has recorded its result: task, worker, sha256."""
     CANCEL_ASKED = "cancel-asked"
     """A person wants it cancelled: task."""
     CANCEL_CONFIRMED = "cancel-confirmed"
-    """`who` was told that nothing runs under it any more: worker, lease."""
+    """`who` got the confirmation that nothing runs under it any more: worker, lease."""
     STEPPED_DOWN = "stepped-down"
     """`who` heard that another scheduler carries the campaign on: campaign."""
     HEARD = "heard"
@@ -51,7 +51,7 @@ class Kind(StrEnum):
     SILENT = "silent"
     """`who` counts on what `worker` holds, and has had no answer from it for so long: number, in seconds."""
     FOUND = "found"
-    """`who` adopts the campaign, and a worker told it of a task: task, attempt, worker, lease, campaign; word: queued, running or over."""
+    """`who` adopts the campaign and got a report of a task: task, attempt, worker, lease, campaign; word: queued, running or over."""
 
     # -- a worker
     BORN = "born"
@@ -74,7 +74,7 @@ class Kind(StrEnum):
     """The worker wants the run dead: worker, lease; word: why."""
     DEAD = "dead"
     """None of them exists any more: worker, lease."""
-    CANCEL_TOLD = "cancel-told"
+    CANCEL_RECEIVED = "cancel-received"
     """A cancel reached the worker: worker, lease, peer."""
     VERB = "verb"
     """A verb had its effect here: worker, peer, word (its name), campaign."""
@@ -200,7 +200,7 @@ class History:
         return (event for event in self.events if event.kind in expected)
 
     def sorted(self) -> History:
-        """The same with its events in order of time; those of one instant stay as they were told."""
+        """The same with its events in order of time; those of one instant keep their order."""
         self.events.sort(key=lambda event: event.at)
         return self
 
@@ -229,7 +229,7 @@ Invariant = Callable[[History], Iterator[Breach]]
 
 
 def merged(parts: Iterable[Iterable[Event]], base: Mapping[str, int]) -> History:
-    """One history of what several observers told on the same clock. `base`: worker → places."""
+    """One history of what several observers reported on the same clock. `base`: worker → places."""
     history = History(slots=dict(base))
     for part in parts:
         history.events += part

@@ -25,12 +25,12 @@ def sizes_are_bounded(history: History) -> Iterator[Breach]:
             yield Breach("sizes_are_bounded", f"{event.word} of {event.who}: {event.number}", event.at)
 
 
-def no_secret_is_told(history: History) -> Iterator[Breach]:
+def no_secret_is_exposed(history: History) -> Iterator[Breach]:
     """No key and no token stands in a log, an event or a record."""
     for name, text in history.texts.items():
         for secret in history.secrets:
             if secret and secret in text:
-                yield Breach("no_secret_is_told", f"{name} holds a secret of {len(secret)} characters")
+                yield Breach("no_secret_is_exposed", f"{name} holds a secret of {len(secret)} characters")
 
 
 # -- once faults have stopped -------------------------------------------------------------------------------------------------------
@@ -61,7 +61,7 @@ def reservations_are_released(history: History) -> Iterator[Breach]:
 
 
 def healed_workers_are_found(history: History) -> Iterator[Breach]:
-    """A worker that is back is a candidate again within the promised time. Looked at where SEEN is told."""
+    """A worker that is back is a candidate again within the promised time. Checked where SEEN is reported."""
     quiet = max((event.at for event in history.of(Kind.QUIET)), default=None)
     observed: dict[tuple[str, str], float] = {}
     for event in history.of(Kind.SEEN):
@@ -96,7 +96,7 @@ SAFETY: Final[tuple[Invariant, ...]] = (
     *scheduler_invariants.SAFETY,
     *worker_invariants.SAFETY,
     sizes_are_bounded,
-    no_secret_is_told,
+    no_secret_is_exposed,
 )
 """Hold at every moment."""
 LIVENESS: Final[tuple[Invariant, ...]] = (

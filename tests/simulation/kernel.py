@@ -63,7 +63,7 @@ class Process:
         self.alive = False
         self.paused_until = 0.0
         self.failed: Callable[[OSError], None] = lambda error: None
-        """Told of a disk that did not take something: what a process does not survive."""
+        """Called when a disk did not take something: what a process does not survive."""
         self._tasks: dict[_Task, None] = {}
 
     def now(self) -> float:

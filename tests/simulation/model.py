@@ -39,7 +39,7 @@ from tests.simulation.sim_worker import Runs, SimWorker
 from tests.simulation.wire import Air
 
 UNIT: Final = "CPU (ONNX)"
-PATIENCE_S: Final = 900.0
+MAX_WAIT_S: Final = 900.0
 """After them everything has to end in this time."""
 LONGEST_RUN_S: Final = 40.0
 SLOWEST: Final = 0.9
@@ -124,7 +124,7 @@ class World(Faults):
         self.rng = random.Random(self.seed)
         self.air = Air(random.Random(self.rng.random()))
         self.air.dropped = lambda one, other: self.tell(Kind.TROUBLE, worker=one, peer=other)
-        self.history.limits = Limits(end_s=PATIENCE_S, slack_s=0.3)
+        self.history.limits = Limits(end_s=MAX_WAIT_S, slack_s=0.3)
         broken = self.broken
         for n in range(self.rng.choice((3, 3, 3, 2, 1))):
             self._add_worker(n, broken)
@@ -231,7 +231,7 @@ class World(Faults):
             requirement=Requirement(clauses=clauses),
             measure=Measure(runs=1, loads=1),
             replica=replica,
-            timeouts=Timeouts(queue_s=PATIENCE_S if pin else 300.0, fetch_s=20.0, load_s=10.0, run_s=60.0),
+            timeouts=Timeouts(queue_s=MAX_WAIT_S if pin else 300.0, fetch_s=20.0, load_s=10.0, run_s=60.0),
         )
 
     def _submit(
@@ -310,13 +310,13 @@ class World(Faults):
     def wind_down(self) -> None:
         """Nothing goes wrong any more, and everything has to end."""
         self._calm()
-        self.kernel.run(self.kernel.now + PATIENCE_S, self._over)
+        self.kernel.run(self.kernel.now + MAX_WAIT_S, self._over)
         if self._over():
             awake = max(one.process.paused_until for one in self._all())
             self.kernel.run(max(self.kernel.now, awake) + AFTERWARDS_S, lambda: False)
             self._look_at_reservations()
             self._submit_afterwards()
-            self.kernel.run(self.kernel.now + PATIENCE_S, self._over)
+            self.kernel.run(self.kernel.now + MAX_WAIT_S, self._over)
         self._look()
 
     def _submit_afterwards(self) -> None:
@@ -331,7 +331,7 @@ class World(Faults):
                 if not worker.runs.lies:
                     self.history.afterwards += (task.task,)
             self.coming += 1
-            self._submit(scheduler, campaign, tasks, 50, wait_s=PATIENCE_S)
+            self._submit(scheduler, campaign, tasks, 50, wait_s=MAX_WAIT_S)
 
     def _over(self) -> bool:
         came = {campaign for scheduler in self.schedulers for campaign in scheduler.store.campaigns}

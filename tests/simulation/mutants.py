@@ -323,7 +323,7 @@ class EitherTicket(Reconciler):
 
 
 class StartsTwice(SchedulerCore):
-    """Both tickets of a task are told to start."""
+    """Both leases of a hedged task are started."""
 
     reconciler_type = EitherTicket
 

@@ -135,7 +135,7 @@ def accepted_is_durable(history: History) -> Iterator[Breach]:
 
 
 def acknowledged_is_durable(history: History) -> Iterator[Breach]:
-    """A result whose worker was told that it may forget it is in a store."""
+    """A result whose worker got an acknowledgement is in a store."""
     if history.stored is None:
         return
     for event in history.of(Kind.ACKNOWLEDGED):
@@ -184,11 +184,11 @@ def a_run_has_one_record(history: History) -> Iterator[Breach]:
 
 
 def adoption_repeats_nothing(history: History) -> Iterator[Breach]:
-    """Who adopts takes the run that a worker told of, or its result; another attempt comes only after that one failed.
+    """Who adopts takes the run that a worker reported, or its result; another attempt comes only after that one failed.
 
-    Excused: what went wrong with that worker, with the adopter or with the links since (and shortly before); and a run that its worker
-    was told to stop, be it between its telling of it and the adoption: who had the campaign until then had its user cancel it; and one that
-    another who adopts later found too: it is that one's then, and what the earlier may do is a matter of `the_old_one_has_no_say`.
+    Excused: what went wrong with that worker, with the adopter or with the links since (and shortly before); a run that its worker was
+    ordered to stop, also between its report and the adoption, when a user of the former leader cancelled it; and a run that a later adopter
+    found too: it belongs to that one, and what the earlier may do is a matter of `the_old_one_has_no_say`.
     """
     by_key: dict[tuple[str, str], Event] = {}
     stopped: set[tuple[str, str]] = set()

@@ -35,7 +35,7 @@ class SimAdopter(SimScheduler):
         linked: bool,
         **named: Any,
     ) -> None:
-        """`manifest` and `bodies`: what it says, once a worker has it. `taken`: told when the campaign is its own.
+        """`manifest` and `bodies`: what it says, once a worker has it. `taken`: called when the campaign is its own.
 
         `honest`: of workers. `linked`: the scheduler that goes on with it has links with the workers already, for it has other campaigns.
         """

@@ -161,9 +161,9 @@ class SimStore:
                 self.attempts[task, at.highest] = Try(
                     task, at.highest, UNKNOWN_WORKER, AttemptState.REFUSED, epoch=UNOBSERVED_EPOCH
                 )
-            self._told(Kind.COMMITTED, row)
+            self._tell_row(Kind.COMMITTED, row)
             if not at.queued:
-                self._told(Kind.WANTED, row)
+                self._tell_row(Kind.WANTED, row)
         self._tell(Kind.ACCEPTED, who=self.owner, campaign=folder.id)
 
     # -- reading ------------------------------------------------------------------------------------------------------------------------
@@ -177,7 +177,7 @@ class SimStore:
         return [row.id for row in self.tasks.values() if row.cancel and not final(TASK, row.state)]
 
     def open_besides(self, task: str, attempt: int) -> int:
-        """Number of other attempts of the task that could still be told to start."""
+        """Number of other attempts of the task that could still be started."""
         return sum(one.attempt != attempt and one.state in _OPEN for one in self.tries(task))
 
     def tries(self, task: str) -> list[Try]:
@@ -213,7 +213,7 @@ class SimStore:
                 row.attempt, row.worker, row.lease, row.fence = intent.attempt, intent.peer, None, None
             self.attempts[intent.task, intent.attempt] = Try(intent.task, intent.attempt, intent.peer)
             values = {"attempt": intent.attempt, "worker": intent.peer}
-            self._told(Kind.COMMITTED, row, **values, number=self.others(intent))
+            self._tell_row(Kind.COMMITTED, row, **values, number=self.others(intent))
 
     def record_grant(self, grant: RecordGrant) -> None:
         """A lease or a ticket."""
@@ -236,7 +236,7 @@ class SimStore:
         known.state = AttemptState.QUEUED if queued else AttemptState.GRANTED
         known.lease, known.fence = lease, fence
         if not queued:
-            self._told(Kind.WANTED, row)
+            self._tell_row(Kind.WANTED, row)
 
     def switch(self, change: SwitchAttempt) -> None:
         """The second attempt is the current one from now on."""
@@ -294,7 +294,7 @@ class SimStore:
         state = step(TASK, row.state, event)
         self.attempts[task, attempt].sha256 = sha256
         counts = event in TRIES
-        self._told(
+        self._tell_row(
             Kind.RECORDED,
             row,
             fence=fence.key(),
@@ -330,7 +330,7 @@ class SimStore:
         self._same(row, end.attempt, event)
         row.reason = end.reason
         word = "lost" if event in TRIES else str(ENDS_AS[event])
-        self._told(Kind.ATTEMPT_ENDED, row, word=word)
+        self._tell_row(Kind.ATTEMPT_ENDED, row, word=word)
         self._end(row, event)
 
     def end_pending(self, end: EndPending) -> None:
@@ -396,7 +396,7 @@ class SimStore:
     def _end_ticket(self, row: Row, attempt: int) -> None:
         known = self.attempts[row.id, attempt]
         known.state = AttemptState.REFUSED
-        self._told(Kind.ATTEMPT_ENDED, row, attempt=attempt, worker=known.worker, word="refused")
+        self._tell_row(Kind.ATTEMPT_ENDED, row, attempt=attempt, worker=known.worker, word="refused")
 
     def _end(self, row: Row, event: TaskEvent) -> None:
         before = row.state
@@ -409,7 +409,7 @@ class SimStore:
         if final(TASK, row.state):
             self._tell(Kind.ENDED, who=self.owner, task=row.id, word=str(row.state))
 
-    def _told(self, kind: Kind, row: Row, **what: object) -> None:
+    def _tell_row(self, kind: Kind, row: Row, **what: object) -> None:
         values: dict[str, object] = {"task": row.id, "attempt": row.attempt, "worker": row.worker or ""}
         if row.fence is not None:
             values["fence"] = row.fence.key()

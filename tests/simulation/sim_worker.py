@@ -143,7 +143,7 @@ class SimWorker:
         """Tasks whose model fails wherever it runs."""
         self._air = air
         self._rng = rng
-        self._told = tell
+        self._report = tell
         self._permit = permit
         self._advert = advert
         self._owner_first = owner_first
@@ -228,7 +228,7 @@ class SimWorker:
         return max(self._floor, self.process.now())
 
     def _tell(self, kind: Kind, **what: object) -> None:
-        self._told(kind, worker=self.name, **what)
+        self._report(kind, worker=self.name, **what)
 
     # -- links ------------------------------------------------------------------------------------------------------------
 
@@ -274,7 +274,7 @@ class SimWorker:
                         before.get(item.lease, (None, "")),
                     )
                     if isinstance(message, Cancel):
-                        self._tell(Kind.CANCEL_TOLD, peer=end.peer, lease=item.lease)
+                        self._tell(Kind.CANCEL_RECEIVED, peer=end.peer, lease=item.lease)
                     if state is not None and (place is None or place.state is not state):
                         self._spoke(end, campaign, type(message).__name__.lower())
             case _ if isinstance(reply, Renewed):
@@ -496,11 +496,11 @@ class SimWorker:
         self._records = records
 
     def _count(self, place: Allocation, number: int) -> None:
-        """Of a principal with a quota: told when it is more than before."""
+        """Of a principal with a quota: reported when it is more than before."""
         principal = place.request.principal
         if number > self._counted.get(principal, 0):
             self._counted[principal] = number
-            self._told(
+            self._report(
                 Kind.SIZE,
                 who=self.name,
                 word=f"places of {principal}",

@@ -58,7 +58,7 @@ from tests.simulation.store_history import from_store
 
 SPEED: Final = 12.0
 FAULTS_S: Final = 25.0
-PATIENCE_S: Final = 150.0
+MAX_WAIT_S: Final = 150.0
 UNIT: Final = "CPU (ONNX)"
 MODEL: Final = b"a model"
 SHA: Final = hashlib.sha256(MODEL).hexdigest()
@@ -183,7 +183,7 @@ class Storm:
         self.folder = folder
         self.clock = clock
         self.began = clock()
-        self.history = History(limits=Promised(stop_s=2.0, end_s=PATIENCE_S, slack_s=2.0))
+        self.history = History(limits=Promised(stop_s=2.0, end_s=MAX_WAIT_S, slack_s=2.0))
         self.faults: Counter[str] = Counter()
         self.devices = [Device(self, f"w{n}") for n in (1, 2, 3)]
         self.scheduler: trio.CancelScope | None = None
@@ -324,7 +324,7 @@ class Storm:
                 await trio.sleep(self.rng.uniform(0.5, 5.0))
                 await self.strike()
             self.tell(Kind.QUIET)
-            with trio.move_on_after(PATIENCE_S):
+            with trio.move_on_after(MAX_WAIT_S):
                 while not self.done():
                     await trio.sleep(1.0)
             await trio.sleep(3.0)

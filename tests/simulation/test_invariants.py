@@ -122,7 +122,7 @@ BAD: dict[str, tuple[Event, ...]] = {
 }
 
 
-NOT_EVENTS = {"accepted_is_durable", "chains_are_whole", "no_secret_is_told", "every_worker_serves_again"}
+NOT_EVENTS = {"accepted_is_durable", "chains_are_whole", "no_secret_is_exposed", "every_worker_serves_again"}
 
 
 @pytest.mark.parametrize("name", BAD)
@@ -134,15 +134,15 @@ def test_what_must_never_happen_is_seen(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("lease", "told", "excused"), [("l1", "running", True), ("l2", "running", False), ("l1", "over", False)]
+    ("lease", "state", "excused"), [("l1", "running", True), ("l2", "running", False), ("l1", "over", False)]
 )
 def test_who_adopts_may_begin_anew_what_was_stopped_after_it_looked_and_nothing_else(
-    lease: str, told: str, excused: bool
+    lease: str, state: str, excused: bool
 ) -> None:
     history = good()
     history.events += [
         Event(1.2, K.STOP_ORDERED, worker="w", lease=lease, word="cancelled"),
-        Event(1.3, K.FOUND, **TASK | {"who": "new", "fence": None}, lease="l1", word=told),
+        Event(1.3, K.FOUND, **TASK | {"who": "new", "fence": None}, lease="l1", word=state),
         Event(1.4, K.COMMITTED, **TASK | {"who": "new", "attempt": 2}),
     ]
     history.sorted()
@@ -150,7 +150,7 @@ def test_who_adopts_may_begin_anew_what_was_stopped_after_it_looked_and_nothing_
     assert ("adoption_repeats_nothing" not in observed) is excused
 
 
-def test_what_is_missing_or_told_in_the_end_is_seen() -> None:
+def test_what_is_missing_or_reported_in_the_end_is_seen() -> None:
     history = good()
     history.final = {}
     history.afterwards = ("c/2",)

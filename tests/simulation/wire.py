@@ -38,7 +38,7 @@ class Weather:
 
 @dataclass(eq=False)
 class Station:
-    """What a process is on the network: the one that serves, and what it is told of its links."""
+    """What a process is on the network: the one that serves, and what it learns of its links."""
 
     process: Process
     serve: Serve
@@ -127,7 +127,7 @@ class Air:
         self.stations: dict[str, Station] = {}
         self.injected: Counter[str] = Counter()
         self.dropped: Callable[[str, str], None] = lambda one, other: None
-        """Told of both ends of a link that lost a message, once each way round."""
+        """Called with both ends of a link that lost a message, once each way round."""
 
     def cut(self, one: str, other: str) -> bool:
         """Whether nothing passes in that direction."""

@@ -83,7 +83,7 @@ def no_orphan_run(history: History) -> Iterator[Breach]:
     last = history.events[-1].at if history.events else 0.0
     pauses = _pauses(history, last)
     for event in history.of(
-        Kind.BEGAN, Kind.DEAD, Kind.DIED, Kind.CANCEL_TOLD, Kind.STOP_ORDERED, Kind.CANCEL_CONFIRMED
+        Kind.BEGAN, Kind.DEAD, Kind.DIED, Kind.CANCEL_RECEIVED, Kind.STOP_ORDERED, Kind.CANCEL_CONFIRMED
     ):
         run = (event.worker, event.lease)
         if event.kind is Kind.DIED:

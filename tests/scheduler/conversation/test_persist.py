@@ -15,7 +15,7 @@ from scheduler.store.store import Store
 from tests.scheduler.core_parts import SCHEDULER, Story, a_task, decided, of, quote
 
 
-def test_a_second_ticket_that_is_asked_for_and_at_once_the_only_one_is_written_in_that_order(
+def test_a_hedged_request_that_at_once_becomes_the_only_one_is_written_in_that_order(
     place: Location,
 ) -> None:
     store = Store(place)

@@ -62,7 +62,7 @@ def test_a_task_that_waits_long_at_a_busy_worker_gets_a_ticket_at_another() -> N
     assert [len(story.core.renewable_on(peer)) for peer in (A, B)] == [1, 1], "both are renewed"
 
 
-def test_a_task_that_is_to_start_at_once_gets_no_second_ticket() -> None:
+def test_a_task_that_is_to_start_at_once_is_not_hedged() -> None:
     story = Story(workers=0)
     story.tell(story.core.workers.add_adverts(story.group, [advert(0), advert(1)], story.now))
     for peer in (A, B):
@@ -223,16 +223,16 @@ def restarted(**hedge: Any) -> tuple[SchedulerCore, TaskEntry]:
     return core, entry
 
 
-def told(attempt: int, lease: str, *, queued: bool) -> LiveLease:
+def reported(attempt: int, lease: str, *, queued: bool) -> LiveLease:
     return LiveLease(task=ONE, attempt=attempt, lease=lease, fence=fence(attempt), queued=queued)
 
 
 def test_after_a_restart_both_tickets_go_on() -> None:
     core, entry = restarted(lease="l2", fence=fence(2))
     for peer, attempt, lease in ((A, 1, "l1"), (B, 2, "l2")):
-        told_ = (told(attempt, lease, queued=True),)
+        reports = (reported(attempt, lease, queued=True),)
         decided(
-            core, core.reconciler.reconcile(peer, "c-one", 1, told_, 1.0, expected=frozenset({lease})), 1.0
+            core, core.reconciler.reconcile(peer, "c-one", 1, reports, 1.0, expected=frozenset({lease})), 1.0
         )
         check(core.state)
     assert [ticket.status for ticket in entry.attempts()] == [AttemptStatus.QUEUED] * 2
@@ -243,7 +243,9 @@ def test_after_a_restart_a_second_worker_that_runs_it_already_has_it() -> None:
     assert core.hedging.rival_asked(A, "l1"), "nobody knows yet whether it was asked"
     orders = decided(
         core,
-        core.reconciler.reconcile(B, "c-one", 1, (told(2, "l2", queued=False),), 1.0, expected=frozenset()),
+        core.reconciler.reconcile(
+            B, "c-one", 1, (reported(2, "l2", queued=False),), 1.0, expected=frozenset()
+        ),
         1.0,
     )
     check(core.state)
@@ -259,7 +261,7 @@ def test_after_a_restart_a_second_worker_that_was_never_asked_is_left_out() -> N
     assert (entry.state, entry.worker, entry.hedge) == (TaskState.QUEUED, A, None)
 
 
-def test_where_tickets_stand_is_told_by_the_one_that_comes_up_first() -> None:
+def test_the_position_of_a_hedged_task_is_that_of_the_lease_that_starts_first() -> None:
     story, _, second = both()
     assert story.core.state.positions[ONE].position == 1
     waiting = (QueuedLease(lease="l2", position=1, start_s=3.0),)

@@ -40,7 +40,7 @@ class Field:
         self.at: dict[str, list[str]] = {ad.peer: [] for ad in ADVERTS}
         """For each worker the leases there, the one with the place first."""
         self.cores = [SchedulerCore(random.Random(f"{seed} {n}")) for n in range(SCHEDULERS)]
-        self.said: list[tuple[SchedulerCore, Command]] = []
+        self.commands: list[tuple[SchedulerCore, Command]] = []
         for n, core in enumerate(self.cores):
             decided(core, core.workers.add_adverts("", ADVERTS, 0.0), 0.0)
             for ad in ADVERTS:
@@ -48,7 +48,7 @@ class Field:
                 decided(core, core.workers.add_quote(ad.peer, quote(), 0.0), 0.0)
             entries = [TaskEntry(a_task(i, campaign=f"c-{n}")) for i in range(1, tasks + 1)]
             self.say(core, core.add(TaskLimits(f"c-{n}"), entries, 0.0))
-        for _, order in self.said:
+        for _, order in self.commands:
             if isinstance(order, CommitTo):
                 self.first[order.peer] = self.first.get(order.peer, 0) + 1
 
@@ -56,7 +56,7 @@ class Field:
         orders = decided(core, orders, self.now)
         check(core.state)
         self.commits += len(of(orders, CommitTo))
-        self.said += [(core, order) for order in orders]
+        self.commands += [(core, order) for order in orders]
 
     def standing(self, peer: str) -> Quote:
         there = self.at[peer]
@@ -65,7 +65,7 @@ class Field:
     def round(self) -> None:
         self.rounds += 1
         self.now += 0.01
-        result, self.said = self.said, []
+        result, self.commands = self.commands, []
         self.rng.shuffle(result)
         for core, order in result:
             if isinstance(order, ReleaseOn):
@@ -115,7 +115,7 @@ def test_four_schedulers_with_the_same_view_spread_over_sixteen_idle_workers(que
         field = Field(seed, 4, queues=queues)
         loads.append(max(field.first.values()))
         used.append(len(field.first))
-        while field.said and field.rounds < 30:
+        while field.commands and field.rounds < 30:
             field.round()
         if queues:
             assert field.placed() == SCHEDULERS * 4, "one task for each worker, none waits"

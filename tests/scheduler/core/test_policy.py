@@ -180,7 +180,7 @@ def test_workers_are_not_believed_that_a_campaign_went_elsewhere_however_many_th
     for liar in PEERS[:3]:
         orders = story.tell(story.core.failures.exclude(liar, "c-one", story.now))
         assert not of(orders, EndCampaign)
-        assert [tell.name for tell in of(orders, RecordEvent)] == ["worker.refused"], "it is told"
+        assert [tell.name for tell in of(orders, RecordEvent)] == ["worker.refused"], "it is recorded"
         assert not story.core.state.worker(liar).held
         assert all(liar not in need.fits for need in story.core.state.ranked), "it gets no more of it"
     assert {entry.state for entry in story.core.state.tasks.values()} == {TaskState.PENDING}
@@ -347,7 +347,7 @@ def test_a_worker_that_takes_a_task_and_never_begins_loses_it_to_another() -> No
     assert again.peer != silent.peer
 
 
-def test_why_a_worker_is_set_aside_is_told_to_the_campaigns_that_would_use_it() -> None:
+def test_campaigns_that_would_use_a_worker_learn_why_it_is_set_aside() -> None:
     story = Story(tasks=10)
     asides: list[SetAside] = []
     for _ in range(3):

@@ -119,7 +119,7 @@ def test_an_empty_swarm_is_said_to_be_empty() -> None:
         (None, 3, Reason.GAVE_UP, "none could be reached"),
     ],
 )
-def test_devices_that_fit_but_cannot_be_had_are_told_apart(
+def test_devices_that_fit_but_are_unavailable_are_distinguished(
     refused: Reason | None, trouble: int, reason: Reason, words: str
 ) -> None:
     worker = view(1)

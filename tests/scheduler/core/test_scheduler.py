@@ -428,8 +428,8 @@ def test_the_campaigns_limit_ends_all_of_it() -> None:
 def test_a_run_far_beyond_its_limits_is_stopped_and_failed() -> None:
     story = Story()
     story.begin(story.commits[0])
-    patience = story.core.state.tasks["c-one/1"].max_run_s()
-    assert not of(story.after(patience - 1), CancelOn)
+    limit_s = story.core.state.tasks["c-one/1"].max_run_s()
+    assert not of(story.after(limit_s - 1), CancelOn)
     (stop,) = of(story.after(2), CancelOn)
     assert stop.reason is Reason.TIMED_OUT
     orders = story.tell(story.core.failures.confirm_stop(PEERS[0], ["l1"], story.now))

@@ -74,22 +74,22 @@ def test_a_run_that_waits_for_a_device_another_run_has_is_given_its_time_from_th
     story = Story(1, 1)
     story.grant(story.commits[0])
     entry = story.core.state.tasks["c-one/1"]
-    fence, patience_s, began = Fence(incarnation=1, number=1), entry.max_run_s(), story.now
+    fence, limit_s, began = Fence(incarnation=1, number=1), entry.max_run_s(), story.now
 
-    def told(phase: Phase, seq: int) -> list[CancelOn]:
+    def cancels_at(phase: Phase, seq: int) -> list[CancelOn]:
         note = Progress(lease="l1", fence=fence, seq=seq, phase=phase)
         assert story.core.reconciler.progress(PEERS[0], note, story.now) is not None
         return of(story.tell(story.core.tick(story.now)), CancelOn)
 
     for n in range(50):
-        assert not told(Phase.QUEUED, n)
-        story.now += (patience_s + entry.task.timeouts.queue_s) / 52
-    assert story.now - began > patience_s
-    assert not told(Phase.LOAD, 60)
-    story.now += patience_s - 1.0
-    assert not told(Phase.QUEUED, 61), "it may not wait twice"
+        assert not cancels_at(Phase.QUEUED, n)
+        story.now += (limit_s + entry.task.timeouts.queue_s) / 52
+    assert story.now - began > limit_s
+    assert not cancels_at(Phase.LOAD, 60)
+    story.now += limit_s - 1.0
+    assert not cancels_at(Phase.QUEUED, 61), "it may not wait twice"
     story.now += 2.0
-    assert told(Phase.QUEUED, 62)
+    assert cancels_at(Phase.QUEUED, 62)
     assert entry.state is TaskState.RUNNING
 
 

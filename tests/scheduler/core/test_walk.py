@@ -93,9 +93,9 @@ def test_at_most_so_many_workers_are_probed_at_once_whatever_the_needs() -> None
     assert [len(need.fits) for need in core.state.groups.values()] == [1] * 40
 
 
-def recent(said: list[X]) -> st.SearchStrategy[X]:
+def recent(items: list[X]) -> st.SearchStrategy[X]:
     """Mostly one of the last ones, sometimes any: a walk of old news only goes nowhere."""
-    return st.one_of(st.sampled_from(said[-3:]), st.sampled_from(said[-3:]), st.sampled_from(said))
+    return st.one_of(st.sampled_from(items[-3:]), st.sampled_from(items[-3:]), st.sampled_from(items))
 
 
 class Walk(RuleBasedStateMachine):
@@ -160,7 +160,7 @@ class Walk(RuleBasedStateMachine):
                 case EndAttempt():
                     assert order.attempt == self.took[order.task][0]
                     assert order.task not in self.second, (
-                        "a second ticket ends before the task leaves its queue"
+                        "a hedged request ends before the task leaves its queue"
                     )
                     self.write(order.task, order.event)
                 case EndPending():
@@ -191,7 +191,7 @@ class Walk(RuleBasedStateMachine):
     def keep(self, order: RecordGrant) -> None:
         self.answered.setdefault(order.task, set()).add(order.attempt)
         if order.attempt == self.second.get(order.task):
-            assert order.queued, "a second ticket that has a place is the current one first"
+            assert order.queued, "a hedged request that starts is the current attempt first"
             return
         assert order.attempt == self.took[order.task][0]
         self.write(order.task, TaskEvent.ENQUEUE if order.queued else TaskEvent.GRANT)
@@ -354,9 +354,9 @@ class Walk(RuleBasedStateMachine):
         data=st.data(),
         outcome=st.sampled_from(list(RunOutcome)),
         permanent=st.booleans(),
-        said=st.sampled_from([Reason.CRASHED, Reason.BROKEN_MODEL, Reason.WRONG_UNIT, Reason.TIMED_OUT]),
+        failure=st.sampled_from([Reason.CRASHED, Reason.BROKEN_MODEL, Reason.WRONG_UNIT, Reason.TIMED_OUT]),
     )
-    def result(self, data: st.DataObject, outcome: RunOutcome, permanent: bool, said: Reason) -> None:
+    def result(self, data: st.DataObject, outcome: RunOutcome, permanent: bool, failure: Reason) -> None:
         """As the service and the store do it: only the current attempt under the current fence is recorded."""
         commit, _, fence = data.draw(recent(self.leases))
         entry = self.core.state.tasks[commit.task]
@@ -366,7 +366,7 @@ class Walk(RuleBasedStateMachine):
             commit.peer,
         ):
             return
-        reason = None if outcome is RunOutcome.COMPLETE else said
+        reason = None if outcome is RunOutcome.COMPLETE else failure
         record = a_record(self.core, commit.task, outcome=outcome, reason=reason, permanent=permanent)
         event, why, _ = self.core.failures.judge(record)
         self.write(commit.task, event)

@@ -83,7 +83,7 @@ def test_a_file_at_hugging_face_is_fetched_by_https() -> None:
         plain(model_size=SIZE, model_url="m.onnx"),
     ],
 )
-def test_a_size_without_the_rest_is_told_with_what_to_do(data: bytes) -> None:
+def test_a_size_without_the_rest_is_refused_with_a_hint(data: bytes) -> None:
     with pytest.raises(CampaignError, match="size goes with url") as error:
         parse_campaign(data, "c.json")
     assert "remove size" in error.value.hint
@@ -115,7 +115,7 @@ def test_submitting_it_fetches_and_copies_nothing(home: Home, file: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("url", "said", "not_said"),
+    ("url", "shown", "hidden"),
     [
         (URL, "each device fetches it from its URL", "yours"),
         ("http://nas:8080/m.onnx", "each device of yours, and no other", "nas"),
@@ -123,12 +123,12 @@ def test_submitting_it_fetches_and_copies_nothing(home: Home, file: Path) -> Non
         (f"{URL}?key=s3cret", "each device fetches it from its URL", "s3cret"),
     ],
 )
-def test_what_cannot_be_known_here_is_said(url: str, said: str, not_said: str) -> None:
+def test_what_cannot_be_known_here_is_said(url: str, shown: str, hidden: str) -> None:
     (note,) = unseen(parse_campaign(text(url=url, size=SIZE), "c.json"))
     assert "model 'm.onnx' is not looked at here" in note
-    assert said in note
+    assert shown in note
     assert "Only there it shows whether it is a model, and whether sha256 and size are right" in note
-    assert not_said not in note
+    assert hidden not in note
     assert unseen(parse_campaign(text(url=url), "c.json")) == ()
 
 

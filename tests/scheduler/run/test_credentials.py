@@ -57,7 +57,7 @@ class Stage:
         self.worker, self.links = worker, links
         self.have: list[Credential] = []
         self.manifests: list[ManifestMessage] = []
-        self.presenting = CredentialPresenter(
+        self.presenter = CredentialPresenter(
             lambda: self.have, trio.current_time, manifests=lambda: self.manifests
         )
 
@@ -81,8 +81,8 @@ async def test_of_many_tokens_those_for_the_campaigns_at_hand_are_shown(autojump
     async with staged() as stage:
         others = [credential(str(n), campaign=f"c-{n}") for n in range(MAX_SHOWN)]
         stage.have = [*others, credential("mine", campaign="c-mine"), credential("any")]
-        stage.presenting = CredentialPresenter(lambda: stage.have, trio.current_time, lambda: ("c-mine",))
-        await stage.presenting.introduce(await stage.link())
+        stage.presenter = CredentialPresenter(lambda: stage.have, trio.current_time, lambda: ("c-mine",))
+        await stage.presenter.introduce(await stage.link())
         assert stage.worker.shown[:2] == ["mine", "any"]
         assert len(stage.worker.shown) == MAX_SHOWN
 
@@ -96,11 +96,11 @@ async def test_one_link_is_introduced_once_and_all_who_use_it_wait_for_that(
         link = await stage.link()
         async with trio.open_nursery() as nursery:
             for _ in range(3):
-                nursery.start_soon(stage.presenting.introduce, link)
-        await stage.presenting.introduce(link)
+                nursery.start_soon(stage.presenter.introduce, link)
+        await stage.presenter.introduce(link)
         assert stage.worker.shown == ["lab"]
         await stage.links.drop(link.peer)
-        await stage.presenting.introduce(await stage.link())
+        await stage.presenter.introduce(await stage.link())
         assert stage.worker.shown == ["lab", "lab"]
 
 
@@ -108,7 +108,7 @@ async def test_nothing_is_said_where_there_is_nothing_to_show(autojump_clock: Mo
     async with staged() as stage:
         link = await stage.link()
         before = trio.current_time()
-        await stage.presenting.introduce(link)
+        await stage.presenter.introduce(link)
         assert trio.current_time() == before
         assert stage.worker.shown == []
 
@@ -119,16 +119,16 @@ async def test_a_worker_that_denies_is_shown_everything_once_and_says_whether_th
     async with staged() as stage:
         link = await stage.link()
         stage.manifests = [MANIFEST]
-        await stage.presenting.introduce(link)
+        await stage.presenter.introduce(link)
         assert stage.worker.shown == [], "a worker has its pools' manifests already"
         stage.have = [credential("new")]  # delegated a moment ago
         stage.worker.takes = {b"manifest"}
-        assert await stage.presenting.retry(link)
+        assert await stage.presenter.retry(link)
         assert stage.worker.shown == ["manifest", "new"]
-        assert not await stage.presenting.retry(link)
+        assert not await stage.presenter.retry(link)
         await trio.sleep(RETRY_S)
         stage.takes()
-        assert not await stage.presenting.retry(link)
+        assert not await stage.presenter.retry(link)
         assert len(stage.worker.shown) == 4
 
 
@@ -137,13 +137,13 @@ async def test_what_nears_its_end_is_shown_anew_with_what_was_renewed(autojump_c
         stage.have = [credential("lab", expires=trio.current_time() + 100)]
         stage.takes("lab")
         link = await stage.link()
-        await stage.presenting.introduce(link)
+        await stage.presenter.introduce(link)
         await trio.sleep(40)
-        await stage.presenting.introduce(link)
+        await stage.presenter.introduce(link)
         assert stage.worker.shown == ["lab"]
         stage.have = [credential("lab", expires=trio.current_time() + 1000)]
         await trio.sleep(15)
-        await stage.presenting.introduce(link)
+        await stage.presenter.introduce(link)
         assert stage.worker.shown == ["lab", "lab"]
 
 
@@ -151,7 +151,7 @@ async def test_what_nears_its_end_is_shown_anew_with_what_was_renewed(autojump_c
 
 
 class Guarded(FakeWorker):
-    """Serves a scheduler that has shown what it asks for; forgets that when it restarts, or when told to."""
+    """Serves a scheduler that has shown what it asks for; forgets that when it restarts, or on request."""
 
     def start(self) -> None:
         self.admitted = False
@@ -227,5 +227,5 @@ async def test_a_worker_that_answers_nonsense_is_left(autojump_clock: MockClock)
         stage.have, stage.worker.odd = [credential("lab")], True
         link = await stage.link()
         with pytest.raises(Unreachable, match="answered ShowCredentials with ShowCredentials"):
-            await stage.presenting.introduce(link)
+            await stage.presenter.introduce(link)
         assert link.closed.is_set()

@@ -1,4 +1,4 @@
-"""The scheduler over the in-memory swarm where workers are shared: second tickets, giving way, queues, and campaigns that go elsewhere."""
+"""The scheduler over the in-memory swarm where workers are shared: hedged requests, giving way, queues, and campaigns that go elsewhere."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ async def test_a_lease_that_is_said_to_be_lost_to_another_scheduler_leads_to_a_q
     assert {task.reason for task in world.store.tasks.all("c-one")} == {Reason.ADOPTED}
 
 
-async def test_a_worker_that_was_given_up_is_told_when_it_is_back_that_its_run_is_not_wanted(
+async def test_a_returning_worker_that_was_given_up_gets_its_run_cancelled(
     world: World, autojump_clock: MockClock
 ) -> None:
     lost = world.worker("lost", seconds=500.0)

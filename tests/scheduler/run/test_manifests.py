@@ -104,7 +104,7 @@ def test_a_task_is_where_it_got_furthest() -> None:
     assert recovery.epoch == 4
 
 
-def test_the_count_of_an_adoption_is_told_in_a_line(tmp_path: Path) -> None:
+def test_the_count_of_an_adoption_is_one_line(tmp_path: Path) -> None:
     recovery = Recovery()
     recovery.reports |= dict([report("one", lease(1), lease(2, settled=True), lease(3, queued=True))])
     with Store(tmp_path / "store.db") as store:

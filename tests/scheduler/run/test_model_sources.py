@@ -79,7 +79,7 @@ async def named(core: Core, peer: str = PEERS[0]) -> set[str] | None:
     return None if result is None else {each.peer for each in result.others}
 
 
-async def test_who_has_no_task_that_needs_it_is_told_nothing(core: Core) -> None:
+async def test_a_worker_without_a_task_that_needs_the_model_gets_no_sources(core: Core) -> None:
     core.has(PEERS[1])
     assert await named(core, PEERS[1]) is None
 
