@@ -87,7 +87,7 @@ class GateSettings(RoleSettings):
     connections_per_network: Annotated[int, Field(ge=1)] = ARRIVALS.per_network
     """Connections from one network: an IPv4 /24, an IPv6 /48."""
     connections_per_s: Annotated[float, Field(gt=0)] = ARRIVALS.per_s
-    """New ones from one network each second, after a burst of 256."""
+    """New connections from one network each second, after a burst of 256."""
     relay: bool = True
     """Relay for nodes that cannot be dialled."""
     relay_reservations: Annotated[int, Field(ge=1, le=65_536)] = LIMITS.reservations
@@ -97,9 +97,11 @@ class GateSettings(RoleSettings):
     relay_circuits: Annotated[int, Field(ge=1, le=65_536)] = LIMITS.circuits
     """Relayed connections at a time."""
     relay_circuits_from_peer: Annotated[int, Field(ge=1)] = LIMITS.circuits_from_peer
-    """Of one caller."""
+    """Relayed connections of one caller at a time."""
     relay_circuits_to_peer: Annotated[int, Field(ge=1)] = LIMITS.circuits_to_peer
+    """Relayed connections to one peer at a time."""
     relay_circuits_from_network: Annotated[int, Field(ge=1)] = LIMITS.circuits_from_network
+    """Relayed connections of callers in one network at a time: an IPv4 /24, an IPv6 /48."""
     relay_circuit_bytes: Size = LIMITS.circuit_bytes
     """What one circuit may carry, both ways together: `1 GiB`."""
     relay_circuit_s: Annotated[float, Field(ge=1, le=604_800)] = LIMITS.circuit_s

@@ -56,8 +56,9 @@ class WorkerSettings(RoleSettings):
     section: ClassVar[str] = "worker"
 
     name: Name | None = None
-    """Shown to people; None: the host's name."""
+    """Shown to people. Default: the host's name."""
     labels: Annotated[dict[Name, Name], Field(max_length=16)] = {}
+    """Labels that campaigns can select, such as `site=lab`."""
     owners: tuple[Scheduler, ...] = ()
     """The owner's schedulers on other machines, with the same rights as this home's own."""
     allow: tuple[Scheduler, ...] = ()
@@ -79,7 +80,7 @@ class WorkerSettings(RoleSettings):
     max_wait_s: Annotated[float, Field(ge=0, le=600)] = 10.0
     """Longest time that a measurement waits for an idle host before it runs anyway; 0: it does not wait."""
     cache_bytes: Annotated[int, Field(ge=0)] | None = None
-    """Size limit of the model cache; None: 20 GiB or half of the free disk space."""
+    """Size limit of the model cache. Default: 20 GiB or half of the free disk space."""
     memory_share: Annotated[float, Field(gt=0, le=1)] = 0.8
     """Largest share of this device's memory for one run."""
     calibrate: bool = True

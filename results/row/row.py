@@ -312,7 +312,7 @@ def columns_page() -> str:
     )
     return f"""# The columns of the CSV
 
-The first 17 are those of the first system, with its names and in its order. An empty cell was not measured.
+The first 17 are those of Sark's predecessor, with its names and in its order. An empty cell was not measured.
 A row that is not Complete carries no measured number. Written by `make spec` from `results/row/row.py`.
 
 | # | column | says |

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 PANEL = "This device"
 OpenDevice = Callable[[Home, bool], Any]
-"""Opens a home's `scheduler.local.bench.Device`; True includes simulated units."""
+"""Opens a home's `node.run.local.LocalDevice`; True includes simulated units."""
 
 
 def add_bench(app: typer.Typer, open_device: OpenDevice) -> None:

@@ -1,9 +1,9 @@
-"""Hedged requests: a second ticket for a queued task, at a worker that is idle by now, or at a busy one while nothing else waits.
+"""Hedged requests: a second request for a queued task, at a worker that is idle by now, or at a busy one while nothing else waits.
 
-    queued at A ──▶ asked at B too ─▶ A is up first: start there, release B's ticket (and skip it, should it come up meanwhile)
-                                    └▶ B is up first, or grants a lease at once: B's attempt becomes the current one, A's is released
+    queued at A ──▶ asked at B too ─▶ A is ready first: start there, release B's lease (and skip it, should B be ready meanwhile)
+                                    └▶ B is ready first, or grants a lease at once: B's attempt becomes the current one, A's is released
 
-Each ticket is an attempt with its own number. Before a start is sent, the other ticket is over on disk: whatever crashes then, no two
+Each request is an attempt with its own number. Before a start is sent, the end of the other one is on disk: whatever crashes then, no two
 workers start the same task.
 """
 

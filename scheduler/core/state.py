@@ -119,7 +119,7 @@ class TaskEntry:
     current: Attempt | None = None
     """The attempt that `state` is about; of an ended task, its last one."""
     hedge: Attempt | None = None
-    """A second ticket at another worker while the current attempt is queued: whichever comes up first is started."""
+    """A request at a second worker while the current attempt is queued: whichever is ready first is started."""
     tries: int = 0
     """Attempts that failed or were lost."""
     tried: set[str] = field(default_factory=set)

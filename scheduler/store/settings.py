@@ -28,9 +28,9 @@ class StoreSettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     store: Annotated[str, AfterValidator(_check_url)] | None = None
-    """`postgresql://user:password@host/database`; None: a file of this home."""
+    """`postgresql://user:password@host/database`. Default: a file of this home."""
     keep: Annotated[str, AfterValidator(_check_age)] | None = None
-    """How long after its end a campaign is kept, such as `90d`; None: forever."""
+    """How long after its end a campaign is kept, such as `90d`. Default: forever."""
 
 
 class SchedulerSettings(RoleSettings, StoreSettings):

@@ -42,7 +42,7 @@ class RoleSettings(BaseModel):
     section: ClassVar[str] = ""
 
     gates: tuple[Annotated[str, AfterValidator(_names_a_peer)], ...] = ()
-    """Multiaddrs of gates, which end in `/p2p/PEERID`. Empty: the gate that runs on this home, if one does."""
+    """Addresses of gates, such as `/ip4/192.0.2.7/tcp/4102/p2p/PEERID`. Empty: the gate that runs on this home, if one does."""
     listen: tuple[AddressText, ...] = ()
     """Where to listen. Empty: a free port on every interface."""
     announce: tuple[Annotated[AddressText, AfterValidator(_can_be_dialled)], ...] = ()
