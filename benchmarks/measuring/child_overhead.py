@@ -23,7 +23,7 @@ from drivers.contract.base import Event, Limits, LoadReport, MeasureReport, Work
 from drivers.launch.launch import Zygote, measure
 from drivers.onnx.driver import OnnxDriver
 from drivers.onnx.session import TINY_MODEL
-from drivers.sandbox.rlimits import Tier
+from drivers.sandbox.enter import Tier
 
 IDLE_S = 2.0
 """Between tasks, for launches to be prepared."""

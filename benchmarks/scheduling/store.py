@@ -32,7 +32,7 @@ from protocol.values.record import (
 from protocol.values.requirement import Requirement
 from protocol.values.task import Measure, Model, Task, Timeouts, task_body
 from protocol.words import RunOutcome
-from results.export.columns import Dimension, FigureColumn, Filters, figures_of
+from results.export.pivots import Dimension, FigureColumn, Filters, figures_of
 from scheduler.store import schema as t
 from scheduler.store.database import Location, ServerLocation, server_url
 from scheduler.store.rows import NewCampaign, NewModel

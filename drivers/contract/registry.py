@@ -15,7 +15,7 @@ GROUP: Final = "sark.drivers"
 SIMULATED: Final = frozenset({"fake"})
 """Drivers that invent their figures: offered only if simulation is switched on."""
 SANDBOX_PROBE: Final = "sandbox-probe"
-"""Never installed: see `drivers.launch.tier`."""
+"""Never installed: see `drivers.launch.probe_tier`."""
 OWNED: Final = frozenset({"api"})
 """Drivers that need a setting of the device's owner, such as a server's URL."""
 

@@ -35,7 +35,7 @@ from drivers.contract.base import (
 )
 from drivers.contract.hardware import threads_for
 from drivers.measure.stopping import MeasureJob
-from drivers.sandbox import rlimits
+from drivers.sandbox import enter
 
 NAME: Final = "sark-run"
 """The process name of everything that runs a model."""
@@ -49,7 +49,7 @@ def work(
     log: int,
     order_bytes: bytes,
     driver: Driver | None,
-    sandbox: rlimits.Sandbox | None = None,
+    sandbox: enter.Sandbox | None = None,
     trouble: str = "",
 ) -> NoReturn:
     """The whole life of a worker: `events` and `log` are file descriptors, `order_bytes` is `frames.pack_order` after a folder's path.
@@ -59,12 +59,12 @@ def work(
     """
     code = 1
     try:
-        rlimits.set_process_name(NAME)
+        enter.set_process_name(NAME)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         os.dup2(log, 1)
         os.dup2(log, 2)
         folder, _, order = order_bytes.partition(b"\0")
-        rlimits.move_in(os.fsdecode(folder))
+        enter.move_in(os.fsdecode(folder))
         if trouble:
             _send(events, frames.pack_failure(Crashed(f"{NO_SANDBOX}: {trouble}")))
         else:
@@ -78,7 +78,7 @@ def work(
         os._exit(code)  # no tear-down: the runtime's threads and memory go with the process
 
 
-def _serve(events: int, order_bytes: bytes, driver: Driver | None, sandbox: rlimits.Sandbox | None) -> None:
+def _serve(events: int, order_bytes: bytes, driver: Driver | None, sandbox: enter.Sandbox | None) -> None:
     order, limits, name, simulate, job = frames.unpack_order(order_bytes)
     try:
         driver = driver or registry.load(name, simulate)
@@ -88,10 +88,10 @@ def _serve(events: int, order_bytes: bytes, driver: Driver | None, sandbox: rlim
             ) in driver.preload():  # before the limits, which are to bound the model, not the imports
                 importlib.import_module(module)
             unlimited = order.unit.startswith(UNLIMITED_UNITS)
-            counted = sandbox is not None and sandbox.tier is rlimits.Tier.FULL
-            rlimits.limit(limits, threads_for(order.threads), address_space=not unlimited, counted=counted)
+            counted = sandbox is not None and sandbox.tier is enter.Tier.FULL
+            enter.limit(limits, threads_for(order.threads), address_space=not unlimited, counted=counted)
             if sandbox is not None:
-                rlimits.enter(sandbox)
+                enter.enter(sandbox)
         for event in events_of(driver, order, job):
             _send(events, frames.pack_event(event))
     except DriverError as why:
@@ -99,7 +99,7 @@ def _serve(events: int, order_bytes: bytes, driver: Driver | None, sandbox: rlim
     except MemoryError:
         error = OutOfMemory(f"out of memory (limit {limits.memory_bytes // MIB} MiB)")
         _send(events, frames.pack_failure(error))
-    except rlimits.SandboxError as why:
+    except enter.SandboxError as why:
         _send(events, frames.pack_failure(Crashed(f"{NO_SANDBOX}: {why}")))
 
 

@@ -46,7 +46,7 @@ from drivers.measure.idle_wait import IdleWait, IdleWaitReport
 from drivers.measure.stopping import LaunchPlanner, LaunchSpec, MeasureJob
 from drivers.measure.telemetry import Sampler, windows_of
 from drivers.native import library
-from drivers.sandbox.rlimits import Tier
+from drivers.sandbox.enter import Tier
 from protocol.formats.phase import Phase
 
 COMPILED: Final = frozenset({"onnx"})

@@ -196,7 +196,7 @@ class ZygoteProcess:
         private: Mapping[str, str] | None = None,
         prefork: int = 0,
     ) -> None:
-        """`tier`: the sandbox of its launches (`rlimits.Tier`), or `best`: the best that it can enter. `private`: environment variables of
+        """`tier`: the sandbox of its launches (`enter.Tier`), or `best`: the best that it can enter. `private`: environment variables of
         this driver alone. `prefork`: launches that it prepares for while it is idle.
 
         Raises `Crashed` if this device cannot start another process.

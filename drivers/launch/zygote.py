@@ -1,7 +1,7 @@
 """The process that measuring processes are forked from.
 
     node ── control socket ──▶ zygote           runtime imported, no session made, one thread; never runs a model
-                                 └ fork ▶ reaper    drivers/launch/init.py: one per launch; ends everything below it
+                                 └ fork ▶ reaper    drivers/launch/reaper.py: one per launch; ends everything below it
                                             └ fork ▶ worker    drivers/launch/child.py: sandboxed, runs the model
 
 The full sandbox costs some milliseconds of namespaces and mounts. So that a launch need not wait for them, reapers are forked in advance
@@ -32,10 +32,10 @@ from typing import Final, NoReturn
 from drivers.contract import registry
 from drivers.contract.base import Driver, Unfit, looks_outside, opens_connections
 from drivers.contract.frames import receive_request, send_request
-from drivers.launch.init import poll, sandbox_for, serve_launch, watch_children
-from drivers.sandbox import linux, mounts, rlimits
+from drivers.launch.reaper import poll, sandbox_for, serve_launch, watch_children
+from drivers.sandbox import enter, linux, mounts
+from drivers.sandbox.enter import Tier
 from drivers.sandbox.mounts import MountPlan
-from drivers.sandbox.rlimits import Tier
 
 IDLE_MS: Final = 200
 """Idle time before a reaper is forked in advance: launches of one task follow each other more quickly."""
@@ -52,8 +52,8 @@ def main(arguments: list[str]) -> NoReturn:
     control = socket.socket(fileno=int(arguments[0]))
     driver, simulate, preload = arguments[1], arguments[2] == "1", arguments[5] == "1"
     loaded = None
-    rlimits.set_process_name("sark-zygote")
-    rlimits.allow_open_files()
+    enter.set_process_name("sark-zygote")
+    enter.allow_open_files()
     if preload:
         loaded = preload_driver(driver, simulate)
         if thread_count() > 1:
@@ -149,7 +149,7 @@ def prefork_of(driver: Driver | None, tier: Tier, prefork: int) -> int:
 def preload_driver(name: str, simulate: bool) -> Driver | None:
     """Import what every launch of the driver would import. What fails here fails again, and is reported, in its launch."""
     if name == registry.SANDBOX_PROBE:
-        from drivers.launch.tier import SandboxProber  # nobody else pays for its imports
+        from drivers.launch.probe_tier import SandboxProber  # nobody else pays for its imports
 
         return SandboxProber(os.environ.get("HOME", ""), mounts.code_folders())
     try:
@@ -188,7 +188,7 @@ def alive(reapers: list[socket.socket]) -> list[socket.socket]:
 
 
 def best_tier() -> Tier:
-    """The best tier that a forked child can enter; what it is worth, `drivers.launch.tier` finds out."""
+    """The best tier that a forked child can enter; what it is worth, `drivers.launch.probe_tier` finds out."""
     if sys.platform == "darwin":
         return Tier.PARTIAL
     if not linux.is_supported():

@@ -1,4 +1,4 @@
-"""The sandbox of Linux, from the inside: called by `drivers.launch.init` and `drivers.launch.child` in the sandboxed processes.
+"""The sandbox of Linux, from the inside: called by `drivers.launch.reaper` and `drivers.launch.child` in the sandboxed processes.
 
     reaper     own_processes()   a user namespace of its own, and a process namespace for what it forks next
       └ init     begin_view()      no network, nothing but what every launch of the driver sees
@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final, NoReturn
 
-from drivers.sandbox import landlock, mounts, rlimits, seccomp
+from drivers.sandbox import enter, landlock, mounts, seccomp
 from drivers.sandbox.mounts import MountAction, MountPlan, MountStep
 
 CLONE_NEWNS, CLONE_NEWCGROUP, CLONE_NEWUTS = 0x00020000, 0x02000000, 0x04000000
@@ -234,8 +234,8 @@ def fork_worker(status_write: int) -> None:
 
 
 def die_with_reaper(status_write: int) -> None:
-    """As `rlimits.die_with`, for a process that cannot see its parent, which has the other end of `status_write` open while it lives."""
-    rlimits.prctl(rlimits.PR_SET_PDEATHSIG, 9)
+    """As `enter.die_with`, for a process that cannot see its parent, which has the other end of `status_write` open while it lives."""
+    enter.prctl(enter.PR_SET_PDEATHSIG, 9)
     poller = select.poll()
     poller.register(status_write, 0)
     if poller.poll(0):

@@ -136,7 +136,7 @@ def doctor(
     Exit code 6: something is bad.
     """
     from drivers.launch.launch import probe_units
-    from drivers.launch.tier import probe
+    from drivers.launch.probe_tier import probe
     from node.device.probe import probe_device
     from node.doctor.host import CheckState, checks, gather
 

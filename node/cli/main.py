@@ -48,7 +48,7 @@ def info(
     from importlib.metadata import version
 
     from drivers.launch.launch import probe_units
-    from drivers.launch.tier import probe
+    from drivers.launch.probe_tier import probe
     from node.device.calibration import headline, read_calibration
     from node.device.probe import build_advert, probe_device
     from node.settings.settings import private_here
@@ -300,7 +300,7 @@ def join(
     """
     import trio
 
-    from drivers.launch.tier import probe
+    from drivers.launch.probe_tier import probe
     from node.device.simulated import read_pretended
     from node.serve.process import check_anyone, pool_changes, run_process
     from node.settings.settings import WorkerSettings, private_of

@@ -18,9 +18,9 @@ from typing import Any, Final
 import psutil
 
 from drivers.launch.launch import ProbedUnits
-from drivers.launch.tier import TierProbe
+from drivers.launch.probe_tier import TierProbe
 from drivers.measure.gpu import GpuReport, find_gpus
-from drivers.sandbox.rlimits import Tier
+from drivers.sandbox.enter import Tier
 from node.device import probe_parsers
 from protocol.errors import LocalProtocolError
 from protocol.values.advert import MAX_ADVERT, Advert, GpuInfo, UnitOffer
@@ -88,7 +88,7 @@ def probe_device(
     find: Callable[[], GpuReport] = find_gpus,
 ) -> Profile:
     """Look at this device (blocking, a second or two for the units). `data`: where an id is kept if the system has none; `sandbox`: what
-    `drivers.launch.tier.probe` found.
+    `drivers.launch.probe_tier.probe` found.
     """
     notes: list[str] = []
     gpus = find()

@@ -18,7 +18,7 @@ from typing import Final
 
 from drivers.measure import host
 from drivers.measure.timing import timer_overhead_ns
-from drivers.sandbox.rlimits import Tier
+from drivers.sandbox.enter import Tier
 from node.device.calibration import StoredCalibration, headline, read_calibration
 from node.device.probe import Profile
 from protocol.values.requirement import show_size

@@ -14,8 +14,8 @@ import trio
 from drivers.contract.base import DriverError
 from drivers.contract.registry import SIMULATED
 from drivers.launch.launch import probe_units
-from drivers.launch.tier import TierProbe, probe
-from drivers.sandbox.rlimits import Tier
+from drivers.launch.probe_tier import TierProbe, probe
+from drivers.sandbox.enter import Tier
 from node.device.calibrate import CalibrationTools, ensure_calibrated
 from node.device.calibration import FLOOR_UNKNOWN
 from node.device.lock import DeviceLock

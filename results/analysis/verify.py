@@ -23,7 +23,8 @@ from protocol.values.attempt import TaskState
 from protocol.values.record import Record, SignedRecord, read_record, record_message
 from protocol.values.task import Task, read_task
 from protocol.words import Reason, RunOutcome
-from results.export.raw import RawResult, csv_lines, json_lines, raw_result
+from results.export.csv import csv_lines
+from results.export.raw import RawResult, json_lines, raw_result
 from results.row.acceptance import check_whole, not_as_asked
 from results.row.form import JsonModel
 from results.row.replicas import compare_replicas

@@ -1,4 +1,4 @@
-"""Results for other programs: JSON Lines and Parquet, a row for each task with its raw samples. `results/export/raw.py` writes the CSV.
+"""Results for other programs: JSON Lines and Parquet, a row for each task with its raw samples. `results/export/csv.py` writes the CSV.
 
 The columns are the CSV's, then the samples launch by launch, in nanoseconds. Texts are on one line of visible characters, as in the CSV;
 the raw results (`results --raw`) have them byte for byte under their signatures. Parquet's columns carry their unit and meaning.
@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import IO, Any, Final
 
 from protocol.errors import ResourceError
-from results.export.raw import CELL, RawResult, replace_bytes
+from results.export.csv import CELL
+from results.export.raw import RawResult, replace_bytes
 from results.row.row import Row, column_meanings, column_name
 from swarm.base.text import safe_text
 

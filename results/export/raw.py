@@ -1,14 +1,10 @@
-"""Results as files: a CSV for sheets, and all raw samples with the signed records, so that anyone can make the numbers again.
-
-Files appear whole or not at all. Text that came from peers can be no formula, no second line and no second cell.
-"""
+"""Raw results: all samples with the signed records, so that anyone can compute the numbers again. Files appear whole or not at all."""
 
 from __future__ import annotations
 
 import base64
 import io
 import json
-import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
@@ -20,54 +16,11 @@ from pydantic import BaseModel, ConfigDict, Field
 from protocol.errors import RemoteProtocolError, ResourceError
 from protocol.values.record import RunFacts, SignedRecord, read_record
 from results.row.record import observe
-from results.row.row import COLUMNS, Row
+from results.row.row import Row
 from swarm.base.durable import replacing
 from swarm.base.text import safe_text
 
-CELL: Final = 2000
-"""Characters of a text cell."""
 FORMAT: Final = "sark results 1"
-_FORMULA: Final = re.compile(r"^\s*[=+\-@＝＋－＠]")
-_AFTER_SEPARATOR: Final = re.compile(r"([;|]\s*)(?=[=+\-@＝＋－＠])")
-_QUOTED: Final = re.compile(r'[",;\r\n\t]|^\s|\s$')
-
-
-# -- CSV ---------------------------------------------------------------------------------------------------------------------------
-
-
-def csv_lines(rows: Iterable[Row]) -> Iterable[str]:
-    """The header and one line for each row, each ending in CR LF (RFC 4180)."""
-    yield ",".join(COLUMNS) + "\r\n"
-    for row in rows:
-        values = (getattr(row, name) for name in Row.model_fields)
-        yield ",".join(csv_cell(value) for value in values) + "\r\n"
-
-
-def csv_cell(value: object) -> str:
-    """One cell: None is empty, a number is plain with a point, a text is safe and quoted where it must be."""
-    if value is None:
-        return ""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, float):
-        return show_number(value)
-    if isinstance(value, int):
-        return str(value)
-    text = safe_text(str(value), CELL)
-    if _FORMULA.match(text):
-        text = f"'{text}"
-    text = _AFTER_SEPARATOR.sub(r"\1'", text)  # a sheet that cuts at semicolons would see a cell begin here
-    return '"' + text.replace('"', '""') + '"' if _QUOTED.search(text) else text
-
-
-def show_number(value: float) -> str:
-    """Six decimals at most (a nanosecond, where milliseconds are meant), never an exponent; six digits of what is smaller."""
-    if value != 0 and abs(value) < 0.001:
-        return f"{value:.15f}".rstrip("0") if abs(value) >= 1e-12 else "0"
-    return f"{value:.6f}".rstrip("0").rstrip(".")
-
-
-# -- raw results ----------------------------------------------------------------------------------------------------------------------
 
 
 Number = Annotated[int, Field(ge=0)]

@@ -366,7 +366,7 @@ def _print_with_notes(lines: Table, notes: Iterable[str]) -> None:
 
 
 def _write_table(path: str, heads: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
-    from results.export.raw import csv_cell
+    from results.export.csv import csv_cell
 
     lines = [",".join(csv_cell(row[head]) for head in heads) + "\r\n" for row in rows]
     write_out(path, [",".join(heads) + "\r\n", *lines], count(len(lines), "row"))

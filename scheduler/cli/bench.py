@@ -105,7 +105,8 @@ def add_bench(app: typer.Typer, open_device: OpenDevice) -> None:
 
         Uses the network only for models by URL.
         """
-        from results.export.raw import check_folder, csv_lines, json_lines, write_lines
+        from results.export.csv import csv_lines
+        from results.export.raw import check_folder, json_lines, write_lines
         from scheduler.local.bench import Bench, local_paths, unit_for
         from scheduler.output.tables import show_results
 

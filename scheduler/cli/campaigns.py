@@ -238,7 +238,8 @@ def results(
 ) -> None:
     """Show a campaign's results as a table, or write them to files."""
     from results.export.columnar import jsonl_lines, write_parquet
-    from results.export.raw import csv_lines, json_lines
+    from results.export.csv import csv_lines
+    from results.export.raw import json_lines
     from scheduler.output.tables import show_results
     from scheduler.store.progress import nobody_line
     from scheduler.store.results import campaign_rows, raw_results

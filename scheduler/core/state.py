@@ -27,6 +27,7 @@ from protocol.words import Reason
 from results.row.stats import MAX_LAUNCHES
 from scheduler.core.commands import Command, EndCampaign, QueuePosition
 from scheduler.core.ranking import WorkerView
+from scheduler.core.retry import retry_delay_s
 
 LIVE: Final = frozenset({TaskState.COMMITTING, TaskState.QUEUED, TaskState.LEASED, TaskState.RUNNING})
 LEASED: Final = frozenset({TaskState.LEASED, TaskState.RUNNING})
@@ -428,7 +429,7 @@ class State:
                 entry.since = entry.not_before = now
                 self.watch(entry)
             elif entry.tries:  # how much of its backoff has passed is unknown
-                entry.not_before = now + limits.backoff_s * 2.0 ** (entry.tries - 1)
+                entry.not_before = now + retry_delay_s(limits.backoff_s, entry.tries)
         self.unsettled = True
         self.ranked = sorted(
             self.groups.values(), key=lambda group: -self.campaigns[group.campaign].limits.priority
@@ -530,8 +531,7 @@ class State:
                 entry.tried.add(peer)
                 if reason in LIMITS:
                     entry.limits.add(peer)
-                backoff_s = self.campaign_of(entry).limits.backoff_s
-                entry.not_before = now + backoff_s * 2.0 ** (entry.tries - 1)
+                entry.not_before = now + retry_delay_s(self.campaign_of(entry).limits.backoff_s, entry.tries)
             elif event is TaskEvent.PREEMPT:
                 entry.preempted += 1
             if before in LEASED:

@@ -15,7 +15,8 @@ from rich.text import Text
 from protocol.values.attempt import TaskState
 from protocol.values.requirement import show_size
 from protocol.words import Reason, WorkerState, asks_for_it
-from results.export.raw import csv_lines, json_lines, write_lines
+from results.export.csv import csv_lines
+from results.export.raw import json_lines, write_lines
 from results.row.replicas import disagreements
 from results.row.row import Row, RowStatus
 from results.row.simulated import marked, shown_name

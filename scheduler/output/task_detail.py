@@ -17,7 +17,7 @@ from protocol.values.record import (
     read_record,
 )
 from protocol.values.task import Task, read_task
-from results.export.raw import csv_lines
+from results.export.csv import csv_lines
 from results.row.figures import judge
 from results.row.form import JsonModel
 from results.row.record import RecordBlock, RecordView, observe

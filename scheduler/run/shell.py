@@ -14,7 +14,7 @@ from protocol.messages.work import WORK, Result
 from protocol.values.record import MAX_RECORD
 from protocol.wire.base import Message
 from protocol.words import ProtocolId
-from results.export.columns import figures_of
+from results.export.pivots import figures_of
 from results.row.acceptance import check, not_as_asked
 from scheduler.conversation import effects
 from scheduler.conversation.effects import CheckedRecord, LinkHandle, drive

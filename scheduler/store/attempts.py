@@ -12,7 +12,7 @@ from protocol.values.attempt import TASK, TaskEvent, TaskState
 from protocol.values.lease import Fence
 from protocol.wire.table import final, step
 from protocol.words import Reason
-from results.export.columns import without_figures
+from results.export.pivots import without_figures
 from scheduler.core.commands import (
     CommitTo,
     EndAttempt,
@@ -220,7 +220,7 @@ class AttemptRepository:
         figures: Mapping[str, Any] | None = None,
     ) -> ResultReceipt:
         """Store a verified record of the current attempt under the current fence, and move the task by `event`, in one transaction.
-        `figures`: of `results.export.columns.figures_of`, for lists.
+        `figures`: of `results.export.pivots.figures_of`, for lists.
 
         The same record again gets the same receipt. A stale one changes nothing.
         """

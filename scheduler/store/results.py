@@ -14,7 +14,7 @@ from protocol.values.attempt import TaskState
 from protocol.values.record import SignedRecord, read_record
 from protocol.values.task import read_task
 from protocol.words import UNIT
-from results.export.columns import Dimension, FigureColumn, Filters, Pivot, PivotCell, ResultLine, ResultsPage
+from results.export.pivots import Dimension, FigureColumn, Filters, Pivot, PivotCell, ResultLine, ResultsPage
 from results.export.raw import RawResult, raw_result
 from results.row.replicas import compare_replicas
 from results.row.row import Row, make_row

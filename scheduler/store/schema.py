@@ -14,7 +14,7 @@ from pydantic import TypeAdapter
 from sqlalchemy.engine import Dialect
 from sqlalchemy.types import TypeDecorator
 
-from results.export.columns import FigureColumn, ResultLine
+from results.export.pivots import FigureColumn, ResultLine
 from scheduler.store import rows
 
 

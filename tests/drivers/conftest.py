@@ -16,7 +16,7 @@ os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 os.environ.setdefault("SARK_NATIVE", str(Path(tempfile.gettempdir(), "sark-tests-native").absolute()))
 
 from drivers.launch.launch import Zygote
-from drivers.sandbox.rlimits import Tier
+from drivers.sandbox.enter import Tier
 from tests.drivers.launching import below, wait_until
 from tests.drivers.onnx_models import OnnxModels
 

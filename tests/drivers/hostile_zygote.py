@@ -34,7 +34,7 @@ from drivers.contract.base import (
 )
 from drivers.launch import zygote
 from drivers.sandbox import seccomp
-from drivers.sandbox.rlimits import Tier
+from drivers.sandbox.enter import Tier
 
 LIBC = ctypes.CDLL(None, use_errno=True)
 COLUMN = 0 if os.uname().machine == "x86_64" else 1

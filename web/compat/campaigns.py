@@ -14,7 +14,7 @@ from pydantic import ConfigDict
 from starlette.responses import StreamingResponse
 
 from protocol.values.attempt import TaskState
-from results.export.raw import csv_lines
+from results.export.csv import csv_lines
 from results.row.form import JsonModel, utc
 from results.row.row import Row
 from scheduler.store.rows import CampaignRow, CampaignStatus, CampaignSummary, TaskRow

@@ -12,7 +12,8 @@ from fastapi import APIRouter, Query, Response
 from starlette.responses import StreamingResponse
 
 from results.export.columnar import jsonl_lines, parquet_bytes
-from results.export.raw import RawResult, csv_lines, json_lines
+from results.export.csv import csv_lines
+from results.export.raw import RawResult, json_lines
 from results.row.form import JsonModel
 from results.row.row import Row
 from scheduler.store.results import campaign_rows, raw_results

@@ -208,10 +208,10 @@ def test_a_device_without_room_for_a_launch_fails_the_run_and_leaks_nothing(
 REAPER = """
 import os, socket, sys, tempfile
 del os.waitid, os.P_PID, os.WNOWAIT
-from drivers.launch import init
+from drivers.launch import reaper
 from drivers.contract import frames as wire
 from drivers.contract.base import Limits, WorkOrder
-from drivers.sandbox.rlimits import Tier
+from drivers.sandbox.enter import Tier
 packed = wire.pack_order(WorkOrder(sys.argv[1], "Fake (Simulation)", 1, 1), Limits(), "fake", True, "run")
 own, theirs = socket.socketpair()
 teller, orders = socket.socketpair()
@@ -220,7 +220,7 @@ log = tempfile.TemporaryFile()
 if os.fork() == 0:
     for end in (own, theirs, teller):
         end.close()
-    init.serve_launch(orders, None, Tier.NONE)
+    reaper.serve_launch(orders, None, Tier.NONE)
 wire.send_request(teller, os.fsencode(tempfile.mkdtemp()) + b"\\0" + packed, [theirs.fileno(), tell, log.fileno()])
 theirs.close()
 reply = b""

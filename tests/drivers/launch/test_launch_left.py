@@ -94,7 +94,7 @@ def test_a_killed_zygote_is_replaced(script: Script) -> None:
 NODE = """
 import sys
 from drivers.contract.base import Limits, LoadReport, WorkOrder
-from drivers.sandbox.rlimits import Tier
+from drivers.sandbox.enter import Tier
 from drivers.launch.launch import Launch, Zygote
 can_fork = sys.argv[2] == "fork"
 stage = Zygote("fake", simulate=True, can_fork=can_fork, tier=Tier.NONE).start()

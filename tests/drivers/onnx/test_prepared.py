@@ -14,11 +14,11 @@ import psutil
 import pytest
 
 from drivers.contract.base import Limits, MeasureReport, WorkOrder
-from drivers.launch import tier as sandbox
+from drivers.launch import probe_tier as sandbox
 from drivers.launch.launch import Zygote, measure
 from drivers.launch.zygote import IDLE_MS, MIN_READY, RECENT_S, pause_ms, prefork_of, ready_for
 from drivers.openai.driver import ApiDriver
-from drivers.sandbox.rlimits import Tier
+from drivers.sandbox.enter import Tier
 from drivers.testing.fake import UNIT, FakeDriver
 
 
@@ -114,7 +114,7 @@ import os, sys, threading, time
 from pathlib import Path
 import psutil
 from drivers.sandbox import linux
-from drivers.sandbox.rlimits import Tier
+from drivers.sandbox.enter import Tier
 from drivers.launch.launch import Zygote
 
 lib, uid, gid = linux.libc(), os.getuid(), os.getgid()

@@ -31,10 +31,10 @@ from drivers.contract.base import (
     Unfit,
     WorkOrder,
 )
-from drivers.launch import tier as sandbox
+from drivers.launch import probe_tier as sandbox
 from drivers.launch.launch import Launch, Zygote
 from drivers.launch.process import ForkedChild, ZygoteProcess
-from drivers.sandbox.rlimits import Tier
+from drivers.sandbox.enter import Tier
 from tests.drivers import hostile_zygote
 from tests.drivers.onnx_models import OnnxModels
 

@@ -15,11 +15,11 @@ from typing import Any, Final
 import pytest
 
 from drivers.contract.base import MIB, Crashed, Event, Limits, MeasureReport, WorkOrder
-from drivers.launch import tier as sandbox
+from drivers.launch import probe_tier as sandbox
 from drivers.launch.launch import Zygote, measure
 from drivers.sandbox import landlock, linux, mac, mounts, seccomp, windows
+from drivers.sandbox.enter import Tier
 from drivers.sandbox.mounts import MountAction
-from drivers.sandbox.rlimits import Tier
 from drivers.sandbox.seccomp import ABSENT, ALLOW, KILL, REFUSE
 from drivers.testing.fake import UNIT
 
@@ -428,7 +428,7 @@ def test_a_run_gives_the_same_in_every_tier_that_is_here(tmp_path: Path, reached
 
 POORER: Final = """
 import sys
-from drivers.launch import tier as sandbox
+from drivers.launch import probe_tier as sandbox
 from drivers.sandbox import linux as sandbox_linux, seccomp
 lib = sandbox_linux.libc()
 refused = [seccomp.Rule(name, numbers) for name, numbers in (

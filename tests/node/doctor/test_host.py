@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from drivers.measure.gpu import Gpu, GpuReport
-from drivers.sandbox.rlimits import Tier
+from drivers.sandbox.enter import Tier
 from node.device.calibration import Calibration, StoredCalibration
 from node.device.probe import Profile, read_gpus
 from node.doctor.host import Check, CheckState, HostFacts, checks, clock_synchronised, gather

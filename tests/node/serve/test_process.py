@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from drivers.launch.tier import TierProbe
-from drivers.sandbox.rlimits import Tier
+from drivers.launch.probe_tier import TierProbe
+from drivers.sandbox.enter import Tier
 from node.serve.process import MAX_POOLS, check_anyone, near_addresses, pool_changes, with_gates_of
 from node.settings.settings import WorkerSettings
 from protocol.errors import NotPermitted, ResourceError

@@ -29,7 +29,8 @@ from protocol.values.requirement import Requirement
 from protocol.values.task import Measure, Model, Task, Timeouts, task_body
 from protocol.words import Reason, RunOutcome
 from results.analysis.verify import check_results
-from results.export.raw import RawResult, csv_lines, json_lines, raw_result, read_raw
+from results.export.csv import csv_lines
+from results.export.raw import RawResult, json_lines, raw_result, read_raw
 from results.row.replicas import compare_replicas
 from results.row.row import make_row
 from scheduler.cli.analysis import app

@@ -33,7 +33,8 @@ from protocol.values.record import (
 from protocol.values.requirement import Requirement
 from protocol.values.task import Measure, Model, Task, Timeouts, task_body
 from protocol.words import Reason, RunOutcome
-from results.export.raw import csv_cell, csv_lines, json_lines, raw_result, read_raw, show_number, write_lines
+from results.export.csv import csv_cell, csv_lines, show_number
+from results.export.raw import json_lines, raw_result, read_raw, write_lines
 from results.row.row import COLUMNS, CONTRACT, Row, RowStatus, column_meanings, make_row
 from scheduler.output.tables import LEGEND, MAX_REMARKS, plain_lines, remarks, show_results
 from swarm.base.text import is_safe, safe_text

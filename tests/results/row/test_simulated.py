@@ -21,7 +21,8 @@ from results.analysis.matrix import Axis, front
 from results.analysis.pairs import pair_up
 from results.analysis.regression import RegressionCell, RegressionFinding, judge
 from results.export.columnar import jsonl_lines, parquet_bytes
-from results.export.raw import RawResult, ResultEntry, csv_lines, json_lines
+from results.export.csv import csv_lines
+from results.export.raw import RawResult, ResultEntry, json_lines
 from results.report.charts import bars, pareto, ratios, strips
 from results.report.document import make_page
 from results.report.drawing import Drawing, svg

@@ -12,7 +12,7 @@ from protocol.values.lease import Fence
 from protocol.values.record import DeviceFacts, Record, RunFacts, Timing, pack_samples, record_body
 from protocol.values.task import Task
 from protocol.words import Reason, RunOutcome
-from results.export.columns import Dimension, FigureColumn, Filters, figures_of
+from results.export.pivots import Dimension, FigureColumn, Filters, figures_of
 from results.row.verdict import RowVerdict
 from scheduler.core.commands import CommitTo, EndPending, RecordGrant
 from scheduler.store import schema

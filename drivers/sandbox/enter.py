@@ -1,6 +1,6 @@
-"""The limits of a child process on every tier: resource limits, a private folder, first in line for the out-of-memory killer.
+"""Enters the sandbox on every tier: resource limits, a private folder, first in line for the out-of-memory killer.
 
-What each system adds: `drivers.sandbox.linux`, `mac` and `windows`. Which tier a device reaches: `drivers.launch.tier`.
+What each system adds: `drivers.sandbox.linux`, `mac` and `windows`. Which tier a device reaches: `drivers.launch.probe_tier`.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ from drivers.contract.registry import SANDBOX_PROBE as PROBE
 from drivers.launch.events import replies
 from drivers.launch.process import ZygoteProcess
 from drivers.measure.stopping import MeasureJob
-from drivers.sandbox.rlimits import Tier
+from drivers.sandbox.enter import Tier
 from protocol.formats.phase import Phase
 
 UNIT: Final = "CPU (probe)"

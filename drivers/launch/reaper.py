@@ -20,9 +20,9 @@ from typing import Final, NoReturn
 from drivers.contract import frames, registry
 from drivers.contract.base import Driver, Unfit, looks_outside, opens_connections
 from drivers.launch import child
-from drivers.sandbox import cleanup, linux, mounts, rlimits
+from drivers.sandbox import cleanup, enter, linux, mounts
+from drivers.sandbox.enter import Sandbox, Tier
 from drivers.sandbox.mounts import MountPlan
-from drivers.sandbox.rlimits import Sandbox, Tier
 
 RETRY_MS: Final = 5
 
@@ -59,9 +59,9 @@ def serve_launch(
     """
     try:
         reaper = os.getpid()
-        rlimits.set_process_name("sark-reaper")
+        enter.set_process_name("sark-reaper")
         os.setsid()
-        rlimits.prctl(rlimits.PR_SET_CHILD_SUBREAPER, 1)
+        enter.prctl(enter.PR_SET_CHILD_SUBREAPER, 1)
         woken, wake = watch_children()
         status_read, status_write = os.pipe()
         init, to_init = 0, None
@@ -88,7 +88,7 @@ def serve_launch(
             worker = os.fork()
             if worker == 0:
                 _close_inherited(orders, control, status_read, woken, wake, status_write)
-                rlimits.die_with(reaper)
+                enter.die_with(reaper)
                 os.setsid()
                 child.work(events, log, order_bytes, driver, sandbox)
         for fd in (events, log, status_write):
