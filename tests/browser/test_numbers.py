@@ -80,7 +80,7 @@ def change(page: Page, label: str, value: str) -> None:
     page.get_by_label(label, exact=True).press("Tab")
 
 
-def test_what_no_device_can_run_is_said_with_the_smallest_change_before_it_is_submitted(
+def test_what_no_device_can_run_is_reported_with_the_smallest_change_before_it_is_submitted(
     site: Site, visit: Open
 ) -> None:
     page = visit(site.url, "#/submit")

@@ -146,9 +146,7 @@ def test_a_home_without_campaigns_says_how_to_begin(typed: Typed) -> None:
 
 
 @pytest.mark.parametrize("words", [("results",), ("watch",), ("results", "c-nobody"), ("cancel", "c-nobody")])
-def test_a_campaign_that_is_not_there_is_said_with_where_to_look(
-    typed: Typed, words: tuple[str, ...]
-) -> None:
+def test_a_missing_campaign_is_reported_with_where_to_look(typed: Typed, words: tuple[str, ...]) -> None:
     done = typed(*words)
     assert done.code == 2
     assert "no campaign" in done.err

@@ -63,7 +63,7 @@ def test_two_gates_that_do_not_know_each_other_are_one_swarm_through_a_node_that
     homes: Homes, looker: Looker
 ) -> None:
     rita = looker.look(homes.at("gate-2"))["rita"]
-    assert homes.at("gate-1") in " ".join(rita.addresses), "she has a place at the first gate"
+    assert homes.at("gate-1") in " ".join(rita.addresses), "she has a reservation at the first gate"
     assert homes.at("gate-2") not in " ".join(rita.addresses), "and none at the second"
 
 
@@ -99,7 +99,10 @@ def test_a_campaign_outlives_all_gates_and_what_goes_through_them_comes_back_wit
     homes.begin("gate-2")
     watched = homes.run("anna", "watch", document, "--json")
     assert [row["Status"] for row in watched.json()["results"]] == ["Complete"] * EACH * 2, watched
-    until(lambda: homes.count_in_log("ben", '"place.taken"') > places, "he has his place at the second again")
+    until(
+        lambda: homes.count_in_log("ben", '"place.taken"') > places,
+        "he has his reservation at the second again",
+    )
 
     gate = world.addresses["gate-1"]
     until(lambda: homes.count_in_log("gate-2", UP["gate"]) > 1, "the second is up again")

@@ -39,7 +39,7 @@ def padded(folder: Path, name: str, size: int) -> Path:
     return path
 
 
-def test_a_full_disk_of_a_scheduler_is_said_and_nothing_is_stored(lab: Lab, tmp_path: Path) -> None:
+def test_a_full_disk_of_a_scheduler_is_reported_and_nothing_is_stored(lab: Lab, tmp_path: Path) -> None:
     file = campaign(tmp_path, "large", [padded(tmp_path, "large.json", 3_000_000)])
     with small_disk(lab.folder / "tight", "2m"):
         done = lab.run("tight", "submit", file, "--gate", lab.gate)
@@ -75,7 +75,9 @@ def test_a_full_disk_of_a_worker_fails_the_task_and_with_room_again_it_runs(lab:
             lab.stop("three")
 
 
-def test_a_disk_that_fills_up_after_submitting_is_said_and_nothing_is_lost(lab: Lab, tmp_path: Path) -> None:
+def test_a_disk_that_fills_up_after_submitting_is_reported_and_nothing_is_lost(
+    lab: Lab, tmp_path: Path
+) -> None:
     models = [script(tmp_path, f"m{n}.json", load_ms=1.0 + n) for n in range(2)]
     file = campaign(tmp_path, "filling", models)
     key = lab.home("carol").key("scheduler")

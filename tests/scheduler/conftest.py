@@ -88,7 +88,7 @@ SHA = hashlib.sha256(MODEL).hexdigest()
 
 @dataclass
 class Place:
-    """A lease or ticket of a scripted worker."""
+    """A lease, granted or queued, of a scripted worker."""
 
     task: Task
     body: bytes

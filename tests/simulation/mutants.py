@@ -160,7 +160,7 @@ class NoEpochCheck(Ledger):
 
 
 class NoQuota(Ledger):
-    """Gives as many places and tickets as are asked for."""
+    """Grants and queues as many leases as are asked for."""
 
     def commit(self, wanted: SlotRequest, now: float) -> Granted | Queued | Conflict | Denied:
         place = super().commit(replace(wanted, permission=replace(wanted.permission, slots=None)), now)
@@ -463,7 +463,7 @@ class OwingCore(SchedulerCore):
 
 
 class StartsFirst(SchedulerConversation):
-    """Says Start, and stores a moment later that the other ticket is over."""
+    """Says Start, and stores a moment later that the other lease is over."""
 
     async def _ready(self, peer: str, message: Ready) -> Message:
         reply = await super()._ready(peer, message)

@@ -216,7 +216,7 @@ class SimStore:
             self._tell_row(Kind.COMMITTED, row, **values, number=self.others(intent))
 
     def record_grant(self, grant: RecordGrant) -> None:
-        """A lease or a ticket."""
+        """A lease, granted or queued."""
         self._open()
         task, attempt, queued, lease, fence = (
             grant.task,

@@ -210,7 +210,7 @@ class SimWorker:
         self._air.lost(self.station, silent=silent)
 
     def held(self) -> int:
-        """Slots and tickets, and runs that are not dead."""
+        """Granted and queued leases, and runs that are not dead."""
         return sum(place.state not in BUSY for place in self.ledger.allocations()) + len(self._runs)
 
     def evict(self, peer: str) -> None:

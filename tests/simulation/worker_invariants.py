@@ -232,7 +232,7 @@ def the_old_one_has_no_say(history: History) -> Iterator[Breach]:
 
 
 def the_owner_goes_first(history: History) -> Iterator[Breach]:
-    """On a device whose owner said so, nobody's ticket comes before one of the owner's."""
+    """On a device whose owner said so, nobody's queued lease comes before one of the owner's."""
     for event in history.of(Kind.TURN):
         if event.number:
             yield Breach("the_owner_goes_first", f"{event.lease} before {event.number} others", event.at)

@@ -96,7 +96,7 @@ def test_a_run_without_end_is_timed_out_by_its_own_limit(stage: Zygote, script: 
         play(script(hang="run"), stage, Limits(load_s=LONG_S, run_s=0.3))
 
 
-def test_memory_beyond_the_limit_ends_the_child_and_is_said(stage: Zygote, script: Script) -> None:
+def test_memory_beyond_the_limit_ends_the_child_and_is_reported(stage: Zygote, script: Script) -> None:
     with pytest.raises(Crashed, match=r"out of memory \(limit 64 MiB"):
         play(script(eat_mib=4096), stage, Limits(load_s=LONG_S, run_s=LONG_S, memory_bytes=64 * MIB))
 

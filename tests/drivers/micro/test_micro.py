@@ -89,7 +89,7 @@ def test_what_is_too_short_to_distinguish_from_its_call_is_left_out_with_a_note(
     assert rate_of(lambda n: 6e-6, idle_s=1e-6) == pytest.approx(1 / 5e-6)
 
 
-def test_what_would_take_too_long_is_left_out_and_said() -> None:
+def test_what_would_take_too_long_is_left_out_with_a_note() -> None:
     course = MicroRun(MicroPlan(total_s=1.0), 2, Clock())
     assert course.exceeds_time("fp32_gflops_8192", 1000.0, 100.0)
     assert not course.exceeds_time("fp32_gflops_64", 1.0, 100.0)
@@ -119,7 +119,7 @@ def test_precisions_that_numpy_only_emulates_have_no_figure() -> None:
     assert not any(name.startswith(("fp16", "bf16", "tf32", "fp8", "int8")) for name in figures)
 
 
-def test_a_product_that_is_wrong_in_one_checked_place_or_everywhere_is_refused() -> None:
+def test_a_product_that_is_wrong_in_one_checked_cell_or_everywhere_is_refused() -> None:
     left, right = np.random.default_rng(1).standard_normal((2, 32, 32))
     made = left @ right
 

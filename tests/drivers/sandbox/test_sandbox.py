@@ -312,7 +312,7 @@ def test_a_gpu_runtime_has_no_limit_of_memory_in_its_job() -> None:
 
 
 @pytest.mark.parametrize("step", ["create", "assign"])
-def test_a_job_that_cannot_be_had_is_said(step: str) -> None:
+def test_a_job_that_cannot_be_created_is_an_error(step: str) -> None:
     with pytest.raises(OSError, match="job of its own"):
         windows.enter_job(MIB, Windows(step))
 

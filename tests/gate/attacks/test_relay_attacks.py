@@ -113,7 +113,7 @@ async def show(
     return answer
 
 
-async def test_permissions_that_are_forged_borrowed_or_over_give_no_place_and_a_good_one_does(
+async def test_forged_borrowed_or_expired_permissions_give_no_reservation_and_a_good_one_does(
     tmp_path: Path,
 ) -> None:
     member, evil, visitor = (Identity.from_seed(name) for name in ("member", "evil", "visiting"))

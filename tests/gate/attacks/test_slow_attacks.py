@@ -115,7 +115,7 @@ async def test_every_protocol_stands_in_the_table(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("slowly", [False, True], ids=["in silence", "a byte a second"])
-async def test_a_stream_on_which_nothing_is_said_ends_on_every_protocol(
+async def test_an_idle_stream_ends_on_every_protocol(
     fast_clock: trio.testing.MockClock, here: RunningNode, slowly: bool
 ) -> None:
     over: set[str] = set()

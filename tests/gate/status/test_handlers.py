@@ -239,7 +239,7 @@ async def test_a_closed_gate_takes_manifests_of_strangers_pools_from_those_it_le
         assert await here.say(here.visitor(FRIEND), ProtocolId.POOL, signed) == ManifestStored(number=1)
 
 
-async def test_a_closed_gate_lends_no_place_to_strangers(
+async def test_a_closed_gate_refuses_reservations_to_strangers(
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
     async with gate(tmp_path, Admit.LIST) as here:

@@ -314,7 +314,7 @@ async def test_a_result_that_was_going_to_disk_when_its_campaign_was_adopted_goe
     assert not world.ann.count(Result)
 
 
-async def test_a_pause_that_could_not_be_written_is_written_when_it_is_said_again(tmp_path: Path) -> None:
+async def test_a_pause_that_could_not_be_written_is_written_when_repeated(tmp_path: Path) -> None:
     path = tmp_path / "folder" / "paused"
     path.parent.write_text("in the way")
     hand = OwnerControl(

@@ -73,7 +73,7 @@ def test_without_a_place_in_the_queue_the_second_of_two_racers_gets_busy() -> No
     assert answer.reason is Reason.BUSY
 
 
-def test_a_ticket_is_offered_when_the_run_before_it_is_over() -> None:
+def test_a_queued_lease_is_offered_when_the_run_before_it_is_over() -> None:
     ledger = linked()
     first = held(ledger.commit(want(1), 0.0))
     second = ledger.commit(want(2, queue=True), 0.0)
@@ -102,7 +102,7 @@ def test_a_higher_priority_is_offered_first() -> None:
     assert ledger.take_commands() == (OfferCommand(urgent.lease),)
 
 
-def test_a_ticket_without_a_link_is_passed_over_and_offered_when_its_scheduler_is_back() -> None:
+def test_a_queued_lease_without_a_link_is_passed_over_and_offered_when_its_scheduler_is_back() -> None:
     ledger = linked(BOB)
     first = held(ledger.commit(want(1, BOB), 0.0))
     away = held(ledger.commit(want(2, ANN, queue=True), 0.0))
@@ -172,7 +172,7 @@ def test_a_lapsed_run_is_killed_when_its_grace_is_over() -> None:
     assert ledger.take_commands() == (KillCommand(lease.lease, Reason.EXPIRED),)
 
 
-def test_a_ticket_that_is_not_renewed_is_gone() -> None:
+def test_a_queued_lease_that_is_not_renewed_is_gone() -> None:
     ledger = linked()
     first = held(ledger.commit(want(1), 0.0))
     ticket = held(ledger.commit(want(2, queue=True), 0.0))

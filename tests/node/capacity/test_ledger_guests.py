@@ -17,7 +17,7 @@ YEAR_S = 31_536_000.0
 
 
 def full(**settings: bool) -> tuple[Ledger, list[HeldLease]]:
-    """A run and four tickets of two guests: all that there is room for."""
+    """A run and four queued leases of two guests: all that there is room for."""
     ledger = linked(max_queue=4, max_queue_each=3, **settings)
     ledger.commit(want(0, BOB, preempted=2), 0.0)
     tickets = [
@@ -28,7 +28,7 @@ def full(**settings: bool) -> tuple[Ledger, list[HeldLease]]:
     return ledger, tickets
 
 
-def test_a_higher_ticket_takes_the_room_of_the_youngest_of_the_lowest() -> None:
+def test_a_request_of_higher_priority_displaces_the_youngest_of_the_lowest() -> None:
     ledger, tickets = full()
     assert isinstance(ledger.commit(want(1, DEE, queue=True, priority=41), 1.0), Queued)
     result = ledger.renew(CAT, tickets, 2.0)
@@ -100,7 +100,7 @@ def test_nobody_keeps_the_device_idle_by_not_answering_its_offers() -> None:
     assert ledger.take_commands() == (OfferCommand(other.lease),)
     ledger.start(other.lease, 6.0)
     ledger.take_commands()
-    assert ledger.queue == 4, "its tickets are still there"
+    assert ledger.queue == 4, "its queued leases are still there"
     ledger.commit(want(9, BOB, queue=True, priority=100), 7.0)
     assert ledger.take_commands() == (), "and nothing gives way to it meanwhile"
     ledger.finish(other.lease, 8.0)

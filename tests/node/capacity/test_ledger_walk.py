@@ -390,7 +390,7 @@ ranks = st.lists(
 
 
 @given(ranks, st.lists(st.sampled_from("abc"), max_size=4))
-def test_the_line_is_the_order_in_which_tickets_are_served_one_by_one(
+def test_the_order_of_the_queue_is_the_order_of_service(
     tickets: list[tuple[bool, int, str]], before: list[str]
 ) -> None:
     queue = LeaseQueue()

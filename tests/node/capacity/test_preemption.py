@@ -142,7 +142,7 @@ def test_queued_leases_get_their_position_and_estimated_start() -> None:
     assert [each.position for each in ledger.renew(BOB, [two], 5.0).waiting] == [1]
 
 
-def test_the_owners_tickets_go_first_where_the_owner_says_so() -> None:
+def test_the_owners_requests_go_first_where_the_owner_says_so() -> None:
     for owner_first, order in ((False, ["c-Ann/1", "c-Bob/1"]), (True, ["c-Bob/1", "c-Ann/1"])):
         ledger = linked(owner_first=owner_first)
         ledger.commit(want(0, CAT, owner=True), 0.0)
@@ -156,7 +156,7 @@ def test_the_owners_tickets_go_first_where_the_owner_says_so() -> None:
 
 
 @pytest.mark.parametrize("later", [{"priority": 0, "owner": True}, {"priority": 61}])
-def test_what_gives_way_gives_its_place_to_who_stands_first_by_then_not_to_who_had_it_warned(
+def test_a_preempted_run_gives_its_slot_to_the_first_in_the_queue_not_to_who_had_it_warned(
     later: dict[str, Any],
 ) -> None:
     ledger = linked(owner_first=True)
@@ -183,7 +183,7 @@ def test_who_stands_first_and_may_not_have_a_run_give_way_takes_nothing_from_who
     assert ledger.take_commands() == (KillCommand(low.lease, Reason.PREEMPTED), OfferCommand(high.lease))
 
 
-def test_a_run_gives_way_to_a_priority_ten_higher_after_a_grace_and_the_ticket_gets_its_slot() -> None:
+def test_a_run_gives_way_to_a_priority_ten_higher_after_a_grace_and_the_queued_lease_gets_its_slot() -> None:
     ledger = linked()
     low = run_of(ledger, want(1, ANN))
     high = ticket_of(ledger, want(1, BOB, queue=True, priority=60), 3.0)
@@ -261,7 +261,7 @@ def test_the_least_work_is_lost_and_then_the_lowest_priority() -> None:
     ticket_of(ledger, want(1, BOB, queue=True, priority=80), 6.0)
     assert warned(ledger) == [lowest.lease]
     ticket_of(ledger, want(2, BOB, queue=True, priority=80), 6.0)
-    assert warned(ledger) == [middle.lease], "one run gives way for each ticket"
+    assert warned(ledger) == [middle.lease], "one run gives way for each queued lease"
 
 
 def test_nothing_gives_way_while_a_slot_is_free_or_comes_free() -> None:
@@ -284,7 +284,7 @@ def run_of_second(ledger: Ledger) -> HeldLease:
 
 
 @pytest.mark.parametrize("how", ["cancelled", "expired", "timed out", "cut off", "evicted"])
-def test_who_was_warned_goes_on_when_the_higher_ticket_goes_away(how: str) -> None:
+def test_who_was_warned_goes_on_when_the_higher_request_goes_away(how: str) -> None:
     ledger = linked()
     low = run_of(ledger, want(1, ANN))
     ledger.renew(ANN, [low], 9.0)
@@ -318,7 +318,7 @@ def test_a_place_that_is_not_in_use_yet_gives_way_at_once_and_loses_nothing() ->
     unused = held(ledger.commit(want(2, ANN), 1.0))
     ledger.take_commands()
     answer = ledger.commit(want(1, BOB, priority=80), 1.1)
-    assert isinstance(answer, Granted), "no ticket was asked for, and none is needed"
+    assert isinstance(answer, Granted), "no queueing was asked for, and none is needed"
     assert ledger.take_commands() == (warning_of(unused, 0.0, 80),)
     assert [lost.reason for lost in ledger.renew(ANN, [unused], 1.2).lost] == [Reason.PREEMPTED]
     ledger.finish(dying.lease, 1.5)
@@ -444,7 +444,7 @@ def test_a_cancel_and_a_time_limit_wait_for_no_measurement() -> None:
 # -- limits --------------------------------------------------------------------------------------------------------------------
 
 
-def test_a_ticket_waits_no_longer_than_its_task_allows_however_often_it_is_renewed() -> None:
+def test_a_queued_lease_waits_no_longer_than_its_task_allows_however_often_it_is_renewed() -> None:
     ledger = linked()
     first = run_of(ledger, want(1, ANN))
     ticket = ticket_of(ledger, want(1, BOB, queue=True, queue_s=20.0), 1.0)

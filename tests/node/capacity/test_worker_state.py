@@ -60,7 +60,7 @@ def test_leaving_outranks_being_held_back_and_can_be_undone() -> None:
     assert condition.serving
 
 
-def test_tickets_get_their_turn_while_it_leaves_only_if_they_are_to_be_finished() -> None:
+def test_queued_leases_get_their_turn_while_it_leaves_only_if_they_are_to_be_finished() -> None:
     condition = WorkerCondition()
     condition.drain("drained by its owner", finish=True)
     assert not condition.serving

@@ -49,7 +49,7 @@ def test_after_a_day_a_settled_record_is_forgotten() -> None:
     assert outbox.settle(young.sha256, keep=True) == ((young.sha256,), (old.sha256,))
 
 
-def test_the_oldest_settled_records_give_way_when_there_are_too_many_bytes() -> None:
+def test_the_oldest_settled_records_are_dropped_when_there_are_too_many_bytes() -> None:
     outbox = Outbox(lambda: 100.0)
     share = bytes(MAX_SETTLED_BYTES // 4)
     made = [item(bytes([n]) + share[1:], stored=float(n)) for n in range(1, 6)]
@@ -64,7 +64,7 @@ def test_there_is_a_bound() -> None:
     assert MAX_ITEMS <= 10_000
 
 
-def test_whoever_takes_the_most_of_shared_room_gives_way_first_and_its_oldest_of_that() -> None:
+def test_whoever_takes_the_most_of_shared_room_loses_its_oldest_first() -> None:
     items = [("ann", 10), ("eve", 40), ("eve", 40), ("ann", 10), ("bob", 30)]
 
     def left(number: int, room: int) -> list[tuple[str, int]]:

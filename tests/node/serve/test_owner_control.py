@@ -132,7 +132,7 @@ async def test_drain_lets_the_run_end_hands_over_its_result_and_leaves(world: An
     assert not world.unsent()
 
 
-async def test_drain_with_finish_runs_the_tickets_too(world: Any) -> None:
+async def test_drain_with_finish_runs_the_queued_leases_too(world: Any) -> None:
     await world.start()
     link = await world.link()
     await link.ask(world.ann.commit(world.ann.task(1)), Granted)

@@ -108,7 +108,7 @@ async def test_progress_that_no_note_can_hold_is_dropped_and_the_run_goes_on(wor
     assert (await world.ann.record()).outcome is RunOutcome.COMPLETE
 
 
-async def test_a_ticket_gets_ready_when_the_place_is_free_and_start_runs_it(world: Any) -> None:
+async def test_a_queued_lease_gets_ready_when_a_slot_is_free_and_start_runs_it(world: Any) -> None:
     worker = await world.start()
     link = await world.link()
     await link.ask(world.ann.commit(world.ann.task(1)), Granted)
@@ -123,7 +123,7 @@ async def test_a_ticket_gets_ready_when_the_place_is_free_and_start_runs_it(worl
     await until(lambda: not worker.ledger.allocations())
 
 
-async def test_a_skipped_ticket_never_runs(world: Any) -> None:
+async def test_a_skipped_lease_never_runs(world: Any) -> None:
     worker = await world.start()
     link = await world.link()
     await link.ask(world.ann.commit(world.ann.task(1)), Granted)
@@ -150,7 +150,7 @@ async def test_cancel_is_answered_when_the_run_is_dead(world: Any) -> None:
     assert len(record.loads) == 1, "what was seen before the end stays in"
 
 
-async def test_release_takes_a_ticket_back_at_once(world: Any) -> None:
+async def test_release_ends_a_queued_lease_at_once(world: Any) -> None:
     worker = await world.start()
     link = await world.link()
     await link.ask(world.ann.commit(world.ann.task(1)), Granted)

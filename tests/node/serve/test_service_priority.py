@@ -110,7 +110,7 @@ async def test_a_run_ends_with_its_campaign_whatever_became_of_the_scheduler(wor
     assert (record.outcome, record.reason) == (RunOutcome.CANCELLED, Reason.TIMED_OUT)
 
 
-async def test_a_ticket_ends_when_its_time_in_the_queue_is_over(world: Any) -> None:
+async def test_a_queued_lease_ends_when_its_time_in_the_queue_is_over(world: Any) -> None:
     worker = await world.start()
     link = await world.link()
     await link.ask(world.ann.commit(world.ann.task(1)), Granted)

@@ -116,7 +116,7 @@ def test_the_same_seed_gives_the_same_answer() -> None:
 
 
 @pytest.mark.parametrize(("paired", "least"), [(False, MIN_LAUNCHES), (True, MIN_PAIRS)])
-def test_too_few_launches_are_ambiguous_and_it_is_said_how_many_are_needed(paired: bool, least: int) -> None:
+def test_too_few_launches_are_ambiguous_and_the_needed_number_is_shown(paired: bool, least: int) -> None:
     few = [[10**6] * 5] * (least - 1)
     result = compare_samples(few, [[2 * 10**6] * 5] * (least - 1), paired=paired)
     assert (result.verdict, result.ratio, result.low) == (ComparisonVerdict.AMBIGUOUS, 2.0, None)

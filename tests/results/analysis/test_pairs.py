@@ -101,9 +101,7 @@ def test_devices_are_compared_where_that_is_asked_for_or_none_is_shared() -> Non
         ({"shapes": "pixels 1x3"}, ""),
     ],
 )
-def test_rows_that_are_not_alike_are_not_compared_and_it_is_said_why(
-    changes: dict[str, Any], why: str
-) -> None:
+def test_rows_that_are_not_alike_are_not_compared_with_a_reason(changes: dict[str, Any], why: str) -> None:
     assert unlike(row(), row(**changes)) == why
     (pair,) = pair_up([entry(row())], [entry(row(**changes))])
     assert pair.comparison.why == (f"not compared: {why}" if why else pair.comparison.why)

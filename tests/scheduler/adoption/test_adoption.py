@@ -54,7 +54,7 @@ async def test_with_the_owners_key_it_goes_on_elsewhere_and_nothing_is_run_again
     assert adoption.waiting + adoption.to_do == 3
     async with world.scheduler("home-b") as store:
         await until(lambda: states(store)[TaskState.SUCCEEDED] >= 2, "what had ended is recorded")
-        assert world.launched <= 5, "the place that is free may have gone to a ticket"
+        assert world.launched <= 5, "the free slot may have gone to a queued lease"
         await end(world, store)
         assert store.campaigns.get(CAMPAIGN).outcome is CampaignStatus.SUCCEEDED
         assert states(store) == {TaskState.SUCCEEDED: TASKS}

@@ -1,4 +1,4 @@
-"""Two tickets for one task: the first whose place is up is started, the other is given back, and neither loss costs a try."""
+"""Two queued leases for one task: the first that is ready is started, the other is released, and neither loss costs a try."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def entry_of(story: Story) -> TaskEntry:
     return story.core.state.tasks[ONE]
 
 
-def test_a_task_that_waits_long_at_a_busy_worker_gets_a_ticket_at_another() -> None:
+def test_a_task_that_waits_long_at_a_busy_worker_is_hedged_at_another() -> None:
     story, first, second = both()
     assert [ticket.worker for ticket in entry_of(story).attempts()] == [first, second]
     assert entry_of(story).state is TaskState.QUEUED
@@ -82,7 +82,7 @@ def test_while_anything_waits_for_a_worker_none_gets_two() -> None:
     assert not of(story.after(5.0), CommitTo)
 
 
-def test_the_first_place_that_is_up_is_started_and_the_other_ticket_given_back_and_skipped() -> None:
+def test_the_first_lease_that_is_ready_is_started_and_the_other_is_released_and_skipped() -> None:
     story, first, second = both()
     task, orders = story.core.reconciler.start(second, "l2", fence(2), story.now)
     story.tell(orders)
@@ -94,7 +94,7 @@ def test_the_first_place_that_is_up_is_started_and_the_other_ticket_given_back_a
     assert (entry.state, entry.attempt, entry.worker) == (TaskState.LEASED, 2, second)
 
 
-def test_the_other_ticket_is_over_on_disk_before_the_first_one_is_started() -> None:
+def test_the_other_lease_is_over_on_disk_before_the_first_one_is_started() -> None:
     story, first, second = both()
     task, orders = story.core.reconciler.start(first, "l1", fence(1), story.now)
     story.tell(orders)
@@ -117,7 +117,7 @@ def test_a_place_at_once_at_the_second_worker_ends_the_wait_at_the_first() -> No
 
 @pytest.mark.parametrize("which", ["first", "second"])
 @pytest.mark.parametrize("how", ["lost", "silence", "restart", "gone"])
-def test_one_ticket_lost_while_the_other_lives_is_no_try_and_no_way_back(which: str, how: str) -> None:
+def test_a_queued_lease_lost_while_the_other_lives_is_no_try_and_no_way_back(which: str, how: str) -> None:
     story, first, second = both()
     core, peer, lease = story.core, *((first, "l1") if which == "first" else (second, "l2"))
     if how == "lost":
@@ -139,7 +139,7 @@ def test_one_ticket_lost_while_the_other_lives_is_no_try_and_no_way_back(which: 
     assert len(of(orders, EndHedge)) == (which == "second")
 
 
-def test_a_ticket_lost_while_the_other_worker_is_still_asked_leaves_the_task_with_that_one() -> None:
+def test_a_queued_lease_lost_while_the_other_worker_is_still_asked_leaves_the_task_with_that_one() -> None:
     story, first, second = both(asked_only=True)
     story.tell(story.core.failures.lose_leases(first, ["l1"], Reason.EXPIRED, story.now))
     assert (entry_of(story).state, entry_of(story).worker) == (TaskState.COMMITTING, second)
@@ -172,7 +172,7 @@ def test_a_second_worker_that_does_not_take_it_changes_nothing_at_the_first(how:
     assert of(story.grant(story.commits[-1]), CancelOn), "what it grants later is stopped"
 
 
-def test_a_cancel_ends_both_tickets() -> None:
+def test_a_cancel_ends_both_queued_leases() -> None:
     story, first, second = both()
     orders = story.tell(story.core.cancel([ONE], story.now))
     assert [order.peer for order in of(orders, ReleaseOn)] == [second]
@@ -182,7 +182,7 @@ def test_a_cancel_ends_both_tickets() -> None:
     assert story.core.reconciler.start(second, "l2", fence(2), story.now) == (None, [])
 
 
-def test_an_idle_worker_takes_over_what_waits_at_a_busy_one_and_the_ticket_is_kept_until_it_has_it() -> None:
+def test_an_idle_worker_takes_over_what_waits_at_a_busy_one_and_the_queued_lease_is_kept_until_then() -> None:
     story = Story(tasks=2)
     story.grant(story.commits[0])
     story.grant(story.commits[1], queued=True)
@@ -203,10 +203,10 @@ def test_after_a_lost_race_the_task_is_asked_for_at_another_idle_worker_at_once(
     orders = story.grant(commit, queued=True, position=1, start_s=30.0)
     (third,) = of(orders, CommitTo)
     assert third.peer not in (commit.peer, story.commits[0].peer)
-    assert [order.peer for order in of(orders, ReleaseOn)] == [commit.peer], "two tickets at most"
+    assert [order.peer for order in of(orders, ReleaseOn)] == [commit.peer], "two leases at most"
 
 
-def test_a_worker_that_says_that_one_of_two_tickets_runs_is_not_believed() -> None:
+def test_a_worker_that_reports_one_of_two_queued_leases_as_running_is_not_believed() -> None:
     story, first, _ = both()
     progress = Progress(lease="l1", fence=fence(1), seq=1, phase=Phase.RUN)
     assert story.core.reconciler.progress(first, progress, story.now) is None
@@ -214,7 +214,7 @@ def test_a_worker_that_says_that_one_of_two_tickets_runs_is_not_believed() -> No
 
 
 def restarted(**hedge: Any) -> tuple[SchedulerCore, TaskEntry]:
-    """A core after a restart, with a task whose two tickets are on disk."""
+    """A core after a restart, with a task whose two queued leases are on disk."""
     second = Attempt(2, B, status=AttemptStatus.RESTORED, **hedge)
     entry = a_live_task(1, TaskState.QUEUED, A, "l1", fence(1), hedge=second)
     core = SchedulerCore(random.Random(1))
@@ -227,7 +227,7 @@ def reported(attempt: int, lease: str, *, queued: bool) -> LiveLease:
     return LiveLease(task=ONE, attempt=attempt, lease=lease, fence=fence(attempt), queued=queued)
 
 
-def test_after_a_restart_both_tickets_go_on() -> None:
+def test_after_a_restart_both_queued_leases_go_on() -> None:
     core, entry = restarted(lease="l2", fence=fence(2))
     for peer, attempt, lease in ((A, 1, "l1"), (B, 2, "l2")):
         reports = (reported(attempt, lease, queued=True),)

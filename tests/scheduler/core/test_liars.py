@@ -97,7 +97,7 @@ def test_a_worker_that_says_at_every_link_that_results_are_on_their_way_is_waite
     assert entry.tries == 1
 
 
-def test_a_worker_that_takes_tickets_and_loses_them_is_left_alone_and_drives_no_attempts_up() -> None:
+def test_a_worker_that_queues_leases_and_loses_them_is_set_aside_and_costs_no_attempts() -> None:
     story = Story(tasks=40, workers=2)
     asides: list[SetAside] = []
     busy: set[str] = set()

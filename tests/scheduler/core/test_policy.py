@@ -197,7 +197,7 @@ def test_a_campaign_of_which_no_worker_has_anything_cannot_have_gone_elsewhere()
     assert of(story.tell(story.core.workers.add_quote(PEERS[1], quote(), story.now)), CommitTo)
 
 
-def test_a_campaign_adopted_with_two_tickets_of_a_task_ends_both() -> None:
+def test_a_campaign_adopted_with_a_hedged_task_ends_both_queued_leases() -> None:
     story = Story(workers=2)
     story.grant(story.commits[0], queued=True, position=1, start_s=9.0)
     story.grant(story.commits[1], queued=True, position=1, start_s=9.0)

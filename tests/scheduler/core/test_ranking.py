@@ -108,7 +108,7 @@ def test_a_clause_that_alone_keeps_devices_out_is_named() -> None:
     assert smallest_change(need("ram >= 4 GiB"), adverts) == ""
 
 
-def test_an_empty_swarm_is_said_to_be_empty() -> None:
+def test_an_empty_swarm_is_shown_as_empty() -> None:
     assert explain(need("ram >= 4 GiB"), []).startswith("no device is in the swarm")
 
 
@@ -130,7 +130,7 @@ def test_devices_that_fit_but_are_unavailable_are_distinguished(
     assert "mini says because" in text
 
 
-def test_what_owners_must_do_is_said_once_with_the_id_they_must_allow() -> None:
+def test_what_owners_must_do_is_shown_once_with_the_id_they_must_allow() -> None:
     workers = [view(1), view(2)]
     for worker in workers:
         worker.refused, worker.device = Reason.NOT_ALLOWED, "mini"

@@ -91,7 +91,7 @@ def test_a_large_model_waits_for_the_answer_of_the_device_that_has_it_and_for_no
         assert commit.peer == PEERS[1 if says == "free" else 0]
 
 
-def test_two_tickets_are_kept_at_a_worker_and_more_when_its_tasks_are_short() -> None:
+def test_two_queued_leases_are_kept_at_a_worker_and_more_when_its_tasks_are_short() -> None:
     story = Story(tasks=30)
     assert len(story.commits) == 2
     for commit in tuple(story.commits):
@@ -214,7 +214,7 @@ def test_a_worker_whose_results_are_no_results_is_set_aside() -> None:
     assert len(asides) == 1
 
 
-def test_a_lost_run_counts_as_a_try_and_a_lost_ticket_does_not() -> None:
+def test_a_lost_run_counts_as_a_try_and_a_lost_queued_lease_does_not() -> None:
     story = Story(tasks=2)
     story.grant(story.commits[0])
     story.grant(story.commits[1], queued=True)
@@ -235,7 +235,7 @@ def test_a_new_incarnation_voids_what_the_old_one_gave() -> None:
     assert len(of(orders, EndAttempt)) == 2
 
 
-def test_a_ticket_is_started_once_its_place_is_up_and_skipped_when_it_is_not_wanted() -> None:
+def test_a_queued_lease_is_started_at_its_turn_and_skipped_when_it_is_not_wanted() -> None:
     story = Story(tasks=2)
     for commit in story.commits:
         story.grant(commit, queued=True)
@@ -459,7 +459,7 @@ def test_a_campaign_that_ended_is_forgotten_after_a_while() -> None:
 
 
 @pytest.mark.parametrize("why", ["overtime", "cancel"])
-def test_a_stop_that_is_not_confirmed_is_said_again_and_then_let_go(why: str) -> None:
+def test_an_unconfirmed_stop_is_repeated_and_then_given_up(why: str) -> None:
     story = Story()
     story.begin(story.commits[0])
     assert story.core.renewable_on(PEERS[0])
@@ -476,7 +476,7 @@ def test_a_stop_that_is_not_confirmed_is_said_again_and_then_let_go(why: str) ->
     assert not story.core.state.worker(PEERS[0]).held
 
 
-def test_whatever_is_said_of_a_lease_is_said_under_the_epoch_of_its_campaign() -> None:
+def test_every_message_about_a_lease_has_the_epoch_of_its_campaign() -> None:
     story = Story(epoch=7)
     story.begin(story.commits[0])
     (held,) = story.core.held_on(PEERS[0])
@@ -491,7 +491,7 @@ def test_whatever_is_said_of_a_lease_is_said_under_the_epoch_of_its_campaign() -
     assert [(each.lease, each.epoch) for stop in stops for each in stop.held] == [("l9", 7), (held.lease, 7)]
 
 
-def test_a_stop_of_overtime_is_said_again_when_the_link_is_back() -> None:
+def test_a_stop_of_overtime_is_repeated_when_the_link_is_back() -> None:
     story = Story()
     story.begin(story.commits[0])
     story.after(story.core.state.tasks["c-one/1"].max_run_s() + 1)
@@ -512,7 +512,7 @@ def test_silence_loses_leases_but_not_a_commit_that_is_on_its_way() -> None:
     assert story.core.state.tasks["c-one/2"].state is TaskState.COMMITTING
 
 
-def test_a_task_that_only_ever_gets_a_ticket_fails_after_the_queue_limit() -> None:
+def test_a_task_that_is_only_ever_queued_fails_after_the_queue_limit() -> None:
     story = Story()
     story.grant(story.commits[0], queued=True)
     limit = story.core.state.tasks["c-one/1"].task.timeouts.queue_s

@@ -182,7 +182,7 @@ class Walk(RuleBasedStateMachine):
         self.last[commit.task] = commit.attempt
         if commit.hedge:
             assert self.disk[commit.task] is TaskState.QUEUED
-            assert commit.task not in self.second, "two tickets at most"
+            assert commit.task not in self.second, "two leases at most"
             self.second[commit.task] = commit.attempt
         else:
             self.write(commit.task, TaskEvent.COMMIT)
@@ -197,7 +197,7 @@ class Walk(RuleBasedStateMachine):
         self.write(order.task, TaskEvent.ENQUEUE if order.queued else TaskEvent.GRANT)
 
     def up(self, peer: str, lease: str, fence: Fence) -> str | None:
-        """A ticket's place is up: what is to be on disk before it is answered is written first."""
+        """The turn of a queued lease: what is to be on disk before it is answered is written first."""
         task, orders = self.core.reconciler.start(peer, lease, fence, self.now)
         self.do(orders)
         return task

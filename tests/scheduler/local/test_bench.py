@@ -183,7 +183,7 @@ def test_models_with_inputs_of_different_shapes_are_not_compared() -> None:
         Bench(device).compare("a.onnx", "c.onnx")
 
 
-def test_what_cannot_be_asked_for_is_said_with_what_can() -> None:
+def test_what_cannot_be_asked_for_is_refused_with_what_can() -> None:
     with pytest.raises(CampaignError, match="runs") as error:
         read_measure({"runs": 0})
     assert "precision" in error.value.hint

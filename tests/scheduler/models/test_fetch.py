@@ -220,7 +220,9 @@ def test_what_the_library_says_is_one_line(monkeypatch: pytest.MonkeyPatch) -> N
     assert caught.value.reason is Reason.UNKNOWN
 
 
-def test_without_the_library_it_is_said_how_to_get_it(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_library_the_hint_says_how_to_install_it(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     campaign = parse_campaign(b"campaign: t\nunits: [CPU (ONNX)]\nmodels: ['hf://o/r/m.onnx']\n", "c.yaml")
     with pytest.raises(CampaignError, match=r"c.yaml:3: .*needs the package huggingface_hub") as caught:

@@ -136,7 +136,9 @@ def test_tasks_with_the_same_story_are_shown_once_with_the_clauses_and_what_woul
     ]
 
 
-def test_a_ticket_says_its_place_its_expected_start_and_what_decides(store: Store, clock: Clock) -> None:
+def test_a_queued_lease_shows_its_position_its_expected_start_and_what_decides(
+    store: Store, clock: Clock
+) -> None:
     submit(store, [a_task(1)])
     begin(store, 1, queued=True)
     store.attempts.set_positions([QueuePosition("c-one/1", 1, 3, 40.0)])
@@ -283,7 +285,7 @@ def test_workers_set_aside_are_shown_with_the_reason_and_until_when(store: Store
     assert report_of(store, clock).remarks[0] == "da was set aside: 3 quick failures"
 
 
-def test_it_is_said_when_nobody_schedules_or_the_swarm_was_not_seen(store: Store, clock: Clock) -> None:
+def test_remarks_state_when_nobody_schedules_or_the_swarm_was_not_seen(store: Store, clock: Clock) -> None:
     submit(store, [a_task(1)])
     blind = LiveFacts(adverts=None, unreachable="no gate answers: x", scheduling=False)
     result = report_of(store, clock, seen=blind)

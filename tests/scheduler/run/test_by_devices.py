@@ -123,7 +123,7 @@ def test_submitting_it_fetches_and_copies_nothing(home: Home, file: Path) -> Non
         (f"{URL}?key=s3cret", "each device fetches it from its URL", "s3cret"),
     ],
 )
-def test_what_cannot_be_known_here_is_said(url: str, shown: str, hidden: str) -> None:
+def test_what_cannot_be_known_here_is_noted(url: str, shown: str, hidden: str) -> None:
     (note,) = unseen(parse_campaign(text(url=url, size=SIZE), "c.json"))
     assert "model 'm.onnx' is not looked at here" in note
     assert shown in note

@@ -104,7 +104,7 @@ async def test_one_link_is_introduced_once_and_all_who_use_it_wait_for_that(
         assert stage.worker.shown == ["lab", "lab"]
 
 
-async def test_nothing_is_said_where_there_is_nothing_to_show(autojump_clock: MockClock) -> None:
+async def test_nothing_is_sent_where_there_is_nothing_to_show(autojump_clock: MockClock) -> None:
     async with staged() as stage:
         link = await stage.link()
         before = trio.current_time()

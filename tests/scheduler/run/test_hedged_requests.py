@@ -40,7 +40,7 @@ async def test_a_task_that_waits_at_two_busy_workers_runs_once_where_it_comes_up
     assert world.task().tries == 0
 
 
-async def test_a_scheduler_killed_while_a_task_waits_at_two_workers_keeps_both_tickets(
+async def test_a_scheduler_killed_while_a_task_waits_at_two_workers_keeps_both_queued_leases(
     world: World, autojump_clock: MockClock
 ) -> None:
     workers = [world.worker(name, seconds=30.0) for name in ("a", "b")]
@@ -56,7 +56,7 @@ async def test_a_scheduler_killed_while_a_task_waits_at_two_workers_keeps_both_t
     assert sum(len(worker.ran) for worker in workers) == 1
 
 
-async def test_where_a_ticket_stands_is_in_the_store_and_kept_up_to_date(
+async def test_the_position_of_a_queued_lease_is_in_the_store_and_up_to_date(
     world: World, autojump_clock: MockClock
 ) -> None:
     worker = world.worker("a", seconds=30.0)

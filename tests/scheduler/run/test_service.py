@@ -64,7 +64,7 @@ async def test_tasks_are_spread_over_the_workers_that_fit(world: World, autojump
     assert [len(worker.ran) for worker in workers] == [3, 3, 3]
 
 
-async def test_a_ticket_moves_from_a_busy_worker_to_one_that_turns_up_idle(
+async def test_a_queued_task_moves_from_a_busy_worker_to_one_that_turns_up_idle(
     world: World, autojump_clock: MockClock
 ) -> None:
     busy = world.worker("busy", seconds=100.0)
@@ -263,7 +263,7 @@ async def test_a_task_leaves_a_worker_that_answers_everything_but_renewals(
         assert world.task().worker == other.peer
 
 
-async def test_nothing_fits_is_said_clause_by_clause_after_the_wait(
+async def test_nothing_fits_is_reported_clause_by_clause_after_the_wait(
     world: World, autojump_clock: MockClock
 ) -> None:
     world.worker("mini")

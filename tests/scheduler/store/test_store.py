@@ -311,7 +311,7 @@ def test_two_processes_write_side_by_side_and_no_event_is_lost(store: Store) -> 
     assert [event.seq for event in store.events.since("c-one")] == list(range(1, 82))
 
 
-def test_a_ticket_s_place_is_kept_while_it_waits_and_gone_when_it_runs(store: Store) -> None:
+def test_the_position_of_a_queued_lease_is_kept_while_it_waits_and_gone_when_it_runs(store: Store) -> None:
     begin(store)
     store.attempts.record_grant(RecordGrant("c-one/1", 1, lease="l7", fence=FENCE, queued=True))
     store.attempts.set_positions(

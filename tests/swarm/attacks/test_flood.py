@@ -132,7 +132,7 @@ async def reserve_from(gate: HostNetwork, node: HostNetwork, source: str, times:
     return statuses
 
 
-async def test_a_flood_of_reservations_leaves_places_for_others_and_frees_its_own_when_it_goes() -> None:
+async def test_a_flood_of_reservations_leaves_room_for_others_and_ends_with_its_connections() -> None:
     relay_reservations = RelayReservations(
         RelayLimits(reservations=2 * SHARE, reservations_per_network=SHARE, reserve_burst=3)
     )

@@ -112,7 +112,7 @@ def test_after_a_while_it_is_written_again_for_others_may_have_written_over_it()
         assert "steady" in drained(out)
 
 
-def test_what_does_not_fit_is_said() -> None:
+def test_lines_that_do_not_fit_are_counted() -> None:
     screen, out, _ = a_screen(40, 4)
     with screen:
         drained(out)

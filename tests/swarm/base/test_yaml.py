@@ -180,7 +180,7 @@ def test_a_bomb_of_aliases_is_refused_at_its_first_anchor() -> None:
     assert "anchor" in str(error)
 
 
-def test_a_missing_file_a_folder_and_an_impossible_name_are_said(tmp_path: Path) -> None:
+def test_a_missing_file_a_folder_and_an_impossible_name_are_errors(tmp_path: Path) -> None:
     for path, what in [
         (tmp_path / "none.yaml", "no such file"),
         (tmp_path, "is a folder"),

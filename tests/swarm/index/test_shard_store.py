@@ -142,7 +142,7 @@ def test_the_age_of_an_advert_is_returned() -> None:
     assert page.adverts[0].age_s == 60.0
 
 
-def test_an_attribute_that_is_no_longer_said_is_dropped() -> None:
+def test_an_attribute_that_is_no_longer_published_is_dropped() -> None:
     holder = ShardStore()
     put(holder, IDS[0], items=(say.StoreItem(attribute=CPU),))
     put(holder, IDS[0], signed=sign(IDS[0], 2, units=()))

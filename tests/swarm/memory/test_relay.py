@@ -95,7 +95,7 @@ async def test_a_gate_that_comes_back_lends_nothing_until_it_is_asked(
         await office.open(home.peer_id, ECHO, [circuit])
 
 
-async def test_a_silent_cut_ends_places_and_circuits(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_silent_cut_ends_reservations_and_circuits(autojump_clock: trio.testing.MockClock) -> None:
     async with MemorySwarm(random.Random(1)) as swarm:
         gate, home, office = field(swarm)
         place = await home.reserve(gate.peer_id, gate.addresses)

@@ -331,7 +331,7 @@ async def test_the_path_to_a_peer_is_direct_or_through_a_gate_or_none(start: Sta
     assert caller.path(node.peer_id) is None
 
 
-async def test_a_place_at_a_node_that_lends_none_is_out_of_reach(start: Start) -> None:
+async def test_a_reservation_at_a_node_that_offers_none_is_unreachable(start: Start) -> None:
     plain, node = await pair(start)
     with pytest.raises(Unreachable):
         await node.reserve(plain.peer_id, plain.addresses)

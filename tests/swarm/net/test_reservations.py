@@ -42,7 +42,7 @@ def why_not_connected(
     return None
 
 
-def test_a_place_is_kept_by_asking_again_and_lost_without() -> None:
+def test_a_reservation_is_kept_by_renewal_and_lost_without() -> None:
     relay = RelayReservations(RelayLimits(ttl_s=100))
     slot = relay.reserve("a", HOME, 0)
     assert (slot.until, relay.holds("a", 99), relay.holds("a", 100)) == (100, True, False)
@@ -71,7 +71,7 @@ def test_a_network_has_its_share_whoever_its_peers_are() -> None:
     assert why(relay, "home 3") is None
 
 
-def test_places_that_ran_out_make_room() -> None:
+def test_expired_reservations_make_room() -> None:
     relay = RelayReservations(RelayLimits(reservations=1, ttl_s=10))
     assert why(relay, "a", now=0) is None
     assert why(relay, "b", now=9) is DeclineReason.FULL
@@ -121,7 +121,7 @@ def test_strangers_relayed_peers_and_all_while_it_drains_get_nothing() -> None:
     }
 
 
-def test_who_is_served_no_longer_loses_its_place_and_what_runs() -> None:
+def test_who_is_served_no_longer_loses_its_reservation_and_its_circuits() -> None:
     served = {"a", "b", "c", "owner"}
     relay = RelayReservations(allow=served.__contains__)
     for peer in ("b", "c"):

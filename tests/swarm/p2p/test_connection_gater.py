@@ -121,7 +121,7 @@ def test_an_address_that_is_none_has_the_share_of_one_network() -> None:
     assert len(proved(arrivals, "", 0.0, 5)) == 2
 
 
-def test_the_last_places_are_for_those_who_are_known() -> None:
+def test_the_last_connections_are_for_known_peers() -> None:
     arrivals = ConnectionGater(ConnectionLimits(strangers=3), knows=lambda peer: peer == "friend")
     for peer, stored in (("stranger", False), ("friend", True)):
         arrival = arrivals.arrive(HOME, 0.0)
@@ -208,7 +208,7 @@ async def test_a_node_that_is_full_of_strangers_still_takes_those_it_knows() -> 
     assert arrivals.refused["full"] >= 1
 
 
-async def test_half_open_connections_are_cut_at_their_limit_and_give_their_places_back() -> None:
+async def test_half_open_connections_are_cut_at_their_limit_and_free_their_slots() -> None:
     arrivals = ConnectionGater(ConnectionLimits(pending_per_ip=4))
     async with open_host(Identity.fresh(), listen=["/ip4/127.0.0.1/tcp/0"], gater=arrivals) as victim:
         where = parse_tcp(victim.addresses[0])

@@ -220,7 +220,7 @@ async def test_streams_that_never_say_what_they_want_count_too(victim: HostNetwo
         await still_serves(victim)
 
 
-async def test_an_inbound_connection_gives_its_place_back(victim: HostNetwork) -> None:
+async def test_an_inbound_connection_frees_its_slot(victim: HostNetwork) -> None:
     """libp2p keeps the place until the node ends: after 1,024 visits nobody can come any more."""
     limiter = victim.swarm._inbound_limiter
     for _ in range(3):

@@ -160,7 +160,7 @@ def test_a_ticket_is_stored_as_long_as_one_who_joined_with_it_is_a_member(pool: 
     assert ticket.id not in {each.id for each in pool.tickets()}
 
 
-def test_only_so_many_tickets_are_open(pool: OwnPool) -> None:
+def test_the_number_of_open_join_tickets_is_limited(pool: OwnPool) -> None:
     record = issue(pool, NOW, uses=1)[1]
     records = [record.model_copy(update={"digest": n.to_bytes(32, "big")}) for n in range(MAX_TICKETS)]
     pool.write_tickets(tuple(records))

@@ -109,7 +109,7 @@ def circuits(keeper: ReachKeeper) -> int:
     return sum("/p2p-circuit" in address for address in keeper.addresses)
 
 
-async def test_a_node_in_the_open_knows_it_at_once_and_takes_no_place(
+async def test_a_public_node_knows_it_at_once_and_makes_no_reservation(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     async with playing() as play:
@@ -123,7 +123,7 @@ async def test_a_node_in_the_open_knows_it_at_once_and_takes_no_place(
         assert play.lines == [f"this device can be dialled: {network.addresses[0]}"]
 
 
-async def test_a_node_behind_a_nat_holds_places_at_two_gates_and_nothing_for_others(
+async def test_a_node_behind_a_nat_holds_reservations_at_two_gates_and_nothing_for_others(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     async with playing() as play:
@@ -155,7 +155,7 @@ async def test_a_node_that_cannot_look_at_its_interfaces_goes_by_what_it_saw_las
         assert (keeper.addresses, keeper.reach) == before
 
 
-async def test_places_are_taken_again_within_seconds_after_a_gates_restart(
+async def test_reservations_are_made_again_within_seconds_after_a_gates_restart(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     async with playing() as play:
@@ -172,7 +172,7 @@ async def test_places_are_taken_again_within_seconds_after_a_gates_restart(
         await caller.connect(network.peer_id, keeper.addresses)
 
 
-async def test_places_are_taken_again_within_seconds_after_a_silent_cut_of_twenty(
+async def test_reservations_are_made_again_within_seconds_after_a_silent_cut_of_twenty(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     async with playing() as play:
@@ -187,7 +187,7 @@ async def test_places_are_taken_again_within_seconds_after_a_silent_cut_of_twent
         assert keeper.reach is Reach.BEHIND
 
 
-async def test_another_gate_takes_the_place_of_one_that_is_full_or_gone(
+async def test_another_gate_replaces_one_that_is_full_or_gone(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     async with playing() as play:
@@ -409,7 +409,7 @@ async def lying_gate(play: Field, name: str) -> MemoryNetwork:
     return network
 
 
-async def test_a_gate_that_lies_cannot_put_an_address_into_an_advert_nor_keep_a_node_from_its_places(
+async def test_a_lying_gate_cannot_put_an_address_into_an_advert_nor_prevent_reservations(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     async with playing() as play:
@@ -431,7 +431,7 @@ async def test_a_gate_that_lies_cannot_put_an_address_into_an_advert_nor_keep_a_
         assert not [address for address in outcome if "8.8.8.8" in address]
 
 
-async def test_what_gates_say_of_the_place_a_machine_has_left_meanwhile_counts_for_nothing(
+async def test_what_gates_report_of_an_address_that_a_machine_has_left_is_ignored(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     async with playing() as play:

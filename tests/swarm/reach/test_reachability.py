@@ -209,7 +209,7 @@ def after(*verdicts: DialVerdict, rounds: int = 2) -> ReachState:
 
 
 @pytest.mark.parametrize("verdicts", [(far(4001), lie(4001)), (lie(4001), far(4001))])
-def test_of_two_gates_that_see_different_addresses_neither_is_believed_and_places_are_taken(
+def test_two_gates_that_see_different_addresses_are_not_believed_and_reservations_are_made(
     verdicts: tuple[DialVerdict, DialVerdict],
 ) -> None:
     standing = after(*verdicts)
@@ -218,7 +218,7 @@ def test_of_two_gates_that_see_different_addresses_neither_is_believed_and_place
 
 
 @pytest.mark.parametrize("verdicts", [(far(), lie(4001)), (lie(4001), far())])
-def test_a_gate_that_claims_to_have_got_through_cannot_talk_a_node_out_of_its_places(
+def test_a_gate_with_false_dial_results_cannot_make_a_node_give_up_its_reservations(
     verdicts: tuple[DialVerdict, DialVerdict],
 ) -> None:
     for rounds in (2, 3, 10):

@@ -87,7 +87,7 @@ def test_a_router_that_knows_no_leases_is_asked_without() -> None:
         (Box(taken=tuple(range(4001, 4011))), "ConflictInMappingEntry"),
     ],
 )
-def test_what_goes_wrong_is_said_in_a_line(box: Box, why: str) -> None:
+def test_an_error_is_one_line(box: Box, why: str) -> None:
     with pytest.raises(NoMapping, match=why):
         UpnpRouter(lambda: box).add(4001)
 

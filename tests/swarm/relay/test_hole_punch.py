@@ -92,7 +92,7 @@ async def three() -> AsyncIterator[Start]:
         yield gate, node, caller
 
 
-async def test_a_circuit_gives_way_to_a_direct_connection_and_streams_stay_where_they_are(
+async def test_a_direct_connection_replaces_a_circuit_and_streams_stay_where_they_are(
     three: Start,
 ) -> None:
     gate, node, caller = three

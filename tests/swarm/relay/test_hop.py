@@ -138,7 +138,7 @@ async def ended(gate: Gate) -> RelayReservations:
     return gate.desk
 
 
-async def test_a_place_is_answered_with_its_time_its_limits_and_where_the_asker_is_seen(
+async def test_a_reservation_states_its_time_its_limits_and_the_observed_address(
     autojump_clock: MockClock, gate: Gate
 ) -> None:
     answer = await gate.reserve(node(gate, "a"))
@@ -240,7 +240,7 @@ async def test_a_circuit_ends_when_its_time_is_up(autojump_clock: MockClock, gat
     assert (await ended(gate)).ended == {CircuitEnd.TIME: 1}
 
 
-async def test_a_circuit_where_nothing_is_said_ends(autojump_clock: MockClock, gate: Gate) -> None:
+async def test_an_idle_circuit_ends(autojump_clock: MockClock, gate: Gate) -> None:
     _, _, stream = await circuit(gate)
     began = trio.current_time()
     with pytest.raises(trio.BrokenResourceError):

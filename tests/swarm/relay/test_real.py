@@ -182,7 +182,7 @@ async def test_a_gate_that_is_restarted_has_forgotten_and_says_so(field: Field) 
     assert server.reserved == 1
 
 
-async def test_a_place_ends_with_its_nodes_connection(field: Field) -> None:
+async def test_a_reservation_ends_with_its_nodes_connection(field: Field) -> None:
     gate, server = await field.gate()
     node = await field.start("node")
     await node.reserve(gate.peer_id, gate.addresses)
@@ -223,7 +223,7 @@ async def test_a_direct_connection_is_preferred_to_a_circuit(field: Field) -> No
     assert server.connected == 0
 
 
-async def test_calls_from_a_gate_where_no_place_is_held_are_not_taken(field: Field) -> None:
+async def test_calls_from_a_gate_without_a_reservation_are_refused(field: Field) -> None:
     gate, server = await field.gate()
     node, caller = await field.start("node"), await field.start("caller")
     await node.reserve(gate.peer_id, gate.addresses)

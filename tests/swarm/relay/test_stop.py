@@ -84,7 +84,7 @@ async def test_a_call_becomes_a_connection_that_bytes_pass_on(
     assert await stream.receive_some() == b""
 
 
-async def test_only_gates_where_a_place_is_held_are_listened_to(autojump_clock: MockClock) -> None:
+async def test_only_gates_with_a_reservation_are_listened_to(autojump_clock: MockClock) -> None:
     async with MemorySwarm(random.Random(1), latency_s=0.01) as swarm:
         called = Called(swarm)
         other = swarm.node(Identity.from_seed("other"))

@@ -119,7 +119,7 @@ async def test_health_of_one_and_of_all(asking: httpx.AsyncClient) -> None:
     assert [item["worker_id"] for item in every["workers"]] == [BIG, SILENT]
 
 
-async def test_without_a_swarm_there_are_no_workers_and_it_is_said_why(
+async def test_without_a_swarm_there_are_no_workers_with_a_reason(
     asking: httpx.AsyncClient, swarm: Swarm
 ) -> None:
     swarm.dark = True

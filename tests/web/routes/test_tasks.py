@@ -250,7 +250,7 @@ async def test_results_beside_each_other_over_http_are_those_of_the_command_line
         ({"a": "\x00", "b": "%"}, 404),
     ],
 )
-async def test_what_cannot_be_compared_is_said_with_what_to_do(
+async def test_what_cannot_be_compared_is_refused_with_a_hint(
     client: httpx.AsyncClient, writer: Any, options: dict[str, str], status: int
 ) -> None:
     writer.campaign("c-one")
