@@ -9,6 +9,7 @@ from signal import Signals
 from typing import Any, Final
 
 from pydantic import TypeAdapter, ValidationError
+from pydantic_core import SchemaValidator
 
 from drivers.contract.base import (
     FAILURES,
@@ -38,13 +39,28 @@ MAX_CONTAINERS: Final = 40_000
 MAX_QUOTES: Final = 400_000
 MAX_COMMAS: Final = 2_500_000
 """More of each than any event has: a parsed frame could otherwise take twenty times its own size."""
+MAX_ERRORS: Final = 64
+"""More than an event has fields."""
 
 # without Telemetry: the parent reads it, and no child may claim it
 SENT: Final = (
     *(ProgressReport, LoadReport, MeasureReport, ModelDescription, CheckReport, RunFindings, UnitInfo),
 )
-ADAPTERS: Final[Mapping[str, TypeAdapter[Any]]] = {kind.__name__: TypeAdapter(kind) for kind in SENT} | {
-    FAILURE: TypeAdapter(tuple[Text, Text])
+
+
+def _fail_fast(schema: Any) -> Any:
+    """The schema, with every sequence and mapping refused at its first wrong entry: a child may send a million of them."""
+    if isinstance(schema, list):
+        return [_fail_fast(part) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    fast = {name: _fail_fast(part) for name, part in schema.items()}
+    return fast | {"fail_fast": True} if schema.get("type") in {"tuple", "dict"} else fast
+
+
+VALIDATORS: Final[Mapping[str, SchemaValidator]] = {
+    name: SchemaValidator(_fail_fast(TypeAdapter(kind).core_schema))
+    for name, kind in (*((kind.__name__, kind) for kind in SENT), (FAILURE, tuple[Text, Text]))
 }
 
 
@@ -54,12 +70,14 @@ def unpack(payload: bytes) -> Event | UnitInfo | DriverError:
     if containers > MAX_CONTAINERS or payload.count(b'"') > MAX_QUOTES or payload.count(b",") > MAX_COMMAS:
         raise Garbled(f"{payload[:60]!r} … has more parts than any event")
     name, _, fields = payload.partition(b" ")
-    adapter = ADAPTERS.get(name.decode("ascii", "replace"))
-    if adapter is None:
+    validator = VALIDATORS.get(name.decode("ascii", "replace"))
+    if validator is None:
         raise Garbled(f"{payload[:60]!r} is not an event")
     try:
-        event: Any = adapter.validate_json(fields)
+        event: Any = validator.validate_json(fields)
     except ValidationError as why:
+        if why.error_count() > MAX_ERRORS:  # unknown fields: `errors` would make a dict for each
+            raise Garbled(f"{name.decode()} has {why.error_count()} errors") from None
         first = why.errors(include_url=False)[0]
         where = ".".join(map(str, first["loc"]))[:60]
         raise Garbled(f"{name.decode()}: {where}: {first['msg'][:100]}, not {first['input']!r:.60}") from None
@@ -75,20 +93,16 @@ def received(
 ) -> Generator[Event | UnitInfo, None, None]:
     """Everything that a child sends until it ends; it is closed then, or when the generator is.
 
-    Raises the error that the child reports, how it died, TimeoutError past `deadline`, or `Garbled`.
+    Raises the first error that the child reports, at once; how it died, TimeoutError past `deadline`, or `Garbled`.
     """
-    failure: DriverError | None = None
     try:
         for payload in running.frames(deadline):
             message = unpack(payload)
             if isinstance(message, DriverError):
-                failure = message
-            else:
-                yield message
+                raise message
+            yield message
     finally:
         output = running.close()
-    if failure is not None:
-        raise failure
     if running.code != 0:
         raise death(running.code, output, limits)
 

@@ -7,6 +7,7 @@ async with open_node("worker", home, settings, holder=True) as node:
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import random
 import signal
@@ -43,6 +44,8 @@ log = structlog.get_logger("sark.node")
 
 LOCK_WAIT_S: Final = 0.25
 """A command that only checks whether a node runs here holds the lock for a moment."""
+CONTACTS_S: Final = 2.0
+"""How long the current gates are remembered: they are asked for many times a second, and stand in files."""
 END_OF_INPUT: Final = "end of input"
 
 
@@ -107,9 +110,13 @@ async def open_node(
             return tuple(gate for gate in ways if identity.peer_id not in gate)
 
         latest: tuple[Contact, ...] = ()
+        read_at = -math.inf
 
         def contacts() -> tuple[Contact, ...]:
-            nonlocal latest
+            nonlocal latest, read_at
+            if trio.current_time() < read_at + CONTACTS_S:
+                return latest
+            read_at = trio.current_time()
             with contextlib.suppress(ResourceError):  # a file that makes no sense: the last ones stand
                 latest = gate_contacts(gates())
             return latest

@@ -201,35 +201,43 @@ class ReachKeeper:
         return tuple(dict.fromkeys(ports))[:MOST_PORTS]
 
     async def _ask_gates(self, nursery: trio.Nursery) -> None:
-        before, moves, live = self.state.reach, self._moves, self.network.connected()
+        asked_at, moves, live = self.state.asked_at, self._moves, self.network.connected()
         # connected gates first; the others in random order, so that not all nodes ask the same two
         gates = list(self.gates())
         self.rng.shuffle(gates)
         gates.sort(key=lambda gate: gate.peer not in live)
         replies: list[DialBackAnswer] = []
-        async with trio.open_nursery() as asking:
+        async with trio.open_nursery() as waiting:
+            async with trio.open_nursery() as asking:
 
-            async def ask_one(gate: Contact) -> None:
-                try:
-                    replies.append(await ask(self.network, gate, self.ports(), gates, wall=self.wall))
-                except (Unreachable, Refused, RemoteProtocolError) as error:
-                    log.debug("reach.no-answer", gate=gate.peer, why=error.what)
-                else:  # the other gate may contradict it
-                    asking.cancel_scope.deadline = trio.current_time() + OTHERS_S
+                async def apply_early() -> None:
+                    await trio.sleep(OTHERS_S)  # slower gates may still contradict it, then or later
+                    self._apply(replies, moves, nursery)
 
-            for gate in gates[:GATES_ASKED]:
-                asking.start_soon(ask_one, gate)
+                async def ask_one(gate: Contact) -> None:
+                    try:
+                        replies.append(await ask(self.network, gate, self.ports(), gates, wall=self.wall))
+                    except (Unreachable, Refused, RemoteProtocolError) as error:
+                        log.debug("reach.no-answer", gate=gate.peer, why=error.what)
+                    else:
+                        waiting.start_soon(apply_early)
+
+                for gate in gates[:GATES_ASKED]:
+                    asking.start_soon(ask_one, gate)
+            waiting.cancel_scope.cancel()
         self._asking = False
-        now = trio.current_time()
-        if moves == self._moves:  # else the gates saw an address that this machine no longer has
-            for reply in replies:
-                verdict = reachability.verdict_of(reply.gate, reply.observed, reply.reached, self._own_ips())
-                log.debug(
-                    "reach.answer", gate=reply.gate, observed=reply.observed, reached=list(reply.reached)
-                )
-                self.state = reachability.answered(self.state, verdict, now)
-            if not replies:
-                self.state = reachability.unanswered(self.state, now)
+        self._apply(replies, moves, nursery)
+        if self.state.asked_at == asked_at and moves == self._moves:
+            self.state = reachability.unanswered(self.state, trio.current_time())
+
+    def _apply(self, replies: list[DialBackAnswer], moves: int, nursery: trio.Nursery) -> None:
+        """Take the answers that have come, unless the gates saw an address that this machine no longer has."""
+        before, now = self.state.reach, trio.current_time()
+        for reply in replies if moves == self._moves else ():
+            verdict = reachability.verdict_of(reply.gate, reply.observed, reply.reached, self._own_ips())
+            log.debug("reach.answer", gate=reply.gate, observed=reply.observed, reached=list(reply.reached))
+            self.state = reachability.answered(self.state, verdict, now)
+        replies.clear()
         if self.state.reach is not before:
             self._say()
         self._hold(now, nursery)

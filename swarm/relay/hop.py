@@ -84,8 +84,8 @@ class RelayHop:
             else:
                 await self._connect(stream, request)
         except ReservationDeclined as declined:
-            name = HopMessage.Type.Name(request.type)
-            log.debug("relay.declined", peer=stream.peer, why=declined.reason.value, request=name)
+            # by its number: a stranger's may have no name
+            log.debug("relay.declined", peer=stream.peer, why=declined.reason.value, request=request.type)
             await self._send(stream, HopMessage(type=HopMessage.STATUS, status=STATUS[declined.reason]))
 
     async def _reserve(self, stream: Stream) -> None:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-import pytest
+import time
+from collections.abc import Callable, Iterator
 
-from drivers.contract.base import ProgressReport, RunFindings
-from drivers.contract.frames import Garbled
-from drivers.launch.events import MAX_CHANGES, MAX_FINDINGS, LaunchEvents
+import pytest
+from pydantic import ValidationError
+
+from drivers.contract.base import Limits, ProgressReport, RunFindings, Unfit
+from drivers.contract.frames import HEADER_BYTES, Garbled, pack_failure
+from drivers.launch.events import MAX_CHANGES, MAX_FINDINGS, LaunchEvents, replies, unpack
 from drivers.measure.stopping import LaunchSpec, MeasureJob
 from protocol.formats.phase import Phase
 
@@ -33,3 +37,55 @@ def test_phases_that_change_without_end_are_not_forwarded() -> None:
             assert answers.take(ProgressReport((Phase.LOAD, Phase.RUN)[at % 2], done))
     with pytest.raises(Garbled, match="changed its phase"):
         answers.take(ProgressReport(Phase.CHECK))
+
+
+def error_of(payload: bytes) -> tuple[int, str]:
+    """How many errors the check of a frame has gathered, and what is said of it."""
+    with pytest.raises(Garbled) as caught:
+        unpack(payload)
+    why = caught.value.__context__
+    assert isinstance(why, ValidationError)
+    return why.error_count(), str(caught.value)
+
+
+def test_a_million_wrong_numbers_are_refused_at_the_first() -> None:
+    wrong = b",".join([b"-1"] * 1_000_000)
+    rest = b'"cpu_s":1,"wall_s":1,"peak_bytes":1,"timer_overhead_ns":1,"involuntary_switches":1'
+    count, text = error_of(b'MeasureReport {"samples_ns":[' + wrong + b'],"warmup_ns":[],' + rest + b"}")
+    assert count == 1
+    assert text.startswith("MeasureReport: samples_ns.0: ")
+    assert len(text) < 300
+    assert error_of(b'RunFindings {"series":{"ttft":[' + wrong + b"]}}")[0] == 1
+
+
+def test_wrong_names_are_refused_at_the_first_and_unknown_fields_are_only_counted() -> None:
+    wrong = b",".join(b'"X%d":-1' % at for at in range(20_000))
+    assert error_of(b'RunFindings {"figures":{' + wrong + b"}}")[0] == 1
+    count, text = error_of(b"RunFindings {" + wrong + b"}")
+    assert text == f"RunFindings has {count} errors"
+
+
+class Hanging:
+    """A child that reports an error and then sleeps."""
+
+    code = None
+    closed = False
+
+    def frames(self, deadline: Callable[[], float]) -> Iterator[bytes]:
+        yield pack_failure(Unfit("a broken model"))[HEADER_BYTES:]
+        time.sleep(max(0.0, deadline() - time.monotonic()))
+        raise TimeoutError
+
+    def kill(self) -> None:
+        self.close()
+
+    def close(self) -> str:
+        self.closed = True
+        return ""
+
+
+def test_an_error_counts_as_soon_as_it_comes() -> None:
+    child = Hanging()
+    with pytest.raises(Unfit, match="a broken model"):
+        replies(child, Limits(load_s=0.5))
+    assert child.closed

@@ -54,6 +54,19 @@ async def test_a_gate_is_found_by_its_home_and_leaves_no_address_behind(tmp_path
         nursery.cancel_scope.cancel()
 
 
+async def test_the_current_gates_are_not_read_from_their_files_at_every_look(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads: list[Home] = []
+    monkeypatch.setattr("swarm.join.node.local_gates", lambda home: reads.append(home) or ())
+    async with open_node("worker", Home.at(tmp_path), SETTINGS, holder=True) as worker:
+        assert worker.reach is not None
+        reads.clear()
+        for _ in range(1000):
+            worker.reach.gates()
+        assert len(reads) <= 1
+
+
 async def test_a_second_node_on_the_same_folder_is_refused_at_once(tmp_path: Path) -> None:
     home = Home.at(tmp_path)
     async with open_node("worker", home, SETTINGS, holder=True):

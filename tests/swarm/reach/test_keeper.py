@@ -431,6 +431,35 @@ async def test_a_lying_gate_cannot_put_an_address_into_an_advert_nor_prevent_res
         assert not [address for address in outcome if "8.8.8.8" in address]
 
 
+async def test_a_liar_that_answers_first_is_contradicted_by_a_slower_honest_gate(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with playing() as play:
+
+        async def gate(name: str, delay_s: float, *, lies: bool) -> None:
+            network = play.swarm.node(Identity.from_seed(name))
+            network.serve_relay(RelayReservations())
+
+            async def answer(link: Link, message: Message) -> Message:
+                assert isinstance(message, DialBack)
+                await trio.sleep(delay_s)
+                return DialBackReply(observed=VICTIM, reached=message.ports if lies else (), wall_ms=0)
+
+            serve_links(network, ProtocolId.REACH, REACH, answer)
+            play.gates[name] = Contact(network.peer_id, network.addresses)
+
+        await gate("honest", 3.8, lies=False)
+        await gate("liar", 0.05, lies=True)
+        _, keeper = await play.node("node", "honest", "liar", behind="home")
+        # what has come is applied without the slower one
+        await within(4, lambda: keeper.state.verdicts)
+        await within(3, lambda: len(keeper.state.verdicts) == 2)
+        await within(15, lambda: keeper.reach is Reach.BEHIND)
+        await trio.sleep(2000)
+        assert keeper.reach is Reach.BEHIND
+        assert circuits(keeper) == 2
+
+
 async def test_what_gates_report_of_an_address_that_a_machine_has_left_is_ignored(
     autojump_clock: trio.testing.MockClock,
 ) -> None:

@@ -9,6 +9,7 @@ import pytest
 import trio
 from libp2p.relay.circuit_v2.pb.circuit_pb2 import (
     CONNECTION_FAILED,
+    MALFORMED_MESSAGE,
     NO_RESERVATION,
     OK,
     PERMISSION_DENIED,
@@ -19,6 +20,7 @@ from libp2p.relay.circuit_v2.pb.circuit_pb2 import (
 )
 from libp2p.relay.circuit_v2.pb.circuit_pb2 import PeerId as PeerMessage
 from multiaddr import Multiaddr
+from structlog.testing import capture_logs
 from trio.testing import MockClock
 
 from protocol.errors import RemoteProtocolError
@@ -331,6 +333,18 @@ async def test_what_is_too_large_or_no_message_resets_the_stream_unread(
     with pytest.raises(trio.BrokenResourceError):
         await stream.receive_some()
     assert gate.desk.declined == {DeclineReason.MALFORMED: 1}
+
+
+async def test_a_message_of_an_unknown_type_is_answered_and_is_no_error_of_ours(
+    autojump_clock: MockClock, gate: Gate
+) -> None:
+    stream = await gate.open(node(gate, "attacker"))
+    with capture_logs() as logs:
+        await stream.send_all(b"\x02\x08\x4d")
+        answer = await read_message(stream, HopMessage())
+    assert (answer.type, answer.status) == (HopMessage.STATUS, MALFORMED_MESSAGE)
+    assert gate.desk.declined == {DeclineReason.MALFORMED: 1}
+    assert not [line for line in logs if line["log_level"] not in {"debug", "info"}]
 
 
 async def test_a_call_for_somebody_whose_id_makes_no_sense_is_refused(
