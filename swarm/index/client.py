@@ -35,6 +35,9 @@ NO_HOLDER_S: Final = 300.0
 HEDGE_S: Final = (0.1, 0.15, 0.5)
 """Shortest, initial and longest wait before a hedged request; in between, three times the median round trip."""
 MAX_LOST: Final = 256
+UNLISTED_S: Final = 300.0
+"""How long a peer that answered, and found no room in the table, is not asked just to get to know it."""
+MAX_UNLISTED: Final = 1_024
 MAX_ADDRESSES: Final = 4
 """Of one holder, all of them observed or checked."""
 
@@ -66,6 +69,8 @@ class IndexClient:
     """Silent peers that were not connected any more: asked again as soon as they are."""
     _round_trips: deque[float] = field(default_factory=lambda: deque(maxlen=31))
     _lost: OrderedDict[PeerId, Contact] = field(default_factory=OrderedDict)
+    _unlisted: OrderedDict[PeerId, float] = field(default_factory=OrderedDict)
+    """Peers that are not in the table although they answered, and when they did."""
 
     @property
     def own_peer(self) -> PeerId:
@@ -85,6 +90,11 @@ class IndexClient:
     def linked(self, peer: PeerId) -> bool:
         """Whether there is a live link with `peer`, or it is ourselves and we are a holder. No I/O."""
         return self.me() is not None if peer == self.own_peer else self.links.peek(peer) is not None
+
+    def met(self, peer: PeerId) -> bool:
+        """Whether `peer` is in the table, or answered lately and found no room there."""
+        since = trio.current_time() - self._unlisted.get(peer, -math.inf)
+        return since < UNLISTED_S or self.network.table.get(peer) is not None
 
     def lost(self) -> tuple[Contact, ...]:
         """Holders that fell silent, oldest first, and may be tried again."""
@@ -114,6 +124,7 @@ class IndexClient:
         except (Unreachable, RemoteProtocolError, trio.TooSlowError) as exc:
             await self._failed(contact)
             raise Unreachable(f"{contact.peer} did not answer: {exc}") from exc
+        self.network.table.answered(contact.peer, trio.current_time())
         if isinstance(answer, say.RefusedMessage):
             if answer.reason is Reason.NOT_A_HOLDER:
                 self._no_holder(contact.peer)
@@ -132,6 +143,11 @@ class IndexClient:
         else:
             self._answered(contact, trio.current_time() - began if warm else None)
         return answer
+
+    async def check(self, contact: Contact) -> None:
+        """Ask a holder whether it is still there: one that is not is forgotten."""
+        with contextlib.suppress(Unreachable, Refused):
+            await self.ask(contact, say.FindPeers(key=routing_key(contact.peer), count=1), say.FoundPeers)
 
     async def ask_all(
         self, contacts: Iterable[Contact], message: Message, expected: type[M], max_wait_s: float = GIVE_UP_S
@@ -212,12 +228,19 @@ class IndexClient:
         before = contact_before.addresses if contact_before is not None else ()
         if not set(contact.addresses) <= set(before):
             addresses = tuple(dict.fromkeys((*contact.addresses, *before)))[:MAX_ADDRESSES]
-            self.network.table.learn(Contact(contact.peer, addresses))
+            now = trio.current_time()
+            in_its_way = self.network.table.learn(Contact(contact.peer, addresses), now)
+            if in_its_way is not None:
+                self.nursery.start_soon(self.check, in_its_way)
 
     def _answered(self, contact: Contact, round_trip: float | None) -> None:
-        for record in (self._silent, self._pauses, self._lost):
+        for record in (self._silent, self._pauses, self._lost, self._unlisted):
             record.pop(contact.peer, None)
         self.learn(self.with_observed_addresses(contact))
+        if self.network.table.get(contact.peer) is None:
+            self._unlisted[contact.peer] = trio.current_time()
+            if len(self._unlisted) > MAX_UNLISTED:
+                self._unlisted.popitem(last=False)
         if round_trip is not None:
             self._round_trips.append(round_trip)
             least, _, longest = HEDGE_S
@@ -238,6 +261,7 @@ class IndexClient:
         if len(self._pauses) >= MAX_LOST:
             self._pauses.pop(next(iter(self._pauses)))
         self._pauses[contact.peer] = pause
+        self._unlisted.pop(contact.peer, None)
         self._silent[contact.peer] = trio.current_time() + pause
         if contact.holder and (self.network.table.get(contact.peer) or contact.peer in self._lost):
             # a peer that was only named, and never answered, is not searched for

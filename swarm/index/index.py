@@ -42,6 +42,10 @@ LOOK_AROUND_S: Final = (2.0, 300.0)
 SEEK_LOST_S: Final = 10.0
 """Between two retries of silent holders."""
 LOST_AT_ONCE: Final = 4
+CHECK_S: Final = 120.0
+"""Between two checks of holders in the routing table that have not answered for `UNHEARD_S`."""
+CHECKED_AT_ONCE: Final = 8
+UNHEARD_S: Final = 1_800.0
 MAX_LINKS: Final = 512
 
 
@@ -110,6 +114,7 @@ class Index:
             nursery.start_soon(self._expire)
             nursery.start_soon(self._look_around)
             nursery.start_soon(self._seek_lost)
+            nursery.start_soon(self._check_table)
             task_status.started()
             try:
                 await trio.sleep_forever()
@@ -235,6 +240,13 @@ class Index:
             pause = min(pause * 2, most)
             if self.holding:
                 await self._lookups.find(routing_key(self.network.peer_id), patient=True)
+
+    async def _check_table(self) -> None:
+        """Ask holders that have not answered for long, a few at a time: those that are gone make room for others."""
+        while True:
+            await trio.sleep(CHECK_S * self.rng.uniform(0.8, 1.2))
+            for contact in self.network.table.oldest(trio.current_time() - UNHEARD_S, CHECKED_AT_ONCE):
+                await self._client.check(contact)
 
     async def _seek_lost(self) -> None:
         """Retry silent holders, one at a time; when one is back, others behind it may be too."""

@@ -154,7 +154,7 @@ class IndexServer:
         if (
             contact.addresses
             and len(self.meeting) < INTRODUCTIONS
-            and not (self.client.network.table.get(peer) or peer in self.meeting)
+            and not (self.client.met(peer) or peer in self.meeting)
             and self.client.usable(peer)
         ):
             self.meeting.add(peer)
@@ -192,4 +192,5 @@ class IndexServer:
                 break
             if await self.knock(contact.peer, address):
                 checked.append(address)
-        self.client.learn(Contact(contact.peer, (*sure, *checked)))
+        if checked:
+            self.client.learn(Contact(contact.peer, (*sure, *checked)))

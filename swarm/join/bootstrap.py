@@ -86,7 +86,7 @@ class BootstrapKeeper:
             pause = RETRY_FIRST_S if changed else min(pause * 2, most)
             if gates := self._live(self._contacts):  # a connection came about elsewhere
                 for gate in gates:
-                    self._network.table.learn(gate)
+                    self._network.table.learn(gate, trio.current_time())
             else:
                 await self._try_all()
 
@@ -174,7 +174,7 @@ class BootstrapKeeper:
             if not fallback:
                 self._warn(contact, error)
         else:
-            self._network.table.learn(contact)
+            self._network.table.learn(contact, trio.current_time())
             if self._warned.pop(contact.peer, None):
                 line = f"gate {_where(contact)} is reached"
                 log.warning(line)  # as loud as the warning before it

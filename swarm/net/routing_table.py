@@ -1,12 +1,14 @@
 """A node's routing table: holders that answered it, by their XOR distance, as in Kademlia. Pure.
 
 Each bucket holds the contacts at one distance (a power of two), so that a node knows its neighbourhood best. Who is in it stays until it
-fails to answer: fresh ids, which cost nothing, displace nobody.
+fails to answer: fresh ids, which cost nothing, displace nobody. A newcomer that finds no room waits for the place of one that is gone.
 """
 
 from __future__ import annotations
 
 import heapq
+import math
+from dataclasses import dataclass
 from typing import Final
 
 from swarm.net.addresses import Contact, PeerId, public_network
@@ -15,41 +17,81 @@ from swarm.net.identity import routing_key
 BUCKET_SIZE: Final = 64
 NETWORK_SHARE: Final = 8
 """Contacts of one public network (/24, IPv6 /48) in a bucket."""
+CHECK_AFTER_S: Final = 300.0
+"""Who answered in the last so many seconds is not asked for a newcomer's sake."""
+
+
+@dataclass(slots=True)
+class _Entry:
+    position: int
+    contact: Contact
+    answered_at: float
 
 
 class RoutingTable:
-    """The table of one node."""
+    """The table of one node. Time is an argument."""
 
     def __init__(self, own_peer: PeerId) -> None:
         self._own = _position(own_peer)
-        self._entries: dict[PeerId, tuple[int, Contact]] = {}
+        self._entries: dict[PeerId, _Entry] = {}
+        self._waiting: dict[tuple[int, str], tuple[Contact, float]] = {}
+        """The newest newcomer that found no room in a bucket, or in a network's share of it, and when it answered."""
 
     def get(self, peer: PeerId) -> Contact | None:
         """The contact of a peer in the table."""
-        return self._entries.get(peer, (0, None))[1]
+        entry = self._entries.get(peer)
+        return entry.contact if entry is not None else None
 
     def closest(self, key: bytes, count: int) -> list[Contact]:
         """Up to `count` contacts nearest to the 32-byte `key` by XOR with the sha256 of the peer id's bytes."""
         target = int.from_bytes(key, "big")
-        near = heapq.nsmallest(count, self._entries.values(), key=lambda entry: entry[0] ^ target)
-        return [contact for _, contact in near]
+        near = heapq.nsmallest(count, self._entries.values(), key=lambda entry: entry.position ^ target)
+        return [entry.contact for entry in near]
 
-    def learn(self, contact: Contact) -> None:
-        """Add a holder that answered, or update its addresses; nothing where there is no room. Raises ValueError for an invalid id."""
+    def oldest(self, before: float, count: int) -> list[Contact]:
+        """Up to `count` contacts that have not answered since `before`, the longest silent first."""
+        old = (entry for entry in self._entries.values() if entry.answered_at < before)
+        return [entry.contact for entry in heapq.nsmallest(count, old, key=lambda entry: entry.answered_at)]
+
+    def learn(self, contact: Contact, now: float = -math.inf) -> Contact | None:
+        """Add a holder that answered at `now` (by default nobody knows when), or update its addresses. Raises ValueError for an invalid id.
+
+        Where there is no room, it waits, and the one in its way that answered least recently is returned if that is long ago: the caller
+        asks it, and forgets it when it does not answer.
+        """
         position = _position(contact.peer)
         if not (contact.holder and contact.addresses) or position == self._own:
-            return
-        if contact.peer not in self._entries:
+            return None
+        entry = self._entries.get(contact.peer)
+        if entry is None:
             bucket, network = self._bucket(position), public_network(contact.addresses)
-            others = [other for at, other in self._entries.values() if self._bucket(at) == bucket]
-            share = sum(public_network(other.addresses) == network for other in others) if network else 0
-            if len(others) >= BUCKET_SIZE or share >= NETWORK_SHARE:
-                return
-        self._entries[contact.peer] = position, contact
+            others = [other for other in self._entries.values() if self._bucket(other.position) == bucket]
+            same = [o for o in others if network and public_network(o.contact.addresses) == network]
+            crowded = len(same) >= NETWORK_SHARE
+            if crowded or len(others) >= BUCKET_SIZE:
+                self._waiting[bucket, network if crowded else ""] = contact, now
+                oldest = min(same if crowded else others, key=lambda other: other.answered_at)
+                return oldest.contact if oldest.answered_at < now - CHECK_AFTER_S else None
+        self._wait_no_more(contact.peer)
+        self._entries[contact.peer] = _Entry(position, contact, max(now, entry.answered_at) if entry else now)
+        return None
+
+    def answered(self, peer: PeerId, now: float) -> None:
+        """A peer answered, which may be in the table."""
+        if peer in self._entries:
+            self._entries[peer].answered_at = now
 
     def forget(self, peer: PeerId) -> None:
-        """Remove a peer that did not answer."""
-        self._entries.pop(peer, None)
+        """Remove a peer that did not answer. A newcomer that waits takes its place."""
+        self._wait_no_more(peer)
+        entry = self._entries.pop(peer, None)
+        if entry is not None:
+            for place in [place for place in self._waiting if place[0] == self._bucket(entry.position)]:
+                self.learn(*self._waiting.pop(place))
+
+    def _wait_no_more(self, peer: PeerId) -> None:
+        for place in [place for place, (contact, _) in self._waiting.items() if contact.peer == peer]:
+            del self._waiting[place]
 
     def _bucket(self, position: int) -> int:
         return (position ^ self._own).bit_length()

@@ -19,7 +19,7 @@ from protocol.words import Reason
 from swarm.index.index import Index
 from swarm.memory.network import Latency, MemoryNetwork, MemorySwarm
 from swarm.net.addresses import Contact, PeerId
-from swarm.net.identity import Identity
+from swarm.net.identity import Identity, routing_key
 from swarm.net.link import Link, Links, serve_links
 
 GIB = 2**30
@@ -477,6 +477,111 @@ async def test_two_halves_find_each_other_again_after_a_partition(autojump_clock
         await trio.sleep(30)
         assert names((await left[4].index.query(needs("label.late == yes"), 16)).devices) == {"node-12"}
         assert len((await left[5].index.query(EVERY_CPU, 100)).devices) == 14
+
+
+# -- the routing table -----------------------------------------------------------------------------------------------------
+
+
+def on_the_other_side(peer: PeerId, seed: str, count: int) -> list[Identity]:
+    """Identities in the farthest bucket of `peer`."""
+    side = routing_key(peer)[0] >> 7
+    ids = (Identity.from_seed(f"{seed} {number}") for number in range(100))
+    return [one for one in ids if routing_key(one.peer_id)[0] >> 7 != side][:count]
+
+
+def answering(swarm: MemorySwarm, identity: Identity) -> Contact:
+    """A node that answers every call and makes none."""
+
+    async def found(link: Link, message: object) -> say.FoundPeers:
+        return say.FoundPeers()
+
+    node = swarm.node(identity)
+    serve_links(node, say.FAMILY, say.INDEX, found)
+    return Contact(node.peer_id, node.addresses)
+
+
+@pytest.fixture
+def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody looks around."""
+    monkeypatch.setattr("swarm.index.index.LOOK_AROUND_S", (1e9, 1e9))
+
+
+@pytest.mark.usefixtures("quiet")
+async def test_holders_that_have_no_room_for_each_other_meet_once(
+    autojump_clock: Jumping, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("swarm.net.routing_table.BUCKET_SIZE", 1)
+    async with field(1) as grown:
+        a = grown.members[0]
+        (other,) = on_the_other_side(a.peer, "b", 1)
+        network = grown.swarm.node(other)
+        b = Member(network, Index(network, rng=random.Random(1)), 1)
+        await grown.nursery.start(b.index.run)
+        for member in (a, b):
+            (filler,) = on_the_other_side(member.peer, "filler", 1)
+            member.index.introduce(answering(grown.swarm, filler))
+            await trio.sleep(1)
+            assert member.index.calls == 1
+        a.index.introduce(Contact(b.peer, b.network.addresses))
+        await trio.sleep(60)
+        assert (a.index.calls, b.index.calls) == (2, 2)
+        assert a.network.table.get(b.peer) is b.network.table.get(a.peer) is None
+        grown.swarm.kill(b.peer)
+        with pytest.raises(Unreachable):
+            await a.index._client.ask(
+                Contact(b.peer, network.addresses), say.FindPeers(key=bytes(32)), say.FoundPeers
+            )
+        assert not a.index._client.met(b.peer)  # when it is back, it is met again
+
+
+@pytest.mark.usefixtures("quiet")
+@pytest.mark.parametrize("gone", [True, False])
+async def test_a_newcomer_gets_the_place_of_one_that_is_gone_and_of_nobody_who_answers(
+    autojump_clock: Jumping, monkeypatch: pytest.MonkeyPatch, gone: bool
+) -> None:
+    monkeypatch.setattr("swarm.net.routing_table.BUCKET_SIZE", 4)
+    async with field(1) as grown:
+        gate = grown.members[0]
+        contacts = [answering(grown.swarm, one) for one in on_the_other_side(gate.peer, "far", 12)]
+        first, newcomers = contacts[:4], contacts[4:]
+        for contact in first:
+            gate.index.introduce(contact)
+            await trio.sleep(1)
+        table = gate.network.table
+        assert all(table.get(contact.peer) for contact in first)
+        if gone:
+            grown.swarm.kill(first[0].peer)
+        await trio.sleep(400)
+        for contact in newcomers:
+            gate.index.introduce(contact)
+            await trio.sleep(10)
+        known = [table.get(contact.peer) is not None for contact in contacts]
+        assert known == [not gone, True, True, True, gone] + [False] * 7
+        if not gone:
+            assert (
+                gate.index.calls == 4 + 8 + 4
+            )  # each is met once, and the four are asked whether they are there
+
+
+@pytest.mark.usefixtures("quiet")
+async def test_holders_that_are_gone_leave_the_table_within_the_hour(autojump_clock: Jumping) -> None:
+    async with field(1) as grown:
+        gate = grown.members[0]
+        contacts = [answering(grown.swarm, one) for one in on_the_other_side(gate.peer, "far", 24)]
+        for contact in contacts:
+            gate.index.introduce(contact)
+            await trio.sleep(1)
+        calls = gate.index.calls
+        await trio.sleep(1500)
+        assert gate.index.calls == calls
+        await trio.sleep(1500)
+        assert gate.index.calls == calls + 24
+        for contact in contacts[:12]:
+            grown.swarm.kill(contact.peer)
+        await trio.sleep(3600)
+        assert [gate.network.table.get(contact.peer) is not None for contact in contacts] == [False] * 12 + [
+            True
+        ] * 12
 
 
 # -- peers that lie ------------------------------------------------------------------------------------------------------
