@@ -192,5 +192,5 @@ def _in_words(error: ValidationError) -> str:
         table = tables.get(loc[0] if loc[1:] else "", Workload)
         return f"unknown key {'.'.join(loc)[:60]!r}; known: {', '.join(sorted(table.model_fields))}"
     if first["type"] == "value_error":
-        return f"{'.'.join(loc)}: {first['ctx']['error']}".removeprefix(": ")
+        return f"{'.'.join(loc)}: {first.get('ctx', {}).get('error')}".removeprefix(": ")
     return f"{'.'.join(loc)}: {first['msg'].lower()}, not {first['input']!r:.60}"

@@ -161,7 +161,7 @@ class Commands:
             step = flow.send(value)
         except StopIteration:
             return
-        if isinstance(step, float):
+        if isinstance(step, int | float):
             self.at(step, lambda: self._advance(flow, None))
         else:
             self._flows[step] = flow

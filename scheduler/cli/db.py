@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -26,7 +26,7 @@ def info(ctx: typer.Context, as_json: AsJson = False) -> None:
     from scheduler.store.store import store_settings
 
     with opened(ctx) as store:
-        facts = store.describe() | {"keep": store_settings(ctx.obj).keep}
+        facts: dict[str, Any] = {**store.describe(), "keep": store_settings(ctx.obj).keep}
     if as_json:
         print_json(facts)
         return
@@ -106,7 +106,7 @@ def restore(
                 f"{store.location} holds {count(campaigns, 'campaign')}, which restoring would delete",
                 hint="replace them with --replace, or add to them with: sark-node db import FILE",
             )
-        with archive.open_copy(file) as source:
+        with archive.open_copy(file, ctx.obj.folder("scheduler")) as source:
             restored = archive.replace(store, source)
     print(f"restored {count(restored, 'campaign')} from {file}")
 
@@ -141,7 +141,7 @@ def import_(
     """Import the campaigns of FILE that this store does not have, with results, signatures and events."""
     from scheduler.store.archive import load, open_copy
 
-    with opened(ctx) as store, open_copy(file) as source:
+    with opened(ctx) as store, open_copy(file, ctx.obj.folder("scheduler")) as source:
         loaded = load(store, source, with_open=with_open)
     print(f"imported {count(loaded.new, 'campaign')}; {loaded.existing} already existed")
     if loaded.open:

@@ -69,7 +69,11 @@ def duration_option(flag: str, text: str, *, units: str = "ms s m h d", max_s: f
 def refuse_existing(file: Path) -> None:
     """Raises `CampaignError` if `file` exists."""
     if file.exists():
-        raise CampaignError(f"{file} already exists", hint="name another file, or remove it")
+        raise existing(file)
+
+
+def existing(file: Path) -> CampaignError:
+    return CampaignError(f"{file} already exists", hint="name another file, or remove it")
 
 
 def opened(ctx: typer.Context) -> Store:

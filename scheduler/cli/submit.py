@@ -21,13 +21,13 @@ from scheduler.cli.options import (
     Wait,
     answering_gates,
     duration_option,
+    existing,
     fetching,
     follow,
     gates_of,
     keeper,
     opened,
     print_campaign,
-    refuse_existing,
     scheduler_settings,
 )
 from scheduler.output.terminal import print_lines
@@ -45,9 +45,11 @@ def init(
     """Write a commented campaign file to start from."""
     from scheduler.campaign.text import starter_campaign
 
-    refuse_existing(file)
     try:
-        file.write_text(starter_campaign(), encoding="utf-8")
+        with file.open("x", encoding="utf-8") as out:
+            out.write(starter_campaign())
+    except FileExistsError:
+        raise existing(file) from None
     except OSError as exc:
         raise CampaignError(
             f"cannot write {file}: {exc.strerror}", hint="name a file in an existing folder"

@@ -13,6 +13,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from io import FileIO
 from pathlib import Path
 from typing import Any, Final
 
@@ -30,6 +31,7 @@ PAGE: Final = 200
 """Rows that are read and written at once: each record has kilobytes, or megabytes."""
 STANDALONE: Final = (t.workers, t.experiments, t.versions, t.runs)
 """Tables whose rows belong to no campaign, or outlive it."""
+CHUNK: Final = 1 << 20
 _GZIP: Final = b"\x1f\x8b"
 _STORED: Final = {
     "TEXT": "text",
@@ -38,7 +40,11 @@ _STORED: Final = {
     "FLOAT": "real",
     "BLOB": "blob",
 }
-_RETRY: Final = "nothing of it was imported; use another copy of the file"
+_RETRY: Final = "nothing of that campaign was imported; use another copy of the file"
+_MAGIC: Final = b"SQLite format 3\0"
+_JSON_LINES: Final = b'{"'
+"""How an export began before it was a SQLite file."""
+NEITHER: Final = "neither a store of sark-node nor a gzip file of one"
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,10 +159,13 @@ def write_copy(path: Path, store: Store, *, packed: bool = False) -> None:
 
 
 @contextmanager
-def open_copy(file: Path) -> Iterator[Store]:
-    """The store in a file of `write_copy`, which stays as it is. Raises `CampaignError` when it is anything else or damaged. Blocking."""
-    with tempfile.TemporaryDirectory(prefix="sark-restore-") as folder:
-        copy = Path(folder) / "store.db"
+def open_copy(file: Path, folder: Path) -> Iterator[Store]:
+    """The store in a file of `write_copy`, which stays as it is; `folder` has space for it, unpacked. Blocking.
+
+    Raises `CampaignError` when the file is anything else or damaged, `ResourceError` when it cannot be unpacked.
+    """
+    with tempfile.TemporaryDirectory(prefix=".restore-", dir=folder) as unpacked:
+        copy = Path(unpacked) / "store.db"
         _unpack(file, copy)
         with _checked(file, copy) as source:
             yield source
@@ -166,12 +175,36 @@ def _unpack(file: Path, copy: Path) -> None:
     try:
         with file.open("rb") as head:
             opened: Callable[..., Any] = gzip.open if head.read(len(_GZIP)) == _GZIP else Path.open
-        with opened(file, "rb") as data, copy.open("xb") as out:
-            shutil.copyfileobj(data, out)
+        with opened(file, "rb") as data:
+            start = data.read(len(_MAGIC))
+            if start.startswith(_JSON_LINES):
+                raise CampaignError(
+                    f"{file} is an export in the former format",
+                    hint="this version reads SQLite files only: read it with the version that wrote it",
+                )
+            if start != _MAGIC:
+                raise _unusable(file, NEITHER)
+            with copy.open("xb", buffering=0) as out:
+                part = start
+                while part:
+                    _write(out, part, file)
+                    part = data.read(CHUNK)
     except (gzip.BadGzipFile, EOFError, zlib.error):
         raise _unusable(file, "truncated or damaged") from None
     except OSError as exc:
         raise CampaignError(f"cannot read {file}: {exc.strerror or exc}") from None
+
+
+def _write(out: FileIO, part: bytes, file: Path) -> None:
+    try:
+        rest = memoryview(part)
+        while rest:
+            rest = rest[out.write(rest) :]
+    except OSError as exc:
+        raise ResourceError(
+            f"cannot unpack {file} to {out.name}: {exc.strerror}",
+            hint="free some space on that disk, and repeat",
+        ) from None
 
 
 def _checked(file: Path, copy: Path) -> Store:
@@ -181,14 +214,12 @@ def _checked(file: Path, copy: Path) -> Store:
             (application,) = c.execute("PRAGMA application_id").fetchone()
             (check,) = c.execute("PRAGMA integrity_check(1)").fetchone()
         if application != APPLICATION_ID:
-            raise _unusable(file, "neither a store of sark-node nor a gzip file of one")
+            raise _unusable(file, NEITHER)
         if check != "ok":
             raise _unusable(file, f"damaged: {check}")
         source = Store(copy)
     except sqlite3.DatabaseError as exc:
-        raise _unusable(
-            file, f"neither a store of sark-node nor a gzip file of one, or damaged: {exc}"
-        ) from None
+        raise _unusable(file, f"{NEITHER}, or damaged: {exc}") from None
     except ResourceError as exc:
         raise CampaignError(exc.what.replace(str(copy), str(file)), hint=exc.hint) from None
     with _readable():

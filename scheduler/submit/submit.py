@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from protocol.errors import CampaignError, Unreachable
 from protocol.values.attempt import TaskState
@@ -131,8 +131,9 @@ def retry_campaign(
     hashes = {task.model.sha256 for task in tasks}
     models = [model for model in store.campaigns.models(campaign) if model.sha256 in hashes]
     _respool(home, row, {task.model.sha256: task.model for task in tasks}, models, folder, fetch)
-    same = {field.name: getattr(row, field.name) for field in fields(NewCampaign)}
-    new = NewCampaign(**same | {"id": new_id, "scheduler": scheduler, "folder": ""})
+    values: dict[str, Any] = {field.name: getattr(row, field.name) for field in fields(NewCampaign)}
+    values.update(id=new_id, scheduler=scheduler, folder="")
+    new = NewCampaign(**values)
     store.campaigns.create(new, models, tasks)
     return new_id, len(tasks)
 

@@ -192,6 +192,7 @@ class Query:
 
     async def _count_one(self, attribute: str) -> None:
         counts: list[int] = []
+        answers: list[say.ShardPage] = []
         for depth in range(MAX_SHARD_DEPTH + 1):
             # a split root says little: one random shard of the first level that is not split says the rest
             prefix = self.rng.randrange(2**depth)

@@ -66,14 +66,18 @@ class ForgedAdvert(RemoteProtocolError):
     """An advert that its node did not sign, or that is malformed."""
 
 
-@lru_cache(maxsize=8_192)
 def read_signed(signed: SignedAdvert) -> Advert:
     """The advert, its signature checked. Raises `ForgedAdvert`. Cached: verifying costs far more than reading."""
+    return _read(signed.body, signed.signature)
+
+
+@lru_cache(maxsize=8_192)
+def _read(body: bytes, signature: bytes) -> Advert:
     try:
-        advert = read_advert(signed.body)
+        advert = read_advert(body)
     except RemoteProtocolError as exc:
         raise ForgedAdvert(exc.what) from exc
-    if not verify(advert.peer, advert_message(signed.body), signed.signature):
+    if not verify(advert.peer, advert_message(body), signature):
         raise ForgedAdvert("the advert is not signed by the node it speaks of")
     return advert
 
@@ -117,9 +121,9 @@ class ShardStore:
         items, verdict = tuple(items), StoreVerdict.REFUSED
         try:
             advert = read_signed(signed)
-            why = "" if advert.peer == sender else "nobody publishes for another node"
         except ForgedAdvert as exc:
-            why = exc.what
+            return (StoredItem(verdict=verdict),) * len(items), exc.what
+        why = "" if advert.peer == sender else "nobody publishes for another node"
         if not why:
             why = self._admit(now, advert, signed, network)
             verdict = StoreVerdict.FULL if why == _NO_ROOM else StoreVerdict.REFUSED

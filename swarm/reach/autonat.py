@@ -159,6 +159,7 @@ async def ask(
         if other.peer != gate.peer and other.addresses
     )[:MAX_GATES]
     answer: Message | Unreachable | RemoteProtocolError
+    took = 0.0
     async with trio.open_nursery() as nursery:
         links = Links(network, ProtocolId.REACH, REACH, nursery)
         try:

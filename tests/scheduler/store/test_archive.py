@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from protocol.errors import CampaignError
+from protocol.errors import CampaignError, ResourceError
 from protocol.values.attempt import TaskEvent, TaskState
 from protocol.values.lease import Fence
 from protocol.words import Reason
@@ -114,7 +114,7 @@ def test_all_that_goes_out_comes_in_byte_for_byte_and_a_second_time_changes_noth
     file = tmp_path / "all.db"
     write_copy(file, store, packed=packed)
     assert file.stat().st_mode & 0o777 == 0o600
-    with Store(target) as other, open_copy(file) as source:
+    with Store(target) as other, open_copy(file, file.parent) as source:
         assert load(other, source, with_open=True) == LoadedCampaigns(new=3)
         assert everything(other) == before
         assert load(other, source, with_open=True) == LoadedCampaigns(existing=3)
@@ -133,7 +133,7 @@ def test_open_campaigns_stay_out_unless_they_are_requested(
 ) -> None:
     file = tmp_path / "all.db.gz"
     write_copy(file, store, packed=True)
-    with Store(target) as other, open_copy(file) as source:
+    with Store(target) as other, open_copy(file, file.parent) as source:
         assert load(other, source, with_open=False) == LoadedCampaigns(new=2, open=1)
         assert other.campaigns.unfinished() == ()
 
@@ -218,7 +218,7 @@ def test_a_damaged_file_is_refused_before_anything_is_changed(
         write_copy(file, store, packed=packed)
         damage(file)
         before = everything(store)
-        with pytest.raises(CampaignError), open_copy(file) as source:
+        with pytest.raises(CampaignError), open_copy(file, file.parent) as source:
             replace(store, source)
         assert everything(store) == before
 
@@ -227,8 +227,42 @@ def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
     for data in (b"", b"junk", gzip.compress(b"junk"), gzip.compress(b"")):
         file = tmp_path / "junk"
         file.write_bytes(data)
-        with pytest.raises(CampaignError, match=str(file)), open_copy(file):
+        with pytest.raises(CampaignError, match=str(file)), open_copy(file, file.parent):
             pass
+
+
+def test_a_bomb_of_zeros_is_refused_by_its_first_bytes(tmp_path: Path) -> None:
+    file = tmp_path / "bomb.gz"
+    file.write_bytes(gzip.compress(bytes(50_000_000)))
+    with pytest.raises(CampaignError, match="neither a store"), open_copy(file, tmp_path):
+        pass
+
+
+def test_an_export_in_the_former_format_is_called_that(tmp_path: Path) -> None:
+    file = tmp_path / "old.jsonl.gz"
+    file.write_bytes(gzip.compress(b'{"format": "sark store archive 1"}\n'))
+    with pytest.raises(CampaignError, match="former format"), open_copy(file, tmp_path):
+        pass
+
+
+def test_a_disk_that_fills_while_a_copy_is_unpacked_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "copy.db.gz"
+    with Store(tmp_path / "store.db") as store:
+        live(store, "c-one")
+        write_copy(file, store, packed=True)
+    full = tmp_path / "full"
+    full.mkdir()
+    opened = Path.open
+
+    def on_a_full_disk(path: Path, mode: str = "r", **options: Any) -> Any:
+        return opened(Path("/dev/full"), "wb", **options) if mode == "xb" else opened(path, mode, **options)
+
+    monkeypatch.setattr(Path, "open", on_a_full_disk)
+    with pytest.raises(ResourceError, match="No space left"), open_copy(file, full):
+        pass
+    assert list(full.iterdir()) == []
 
 
 def test_what_ended_long_ago_goes_with_all_that_belongs_to_it_and_open_campaigns_stay(
