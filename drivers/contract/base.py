@@ -39,9 +39,9 @@ Seconds = Annotated[float, Interval(ge=0, le=MAX_SECONDS)]
 Text = Annotated[str, MaxLen(MAX_TEXT)]
 Texts = Annotated[tuple[Text, ...], MaxLen(MAX_ENTRIES)]
 Samples = Annotated[tuple[Whole, ...], MaxLen(MAX_SAMPLES)]
-Name = Annotated[str, Predicate(re.compile("[a-z][a-z0-9_]{0,63}").fullmatch)]
+Name = Annotated[str, Predicate(lambda text: re.fullmatch("[a-z][a-z0-9_]{0,63}", text) is not None)]
 """Of a figure."""
-Sha256 = Annotated[str, Predicate(re.compile("([0-9a-f]{64})?").fullmatch)]
+Sha256 = Annotated[str, Predicate(lambda text: re.fullmatch("([0-9a-f]{64})?", text) is not None)]
 """Or empty."""
 
 

@@ -280,7 +280,7 @@ async def test_who_answers_instead_of_a_peer_is_named() -> None:
         with pytest.raises(Unreachable) as caught:
             await node.connect(required.peer_id, other.addresses)
     assert isinstance(caught.value.__cause__, AnotherAnswers)
-    assert caught.value.__cause__.found == result.peer_id
+    assert caught.value.__cause__.actual == result.peer_id
 
 
 async def test_who_knows_where_a_peer_is_does_not_wait_for_somebody_who_asks_at_a_dead_address() -> None:
