@@ -27,7 +27,7 @@ GONE: Final = (
         "leavings",
         "porter",
     ),
-    *("estate", "believing", "taken back", "second ticket", "first system"),
+    *("estate", "believing", "patience", "taken back", "second ticket", "first system"),
 )
 """Home-made words that a standard term replaced; `protocol/GLOSSARY.md` has the terms."""
 HISTORY: Final = {"CHANGELOG.md"}

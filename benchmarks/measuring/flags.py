@@ -29,7 +29,7 @@ from swarm.base.home import Home
 
 QUIET = 0.05
 """Share of the processors that others may take before a trial for it to count as one on a quiet host."""
-PATIENCE_S = 5.0
+MAX_WAIT_S = 5.0
 ASKED = ({"precision": 0.02, "threads": 1}, {"runs": 120, "threads": 1})
 
 
@@ -57,7 +57,7 @@ def taken(seconds: float) -> float:
 def wait_for_quiet() -> float:
     """What others take: as little as there is within some seconds."""
     least = taken(0.5)
-    until = time.monotonic() + PATIENCE_S
+    until = time.monotonic() + MAX_WAIT_S
     while least > QUIET and time.monotonic() < until:
         least = min(least, taken(0.5))
     return least

@@ -18,12 +18,12 @@ class Launchers:
     """Starts a driver's zygote with its first launch, or in advance (`start`). Ends all of them on leaving the block."""
 
     def __init__(
-        self, profile: Profile, secrets: DriverSecrets, patience_s: float = 0, **zygote: Any
+        self, profile: Profile, secrets: DriverSecrets, max_wait_s: float = 0, **zygote: Any
     ) -> None:
-        """`patience_s`: the longest that a launch waits for an idle host; 0: it does not wait. `zygote`: for `Zygote`."""
+        """`max_wait_s`: the longest that a launch waits for an idle host; 0: it does not wait. `zygote`: for `Zygote`."""
         self._profile = profile
         self._secrets = secrets
-        self._idle_wait = IdleWait(patience_s)
+        self._idle_wait = IdleWait(max_wait_s)
         self._options = zygote
         self._zygotes: dict[str, Zygote] = {}
 

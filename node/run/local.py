@@ -38,7 +38,7 @@ from swarm.net.identity import load_or_create
 
 MEMORY_SHARE: Final = 0.8
 """Of this device's memory that a run may take: its owner sits before it."""
-PATIENCE_S: Final = WorkerSettings().max_wait_s
+MAX_WAIT_S: Final = WorkerSettings().max_wait_s
 """As a worker has it of its own accord."""
 
 
@@ -59,10 +59,10 @@ class LocalDevice:
         *,
         simulate: bool = False,
         private: DriverSecrets | None = None,
-        patience_s: float = PATIENCE_S,
+        max_wait_s: float = MAX_WAIT_S,
         lock_folder: Path | None = None,
     ) -> None:
-        """`private`: what the owner gives single drivers. `patience_s`: the longest that a
+        """`private`: what the owner gives single drivers. `max_wait_s`: the longest that a
         measurement waits for other work on this device to end; 0: it does not wait. `lock_folder`: where the device lock is, if not
         where everybody on this host looks for it.
         """
@@ -74,7 +74,7 @@ class LocalDevice:
         )
         """What this device is, and the units that work here."""
         self._lock = DeviceLock(lock_name(), lock_folder)
-        self._launchers = Launchers(self.profile, self._private, patience_s, simulate=simulate)
+        self._launchers = Launchers(self.profile, self._private, max_wait_s, simulate=simulate)
         self._campaign, self._count = f"bench-{secrets.token_hex(4)}", 0
 
     def __enter__(self) -> Self:

@@ -45,7 +45,7 @@ ROUND_S: Final = 1.0
 LIMIT: Final = 256
 AT_ONCE: Final = 32
 MAX_PAGES: Final = 256
-PATIENCE_S: Final = 5.0
+MAX_WAIT_S: Final = 5.0
 NEXT_S: Final = 2.0
 """When a holder of the campaign manifest has not sent it by then, the next one is asked as well."""
 MANIFEST_S: Final = 30.0
@@ -213,7 +213,7 @@ class RecoveryScan:
                 nursery.start_soon(ask, self.adverts[peer])
 
     async def _look(self, advert: Advert) -> WorkerReport:
-        link = await self.links.get(advert.peer, advert.addresses, max_wait_s=PATIENCE_S)
+        link = await self.links.get(advert.peer, advert.addresses, max_wait_s=MAX_WAIT_S)
         await self.introduce(link)
         leases: dict[tuple[str, int], LiveLease] = {}
         cursor = 0
@@ -280,9 +280,9 @@ class RecoveryScan:
 
     async def _read_manifest(self, advert: Advert, sha256: str, size: int) -> bytes:
         data = bytearray()
-        with trio.move_on_after(MANIFEST_S) as patience:
+        with trio.move_on_after(MANIFEST_S) as limit:
             await fetch_blob(self.network, advert.peer, advert.addresses, sha256, sink=data.extend, size=size)
-        if patience.cancelled_caught:
+        if limit.cancelled_caught:
             raise Unreachable(f"{advert.name} is too slow")
         if hashlib.sha256(data).hexdigest() != sha256:
             raise RemoteProtocolError("it is not what its name says")

@@ -47,14 +47,14 @@ class FrameReader:
         data[:filled] = self._buffer[:filled]
         del self._buffer[:filled]
         view = memoryview(data)
-        with trio.fail_after(STALL_S) as patience:
+        with trio.fail_after(STALL_S) as limit:
             while filled < count:
                 part = await self._stream.receive_some(count - filled)
                 if not part:
                     raise trio.BrokenResourceError
                 view[filled : filled + len(part)] = part
                 filled += len(part)
-                patience.deadline = trio.current_time() + STALL_S
+                limit.deadline = trio.current_time() + STALL_S
         return data
 
     async def _have(self, count: int) -> bool:

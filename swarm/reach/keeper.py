@@ -32,7 +32,7 @@ RESERVATIONS: Final = 2
 """Gates at which this node has a reservation."""
 OTHERS_S: Final = 3.5
 """How long one gate's answer waits for the others': dialling a filtered port takes them 2.5 s."""
-PATIENCE_S: Final = 5.0
+MAX_WAIT_S: Final = 5.0
 RETRY_S: Final = (1.0, 10.0)
 """Pauses after a gate did not answer: the first, and the longest."""
 REFUSED_S: Final = 60.0
@@ -275,7 +275,7 @@ class ReachKeeper:
 
     async def _reserve(self, gate: Contact, state: _GateState) -> None:
         try:
-            reservation = await self.network.reserve(gate.peer, gate.addresses, max_wait_s=PATIENCE_S)
+            reservation = await self.network.reserve(gate.peer, gate.addresses, max_wait_s=MAX_WAIT_S)
         except (Unreachable, Refused) as error:
             wait = state.pause_s
             state.pause_s = min(wait * 2, RETRY_S[1])

@@ -13,7 +13,7 @@ from typing import Any
 from protocol.errors import Unreachable
 from protocol.messages.work import AdoptReply, ListLeases
 from scheduler.adoption.adopt import epoch_after
-from scheduler.adoption.recovery import PATIENCE_S, PATIENT_ROUNDS, ROUND_S, ROUNDS, Recovery, WorkerReport
+from scheduler.adoption.recovery import MAX_WAIT_S, PATIENT_ROUNDS, ROUND_S, ROUNDS, Recovery, WorkerReport
 from scheduler.conversation.effects import drive
 from scheduler.store.rows import WorkerTask
 from tests.simulation.history import Kind
@@ -93,7 +93,7 @@ class SimAdopter(SimScheduler):
 
     async def _open(self, peer: str) -> End:
         if not self._linked:
-            return await self._air.open(self.station, peer, PATIENCE_S)
+            return await self._air.open(self.station, peer, MAX_WAIT_S)
         link: Any = await drive(self.conversation.links.connect(peer), self.perform)
         return link
 
@@ -102,7 +102,7 @@ class SimAdopter(SimScheduler):
         try:
             if peer not in links or links[peer].closed.is_set:
                 links[peer] = await self._open(peer)
-            page = await links[peer].call(ListLeases(campaign=self.manifest.id), PATIENCE_S)
+            page = await links[peer].call(ListLeases(campaign=self.manifest.id), MAX_WAIT_S)
         except Unreachable as exc:
             recovery.silent[advert.name] = exc.what
             if peer in links:

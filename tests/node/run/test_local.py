@@ -22,7 +22,7 @@ def test_a_model_is_measured_and_a_broken_one_reported_under_this_devices_key(tm
     good.write_bytes(TINY_MODEL)
     bad.write_bytes(b"no graph at all")
     phases: list[Phase] = []
-    with LocalDevice(Home.at(tmp_path / "home"), patience_s=0, lock_folder=tmp_path) as device:
+    with LocalDevice(Home.at(tmp_path / "home"), max_wait_s=0, lock_folder=tmp_path) as device:
         assert "CPU (ONNX)" in device.units
         measured = device.measure(
             good, "CPU (ONNX)", Measure(runs=12, loads=2), report=lambda phase, *_: phases.append(phase)
