@@ -35,7 +35,7 @@ from tests.real.lab import until
 
 UP = '"gate.up"'
 WORKER = "is a worker now"
-PLACE = '"place.taken"'
+PLACE = '"reservation.made"'
 WITHIN_S = 120.0
 
 

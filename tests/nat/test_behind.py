@@ -87,7 +87,7 @@ def test_a_campaign_outlives_all_gates_and_what_goes_through_them_comes_back_wit
     assert homes.count_in_scheduler_log('"path.direct"') == 1
     until(lambda: tasks("rita", "running"), "she works")
 
-    places, done = homes.count_in_log("ben", '"place.taken"'), tasks("ben", "succeeded")
+    places, done = homes.count_in_log("ben", '"reservation.made"'), tasks("ben", "succeeded")
     homes.kill("gate-2")
     world.cut("gate-1")
     threading.Event().wait(SILENT_S)
@@ -100,7 +100,7 @@ def test_a_campaign_outlives_all_gates_and_what_goes_through_them_comes_back_wit
     watched = homes.run("anna", "watch", document, "--json")
     assert [row["Status"] for row in watched.json()["results"]] == ["Complete"] * EACH * 2, watched
     until(
-        lambda: homes.count_in_log("ben", '"place.taken"') > places,
+        lambda: homes.count_in_log("ben", '"reservation.made"') > places,
         "he has his reservation at the second again",
     )
 

@@ -52,7 +52,7 @@ def test_a_model_that_its_owner_put_there_is_taken_up_by_the_worker_that_runs(
         added = lab.run(name, "models", "add", model, "--pin")
         assert added.code == 0, added
     until(
-        lambda: all("model.taken_up" in lab.log(name) for name in lab.workers),
+        lambda: all("model.verified" in lab.log(name) for name in lab.workers),
         "both workers have taken it up",
     )
     done = lab.submit("ada", campaign(tmp_path, "mine", [model], measure={"runs": 5, "loads": 1}))
