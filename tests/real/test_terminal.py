@@ -97,7 +97,7 @@ def on_terminal(lab: Lab, *arguments: str, home: str = "ada", **more: str) -> It
 
 @pytest.mark.parametrize(
     ("home", "arguments", "first_words"),
-    [("ada", ("top",), "sark-node top  2 devices"), ("gate", ("gate", "status", "--live"), "lets in")],
+    [("ada", ("top",), "sark-node top  2 devices"), ("gate", ("gate", "status", "--live"), "admits")],
     ids=["top", "gate"],
 )
 def test_a_live_view_follows_the_size_and_gives_the_terminal_back_after_ctrl_c(
@@ -109,7 +109,7 @@ def test_a_live_view_follows_the_size_and_gives_the_terminal_back_after_ctrl_c(
         assert terminal.settings() != terminal.before, "keys are not shown where there is a picture"
         drawn = len(terminal.output)
         terminal.resize(60, 12)
-        terminal.until("leaves" if home == "ada" else "more lines", after=drawn)
+        terminal.until("quits" if home == "ada" else "admits", after=drawn)
         terminal.type("\x03")
         assert terminal.ended() == 0
         assert terminal.output.endswith(LEAVE)
