@@ -128,7 +128,7 @@ def test_a_campaign_is_watched_on_a_terminal_left_with_a_key_and_goes_on(lab: La
             terminal.type("q")
             assert terminal.ended() == 130
             assert LEAVE in terminal.output
-            assert terminal.output.rstrip().endswith(f"Attach again: sark-node watch {result}")
+            assert terminal.output.rstrip().endswith(f"Watch it: sark-node watch {result}")
         with on_terminal(lab, "watch", result) as terminal:
             terminal.until("0 of 1 done")
             terminal.process.send_signal(signal.SIGTERM)
