@@ -131,7 +131,7 @@ def test_the_installed_program_works_away_from_the_tree(program: Path, tmp_path:
         return done.stdout
 
     assert run("--version").startswith("sark-node ")
-    assert "is written" in run("init")
+    assert "Wrote campaign.yaml" in run("init")
     assert (tmp_path / "campaign.yaml").is_file()
     where = "import scheduler, scheduler.local.demo as d; print(scheduler.__path__[0]); print(d.quickstart_file())"
     done_found = subprocess.run(
