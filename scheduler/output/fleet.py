@@ -12,7 +12,7 @@ import structlog
 import trio
 from pydantic import BaseModel, ConfigDict
 
-from protocol.errors import SarkError, Unreachable
+from protocol.errors import SarkError, Unreachable, first_error
 from protocol.formats.phase import Phase
 from protocol.messages.health import HEALTH, Ping, Pong
 from protocol.values.advert import Advert
@@ -208,12 +208,6 @@ class FleetWatcher:
         self.snapshot = FleetSnapshot(self._number, self.wall(), devices, error)
         self._updated.set()
         self._updated = trio.Event()
-
-
-def first_error(group: BaseExceptionGroup[SarkError]) -> SarkError:
-    """The first error in trio's groups."""
-    inner = group.exceptions[0]
-    return first_error(inner) if isinstance(inner, BaseExceptionGroup) else inner
 
 
 # -- for programs and pages --------------------------------------------------------------------------------------------------------------

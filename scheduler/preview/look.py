@@ -12,7 +12,7 @@ from pathlib import Path
 import trio
 from pydantic import ValidationError
 
-from protocol.errors import CampaignError, RemoteProtocolError, SarkError
+from protocol.errors import CampaignError, RemoteProtocolError, SarkError, first_error
 from protocol.values.advert import Advert
 from protocol.values.attempt import TaskState
 from protocol.values.requirement import Requirement
@@ -20,7 +20,6 @@ from protocol.values.task import Task, read_task
 from scheduler.campaign.load import load_campaign
 from scheduler.campaign.model import Campaign
 from scheduler.models.describe import Fetch, Models, describe_models, no_fetch
-from scheduler.output.fleet import first_error
 from scheduler.planning.tasks import PlannedCell, derive_cells, requirements, tasks_of
 from scheduler.preview.plan import LivePlan, make_plan
 from scheduler.preview.survey import VISIT, find_all_devices, visit

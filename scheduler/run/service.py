@@ -15,7 +15,7 @@ from typing import Final
 import structlog
 import trio
 
-from protocol.errors import RemoteProtocolError, ResourceError
+from protocol.errors import RemoteProtocolError, ResourceError, first_error
 from protocol.messages.pool import ManifestMessage
 from protocol.words import Reason
 from scheduler.conversation.conversation import RestoredCampaign, SchedulerConversation
@@ -73,7 +73,7 @@ class SchedulerService:
                 await self._beat()
                 nursery.cancel_scope.cancel()
         except* ResourceError as group:
-            raise _first(group) from None
+            raise first_error(group) from None
 
     def _open(self, nursery: trio.Nursery) -> None:
         self._nursery = nursery
@@ -213,9 +213,3 @@ class SchedulerService:
         """A model of the spool, or a campaign manifest, for a worker that holds a task which needs it."""
         manifest = self._manifests.find(sha256, self._core.campaigns_on(peer))
         return manifest or (self.spool / sha256 if self._core.may_fetch(peer, sha256) else Reason.NOT_ALLOWED)
-
-
-def _first(group: BaseExceptionGroup[ResourceError]) -> ResourceError:
-    for item in group.exceptions:
-        return _first(item) if isinstance(item, BaseExceptionGroup) else item
-    raise AssertionError("an exception group is never empty")

@@ -16,14 +16,13 @@ from typing import TypeVar
 import structlog
 import trio
 
-from protocol.errors import LocalProtocolError, ProtocolError, RemoteProtocolError, Unreachable
+from protocol.errors import LocalProtocolError, ProtocolError, RemoteProtocolError, Unreachable, first_error
 from protocol.wire.base import Message
 from protocol.wire.codec import Decoder, Frame, FrameKind, Vocabulary
 from swarm.net.addresses import Address, PeerId
 from swarm.net.network import Network, Stream
 
 M = TypeVar("M", bound=Message)
-P = TypeVar("P", bound=ProtocolError)
 
 READ_SIZE = 65_536
 MAX_ANSWERING = 32
@@ -157,7 +156,7 @@ class Link:
                     nursery.cancel_scope.cancel()
         except* ProtocolError as group:
             await self.stream.reset()
-            raise _first(group) from None
+            raise first_error(group) from None
         finally:
             self._finish()
             with trio.CancelScope(shield=True, deadline=trio.current_time() + 1.0):
@@ -230,12 +229,6 @@ class Link:
         self._finish()
         self._scope.cancel()
         await self.stream.aclose()
-
-
-def _first(group: BaseExceptionGroup[P]) -> P:
-    for item in group.exceptions:
-        return _first(item) if isinstance(item, BaseExceptionGroup) else item
-    raise AssertionError("an exception group is never empty")
 
 
 @dataclass
@@ -357,6 +350,6 @@ def serve_links(
                     await link.closed.wait()
                     nursery.cancel_scope.cancel()
         except* RemoteProtocolError as group:
-            log.warning("link.broken", peer=link.peer, family=family, why=_first(group).what)
+            log.warning("link.broken", peer=link.peer, family=family, why=first_error(group).what)
 
     network.handle(family, handler)

@@ -289,7 +289,7 @@ OURS = {
     "measure": {
         "precision": "2%",
         "threads": [1, "physical"],
-        "pre": ["normalise" if False else {"step": "normalise", "of": "x", "mean": 127.5, "std": 2.0}],
+        "pre": [{"step": "normalise", "of": "x", "mean": 127.5, "std": 2.0}],
         "check": "none",
     },
     "timeouts": {"queue": "1h", "campaign": "2h"},
