@@ -14,13 +14,14 @@ order; those for the disk before anything else happens. Tasks and attempts move 
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from itertools import islice
 from typing import Final
 
 from protocol.messages.work import HeldLease
 from protocol.values.attempt import AttemptStatus, TaskEvent
 from protocol.values.task import Task
+from protocol.values.trust import OWN, Trust
 from protocol.words import Reason
 from scheduler.core.allocator import Allocator
 from scheduler.core.commands import Command
@@ -46,8 +47,9 @@ class SchedulerCore:
     workers_type = Workers
     reconciler_type = Reconciler
 
-    def __init__(self, rng: random.Random) -> None:
-        self.state = State(rng)
+    def __init__(self, rng: random.Random, trust_of: Callable[[str], Trust] = lambda peer: OWN) -> None:
+        """`trust_of`: why this submitter believes a worker, now; it may change between two calls."""
+        self.state = State(rng, trust_of)
         self.allocator = self.allocator_type(self.state)
         self.hedging = Hedging(self.state, self.allocator)
         self.failures = self.failures_type(self.state, self.hedging)

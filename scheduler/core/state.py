@@ -9,7 +9,7 @@ import heapq
 import math
 import random
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -21,6 +21,7 @@ from protocol.values.lease import Fence
 from protocol.values.match import match
 from protocol.values.requirement import Op, Requirement
 from protocol.values.task import Task
+from protocol.values.trust import OWN, Trust
 from protocol.wire.codec import pack
 from protocol.wire.table import final, step
 from protocol.words import Reason
@@ -317,8 +318,9 @@ def replica_set_of(task: Task) -> str:
 class State:
     """All that a scheduler knows. Sets are dictionaries where their order must be the same in every run."""
 
-    def __init__(self, rng: random.Random) -> None:
+    def __init__(self, rng: random.Random, trust_of: Callable[[str], Trust] = lambda peer: OWN) -> None:
         self.rng = rng
+        self.trust_of = trust_of
         self.tasks: dict[str, TaskEntry] = {}
         self.groups: dict[str, RequirementGroup] = {}
         self.ranked: list[RequirementGroup] = []

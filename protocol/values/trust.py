@@ -1,0 +1,45 @@
+"""Why a submitter believes a worker: the submitter's own judgement, which no message carries."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+
+class TrustKind(StrEnum):
+    """How a submitter knows a worker's key."""
+
+    OWN = "own"
+    """A worker of the submitter's home, or a member of that home's own pool."""
+    POOL = "pool"
+    """A worker in the newest manifest of another pool that the submitter is in."""
+    LISTED = "listed"
+    """Its key was named by the submitter: with `sark-node trust`, or in the campaign file."""
+    STRANGER = "stranger"
+    """Known only by what it says of itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trust:
+    """Why a submitter believes one worker."""
+
+    kind: TrustKind
+    pool: str = ""
+    """The pool's name; only with `POOL`."""
+    root: str = ""
+    """Who answers for the worker: workers with one root can agree on a lie, so a quorum counts them once. The scheduler's peer id, a
+    pool's id, the worker's own peer id, or a stranger's public network."""
+
+    @property
+    def text(self) -> str:
+        """As rows and tables show it: `own`, `pool lab`, `listed` or `stranger`."""
+        return f"pool {self.pool}" if self.kind is TrustKind.POOL else str(self.kind)
+
+    @property
+    def stranger(self) -> bool:
+        return self.kind is TrustKind.STRANGER
+
+
+OWN: Final = Trust(TrustKind.OWN)
+STRANGER: Final = Trust(TrustKind.STRANGER)

@@ -1,0 +1,342 @@
+"""Mistakes of the scheduler, built in on purpose: its core, its side of the conversation and its store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from protocol.messages.work import (
+    Accepted,
+    Commit,
+    Conflict,
+    Denied,
+    Granted,
+    LiveLease,
+    Queued,
+    Ready,
+    Result,
+)
+from protocol.values.attempt import TASK, TaskEvent, TaskState
+from protocol.values.lease import Fence
+from protocol.wire.base import Message
+from protocol.wire.table import final
+from protocol.words import Reason
+from scheduler.conversation.conversation import SchedulerConversation
+from scheduler.conversation.effects import CheckedRecord, LinkHandle, WaitFor
+from scheduler.conversation.links import WorkerLink, WorkerLinks
+from scheduler.core.allocator import Allocator
+from scheduler.core.commands import CancelOn, Command, ReleaseOn
+from scheduler.core.failures import Failures
+from scheduler.core.ranking import WorkerView
+from scheduler.core.reconciler import Reconciler
+from scheduler.core.scheduler import SchedulerCore
+from scheduler.core.state import RequirementGroup, TaskEntry
+from scheduler.core.workers import Workers
+from scheduler.store.rows import ResultReceipt
+from tests.simulation.sim_scheduler import SimClaims
+from tests.simulation.sim_store import Row, SimStore
+
+# -- the scheduler's core -------------------------------------------------------------------------------------------------------
+
+
+class EndlessRetries(Failures):
+    def after_failure(
+        self, entry: TaskEntry, peer: str, reason: Reason, detail: str
+    ) -> tuple[TaskEvent, Reason, str]:
+        entry.tries = 0
+        return TaskEvent.RETRY, reason, detail
+
+
+class RetriesForEver(SchedulerCore):
+    """Another attempt is always worth it."""
+
+    failures_type = EndlessRetries
+
+
+class SameWorkers(Allocator):
+    def candidates(
+        self, entry: TaskEntry, group: RequirementGroup, serving: list[WorkerView], now: float
+    ) -> list[WorkerView]:
+        return [view for view in serving if view.peer in entry.tried] or serving
+
+
+class GoesBack(SchedulerCore):
+    """A task goes back to where it failed, whoever else there is."""
+
+    allocator_type = SameWorkers
+
+
+class EitherTicket(Reconciler):
+    def start(self, peer: str, lease: str, fence: Fence, now: float) -> tuple[str | None, list[Command]]:
+        return next((e.id for e, attempt in self._state.held_at(peer) if attempt.lease == lease), None), []
+
+
+class StartsTwice(SchedulerCore):
+    """Both leases of a hedged task are started."""
+
+    reconciler_type = EitherTicket
+
+
+class NothingLost(Failures):
+    def lose_all(self, peer: str, detail: str, now: float, *, silent: bool = False) -> list[Command]:
+        return []
+
+
+class ForgetsTheLost(SchedulerCore):
+    """What a silent worker had is waited for."""
+
+    failures_type = NothingLost
+
+
+class NothingMissed(Reconciler):
+    def misses_results(self, peer: str, leases: Iterable[LiveLease]) -> bool:
+        return False
+
+
+class ForgetsSettled(SchedulerCore):
+    """Who adopts does not ask for the results that another one took."""
+
+    reconciler_type = NothingMissed
+
+
+class TogetherAllocator(Allocator):
+    def taken(self, entry: TaskEntry) -> set[str]:
+        return set()
+
+
+class ForgetsSiblings(SchedulerCore):
+    """Replicas go wherever there is space."""
+
+    allocator_type = TogetherAllocator
+
+
+# -- the scheduler's conversation -----------------------------------------------------------------------------------------------
+
+
+class StoresLater(SchedulerConversation):
+    """Sends first, and stores the intent, the grant or the end a moment later."""
+
+    def carry_out(self, commands: Sequence[Command]) -> None:
+        for command in commands:
+            self._send(command)
+        self._shell.start(self._write(commands))
+
+    async def _write(self, commands: Sequence[Command]) -> None:
+        await WaitFor(lambda: False, self._shell.now() + 0.5)
+        self._writer.write(commands)
+
+
+class AcceptsEarly(SchedulerConversation):
+    """Accepts a result before it is stored."""
+
+    def settle(
+        self, entry: TaskEntry, peer: str, result: Result, body: bytes, checked: CheckedRecord
+    ) -> Message:
+        self._shell.start(self._settle(entry, peer, result, body, checked))
+        return Accepted()
+
+    async def _settle(self, entry: TaskEntry, peer: str, *rest: Any) -> None:
+        await WaitFor(lambda: False, self._shell.now() + 0.2)
+        super().settle(entry, peer, *rest)
+
+
+class AnyFenceIsCurrent(SchedulerConversation):
+    """Looks at the attempt of a result, and not at its fence or at whether the task has ended."""
+
+    @staticmethod
+    def is_current(entry: TaskEntry, peer: str, result: Result) -> bool:
+        return (entry.worker, entry.attempt) == (peer, result.attempt)
+
+
+class NeverReconcilesLinks(WorkerLinks):
+    async def adopt(self, handle: LinkHandle, link: WorkerLink) -> bool:
+        return await self.renew(handle, link)
+
+
+class NeverReconciles(SchedulerConversation):
+    """A link that came up again is renewed, and nobody is asked what it holds."""
+
+    links_type = NeverReconcilesLinks
+
+
+class UnadoptedLinks(WorkerLinks):
+    def adopt_on(self, peer: str) -> None:
+        self._keep_up(peer)
+
+
+class RenewsUnadopted(SchedulerConversation):
+    """Renews what another machine may have led, over a link that was there before, without adopting it."""
+
+    links_type = UnadoptedLinks
+
+
+class PatientLinks(WorkerLinks):
+    def give_up(self, peer: str, link: WorkerLink, now: float, what: str, *, silent: bool = False) -> None:
+        link.heard_at = now
+
+
+class NeverGivesUp(SchedulerConversation):
+    """A silent worker is waited for."""
+
+    links_type = PatientLinks
+
+
+class NewKeys(WorkerLinks):
+    asked = 0
+
+    async def ask_commit(self, handle: LinkHandle, message: Commit) -> Granted | Queued | Conflict | Denied:
+        self.asked += 1
+        return await super().ask_commit(
+            handle, message.model_copy(update={"key": f"{message.key} {self.asked}"})
+        )
+
+
+class AsksUnderNewKeys(SchedulerConversation):
+    """A commit without an answer is sent again under another key."""
+
+    links_type = NewKeys
+
+
+class OwesCommands(Reconciler):
+    owed: tuple[Command, ...] = ()
+
+    def start(self, peer: str, lease: str, fence: Fence, now: float) -> tuple[str | None, list[Command]]:
+        task, commands = super().start(peer, lease, fence, now)
+        self.owed = (*self.owed, *commands)
+        return task, []
+
+
+class OwingCore(SchedulerCore):
+    reconciler_type = OwesCommands
+    reconciler: OwesCommands
+
+
+class StartsFirst(SchedulerConversation):
+    """Says Start, and stores a moment later that the other lease is over."""
+
+    async def _ready(self, peer: str, message: Ready) -> Message:
+        reply = await super()._ready(peer, message)
+        self._shell.start(self._store_owed())
+        return reply
+
+    async def _store_owed(self) -> None:
+        await WaitFor(lambda: False, self._shell.now() + 0.5)
+        reconciler: Any = self.core.reconciler
+        owed, reconciler.owed = reconciler.owed, ()
+        self.carry_out(owed)
+
+
+class NeverRenewing(WorkerLinks):
+    async def renew(self, handle: LinkHandle, link: WorkerLink) -> bool:
+        link.heard_at = self._shell.now()
+        return True
+
+
+class NeverRenews(SchedulerConversation):
+    """Holds leases without renewing them."""
+
+    links_type = NeverRenewing
+
+
+class HearingLinks(WorkerLinks):
+    async def renew(self, handle: LinkHandle, link: WorkerLink) -> bool:
+        answered = await super().renew(handle, link)
+        link.heard_at = self._shell.now()
+        return answered
+
+
+class HearsTheSilent(SchedulerConversation):
+    """A worker that does not answer counts as heard."""
+
+    links_type = HearingLinks
+
+
+class HastyLinks(WorkerLinks):
+    async def stop(self, command: CancelOn | ReleaseOn) -> None:
+        await super().stop(command)
+        leases = tuple(held.lease for held in command.held)
+        now = self._shell.now()
+        self._carry_out(self._core.failures.confirm_stop(command.peer, leases, now))
+
+
+class ConfirmsStops(SchedulerConversation):
+    """What a worker was asked to stop counts as stopped, answered or not."""
+
+    links_type = HastyLinks
+
+
+class HopefulWorkers(Workers):
+    def mark_unreachable(self, peer: str, why: str, now: float) -> list[Command]:
+        return []
+
+
+class ForgetsFailedProbes(SchedulerCore):
+    """A probe that fails is waited for."""
+
+    workers_type = HopefulWorkers
+
+
+class Disbelief(SimClaims):
+    def superseded(self, campaign: str, denied: Denied) -> bool:
+        return False
+
+
+class DisbelievesProofs(SchedulerConversation):
+    """Does not believe the proof that another scheduler leads a campaign."""
+
+    def __init__(
+        self, core: SchedulerCore, shell: Any, store: Any, source: Any, claims: Any, *rest: Any, **named: Any
+    ) -> None:
+        super().__init__(core, shell, store, source, Disbelief(claims.epochs), *rest, **named)
+
+
+class AcceptsOld(SchedulerConversation):
+    """Accepts a result that is not of the current attempt, stored or not."""
+
+    def answer_old(self, peer: str, result: Result) -> Message:
+        return Accepted()
+
+
+# -- the scheduler's store ------------------------------------------------------------------------------------------------------
+
+
+class AnyFence(SimStore):
+    """Takes a record of the current attempt's task under whatever fence."""
+
+    def current(self, row: Row, attempt: int, worker: str, fence: Fence) -> bool:
+        return not final(TASK, row.state) and row.state is not TaskState.PENDING
+
+
+class TakesAgain(SimStore):
+    """Does not look whether the task has ended."""
+
+    def record_result(self, *, task: str, **rest: Any) -> ResultReceipt:
+        row = self.tasks[task]
+        if final(TASK, row.state):
+            row.state = TaskState.RUNNING
+        return super().record_result(task=task, **rest)
+
+    def current(self, row: Row, attempt: int, worker: str, fence: Fence) -> bool:
+        return row.state is not TaskState.PENDING
+
+
+class NoFlush(SimStore):
+    """What was written last is gone after a crash."""
+
+    def crashed(self) -> None:
+        for one in reversed(self.attempts.values()):
+            if one.sha256:
+                one.sha256 = ""
+                self.tasks[one.task].state = TaskState.RUNNING
+                self.campaigns[self.tasks[one.task].campaign].ended = None
+                return
+
+
+class AcceptsInMemory(SimStore):
+    """A campaign is on disk only once it is taken up."""
+
+    def crashed(self) -> None:
+        for folder in [folder for folder in self.campaigns.values() if not folder.epoch]:
+            del self.campaigns[folder.id]
+            for task in folder.tasks:
+                del self.tasks[task]
