@@ -22,7 +22,6 @@ from typing import Final
 import structlog
 import trio
 
-from gate.admission.enrolment import PoolEnrolment
 from gate.admission.policy import AdmissionPolicy
 from gate.settings import GateSettings
 from gate.status.census import Census
@@ -37,6 +36,7 @@ from swarm.join.node import END_OF_INPUT, RunningNode, open_node, watch_stop_req
 from swarm.net.addresses import PeerId
 from swarm.net.reservations import RelayReservations
 from swarm.p2p.connection_gater import ConnectionGater
+from swarm.pools.enrolment import PoolEnrolment
 from swarm.pools.service import PoolNode
 
 log = structlog.get_logger("sark.gate")

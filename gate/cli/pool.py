@@ -125,8 +125,8 @@ def invite(
 
     Devices use it with `sark-node join TICKET`, submitters with `sark-node pool join TICKET`. Standard output has the ticket alone.
     """
-    from gate.admission.enrolment import invite as issue_ticket
-    from gate.admission.enrolment import invite_peer
+    from swarm.pools.enrolment import invite as issue_ticket
+    from swarm.pools.enrolment import invite_peer
     from swarm.pools.owner import MemberTerms, check_name, own_pool
     from swarm.pools.tickets import write_ticket
     from swarm.pools.tokens import check_team
@@ -266,7 +266,7 @@ def revoke(
     """
     import trio
 
-    from gate.admission.enrolment import revoke as revoke_in
+    from swarm.pools.enrolment import revoke as revoke_in
     from swarm.pools.owner import own_pool
 
     own = own_pool(ctx.obj, name)

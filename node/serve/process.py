@@ -155,6 +155,7 @@ async def run_process(
                     home,
                     Role.WORKER,
                     name=profile.name,
+                    device=profile.device,
                     wall=time.time,
                     rng=running.rng,
                     news=worker.revocation.update,

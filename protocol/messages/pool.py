@@ -52,6 +52,8 @@ class PoolMember(Message):
     """Wall seconds at which the membership ends; None: never."""
     ttl_s: Count | None = None
     """What a renewal adds, from then on; None: it needs no renewal."""
+    device: Name | None = None
+    """The id of the device whose worker it is, as the pool vouches for it; None: unknown, or no worker."""
 
 
 class RevokedPeer(Message):
@@ -104,6 +106,8 @@ class EnrolRequest(Message, type="enrol-request"):
     role: Annotated[Role, Field(strict=False)]
     name: Name
     ticket: TicketSecret | None = None
+    device: Name | None = None
+    """The id of its device, as in its advert; None: it is no worker."""
 
 
 POOL: Final = Vocabulary(
@@ -113,7 +117,8 @@ POOL: Final = Vocabulary(
 
 
 def manifest_body(manifest: PoolManifest) -> bytes:
-    return pack(manifest.to_wire())
+    """Canonical bytes, without the fields that have their default: there is room for more members."""
+    return pack(manifest.model_dump(mode="python", exclude_defaults=True))
 
 
 def manifest_message(body: bytes) -> bytes:

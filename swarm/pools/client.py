@@ -131,10 +131,12 @@ class PoolClient:
         name: str,
         *,
         now: float,
+        device: str | None = None,
     ) -> tuple[Membership, ManifestMessage]:
         """Join a pool by its ticket, or renew a membership: any gate that has the pool's key may do it.
 
         An unused ticket goes first, and only to the gates that it names: whoever sees it can use it. `gates`: also asked to renew.
+        `device`: the id of a worker's device.
         Raises `NotPermitted` when a gate refuses and none admits, `Unreachable` when no gate answers or has its key.
         """
         member = find_member(manifest, self._me, joined.role, now)
@@ -153,7 +155,9 @@ class PoolClient:
             )
         spent, first = joined.spent, None
         for ticket, ways in tries:
-            request = EnrolRequest(pool=joined.pool, ticket=ticket, role=joined.role, name=name)
+            request = EnrolRequest(
+                pool=joined.pool, ticket=ticket, role=joined.role, name=name, device=device
+            )
             try:
                 signed = await self._enrol(ways, joined, request, None if ticket else member, now)
             except (NotPermitted, Unreachable) as exc:

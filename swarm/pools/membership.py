@@ -35,7 +35,8 @@ from swarm.pools.tokens import LEEWAY_S, utc
 log = structlog.get_logger("sark.pools")
 
 
-def _warn(exc: ResourceError) -> None:
+def warn_unusable(exc: ResourceError) -> None:
+    """Log a file that cannot be used."""
     log.warning("pool.unusable", why=exc.what)
 
 
@@ -148,12 +149,15 @@ def membership_of(home: Home, joined: Membership, peer: str, now: float) -> Pool
 
 def signed_manifests(home: Home, role: Role) -> tuple[tuple[str, ManifestMessage | None], ...]:
     """The pools that this home joined as `role` or made, each with its newest manifest; None: none yet."""
-    pools = [(joined.name, stored_manifest(home, joined.pool)) for joined in joined_pools(home, role, _warn)]
-    for own in own_pools(home, _warn):
+    pools = [
+        (joined.name, stored_manifest(home, joined.pool))
+        for joined in joined_pools(home, role, warn_unusable)
+    ]
+    for own in own_pools(home, warn_unusable):
         try:
             pools.append((own.name, own.signed()))
         except ResourceError as exc:
-            _warn(exc)
+            warn_unusable(exc)
     return tuple(pools)
 
 
@@ -181,7 +185,7 @@ class Credential(Message):
     """The only campaign it covers; empty: any."""
 
 
-def credentials(home: Home, *, now: float, damaged: Damaged = _warn) -> tuple[Credential, ...]:
+def credentials(home: Home, *, now: float, damaged: Damaged = warn_unusable) -> tuple[Credential, ...]:
     """The tokens that this home's scheduler can show now. Files that cannot be read are left out and passed to `damaged`."""
     usable: list[Credential] = []
     for path, credential in _stored_tokens(home, damaged):

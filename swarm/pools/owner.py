@@ -33,6 +33,8 @@ MAX_FILE: Final = 256 * 1024
 MAX_FILE_ELEMENTS: Final = 262_144
 JOINED: Final = "joined"
 """The folder of joined pools; each pool made here has a folder of its own next to it."""
+HOME_POOL: Final = "home"
+"""The name of the pool that every home has: `swarm.pools.home_pool`."""
 LOCK_WAIT_S: Final = 2.0
 """How long a change waits for another process of the home, which holds its lock for a few milliseconds."""
 
@@ -55,7 +57,7 @@ class MemberTerms(Message):
     """What a new member gets; `PoolMember` describes the fields."""
 
     role: Annotated[Role, Field(strict=False)]
-    ttl_s: Count
+    ttl_s: Count | None = None
     priority: Priority = 100
     slots: Annotated[int, Field(ge=1, le=100_000)] | None = None
     team: Annotated[str, StringConstraints(max_length=64)] = ""
@@ -65,7 +67,7 @@ class MemberTerms(Message):
         return PoolMember(
             peer=peer,
             name=name,
-            until=int(now) + self.ttl_s,
+            until=None if self.ttl_s is None else int(now) + self.ttl_s,
             **self.model_dump(include=set(MemberTerms.model_fields)),
         )
 
@@ -245,18 +247,31 @@ def _digest(secret: bytes) -> bytes:
 
 
 def create_pool(home: Home, name: str, gates: tuple[str, ...] = ()) -> OwnPool:
-    """A new pool of that name, with its own key. Raises `SettingsError` when the name is taken or bad."""
+    """A new pool of that name, with its own key. Raises `SettingsError` when the name is taken, reserved or bad."""
     _check_pool_name(name)
-    folder = pools_folder(home) / name
-    if (folder / "manifest").exists():
+    if name.lower() == HOME_POOL:
         raise SettingsError(
-            f"this home already has a pool {name}", hint=f"show it with: sark-node pool members {name}"
+            f"every home has a pool {HOME_POOL} of its own already",
+            hint="invite a device to it: sark-node invite",
         )
+    folder = pools_folder(home) / name
+    with lock_folder(folder, wait_s=LOCK_WAIT_S):
+        if (folder / "manifest").exists():
+            raise SettingsError(
+                f"this home already has a pool {name}", hint=f"show it with: sark-node pool members {name}"
+            )
+        write_pool(folder, name, gates)
+    return OwnPool(folder)
+
+
+def write_pool(
+    folder: Path, name: str, gates: tuple[str, ...] = (), members: tuple[PoolMember, ...] = ()
+) -> None:
+    """Write the files of a new pool, its manifest last: without that there is no pool. The caller holds the folder's lock."""
     key = load_or_create(folder / "pool.key")
     write_durably(folder / "pool", pack(_PoolFile(name=name, gates=gates).to_wire()))
-    empty = PoolManifest(pool=key.peer_id, name=name, number=1)
-    write_durably(folder / "manifest", pack(sign_manifest(key, empty).to_wire()))
-    return OwnPool(folder)
+    first = PoolManifest(pool=key.peer_id, name=name, number=1, members=members)
+    write_durably(folder / "manifest", pack(sign_manifest(key, first).to_wire()))
 
 
 def check_name(name: str, what: str = "a member") -> None:

@@ -68,6 +68,8 @@ class PoolNode:
     _: KW_ONLY
     name: str
     """This member's name in its pools."""
+    device: str | None = None
+    """The id of a worker's device."""
     wall: Callable[[], float]
     rng: random.Random
     news: Callable[[PoolManifest], object] = lambda manifest: None
@@ -198,7 +200,9 @@ class PoolNode:
         now = self.wall()
         manifest = self.registry.manifest(joined.pool)
         try:
-            fresh, signed = await client.enrol(self.gates(), joined, manifest, self.name, now=now)
+            fresh, signed = await client.enrol(
+                self.gates(), joined, manifest, self.name, now=now, device=self.device
+            )
         except (NotPermitted, Unreachable, ResourceError) as exc:
             first, most = ENROL_RETRY_S
             pause = self._retries.get(joined.pool, (0.0, first))[1]

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import trio
 
-from gate.admission.enrolment import PoolEnrolment, invite, invite_peer
 from protocol.messages.index import RefusedMessage
 from protocol.messages.pool import POOL, EnrolRequest, ManifestMessage, PoolManifest
 from protocol.values.advert import Advert
@@ -23,6 +22,7 @@ from swarm.net.identity import Identity
 from swarm.net.link import Links
 from swarm.net.network import Network
 from swarm.pools.client import PoolClient
+from swarm.pools.enrolment import PoolEnrolment, invite, invite_peer
 from swarm.pools.membership import join_pool
 from swarm.pools.owner import MemberTerms, OwnPool, create_pool
 from swarm.pools.server import Enroller

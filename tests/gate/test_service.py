@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 import trio
 
-from gate.admission.enrolment import invite, revoke
 from gate.cli.pool import enrol_scheduler, push_manifest
 from gate.service import full_addresses, run_gate
 from gate.settings import GateSettings
@@ -21,6 +20,7 @@ from swarm.base.home import Home
 from swarm.join.host import open_host
 from swarm.join.node import RunningNode
 from swarm.net.identity import Identity, load_or_create
+from swarm.pools.enrolment import invite, revoke
 from swarm.pools.membership import join_pool, membership_of, stored_manifest
 from swarm.pools.owner import MemberTerms, create_pool
 from tests.gate.field import pool_links

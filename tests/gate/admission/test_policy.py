@@ -10,7 +10,6 @@ import structlog
 import trio
 import trio.testing
 
-from gate.admission.enrolment import PoolEnrolment, invite, invite_peer, revoke
 from gate.admission.policy import MAX_VISITORS, VISIT_S, AdmissionPolicy
 from gate.settings import Admit, GateSettings
 from protocol.errors import ResourceError
@@ -20,6 +19,7 @@ from protocol.messages.work import CredentialsReply, ShowCredentials
 from protocol.words import Reason, Right, Role
 from swarm.base.home import Home
 from swarm.net.identity import Identity, load_or_create
+from swarm.pools.enrolment import PoolEnrolment, invite, invite_peer, revoke
 from swarm.pools.manifests import with_member, without
 from swarm.pools.owner import MemberTerms, OwnPool, create_pool
 from swarm.pools.tokens import Grant, delegate, issue

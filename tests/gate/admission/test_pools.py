@@ -10,7 +10,6 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from gate.admission.enrolment import revoke
 from node.access.authorization import Authorization
 from protocol.errors import NotPermitted, RemoteProtocolError, Unreachable
 from protocol.messages.index import RefusedMessage
@@ -28,6 +27,7 @@ from protocol.values.requirement import Requirement, parse_clause
 from protocol.words import Reason, Right, Role
 from swarm.base.durable import write_durably
 from swarm.net.identity import Identity, distance, routing_key
+from swarm.pools.enrolment import revoke
 from swarm.pools.manifests import find_member, sign_manifest, verified, without
 from swarm.pools.membership import joined_pools, membership_of, stored_manifest
 from swarm.pools.server import MAX_FOREIGN, ManifestRegistry, PoolServer

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from gate.admission.enrolment import PoolEnrolment, invite, invite_peer, revoke
 from protocol.errors import NotPermitted
 from protocol.messages.index import RefusedMessage
 from protocol.messages.pool import MAX_REVOKED, EnrolRequest, ManifestMessage, PoolMember
@@ -16,6 +15,7 @@ from swarm.base.durable import write_durably
 from swarm.base.home import Home
 from swarm.base.settings import SettingsError
 from swarm.net.identity import Identity
+from swarm.pools.enrolment import PoolEnrolment, invite, invite_peer, revoke
 from swarm.pools.manifests import DELEGATION_S, MARGIN_S, with_member
 from swarm.pools.owner import MAX_OPEN_USES, MAX_TICKETS, MemberTerms, OwnPool, create_pool
 from swarm.pools.tickets import Ticket

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 import trio
 
-from gate.admission.enrolment import revoke
 from gate.service import run_gate
 from gate.settings import Admit, GateSettings
 from protocol.errors import Refused, Unreachable
@@ -26,6 +25,7 @@ from swarm.net.addresses import PeerId
 from swarm.net.identity import Identity
 from swarm.net.link import Links
 from swarm.net.network import Stream
+from swarm.pools.enrolment import revoke
 from swarm.pools.manifests import with_member
 from swarm.pools.owner import OwnPool, create_pool
 from swarm.pools.tokens import Grant, issue

@@ -14,7 +14,6 @@ import httpx
 import pytest
 import trio
 
-from gate.admission.enrolment import invite
 from gate.service import full_addresses, run_gate
 from gate.settings import Admit, GateSettings
 from gate.status.client import asking
@@ -28,6 +27,7 @@ from swarm.join.node import RunningNode, open_node
 from swarm.net.identity import Identity, load_or_create
 from swarm.net.network import Stream
 from swarm.net.settings import RoleSettings
+from swarm.pools.enrolment import invite
 from swarm.pools.membership import join_pool
 from swarm.pools.owner import MemberTerms, create_pool
 from swarm.pools.service import PoolNode

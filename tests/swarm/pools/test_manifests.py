@@ -132,7 +132,8 @@ def test_from_the_fullest_pool_every_member_can_be_revoked() -> None:
         manifest = with_member(manifest, line, NOW)
     for number in range(MAX_MEMBERS):
         manifest = without(manifest, (peer(number),), NOW)
-        signed = sign_manifest(POOL, manifest)
+        sign_manifest(POOL, manifest)
+    signed = sign_manifest(POOL, manifest)
     assert verified(signed) == manifest
     assert (len(manifest.revoked), manifest.members) == (MAX_REVOKED, ())
 
@@ -154,3 +155,16 @@ def test_catching_up_leaves_out_members_sooner_than_a_revocation() -> None:
     sign_manifest(POOL, after)
     assert len(after.revoked) == 199
     assert 0 < len(after.members) < len(newer.members)
+
+
+def test_a_pool_of_devices_is_as_large_as_the_limit_though_each_line_names_its_device() -> None:
+    manifest = EMPTY
+    for number in range(MAX_MEMBERS):
+        name, device = f"a-device-of-some-length-{number:04}", f"d-{number:016x}"
+        line = PoolMember(
+            peer=peer(number), role=Role.WORKER, name=name, until=2**31, ttl_s=2**22, device=device
+        )
+        manifest = with_member(manifest, line, NOW)
+    signed = sign_manifest(POOL, manifest)
+    assert verified(signed) == manifest
+    assert [member.device for member in manifest.members[:2]] == [f"d-{0:016x}", f"d-{1:016x}"]

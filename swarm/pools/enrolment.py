@@ -1,4 +1,4 @@
-"""Members of the pools whose keys are on this home: the gate admits newcomers and renews members, the pool commands invite and revoke.
+"""Members of the pools whose keys are on this home: a process of it admits newcomers and renews members, commands invite and revoke.
 
 A newcomer shows the secret of a join ticket; a member is known by the peer id that the channel proved. The answer is the manifest that
 lists it. A renewal never gives more than the member's line, which the owner may have lowered.
@@ -15,7 +15,7 @@ import structlog
 from protocol.errors import NotPermitted, ResourceError
 from protocol.messages.index import RefusedMessage
 from protocol.messages.pool import EnrolRequest, ManifestMessage, PoolManifest, PoolMember
-from protocol.words import Reason
+from protocol.words import Reason, Role
 from swarm.base.home import Home
 from swarm.base.settings import SettingsError
 from swarm.net.addresses import PeerId
@@ -29,9 +29,11 @@ EARLY: Final = 0.75
 MAX_NAME: Final = 64
 TAIL: Final = 6
 """Letters of a peer id after a name that another member has."""
+DEFAULT_FOR_S: Final = 86_400.0
+"""How long a ticket can be used."""
 TICKET_ID: Final = re.compile(r"[0-9a-f]{16}")
 
-log = structlog.get_logger("sark.gate")
+log = structlog.get_logger("sark.pools")
 
 
 class PoolEnrolment:
@@ -47,7 +49,7 @@ class PoolEnrolment:
             pools = own_pools(self._home, lambda exc: log.warning("pool.unusable", why=exc.what))
             pool = next((pool for pool in pools if pool.id == message.pool), None)
             if pool is None:
-                return RefusedMessage(reason=Reason.UNKNOWN, detail="this gate does not have that pool's key")
+                return RefusedMessage(reason=Reason.UNKNOWN, detail="this node does not have that pool's key")
             return self._enrol(pool, peer, message)
         except NotPermitted as exc:
             log.info("pool.refused", pool=message.pool, peer=peer, why=exc.what)
@@ -55,7 +57,7 @@ class PoolEnrolment:
         except ResourceError as exc:
             log.warning("pool.unusable", pool=message.pool, why=exc.what)
             return RefusedMessage(
-                reason=Reason.NOT_SERVING, detail="the gate cannot use its disk now", retry_after_s=60.0
+                reason=Reason.NOT_SERVING, detail="this node cannot use its disk now", retry_after_s=60.0
             )
 
     def _enrol(self, pool: OwnPool, peer: PeerId, message: EnrolRequest) -> ManifestMessage:
@@ -76,19 +78,31 @@ class PoolEnrolment:
             if ticket is None:
                 if member is None:
                     raise NotPermitted(f"pool {pool.name} has no {message.role} {peer}")
-                return with_member(manifest, _renewed(member, now), now)
-            line = ticket.member(peer, _name(manifest, peer, message, now), now)
-            stored = next((m for m in manifest.members if (m.peer, m.role) == (peer, message.role)), None)
+                return with_member(manifest, _on_device(_renewed(member, now), message.device), now)
+            line = _on_device(ticket.member(peer, _name(manifest, peer, message, now), now), message.device)
+            stored = _line(manifest, peer, message.role)
             if stored is not None and not fresh:  # the ticket does not undo what the owner lowered since
-                line = _least(_renewed(stored, now), line)
+                line = _least(_on_device(_renewed(stored, now), message.device), line)
                 if not is_live(line, now):
                     raise NotPermitted(f"the membership of {peer} in pool {pool.name} has ended")
-            return with_member(manifest, line, now)
+            return with_member(manifest, _on_device(line, stored.device if stored else None), now)
 
         after = pool.change(admit)
         if after.number != manifest.number:
             log.info("pool.member", pool=pool.name, peer=peer, role=str(message.role))
         return pool.signed()
+
+
+def _line(manifest: PoolManifest, peer: PeerId, role: Role) -> PoolMember | None:
+    """The line of a peer in that role, ended or not."""
+    return next((m for m in manifest.members if (m.peer, m.role) == (peer, role)), None)
+
+
+def _on_device(member: PoolMember, device: str | None) -> PoolMember:
+    """With the device that a worker names, unless it named one before."""
+    if member.role is not Role.WORKER or member.device is not None or device is None:
+        return member
+    return member.model_copy(update={"device": device})
 
 
 def _renewed(member: PoolMember, now: float) -> PoolMember:
@@ -162,23 +176,32 @@ def invite_peer(
     *,
     now: float,
     name: str | None = None,
+    for_s: float = DEFAULT_FOR_S,
 ) -> Ticket:
-    """Make one scheduler a member at once, pardoned if it was revoked. The ticket holds the manifest that lists it.
+    """Make one peer a member at once, pardoned if it was revoked. The ticket holds the manifest that lists it. `for_s`: how long the
+    ticket can be used where the membership never ends.
 
     ValueError for a bad id or name; `NotPermitted` when the pool is full: then nothing has changed.
     """
     if not is_peer(peer):
-        raise ValueError(f"--to {peer[:80]!r} is not a scheduler's id; on the other machine: sark-node info")
+        whose = "scheduler" if terms.role is Role.SUBMIT else "worker"
+        raise ValueError(f"--to {peer[:80]!r} is not a {whose}'s id; on the other machine: sark-node info")
     if name is not None and looks_like_id(name):
         raise ValueError(f"--name {name!r} looks like an id; choose another")
     member = terms.member(peer, name or f"peer-{peer[-6:]}", now)
-    pool.change(lambda manifest: with_member(manifest, member, now, pardon=True))
+
+    def admit(manifest: PoolManifest) -> PoolManifest:
+        stored = _line(manifest, peer, terms.role)
+        line = _on_device(member, stored.device if stored else None)
+        return with_member(manifest, line, now, pardon=True)
+
+    pool.change(admit)
     return Ticket(
         pool=pool.id,
         name=pool.name,
         gates=gates,
         role=terms.role,
-        until=int(now) + terms.ttl_s,
+        until=int(now + (for_s if terms.ttl_s is None else terms.ttl_s)),
         to=peer,
         manifest=pool.signed(),
     )
