@@ -53,7 +53,7 @@ class PoolMember(Message):
     ttl_s: Count | None = None
     """What a renewal adds, from then on; None: it needs no renewal."""
     device: Name | None = None
-    """The id of the device whose worker it is, as the pool vouches for it; None: unknown, or no worker."""
+    """The id of the device whose worker it is, by the word of the pool; None: unknown, or no worker."""
 
 
 class RevokedPeer(Message):

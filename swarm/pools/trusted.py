@@ -1,4 +1,4 @@
-"""The workers that this home's pools vouch for, by the newest manifests on disk. Reading alone: nothing is made or changed."""
+"""The workers in the newest manifests of this home's pools on disk. Reading alone: nothing is made or changed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from swarm.pools.owner import HOME_POOL, own_pools
 
 @dataclass(frozen=True, slots=True)
 class PoolWorkers:
-    """The workers that one pool's newest manifest lists."""
+    """The workers in one pool's newest manifest."""
 
     name: str
     id: str
@@ -26,7 +26,7 @@ class PoolWorkers:
     own: bool
     """It is the home's own pool."""
     devices: Mapping[str, str | None]
-    """Peer id of each worker → the device id that the pool vouches for, if it does."""
+    """Peer id of each worker → the device id in its line, if there is one."""
 
     @property
     def peers(self) -> frozenset[str]:
