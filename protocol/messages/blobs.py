@@ -141,5 +141,13 @@ class Holders(Message, type="holders"):
 
 
 BLOB: Final = Vocabulary(
-    FetchPiece, PieceFollows, BlobAbsent, AskPieces, HavePieces, AskPieceHashes, AskHolders, Holders
+    FetchPiece,
+    PieceFollows,
+    BlobAbsent,
+    AskPieces,
+    HavePieces,
+    AskPieceHashes,
+    AskHolders,
+    Holders,
+    calls=(FetchPiece, AskPieces, AskPieceHashes, AskHolders),
 )

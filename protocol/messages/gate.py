@@ -102,5 +102,12 @@ class GateSnapshot(Message, type="gate-snapshot"):
     """The longest delay of the event loop in the last minute."""
 
 
-GATE: Final = Vocabulary(GateStatus, GateSnapshot, ShowCredentials, CredentialsReply, RefusedMessage)
+GATE: Final = Vocabulary(
+    GateStatus,
+    GateSnapshot,
+    ShowCredentials,
+    CredentialsReply,
+    RefusedMessage,
+    calls=(GateStatus, ShowCredentials),
+)
 """All of the above, with `ShowCredentials` and `CredentialsReply` as workers have them, and the index's `RefusedMessage`."""

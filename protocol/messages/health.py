@@ -32,4 +32,4 @@ class Pong(Message, type="pong"):
     queue: Count = 0
 
 
-HEALTH: Final = Vocabulary(Ping, Pong)
+HEALTH: Final = Vocabulary(Ping, Pong, calls=(Ping,))

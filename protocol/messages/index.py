@@ -185,4 +185,5 @@ INDEX: Final = Vocabulary(
     MarkSplit,
     MarkReply,
     RefusedMessage,
+    calls=(FindPeers, StoreAdverts, QueryShard, MarkSplit),
 )

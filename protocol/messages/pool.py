@@ -111,7 +111,13 @@ class EnrolRequest(Message, type="enrol-request"):
 
 
 POOL: Final = Vocabulary(
-    AskManifest, ManifestMessage, NoManifest, ManifestStored, EnrolRequest, RefusedMessage
+    AskManifest,
+    ManifestMessage,
+    NoManifest,
+    ManifestStored,
+    EnrolRequest,
+    RefusedMessage,
+    calls=(AskManifest, ManifestMessage, EnrolRequest),
 )
 """All of the above, and the index's `RefusedMessage`."""
 

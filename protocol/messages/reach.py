@@ -39,5 +39,5 @@ class DialBackReply(Message, type="dial-back-reply"):
     """The replying node's wall clock in ms since 1970, only to warn people whose clock is wrong."""
 
 
-REACH: Final = Vocabulary(DialBack, DialBackReply, RefusedMessage)
+REACH: Final = Vocabulary(DialBack, DialBackReply, RefusedMessage, calls=(DialBack,))
 """All of the above, and the index's `RefusedMessage`."""

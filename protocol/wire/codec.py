@@ -122,11 +122,24 @@ def _bound(value: Any, max_elements: int = MAX_ELEMENTS) -> None:
 
 
 class Vocabulary:
-    """The messages one family of exchanges may speak, by their `type`."""
+    """The messages one family of exchanges may speak, by their `type`; `calls` and `notes`: which of them may come as what."""
 
-    def __init__(self, *messages: type[Message]) -> None:
+    def __init__(
+        self,
+        *messages: type[Message],
+        calls: tuple[type[Message], ...] = (),
+        notes: tuple[type[Message], ...] = (),
+    ) -> None:
         self.messages = messages
+        self.calls = frozenset(calls)
+        self.notes = frozenset(notes)
         self._by_type = {message.type: message for message in messages}
+
+    def check_kind(self, frame: Frame) -> None:
+        """Raises `RemoteProtocolError` for a call that comes as a note, and for a note or an answer that comes as a call."""
+        allowed = {FrameKind.CALL: self.calls, FrameKind.NOTE: self.notes}.get(frame.kind)
+        if allowed is not None and type(frame.message) not in allowed:
+            raise RemoteProtocolError(f"a {frame.message.type} is no {frame.kind.name.lower()}")
 
     def encode(self, frame: Frame) -> bytes:
         """Prefix and body. Raises `LocalProtocolError` for a message of another family or above the cap."""
@@ -163,30 +176,39 @@ class Vocabulary:
 
 
 class Decoder:
-    """Bytes in, frames out. Raises `RemoteProtocolError` once and must not be fed again."""
+    """Bytes in, frames out, each decoded when it is asked for: a read of tiny frames stays bytes until there is time for them.
+
+    Raises `RemoteProtocolError` once and must not be used again.
+    """
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._vocabulary = vocabulary
         self._buffer = bytearray()
 
-    def feed(self, data: bytes) -> list[Frame]:
-        """All frames that `data` completes, in order."""
+    def feed(self, data: bytes) -> None:
+        """Take what arrived."""
         self._buffer += data
-        frames: list[Frame] = []
-        start = 0
-        while len(self._buffer) - start >= PREFIX:
-            size = int.from_bytes(self._buffer[start : start + PREFIX], "big")
-            if size > MAX_FRAME:
-                raise RemoteProtocolError(f"a frame of {size} bytes is above the cap of {MAX_FRAME}")
-            end = start + PREFIX + size
-            if len(self._buffer) < end:
-                break
-            frames.append(self._vocabulary.decode(bytes(self._buffer[start + PREFIX : end])))
-            start = end
-        del self._buffer[:start]
-        return frames
+
+    def next(self) -> Frame | None:
+        """The next whole frame, in order; None: more bytes are needed."""
+        if len(self._buffer) < PREFIX:
+            return None
+        size = int.from_bytes(self._buffer[:PREFIX], "big")
+        if size > MAX_FRAME:
+            raise RemoteProtocolError(f"a frame of {size} bytes is above the cap of {MAX_FRAME}")
+        end = PREFIX + size
+        if len(self._buffer) < end:
+            return None
+        body = bytes(self._buffer[PREFIX:end])
+        del self._buffer[:end]
+        return self._vocabulary.decode(body)
+
+    @property
+    def held(self) -> int:
+        """Bytes that wait here."""
+        return len(self._buffer)
 
     @property
     def partial(self) -> bool:
-        """Whether the stream would end in the middle of a frame if it ended now."""
+        """Whether the stream would end in the middle of a frame if it ended now; asked when `next` gave None."""
         return bool(self._buffer)

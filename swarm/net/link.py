@@ -146,12 +146,14 @@ class Link:
                             if decoder.partial:
                                 raise RemoteProtocolError("the stream ended in the middle of a frame")
                             break
-                        frames = decoder.feed(data)
-                        for frame in frames:
+                        decoder.feed(data)
+                        whole = False
+                        while (frame := decoder.next()) is not None:
+                            whole = True
                             await self._take(frame, nursery, slots)
                         if not decoder.partial:
                             until = math.inf
-                        elif frames or until == math.inf:
+                        elif whole or until == math.inf:
                             until = trio.current_time() + FRAME_WITHIN_S
                     nursery.cancel_scope.cancel()
         except* ProtocolError as group:
@@ -163,6 +165,7 @@ class Link:
                 await self.stream.aclose()
 
     async def _take(self, frame: Frame, nursery: trio.Nursery, slots: trio.CapacityLimiter) -> None:
+        self.vocabulary.check_kind(frame)
         if frame.kind is FrameKind.ANSWER:
             call = self._pending.get(frame.id)
             if call is not None:  # else it has timed out

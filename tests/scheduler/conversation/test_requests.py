@@ -33,7 +33,10 @@ def test_a_probe_is_cut_to_what_a_worker_can_read(clauses: int, width: int) -> N
     shapes = shapes_of([a_task(n, clauses, width) for n in range(1, 41)], 50)
     assert 1 <= len(shapes) <= MAX_SHAPES
     sent = WORK.encode(Frame(FrameKind.CALL, 1, Probe(campaign="c-one", shapes=shapes)))
-    (frame,) = Decoder(WORK).feed(sent)
+    decoder = Decoder(WORK)
+    decoder.feed(sent)
+    frame = decoder.next()
+    assert frame is not None
     assert isinstance(frame.message, Probe)
     assert frame.message.shapes == shapes
 

@@ -15,9 +15,9 @@ import trio.testing
 
 from protocol.errors import LocalProtocolError, RemoteProtocolError, Unreachable
 from protocol.messages.blobs import BlobAbsent, FetchPiece
-from protocol.messages.health import HEALTH, Ping, Pong
+from protocol.messages.health import Ping, Pong
 from protocol.wire.base import MAX_FRAME, Message
-from protocol.wire.codec import Frame, FrameKind
+from protocol.wire.codec import Frame, FrameKind, Vocabulary
 from protocol.words import ProtocolId
 from swarm.memory.network import MemorySwarm
 from swarm.memory.streams import WINDOW
@@ -27,6 +27,7 @@ from swarm.net.network import Network
 from swarm.net.reservations import RelayReservations
 
 PONG = Pong(role="worker", incarnation=1)
+TALK = Vocabulary(Ping, Pong, calls=(Ping,), notes=(Pong,))
 
 
 @dataclass
@@ -72,13 +73,13 @@ async def pair() -> AsyncIterator[Pair]:
     async with MemorySwarm(random.Random(1), latency_s=0.001) as swarm, trio.open_nursery() as nursery:
         here, there = swarm.node(Identity.from_seed(1)), swarm.node(Identity.from_seed(2))
         server = Desk()
-        serve_links(there, ProtocolId.HEALTH, HEALTH, server.answer)
+        serve_links(there, ProtocolId.HEALTH, TALK, server.answer)
         yield Pair(
             swarm,
             here,
             there,
             server,
-            Links(here, ProtocolId.HEALTH, HEALTH, nursery, server.answer),
+            Links(here, ProtocolId.HEALTH, TALK, nursery, server.answer),
             nursery,
         )
         nursery.cancel_scope.cancel()
@@ -97,13 +98,33 @@ async def test_who_asks_and_takes_no_answers_is_not_asked_what_else_it_wants(
 
     async with MemorySwarm(random.Random(1), latency_s=0.001) as swarm:
         here, there = swarm.node(Identity.from_seed(1)), swarm.node(Identity.from_seed(2))
-        serve_links(there, ProtocolId.HEALTH, HEALTH, answer)
+        serve_links(there, ProtocolId.HEALTH, TALK, answer)
         stream = await here.open(there.peer_id, ProtocolId.HEALTH, there.addresses)
-        question = HEALTH.encode(Frame(FrameKind.CALL, 1, Ping()))
-        answers = 1 + WINDOW // len(HEALTH.encode(Frame(FrameKind.ANSWER, 1, PONG)))
+        question = TALK.encode(Frame(FrameKind.CALL, 1, Ping()))
+        answers = 1 + WINDOW // len(TALK.encode(Frame(FrameKind.ANSWER, 1, PONG)))
         await stream.send_all(question * (answers + MAX_ANSWERING))
         await trio.sleep(5)
         assert answers <= begun < answers + 2 * MAX_UNSENT
+
+
+async def test_frames_that_wait_for_a_place_are_still_bytes(autojump_clock: trio.testing.MockClock) -> None:
+    """64 KiB of tiny calls must not become thousands of objects while the link waits."""
+    read: list[Frame] = []
+
+    class Counted(Vocabulary):
+        def decode(self, body: bytes) -> Frame:
+            read.append(super().decode(body))
+            return read[-1]
+
+    async with MemorySwarm(random.Random(1), latency_s=0.001) as swarm:
+        here, there = swarm.node(Identity.from_seed(1)), swarm.node(Identity.from_seed(2))
+        desk = Desk(waits=True)
+        serve_links(there, ProtocolId.HEALTH, Counted(Ping, Pong, calls=(Ping,)), desk.answer)
+        stream = await here.open(there.peer_id, ProtocolId.HEALTH, there.addresses)
+        await stream.send_all(TALK.encode(Frame(FrameKind.CALL, 1, Ping())) * 4_000)
+        await trio.sleep(5)
+        assert len(desk.messages) == MAX_ANSWERING
+        assert len(read) == MAX_ANSWERING + 1
 
 
 async def test_a_call_gets_its_answer_and_a_note_gets_none(autojump_clock: trio.testing.MockClock) -> None:
@@ -113,6 +134,17 @@ async def test_a_call_gets_its_answer_and_a_note_gets_none(autojump_clock: trio.
         await link.tell(PONG)
         assert await link.ask(Ping(), Pong) == PONG
         assert two.desk.messages == [Ping(), PONG, Ping()]
+
+
+async def test_a_call_that_comes_as_a_note_resets_the_link(autojump_clock: trio.testing.MockClock) -> None:
+    """It would be served without a place among the calls, and without an answer that its sender has to read."""
+    async with pair() as two:
+        link = await two.link()
+        await link.tell(Ping())
+        with trio.fail_after(5):
+            await link.closed.wait()
+        assert two.desk.messages == []
+        assert await (await two.link()).call(Ping()) == PONG
 
 
 async def test_either_side_may_call(autojump_clock: trio.testing.MockClock) -> None:
@@ -279,7 +311,7 @@ async def test_a_peer_that_takes_nothing_is_dropped_not_waited_for(
 
         two.there.handle("/deaf/1", deaf)
         stream = await two.here.open(two.there.peer_id, "/deaf/1", two.there.addresses)
-        link = Link(stream, HEALTH)
+        link = Link(stream, TALK)
         note = Pong(role="worker", incarnation=1, why="x" * 2000)
         began = trio.current_time()
         with pytest.raises(Unreachable, match="does not read any more"):  # noqa: PT012  (which of them is the one that waits is the network's affair)
@@ -294,8 +326,8 @@ async def test_a_peer_that_is_not_admitted_gets_no_answer(autojump_clock: trio.t
     async with MemorySwarm(random.Random(1)) as swarm, trio.open_nursery() as nursery:
         here, there = swarm.node(Identity.from_seed(1)), swarm.node(Identity.from_seed(2))
         server = Desk()
-        serve_links(there, ProtocolId.HEALTH, HEALTH, server.answer, admit=lambda peer: peer != here.peer_id)
-        links = Links(here, ProtocolId.HEALTH, HEALTH, nursery)
+        serve_links(there, ProtocolId.HEALTH, TALK, server.answer, admit=lambda peer: peer != here.peer_id)
+        links = Links(here, ProtocolId.HEALTH, TALK, nursery)
         with pytest.raises(Unreachable):
             await links.call(there.peer_id, there.addresses, Ping())
         assert server.messages == []
@@ -308,8 +340,8 @@ async def test_a_peer_that_begins_where_only_we_call_breaks_the_protocol(
     async with MemorySwarm(random.Random(1)) as swarm, trio.open_nursery() as nursery:
         here, there = swarm.node(Identity.from_seed(1)), swarm.node(Identity.from_seed(2))
         server = Desk()
-        serve_links(there, ProtocolId.HEALTH, HEALTH, server.answer)
-        link = await Links(here, ProtocolId.HEALTH, HEALTH, nursery).get(there.peer_id, there.addresses)
+        serve_links(there, ProtocolId.HEALTH, TALK, server.answer)
+        link = await Links(here, ProtocolId.HEALTH, TALK, nursery).get(there.peer_id, there.addresses)
         await link.call(Ping())
         with pytest.raises(Unreachable):
             await server.links[0].call(Ping())
@@ -324,8 +356,8 @@ async def test_links_above_the_number_to_keep_let_the_longest_unused_go(
         here = swarm.node(Identity.from_seed(0))
         others = [swarm.node(Identity.from_seed(number)) for number in range(1, 4)]
         for other in others:
-            serve_links(other, ProtocolId.HEALTH, HEALTH, Desk().answer)
-        links = Links(here, ProtocolId.HEALTH, HEALTH, nursery, keep=2)
+            serve_links(other, ProtocolId.HEALTH, TALK, Desk().answer)
+        links = Links(here, ProtocolId.HEALTH, TALK, nursery, keep=2)
         for other in (others[0], others[1], others[0], others[2]):
             await links.call(other.peer_id, other.addresses, Ping())
         assert [links.peek(other.peer_id) is not None for other in others] == [True, False, True]
@@ -345,7 +377,7 @@ async def test_junk_on_a_link_that_something_runs_beside_stays_with_the_link(
             finally:
                 ended.set()
 
-        serve_links(there, ProtocolId.HEALTH, HEALTH, server.answer, opened=beside)
+        serve_links(there, ProtocolId.HEALTH, TALK, server.answer, opened=beside)
         with structlog.testing.capture_logs() as logs:
             stream = await here.open(there.peer_id, ProtocolId.HEALTH, there.addresses)
             await stream.send_all(b"\xff\xff\xff\xff")
