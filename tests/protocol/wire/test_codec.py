@@ -410,9 +410,7 @@ def test_a_field_of_the_wrong_form_is_named(fields: dict[str, Any]) -> None:
 
 
 KINDS = [
-    (vocabulary, message, kind)
-    for vocabulary, message in EVERY
-    for kind in (FrameKind.CALL, FrameKind.NOTE)
+    (vocabulary, message, kind) for vocabulary, message in EVERY for kind in (FrameKind.CALL, FrameKind.NOTE)
 ]
 
 
@@ -430,7 +428,9 @@ def test_a_message_comes_as_the_kind_its_family_declares(
 
 
 def test_only_the_steps_of_a_run_are_notes() -> None:
-    notes = {message for vocabulary in (WORK, BLOB, HEALTH, POOL, REACH, GATE) for message in vocabulary.notes}
+    notes = {
+        message for vocabulary in (WORK, BLOB, HEALTH, POOL, REACH, GATE) for message in vocabulary.notes
+    }
     assert notes == {Progress, Preempt}
 
 
