@@ -450,7 +450,8 @@ WORK: Final = Vocabulary(
     ShowCredentials, ManifestMessage, CredentialsReply, Probe, Quote, Denied, Commit, Granted, Queued, Conflict, Ready, Start, Skip,
     Renew, Renewed, Progress,
     Result, Accepted, Stale, Cancel, Release, Stopped, Preempt, AdoptRequest, ListLeases, AdoptReply, Control, StatusRequest, WorkerStatus,
-    calls=(ShowCredentials, ManifestMessage, Probe, Commit, Ready, Renew, Result, Cancel, Release, AdoptRequest, ListLeases, Control, StatusRequest),
+    calls=(ShowCredentials, ManifestMessage, Probe, Commit, Ready, Renew, Result, Cancel, Release,
+        AdoptRequest, ListLeases, Control, StatusRequest),
     notes=(Progress, Preempt),
 )  # fmt: skip
 """Every message of this protocol, in the order of use, and the pool protocol's `ManifestMessage`."""
