@@ -18,6 +18,7 @@ from typing import Annotated, Any, ClassVar, Final, Protocol, runtime_checkable
 
 from annotated_types import Ge, Interval, MaxLen, Predicate
 
+from protocol.formats.chain import SUMS_BYTES
 from protocol.formats.phase import NODE_PHASES, Phase
 
 MIB = 1024 * 1024
@@ -43,6 +44,9 @@ Name = Annotated[str, Predicate(lambda text: re.fullmatch("[a-z][a-z0-9_]{0,63}"
 """Of a figure."""
 Sha256 = Annotated[str, Predicate(lambda text: re.fullmatch("([0-9a-f]{64})?", text) is not None)]
 """Or empty."""
+Digest = Annotated[str, Predicate(lambda text: re.fullmatch("[0-9a-f]{64}", text) is not None)]
+Sums = Annotated[str, Predicate(lambda text: re.fullmatch(f"[0-9a-f]{{{2 * SUMS_BYTES}}}", text) is not None)]
+"""Numbers of 32 bits in hexadecimal, big-endian."""
 
 
 class Sent:
@@ -96,6 +100,9 @@ class WorkOrder:
     """Size of the batch (see `drivers.inputs.batching.dims_of`); None: by the model and `dims`."""
     batch_dim: str | None = None
     """The dynamic dimension of the batch; None: the first one of the inputs."""
+    witnessed: bool = False
+    """Each launch that times inferences sends an `OutputReport`, before its `MeasureReport`; its seed follows from the launch before
+    (`protocol.formats.chain`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,6 +229,28 @@ class ModelDescription(Sent):
 
 
 @dataclass(frozen=True, slots=True)
+class SketchReport(Sent):
+    """One output in few numbers, so that devices which round differently can be compared; see `drivers.measure.sketch`."""
+
+    dtype: Annotated[str, MaxLen(32)]
+    count: Whole
+    """Of its values."""
+    norm: Real
+    """Euclidean, of the finite values; at most 1e18."""
+    sums: Sums
+    """Signed sums of the values, as shares of the norm."""
+
+
+@dataclass(frozen=True, slots=True)
+class OutputReport(Sent):
+    """The outputs of a launch's last inference."""
+
+    output_sha256: Digest
+    sketches: Annotated[tuple[SketchReport, ...], MaxLen(4)] = ()
+    """Of the first outputs by name that are numbers."""
+
+
+@dataclass(frozen=True, slots=True)
 class CheckReport(Sent):
     """Result of the output check, made on the outputs of the last timed inference.
 
@@ -277,7 +306,16 @@ class Telemetry:
     notes: tuple[str, ...] = ()
 
 
-Event = ProgressReport | LoadReport | MeasureReport | ModelDescription | CheckReport | RunFindings | Telemetry
+Event = (
+    ProgressReport
+    | LoadReport
+    | MeasureReport
+    | ModelDescription
+    | OutputReport
+    | CheckReport
+    | RunFindings
+    | Telemetry
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,7 @@ from drivers.contract.base import (
     LoadReport,
     MeasureReport,
     OutOfMemory,
+    OutputReport,
     ProgressReport,
     UnitInfo,
     WorkOrder,
@@ -124,7 +125,7 @@ def events_of(driver: Driver, order: WorkOrder, job: str) -> Iterator[Event] | I
 def _timed_only(events: Iterator[Event]) -> Iterator[Event]:
     """Without description and check, which another launch has made; ends with the times."""
     for event in events:
-        if isinstance(event, (ProgressReport, LoadReport, MeasureReport)):
+        if isinstance(event, (ProgressReport, LoadReport, OutputReport, MeasureReport)):
             yield event
         if isinstance(event, MeasureReport):
             return

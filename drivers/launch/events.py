@@ -24,6 +24,7 @@ from drivers.contract.base import (
     MeasureReport,
     ModelDescription,
     OutOfMemory,
+    OutputReport,
     ProgressReport,
     RunFindings,
     Text,
@@ -44,7 +45,8 @@ MAX_ERRORS: Final = 64
 
 # without Telemetry: the parent reads it, and no child may claim it
 SENT: Final = (
-    *(ProgressReport, LoadReport, MeasureReport, ModelDescription, CheckReport, RunFindings, UnitInfo),
+    *(ProgressReport, LoadReport, MeasureReport, ModelDescription, OutputReport, CheckReport, RunFindings),
+    UnitInfo,
 )
 
 
@@ -150,10 +152,14 @@ MAX_CHANGES: Final = 256
 class LaunchEvents:
     """In the parent: checks the events of one launch."""
 
-    def __init__(self, launch: LaunchSpec, *, served: bool, cold: bool) -> None:
-        """`served`: the children load no model. `cold`: the model's pages were dropped just before."""
+    def __init__(self, launch: LaunchSpec, *, served: bool, cold: bool, witnessed: bool = False) -> None:
+        """`served`: the children load no model. `cold`: the model's pages were dropped just before. `witnessed`: the outputs of each launch
+        that times inferences are required, before its times."""
         self._launch = launch
         self._served = served
+        self._required = REQUIRED[launch.job]
+        if witnessed and MeasureReport in self._required:
+            self._required |= {OutputReport}
         self._first_load = LoadKind.COLD if cold else LoadKind.FRESH
         self._received: set[type] = set()
         self._warm = False
@@ -178,8 +184,11 @@ class LaunchEvents:
             self._warm = True
             return replace(event, kind=LoadKind.WARM)
         kind = type(event)
-        if kind not in REQUIRED[self._launch.job] or kind in self._received:
+        described = kind is OutputReport and runs  # every full launch may say what it put out
+        if (kind not in self._required and not described) or kind in self._received:
             raise Garbled(f"one {kind.__name__} too many")
+        if kind is MeasureReport and OutputReport in self._required - self._received:
+            raise Garbled("times before the outputs that they led to")
         self._received.add(kind)
         if isinstance(event, MeasureReport):
             self._check_samples(event)
@@ -198,5 +207,5 @@ class LaunchEvents:
 
     def missing(self) -> str:
         """The required events that have not come, in words; empty: none."""
-        missing = REQUIRED[self._launch.job] - self._received - ({LoadReport} if self._served else set())
+        missing = self._required - self._received - ({LoadReport} if self._served else set())
         return ", ".join(sorted(kind.__name__ for kind in missing))

@@ -15,7 +15,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Collection, Generator, Iterator, Mapping
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Self
@@ -30,6 +30,7 @@ from drivers.contract.base import (
     LoadReport,
     MeasureReport,
     ModelDescription,
+    OutputReport,
     ProgressReport,
     TimedOut,
     UnitInfo,
@@ -47,6 +48,7 @@ from drivers.measure.stopping import LaunchPlanner, LaunchSpec, MeasureJob
 from drivers.measure.telemetry import Sampler, windows_of
 from drivers.native import library
 from drivers.sandbox.enter import Tier
+from protocol.formats.chain import NO_DIGEST, launch_digest, launch_seed
 from protocol.formats.phase import Phase
 
 COMPILED: Final = frozenset({"onnx"})
@@ -59,6 +61,9 @@ SAMPLED_UNITS: Final = ("GPU (ONNX)", "GPU (Torch)", "TensorRT (ONNX)")
 SERVED_UNITS: Final = ("API",)
 """Units where a server has loaded the model: one launch is all."""
 PROBE_LIMITS: Final = Limits(load_s=30, run_s=30)
+
+AskReveal = Callable[[], tuple[bytes, bytes]]
+"""Asks whoever wants the measurement for the opening and the reveal of its chain; blocks."""
 
 
 class Zygote:
@@ -147,11 +152,12 @@ class Launch:
         zygote: Zygote,
         idle_wait: IdleWait | None = None,
         sampler: Sampler | None = None,
+        reveal: AskReveal | None = None,
     ) -> None:
         """`idle_wait`: waits for an idle host before the first launch; None: begins at once. `sampler`: reads the accelerator meanwhile;
-        None: NVML, for units on GPUs.
+        None: NVML, for units on GPUs. `reveal`: the run is witnessed; asked once, when nothing is left to wait for.
         """
-        self._order = replace(order, model=str(Path(order.model).absolute()))
+        self._order = replace(order, model=str(Path(order.model).absolute()), witnessed=reveal is not None)
         self._limits = limits
         self._zygote = zygote
         self._idle_wait = idle_wait
@@ -160,11 +166,13 @@ class Launch:
         self._lock = threading.Lock()
         self._child: Child | None = None
         self._cancelled = threading.Event()
+        self._reveal = reveal
         self._left_s = limits.run_s
 
     def events(self) -> Iterator[Event]:
-        """All events in order. First launch: `LoadReport`, `ModelDescription`, `MeasureReport`, `CheckReport`, warm `LoadReport`;
-        for each other `LoadReport` and, if it has runs, `MeasureReport`; last `Telemetry`, if an accelerator was read.
+        """All events in order. First launch: `LoadReport`, `OutputReport`, `ModelDescription`, `MeasureReport`, `CheckReport`, warm
+        `LoadReport`; for each other `LoadReport` and, if it has runs, `MeasureReport`, after its `OutputReport` if the run is witnessed;
+        last `Telemetry`, if an accelerator was read.
 
         Raises `Unfit`, `Crashed`, `TimedOut`, or `Cancelled` after `kill`. No process is left behind.
         """
@@ -185,11 +193,16 @@ class Launch:
         plan = LaunchPlanner(self._order, self._limits.run_s, self._served)
         idle = yield from self._wait_for_idle()
         cold = not self._served and drop_pages(Path(self._order.model))
+        chain = None if self._reveal is None else LaunchChain(*self._reveal())
         began = time.monotonic()
         done, total = 0, None if self._order.precision is not None else self._order.runs
         launch = plan.next(0.0)
         while launch is not None:
+            if chain is not None and launch.job is not MeasureJob.LOAD:
+                self._order = replace(self._order, seed=chain.next_seed())
             for event in self._run_one(launch, cold):
+                if isinstance(event, OutputReport) and chain is not None:
+                    chain.add(event)
                 if isinstance(event, MeasureReport):
                     plan.measured(event.samples_ns)
                     done += len(event.samples_ns)
@@ -237,7 +250,7 @@ class Launch:
     def _run_one(self, launch: LaunchSpec, cold: bool) -> Iterator[Event]:
         running = self._child_for(launch)
         clock = _Deadlines(self._limits.load_s, self._left_s)
-        checker = LaunchEvents(launch, served=self._served, cold=cold)
+        checker = LaunchEvents(launch, served=self._served, cold=cold, witnessed=self._order.witnessed)
         own_cpu = _OwnCpu()
         failure: DriverError | None = None
         try:
@@ -260,6 +273,33 @@ class Launch:
             raise Cancelled("the run was cancelled")
         if failure is not None:
             raise failure
+
+
+@dataclass(slots=True)
+class LaunchChain:
+    """Where a witnessed run stands in its chain."""
+
+    opening: bytes
+    reveal: bytes
+    launches: int = 0
+    digest: bytes = NO_DIGEST
+    """Of the last launch."""
+
+    def next_seed(self) -> int:
+        """Of the next launch that times inferences."""
+        self.launches += 1
+        secret = self.opening if self.launches == 1 else self.reveal
+        return launch_seed(secret, self.launches, self.digest)
+
+    def add(self, report: OutputReport) -> None:
+        """What the launch put out."""
+        self.digest = digest_of(report)
+
+
+def digest_of(report: OutputReport) -> bytes:
+    """Of one launch's outputs: see `protocol.formats.chain`."""
+    sketches = ((one.dtype, one.count, one.norm, bytes.fromhex(one.sums)) for one in report.sketches)
+    return launch_digest(report.output_sha256, sketches)
 
 
 class _OwnCpu:

@@ -26,6 +26,7 @@ from drivers.inputs.feeds import find_runnable, post_run
 from drivers.inputs.made import Input, Shapes, unused
 from drivers.local.driver import LocalDriver
 from drivers.measure.check import make_report
+from drivers.measure.sketch import report_outputs
 from drivers.measure.timing import TimedLoop, measure_calls
 from protocol.formats.phase import Phase
 
@@ -132,12 +133,14 @@ def run(driver: LocalDriver, order: WorkOrder) -> Iterator[Event]:
         prepared = model.prepare()
         timing_notes: list[str] = []
         measured = yield from model.time(prepared, timing_notes)
+        figures = {} if order.brief else model.figures()
+        outputs = prepared.outputs() if order.witnessed or not order.brief else {}
+        if outputs:
+            yield report_outputs(outputs, order.seed)
         if order.brief:
             yield measured
             return
-        figures = model.figures()
         ran_on = model.ran_on(prepared)
-        outputs = prepared.outputs()
         changes: tuple[str, ...] = ()
         if order.pre:
             figures["pre_ms"] = prepared.pre_ns / 1e6

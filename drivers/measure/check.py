@@ -80,7 +80,7 @@ def _compare_floats(
     def differs(what: str) -> Difference:
         return Difference(False, None, tolerance, f"output {name!r} {what}")
 
-    wide, plain = _real(got), _real(reference)
+    wide, plain = real_values(got), real_values(reference)
     finite = np.isfinite(plain)
     broken = ~np.isfinite(wide) & finite
     if broken.any():
@@ -107,7 +107,7 @@ def _compare_floats(
     return Difference(cosine >= COSINE, error, tolerance, f"{note}, cosine {cosine:.5f}")
 
 
-def _real(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def real_values(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """As float64; complex numbers as two of them each."""
     if values.dtype.kind == "c":
         return np.stack((values.real, values.imag)).astype(np.float64)

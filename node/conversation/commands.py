@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeVar
 
 from node.capacity.allocations import KillCommand, RunCommand
 from node.conversation.outbox import OutboxItem
-from protocol.messages.work import Control, Preempt, Progress
+from protocol.messages.work import Control, Denied, LaunchEnded, Preempt, Progress, Reveal
 from protocol.wire.base import Message
 
 T = TypeVar("T")
@@ -48,7 +48,7 @@ class SendNote:
     """Send a message that wants none, or drop it where the link is slow."""
 
     link: SchedulerLink
-    message: Progress | Preempt
+    message: Progress | LaunchEnded | Preempt
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -56,6 +56,14 @@ class DropLink:
     """Reset a link that is of no use any more."""
 
     link: SchedulerLink
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RevealRun:
+    """The answer that a witnessed run waits for."""
+
+    lease: str
+    message: Reveal | Denied
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -97,7 +105,9 @@ class SettleRecords:
 
 
 DiskCommand = WriteRecord | WriteHead | ReadRecord | SettleRecords
-Command = SendReply | SendCall | SendNote | DropLink | ControlDevice | RunCommand | KillCommand | DiskCommand
+Command = (
+    SendReply | SendCall | SendNote | DropLink | RevealRun | ControlDevice | RunCommand | KillCommand | DiskCommand
+)
 Flow = Generator[DiskCommand | SendCall | float, Any, T]
 """Steps of the conversation one after the other. It yields a call (and gets the answer; None: the peer could not be asked), a disk command
 (and gets the bytes that were read and what failed, empty: nothing) or the time at which it goes on."""

@@ -36,6 +36,7 @@ from node.conversation.commands import (
     ControlDevice,
     DropLink,
     Flow,
+    RevealRun,
     SchedulerLink,
     SendCall,
     SendNote,
@@ -58,6 +59,7 @@ from protocol.messages.work import (
     Commit,
     Control,
     Denied,
+    LaunchEnded,
     ListLeases,
     Preempt,
     Probe,
@@ -65,6 +67,8 @@ from protocol.messages.work import (
     Ready,
     Release,
     Renew,
+    Reveal,
+    RevealRequest,
     ShowCredentials,
     Skip,
     Start,
@@ -79,6 +83,8 @@ REQUESTS: Final = (Probe, Commit, Renew, Cancel, Release, AdoptRequest, ListLeas
 """What is answered, if the caller is permitted. `ShowCredentials` and `ManifestMessage`, which show why, are accepted from anybody."""
 OFFER_S: Final = 5.0
 """A scheduler that does not say Start or Skip for so long is taken for gone."""
+REVEAL_S: Final = 5.0
+"""Wait for the answer to one request for a reveal; then it is asked again."""
 LINK_WAIT_S: Final = 1.0
 """An offer waits so long for a link when those there are must not carry it."""
 
@@ -281,7 +287,7 @@ class WorkerConversation:
                 self.ledger.defer(lease, self._now(), unanswered=may_go_unanswered)
         self.carry_out()
 
-    def _send_note(self, peer: str, about: CampaignKey, note: Progress | Preempt) -> None:
+    def _send_note(self, peer: str, about: CampaignKey, note: Progress | LaunchEnded | Preempt) -> None:
         link = self.links.best(peer, about)
         if link is not None:
             self.commands.emit(SendNote(link, note))
@@ -343,6 +349,28 @@ class WorkerConversation:
             total=total,
             median_ms=median_ms,
         )
+        self._send_note(run.allocation.peer, run.allocation.request.campaign_key, note)
+
+    def ask_reveal(self, lease: str) -> None:
+        """A witnessed run has nothing left to wait for but its inputs: `RevealRun` follows, unless the run ends before."""
+        self.commands.start(self._ask_reveal(self._runs[lease]))
+
+    def _ask_reveal(self, run: _Run) -> Flow[None]:
+        allocation = run.allocation
+        while self._runs.get(allocation.lease) is run:
+            link = self.links.best(allocation.peer, allocation.request.campaign_key)
+            if link is not None:
+                request = RevealRequest(lease=allocation.lease, fence=allocation.fence)
+                reply = yield SendCall(link, request, REVEAL_S)
+                if isinstance(reply, (Reveal, Denied)):
+                    self.commands.emit(RevealRun(allocation.lease, reply))
+                    return
+            yield self._now() + LINK_WAIT_S
+
+    def report_launch(self, lease: str, launch: int, digest: str) -> None:
+        """A launch of a witnessed run has made its inferences."""
+        run = self._runs[lease]
+        note = LaunchEnded(lease=lease, fence=run.allocation.fence, launch=launch, digest=digest)
         self._send_note(run.allocation.peer, run.allocation.request.campaign_key, note)
 
     def set_timing(self, lease: str, timed: bool) -> None:

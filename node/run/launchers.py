@@ -7,7 +7,7 @@ from typing import Any, Self
 
 from drivers.contract.base import Limits, WorkOrder
 from drivers.contract.registry import SIMULATED
-from drivers.launch.launch import Launch, Zygote
+from drivers.launch.launch import AskReveal, Launch, Zygote
 from drivers.measure.idle_wait import IdleWait
 from node.device.probe import Profile
 from node.settings.settings import DriverSecrets
@@ -34,12 +34,14 @@ class Launchers:
                 zygote = Zygote(driver, private=self._secrets.get(driver), **self._options)
                 self._zygotes[driver] = zygote.start()
 
-    def launch(self, order: WorkOrder, limits: Limits) -> Launch:
+    def launch(self, order: WorkOrder, limits: Limits, reveal: AskReveal | None = None) -> Launch:
+        """`reveal`: the run is witnessed; see `Launch`."""
         driver = self._profile.driver_of(order.unit)
         if driver is None:
             raise LocalProtocolError(f"a run on {order.unit} was let in, which does not work here")
         self.start([driver])
-        return Launch(order, limits, self._zygotes[driver], None if driver in SIMULATED else self._idle_wait)
+        idle_wait = None if driver in SIMULATED else self._idle_wait
+        return Launch(order, limits, self._zygotes[driver], idle_wait, reveal=reveal)
 
     def launch_at_once(self, order: WorkOrder, limits: Limits) -> Launch:
         """Without waiting for an idle host."""

@@ -41,6 +41,8 @@ class RecordJob:
     """From the commit to the beginning."""
     stranger: bool = False
     """See `CallPermission.stranger`."""
+    witnessed: bool = False
+    """Its scheduler reveals the inputs when it begins; see `protocol.formats.chain`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +86,11 @@ class RunObservations:
     loads: list[driver.LoadReport] = field(default_factory=list)
     measured: list[driver.MeasureReport] = field(default_factory=list)
     """One of each launch that timed inferences."""
+    outputs: list[driver.OutputReport | None] = field(default_factory=list)
+    """Of each of these launches; None: not told."""
+    opening: bytes | None = None
+    reveal: bytes | None = None
+    """Of a witnessed run."""
     baselines: list[int | None] = field(default_factory=list)
     """Resident bytes before the load of each of these launches."""
     findings: driver.RunFindings = field(default_factory=driver.RunFindings)
@@ -93,6 +100,8 @@ class RunObservations:
     timed: bool = False
     """Something is being timed that must not be disturbed: a load, or the inferences. Once these have begun it stays so until the launch
     ends: what was measured is worth more than the second that its check takes. Between two launches nothing is timed."""
+    _output: driver.OutputReport | None = None
+    """Of a launch whose times have not come yet."""
     _stage: str = ""
     _since: float = 0.0
 
@@ -113,8 +122,12 @@ class RunObservations:
             case driver.LoadReport():
                 self.timed = False
                 self.loads.append(event)
+            case driver.OutputReport():
+                self._output = event
             case driver.MeasureReport():
                 self.measured.append(event)
+                self.outputs.append(self._output)
+                self._output = None
                 self.baselines.append(self.loads[-1].baseline_bytes if self.loads else None)
             case driver.ModelDescription():
                 self.described = event
@@ -167,7 +180,7 @@ class RunObservations:
                 )
                 for load in self.loads[:MAX_LOADS]
             ),
-            timings=tuple(map(self._timing, self.measured[:MAX_LAUNCHES], self.baselines)),
+            timings=tuple(map(self._timing, self.measured[:MAX_LAUNCHES], self.baselines, self.outputs)),
             accelerator=self._accelerator(),
             figures=dict(self.findings.figures),
             series={name: records.pack_samples(times) for name, times in self.findings.series.items()},
@@ -175,9 +188,13 @@ class RunObservations:
                 records.StageTime(stage=ascii_line(stage), seconds=seconds)
                 for stage, seconds in list(self.stages.items())[:32]
             ),
+            opening=self.opening,
+            reveal=self.reveal,
         )
 
-    def _timing(self, report: driver.MeasureReport, baseline: int | None) -> records.Timing:
+    def _timing(
+        self, report: driver.MeasureReport, baseline: int | None, output: driver.OutputReport | None
+    ) -> records.Timing:
         host = records.HostLoad(
             others=report.host.others_share,
             steal=report.host.steal_share,
@@ -201,6 +218,7 @@ class RunObservations:
             peak=report.peak_bytes,
             timer_ns=report.timer_overhead_ns,
             switches=report.involuntary_switches,
+            output=None if output is None else _launch_output(output),
         )
 
     def _accelerator(self) -> records.Accelerator | None:
@@ -243,6 +261,16 @@ class RunObservations:
             max_error=_finite(check.max_error) if check is not None else None,
             tolerance=_finite(check.tolerance) if check is not None else None,
         )
+
+
+def _launch_output(report: driver.OutputReport) -> records.LaunchOutput:
+    sketches = tuple(
+        records.OutputSketch(
+            dtype=one.dtype, count=one.count, norm=float(one.norm), sums=bytes.fromhex(one.sums)
+        )
+        for one in report.sketches
+    )
+    return records.LaunchOutput(sha256=report.output_sha256, sketches=sketches)
 
 
 def _numbers(block: driver.SampleBlock) -> tuple[int, ...]:

@@ -19,7 +19,8 @@ import structlog
 import trio
 from pydantic import ValidationError
 
-from drivers.contract.base import DriverError, Event, Limits, ProgressReport, WorkOrder
+from drivers.contract.base import DriverError, Event, Limits, OutputReport, ProgressReport, WorkOrder
+from drivers.launch.launch import digest_of
 from node.device.lock import DeviceLock
 from node.run.record_builder import RecordJob, RunEnd, RunObservations, end_of, failed
 from node.store.cache import Progress as FetchProgress
@@ -50,6 +51,18 @@ Timing = Callable[[bool], None]
 """A timed measurement begins (True), or is over: in the loop, and only when it changes."""
 
 
+class RunWitness(Protocol):
+    """The scheduler of a witnessed run, from inside it."""
+
+    async def reveal(self) -> tuple[bytes, bytes]:
+        """Opening and reveal of the chain. Raises `RunError` if they are refused."""
+        ...
+
+    def launch_ended(self, launch: int, digest: str) -> None:
+        """A launch has made its inferences. Never waits."""
+        ...
+
+
 async def _at_once() -> None:
     """No work of this node disturbs."""
 
@@ -68,7 +81,8 @@ class RunBench:
     model: Callable[[RecordJob, FetchProgress], AbstractAsyncContextManager[Path]]
     """Has the model's file, fetched if need be; it stays until the block ends."""
     lock: DeviceLock
-    launch: Callable[[WorkOrder, Limits], RunLauncher]
+    launch: Callable[..., RunLauncher]
+    """Of an order and limits; of a witnessed run also of what asks for its reveal (`Launch`)."""
     memory_cap: int
     """Bytes a run may take here, whatever its task allows."""
     exclusive: trio.Lock = field(default_factory=trio.Lock)
@@ -110,14 +124,19 @@ def limits(task: Task, memory_cap: int) -> Limits:
 
 
 async def run(
-    job: RecordJob, bench: RunBench, stop: StopRun, report: Report, timing: Timing = lambda on: None
+    job: RecordJob,
+    bench: RunBench,
+    stop: StopRun,
+    report: Report,
+    timing: Timing = lambda on: None,
+    witness: RunWitness | None = None,
 ) -> Record:
     """Run one attempt to its end. Never raises for what a model, a driver or a scheduler does."""
     observations = RunObservations()
     observations.enter("queue", bench.clock() - job.waited_s)
     end = None
     with stop.scope:
-        end = await _attempt(job, bench, observations, report, timing)
+        end = await _attempt(job, bench, observations, report, timing, witness)
     observations.enter("", bench.clock())
     if stop.reason is not None and (end is None or end.outcome is RunOutcome.CANCELLED):
         end = RunEnd(RunOutcome.CANCELLED, stop.reason, detail=f"stopped: {stop.reason}")
@@ -140,7 +159,12 @@ def _record(observations: RunObservations, job: RecordJob, end: RunEnd, bench: R
 
 
 async def _attempt(
-    job: RecordJob, bench: RunBench, observations: RunObservations, report: Report, timing: Timing
+    job: RecordJob,
+    bench: RunBench,
+    observations: RunObservations,
+    report: Report,
+    timing: Timing,
+    witness: RunWitness | None,
 ) -> RunEnd:
     task = job.task
     progress = ProgressReporter(report, bench.clock)
@@ -168,14 +192,27 @@ async def _attempt(
             observations.enter("prepare", bench.clock())
             progress(Phase.PREPARE)
             order = work_order(task, str(path), job.stranger, bench.warmup_floor(task.unit))
-            launch = bench.launch(order, limits(task, bench.memory_cap))
-            problem = await _measure(launch, observations, progress, timing, bench.clock)
+            asked = () if witness is None else (_ask_from_thread(witness, observations),)
+            launch = bench.launch(order, limits(task, bench.memory_cap), *asked)
+            problem = await _measure(launch, observations, progress, timing, bench.clock, witness)
     except RunError as exc:
         hint = f"; {exc.hint}" if exc.hint else ""
         return failed(exc.reason, exc.what + hint, permanent=exc.permanent)
     except ResourceError as exc:
         return failed(Reason.CRASHED, exc.what)
     return problem or observations.verdict(task.unit, task.measure.batch)
+
+
+def _ask_from_thread(
+    witness: RunWitness, observations: RunObservations
+) -> Callable[[], tuple[bytes, bytes]]:
+    """Asks for the reveal from the thread in which a launch is followed, and has it in the record."""
+
+    def ask() -> tuple[bytes, bytes]:
+        observations.opening, observations.reveal = trio.from_thread.run(witness.reveal)
+        return observations.opening, observations.reveal
+
+    return ask
 
 
 @contextlib.asynccontextmanager
@@ -193,6 +230,7 @@ async def _measure(
     progress: ProgressReporter,
     timing: Timing,
     clock: Callable[[], float],
+    witness: RunWitness | None,
 ) -> RunEnd | None:
     """Follow a launch in a thread. Cancelling kills it, and returns when it is dead."""
     token = trio.lowlevel.current_trio_token()
@@ -200,9 +238,14 @@ async def _measure(
 
     def follow() -> RunEnd | None:
         timed = False
+        launches = 0
         try:
             for event in launch.events():
                 now = clock()
+                if witness is not None and isinstance(event, OutputReport):
+                    launches += 1
+                    with contextlib.suppress(trio.RunFinishedError):
+                        token.run_sync_soon(witness.launch_ended, launches, digest_of(event).hex())
                 observations.add(event, now)
                 if observations.timed is not timed:
                     timed = observations.timed
@@ -214,6 +257,8 @@ async def _measure(
                         token.run_sync_soon(progress.send, *what)
         except DriverError as exc:
             return end_of(exc)
+        except RunError as exc:
+            return failed(exc.reason, exc.what)
         except OSError as exc:  # of this device: its disk, its open files, its processes
             return failed(Reason.CRASHED, f"this device could not go on with the run: {exc.strerror or exc}")
         return None

@@ -19,6 +19,7 @@ import trio
 
 from drivers.contract.base import Limits, WorkOrder
 from node.capacity.worker_state import WorkerCondition
+from node.conversation.commands import RevealRun
 from node.conversation.conversation import WorkerConversation
 from node.device.lock import DeviceLock
 from node.device.probe import Profile, device_facts, memory_cap
@@ -28,8 +29,9 @@ from node.run.record_builder import RecordJob
 from node.settings.settings import WorkerSettings
 from node.store.blob_sources import BlobSources
 from node.store.cache import Source
-from protocol.errors import ResourceError
+from protocol.errors import ResourceError, RunError
 from protocol.formats.phase import Phase
+from protocol.messages.work import Denied, Reveal
 from protocol.values.record import Record
 from protocol.values.task import Task
 from protocol.words import Reason, RunOutcome, WorkerState
@@ -48,7 +50,7 @@ class DeviceParts:
 
     profile: Profile
     lock: DeviceLock
-    launch: Callable[[WorkOrder, Limits], runner.RunLauncher]
+    launch: Callable[..., runner.RunLauncher]
     examine: Callable[[], str]
     """Runs something that is known to work on this device, and says what is wrong; empty: nothing. Blocks."""
     warmup_floor: Callable[[str], int] = lambda unit: runner.FLOOR
@@ -57,6 +59,34 @@ class DeviceParts:
     """Of this program."""
     retry_s: float = 60.0
     """A faulty device is examined again so often."""
+
+
+@dataclass(eq=False)
+class _Witness:
+    """The scheduler of one witnessed run. See `runner.RunWitness`."""
+
+    lease: str
+    conversation: WorkerConversation
+    carry_out: Callable[[], None]
+    answer: Reveal | Denied | None = None
+    _answered: trio.Event = field(default_factory=trio.Event)
+
+    async def reveal(self) -> tuple[bytes, bytes]:
+        self.conversation.ask_reveal(self.lease)
+        self.carry_out()
+        await self._answered.wait()
+        if not isinstance(self.answer, Reveal):
+            why = self.answer.reason if self.answer is not None else Reason.UNKNOWN
+            raise RunError("the scheduler does not reveal the inputs of this run", reason=why, permanent=False)
+        return self.answer.opening, self.answer.reveal
+
+    def launch_ended(self, launch: int, digest: str) -> None:
+        self.conversation.report_launch(self.lease, launch, digest)
+        self.carry_out()
+
+    def receive(self, answer: Reveal | Denied) -> None:
+        self.answer = answer
+        self._answered.set()
 
 
 @dataclass
@@ -79,6 +109,8 @@ class RunManager:
     tell: Callable[[str], object]
     """Takes a line about each run, for the device's owner."""
     _stops: dict[str, runner.StopRun] = field(default_factory=dict)
+    _witnesses: dict[str, _Witness] = field(default_factory=dict)
+    """By lease: of the witnessed runs."""
     _rng: random.Random = field(default_factory=random.Random)
 
     def __post_init__(self) -> None:
@@ -107,6 +139,11 @@ class RunManager:
         if lease in self._stops:
             self._stops[lease].now(reason)
 
+    def reveal(self, command: RevealRun) -> None:
+        """The scheduler of a witnessed run has answered. Never waits."""
+        if command.lease in self._witnesses:
+            self._witnesses[command.lease].receive(command.message)
+
     def stop_all(self, reason: Reason) -> None:
         """End all of them. Never waits."""
         for stop in self._stops.values():
@@ -124,7 +161,11 @@ class RunManager:
             request.task_sha256,
             began - allocation.committed_at,
             stranger=request.permission.stranger,
+            witnessed=bool(request.commit.witnessed),
         )
+        witness = _Witness(lease, conversation, self.carry_out) if job.witnessed else None
+        if witness is not None:
+            self._witnesses[lease] = witness
         self.advert_changed()
         self.tell(began_line(job.task))
         log.info("run.began", task=job.task.task, attempt=job.attempt, lease=lease, fence=job.fence.key())
@@ -137,7 +178,8 @@ class RunManager:
             conversation.set_timing(lease, on)
             self.carry_out()
 
-        record = await runner.run(job, self._bench, stop, report, timing)
+        record = await runner.run(job, self._bench, stop, report, timing, witness)
+        self._witnesses.pop(lease, None)
         conversation.processes_ended(lease, record)
         self.carry_out()
         log.info(

@@ -206,6 +206,7 @@ class Worker:
             parts.outbox,
             begin_run=lambda command: self.runs.begin(command.lease, self.nursery),
             stop_run=lambda command: self.runs.stop(command.lease, command.reason),
+            reveal=lambda command: self.runs.reveal(command),
             control=lambda command: self.nursery.start_soon(self._control, command),
             changed=self.owner_control.changed,
         )

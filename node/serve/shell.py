@@ -12,11 +12,19 @@ import structlog
 import trio
 
 from node.capacity.allocations import KillCommand, RunCommand
-from node.conversation.commands import ControlDevice, DiskCommand, DropLink, SendCall, SendNote, SendReply
+from node.conversation.commands import (
+    ControlDevice,
+    DiskCommand,
+    DropLink,
+    RevealRun,
+    SendCall,
+    SendNote,
+    SendReply,
+)
 from node.conversation.conversation import WorkerConversation
 from node.store.outbox_files import OutboxFiles
 from protocol.errors import RemoteProtocolError, ResourceError, Unreachable
-from protocol.messages.work import Preempt, Progress
+from protocol.messages.work import LaunchEnded, Preempt, Progress
 from protocol.wire.base import Message
 from swarm.net.link import Link
 
@@ -46,6 +54,7 @@ class ConversationShell:
         *,
         begin_run: Callable[[RunCommand], None],
         stop_run: Callable[[KillCommand], None],
+        reveal: Callable[[RevealRun], None],
         control: Callable[[ControlDevice], None],
         changed: Callable[[], None],
     ) -> None:
@@ -54,12 +63,13 @@ class ConversationShell:
         self._outbox = outbox
         self._begin_run = begin_run
         self._stop_run = stop_run
+        self._reveal = reveal
         self._control = control
         self._on_change = changed
         self._changed = trio.Event()
         self._disk: deque[DiskCommand] = deque()
         self._to_disk = trio.Event()
-        self._notes: dict[object, trio.MemorySendChannel[Progress | Preempt]] = {}
+        self._notes: dict[object, trio.MemorySendChannel[Progress | LaunchEnded | Preempt]] = {}
 
     async def answer(self, link: Link, message: Message) -> Message | None:
         """For `swarm.net.link.serve_links`."""
@@ -71,7 +81,7 @@ class ConversationShell:
 
     async def use(self, link: Link) -> None:
         """Talk over a link that a permitted scheduler opened, until it ends."""
-        self._notes[link], notes = trio.open_memory_channel[Progress | Preempt](MAX_NOTES)
+        self._notes[link], notes = trio.open_memory_channel[Progress | LaunchEnded | Preempt](MAX_NOTES)
         try:
             self.conversation.connected(link)
             self.carry_out()
@@ -116,6 +126,8 @@ class ConversationShell:
                 case KillCommand():
                     log.info("run.stopping", lease=command.lease, reason=command.reason)
                     self._stop_run(command)
+                case RevealRun():
+                    self._reveal(command)
                 case ControlDevice():
                     self._control(command)
                 case _:
@@ -125,7 +137,7 @@ class ConversationShell:
         self._changed = trio.Event()
         self._on_change()
 
-    def _send_note(self, link: object, note: Progress | Preempt) -> None:
+    def _send_note(self, link: object, note: Progress | LaunchEnded | Preempt) -> None:
         if isinstance(note, Preempt):
             log.info("run.warned", lease=note.lease, grace_s=note.grace_s, priority=note.priority)
         try:

@@ -12,6 +12,9 @@
         │ Start, Skip ───────────────────────────────▶ │
         │ Renew ─────────────────────────────────────▶ │   every 5 s, all leases in one message
         │ ◀─────────────────────────────────── Renewed │
+        │ ◀───────────────────────────── RevealRequest │   of a witnessed run, just before its first launch
+        │ Reveal, Denied ────────────────────────────▶ │
+        │ ◀─────────────────────────────── LaunchEnded │   a note for each launch of a witnessed run: what it put out
         │ ◀────────────────────────────────── Progress │   a note for each step
         │ ◀──────────────────────────────────── Result │   from the outbox, repeated until answered
         │ Accepted, Stale ───────────────────────────▶ │
@@ -31,7 +34,7 @@ The scheduler opens one link and keeps it. Messages carry durations, never insta
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
@@ -46,6 +49,7 @@ from protocol.wire.base import (
     Count,
     Detail,
     Id,
+    Key32,
     Line,
     Message,
     PeerName,
@@ -187,6 +191,8 @@ class Commit(Message, type="commit"):
     manifest_size: Count = 0
     proof: Proof | None = None
     """From the second epoch on: shown to schedulers that are refused because of this epoch."""
+    witnessed: Literal[True] | None = None
+    """The inputs follow from what is revealed once the run begins. None: from the task's own seed."""
 
 
 class Granted(Message, type="granted"):
@@ -284,6 +290,32 @@ class Progress(Message, type="progress"):
     total: Count | None = None
     median_ms: Annotated[float, Field(ge=0)] | None = None
     note: Detail = ""
+
+
+class RevealRequest(Message, type="reveal-request"):
+    """The witnessed run of this lease is about to make its first launch. Asked again, it gets the same answer."""
+
+    lease: Id
+    fence: Fence
+
+
+class Reveal(Message, type="reveal"):
+    """Random bytes that nobody could know before; `protocol.formats.chain` makes seeds of them."""
+
+    opening: Key32
+    """For the first launch; the same for all replicas of a task."""
+    reveal: Key32
+    """For the later ones."""
+
+
+class LaunchEnded(Message, type="launch-ended"):
+    """A note: a launch of a witnessed run has made its inferences."""
+
+    lease: Id
+    fence: Fence
+    launch: Annotated[int, Field(ge=1, le=1000)]
+    """Of those that time inferences, from 1."""
+    digest: Sha256
 
 
 class Result(Message, type="result"):
@@ -448,7 +480,7 @@ class WorkerStatus(Message, type="worker-status"):
 
 WORK: Final = Vocabulary(
     ShowCredentials, ManifestMessage, CredentialsReply, Probe, Quote, Denied, Commit, Granted, Queued, Conflict, Ready, Start, Skip,
-    Renew, Renewed, Progress,
+    Renew, Renewed, RevealRequest, Reveal, LaunchEnded, Progress,
     Result, Accepted, Stale, Cancel, Release, Stopped, Preempt, AdoptRequest, ListLeases, AdoptReply, Control, StatusRequest, WorkerStatus,
     calls=(ShowCredentials, ManifestMessage, Probe, Commit, Ready, Renew, Result, Cancel, Release,
         AdoptRequest, ListLeases, Control, StatusRequest),

@@ -12,8 +12,9 @@ from typing import Annotated, Final, Literal
 from pydantic import Field, StringConstraints
 
 from protocol.errors import RemoteProtocolError
+from protocol.formats.chain import SUMS_BYTES, launch_digest
 from protocol.values.lease import Fence
-from protocol.wire.base import Count, Detail, Id, Line, Message, PeerName, Seconds, Sha256, Signature
+from protocol.wire.base import Count, Detail, Id, Key32, Line, Message, PeerName, Seconds, Sha256, Signature
 from protocol.wire.codec import inflate, pack, read_value
 from protocol.words import Reason, RunOutcome
 
@@ -91,6 +92,32 @@ BLOCK_FIELDS: Final = ("samples", "wall_ns", "cpu_ns", "stall_ns", "switches")
 """Of each block, one after the other; the last two are one more than they are, and 0 where the system does not tell."""
 
 
+class OutputSketch(Message):
+    """One output in few numbers, so that devices which round differently can be compared."""
+
+    dtype: Annotated[str, StringConstraints(pattern=r"^[a-z0-9_]{1,32}$")]
+    count: Count
+    """Of its values."""
+    norm: Annotated[float, Field(ge=0, le=1e18)]
+    """Euclidean."""
+    sums: Annotated[bytes, Field(min_length=SUMS_BYTES, max_length=SUMS_BYTES)]
+    """16 signed sums of the values as shares of the norm: floats of 32 bits, big-endian."""
+
+
+class LaunchOutput(Message):
+    """The outputs of the last inference of a launch."""
+
+    sha256: Sha256
+    sketches: Annotated[tuple[OutputSketch, ...], Field(max_length=4)] = ()
+    """Of the first outputs, by name, that are numbers."""
+
+    def digest(self) -> bytes:
+        """What the chain of a witnessed run goes on with."""
+        return launch_digest(
+            self.sha256, ((one.dtype, one.count, one.norm, one.sums) for one in self.sketches)
+        )
+
+
 class Timing(Message):
     """The timed inferences of one launch; warm-up apart."""
 
@@ -112,6 +139,8 @@ class Timing(Message):
     timer_ns: Count = 0
     switches: Count | None = None
     """Involuntary context switches in the timed window."""
+    output: LaunchOutput | None = None
+    """Of each launch of a witnessed run; else of the first one, where its driver tells."""
 
 
 class Accelerator(Message):
@@ -206,6 +235,10 @@ class Record(Message):
     series: Annotated[dict[FigureName, bytes], Field(max_length=16)] = {}
     """Packed nanoseconds by name: raw times other than those of inferences."""
     stages: Annotated[tuple[StageTime, ...], Field(max_length=32)] = ()
+    opening: Key32 | None = None
+    """What the first launch's inputs follow from; None: the run was not witnessed."""
+    reveal: Key32 | None = None
+    """What the later launches' inputs follow from, together with the outputs before them."""
 
 
 class SignedRecord(Message):

@@ -18,6 +18,7 @@ from drivers.contract.base import (
     LoadReport,
     MeasureReport,
     ModelDescription,
+    OutputReport,
     ProgressReport,
     Unfit,
     WorkOrder,
@@ -277,7 +278,7 @@ def test_a_run_tells_its_whole_story(at_home: Path, unit: str, compute: str) -> 
     mac = Mac(spec(x=array(1, 4)), (MLGPUComputeDevice, MLCPUComputeDevice))
     events = run(mac, package(at_home), unit)
     kinds = [type(event) for event in events if not isinstance(event, ProgressReport)]
-    assert kinds == [LoadReport, ModelDescription, MeasureReport, CheckReport]
+    assert kinds == [LoadReport, OutputReport, ModelDescription, MeasureReport, CheckReport]
     assert len(one(events, MeasureReport).samples_ns) == 5
     described = one(events, ModelDescription)
     assert (described.unit, described.providers, described.shapes) == (unit, (compute,), {"x": (1, 4)})

@@ -14,6 +14,7 @@ from node.conversation.commands import (
     Command,
     DropLink,
     ReadRecord,
+    RevealRun,
     SendCall,
     SendNote,
     SendReply,
@@ -98,6 +99,7 @@ class Shell:
         self.calls: list[SendCall] = []
         self.notes: list[SendNote] = []
         self.dropped: list[object] = []
+        self.revealed: list[RevealRun] = []
         self.started: list[str] = []
         self.killed: list[str] = []
         advert = Advert.model_construct(
@@ -192,6 +194,8 @@ class Shell:
                 self.notes.append(command)
             case DropLink(link):
                 self.dropped.append(link)
+            case RevealRun():
+                self.revealed.append(command)
             case RunCommand():
                 self.started.append(command.lease)
             case KillCommand():

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from node.conversation.conversation import OFFER_S
+from node.conversation.conversation import LINK_WAIT_S, OFFER_S
 from node.conversation.delivery import RESEND_S
 from protocol.formats.phase import Phase
 from protocol.messages.work import (
@@ -17,6 +17,7 @@ from protocol.messages.work import (
     Denied,
     Granted,
     HeldLease,
+    LaunchEnded,
     ListLeases,
     Progress,
     Queued,
@@ -24,6 +25,8 @@ from protocol.messages.work import (
     Renew,
     Renewed,
     Result,
+    Reveal,
+    RevealRequest,
     Stale,
     Start,
     Stopped,
@@ -375,3 +378,46 @@ def test_progress_goes_over_the_link_that_spoke_of_the_campaign(tmp_path: Path) 
     assert [note.message.seq for note in shell.notes if isinstance(note.message, Progress)] == [1, 2]
     assert shell.conversation.phase(lease) is Phase.RUN
     shell.conversation.disconnected(link)
+
+
+# -- witnessed runs ------------------------------------------------------------------------------------------------------
+
+
+def test_a_reveal_is_asked_for_until_it_is_answered(tmp_path: Path) -> None:
+    shell = Shell(tmp_path)
+    link = shell.connect()
+    reply = granted(shell, link)
+    shell.conversation.ask_reveal(reply.lease)
+    shell.flush()
+    request = RevealRequest(lease=reply.lease, fence=reply.fence)
+    for _ in range(2):
+        assert [call.message for call in shell.calls] == [request]
+        shell.answer(None)
+        assert not shell.calls
+        shell.pass_time(LINK_WAIT_S)
+    shell.answer(Reveal(opening=bytes(32), reveal=bytes(32)))
+    assert [command.lease for command in shell.revealed] == [reply.lease]
+    shell.pass_time(60)
+    assert not shell.calls
+
+
+def test_a_reveal_is_not_asked_for_once_its_run_has_ended(tmp_path: Path) -> None:
+    shell = Shell(tmp_path)
+    reply = granted(shell, shell.connect())
+    shell.conversation.ask_reveal(reply.lease)
+    shell.flush()
+    shell.answer(None)
+    shell.end_run(reply.lease)
+    shell.answer(Accepted())
+    shell.pass_time(LINK_WAIT_S)
+    assert not shell.calls
+    assert not shell.revealed
+
+
+def test_the_end_of_a_launch_goes_out_as_a_note(tmp_path: Path) -> None:
+    shell = Shell(tmp_path)
+    reply = granted(shell, shell.connect())
+    shell.conversation.report_launch(reply.lease, 2, "c" * 64)
+    shell.flush()
+    note = LaunchEnded(lease=reply.lease, fence=reply.fence, launch=2, digest="c" * 64)
+    assert [each.message for each in shell.notes] == [note]

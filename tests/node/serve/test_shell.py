@@ -37,6 +37,7 @@ async def test_a_scheduler_that_does_not_read_holds_up_nobody_elses_notes(tmp_pa
         parts.files,
         begin_run=lambda command: None,
         stop_run=lambda command: None,
+        reveal=lambda command: None,
         control=lambda command: None,
         changed=lambda: None,
     )
