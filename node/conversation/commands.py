@@ -106,7 +106,15 @@ class SettleRecords:
 
 DiskCommand = WriteRecord | WriteHead | ReadRecord | SettleRecords
 Command = (
-    SendReply | SendCall | SendNote | DropLink | RevealRun | ControlDevice | RunCommand | KillCommand | DiskCommand
+    SendReply
+    | SendCall
+    | SendNote
+    | DropLink
+    | RevealRun
+    | ControlDevice
+    | RunCommand
+    | KillCommand
+    | DiskCommand
 )
 Flow = Generator[DiskCommand | SendCall | float, Any, T]
 """Steps of the conversation one after the other. It yields a call (and gets the answer; None: the peer could not be asked), a disk command

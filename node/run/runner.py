@@ -203,9 +203,7 @@ async def _attempt(
     return problem or observations.verdict(task.unit, task.measure.batch)
 
 
-def _ask_from_thread(
-    witness: RunWitness, observations: RunObservations
-) -> Callable[[], tuple[bytes, bytes]]:
+def _ask_from_thread(witness: RunWitness, observations: RunObservations) -> Callable[[], tuple[bytes, bytes]]:
     """Asks for the reveal from the thread in which a launch is followed, and has it in the record."""
 
     def ask() -> tuple[bytes, bytes]:

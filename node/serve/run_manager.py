@@ -17,7 +17,6 @@ from typing import Final
 import structlog
 import trio
 
-from drivers.contract.base import Limits, WorkOrder
 from node.capacity.worker_state import WorkerCondition
 from node.conversation.commands import RevealRun
 from node.conversation.conversation import WorkerConversation
@@ -77,7 +76,9 @@ class _Witness:
         await self._answered.wait()
         if not isinstance(self.answer, Reveal):
             why = self.answer.reason if self.answer is not None else Reason.UNKNOWN
-            raise RunError("the scheduler does not reveal the inputs of this run", reason=why, permanent=False)
+            raise RunError(
+                "the scheduler does not reveal the inputs of this run", reason=why, permanent=False
+            )
         return self.answer.opening, self.answer.reveal
 
     def launch_ended(self, launch: int, digest: str) -> None:

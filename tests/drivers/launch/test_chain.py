@@ -108,4 +108,3 @@ def test_a_refused_reveal_ends_the_run_before_any_launch(stage: Zygote, script: 
     with pytest.raises(Crashed, match="no"):
         events.extend(Launch(order(script()), QUICK, stage, reveal=refuse).events())
     assert events == []
-

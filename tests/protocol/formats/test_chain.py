@@ -13,7 +13,10 @@ def test_seeds_and_digests_are_those_of_the_specification() -> None:
     assert launch_seed(OPENING, 1) == 5394070287213597
     assert first.hex() == "6fff5383baf633d5c44eb03f712ece70078bf816a9567054f56f50e6dd613620"
     assert launch_seed(REVEAL, 2, first) == 7681361671414227
-    assert launch_digest("ab" * 32, []).hex() == "a99d0536597d126aa1c94e4d6a973646e8373176df7a0abf830be4e69feb0264"
+    assert (
+        launch_digest("ab" * 32, []).hex()
+        == "a99d0536597d126aa1c94e4d6a973646e8373176df7a0abf830be4e69feb0264"
+    )
 
 
 def test_a_seed_follows_from_each_of_its_parts() -> None:
