@@ -2,7 +2,8 @@
 
     seed(1)     = number(sha256("sark launch seed 1\\n" ‖ opening ‖ u32(1) ‖ 32 × 00))
     seed(k)     = number(sha256("sark launch seed 1\\n" ‖ reveal  ‖ u32(k) ‖ digest(k − 1)))
-    digest(k)   = sha256("sark launch digest 1\\n" ‖ sha256 of the outputs ‖ for each sketch u8(length of dtype) ‖ dtype ‖ u64(count) ‖ f64(norm) ‖ sums)
+    digest(k)   = sha256("sark launch digest 1\\n" ‖ sha256 of the outputs ‖ sketch ‖ sketch …)
+    sketch      = u8(length of dtype) ‖ dtype ‖ u64(count) ‖ f64(norm) ‖ sums
 
 Launches are counted that time inferences, from 1. `number`: the first 8 bytes without their last 11 bits, which every runtime's generator
 and every JSON reader takes. All numbers are big-endian.
