@@ -150,6 +150,10 @@ class Authorization:
         permits = self._permits(peer)
         return permits[0] if permits else None
 
+    def knows(self, peer: PeerId) -> bool:
+        """Whether `peer` has a permission of its own, not as anybody."""
+        return any(not permit.stranger for permit in self._permits(peer))
+
     def principals_of(self, peer: PeerId) -> frozenset[str]:
         """On whose behalf `peer` may run tasks here now."""
         return frozenset(each.principal for each in self._permits(peer) if Right.SUBMIT in each.rights)

@@ -16,6 +16,7 @@ from drivers.contract.registry import SIMULATED
 from drivers.launch.launch import probe_units
 from drivers.launch.probe_tier import TierProbe, probe
 from drivers.sandbox.enter import Tier
+from node.access.authorization import Authorization
 from node.device.calibrate import CalibrationTools, ensure_calibrated
 from node.device.calibration import FLOOR_UNKNOWN
 from node.device.lock import DeviceLock
@@ -37,6 +38,7 @@ from swarm.join.known_gates import addresses_file, local_gates, save_gates
 from swarm.join.node import RunningNode, open_node, wait_for_stop
 from swarm.net.addresses import concrete
 from swarm.net.identity import load_or_create
+from swarm.p2p.connection_gater import ConnectionGater
 from swarm.pools.manifests import verified
 from swarm.pools.membership import Membership, join_pool, joined_pools, leave_pool, stored_manifest
 from swarm.pools.service import PoolNode
@@ -82,7 +84,11 @@ async def run_process(
         tell(warning)
     pools = joined_pools(home, Role.WORKER)
     settings = with_gates_of(settings, pools, local_gates(home))
-    async with open_node("worker", home, settings, holder=True, health=False, tell=tell) as running:
+    served: list[Authorization] = []
+    gater = ConnectionGater(knows=lambda peer: peer == owner or any(each.knows(peer) for each in served))
+    async with open_node(
+        "worker", home, settings, holder=True, health=False, gater=gater, tell=tell
+    ) as running:
         profile = await trio.to_thread.run_sync(
             partial(probe_device, folder, look, sandbox=sandbox, wanted_name=settings.name or "")
         )
@@ -148,6 +154,7 @@ async def run_process(
 
                 nursery.start_soon(signals)
                 worker: Worker = await nursery.start(partial(_serve, settings, running, parts, nursery))
+                served.append(worker.permits)
                 nursery.start_soon(_follow, running, worker)
                 node = PoolNode(
                     running.network,

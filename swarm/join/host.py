@@ -98,7 +98,7 @@ class HostNetwork:
 
         async def serve(inner: INetStream) -> None:
             assert isinstance(inner, NetStream)
-            stream = NodeStream(inner, protocol)
+            stream = NodeStream(inner, protocol, opened_by_peer=True)
             await handler(stream)
             await stream.aclose()
 

@@ -1,26 +1,34 @@
 """Limits of inbound connections: how many unauthenticated ones, how many of one network, how fast. Pure.
 
-    a connection comes in ─▶ `arrive`: its network's rate and share ─▶ Noise ─▶ `stays`: below the limit for strangers?
+    a connection comes in ─▶ `arrive`: its network's rate and share ─▶ Noise ─▶ `stays`: below the limit for strangers, or does one leave?
 
 When there are too many unauthenticated connections, the oldest one of the address or network that has most of them is closed. So a
-flood of half-open connections displaces itself, and not an honest peer, which authenticates within a few round trips. The last
-connections are reserved for peers that the node's owner knows: fresh keys cannot lock those out. Loopback has no share and no rate
-limit: it is this machine, or a proxy on it that serves everybody.
+flood of half-open connections displaces itself, and not an honest peer, which authenticates within a few round trips. At the limit for
+strangers the least useful one makes room for the next (`connection_value`). The last connections are reserved for peers that the node's
+owner knows: fresh keys cannot lock those out. Loopback has no share and no rate limit: it is this machine, or a proxy on it that serves
+everybody.
 """
 
 from __future__ import annotations
 
 import ipaddress
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
 from swarm.net.addresses import PeerId, network_of
 from swarm.net.limits import RateLimit, decrement
+from swarm.p2p.connection_value import ConnectionUse, ConnectionValue, least_useful
 
 MAX_RATED: Final = 8_192
 """Networks tracked for their rate; the least recently seen goes first."""
+MAX_CLOSED: Final = 2
+"""Connections closed for one newcomer: more than one where known peers have taken more than their room."""
+LEAVING: Final = 16
+"""Connections that one look at all of them marks as the next to leave."""
+LEAVING_S: Final = 1.0
+"""How long that holds, for those not used since."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +44,7 @@ class ConnectionLimits:
     """New ones of a network in a burst; `per_s` more each second."""
     per_s: float = 20.0
     strangers: int = 960
-    """Connections in all above which only known peers may stay; libp2p accepts at most 1,024."""
+    """Connections in all above which a stranger leaves for each newcomer; libp2p accepts at most 1,024."""
     all: int = 2_048
     """Inbound connections in all: as many as there are open files for."""
 
@@ -51,6 +59,11 @@ class InboundConnection:
     authenticated: bool = False
     cut: Callable[[], object] = lambda: None
     """Closes it."""
+    peer: PeerId = ""
+    """Once it has authenticated."""
+    since: float = 0.0
+    """When it did."""
+    use: ConnectionUse = field(default_factory=ConnectionUse)
 
 
 def network_or_home(ip: str) -> str:
@@ -73,11 +86,22 @@ class ConnectionGater:
     knows: Callable[[PeerId], bool] = lambda peer: False
     refused: Counter[str] = field(default_factory=Counter)
     """Refused connections, by reason."""
+    evicted: int = 0
+    """Connections closed to make room."""
+    reserved: Callable[[PeerId], bool] = lambda peer: False
+    """Whether a peer has a reservation or circuits here."""
     sharing: Callable[[str], str] = network_or_home
     _unauthenticated: dict[InboundConnection, None] = field(default_factory=dict)
     """Oldest first."""
     _pending: Counter[str] = field(default_factory=Counter)
     _held: Counter[str] = field(default_factory=Counter)
+    _staying: dict[InboundConnection, None] = field(default_factory=dict)
+    """Authenticated, and not about to be closed."""
+    _closing: set[InboundConnection] = field(default_factory=set)
+    """Closed to make room, and not gone yet."""
+    _next: deque[tuple[float, InboundConnection]] = field(default_factory=deque)
+    """The next to leave, and when each was last used."""
+    _looked_at: float = 0.0
 
     def __post_init__(self) -> None:
         self._rates = RateLimit(self.limits.burst, 1 / self.limits.per_s, most=MAX_RATED)
@@ -116,17 +140,59 @@ class ConnectionGater:
         self._authenticate(gone)
         gone.cut()
 
-    def stays(self, arrival: InboundConnection, peer: PeerId, connections: int) -> bool:
-        """It authenticated as `peer`; returns whether to keep it. `connections`: of this node, in all."""
+    def stays(
+        self,
+        arrival: InboundConnection,
+        peer: PeerId,
+        connections: int,
+        now: float,
+        use: ConnectionUse | None = None,
+    ) -> bool:
+        """It authenticated as `peer`; returns whether to keep it. `connections`: of this node, in all; `use`: kept up to date by whoever
+        serves the connection."""
         self._authenticate(arrival)
-        if connections > self.limits.strangers and not self.knows(peer):
+        arrival.peer, arrival.since, arrival.use = peer, now, use or arrival.use
+        excess = connections - len(self._closing) - self.limits.strangers
+        closed = sum(self._evict(now) for _ in range(min(excess, MAX_CLOSED)))
+        if excess > 0 and not closed and not self.knows(peer):
             self.refused["full"] += 1
             return False
+        self._staying[arrival] = None
         return True
+
+    def _evict(self, now: float) -> bool:
+        """Close the least useful connection of a stranger; returns whether there was one."""
+        for fresh in (False, True):
+            if fresh or now > self._looked_at + LEAVING_S:
+                self._look(now)
+            while self._next:
+                used_at, gone = self._next.popleft()
+                if gone in self._staying and gone.use.used_at == used_at and not self.knows(gone.peer):
+                    del self._staying[gone]
+                    self._closing.add(gone)
+                    self.evicted += 1
+                    gone.cut()
+                    return True
+        return False
+
+    def _look(self, now: float) -> None:
+        by_value = {self._value(one): one for one in self._staying}
+        self._looked_at = now
+        self._next = deque(
+            (value.used_at, by_value[value])
+            for value in least_useful(by_value, now, self.knows, LEAVING, room=self.limits.strangers)
+        )
+
+    def _value(self, one: InboundConnection) -> ConnectionValue:
+        return ConnectionValue(
+            one.peer, one.network, one.since, one.use.used_at, one.use.marks, self.reserved(one.peer)
+        )
 
     def leave(self, arrival: InboundConnection) -> None:
         """The connection ended."""
         self._authenticate(arrival)
+        self._staying.pop(arrival, None)
+        self._closing.discard(arrival)
         decrement(self._held, arrival.network)
 
     def _authenticate(self, arrival: InboundConnection) -> None:

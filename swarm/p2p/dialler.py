@@ -42,6 +42,7 @@ HEAD_START_S: Final = 0.25
 """Of direct addresses over circuits."""
 MAX_RESOLVED: Final = 2
 """IP addresses of one name."""
+LOG_FULL_S: Final = 60.0
 STREAM_ERRORS: Final = (
     BaseLibp2pError,
     trio.BrokenResourceError,
@@ -106,7 +107,7 @@ class NodeSwarm(Swarm):
 
     def __init__(self, *args: Any, gater: ConnectionGater | None = None, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._gater = gater or ConnectionGater()
+        self.gater = gater or ConnectionGater()
         self.rules = DialRules()
         """Which addresses may be dialled, and how often in vain."""
         self.auto_connector = NoAutoConnector(self)
@@ -116,6 +117,13 @@ class NodeSwarm(Swarm):
         """Dials a circuit."""
         self.called_at = -math.inf
         """When a peer last connected to this node directly."""
+        self._full_logged_at = -math.inf
+
+    def _log_full(self, now: float) -> None:
+        """One line a minute, however many knock."""
+        if now >= self._full_logged_at + LOG_FULL_S:
+            self._full_logged_at = now
+            log.warning("connections.full", closed_for_others=self.gater.evicted, **self.gater.refused)
 
     async def close_all(self, within_s: float) -> None:
         """Stop listening and dialling, and close all connections at once: libp2p takes 0.2 s for each.
@@ -293,7 +301,7 @@ class NodeSwarm(Swarm):
         raw = RawConnection(read_write_closer, False)
         remote = read_write_closer.get_remote_address()
         ip = remote[0] if remote else ""
-        arrival = self._gater.arrive(ip, trio.current_time())
+        arrival = self.gater.arrive(ip, trio.current_time())
         try:
             if arrival is None:
                 return
@@ -303,16 +311,21 @@ class NodeSwarm(Swarm):
                 muxed = await self.upgrade_inbound_raw_conn(raw, maddr)
             if muxed is None:
                 return
-            self.called_at = trio.current_time()
-            if not self._gater.stays(arrival, str(muxed.peer_id), len(self.get_connections())):
-                await muxed.close()
-            elif isinstance(muxed, BoundedYamux):
-                await muxed.event_closed.wait()
+            self.called_at = now = trio.current_time()
+            if not isinstance(muxed, BoundedYamux):
+                return
+            with trio.CancelScope() as staying:
+                arrival.cut = staying.cancel
+                count = len(self.get_connections())
+                if self.gater.stays(arrival, str(muxed.peer_id), count, now, muxed.use):
+                    await muxed.event_closed.wait()
+                    return
+            self._log_full(now)
         except BaseLibp2pError as error:
             log.debug("inbound connection refused", ip=ip, why=reason_of(error))
         finally:
             if arrival is not None:
-                self._gater.leave(arrival)
+                self.gater.leave(arrival)
             with trio.move_on_after(1.0, shield=True):
                 await raw.close()
 

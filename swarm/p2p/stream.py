@@ -17,7 +17,9 @@ from libp2p.network.stream.net_stream import NetStream
 from libp2p.peer.id import ID
 from libp2p.stream_muxer.exceptions import MuxedStreamEOF
 
+from protocol.words import ProtocolId
 from swarm.net.addresses import PeerId
+from swarm.p2p.connection_value import ConnectionUse
 from swarm.p2p.yamux import PatientStream
 
 CLOSE_WITHIN_S: Final = 1.0
@@ -26,7 +28,7 @@ CLOSE_WITHIN_S: Final = 1.0
 class NodeStream:
     """One ordered byte stream with a peer, as `swarm.net.network.Stream` describes it."""
 
-    def __init__(self, inner: NetStream, protocol: str) -> None:
+    def __init__(self, inner: NetStream, protocol: str, *, opened_by_peer: bool = False) -> None:
         if not isinstance(inner.muxed_stream, PatientStream):
             raise TypeError("harden() must run before the first connection")
         self._inner = inner
@@ -37,6 +39,8 @@ class NodeStream:
         self.protocol = protocol
         self.relayed = self._muxed.conn.relayed
         """Whether its connection goes through a gate."""
+        self._use = self._muxed.conn.use if protocol != ProtocolId.HEALTH else ConnectionUse()
+        self._opened_by_peer = opened_by_peer
         self._closed = False
         self._ended = False
         self._sending = False
@@ -52,6 +56,8 @@ class NodeStream:
             size = self._muxed.conn.max_frame
             for start in range(0, len(view), size):
                 await self._muxed.write(view[start : start + size])
+            if self._opened_by_peer:
+                self._use.note(trio.current_time(), answered=False)
 
     async def wait_send_all_might_not_block(self) -> None:
         """Wait until a byte could be sent at once."""
@@ -71,7 +77,10 @@ class NodeStream:
         try:
             with self._translated():
                 try:
-                    return await self._muxed.read(max_bytes)
+                    data = await self._muxed.read(max_bytes)
+                    if not self._opened_by_peer:
+                        self._use.note(trio.current_time(), answered=True)
+                    return data
                 except MuxedStreamEOF:
                     self._check_open()
                     return b""

@@ -19,6 +19,8 @@ from libp2p.network.connection.exceptions import RawConnError
 from libp2p.stream_muxer.exceptions import MuxedStreamEOF, MuxedStreamError, MuxedStreamReset
 from libp2p.stream_muxer.yamux import yamux
 
+from swarm.p2p.connection_value import ConnectionUse
+
 MAX_FRAME: Final = 65_507
 """Payload that fills exactly one Noise message behind the 12-byte frame header; the fastest size (measured)."""
 MAX_WINDOW: Final = 4 * 1024 * 1024
@@ -232,6 +234,8 @@ class BoundedYamux(yamux.Yamux):
         """When the peer was last heard, on trio's clock."""
         self.watched = False
         """Whether somebody waits for what comes by this connection, and has to know soon that nothing will."""
+        self.use = ConnectionUse()
+        """Of its streams; what the node is worth to us."""
         self.expected = 0
         """How many wait to learn whether the peer speaks a protocol."""
         self._said_at = 0.0

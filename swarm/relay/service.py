@@ -104,6 +104,7 @@ class Relays(INotifee):
         if self._relay is not None:
             raise LocalProtocolError("this node is already a relay")
         self._relay = relay
+        self.swarm.gater.reserved = lambda peer: relay.holds(peer, trio.current_time())
         hop = RelayHop(
             self.me,
             relay,

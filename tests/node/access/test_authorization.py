@@ -356,3 +356,9 @@ def test_who_delegates_without_end_pushes_out_only_its_own(wall: Wall) -> None:
     permit(who.check(ANN.peer_id, RENEW))
     why(who.check(crowd[0].peer_id, RENEW))
     permit(who.check(crowd[-1].peer_id, RENEW))
+
+
+def test_a_worker_that_serves_anybody_still_tells_those_it_knows_from_strangers(wall: Wall) -> None:
+    who = permits(wall, anyone=True, allow={BOB.peer_id})
+    assert who.permit_of(EVE.peer_id) is not None
+    assert [who.knows(peer.peer_id) for peer in (OWNER, BOB, EVE)] == [True, True, False]

@@ -29,7 +29,7 @@ def proved(arrivals: ConnectionGater, ip: str, now: float, count: int) -> list[I
     results = []
     for number in range(count):
         arrival = arrivals.arrive(ip, now)
-        if arrival is not None and arrivals.stays(arrival, f"peer {number}", len(results)):
+        if arrival is not None and arrivals.stays(arrival, f"peer {number}", len(results), now):
             results.append(arrival)
     return results
 
@@ -105,7 +105,7 @@ def test_connections_that_prove_nothing_take_no_more_than_their_part() -> None:
     assert "honest" not in cut
     assert cut[2:] == ["flood 2", "flood 3", "network 0", "network 1"]
     assert arrivals.refused == {"pending": 6}
-    assert arrivals.stays(honest, "honest", 1)
+    assert arrivals.stays(honest, "honest", 1, 0.0)
     for one in floods:
         arrivals.leave(one)
 
@@ -126,7 +126,7 @@ def test_the_last_connections_are_for_known_peers() -> None:
     for peer, stored in (("stranger", False), ("friend", True)):
         arrival = arrivals.arrive(HOME, 0.0)
         assert arrival is not None
-        assert arrivals.stays(arrival, peer, 4) is stored
+        assert arrivals.stays(arrival, peer, 4, 0.0) is stored
     assert arrivals.refused == {"full": 1}
 
 
@@ -146,14 +146,14 @@ def test_what_is_remembered_of_networks_is_bounded() -> None:
 )
 def test_whatever_comes_and_goes_nothing_is_left_behind(steps: list[tuple[str, str, int]]) -> None:
     arrivals = ConnectionGater(
-        ConnectionLimits(pending=6, pending_per_ip=4, per_network=5, burst=8, per_s=1.0)
+        ConnectionLimits(pending=6, pending_per_ip=4, per_network=5, burst=8, per_s=1.0, strangers=4)
     )
     here: list[InboundConnection] = []
     for now, (ip, step, which) in enumerate(steps):
         if step == "a" and (arrival := arrivals.arrive(ip, float(now))) is not None:
             here.append(arrival)
         elif step == "p" and here:
-            arrivals.stays(here[which % len(here)], "peer", 0)
+            arrivals.stays(here[which % len(here)], "peer", which, float(now))
         elif step == "l" and here:
             arrivals.leave(here.pop(which % len(here)))
         assert arrivals._held.total() == len(here)
@@ -162,6 +162,8 @@ def test_whatever_comes_and_goes_nothing_is_left_behind(steps: list[tuple[str, s
         arrivals.leave(arrival)
     assert not arrivals._held
     assert not arrivals._pending
+    assert not arrivals._staying
+    assert not arrivals._closing
 
 
 # -- over real sockets -----------------------------------------------------------------------------------------------------------
@@ -206,6 +208,30 @@ async def test_a_node_that_is_full_of_strangers_still_takes_those_it_knows() -> 
             assert await reaches(victim, known)
             assert await reaches(victim, one)
     assert arrivals.refused["full"] >= 1
+
+
+async def test_an_idle_stranger_is_closed_for_a_newcomer_and_one_that_works_is_not() -> None:
+    arrivals = ConnectionGater(ConnectionLimits(strangers=2))
+
+    async def echo(stream: Stream) -> None:
+        while data := await stream.receive_some():
+            await stream.send_all(data)
+
+    async with open_host(Identity.fresh(), listen=["/ip4/127.0.0.1/tcp/0"], gater=arrivals) as victim:
+        victim.handle("/echo", echo)
+        async with (
+            open_host(Identity.fresh()) as idle,
+            open_host(Identity.fresh()) as works,
+            open_host(Identity.fresh()) as late,
+        ):
+            await idle.connect(victim.peer_id, victim.addresses)
+            assert await reaches(victim, works)
+            with trio.fail_after(30):
+                while not await reaches(victim, late):
+                    assert await reaches(victim, works)
+            assert await reaches(victim, works)
+            await until(lambda: idle.peer_id not in victim.connected())
+    assert arrivals.evicted == 1
 
 
 async def test_half_open_connections_are_cut_at_their_limit_and_free_their_slots() -> None:
