@@ -58,6 +58,8 @@ class Reason(StrEnum):
     NOTHING_FITS = "nothing-fits"
     GAVE_UP = "gave-up"
     """All attempts were used."""
+    NOT_TRUSTED = "not-trusted"
+    """The submitter does not trust the worker, or not any more."""
 
 
 class WorkerState(StrEnum):

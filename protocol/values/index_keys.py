@@ -99,12 +99,12 @@ def implied(requirement: Requirement) -> tuple[Alternatives, ...]:
     return (*ways, (EVERYBODY,))
 
 
-def named_peer(requirement: Requirement) -> str | None:
-    """The one peer the requirement asks for, if it does: only its own shards need to be read."""
+def named_peers(requirement: Requirement) -> frozenset[str]:
+    """The peers of which the requirement asks for one by its id, if it does: only their own shards need to be read."""
     for clause in requirement.clauses:
-        if clause.attribute == "peer" and clause.op is Op.EQ:
-            return str(clause.value)
-    return None
+        if clause.attribute == "peer" and clause.op in (Op.EQ, Op.IN):
+            return frozenset(clause.value if isinstance(clause.value, tuple) else (str(clause.value),))
+    return frozenset()
 
 
 _LISTS: Final = {"units": "unit", "gpu": "gpu", "models": "model", "pools": "pool"}

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
@@ -43,3 +44,29 @@ class Trust:
 
 OWN: Final = Trust(TrustKind.OWN)
 STRANGER: Final = Trust(TrustKind.STRANGER)
+
+
+@dataclass(frozen=True, slots=True)
+class TrustScope:
+    """Whom a campaign uses: the submitter's own devices, those of its pools and the listed ones; and whom it names itself."""
+
+    anyone: bool = False
+    """Strangers too."""
+    named: frozenset[str] = frozenset()
+    """Peer ids that are listed for this campaign."""
+
+    def naming(self, peers: Collection[str]) -> TrustScope:
+        """The same for tasks that name these peers."""
+        return replace(self, named=self.named | frozenset(peers)) if peers else self
+
+    def judge(self, peer: str, trust: Trust) -> Trust:
+        """The submitter's trust in a worker, as this campaign has it: whom it names is listed."""
+        return Trust(TrustKind.LISTED, root=peer) if trust.stranger and peer in self.named else trust
+
+    def admits(self, peer: str, trust: Trust) -> bool:
+        """Whether this worker may have its tasks and its models."""
+        return self.anyone or not trust.stranger or peer in self.named
+
+
+MINE: Final = TrustScope()
+"""What a campaign has that says nothing of trust."""

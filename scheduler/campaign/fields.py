@@ -20,10 +20,12 @@ from pydantic_core import PydanticCustomError
 from protocol.errors import CampaignError, Refused
 from protocol.values.requirement import parse_clause
 from protocol.values.task import DimName
+from protocol.wire.base import PeerName
 from protocol.words import Reason
 from swarm.base import units
 from swarm.base.text import is_safe, safe_text
 from swarm.download.urls import FOR_OWNER, MAX_URL, read_hf, read_url, scheme_of, without_secrets
+from swarm.net.identity import peer_id_bytes
 
 UNITS: Final = (
     "CPU (ONNX)",
@@ -45,6 +47,8 @@ UNITS: Final = (
 )
 """The compute units that sark-node knows; a driver of one's own may bring others (`load_campaign(..., more_units=…)`)."""
 
+MAX_TRUSTED: Final = 256
+"""Peer ids that one campaign names."""
 URL_SCHEMES: Final = frozenset({"https", "http", "file", "hf"})
 _INPUT: Final = re.compile(r"[a-z][a-z0-9]{1,15}\[(?:\w{1,50}(?:, ?\w{1,50}){0,7})?\]", re.ASCII)
 MAX_DURATION_S: Final = 30 * 86400.0
@@ -189,6 +193,29 @@ def _check_url(text: str) -> str:
     return text
 
 
+_TRUST: Final = "write trust: mine, trust: anyone, or the peer ids in a list: trust: [12D3Koo…]"
+
+
+def read_trust(value: Any) -> Any:
+    """`mine`, `anyone` or a tuple of peer ids. Raises `PydanticCustomError`."""
+    if value in ("mine", "anyone"):
+        return value
+    if isinstance(value, str):
+        raise wrong(f"devices.trust cannot be {safe_text(repr(value), 60)}", _TRUST)
+    if not isinstance(value, (list, tuple)) or not value:
+        raise wrong(f"devices.trust cannot be {safe_text(repr(value), 40)}", _TRUST)
+    if len(value) > MAX_TRUSTED:
+        what = f"devices.trust names {len(value)} peer ids; {MAX_TRUSTED} are allowed"
+        raise wrong(what, "trust them for all campaigns: sark-node trust PEER_ID")
+    for item in value:
+        try:
+            peer_id_bytes(item if isinstance(item, str) else repr(item))
+        except ValueError:
+            what = f"devices.trust: {safe_text(repr(item), 70)} is no peer id"
+            raise wrong(what, "peer ids look like 12D3Koo…; sark-node peers --json lists them") from None
+    return tuple(dict.fromkeys(value))
+
+
 def check_place(text: str) -> str:
     """A path, or a URL that can be read. Raises `PydanticCustomError`."""
     return _check_url(text) if scheme_of(text) else text
@@ -242,5 +269,22 @@ Runs = Annotated[int, Field(ge=1, le=1_000_000)]
 StepOption = str | bool | int | float | Annotated[tuple[int | float, ...], Field(max_length=64, strict=False)]
 Batches = Annotated[
     tuple[Annotated[int, Field(ge=1, le=2**20)], ...], Field(min_length=1, max_length=64, strict=False)
+]
+TrustText = Annotated[
+    Literal["mine", "anyone"] | tuple[PeerName, ...],
+    BeforeValidator(read_trust),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"enum": ["mine", "anyone"]},
+                {
+                    "type": "array",
+                    "items": {"type": "string", "pattern": r"^[1-9A-HJ-NP-Za-km-z]{32,64}$"},
+                    "minItems": 1,
+                    "maxItems": MAX_TRUSTED,
+                },
+            ],
+        }
+    ),
 ]
 Threads = Literal["physical"] | Annotated[int, Field(ge=1, le=8192)]

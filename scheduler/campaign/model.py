@@ -23,6 +23,7 @@ from pydantic.json_schema import SkipJsonSchema
 from protocol.errors import CampaignError
 from protocol.values.requirement import Clause, parse_clause
 from protocol.values.task import DimName, VariantName
+from protocol.values.trust import TrustScope
 from protocol.wire.base import Name, Sha256
 from scheduler.campaign.fields import (
     Batches,
@@ -36,6 +37,7 @@ from scheduler.campaign.fields import (
     StepOption,
     Threads,
     TimeOfDay,
+    TrustText,
     UnitName,
     UrlText,
     Webhook,
@@ -175,6 +177,9 @@ class Devices(FilePart):
     """One task for any fitting device, for each distinct class of them, or for every one."""
     limit: Annotated[int, Field(ge=1, le=10_000)] | None = None
     """At most so many devices or classes."""
+    trust: TrustText = Field(default="mine", exclude_if=lambda trust: trust == "mine")
+    """Whose devices: `mine`, those of this home, of its pools and those listed with `sark-node trust`; these and the peer ids of a list; or
+    `anyone`: strangers get the model then, and may invent results. A clause `peer == ID` names that peer too."""
 
     def clauses(self) -> tuple[Clause, ...]:
         """`where`, read."""
@@ -302,6 +307,12 @@ class Campaign(FilePart):
     def batches(self, entry: ModelEntry) -> tuple[int | None, ...]:
         """Of one of its models; None: as the model has it."""
         return entry.batch or self.measure.batch or (None,)
+
+    @property
+    def trust(self) -> TrustScope:
+        """Whom it uses; a peer that the clauses of a task name comes on top for that task."""
+        trust = self.devices.trust
+        return TrustScope(trust == "anyone", frozenset(trust) if isinstance(trust, tuple) else frozenset())
 
     def lines(self) -> tuple[JobFields, ...]:
         """What each model runs on: the plain form's jobs, or one for each unit."""

@@ -190,7 +190,7 @@ class SchedulerConversation:
         )
 
     async def _discover(self, command: Discover) -> None:
-        adverts = await SearchIndex(command.requirement, command.want)
+        adverts = await SearchIndex(command.requirement, command.want, command.trust)
         self.carry_out(self.core.workers.add_adverts(command.group, adverts, self._shell.now()))
 
     async def _explain(self, command: Explain) -> None:

@@ -17,6 +17,7 @@ from protocol.values.advert import Advert
 from protocol.values.record import Record
 from protocol.values.requirement import Requirement
 from protocol.values.task import Task
+from protocol.values.trust import MINE, TrustScope
 from protocol.wire.base import Message
 from protocol.words import Reason
 
@@ -114,6 +115,8 @@ class SearchIndex(Effect[Sequence[Advert]]):
 
     requirement: Requirement
     want: int | None
+    trust: TrustScope = MINE
+    """Whom the campaign admits: of these only, unless to explain."""
 
 
 @dataclass(frozen=True, slots=True)

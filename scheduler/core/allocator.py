@@ -147,7 +147,7 @@ class Allocator:
             return []
         group.searching, group.searched_at, group.searches = True, now, group.searches + 1
         want = max(WANT[0], min(WANT[1], 2 * len(group.pending)))
-        return [Discover(group.id, group.requirement, want)]
+        return [Discover(group.id, group.requirement, want, group.trust)]
 
     # -- who gets what ------------------------------------------------------------------------------------------------------------------
 
@@ -161,7 +161,7 @@ class Allocator:
     def _pools(self, group: RequirementGroup, able: Mapping[str, WorkerView]) -> _Pools:
         pools = _Pools([], [])
         for view in self.near(group, able):
-            if view.peer in group.fits and view.space() > 0:
+            if view.peer in group.fits and view.space() > 0 and self._state.admits(group, view.peer):
                 (pools.idle if view.peer in self._state.idle else pools.busy).append(view)
         return pools
 
@@ -240,6 +240,7 @@ class Allocator:
     def commit(self, entry: TaskEntry, view: WorkerView, now: float, *, hedge: bool = False) -> CommitTo:
         """Ask this worker to take the task, as its only attempt or as a hedge."""
         entry.last += 1
+        trust = self._state.trust_in(self._state.groups[entry.group], view.peer)
         attempt = Attempt(entry.last, view.peer, updated_at=now)
         if hedge:
             entry.hedge = attempt
@@ -258,6 +259,7 @@ class Allocator:
             hedge=hedge,
             preempted=min(entry.preempted, MAX_PREEMPTIONS),
             left_s=None if ends_at is None else max(0.0, ends_at - now),
+            trust=trust,
         )
 
     # -- why tasks wait -----------------------------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from protocol.messages.work import HeldLease
 from protocol.values.attempt import TaskEvent
 from protocol.values.lease import Fence
 from protocol.values.requirement import Requirement
+from protocol.values.trust import MINE, OWN, Trust, TrustScope
 from protocol.words import Reason
 
 
@@ -22,6 +23,7 @@ class Discover:
     group: str
     requirement: Requirement
     want: int
+    trust: TrustScope = MINE
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +49,8 @@ class CommitTo:
     """How often the task was preempted."""
     left_s: float | None = None
     """Of the campaign's time; None: no limit."""
+    trust: Trust = OWN
+    """Why the campaign believes the worker."""
 
 
 @dataclass(frozen=True, slots=True)

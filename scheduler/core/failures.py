@@ -207,11 +207,26 @@ class Failures:
         if reason is Reason.BAD_REQUEST:  # what it sent was no result
             commands = self._blame(self._state.worker(attempt.worker), entry, reason, now)
         event = TaskEvent.LOSE
-        if entry.state is TaskState.QUEUED or attempt.inherited or reason is Reason.STALE_EPOCH:
+        blameless = reason in (Reason.STALE_EPOCH, Reason.NOT_TRUSTED)
+        if entry.state is TaskState.QUEUED or attempt.inherited or blameless:
             event = TaskEvent.REFUSE  # nothing ran, or it was never asked for, or is not asked for again
         elif reason is Reason.PREEMPTED and entry.state in LEASED and _may_yield(entry):
             event, detail = TaskEvent.PREEMPT, self._preempted(entry)
         return commands + self._end_current(entry, event, reason, detail, now)
+
+    def end_untrusted(self, peer: str, now: float) -> list[Command]:
+        """End what a worker has of campaigns that do not admit it any more: what it still sends of that is stale."""
+        state = self._state
+        commands: list[Command] = []
+        for entry, attempt in state.held_at(peer):
+            if attempt.stranger or state.admits(state.groups[entry.group], peer):
+                continue
+            held = attempt.held(entry.epoch)
+            words = f"{state.device(peer)} is not trusted any more"
+            commands += self.lose(entry, attempt, Reason.NOT_TRUSTED, words, now)
+            if held is not None:
+                commands.append(CancelOn(peer, (held,), Reason.CANCELLED))
+        return commands
 
     def turn_down(
         self, entry: TaskEntry, attempt: Attempt, event: TaskEvent, reason: Reason, detail: str, now: float

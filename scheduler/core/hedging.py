@@ -92,8 +92,10 @@ class Hedging:
 
     def _may_take(self, view: WorkerView, entry: TaskEntry, now: float) -> bool:
         """Whether this worker may be asked for the task's hedge."""
+        group = self._state.groups[entry.group]
         return (
-            view.peer in self._state.groups[entry.group].fits
+            view.peer in group.fits
+            and self._state.admits(group, view.peer)
             and (view.peer not in entry.tried or now >= entry.not_before + ELSEWHERE_S)
             and entry.at(view.peer) is None
             and (not entry.replica_set or view.device_id() not in self._allocator.taken(entry))

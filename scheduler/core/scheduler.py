@@ -67,7 +67,16 @@ class SchedulerCore:
 
     def add(self, limits: TaskLimits, entries: Iterable[TaskEntry], now: float) -> list[Command]:
         """A campaign with its tasks, as submitted or as left by an earlier scheduler."""
-        return self.state.end_if_done(self.state.add(limits, list(entries), now))
+        entries = list(entries)
+        commands = self.state.end_if_done(self.state.add(limits, entries, now))
+        workers = dict.fromkeys(attempt.worker for entry in entries for attempt in entry.attempts())
+        for peer in workers:  # trust in it may have ended while no scheduler ran
+            commands += self.failures.end_untrusted(peer, now)
+        return commands
+
+    def review_trust(self, now: float) -> list[Command]:
+        """To be called whenever what `trust_of` says of a worker has changed."""
+        return self.workers.review_trust(now)
 
     def add_models(self, entries: Iterable[TaskEntry]) -> None:
         """The models of these tasks are on this disk now."""
@@ -136,5 +145,22 @@ class SchedulerCore:
         return tuple(dict.fromkeys(names))
 
     def may_fetch(self, peer: str, sha256: str) -> bool:
-        """Whether a worker holds a live task that needs this model."""
-        return any(entry.task.model.sha256 == sha256 for entry, _ in self.state.held_at(peer))
+        """Whether a worker holds a live task that needs this model, of a campaign that admits the worker."""
+        return any(entry.task.model.sha256 == sha256 for entry in self._entrusted(peer))
+
+    def may_share(self, peer: str, taker: str, sha256: str) -> bool:
+        """Whether a worker may be told that `taker` fetches this model: a campaign for which the taker needs it admits both."""
+        return any(
+            self.state.admits(self.state.groups[entry.group], peer)
+            for entry in self._entrusted(taker)
+            if entry.task.model.sha256 == sha256
+        )
+
+    def entrusted_to(self, peer: str) -> tuple[str, ...]:
+        """Campaigns that admit a worker and of which it holds a live task: those whose manifest it may have."""
+        return tuple(dict.fromkeys(entry.task.campaign for entry in self._entrusted(peer)))
+
+    def _entrusted(self, peer: str) -> list[TaskEntry]:
+        state = self.state
+        held = (entry for entry, _ in state.held_at(peer))
+        return [entry for entry in held if state.admits(state.groups[entry.group], peer)]

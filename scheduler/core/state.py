@@ -17,11 +17,12 @@ from protocol.formats.model_files import has_program_suffix
 from protocol.messages.work import Denied, HeldLease
 from protocol.values.advert import Advert
 from protocol.values.attempt import ATTEMPT, TASK, AttemptEvent, AttemptStatus, TaskEvent, TaskState
+from protocol.values.index_keys import named_peers
 from protocol.values.lease import Fence
 from protocol.values.match import match
 from protocol.values.requirement import Op, Requirement
 from protocol.values.task import Task
-from protocol.values.trust import OWN, Trust
+from protocol.values.trust import MINE, OWN, Trust, TrustScope
 from protocol.wire.codec import pack
 from protocol.wire.table import final, step
 from protocol.words import Reason
@@ -56,6 +57,7 @@ class TaskLimits:
     priority: int = 50
     epoch: int | None = None
     """The epoch under which this scheduler leads the campaign."""
+    trust: TrustScope = MINE
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +80,8 @@ class Attempt:
     status: AttemptStatus = AttemptStatus.ASKED
     inherited: bool = False
     """Reported by its worker when the campaign was adopted: this scheduler never asked for it, so losing it costs no try."""
+    stranger: bool = False
+    """Its worker was a stranger when the attempt was inherited: it is not stopped for that, and its row says so."""
     position: int | None = None
     """In the worker's queue, from 1, as of `updated_at`."""
     start_s: float | None = None
@@ -273,8 +277,11 @@ class RequirementGroup:
     wait_reason: str = ""
     device: str | None = None
     """The only device that it can be, if the requirement names one."""
+    trust: TrustScope = MINE
+    """The campaign's, with the peers that the requirement names."""
 
     def __post_init__(self) -> None:
+        self.trust = self.trust.naming(named_peers(self.requirement))
         for clause in self.requirement.clauses:
             if clause.attribute == "device" and clause.op is Op.EQ:
                 self.device = str(clause.value)
@@ -440,12 +447,31 @@ class State:
 
     def _new_group(self, entry: TaskEntry, now: float) -> RequirementGroup:
         group = RequirementGroup(
-            entry.group, entry.task.campaign, entry.task.requirement, hope_at=now, moved_at=now
+            entry.group,
+            entry.task.campaign,
+            entry.task.requirement,
+            hope_at=now,
+            moved_at=now,
+            trust=self.campaign_of(entry).limits.trust,
         )
         self.groups[group.id] = group
-        adverts = (view.advert for view in self.workers.values())
-        group.fits = {advert.peer for advert in adverts if advert is not None and group.met_by(advert)}
+        adverts = [view.advert for view in self.workers.values() if view.advert is not None]
+        group.fits = {advert.peer for advert in adverts if self.may_use(group, advert)}
         return group
+
+    # -- trust --------------------------------------------------------------------------------------------------------------------------
+
+    def trust_in(self, group: RequirementGroup, peer: str) -> Trust:
+        """Why this group's campaign believes a worker, now."""
+        return group.trust.judge(peer, self.trust_of(peer))
+
+    def admits(self, group: RequirementGroup, peer: str) -> bool:
+        """Whether a worker may have the group's tasks and models, now."""
+        return group.trust.admits(peer, self.trust_of(peer))
+
+    def may_use(self, group: RequirementGroup, advert: Advert) -> bool:
+        """Whether a worker fits, has not refused these tasks, and is admitted."""
+        return advert.peer not in group.declined and group.met_by(advert) and self.admits(group, advert.peer)
 
     def drop(self, campaign: CampaignRun) -> None:
         """Forget a campaign and all that belongs to it."""

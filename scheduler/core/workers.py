@@ -44,11 +44,25 @@ class Workers:
             view.advert, view.addresses, view.device = advert, advert.addresses, advert.name
             view.warm.update(advert.models)
             for each in state.ranked:
-                if advert.peer not in each.declined and each.met_by(advert):
+                if state.may_use(each, advert):
                     each.fits.add(advert.peer)
                 else:
                     each.fits.discard(advert.peer)
         return []
+
+    def review_trust(self, now: float) -> list[Command]:
+        """Trust in workers changed: whom a campaign admits no more gets nothing of it, and what it runs is stopped and tried elsewhere."""
+        state = self._state
+        state.unsettled = True
+        commands: list[Command] = []
+        for view in state.workers.values():
+            for group in state.ranked:
+                if view.advert is not None and state.may_use(group, view.advert):
+                    group.fits.add(view.peer)
+                else:
+                    group.fits.discard(view.peer)
+            commands += self._failures.end_untrusted(view.peer, now)
+        return commands
 
     def add_quote(self, peer: str, quote: Quote, now: float, shapes: Sequence[Shape] = ()) -> list[Command]:
         """A worker answered a probe about these shapes."""

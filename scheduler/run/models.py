@@ -58,6 +58,7 @@ class ModelSources:
             view
             for view in core.state.workers.values()
             if view.peer != peer
+            and core.may_share(view.peer, peer, sha256)
             and (sha256 in view.warm or core.may_fetch(view.peer, sha256))
             and worth_asking(view)
         ]

@@ -20,6 +20,7 @@ from scheduler.run.service import SchedulerService
 from scheduler.store.settings import SchedulerSettings
 from scheduler.store.store import delete_old_daily, open_store
 from scheduler.submit.daemon import is_running
+from scheduler.trust.home import HomeTrust
 from swarm.base.home import Home
 from swarm.join.node import open_node, wait_for_stop
 from swarm.pools.membership import (
@@ -56,7 +57,8 @@ async def run_process(home: Home, settings: SchedulerSettings, stay: bool, stop_
 
 async def _run_once(home: Home, settings: SchedulerSettings, stay: bool, stop_with_stdin: bool) -> bool:
     """Onto the network, until no campaign is left; gives whether a signal stopped it before."""
-    stopped = False
+    stopped, trust = False, HomeTrust(home)
+    trust.book()  # a list that cannot be read ends it here, before anything is done
     async with open_node("scheduler", home, settings, holder=False) as here, trio.open_nursery() as nursery:
 
         async def signals() -> None:
@@ -99,6 +101,7 @@ async def _run_once(home: Home, settings: SchedulerSettings, stay: bool, stop_wi
                 network=here.network,
                 index=VerifiedIndex(here.index, lambda: known_manifests(home, Role.SUBMIT), pools.doubt),
                 identity=here.identity,
+                trust=trust,
                 store=store,
                 spool=home.spool,
                 credentials=can_present,

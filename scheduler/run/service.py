@@ -17,7 +17,9 @@ import trio
 
 from protocol.errors import RemoteProtocolError, ResourceError, first_error
 from protocol.messages.pool import ManifestMessage
+from protocol.values.trust import Trust
 from protocol.words import Reason
+from scheduler.campaign.text import trust_of_spec
 from scheduler.conversation.conversation import RestoredCampaign, SchedulerConversation
 from scheduler.core.scheduler import SchedulerCore
 from scheduler.core.state import TaskLimits
@@ -31,6 +33,7 @@ from scheduler.run.restore import end_unreadable, entries_of
 from scheduler.run.shell import Aside, TrioShell
 from scheduler.store.rows import CampaignRow
 from scheduler.store.store import Store
+from scheduler.trust.book import TrustSource
 from swarm.blobs.server import serve_blobs
 from swarm.net.identity import Identity
 from swarm.net.network import Network
@@ -52,6 +55,7 @@ class SchedulerService:
     network: Network
     index: DeviceFinder
     identity: Identity
+    trust: TrustSource
     store: Store
     spool: Path
     """The models, named by their hash."""
@@ -77,7 +81,8 @@ class SchedulerService:
 
     def _open(self, nursery: trio.Nursery) -> None:
         self._nursery = nursery
-        self._core = core = SchedulerCore(self.rng)
+        self._book = self.trust.book()
+        self._core = core = SchedulerCore(self.rng, self._trust_of)
         self._claims = LeadershipClaims(self.identity, self.credentials)
         self._manifests = CampaignManifests(self.spool)
         self._manifests.tidy([row.id for row in self.store.campaigns.unfinished()])
@@ -96,6 +101,7 @@ class SchedulerService:
             received=lambda peer, message: self._conversation.received(peer, message),
             reached=self._save_addresses,
             aside=self.aside,
+            book=lambda: self._book,
         )
         self._conversation = SchedulerConversation(
             core,
@@ -131,6 +137,7 @@ class SchedulerService:
                     changes = changed
                     self._load()
                     break
+            self._review_trust()
             self._core.add_models(self._missing_models.look(trio.current_time()))
             self._conversation.beat()
             if self._core.idle and not self._planning and not self._conversation.links.committing:
@@ -153,7 +160,7 @@ class SchedulerService:
     async def _plan(self, row: CampaignRow) -> None:
         """A campaign over devices: wait until the same ones are found twice in a row, then fix its tasks."""
         try:
-            await fix_plan(self.index, self.store, row, self._left_s(row))
+            await fix_plan(self.index, self.store, row, self._left_s(row), lambda: self._book)
         finally:
             self._planning.discard(row.id)
             self._load()
@@ -192,6 +199,7 @@ class SchedulerService:
             ends_at=None if left is None else trio.current_time() + left,
             priority=row.priority,
             epoch=epoch,
+            trust=trust_of_spec(row.spec),
         )
         return RestoredCampaign(limits, entries, bodies)
 
@@ -200,6 +208,20 @@ class SchedulerService:
         if row.limit_s is None:
             return None
         return min(max(row.limit_s - (self.wall() - row.created), 0.0), row.limit_s)
+
+    # -- trust --------------------------------------------------------------------------------------------------------------------------
+
+    def _trust_of(self, peer: str) -> Trust:
+        view = self._core.state.workers.get(peer)
+        return self._book.trust_of(peer, () if view is None else view.addresses)
+
+    def _review_trust(self) -> None:
+        """A revocation, or a key that was listed, counts from the next beat."""
+        book = self.trust.book()
+        if book is not self._book:
+            self._book = book
+            log.info("trust.changed", own=len(book.own), pools=len(book.pools), listed=len(book.listed))
+            self._conversation.carry_out(self._core.review_trust(trio.current_time()))
 
     # -- workers ------------------------------------------------------------------------------------------------------------------------
 
@@ -211,5 +233,5 @@ class SchedulerService:
 
     def _find_blob(self, peer: str, sha256: str) -> Path | Reason:
         """A model of the spool, or a campaign manifest, for a worker that holds a task which needs it."""
-        manifest = self._manifests.find(sha256, self._core.campaigns_on(peer))
+        manifest = self._manifests.find(sha256, self._core.entrusted_to(peer))
         return manifest or (self.spool / sha256 if self._core.may_fetch(peer, sha256) else Reason.NOT_ALLOWED)

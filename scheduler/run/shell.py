@@ -22,6 +22,7 @@ from scheduler.conversation.links import CONNECT_S
 from scheduler.core.scheduler import SchedulerCore
 from scheduler.planning.devices import DeviceFinder, find, survey
 from scheduler.run.credentials import CredentialPresenter
+from scheduler.trust.book import TrustBook
 from swarm.blobs.client import fetch_blob
 from swarm.net.link import Link, Links
 from swarm.net.network import Network
@@ -45,6 +46,8 @@ class TrioShell:
     """Called with a worker that answered."""
     aside: Aside
     """Reads a record while everything else goes on: one may hold millions of numbers, which take seconds."""
+    book: Callable[[], TrustBook]
+    """Whom this submitter trusts now."""
 
     def __post_init__(self) -> None:
         self._links = Links(self.network, ProtocolId.WORK, WORK, self.nursery, self._answer)
@@ -110,11 +113,11 @@ class TrioShell:
                 with trio.move_on_at(until):
                     await closed.wait()
                 return closed.is_set()
-            case effects.SearchIndex(requirement, want):
+            case effects.SearchIndex(requirement, want, trust):
                 async with self._lookups:
                     if want is None:
                         return await survey(self.index, requirement)
-                    return await find(self.index, requirement, want)
+                    return await find(self.index, requirement, want, trust, self.book())
             case effects.FetchRecord(peer, result):
                 return await pull(self.network, peer, result)
             case effects.CheckRecord():

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import random
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -22,7 +22,7 @@ from protocol.values.index_keys import (
     Alternatives,
     implied,
     may_claim,
-    named_peer,
+    named_peers,
     shard_key,
     shard_prefix,
 )
@@ -83,7 +83,7 @@ class _Merged:
     newest: dict[PeerId, Sighting] = field(default_factory=dict)
     fits: dict[PeerId, Sighting] = field(default_factory=dict)
     sure: set[PeerId] = field(default_factory=set)
-    """Devices by adverts from a holder that the owner chose: the network quota does not hold for them."""
+    """Devices by adverts from a holder that the owner chose, or that the requirement names: the network quota does not hold for them."""
 
     @property
     def enough(self) -> bool:
@@ -213,7 +213,8 @@ class Query:
     # -- reading ---------------------------------------------------------------------------------------------------------
 
     async def _walk(self, choice: Alternatives, requirement: Requirement, want: int) -> QueryResult:
-        merged, peer = _Merged(requirement, want), named_peer(requirement)
+        named = named_peers(requirement)
+        merged = _Merged(requirement, want, sure=set(named))
         todo = [_Leaf(attribute) for attribute in choice]
         read: list[_Leaf] = []
         wave = max(1, len(choice))
@@ -226,7 +227,7 @@ class Query:
                     nursery.start_soon(self._read, leaf, merged)
             for leaf in now:
                 if leaf.split and leaf.depth < MAX_SHARD_DEPTH:
-                    children = _children(leaf.depth, leaf.prefix, peer)
+                    children = _children(leaf.depth, leaf.prefix, named)
                     todo += [_Leaf(leaf.attribute, leaf.depth + 1, child) for child in children]
             self.rng.shuffle(todo)
         for attribute in choice:
@@ -334,13 +335,13 @@ def _sendable(requirement: Requirement) -> Requirement:
     return requirement if len(clauses) == len(requirement.clauses) else Requirement(clauses=tuple(clauses))
 
 
-def _children(depth: int, prefix: int, peer: PeerId | None) -> list[int]:
-    """Prefixes one level deeper; only the one of `peer`, if one is named."""
+def _children(depth: int, prefix: int, named: Collection[PeerId]) -> list[int]:
+    """Prefixes one level deeper; only those of the named peers, if any are named."""
     both = [2 * prefix, 2 * prefix + 1]
-    if peer is None:
+    if not named:
         return both
     try:
-        own = shard_prefix(routing_key(peer), depth + 1)
+        own = {shard_prefix(routing_key(peer), depth + 1) for peer in named}
     except ValueError:
         return both
-    return [child for child in both if child == own]
+    return [child for child in both if child in own]

@@ -25,6 +25,7 @@ from typing import Any, Final
 import psutil
 
 from drivers.launch.child import NAME
+from scheduler.trust.listed import read_listed, trust_peer
 from swarm.base.home import Home
 from swarm.net.identity import load_or_create
 from tests.real.apart import a_lock_of_its_own
@@ -157,6 +158,8 @@ class Lab:
         before = a_lock_of_its_own(self.folder / name) if self.apart and name in self.workers else ()
         home = self.folder / name
         home.mkdir(parents=True, exist_ok=True)
+        if arguments[:1] == ("join",):
+            self.trust(name)
         with (home / "output.log").open("ab") as out:
             self.running[name] = subprocess.Popen(
                 [
@@ -177,6 +180,13 @@ class Lab:
                 env=self.environment(name),
             )
         return self.running[name]
+
+    def trust(self, worker: str) -> None:
+        """The lab's schedulers trust this worker, as `sark-node trust PEER_ID` has it."""
+        peer = load_or_create(self.home(worker).key("worker")).peer_id
+        for scheduler in self.schedulers:
+            if peer not in read_listed(self.home(scheduler)).peers:
+                trust_peer(self.home(scheduler), peer, worker, now=time.time())
 
     def start_gate(self) -> None:
         """The gate, always on the same port."""

@@ -79,6 +79,7 @@ from swarm.index.query import QueryResult, Sighting
 from swarm.memory.network import MemoryNetwork, MemorySwarm
 from swarm.net.identity import Identity, verify
 from swarm.net.link import Link, serve_links
+from tests.scheduler.trusting import OwnWorkers
 
 SCHEDULER = Identity.from_seed("scheduler")
 UNIT = "CPU (ONNX)"
@@ -505,6 +506,7 @@ class World:
             network=self.network,
             index=self.index,
             identity=SCHEDULER,
+            trust=OwnWorkers(lambda: [worker.peer for worker in self.index.workers]),
             store=self.store,
             spool=self.spool,
             rng=random.Random(3),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 from protocol.formats.phase import Phase
@@ -14,6 +14,7 @@ from protocol.values.lease import Fence
 from protocol.values.record import DeviceFacts, Record, RunFacts, Timing, pack_samples
 from protocol.values.requirement import Requirement, parse_clause
 from protocol.values.task import Measure, Model, Task, Timeouts
+from protocol.values.trust import OWN, Trust
 from protocol.words import Reason, RunOutcome, WorkerState
 from scheduler.core.commands import Command, CommitTo, Discover, RecordGrant
 from scheduler.core.scheduler import SchedulerCore
@@ -46,8 +47,8 @@ def a_live_task(
     n: int, state: TaskState, worker: str, lease: str | None, fence: Fence | None, **more: Any
 ) -> TaskEntry:
     """A task with an attempt, as a store has it after a restart. `more`: of the entry, or of the attempt."""
-    inherited = more.pop("inherited", False)
-    current = Attempt(1, worker, lease, fence, AttemptStatus.RESTORED, inherited=inherited)
+    of_attempt = {name: more.pop(name) for name in ("inherited", "stranger") if name in more}
+    current = Attempt(1, worker, lease, fence, AttemptStatus.RESTORED, **of_attempt)
     return TaskEntry(a_task(n), state, current, **more)
 
 
@@ -98,11 +99,20 @@ def decided(core: SchedulerCore, orders: list[Command], now: float) -> list[Comm
 class Story:
     """A core with tasks and workers, built quickly."""
 
-    def __init__(self, tasks: int = 1, workers: int = 1, *, looks: bool = True, **terms: object) -> None:
-        self.core = SchedulerCore(random.Random(1))
+    def __init__(
+        self,
+        tasks: int = 1,
+        workers: int = 1,
+        *,
+        looks: bool = True,
+        clauses: tuple[str, ...] = (),
+        trust_of: Callable[[str], Trust] = lambda peer: OWN,
+        **terms: object,
+    ) -> None:
+        self.core = SchedulerCore(random.Random(1), trust_of)
         self.now = 100.0
         values: dict[str, object] = {"campaign": "c-one", **terms}
-        entries = [TaskEntry(a_task(n)) for n in range(1, tasks + 1)]
+        entries = [TaskEntry(a_task(n, *clauses)) for n in range(1, tasks + 1)]
         self.commits: list[CommitTo] = []
         self.tell(self.core.add(TaskLimits(**values), entries, self.now))  # type: ignore[arg-type]
         self.group = of(self.orders, Discover)[0].group if looks else ""

@@ -50,6 +50,7 @@ from scheduler.store.store import Store
 from swarm.index.query import QueryResult, Sighting
 from swarm.memory.network import MemorySwarm
 from swarm.net.identity import Identity
+from tests.scheduler.trusting import OwnWorkers
 from tests.simulation.history import FINAL, Event, History, Kind
 from tests.simulation.history import Limits as Promised
 from tests.simulation.invariants import check
@@ -273,6 +274,7 @@ class Storm:
                 network=self.swarm.node(OWNER),
                 index=self,
                 identity=OWNER,
+                trust=OwnWorkers(lambda: [device.identity.peer_id for device in self.devices]),
                 store=store,
                 spool=self.spool,
                 rng=random.Random(self.rng.random()),

@@ -12,7 +12,7 @@ from protocol.values.index_keys import (
     campaign_attribute,
     implied,
     may_claim,
-    named_peer,
+    named_peers,
     ram_bucket,
     shard_key,
     shard_prefix,
@@ -125,8 +125,11 @@ def test_a_negated_or_vague_clause_is_no_way_to_read() -> None:
 
 
 def test_a_peer_that_is_asked_for_is_known() -> None:
-    assert named_peer(Requirement(clauses=(Clause(attribute="peer", op=Op.EQ, value="1" * 52),))) == "1" * 52
-    assert named_peer(needs("ram >= 1 GiB")) is None
+    assert named_peers(Requirement(clauses=(Clause(attribute="peer", op=Op.EQ, value="1" * 52),))) == {
+        "1" * 52
+    }
+    assert named_peers(needs("peer in [a, b]")) == {"a", "b"}
+    assert named_peers(needs("ram >= 1 GiB")) == set()
 
 
 def test_only_what_an_advert_says_may_be_claimed_but_for_campaigns() -> None:

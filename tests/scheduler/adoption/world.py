@@ -54,6 +54,7 @@ from swarm.memory.network import MemorySwarm
 from swarm.net.identity import Identity
 from swarm.net.link import Links
 from swarm.pools.membership import Credential
+from tests.scheduler.trusting import OwnWorkers
 
 UNIT = "CPU (ONNX)"
 CAMPAIGN = "c-abcdefgh"
@@ -265,6 +266,7 @@ class World:
                     network=network,
                     index=self.board,
                     identity=identity,
+                    trust=OwnWorkers(lambda: self.board.adverts),
                     store=mine,
                     spool=self.folder / home / "spool",
                     rng=random.Random(3),

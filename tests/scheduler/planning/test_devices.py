@@ -9,8 +9,10 @@ import pytest
 from protocol.messages.pool import PoolMember
 from protocol.values.advert import Advert, SignedAdvert
 from protocol.values.requirement import Requirement, parse_clause
+from protocol.values.trust import TrustScope
 from protocol.words import Role
 from scheduler.planning.devices import VerifiedIndex, find, survey, verified_advert
+from scheduler.trust.book import TrustBook
 from swarm.base.home import Home
 from swarm.index.query import QueryResult, Sighting
 from swarm.net.identity import Identity
@@ -46,6 +48,9 @@ class FakeIndex:
         return await self.query(requirement, limit)
 
 
+NOBODY = TrustBook(ME)
+
+
 @pytest.fixture
 def home(tmp_path: Path) -> Home:
     return Home.at(tmp_path / "home")
@@ -73,7 +78,7 @@ async def test_a_device_that_only_claims_to_be_of_a_pool_is_not_found_for_it(
     doubted: list[str] = []
     index = FakeIndex(advert(EVE, "lab"), advert(ANN, "lab"))
     verified_index = VerifiedIndex(index, lambda: known_manifests(home, Role.SUBMIT), doubted.append)
-    assert [each.peer for each in await find(verified_index, LAB, 1)] == [
+    assert [each.peer for each in await find(verified_index, LAB, 1, TrustScope(anyone=True), NOBODY)] == [
         ANN
     ]  # though eve is a member, who submits
     assert doubted == ["lab"]
@@ -86,7 +91,7 @@ async def test_a_device_that_was_revoked_is_of_the_pool_no_more(home: Home, lab:
     lab.change(lambda m: without(m, (ANN,), NOW))
     store_manifest(home, lab.signed())
     verified_index = VerifiedIndex(FakeIndex(advert(ANN, "lab")), lambda: known_manifests(home, Role.SUBMIT))
-    assert await find(verified_index, LAB, 16) == ()
+    assert await find(verified_index, LAB, 16, TrustScope(anyone=True), NOBODY) == ()
 
 
 async def test_a_device_whose_membership_ended_is_of_the_pool_no_more(home: Home, lab: OwnPool) -> None:
@@ -100,7 +105,7 @@ async def test_a_device_whose_membership_ended_is_of_the_pool_no_more(home: Home
             lambda: known_manifests(home, Role.SUBMIT),
             wall=lambda now=now: now,
         )
-        assert [each.peer for each in await find(index, LAB, 16)] == matches
+        assert [each.peer for each in await find(index, LAB, 16, TrustScope(anyone=True), NOBODY)] == matches
 
 
 def test_a_pool_of_which_nothing_was_heard_yet_has_no_devices(home: Home, lab: OwnPool) -> None:

@@ -28,6 +28,7 @@ class Core:
 
     state: State = field(default_factory=lambda: State(random.Random(1)))
     fetching: set[str] = field(default_factory=set)
+    strangers: set[str] = field(default_factory=set)
     searches: int = 0
 
     @property
@@ -36,6 +37,9 @@ class Core:
 
     def may_fetch(self, peer: str, sha256: str) -> bool:
         return sha256 == SHA and peer in self.fetching
+
+    def may_share(self, peer: str, taker: str, sha256: str) -> bool:
+        return self.may_fetch(taker, sha256) and peer not in self.strangers
 
     def add_adverts(self, group: str, adverts: object, now: float) -> list[object]:
         self.searches += 1
@@ -90,6 +94,13 @@ async def test_those_that_have_it_and_those_that_are_fetching_it_are_named(core:
     core.fetching.add(PEERS[2])
     core.state.workers[PEERS[3]] = WorkerView(PEERS[3], AT)
     assert await named(core) == {PEERS[1], PEERS[2]}
+
+
+async def test_a_stranger_that_has_it_is_not_told_who_fetches_it(core: Core) -> None:
+    core.has(PEERS[1])
+    core.has(PEERS[2])
+    core.strangers.add(PEERS[2])
+    assert await named(core) == {PEERS[1]}
 
 
 async def test_those_that_cannot_be_reached_or_do_not_serve_us_are_not(core: Core) -> None:

@@ -1,0 +1,67 @@
+"""Whom a submitter trusts, as plain values: of several reasons to trust a key the strongest counts. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import NamedTuple, Protocol
+
+from protocol.values.trust import Trust, TrustKind
+from swarm.net.addresses import Address, public_network
+
+_network = lru_cache(maxsize=8_192)(public_network)
+
+
+class PoolName(NamedTuple):
+    """A pool, for people and by its key."""
+
+    name: str
+    id: str
+
+
+@dataclass(frozen=True, slots=True)
+class TrustBook:
+    """The keys that a submitter trusts. A key in none of these is a stranger's, whatever it says of itself."""
+
+    root: str
+    """Peer id of the submitter, who answers for its own workers."""
+    own: frozenset[str] = frozenset()
+    """Workers of its home and of the home's own pool."""
+    pools: Mapping[str, PoolName] = field(default_factory=dict)
+    """Workers of other pools, each with the pool that vouches for it."""
+    listed: frozenset[str] = frozenset()
+    """Keys that it listed."""
+
+    def trust_of(self, peer: str, addresses: tuple[Address, ...] = ()) -> Trust:
+        """Why this worker is believed. `addresses`: where a stranger is; strangers of one public network count as one."""
+        if peer in self.own:
+            return Trust(TrustKind.OWN, root=self.root)
+        pool = self.pools.get(peer)
+        if pool is not None:
+            return Trust(TrustKind.POOL, pool.name, pool.id)
+        if peer in self.listed:
+            return Trust(TrustKind.LISTED, root=peer)
+        return Trust(TrustKind.STRANGER, root=_network(addresses) or peer)
+
+    def peers(self) -> tuple[str, ...]:
+        """All trusted keys, those believed most first."""
+        return tuple(dict.fromkeys((*sorted(self.own), *sorted(self.pools), *sorted(self.listed))))
+
+
+class TrustSource(Protocol):
+    """Where a running scheduler has its trust from."""
+
+    def book(self) -> TrustBook:
+        """As it is now; the same object as before while nothing changed. To be called often."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class FixedTrust:
+    """Trust that does not change."""
+
+    _book: TrustBook
+
+    def book(self) -> TrustBook:
+        return self._book

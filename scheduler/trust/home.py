@@ -1,0 +1,124 @@
+"""The trust of a home, read from its keys, its pools and its list, and again whenever one of these files changes."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from protocol.errors import ResourceError
+from protocol.messages.pool import PoolManifest, read_manifest
+from protocol.words import Role
+from scheduler.trust.book import PoolName, TrustBook
+from scheduler.trust.listed import listed_file, read_listed
+from swarm.base.home import Home
+from swarm.net.identity import load_or_create
+from swarm.pools.manifests import find_member, is_live
+from swarm.pools.membership import joined_pools, stored_manifest
+from swarm.pools.owner import JOINED, own_pools, pools_folder
+
+OWN_POOL: Final = "home"
+"""The pool that every home has: its members are the home's own."""
+REVIEW_S: Final = 30.0
+"""Memberships end by the clock too: the book is made anew this often."""
+
+log = structlog.get_logger("sark.trust")
+
+
+def _ignore(exc: ResourceError) -> None:
+    """Damaged files of pools are reported by who runs the pools; a pool that cannot be read vouches for nobody."""
+
+
+def read_book(home: Home, now: float) -> TrustBook:
+    """Whom this home trusts. `now`: wall seconds. Raises `ResourceError` when its list is damaged. Blocking."""
+    me = load_or_create(home.key("scheduler")).peer_id
+    own: set[str] = set()
+    pools: dict[str, PoolName] = {}
+    if home.key("worker").exists():
+        own.add(load_or_create(home.key("worker")).peer_id)
+    for made in own_pools(home, _ignore):
+        try:
+            workers = _workers(made.manifest(), now)
+        except ResourceError:
+            continue
+        if made.name == OWN_POOL:
+            own |= workers
+        else:
+            pools |= dict.fromkeys(workers - pools.keys(), PoolName(made.name, made.id))
+    for joined in sorted(
+        joined_pools(home, Role.SUBMIT, _ignore), key=lambda joined: (joined.name, joined.pool)
+    ):
+        signed = stored_manifest(home, joined.pool)
+        manifest = None if signed is None else read_manifest(signed.body)
+        if manifest is not None and find_member(manifest, me, Role.SUBMIT, now) is not None:
+            pools |= dict.fromkeys(_workers(manifest, now) - pools.keys(), PoolName(joined.name, joined.pool))
+    return TrustBook(me, frozenset(own), pools, read_listed(home).peers)
+
+
+def _workers(manifest: PoolManifest, now: float) -> set[str]:
+    return {member.peer for member in manifest.members if member.role is Role.WORKER and is_live(member, now)}
+
+
+@dataclass(eq=False)
+class HomeTrust:
+    """A `TrustSource`: the book of a home. A list that is damaged while a scheduler runs leaves the last book in force, with a warning."""
+
+    home: Home
+    wall: Callable[[], float] = time.time
+    _seen: tuple[object, ...] = ()
+    _read_at: float = float("-inf")
+    _book: TrustBook | None = None
+    _warned: str = field(default="")
+
+    def book(self) -> TrustBook:
+        """The newest book; the same object while nothing changed. Raises `ResourceError` when the first one cannot be read."""
+        now, seen = self.wall(), tuple(_stamps(self.home))
+        if self._book is not None and seen == self._seen and 0 <= now - self._read_at < REVIEW_S:
+            return self._book
+        try:
+            fresh = read_book(self.home, now)
+        except ResourceError as exc:
+            if self._book is None:
+                raise
+            if exc.what != self._warned:
+                self._warned = exc.what
+                log.warning("trust.unreadable", why=exc.what)
+            return self._book
+        self._seen, self._read_at = seen, now
+        if fresh != self._book:
+            self._book = fresh
+        return self._book
+
+
+def _stamps(home: Home) -> Iterator[tuple[str, int, int, int]]:
+    """Name, time, size and inode of every file that trust comes from."""
+    folders = [pools_folder(home)]
+    folders += [Path(entry.path) for entry in _entries(folders[0]) if entry.is_dir(follow_symlinks=False)]
+    for path in (home.key("worker"), listed_file(home)):
+        yield from _stamp(path)
+    for folder in folders[1:]:
+        for name in (
+            ["manifest"] if folder.name != JOINED else sorted(entry.name for entry in _entries(folder))
+        ):
+            yield from _stamp(folder / name)
+
+
+def _stamp(path: Path) -> Iterator[tuple[str, int, int, int]]:
+    try:
+        info = path.stat()
+    except OSError:
+        return
+    yield str(path), info.st_mtime_ns, info.st_size, info.st_ino
+
+
+def _entries(folder: Path) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as entries:
+            return list(entries)
+    except OSError:
+        return []
