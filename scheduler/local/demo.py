@@ -26,6 +26,7 @@ from scheduler.output.tables import finish
 from scheduler.output.watch import watch
 from scheduler.store.store import open_store
 from scheduler.submit.submit import submit_campaign
+from scheduler.trust.listed import trust_peer
 from swarm.base.home import Home
 from swarm.base.locks import lock_folder
 from swarm.base.process import own_command
@@ -139,6 +140,8 @@ def demo_swarm(
         noun = "simulated worker" if any(node.pretended for node in nodes) else "worker"
         say(f"starting {count(len(nodes), noun)}, each with its own key and folder …")
         for node in nodes:
+            worker = load_or_create(swarm.home(node.name).key("worker")).peer_id
+            trust_peer(home, worker, node.name, now=time.time())
             pretend = ("--pretend", node.pretended) if node.pretended else ()
             swarm.start(
                 node.name, "join", "--gate", gate, "--allow", scheduler, "--name", node.name, *pretend,

@@ -12,56 +12,29 @@ from typing import Final
 import structlog
 
 from protocol.errors import ResourceError
-from protocol.messages.pool import PoolManifest, read_manifest
-from protocol.words import Role
 from scheduler.trust.book import PoolName, TrustBook
 from scheduler.trust.listed import listed_file, read_listed
 from swarm.base.home import Home
 from swarm.net.identity import load_or_create
-from swarm.pools.manifests import find_member, is_live
-from swarm.pools.membership import joined_pools, stored_manifest
-from swarm.pools.owner import JOINED, own_pools, pools_folder
+from swarm.pools.owner import JOINED, pools_folder
+from swarm.pools.trusted import trusted_workers
 
-OWN_POOL: Final = "home"
-"""The pool that every home has: its members are the home's own."""
 REVIEW_S: Final = 30.0
 """Memberships end by the clock too: the book is made anew this often."""
 
 log = structlog.get_logger("sark.trust")
 
 
-def _ignore(exc: ResourceError) -> None:
-    """Damaged files of pools are reported by who runs the pools; a pool that cannot be read vouches for nobody."""
-
-
 def read_book(home: Home, now: float) -> TrustBook:
     """Whom this home trusts. `now`: wall seconds. Raises `ResourceError` when its list is damaged. Blocking."""
-    me = load_or_create(home.key("scheduler")).peer_id
-    own: set[str] = set()
+    own: frozenset[str] = frozenset()
     pools: dict[str, PoolName] = {}
-    if home.key("worker").exists():
-        own.add(load_or_create(home.key("worker")).peer_id)
-    for made in own_pools(home, _ignore):
-        try:
-            workers = _workers(made.manifest(), now)
-        except ResourceError:
-            continue
-        if made.name == OWN_POOL:
-            own |= workers
+    for pool in trusted_workers(home, now):
+        if pool.own:
+            own |= pool.peers
         else:
-            pools |= dict.fromkeys(workers - pools.keys(), PoolName(made.name, made.id))
-    for joined in sorted(
-        joined_pools(home, Role.SUBMIT, _ignore), key=lambda joined: (joined.name, joined.pool)
-    ):
-        signed = stored_manifest(home, joined.pool)
-        manifest = None if signed is None else read_manifest(signed.body)
-        if manifest is not None and find_member(manifest, me, Role.SUBMIT, now) is not None:
-            pools |= dict.fromkeys(_workers(manifest, now) - pools.keys(), PoolName(joined.name, joined.pool))
-    return TrustBook(me, frozenset(own), pools, read_listed(home).peers)
-
-
-def _workers(manifest: PoolManifest, now: float) -> set[str]:
-    return {member.peer for member in manifest.members if member.role is Role.WORKER and is_live(member, now)}
+            pools |= dict.fromkeys(pool.peers - pools.keys(), PoolName(pool.name, pool.id))
+    return TrustBook(load_or_create(home.key("scheduler")).peer_id, own, pools, read_listed(home).peers)
 
 
 @dataclass(eq=False)
@@ -90,7 +63,7 @@ class HomeTrust:
                 log.warning("trust.unreadable", why=exc.what)
             return self._book
         self._seen, self._read_at = seen, now
-        if fresh != self._book:
+        if self._book is None or fresh != self._book:
             self._book = fresh
         return self._book
 

@@ -457,6 +457,10 @@ class World:
     store: Store
     wall: Callable[[], float] = time.time
     sha256: str = SHA
+    strangers: set[str] = field(default_factory=set)
+    """Workers that this scheduler does not trust, as it does all others."""
+    awaited: set[str] = field(default_factory=set)
+    """Those that it trusts before they are there."""
     read_aside: int = 0
     """Records that were read beside everything else."""
 
@@ -506,7 +510,9 @@ class World:
             network=self.network,
             index=self.index,
             identity=SCHEDULER,
-            trust=OwnWorkers(lambda: [worker.peer for worker in self.index.workers]),
+            trust=OwnWorkers(
+                lambda: {worker.peer for worker in self.index.workers} - self.strangers | self.awaited
+            ),
             store=self.store,
             spool=self.spool,
             rng=random.Random(3),

@@ -446,6 +446,7 @@ async def test_devices_that_come_up_together_are_all_planned_for(
     world: World, autojump_clock: MockClock
 ) -> None:
     workers = [world.worker("a")]
+    world.awaited.add(Identity.from_seed("b").peer_id)
     over_devices(world)
     asked = 0
 
