@@ -6,7 +6,7 @@ REAL := real nat browser packages
 # a third of the tests' time is waiting: three processes keep two cores busy
 PARALLEL := -n 3 --dist worksteal
 
-.PHONY: demo test test-all test-extras check lint mypy pyright imports pytest fmt spec picture lock binary packages clean
+.PHONY: demo test test-all test-extras rig check lint mypy pyright imports pytest fmt spec picture lock binary packages clean
 
 demo: $(STAMP)  ## a gate, three workers and a campaign on this machine
 	@$(BIN)/sark-node demo
@@ -44,6 +44,9 @@ imports: $(STAMP)
 pytest: $(STAMP)
 	$(BIN)/python -m pytest -m "not slow" $(REAL:%=--ignore=tests/%) $(PARALLEL)
 	$(BIN)/python -m pytest -m "not slow" $(REAL:%=tests/%)  # real processes, one test at a time: each fills the machine
+
+rig: $(STAMP)  ## every attack that we know against real processes, each beside an honest campaign: a quarter of an hour
+	$(BIN)/python -m tests.rig
 
 EXTRAS := .venv-extras
 test-extras:  ## the optional drivers with their real runtimes, in an environment of their own (.venv-extras): torch is large

@@ -1,0 +1,297 @@
+"""Connections: many, idle, half-open, in other protocols than ours."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from typing import Final
+
+import trio
+from libp2p.relay.circuit_v2.pb.circuit_pb2 import HopMessage, Reservation
+from libp2p.relay.circuit_v2.pb.circuit_pb2 import PeerId as PeerMessage
+from libp2p.utils.varint import encode_uvarint
+
+from protocol.messages import work
+from protocol.words import ProtocolId
+from swarm.net.addresses import parse_tcp
+from swarm.net.identity import Identity, peer_id_bytes
+from swarm.relay.wire import OWN_HOP
+from tests.rig.attack import Attack, Facts, Node, Target
+from tests.rig.attacks.wire import BROKEN, Replies, call, connect
+from tests.swarm.attacker import MSS, line
+
+LOCKOUT: Final = 1_020
+"""Of the 1,024 connections that libp2p accepts."""
+VARINTS: Final = (2**20, 2**31, 2**32, 2**40, 2**63)
+
+
+async def tcp(node: Node) -> trio.SocketStream:
+    address = parse_tcp(node.address)
+    assert address is not None
+    return await trio.open_tcp_stream(address.host, address.port)
+
+
+@asynccontextmanager
+async def lockout(target: Target) -> AsyncIterator[Facts]:
+    """As many keys as there are connections, each connected, idle, answering pings."""
+    facts: Counter[str] = Counter()
+    left = LOCKOUT
+    full = trio.Event()
+
+    async def one() -> None:
+        nonlocal left
+        while True:
+            try:
+                async with connect(target.gate) as link:
+                    facts["connections"] += 1
+                    left -= 1
+                    if left <= 0:
+                        full.set()
+                    try:
+                        while (await link.next())[0] != -1:
+                            pass
+                    finally:
+                        facts["connections"] -= 1
+                        facts["closed"] += 1
+            except* BROKEN:
+                pass
+            await trio.sleep(1)
+
+    async with trio.open_nursery() as nursery:
+        for number in range(LOCKOUT):
+            nursery.start_soon(one)
+            if not number % 16:
+                await trio.sleep(0.1)
+        with trio.move_on_after(20):
+            await full.wait()
+        yield facts
+        nursery.cancel_scope.cancel()
+
+
+OPENINGS: Final = (b"", b"\x13/multi", line(MSS[:-1]), line(MSS[:-1]) + line(b"/noise"), b"\x00")
+
+
+@asynccontextmanager
+async def half_open(target: Target) -> AsyncIterator[Facts]:
+    """Connections that prove nothing: each says a little of a greeting, and nothing more."""
+    facts: Counter[str] = Counter()
+
+    async def one(number: int) -> None:
+        while True:
+            with suppress(*BROKEN):
+                async with await tcp(target.gate) as stream:
+                    facts["connections"] += 1
+                    await stream.send_all(OPENINGS[number % len(OPENINGS)])
+                    await stream.receive_some()
+                    await trio.sleep(20)
+            await trio.sleep(0.1)
+
+    async with trio.open_nursery() as nursery:
+        for number in range(400):
+            nursery.start_soon(one, number)
+        await trio.sleep(2)
+        yield facts
+        nursery.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def dial_flood(target: Target) -> AsyncIterator[Facts]:
+    """Connections with a fresh key that close at once, as many a second as one process makes."""
+    facts: Counter[str] = Counter()
+
+    async def one() -> None:
+        while True:
+            try:
+                async with connect(target.gate):
+                    facts["connections"] += 1
+            except* BROKEN:
+                facts["closed"] += 1
+                await trio.sleep(0.05)
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(16):
+            nursery.start_soon(one)
+        await trio.sleep(1)
+        yield facts
+        nursery.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def varint_bombs(target: Target) -> AsyncIterator[Facts]:
+    """50 connections that claim up to 2^63 bytes before any handshake, and feed what is taken."""
+    facts: Counter[str] = Counter()
+
+    async def one(number: int) -> None:
+        while True:
+            with suppress(*BROKEN):
+                async with await tcp(target.gate) as stream:
+                    await stream.send_all(encode_uvarint(VARINTS[number % len(VARINTS)]))
+                    while True:
+                        await stream.send_all(bytes(65_536))
+                        facts["KiB sent"] += 64
+            await trio.sleep(0.1)
+
+    async with trio.open_nursery() as nursery:
+        for number in range(50):
+            nursery.start_soon(one, number)
+        await trio.sleep(1)
+        yield facts
+        nursery.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def downgrade(target: Target) -> AsyncIterator[Facts]:
+    """Plaintext, SECIO, TLS and another muxer are offered; libp2p's own DHT is asked for."""
+    facts: Counter[str] = Counter()
+
+    async def offers(first: bytes) -> None:
+        with suppress(*BROKEN), trio.move_on_after(5):
+            async with await tcp(target.gate) as stream:
+                await stream.send_all(line(MSS[:-1]) + line(first))
+                received = b""
+                while len(received) < len(line(MSS[:-1])) + 4:
+                    received += await stream.receive_some() or b"\x00" * 99
+                facts["accepted"] += first in received
+                facts["offers"] += 1
+
+    async with trio.open_nursery() as nursery:
+
+        async def again() -> None:
+            while True:
+                for security in (b"/plaintext/2.0.0", b"/secio/1.0.0", b"/tls/1.0.0"):
+                    await offers(security)
+                with suppress(*BROKEN), trio.move_on_after(5):
+                    async with connect(target.gate) as link:
+                        stream = await link.speak("/ipfs/kad/1.0.0")
+                        facts["accepted"] += b"/ipfs/kad/1.0.0\n" in await link.body_of(stream, len(MSS) + 4)
+                await trio.sleep(0.05)
+
+        nursery.start_soon(again)
+        yield facts
+        nursery.cancel_scope.cancel()
+
+
+def none_accepted(rows: object, facts: Facts) -> list[str]:
+    return (
+        [f"{facts['accepted']} offers other than Noise and yamux were accepted"]
+        if facts.get("accepted")
+        else []
+    )
+
+
+# -- the relay ------------------------------------------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def reservations(target: Target) -> AsyncIterator[Facts]:
+    """Reservations for foreign peer ids and for ever, from fresh keys."""
+    facts: Counter[str] = Counter()
+
+    async def one() -> None:
+        while True:
+            try:
+                async with connect(target.gate) as link:
+                    for _ in range(8):
+                        named = PeerMessage(id=peer_id_bytes(Identity.fresh().peer_id))
+                        forged = Reservation(expire=2**62, voucher=b"signed by nobody", addrs=[b"\xff" * 30])
+                        body = HopMessage(
+                            type=HopMessage.RESERVE, peer=named, reservation=forged
+                        ).SerializeToString()
+                        await link.speak(OWN_HOP, encode_uvarint(len(body)) + body)
+                        facts["reservations asked"] += 1
+                    with trio.move_on_after(2):
+                        while (await link.next())[0] != -1:
+                            pass
+            except* BROKEN:
+                pass
+            await trio.sleep(0.02)
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(8):
+            nursery.start_soon(one)
+        await trio.sleep(1)
+        yield facts
+        nursery.cancel_scope.cancel()
+
+
+# -- strangers that call workers -----------------------------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def strangers_verbs(target: Target) -> AsyncIterator[Facts]:
+    """Every call of the work protocol, by keys without permission, again and again, to both workers."""
+    facts: Counter[str] = Counter()
+    held = (work.HeldLease(lease="l-1", fence=work.Fence(incarnation=1, number=1)),)
+    shape = work.Shape(unit="CPU (ONNX)", requirement=work.Requirement(), model="0" * 64, size=1)
+    calls = (
+        work.Probe(campaign="c-1", shapes=(shape,)),
+        work.Commit(key="k", attempt=1, epoch=1, task=b"x" * 10_000, signature=bytes(64)),
+        work.Renew(held=held), work.Cancel(held=held), work.Release(held=held), work.ListLeases(campaign="c-1"),
+        work.AdoptRequest(campaign="c-1", epoch=2), work.StatusRequest(),
+        work.Control(action=work.Action.DRAIN, now=True),
+        work.ShowCredentials(issuer=target.scheduler, token=b"\x00" * 500),
+    )  # fmt: skip
+
+    async def one(node: Node, began: int) -> None:
+        number = began
+        while True:
+            try:
+                async with connect(node) as link:
+                    stream = await link.speak(ProtocolId.WORK)
+                    replies = Replies(link, stream, work.WORK, ProtocolId.WORK)
+                    while True:
+                        message = calls[number % len(calls)]
+                        number += 1
+                        await link.data(stream, call(work.WORK, message))
+                        facts["calls"] += 1
+                        facts["served"] += not isinstance(await replies.next(), work.Denied)
+            except* BROKEN:
+                await trio.sleep(0.05)
+
+    async with trio.open_nursery() as nursery:
+        for node in target.workers:
+            for began in range(2):
+                nursery.start_soon(one, node, 5 * began)
+        yield facts
+        nursery.cancel_scope.cancel()
+
+
+def none_served(rows: object, facts: Facts) -> list[str]:
+    return [f"{facts['served']} calls of strangers were served"] if facts.get("served") else []
+
+
+ATTACKS: Final = (
+    Attack(
+        "lockout",
+        "5, N4",
+        "1,020 keys are connected to the gate, idle, and answer pings",
+        lockout,
+        short=True,
+    ),
+    Attack("half-open", "N4, N6", "400 connections that never prove a key", half_open),
+    Attack(
+        "dial-flood",
+        "N4",
+        "connections under fresh keys that close at once, as fast as they can be made",
+        dial_flood,
+    ),
+    Attack("varint-bombs", "N2", "50 connections claim up to 2^63 bytes before any handshake", varint_bombs),
+    Attack(
+        "downgrade",
+        "N1, D7",
+        "plaintext, SECIO, TLS and libp2p's own DHT are offered",
+        downgrade,
+        check=none_accepted,
+    ),
+    Attack(
+        "forged-reservations", "N11, P10", "reservations for foreign peer ids from fresh keys", reservations
+    ),
+    Attack(
+        "strangers-verbs",
+        "S1, S12",
+        "every call of the work protocol by keys without permission",
+        strangers_verbs,
+        check=none_served,
+    ),
+)

@@ -1,0 +1,276 @@
+"""Small messages that cost much: frames, notes and streams, by peers that write the bytes themselves."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Final
+
+import trio
+
+from protocol.messages import index as say
+from protocol.messages.health import HEALTH, Ping
+from protocol.messages.work import WORK, StatusRequest
+from protocol.values.index_keys import EVERYBODY
+from protocol.wire.codec import pack
+from protocol.words import ProtocolId
+from tests.rig.attack import Attack, Facts, Node, Target
+from tests.rig.attacks.wire import BROKEN, FlowLink, call, connect, note
+from tests.swarm.attacker import RawLink
+
+CHUNK: Final = 64 * 1024
+STREAMS: Final = 8
+"""Of one protocol, which is what one peer may open."""
+
+
+def framed(body: bytes) -> bytes:
+    return len(body).to_bytes(4, "big") + body
+
+
+Flood = Callable[[FlowLink, Counter[str]], Awaitable[None]]
+
+
+async def _again_and_again(node: Node, flood: Flood, facts: Counter[str]) -> None:
+    """Under a new key each time that the victim closes the connection."""
+    while True:
+        try:
+            async with connect(node) as link:
+                facts["connections"] += 1
+                await flood(link, facts)
+        except* BROKEN:
+            facts["closed"] += 1
+        await trio.sleep(0.05)
+
+
+@asynccontextmanager
+async def _flooded(nodes: list[Node], flood: Flood, peers: int) -> AsyncIterator[Facts]:
+    facts: Counter[str] = Counter()
+    async with trio.open_nursery() as nursery:
+        for node in nodes:
+            for _ in range(peers):
+                nursery.start_soon(_again_and_again, node, flood, facts)
+        await trio.sleep(1)
+        yield facts
+        nursery.cancel_scope.cancel()
+
+
+async def _drain(link: FlowLink) -> None:
+    """Read what comes, and answer pings, but never give a window back."""
+    while (await link.next())[0] != -1:
+        pass
+
+
+async def _with_reader(link: FlowLink, write: Callable[[], Awaitable[None]]) -> None:
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(write)
+        await _drain(link)
+        nursery.cancel_scope.cancel()
+
+
+# -- tiny frames ----------------------------------------------------------------------------------------------------------------
+
+TINY: Final = (
+    (ProtocolId.HEALTH, call(HEALTH, Ping())),
+    (say.FAMILY, call(say.INDEX, say.QueryShard(attribute=EVERYBODY, limit=0))),
+    (ProtocolId.WORK, call(WORK, StatusRequest())),
+)
+
+
+async def _tiny(link: FlowLink, facts: Counter[str]) -> None:
+    """64 KiB of the smallest calls at a time on each of many streams; no answer is ever read from a stream."""
+
+    async def one(protocol: str, body: bytes) -> None:
+        stream = await link.speak(protocol)
+        many = body * (CHUNK // len(body))
+        while True:
+            await link.data(stream, many)
+            facts["KiB sent"] += len(many) // 1024
+
+    async def write() -> None:
+        async with trio.open_nursery() as nursery:
+            for protocol, body in TINY:
+                for _ in range(STREAMS):
+                    nursery.start_soon(one, protocol, body)
+
+    await _with_reader(link, write)
+
+
+@asynccontextmanager
+async def tiny_frames(target: Target) -> AsyncIterator[Facts]:
+    async with _flooded([target.gate, target.workers[0]], _tiny, peers=4) as facts:
+        yield facts
+
+
+# -- notes ------------------------------------------------------------------------------------------------------------------------
+
+
+async def _notes(link: FlowLink, facts: Counter[str]) -> None:
+    """Calls sent as notes: no id, no answer, no rate."""
+
+    async def one(protocol: str, body: bytes) -> None:
+        stream = await link.speak(protocol)
+        many = body * (16_384 // len(body))
+        while True:
+            await link.data(stream, many)
+            facts["KiB sent"] += len(many) // 1024
+            await trio.sleep(0.005)
+
+    async def write() -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(
+                one, say.FAMILY, note(say.INDEX, say.QueryShard(attribute=EVERYBODY, limit=32))
+            )
+            nursery.start_soon(one, ProtocolId.HEALTH, note(HEALTH, Ping()))
+
+    await _with_reader(link, write)
+
+
+@asynccontextmanager
+async def note_flood(target: Target) -> AsyncIterator[Facts]:
+    async with _flooded([target.gate, target.workers[0]], _notes, peers=2) as facts:
+        yield facts
+
+
+# -- links that break, one after the other ------------------------------------------------------------------------------------------
+
+
+async def _broken(link: FlowLink, facts: Counter[str]) -> None:
+    """Streams that end in nonsense: each is worth a warning."""
+
+    async def write() -> None:
+        for protocol in itertools.cycle((ProtocolId.HEALTH, say.FAMILY, ProtocolId.REACH)):
+            await link.speak(protocol, (1).to_bytes(4, "big") + b"\xc1")
+            facts["broken links"] += 1
+            await trio.sleep(0.004)
+
+    await _with_reader(link, write)
+
+
+@asynccontextmanager
+async def log_flood(target: Target) -> AsyncIterator[Facts]:
+    async with _flooded([target.gate], _broken, peers=1) as facts:
+        yield facts
+
+
+# -- bombs ----------------------------------------------------------------------------------------------------------------------------
+
+BOMBS: Final = (
+    b"\xff" * 4,
+    (65_537).to_bytes(4, "big") + bytes(100),
+    framed(b"\x91" * 60_000 + b"\x90"),
+    framed(b"\xdc\xea\x60" + b"\x90" * 60_000),
+    framed(b"\xdd" + b"\xff" * 4),
+    framed(b"\xdf" + b"\xff" * 4),
+    framed(b"\xdb" + b"\xff" * 4),
+    framed(pack(["c", 1, "find-peers", {"key": bytes(32), "count": 16, "x": [0] * 1_000}])),
+)
+
+
+async def _bombs(link: FlowLink, facts: Counter[str]) -> None:
+    """Lengths, nesting and numbers of elements that claim more than there is."""
+
+    async def write() -> None:
+        for protocol, bomb in itertools.product((say.FAMILY, ProtocolId.HEALTH, ProtocolId.WORK), BOMBS):
+            await link.speak(protocol, bomb)
+            facts["bombs"] += 1
+            await trio.sleep(0.01)
+
+    await _with_reader(link, write)
+
+
+@asynccontextmanager
+async def frame_bombs(target: Target) -> AsyncIterator[Facts]:
+    async with _flooded([target.gate, target.workers[0]], _bombs, peers=4) as facts:
+        yield facts
+
+
+# -- yamux ----------------------------------------------------------------------------------------------------------------------------
+
+
+async def _overrun(link: FlowLink, facts: Counter[str]) -> None:
+    """16 MiB to a stream whose window is 256 KiB."""
+
+    async def write() -> None:
+        stream = await link.speak(ProtocolId.WORK)
+        for _ in range(256):
+            await RawLink.data(link, stream, bytes(CHUNK))
+            facts["MiB past the window"] = facts["KiB"] // 1024
+            facts["KiB"] += CHUNK // 1024
+
+    await _with_reader(link, write)
+
+
+@asynccontextmanager
+async def window_overrun(target: Target) -> AsyncIterator[Facts]:
+    async with _flooded([target.gate, target.workers[0]], _overrun, peers=4) as facts:
+        yield facts
+
+
+async def _opens(link: FlowLink, facts: Counter[str]) -> None:
+    """Streams, as fast as they can be opened."""
+
+    async def write() -> None:
+        while True:
+            await link.open()
+            facts["streams"] += 1
+            if not facts["streams"] % 200:
+                await trio.sleep(0.02)
+
+    await _with_reader(link, write)
+
+
+@asynccontextmanager
+async def stream_flood(target: Target) -> AsyncIterator[Facts]:
+    async with _flooded([target.gate, target.workers[0]], _opens, peers=2) as facts:
+        yield facts
+
+
+async def _slow(link: FlowLink, facts: Counter[str]) -> None:
+    """A long message on each protocol, a byte a second."""
+
+    async def one(protocol: str) -> None:
+        stream = await link.speak(protocol, (1_000).to_bytes(4, "big"))
+        facts["slow streams"] += 1
+        while True:
+            await trio.sleep(1)
+            await link.data(stream, b"\x00")
+
+    async def write() -> None:
+        async with trio.open_nursery() as nursery:
+            for protocol in ProtocolId:
+                for _ in range(STREAMS // 2):
+                    nursery.start_soon(one, protocol)
+
+    await _with_reader(link, write)
+
+
+@asynccontextmanager
+async def slow_streams(target: Target) -> AsyncIterator[Facts]:
+    async with _flooded([target.gate, target.workers[0]], _slow, peers=6) as facts:
+        yield facts
+
+
+ATTACKS: Final = (
+    Attack(
+        "tiny-frames",
+        "4, N7",
+        "64 KiB of the smallest calls at a time on all streams, and no answer is read",
+        tiny_frames,
+        short=True,
+    ),
+    Attack("note-flood", "6", "calls sent as notes, which carry no number and get no answer", note_flood),
+    Attack("log-flood", "12, T11", "one stream after the other that ends in nonsense", log_flood),
+    Attack(
+        "frame-bombs",
+        "N7",
+        "lengths, nesting and counts that claim more than there is, on every protocol",
+        frame_bombs,
+    ),
+    Attack("window-overrun", "N3", "16 MiB on streams whose window is 256 KiB", window_overrun),
+    Attack("stream-flood", "N5", "streams opened as fast as they can be written", stream_flood),
+    Attack(
+        "slow-streams", "N6, D1", "long messages that come a byte a second, on all protocols", slow_streams
+    ),
+)

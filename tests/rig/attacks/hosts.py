@@ -1,0 +1,145 @@
+"""What other users of a machine, and peers that are permitted, can do."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import urllib.error
+import urllib.request
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from functools import partial
+from typing import Final
+
+import trio
+
+from protocol.messages import work as say
+from protocol.values.requirement import Requirement
+from protocol.values.task import Measure, Model, Task, Timeouts, task_body, task_message
+from protocol.wire.base import Message
+from protocol.words import ProtocolId
+from swarm.base.home import Home
+from swarm.join.host import open_host
+from swarm.net.identity import load_or_create
+from swarm.net.link import Link
+from tests.real.lab import SARK, free_port
+from tests.rig.attack import Attack, Facts, Node, Target
+from tests.rig.attacks.wire import BROKEN, UNIT
+
+PATHS: Final = ("/api/v1/campaigns", "/api/v1/devices", "/api/campaigns", "/")
+INSIDER: Final = "eve"
+LEASES: Final = 8
+"""Asked for at a time at each worker."""
+
+
+def _get(url: str) -> tuple[int, int]:
+    """Status and size of what another user of this machine gets, without a token."""
+    with suppress(urllib.error.URLError, OSError):
+        try:
+            with urllib.request.urlopen(url, timeout=5) as answer:  # noqa: S310
+                return answer.status, len(answer.read())
+        except urllib.error.HTTPError as exc:
+            return exc.code, 0
+    return 0, 0
+
+
+@asynccontextmanager
+async def local_user(target: Target) -> AsyncIterator[Facts]:
+    """A submitter's `serve` on loopback, asked by a local user who has no token."""
+    facts: Counter[str] = Counter()
+    port = free_port()
+    home = target.folder / "served"
+    home.mkdir()
+    with (target.folder / "serve.log").open("ab") as out:
+        process = subprocess.Popen(  # noqa: ASYNC220
+            [*SARK, "--home", str(home), "serve", "--port", str(port)],
+            stdout=out,
+            stderr=out,
+            stdin=subprocess.PIPE,
+            env=dict(os.environ),
+        )
+    try:
+        with trio.fail_after(60):
+            while not facts["answers"]:
+                status, _ = await trio.to_thread.run_sync(partial(_get, f"http://127.0.0.1:{port}/"))
+                facts["answers"] += bool(status)
+                await trio.sleep(0.3)
+        for path in PATHS[:-1]:
+            status, size = await trio.to_thread.run_sync(partial(_get, f"http://127.0.0.1:{port}{path}"))
+            facts["pages without a token"] += status == 200 and size > 0
+        yield facts
+    finally:
+        process.kill()
+        process.wait()
+
+
+def needs_a_token(rows: object, facts: Facts) -> list[str]:
+    pages = facts.get("pages without a token", 0)
+    return [f"leak: {pages} pages of the API without a token"] if pages else []
+
+
+@asynccontextmanager
+async def starving(target: Target) -> AsyncIterator[Facts]:
+    """A scheduler that the workers serve commits task after task and never starts, renews or releases one."""
+    facts: Counter[str] = Counter()
+    identity = load_or_create(Home.at(target.folder.parent / "honest" / INSIDER).key("scheduler"))
+    async with open_host(identity, bootstrap=[target.gate.gate]) as network, trio.open_nursery() as nursery:
+
+        async def never(link: Link, message: Message) -> Message | None:
+            facts[message.type] += 1
+            if isinstance(message, (say.Progress, say.Preempt)):
+                return None
+            await trio.sleep(60)
+            return say.Skip()
+
+        async def greedy(node: Node) -> None:
+            number = 0
+            while True:
+                try:
+                    stream = await network.open(node.peer_id, ProtocolId.WORK, node.addresses)
+                    link = Link(stream, say.WORK, never)
+                    await nursery.start(link.run)
+                    while True:
+                        for _ in range(LEASES):
+                            number += 1
+                            answer = await link.call(_commit(identity, f"c-{node.name}", number))
+                            facts[answer.type] += 1
+                        await trio.sleep(0.5)
+                except* BROKEN:
+                    await trio.sleep(0.5)
+
+        for node in target.workers:
+            nursery.start_soon(greedy, node)
+        await trio.sleep(2)
+        yield facts
+        nursery.cancel_scope.cancel()
+
+
+def _commit(identity: object, campaign: str, number: int) -> say.Commit:
+    task = Task(
+        campaign=campaign, task=f"{campaign}/{number}", scheduler=identity.peer_id,  # type: ignore[attr-defined]
+        model=Model(name="m.json", sha256="0" * 64, size=100), unit=UNIT, requirement=Requirement(),
+        measure=Measure(runs=1, loads=1), timeouts=Timeouts(),
+    )  # fmt: skip
+    body = task_body(task)
+    signature = identity.sign(task_message(body))  # type: ignore[attr-defined]
+    return say.Commit(key=f"{task.task}/1", attempt=1, epoch=1, task=body, signature=signature, queue=True)
+
+
+ATTACKS: Final = (
+    Attack(
+        "local-user",
+        "also, U1",
+        "another user of the machine asks the API of `serve` on loopback, without a token",
+        local_user,
+        check=needs_a_token,
+    ),
+    Attack(
+        "starving-scheduler",
+        "S6",
+        "a scheduler that is served commits task after task and starts none",
+        starving,
+        schedulers=(INSIDER,),
+    ),
+)

@@ -1,0 +1,266 @@
+"""Questions and adverts that cost the index, and those who read it, more than they cost who sends them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from typing import Final
+
+import trio
+
+from protocol.messages import index as say
+from protocol.messages.index import ContactInfo
+from protocol.messages.reach import REACH, DialBack
+from protocol.values.index_keys import EVERYBODY
+from protocol.values.requirement import Clause, Op, Requirement
+from protocol.wire.base import Message
+from protocol.words import ProtocolId
+from swarm.net.identity import Identity, routing_key
+from swarm.net.link import Link, Links, serve_links
+from tests.rig.attack import STRANGERS, Attack, Facts, Node, Target
+from tests.rig.attacks.wire import (
+    BROKEN,
+    Replies,
+    a_peer,
+    call,
+    connect,
+    honest_adverts,
+    invented,
+    publish_many,
+    signed,
+)
+
+PAGES_AT_ONCE: Final = 4
+CLAUSES: Final = 32
+CROWD: Final = 300
+"""Adverts, each under a key of its own, that make a page long to read."""
+BLACK_HOLES: Final = 100
+
+
+def crowd_of(count: int, **fields: object) -> list[tuple[Identity, object]]:
+    keys = [Identity.fresh() for _ in range(count)]
+    return [(key, invented(key, **fields)) for key in keys]
+
+
+PAGE: Final = say.QueryShard(
+    attribute=EVERYBODY,
+    limit=1,
+    requirement=Requirement(
+        clauses=tuple(
+            Clause(attribute="soc", op=Op.LIKE, value="*" + "*".join("amd epyc"[: 1 + n % 8]) + "*")
+            for n in range(CLAUSES)
+        )
+    ),
+)
+"""A page request of a few KiB, whose patterns all match: each is held against every advert."""
+
+
+@asynccontextmanager
+async def page_bomb(target: Target) -> AsyncIterator[Facts]:
+    """Options: `node`, the victim: `gate` or `worker`."""
+    facts: Counter[str] = Counter()
+    victim = target.gate if target.options.get("node", "gate") == "gate" else target.workers[0]
+    facts["adverts stored"] = await publish_many([victim], crowd_of(CROWD))  # type: ignore[arg-type]
+
+    async def ask() -> None:
+        while True:
+            try:
+                async with connect(victim) as link:
+                    stream = await link.speak(say.FAMILY)
+                    replies = Replies(link, stream, say.INDEX, say.FAMILY)
+                    while True:
+                        await link.data(stream, call(say.INDEX, PAGE) * PAGES_AT_ONCE)
+                        for _ in range(PAGES_AT_ONCE):
+                            page = await replies.next()
+                            facts["pages" if isinstance(page, say.ShardPage) else "refused"] += 1
+            except* BROKEN:
+                await trio.sleep(0.1)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(ask)
+        yield facts
+        nursery.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def black_holes(target: Target) -> AsyncIterator[Facts]:
+    """Invented devices at an address that takes connections and says nothing, published by their own keys."""
+    facts: Counter[str] = Counter()
+    async with trio.open_nursery() as nursery:
+        (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        port = listener.socket.getsockname()[1]
+
+        async def silent(stream: trio.SocketStream) -> None:
+            facts["connections to the victim"] += 1
+            with suppress(trio.BrokenResourceError):
+                while await stream.receive_some():
+                    pass
+
+        nursery.start_soon(trio.serve_listeners, silent, [listener])
+        there = {"addresses": (f"/ip4/127.0.0.1/tcp/{port}",)}
+        facts["adverts stored"] = await publish_many([target.gate], crowd_of(BLACK_HOLES, **there))  # type: ignore[arg-type]
+        yield facts
+        nursery.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def lying_holders(target: Target) -> AsyncIterator[Facts]:
+    """Holders that answer every question with invented devices, and with themselves as the nearest holders."""
+    facts: Counter[str] = Counter()
+    silent = {"addresses": ("/ip4/127.0.0.1/tcp/9",)}
+    crowd = crowd_of(64, **silent)
+    pages = tuple(say.ListedAdvert(advert=signed(*each), age_s=1.0) for each in crowd)  # type: ignore[arg-type]
+    liars: list[Node] = []
+
+    async def lie(link: Link, message: Message) -> Message:
+        facts[message.type] += 1
+        contacts = tuple(ContactInfo(peer=each.peer_id, addresses=each.addresses) for each in liars)
+        match message:
+            case say.FindPeers():
+                return say.FoundPeers(contacts=contacts)
+            case say.StoreAdverts():
+                items = tuple(say.StoredItem(verdict=say.StoreVerdict.OK) for _ in message.items)
+                return say.StoreReply(items=items, closer=contacts)
+            case say.QueryShard():
+                start = 32 * (facts[message.type] % 2)
+                return say.ShardPage(
+                    adverts=pages[start : start + 32],
+                    matches=10_000,
+                    count=10_000,
+                    cursor=32,
+                    closer=contacts,
+                )
+            case _:
+                return say.MarkReply(split=False)
+
+    async with AsyncExitStack() as stack:
+        for number in range(4):
+            network, _, nursery = await stack.enter_async_context(a_peer(target))
+            serve_links(network, say.FAMILY, say.INDEX, lie)
+            liars.append(Node(f"liar {number}", network.peer_id, network.addresses[0]))
+            me = ContactInfo(peer=network.peer_id, addresses=network.addresses)
+            links = Links(network, say.FAMILY, say.INDEX, nursery)
+            for node in (target.gate, *target.workers):
+                with suppress(*BROKEN):
+                    await links.call(
+                        node.peer_id, node.addresses, say.FindPeers(key=routing_key(node.peer_id), sender=me)
+                    )
+        await trio.sleep(2)
+        yield facts
+
+
+@asynccontextmanager
+async def slow_names(target: Target) -> AsyncIterator[Facts]:
+    """Contacts whose addresses are names that take long to resolve, or never do, wherever a stranger may name contacts."""
+    facts: Counter[str] = Counter()
+    number = 0
+
+    def names() -> tuple[str, ...]:
+        nonlocal number
+        number += 1
+        return tuple(f"/dns4/x{number}-{n}.rig.invalid/tcp/4101" for n in range(4))
+
+    async def ask(node: Node) -> None:
+        while True:
+            try:
+                async with connect(node) as link:
+                    gates = tuple(
+                        ContactInfo(peer=Identity.fresh().peer_id, addresses=names()) for _ in range(2)
+                    )
+                    await link.speak(ProtocolId.REACH, call(REACH, DialBack(ports=(9,), gates=gates)))
+                    me = ContactInfo(peer=Identity.fresh().peer_id, addresses=names())
+                    for _ in range(4):
+                        await link.speak(say.FAMILY, call(say.INDEX, say.FindPeers(key=bytes(32), sender=me)))
+                    facts["names"] += 12
+                    await trio.sleep(0.2)
+            except* BROKEN:
+                await trio.sleep(0.1)
+
+    async with trio.open_nursery() as nursery:
+        for node in (target.gate, *target.workers):
+            for _ in range(3):
+                nursery.start_soon(ask, node)
+        crowd = crowd_of(32)
+        adverts = [(key, advert.model_copy(update={"addresses": names()})) for key, advert in crowd]  # type: ignore[attr-defined]
+        facts["adverts stored"] = await publish_many([target.gate], adverts)
+        yield facts
+        nursery.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def store_flood(target: Target) -> AsyncIterator[Facts]:
+    """Adverts as large as they may be, each under a fresh key and as many attributes as there are."""
+    facts: Counter[str] = Counter()
+    labels = {f"k{n}": "x" * 24 for n in range(12)}
+
+    async def more() -> None:
+        while True:
+            key = Identity.fresh()
+            facts["adverts stored"] += await publish_many(
+                [target.gate], [(key, invented(key, labels=labels))]
+            )
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(6):
+            nursery.start_soon(more)
+        await trio.sleep(2)
+        yield facts
+        nursery.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def forged_adverts(target: Target) -> AsyncIterator[Facts]:
+    """Others' adverts: an honest worker's own with a new number, signed by somebody else, and its tombstone."""
+    facts: Counter[str] = Counter()
+    async with a_peer(target) as (_, index, nursery):
+        await nursery.start(index.run)
+        honest = await honest_adverts(index, target)
+        for advert in honest:
+            for update in ({"gone": True}, {"addresses": ("/ip4/127.0.0.1/tcp/9",)}):
+                forged = advert.model_copy(update={"seq": advert.seq + 2**40, **update})
+                for key in (Identity.fresh(), Identity.fresh()):
+                    facts["forged adverts stored"] += await publish_many([target.gate], [(key, forged)])
+        yield facts
+
+
+def none_stored(rows: object, facts: Facts) -> list[str]:
+    stored = facts.get("forged adverts stored", 0)
+    return [f"{stored} forged adverts were stored"] if stored else []
+
+
+ATTACKS: Final = (
+    Attack(
+        "page-bomb",
+        "3",
+        "pages with 32 patterns over 300 adverts, asked of the gate again and again",
+        page_bomb,
+        short=True,
+    ),
+    Attack("page-bomb-worker", "3", "the same, asked of a worker", page_bomb, {"node": "worker"}),
+    Attack(
+        "black-holes",
+        "7, D5",
+        "100 invented devices at an address that takes connections and says nothing; the campaign admits strangers",
+        black_holes,
+        campaign=STRANGERS,
+        strangers=True,
+    ),
+    Attack(
+        "lying-holders",
+        "7, D3, D4",
+        "four holders answer every question with invented devices and with one another",
+        lying_holders,
+        campaign=STRANGERS,
+        strangers=True,
+    ),
+    Attack("slow-names", "8", "contacts whose addresses are names that do not resolve", slow_names),
+    Attack("store-flood", "D6", "large adverts under fresh keys, as fast as they are taken", store_flood),
+    Attack(
+        "forged-adverts",
+        "D2",
+        "an honest worker's advert and tombstone, signed by somebody else",
+        forged_adverts,
+        check=none_stored,
+    ),
+)

@@ -1,0 +1,196 @@
+"""What several attacks are made of: cheap raw connections, frames, adverts of devices that are not there."""
+
+from __future__ import annotations
+
+import random
+import struct
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from typing import Final
+
+import trio
+from libp2p.crypto.ed25519 import create_new_key_pair
+from libp2p.exceptions import BaseLibp2pError
+from libp2p.stream_muxer.yamux import yamux
+
+from protocol.errors import SarkError
+from protocol.messages import index as say
+from protocol.values.advert import Advert, SignedAdvert, UnitOffer, advert_body, advert_message
+from protocol.values.index_keys import attributes_of
+from protocol.wire.base import Message
+from protocol.wire.codec import Decoder, Frame, FrameKind, Vocabulary
+from swarm.index.index import Index
+from swarm.join.host import HostNetwork, open_host
+from swarm.net.identity import Identity
+from tests.rig.attack import Node, Target
+from tests.swarm.attacker import MSS, RawLink, SecureConn, attack, line
+
+BROKEN: Final = (
+    BaseLibp2pError,
+    OSError,
+    trio.BrokenResourceError,
+    trio.ClosedResourceError,
+    AssertionError,
+    trio.TooSlowError,
+)
+"""How a connection that the victim has closed may show."""
+UNIT: Final = "Fake (Simulation)"
+WINDOW: Final = 256 * 1024
+"""That a new stream has."""
+NEGOTIATED: Final = len(line(MSS[:-1]))
+
+
+class FlowLink(RawLink):
+    """A raw link that knows how much it may still send on each stream."""
+
+    def __init__(self, secure: SecureConn) -> None:
+        super().__init__(secure)
+        self._room: dict[int, int] = {}
+        self._more = trio.Event()
+
+    async def open(self) -> int:
+        number = await super().open()
+        self._room[number] = WINDOW
+        return number
+
+    async def data(self, stream_id: int, body: bytes) -> None:
+        """In as many pieces as the window asks for; waits until `next` has read that there is room."""
+        while body:
+            room = self._room.get(stream_id, WINDOW)
+            if not room:
+                await self._more.wait()
+                continue
+            piece, body = body[:room], body[room:]
+            self._room[stream_id] = room - len(piece)
+            await super().data(stream_id, piece)
+
+    async def next(self) -> tuple[int, int, int, bytes]:
+        """As `RawLink.next`, but answers are never acknowledged with more room."""
+        with suppress(BaseLibp2pError, OSError, struct.error):
+            while True:
+                header = await self._secure.read(12)
+                _, kind, flags, stream_id, size = struct.unpack(yamux.YAMUX_HEADER_FORMAT, header)
+                if kind == yamux.TYPE_PING:
+                    if flags & yamux.FLAG_SYN:
+                        await self._secure.write(
+                            struct.pack(yamux.YAMUX_HEADER_FORMAT, 0, kind, yamux.FLAG_ACK, 0, size)
+                        )
+                    continue
+                if kind == yamux.TYPE_WINDOW_UPDATE and stream_id in self._room:
+                    self._room[stream_id] += size
+                    self._more.set()
+                    self._more = trio.Event()
+                body = await self._secure.read(size) if kind == yamux.TYPE_DATA else b""
+                return kind, flags, stream_id, body
+        return -1, 0, 0, b""
+
+
+@asynccontextmanager
+async def connect(node: Node, identity: Identity | None = None) -> AsyncIterator[FlowLink]:
+    """A Noise connection on which yamux frames are written by hand, under a fresh key by default."""
+    keys = create_new_key_pair((identity or Identity.fresh()).seed)
+    async with attack(node, keys=keys) as link:  # type: ignore[arg-type]
+        yield FlowLink(link._secure)
+
+
+def call(vocabulary: Vocabulary, message: Message, number: int = 1) -> bytes:
+    return vocabulary.encode(Frame(FrameKind.CALL, number, message))
+
+
+def note(vocabulary: Vocabulary, message: Message) -> bytes:
+    return vocabulary.encode(Frame(FrameKind.NOTE, 0, message))
+
+
+class Replies:
+    """What the victim says on a stream that was opened with `RawLink.speak`, message by message."""
+
+    def __init__(self, link: RawLink, stream: int, vocabulary: Vocabulary, protocol: str) -> None:
+        self._link, self._stream = link, stream
+        self._decoder = Decoder(vocabulary)
+        self._negotiation = NEGOTIATED + len(line(protocol.encode()))
+        self._ready: list[Message] = []
+
+    async def next(self) -> Message:
+        """Raises `trio.BrokenResourceError` when the victim ends the stream."""
+        while not self._ready:
+            kind, flags, number, body = await self._link.next()
+            if kind == -1 or (number == self._stream and flags & (yamux.FLAG_RST | yamux.FLAG_FIN)):
+                raise trio.BrokenResourceError
+            if number == self._stream and kind == yamux.TYPE_DATA:
+                skip = min(self._negotiation, len(body))
+                self._negotiation -= skip
+                self._ready += [frame.message for frame in self._decoder.feed(body[skip:])]
+        return self._ready.pop(0)
+
+
+def invented(identity: Identity, **fields: object) -> Advert:
+    """A device that is not there."""
+    plain: dict[str, object] = {
+        "peer": identity.peer_id, "seq": 1, "device": f"d-{identity.peer_id[-12:]}", "name": f"n-{identity.peer_id[-8:]}",
+        "units": (UnitOffer(unit=UNIT, runtime="script"),), "ram": 16 << 30, "cores": 8, "sandbox": "full",
+        "simulated": True, "soc": "AMD EPYC", "os": "Linux", "arch": "x86_64",
+    }  # fmt: skip
+    return Advert.model_validate(plain | fields)
+
+
+def signed(identity: Identity, advert: Advert) -> SignedAdvert:
+    body = advert_body(advert)
+    return SignedAdvert(body=body, signature=identity.sign(advert_message(body)))
+
+
+async def publish(node: Node, identity: Identity, advert: Advert) -> bool:
+    """Store one's own advert at a holder over a raw connection that is closed then."""
+    items = tuple(say.StoreItem(attribute=name) for name in attributes_of(advert))
+    message = say.StoreAdverts(advert=signed(identity, advert), items=items)
+    with trio.move_on_after(10), suppress(*BROKEN):
+        async with connect(node, identity) as link:
+            stream = await link.speak(say.FAMILY, call(say.INDEX, message))
+            answer = await Replies(link, stream, say.INDEX, say.FAMILY).next()
+            verdicts = [item.verdict for item in getattr(answer, "items", ())]
+            return say.StoreVerdict.OK in verdicts
+    return False
+
+
+async def publish_many(
+    nodes: Sequence[Node], crowd: Sequence[tuple[Identity, Advert]], at_once: int = 4
+) -> int:
+    """Each one's own advert at each of the holders; how many were stored."""
+    stored = 0
+    todo = [(node, *each) for node in nodes for each in crowd]
+
+    async def one() -> None:
+        nonlocal stored
+        while todo:
+            stored += await publish(*todo.pop())
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(at_once):
+            nursery.start_soon(one)
+    return stored
+
+
+@asynccontextmanager
+async def a_peer(
+    target: Target, identity: Identity | None = None
+) -> AsyncIterator[tuple[HostNetwork, Index, trio.Nursery]]:
+    """A whole node under a key of its own, that can be dialled and serves nobody yet."""
+    async with (
+        open_host(
+            identity or Identity.fresh(), listen=["/ip4/127.0.0.1/tcp/0"], bootstrap=[target.gate.gate]
+        ) as network,
+        trio.open_nursery() as nursery,
+    ):
+        yield network, Index(network, rng=random.Random(), serve=False), nursery
+        nursery.cancel_scope.cancel()
+
+
+async def honest_adverts(index: Index, target: Target) -> list[Advert]:
+    """Of the honest workers, once the index has them all."""
+    wanted = {node.peer_id for node in target.workers}
+    while True:
+        with suppress(SarkError):
+            found = [sighting.advert for sighting in (await index.everybody(64)).devices]
+            honest = [advert for advert in found if advert.peer in wanted]
+            if {advert.peer for advert in honest} == wanted:
+                return honest
+        await trio.sleep(0.2)

@@ -1,0 +1,124 @@
+"""The rig itself: each limit fails when it is passed, honest rows are told from others, every row of the references is shown."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.rig.attack import Node, Target
+from tests.rig.catalogue import ATTACKS
+from tests.rig.covered import COVERED
+from tests.rig.verdict import MIB, Result, Window, honest_rows, line, table
+
+QUIET = Window(
+    latencies_ms=tuple(range(1, 101)),
+    newcomers=10,
+    campaign_s=5.0,
+    peak={"gate": 100 * MIB, "scheduler": 90 * MIB},
+)
+HELD = Result("calm", "1", QUIET, QUIET, {"gate": 95 * MIB})
+EXPECTED = {"m0.json": 20.0, "m1.json": 21.0}
+WORKERS = {"alice": "d-1", "bob": "d-2"}
+
+
+def row(model: str, **changes: Any) -> dict[str, Any]:
+    plain = {
+        "FileName": model, "Status": "Complete", "Reason": "", "WorkerId": "alice", "DeviceId": "d-1",
+        "InferenceMsMedian": EXPECTED.get(model, 0.0),
+    }  # fmt: skip
+    return plain | changes
+
+
+def wrong(*rows: dict[str, Any], **options: Any) -> list[str]:
+    return honest_rows(rows, EXPECTED, WORKERS, **options)
+
+
+def test_an_attack_that_changes_nothing_has_held() -> None:
+    assert HELD.words == "held"
+    assert replace(HELD, tries=2).words == "held (try 2)"
+    assert "held" in table([line(HELD)])
+
+
+@pytest.mark.parametrize(
+    ("beside", "word", "says"),
+    [
+        ({"latencies_ms": (*range(1, 99), 150, 150)}, "slowed", "p99 150 ms, at most 149"),
+        ({"latencies_ms": (*range(1, 99), 149, 149)}, "held", ""),
+        ({"peak": {"gate": 160 * MIB, "scheduler": 90 * MIB}}, "broken", "gate grew by 65 MiB"),
+        ({"peak": {"gate": 159 * MIB, "scheduler": 154 * MIB}}, "held", ""),
+        ({"peak": {"scheduler": 155 * MIB}}, "broken", "scheduler grew by 65 MiB"),
+        ({"refused": 3}, "broken", "3 of 10 newcomers refused"),
+        ({"campaign_s": 15.1}, "slowed", "campaign 15.1 s, at most 15"),
+        ({"campaign_s": float("inf")}, "slowed", "did not end"),
+        ({"log_kb_s": {"gate": 5.0}}, "broken", "gate logs 5 KB/s"),
+    ],
+)  # fmt: skip
+def test_each_limit_that_is_passed_is_named(beside: dict[str, Any], word: str, says: str) -> None:
+    result = replace(HELD, beside=replace(QUIET, **beside))
+    assert result.words == word
+    assert says in "; ".join(result.failures)
+    assert result.held == (word == "held")
+
+
+def test_what_an_attacker_read_is_a_leak_and_what_it_changed_is_broken() -> None:
+    assert replace(HELD, wrong=("leak: the model",)).words == "leak"
+    assert replace(HELD, wrong=("leak: the model", "forged row")).words == "broken"
+
+
+def test_figures_can_be_compared_as_json() -> None:
+    plain = replace(HELD, beside=replace(QUIET, campaign_s=float("inf"))).to_json()
+    assert plain["with"]["campaign_s"] is None
+    assert plain["with"]["p99_ms"] == 99
+    assert plain["growth_mib"] == {"gate": 5.0, "scheduler": 0.0}
+
+
+def test_the_rows_of_an_honest_campaign_are_one_for_each_model_with_its_own_figure() -> None:
+    assert wrong(row("m0.json"), row("m1.json", WorkerId="bob", DeviceId="d-2")) == []
+
+
+@pytest.mark.parametrize(
+    ("rows", "says"),
+    [
+        ([row("m0.json")], "missing row: m1.json is absent"),
+        ([row("m0.json"), row("m1.json", Status="Failed", Reason="timed-out")], "missing row: m1.json is Failed (timed-out)"),
+        ([row("m0.json"), row("m1.json", InferenceMsMedian=1.234567)], "forged row: m1.json took 1.23457 ms, in truth 21"),
+        ([row("m0.json"), row("m1.json", WorkerId="eve")], "row of an unmarked stranger: m1.json"),
+        ([row("m0.json"), row("m1.json", WorkerId="eve", Trust="stranger")], "row of a stranger: m1.json"),
+        ([row("m0.json"), row("m1.json", DeviceId="d-9")], "wrong device: m1.json on d-9"),
+        ([row("m0.json"), row("m1.json"), row("m9.json")], "row of nothing submitted: m9.json"),
+        ([row("m0.json"), row("m1.json"), row("m1.json")], "missing row: m1.json"),
+    ],
+)  # fmt: skip
+def test_rows_that_are_not_the_honest_ones_are_named(rows: list[dict[str, Any]], says: str) -> None:
+    assert says in "; ".join(wrong(*rows))
+
+
+def test_a_campaign_that_admits_strangers_may_have_their_rows_if_they_say_so() -> None:
+    strange = row("m1.json", WorkerId="eve", InferenceMsMedian=1.0)
+    assert wrong(row("m0.json"), strange | {"Trust": "stranger"}, strangers=True) == []
+    assert "unmarked" in "; ".join(wrong(row("m0.json"), strange, strangers=True))
+
+
+def test_every_row_of_the_references_is_shown_by_an_attack_or_a_test_that_exists() -> None:
+    shown = {row for attack in ATTACKS.values() for row in re.findall(r"[A-Z]?\d+|also", attack.shows)}
+    shown |= {row.split()[0] for row in COVERED}
+    threats = (
+        [f"N{n}" for n in range(1, 18)] + [f"D{n}" for n in range(1, 11)] + [f"S{n}" for n in range(1, 15)]
+    )
+    assert [row for row in (*map(str, range(1, 13)), "also", *threats) if row not in shown] == []
+    assert [path for paths in COVERED.values() for path in paths.split() if not Path(path).is_file()] == []
+
+
+def test_the_attackers_are_told_what_the_rig_knows() -> None:
+    target = Target(
+        Node("gate", "p", "/ip4/127.0.0.1/tcp/1"),
+        (Node("one", "q", "/a"),),
+        "ada",
+        Path("/x"),
+        {"act": "hold"},
+    )
+    assert Target.read(target.write()) == target

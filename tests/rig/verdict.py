@@ -1,0 +1,226 @@
+"""From figures to a verdict. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final
+
+MIB: Final = 2**20
+GROWTH: Final = 64 * MIB
+"""Memory of any honest process, peak minus before."""
+SLOWER: Final = 1.5
+SLOWER_MS: Final = 50.0
+"""The p99 of honest calls may be `SLOWER` times as long or this much longer, whichever is more."""
+CAMPAIGN: Final = 3.0
+CAMPAIGN_S: Final = 10.0
+"""The campaign may take `CAMPAIGN` times as long or this much longer, whichever is more."""
+LOG_KB_S: Final = 4.0
+"""By which the log of any honest process may grow faster."""
+NEWCOMERS: Final = 0.8
+"""Share of newcomers that must be served."""
+
+
+@dataclass(frozen=True)
+class Window:
+    """What honest nodes saw over a stretch of time."""
+
+    latencies_ms: Sequence[float]
+    """Of each call; one without an answer counts with its whole wait."""
+    unanswered: int = 0
+    newcomers: int = 0
+    refused: int = 0
+    """Newcomers that got no answer."""
+    campaign_s: float = math.inf
+    """From `submit` to its end; infinite: it did not end in time."""
+    peak: Mapping[str, int] = field(default_factory=dict)
+    """Highest resident bytes of each process."""
+    log_kb_s: Mapping[str, float] = field(default_factory=dict)
+    """Thousands of bytes that each process logs in a second."""
+
+    @property
+    def p50(self) -> float:
+        return rank(self.latencies_ms, 0.50)
+
+    @property
+    def p99(self) -> float:
+        return rank(self.latencies_ms, 0.99)
+
+
+def rank(values: Sequence[float], share: float) -> float:
+    """By nearest rank; NaN of none."""
+    ordered = sorted(values)
+    return ordered[max(0, math.ceil(share * len(ordered)) - 1)] if ordered else math.nan
+
+
+@dataclass(frozen=True)
+class Result:
+    """One attack's line in the table."""
+
+    name: str
+    shows: str
+    without: Window
+    beside: Window
+    before: Mapping[str, int]
+    """Resident bytes of each process as the attack began."""
+    wrong: Sequence[str] = ()
+    """What was broken or leaked, in words: rows that are not the honest ones, what an attacker got."""
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    tries: int = 1
+
+    @property
+    def growth(self) -> dict[str, int]:
+        """Bytes by process. A process that was not there before is held against its peak without the attack."""
+        return {
+            name: peak - self.before.get(name, self.without.peak.get(name, peak))
+            for name, peak in self.beside.peak.items()
+        }
+
+    @property
+    def slow(self) -> list[str]:
+        """Limits of time that were passed: a busy machine may have been at fault."""
+        without, beside = self.without, self.beside
+        failures = []
+        limit = max(SLOWER * without.p99, without.p99 + SLOWER_MS)
+        if not beside.p99 <= limit:
+            failures.append(f"p99 {beside.p99:.0f} ms, at most {limit:.0f}")
+        longest = max(CAMPAIGN * without.campaign_s, without.campaign_s + CAMPAIGN_S)
+        if not beside.campaign_s <= longest:
+            failures.append(f"campaign {show_s(beside.campaign_s)}, at most {longest:.0f} s")
+        return failures
+
+    @property
+    def failures(self) -> list[str]:
+        """All limits that were passed, in words; none: it held."""
+        failures = list(self.wrong)
+        failures += [
+            f"{name} grew by {bytes_ / MIB:.0f} MiB, at most {GROWTH // MIB}"
+            for name, bytes_ in self.growth.items()
+            if bytes_ > GROWTH
+        ]
+        failures += [
+            f"{name} logs {rate:.0f} KB/s"
+            for name, rate in self.beside.log_kb_s.items()
+            if rate > self.without.log_kb_s.get(name, 0.0) + LOG_KB_S
+        ]
+        served = 1 - self.beside.refused / self.beside.newcomers if self.beside.newcomers else 1.0
+        if served < NEWCOMERS:
+            failures.append(f"{self.beside.refused} of {self.beside.newcomers} newcomers refused")
+        return failures + self.slow
+
+    @property
+    def held(self) -> bool:
+        return not self.failures
+
+    @property
+    def words(self) -> str:
+        """The result column."""
+        if self.held:
+            return "held" if self.tries == 1 else f"held (try {self.tries})"
+        if self.failures == self.slow:
+            return "slowed"
+        return "leak" if all(failure.startswith("leak:") for failure in self.failures) else "broken"
+
+    def to_json(self) -> dict[str, Any]:
+        """For comparisons: see `--json`."""
+        most = max(self.growth, key=lambda name: self.growth[name], default="")
+        return {
+            "attack": self.name,
+            "shows": self.shows,
+            "result": self.words,
+            "failures": self.failures,
+            "growth_mib": {name: round(bytes_ / MIB, 1) for name, bytes_ in self.growth.items()},
+            "grew_most": most,
+            "tries": self.tries,
+            "facts": dict(self.facts),
+            "without": _window_json(self.without),
+            "with": _window_json(self.beside),
+        }
+
+
+def _window_json(window: Window) -> dict[str, Any]:
+    plain = asdict(window) | {"calls": len(window.latencies_ms), "p50_ms": window.p50, "p99_ms": window.p99}
+    del plain["latencies_ms"], plain["peak"]
+    return {
+        name: None if isinstance(value, float) and not math.isfinite(value) else value
+        for name, value in plain.items()
+    }
+
+
+def show_s(seconds: float) -> str:
+    return f"{seconds:.1f} s" if math.isfinite(seconds) else "did not end"
+
+
+HEADINGS: Final = ("attack", "row", "result", "growth", "p50 ms", "p99 ms", "campaign s", "newcomers")
+
+
+def line(result: Result) -> tuple[str, ...]:
+    """The cells of one attack; figures as without → with."""
+    without, beside = result.without, result.beside
+    most = max(result.growth.items(), key=lambda item: item[1], default=("", 0))
+
+    def pair(one: float, other: float, form: str) -> str:
+        return " → ".join(f"{value:{form}}" if math.isfinite(value) else "–" for value in (one, other))
+
+    return (
+        result.name,
+        result.shows,
+        result.words,
+        f"{most[1] / MIB:+.0f} MiB {most[0]}",
+        pair(without.p50, beside.p50, ".0f"),
+        pair(without.p99, beside.p99, ".0f"),
+        pair(without.campaign_s, beside.campaign_s, ".1f"),
+        f"{beside.newcomers - beside.refused} of {beside.newcomers}",
+    )
+
+
+def table(rows: Sequence[Sequence[str]]) -> str:
+    """In columns."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    )
+
+
+def honest_rows(
+    rows: Sequence[Mapping[str, Any]],
+    expected: Mapping[str, float],
+    workers: Mapping[str, str],
+    *,
+    strangers: bool = False,
+) -> list[str]:
+    """What is wrong with the rows of an honest campaign: one complete row for each model with its scripted median, by one of the honest
+    workers, on its device. `expected`: median in ms by model; `workers`: worker id → device id, empty where unknown yet. `strangers`:
+    the campaign admits them, and their rows say so.
+    """
+    wrong = []
+    by_model: dict[str, list[Mapping[str, Any]]] = {}
+    for row in rows:
+        by_model.setdefault(str(row["FileName"]), []).append(row)
+    for model, median in expected.items():
+        mine = by_model.pop(model, [])
+        complete = [row for row in mine if row["Status"] == "Complete"]
+        if len(mine) != 1 or len(complete) != 1:
+            end = f"{mine[0]['Status']} ({mine[0]['Reason']})" if mine else "absent"
+            wrong.append(f"missing row: {model} is {end}")
+            continue
+        (row,) = mine
+        if row["WorkerId"] not in workers:
+            marked = str(row.get("Trust", "")) == "stranger"
+            if strangers and marked:
+                continue
+            wrong.append(
+                f"row of a{'' if marked else 'n unmarked'} stranger: {model} by …{str(row['WorkerId'])[-8:]}"
+            )
+            continue
+        if workers[row["WorkerId"]] not in ("", row["DeviceId"]):
+            wrong.append(f"wrong device: {model} on {row['DeviceId']}")
+        if row["InferenceMsMedian"] != median:
+            wrong.append(f"forged row: {model} took {row['InferenceMsMedian']:g} ms, in truth {median:g}")
+    return wrong + [f"row of nothing submitted: {model}" for model in by_model]
+
+
+def shorten(failures: Sequence[str], most: int = 3) -> list[str]:
+    """The first of them, and how many more."""
+    return [*failures[:most], *([f"and {len(failures) - most} more"] if len(failures) > most else [])]
