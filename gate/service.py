@@ -26,23 +26,17 @@ from gate.admission.policy import AdmissionPolicy
 from gate.settings import GateSettings
 from gate.status.census import Census
 from gate.status.metrics import page_of, serve_metrics
-from protocol.messages.index import RefusedMessage
-from protocol.messages.pool import EnrolRequest, ManifestMessage
-from protocol.words import Reason
 from swarm.base.home import Home
 from swarm.base.text import count
 from swarm.join.known_gates import addresses_file
 from swarm.join.node import END_OF_INPUT, RunningNode, open_node, watch_stop_requests
-from swarm.net.addresses import PeerId
 from swarm.net.reservations import RelayReservations
 from swarm.p2p.connection_gater import ConnectionGater
-from swarm.pools.enrolment import PoolEnrolment
+from swarm.pools.enrolment import enroller
 from swarm.pools.service import PoolNode
 
 log = structlog.get_logger("sark.gate")
 
-MAX_ENROLLING: Final = 16
-"""Enrolments that wait for the disk at a time."""
 LOOK_S: Final = 0.25
 """How often the circuits are counted while the gate drains."""
 STOPPING: Final = "stopping"
@@ -113,18 +107,6 @@ async def run_gate(
 
 def _pools(node: RunningNode, settings: GateSettings, policy: AdmissionPolicy) -> PoolNode:
     """The gate's part in pools: it admits to those of its home, and stores the newest manifest of any."""
-    enrolment, one = PoolEnrolment(node.home, time.time), trio.CapacityLimiter(1)
-
-    async def enrol(peer: PeerId, message: EnrolRequest) -> ManifestMessage | RefusedMessage:
-        if one.statistics().tasks_waiting >= MAX_ENROLLING:  # fresh keys cost nothing, a ticket milliseconds
-            return RefusedMessage(
-                reason=Reason.OVERLOADED, detail="too many newcomers at once", retry_after_s=2.0
-            )
-        answer = await trio.to_thread.run_sync(enrolment, peer, message, limiter=one)  # it waits for the disk
-        if isinstance(answer, ManifestMessage):
-            policy.enrolled(peer)
-        return answer
-
     pools = PoolNode(
         node.network,
         node.index,
@@ -133,7 +115,7 @@ def _pools(node: RunningNode, settings: GateSettings, policy: AdmissionPolicy) -
         name="gate",
         wall=time.time,
         rng=node.rng,
-        enrol=enrol,
+        enrol=enroller(node.home, time.time, policy.enrolled),
         gates=lambda: node.gates,
         admit=partial(policy.refusal, service="pool"),
         serves=settings.pools,

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import trio
 import typer
 
+from gate.cli import invite as cli_invite
 from gate.cli import pool as cli_pool
 from gate.cli import status
 from gate.settings import DEFAULT_PORT, Admit, GateSettings
@@ -18,6 +19,7 @@ from swarm.base.home import Home
 PANEL = "Gates and pools"
 
 app = typer.Typer()
+app.add_typer(cli_invite.app)
 app.add_typer(cli_pool.app)
 operate = typer.Typer()
 app.add_typer(operate, name="gate", rich_help_panel=PANEL)

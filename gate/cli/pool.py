@@ -13,6 +13,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
+from gate.cli.arguments import duration, given_gates, listed_gates
 from gate.settings import GateSettings
 from protocol.errors import NotPermitted, ResourceError, Unreachable, first_error
 from protocol.messages.pool import PoolMember
@@ -21,7 +22,6 @@ from swarm.base.home import Home
 from swarm.base.screen import new_console, print_json
 from swarm.base.settings import SettingsError
 from swarm.base.text import count
-from swarm.base.units import DAY_S, DurationError, parse_duration
 from swarm.join.known_gates import local_gates, recent_gates, save_gates
 from swarm.net.settings import RoleSettings
 
@@ -41,7 +41,6 @@ TAIL: Final = 8
 DEFAULT_TTL: Final = "30d"
 DEVICES: Final = 25
 """Uses of a ticket for devices: one ticket for a rack, and too few to fill a pool."""
-MAX_VALIDITY_S: Final = 3_650 * DAY_S
 PUSH_S: Final = 20.0
 
 NAME = typer.Argument(help="The pool's name.", metavar="NAME")
@@ -60,13 +59,13 @@ def create(
 
     The gate of this home admits newcomers who have a ticket. This home's scheduler may submit to the pool.
     """
-    from swarm.net.identity import load_or_create
+    from swarm.pools.home_pool import owner_line
     from swarm.pools.manifests import with_member
     from swarm.pools.owner import create_pool
 
     home: Home = ctx.obj
-    created = create_pool(home, name, _given_gates(ctx, gate))
-    owner = PoolMember(peer=load_or_create(home.key("scheduler")).peer_id, role=Role.SUBMIT, name="owner")
+    created = create_pool(home, name, given_gates(ctx, gate))
+    owner = owner_line(home)
     created.change(lambda manifest: with_member(manifest, owner, time.time()))
     print(f"Created pool {name}: {created.id}")
     print(f"  its key: {created.folder / 'pool.key'}   keep a copy; whoever has it controls the pool")
@@ -127,13 +126,18 @@ def invite(
     """
     from swarm.pools.enrolment import invite as issue_ticket
     from swarm.pools.enrolment import invite_peer
-    from swarm.pools.owner import MemberTerms, check_name, own_pool
+    from swarm.pools.home_pool import named_pool
+    from swarm.pools.owner import HOME_POOL, MemberTerms, check_name
     from swarm.pools.tickets import write_ticket
     from swarm.pools.tokens import check_team
 
     now = time.time()
-    own = own_pool(ctx.obj, name)
-    gates = _given_gates(ctx, gate) or _gates_of(ctx, own)
+    if name == HOME_POOL and not submit and to is None:
+        raise SettingsError(
+            f"pool {HOME_POOL} has a command of its own for devices", hint="invite one with: sark-node invite"
+        )
+    own = named_pool(ctx.obj, name, now)
+    gates = given_gates(ctx, gate) or _gates_of(ctx, own)
     if not gates and to is None:
         raise ResourceError(
             "a ticket must name a gate, and none is known",
@@ -152,7 +156,7 @@ def invite(
             hint="add --submit, or leave them out",
         )
     uses = uses or (DEVICES if role is Role.WORKER else 1)
-    for_s, ttl_s = _seconds("--for", valid_for), int(_seconds("--ttl", ttl))
+    for_s, ttl_s = duration("--for", valid_for), int(duration("--ttl", ttl))
     try:
         if team:
             check_team(team)
@@ -187,21 +191,23 @@ def invite(
 def members(ctx: typer.Context, name: Annotated[str, NAME], as_json: Annotated[bool, JSON] = False) -> None:
     """Show the members of a pool; of one made on this home, also its open tickets and who was revoked."""
     from protocol.messages.pool import read_manifest
+    from swarm.pools.home_pool import named_pool
     from swarm.pools.membership import joined_pools, stored_manifest
-    from swarm.pools.owner import own_pool, own_pools
+    from swarm.pools.owner import HOME_POOL, own_pools
 
     home: Home = ctx.obj
     joined = [pool for role in (Role.WORKER, Role.SUBMIT) for pool in joined_pools(home, role)]
     elsewhere = next((pool for pool in joined if name in (pool.name, pool.pool)), None)
     lines: list[str] = []
-    if elsewhere is not None and not any(name in (own.name, own.id) for own in own_pools(home)):
+    made_here = name == HOME_POOL or any(name in (own.name, own.id) for own in own_pools(home))
+    if elsewhere is not None and not made_here:
         stored = stored_manifest(home, elsewhere.pool)
         listed = read_manifest(stored.body).members if stored is not None else ()
         title = f"pool {elsewhere.name}, made elsewhere: {elsewhere.pool}"
         document: dict[str, Any] = {"pool": elsewhere.pool, "name": elsewhere.name}
         none = "This home has not received its member list yet."
     else:
-        own = own_pool(home, name)
+        own = named_pool(home, name, time.time())
         manifest, listed = own.manifest(), own.manifest().members
         title, none = f"pool {own.name}, manifest {manifest.number}: {own.id}", "no members yet"
         tickets, revoked = own.open_tickets(time.time()), [each.peer for each in manifest.revoked]
@@ -267,10 +273,12 @@ def revoke(
     import trio
 
     from swarm.pools.enrolment import revoke as revoke_in
-    from swarm.pools.owner import own_pool
+    from swarm.pools.home_pool import named_pool, owner_line
+    from swarm.pools.owner import HOME_POOL
 
-    own = own_pool(ctx.obj, name)
-    for line in revoke_in(own, who, time.time(), with_members=with_members):
+    own = named_pool(ctx.obj, name, time.time())
+    keep = {owner_line(ctx.obj).peer} if own.name == HOME_POOL else ()
+    for line in revoke_in(own, who, time.time(), with_members=with_members, keep=keep):
         print(line)
     try:
         result = trio.run(push_manifest, _gates_of(ctx, own), own)
@@ -315,7 +323,7 @@ def join(
     if joined.gates and not recent_gates(home, ("scheduler",)):
         save_gates(home, joined.gates)  # so that submit needs no --gate
     if joined.unused:
-        gates = tuple(dict.fromkeys((*joined.gates, *_settings(ctx, None).gates, *local_gates(home))))
+        gates = tuple(dict.fromkeys((*joined.gates, *_settings(ctx).gates, *local_gates(home))))
         with contextlib.ExitStack() as stack:
             try:
                 stack.enter_context(lock_folder(home.folder("scheduler")))
@@ -385,8 +393,10 @@ async def enrol_scheduler(home: Home, joined: Membership, gates: Sequence[str], 
 
 def members_table(members: Iterable[PoolMember], width: int = 80) -> Table:
     """A row for each member, with the whole peer id where it fits."""
+    members = tuple(members)
+    devices = any(one.device for one in members)
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    for column in ("member", "role", "team", "priority", "slots", "peer"):
+    for column in ("member", "role", "team", "priority", "slots", *(["device"] if devices else []), "peer"):
         wraps = column in ("member", "team")
         justify: Any = "right" if column in ("priority", "slots") else "left"
         table.add_column(column, no_wrap=not wraps, overflow="fold", justify=justify)
@@ -397,6 +407,7 @@ def members_table(members: Iterable[PoolMember], width: int = 80) -> Table:
             Text(one.team or "-"),
             str(one.priority),
             "any" if one.slots is None else str(one.slots),
+            *([one.device or "-"] if devices else []),
             _peer(one.peer, width),
         )
     return table
@@ -423,38 +434,13 @@ def _date(wall_s: float) -> str:
 # -- arguments ----------------------------------------------------------------------------------------------------------------
 
 
-def _settings(ctx: typer.Context, gates: Sequence[str] | None) -> RoleSettings:
-    home: Home = ctx.obj
-    return GateSettings.load(
-        home.config_file, ctx.meta["environment"], {"gates": tuple(gates) if gates else None}
-    )
-
-
-def _given_gates(ctx: typer.Context, gates: Sequence[str] | None) -> tuple[str, ...]:
-    """Those of the command line, checked."""
-    from swarm.pools.tickets import MAX_GATES
-
-    if gates and len(gates) > MAX_GATES:
-        raise SettingsError(f"{len(gates)} gates", hint=f"name at most {MAX_GATES}")
-    return _settings(ctx, gates).gates if gates else ()
+def _settings(ctx: typer.Context) -> RoleSettings:
+    return GateSettings.load(ctx.obj.config_file, ctx.meta["environment"], {})
 
 
 def _gates_of(ctx: typer.Context, own: OwnPool) -> tuple[str, ...]:
     """The pool's own, else this home's, else the configured ones. Loopback addresses only if there are no others."""
-    from swarm.pools.tickets import MAX_GATES
-
-    home: Home = ctx.obj
-    gates = own.gates or local_gates(home) or _settings(ctx, None).gates
-    public = [gate for gate in gates if not gate.startswith(("/ip4/127.", "/ip6/::1/"))]
-    return tuple(public or gates)[:MAX_GATES]
-
-
-def _seconds(flag: str, text: str) -> float:
-    """`90s`, `24h`, `30d`. Raises `SettingsError`."""
-    try:
-        return parse_duration(text, max_s=MAX_VALIDITY_S)
-    except DurationError as exc:
-        raise SettingsError(f"{flag}: {exc.what}", hint=exc.hint) from None
+    return listed_gates(own.gates or local_gates(ctx.obj) or _settings(ctx).gates)
 
 
 def _quoted(name: str) -> str:

@@ -196,7 +196,7 @@ def join(
     ticket: Annotated[
         str | None,
         typer.Argument(
-            help="Join a pool with this ticket (from `sark-node pool invite`), once. A file that holds it, or - for standard input.",
+            help="Join with this ticket of `sark-node invite` or `pool invite`, once. A file that holds it, or - for standard input.",
             metavar="TICKET",
         ),
     ] = None,
@@ -344,6 +344,12 @@ def join(
         print(f"{profile.name} is {what} now: {units}. Press Ctrl-C to stop.", flush=True)
         print(f"  {here.identity.peer_id}", flush=True)
         print(f"  serves: {serves(settings, [pool.name for pool in pools])}", flush=True)
+        if settings.allow or settings.owners:
+            print(
+                "  whoever submits has to trust this device too; send them this command:"
+                f" sark-node trust {here.identity.peer_id}",
+                flush=True,
+            )
 
     def report(line: str) -> None:
         with contextlib.suppress(OSError):  # nobody reads the output any more; the work goes on
@@ -415,13 +421,17 @@ def options_given(ctx: typer.Context) -> list[str]:
 
 def serves(settings: WorkerSettings, pools: Sequence[str]) -> str:
     """`you; pool lab, only team vision; scheduler …nF2cDYa1`."""
+    from swarm.pools.owner import HOME_POOL
+
     who = ["you"]
     teams = (
         f", only team{'s' if len(settings.teams) > 1 else ''} {', '.join(settings.teams)}"
         if settings.teams
         else ""
     )
-    who += [f"pool {name}{teams}" for name in sorted(pools)]
+    who += [
+        f"{'a home that invited it' if name == HOME_POOL else f'pool {name}'}{teams}" for name in sorted(pools)
+    ]
     ids = ", ".join(f"…{peer[-8:]}" for peer in settings.allow)
     who += [f"scheduler{'s' if len(settings.allow) > 1 else ''} {ids}"] if ids else []
     who += ["anybody"] if settings.accept_anyone else []

@@ -168,6 +168,7 @@ async def run_process(
                     news=worker.revocation.update,
                     gates=lambda: settings.gates or local_gates(home),
                     must=must,
+                    tell=tell,
                 )
                 worker.revocation.store = node.registry.store
                 node.serve()

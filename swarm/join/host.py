@@ -7,7 +7,7 @@ import errno
 import math
 import random
 import socket
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import Final
@@ -33,6 +33,7 @@ from swarm.net.addresses import (
     TcpAddress,
     check_listen,
     concrete,
+    dialled,
     gate_contacts,
     parse_tcp,
     usable,
@@ -75,6 +76,8 @@ class HostNetwork:
         )
         self._addresses: tuple[Address, ...] = ()
         self._listed_at = -math.inf
+        self.given: set[Address] = set()
+        """Addresses from this node's owner."""
 
     @property
     def peer_id(self) -> PeerId:
@@ -131,6 +134,9 @@ class HostNetwork:
         learned = contact.addresses if contact is not None else ()
         direct = tuple(dict.fromkeys((*given, *stored, *usable(learned))))[:MAX_DIALLED]
         await self.swarm.reach(peer, (*direct, *circuits))
+
+    def owner_gave(self, addresses: Iterable[Address]) -> None:
+        self.given.update(dialled(addresses))
 
     async def disconnect(self, peer: PeerId) -> None:
         await self.swarm.close_peer(_peer(peer))
@@ -211,7 +217,10 @@ async def open_host(
                     _check_listening(swarm, addresses)
                     network = HostNetwork(identity, host, swarm)
                     keeper = BootstrapKeeper(network, bootstrap, rng or random.Random(), fallback)
-                    swarm.rules = DialRules(listening=lambda: network.addresses, given=keeper.gives)
+                    swarm.rules = DialRules(
+                        listening=lambda: network.addresses,
+                        given=lambda address: address in network.given or keeper.gives(address),
+                    )
                     network._relays.on_disconnect = keeper.disconnected
                     await keeper.join_first()
                     async with trio.open_nursery() as nursery:

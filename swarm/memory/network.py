@@ -30,7 +30,7 @@ import trio
 from protocol.errors import LocalProtocolError, SarkError, Unreachable
 from swarm.memory.parts import InboundStreams, MemoryGate
 from swarm.memory.streams import MemoryLink, MemoryStream, stream_pair
-from swarm.net.addresses import Address, Circuit, PeerId, circuits, parse_circuit, parse_tcp
+from swarm.net.addresses import Address, Circuit, PeerId, circuits, dialled, parse_circuit, parse_tcp
 from swarm.net.identity import Identity
 from swarm.net.network import Handler, Path, Reservation
 from swarm.net.reservations import RelayReservations
@@ -299,7 +299,8 @@ class MemoryNetwork:
         self._reported: dict[PeerId, set[Address]] = {}
         """The direct addresses of each peer, as reported so far."""
         self.table = RoutingTable(identity.peer_id)
-        self._rules = DialRules(networks=lambda: _EVERYWHERE)
+        self._given: set[Address] = set()
+        self._rules = DialRules(networks=lambda: _EVERYWHERE, given=self._given.__contains__)
 
     @property
     def addresses(self) -> tuple[Address, ...]:
@@ -401,6 +402,9 @@ class MemoryNetwork:
         if not direct:
             raise Unreachable(f"no way to {gate}: no address of it is known")
         return await self._dial(gate, direct)
+
+    def owner_gave(self, addresses: Iterable[Address]) -> None:
+        self._given.update(dialled(addresses))
 
     async def disconnect(self, peer: PeerId) -> None:
         while (link := self._swarm.link(self.peer_id, peer)) is not None:

@@ -243,6 +243,25 @@ def gate_contacts(gates: Sequence[str]) -> tuple[Contact, ...]:
     return tuple(Contact(peer, tuple(addresses)) for peer, addresses in by_peer.items())
 
 
+def peer_contacts(addresses: Iterable[str]) -> tuple[Contact, ...]:
+    """The peers of `…/p2p/12D3Koo…`, each once, reached directly or through a gate. What is no such address is left out."""
+    by_peer: dict[PeerId, list[Address]] = {}
+    for text in addresses:
+        where, _, peer = text.rpartition("/p2p/")
+        try:
+            peer_id_bytes(peer)
+        except ValueError:
+            continue
+        by_peer.setdefault(peer, []).extend(all_addresses([where]))
+    return tuple(Contact(peer, tuple(dict.fromkeys(found))) for peer, found in by_peer.items() if found)
+
+
+def dialled(addresses: Iterable[str]) -> tuple[Address, ...]:
+    """Where `…/p2p/12D3Koo…` addresses have a node dial: the peer's own addresses, and those of gates on the way."""
+    found = [address for contact in peer_contacts(addresses) for address in contact.addresses]
+    return (*usable(found), *(circuit.address for circuit in circuits(found)))
+
+
 def is_private(address: Address) -> bool:
     """Whether it is not a global IP address."""
     where = parse_tcp(address)

@@ -6,7 +6,7 @@ loss and partitions on trio's clock). One test suite runs over both.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -128,6 +128,10 @@ class Network(Protocol):
         self, peer: PeerId, protocol: str, addresses: Sequence[Address] = (), *, max_wait_s: float = 5.0
     ) -> Stream:
         """Open a stream, on the direct connection where there is one; connects first where needed. Raises `Unreachable`."""
+        ...
+
+    def owner_gave(self, addresses: Iterable[Address]) -> None:
+        """Dial `…/p2p/12D3Koo…` wherever that leads: it is no stranger's word."""
         ...
 
     async def disconnect(self, peer: PeerId) -> None:

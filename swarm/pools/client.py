@@ -17,7 +17,7 @@ from typing import Final, Protocol, TypeVar
 import structlog
 import trio
 
-from protocol.errors import NotPermitted, RemoteProtocolError, ResourceError, SarkError, Unreachable
+from protocol.errors import NotPermitted, RemoteProtocolError, SarkError, Unreachable
 from protocol.messages.index import RefusedMessage
 from protocol.messages.pool import (
     POOL,
@@ -32,7 +32,7 @@ from protocol.values.requirement import Clause, Op, Requirement
 from protocol.wire.base import Message
 from protocol.words import ProtocolId, Reason
 from swarm.index.query import QueryResult
-from swarm.net.addresses import Contact, gate_contacts
+from swarm.net.addresses import Contact, peer_contacts
 from swarm.net.identity import routing_key
 from swarm.net.link import Links
 from swarm.net.network import Network
@@ -74,6 +74,7 @@ class PoolClient:
     def __init__(
         self, network: Network, nursery: trio.Nursery, index: ManifestDirectory, rng: random.Random
     ) -> None:
+        self._network = network
         self._me = network.peer_id
         self._links = Links(network, ProtocolId.POOL, POOL, nursery, keep=MAX_LINKS)
         self._index = index
@@ -82,7 +83,7 @@ class PoolClient:
     async def newest(self, gates: Sequence[str], pool: str, have: int) -> ManifestMessage | None:
         """The newest manifest with a number above `have` that the pool's gates and holders have."""
         targets: list[Contact] = []
-        for contacts in (_contacts(gates), await self._holders(pool)):
+        for contacts in (peer_contacts(gates), await self._holders(pool)):
             others = [contact for contact in contacts if contact.peer != self._me]
             targets += self._rng.sample(others, min(len(others), MAX_ASKED))
         number, newest = have, None
@@ -98,7 +99,7 @@ class PoolClient:
     ) -> SpreadResult:
         """Bring a manifest to the pool's gates, the holders near its key and, with `workers`, all of its workers."""
         manifest = verified(signed)
-        contacts = [*_contacts(gates), *await self._holders(manifest.pool)]
+        contacts = [*peer_contacts(gates), *await self._holders(manifest.pool)]
         if workers:
             in_pool = Requirement(clauses=(Clause(attribute="pools", op=Op.HAS, value=manifest.name),))
             try:
@@ -135,19 +136,20 @@ class PoolClient:
     ) -> tuple[Membership, ManifestMessage]:
         """Join a pool by its ticket, or renew a membership: any gate that has the pool's key may do it.
 
-        An unused ticket goes first, and only to the gates that it names: whoever sees it can use it. `gates`: also asked to renew.
+        An unused ticket goes first, and only to whom it names: whoever sees it can use it. `gates`: also asked to renew.
         `device`: the id of a worker's device.
-        Raises `NotPermitted` when a gate refuses and none admits, `Unreachable` when no gate answers or has its key.
+        Raises `NotPermitted` when one refuses and none admits, `Unreachable` when nobody answers who has its key.
         """
         member = find_member(manifest, self._me, joined.role, now)
-        everywhere = (*joined.gates, *gates)
+        self._network.owner_gave(joined.admits)
+        everywhere = (*joined.admitters, *joined.gates, *gates)
         tries: list[tuple[bytes | None, Sequence[str]]] = (
-            [(joined.ticket, joined.gates)] if joined.unused else []
+            [(joined.ticket, joined.admitters)] if joined.unused else []
         )
         if member is not None:
             tries.append((None, everywhere))
         elif joined.ticket is not None and joined.spent:  # a used ticket admits its peer again
-            tries.append((joined.ticket, joined.gates))
+            tries.append((joined.ticket, joined.admitters))
         if not tries:
             raise NotPermitted(
                 f"the membership in pool {joined.name} as {joined.role} has ended",
@@ -180,10 +182,10 @@ class PoolClient:
     ) -> ManifestMessage:
         """The manifest by which the pool admits us. `member`: our line that is to be renewed. Any peer can refuse in a pool's name, or
         answer with an old manifest: then the next gate is asked, and the newest manifest counts."""
-        why = "it has no gate"
+        why = "its ticket names nobody"
         refused: str | None = None
         latest: tuple[int, ManifestMessage] | None = None
-        for contact in _contacts(gates):
+        for contact in peer_contacts(gates):
             try:
                 signed = await self._call(contact, request, ManifestMessage)
                 manifest = verified(signed)
@@ -211,7 +213,12 @@ class PoolClient:
             raise NotPermitted(
                 f"pool {joined.name} refuses: {refused}", hint="ask its owner for a new ticket"
             )
-        raise Unreachable(f"no gate of pool {joined.name} admits now: {why}")
+        raise Unreachable(
+            f"nobody who admits to pool {joined.name} answers now: {why}",
+            hint="the command that printed the ticket must still be waiting there: sark-node invite"
+            if joined.admits
+            else "",
+        )
 
     async def _holders(self, pool: str) -> list[Contact]:
         try:
@@ -253,14 +260,3 @@ def is_due(member: PoolMember | None, now: float) -> bool:
     if member is None or member.until is None or member.ttl_s is None:
         return member is None
     return now >= member.until - member.ttl_s / 2
-
-
-def _contacts(gates: Sequence[str]) -> list[Contact]:
-    """The well-formed gates: they come from a ticket that anybody may have written."""
-    contacts: list[Contact] = []
-    for gate in dict.fromkeys(gates):
-        try:
-            contacts += gate_contacts((gate,))
-        except ResourceError as exc:
-            log.debug("pool.bad_gate", gate=gate, why=exc.what)
-    return contacts

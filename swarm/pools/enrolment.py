@@ -7,10 +7,11 @@ lists it. A renewal never gives more than the member's line, which the owner may
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Final
 
 import structlog
+import trio
 
 from protocol.errors import NotPermitted, ResourceError
 from protocol.messages.index import RefusedMessage
@@ -22,10 +23,13 @@ from swarm.net.addresses import PeerId
 from swarm.net.identity import peer_id_bytes
 from swarm.pools.manifests import find_member, is_live, revoked_peers, with_member, without
 from swarm.pools.owner import MemberTerms, OwnPool, TicketRecord, own_pools
+from swarm.pools.server import Enroller
 from swarm.pools.tickets import Ticket
 
 EARLY: Final = 0.75
 """A member with more of its life left than this share is not renewed yet."""
+MAX_ENROLLING: Final = 16
+"""Enrolments that wait for the disk at a time."""
 MAX_NAME: Final = 64
 TAIL: Final = 6
 """Letters of a peer id after a name that another member has."""
@@ -91,6 +95,25 @@ class PoolEnrolment:
         if after.number != manifest.number:
             log.info("pool.member", pool=pool.name, peer=peer, role=str(message.role))
         return pool.signed()
+
+
+def enroller(
+    home: Home, wall: Callable[[], float], admitted: Callable[[PeerId], object] = lambda peer: None
+) -> Enroller:
+    """Admits to the pools of this home, one at a time and in a thread: that waits for the disk. `admitted` is called with each peer."""
+    enrolment, one = PoolEnrolment(home, wall), trio.CapacityLimiter(1)
+
+    async def enrol(peer: PeerId, message: EnrolRequest) -> ManifestMessage | RefusedMessage:
+        if one.statistics().tasks_waiting >= MAX_ENROLLING:  # fresh keys cost nothing, a ticket milliseconds
+            return RefusedMessage(
+                reason=Reason.OVERLOADED, detail="too many newcomers at once", retry_after_s=2.0
+            )
+        answer = await trio.to_thread.run_sync(enrolment, peer, message, limiter=one)
+        if isinstance(answer, ManifestMessage):
+            admitted(peer)
+        return answer
+
+    return enrol
 
 
 def _line(manifest: PoolManifest, peer: PeerId, role: Role) -> PoolMember | None:
@@ -159,12 +182,30 @@ def is_peer(text: str) -> bool:
 
 
 def invite(
-    pool: OwnPool, gates: tuple[str, ...], terms: MemberTerms, *, now: float, for_s: float, uses: int
+    pool: OwnPool,
+    gates: tuple[str, ...],
+    terms: MemberTerms,
+    *,
+    now: float,
+    for_s: float,
+    uses: int,
+    admits: tuple[str, ...] = (),
 ) -> tuple[Ticket, TicketRecord]:
-    """A ticket that admits `uses` peers within `for_s` seconds, and its record. Raises `NotPermitted` when too many tickets are open."""
+    """A ticket that admits `uses` peers within `for_s` seconds, and its record. `admits`: where who admits is reached, if not the gates.
+
+    Raises `NotPermitted` when too many tickets are open.
+    """
     until = int(now + for_s)
     secret, record = pool.issue_ticket(terms, until=until, uses=uses, now=now)
-    ticket = Ticket(pool=pool.id, name=pool.name, gates=gates, role=terms.role, until=until, secret=secret)
+    ticket = Ticket(
+        pool=pool.id,
+        name=pool.name,
+        gates=gates,
+        role=terms.role,
+        until=until,
+        secret=secret,
+        admits=admits,
+    )
     return ticket, record
 
 
@@ -207,11 +248,13 @@ def invite_peer(
     )
 
 
-def revoke(pool: OwnPool, who: str, now: float, *, with_members: bool = False) -> tuple[str, ...]:
-    """Revoke a member (peer id or name), or a ticket (its id; `with_members`: and all who joined with it).
+def revoke(
+    pool: OwnPool, who: str, now: float, *, with_members: bool = False, keep: Collection[str] = ()
+) -> tuple[str, ...]:
+    """Revoke a member (peer id or name), or a ticket (its id; `with_members`: and all who joined with it). `keep`: peers that stay.
 
-    Returns what happened, line by line. Raises `SettingsError` when `who` is nobody or several; `NotPermitted` when there is no
-    room for more.
+    Returns what happened, line by line. Raises `SettingsError` when `who` is nobody, several or to stay; `NotPermitted` when there is
+    no room for more.
     """
     if TICKET_ID.fullmatch(who):
         return _revoke_ticket(pool, who, now, with_members=with_members)
@@ -226,6 +269,8 @@ def revoke(pool: OwnPool, who: str, now: float, *, with_members: bool = False) -
             hint="give the peer id: " + " or ".join(sorted(peers)),
         )
     (peer,) = peers
+    if peer in keep:
+        raise SettingsError(f"{who} is this home's own scheduler, which stays in pool {pool.name}")
     tickets = frozenset(ticket.id for ticket in pool.open_tickets(now) if peer in ticket.used)
     pool.revoke_tickets(tickets, now)  # first: if this is interrupted, the same command finishes it
     pool.change(lambda manifest: without(manifest, (peer,), now))

@@ -46,18 +46,24 @@ class Membership(Message):
     pool: PeerName
     name: Name
     gates: Annotated[tuple[AddressText, ...], Field(max_length=MAX_GATES)] = ()
+    admits: Annotated[tuple[AddressText, ...], Field(max_length=MAX_GATES)] = ()
     role: Annotated[Role, Field(strict=False)]
     ticket: TicketSecret | None = None
-    """Shown to the ticket's gates until one of them accepts or refuses it."""
+    """Shown to who admits until it is accepted or refused."""
     until: Count = 0
     """Wall seconds at which the ticket ends."""
     spent: bool = False
-    """A gate accepted or refused the ticket."""
+    """The ticket was accepted or refused."""
 
     @property
     def unused(self) -> bool:
         """Whether the ticket is still to be shown."""
         return self.ticket is not None and not self.spent
+
+    @property
+    def admitters(self) -> tuple[str, ...]:
+        """The only ones who are shown the ticket."""
+        return self.admits or self.gates
 
 
 def join_pool(home: Home, ticket: Ticket, role: Role, peer: str, *, now: float) -> Membership:
@@ -74,7 +80,7 @@ def join_pool(home: Home, ticket: Ticket, role: Role, peer: str, *, now: float) 
             f"this ticket of pool {ticket.name} expired at {utc(ticket.until)}, and this device's clock says {utc(now)}",
             hint="ask the pool's owner for a new one; if this clock is wrong, set it and try again",
         )
-    shared = ticket.model_dump(include={"pool", "name", "gates", "role", "until"})
+    shared = ticket.model_dump(include={"pool", "name", "gates", "admits", "role", "until"})
     fresh = Membership(ticket=ticket.secret, **shared)
     if ticket.to is not None:
         if ticket.to != peer:

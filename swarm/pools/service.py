@@ -88,6 +88,9 @@ class PoolNode:
     """Ids of pools that it was started to join: if one refuses, `run` forgets it and raises `NotPermitted`, unless this node is a
     member already."""
 
+    tell: Callable[[str], object] = lambda line: None
+    """Called with a line for people about the pools in `must`."""
+
     def __post_init__(self) -> None:
         self._own: dict[str, OwnPool] = {}
         self._joined: dict[str, Membership] = {}
@@ -95,6 +98,8 @@ class PoolNode:
         self._poll_at: dict[str, float] = {}
         self._retries: dict[str, tuple[float, float]] = {}
         """Pool → when to call a gate again, and the pause after that."""
+        self._retried: set[str] = set()
+        """Pools whose silence was reported."""
         self._warned: set[str] = set()
         self._spread: dict[str, tuple[PoolManifest, float]] = {}
         """Own pool → the manifest that was spread, and when."""
@@ -213,8 +218,15 @@ class PoolNode:
                 raise NotPermitted(exc.what, hint=exc.hint) from None
             if not isinstance(exc, Unreachable):
                 self._warn(exc)
+            elif joined.pool in self.must and joined.pool not in self._retried and member is None:
+                self._retried.add(joined.pool)
+                self.tell(f"not in pool {joined.name} yet: {exc.what}; trying again")
+                if exc.hint:
+                    self.tell(f"  {exc.hint}")
             return
         self._retries.pop(joined.pool, None)
+        if joined.pool in self.must and joined.unused:
+            self.tell(f"pool {joined.name} lists this device now")
         await self._write(store_membership, fresh)
         log.info("pool.enrolled", pool=joined.pool, name=joined.name, role=str(joined.role))
         self.registry.store(signed)

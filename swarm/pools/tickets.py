@@ -43,11 +43,13 @@ class Ticket(Message):
     pool: PeerName
     name: Name
     gates: Annotated[tuple[AddressText, ...], Field(max_length=MAX_GATES)] = ()
-    """Of the pool, with their peer ids."""
+    """Ways into the swarm, with their peer ids; they admit, unless `admits` says who does."""
     role: Annotated[Role, Field(strict=False)]
     until: Count
     """Wall seconds at which the ticket, or the membership it grants, ends."""
     secret: TicketSecret | None = None
+    admits: Annotated[tuple[AddressText, ...], Field(max_length=MAX_GATES)] = ()
+    """Where who admits is reached, directly or through a gate, with its peer id: nobody else is shown the secret. Empty: the gates."""
     to: PeerName | None = None
     manifest: ManifestMessage | None = None
 

@@ -1,0 +1,41 @@
+"""Arguments that the commands of pools share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import typer
+
+from gate.settings import GateSettings
+from swarm.base.settings import SettingsError
+from swarm.base.units import DAY_S, DurationError, parse_duration
+
+MAX_VALIDITY_S: Final = 3_650 * DAY_S
+
+
+def duration(flag: str, text: str) -> float:
+    """Seconds in `90s`, `24h`, `30d`. Raises `SettingsError`."""
+    try:
+        return parse_duration(text, max_s=MAX_VALIDITY_S)
+    except DurationError as exc:
+        raise SettingsError(f"{flag}: {exc.what}", hint=exc.hint) from None
+
+
+def given_gates(ctx: typer.Context, gates: Sequence[str] | None) -> tuple[str, ...]:
+    """Those of the command line, checked."""
+    from swarm.pools.tickets import MAX_GATES
+
+    if gates and len(gates) > MAX_GATES:
+        raise SettingsError(f"{len(gates)} gates", hint=f"name at most {MAX_GATES}")
+    if not gates:
+        return ()
+    return GateSettings.load(ctx.obj.config_file, ctx.meta["environment"], {"gates": tuple(gates)}).gates
+
+
+def listed_gates(gates: Sequence[str]) -> tuple[str, ...]:
+    """As a ticket names them: loopback addresses only if there are no others."""
+    from swarm.pools.tickets import MAX_GATES
+
+    public = [gate for gate in gates if not gate.startswith(("/ip4/127.", "/ip6/::1/"))]
+    return tuple(public or gates)[:MAX_GATES]

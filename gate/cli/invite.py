@@ -1,0 +1,253 @@
+"""`sark-node invite`: the short way to a device of one's own. It serves this home, and this home trusts it."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from gate.cli.arguments import duration, given_gates, listed_gates
+from gate.settings import GateSettings
+from protocol.errors import NotPermitted, ResourceError
+from protocol.words import Role
+from swarm.base.home import Home
+from swarm.base.screen import print_json
+from swarm.base.settings import SettingsError
+from swarm.base.text import count
+from swarm.join.known_gates import any_answers, local_gates, recent_gates
+
+if TYPE_CHECKING:
+    from swarm.pools.owner import OwnPool, TicketRecord
+    from swarm.pools.tickets import Ticket
+
+app = typer.Typer()
+
+LOOK_S: Final = 0.5
+"""How often it looks who has used the ticket."""
+LINGER_S: Final = 1.0
+"""How long the last answer has to arrive."""
+NOBODY: Final = "or make a ticket that needs nobody: sark-node invite --to WORKER_ID   (the device shows its id with: sark-node info)"
+
+
+@app.command(rich_help_panel="This device")
+def invite(
+    ctx: typer.Context,
+    to: Annotated[
+        str | None,
+        typer.Option(
+            help="Invite only this worker, whose id `sark-node info` shows there. Nobody has to admit it.",
+            metavar="WORKER_ID",
+        ),
+    ] = None,
+    name: Annotated[
+        str | None, typer.Option(help="With --to: the device's name in the pool.", metavar="DEVICE")
+    ] = None,
+    uses: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=256,
+            help="How many devices may join with this ticket.  \\[default: 1]",
+            show_default=False,
+        ),
+    ] = None,
+    valid_for: Annotated[
+        str, typer.Option("--for", help="How long the ticket can be used.", metavar="24h")
+    ] = "24h",
+    ttl: Annotated[
+        str | None,
+        typer.Option(
+            help="How long the device stays.  \\[default: until you revoke it]",
+            metavar="30d",
+            show_default=False,
+        ),
+    ] = None,
+    gate: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Address of a gate that both use. Repeatable.  \\[default: the gates that this home uses]",
+            metavar="ADDRESS",
+        ),
+    ] = None,
+    listen: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="While it waits, listen only on this address, such as /ip4/192.0.2.7/tcp/4103. Repeatable.",
+            metavar="ADDRESS",
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Invite a device of yours: print the command to run on it.
+
+    The device then serves this home, and this home trusts the device: it is in the pool `home`, which every home has. Where no gate of
+    this home runs, the command waits to admit the device, until the ticket is used up or Ctrl-C. Standard output has the command alone.
+    """
+    import trio
+
+    from swarm.pools.enrolment import invite_peer
+    from swarm.pools.home_pool import home_pool
+    from swarm.pools.owner import MemberTerms, check_name
+
+    home: Home = ctx.obj
+    for_s = duration("--for", valid_for)
+    terms = MemberTerms(role=Role.WORKER, ttl_s=None if ttl is None else int(duration("--ttl", ttl)))
+    if to is None and name is not None:
+        raise SettingsError("--name needs --to", hint="whoever joins with a ticket chooses its own name")
+    if to is not None and uses is not None:
+        raise SettingsError("--uses cannot be used with --to", hint="that ticket is for one device")
+    if name is not None:
+        check_name(name)
+    now, own = time.time(), home_pool(home, time.time())
+    settings = GateSettings.load(home.config_file, ctx.meta["environment"], {})
+    here = local_gates(home)
+    ways = given_gates(ctx, gate) or listed_gates(here or settings.gates or recent_gates(home))
+    if to is not None:
+        try:
+            ticket = invite_peer(own, ways, terms, to, now=now, name=name, for_s=for_s)
+        except ValueError as exc:
+            raise SettingsError(str(exc), hint="see: sark-node invite --help") from None
+        show(ticket, None, as_json, f"worker {to}", (f"revoke: sark-node pool revoke home {to}",))
+        return
+    if here and any_answers(here):
+        issue = _issuer(own, terms, listed_gates(here), for_s, uses or 1)
+        ticket, record = issue(())
+        show(
+            ticket,
+            record,
+            as_json,
+            count(record.uses, "device"),
+            (*_terms(record), "the gate of this home admits it"),
+        )
+        return
+    issue = _issuer(own, terms, ways, for_s, uses or 1)
+    raise typer.Exit(trio.run(_admit, home, own, ways, tuple(listen or ()), issue, as_json))
+
+
+def show(ticket: Ticket, record: TicketRecord | None, as_json: bool, whom: str, lines: Sequence[str]) -> None:
+    """The command for the other device on standard output, the rest on standard error."""
+    from swarm.pools.tickets import write_ticket
+
+    text = write_ticket(ticket)
+    if as_json:
+        print_json(
+            {
+                "command": f"sark-node join {text}",
+                "ticket": text,
+                "id": record.id if record is not None else None,
+                "to": ticket.to,
+                "pool": ticket.pool,
+                "uses": record.uses if record is not None else 1,
+                "until": ticket.until,
+                "gates": list(ticket.gates),
+                "admits": list(ticket.admits),
+            }
+        )
+        sys.stdout.flush()
+        return
+    form = "%Y-%m-%d %H:%M" if ticket.until - time.time() > 3600 else "%H:%M:%S"
+    until = time.strftime(form, time.localtime(ticket.until))
+    print(f"Run this on the other device, by {until}; it is for {whom}:", file=sys.stderr, flush=True)
+    print(f"sark-node join {text}", flush=True)
+    for line in lines:
+        print(f"  {line}", file=sys.stderr, flush=True)
+
+
+def _terms(record: TicketRecord) -> tuple[str, ...]:
+    return (
+        "whoever has the ticket can join: send it privately",
+        f"revoke: sark-node pool revoke home {record.id}",
+    )
+
+
+Issue = Callable[[tuple[str, ...]], "tuple[Ticket, TicketRecord]"]
+"""Issues the ticket, given where who admits is reached."""
+
+
+def _issuer(own: OwnPool, terms: Any, gates: tuple[str, ...], for_s: float, uses: int) -> Issue:
+    def issue(admits: tuple[str, ...]) -> tuple[Ticket, TicketRecord]:
+        from swarm.pools.enrolment import invite as issue_ticket
+
+        return issue_ticket(own, gates, terms, now=time.time(), for_s=for_s, uses=uses, admits=admits)
+
+    return issue
+
+
+async def _admit(
+    home: Home, own: OwnPool, gates: tuple[str, ...], listen: tuple[str, ...], issue: Issue, as_json: bool
+) -> int:
+    """Admit newcomers until the ticket is used up, has ended or a signal comes; returns the exit code.
+
+    Raises `ResourceError` when this machine has no address to put into the ticket.
+    """
+    import trio
+
+    from swarm.join.admission import open_admission
+    from swarm.join.node import wait_for_stop
+    from swarm.net.addresses import is_loopback
+
+    async with open_admission(home, gates, listen) as node, trio.open_nursery() as nursery:
+        addresses = node.addresses
+        if not addresses:
+            raise ResourceError(
+                "a ticket must say where this home is reached, and this machine has no address",
+                hint=f"connect it to a network\nor name a gate that both use: sark-node invite --gate ADDRESS\n{NOBODY}",
+            )
+        ticket, record = issue(addresses)
+        lines = [*_terms(record), "waiting for it; Ctrl-C withdraws the ticket"]
+        circuits = any("/p2p-circuit" in address for address in addresses)
+        if all(is_loopback(address.rpartition("/p2p/")[0]) for address in addresses):
+            lines.append("only this machine can be reached at the address in this ticket")
+        elif not circuits:
+            via = "no gate answers" if gates else "no gate is known"
+            lines.append(f"{via}: the device must be on a network where it reaches this machine")
+        show(ticket, record, as_json, count(record.uses, "device"), lines)
+        code = 130
+
+        async def stop() -> None:
+            await wait_for_stop()
+            nursery.cancel_scope.cancel()
+
+        async def watch() -> None:
+            nonlocal code
+            code = await _watch(own, record)
+            nursery.cancel_scope.cancel()
+
+        nursery.start_soon(stop)
+        nursery.start_soon(watch)
+    if code == 130:
+        closed = own.close_ticket(record.id, time.time())
+        joined = len(closed.used) if closed is not None else 0
+        own.revoke_tickets(frozenset({record.id}) if not joined else frozenset(), time.time())
+        print(f"The ticket is withdrawn; {joined} of {record.uses} joined.", file=sys.stderr)
+    return code
+
+
+async def _watch(own: OwnPool, record: TicketRecord) -> int:
+    """Report each device that joins; returns once the ticket is used up (0), has expired or was revoked (5)."""
+    import trio
+
+    seen: set[str] = set()
+    while True:
+        now = time.time()
+        current = next((each for each in own.tickets() if each.id == record.id), None)
+        for peer in current.used if current is not None else ():
+            line = next((m for m in own.manifest().members if m.peer == peer and m.role is Role.WORKER), None)
+            if peer in seen or line is None:
+                continue
+            seen.add(peer)
+            print(f"{line.name} joined: {peer}", file=sys.stderr, flush=True)
+            print(f"  remove it with: sark-node pool revoke home {line.name}", file=sys.stderr, flush=True)
+        if len(seen) >= record.uses:
+            await trio.sleep(LINGER_S)
+            return 0
+        if current is None or not current.is_open(now):
+            what = "was revoked" if now <= record.until else "has expired"
+            raise NotPermitted(
+                f"the ticket {what}; {len(seen)} of {record.uses} joined",
+                hint="make a new one: sark-node invite",
+            )
+        await trio.sleep(LOOK_S)
