@@ -430,7 +430,8 @@ def serves(settings: WorkerSettings, pools: Sequence[str]) -> str:
         else ""
     )
     who += [
-        f"{'a home that invited it' if name == HOME_POOL else f'pool {name}'}{teams}" for name in sorted(pools)
+        f"{'a home that invited it' if name == HOME_POOL else f'pool {name}'}{teams}"
+        for name in sorted(pools)
     ]
     ids = ", ".join(f"…{peer[-8:]}" for peer in settings.allow)
     who += [f"scheduler{'s' if len(settings.allow) > 1 else ''} {ids}"] if ids else []
