@@ -36,6 +36,7 @@ from drivers.contract.registry import SANDBOX_PROBE as PROBE
 from drivers.launch.events import replies
 from drivers.launch.process import ZygoteProcess
 from drivers.measure.stopping import MeasureJob
+from drivers.sandbox import linux
 from drivers.sandbox.enter import Tier
 from protocol.formats.phase import Phase
 
@@ -56,6 +57,7 @@ OPEN: Final[Mapping[str, str]] = {
     "sees_processes": "it can see other processes",
     "signals": "it can signal other processes",
     "fills_disk": "all its files together are not bounded",
+    "runs_as_root": "it runs as root, since nobody else may read this program: install it where others can read it",
 }
 """What may be open, in words for the owner."""
 PARTIAL_REFUSES: Final = ("reads_secret", "writes_outside", "connects")
@@ -108,6 +110,7 @@ def find_open(tier: Tier) -> tuple[str, ...]:
         Path(folder, "model").write_bytes(b"model")
         Path(folder, NEIGHBOUR).write_bytes(b"neighbour")
         dims = {"port": listening.getsockname()[1], "pid": os.getpid(), "size": 2 * LIMITS.output_bytes}
+        dims["root"] = int(sys.platform == "linux" and linux.becomes_nobody())
         order = WorkOrder(str(Path(folder).resolve() / "model"), UNIT, 1, 1, dims=dims)
         process = ZygoteProcess(PROBE, False, True, tier)
         try:
@@ -162,7 +165,7 @@ class SandboxProber:
 
     def run(self, order: WorkOrder) -> Iterator[Event]:
         """Try each thing once; a figure of 1 is one that worked. `order.dims`: `port` that listens on loopback, `pid` of a process outside,
-        `size` in bytes that the folder must not hold.
+        `size` in bytes that the folder must not hold; `root` is 1 where root must become nobody.
         """
         yield from self.load_only(order)
         yield ModelDescription(UNIT, PROBE, "", (), 1, {}, {}, 0)
@@ -185,6 +188,7 @@ class SandboxProber:
             "sees_processes": lambda: os.stat(f"/proc/{pid}/cmdline"),  # noqa: PTH116
             "signals": lambda: os.kill(pid, 0),
             "fills_disk": lambda: _check_bounded(order.dims["size"]),
+            "runs_as_root": lambda: _check_left_root(order.dims["root"]),
         }
 
     def _read_home(self) -> None:
@@ -219,6 +223,11 @@ def _fork() -> None:
     if child == 0:
         os._exit(0)
     os.waitpid(child, 0)
+
+
+def _check_left_root(root: int) -> None:
+    if not root or os.geteuid():
+        raise OSError("it never was, or left it behind")
 
 
 def _check_bounded(size: int) -> None:

@@ -66,7 +66,7 @@ def serve_launch(
         status_read, status_write = os.pipe()
         init, to_init = 0, None
         if base is not None:
-            trouble = linux.error_of(linux.own_processes)
+            trouble = linux.error_of(lambda: linux.own_processes(base))
             to_init, inner = socket.socketpair()
             init = os.fork()
             if init == 0:
@@ -142,6 +142,7 @@ def _run_init(
         assert sandbox is not None
         plan = sandbox.plan
         trouble = trouble or linux.error_of(lambda: linux.finish_view(plan))
+        linux.die_with_reaper(status_write)  # again: another user's process loses it
         linux.fork_worker(status_write)
         child.work(events, log, order_bytes, driver, sandbox, trouble)
     finally:

@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -128,16 +129,18 @@ def prepare(where: Path, which: Callable[[str], str | None] = shutil.which) -> N
     if runtime is None:
         return None
     try:
-        where.mkdir(parents=True, exist_ok=True, mode=0o700)
+        where.mkdir(parents=True, exist_ok=True)
         if not _is_private(where):  # what is compiled there is run at once
             return None
+        with suppress(PermissionError):
+            where.chmod(0o755)  # a run of root's node is nobody
         proof = where / f"{key(runtime, compiled_by)}.proved"
         if not proof.exists():
             with tempfile.TemporaryDirectory(dir=where) as folder:
                 result = _make(runtime, compiled_by, Path(folder), proof)
                 temporary = Path(folder) / "proof"
                 temporary.write_text(result, "ascii")
-                temporary.chmod(0o400)
+                temporary.chmod(0o444)
                 temporary.replace(proof)
     except OSError:
         return None
@@ -152,7 +155,7 @@ def _make(runtime: Path, compiled_by: str | None, folder: Path, proof: Path) -> 
         loop = folder / "loop.so"
         command = [compiled_by, "-O2", "-fPIC", "-shared", "-o", str(loop), str(SOURCE)]
         if _succeeds(command, folder) and _proved(runtime, loop, model, folder):
-            loop.chmod(0o500)
+            loop.chmod(0o555)
             loop.replace(proof.with_suffix(".so"))
             return LOOP
     return CALLS_ONLY if _proved(runtime, None, model, folder) else NOTHING

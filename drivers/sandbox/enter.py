@@ -45,6 +45,8 @@ class Sandbox:
 STACK_BYTES: Final = 80 * MIB
 """Address space that a thread reserves without using it: its stack and its malloc arena."""
 OPEN_FILES: Final = 256
+PENDING_SIGNALS: Final = 1024
+"""Timers too, each of which holds 600 bytes of the kernel."""
 SPARE_THREADS: Final = 128
 """Threads of a launch besides four per runtime thread."""
 SPARE_CPU_S: Final = 60
@@ -127,6 +129,7 @@ def limit(limits: Limits, threads: int, address_space: bool, counted: bool = Fal
         value = value if hard == resource.RLIM_INFINITY else min(value, hard)
         resource.setrlimit(what, (value, value))
     if sys.platform == "linux":
+        resource.setrlimit(resource.RLIMIT_SIGPENDING, (PENDING_SIGNALS, PENDING_SIGNALS))
         Path("/proc/self/oom_score_adj").write_text("1000")
 
 

@@ -18,7 +18,8 @@ import os
 import select
 import struct
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Final, NoReturn
 
@@ -27,7 +28,7 @@ from drivers.sandbox.mounts import MountAction, MountPlan, MountStep
 
 CLONE_NEWNS, CLONE_NEWCGROUP, CLONE_NEWUTS = 0x00020000, 0x02000000, 0x04000000
 CLONE_NEWIPC, CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET = 0x08000000, 0x10000000, 0x20000000, 0x40000000
-MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_BIND, MS_REC = 2, 4, 8, 0x1000, 0x4000
+MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_BIND, MS_REC = 1, 2, 4, 8, 0x1000, 0x4000
 MS_PRIVATE, MS_SLAVE = 0x40000, 0x80000
 MNT_DETACH: Final = 2
 _MOUNT_SETATTR: Final = 442
@@ -37,6 +38,8 @@ _AT_FDCWD, _AT_RECURSIVE = -100, 0x8000
 _RDONLY, _NOSUID, _NODEV, _NOEXEC = 1, 2, 4, 8  # MOUNT_ATTR_*
 _CAPABILITY_VERSION: Final = 0x20080522
 NOBODY: Final = 65534
+PR_SET_DUMPABLE: Final = 4
+HOSTNAME: Final = b"sark"
 NEW_ROOT: Final = "/proc"
 """The view is built over this folder, which every Linux has, and of which nothing is bound."""
 WORKER: Final = 2
@@ -66,20 +69,97 @@ def _must(result: int) -> None:
 # -- the reaper ------------------------------------------------------------------------------------------------------------
 
 
-def own_processes() -> None:
+@cache
+def becomes_nobody() -> bool:
+    """Whether launches leave root behind: this process is root, of a system that has the user `nobody`. Found once, before the view."""
+    return os.geteuid() == 0 and all(
+        holds(Path(f"/proc/self/{kind}_map").read_text(), NOBODY) for kind in ("uid", "gid")
+    )
+
+
+def holds(id_map: str, number: int) -> bool:
+    """Whether a user namespace has a number, by its `uid_map` or `gid_map`."""
+    lines = [[int(word) for word in line.split()] for line in id_map.splitlines()]
+    return any(first <= number < first + count for first, _, count in lines)
+
+
+def device_groups(devices: Iterable[str]) -> tuple[int, ...]:
+    """Groups, other than root's, through which devices may be used."""
+    states = [os.stat(path) for path in devices if os.path.exists(path)]  # noqa: PTH110, PTH116
+    return tuple(
+        sorted({state.st_gid for state in states if state.st_gid and not state.st_mode & 0o002} - {NOBODY})
+    )
+
+
+def own_processes(plan: MountPlan) -> None:
     """What this process forks next is process 1 of a namespace, in a user namespace of its own. Raises OSError.
 
-    Root continues as `nobody`, because limits do not bound root's processes; its access to files does not change.
+    A user's namespace has that user alone. Root's has root, who makes the view, `nobody`, as whom the launch continues, and the groups of
+    its devices. Only a process outside may map two users: one that is forked for it.
     """
     uid, gid = os.geteuid(), os.getegid()
-    if uid == 0:
-        with doing("changing the user"):
-            os.setresuid(NOBODY, 0, 0)
+    nobody = becomes_nobody()
+    uids = (uid, NOBODY) if nobody else (uid,)
+    gids = (gid, NOBODY, *device_groups(plan.devices)) if nobody else (gid,)
+    mapping = _Mapping(os.getpid(), uids, gids) if nobody else None
     with doing("a user namespace"):
-        _must(libc().unshare(CLONE_NEWUSER | CLONE_NEWPID))
-        Path("/proc/self/setgroups").write_text("deny")
-        Path("/proc/self/uid_map").write_text(f"{uid} {uid} 1")
-        Path("/proc/self/gid_map").write_text(f"{gid} {gid} 1")
+        try:
+            _must(libc().unshare(CLONE_NEWUSER | CLONE_NEWPID))
+        finally:
+            if mapping is not None:
+                mapping.go()
+        if mapping is None:
+            Path("/proc/self/setgroups").write_text("deny")
+            write_maps("self", uids, gids)
+
+
+def write_maps(process: int | str, uids: Sequence[int], gids: Sequence[int]) -> None:
+    """Give the user namespace of `process` these numbers, the same as outside."""
+    for kind, numbers in (("uid", uids), ("gid", gids)):
+        lines = "".join(f"{number} {number} 1\n" for number in dict.fromkeys(numbers))
+        Path(f"/proc/{process}/{kind}_map").write_text(lines)
+
+
+class _Mapping:
+    """A process that stays outside a new user namespace, and maps its numbers once it is made."""
+
+    def __init__(self, process: int, uids: Sequence[int], gids: Sequence[int]) -> None:
+        made, self._made = os.pipe()
+        self._pid = os.fork()
+        if self._pid == 0:
+            try:
+                os.close(self._made)
+                os.read(made, 1)
+                write_maps(process, uids, gids)
+                os._exit(0)
+            finally:
+                os._exit(1)
+        os.close(made)
+
+    def go(self) -> None:
+        """Have it done. Raises OSError."""
+        os.close(self._made)
+        if os.waitpid(self._pid, 0)[1]:
+            raise OSError(errno.EPERM, "mapping its users was refused")
+
+
+def become_nobody(plan: MountPlan) -> None:
+    """Continue as `nobody`, for good, outside the namespace too."""
+    os.setgroups(device_groups(plan.devices))
+    os.setresgid(NOBODY, NOBODY, NOBODY)
+    os.setresuid(NOBODY, NOBODY, NOBODY)
+    enter.prctl(PR_SET_DUMPABLE, 1)  # its own files in /proc would be root's
+
+
+def check_readable(model: str) -> None:
+    """Raise OSError, with what helps, if this user may not read the model. One that is missing or a link is for its driver to refuse."""
+    inside = [model] if not os.path.isdir(model) else []  # noqa: PTH112
+    for folder, _, names in os.walk(model):
+        inside += [folder, *(f"{folder}/{name}" for name in names)]
+    for path in inside:
+        if mounts.kind(path) in ("file", "folder") and not os.access(path, os.R_OK):
+            hint = f"as root, this node runs models as nobody: chmod a+r {path}, or run the node as a user"
+            raise OSError(errno.EACCES, f"nobody may not read {path} ({hint})")
 
 
 def error_of(step: Callable[[], None]) -> str:
@@ -96,7 +176,7 @@ def try_out(full: bool, code: tuple[str, ...]) -> NoReturn:
     try:
         plan = mounts.plan("/sark-try", "", mounts.ROOT_BYTES, code=code, in_dev=())
         if full:
-            own_processes()
+            own_processes(plan)
         inner = os.fork()
         if inner == 0:
             if full:
@@ -121,18 +201,19 @@ def begin_view(plan: MountPlan) -> None:
     spaces = CLONE_NEWNS | CLONE_NEWIPC | CLONE_NEWUTS | CLONE_NEWCGROUP
     with doing("namespaces"):
         _must(lib.unshare(spaces | (0 if plan.network else CLONE_NEWNET)))
+        _must(lib.sethostname(HOSTNAME, len(HOSTNAME)))
     with doing("private mounts"):
         # unmounts propagate: a waiting view must not hold a removed disk
         _mount(lib, None, "/", None, MS_REC | MS_SLAVE, None)
     with doing("a root of its own"):
         _mount(lib, "sark", NEW_ROOT, "tmpfs", MS_NOSUID | MS_NODEV, f"size={mounts.ROOT_BYTES},mode=755")
-    _do_all(lib, mounts.cached_base(plan.reads, plan.devices).steps, plan)
+    _do_all(lib, mounts.cached_base(plan.reads, plan.devices, plan.hidden).steps, plan)
 
 
 def finish_view(plan: MountPlan) -> None:
     """Add the model and the folder of `plan` to the view, move into it, drop capabilities. Raises OSError, naming the step."""
     lib = libc()
-    base = mounts.cached_base(plan.reads, plan.devices)
+    base = mounts.cached_base(plan.reads, plan.devices, plan.hidden)
     _do_all(lib, mounts.steps(plan, base)[len(base.steps) :], plan)
     with doing("moving in"):
         os.chdir(NEW_ROOT)
@@ -140,6 +221,11 @@ def finish_view(plan: MountPlan) -> None:
         _must(lib.umount2(b".", MNT_DETACH))
         os.chdir("/")
         _set_attributes(lib, "/", _RDONLY | _NOSUID | _NODEV, recursive=False)
+    if becomes_nobody():
+        with doing("becoming nobody"):
+            become_nobody(plan)
+            if plan.model:
+                check_readable(plan.model)
     with doing("dropping capabilities"):
         drop_capabilities(lib)
 
@@ -180,9 +266,16 @@ def _do(lib: ctypes.CDLL, root: str, step: MountStep, plan: MountPlan) -> None:
                 if mounts.kind(path):
                     _mount(lib, path, path, None, MS_BIND, None)
                     _set_attributes(lib, path, _RDONLY)
+        case MountAction.HIDE:
+            if step.source == "folder":
+                _mount(lib, "sark", place, "tmpfs", MS_RDONLY | MS_NOSUID | MS_NODEV, "size=4k,mode=555")
+            else:
+                _mount(lib, f"{root}/dev/null", place, None, MS_BIND, None)
         case MountAction.TMPFS:
             os.makedirs(place, mode=0o700, exist_ok=True)  # noqa: PTH103
             options = f"size={plan.size_bytes},mode=700,nr_inodes=4096"
+            if becomes_nobody():
+                options += f",uid={NOBODY},gid={NOBODY}"
             _mount(lib, "sark", place, "tmpfs", MS_NOSUID | MS_NODEV | MS_NOEXEC, options)
 
 
@@ -246,8 +339,19 @@ def die_with_reaper(status_write: int) -> None:
 
 
 def restrict(plan: MountPlan, *, full: bool) -> None:
-    """Landlock and the call filter, for good. Raises OSError if both are missing; with `full`, if the call filter is."""
+    """Landlock and the call filter, for good. Raises OSError if both are missing; with `full`, if the call filter is. Without a view, root
+    becomes `nobody` only where nobody can read the program and the model.
+    """
     lib = libc()
+    if (
+        not full
+        and becomes_nobody()
+        and all(mounts.is_open_to_others(path) for path in (*plan.reads, plan.model))
+    ):
+        with doing("becoming nobody"):
+            os.chown(plan.folder, NOBODY, NOBODY)
+            become_nobody(plan)
+            enter.prctl(enter.PR_SET_PDEATHSIG, 9)
     drop_capabilities(lib)
     missing = ""
     try:
@@ -266,7 +370,7 @@ def restrict(plan: MountPlan, *, full: bool) -> None:
 
 def prepare(plan: MountPlan) -> None:
     """In the zygote: build once what each launch forked from it needs."""
-    mounts.cached_base(plan.reads, plan.devices)
+    mounts.cached_base(plan.reads, plan.devices, plan.hidden)
     seccomp.filter_for(WORKER, plan.network, plan.gpu, True)
 
 

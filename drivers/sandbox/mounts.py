@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 import site
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
@@ -19,13 +19,22 @@ from drivers.contract.boot import VARIABLE
 from drivers.sandbox.landlock import DEVICE, READ, WRITE, WRITE_FILE
 
 SYSTEM: Final = (
-    *("/usr", "/lib", "/lib32", "/lib64", "/bin", "/sbin", "/opt", "/nix/store", "/run/opengl-driver"),
+    *("/usr", "/lib", "/lib32", "/lib64", "/bin", "/sbin", "/nix/store", "/run/opengl-driver"),
     *("/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d", "/etc/alternatives", "/etc/localtime"),
     *("/etc/OpenCL", "/etc/vulkan", "/etc/nvidia"),
 )
 """Programs and libraries; nothing of /etc that names people, hosts or secrets."""
-KERNEL: Final = ("/sys/devices", "/sys/class", "/sys/bus", "/sys/module", "/sys/fs/cgroup")
-"""Read by runtimes (processors), measurements (the host's state) and GPU drivers."""
+PROCESSORS: Final = ("/sys/devices/system/cpu", "/sys/devices/system/node", "/sys/fs/cgroup/cpu.max")
+"""Read by runtimes: processors, memory nodes, the container's share of them."""
+SENSORS: Final[Mapping[str, tuple[str, ...]]] = {
+    "/sys/class/thermal": ("type", "temp"),
+    "/sys/class/power_supply": ("type", "online", "status", "scope"),
+}
+"""Classes of sensors that a measurement reads → the files of each sensor; a battery's serial number is in another."""
+OF_GPU: Final = ("/sys/devices", "/sys/class", "/sys/bus", "/sys/module", "/opt/rocm")
+"""What drivers of GPUs look through: nobody has listed what they need of it."""
+IDENTIFYING: Final = ("net", "dmi", "block", "nvme", "scsi_host", "mmc_host")
+"""Classes of devices with addresses and serial numbers, hidden within `OF_GPU`."""
 OF_NETWORK: Final = (
     "/etc/resolv.conf",
     "/etc/hosts",
@@ -34,11 +43,46 @@ OF_NETWORK: Final = (
     "/etc/pki",
     "/etc/ca-certificates",
 )
-DEVICES: Final = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
+DEVICES: Final = ("/dev/null", "/dev/full", "/dev/random", "/dev/urandom")
+"""Not /dev/zero: memory shared through it is counted by no limit (`drivers.sandbox.seccomp`)."""
 GPU_DEVICES: Final = ("nvidia", "dri", "kfd", "dxg", "mali", "accel")
 """Prefixes of accelerators' names in /dev."""
-PROC_READ_ONLY: Final = ("sys", "irq", "bus", "fs", "sysrq-trigger")
+PROC_READ_ONLY: Final = ("sys", "bus")
 """Of /proc: what uid 0 could write to even without capabilities."""
+PROC_HIDDEN: Final = (
+    *(
+        "acpi",
+        "asound",
+        "cmdline",
+        "config.gz",
+        "consoles",
+        "diskstats",
+        "fs",
+        "interrupts",
+        "iomem",
+        "ioports",
+        "irq",
+    ),
+    *(
+        "kallsyms",
+        "kcore",
+        "key-users",
+        "keys",
+        "kmsg",
+        "mdstat",
+        "modules",
+        "partitions",
+        "sched_debug",
+        "scsi",
+    ),
+    *("slabinfo", "swaps", "sys/kernel/random/boot_id", "sysrq-trigger", "timer_list", "tty", "vmallocinfo"),
+)
+"""Of /proc: what tells this device from others, or of whom a run need not know."""
+PROC_READABLE: Final = (
+    *("cpuinfo", "filesystems", "loadavg", "meminfo", "pressure", "stat", "uptime", "version", "vmstat"),
+    *("sys/vm", "sys/kernel/osrelease", "sys/kernel/ostype"),
+)
+"""Of /proc without a view of one's own: what runtimes and measurements read, besides the process itself."""
 ROOT_BYTES: Final = 4 * MIB
 
 
@@ -56,6 +100,8 @@ class MountPlan:
     """Limit of all files in the folder together."""
     network: bool = False
     gpu: bool = False
+    hidden: tuple[str, ...] = ()
+    """Within `reads` and /proc: empty to the launch, in a view of its own."""
 
 
 def code_folders(frozen: bool = bool(getattr(sys, "frozen", False))) -> tuple[str, ...]:
@@ -65,6 +111,46 @@ def code_folders(frozen: bool = bool(getattr(sys, "frozen", False))) -> tuple[st
     named = [os.environ.get("LD_LIBRARY_PATH", ""), os.environ.get(VARIABLE, "")]
     libraries = os.pathsep.join(named).split(os.pathsep)
     return tuple(dict.fromkeys(place for place in (*places, *libraries) if place.startswith("/")))
+
+
+@cache
+def sensors() -> tuple[str, ...]:
+    """The files of this device's sensors (`SENSORS`), and the folders that link to them."""
+    found = [
+        os.path.realpath(f"{kind}/{name}/{file}")
+        for kind, files in SENSORS.items()
+        for name in _listed(kind)
+        for file in files
+    ]
+    return (*SENSORS, *found)
+
+
+@cache
+def identifying() -> tuple[str, ...]:
+    """The folders of /sys with the devices of the kinds `IDENTIFYING`."""
+    places = {
+        os.path.dirname(os.path.realpath(f"/sys/class/{kind}/{name}"))  # noqa: PTH120
+        for kind in IDENTIFYING
+        for name in _listed(f"/sys/class/{kind}")
+    }
+    return tuple(sorted(place for place in places if place.startswith("/sys/devices/")))
+
+
+def is_open_to_others(path: str) -> bool:
+    """Whether any user may read a file or folder and reach it from the root; also if there is none."""
+    try:
+        state = os.stat(path)  # noqa: PTH116
+        above = [os.stat(parent) for parent in Path(os.path.realpath(path)).parents]  # noqa: PTH116
+    except OSError:
+        return True
+    return bool(state.st_mode & 0o004) and all(parent.st_mode & 0o001 for parent in above)
+
+
+def _listed(folder: str) -> list[str]:
+    try:
+        return sorted(os.listdir(folder))  # noqa: PTH208
+    except OSError:
+        return []
 
 
 def plan(
@@ -79,13 +165,20 @@ def plan(
 ) -> MountPlan:
     """What a launch needs. `code`: see `code_folders`; `in_dev`: the names in /dev."""
     gpus = [f"/dev/{name}" for name in sorted(in_dev) if gpu and name.startswith(GPU_DEVICES)]
-    reads = (*SYSTEM, *KERNEL, *(OF_NETWORK if network else ()), *code)
-    return MountPlan(folder, model, tuple(reads), (*DEVICES, *gpus), size_bytes, network, gpu)
+    kernel = (*PROCESSORS, *(OF_GPU if gpu else sensors()))
+    reads = (*SYSTEM, *kernel, *(OF_NETWORK if network else ()), *code)
+    hidden = (
+        *(f"/proc/{name}" for name in PROC_HIDDEN),
+        *(identifying() if gpu else ("/proc/bus", "/proc/driver")),
+    )
+    devices = (*DEVICES, *(("/dev/zero", *gpus) if gpu else ()))
+    return MountPlan(folder, model, reads, devices, size_bytes, network, gpu, hidden)
 
 
 def landlock_rules(plan: MountPlan, *, in_view: bool) -> tuple[tuple[str, int], ...]:
     """(path, rights) for `landlock.restrict`. `in_view`: nothing but the plan is mounted, so that one rule is enough."""
-    paths = ("/",) if in_view else (*plan.reads, "/proc", plan.model)
+    proc = ("/proc",) if plan.network or plan.gpu else tuple(f"/proc/{name}" for name in PROC_READABLE)
+    paths = ("/",) if in_view else (*plan.reads, *proc, plan.model)
     writes = ((plan.folder, WRITE), ("/proc/self", READ | WRITE_FILE))
     return (*((path, READ) for path in paths if path), *writes, *((path, DEVICE) for path in plan.devices))
 
@@ -97,12 +190,13 @@ class MountAction(StrEnum):
     BIND = "bind"
     DEVICE = "device"
     PROC = "proc"
+    HIDE = "hide"
     TMPFS = "tmpfs"
 
 
 @dataclass(frozen=True, slots=True)
 class MountStep:
-    """`path`: below the new root. `source`: a link's target, or what is bound."""
+    """`path`: below the new root. `source`: a link's target, what is bound, or the kind of what is hidden."""
 
     action: MountAction
     path: str
@@ -155,7 +249,9 @@ class ViewBuilder:
             self.steps.append(MountStep(MountAction.LINK, path, to))
 
 
-def base_view(reads: Iterable[str], devices: Iterable[str], kind: Callable[[str], str]) -> ViewBuilder:
+def base_view(
+    reads: Iterable[str], devices: Iterable[str], hidden: Iterable[str], kind: Callable[[str], str]
+) -> ViewBuilder:
     """What all launches of one driver share."""
     view = ViewBuilder(kind)
     for path in sorted(set(reads) - {"", "/"}):
@@ -165,13 +261,18 @@ def base_view(reads: Iterable[str], devices: Iterable[str], kind: Callable[[str]
     view.folder("/dev")
     view.folder("/proc")
     view.steps.append(MountStep(MountAction.PROC, "/proc"))
+    view.steps += [
+        MountStep(MountAction.HIDE, path, is_a)
+        for path in hidden
+        if (is_a := kind(path)) in ("file", "folder")
+    ]
     return view
 
 
 @cache
-def cached_base(reads: tuple[str, ...], devices: tuple[str, ...]) -> ViewBuilder:
+def cached_base(reads: tuple[str, ...], devices: tuple[str, ...], hidden: tuple[str, ...]) -> ViewBuilder:
     """`base_view` of this file system, built once by a zygote for all launches forked from it."""
-    return base_view(reads, devices, kind)
+    return base_view(reads, devices, hidden, kind)
 
 
 def steps(plan: MountPlan, base: ViewBuilder) -> tuple[MountStep, ...]:

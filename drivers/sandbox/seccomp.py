@@ -25,6 +25,7 @@ class Condition(StrEnum):
     UNLESS = "unless it is one of"
     WHEN = "when it is one of"
     WITHOUT = "without the bit"
+    WITH_ALL = "with all of the bits"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,14 +45,17 @@ ARCHITECTURES: Final = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
 X32: Final = 0x40000000
 AF_UNIX: Final = 1
 CLONE_THREAD: Final = 0x10000
-PR_SET_PDEATHSIG: Final = 1
+PR_SET_PDEATHSIG, PR_SET_SECCOMP = 1, 22
 TIOCSTI: Final = 0x5412
 TIOCLINUX: Final = 0x541C
 FIOSETOWN: Final = 0x8901
 SIOCSPGRP: Final = 0x8902
-F_SETOWN: Final = 8
-F_SETSIG: Final = 10
-F_SETOWN_EX: Final = 15
+F_SETOWN, F_SETSIG, F_SETOWN_EX, F_SETLEASE, F_NOTIFY = 8, 10, 15, 1024, 1026
+F_LOCKS: Final = (6, 7, 37, 38)
+F_SETPIPE_SZ: Final = 1031
+SO_BUFFERS: Final = (7, 8, 32, 33)
+"""SO_SNDBUF, SO_RCVBUF and both by force."""
+MAP_SHARED_ANONYMOUS: Final = 0x21
 
 
 # Calls by subject, each with its number on x86-64 and arm64: one for both since 424, `-` where it does not exist.
@@ -77,6 +81,13 @@ _REFUSED: Final = """
     shmget 29 194, semget 64 190, msgget 68 186, mq_open 240 180, memfd_secret 447
     tkill 200 130, ioprio_set 251 30
 """
+_HOLDING: Final = """
+    landlock_create_ruleset 444, landlock_add_rule 445, landlock_restrict_self 446, seccomp 317 277
+    inotify_init 253 -, inotify_init1 294 26, vmsplice 278 75, splice 275 76, tee 276 77, io_setup 206 0
+"""
+"""Calls that hold memory of the kernel which no limit of a process counts: rules, events, pages of pipes, rings."""
+_LOCAL_SOCKETS: Final = "socketpair 53 199"
+"""A pair holds up to four times `wmem_max`; 128 pairs held 1.7 GiB."""
 _OF_FILES: Final = """
     truncate 76 45, chmod 90 -, fchmod 91 52, fchmodat 268 53, fchmodat2 452
     chown 92 -, fchown 93 55, lchown 94 -, fchownat 260 54
@@ -100,17 +111,23 @@ def _read(table: str, *, fatal: bool = False) -> list[Rule]:
 
 
 def rules(pid: int, network: bool, gpu: bool, in_view: bool = True) -> tuple[Rule, ...]:
-    """What is refused to process `pid`. `network`: it may open any socket; `gpu`: it may create memory files and local sockets. `in_view`:
-    it sees no files but its own; otherwise it may not change their attributes, nor connect to services by their files.
+    """What is refused to process `pid`. `network`: it may open any socket; `gpu`: it may create memory files, shared memory and local
+    sockets, since no limit of memory holds for it. `in_view`: it sees no files but its own; otherwise it may not change their attributes.
     """
-    rules_ = [*_read(_FATAL, fatal=True), *_read(_REFUSED)]
-    if not gpu:  # only the number of such files is bounded
+    rules_ = [*_read(_FATAL, fatal=True), *_read(_REFUSED), *_read(_HOLDING)]
+    of_fcntl = (F_SETOWN, F_SETSIG, F_SETOWN_EX, F_SETLEASE, F_NOTIFY, F_SETPIPE_SZ)
+    if not gpu:  # such memory stays when all but a page of it is unmapped, and then counts for nobody
+        shared = (MAP_SHARED_ANONYMOUS,)
+        rules_.append(Rule("mmap", (9, 222), condition=Condition.WITH_ALL, argument=3, values=shared))
         rules_.append(Rule("memfd_create", (319, 279)))
+        of_fcntl += F_LOCKS
     if not in_view:
         rules_ += _read(_OF_FILES)
     if not network:
-        local = (AF_UNIX,) if in_view or gpu else ()
+        local = (AF_UNIX,) if gpu else ()
         rules_.append(Rule("socket", (41, 198), condition=Condition.UNLESS, values=local))
+    if not (network or gpu):
+        rules_ += _read(_LOCAL_SOCKETS)
     own = (pid,)
     return (
         *rules_,
@@ -121,7 +138,8 @@ def rules(pid: int, network: bool, gpu: bool, in_view: bool = True) -> tuple[Rul
         Rule("rt_tgsigqueueinfo", (297, 240), condition=Condition.UNLESS, values=own),
         Rule("prlimit64", (302, 261), condition=Condition.UNLESS, values=(0, *own)),
         Rule("setpriority", (141, 140), condition=Condition.UNLESS, values=(0,)),
-        Rule("prctl", (157, 167), condition=Condition.WHEN, values=(PR_SET_PDEATHSIG,)),
+        Rule("prctl", (157, 167), condition=Condition.WHEN, values=(PR_SET_PDEATHSIG, PR_SET_SECCOMP)),
+        Rule("setsockopt", (54, 208), condition=Condition.WHEN, argument=2, values=SO_BUFFERS),
         Rule(
             "ioctl",
             (16, 29),
@@ -130,15 +148,13 @@ def rules(pid: int, network: bool, gpu: bool, in_view: bool = True) -> tuple[Rul
             values=(TIOCSTI, TIOCLINUX, FIOSETOWN, SIOCSPGRP),
         ),
         # a file that becomes ready can send its owner any signal
-        Rule(
-            "fcntl", (72, 25), condition=Condition.WHEN, argument=1, values=(F_SETOWN, F_SETSIG, F_SETOWN_EX)
-        ),
+        Rule("fcntl", (72, 25), condition=Condition.WHEN, argument=1, values=of_fcntl),
     )
 
 
 # -- the program -----------------------------------------------------------------------------------------------------------
 
-_LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
+_LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _AND, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x54, 0x06
 ALLOW, KILL = 0x7FFF0000, 0x80000000
 REFUSE: Final = 0x00050000 | errno.EPERM
 ABSENT: Final = 0x00050000 | 38  # ENOSYS
@@ -157,6 +173,9 @@ def _body(rule: Rule) -> list[bytes]:
     load = _op(_LOAD, _ARGUMENTS + 8 * rule.argument)
     if rule.condition is Condition.WITHOUT:
         return [load, _op(_ANY_BIT, rule.values[0], 1, 0), refuse, _op(_RETURN, ALLOW)]
+    if rule.condition is Condition.WITH_ALL:
+        bits = rule.values[0]
+        return [load, _op(_AND, bits), _op(_EQUAL, bits, 0, 1), refuse, _op(_RETURN, ALLOW)]
     count = len(rule.values)
     tests = [_op(_EQUAL, value, count - place, 0) for place, value in enumerate(rule.values)]
     hit, miss = (

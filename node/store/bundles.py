@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from node.store.files import MODEL_FILE, MODEL_FOLDER
 from protocol.errors import RemoteProtocolError
 from protocol.wire.bundle import MAGIC, MAX_DEPTH, MAX_PARTS, BundlePart, read_header, size_of
 
@@ -56,9 +57,9 @@ def unpack(file: Path, folder: Path) -> None:
                 _write(source.read, part, partial / part.path)
         for path in sorted(partial.rglob("*"), reverse=True):
             if path.is_dir():
-                path.chmod(0o500)
+                path.chmod(MODEL_FOLDER)
         partial.replace(folder)
-        folder.chmod(0o500)  # after it was moved: macOS moves no folder that may not be written
+        folder.chmod(MODEL_FOLDER)  # after it was moved: macOS moves no folder that may not be written
     except BaseException:
         remove(partial)
         raise
@@ -94,7 +95,7 @@ def _write(read: Callable[[int], bytes], part: BundlePart, target: Path) -> None
         os.fsync(out.fileno())
     if hashing.hexdigest() != part.sha256:
         raise RemoteProtocolError(f"bad bundle: {part.path} does not have the hash that its list says")
-    target.chmod(0o400)
+    target.chmod(MODEL_FILE)
 
 
 def _sizes(folder: Path) -> dict[str, int]:

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 
 from swarm.base.durable import UNFINISHED, unusable, write_durably
+
+AS_ROOT: Final = hasattr(os, "geteuid") and os.geteuid() == 0
+MODEL_FILE, MODEL_FOLDER = (0o444, 0o555) if AS_ROOT else (0o400, 0o500)
+"""Modes of models in the cache, which nobody but its user can enter: a run of root's node is `nobody`, and reads them."""
 
 
 class Files(Protocol):

@@ -22,6 +22,7 @@ from typing import Final, Literal
 import structlog
 
 from node.store import bundles
+from node.store.files import MODEL_FILE
 from node.store.partial import remove_partial
 from protocol.errors import ResourceError
 from protocol.values.requirement import show_size
@@ -175,7 +176,7 @@ def add(folder: Path, source: Path, *, room: int) -> ModelFile:
         sha256 = digest.hexdigest()
         describe(folder, sha256, source.name, f"added from {source.resolve()}")
         if not file_of(folder, sha256).exists():
-            fresh.chmod(0o400)
+            fresh.chmod(MODEL_FILE)
             fresh.replace(file_of(folder, sha256))
         return _read_model(folder, file_of(folder, sha256))
     except ValueError as exc:

@@ -18,6 +18,7 @@ from typing import Final
 
 import structlog
 
+from node.store.files import MODEL_FILE
 from protocol.messages.blobs import PIECE_SIZE
 from swarm.base.durable import sync_folder, write_atomically
 from swarm.blobs.pieces import Hashes, count_of, span
@@ -175,7 +176,7 @@ class PartialFile:
         """To the disk, read-only, then under its name."""
         os.fsync(self._file.fileno())
         self.close()
-        self._path.chmod(0o400)
+        self._path.chmod(MODEL_FILE)
         self._path.replace(path)
         self._list.unlink(missing_ok=True)
         sync_folder(path.parent)

@@ -10,6 +10,7 @@ import contextlib
 import ctypes
 import errno
 import fcntl
+import glob
 import json
 import mmap
 import os
@@ -35,6 +36,7 @@ from drivers.contract.base import (
 from drivers.launch import zygote
 from drivers.sandbox import seccomp
 from drivers.sandbox.enter import Tier
+from tests.drivers import holding
 
 LIBC = ctypes.CDLL(None, use_errno=True)
 COLUMN = 0 if os.uname().machine == "x86_64" else 1
@@ -287,6 +289,14 @@ def manifests(setup: dict[str, Any]) -> dict[str, Callable[[], object]]:
     }
 
 
+def _readable(path: str) -> bool:
+    """Whether it, or the first that a pattern matches, says anything."""
+    for one in glob.glob(path)[:1]:  # noqa: PTH207
+        with contextlib.suppress(OSError):
+            return bool(Path(one).is_dir() or Path(one).read_bytes())
+    return False
+
+
 def _worked(act: Callable[[], object]) -> bool:
     try:
         act()
@@ -361,6 +371,13 @@ class HostileDriver:
         if document.get("try"):
             yield RunFindings(
                 {f"act_{place}": float(_worked(acts[name])) for place, name in enumerate(document["try"])}
+            )
+        if document.get("hold"):
+            name = document["hold"]
+            yield RunFindings({"held_mib": holding.hold(name) / MIB})
+        if document.get("read"):
+            yield RunFindings(
+                {f"read_{place}": float(_readable(path)) for place, path in enumerate(document["read"])}
             )
         yield CheckReport(None, "", None, None, "nothing to compare with")
 

@@ -11,19 +11,18 @@ import os
 import socket
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import psutil
 import pytest
 
-from drivers.contract import frames
 from drivers.contract.base import (
     MIB,
     Crashed,
     DriverError,
-    Event,
     Limits,
     OutOfMemory,
     RunFindings,
@@ -31,17 +30,17 @@ from drivers.contract.base import (
     Unfit,
     WorkOrder,
 )
+from drivers.launch import child
 from drivers.launch import probe_tier as sandbox
 from drivers.launch.launch import Launch, Zygote
-from drivers.launch.process import ForkedChild, ZygoteProcess
+from drivers.measure.stopping import MeasureJob
+from drivers.sandbox import linux, mounts
 from drivers.sandbox.enter import Tier
-from tests.drivers import hostile_zygote
+from tests.drivers import holding
+from tests.drivers.hostile_launches import COUNTED, LIMITS, ROOM, HostileZygote, findings, play
 from tests.drivers.onnx_models import OnnxModels
 
 GONE_S: Final = 5.0
-ROOM: Final = 4 * MIB
-LIMITS: Final = Limits(load_s=20, run_s=20, memory_bytes=1024 * MIB, output_bytes=ROOM)
-
 ALWAYS: Final = frozenset(
     {"open more files", "take more memory than allowed", "dump its memory", "speak for the reaper"}
 )
@@ -134,35 +133,6 @@ EVERYWHERE_OPEN: Final = frozenset(
 """What works without a sandbox on any Linux: the control."""
 
 
-class Stage(ZygoteProcess):
-    """A zygote with the hostile driver."""
-
-    @staticmethod
-    def command(*arguments: str) -> list[str]:
-        """See `ZygoteProcess`."""
-        return [sys.executable, "-P", hostile_zygote.__file__, *arguments]
-
-
-class HostileZygote:
-    """As `Zygote`, for the hostile."""
-
-    driver = "hostile"
-
-    def __init__(self, tier: Tier) -> None:
-        self.tier = tier
-        self.process = Stage("hostile", False, True, tier)
-
-    def launch(self, order: WorkOrder, limits: Limits, job: str) -> ForkedChild:
-        """See `Zygote.launch`."""
-        return self.process.fork(
-            frames.pack_order(order, limits, self.driver, False, job), limits.output_bytes
-        )
-
-    def close(self) -> None:
-        """End it."""
-        self.process.close()
-
-
 REACHED: Final = sandbox.probe()
 OPEN: Final = sandbox.find_open(REACHED.tier) if REACHED.tier is not Tier.NONE else tuple(BY_PROBE)
 REFUSED: Final = sorted(
@@ -219,18 +189,10 @@ def surroundings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[
         yield model
 
 
-def play(hostile_launches: HostileZygote, model: str, limits: Limits = LIMITS) -> list[Event]:
-    """Everything that one launch of the hostile driver sent."""
-    launch = Launch(WorkOrder(model, "CPU (Hostile)", 1, 1), limits, hostile_launches)  # type: ignore[arg-type]
-    return list(launch.events())
-
-
 def tried(hostile_launches: HostileZygote, model: Callable[..., str], acts: list[str]) -> dict[str, bool]:
     """Which acts worked."""
-    (result,) = [
-        event for event in play(hostile_launches, model(**{"try": acts})) if isinstance(event, RunFindings)
-    ]
-    return {act: bool(result.figures[f"act_{place}"]) for place, act in enumerate(acts)}
+    found = findings(hostile_launches, model(**{"try": acts}))
+    return {act: bool(found[f"act_{place}"]) for place, act in enumerate(acts)}
 
 
 @pytest.fixture(scope="module")
@@ -278,6 +240,107 @@ def test_in_the_partial_sandbox_what_lies_open_cannot_be_changed(
         held.close()
     done = {act: bool(result.figures[f"act_{place}"]) for place, act in enumerate(acts)}
     assert [act for act, did in done.items() if did] == []
+
+
+@pytest.mark.parametrize("way", holding.WAYS)
+def test_no_memory_of_the_kernel_grows_past_the_limit(
+    hostile_launches: HostileZygote, surroundings: Callable[..., str], way: str
+) -> None:
+    if REACHED.tier is Tier.NONE or sys.platform != "linux":
+        assert REACHED.reasons or sys.platform != "linux"
+        return
+    assert findings(hostile_launches, surroundings(hold=way))["held_mib"] <= COUNTED
+
+
+def test_without_a_sandbox_some_of_it_does_so_that_the_refusal_says_something(
+    loose: HostileZygote, surroundings: Callable[..., str]
+) -> None:
+    if sys.platform == "linux":
+        for way in ("socket pairs", "shared memory", "memory files", "zero device"):
+            assert findings(loose, surroundings(hold=way))["held_mib"] > COUNTED, way
+
+
+PLACES: Final = (
+    *("/opt/*", "/proc/cmdline", "/proc/sys/kernel/random/boot_id", "/proc/partitions", "/proc/keys"),
+    *(
+        "/sys/class/net/*/address",
+        "/sys/devices/virtual/net/*/address",
+        "/sys/devices/pci*/*/*/net/*/address",
+    ),
+    *(
+        "/sys/class/dmi/id/product_uuid",
+        "/sys/devices/virtual/dmi/id/board_serial",
+        "/sys/class/block/*/size",
+    ),
+    *(
+        "/etc/machine-id",
+        "/etc/hostname",
+        "/etc/passwd",
+        "/etc/shadow",
+        "/var/lib/dbus/machine-id",
+        "/root/.*",
+    ),
+    *("/sys/fs/cgroup/*/tasks", "/sys/firmware/*", "/proc/bus/pci/*", "/sys/bus/pci/devices/*/vendor"),
+)
+"""What tells this device or its owner from others."""
+
+
+def read(launches: HostileZygote, model: Callable[..., str], places: Sequence[str]) -> set[str]:
+    """Those that a launch can read."""
+    found = findings(launches, model(read=list(places)))
+    return {path for place, path in enumerate(places) if found[f"read_{place}"]}
+
+
+def test_nothing_that_tells_this_device_from_others_is_read(
+    hostile_launches: HostileZygote, loose: HostileZygote, surroundings: Callable[..., str]
+) -> None:
+    if sys.platform != "linux":
+        return
+    assert read(loose, surroundings, ["/proc/cmdline", "/proc/sys/kernel/random/boot_id"])
+    open_to_it = read(hostile_launches, surroundings, PLACES)
+    if REACHED.tier is Tier.FULL:
+        above = {path for path in ("/opt/*", "/root/.*") if _leads_to_the_program(path.rpartition("/")[0])}
+        assert open_to_it <= above
+    elif REACHED.tier is Tier.PARTIAL:
+        assert not open_to_it & {"/proc/cmdline", "/sys/class/net/*/address", "/etc/machine-id"}
+
+
+def _leads_to_the_program(folder: str) -> bool:
+    return any(Path(one).is_relative_to(folder) for one in mounts.code_folders())
+
+
+def test_a_node_of_root_runs_models_as_nobody_outside_too(
+    hostile_launches: HostileZygote, surroundings: Callable[..., str]
+) -> None:
+    if REACHED.tier is not Tier.FULL or os.geteuid():
+        assert os.geteuid() or REACHED.reasons
+        return
+    order = WorkOrder(surroundings(do="go round for ever"), "CPU (Hostile)", 1, 1)
+    running = hostile_launches.launch(order, LIMITS, MeasureJob.RUN)
+    try:
+        next(running.frames(lambda: time.monotonic() + LIMITS.load_s))
+        below = psutil.Process(hostile_launches.process.pid).children(recursive=True)
+        users = [
+            set(process.uids()) | set(process.gids()) for process in below if process.name() == child.NAME
+        ]
+        assert users == [{linux.NOBODY}]
+    finally:
+        running.close()
+
+
+def test_a_model_that_only_root_may_read_is_refused_with_what_helps(
+    hostile_launches: HostileZygote, surroundings: Callable[..., str]
+) -> None:
+    if REACHED.tier is not Tier.FULL or os.geteuid():
+        assert os.geteuid() or REACHED.reasons
+        return
+    model = Path(surroundings())
+    model.chmod(0o600)
+    try:
+        with pytest.raises(Crashed, match=r"nobody may not read .*chmod a\+r"):
+            play(hostile_launches, str(model))
+    finally:
+        model.chmod(0o644)
 
 
 def test_nothing_that_was_tried_left_a_trace(

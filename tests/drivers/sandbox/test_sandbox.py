@@ -26,7 +26,7 @@ from drivers.testing.fake import UNIT
 # -- the call filter -------------------------------------------------------------------------------------------------------
 
 PID: Final = 7
-LOAD, EQUAL, AT_LEAST, ANY_BIT, RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
+LOAD, EQUAL, AT_LEAST, ANY_BIT, AND, RETURN = 0x20, 0x15, 0x35, 0x45, 0x54, 0x06
 
 
 def verdict(code: bytes, word: int, number: int, *arguments: int) -> int:
@@ -41,6 +41,8 @@ def verdict(code: bytes, word: int, number: int, *arguments: int) -> int:
             return int(k)
         if op == LOAD:
             (held,) = struct.unpack_from("=I", data, k)
+        elif op == AND:
+            held &= k
         else:
             hit = {EQUAL: held == k, AT_LEAST: held >= k, ANY_BIT: bool(held & k)}[op]
             at += yes if hit else no
@@ -73,6 +75,13 @@ def test_the_filter_refuses_what_it_names_and_lets_the_rest_through(
         ("execve", REFUSE),
         ("io_uring_setup", REFUSE),
         ("memfd_create", REFUSE),
+        ("socketpair", REFUSE),
+        ("inotify_init1", REFUSE),
+        ("vmsplice", REFUSE),
+        ("splice", REFUSE),
+        ("io_setup", REFUSE),
+        ("landlock_create_ruleset", REFUSE),
+        ("seccomp", REFUSE),
     ):
         assert verdict(code, word, call[name]) == answer, name
     for harmless in (0, 1, 3, 9, 500):
@@ -88,7 +97,7 @@ def test_the_filter_reads_arguments_where_they_decide(machine: str, column: int,
     for name, arguments, answer in (
         ("clone", (0x10000 | 0x100,), ALLOW),
         ("clone", (17,), REFUSE),
-        ("socket", (1,), ALLOW),
+        ("socket", (1,), REFUSE),
         ("socket", (2,), REFUSE),
         ("socket", (16,), REFUSE),
         ("kill", (PID, 6), ALLOW),
@@ -100,7 +109,16 @@ def test_the_filter_reads_arguments_where_they_decide(machine: str, column: int,
         ("prlimit64", (PID,), ALLOW),
         ("prlimit64", (8,), REFUSE),
         ("prctl", (1,), REFUSE),
+        ("prctl", (22,), REFUSE),
         ("prctl", (15,), ALLOW),
+        ("mmap", (0, 4096, 3, 0x22), ALLOW),
+        ("mmap", (0, 4096, 3, 0x01), ALLOW),
+        ("mmap", (0, 4096, 3, 0x21), REFUSE),
+        ("mmap", (0, 4096, 3, 0x8021), REFUSE),
+        ("mmap", (0, 4096, 3, 0x23), REFUSE),
+        ("setsockopt", (3, 1, 7), REFUSE),
+        ("setsockopt", (3, 1, 32), REFUSE),
+        ("setsockopt", (3, 1, 2), ALLOW),
         ("ioctl", (0, 0x5412), REFUSE),
         ("ioctl", (0, 0x5401), ALLOW),
         ("ioctl", (0, 0x8901), REFUSE),
@@ -108,6 +126,9 @@ def test_the_filter_reads_arguments_where_they_decide(machine: str, column: int,
         ("fcntl", (3, 8), REFUSE),
         ("fcntl", (3, 10), REFUSE),
         ("fcntl", (3, 15), REFUSE),
+        ("fcntl", (3, 1031), REFUSE),
+        ("fcntl", (3, 6), REFUSE),
+        ("fcntl", (3, 1026), REFUSE),
     ):
         assert verdict(code, word, call[name], *arguments) == answer, (name, arguments)
 
@@ -127,6 +148,8 @@ def test_without_a_view_of_its_own_no_file_is_changed_and_no_service_spoken_to(
     assert verdict(code, word, numbers(column)["socket"], 1) == REFUSE
     with_gpu = seccomp.program(machine, seccomp.rules(PID, network=False, gpu=True, in_view=False))
     assert verdict(with_gpu, word, numbers(column)["socket"], 1) == ALLOW
+    assert verdict(with_gpu, word, numbers(column)["socketpair"], 1) == ALLOW
+    assert verdict(with_gpu, word, numbers(column)["setsockopt"], 3, 1, 7) == REFUSE
 
 
 def test_a_second_numbering_of_calls_is_no_way_round_the_filter() -> None:
@@ -174,6 +197,9 @@ TREE: Final = {
     "/dev/null": "file",
     "/dev/nvidia0": "file",
     "/sys/devices": "folder",
+    "/sys/devices/system/cpu": "folder",
+    "/proc/cmdline": "file",
+    "/proc/bus": "folder",
 }
 
 
@@ -191,17 +217,52 @@ def planned(gpu: bool = False) -> mounts.MountPlan:
 
 def made(plan: mounts.MountPlan) -> tuple[mounts.MountStep, ...]:
     """Its steps on a machine with that tree."""
-    return mounts.steps(plan, mounts.base_view(plan.reads, plan.devices, lambda path: TREE.get(path, "")))
+    return mounts.steps(
+        plan, mounts.base_view(plan.reads, plan.devices, plan.hidden, lambda path: TREE.get(path, ""))
+    )
 
 
 def test_the_view_has_the_libraries_the_model_and_its_own_folder_and_nothing_else() -> None:
     steps = made(planned())
     bound = [step.path for step in steps if step.action in (MountAction.BIND, MountAction.DEVICE)]
-    assert sorted(bound) == ["/dev/null", "/home/ann/.cache/models/m", "/opt/venv", "/sys/devices", "/usr"]
+    assert sorted(bound) == [
+        "/dev/null",
+        "/home/ann/.cache/models/m",
+        "/opt/venv",
+        "/sys/devices/system/cpu",
+        "/usr",
+    ]
     assert [step.path for step in steps if step.action is MountAction.TMPFS] == ["/tmp/run"]
     assert ("/lib", "usr/lib") in [
         (step.path, step.source) for step in steps if step.action is MountAction.LINK
     ]
+
+
+def test_what_tells_this_device_from_others_is_hidden_and_a_gpu_sees_the_rest_of_sys() -> None:
+    hidden = [(step.path, step.source) for step in made(planned()) if step.action is MountAction.HIDE]
+    assert sorted(hidden) == [("/proc/bus", "folder"), ("/proc/cmdline", "file")]
+    assert "/sys/devices" not in planned().reads
+    assert "/sys/devices" in planned(gpu=True).reads
+    assert not any(path.startswith("/sys/class/net") for path in planned().reads)
+
+
+def test_of_opt_only_the_folders_with_the_program_are_seen() -> None:
+    assert [path for path in planned().reads if path.startswith("/opt")] == ["/opt/venv", "/opt/venv/lib"]
+
+
+def test_root_leaves_itself_behind_only_where_there_is_a_nobody() -> None:
+    assert linux.holds("0 0 4294967295\n", linux.NOBODY)
+    assert linux.holds("0 1000 1\n1 100000 65536\n", linux.NOBODY)
+    assert not linux.holds("0 1000 1\n", linux.NOBODY)
+
+
+def test_what_nobody_can_reach_keeps_a_launch_without_a_view_with_its_user(tmp_path: Path) -> None:
+    shut = tmp_path / "shut"
+    shut.mkdir(mode=0o700)
+    (shut / "model").write_bytes(b"")
+    assert not mounts.is_open_to_others(str(shut / "model"))
+    assert mounts.is_open_to_others("/usr")
+    assert mounts.is_open_to_others("/there/is/none")
 
 
 def test_every_folder_of_the_view_is_made_before_what_lies_in_it() -> None:
@@ -229,6 +290,9 @@ def test_only_the_own_folder_may_be_written_to_and_the_model_only_read() -> None
     assert rules["/tmp/run"] == landlock.WRITE
     assert sorted(path for path, rights in rules.items() if rights & landlock.MAKE) == ["/tmp/run"]
     assert dict(mounts.landlock_rules(planned(), in_view=True))["/"] == landlock.READ
+    assert "/proc" not in rules
+    assert "/proc/cmdline" not in rules
+    assert rules["/proc/meminfo"] == landlock.READ
 
 
 # -- macOS and Windows: the text and the calls, against doubles of the systems ------------------------------------------------
@@ -372,7 +436,7 @@ def test_a_home_that_holds_nothing_but_the_program_has_nothing_to_hide(tmp_path:
     """A user made for the program alone: what leads to its code is seen by every launch."""
     inside = tmp_path / ".local" / "share"
     inside.mkdir(parents=True)
-    order = WorkOrder("model", sandbox.UNIT, 1, 1, dims={"port": 1, "pid": 1, "size": 1})
+    order = WorkOrder("model", sandbox.UNIT, 1, 1, dims={"port": 1, "pid": 1, "size": 1, "root": 0})
 
     def sees_it(code: tuple[str, ...]) -> bool:
         try:

@@ -12,6 +12,7 @@ import trio
 
 from node.store import bundles
 from node.store.cache import ModelCache
+from node.store.files import MODEL_FILE, MODEL_FOLDER
 from protocol.errors import RemoteProtocolError, RunError
 from protocol.messages.work import Granted
 from protocol.values.record import Record
@@ -68,8 +69,8 @@ async def test_a_run_is_given_the_folder_with_read_only_files(tmp_path: Path, bl
         assert files(path) == FILES
         assert path.is_dir()
         if os.name == "posix":
-            assert {each.stat().st_mode & 0o777 for each in path.rglob("*") if each.is_file()} == {0o400}
-            assert path.stat().st_mode & 0o777 == (path / "Data").stat().st_mode & 0o777 == 0o500
+            assert {each.stat().st_mode & 0o777 for each in path.rglob("*") if each.is_file()} == {MODEL_FILE}
+            assert path.stat().st_mode & 0o777 == (path / "Data").stat().st_mode & 0o777 == MODEL_FOLDER
 
 
 async def test_it_is_fetched_and_unpacked_once(tmp_path: Path, blob: bytes) -> None:

@@ -13,6 +13,7 @@ import pytest
 import trio
 
 from node.store.cache import DEFAULT_CAP, ModelCache, Progress, default_cap
+from node.store.files import MODEL_FILE
 from protocol.errors import Refused, RunError, Unreachable
 from protocol.values.task import Model
 from protocol.words import Reason
@@ -65,7 +66,7 @@ async def test_a_model_is_fetched_once_and_is_read_only(tmp_path: Path) -> None:
     assert not stored.has(what.sha256)
     path = await get_model(stored, what, source)
     assert path.read_bytes() == content
-    assert path.stat().st_mode & 0o777 == 0o400
+    assert path.stat().st_mode & 0o777 == MODEL_FILE
     assert await get_model(stored, what, source) == path
     assert len(source.offsets) == 1
     assert stored.has(what.sha256)

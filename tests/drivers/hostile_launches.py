@@ -1,0 +1,61 @@
+"""Launches of the hostile driver in real processes, on a tier of one's choice."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Final
+
+from drivers.contract import frames
+from drivers.contract.base import MIB, Event, Limits, RunFindings, WorkOrder
+from drivers.launch.launch import Launch
+from drivers.launch.process import ForkedChild, ZygoteProcess
+from drivers.sandbox.enter import Tier
+from tests.drivers import hostile_zygote
+
+ROOM: Final = 4 * MIB
+LIMITS: Final = Limits(load_s=20, run_s=20, memory_bytes=1024 * MIB, output_bytes=ROOM)
+COUNTED: Final = 24
+"""MiB that a way may hold beyond the limits of memory and of files."""
+
+
+class Stage(ZygoteProcess):
+    """A zygote with the hostile driver."""
+
+    @staticmethod
+    def command(*arguments: str) -> list[str]:
+        """See `ZygoteProcess`."""
+        root = str(Path(__file__).parents[2])
+        run = f"import runpy, sys; sys.path.insert(0, {root!r}); runpy.run_path({hostile_zygote.__file__!r}, run_name='__main__')"
+        return [sys.executable, "-P", "-c", run, *arguments]
+
+
+class HostileZygote:
+    """As `Zygote`, for the hostile."""
+
+    driver = "hostile"
+
+    def __init__(self, tier: Tier) -> None:
+        self.tier = tier
+        self.process = Stage("hostile", False, True, tier)
+
+    def launch(self, order: WorkOrder, limits: Limits, job: str) -> ForkedChild:
+        """See `Zygote.launch`."""
+        return self.process.fork(
+            frames.pack_order(order, limits, self.driver, False, job), limits.output_bytes
+        )
+
+    def close(self) -> None:
+        """End it."""
+        self.process.close()
+
+
+def play(launches: HostileZygote, model: str, limits: Limits = LIMITS) -> list[Event]:
+    """Everything that one launch of the hostile driver sent."""
+    launch = Launch(WorkOrder(model, "CPU (Hostile)", 1, 1), limits, launches)  # type: ignore[arg-type]
+    return list(launch.events())
+
+
+def findings(launches: HostileZygote, model: str) -> dict[str, float]:
+    """What it found, by name."""
+    return next(dict(event.figures) for event in play(launches, model) if isinstance(event, RunFindings))
