@@ -115,7 +115,7 @@ def rules(pid: int, network: bool, gpu: bool, in_view: bool = True) -> tuple[Rul
     sockets, since no limit of memory holds for it. `in_view`: it sees no files but its own; otherwise it may not change their attributes.
     """
     rules_ = [*_read(_FATAL, fatal=True), *_read(_REFUSED), *_read(_HOLDING)]
-    of_fcntl = (F_SETOWN, F_SETSIG, F_SETOWN_EX, F_SETLEASE, F_NOTIFY, F_SETPIPE_SZ)
+    of_fcntl: tuple[int, ...] = (F_SETOWN, F_SETSIG, F_SETOWN_EX, F_SETLEASE, F_NOTIFY, F_SETPIPE_SZ)
     if not gpu:  # such memory stays when all but a page of it is unmapped, and then counts for nobody
         shared = (MAP_SHARED_ANONYMOUS,)
         rules_.append(Rule("mmap", (9, 222), condition=Condition.WITH_ALL, argument=3, values=shared))
