@@ -97,8 +97,6 @@ class ConnectionGater:
     _held: Counter[str] = field(default_factory=Counter)
     _staying: dict[InboundConnection, None] = field(default_factory=dict)
     """Authenticated, and not about to be closed."""
-    _closing: set[InboundConnection] = field(default_factory=set)
-    """Closed to make room, and not gone yet."""
     _next: deque[tuple[float, InboundConnection]] = field(default_factory=deque)
     """The next to leave, and when each was last used."""
     _looked_at: float = 0.0
@@ -144,15 +142,15 @@ class ConnectionGater:
         self,
         arrival: InboundConnection,
         peer: PeerId,
-        connections: int,
+        others: int,
         now: float,
         use: ConnectionUse | None = None,
     ) -> bool:
-        """It authenticated as `peer`; returns whether to keep it. `connections`: of this node, in all; `use`: kept up to date by whoever
-        serves the connection."""
+        """It authenticated as `peer`; returns whether to keep it. `others`: connections of this node that did not arrive here; `use`: kept
+        up to date by whoever serves the connection."""
         self._authenticate(arrival)
         arrival.peer, arrival.since, arrival.use = peer, now, use or arrival.use
-        excess = connections - len(self._closing) - self.limits.strangers
+        excess = len(self._staying) + 1 + others - self.limits.strangers
         closed = sum(self._evict(now) for _ in range(min(excess, MAX_CLOSED)))
         if excess > 0 and not closed and not self.knows(peer):
             self.refused["full"] += 1
@@ -169,7 +167,6 @@ class ConnectionGater:
                 used_at, gone = self._next.popleft()
                 if gone in self._staying and gone.use.used_at == used_at and not self.knows(gone.peer):
                     del self._staying[gone]
-                    self._closing.add(gone)
                     self.evicted += 1
                     gone.cut()
                     return True
@@ -192,7 +189,6 @@ class ConnectionGater:
         """The connection ended."""
         self._authenticate(arrival)
         self._staying.pop(arrival, None)
-        self._closing.discard(arrival)
         decrement(self._held, arrival.network)
 
     def _authenticate(self, arrival: InboundConnection) -> None:

@@ -119,6 +119,11 @@ class NodeSwarm(Swarm):
         """When a peer last connected to this node directly."""
         self._full_logged_at = -math.inf
 
+    def _not_arrived(self) -> int:
+        """Connections that this node dialled, and those through gates."""
+        muxed = (conn.muxed_conn for conn in self.get_connections())
+        return sum(not (isinstance(one, BoundedYamux) and one.arrived) for one in muxed)
+
     def _log_full(self, now: float) -> None:
         """One line a minute, however many knock."""
         if now >= self._full_logged_at + LOG_FULL_S:
@@ -316,8 +321,8 @@ class NodeSwarm(Swarm):
                 return
             with trio.CancelScope() as staying:
                 arrival.cut = staying.cancel
-                count = len(self.get_connections())
-                if self.gater.stays(arrival, str(muxed.peer_id), count, now, muxed.use):
+                muxed.arrived = True
+                if self.gater.stays(arrival, str(muxed.peer_id), self._not_arrived(), now, muxed.use):
                     await muxed.event_closed.wait()
                     return
             self._log_full(now)

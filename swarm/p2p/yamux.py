@@ -235,7 +235,9 @@ class BoundedYamux(yamux.Yamux):
         self.watched = False
         """Whether somebody waits for what comes by this connection, and has to know soon that nothing will."""
         self.use = ConnectionUse()
-        """Of its streams; what the node is worth to us."""
+        """Of its streams: what the connection is worth to us."""
+        self.arrived = False
+        """Whether the peer dialled us, directly."""
         self.expected = 0
         """How many wait to learn whether the peer speaks a protocol."""
         self._said_at = 0.0

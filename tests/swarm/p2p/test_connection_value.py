@@ -95,7 +95,7 @@ class Gate:
             self.gater.leave(arrival)
 
         arrival.cut = cut
-        if not self.gater.stays(arrival, peer, len(self.up) + 1, self.now):
+        if not self.gater.stays(arrival, peer, 0, self.now):
             self.gater.leave(arrival)
             return False
         self.up[peer] = arrival
