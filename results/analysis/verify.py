@@ -156,13 +156,14 @@ def _complete_problems(task: Task, record: Record) -> list[str]:
 
 
 def _remake(row: Row, task: Task, record: Record | None) -> Row:
-    """Only the scheduler's own account of a task that did not succeed is taken over."""
+    """Only the scheduler's own account is taken over: why it believed the worker, and how a task ended that did not succeed."""
     state = _STATES[row.status]
     if row.status is RowStatus.COMPLETE:
-        return make_row(task, state, record)
+        return make_row(task, state, record, trust=row.trust)
     reason = next((word for word in Reason if word == row.reason), None)
     device = row.device_name if record is None else ""
-    return make_row(task, state, record, reason=reason, detail=row.detail, attempt=row.attempt, device=device)
+    own = {"detail": row.detail, "device": device, "trust": row.trust}
+    return make_row(task, state, record, reason=reason, attempt=row.attempt, **own)
 
 
 def _bytes(text: str, what: str) -> bytes:

@@ -131,6 +131,7 @@ class ResultLine:
     verdict: str = ""
     fingerprint: str = ""
     replica: int | None = None
+    trust: str = ""
     figures: Mapping[FigureColumn, float | None] = field(default_factory=dict)
     """Every one of them."""
 

@@ -298,6 +298,8 @@ class Row(BaseModel):
     throughput_per_s: float | None = None
     """Batch by InferenceMsMedian: inputs in a second, one inference after the other; where no batch was asked for, inferences. Empty of a
     server, which works on several at a time."""
+    trust: str = ""
+    """Why the submitter believed the worker when it gave it the task: own, pool NAME, listed or stranger. Empty: no worker had it."""
 
 
 CONTRACT: Final = 17
@@ -335,9 +337,10 @@ def make_row(
     detail: str = "",
     attempt: int | None = None,
     device: str = "",
+    trust: str = "",
 ) -> Row:
     """The row of `task`. `record`: that of the attempt that decided it, if one did; `reason`, `detail`, `attempt` and `device` (a name)
-    are the scheduler's own and stand where the record says nothing.
+    are the scheduler's own and stand where the record says nothing. `trust`: the scheduler's, in the worker.
     """
     row = Row(
         status=RowStatus.ADOPTED if reason is Reason.ADOPTED else _STATUS[state],
@@ -350,6 +353,7 @@ def make_row(
         device_name=device,
         attempt=attempt,
         replica=task.replica,
+        trust=trust,
         variant=task.model.variant or "",
         batch=task.measure.batch,
         reason=str(reason or ""),

@@ -22,7 +22,9 @@ from protocol.errors import CampaignError, ResourceError
 from protocol.values.campaign_manifest import CampaignManifest, OpenedManifest
 from protocol.values.lease import MAX_EPOCH
 from protocol.values.task import Model, Task
+from protocol.values.trust import Trust
 from scheduler.adoption.recovery import RecoveryScan
+from scheduler.campaign.text import trust_of_spec
 from scheduler.models.describe import by_devices, sha256_of
 from scheduler.models.fetch import fetch_adopted
 from scheduler.models.spool import is_spooled
@@ -78,11 +80,13 @@ async def adopt_campaign(
     spool: Path,
     models: Path | None,
     wall: Callable[[], float],
+    trust_of: Callable[[str], Trust],
     keep: Callable[[], None] = lambda: None,
     rng: random.Random | None = None,
 ) -> Adoption:
     """Take over a campaign of `owner` into the store. `models`: a folder to look for models in that no worker has. `keep`: stores what
-    lets this home speak for the campaign; called when all has been gathered, before the campaign is in the store.
+    lets this home speak for the campaign; called when all has been gathered, before the campaign is in the store. `trust_of`: this home's
+    own trust, with which the results of what runs already are recorded.
 
     Raises `CampaignError` when it is here already, or its manifest cannot be had; then nothing was stored.
     """
@@ -94,7 +98,12 @@ async def adopt_campaign(
     if ids - recovery.places().keys():
         await scan.widen(recovery)
     reports = recovery.places(hashlib.sha256(data).hexdigest())
-    reports = {task: report for task, report in reports.items() if task in ids}
+    scope = trust_of_spec(manifest.spec)
+    reports = {
+        task: replace(report, trust=scope.judge(report.worker, trust_of(report.worker)).text)
+        for task, report in reports.items()
+        if task in ids
+    }
     missing = await _bring_models(scan, opened, reports, spool, models)
     keep()
     CampaignManifests(spool).keep(campaign, data)

@@ -111,6 +111,7 @@ def adopt(
 
     from scheduler.adoption.adopt import adopt_campaign
     from scheduler.adoption.remote import visiting
+    from scheduler.trust.home import read_book
     from swarm.base.durable import write_durably
     from swarm.join.known_gates import save_gates
     from swarm.pools.membership import store_tokens
@@ -143,6 +144,7 @@ def adopt(
                     spool=home.spool,
                     models=models,
                     wall=time.time,
+                    trust_of=read_book(home, time.time()).trust_of,
                     keep=keep,
                 )
             for reason in adoption.silent.values():

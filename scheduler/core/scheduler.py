@@ -149,7 +149,7 @@ class SchedulerCore:
         return any(entry.task.model.sha256 == sha256 for entry in self._entrusted(peer))
 
     def may_share(self, peer: str, taker: str, sha256: str) -> bool:
-        """Whether a worker may be told that `taker` fetches this model: a campaign for which the taker needs it admits both."""
+        """Whether a worker may learn that `taker` fetches this model: a campaign for which the taker needs it admits both."""
         return any(
             self.state.admits(self.state.groups[entry.group], peer)
             for entry in self._entrusted(taker)

@@ -174,6 +174,8 @@ class TaskInfo(JsonModel):
     """The name of the device that has it or had it last."""
     worker: str | None
     """That device's peer id."""
+    trust: str
+    """Why that device is believed: own, pool NAME, listed or stranger; empty: no device had it yet."""
     attempt: int
     """Number of its newest attempt; 0: none yet."""
     tries: int

@@ -59,6 +59,8 @@ class AttemptInfo(JsonModel):
     attempt: int
     worker: str
     device: str
+    trust: str
+    """Why the worker was believed."""
     epoch: int
     state: AttemptState
     reason: str

@@ -58,7 +58,6 @@ async def run_process(home: Home, settings: SchedulerSettings, stay: bool, stop_
 async def _run_once(home: Home, settings: SchedulerSettings, stay: bool, stop_with_stdin: bool) -> bool:
     """Onto the network, until no campaign is left; gives whether a signal stopped it before."""
     stopped, trust = False, HomeTrust(home)
-    trust.book()  # a list that cannot be read ends it here, before anything is done
     async with open_node("scheduler", home, settings, holder=False) as here, trio.open_nursery() as nursery:
 
         async def signals() -> None:
@@ -91,6 +90,7 @@ async def _run_once(home: Home, settings: SchedulerSettings, stay: bool, stop_wi
         nursery.start_soon(partial(schedules.run, trio.lowlevel.checkpoint, begin=stay))
         if settings.keep is not None:
             nursery.start_soon(delete_old_daily, partial(open_store, home), settings.keep)
+        trust.book()  # a list that cannot be read ends it here, before anything is asked of anybody
         with open_store(home) as store:
             store.claim()
             tidied = tidy(home.spool, store.campaigns.needed_models())

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from protocol.values.attempt import TASK, AttemptStatus, TaskEvent, TaskState
 from protocol.values.record import read_record
 from protocol.values.task import read_task
+from protocol.values.trust import TrustKind
 from protocol.wire.table import final
 from protocol.words import Reason
 from scheduler.core.commands import EndAttempt, EndPending
@@ -30,7 +31,13 @@ def restored(row: TaskRow, body: bytes, attempts: Sequence[AttemptRow]) -> TaskE
     if row.state is not TaskState.PENDING and row.worker is not None:
         inherited = any(a.attempt == row.attempt and a.epoch == UNOBSERVED_EPOCH for a in attempts)
         current = Attempt(
-            row.attempt, row.worker, row.lease, row.fence, AttemptStatus.RESTORED, inherited=inherited
+            row.attempt,
+            row.worker,
+            row.lease,
+            row.fence,
+            AttemptStatus.RESTORED,
+            inherited=inherited,
+            stranger=inherited and row.trust == TrustKind.STRANGER,
         )
     return TaskEntry(
         task=read_task(body),

@@ -87,10 +87,11 @@ class AttemptRepository:
                 last = c.execute(sa.select(sa.func.max(t.attempts.c.attempt)).where(of_task)).scalar()
                 if intent.attempt != (last or 0) + 1:
                     raise LocalProtocolError(f"attempt {intent.attempt} of {intent.task} after {last}")
+                trust = intent.trust.text
                 current = {"attempt": intent.attempt, "worker": intent.peer, "device": intent.device}
                 if not intent.hedge:
                     fresh = {"state": TaskState.COMMITTING, "note": "", **_NO_LEASE, **_NO_PROGRESS}
-                    _update_task(c, intent.task, **current, **fresh)
+                    _update_task(c, intent.task, **current, **fresh, trust=trust)
                 c.execute(
                     t.attempts.insert().values(
                         task=intent.task,
@@ -98,11 +99,12 @@ class AttemptRepository:
                         epoch=intent.epoch,
                         state=AttemptState.INTENDED,
                         begun=self._database.wall(),
+                        trust=trust,
                         **current,
                     )
                 )
                 hedge = {"hedge": True} if intent.hedge else {}
-                self._add_event(c, row, TaskEvent.COMMIT, **current, **hedge)
+                self._add_event(c, row, TaskEvent.COMMIT, **current, trust=trust, **hedge)
 
     def _add_event(self, c: sa.Connection, row: TaskRow, event: TaskEvent, **fields: Any) -> None:
         self._events.append(c, row.campaign, _EVENTS[event][0], row.id, **fields)
@@ -149,6 +151,7 @@ class AttemptRepository:
                 lease=hedge.lease,
                 incarnation=hedge.incarnation,
                 number=hedge.number,
+                trust=hedge.trust,
                 **_NO_POSITION,
             )
             self._end_ticket(c, row.campaign, task, change.before, change.reason, change.detail)
@@ -320,7 +323,7 @@ class AttemptRepository:
 _NO_LEASE: Final[dict[str, Any]] = {"lease": None, "incarnation": None, "number": None}
 _NO_POSITION: Final[dict[str, Any]] = {"position": None, "start_s": None}
 _NO_PROGRESS: Final[dict[str, Any]] = {"phase": None, "done": 0, "total": None, "median_ms": None}
-_RESULT_COLUMNS: Final = ("campaign", "n", "model", "sha256", "unit", "device", "replica")
+_RESULT_COLUMNS: Final = ("campaign", "n", "model", "sha256", "unit", "device", "replica", "trust")
 
 
 def _find_task(c: sa.Connection, task: str) -> TaskRow | None:

@@ -372,6 +372,7 @@ def _adopted(
         "lease": report.lease,
         "incarnation": report.fence.incarnation,
         "number": report.fence.number,
+        "trust": report.trust,
     }
     state = AttemptState.QUEUED if report.queued else AttemptState.GRANTED
     current = replace(unobserved(report.attempt), state=state, ended=None, detail="", **lease)

@@ -140,6 +140,7 @@ def _row(item: ResultRow) -> Row:
         detail=item.task.detail,
         attempt=item.attempt or item.task.attempt or None,
         device=item.task.device,
+        trust=item.task.trust,
     )
 
 

@@ -155,6 +155,8 @@ class TaskRow(_Fenced):
     """How often it gave way to a higher priority."""
     replica: int | None = None
     """Which of several runs of the same on different devices it is, from 1; None: there is only one."""
+    trust: str = ""
+    """Why the worker of its newest attempt was believed when it was asked; see `protocol.values.trust`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +177,8 @@ class AttemptRow(_Fenced):
     number: int | None = None
     reason: Reason | None = None
     detail: str = ""
+    trust: str = ""
+    """Why its worker was believed when it was asked; of an attempt that was adopted, when it was taken over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,6 +241,8 @@ class WorkerTask:
     queued: bool = False
     ended: bool = False
     """It has run; its result is on the worker."""
+    trust: str = ""
+    """Why whoever adopts the campaign believes that worker."""
     highest: int = 0
     """The highest attempt of the task that any worker reported."""
 

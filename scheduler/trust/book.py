@@ -29,7 +29,7 @@ class TrustBook:
     own: frozenset[str] = frozenset()
     """Workers of its home and of the home's own pool."""
     pools: Mapping[str, PoolName] = field(default_factory=dict)
-    """Workers of other pools, each with the pool that vouches for it."""
+    """Workers of other pools, each with its pool."""
     listed: frozenset[str] = frozenset()
     """Keys that it listed."""
 

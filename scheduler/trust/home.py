@@ -34,7 +34,8 @@ def read_book(home: Home, now: float) -> TrustBook:
             own |= pool.peers
         else:
             pools |= dict.fromkeys(pool.peers - pools.keys(), PoolName(pool.name, pool.id))
-    return TrustBook(load_or_create(home.key("scheduler")).peer_id, own, pools, read_listed(home).peers)
+    key = home.key("scheduler")  # a home that adopts a campaign by its owner's key has none yet
+    return TrustBook(load_or_create(key).peer_id if key.exists() else "", own, pools, read_listed(home).peers)
 
 
 @dataclass(eq=False)

@@ -478,13 +478,14 @@ class World:
         wait_s: float = 60.0,
         attempts: int = 3,
         runs: int = 1,
+        spec: str = "{}",
         **terms: Any,
     ) -> None:
         need = Requirement(clauses=tuple(parse_clause(text) for text in (f"units has {UNIT}", *clauses)))
         with Store(self.store_path) as other:
             other.campaigns.create(
                 NewCampaign(
-                    campaign, "one", SCHEDULER.peer_id, "{}", attempts=attempts, wait_s=wait_s, **terms
+                    campaign, "one", SCHEDULER.peer_id, spec, attempts=attempts, wait_s=wait_s, **terms
                 ),
                 [],
                 [

@@ -41,6 +41,7 @@ from protocol.values.advert import Advert, SignedAdvert, UnitOffer
 from protocol.values.match import match
 from protocol.values.requirement import Requirement, parse_clause
 from protocol.values.task import Measure, Model, Task, Timeouts
+from protocol.values.trust import OWN, STRANGER
 from protocol.words import ProtocolId
 from scheduler.adoption.adopt import Adoption, adopt_campaign
 from scheduler.adoption.recovery import RecoveryScan
@@ -320,6 +321,7 @@ class World:
                         spool=self.folder / home / "spool",
                         models=models,
                         wall=wall,
+                        trust_of=lambda peer: OWN if peer in self.board.adverts else STRANGER,
                         keep=keep,
                     )
                 except CampaignError as exc:

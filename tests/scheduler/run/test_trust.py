@@ -1,0 +1,116 @@
+"""A running scheduler and workers that it trusts, does not trust, and ceases to trust."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from protocol.errors import Refused
+from protocol.values.attempt import TaskState
+from protocol.words import Reason
+from scheduler.campaign.model import Campaign, Devices, ModelEntry
+from scheduler.store.results import campaign_rows
+from scheduler.store.rows import AttemptState
+from swarm.blobs.client import fetch_blob
+from tests.scheduler.conftest import UNIT, World
+
+
+def spec(**devices: object) -> str:
+    return Campaign(
+        campaign="one",
+        models=(ModelEntry(path="tiny.onnx"),),
+        units=(UNIT,),
+        devices=Devices.model_validate(devices),
+    ).spec()
+
+
+async def test_strangers_take_none_of_a_campaigns_tasks_however_many_they_are(
+    world: World, autojump_clock: MockClock
+) -> None:
+    own = world.worker("own", seconds=1.0)
+    strangers = [world.worker(f"stranger {n}") for n in range(5)]
+    world.strangers |= {worker.peer for worker in strangers}
+    world.submit(4)
+    await world.run()
+    assert len(own.ran) == 4
+    assert [worker.commits for worker in strangers] == [[]] * 5
+    assert {row.trust for row in campaign_rows(world.store.results.rows("c-one"))} == {"own"}
+
+
+async def test_a_campaign_that_is_open_to_anyone_says_which_rows_are_of_strangers(
+    world: World, autojump_clock: MockClock
+) -> None:
+    world.strangers.add(world.worker("stranger").peer)
+    world.submit(1, spec=spec(trust="anyone"))
+    await world.run()
+    (row,) = campaign_rows(world.store.results.rows("c-one"))
+    assert (row.trust, row.status) == ("stranger", "Complete")
+    assert [attempt.trust for attempt in world.store.attempts.all("c-one")] == ["stranger"]
+    assert [line.trust for line in world.store.results.page().results] == ["stranger"]
+
+
+async def test_a_campaign_names_a_stranger_by_its_key(world: World, autojump_clock: MockClock) -> None:
+    named, other = world.worker("named"), world.worker("other")
+    world.strangers |= {named.peer, other.peer}
+    world.submit(2, spec=spec(trust=[named.peer]))
+    world.submit(1, f"peer == {other.peer}", campaign="c-two")
+    await world.run()
+    assert {task for task, _ in named.ran} == {"c-one/1", "c-one/2"}
+    assert [task for task, _ in other.ran] == ["c-two/1"]
+    assert {row.trust for row in campaign_rows(world.store.results.rows("c-one"))} == {"listed"}
+    assert {row.trust for row in campaign_rows(world.store.results.rows("c-two"))} == {"listed"}
+
+
+async def test_a_worker_whose_trust_ends_in_mid_run_is_stopped_and_its_late_result_is_not_recorded(
+    world: World, autojump_clock: MockClock
+) -> None:
+    liar = world.worker("liar", seconds=10.0)
+    liar.stop = lambda held, cancel: liar.cancelled.append(held.lease)  # type: ignore[method-assign,misc,assignment]
+    world.submit(1, attempts=1)
+    async with world.scheduler():
+        await world.until(lambda: world.states() == {TaskState.RUNNING})
+        world.strangers.add(liar.peer)
+        heir = world.worker("heir", seconds=30.0)
+        await world.until(lambda: bool(liar.answers))
+        await world.until(lambda: world.states() == {TaskState.SUCCEEDED})
+    assert len(liar.cancelled) == 1
+    assert liar.answers == ["fenced"]
+    assert world.task().worker == heir.peer
+    ended = world.store.attempts.all("c-one")[0]
+    assert (ended.state, ended.reason, ended.detail) == (
+        AttemptState.REFUSED,
+        Reason.NOT_TRUSTED,
+        "liar is not trusted any more",
+    )
+
+
+async def test_a_worker_that_comes_to_be_trusted_in_mid_campaign_gets_tasks(
+    world: World, autojump_clock: MockClock
+) -> None:
+    newcomer = world.worker("newcomer")
+    world.strangers.add(newcomer.peer)
+    world.submit(1)
+    async with world.scheduler():
+        await trio.sleep(20.0)
+        assert newcomer.commits == []
+        world.strangers.clear()
+        await world.until(lambda: world.states() == {TaskState.SUCCEEDED})
+
+
+async def test_no_model_goes_to_a_worker_whose_trust_ended_while_it_holds_a_task(
+    world: World, autojump_clock: MockClock
+) -> None:
+    """It asks by the hash that it knows from its task."""
+    worker = world.worker("mini", seconds=1000.0)
+    worker.stop = lambda held, cancel: None  # type: ignore[method-assign]
+    world.submit(1)
+    async with world.scheduler():
+        await world.until(lambda: bool(worker.ran))
+        world.strangers.add(worker.peer)
+        await trio.sleep(0.5)
+        with pytest.raises(Refused, match="not served") as caught:
+            await fetch_blob(
+                worker.network, world.network.peer_id, world.network.addresses, world.sha256, sink=len
+            )
+        assert caught.value.reason is Reason.NOT_ALLOWED
