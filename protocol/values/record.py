@@ -6,7 +6,8 @@ Samples travel as zlib of zigzag varints of differences: a tenth of the plain si
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
 from typing import Annotated, Final, Literal
 
 from pydantic import Field, StringConstraints
@@ -25,6 +26,12 @@ Real = Annotated[float, Field(ge=-1e18, le=1e18)]
 Share = Annotated[float, Field(ge=0, le=1)]
 FigureName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]{0,63}$")]
 _CONTEXT: Final = b"sark record 1\n"
+MAX_VARINT: Final = 10
+"""Bytes of a number of 64 bits."""
+_CONTINUED: Final = bytes(range(0x80, 0x100))
+"""Bytes that do not end a number."""
+_DELTAS: Final = tuple(-((byte + 1) >> 1) if byte & 1 else byte >> 1 for byte in range(0x80))
+"""Of numbers of one byte."""
 
 
 def pack_samples(samples: Sequence[int]) -> bytes:
@@ -41,11 +48,22 @@ def pack_samples(samples: Sequence[int]) -> bytes:
     return zlib.compress(bytes(out), 6)
 
 
-def unpack_samples(data: bytes) -> tuple[int, ...]:
-    """The inverse of `pack_samples`. Raises `RemoteProtocolError` for anything else, or more than `MAX_SAMPLES`."""
-    samples: list[int] = []
+def unpack_samples(data: bytes, most: int = MAX_SAMPLES) -> tuple[int, ...]:
+    """The inverse of `pack_samples`. Raises `RemoteProtocolError` for anything else, or for more than `most`, which are counted before any
+    of them is read.
+    """
+    plain = inflate(data, max(1, MAX_VARINT * most), "samples")
+    if len(plain.translate(None, _CONTINUED)) > most or plain[-1:] > b"\x7f":
+        raise RemoteProtocolError("bad samples: too many or cut off")
+    samples = tuple(accumulate(_DELTAS[byte] for byte in plain) if plain.isascii() else _walk(plain))
+    if min(samples, default=0) < 0:
+        raise RemoteProtocolError("bad samples: a negative time")
+    return samples
+
+
+def _walk(plain: bytes) -> Iterator[int]:
     last = value = shift = 0
-    for byte in inflate(data, 10 * MAX_SAMPLES, "samples"):
+    for byte in plain:
         value |= (byte & 0x7F) << shift
         if byte & 0x80:
             shift += 7
@@ -53,13 +71,8 @@ def unpack_samples(data: bytes) -> tuple[int, ...]:
                 raise RemoteProtocolError("bad samples: a number above 64 bits")
             continue
         last += (value >> 1) if not value & 1 else -((value + 1) >> 1)
-        if last < 0:
-            raise RemoteProtocolError("bad samples: a negative time")
-        samples.append(last)
+        yield last
         value = shift = 0
-    if shift or len(samples) > MAX_SAMPLES:
-        raise RemoteProtocolError("bad samples: too many or cut off")
-    return tuple(samples)
 
 
 class LoadSample(Message):

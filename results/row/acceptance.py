@@ -7,13 +7,16 @@ from typing import Final
 
 from protocol.errors import RemoteProtocolError
 from protocol.messages.work import Result
-from protocol.values.record import Record, read_record, record_message
+from protocol.values.record import BLOCK_FIELDS, MAX_SAMPLES, Record, read_record, record_message
 from protocol.values.task import Task
 from protocol.words import Reason, RunOutcome
-from results.row.record import SERVED, RecordView, observe
+from results.row.record import SERVED, RecordBounds, RecordView, observe
 from results.row.stats import MAX_LAUNCHES
 from swarm.net.identity import verify
 
+WINDOW_SAMPLES: Final = 10_000
+"""Most of one launch where the task names no number; our drivers take half of it, also to warm up."""
+LAUNCH_BLOCKS: Final = 4096
 CLOCK_NS: Final = 1000
 """By which a window and the times in it may differ: both come through floating point."""
 
@@ -39,6 +42,8 @@ def check(result: Result, body: bytes, peer: str, task: Task, task_body: bytes) 
             raise RemoteProtocolError(f"the record of {result.task} has another {name} than the task")
     if record.outcome is RunOutcome.COMPLETE:
         check_whole(record, task)
+    else:
+        _read(record, task)
     if record.outcome is RunOutcome.FAILED and record.reason is None:
         raise RemoteProtocolError(f"the record of {result.task} failed without a reason")
     return record
@@ -51,10 +56,7 @@ def check_whole(record: Record, task: Task) -> None:
     name = f"the record of {task.task}"
     if record.ran is None or not record.timings:
         raise RemoteProtocolError(f"{name} is complete without a measurement")
-    try:
-        observed = observe(record)
-    except RemoteProtocolError as exc:
-        raise RemoteProtocolError(f"{name} cannot be read: {exc.what}") from exc
+    observed = _read(record, task)
     measure, launches, loads = task.measure, len(observed.launches), len(observed.loads)
     if any(not launch.samples for launch in observed.launches):
         raise RemoteProtocolError(f"{name} has a launch without inferences")
@@ -77,6 +79,36 @@ def check_whole(record: Record, task: Task) -> None:
     ):
         if number != request:
             raise RemoteProtocolError(f"{name} has {number} {what}, the task asks for {request}")
+
+
+def bounds_of(task: Task) -> RecordBounds:
+    """How many numbers a record of the task may hold."""
+    measure, launches = task.measure, launches_of(task)
+    samples = measure.runs if measure.precision is None else launches * WINDOW_SAMPLES
+    served = task.unit.startswith(SERVED)
+    return RecordBounds(
+        samples=samples,
+        warmup=min(MAX_SAMPLES, launches * ((measure.warmup or 0) + WINDOW_SAMPLES)),
+        blocks=launches * len(BLOCK_FIELDS) * LAUNCH_BLOCKS,
+        series=MAX_SAMPLES if served else samples + WINDOW_SAMPLES,
+    )
+
+
+def launches_of(task: Task) -> int:
+    """Most launches that the task asks for."""
+    return task.measure.loads if task.measure.precision is None else MAX_LAUNCHES
+
+
+def _read(record: Record, task: Task) -> RecordView:
+    name = f"the record of {task.task}"
+    if len(record.timings) > launches_of(task):
+        raise RemoteProtocolError(
+            f"{name} has {len(record.timings)} launches that timed inferences, the task asks for {launches_of(task)}"
+        )
+    try:
+        return observe(record, bounds_of(task))
+    except RemoteProtocolError as exc:
+        raise RemoteProtocolError(f"{name} cannot be read: {exc.what}") from exc
 
 
 def check_sense(record: Record, task: Task, observed: RecordView) -> None:

@@ -78,18 +78,28 @@ class RecordView:
         return sum(len(launch.samples) * launch.per_sample for launch in self.launches)
 
 
-def observe(record: Record) -> RecordView:
+@dataclass(frozen=True, slots=True)
+class RecordBounds:
+    """Most numbers that a record may hold, of all launches together."""
+
+    samples: int = MAX_SAMPLES
+    warmup: int = MAX_SAMPLES
+    blocks: int = len(BLOCK_FIELDS) * MAX_BLOCKS
+    series: int = MAX_SAMPLES
+
+
+def observe(record: Record, bounds: RecordBounds = RecordBounds()) -> RecordView:
     """The raw times in `record`.
 
-    Raises `RemoteProtocolError` for samples that are not in the protocol's form, or for more than `MAX_SAMPLES` of a kind in all.
+    Raises `RemoteProtocolError` for samples that are not in the protocol's form, or for more of a kind than `bounds`, before they are read.
     """
     timed, warmed, blocks = (
-        _Bounded("samples"),
-        _Bounded("warm-up samples"),
-        _Bounded("blocks", 5 * MAX_BLOCKS),
+        _Bounded("samples", bounds.samples),
+        _Bounded("warm-up samples", bounds.warmup),
+        _Bounded("numbers of blocks", bounds.blocks),
     )
     launches = tuple(_launch(timing, timed, warmed, blocks) for timing in record.timings)
-    series = _Bounded("times in series")
+    series = _Bounded("times in series", bounds.series)
     return RecordView(
         loads=_loads(record.loads, "cold", "fresh"),
         cold=_loads(record.loads, "cold"),
@@ -103,14 +113,15 @@ def observe(record: Record) -> RecordView:
 class _Bounded:
     """Unpacks lists, so many numbers in all."""
 
-    def __init__(self, what: str, left: int = MAX_SAMPLES) -> None:
+    def __init__(self, what: str, left: int) -> None:
         self._what, self._left = what, left
 
     def unpack(self, packed: bytes) -> tuple[int, ...]:
-        numbers = unpack_samples(packed)
+        try:
+            numbers = unpack_samples(packed, self._left)
+        except RemoteProtocolError as exc:
+            raise RemoteProtocolError(f"{exc.what} (among its {self._what})") from exc
         self._left -= len(numbers)
-        if self._left < 0:
-            raise RemoteProtocolError(f"bad record: too many {self._what}")
         return numbers
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import random
+import zlib
 from collections.abc import Mapping
 
 import pytest
@@ -125,8 +126,39 @@ def test_a_complete_record_has_every_load_and_inference_that_was_asked_for(
     result, body = made(changes)
     with pytest.raises(RemoteProtocolError, match="the record of c-one/1"):
         check(result, body, WORKER.peer_id, TASK, BODY)
-    result, body = made({**changes, "outcome": RunOutcome.FAILED, "reason": Reason.CRASHED})
+
+
+@pytest.mark.parametrize("samples", [pack_samples([]), pack_samples([1])])
+def test_a_failed_record_may_have_less_than_was_asked_for_and_never_more(samples: bytes) -> None:
+    failed = {"outcome": RunOutcome.FAILED, "reason": Reason.CRASHED, "loads": ()}
+    result, body = made({**timed(samples), **failed})
     assert check(result, body, WORKER.peer_id, TASK, BODY).outcome is RunOutcome.FAILED
+    for bad in (b"junk", pack_samples([1, 2, 3, 4])):
+        result, body = made({**timed(bad), **failed})
+        with pytest.raises(RemoteProtocolError, match="cannot be read"):
+            check(result, body, WORKER.peer_id, TASK, BODY)
+
+
+@pytest.mark.parametrize("where", ["samples", "warm-up samples", "numbers of blocks", "times in series"])
+def test_what_the_task_does_not_ask_for_is_counted_before_it_is_read(where: str) -> None:
+    """Reading would find the negative time."""
+    bomb, one = zlib.compress(b"\x01" * 100_000), pack_samples([1, 2, 3])
+    timing = Timing(samples=one, warmup=one, cpu_s=0, wall_s=0)
+    bombs: dict[str, dict[str, object]] = {
+        "samples": {"timings": (timing.model_copy(update={"samples": bomb}),)},
+        "warm-up samples": {"timings": (timing.model_copy(update={"warmup": bomb}),)},
+        "numbers of blocks": {"timings": (timing.model_copy(update={"blocks": bomb}),)},
+        "times in series": {"series": {"ttft": bomb}},
+    }
+    result, body = made(bombs[where])
+    with pytest.raises(RemoteProtocolError, match=f"too (many|long) or cut off .among its {where}"):
+        check(result, body, WORKER.peer_id, TASK, BODY)
+
+
+def test_more_launches_than_the_task_asks_for_are_refused_before_any_is_read() -> None:
+    result, body = made({"timings": (Timing(samples=b"junk", warmup=b"junk", cpu_s=0, wall_s=0),) * 3})
+    with pytest.raises(RemoteProtocolError, match="3 launches that timed inferences, the task asks for 2"):
+        check(result, body, WORKER.peer_id, TASK, BODY)
 
 
 def precise(launches: int, loads: int, unit: str = UNIT) -> tuple[Result, bytes, Task, bytes]:
@@ -193,7 +225,7 @@ def test_a_record_with_more_than_a_million_samples_in_all_is_refused() -> None:
     one = Timing(samples=many, warmup=pack_samples([]), cpu_s=0, wall_s=0)
     for changes in ({"timings": (one, one)}, {"series": {"ttft": many, "itl": many}}):
         result, body = made(changes)
-        with pytest.raises(RemoteProtocolError, match="too many"):
+        with pytest.raises(RemoteProtocolError, match=r"too (many|long)"):
             check(result, body, WORKER.peer_id, TASK, BODY)
 
 
