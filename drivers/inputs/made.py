@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from drivers.contract.base import Unfit
+from drivers.contract.base import MAX_RANK, Unfit
 
 MAX_BYTES: Final = 1 << 30
 """Of one input."""
@@ -74,6 +74,12 @@ class Input:
     shape: tuple[int | str | None, ...]
     rows: int | None = None
     """Of the table that its values index; None: unknown."""
+
+    def __post_init__(self) -> None:
+        if len(self.shape) > MAX_RANK:
+            raise Unfit(
+                f"input {self.name!r} has {len(self.shape)} dimensions, a model's inputs have at most {MAX_RANK}"
+            )
 
     def axes(self) -> tuple[int | str, ...]:
         """The shape with a key for each dynamic axis: its symbol, or `name[axis]`."""

@@ -1,18 +1,20 @@
 """Logging of a process: plain lines for commands, else readable lines on a terminal and JSON lines elsewhere.
 
 Values are cut at 512 characters, control characters (terminal escapes, bidirectional overrides, newlines) are escaped, and fields named
-like a secret are left out.
+like a secret are left out. Lines that a peer can cause are limited (`swarm.base.log_limits`).
 """
 
 from __future__ import annotations
 
 import logging
 import re
-from collections.abc import MutableMapping
+import time
+from collections.abc import Callable, MutableMapping
 from typing import Any, Final, TextIO
 
 import structlog
 
+from swarm.base.log_limits import LineLimiter
 from swarm.base.text import escape_text
 
 MAX_ITEMS: Final = 32
@@ -27,11 +29,21 @@ _TAMED: Final = {
 _BARE: Final = frozenset({"note", "why", "detail"})
 """Fields that are sentences."""
 
+LEFT_OUT: Final = "logs.left_out"
+_NEWS: Final = ("debug", "info")
 Event = MutableMapping[str, Any]
 
 
-def set_up_logs(stream: TextIO, *, level: int = logging.INFO, plain: bool = False) -> None:
-    """Send all log lines of this process to `stream`. Call once, before anything starts. `plain`: lines like a command's own messages."""
+def set_up_logs(
+    stream: TextIO,
+    *,
+    level: int = logging.INFO,
+    plain: bool = False,
+    clock: Callable[[], float] = time.monotonic,
+) -> None:
+    """Send all log lines of this process to `stream`. Call once, before anything starts. `plain`: lines like a command's own messages.
+    `clock`: seconds, for the limits of lines.
+    """
     pretty = stream.isatty()
     shared: list[Any] = [
         structlog.contextvars.merge_contextvars,
@@ -59,6 +71,7 @@ def set_up_logs(stream: TextIO, *, level: int = logging.INFO, plain: bool = Fals
     structlog.configure(
         processors=[
             structlog.stdlib.filter_by_level,
+            LimitLines(clock),
             *shared,
             structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
         ],
@@ -66,6 +79,25 @@ def set_up_logs(stream: TextIO, *, level: int = logging.INFO, plain: bool = Fals
         wrapper_class=structlog.stdlib.BoundLogger,
         cache_logger_on_first_use=False,  # else a logger that was used keeps its first stream
     )
+
+
+class LimitLines:
+    """A structlog processor: drops what is above the limits, and says once a minute how many lines that were."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._limiter = LineLimiter()
+
+    def __call__(self, _logger: Any, method: str, event: Event) -> Event:
+        name, now = str(event.get("event", "")), self._clock()
+        if name == LEFT_OUT:
+            return event
+        admitted = self._limiter.admits(name, str(event.get("peer") or ""), method not in _NEWS, now)
+        if counts := self._limiter.report(now):
+            structlog.get_logger("logs").warning(LEFT_OUT, lines=counts)
+        if not admitted:
+            raise structlog.DropEvent
+        return event
 
 
 def plain_line(_logger: Any, _method: str, event: Event) -> str:

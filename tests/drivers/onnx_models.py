@@ -54,6 +54,13 @@ class OnnxModels:
             weights,
         )
 
+    def deep(self, rank: int) -> str:
+        """An input of so many dimensions."""
+        shape = [1] * rank
+        return self.put(
+            "deep", [node("Identity", ["x"], ["y"])], [value("x", FLOAT, shape)], [value("y", FLOAT, shape)]
+        )
+
     def endless(self) -> str:
         """A loop without a trip count with a condition that stays true."""
         body = helper.make_graph(

@@ -442,6 +442,11 @@ def test_a_giant_tensor_ends_with_the_memory(zygote: Zygote, models: OnnxModels)
         list(Launch(order, LIMITS, zygote).events())
 
 
+def test_an_input_of_hundreds_of_dimensions_is_a_broken_model(zygote: Zygote, models: OnnxModels) -> None:
+    with pytest.raises(Unfit, match="input 'x' has 300 dimensions, a model's inputs have at most 64"):
+        list(Launch(WorkOrder(models.deep(300), "CPU (ONNX)", 2, 1), LIMITS, zygote).events())
+
+
 def test_an_operator_of_somebodys_library_is_refused(zygote: Zygote, models: OnnxModels) -> None:
     with pytest.raises(Unfit, match=r"com\.acme|Thing"):
         list(Launch(WorkOrder(models.custom(), "CPU (ONNX)", 2, 1), LIMITS, zygote).events())

@@ -12,7 +12,8 @@ import structlog
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarm.base.logs import make_safe, plain_line, set_up_logs
+from swarm.base.log_limits import MAX_KEPT, REPORT_S, LineLimiter
+from swarm.base.logs import LEFT_OUT, make_safe, plain_line, set_up_logs
 from swarm.base.text import escape_text
 
 
@@ -35,6 +36,54 @@ def test_both_kinds_of_loggers_write_json_lines(lines: io.StringIO) -> None:
     assert (own["event"], own["lease"], own["level"]) == ("granted", 7, "info")
     assert (theirs["event"], theirs["level"]) == ("said something", "warning")
     assert "timestamp" in own
+
+
+def flood(clock: list[float], lines: io.StringIO, peers: int, seconds: int, rate: int = 100) -> str:
+    """What is written of warnings by so many keys in turn."""
+    set_up_logs(lines, clock=lambda: clock[0])
+    log = structlog.get_logger("ours")
+    for number in range(seconds * rate):
+        log.warning("link.broken", peer=f"peer-{number % peers}", why="bad frame: " + "x" * 100)
+        clock[0] += 1 / rate
+    return lines.getvalue()
+
+
+@pytest.mark.parametrize("peers", [1, 10_000])
+def test_a_flood_of_warnings_is_a_trickle_of_lines_however_many_keys_send_it(
+    lines: io.StringIO, peers: int
+) -> None:
+    written = flood([0.0], lines, peers, seconds=60)
+    assert len(written) / 60 < 700
+    assert written.count("link.broken") <= 130
+
+
+def test_what_was_left_out_is_counted_in_one_line_a_minute(lines: io.StringIO) -> None:
+    clock = [0.0]
+    flood(clock, lines, 1, seconds=60)
+    clock[0] += REPORT_S
+    structlog.get_logger("ours").info("idle")
+    records = [json.loads(line) for line in lines.getvalue().splitlines()]
+    reports = [record["lines"] for record in records if record["event"] == LEFT_OUT]
+    written = sum(record["event"] == "link.broken" for record in records)
+    assert sum(report["link.broken"] for report in reports) + written == 6000
+    assert len(reports) <= 3
+
+
+def test_one_peers_flood_hides_no_other_peers_line_nor_our_own_news(lines: io.StringIO) -> None:
+    flood([0.0], lines, 1, seconds=5)
+    log = structlog.get_logger("ours")
+    log.warning("link.broken", peer="another", why="it")
+    for number in range(2000):
+        log.info("task.done", task=number)
+    assert lines.getvalue().count('"another"') == 1
+    assert lines.getvalue().count("task.done") == 2000
+
+
+def test_the_limiter_forgets_quiet_peers_so_that_keys_without_end_take_no_memory() -> None:
+    limiter = LineLimiter()
+    for number in range(3 * MAX_KEPT):
+        limiter.admits("link.broken", f"peer-{number}", True, number / 10)
+    assert len(limiter._tokens) <= MAX_KEPT
 
 
 def test_libp2p_is_silent(lines: io.StringIO) -> None:

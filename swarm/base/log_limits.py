@@ -1,0 +1,75 @@
+"""How many log lines a peer may cause: lines of one kind by one peer, and lines of one kind in all. Those above are counted.
+
+Pure: the time is an argument. `swarm.base.logs` puts it before every line of a process.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+
+class LineRate(NamedTuple):
+    """So many lines at once, then so many a second."""
+
+    burst: int
+    per_s: float
+
+
+class LineLimits(NamedTuple):
+    peer: LineRate
+    """Of one kind, by one peer."""
+    event: LineRate
+    """Of one kind, in all."""
+
+
+TROUBLE: Final = LineLimits(peer=LineRate(5, 0.1), event=LineRate(60, 1.0))
+"""Warnings and errors."""
+NEWS: Final = LineLimits(peer=LineRate(100, 2.0), event=LineRate(1000, 20.0))
+"""Lower levels that name a peer."""
+REPORT_S: Final = 60.0
+"""Between two lines that say how many were left out."""
+MAX_KEPT: Final = 4096
+"""Pairs of kind and peer remembered; the one that was quiet the longest is forgotten first."""
+
+
+@dataclass(slots=True)
+class LineLimiter:
+    """Decides line by line."""
+
+    left_out: Counter[str] = field(default_factory=Counter)
+    """By kind, since the last report."""
+    _tokens: OrderedDict[tuple[str, str], tuple[float, float]] = field(default_factory=OrderedDict)
+    """Kind and peer (empty: all) → lines left, at a time."""
+    _reported: float | None = None
+
+    def admits(self, event: str, peer: str, trouble: bool, now: float) -> bool:
+        """Whether a line is written. `peer`: empty for none; lines without one are limited only when they are trouble."""
+        if not (peer or trouble):
+            return True
+        limits = TROUBLE if trouble else NEWS
+        wanted = [((event, ""), limits.event), *([((event, peer), limits.peer)] if peer else [])]
+        left = [(key, self._left(key, rate, now)) for key, rate in wanted]
+        admitted = all(tokens >= 1 for _, tokens in left)
+        if not admitted:
+            self.left_out[event] += 1
+        for key, tokens in left:
+            self._tokens[key] = (tokens - admitted, now)
+            self._tokens.move_to_end(key)
+        while len(self._tokens) > MAX_KEPT:
+            self._tokens.popitem(last=False)
+        return admitted
+
+    def report(self, now: float) -> dict[str, int]:
+        """How many lines were left out, by kind, once that is due; empty: nothing to say."""
+        if not self.left_out or (self._reported is not None and now - self._reported < REPORT_S):
+            return {}
+        self._reported = now
+        counts = dict(self.left_out.most_common())
+        self.left_out.clear()
+        return counts
+
+    def _left(self, key: tuple[str, str], rate: LineRate, now: float) -> float:
+        tokens, since = self._tokens.get(key, (float(rate.burst), now))
+        return min(float(rate.burst), tokens + max(0.0, now - since) * rate.per_s)
