@@ -1,6 +1,7 @@
-"""A task and its attempts, as their scheduler sees them. An attempt is one lease or ticket at one worker; one attempt at a time may run.
+"""A task and its attempts, as their scheduler sees them. An attempt is one lease or ticket at one worker.
 
-While a task is queued, a second worker may hold a ticket for it too: its hedge.
+A task is where its current attempt is. A second attempt, its hedge, may stand beside that one at another worker: while the task is queued,
+and then one of the two may run; or beside a run that is past its deadline, and then both may run until a result of either is accepted.
 """
 
 from __future__ import annotations
@@ -59,14 +60,20 @@ _ENDS: Final[dict[TaskEvent, TaskState]] = {
     _E.PREEMPT: _S.PENDING,
 }
 
+_HEDGED: Final[dict[TaskEvent, TaskState]] = {
+    _E.COMMIT: _S.COMMITTING,
+    _E.ENQUEUE: _S.QUEUED,
+    _E.GRANT: _S.LEASED,
+}
+"""The current attempt is over and the hedge takes its place: it was asked, has a ticket, or has a lease. GRANT also: a ticket is up."""
+
 TASK: Final[Table[TaskState, TaskEvent]] = {
     _S.PENDING: {_E.COMMIT: _S.COMMITTING, _E.FAIL: _S.FAILED, _E.CANCEL: _S.CANCELLED},
     _S.COMMITTING: {_E.REFUSE: _S.PENDING, _E.ENQUEUE: _S.QUEUED, _E.GRANT: _S.LEASED, **_ENDS},
-    # COMMIT: its ticket is gone, and a second worker has been asked already
-    _S.QUEUED: {_E.COMMIT: _S.COMMITTING, _E.REFUSE: _S.PENDING, _E.GRANT: _S.LEASED, **_ENDS},
+    _S.QUEUED: {_E.REFUSE: _S.PENDING, **_HEDGED, **_ENDS},
     # REFUSE: its worker only said that it has it, and nothing came of that
-    _S.LEASED: {_E.PROGRESS: _S.RUNNING, _E.REFUSE: _S.PENDING, **_ENDS},
-    _S.RUNNING: {_E.PROGRESS: _S.RUNNING, _E.REFUSE: _S.PENDING, **_ENDS},
+    _S.LEASED: {_E.PROGRESS: _S.RUNNING, _E.REFUSE: _S.PENDING, **_HEDGED, **_ENDS},
+    _S.RUNNING: {_E.PROGRESS: _S.RUNNING, _E.REFUSE: _S.PENDING, **_HEDGED, **_ENDS},
     _S.SUCCEEDED: {},
     _S.FAILED: {},
     _S.CANCELLED: {},

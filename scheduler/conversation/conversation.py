@@ -28,6 +28,7 @@ from protocol.messages.work import (
     Stale,
     Start,
 )
+from protocol.values.attempt import TaskEvent
 from protocol.values.task import task_message
 from protocol.wire.base import Message
 from protocol.words import Reason
@@ -243,7 +244,9 @@ class SchedulerConversation:
         if task is None:
             self.carry_out(core.failures.confirm_stop(peer, (lease,), now))
             return Skip()
-        self.progress.setdefault(task, LiveAttempt(task, core.state.tasks[task].attempt, None))
+        entry = core.state.tasks[task]
+        if entry.worker == peer:  # and not the hedge beside a run
+            self.progress.setdefault(task, LiveAttempt(task, entry.attempt, None))
         return Start()
 
     async def _result(self, peer: str, result: Result) -> Message:
@@ -286,16 +289,27 @@ class SchedulerConversation:
 
     @staticmethod
     def is_current(entry: TaskEntry, peer: str, result: Result) -> bool:
-        """Whether a result is of the attempt that the task is at."""
-        current = (entry.worker, entry.attempt, entry.fence)
-        return entry.live and current == (peer, result.attempt, result.fence)
+        """Whether a result is of an attempt whose result is taken: the current one, or the hedge beside its run."""
+        attempt = entry.at(peer)
+        if attempt is None or not entry.counts(attempt):
+            return False
+        return (attempt.number, attempt.fence) == (result.attempt, result.fence)
 
     def settle(
         self, entry: TaskEntry, peer: str, result: Result, body: bytes, checked: CheckedRecord
     ) -> Message:
-        """Store the record of the current attempt, then move the task by it."""
-        record = checked.record
-        event, reason, detail = self.core.failures.judge(record, checked.rejection)
+        """Store the record, then move the task by it. Of two attempts the first good record decides; one without a measurement ends only
+        its own attempt, and is not kept.
+        """
+        record, failures, now = checked.record, self.core.failures, self._shell.now()
+        event, reason, detail = failures.judge(record, checked.rejection)
+        attempt = entry.at(peer)
+        if entry.hedge is not None and attempt is not None:
+            if event is not TaskEvent.SUCCEED:
+                args = (entry, attempt, event, reason, detail, now)
+                self.carry_out(failures.settle_beside(*args, permanent=record.permanent))
+                return Stale(reason=Reason.FENCED)
+            self.carry_out(failures.settle_first(entry, attempt, now))
         receipt = self._store.attempts.record_result(
             task=entry.id,
             attempt=result.attempt,
@@ -313,10 +327,7 @@ class SchedulerConversation:
             return Stale(reason=receipt.stale)
         if not receipt.duplicate:
             self.progress.pop(entry.id, None)
-            now = self._shell.now()
-            self.carry_out(
-                self.core.failures.settle(entry.id, event, reason, now, permanent=record.permanent)
-            )
+            self.carry_out(failures.settle(entry.id, event, reason, now, permanent=record.permanent))
             self._log.info(
                 "attempt.settled",
                 task=entry.id,

@@ -13,8 +13,9 @@ from typing import Final
 from protocol.messages.work import MAX_PREEMPTIONS
 from protocol.values.attempt import TaskEvent, TaskState
 from scheduler.core.commands import Command, CommitTo, Discover, ProbeWorker, RecordWaitReason
-from scheduler.core.ranking import FETCH_RATE, WorkerView, choose
-from scheduler.core.state import Attempt, RequirementGroup, State, TaskEntry
+from scheduler.core.ranking import WorkerView, choose
+from scheduler.core.run_times import FETCH_RATE
+from scheduler.core.state import LEASED, Attempt, RequirementGroup, State, TaskEntry
 
 SEEK_S: Final = 2.0
 """Between searches of the index while no worker that fits can be had."""
@@ -238,10 +239,17 @@ class Allocator:
         return taken
 
     def commit(self, entry: TaskEntry, view: WorkerView, now: float, *, hedge: bool = False) -> CommitTo:
-        """Ask this worker to take the task, as its only attempt or as a hedge."""
+        """Ask this worker to take the task, as its current attempt or as a hedge."""
         entry.last += 1
         trust = self._state.trust_in(self._state.groups[entry.group], view.peer)
-        attempt = Attempt(entry.last, view.peer, updated_at=now)
+        attempt = Attempt(
+            entry.last,
+            view.peer,
+            updated_at=now,
+            since=now,
+            beside=entry.state in LEASED,
+            hedged=entry.hedged,
+        )
         if hedge:
             entry.hedge = attempt
         else:

@@ -44,7 +44,7 @@ class CommitTo:
     device: str
     epoch: int
     hedge: bool = False
-    """Another worker holds the task's ticket."""
+    """Another worker has the task's current attempt."""
     preempted: int = 0
     """How often the task was preempted."""
     left_s: float | None = None
@@ -64,27 +64,31 @@ class RecordGrant:
     queued: bool
     position: int | None = None
     start_s: float | None = None
+    beside: bool = False
+    """It is the hedge beside a run, and may run too."""
 
 
 @dataclass(frozen=True, slots=True)
 class SwitchAttempt:
-    """Store that the hedge `attempt` is the task's current attempt, and that attempt `before` ended without a run."""
+    """Store that the hedge `attempt` is the task's current attempt, and that attempt `before` ended by `event`; the task lost no try."""
 
     task: str
     attempt: int
     before: int
     reason: Reason | None
     detail: str
+    event: TaskEvent = TaskEvent.REFUSE
 
 
 @dataclass(frozen=True, slots=True)
 class EndHedge:
-    """Store that a hedge ended without a run."""
+    """Store that a hedge ended by `event`; the task stays where it is, and lost no try."""
 
     task: str
     attempt: int
     reason: Reason | None
     detail: str
+    event: TaskEvent = TaskEvent.REFUSE
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,7 @@ MAX_RETURNED: Final = 3
 RETURNED_S: Final = 0.5
 """Such a worker is left alone for so long at least."""
 RETURNED: Final = "taking tasks into its queue and dropping them"
+HELD: Final = "holding tasks past their deadline"
 ELSEWHERE: Final = "carried on elsewhere (adopted)"
 
 
@@ -50,6 +51,7 @@ class Failures:
         `rejection`: why a complete record is no measurement of what was asked for.
         """
         entry = self._state.tasks[record.task]
+        attempt = entry.at(record.worker)
         reason, detail = rejection or (record.reason or Reason.CRASHED, record.detail)
         if record.outcome is RunOutcome.COMPLETE and rejection is None:
             return TaskEvent.SUCCEED, None, ""
@@ -59,7 +61,7 @@ class Failures:
             if record.reason is Reason.PREEMPTED and _may_yield(entry):
                 return TaskEvent.PREEMPT, Reason.PREEMPTED, self._preempted(entry)
             reason = record.reason or Reason.LOST
-            if entry.current is not None and entry.current.status is AttemptStatus.STOPPING:
+            if attempt is not None and attempt.status is AttemptStatus.STOPPING:
                 reason = Reason.TIMED_OUT if entry.state is TaskState.RUNNING else Reason.LOST
         elif reason in _DEVICES or record.permanent:
             agreed = reason not in _DEVICES and self._agreed(entry, record.worker)
@@ -101,25 +103,90 @@ class Failures:
     def settle(
         self, task: str, event: TaskEvent, reason: Reason | None, now: float, *, permanent: bool = False
     ) -> list[Command]:
-        """The result is stored: move the task by the event that was judged. `permanent`: the worker says that it is the model's fault."""
+        """The current attempt's result is stored: move the task by the event that was judged. `permanent`: the worker says that it is the
+        model's fault.
+        """
         state = self._state
         entry = state.tasks[task]
         commands = self._hedging.release(entry, "its result is there")
-        if entry.current is not None:
-            view = state.worker(entry.current.worker)
+        attempt = entry.current
+        if attempt is not None:
+            view = state.worker(attempt.worker)
             if event is TaskEvent.SUCCEED:
-                if entry.current.started_at is not None:
-                    view.add_duration(now - entry.current.started_at)
+                if attempt.started_at is not None:
+                    view.add_duration(now - attempt.started_at)
+                    state.run_times.add(entry.task, view.peer, now - attempt.started_at)
                 view.forget_failures()
                 view.warm.add(entry.task.model.sha256)
                 state.evidence(entry).good = True
-            elif event in (TaskEvent.RETRY, TaskEvent.FAIL) and entry.outcome is None:
-                if self._is_its_fault(entry, view, reason, permanent=permanent):
-                    commands += self._blame(view, entry, reason, now)
-                if permanent or reason in _DEVICES:
-                    entry.doubted.add(view.peer)
+            else:
+                commands += self._hold_against(entry, attempt, event, reason, now, permanent=permanent)
         state.end_attempt(entry, event, reason, now)
         return commands + state.end_if_done(state.campaign_of(entry))
+
+    def settle_first(self, entry: TaskEntry, attempt: Attempt, now: float) -> list[Command]:
+        """One of two attempts has a result that decides: it is the current one from now on, and the other is over."""
+        other = entry.current if attempt is entry.hedge else entry.hedge
+        if other is None:
+            return []
+        commands = self.count_hold(entry, other, now)
+        if attempt is entry.hedge:
+            return commands + self._hedging.prefer(entry)
+        return commands + self._hedging.release(entry, "its result is there")
+
+    def settle_beside(
+        self,
+        entry: TaskEntry,
+        attempt: Attempt,
+        event: TaskEvent,
+        reason: Reason | None,
+        detail: str,
+        now: float,
+        *,
+        permanent: bool = False,
+    ) -> list[Command]:
+        """One of two attempts ended without a result that decides: the task goes on with the other, and has lost no try."""
+        commands = self._hold_against(entry, attempt, event, reason, now, permanent=permanent)
+        if reason in LIMITS:
+            entry.limits.add(attempt.worker)
+        end = TaskEvent.RETRY if event is TaskEvent.FAIL else event
+        return commands + self._hedging.end(entry, attempt, end, reason, detail)
+
+    def give_up_one(self, entry: TaskEntry, attempt: Attempt, words: str, now: float) -> list[Command]:
+        """One of two attempts takes too long: it is stopped, and the task goes on with the other."""
+        commands = self.count_hold(entry, attempt, now)
+        stop = self._hedging.stop(entry, attempt)
+        return [*commands, *self._hedging.end(entry, attempt, TaskEvent.CANCEL, None, words), *stop]
+
+    def count_hold(self, entry: TaskEntry, attempt: Attempt, now: float) -> list[Command]:
+        """A worker held a task past its deadline, and another one took its place there. That counts, and double if nothing was heard of
+        a run.
+        """
+        if not entry.runs(attempt) or now < self._state.deadline(entry, attempt):
+            return []
+        entry.tried.add(attempt.worker)
+        view = self._state.worker(attempt.worker)
+        return self.count_failure(view, HELD, now, double=attempt.advanced_at is None)
+
+    def _hold_against(
+        self,
+        entry: TaskEntry,
+        attempt: Attempt,
+        event: TaskEvent,
+        reason: Reason | None,
+        now: float,
+        *,
+        permanent: bool,
+    ) -> list[Command]:
+        """Count a failed run against its worker."""
+        if event not in (TaskEvent.RETRY, TaskEvent.FAIL) or entry.outcome is not None:
+            return []
+        view, commands = self._state.worker(attempt.worker), list[Command]()
+        if self._is_its_fault(entry, view, reason, permanent=permanent):
+            commands = self._blame(view, attempt, reason, now)
+        if permanent or reason in _DEVICES:
+            entry.doubted.add(view.peer)
+        return commands
 
     def _is_its_fault(
         self, entry: TaskEntry, view: WorkerView, reason: Reason | None, *, permanent: bool
@@ -137,16 +204,23 @@ class Failures:
         evidence.broken.add(view.device_id())
         return hope and not self._agreed(entry, view.peer) and (first or evidence.good)
 
-    def _blame(self, view: WorkerView, entry: TaskEntry, reason: Reason | None, now: float) -> list[Command]:
-        if reason in _BLAMELESS or now - entry.since > QUICK_S:
+    def _blame(self, view: WorkerView, attempt: Attempt, reason: Reason | None, now: float) -> list[Command]:
+        if reason in _BLAMELESS or now - attempt.since > QUICK_S:
             return []
         return self.count_failure(view, f"quick failures, the last one {reason}", now)
 
     def count_failure(
-        self, view: WorkerView, what: str, now: float, *, silent: bool = False, once: bool = False
+        self,
+        view: WorkerView,
+        what: str,
+        now: float,
+        *,
+        silent: bool = False,
+        once: bool = False,
+        double: bool = False,
     ) -> list[Command]:
         """Count it against the worker; see `WorkerView.add_failure`."""
-        seconds = view.add_failure(now, what, silent=silent, once=once)
+        seconds = view.add_failure(now, what, silent=silent, once=once, double=double)
         if seconds is None:
             return []
         return [SetAside(view.peer, view.device, seconds, view.why_aside, self._state.users_of(view.peer))]
@@ -184,7 +258,7 @@ class Failures:
         view = self._state.worker(peer)
         if now >= view.retry_at:
             view.back_off(now, RETURNED_S)
-        return [] if now - entry.since > QUICK_S else self.count_failure(view, RETURNED, now, once=True)
+        return [] if now - attempt.since > QUICK_S else self.count_failure(view, RETURNED, now, once=True)
 
     def lose_all(self, peer: str, detail: str, now: float, *, silent: bool = False) -> list[Command]:
         """The worker was not heard of for a lease's time: what it has of ours is lost. `silent`: it accepts links and does not answer."""
@@ -201,12 +275,13 @@ class Failures:
         self, entry: TaskEntry, attempt: Attempt, reason: Reason, detail: str, now: float
     ) -> list[Command]:
         """This attempt is lost."""
-        if attempt is entry.hedge:
-            return self._hedging.drop(entry, reason, detail)
         commands: list[Command] = []
-        if reason is Reason.BAD_REQUEST:  # what it sent was no result
-            commands = self._blame(self._state.worker(attempt.worker), entry, reason, now)
+        if reason is Reason.BAD_REQUEST and entry.counts(attempt):  # what it sent was no result
+            commands = self._blame(self._state.worker(attempt.worker), attempt, reason, now)
         event = TaskEvent.LOSE
+        if attempt is entry.hedge:
+            end = event if entry.runs(attempt) else TaskEvent.REFUSE
+            return commands + self._hedging.end(entry, attempt, end, reason, detail)
         blameless = reason in (Reason.STALE_EPOCH, Reason.NOT_TRUSTED)
         if entry.state is TaskState.QUEUED or attempt.inherited or blameless:
             event = TaskEvent.REFUSE  # nothing ran, or it was never asked for, or is not asked for again
@@ -242,8 +317,9 @@ class Failures:
         """The current attempt ended without a record. The hedge takes its place, if there is one; else a pending outcome comes true, and
         a task that used all its tries fails.
         """
-        if entry.hedge is not None:
-            return self._hedging.switch(entry, reason, detail)
+        if entry.hedge is not None and entry.current is not None:
+            end = TaskEvent.LOSE if event is TaskEvent.LOSE else TaskEvent.REFUSE
+            return self._hedging.end(entry, entry.current, end, reason, detail)
         if entry.outcome is not None:
             event, reason, detail = entry.outcome.event, entry.outcome.reason, entry.outcome.detail
         elif event is TaskEvent.LOSE and entry.worker is not None:

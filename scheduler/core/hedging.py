@@ -1,4 +1,5 @@
 """Hedged requests: a second request for a queued task, at a worker that is idle by now, or at a busy one while nothing else waits.
+For the hedge beside a run see `scheduler.core.deadlines`.
 
     queued at A ──▶ asked at B too ─▶ A is ready first: start there, release B's lease (and skip it, should B be ready meanwhile)
                                     └▶ B is ready first, or grants a lease at once: B's attempt becomes the current one, A's is released
@@ -15,7 +16,7 @@ from typing import Final
 from protocol.values.attempt import AttemptStatus, TaskEvent, TaskState
 from protocol.words import Reason
 from scheduler.core.allocator import ELSEWHERE_S, Allocator
-from scheduler.core.commands import Command, EndHedge, ReleaseOn, SwitchAttempt
+from scheduler.core.commands import CancelOn, Command, EndHedge, ReleaseOn, SwitchAttempt
 from scheduler.core.ranking import WorkerView
 from scheduler.core.state import Attempt, State, TaskEntry
 
@@ -72,10 +73,11 @@ class Hedging:
         for entry in tickets:
             if len(commands) >= MAX_HEDGES:
                 break
-            if entry.hedge is not None or not _may_hedge(entry):
+            current = entry.current
+            if current is None or entry.hedge is not None or not _may_hedge(entry):
                 continue
-            wait = None if entry.current is None else entry.current.wait_s(now)
-            if now - entry.since < SOON_S or (wait is not None and wait < SOON_S):
+            wait = current.wait_s(now)
+            if now - current.since < SOON_S or (wait is not None and wait < SOON_S):
                 continue
             model = entry.task.model
             views = [state.workers[peer] for peer in sorted(state.groups[entry.group].fits)]
@@ -109,41 +111,81 @@ class Hedging:
         if len(view.held) >= 2 or view.others > 0:
             return True
         wait = entry.current.wait_s(now)
-        return wait >= SOON_S if wait is not None else now - entry.since >= SOON_S
+        return wait >= SOON_S if wait is not None else now - entry.current.since >= SOON_S
 
     # -- which of the two ---------------------------------------------------------------------------------------------------------------
 
     def release(self, entry: TaskEntry, words: str) -> list[Command]:
-        """The hedge, if any, is not needed: end it on disk, and release its ticket. What is granted for it later is cancelled."""
+        """The hedge, if any, is not needed: end it on disk, and release its ticket or stop its run. What is granted for it later is
+        cancelled.
+        """
         hedge = entry.hedge
-        return [] if hedge is None else [*self.drop(entry, None, words), *_release(hedge, entry)]
+        if hedge is None:
+            return []
+        event = TaskEvent.CANCEL if entry.runs(hedge) else TaskEvent.REFUSE
+        release = self.stop(entry, hedge)
+        return [*self.drop(entry, None, words, event), *release]
 
-    def drop(self, entry: TaskEntry, reason: Reason | None, detail: str) -> list[Command]:
+    def drop(
+        self, entry: TaskEntry, reason: Reason | None, detail: str, event: TaskEvent = TaskEvent.REFUSE
+    ) -> list[Command]:
         """The hedge, if any, is gone. The task stays where it is, and has lost no try."""
         hedge = entry.hedge
         if hedge is None:
             return []
         entry.hedge = None
         self._state.release(hedge.worker, entry.id)
-        return [EndHedge(entry.id, hedge.number, reason, detail)]
+        return [EndHedge(entry.id, hedge.number, reason, detail, event)]
 
-    def switch(self, entry: TaskEntry, reason: Reason | None, detail: str) -> list[Command]:
-        """The hedge becomes the current attempt; the one before is gone, or the caller releases it."""
+    def switch(
+        self, entry: TaskEntry, reason: Reason | None, detail: str, event: TaskEvent = TaskEvent.REFUSE
+    ) -> list[Command]:
+        """The hedge becomes the current attempt; the one before ended by `event`, or the caller releases it. The task has lost no try."""
         hedge, before = entry.hedge, entry.current
         assert hedge is not None, "there is a hedge"
         assert before is not None, "a hedge has a current attempt"
+        waits, runs = hedge.lease is not None, entry.runs(hedge)
         entry.hedge = None
         self._state.release(before.worker, entry.id)
-        if hedge.lease is None:
-            self._state.move(entry, TaskEvent.COMMIT)
         entry.current = hedge
-        return [SwitchAttempt(entry.id, hedge.number, before.number, reason, detail)]
+        if runs:
+            self._state.move(entry, TaskEvent.GRANT)
+            if hedge.status is AttemptStatus.RUNNING:
+                self._state.move(entry, TaskEvent.PROGRESS)
+        elif not waits:
+            self._state.move(entry, TaskEvent.COMMIT)
+        elif entry.state is not TaskState.QUEUED:
+            self._state.move(entry, TaskEvent.ENQUEUE)
+        self._state.watch(entry)
+        return [SwitchAttempt(entry.id, hedge.number, before.number, reason, detail, event)]
+
+    def end(
+        self, entry: TaskEntry, attempt: Attempt, event: TaskEvent, reason: Reason | None, detail: str
+    ) -> list[Command]:
+        """One of two attempts is over, and the task goes on with the other: that is no try. Its worker is not asked again for now."""
+        if event is not TaskEvent.REFUSE:
+            entry.tried.add(attempt.worker)
+        if attempt is entry.hedge:
+            return self.drop(entry, reason, detail, event)
+        return self.switch(entry, reason, detail, event)
 
     def prefer(self, entry: TaskEntry) -> list[Command]:
-        """The hedge comes up first: it becomes the current attempt, and the other ticket is released."""
+        """The hedge is the one that counts: it becomes the current attempt, and the other is released, or stopped if it runs."""
         before = entry.current
         assert before is not None, "a hedge has a current attempt"
-        return [*self.switch(entry, None, SOONER), *_release(before, entry)]
+        event = TaskEvent.CANCEL if entry.runs(before) else TaskEvent.REFUSE
+        release = self.stop(entry, before)
+        return [*self.switch(entry, None, SOONER, event), *release]
+
+    @staticmethod
+    def stop(entry: TaskEntry, attempt: Attempt) -> list[Command]:
+        """Have an attempt that is not wanted any more stopped, or its ticket returned; nothing if it has no lease yet."""
+        held = attempt.held(entry.epoch)
+        if held is None:
+            return []
+        if entry.runs(attempt):
+            return [CancelOn(attempt.worker, (held,), Reason.FENCED)]
+        return [ReleaseOn(attempt.worker, (held,))]
 
     def rival_asked(self, peer: str, lease: str) -> bool:
         """Whether another worker was asked for this queued task and has not answered: it may have granted a lease already."""
@@ -160,8 +202,3 @@ def _may_hedge(entry: TaskEntry) -> bool:
         and entry.current.status is AttemptStatus.QUEUED
         and entry.last < LAST_HEDGE
     )
-
-
-def _release(attempt: Attempt, entry: TaskEntry) -> list[Command]:
-    held = attempt.held(entry.epoch)
-    return [] if held is None else [ReleaseOn(attempt.worker, (held,))]

@@ -17,13 +17,12 @@ from typing import Final
 
 from protocol.values.advert import Advert
 from protocol.words import Reason, WorkerState
+from scheduler.core.run_times import FETCH_RATE
 
 AHEAD_S: Final = 1.0
 """Work to keep queued at a worker, so that it goes from task to task without a round trip."""
 LEAST_AHEAD: Final = 2
 MOST_AHEAD: Final = 8
-FETCH_RATE: Final = 20e6
-"""Bytes a second, to estimate a fetch."""
 QUICK_S: Final = 10.0
 """A failure within this time is a quick one."""
 QUICK_FAILURES: Final = 3
@@ -135,17 +134,19 @@ class WorkerView:
         self.failures.clear()
         self.asides = 0
 
-    def add_failure(self, now: float, what: str, *, silent: bool = False, once: bool = False) -> float | None:
+    def add_failure(
+        self, now: float, what: str, *, silent: bool = False, once: bool = False, double: bool = False
+    ) -> float | None:
         """Count a failure. Gives the seconds it is set aside for, if that was one too many.
 
         `what`: in words, such as "quick failures, the last one crashed". `silent`: it took work and fell silent, which costs more time
-        and counts double. Losses of one silence count once, and so do failures of one moment that are to count `once`.
+        and counts `double`. Losses of one silence count once, and so do failures of one moment that are to count `once`.
         """
         same = bool(self.failures) and now - self.failures[-1] < SAME_S
         if now < self.aside_until or ((silent or once) and same):
             return None
         self.failures = [at for at in self.failures if now - at < WINDOW_S]
-        self.failures += [now, now] if silent else [now]
+        self.failures += [now, now] if silent or double else [now]
         if len(self.failures) < QUICK_FAILURES:
             return None
         self.failures.clear()

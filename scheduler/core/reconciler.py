@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Final
 
 from protocol.formats.phase import Phase
@@ -13,7 +14,7 @@ from protocol.words import Reason
 from scheduler.core.commands import CancelOn, Command, LiveAttempt, RecordEvent, RecordGrant
 from scheduler.core.failures import Failures
 from scheduler.core.hedging import Hedging
-from scheduler.core.state import Attempt, State, TaskEntry
+from scheduler.core.state import LEASED, Attempt, State, TaskEntry
 from scheduler.core.workers import Workers
 
 OWED_S: Final = 60.0
@@ -55,19 +56,20 @@ class Reconciler:
             self._workers.refuse(peer, no, now)
             return commands
         commands = []
-        hedge = attempt is entry.hedge
-        if hedge and not queued:
+        hedge, beside = attempt is entry.hedge, entry.state in LEASED
+        if hedge and not queued and not beside:
             commands += self._hedging.prefer(entry)
-        attempt.lease, attempt.fence = lease, fence
+        attempt.lease, attempt.fence, attempt.since = lease, fence, now
         if queued:
             attempt.move(AttemptEvent.ENQUEUE)
         if queued and not hedge:
             state.move(entry, TaskEvent.ENQUEUE)
-            entry.since = now
-        if not queued:
+        if not queued and beside:
+            state.grant_lease(entry, attempt, now, observed=observed)
+        elif not queued:
             state.start_lease(entry, now, observed=observed)
         view.backoff_s = 0.0
-        commands += [grant, *self._failures.send_stop(entry, now)]
+        commands += [replace(grant, beside=hedge and beside), *self._failures.send_stop(entry, now)]
         if queued:
             position = grant.position
             self._workers.update_position(entry, attempt, position, grant.start_s, now)
@@ -145,25 +147,29 @@ class Reconciler:
             else:
                 commands += self._hedging.release(entry, "it starts at the other worker")
             self._state.start_lease(entry, now)
+        elif attempt.status is AttemptStatus.QUEUED:  # the hedge beside a run
+            self._state.grant_lease(entry, attempt, now)
         return entry.id, commands
 
     def progress(self, peer: str, report: Progress, now: float) -> LiveAttempt | None:
         """A run moved on. None: it is not ours any more."""
         held = self._state.by_lease(peer, report.lease, report.fence)
-        if held is None or held[0].worker != peer or held[0].hedge is not None:
-            return None  # no start was sent for a hedged task: it is not to be believed
+        if held is None:
+            return None
         entry, attempt = held
+        if entry.state is TaskState.QUEUED and entry.hedge is not None:
+            return None  # no start was sent for a hedged task: it is not to be believed
+        attempt.advance(report.phase, report.done, now)
+        if attempt is entry.hedge:  # what is shown of the task is its current attempt
+            if entry.runs(attempt):
+                self._move_on(entry, attempt, report.phase, now)
+            return None
         if (
             entry.state is TaskState.QUEUED
         ):  # the start was sent, and the scheduler restarted before it was stored
             self._state.start_lease(entry, now, observed=False)
         self._state.move(entry, TaskEvent.PROGRESS)
-        waited = attempt.status is AttemptStatus.WAITING
-        attempt.move(AttemptEvent.WAIT if report.phase is Phase.QUEUED else AttemptEvent.PROGRESS)
-        if waited and attempt.status is AttemptStatus.RUNNING:
-            entry.since = now
-            attempt.started_at = None if attempt.started_at is None else now
-            self._state.watch(entry)
+        self._move_on(entry, attempt, report.phase, now)
         if now - attempt.yields_at > YIELD_S:
             attempt.yields_to = None
         yields = attempt.yields_to
@@ -171,6 +177,14 @@ class Reconciler:
         return LiveAttempt(
             entry.id, attempt.number, report.phase, report.done, report.total, report.median_ms, note
         )
+
+    def _move_on(self, entry: TaskEntry, attempt: Attempt, phase: Phase, now: float) -> None:
+        waited = attempt.status is AttemptStatus.WAITING
+        attempt.move(AttemptEvent.WAIT if phase is Phase.QUEUED else AttemptEvent.PROGRESS)
+        if waited and attempt.status is AttemptStatus.RUNNING:
+            attempt.since = now
+            attempt.started_at = None if attempt.started_at is None else now
+            self._state.watch(entry)
 
     def warn(self, peer: str, lease: str, fence: Fence, priority: int, now: float) -> list[Command]:
         """A worker announces that a run will be preempted by a task of this priority."""
@@ -243,6 +257,8 @@ class Reconciler:
             return self.grant(attempt.worker, grant, now, observed=False)
         commands: list[Command] = []
         owes = (lease.settled or lease.reporting) and not lease.queued  # a worker may claim both
+        if attempt is entry.hedge and entry.state in LEASED:
+            return self._carry_on_beside(entry, attempt, lease, now, owes=owes)
         if attempt is entry.hedge:
             if lease.queued:
                 attempt.move(AttemptEvent.ENQUEUE)
@@ -257,9 +273,28 @@ class Reconciler:
             attempt.move(AttemptEvent.CONFIRM)
         else:
             attempt.move(AttemptEvent.ENQUEUE if entry.state is TaskState.QUEUED else AttemptEvent.GRANT)
-        reporting = attempt.status is AttemptStatus.REPORTING
-        attempt.due = (attempt.due or now + OWED_S) if reporting else None  # once for each attempt
+        self._set_due(attempt, now)
         if not lease.queued and (owes or lease.phase is not None):
             self._state.move(entry, TaskEvent.PROGRESS)
         self._state.watch(entry)
         return commands + self._failures.send_stop(entry, now)
+
+    def _carry_on_beside(
+        self, entry: TaskEntry, attempt: Attempt, lease: LiveLease, now: float, *, owes: bool
+    ) -> list[Command]:
+        """The hedge beside a run goes on."""
+        if lease.queued and attempt.status in (AttemptStatus.QUEUED, AttemptStatus.RESTORED):
+            attempt.move(AttemptEvent.ENQUEUE)
+            return []
+        if attempt.status is AttemptStatus.QUEUED:
+            self._state.grant_lease(entry, attempt, now, observed=False)
+        attempt.move(AttemptEvent.REPORT if owes else AttemptEvent.CONFIRM)
+        self._set_due(attempt, now)
+        self._state.watch(entry)
+        return []
+
+    @staticmethod
+    def _set_due(attempt: Attempt, now: float) -> None:
+        """When its result has to be here, if its worker says that it is on its way; once for each attempt."""
+        reporting = attempt.status is AttemptStatus.REPORTING
+        attempt.due = (attempt.due or now + OWED_S) if reporting else None

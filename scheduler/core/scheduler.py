@@ -3,7 +3,7 @@
     workers     adverts, quotes, refusals, status ─▶ ┌───────┐
     reconciler  grants, starts, progress, leases ──▶ │ state │ ─▶ decide ─▶ allocator   which worker gets a task
     failures    results, losses, stops, cancels ───▶ └───────┘           ─▶ hedging     second tickets
-    timeouts    time                                     │
+    timeouts    time                                     │           ─▶ deadlines   the hedge beside a run that takes too long
                                                          ▼
                                   RecordGrant, EndAttempt, CancelOn … and what was decided: ProbeWorker, CommitTo …
 
@@ -25,6 +25,7 @@ from protocol.values.trust import OWN, Trust
 from protocol.words import Reason
 from scheduler.core.allocator import Allocator
 from scheduler.core.commands import Command
+from scheduler.core.deadlines import Deadlines
 from scheduler.core.failures import Failures
 from scheduler.core.hedging import Hedging
 from scheduler.core.reconciler import Reconciler
@@ -42,17 +43,21 @@ CANCELLED: Final = PendingOutcome(TaskEvent.CANCEL, Reason.CANCELLED)
 class SchedulerCore:
     """All campaigns of one scheduler, and all workers it knows."""
 
+    state_type = State
     allocator_type = Allocator
+    hedging_type = Hedging
+    deadlines_type = Deadlines
     failures_type = Failures
     workers_type = Workers
     reconciler_type = Reconciler
 
     def __init__(self, rng: random.Random, trust_of: Callable[[str], Trust] = lambda peer: OWN) -> None:
         """`trust_of`: why this submitter believes a worker, now; it may change between two calls."""
-        self.state = State(rng, trust_of)
+        self.state = self.state_type(rng, trust_of)
         self.allocator = self.allocator_type(self.state)
-        self.hedging = Hedging(self.state, self.allocator)
+        self.hedging = self.hedging_type(self.state, self.allocator)
         self.failures = self.failures_type(self.state, self.hedging)
+        self.deadlines = self.deadlines_type(self.state, self.allocator, self.hedging, self.failures)
         self.timeouts = TimeLimits(self.state, self.failures)
         self.workers = self.workers_type(self.state, self.failures)
         self.reconciler = self.reconciler_type(self.state, self.workers, self.hedging, self.failures)
@@ -61,7 +66,9 @@ class SchedulerCore:
         """What follows from the state; to be called after every event, of which most change nothing that matters here."""
         if not (self.state.unsettled or self.state.changed or self.state.reopened):
             return []
-        return self.allocator.decide(now) + self.hedging.decide(now)
+        whole = self.state.unsettled
+        commands = self.allocator.decide(now) + self.hedging.decide(now)
+        return commands + self.deadlines.decide(now) if whole else commands
 
     # -- campaigns ----------------------------------------------------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from protocol.formats.model_files import has_program_suffix
+from protocol.formats.phase import Phase
 from protocol.messages.work import Denied, HeldLease
 from protocol.values.advert import Advert
 from protocol.values.attempt import ATTEMPT, TASK, AttemptEvent, AttemptStatus, TaskEvent, TaskState
@@ -30,6 +31,7 @@ from results.row.stats import MAX_LAUNCHES
 from scheduler.core.commands import Command, EndCampaign, QueuePosition
 from scheduler.core.ranking import WorkerView
 from scheduler.core.retry import retry_delay_s
+from scheduler.core.run_times import RunTimes, deadline
 
 LIVE: Final = frozenset({TaskState.COMMITTING, TaskState.QUEUED, TaskState.LEASED, TaskState.RUNNING})
 LEASED: Final = frozenset({TaskState.LEASED, TaskState.RUNNING})
@@ -87,8 +89,20 @@ class Attempt:
     start_s: float | None = None
     """Expected wait as of `updated_at`."""
     updated_at: float = 0.0
+    since: float = 0.0
+    """When it got its ticket, then its lease, then the device; or when this scheduler took it up."""
+    leased_at: float = 0.0
+    """When it got its lease, or when this scheduler took it up."""
     started_at: float | None = None
     """When its lease began, or its wait for the device ended; None: this scheduler did not see it."""
+    progress: dict[Phase, int] = field(default_factory=dict)
+    """The phases that were reported, and how far each came."""
+    beside: bool = False
+    """It was asked for beside a run past its deadline."""
+    hedged: int = 0
+    """How often the task had been hedged because of a deadline when it was asked for."""
+    advanced_at: float | None = None
+    """When its run last reported a phase, or a step in one, that it had not reported before."""
     due: float | None = None
     """When the result of a `REPORTING` attempt has to be here."""
     stop_at: float | None = None
@@ -104,6 +118,11 @@ class Attempt:
     def move(self, event: AttemptEvent) -> None:
         """Follow the table. Raises `LocalProtocolError` on an event that the status does not allow."""
         self.status = step(ATTEMPT, self.status, event, story=f"attempt {self.number} at {self.worker}")
+
+    def advance(self, phase: Phase, done: int, now: float) -> None:
+        """Its run reported that it is at `done` of a phase. Only what it has not reported before is an advance."""
+        if done > self.progress.get(phase, -1):
+            self.progress[phase], self.advanced_at = done, now
 
     def held(self, epoch: int | None) -> HeldLease | None:
         """Its lease and fence, if known."""
@@ -125,7 +144,10 @@ class TaskEntry:
     current: Attempt | None = None
     """The attempt that `state` is about; of an ended task, its last one."""
     hedge: Attempt | None = None
-    """A request at a second worker while the current attempt is queued: whichever is ready first is started."""
+    """A second attempt at another worker: while the current one is queued, then whichever is ready first is started; or beside a run
+    that is past its deadline, then whichever result is accepted first counts."""
+    hedged: int = 0
+    """How often it was hedged because of a deadline."""
     tries: int = 0
     """Attempts that failed or were lost."""
     tried: set[str] = field(default_factory=set)
@@ -141,8 +163,6 @@ class TaskEntry:
     """Highest attempt number so far."""
     not_before: float = 0.0
     """Before this it only goes to workers that have not tried it."""
-    since: float = 0.0
-    """When it got its ticket, then its lease, then the device."""
     outcome: PendingOutcome | None = None
     model_missing: bool = False
     """Its model is not on this disk, so it is not handed out."""
@@ -213,30 +233,42 @@ class TaskEntry:
                     return attempt
         return None
 
-    def max_run_s(self) -> float:
+    def runs(self, attempt: Attempt) -> bool:
+        """Whether this attempt has a lease and may run."""
+        return (
+            self.state in LEASED and attempt.lease is not None and attempt.status is not AttemptStatus.QUEUED
+        )
+
+    def counts(self, attempt: Attempt) -> bool:
+        """Whether a result of this attempt is taken: of a queued task only the current one's."""
+        return attempt is self.current or self.runs(attempt)
+
+    def max_run_s(self, attempt: Attempt | None) -> float:
         """Longest time from lease to result, or, if it waited for the device then, from the end of that wait."""
         limits, measure = self.task.timeouts, self.task.measure
-        waits = self.current is not None and self.current.status is AttemptStatus.WAITING
         loads = measure.loads if measure.precision is None else MAX_LAUNCHES
+        waits = attempt is not None and attempt.status is AttemptStatus.WAITING
         queue_s = limits.queue_s if waits else 0.0
         return queue_s + limits.fetch_s + (loads + 1) * limits.load_s + limits.run_s + SLACK_S
 
-    def begins_by(self) -> float:
+    def begins_by(self, attempt: Attempt) -> float:
         """When its run has to be heard of; infinite once it was."""
-        unheard = self.current is not None and self.current.status in _UNHEARD
-        return self.since + BEGIN_S if unheard and self.state is TaskState.LEASED else math.inf
+        unheard = attempt.status in _UNHEARD and (attempt is self.hedge or self.state is TaskState.LEASED)
+        return attempt.since + BEGIN_S if unheard else math.inf
 
-    def next_limit(self) -> float:
-        """When the current attempt exceeds a limit in time, as things stand; infinite if it has none."""
-        attempt = self.current
-        if attempt is None or not self.live:
-            return math.inf
-        if self.stopping:
+    def limit_of(self, attempt: Attempt) -> float:
+        """When this attempt exceeds a limit in time, as things stand; infinite if it has none."""
+        if attempt is self.current and self.stopping:
             sent_at = attempt.stop_at  # None: its lease is not known yet
             return math.inf if sent_at is None else min(sent_at + STOP_S, attempt.stop_sent_at + STOP_AGAIN_S)
+        ends_at = attempt.since + self.max_run_s(attempt)
         if attempt.status is AttemptStatus.REPORTING:
-            return min(self.since + self.max_run_s(), attempt.due or 0.0)
-        return min(self.since + self.max_run_s(), self.begins_by()) if self.state in LEASED else math.inf
+            return min(ends_at, attempt.due or 0.0)
+        return min(ends_at, self.begins_by(attempt)) if self.runs(attempt) else math.inf
+
+    def next_limit(self) -> float:
+        """When one of its attempts exceeds a limit in time."""
+        return min((self.limit_of(attempt) for attempt in self.attempts()), default=math.inf)
 
 
 @dataclass(slots=True)
@@ -328,6 +360,7 @@ class State:
     def __init__(self, rng: random.Random, trust_of: Callable[[str], Trust] = lambda peer: OWN) -> None:
         self.rng = rng
         self.trust_of = trust_of
+        self.run_times = RunTimes(MAX_LAUNCHES)
         self.tasks: dict[str, TaskEntry] = {}
         self.groups: dict[str, RequirementGroup] = {}
         self.ranked: list[RequirementGroup] = []
@@ -338,6 +371,8 @@ class State:
         """Tasks by replica set."""
         self.queued: dict[str, None] = {}
         """Tasks that wait at a worker, the newest last."""
+        self.leased: dict[str, None] = {}
+        """Tasks with a lease, in the order in which their deadlines are to be looked at."""
         self.unquoted: dict[str, None] = {}
         """Workers without a quote over the present link."""
         self.idle: dict[str, None] = {}
@@ -410,8 +445,14 @@ class State:
     def leases_at(self, view: WorkerView) -> tuple[int, int]:
         """Number of our leases and of our tickets at a worker."""
         held = list(self.held_at(view.peer))
-        tickets = sum(entry.state is TaskState.QUEUED and each.lease is not None for entry, each in held)
-        return sum(entry.state in LEASED for entry, _ in held), tickets
+        leases = sum(entry.runs(each) for entry, each in held)
+        return leases, sum(each.lease is not None and not entry.runs(each) for entry, each in held)
+
+    def deadline(self, entry: TaskEntry, attempt: Attempt) -> float:
+        """Until when a result of this attempt, which runs, is waited for alone: this scheduler's own value, which nobody is told."""
+        warm = entry.task.model.sha256 in self.worker(attempt.worker).warm
+        allowance_s = self.run_times.allowance_s(entry.task, attempt.worker, warm=warm, hedged=attempt.hedged)
+        return deadline(attempt.leased_at, attempt.since, attempt.advanced_at, allowance_s)
 
     # -- tasks --------------------------------------------------------------------------------------------------------------------------
 
@@ -435,7 +476,9 @@ class State:
             for attempt in entry.attempts():
                 self.hold(attempt.worker, entry.id)
             if entry.live:  # since when is unknown, and since when others could have had it
-                entry.since = entry.not_before = now
+                entry.not_before = now
+                for attempt in entry.attempts():
+                    attempt.since = attempt.leased_at = now
                 self.watch(entry)
             elif entry.tries:  # how much of its backoff has passed is unknown
                 entry.not_before = now + retry_delay_s(limits.backoff_s, entry.tries)
@@ -502,6 +545,10 @@ class State:
         group = self.groups[entry.group]
         if state in LEASED:
             group.leased += by
+            if by > 0:
+                self.leased[entry.id] = None
+            else:
+                self.leased.pop(entry.id, None)
         elif state is TaskState.QUEUED:
             for tasks in (group.queued, self.queued):
                 if by > 0:
@@ -543,9 +590,13 @@ class State:
         """The current attempt got a lease. `observed`: just now, and not at an unknown time."""
         assert entry.current is not None, "a lease belongs to an attempt"
         self.move(entry, TaskEvent.GRANT)
-        entry.current.move(AttemptEvent.GRANT)
-        entry.current.started_at = now if observed else None
-        entry.since = self.groups[entry.group].moved_at = now
+        self.grant_lease(entry, entry.current, now, observed=observed)
+
+    def grant_lease(self, entry: TaskEntry, attempt: Attempt, now: float, *, observed: bool = True) -> None:
+        """One of the attempts of a leased task got a lease."""
+        attempt.move(AttemptEvent.GRANT)
+        attempt.started_at = now if observed else None
+        attempt.since = attempt.leased_at = self.groups[entry.group].moved_at = now
         self.watch(entry)
 
     def end_attempt(self, entry: TaskEntry, event: TaskEvent, reason: Reason | None, now: float) -> None:

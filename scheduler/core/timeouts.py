@@ -8,7 +8,7 @@ from protocol.values.attempt import AttemptEvent, AttemptStatus, TaskEvent
 from protocol.words import Reason
 from scheduler.core.commands import Command, Explain, RecordEvent
 from scheduler.core.failures import Failures
-from scheduler.core.state import STOP_S, PendingOutcome, RequirementGroup, State, TaskEntry
+from scheduler.core.state import STOP_S, Attempt, PendingOutcome, RequirementGroup, State, TaskEntry
 
 NOT_SENT: Final = "saying that it has results and not sending them"
 
@@ -31,7 +31,9 @@ class TimeLimits:
         for group in state.ranked:
             commands += self._limit_wait(group, now)
         for entry in state.overdue(now):
-            commands += self._limit_run(entry, now)
+            for attempt in entry.attempts():
+                if entry.limit_of(attempt) <= now and attempt in entry.attempts():
+                    commands += self._limit_run(entry, attempt, now)
         for view in state.workers.values():
             if view.why_aside and view.end_aside(now):
                 state.refresh(view)
@@ -39,12 +41,11 @@ class TimeLimits:
                 commands.append(RecordEvent(state.users_of(view.peer), "worker.back", fields))
         return commands
 
-    def _limit_run(self, entry: TaskEntry, now: float) -> list[Command]:
+    def _limit_run(self, entry: TaskEntry, attempt: Attempt, now: float) -> list[Command]:
         """A run that exceeds its limits or never began, a result that was not sent, or a stop that was not confirmed."""
-        attempt, failures = entry.current, self._failures
-        assert attempt is not None, "what has a limit has an attempt"
+        failures = self._failures
         view, device = self._state.worker(attempt.worker), self._state.device(attempt.worker)
-        if entry.stopping:
+        if attempt is entry.current and entry.stopping:
             if attempt.stop_at is not None and now < attempt.stop_at + STOP_S:
                 return failures.send_stop(entry, now)
             words = f"{device} did not say within {STOP_S:g} s that it was stopped"
@@ -54,8 +55,10 @@ class TimeLimits:
             words = f"{device} ran it, but did not send its result"
             return blame + failures.lose(entry, attempt, Reason.LOST, words, now)
         blame = []
-        if now >= entry.begins_by():
+        if now >= entry.begins_by(attempt):
             blame = failures.count_failure(view, "taking a task that it never began", now, silent=True)
+        if entry.hedge is not None:
+            return blame + failures.give_up_one(entry, attempt, "it ran far beyond its limits", now)
         attempt.move(AttemptEvent.STOP)
         return failures.send_stop(entry, now) + blame
 

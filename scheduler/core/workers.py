@@ -149,7 +149,7 @@ class Workers:
         by_lease = {ticket.lease: ticket for ticket in waiting}
         for entry, attempt in self._state.held_at(view.peer):
             ticket = by_lease.get(attempt.lease or "")
-            if ticket is not None and entry.state is TaskState.QUEUED:
+            if ticket is not None and attempt.status is AttemptStatus.QUEUED:
                 self.update_position(entry, attempt, ticket.position, ticket.start_s, now)
         leases, _ = self._state.leases_at(view)
         view.others = min(ticket.position for ticket in waiting) - 1 + (0 if leases else 1)
@@ -162,6 +162,8 @@ class Workers:
         attempt.position, attempt.start_s, attempt.updated_at = position, start_s, now
         current, hedge = entry.current, entry.hedge
         assert current is not None, "a queued task has an attempt"
+        if entry.state is not TaskState.QUEUED:
+            return  # the hedge beside a run: what is shown of the task is that run
         best = hedge if hedge is not None and _sooner(hedge, current, now) else current
         self._state.positions[entry.id] = QueuePosition(entry.id, current.number, best.position, best.start_s)
 

@@ -21,6 +21,8 @@ TEMPLATES: Final[dict[str, str]] = {
     "task.queued": "queued at {device} (attempt {attempt})",
     "task.granted": "granted by {device} (attempt {attempt})",
     "task.ticket-ended": "no longer queued at {device} (attempt {attempt})",
+    "task.attempt-ended": "attempt {attempt} at {device} is over, another one goes on",
+    "task.late": "takes longer than expected at {device} (attempt {attempt}), so another device is asked too",
     "task.yields": "asked to give way at {device} to priority {priority}",
     "task.preempted": "preempted by a higher priority at {device}",
     "task.lost": "lost at {device} (attempt {attempt})",

@@ -23,15 +23,14 @@ from results.row.form import JsonModel
 from results.row.simulated import shown_name
 from scheduler.campaign.model import Campaign
 from scheduler.core.explain import ADVICE, LACKS_SIBLING, explain
-from scheduler.core.ranking import FETCH_RATE, RESTING
+from scheduler.core.ranking import RESTING
+from scheduler.core.run_times import FETCH_RATE, past_run_s
 from scheduler.models.describe import Models, unseen
 from scheduler.planning.tasks import PlannedCell
 from scheduler.preview.survey import DeviceAnswer, Kind, SwarmVisit, kind_of
 from swarm.base.text import count, safe_text
 
 HASH_DIGITS: Final = 12
-_ALIKE: Final = ("runs", "loads", "precision", "threads", "batch")
-"""What of two measurements must be alike for the times of one to say something of the other."""
 
 
 class PlanCell(JsonModel):
@@ -173,7 +172,7 @@ class _Planner:
         reported: list[float] = []
         victims: list[tuple[Advert, str]] = []
         fetch, why = 0, ""
-        run_s, run_from = _past_run_s(tasks[0], self.history), "results of this home"
+        run_s, run_from = past_run_s(tasks[0], self.history), "results of this home"
         for task in tasks:
             fit, kind = self._fitting(task.requirement), kind_of(task)
             fits |= {advert.device: None for advert in fit}
@@ -275,17 +274,6 @@ def _why_not(task: Task, fit: Sequence[Advert], visit: SwarmVisit) -> str:
     devices = len({advert.device for advert in fit})
     head = f"{devices} device{' fits' if devices == 1 else 's fit'}, none takes it now:"
     return note + "\n".join([head, *lines])
-
-
-def _past_run_s(task: Task, history: Sequence[tuple[Task, float]]) -> float | None:
-    """What the same model took on the same unit, measured as it would be now; the median of the latest five."""
-    times = [
-        seconds
-        for before, seconds in history
-        if (before.model.sha256, before.unit) == (task.model.sha256, task.unit)
-        and all(getattr(before.measure, field) == getattr(task.measure, field) for field in _ALIKE)
-    ]
-    return median(times[:5]) if times else None
 
 
 # -- what changed -----------------------------------------------------------------------------------------------------------------------

@@ -16,16 +16,22 @@ from scheduler.store.rows import UNOBSERVED_EPOCH, AttemptRow, AttemptState, Tas
 from scheduler.store.store import Store
 
 _FAILED = (AttemptState.LOST, AttemptState.FAILED)
+_OPEN = (AttemptState.INTENDED, AttemptState.QUEUED, AttemptState.GRANTED)
+_HEDGEABLE = (TaskState.QUEUED, TaskState.LEASED, TaskState.RUNNING)
 
 
 def restored(row: TaskRow, body: bytes, attempts: Sequence[AttemptRow]) -> TaskEntry:
     """A stored task with its attempts. Its worker has to confirm what was live."""
     hedge = None
     for attempt in attempts:
-        waits = attempt.state in (AttemptState.INTENDED, AttemptState.QUEUED)
-        if waits and attempt.attempt != row.attempt and row.state is TaskState.QUEUED:
+        if attempt.state in _OPEN and attempt.attempt != row.attempt and row.state in _HEDGEABLE:
             hedge = Attempt(
-                attempt.attempt, attempt.worker, attempt.lease, attempt.fence, AttemptStatus.RESTORED
+                attempt.attempt,
+                attempt.worker,
+                attempt.lease,
+                attempt.fence,
+                AttemptStatus.RESTORED,
+                beside=row.state is not TaskState.QUEUED,
             )
     current = None
     if row.state is not TaskState.PENDING and row.worker is not None:

@@ -5,6 +5,7 @@ Every 0.2 s it reads what the command line wrote, and passes the time to the con
 
 from __future__ import annotations
 
+import contextlib
 import random
 import time
 from collections.abc import Callable, Sequence
@@ -17,6 +18,7 @@ import trio
 
 from protocol.errors import RemoteProtocolError, ResourceError, first_error
 from protocol.messages.pool import ManifestMessage
+from protocol.values.task import read_task
 from protocol.values.trust import Trust
 from protocol.words import Reason
 from scheduler.campaign.text import trust_of_spec
@@ -186,6 +188,9 @@ class SchedulerService:
             if not view.addresses:
                 view.addresses, view.device = worker.addresses, worker.device
         in_order = {entry.id: bodies[entry.id] for entry in entries}
+        for body, seconds in reversed(store.tasks.run_times({entry.task.model.sha256 for entry in entries})):
+            with contextlib.suppress(RemoteProtocolError):  # of another version
+                self._core.state.run_times.add(read_task(body), "", seconds)
         self._manifests.take_up(row, store.campaigns.models(row.id), in_order, self.identity)
         log.info("campaign.taken-up", campaign=row.id, tasks=len(entries), epoch=epoch)
         store.tasks.set_notes(self._missing_models.mark(entries, by_devices(row.spec)))

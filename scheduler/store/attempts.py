@@ -74,12 +74,12 @@ class AttemptRepository:
     def begin(self, intents: Sequence[CommitTo]) -> None:
         """Store the intents before any worker is asked.
 
-        Raises `LocalProtocolError` when a task is not pending, or for a hedge not queued.
+        Raises `LocalProtocolError` when a task is not pending, or for a hedge neither queued nor leased.
         """
         with self._database.transaction() as c:
             for intent in intents:
                 row = _task(c, intent.task) if intent.hedge else _step(c, intent.task, TaskEvent.COMMIT)
-                if row.state is not (TaskState.QUEUED if intent.hedge else TaskState.PENDING):
+                if row.state not in (_HEDGEABLE if intent.hedge else (TaskState.PENDING,)):
                     raise LocalProtocolError(
                         f"attempt {intent.attempt} of {intent.task}, which is {row.state}"
                     )
@@ -112,7 +112,8 @@ class AttemptRepository:
     def record_grant(self, grant: RecordGrant) -> None:
         """The worker granted a lease, or queued the task.
 
-        Raises `LocalProtocolError` when the attempt is neither the current one nor a hedge, or when a hedge is granted before `switch`.
+        Raises `LocalProtocolError` when the attempt is neither the current one nor a hedge, or when the hedge of a queued task is granted
+        before `switch`.
         """
         task, attempt, fence = grant.task, grant.attempt, grant.fence
         event = TaskEvent.ENQUEUE if grant.queued else TaskEvent.GRANT
@@ -123,7 +124,7 @@ class AttemptRepository:
                 state = step(TASK, row.state, event, story=task)
                 position = {"position": grant.position, "start_s": grant.start_s}
                 _update_task(c, task, state=state, **position, **values)
-            elif not grant.queued or _hedge(c, row, attempt) is None:
+            elif not (grant.queued or grant.beside) or _hedge(c, row, attempt) is None:
                 raise LocalProtocolError(
                     f"a grant for attempt {attempt} of {task}, which is at {row.attempt}"
                 )
@@ -132,7 +133,7 @@ class AttemptRepository:
             self._add_event(c, row, event, attempt=attempt, device=device, lease=grant.lease, fence=key)
 
     def switch(self, change: SwitchAttempt) -> None:
-        """Make the hedge the current attempt; the attempt before ends without a run."""
+        """Make the hedge the current attempt; the attempt before ends without a record."""
         task = change.task
         with self._database.transaction() as c:
             row = _task(c, task)
@@ -144,7 +145,7 @@ class AttemptRepository:
             _update_task(
                 c,
                 task,
-                state=TaskState.QUEUED if hedge.lease is not None else TaskState.COMMITTING,
+                state=_AS_CURRENT[hedge.state],
                 attempt=change.attempt,
                 worker=hedge.worker,
                 device=hedge.device,
@@ -152,26 +153,37 @@ class AttemptRepository:
                 incarnation=hedge.incarnation,
                 number=hedge.number,
                 trust=hedge.trust,
+                begun=hedge.begun if hedge.state is AttemptState.GRANTED else None,
                 **_NO_POSITION,
+                **_NO_PROGRESS,
             )
-            self._end_ticket(c, row.campaign, task, change.before, change.reason, change.detail)
+            self._end_one(c, row.campaign, task, change.before, change.event, change.reason, change.detail)
 
     def end_hedge(self, end: EndHedge) -> None:
-        """End a hedge without a run; the task keeps its current attempt."""
+        """End a hedge without a record; the task keeps its current attempt."""
         with self._database.transaction() as c:
             row = _task(c, end.task)
             if _hedge(c, row, end.attempt) is None:
                 raise LocalProtocolError(f"attempt {end.attempt} of {end.task} is not an open hedge")
-            self._end_ticket(c, row.campaign, end.task, end.attempt, end.reason, end.detail)
+            self._end_one(c, row.campaign, end.task, end.attempt, end.event, end.reason, end.detail)
 
-    def _end_ticket(
-        self, c: sa.Connection, campaign: str, task: str, attempt: int, reason: Reason | None, detail: str
+    def _end_one(
+        self,
+        c: sa.Connection,
+        campaign: str,
+        task: str,
+        attempt: int,
+        event: TaskEvent,
+        reason: Reason | None,
+        detail: str,
     ) -> None:
+        """End one of two attempts: the task goes on with the other."""
         why = {"reason": reason, "detail": detail}
-        _update_attempt(c, task, attempt, state=AttemptState.REFUSED, ended=self._database.wall(), **why)
+        _update_attempt(c, task, attempt, state=_EVENTS[event][1], ended=self._database.wall(), **why)
         fields = {key: value for key, value in why.items() if value}
         device = _device(c, task, attempt)
-        self._events.append(c, campaign, "task.ticket-ended", task, attempt=attempt, device=device, **fields)
+        name = "task.ticket-ended" if event is TaskEvent.REFUSE else "task.attempt-ended"
+        self._events.append(c, campaign, name, task, attempt=attempt, device=device, **fields)
 
     def set_progress(self, lives: Sequence[LiveAttempt]) -> None:
         """Progress of running attempts. Those that are no longer current are ignored. The caller limits how often."""
@@ -320,6 +332,14 @@ class AttemptRepository:
         self._add_event(c, row, event, **current, **fields)
 
 
+_HEDGEABLE: Final = (TaskState.QUEUED, TaskState.LEASED, TaskState.RUNNING)
+"""Where a task may have a hedge."""
+_AS_CURRENT: Final = {
+    AttemptState.INTENDED: TaskState.COMMITTING,
+    AttemptState.QUEUED: TaskState.QUEUED,
+    AttemptState.GRANTED: TaskState.LEASED,
+}
+"""The states of an attempt that is not over, and where its task stands when it is the current one."""
 _NO_LEASE: Final[dict[str, Any]] = {"lease": None, "incarnation": None, "number": None}
 _NO_POSITION: Final[dict[str, Any]] = {"position": None, "start_s": None}
 _NO_PROGRESS: Final[dict[str, Any]] = {"phase": None, "done": 0, "total": None, "median_ms": None}
@@ -346,7 +366,7 @@ def _step(c: sa.Connection, task: str, event: TaskEvent) -> TaskRow:
 
 def _hedge(c: sa.Connection, row: TaskRow, attempt: int) -> AttemptRow | None:
     """That attempt, if it is open and not the task's current one."""
-    open_ = t.attempts.c.state.in_((AttemptState.INTENDED, AttemptState.QUEUED))
+    open_ = t.attempts.c.state.in_(tuple(_AS_CURRENT))
     other = t.attempts.c.attempt != row.attempt
     return next(iter(read(c, AttemptRow, *_is(row.id, attempt), open_, other)), None)
 

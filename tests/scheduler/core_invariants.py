@@ -39,8 +39,12 @@ def _check_task(state: State, entry: TaskEntry, holders: list[str]) -> None:
     group, attempts = state.groups[entry.group], entry.attempts()
     if sorted(holders) != sorted(each.worker for each in attempts) or len(set(holders)) != len(holders):
         raise LocalProtocolError(f"{entry.id} is {entry.state} and held by {holders}")
-    if entry.hedge is not None and (entry.state is not TaskState.QUEUED or entry.stopping):
+    if entry.hedge is not None and (entry.state not in (TaskState.QUEUED, *LEASED) or entry.stopping):
         raise LocalProtocolError(f"{entry.id} is {entry.state} and hedged")
+    if entry.hedge is not None and entry.state in LEASED and not entry.hedge.beside:
+        raise LocalProtocolError(f"{entry.id} runs, and has a hedge that was asked for while it was queued")
+    if (entry.id in state.leased) != (entry.state in LEASED):
+        raise LocalProtocolError(f"{entry.id} is {entry.state} and misplaced among those with a lease")
     numbers = {each.number for each in attempts}
     if len(numbers) != len(attempts) or entry.last < max(numbers, default=0):
         raise LocalProtocolError(f"{entry.id} has two attempts of one number")

@@ -271,7 +271,7 @@ class Faults:
             self._permit(pair)
         for worker in self.workers:
             worker.disk.full = False
-            worker.runs.crashes = 0.0
+            worker.runs.crashes = worker.runs.holds = 0.0
             self._start_worker(worker)
         for scheduler in self.schedulers:
             self._free_scheduler(scheduler)

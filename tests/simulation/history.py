@@ -27,12 +27,14 @@ class Kind(StrEnum):
     ACCEPTED = "accepted"
     """`who` has the campaign on disk and has confirmed it to its user: campaign."""
     COMMITTED = "committed"
-    """`who` put the intent of an attempt on disk: task, attempt, worker; number: other untried workers that could have had it."""
+    """`who` put the intent of an attempt on disk: task, attempt, worker; number: other untried workers that could have had it;
+    word: "beside" for the hedge of a task whose run is past its deadline."""
     WANTED = "wanted"
     """`who` wants this attempt to run: it took a grant, or said Start: task, attempt, worker, fence;
     number: with Start, other attempts of the task that its disk has as open."""
     ATTEMPT_ENDED = "attempt-ended"
-    """`who` gave an attempt up without a record: task, attempt; word: lost, refused, preempted, cancelled or failed."""
+    """`who` gave an attempt up without a record: task, attempt; word: lost, refused, preempted, cancelled or failed; of one
+    of two attempts: overtaken, it is to be stopped, or dropped, and the task goes on with the other."""
     RECORDED = "recorded"
     """`who` has a record on disk: task, attempt, worker, fence, sha256;
     word: the task's state after it; number: 1 if it counts as a try."""
@@ -50,6 +52,9 @@ class Kind(StrEnum):
     """`worker` answered `who`."""
     SILENT = "silent"
     """`who` counts on what `worker` holds, and has had no answer from it for so long: number, in seconds."""
+    HELD = "held"
+    """`who` has a task at `worker` for longer than any run may take there, asks nobody else, and somebody could be asked: task;
+    number: for how long, in seconds."""
     FOUND = "found"
     """`who` adopts the campaign and got a report of a task: task, attempt, worker, lease, campaign; word: queued, running or over."""
 

@@ -157,6 +157,9 @@ class World(Faults):
             crashes=rng.choice((0.0, 0.0, 0.1, 0.5)),
             lies=rng.random() < 0.05,
         )
+        holds = random.Random(f"{self.seed} {n}")  # a source of its own: what else is drawn stays the same
+        if holds.random() < 0.15:
+            runs.holds, runs.pretends = holds.choice((0.3, 1.0)), holds.random() < 0.4
         worker = SimWorker(
             self.kernel,
             self.air,

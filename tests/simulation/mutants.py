@@ -37,6 +37,19 @@ MUTANTS: Final = (
     Mutant("keeps results from adopters", shows=5, make_conversation=worker.KeepsResultsFromAdopters),
     Mutant("checks no permission", shows=5, switches=frozenset({"no-permission"})),
     Mutant("runs another model", switches=frozenset({"wrong-model"})),
+    Mutant("counts what was overtaken as a try", shows=53, make_core=scheduler.CountsTheOvertaken),
+    Mutant(
+        "never stops what was overtaken", shows=48, faults=(0, 2), make_core=scheduler.NeverStopsTheOvertaken
+    ),
+    Mutant("extends a deadline for ever", shows=13, faults=(0, 2), make_core=scheduler.ExtendsForEver),
+    Mutant("waits for whoever holds a task", shows=13, faults=(0, 2), make_core=scheduler.NeverHedgesRuns),
+    Mutant("hedges every run at once", make_core=scheduler.HedgesAtOnce),
+    Mutant("forgets one of two that run", shows=4, make_core=scheduler.ForgetsTheHedge),
+    Mutant(
+        "records the results of both that ran",
+        make_scheduler=scheduler.AnyAttemptCounts,
+        store=scheduler.RecordsBoth,
+    ),
     Mutant("retries for ever", shows=27, make_core=scheduler.RetriesForEver),
     Mutant("goes back to where it failed", make_core=scheduler.GoesBack),
     Mutant("starts both tickets", shows=2, make_core=scheduler.StartsTwice),

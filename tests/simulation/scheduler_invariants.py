@@ -12,6 +12,12 @@ EXCUSED_S: Final = 30.0
 """Trouble with a worker or an adopter so long before the adoption may still be felt after it."""
 SILENCE_S: Final = 12.0
 """Sooner than this no scheduler gives a silent worker up, however fast its clock runs."""
+FELT_S: Final = 60.0
+"""A process that stood still, or had its links cut, so long before may not hear anything yet."""
+CANCEL_S: Final = 10.0
+"""A cancel over a link that works is there by then; a lease that is not renewed lapses later."""
+DEADLINE_S: Final = 8.5
+"""Sooner than this after it was granted no run is past its deadline, however fast its scheduler's clock runs."""
 STOP_S: Final = 25.0
 """The same for a worker that answers, and does not confirm a stop."""
 
@@ -64,22 +70,94 @@ def no_stale_record(history: History) -> Iterator[Breach]:
 
 
 def one_start(history: History) -> Iterator[Breach]:
-    """A scheduler wants at most one attempt of a task to run at a time."""
+    """A scheduler wants at most one attempt of a task to run at a time; and beside one that is past its deadline a second."""
     expected: dict[tuple[str, str], dict[int, str]] = defaultdict(dict)
-    for event in history.of(Kind.WANTED, Kind.ATTEMPT_ENDED, Kind.RECORDED, Kind.ENDED):
+    beside: set[tuple[str, str]] = set()
+    for event in history.of(Kind.COMMITTED, Kind.WANTED, Kind.ATTEMPT_ENDED, Kind.RECORDED, Kind.ENDED):
         runs = expected[event.who, event.task]
-        if event.kind is Kind.ENDED:
-            runs.clear()
-        elif event.kind is not Kind.WANTED:
-            runs.pop(event.attempt, None)
-        else:
-            runs[event.attempt] = event.worker
-            if event.number:
-                yield Breach(
-                    "one_start", f"{event.task} is started, and asked for elsewhere on disk", event.at
-                )
-            if len(runs) > 1:
-                yield Breach("one_start", f"{event.task} is wanted as attempts {sorted(runs)}", event.at)
+        match event.kind:
+            case Kind.COMMITTED:
+                if event.word == "beside":
+                    beside.add((event.who, event.task))
+            case Kind.ENDED:
+                runs.clear()
+            case Kind.WANTED:
+                runs[event.attempt] = event.worker
+                second = (event.who, event.task) in beside
+                if event.number and not second:
+                    what = f"{event.task} is started, and asked for elsewhere on disk"
+                    yield Breach("one_start", what, event.at)
+                if len(runs) > (2 if second else 1):
+                    yield Breach("one_start", f"{event.task} is wanted as attempts {sorted(runs)}", event.at)
+            case _:
+                runs.pop(event.attempt, None)
+
+
+def deadlines_pass_first(history: History) -> Iterator[Breach]:
+    """No run gets a hedge beside it before its scheduler could know that it takes too long."""
+    wanted: dict[tuple[str, str], dict[int, float]] = defaultdict(dict)
+    for event in history.of(Kind.COMMITTED, Kind.WANTED, Kind.ATTEMPT_ENDED, Kind.RECORDED):
+        runs = wanted[event.who, event.task]
+        match event.kind:
+            case Kind.COMMITTED if event.word == "beside":
+                youngest = event.at - max(runs.values(), default=-1e9)
+                if youngest < DEADLINE_S:
+                    what = f"{event.task} is hedged {youngest:.1f} s after it was granted"
+                    yield Breach("deadlines_pass_first", what, event.at)
+            case Kind.COMMITTED:
+                pass
+            case Kind.WANTED:
+                runs.setdefault(event.attempt, event.at)
+            case _:
+                runs.pop(event.attempt, None)
+
+
+def what_is_held_is_hedged(history: History) -> Iterator[Breach]:
+    """No worker keeps a task past what its scheduler grants any run, while another one that fits has nothing to do."""
+    for event in history.of(Kind.HELD):
+        what = f"{event.task} is at {event.worker} for {event.number} s, and nobody else was asked"
+        yield Breach("what_is_held_is_hedged", what, event.at)
+
+
+def the_overtaken_are_stopped(history: History) -> Iterator[Breach]:
+    """An attempt that was one of two, and is over, is cancelled at its worker, unless something is wrong with that worker or the link."""
+    leases: dict[tuple[str, str, int], tuple[str, str]] = {}
+    due: dict[tuple[str, str], tuple[float, str, str]] = {}
+    trouble: dict[str, float] = {}
+    last = history.events[-1].at if history.events else 0.0
+    for event in history.of(
+        Kind.TAKEN, Kind.BEGAN, Kind.ATTEMPT_ENDED, Kind.CANCEL_RECEIVED, Kind.DEAD, Kind.DIED, Kind.TROUBLE
+    ):
+        run = (event.worker, event.lease)
+        match event.kind:
+            case Kind.TAKEN | Kind.BEGAN:
+                leases[event.worker, event.task, event.attempt] = run
+            case Kind.ATTEMPT_ENDED if event.word == "overtaken":
+                held = leases.get((event.worker, event.task, event.attempt))
+                places = (event.worker, event.who, event.worker + event.who)
+                struck_at = max(trouble.get(place, -1e9) for place in places)
+                if held is not None and struck_at < event.at - FELT_S:
+                    due[held] = (event.at, event.task, event.who)
+            case Kind.CANCEL_RECEIVED | Kind.DEAD:
+                due.pop(run, None)
+                leases = {name: held for name, held in leases.items() if held != run}
+            case Kind.DIED | Kind.TROUBLE:
+                struck = event.worker + event.peer  # with a peer: between these two only
+                trouble[struck] = event.at
+                due = {
+                    held: what
+                    for held, what in due.items()
+                    if struck not in (held[0], what[2], held[0] + what[2])
+                }
+            case _:
+                pass
+        for held, (at, task, _) in tuple(due.items()):
+            if event.at > at + CANCEL_S:
+                del due[held]
+                yield Breach("the_overtaken_are_stopped", f"{task} at {held[0]}", at)
+    for held, (at, task, _) in due.items():
+        if last > at + CANCEL_S:
+            yield Breach("the_overtaken_are_stopped", f"{task} at {held[0]}", at)
 
 
 def terminal_is_final(history: History) -> Iterator[Breach]:
@@ -218,6 +296,8 @@ def adoption_repeats_nothing(history: History) -> Iterator[Breach]:
                 by_key[name] = event
             case Kind.RECORDED:
                 by_key.pop(name, None)
+            case Kind.COMMITTED if event.word == "beside":
+                by_key.pop(name, None)  # it takes too long
             case Kind.COMMITTED if name in by_key and event.attempt != by_key[name].attempt:
                 outcome = by_key.pop(name)
                 places = (outcome.worker, event.who, outcome.worker + event.who)
@@ -353,5 +433,8 @@ SAFETY: Final[tuple[Invariant, ...]] = (
     who_was_superseded_stops,
     cancelled_is_dead,
     silence_is_noticed,
+    deadlines_pass_first,
+    what_is_held_is_hedged,
+    the_overtaken_are_stopped,
 )
 """Hold at every moment."""

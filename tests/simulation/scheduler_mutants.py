@@ -26,11 +26,14 @@ from scheduler.conversation.effects import CheckedRecord, LinkHandle, WaitFor
 from scheduler.conversation.links import WorkerLink, WorkerLinks
 from scheduler.core.allocator import Allocator
 from scheduler.core.commands import CancelOn, Command, ReleaseOn
+from scheduler.core.deadlines import Deadlines
 from scheduler.core.failures import Failures
+from scheduler.core.hedging import Hedging
 from scheduler.core.ranking import WorkerView
 from scheduler.core.reconciler import Reconciler
+from scheduler.core.run_times import LEAST_S
 from scheduler.core.scheduler import SchedulerCore
-from scheduler.core.state import RequirementGroup, TaskEntry
+from scheduler.core.state import LEASED, Attempt, RequirementGroup, State, TaskEntry
 from scheduler.core.workers import Workers
 from scheduler.store.rows import ResultReceipt
 from tests.simulation.sim_scheduler import SimClaims
@@ -110,6 +113,85 @@ class ForgetsSiblings(SchedulerCore):
     allocator_type = TogetherAllocator
 
 
+class BlamingHedging(Hedging):
+    def end(
+        self, entry: TaskEntry, attempt: Attempt, event: TaskEvent, reason: Reason | None, detail: str
+    ) -> list[Command]:
+        entry.tries += event is not TaskEvent.REFUSE
+        return super().end(entry, attempt, event, reason, detail)
+
+    def prefer(self, entry: TaskEntry) -> list[Command]:
+        entry.tries += entry.state in LEASED
+        return super().prefer(entry)
+
+
+class CountsTheOvertaken(SchedulerCore):
+    """That another attempt was sooner costs the task a try."""
+
+    hedging_type = BlamingHedging
+
+
+class LenientHedging(Hedging):
+    @staticmethod
+    def stop(entry: TaskEntry, attempt: Attempt) -> list[Command]:
+        return []
+
+
+class NeverStopsTheOvertaken(SchedulerCore):
+    """The one of two that lost goes on running."""
+
+    hedging_type = LenientHedging
+
+
+class PatientState(State):
+    def deadline(self, entry: TaskEntry, attempt: Attempt) -> float:
+        since = super().deadline(entry, attempt)
+        return since if attempt.advanced_at is None else max(since, attempt.advanced_at + LEAST_S)
+
+
+class ExtendsForEver(SchedulerCore):
+    """Whoever reports one step after the other keeps the task."""
+
+    state_type = PatientState
+
+
+class NoDeadlines(Deadlines):
+    def decide(self, now: float) -> list[Command]:
+        return []
+
+
+class NeverHedgesRuns(SchedulerCore):
+    """A run is waited for until its limits have passed."""
+
+    deadlines_type = NoDeadlines
+
+
+class HastyState(State):
+    def deadline(self, entry: TaskEntry, attempt: Attempt) -> float:
+        return attempt.leased_at + 1.0
+
+
+class HedgesAtOnce(SchedulerCore):
+    """Any run that takes longer than a moment is hedged."""
+
+    state_type = HastyState
+
+
+class Crowding(Deadlines):
+    def _is_late(self, entry: TaskEntry, now: float) -> bool:
+        current, asked = entry.current, any(attempt.lease is None for attempt in entry.attempts())
+        if current is None or entry.stopping or asked or now < self._state.deadline(entry, current):
+            return False
+        entry.hedge = None  # and nobody has it stopped
+        return True
+
+
+class ForgetsTheHedge(SchedulerCore):
+    """A third worker is asked while two run it."""
+
+    deadlines_type = Crowding
+
+
 # -- the scheduler's conversation -----------------------------------------------------------------------------------------------
 
 
@@ -146,6 +228,26 @@ class AnyFenceIsCurrent(SchedulerConversation):
     @staticmethod
     def is_current(entry: TaskEntry, peer: str, result: Result) -> bool:
         return (entry.worker, entry.attempt) == (peer, result.attempt)
+
+
+class AnyAttemptCounts(SchedulerConversation):
+    """Stores the result of an attempt that was overtaken too."""
+
+    def answer_old(self, peer: str, result: Result) -> Message:
+        receipt = self._store.attempts.record_result(
+            task=result.task,
+            attempt=result.attempt,
+            fence=result.fence,
+            worker=peer,
+            sha256=result.sha256,
+            body=b"",
+            signature=b"",
+            event=TaskEvent.SUCCEED,
+            reason=None,
+            detail="",
+            figures={},
+        )
+        return Accepted() if receipt.stale is None else super().answer_old(peer, result)
 
 
 class NeverReconcilesLinks(WorkerLinks):
@@ -330,6 +432,20 @@ class NoFlush(SimStore):
                 self.tasks[one.task].state = TaskState.RUNNING
                 self.campaigns[self.tasks[one.task].campaign].ended = None
                 return
+
+
+class RecordsBoth(SimStore):
+    """Takes the result of each attempt that was granted, whichever is the current one."""
+
+    def current(self, row: Row, attempt: int, worker: str, fence: Fence) -> bool:
+        known = self.attempts[row.id, attempt]
+        return row.state is not TaskState.PENDING and (known.worker, known.fence) == (worker, fence)
+
+    def record_result(self, *, task: str, **rest: Any) -> ResultReceipt:
+        row = self.tasks[task]
+        if row.state is TaskState.SUCCEEDED:
+            row.state = TaskState.RUNNING
+        return super().record_result(task=task, **rest)
 
 
 class AcceptsInMemory(SimStore):

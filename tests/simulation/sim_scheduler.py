@@ -10,7 +10,7 @@ import random
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from protocol.errors import RemoteProtocolError
+from protocol.errors import LocalProtocolError, RemoteProtocolError
 from protocol.messages.work import (
     Accepted,
     AdoptRequest,
@@ -33,8 +33,9 @@ from scheduler.conversation.effects import CheckedRecord, drive
 from scheduler.conversation.links import CONNECT_S, SILENT_S, STOOD_STILL_S
 from scheduler.core.allocator import ELSEWHERE_S
 from scheduler.core.commands import CommitTo
+from scheduler.core.run_times import MOST
 from scheduler.core.scheduler import SchedulerCore
-from scheduler.core.state import TaskLimits
+from scheduler.core.state import TaskEntry, TaskLimits
 from scheduler.run.epochs import FIRST
 from tests.scheduler.core_invariants import check
 from tests.simulation import adapter
@@ -43,6 +44,8 @@ from tests.simulation.kernel import Flag, Kernel, Process
 from tests.simulation.sim_store import SimStore
 from tests.simulation.wire import Air, End, Station
 
+HELD_S = 5.0
+"""For so long a task that is held, and a worker without work, may stand side by side."""
 BEAT_S = 1.0
 """Slower than the real one's, to save time."""
 Tell = Callable[..., None]
@@ -121,6 +124,7 @@ class SimScheduler:
         self._happened = Flag()
         self._answered: dict[str, float] = {}
         self._looked_at = self.process.now()
+        self._could: dict[str, float] = {}
         self.claims = SimClaims(self.station.speaks)
         self.store.others = self._others
         self.conversation = self._make_conversation(
@@ -153,8 +157,10 @@ class SimScheduler:
             if self.store.unfinished() or not self.core.idle:
                 self.conversation.beat()
                 self._look_for_silence()
+                self._look_for_held()
                 if "unchecked" not in self._mutant:
                     check(self.core.state)
+                    self._compare_tries()
             await self.process.sleep(BEAT_S)
 
     def unfinished(self) -> list[str]:
@@ -255,6 +261,43 @@ class SimScheduler:
             silent_s = now - self._answered.setdefault(peer, now)
             if silent_s > SILENT_S + 2 * BEAT_S:
                 self._tell(Kind.SILENT, who=self.name, worker=peer, number=round(silent_s))
+
+    def _look_for_held(self) -> None:
+        """Hold what is at workers against the longest that any run may take there."""
+        state, now = self.core.state, self.process.now()
+        for task in state.leased:
+            entry = state.tasks[task]
+            attempt = entry.current
+            assert attempt is not None
+            warm = entry.task.model.sha256 in state.worker(attempt.worker).warm
+            allowance_s = state.run_times.allowance_s(
+                entry.task, attempt.worker, warm=warm, hedged=attempt.hedged
+            )
+            longest_s = allowance_s * (1.0 if attempt.advanced_at is None else MOST)
+            held_s = now - attempt.since
+            if entry.hedge is None and not entry.stopping and held_s > longest_s and self._free(entry):
+                since = self._could.setdefault(task, now)
+                if now - since > HELD_S:
+                    what = {"worker": attempt.worker, "task": task, "number": round(held_s)}
+                    self._tell(Kind.HELD, who=self.name, **what)
+            else:
+                self._could.pop(task, None)
+        self._could = {task: at for task, at in self._could.items() if task in state.leased}
+
+    def _free(self, entry: TaskEntry) -> bool:
+        """Whether a worker without work could be asked."""
+        state, now = self.core.state, self.process.now()
+        if entry.replica_set:
+            return False
+        fits = state.groups[entry.group].fits - entry.tried - {entry.worker}
+        return any(peer in state.idle and state.workers[peer].serving(now) for peer in fits)
+
+    def _compare_tries(self) -> None:
+        """What counts as a try is the same on disk."""
+        for task, entry in self.core.state.tasks.items():
+            row = self.store.tasks[task]
+            if entry.tries != row.tries:
+                raise LocalProtocolError(f"{task} had {entry.tries} tries, on disk {row.tries}")
 
     # -- effects ----------------------------------------------------------------------------------------------------------
 

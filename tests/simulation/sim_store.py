@@ -46,6 +46,12 @@ ENDS_AS: Final = {
     TaskEvent.PREEMPT: AttemptState.PREEMPTED,
 }
 _OPEN: Final = (AttemptState.INTENDED, AttemptState.QUEUED)
+_HEDGEABLE: Final = (TaskState.QUEUED, TaskState.LEASED, TaskState.RUNNING)
+_AS_CURRENT: Final = {
+    AttemptState.INTENDED: TaskState.COMMITTING,
+    AttemptState.QUEUED: TaskState.QUEUED,
+    AttemptState.GRANTED: TaskState.LEASED,
+}
 Tell = Callable[..., None]
 
 
@@ -65,6 +71,7 @@ class Row:
     preempted: int = 0
     cancel: bool = False
     reason: Reason | None = None
+    trust: str = ""
 
 
 @dataclass(slots=True)
@@ -203,7 +210,7 @@ class SimStore:
         self._open()
         for intent in intents:
             row = self.tasks[intent.task] if intent.hedge else self._step(intent.task, TaskEvent.COMMIT)
-            if row.state is not (TaskState.QUEUED if intent.hedge else TaskState.PENDING):
+            if row.state not in (_HEDGEABLE if intent.hedge else (TaskState.PENDING,)):
                 raise LocalProtocolError(f"attempt {intent.attempt} of {intent.task}, which is {row.state}")
             last = max((one.attempt for one in self.tries(intent.task)), default=0)
             if intent.attempt != last + 1:
@@ -212,7 +219,8 @@ class SimStore:
                 row.state = TaskState.COMMITTING
                 row.attempt, row.worker, row.lease, row.fence = intent.attempt, intent.peer, None, None
             self.attempts[intent.task, intent.attempt] = Try(intent.task, intent.attempt, intent.peer)
-            values = {"attempt": intent.attempt, "worker": intent.peer}
+            beside = "beside" if intent.hedge and row.state is not TaskState.QUEUED else ""
+            values = {"attempt": intent.attempt, "worker": intent.peer, "word": beside}
             self._tell_row(Kind.COMMITTED, row, **values, number=self.others(intent))
 
     def record_grant(self, grant: RecordGrant) -> None:
@@ -230,13 +238,13 @@ class SimStore:
         if row.attempt == attempt:
             row.state = step(TASK, row.state, event, story=task)
             row.lease, row.fence = lease, fence
-        elif not queued or self._second(row, attempt) is None:
+        elif not (queued or grant.beside) or self._second(row, attempt) is None:
             raise LocalProtocolError(f"a grant for attempt {attempt} of {task}, which is at {row.attempt}")
         known = self.attempts[task, attempt]
         known.state = AttemptState.QUEUED if queued else AttemptState.GRANTED
         known.lease, known.fence = lease, fence
         if not queued:
-            self._tell_row(Kind.WANTED, row)
+            self._tell_row(Kind.WANTED, row, attempt=attempt, worker=known.worker, fence=fence.key())
 
     def switch(self, change: SwitchAttempt) -> None:
         """The second attempt is the current one from now on."""
@@ -246,10 +254,10 @@ class SimStore:
         second = self._second(row, attempt)
         if second is None or row.attempt != before:
             raise LocalProtocolError(f"attempt {attempt} of {task} after {before}, which is at {row.attempt}")
-        row.state = TaskState.QUEUED if second.lease is not None else TaskState.COMMITTING
+        row.state = _AS_CURRENT[second.state]
         row.attempt, row.worker = attempt, second.worker
         row.lease, row.fence = second.lease, second.fence
-        self._end_ticket(row, before)
+        self._end_one(row, before, change.event)
 
     def end_second(self, end: EndHedge) -> None:
         """A second attempt is over."""
@@ -258,7 +266,7 @@ class SimStore:
         row = self.tasks[task]
         if self._second(row, attempt) is None:
             raise LocalProtocolError(f"attempt {attempt} of {task} is no second one, or is over")
-        self._end_ticket(row, attempt)
+        self._end_one(row, attempt, end.event)
 
     def set_progress(self, lives: Sequence[LiveAttempt]) -> None:
         """Runs that moved on."""
@@ -391,12 +399,14 @@ class SimStore:
     def _second(self, row: Row, attempt: int) -> Try | None:
         """That attempt, if it is not the current one and waits for an answer or for its turn."""
         known = self.attempts.get((row.id, attempt))
-        return known if known is not None and attempt != row.attempt and known.state in _OPEN else None
+        return known if known is not None and attempt != row.attempt and known.state in _AS_CURRENT else None
 
-    def _end_ticket(self, row: Row, attempt: int) -> None:
+    def _end_one(self, row: Row, attempt: int, event: TaskEvent) -> None:
+        """Of two; the task goes on with the other."""
         known = self.attempts[row.id, attempt]
-        known.state = AttemptState.REFUSED
-        self._tell_row(Kind.ATTEMPT_ENDED, row, attempt=attempt, worker=known.worker, word="refused")
+        known.state = ENDS_AS[event]
+        word = {TaskEvent.REFUSE: "refused", TaskEvent.CANCEL: "overtaken"}.get(event, "dropped")
+        self._tell_row(Kind.ATTEMPT_ENDED, row, attempt=attempt, worker=known.worker, word=word)
 
     def _end(self, row: Row, event: TaskEvent) -> None:
         before = row.state

@@ -59,6 +59,8 @@ COUNTED = HOLDS | {LeaseState.QUEUED}
 """What a quota counts."""
 KILL_S = 0.4
 """The longest that processes take to die."""
+PRETEND_S = 2.0
+"""Between two steps of a run that never ends."""
 BUSY = frozenset({LeaseState.REPORTING, LeaseState.CLOSED})
 
 
@@ -71,6 +73,10 @@ class Runs:
     """Share of runs that crash."""
     lies: bool = False
     """It sends results twice, late, and some that are not its own."""
+    holds: float = 0.0
+    """Share of runs that never begin: it grants and renews, and nothing comes of it."""
+    pretends: bool = False
+    """Of these it reports one step after the other."""
 
 
 @dataclass
@@ -420,6 +426,8 @@ class SimWorker:
         process, lease, task = self.process, place.lease, place.request.task
         seconds = self._rng.uniform(*self.runs.seconds)
         crash = self._rng.random() < self.runs.crashes
+        if self.runs.holds and self._rng.random() < self.runs.holds:
+            await self._hold(lease, run)
         for phase, share in ((Phase.FETCH, 0.2), (Phase.LOAD, 0.2), (Phase.RUN, 0.5), (Phase.CHECK, 0.1)):
             self.conversation.report_progress(lease, phase)
             self._set_timing(lease, on=phase is Phase.RUN)
@@ -456,6 +464,15 @@ class SimWorker:
             self.ledger.condition.record_examination("")  # it works
         self.conversation.finish_run(lease, record)
         self._carry_out()
+
+    async def _hold(self, lease: str, run: Run) -> None:
+        """Nothing is run until somebody has it stopped, or the worker changes its ways."""
+        step = 0
+        while self.runs.holds and not await run.stop.wait(self.process, PRETEND_S):
+            step += 1
+            if self.runs.pretends:
+                self.conversation.report_progress(lease, Phase.RUN, step)
+                self._carry_out()
 
     def _set_timing(self, lease: str, *, on: bool) -> None:
         place = self.ledger.allocation(lease)

@@ -19,6 +19,7 @@ ENDS: Final = {"task.succeeded": "succeeded", "task.failed": "failed", "task.can
 GIVEN_UP: Final = {
     "task.refused": "refused",
     "task.ticket-ended": "refused",
+    "task.attempt-ended": "dropped",
     "task.preempted": "preempted",
     "task.lost": "lost",
     "task.retried": "failed",

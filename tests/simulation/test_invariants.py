@@ -115,6 +115,13 @@ BAD: dict[str, tuple[Event, ...]] = {
         Event(1.6, K.ATTEMPT_ENDED, **TASK, word="cancelled"),
     ),
     "silence_is_noticed": (Event(4.0, K.SILENT, who="s", worker="w", number=20),),
+    "deadlines_pass_first": (Event(1.5, K.COMMITTED, **TASK | {"attempt": 2}, word="beside"),),
+    "what_is_held_is_hedged": (Event(1.9, K.HELD, who="s", worker="w", task="c/1", number=90),),
+    "the_overtaken_are_stopped": (
+        Event(1.5, K.TAKEN, **OTHER),
+        Event(1.6, K.ATTEMPT_ENDED, **TASK | {"attempt": 2}, word="overtaken"),
+        Event(40.0, K.QUIET),
+    ),
     "everything_ends": (Event(700.0, K.ENDED, who="s", task="c/2", word="failed"),),
     "reservations_are_released": (Event(9.1, K.RESERVED, worker="w", number=1),),
     "healed_workers_are_found": (Event(40.0, K.SEEN, who="s", worker="w"),),

@@ -255,7 +255,8 @@ def test_a_claim_that_comes_to_nothing_is_over_within_a_bounded_time_and_costs_n
         now,
     )
     assert entry.live
-    limit = OWED_S if reporting else entry.max_run_s() + STOP_S
+    assert entry.current is not None
+    limit = OWED_S if reporting else entry.max_run_s(entry.current) + STOP_S
     while core.state.tasks["c-one/1"].live and now < 101.0 + limit + 5.0:
         now += 1.0
         decided(core, core.tick(now), now)

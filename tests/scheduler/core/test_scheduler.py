@@ -428,7 +428,7 @@ def test_the_campaigns_limit_ends_all_of_it() -> None:
 def test_a_run_far_beyond_its_limits_is_stopped_and_failed() -> None:
     story = Story()
     story.begin(story.commits[0])
-    limit_s = story.core.state.tasks["c-one/1"].max_run_s()
+    limit_s = story.core.state.tasks["c-one/1"].max_run_s(None)
     assert not of(story.after(limit_s - 1), CancelOn)
     (stop,) = of(story.after(2), CancelOn)
     assert stop.reason is Reason.TIMED_OUT
@@ -466,7 +466,7 @@ def test_an_unconfirmed_stop_is_repeated_and_then_given_up(why: str) -> None:
     if why == "cancel":
         story.tell(story.core.cancel(["c-one/1"], story.now))
     else:
-        story.after(story.core.state.tasks["c-one/1"].max_run_s() + 1)
+        story.after(story.core.state.tasks["c-one/1"].max_run_s(None) + 1)
     assert len(of(story.orders, CancelOn)) == 1
     assert not story.core.renewable_on(PEERS[0]), "what is being stopped is not renewed"
     again = [of(story.after(1.0), CancelOn) for _ in range(29)]
@@ -494,7 +494,7 @@ def test_every_message_about_a_lease_has_the_epoch_of_its_campaign() -> None:
 def test_a_stop_of_overtime_is_repeated_when_the_link_is_back() -> None:
     story = Story()
     story.begin(story.commits[0])
-    story.after(story.core.state.tasks["c-one/1"].max_run_s() + 1)
+    story.after(story.core.state.tasks["c-one/1"].max_run_s(None) + 1)
     (held,) = story.core.held_on(PEERS[0])
     live = LiveLease(task="c-one/1", attempt=1, lease=held.lease, fence=held.fence)
     expected = frozenset({held.lease})

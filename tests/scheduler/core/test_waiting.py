@@ -74,7 +74,7 @@ def test_a_run_that_waits_for_a_device_another_run_has_is_given_its_time_from_th
     story = Story(1, 1)
     story.grant(story.commits[0])
     entry = story.core.state.tasks["c-one/1"]
-    fence, limit_s, began = Fence(incarnation=1, number=1), entry.max_run_s(), story.now
+    fence, limit_s, began = Fence(incarnation=1, number=1), entry.max_run_s(entry.current), story.now
 
     def cancels_at(phase: Phase, seq: int) -> list[CancelOn]:
         note = Progress(lease="l1", fence=fence, seq=seq, phase=phase)

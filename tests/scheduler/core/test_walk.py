@@ -45,6 +45,7 @@ from tests.scheduler.core_invariants import check
 from tests.scheduler.core_parts import PEERS, a_record, a_task, advert, decided, of, quote
 
 X = TypeVar("X")
+HEDGEABLE = (TaskState.QUEUED, TaskState.LEASED, TaskState.RUNNING)
 
 
 class Counted(dict[str, WorkerView]):
@@ -116,6 +117,7 @@ class Walk(RuleBasedStateMachine):
         self.took: dict[str, tuple[int, Fence | None]] = {}
         self.second: dict[str, int] = {}
         self.answered: dict[str, set[int]] = {}
+        self.leased: dict[str, set[int]] = {}
         self.last: dict[str, int] = {}
         self.preempted: dict[str, int] = {}
         self.elsewhere: set[str] = set()
@@ -151,10 +153,13 @@ class Walk(RuleBasedStateMachine):
                         self.took[order.task][0],
                         self.second.pop(order.task),
                     )
-                    assert self.disk[order.task] is TaskState.QUEUED
+                    assert self.disk[order.task] in HEDGEABLE
                     self.took[order.task] = (order.attempt, None)
                     request = order.attempt not in self.answered.get(order.task, ())
-                    self.disk[order.task] = TaskState.COMMITTING if request else TaskState.QUEUED
+                    leased = order.attempt in self.leased.get(order.task, ())
+                    self.disk[order.task] = (
+                        TaskState.LEASED if leased else TaskState.COMMITTING if request else TaskState.QUEUED
+                    )
                 case EndHedge():
                     assert self.second.pop(order.task) == order.attempt
                 case EndAttempt():
@@ -181,7 +186,7 @@ class Walk(RuleBasedStateMachine):
         )
         self.last[commit.task] = commit.attempt
         if commit.hedge:
-            assert self.disk[commit.task] is TaskState.QUEUED
+            assert self.disk[commit.task] in HEDGEABLE
             assert commit.task not in self.second, "two leases at most"
             self.second[commit.task] = commit.attempt
         else:
@@ -190,8 +195,10 @@ class Walk(RuleBasedStateMachine):
 
     def keep(self, order: RecordGrant) -> None:
         self.answered.setdefault(order.task, set()).add(order.attempt)
+        if not order.queued:
+            self.leased.setdefault(order.task, set()).add(order.attempt)
         if order.attempt == self.second.get(order.task):
-            assert order.queued, "a hedged request that starts is the current attempt first"
+            assert order.queued or order.beside, "a hedged request that starts is the current attempt first"
             return
         assert order.attempt == self.took[order.task][0]
         self.write(order.task, TaskEvent.ENQUEUE if order.queued else TaskEvent.GRANT)
@@ -357,18 +364,29 @@ class Walk(RuleBasedStateMachine):
         failure=st.sampled_from([Reason.CRASHED, Reason.BROKEN_MODEL, Reason.WRONG_UNIT, Reason.TIMED_OUT]),
     )
     def result(self, data: st.DataObject, outcome: RunOutcome, permanent: bool, failure: Reason) -> None:
-        """As the service and the store do it: only the current attempt under the current fence is recorded."""
+        """As the conversation and the store do it: only a live attempt under its fence is recorded, and of two only the first."""
         commit, _, fence = data.draw(recent(self.leases))
-        entry = self.core.state.tasks[commit.task]
-        if not entry.live or (entry.attempt, entry.fence, entry.worker) != (
-            commit.attempt,
-            fence,
-            commit.peer,
+        entry, failures = self.core.state.tasks[commit.task], self.core.failures
+        attempt = entry.at(commit.peer)
+        if (
+            attempt is None
+            or not entry.counts(attempt)
+            or (attempt.number, attempt.fence) != (commit.attempt, fence)
         ):
             return
         reason = None if outcome is RunOutcome.COMPLETE else failure
-        record = a_record(self.core, commit.task, outcome=outcome, reason=reason, permanent=permanent)
-        event, why, _ = self.core.failures.judge(record)
+        changes = {"attempt": attempt.number, "fence": fence, "worker": commit.peer}
+        record = a_record(
+            self.core, commit.task, outcome=outcome, reason=reason, permanent=permanent, **changes
+        )
+        event, why, detail = failures.judge(record)
+        if entry.hedge is not None and event is not TaskEvent.SUCCEED:
+            tries = entry.tries
+            self.do(failures.settle_beside(entry, attempt, event, why, detail, self.now, permanent=permanent))
+            assert entry.live, "the other attempt goes on"
+            assert entry.tries == tries, "one of two costs no try"
+            return
+        self.do(failures.settle_first(entry, attempt, self.now))
         self.write(commit.task, event)
         if event is TaskEvent.SUCCEED:
             self.recorded[commit.task] = self.recorded.get(commit.task, 0) + 1

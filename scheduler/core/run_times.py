@@ -1,0 +1,114 @@
+"""How long a run is expected to take, and the deadline that follows from it. Pure.
+
+A worker that grants a lease and only renews it could sit on the task until every limit of the task has passed. So each run has a deadline,
+which the submitter keeps to itself: nobody can arrange to be just in time. Past it, the task is hedged at another worker.
+
+    allowance  = LEAST_S + FACTOR × (expected run + fetch of the model), twice as long after each time that the task was hedged for it
+    deadline   = the lease, or the last advance of the run, + allowance; at most the lease + MOST × allowance, whatever the run reports
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Iterable, Mapping
+from statistics import median
+from typing import Final
+
+from protocol.values.task import Task
+
+LEAST_S: Final = 10.0
+"""What any run may take: two renewals, and the wait for an idle host, which is 10 s unless a worker's owner sets it otherwise."""
+FACTOR: Final = 3.0
+"""How much slower than expected a run may be without a word of it. Two launches of one task on one device differ by far less; devices of
+one requirement may differ more, and those say so by their progress."""
+MOST: Final = 4.0
+"""What progress can extend an allowance to: a device 12 times slower than expected that reports its steps is not hedged."""
+FETCH_RATE: Final = 20e6
+"""Bytes a second, to estimate a fetch."""
+LAUNCH_S: Final = 5.0
+"""A launch of a model that nobody has run: a process with its runtime, and a load at 200 MB/s of 1 GB."""
+INFERENCE_S: Final = 0.1
+"""An inference of a model that nobody has run, warm-up included."""
+RECENT: Final = 5
+"""Runs of a model on a worker that count."""
+MAX_MODELS: Final = 1000
+_ALIKE: Final = ("runs", "loads", "precision", "threads", "batch")
+"""What of two measurements must be alike for the times of one to say something of the other."""
+_Measure = tuple[object, ...]
+_Key = tuple[str, str, _Measure]
+
+
+def measured_as(task: Task) -> tuple[object, ...]:
+    """How much a task measures."""
+    return tuple(getattr(task.measure, field) for field in _ALIKE)
+
+
+def past_run_s(task: Task, history: Iterable[tuple[Task, float]]) -> float | None:
+    """What the same model took on the same unit, measured as it would be now: the median of the latest five. `history`: latest first."""
+    key = _key_of(task)
+    times = [seconds for before, seconds in history if _key_of(before) == key]
+    return median(times[:RECENT]) if times else None
+
+
+def default_run_s(task: Task, max_launches: int) -> float:
+    """What a run takes of which nothing is known."""
+    measure = task.measure
+    launches = measure.loads if measure.precision is None else max_launches
+    return (launches + 1) * LAUNCH_S + measure.runs * INFERENCE_S
+
+
+def deadline(leased_at: float, since: float, advanced_at: float | None, allowance_s: float) -> float:
+    """`since`: when it got its lease, or the device. `advanced_at`: when its run last reported something new; None: never."""
+    heard_at = since if advanced_at is None else max(since, advanced_at)
+    return min(heard_at + allowance_s, leased_at + MOST * allowance_s)
+
+
+class RunTimes:
+    """Seconds from lease to result, by model, unit and measurement, on each worker."""
+
+    def __init__(self, max_launches: int) -> None:
+        """`max_launches`: the most that a measurement to a precision takes."""
+        self._max_launches = max_launches
+        self._times: OrderedDict[_Key, dict[str, deque[float]]] = OrderedDict()
+        self._sizes: dict[_Key, int] = {}
+
+    def add(self, task: Task, worker: str, seconds: float) -> None:
+        """A run succeeded. `worker`: its peer id; empty: one of this home's earlier campaigns."""
+        key = _key_of(task)
+        self._times.setdefault(key, {}).setdefault(worker, deque(maxlen=RECENT)).append(seconds)
+        self._times.move_to_end(key)
+        self._sizes[key] = task.model.size
+        while len(self._times) > MAX_MODELS:
+            oldest, _ = self._times.popitem(last=False)
+            del self._sizes[oldest]
+
+    def expect_s(self, task: Task, worker: str) -> float:
+        """What this run is expected to take there: what the model took there, else what it took elsewhere, else what models measured alike
+        took, by their sizes; else by the number of its launches and inferences.
+        """
+        key = _key_of(task)
+        by_worker = self._times.get(key, {})
+        if worker in by_worker:
+            return median(by_worker[worker])
+        if by_worker:
+            return _typical(by_worker)
+        alike = [
+            _typical(times) * max(1.0, task.model.size / max(1, self._sizes[other]))
+            for other, times in self._times.items()
+            if other[1:] == key[1:]
+        ]
+        return median(alike) if alike else default_run_s(task, self._max_launches)
+
+    def allowance_s(self, task: Task, worker: str, *, warm: bool, hedged: int) -> float:
+        """How long the run may be silent there. `warm`: its model is there. `hedged`: how often the task was hedged for its deadline."""
+        fetch_s = 0.0 if warm else task.model.size / FETCH_RATE
+        return (LEAST_S + FACTOR * (self.expect_s(task, worker) + fetch_s)) * 2.0**hedged
+
+
+def _key_of(task: Task) -> _Key:
+    return task.model.sha256, task.unit, measured_as(task)
+
+
+def _typical(by_worker: Mapping[str, Iterable[float]]) -> float:
+    """The middle one of what each worker took: a single worker's word moves it little."""
+    return median(median(times) for times in by_worker.values())
