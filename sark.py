@@ -116,12 +116,11 @@ def _routers(home: Home, gates: Callable[[], tuple[str, ...]]) -> Sequence[APIRo
 
 def _send_action(home: Home, gates: Callable[[], tuple[str, ...]]) -> SendAction:
     """How the HTTP API controls a worker, as its owner. `gates` blocks."""
-    import trio
-
     import node.api
+    from swarm.base.threads import LAN
 
     async def send(peer: str, action: Action) -> WorkerState:
-        current = await trio.to_thread.run_sync(gates)
+        current = await LAN.run(gates)
         state, _ = await node.api.command_worker(home, peer, current, action)
         return state
 

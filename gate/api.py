@@ -14,6 +14,7 @@ from gate.status.client import GateClient, asking
 from protocol.errors import NotPermitted, SarkError, first_error
 from protocol.messages.gate import GateSnapshot
 from swarm.base.home import Home
+from swarm.base.threads import DISK
 from swarm.join.known_gates import local_gates, worker_addresses
 from swarm.net.addresses import Contact, gate_contacts
 
@@ -55,7 +56,7 @@ def router(home: Home, ways: Ways, ask: Asking = asking) -> APIRouter:
     @gates.get("/gate", operation_id="getGates")
     async def status() -> Gates:
         """The status of the gates: peers, reservations, circuits, refusals, index, load. Only operators of a gate may read it."""
-        own, contacts = await trio.to_thread.run_sync(_known, home, ways)
+        own, contacts = await DISK.run(_known, home, ways)
         shown: dict[str, GateInfo] = {}
 
         async def one(contact: Contact) -> None:

@@ -12,7 +12,7 @@ from protocol.values.requirement import parse_size
 from protocol.wire.base import AddressText
 from swarm.net.identity import peer_id_bytes
 from swarm.net.reservations import RelayLimits
-from swarm.net.settings import RoleSettings
+from swarm.net.settings import RoleSettings, can_be_dialled
 from swarm.p2p.connection_gater import ConnectionLimits
 
 DEFAULT_PORT: Final = 4101
@@ -72,6 +72,9 @@ class GateSettings(RoleSettings):
     section: ClassVar[str] = "gate"
 
     listen: tuple[AddressText, ...] = (f"/ip4/0.0.0.0/tcp/{DEFAULT_PORT}",)
+    announce: tuple[Annotated[AddressText, AfterValidator(can_be_dialled)], ...] = ()
+    """Announced instead of the interfaces' addresses. A name is for tickets and settings: nodes resolve only names that their user gave
+    them, so announce an IP address as well."""
     admit: Admit = Admit.OPEN
     """For whom it relays, stores adverts and takes manifests: `open` anybody, `ticket` members of its pools, `list` those of `allow`."""
     allow: tuple[Peer, ...] = ()

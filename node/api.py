@@ -16,6 +16,7 @@ from protocol.messages.work import Action, Control, RunningJob, StatusRequest
 from protocol.words import WorkerState
 from swarm.base.home import Home
 from swarm.base.text import escape_text
+from swarm.base.threads import DISK
 from swarm.join.known_gates import read_addresses
 from swarm.net.identity import load_or_create
 
@@ -111,14 +112,14 @@ async def command_worker(
 
 async def _send(home: Home, send: SendCommand, message: Control | StatusRequest) -> WorkerInfo:
     """Raises `Unreachable` if the worker is not running, `Refused`."""
-    if not await trio.to_thread.run_sync(read_addresses, home.worker_file):
+    if not await DISK.run(read_addresses, home.worker_file):
         raise Unreachable("no worker of this home is running", hint="start it: sark-node join")
     (reply,) = await send(home, (), (), message)
     if reply.error is not None:
         raise reply.error
     status = reply.status
     assert status is not None, "a reply has a status or an error"
-    me = (await trio.to_thread.run_sync(partial(load_or_create, home.key("scheduler")))).peer_id
+    me = (await DISK.run(partial(load_or_create, home.key("scheduler")))).peer_id
     return WorkerInfo(
         peer=reply.peer,
         state=status.state,

@@ -148,3 +148,22 @@ def test_words_that_were_replaced_do_not_come_back() -> None:
         if pattern.search(line)
     ]
     assert found == [], "\n".join(found)
+
+
+def test_every_thread_is_of_a_named_pool() -> None:
+    """What blocks in trio's own pool blocks everything else there: slow names once stopped the disk."""
+    unnamed = [
+        f"{path.relative_to(ROOT)}:{call.lineno}"
+        for path, tree in product().items()
+        if path != ROOT / "swarm/base/threads.py"
+        for call in ast.walk(tree)
+        if isinstance(call, ast.Attribute)
+        and ast.unparse(call) in {"trio.to_thread.run_sync", "trio.socket.getaddrinfo"}
+    ]
+    named = [
+        f"{path.relative_to(ROOT)}:{call.lineno}"
+        for path, tree in product().items()
+        for call in ast.walk(tree)
+        if isinstance(call, ast.Call) and any(word.arg == "limiter" for word in call.keywords)
+    ]
+    assert [place for place in unnamed if place not in named] == []

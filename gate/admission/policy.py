@@ -27,6 +27,7 @@ from protocol.messages.pool import PoolManifest
 from protocol.messages.work import CredentialsReply, ShowCredentials
 from protocol.words import Reason, Right
 from swarm.base.home import Home
+from swarm.base.threads import DISK
 from swarm.net.addresses import PeerId, split_peer
 from swarm.net.identity import load_or_create
 from swarm.net.limits import RateLimit
@@ -202,7 +203,7 @@ class AdmissionPolicy:
 
     async def _look(self) -> None:
         before = self.members
-        own, members, revoked = await trio.to_thread.run_sync(self._read_home, self._wall())
+        own, members, revoked = await DISK.run(self._read_home, self._wall())
         members |= self.members - before  # enrolled while the disk was read
         for manifest in map(self.served, self._served_pools):
             if manifest is not None:

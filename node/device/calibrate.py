@@ -15,8 +15,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-import trio
-
 from drivers.contract.base import DriverError, Event, Limits, MeasureReport, WorkOrder
 from drivers.contract.hardware import usable_cores
 from drivers.measure import host
@@ -39,6 +37,7 @@ from node.device.calibration import (
 )
 from node.device.lock import DeviceLock
 from node.device.probe import Profile
+from swarm.base.threads import DISK, WAITING
 
 IDLE_S: Final = 0.35
 """Time over which the idle host is telemetry."""
@@ -134,7 +133,7 @@ async def ensure_calibrated(
 
     `report` gets a line before and after. Raises `ResourceError` if it cannot be stored.
     """
-    stored = await trio.to_thread.run_sync(read_calibration, folder, profile.fingerprint)
+    stored = await DISK.run(read_calibration, folder, profile.fingerprint)
     if stored.calibration is not None and not force and (stored.calibration.full or not full):
         return stored.calibration
     why = stored.missing or ("forced" if force else "in full")
@@ -149,7 +148,7 @@ async def ensure_calibrated(
         report("waiting: another measurement is running on this device")
 
     async with lock.hold(waiting):
-        calibration = await trio.to_thread.run_sync(work)
+        calibration = await WAITING.run(work)
     report(f"calibrated: {headline(calibration)}")
     return calibration
 

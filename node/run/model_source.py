@@ -21,6 +21,7 @@ from node.store.partial import PartialFile
 from protocol.errors import Refused, RunError, Unreachable
 from protocol.values.task import Model, Task
 from protocol.words import Reason
+from swarm.base.threads import DISK
 from swarm.blobs.swarm_download import DownloadRequest, Mirror, pull
 from swarm.download.download import EDGE, Edge, download
 from swarm.download.response import FileChanged, ResponseHead
@@ -76,7 +77,7 @@ def model_source(
         return path is not None and not path.direct
 
     async def fetch(offset: int, target: PartialFile, progress: Progress) -> None:
-        await trio.to_thread.run_sync(target.begin, principal)
+        await DISK.run(target.begin, principal)
         target.origin = f"scheduler …{principal[-8:]}"
         request = DownloadRequest(model.sha256, model.size, speaker, relayed, retry_leader, mirror)
         await pull(network, target, request, rng=rng, progress=progress)

@@ -29,6 +29,7 @@ from protocol.formats.phase import Phase
 from protocol.values.record import DeviceFacts, Record
 from protocol.values.task import Task
 from protocol.words import Reason, RunOutcome
+from swarm.base.threads import COMPUTING, WAITING
 
 log = structlog.get_logger("sark.runner")
 
@@ -142,7 +143,7 @@ async def run(
         end = RunEnd(RunOutcome.CANCELLED, stop.reason, detail=f"stopped: {stop.reason}")
     assert end is not None, "only a stop ends a run without an end"
     # packing a million samples takes a second: not in the loop
-    return await trio.to_thread.run_sync(_record, observations, job, end, bench)
+    return await COMPUTING.run(_record, observations, job, end, bench)
 
 
 def _record(observations: RunObservations, job: RecordJob, end: RunEnd, bench: RunBench) -> Record:
@@ -267,12 +268,12 @@ async def _measure(
         finally:
             if not ended:
                 with trio.CancelScope(shield=True):
-                    await trio.to_thread.run_sync(launch.kill)
+                    await WAITING.run(launch.kill)
 
     problem: RunEnd | None = None
     async with trio.open_nursery() as nursery:
         nursery.start_soon(kill_when_cancelled)
-        problem = await trio.to_thread.run_sync(follow)
+        problem = await WAITING.run(follow)
         ended = True
         nursery.cancel_scope.cancel()
     return problem

@@ -26,6 +26,7 @@ from protocol.messages.work import Action, Control, Denied
 from protocol.values.lease import LeaseState
 from protocol.words import Reason, WorkerState
 from swarm.base.durable import write_durably
+from swarm.base.threads import DISK
 
 CHECK_S: Final = 15.0
 """Between two checks of the rules."""
@@ -116,13 +117,13 @@ class OwnerControl:
         try:
             match message.action:
                 case Action.PAUSE:
-                    await trio.to_thread.run_sync(self.pause.set, True)
+                    await DISK.run(self.pause.set, True)
                     if message.now:
                         self.stop_runs(Reason.NOT_SERVING)
                 case Action.RESUME:
                     self._drains = False
                     condition.cancel_drain()
-                    await trio.to_thread.run_sync(self.pause.set, False)
+                    await DISK.run(self.pause.set, False)
                 case Action.DRAIN:
                     self._drains = True
                     condition.drain("drained by its owner", finish=message.finish and not message.now)

@@ -34,6 +34,7 @@ from protocol.words import Role
 from swarm.base.home import Home
 from swarm.base.locks import lock_folder
 from swarm.base.settings import SettingsError
+from swarm.base.threads import DISK, WAITING
 from swarm.join.known_gates import addresses_file, local_gates, save_gates
 from swarm.join.node import RunningNode, open_node, wait_for_stop
 from swarm.net.addresses import concrete
@@ -78,7 +79,7 @@ async def run_process(
         probe_units, settings.simulate, private=secrets, only=SIMULATED if simulated is not None else None
     )
     owner = load_or_create(home.key("scheduler")).peer_id
-    sandbox = await trio.to_thread.run_sync(probe)
+    sandbox = await WAITING.run(probe)
     warning = check_anyone(settings, sandbox)
     if warning:
         tell(warning)
@@ -89,7 +90,7 @@ async def run_process(
     async with open_node(
         "worker", home, settings, holder=True, health=False, gater=gater, tell=tell
     ) as running:
-        profile = await trio.to_thread.run_sync(
+        profile = await WAITING.run(
             partial(probe_device, folder, look, sandbox=sandbox, wanted_name=settings.name or "")
         )
         if simulated is not None:
@@ -114,7 +115,7 @@ async def run_process(
                 launchers.start(sorted(set(profile.drivers.values())))
             except DriverError as exc:
                 raise ResourceError(str(exc), hint="see that there is room in the temporary folder") from exc
-            lock = DeviceLock(await trio.to_thread.run_sync(lock_name))
+            lock = DeviceLock(await DISK.run(lock_name))
             calibration = None
             if settings.calibrate and not settings.simulate:
                 calibration = await ensure_calibrated(
@@ -137,8 +138,8 @@ async def run_process(
                     verified(signed) for pool in pools if (signed := stored_manifest(home, pool.pool))
                 ],
                 pause=Pause(folder / "paused"),
-                cache=await trio.to_thread.run_sync(ModelCache, home.cache / "models", settings.cache_bytes),
-                outbox=await trio.to_thread.run_sync(open_outbox, folder / "outbox"),
+                cache=await DISK.run(ModelCache, home.cache / "models", settings.cache_bytes),
+                outbox=await DISK.run(open_outbox, folder / "outbox"),
                 wall=time.time,
                 tell=tell,
                 addresses=lambda: running.addresses,

@@ -35,6 +35,7 @@ from protocol.values.record import Record
 from protocol.values.task import Task
 from protocol.words import Reason, RunOutcome, WorkerState
 from swarm.base.text import escape_text
+from swarm.base.threads import WAITING
 from swarm.blobs.client import fetch_blob
 from swarm.download.download import Edge
 from swarm.net.addresses import PeerId
@@ -282,7 +283,7 @@ class Examiner:
         """Once, now; waits for a measurement on this device to end. The condition has the outcome."""
         try:
             async with self._lock.hold():
-                trouble = await trio.to_thread.run_sync(self._examine, abandon_on_cancel=True)
+                trouble = await WAITING.run(self._examine, abandon_on_cancel=True)
         except ResourceError as exc:
             trouble = exc.what
         was = self._condition.state

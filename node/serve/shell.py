@@ -26,6 +26,7 @@ from node.store.outbox_files import OutboxFiles
 from protocol.errors import RemoteProtocolError, ResourceError, Unreachable
 from protocol.messages.work import LaunchEnded, Preempt, Progress
 from protocol.wire.base import Message
+from swarm.base.threads import DISK
 from swarm.net.link import Link
 
 MAX_NOTES: Final = 32
@@ -165,7 +166,7 @@ class ConversationShell:
             while self._disk:
                 command, data, error = self._disk.popleft(), None, ""
                 try:
-                    data = await trio.to_thread.run_sync(self._outbox.carry_out, command)
+                    data = await DISK.run(self._outbox.carry_out, command)
                 except ResourceError as exc:
                     error = exc.what
                 self.conversation.commands.disk_done(command, data, error)

@@ -23,6 +23,7 @@ from protocol.messages.permission import CallPermission
 from protocol.messages.work import ListLeases
 from protocol.values.task import Model
 from protocol.words import Reason
+from swarm.base.threads import DISK
 from swarm.blobs.server import BlobServer, Content, serve_blobs
 from swarm.net.addresses import PeerId
 from swarm.net.identity import verify
@@ -145,5 +146,5 @@ class BlobSources:
             return
         if not data:
             return
-        if await trio.to_thread.run_sync(is_end_of, path, bytes(data)):
+        if await DISK.run(is_end_of, path, bytes(data)):
             self.cache.access.note(model.sha256, principal)

@@ -32,6 +32,7 @@ from protocol.values.requirement import show_size
 from protocol.values.task import Model
 from protocol.words import Reason
 from swarm.base.durable import unusable, write_atomically
+from swarm.base.threads import DISK, HASHING
 
 DEFAULT_CAP: Final = 20 * 1024**3
 MARGIN: Final = 64 * 1024**2
@@ -136,7 +137,7 @@ class ModelCache:
                 with contextlib.ExitStack() as held:
                     with self._disk_errors(model):  # its owner may have removed it just now
                         held.enter_context(model_files.in_use(path))
-                    if await trio.to_thread.run_sync(bundles.is_bundle, path):
+                    if await DISK.run(bundles.is_bundle, path):
                         path = await self._unpack(model, path)
                     holding = held.pop_all()
             with holding:
@@ -151,13 +152,13 @@ class ModelCache:
 
     async def _provide(self, model: Model, source: Source, progress: Progress) -> Path:
         path = self._path(model.sha256)
-        if self.has(model.sha256) or await trio.to_thread.run_sync(_hash_file, path) == model.sha256:
+        if self.has(model.sha256) or await HASHING.run(_hash_file, path) == model.sha256:
             self._touch(model.sha256)
             return path
         if self._states.pop(model.sha256, None) is not None:
             log.warning("model.damaged", sha256=model.sha256, action="fetched again")
         with self._disk_errors(model):
-            await trio.to_thread.run_sync(_unlink, path)
+            await DISK.run(_unlink, path)
         for last in (False, True):
             if await self._download(model, source, progress):
                 self._touch(model.sha256)
@@ -171,10 +172,10 @@ class ModelCache:
         folder = self._folder_of(model.sha256)
         try:
             with self._disk_errors(model):
-                if not await trio.to_thread.run_sync(bundles.is_unpacked, bundle, folder):
-                    await trio.to_thread.run_sync(bundles.remove, folder)
+                if not await DISK.run(bundles.is_unpacked, bundle, folder):
+                    await DISK.run(bundles.remove, folder)
                     await self._make_room(model, 0)
-                    await trio.to_thread.run_sync(bundles.unpack, bundle, folder)
+                    await HASHING.run(bundles.unpack, bundle, folder)
         except RemoteProtocolError as exc:
             raise RunError(f"{model.name}: {exc.what}", reason=Reason.BROKEN_MODEL, permanent=True) from exc
         return folder
@@ -188,13 +189,13 @@ class ModelCache:
         except RunError as exc:
             if exc.reason is Reason.DISK_FULL and isinstance(exc.__cause__, OSError):
                 with trio.CancelScope(shield=True), contextlib.suppress(OSError):
-                    await trio.to_thread.run_sync(remove_partial, path)
+                    await DISK.run(remove_partial, path)
             raise
         except (Unreachable, Refused, ProtocolError) as exc:
             raise _failure(model, Reason.FETCH_FAILED, exc.what) from exc
 
     async def _fetch(self, model: Model, source: Source, progress: Progress, path: Path) -> bool:
-        partial = await trio.to_thread.run_sync(PartialFile, path, model.size)
+        partial = await DISK.run(PartialFile, path, model.size)
         self._downloads[model.sha256] = partial
         try:
             await self._make_room(model, partial.size)
@@ -203,15 +204,13 @@ class ModelCache:
             if partial.size != model.size:
                 why = f"{partial.size} of {model.size} bytes came"
                 raise _failure(model, Reason.FETCH_FAILED, why)
-            if await trio.to_thread.run_sync(partial.digest) != model.sha256:
-                await trio.to_thread.run_sync(remove_partial, path)
+            if await HASHING.run(partial.digest) != model.sha256:
+                await DISK.run(remove_partial, path)
                 return False
-            await trio.to_thread.run_sync(partial.keep, self._path(model.sha256))
+            await DISK.run(partial.keep, self._path(model.sha256))
             if partial.principal is not None:
                 self._fetched_for[model.sha256] = partial.principal
-            await trio.to_thread.run_sync(
-                model_files.describe, self._folder, model.sha256, model.name, partial.origin
-            )
+            await DISK.run(model_files.describe, self._folder, model.sha256, model.name, partial.origin)
             return True
         finally:
             del self._downloads[model.sha256]
@@ -234,7 +233,7 @@ class ModelCache:
             why = f"it is larger ({show_size(model.size)}) than the model cache ({show_size(self._cap)})"
             raise _failure(model, Reason.DISK_FULL, why)
         self._rescan()
-        await trio.to_thread.run_sync(model_files.tidy, self._folder, [model.sha256, *self._pins])
+        await DISK.run(model_files.tidy, self._folder, [model.sha256, *self._pins])
         need = model.size - stored
         while True:
             excess = self.used_bytes + model.size - self._cap
@@ -260,7 +259,7 @@ class ModelCache:
         oldest = min(idle, key=lambda sha: self._states[sha].used)
         log.info("model.evicted", sha256=oldest, bytes=self._states[oldest].size)
         del self._states[oldest]
-        await trio.to_thread.run_sync(model_files.forget, self._folder, oldest)
+        await DISK.run(model_files.forget, self._folder, oldest)
         self._write_index()
         return True
 
@@ -278,14 +277,14 @@ class ModelCache:
         """Verify what the owner has added, and evict others where the cache is too large now."""
         added = self._added()
         for sha in added:
-            if await trio.to_thread.run_sync(_hash_file, self._path(sha)) == sha:
+            if await HASHING.run(_hash_file, self._path(sha)) == sha:
                 self._touch(sha)
                 log.info("model.verified", sha256=sha)
             else:
                 log.warning("model.damaged", sha256=sha, action="removed")
                 self._states.pop(sha, None)
                 with contextlib.suppress(OSError):
-                    await trio.to_thread.run_sync(model_files.forget, self._folder, sha)
+                    await DISK.run(model_files.forget, self._folder, sha)
         while self.used_bytes > self._cap and await self._evict_one(added):
             pass
 

@@ -25,6 +25,7 @@ from protocol.errors import ProtocolError, Refused, RemoteProtocolError, Resourc
 from protocol.values.campaign_manifest import MAX_MANIFEST, CampaignId, open_manifest, read_cover
 from protocol.wire.base import Count, Message, PeerName, Sha256
 from protocol.wire.codec import pack, read_value
+from swarm.base.threads import COMPUTING, DISK
 from swarm.net.identity import verify
 
 MAX_MANIFESTS: Final = 64
@@ -132,8 +133,8 @@ class ManifestStore:
         try:
             with trio.fail_after(FETCH_S):
                 await self._take(peer, sha256, size, data.extend)
-                card = await trio.to_thread.run_sync(self._read, bytes(data), sha256, campaign, owner)
-                await trio.to_thread.run_sync(self._store, card, bytes(data))
+                card = await COMPUTING.run(self._read, bytes(data), sha256, campaign, owner)
+                await DISK.run(self._store, card, bytes(data))
                 waits = 0.0
                 replaced = self._cards.get((owner, campaign))
                 self._cards[owner, campaign] = card
@@ -141,7 +142,7 @@ class ManifestStore:
                 excess = self._make_room({campaign, *needed})
                 if replaced is not None and replaced.sha256 != sha256:
                     excess.append(replaced)
-                await trio.to_thread.run_sync(self._remove, excess)
+                await DISK.run(self._remove, excess)
         except trio.TooSlowError:
             log.info("manifest.not_fetched", campaign=campaign, why=f"it did not come within {FETCH_S:g} s")
         except (Unreachable, Refused, ProtocolError, ResourceError) as exc:

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Final
 
 import structlog
-import trio
 
 from protocol.errors import CampaignError, ResourceError
 from protocol.values.campaign_manifest import CampaignManifest, OpenedManifest
@@ -33,6 +32,7 @@ from scheduler.run.manifests import CampaignManifests
 from scheduler.store.rows import NewCampaign, NewModel, WorkerTask
 from scheduler.store.store import Store
 from swarm.base.text import count
+from swarm.base.threads import DISK
 from swarm.download.download import EDGE, Edge
 
 LEAP: Final = 1_000
@@ -191,12 +191,12 @@ async def _bring_models(
     those that open tasks need and that cannot be had.
     """
     try:
-        await trio.to_thread.run_sync(lambda: spool.mkdir(parents=True, exist_ok=True))
+        await DISK.run(lambda: spool.mkdir(parents=True, exist_ok=True))
     except OSError as exc:
         raise ResourceError(f"cannot use {spool}: {exc.strerror}") from None
     missing: list[str] = []
     spec = opened.manifest.spec
-    for model in await trio.to_thread.run_sync(bring_models, opened.tasks, spec, spool, folder):
+    for model in await DISK.run(bring_models, opened.tasks, spec, spool, folder):
         tasks = [task for task in opened.tasks if task.model.sha256 == model.sha256]
         likely = [reports[task.task].worker for task in tasks if task.task in reports]
         url = next((task.model_url for task in tasks if task.model_url is not None), None)

@@ -30,6 +30,7 @@ from protocol.values.task import Model
 from scheduler.models.spool import receive
 from scheduler.run.epochs import proven_epoch
 from scheduler.store.rows import WorkerTask
+from swarm.base.threads import COMPUTING
 from swarm.blobs.client import fetch_blob
 from swarm.index.index import Index
 from swarm.net.addresses import Address
@@ -276,7 +277,7 @@ class RecoveryScan:
             raise RemoteProtocolError("it is of another campaign or owner")
         if not verify(owner, cover.message, cover.signature):
             raise RemoteProtocolError("its signature is not the owner's")
-        return data, await trio.to_thread.run_sync(open_manifest, cover)
+        return data, await COMPUTING.run(open_manifest, cover)
 
     async def _read_manifest(self, advert: Advert, sha256: str, size: int) -> bytes:
         data = bytearray()

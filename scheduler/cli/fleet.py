@@ -17,6 +17,7 @@ from scheduler.cli.options import GENERAL, SWARM, AsJson, Gates, duration_option
 from scheduler.output.terminal import print_lines
 from swarm.base.home import Home
 from swarm.base.screen import new_console, print_json
+from swarm.base.threads import LAN
 
 if TYPE_CHECKING:
     from scheduler.output.fleet import FleetSnapshot, FleetWatcher, SwarmObserver
@@ -93,7 +94,7 @@ def top(
 
     @asynccontextmanager
     async def observer_of_gates() -> AsyncIterator[SwarmObserver]:
-        gates = await trio.to_thread.run_sync(gates_of, ctx, gate)  # may search the LAN
+        gates = await LAN.run(gates_of, ctx, gate)  # may search the LAN
         async with open_observer(gates, signer=signer) as observer:
             yield observer
 

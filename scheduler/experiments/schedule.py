@@ -36,6 +36,7 @@ from scheduler.store.rows import RunRow
 from scheduler.store.store import Store
 from swarm.base.home import Home
 from swarm.base.text import safe_text
+from swarm.base.threads import COMPUTING, DISK
 from swarm.download.urls import without_secrets
 
 POLL_S: Final = 5.0
@@ -96,7 +97,7 @@ class Schedules:
         if experiment is not None and experiment.webhook:
             body = await self._with(lambda store: hook_body(run, store))
             try:
-                secret = await trio.to_thread.run_sync(read_secret, experiment.secret_file)
+                secret = await DISK.run(read_secret, experiment.secret_file)
                 status = await post(experiment.webhook, body, secret) or SENT
             except SarkError as exc:
                 status = exc.what
@@ -116,7 +117,7 @@ class Schedules:
                 self._store = self.open_store()
             return work(self._store)
 
-        return await trio.to_thread.run_sync(in_thread)
+        return await COMPUTING.run(in_thread)
 
 
 def hook_body(run: RunRow, store: Store) -> bytes:

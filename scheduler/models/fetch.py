@@ -32,6 +32,7 @@ from scheduler.models.spool import receive
 from swarm.base.home import Home
 from swarm.base.locks import lock_folder
 from swarm.base.text import safe_text
+from swarm.base.threads import HASHING
 from swarm.download.download import EDGE, MAX_SIZE, Edge, Progress, download
 from swarm.download.response import FileChanged, ResponseHead
 from swarm.download.urls import FOR_OTHERS, FOR_OWNER, HfFile, UrlReach, read_hf, scheme_of
@@ -137,7 +138,7 @@ class _Download:
         if not self._model.is_file():
             return False
         if self._sha256 is not None:
-            return await trio.to_thread.run_sync(sha256_of, self._model) == self._sha256
+            return await HASHING.run(sha256_of, self._model) == self._sha256
         tag, size = self._tag(), self._model.stat().st_size
         if not tag or not size:
             return False

@@ -10,11 +10,10 @@ from collections.abc import Awaitable, Callable, Collection
 from pathlib import Path
 from typing import Final
 
-import trio
-
 from protocol.errors import CampaignError, ResourceError
 from protocol.values.task import Model
 from swarm.base.durable import replacing
+from swarm.base.threads import DISK
 from swarm.blobs.bundles import contents
 from swarm.download.response import FileChanged
 
@@ -74,7 +73,7 @@ async def receive(
             if digest.hexdigest() != model.sha256:
                 raise FileChanged("its content has another hash")
             file.flush()
-            await trio.to_thread.run_sync(os.fsync, file.fileno())
+            await DISK.run(os.fsync, file.fileno())
     except OSError as exc:
         raise ResourceError(
             f"cannot write a model to {folder}: {exc.strerror or exc}",

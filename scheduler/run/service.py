@@ -36,6 +36,7 @@ from scheduler.run.shell import Aside, TrioShell
 from scheduler.store.rows import CampaignRow
 from scheduler.store.store import Store
 from scheduler.trust.book import TrustSource
+from swarm.base.threads import COMPUTING
 from swarm.blobs.server import serve_blobs
 from swarm.net.identity import Identity
 from swarm.net.network import Network
@@ -68,7 +69,7 @@ class SchedulerService:
     manifests: Callable[[], Sequence[ManifestMessage]] = tuple
     """Those of our pools."""
     stop_when_idle: bool = True
-    aside: Aside = trio.to_thread.run_sync
+    aside: Aside = COMPUTING.run
 
     async def run(self) -> None:
         """Raises `ResourceError` when the store cannot be written; what was acknowledged is safe, and a new start carries on."""

@@ -31,6 +31,7 @@ from scheduler.store.settings import SchedulerSettings, StoreSettings
 from scheduler.store.tasks import TaskRepository, WorkerRepository
 from swarm.base.home import Home
 from swarm.base.settings import load_settings
+from swarm.base.threads import DISK
 from swarm.base.units import parse_age
 from swarm.net.identity import load_or_create
 
@@ -130,7 +131,7 @@ async def delete_old_daily(open_store: Callable[[], Store], keep: str) -> None:
 
     while True:
         try:
-            if deleted := await trio.to_thread.run_sync(work):
+            if deleted := await DISK.run(work):
                 log.info("campaigns.deleted", campaigns=deleted, older_than=keep)
         except ResourceError as exc:
             log.warning("campaigns.not-deleted", why=exc.what)

@@ -34,6 +34,7 @@ from protocol.messages.blobs import (
 from protocol.wire.base import Message
 from protocol.wire.codec import Frame, FrameKind
 from protocol.words import ProtocolId
+from swarm.base.threads import DISK
 from swarm.blobs.pieces import count_of, from_bits, span
 from swarm.blobs.wire import STALL_S, FrameReader
 from swarm.net.addresses import Address, PeerId
@@ -193,7 +194,7 @@ async def fetch_blob(
             _, _, data = await client.reply()
             assert client.size is not None
             if data:
-                await trio.to_thread.run_sync(sink, data)
+                await DISK.run(sink, data)
                 position += len(data)
                 if progress is not None:
                     progress(position, client.size)

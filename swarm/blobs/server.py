@@ -37,6 +37,7 @@ from protocol.messages.blobs import (
 from protocol.wire.base import Message
 from protocol.wire.codec import Frame, FrameKind
 from protocol.words import ProtocolId, Reason
+from swarm.base.threads import HASHING, SERVING
 from swarm.blobs.pieces import count_of, covered, divides, from_bits, hashes_of, span, to_bits
 from swarm.blobs.wire import BURST, STALL_S, FrameReader
 from swarm.net.addresses import PeerId
@@ -203,7 +204,7 @@ class BlobServer:
         partial = None if isinstance(content, Path) else content
         path = content if isinstance(content, Path) else content.path
         try:
-            file, size = await trio.to_thread.run_sync(_open_file, path)
+            file, size = await SERVING.run(_open_file, path)
         except FileNotFoundError:
             log.info("blob.not_here", path=str(path))
             raise _Absent("no such file here") from None
@@ -253,7 +254,7 @@ class BlobServer:
         for start in range(0, max(length, 1), READ_SIZE):
             size = min(READ_SIZE, length - start)
             try:
-                data = await trio.to_thread.run_sync(_read, opened.file, offset + start, size)
+                data = await SERVING.run(_read, opened.file, offset + start, size)
             except OSError as exc:
                 log.warning("blob.unreadable", sha256=ask.sha256, why=str(exc))
                 if not start:
@@ -284,7 +285,7 @@ class BlobServer:
             if divides(size):
                 async with self._hashing:
                     if sha256 not in self._hashes:
-                        hashes = await trio.to_thread.run_sync(hashes_of, content)
+                        hashes = await HASHING.run(hashes_of, content)
                         self._hashes[sha256] = b"".join(hashes)
                         if len(self._hashes) > MAX_HASHED:
                             self._hashes.popitem(last=False)

@@ -38,6 +38,7 @@ from protocol.messages.blobs import (
 )
 from protocol.wire.base import Message
 from protocol.words import Reason
+from swarm.base.threads import DISK, HASHING
 from swarm.blobs.client import BlobClient, Progress, blob_client
 from swarm.blobs.piece_picker import DEPTH, PiecePicker, PieceSource
 from swarm.blobs.pieces import Hashes, count_of, divides, from_bits, span, to_bits
@@ -121,7 +122,7 @@ async def pull(
     Raises `Refused` when the leader refuses and nobody else has the pieces or is about to, `RemoteProtocolError` when the leader breaks
     the rules, `Unreachable` when it cannot be reached and is not retried, `OSError` of the store.
     """
-    picker = PiecePicker(await trio.to_thread.run_sync(store.missing), rng)
+    picker = PiecePicker(await DISK.run(store.missing), rng)
     if picker.missing:
         await _Pull(network, store, request, picker, progress).run()
 
@@ -189,7 +190,7 @@ class _Pull:
             self._check_end()
             return
         try:
-            wrong = await trio.to_thread.run_sync(self.store.know, hashes)
+            wrong = await HASHING.run(self.store.know, hashes)
         except OSError as exc:
             self._fail(exc)
             return
@@ -425,7 +426,7 @@ class _Pull:
 
     async def _store(self, source: PieceSource, index: int, data: bytearray) -> None:
         try:
-            good = await trio.to_thread.run_sync(self.store.put, index, data)
+            good = await HASHING.run(self.store.put, index, data)
         except OSError as exc:
             self._fail(exc)
             return

@@ -24,6 +24,7 @@ import trio
 
 from protocol.errors import Refused, Unreachable
 from protocol.words import Reason
+from swarm.base.threads import DISK, DNS
 from swarm.download.response import FileChanged, RangeRequest, ResponseHead, check_response
 from swarm.download.urls import FileUrl, UrlReach, address_problem, read_url, redirected
 
@@ -55,7 +56,9 @@ log = structlog.get_logger("sark.urls")
 
 async def look_up(host: str, port: int) -> Sequence[str]:
     """The host's addresses by this system. Raises `OSError`."""
-    entries = await trio.socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    entries = await DNS.run(
+        socket.getaddrinfo, host, port, socket.AF_UNSPEC, socket.SOCK_STREAM, abandon_on_cancel=True
+    )
     return [str(entry[4][0]) for entry in entries]
 
 
@@ -170,7 +173,7 @@ class _Download:
         self, url: FileUrl, addresses: Sequence[str], proxy: str | None
     ) -> AsyncIterator[httpx.Response]:
         """The head of the response from the first address that can be connected to; the block may read its body."""
-        transport = await trio.to_thread.run_sync(self.edge.transport, proxy)  # reads the CA certificates
+        transport = await DISK.run(self.edge.transport, proxy)  # reads the CA certificates
         try:
             response = await self._send(url, addresses or [url.host], transport)
             try:
@@ -228,7 +231,7 @@ class _Download:
         async def flush() -> None:
             nonlocal block
             if block:
-                await trio.to_thread.run_sync(self.sink, block)
+                await DISK.run(self.sink, block)
                 self.position += len(block)
                 block = bytearray()
                 if self.progress is not None:

@@ -31,7 +31,7 @@ from swarm.index.publisher import REFRESH_S, Publisher
 from swarm.index.query import Query, QueryResult
 from swarm.index.server import Admit, IndexServer
 from swarm.index.shard_store import SOFT_LIMIT, ShardStore
-from swarm.net.addresses import Address, Contact, PeerId
+from swarm.net.addresses import Address, Contact, PeerId, without_names
 from swarm.net.identity import routing_key
 from swarm.net.link import Links, serve_links
 from swarm.net.network import Network
@@ -132,7 +132,7 @@ class Index:
         mine = advert.model_copy(
             update={
                 "peer": self.network.peer_id,
-                "addresses": advert.addresses or self._addresses()[:8],
+                "addresses": without_names(advert.addresses or self._addresses())[:8],
                 "seq": self._advert.seq if self._advert is not None else 0,
                 "gone": False,
             }
@@ -225,7 +225,7 @@ class Index:
         return self.network.addresses if self.reach is None else self.reach.addresses
 
     def _me(self) -> Contact | None:
-        return Contact(self.network.peer_id, self._addresses()[:8]) if self.holding else None
+        return Contact(self.network.peer_id, without_names(self._addresses())[:8]) if self.holding else None
 
     async def _expire(self) -> None:
         while True:

@@ -27,6 +27,7 @@ from protocol.words import ProtocolId
 from swarm.base.home import Home, Role
 from swarm.base.locks import lock_folder
 from swarm.base.process import allow_open_files, for_others
+from swarm.base.threads import WAITING
 from swarm.index.index import Index
 from swarm.index.server import Admit
 from swarm.join.host import open_host
@@ -202,7 +203,7 @@ async def watch_stop_requests(
     async with trio.open_nursery() as nursery:
 
         async def end_of_input() -> None:
-            while await trio.to_thread.run_sync(os.read, 0, 4096, abandon_on_cancel=True):
+            while await WAITING.run(os.read, 0, 4096, abandon_on_cancel=True):
                 pass
             on_request(END_OF_INPUT)
 

@@ -17,6 +17,7 @@ import trio
 
 from protocol.errors import ResourceError, Unreachable
 from swarm.base.home import Home, Role
+from swarm.base.threads import DISK
 from swarm.index.index import Index
 from swarm.join.known_gates import read_addresses, write_addresses
 from swarm.net.addresses import Address, Contact, is_loopback, parse_tcp, split_peer, usable
@@ -145,6 +146,6 @@ async def record_peers(network: Network, path: Path, rng: random.Random) -> None
         lines = select_peers(network, read_peers(path), rng)
         if lines and lines != read_addresses(path):
             try:
-                await trio.to_thread.run_sync(write_addresses, path, lines)
+                await DISK.run(write_addresses, path, lines)
             except ResourceError as error:
                 log.info("peers.not-written", why=error.what)

@@ -143,15 +143,20 @@ def usable(addresses: Iterable[object]) -> tuple[Address, ...]:
     return tuple(unique)[:16]
 
 
+def without_names(addresses: Iterable[Address]) -> tuple[Address, ...]:
+    """Those with IP addresses. Only names of the user's own configuration are resolved: a stranger's may take half a minute each."""
+    return tuple(address for address in addresses if not address.startswith("/dns"))
+
+
 def from_wire(raw: Sequence[bytes]) -> tuple[Address, ...]:
-    """The directly dialable addresses among binary multiaddrs of another peer."""
+    """The directly dialable addresses among binary multiaddrs of another peer, names left out."""
     texts: list[str] = []
     for body in raw[:16]:
         try:
             texts.append(str(Multiaddr(body)))
         except (MultiaddrError, ValueError):
             continue
-    return usable(texts)
+    return without_names(usable(texts))
 
 
 def circuits(addresses: Iterable[object]) -> tuple[Circuit, ...]:

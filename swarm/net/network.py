@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from protocol.messages import index as say
 from swarm.base.units import show_ms
-from swarm.net.addresses import Address, Contact, PeerId, circuits, parse_tcp
+from swarm.net.addresses import Address, Contact, PeerId, circuits, parse_tcp, without_names
 from swarm.net.identity import routing_key
 from swarm.net.routing_table import RoutingTable
 
@@ -181,14 +181,14 @@ class Network(Protocol):
 
 
 def read_contacts(contacts: tuple[say.ContactInfo, ...] | list[say.ContactInfo]) -> list[Contact]:
-    """The contacts that a peer names, without invalid ids."""
+    """The contacts that a peer names, without invalid ids and DNS names."""
     valid = []
     for info in contacts:
         try:
             routing_key(info.peer)
         except ValueError:
             continue
-        valid.append(Contact(info.peer, tuple(info.addresses)))
+        valid.append(Contact(info.peer, without_names(info.addresses)))
     return valid
 
 

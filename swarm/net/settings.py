@@ -26,13 +26,22 @@ def _names_a_peer(address: str) -> str:
     return address
 
 
-def _can_be_dialled(address: str) -> str:
+def can_be_dialled(address: str) -> str:
+    """The address. Raises `ValueError` for one that no peer can dial."""
 
     from swarm.net.addresses import usable
 
     if not usable([address]):
         raise ValueError("others cannot dial it")
     return address
+
+
+def _has_an_ip(address: str) -> str:
+    if address.startswith("/dns"):
+        raise ValueError(
+            "others do not resolve a node's names: announce an IP address, such as /ip4/192.0.2.7/tcp/4001"
+        )
+    return can_be_dialled(address)
 
 
 class RoleSettings(BaseModel):
@@ -45,7 +54,7 @@ class RoleSettings(BaseModel):
     """Addresses of gates, such as `/ip4/192.0.2.7/tcp/4102/p2p/PEERID`. Empty: the gate that runs on this home, if one does."""
     listen: tuple[AddressText, ...] = ()
     """Where to listen. Empty: a free port on every interface."""
-    announce: tuple[Annotated[AddressText, AfterValidator(_can_be_dialled)], ...] = ()
+    announce: tuple[Annotated[AddressText, AfterValidator(_has_an_ip)], ...] = ()
     """Announced instead of the interfaces' addresses, such as a forwarded port."""
 
     lan: bool = True

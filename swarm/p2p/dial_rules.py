@@ -3,7 +3,8 @@
 Adverts, contacts and neighbours are words of strangers, and an address in them may be a victim's. So
 
     what leads into a machine or a LAN    is dialled where this node is of it, or what its owner gave has led there before
-    an IP address where nobody answers    gets a few dials, then one now and then, ever more rarely, whoever names it under whatever key
+    an IP address where nobody answers    gets a few dials, then one now and then, ever more rarely, whoever names it under whatever key;
+                                          a port there likewise
 
 What the owner gave (gates, peers of his own disk) is dialled in any case, and a door that was answered before has tries of its own: else
 anybody could have a node shunned by naming its address.
@@ -26,6 +27,8 @@ PUBLIC: Final = (8, 12.0, 600.0)
 PRIVATE: Final = (64, 1.0, 10.0)
 PUNCHED: Final = (240, 1.0, 10.0)
 """The same for hole punching, which knocks several times a second until the NATs give way."""
+DOOR: Final = (8, 2.0, 30.0)
+"""The same at one IP address and port, loopback too: whatever peer ids are named there, one process listens."""
 REMEMBERED: Final = 4_096
 GOOD_FAILS: Final = 3
 """So often a door that was answered before may stay shut before it is as any other."""
@@ -92,6 +95,7 @@ class DialRules:
     _public: DialBudget = field(default_factory=lambda: DialBudget(*PUBLIC))
     _private: DialBudget = field(default_factory=lambda: DialBudget(*PRIVATE))
     _punched: DialBudget = field(default_factory=lambda: DialBudget(*PUNCHED))
+    _doors: DialBudget = field(default_factory=lambda: DialBudget(*DOOR))
     _good: OrderedDict[tuple[PeerId, Address], int] = field(default_factory=OrderedDict)
     """Doors that were answered, and how often in vain they were dialled since."""
     _met_here: bool = False
@@ -105,16 +109,18 @@ class DialRules:
             return "not an IP address"
         if self.given(as_given or address):
             return ""
-        if ip.is_loopback:
-            return "" if self._here() else "it names this very machine"
-        if not ip.is_global and not (self._met_inside or self._on_own_network(now, ip)):
+        if ip.is_loopback and not self._here():
+            return "it names this very machine"
+        if not (ip.is_loopback or ip.is_global or self._met_inside or self._on_own_network(now, ip)):
             return "it is an address of another private network"
         good = self._good.get((peer, address), GOOD_FAILS)
         if good < GOOD_FAILS:
             self._good[peer, address] = good + 1
             return ""
-        budget = self._public if ip.is_global else self._private
-        return "" if budget.take(now, target_of(ip)) else "too many dials there were in vain lately"
+        open_here = self._doors.take(now, _door(address))
+        if open_here and not ip.is_loopback:
+            open_here = (self._public if ip.is_global else self._private).take(now, target_of(ip))
+        return "" if open_here else "too many dials there were in vain lately"
 
     def may_punch(self, now: float, address: Address) -> bool:
         """Whether one more try of hole punching may go there; which addresses are tried at all is the puncher's business."""
@@ -138,6 +144,7 @@ class DialRules:
             self._good.popitem(last=False)
         for budget in (self._public, self._private, self._punched):
             budget.answered(target_of(ip))
+        self._doors.answered(_door(address))
 
     def _here(self) -> bool:
         """Whether others on this very machine are dialled by loopback."""
@@ -176,3 +183,9 @@ def own_ip_networks() -> Sequence[IpNetwork]:
 def _ip(address: Address) -> Ip | None:
     where = parse_tcp(address)
     return where.ip if where is not None else None
+
+
+def _door(address: Address) -> str:
+    """IP address and port."""
+    where = parse_tcp(address)
+    return f"{where.host} {where.port}" if where is not None else ""

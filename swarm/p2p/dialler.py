@@ -28,6 +28,7 @@ from libp2p.peer.id import ID
 from libp2p.security.noise.exceptions import PeerIDMismatchesPubkey
 from multiaddr import Multiaddr
 
+from swarm.base.threads import DNS
 from swarm.net.addresses import Address, Circuit, PeerId, all_addresses, parse_circuit, parse_tcp, usable
 from swarm.net.network import Stream
 from swarm.p2p.connection_gater import ConnectionGater
@@ -53,6 +54,9 @@ STREAM_ERRORS: Final = (
 
 OpenOn = Callable[[SwarmConn, Sequence[str]], Awaitable[Stream]]
 """Opens a stream on this connection, with the first of the protocols that the peer supports. Raises libp2p's errors."""
+
+LookUp = Callable[[str, int, int], Awaitable[Sequence[str]]]
+"""The IP addresses of a host, for a port and an address family. Raises `OSError`."""
 
 log = structlog.get_logger(__name__)
 
@@ -110,6 +114,7 @@ class NodeSwarm(Swarm):
         self.gater = gater or ConnectionGater()
         self.rules = DialRules()
         """Which addresses may be dialled, and how often in vain."""
+        self.look_up: LookUp = look_up
         self.auto_connector = NoAutoConnector(self)
         self._dials: dict[ID, _Dial] = {}
         self._stopping = False
@@ -246,7 +251,10 @@ class NodeSwarm(Swarm):
     async def _dial_direct(self, address: Address, peer: ID) -> INetConn:
         """Dial after resolving names, so that the rules see the IP addresses."""
         last: SwarmException | None = None
-        for where in await _resolved(address):
+        name = parse_tcp(address)
+        if name is not None and name.ip is None and not self.rules.given(address):
+            raise SwarmException("not dialled: only names of this node's own gates are resolved")
+        for where in await _resolved(address, self.look_up):
             why = self.rules.why_not(trio.current_time(), str(peer), where, as_given=address)
             if why:
                 last = SwarmException(f"not dialled: {why}")
@@ -335,20 +343,25 @@ class NodeSwarm(Swarm):
                 await raw.close()
 
 
-async def _resolved(address: Address) -> tuple[Address, ...]:
+async def look_up(host: str, port: int, family: int) -> Sequence[str]:
+    """The IP addresses of a name, by this system. Raises `OSError`."""
+    entries = await DNS.run(
+        socket.getaddrinfo, host, port, family, socket.SOCK_STREAM, abandon_on_cancel=True
+    )
+    return [str(entry[4][0]) for entry in entries]
+
+
+async def _resolved(address: Address, look_up: LookUp) -> tuple[Address, ...]:
     """The address itself, or the first few that its name resolves to."""
     where = parse_tcp(address)
     if where is None or where.ip is not None:
         return (address,)
     family = {"dns4": socket.AF_INET, "dns6": socket.AF_INET6}.get(where.family, socket.AF_UNSPEC)
     try:
-        entries = await trio.socket.getaddrinfo(where.host, where.port, family, socket.SOCK_STREAM)
+        ips = await look_up(where.host, where.port, family)
     except (OSError, UnicodeError):
         return ()
-    matches = (
-        f"/{'ip4' if entry[0] == socket.AF_INET else 'ip6'}/{entry[4][0]}/tcp/{where.port}"
-        for entry in entries
-    )
+    matches = (f"/{'ip6' if ':' in ip else 'ip4'}/{ip}/tcp/{where.port}" for ip in ips)
     return usable(matches)[:MAX_RESOLVED]
 
 

@@ -23,6 +23,7 @@ from protocol.errors import NotPermitted, ResourceError, SarkError, Unreachable
 from protocol.messages.pool import POOL, ManifestMessage, PoolManifest
 from protocol.words import ProtocolId, Role
 from swarm.base.home import Home
+from swarm.base.threads import DISK
 from swarm.net.link import serve_links
 from swarm.net.network import Network
 from swarm.pools.client import ManifestDirectory, PoolClient, is_due
@@ -78,7 +79,7 @@ class PoolNode:
     """Admits others, where pools' keys are here."""
     gates: Callable[[], Sequence[str]] = lambda: ()
     """Asked in addition to those of the tickets."""
-    aside: Aside = trio.to_thread.run_sync
+    aside: Aside = DISK.run
     """Keeps slow disks out of the event loop."""
     admit: Admit = lambda peer: None
     """Which peers may leave manifests of other pools here."""

@@ -19,6 +19,7 @@ import trio
 from zeroconf import Error as ZeroconfError
 from zeroconf import IPVersion, ServiceBrowser, ServiceInfo, Zeroconf
 
+from swarm.base.threads import LAN
 from swarm.net.addresses import Address, Contact, PeerId, parse_tcp
 from swarm.net.identity import peer_id_bytes
 from swarm.p2p.dial_rules import own_ip_networks
@@ -156,7 +157,7 @@ class Lan:
     async def _one_session(self, addresses: Sequence[Address]) -> None:
         """Until this machine has other addresses."""
         session = self.session(self.peer if self.announce else None, addresses)
-        await trio.to_thread.run_sync(session.__enter__)
+        await LAN.run(session.__enter__)
         log.info("lan.up", announced=list(addresses) if self.announce else [])
         try:
             async with trio.open_nursery() as nursery:
@@ -167,11 +168,11 @@ class Lan:
                         nursery.cancel_scope.cancel()
         finally:
             with trio.move_on_after(CLOSE_WITHIN_S, shield=True):
-                await trio.to_thread.run_sync(session.__exit__, abandon_on_cancel=True)
+                await LAN.run(session.__exit__, abandon_on_cancel=True)
 
     async def _browse(self, names: Zeroconfs, nursery: trio.Nursery) -> None:
         while True:
-            name = await trio.to_thread.run_sync(names.next, 1.0, abandon_on_cancel=True)
+            name = await LAN.run(names.next, 1.0, abandon_on_cancel=True)
             now = trio.current_time()
             if name is None or name.startswith(self.peer) or self._looked_up.get(name, now) > now:
                 continue
@@ -183,7 +184,7 @@ class Lan:
 
     async def _meet(self, names: Zeroconfs, name: str) -> None:
         try:
-            contact = await trio.to_thread.run_sync(names.resolve, name, abandon_on_cancel=True)
+            contact = await LAN.run(names.resolve, name, abandon_on_cancel=True)
         except _FAILURES as error:
             log.debug("lan.unresolved", name=name[:100], why=str(error))
             return

@@ -15,6 +15,7 @@ from typing import Any, Final
 import structlog
 import trio
 
+from swarm.base.threads import LAN
 from swarm.net.addresses import Address
 
 LEASE_S: Final = 3600
@@ -121,7 +122,7 @@ async def keep_port_open(
         while True:
             before, pause = line, RENEW_S
             try:
-                mapping = await trio.to_thread.run_sync(router.add, mapping.inner if mapping else port)
+                mapping = await LAN.run(router.add, mapping.inner if mapping else port)
                 line = str(mapping)
                 mapped(mapping.address)
             except NoMapping as error:
@@ -136,6 +137,6 @@ async def keep_port_open(
         if mapping is not None:
             with trio.move_on_after(REMOVE_WITHIN_S, shield=True):
                 try:
-                    await trio.to_thread.run_sync(router.remove, mapping, abandon_on_cancel=True)
+                    await LAN.run(router.remove, mapping, abandon_on_cancel=True)
                 except NoMapping as error:
                     log.info("upnp.not-removed", why=str(error))

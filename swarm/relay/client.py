@@ -34,7 +34,7 @@ from multiaddr import Multiaddr
 
 from protocol.errors import Refused, RemoteProtocolError
 from protocol.words import Reason
-from swarm.net.addresses import Address, Circuit, PeerId, from_wire, is_private, usable
+from swarm.net.addresses import Address, Circuit, PeerId, from_wire, is_private, usable, without_names
 from swarm.net.identity import peer_id_bytes, peer_id_text
 from swarm.net.network import Reservation, Stream
 from swarm.p2p.dialler import NodeSwarm, OpenOn
@@ -95,7 +95,9 @@ class RelayClient:
             usable(connection.get_transport_addresses()) if connection.direction is Direction.OUTBOUND else ()
         )
         announced = sorted(from_wire(answer.reservation.addrs), key=is_private)
-        ways = tuple(dict.fromkeys((*dialled, *announced, *usable(addresses))))  # the best first
+        ways = tuple(
+            dict.fromkeys((*dialled, *announced, *without_names(usable(addresses))))
+        )  # the best first
         if not ways:
             raise SwarmException("the gate does not send an address of its own")
         first, *others = (str(Circuit(gate, way)) for way in ways)

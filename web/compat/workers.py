@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Annotated, Any, Final, TypeVar
 
-import trio
 from fastapi import APIRouter, Path, Request
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -21,6 +20,7 @@ from protocol.words import WorkerState
 from results.row.form import JsonModel, utc
 from scheduler.output.fleet import DeviceInfo, FleetWatcher, device_info
 from swarm.base.home import Home
+from swarm.base.threads import DISK
 from swarm.join.known_gates import worker_addresses
 from swarm.net.identity import load_or_create
 from web.http.context import ApiContext, Context
@@ -253,7 +253,7 @@ async def register(context: Context, watcher: Watcher, request: Request) -> Comp
     udid = udid[:1000] if isinstance(udid, str) else ""
     workers = (await find_workers(watcher))[0].workers
     joined = [one for one in workers if udid and udid == one.device_info.UDID]
-    command, note = await trio.to_thread.run_sync(_how_to_join, context)
+    command, note = await DISK.run(_how_to_join, context)
     made_up = hashlib.sha256((udid or device.device_name).encode()).hexdigest()[:12]
     return CompatRegistered(
         worker_id=joined[0].worker_id if joined else f"worker-{made_up}",
@@ -327,7 +327,7 @@ async def _send_action(
     context: ApiContext, watcher: FleetWatcher, worker: str, action: Action
 ) -> CompatStatus:
     """Raises `HttpProblem` for an unknown worker, `Refused` for one of another owner."""
-    if worker not in await trio.to_thread.run_sync(_own_peers, context.home):
+    if worker not in await DISK.run(_own_peers, context.home):
         await _find(watcher, worker)
     return CompatStatus(worker_id=worker, status=WORKER[await context.send_action(worker, action)])
 

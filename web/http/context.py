@@ -21,6 +21,7 @@ from scheduler.models.uploads import Uploads
 from scheduler.store.store import Store, open_store
 from scheduler.submit.daemon import is_running
 from swarm.base.home import Home
+from swarm.base.threads import DISK
 from swarm.download.urls import FOR_OTHERS, UrlReach
 from web.http.feeds import Feeds
 from web.http.idempotency import IdempotencyStore
@@ -85,13 +86,13 @@ class ApiContext:
         """The store for one caller at a time, who blocks only in threads. Raises `ResourceError`."""
         async with self._store_lock:
             if self._store is None:
-                self._store = await trio.to_thread.run_sync(self.open_store)
+                self._store = await DISK.run(self.open_store)
             yield self._store
 
     async def store(self, work: Callable[[Store], T]) -> T:
         """`work(store)` in a thread, one caller at a time. Raises what `work` raises, and `ResourceError`."""
         async with self.shared_store() as store:
-            return await trio.to_thread.run_sync(work, store)
+            return await DISK.run(work, store)
 
     async def isolated(self, work: Callable[[Store], T], *, fetching: bool = False) -> T:
         """`work(store)` with a connection of its own, for slow work: a few at a time; it continues when the caller is cancelled.
@@ -118,7 +119,7 @@ class ApiContext:
 
     async def wake_scheduler(self) -> None:
         """Start the scheduler process unless it runs. Raises `ResourceError`."""
-        await trio.to_thread.run_sync(self.start_scheduler)
+        await DISK.run(self.start_scheduler)
 
     async def ensure_scheduler(self) -> None:
         """Like `wake_scheduler`, but a failure is only logged: the campaign is stored, and a client that saw an error would send it twice.
@@ -135,7 +136,7 @@ class ApiContext:
             await trio.sleep(wait_s)
             try:
                 unfinished = await self.store(lambda store: len(store.campaigns.unfinished()))
-                if not unfinished or await trio.to_thread.run_sync(is_running, self.home):
+                if not unfinished or await DISK.run(is_running, self.home):
                     wait_s = every_s
                     continue
                 log.info("scheduler.restarted", campaigns=unfinished)

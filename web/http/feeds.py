@@ -24,6 +24,7 @@ from results.row.row import Configuration, configuration_of
 from scheduler.output.schemas import CampaignInfo, TaskInfo, campaign_info, event_info, task_info
 from scheduler.store.rows import CampaignStatus, EventRow, TaskRow
 from scheduler.store.store import Store
+from swarm.base.threads import DISK
 from web.http.problems import HttpProblem
 from web.http.sse import SendEvent, event_text
 
@@ -122,7 +123,7 @@ class Feeds:
         self._followers_of[campaign] += 1
         try:
             async with self._lock:
-                feed = await trio.to_thread.run_sync(self._find_feed, campaign)
+                feed = await DISK.run(self._find_feed, campaign)
         except BaseException:
             self.leave(campaign)
             raise
@@ -149,7 +150,7 @@ class Feeds:
             async with self._lock:
                 if self.revision == revision:
                     await trio.sleep(POLL_S)
-                    changed = await trio.to_thread.run_sync(self._poll, tuple(self._feeds.values()))
+                    changed = await DISK.run(self._poll, tuple(self._feeds.values()))
                     if changed is not None:
                         self.revision += 1
                         self._feeds |= {
@@ -159,9 +160,7 @@ class Feeds:
     async def stored_events(self, campaign: str, after: int) -> tuple[EventRow, ...]:
         """Events that the feed no longer holds."""
         async with self._lock:
-            return await trio.to_thread.run_sync(
-                lambda: self._connection().events.since(campaign, after, limit=PAGE)
-            )
+            return await DISK.run(lambda: self._connection().events.since(campaign, after, limit=PAGE))
 
     def close(self) -> None:
         if self._store is not None:

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final
 
-import trio
 from fastapi import Header
 from pydantic import ValidationError
 
@@ -25,6 +24,7 @@ from results.row.form import JsonModel
 from scheduler.submit.submit import new_campaign_id
 from swarm.base.durable import unusable, write_durably
 from swarm.base.locks import try_lock
+from swarm.base.threads import DISK
 from web.http.problems import HttpProblem
 
 KEEP_S: Final = 86_400.0
@@ -65,7 +65,7 @@ class IdempotencyStore:
             return await make(campaign), campaign, False
         path = self.folder / f"{hashlib.sha256(key.encode()).hexdigest()}.json"
         with self._lock(path):
-            claim = await trio.to_thread.run_sync(self._claim, path, hashlib.sha256(request).hexdigest())
+            claim = await DISK.run(self._claim, path, hashlib.sha256(request).hexdigest())
             if claim.answer is not None:
                 return claim.answer, claim.campaign, True
             try:
@@ -73,9 +73,9 @@ class IdempotencyStore:
             except ResourceError:  # the campaign may be stored all the same: the claim has its id
                 raise
             except (SarkError, HttpProblem):  # nothing was stored: release the key for a corrected request
-                await trio.to_thread.run_sync(lambda: path.unlink(missing_ok=True))
+                await DISK.run(lambda: path.unlink(missing_ok=True))
                 raise
-            await trio.to_thread.run_sync(_write, path, claim.model_copy(update={"answer": answer}))
+            await DISK.run(_write, path, claim.model_copy(update={"answer": answer}))
             return answer, claim.campaign, False
 
     @contextlib.contextmanager

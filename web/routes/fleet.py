@@ -26,6 +26,7 @@ from scheduler.output.fleet import (
     open_observer,
 )
 from scheduler.store.store import Store
+from swarm.base.threads import DISK, LAN
 from swarm.net.identity import load_or_create
 from web.http.context import ApiContext, Context
 from web.http.feeds import MAX_FOLLOWERS
@@ -113,8 +114,8 @@ async def watch_fleet(context: Context, watcher: Watcher, required: Required) ->
 @asynccontextmanager
 async def observer(context: ApiContext) -> AsyncIterator[SwarmObserver]:
     """Observes this home's swarm as a visitor."""
-    gates = await trio.to_thread.run_sync(context.gates)  # may search the LAN
-    signer = await trio.to_thread.run_sync(load_or_create, context.home.key("scheduler"))
+    gates = await LAN.run(context.gates)  # may search the LAN
+    signer = await DISK.run(load_or_create, context.home.key("scheduler"))
     async with open_observer(gates, signer=signer) as observer:
         yield observer
 

@@ -11,6 +11,7 @@ from fastapi import APIRouter, Path, Query, Request, Response
 from results.row.form import JsonModel
 from scheduler.models.uploads import Incoming, ModelName, Upload
 from swarm.base.text import is_safe
+from swarm.base.threads import DISK
 from web.http.context import MAX_UPLOADS, Context
 from web.http.parameters import PAGE, AfterName, Limit, page_of
 from web.http.problems import HttpProblem, errors
@@ -64,7 +65,7 @@ async def add_model(
     except trio.WouldBlock:
         raise HttpProblem(429, f"{MAX_UPLOADS} uploads are in progress", hint="retry later") from None
     try:
-        upload = await _receive(request, await trio.to_thread.run_sync(context.uploads.begin, name))
+        upload = await _receive(request, await DISK.run(context.uploads.begin, name))
     finally:
         context.uploading.release()
     response.headers["Location"] = f"/api/v1/models/{upload.sha256}"
@@ -95,7 +96,7 @@ def _not_found(sha256: str) -> HttpProblem:
 async def _receive(request: Request, incoming: Incoming) -> Upload:
     """Write the request's bytes. Raises `HttpProblem` if there are none, or more than the disk has space for."""
     try:
-        space = await trio.to_thread.run_sync(incoming.room)
+        space = await DISK.run(incoming.room)
         length = request.headers.get("content-length", "")
         if length.isdecimal() and int(length) > space:
             raise _too_large(space)
@@ -111,10 +112,10 @@ async def _receive(request: Request, incoming: Incoming) -> Upload:
             await _write(incoming, buffer)
         if not incoming.size:
             raise HttpProblem(422, "the model is empty", hint="send the file's bytes as the body")
-        return await trio.to_thread.run_sync(incoming.keep)
+        return await DISK.run(incoming.keep)
     finally:
         with trio.CancelScope(shield=True):
-            await trio.to_thread.run_sync(incoming.drop)
+            await DISK.run(incoming.drop)
 
 
 async def _write(incoming: Incoming, buffer: bytearray) -> int:
@@ -127,7 +128,7 @@ async def _write(incoming: Incoming, buffer: bytearray) -> int:
         incoming.write(bytes(buffer))
         return incoming.size + space - len(buffer)
 
-    space = await trio.to_thread.run_sync(write)
+    space = await DISK.run(write)
     buffer.clear()
     return space
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-import trio
 from fastapi import APIRouter
 from fastapi.responses import Response
 
@@ -19,6 +18,7 @@ from scheduler.output.task_detail import TaskDetail, task_detail
 from scheduler.store.results import campaign_rows, raw_results
 from scheduler.store.rows import ResultRow
 from scheduler.store.store import Store
+from swarm.base.threads import COMPUTING
 from web.http.context import Context, SharedStore
 from web.http.parameters import CampaignId, Number, require_campaign, require_task
 from web.http.problems import HttpProblem, errors, file_of
@@ -56,14 +56,14 @@ async def get_task_chart(
         except RemoteProtocolError as exc:
             raise HttpProblem(409, f"the record cannot be read: {exc.what}") from None
 
-    return svg_response(await trio.to_thread.run_sync(draw), theme, kind)
+    return svg_response(await COMPUTING.run(draw), theme, kind)
 
 
 @api.get("/raw", response_class=Response, responses=errors(404) | file_of("application/json"))
 async def get_signed_result(context: Context, campaign: CampaignId, n: Number) -> Response:
     """Get the signed record with its raw samples, for `sark-node verify`. The task's replicas are included."""
     stored = await context.store(lambda store: _raw(store, campaign, n))
-    body = await trio.to_thread.run_sync(lambda: "".join(json_lines(campaign, stored)))
+    body = await COMPUTING.run(lambda: "".join(json_lines(campaign, stored)))
     headers = {"Content-Disposition": f'attachment; filename="{campaign}-{n}.json"'}
     return Response(body, media_type="application/json", headers=headers)
 
@@ -72,7 +72,7 @@ async def get_signed_result(context: Context, campaign: CampaignId, n: Number) -
 async def verify_task(context: Context, campaign: CampaignId, n: Number) -> VerifyFinding:
     """Verify a result: the worker's signature, the hashes of task and model, and the row recomputed from the samples."""
     stored = await context.store(lambda store: _raw(store, campaign, n))
-    findings = await trio.to_thread.run_sync(check_results, campaign, stored)
+    findings = await COMPUTING.run(check_results, campaign, stored)
     return next(finding for finding in findings if finding.task == f"{campaign}/{n}")
 
 

@@ -8,8 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from protocol.errors import Unreachable
+from swarm.join.host import open_host
+from swarm.net.addresses import parse_tcp
 from swarm.net.identity import Identity
-from swarm.p2p.dial_rules import GOOD_FAILS, PUBLIC, DialBudget, DialRules, own_ip_networks
+from swarm.p2p.dial_rules import DOOR, GOOD_FAILS, PUBLIC, DialBudget, DialRules, own_ip_networks
 
 PEER = Identity.from_seed("peer").peer_id
 HOME = (ipaddress.ip_network("192.168.1.0/24"), ipaddress.ip_network("fd00:1::/64"))
@@ -88,6 +91,23 @@ def test_a_victim_gets_a_few_dials_whatever_keys_and_ports_are_named() -> None:
     assert sum(ipv6) == PUBLIC[0]
 
 
+@pytest.mark.parametrize("ip", ["8.8.8.8", "192.168.1.77", "127.0.0.1"])
+def test_a_victims_port_gets_a_few_dials_for_any_number_of_invented_peers(ip: str) -> None:
+    """Hundreds of adverts name the victim's port, each under a key of its own."""
+    them = rules("/ip4/127.0.0.1/tcp/4001" if ip == "127.0.0.1" else LAN)
+    address = f"/ip4/{ip}/tcp/4002"
+    tried = [
+        now
+        for now in range(600)
+        for n in range(10)
+        if dialled(them, address, float(now), Identity.from_seed(10 * (now % 60) + n).peer_id)
+    ]
+    assert sum(not now for now in tried) == DOOR[0]
+    assert len(tried) <= 32
+    if not ipaddress.ip_address(ip).is_global:  # there the whole machine counts
+        assert dialled(them, f"/ip4/{ip}/tcp/4003", 600.0)
+
+
 def test_naming_a_nodes_address_does_not_have_it_shunned() -> None:
     them, node = rules(given="/ip4/8.8.8.8/tcp/4101"), "/ip4/8.8.8.8/tcp/4001"
     them.answered(0, PEER, node)
@@ -132,3 +152,28 @@ def test_the_memory_of_targets_is_bounded() -> None:
 
 def test_this_machines_networks_are_known_without_loopback() -> None:
     assert not any(network.is_loopback or network.is_link_local for network in own_ip_networks())
+
+
+async def test_only_names_of_the_owners_gates_are_resolved() -> None:
+    looked_up: list[str] = []
+
+    async def look_up(host: str, port: int, family: int) -> list[str]:
+        looked_up.append(host)
+        return ["127.0.0.1"]
+
+    async with (
+        open_host(Identity.from_seed("named"), listen=["/ip4/127.0.0.1/tcp/0"]) as gate,
+        open_host(Identity.fresh(), listen=["/ip4/127.0.0.1/tcp/0"]) as node,
+    ):
+        node.swarm.look_up = look_up
+        where = parse_tcp(gate.addresses[0])
+        assert where is not None
+        name = f"/dns4/gate.example/tcp/{where.port}"
+        with pytest.raises(Unreachable, match="only names of this node's own gates"):
+            await node.connect(gate.peer_id, [name])
+        with pytest.raises(Unreachable, match="only names of this node's own gates"):
+            await node.connect(PEER, [f"{name}/p2p/{gate.peer_id}/p2p-circuit"])
+        assert looked_up == []
+        node.swarm.rules.given = lambda address: address == name
+        await node.connect(gate.peer_id, [name])
+        assert looked_up == ["gate.example"]

@@ -181,6 +181,15 @@ async def test_a_stranger_from_afar_cannot_have_a_gate_dial_around_in_its_own_la
         assert met == [inside]
 
 
+async def test_a_gate_that_is_named_by_dns_is_not_met(autojump_clock: trio.testing.MockClock) -> None:
+    async with desk(Dialled()) as (swarm, gate, met):
+        names = Contact(OTHER.peer_id, ("/dns4/slow.example/tcp/4101", "/ip4/8.8.8.8/tcp/4101"))
+        await ask(swarm.node(NODE), gate, [4001], [names], wall=clock)
+        only = Contact(OTHER.peer_id, ("/dns4/slow.example/tcp/4101", "/dns/slow.example/tcp/4102"))
+        await ask(swarm.node(NODE), gate, [4001], [only], wall=clock)
+    assert met == [Contact(OTHER.peer_id, ("/ip4/8.8.8.8/tcp/4101",))]
+
+
 async def test_more_ports_or_gates_than_allowed_and_answers_instead_of_calls_break_the_link(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
