@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -88,6 +89,7 @@ def invite(
     """
     import trio
 
+    from swarm.pools.enrolment import invite as issue_ticket
     from swarm.pools.enrolment import invite_peer
     from swarm.pools.home_pool import home_pool
     from swarm.pools.owner import MemberTerms, check_name
@@ -101,7 +103,8 @@ def invite(
         raise SettingsError("--uses cannot be used with --to", hint="that ticket is for one device")
     if name is not None:
         check_name(name)
-    now, own = time.time(), home_pool(home, time.time())
+    now = time.time()
+    own = home_pool(home, now)
     settings = GateSettings.load(home.config_file, ctx.meta["environment"], {})
     here = local_gates(home)
     ways = given_gates(ctx, gate) or listed_gates(here or settings.gates or recent_gates(home))
@@ -110,24 +113,18 @@ def invite(
             ticket = invite_peer(own, ways, terms, to, now=now, name=name, for_s=for_s)
         except ValueError as exc:
             raise SettingsError(str(exc), hint="see: sark-node invite --help") from None
-        show(ticket, None, as_json, f"worker {to}", (f"revoke: sark-node pool revoke home {to}",))
+        show(ticket, None, as_json, (f"revoke: sark-node pool revoke home {to}",))
         return
-    if here and any_answers(here):
-        issue = _issuer(own, terms, listed_gates(here), for_s, uses or 1)
-        ticket, record = issue(())
-        show(
-            ticket,
-            record,
-            as_json,
-            count(record.uses, "device"),
-            (*_terms(record), "the gate of this home admits it"),
-        )
+    issue = partial(issue_ticket, own, ways, terms, now=now, for_s=for_s, uses=uses or 1)
+    if here and not gate and any_answers(here):
+        ticket, record = issue()
+        admits = "the gate of this home admits it; keep it running until then"
+        show(ticket, record, as_json, (*_reach_note(ways), *_terms(record), admits))
         return
-    issue = _issuer(own, terms, ways, for_s, uses or 1)
     raise typer.Exit(trio.run(_admit, home, own, ways, tuple(listen or ()), issue, as_json))
 
 
-def show(ticket: Ticket, record: TicketRecord | None, as_json: bool, whom: str, lines: Sequence[str]) -> None:
+def show(ticket: Ticket, record: TicketRecord | None, as_json: bool, lines: Sequence[str]) -> None:
     """The command for the other device on standard output, the rest on standard error."""
     from swarm.pools.tickets import write_ticket
 
@@ -150,6 +147,7 @@ def show(ticket: Ticket, record: TicketRecord | None, as_json: bool, whom: str, 
         return
     form = "%Y-%m-%d %H:%M" if ticket.until - time.time() > 3600 else "%H:%M:%S"
     until = time.strftime(form, time.localtime(ticket.until))
+    whom = f"worker {ticket.to}" if record is None else count(record.uses, "device")
     print(f"Run this on the other device, by {until}; it is for {whom}:", file=sys.stderr, flush=True)
     print(f"sark-node join {text}", flush=True)
     for line in lines:
@@ -163,21 +161,22 @@ def _terms(record: TicketRecord) -> tuple[str, ...]:
     )
 
 
-Issue = Callable[[tuple[str, ...]], "tuple[Ticket, TicketRecord]"]
-"""Issues the ticket, given where who admits is reached."""
-
-
-def _issuer(own: OwnPool, terms: Any, gates: tuple[str, ...], for_s: float, uses: int) -> Issue:
-    def issue(admits: tuple[str, ...]) -> tuple[Ticket, TicketRecord]:
-        from swarm.pools.enrolment import invite as issue_ticket
-
-        return issue_ticket(own, gates, terms, now=time.time(), for_s=for_s, uses=uses, admits=admits)
-
-    return issue
+def _reach_note(addresses: Sequence[str], why: str = "") -> tuple[str, ...]:
+    """What limits who can use a ticket with these addresses of who admits. `why`: there should be a circuit among them."""
+    if all(address.startswith(("/ip4/127.", "/ip6/::1/")) for address in addresses):
+        return ("this ticket works on this machine alone: its address is a loopback address",)
+    if not why or any("/p2p-circuit" in address for address in addresses):
+        return ()
+    return (f"{why}: the device must be on a network where it reaches this machine",)
 
 
 async def _admit(
-    home: Home, own: OwnPool, gates: tuple[str, ...], listen: tuple[str, ...], issue: Issue, as_json: bool
+    home: Home,
+    own: OwnPool,
+    gates: tuple[str, ...],
+    listen: tuple[str, ...],
+    issue: Callable[..., tuple[Ticket, TicketRecord]],
+    as_json: bool,
 ) -> int:
     """Admit newcomers until the ticket is used up, has ended or a signal comes; returns the exit code.
 
@@ -186,8 +185,7 @@ async def _admit(
     import trio
 
     from swarm.join.admission import open_admission
-    from swarm.join.node import wait_for_stop
-    from swarm.net.addresses import is_loopback
+    from swarm.join.node import watch_stop_requests
 
     async with open_admission(home, gates, listen) as node, trio.open_nursery() as nursery:
         addresses = node.addresses
@@ -196,27 +194,18 @@ async def _admit(
                 "a ticket must say where this home is reached, and this machine has no address",
                 hint=f"connect it to a network\nor name a gate that both use: sark-node invite --gate ADDRESS\n{NOBODY}",
             )
-        ticket, record = issue(addresses)
-        lines = [*_terms(record), "waiting for it; Ctrl-C withdraws the ticket"]
-        circuits = any("/p2p-circuit" in address for address in addresses)
-        if all(is_loopback(address.rpartition("/p2p/")[0]) for address in addresses):
-            lines.append("only this machine can be reached at the address in this ticket")
-        elif not circuits:
-            via = "no gate answers" if gates else "no gate is known"
-            lines.append(f"{via}: the device must be on a network where it reaches this machine")
-        show(ticket, record, as_json, count(record.uses, "device"), lines)
         code = 130
-
-        async def stop() -> None:
-            await wait_for_stop()
-            nursery.cancel_scope.cancel()
 
         async def watch() -> None:
             nonlocal code
             code = await _watch(own, record)
             nursery.cancel_scope.cancel()
 
-        nursery.start_soon(stop)
+        await nursery.start(watch_stop_requests, lambda name: nursery.cancel_scope.cancel())
+        ticket, record = issue(admits=addresses)
+        waits = "waiting for it; Ctrl-C withdraws the ticket"
+        note = _reach_note(addresses, "no gate answers" if gates else "no gate is known")
+        show(ticket, record, as_json, (*note, *_terms(record), waits))
         nursery.start_soon(watch)
     if code == 130:
         closed = own.close_ticket(record.id, time.time())
@@ -240,7 +229,8 @@ async def _watch(own: OwnPool, record: TicketRecord) -> int:
                 continue
             seen.add(peer)
             print(f"{line.name} joined: {peer}", file=sys.stderr, flush=True)
-            print(f"  remove it with: sark-node pool revoke home {line.name}", file=sys.stderr, flush=True)
+            print("  it serves this home, and this home trusts it; end that with:", file=sys.stderr)
+            print(f"  sark-node pool revoke home {peer}", file=sys.stderr, flush=True)
         if len(seen) >= record.uses:
             await trio.sleep(LINGER_S)
             return 0

@@ -22,11 +22,11 @@ from typing import Any, Final, NamedTuple
 from rich.console import Console
 
 from protocol.errors import ResourceError
+from protocol.words import Role
 from scheduler.output.tables import finish
 from scheduler.output.watch import watch
 from scheduler.store.store import open_store
 from scheduler.submit.submit import submit_campaign
-from scheduler.trust.listed import trust_peer
 from swarm.base.home import Home
 from swarm.base.locks import lock_folder
 from swarm.base.process import own_command
@@ -34,6 +34,10 @@ from swarm.base.text import count
 from swarm.base.units import show_elapsed
 from swarm.join.known_gates import local_gates
 from swarm.net.identity import load_or_create
+from swarm.pools.enrolment import invite_peer
+from swarm.pools.home_pool import home_pool
+from swarm.pools.owner import MemberTerms
+from swarm.pools.tickets import write_ticket
 
 MODELS_FROM: Final = ("magika", "onnx")
 """Packages that carry the quickstart's models."""
@@ -46,6 +50,11 @@ class DemoNode(NamedTuple):
 
     name: str
     pretended: str = ""
+
+    @property
+    def device(self) -> str | None:
+        """The id of the device that it pretends to be."""
+        return str(json.loads(self.pretended)["device"]) if self.pretended else None
 
 
 @dataclass
@@ -126,10 +135,9 @@ class Swarm:
 def demo_swarm(
     folder: Path, nodes: Sequence[DemoNode], say: Callable[[str], None]
 ) -> Iterator[tuple[Swarm, Home]]:
-    """A gate, workers and the home of a scheduler that they serve. Everything ends with the context."""
+    """A gate, workers and the home of a scheduler, whose pool the workers join. Everything ends with the context."""
     swarm = Swarm(folder.absolute())
     home, gate_home = swarm.home("scheduler"), swarm.home("gate")
-    scheduler = load_or_create(home.key("scheduler")).peer_id
     listen = ("--listen", "/ip4/127.0.0.1/tcp/0")
     try:
         say("starting a gate …")
@@ -139,12 +147,15 @@ def demo_swarm(
         (gate,) = local_gates(gate_home)
         noun = "simulated worker" if any(node.pretended for node in nodes) else "worker"
         say(f"starting {count(len(nodes), noun)}, each with its own key and folder …")
+        pool, terms = home_pool(home, time.time()), MemberTerms(role=Role.WORKER)
         for node in nodes:
             worker = load_or_create(swarm.home(node.name).key("worker")).peer_id
-            trust_peer(home, worker, node.name, now=time.time())
+            ticket = invite_peer(
+                pool, (gate,), terms, worker, now=time.time(), name=node.name, device=node.device
+            )
             pretend = ("--pretend", node.pretended) if node.pretended else ()
             swarm.start(
-                node.name, "join", "--gate", gate, "--allow", scheduler, "--name", node.name, *pretend,
+                node.name, "join", write_ticket(ticket), "--gate", gate, "--name", node.name, *pretend,
                 "--on-battery", "--no-calibrate", *listen,
             )  # fmt: skip
         swarm.start("scheduler", "schedule", "--gate", gate, "--stay")

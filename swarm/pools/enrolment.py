@@ -217,10 +217,11 @@ def invite_peer(
     *,
     now: float,
     name: str | None = None,
+    device: str | None = None,
     for_s: float = DEFAULT_FOR_S,
 ) -> Ticket:
-    """Make one peer a member at once, pardoned if it was revoked. The ticket holds the manifest that lists it. `for_s`: how long the
-    ticket can be used where the membership never ends.
+    """Make one peer a member at once, pardoned if it was revoked. The ticket holds the manifest that lists it. `device`: the id of a
+    worker's device, where it is known; `for_s`: how long the ticket can be used where the membership never ends.
 
     ValueError for a bad id or name; `NotPermitted` when the pool is full: then nothing has changed.
     """
@@ -233,7 +234,7 @@ def invite_peer(
 
     def admit(manifest: PoolManifest) -> PoolManifest:
         stored = _line(manifest, peer, terms.role)
-        line = _on_device(member, stored.device if stored else None)
+        line = _on_device(member, device or (stored.device if stored else None))
         return with_member(manifest, line, now, pardon=True)
 
     pool.change(admit)
