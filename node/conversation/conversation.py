@@ -362,7 +362,8 @@ class WorkerConversation:
             if link is not None:
                 request = RevealRequest(lease=allocation.lease, fence=allocation.fence)
                 reply = yield SendCall(link, request, REVEAL_S)
-                if isinstance(reply, (Reveal, Denied)):
+                later = isinstance(reply, Denied) and reply.retry_s is not None
+                if isinstance(reply, (Reveal, Denied)) and not later:
                     self.commands.emit(RevealRun(allocation.lease, reply))
                     return
             yield self._now() + LINK_WAIT_S

@@ -87,7 +87,7 @@ class RunObservations:
     measured: list[driver.MeasureReport] = field(default_factory=list)
     """One of each launch that timed inferences."""
     outputs: list[driver.OutputReport | None] = field(default_factory=list)
-    """Of each of these launches; None: not told."""
+    """Of each of these launches; None: its driver does not say."""
     opening: bytes | None = None
     reveal: bytes | None = None
     """Of a witnessed run."""

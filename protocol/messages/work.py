@@ -482,8 +482,8 @@ WORK: Final = Vocabulary(
     ShowCredentials, ManifestMessage, CredentialsReply, Probe, Quote, Denied, Commit, Granted, Queued, Conflict, Ready, Start, Skip,
     Renew, Renewed, RevealRequest, Reveal, LaunchEnded, Progress,
     Result, Accepted, Stale, Cancel, Release, Stopped, Preempt, AdoptRequest, ListLeases, AdoptReply, Control, StatusRequest, WorkerStatus,
-    calls=(ShowCredentials, ManifestMessage, Probe, Commit, Ready, Renew, Result, Cancel, Release,
+    calls=(ShowCredentials, ManifestMessage, Probe, Commit, Ready, Renew, RevealRequest, Result, Cancel, Release,
         AdoptRequest, ListLeases, Control, StatusRequest),
-    notes=(Progress, Preempt),
+    notes=(LaunchEnded, Progress, Preempt),
 )  # fmt: skip
 """Every message of this protocol, in the order of use, and the pool protocol's `ManifestMessage`."""

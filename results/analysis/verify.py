@@ -29,6 +29,7 @@ from results.row.acceptance import check_whole, not_as_asked
 from results.row.form import JsonModel
 from results.row.replicas import compare_replicas
 from results.row.row import COLUMNS, CONTRACT, Row, RowStatus, column_name, make_row
+from results.row.witness import WitnessAccount
 from swarm.base.text import count
 from swarm.net.identity import verify
 
@@ -109,7 +110,7 @@ def _check_one(result: RawResult, model_sha256: str | None) -> tuple[Row, RawRes
         if result.row.status is RowStatus.COMPLETE:
             why = "it is Complete, and no worker signed a record of it"
             return result.row, None, VerifyFinding(task=name, wrong=(why,))
-        row = _remake(result.row, task, None)
+        row = _remake(result.row, task, None, None)
         return row, raw_result(row, body, None), VerifyFinding(task=name, signed=False)
     try:
         signed = SignedRecord(body=_bytes(result.record, "record"), signature=_signature(result.signature))
@@ -121,9 +122,9 @@ def _check_one(result: RawResult, model_sha256: str | None) -> tuple[Row, RawRes
         wrong += _complete_problems(task, record)
     if model_sha256 is not None and record.model_sha256 != model_sha256:
         wrong.append(f"the model has sha256 {model_sha256}, it was measured with {record.model_sha256}")
-    row = _remake(result.row, task, record)
+    row = _remake(result.row, task, record, result.testimony)
     finding = VerifyFinding(task=name, wrong=tuple(wrong), worker=record.worker or None)
-    return row, raw_result(row, body, signed), finding
+    return row, raw_result(row, body, signed, result.testimony), finding
 
 
 def _record_problems(task: Task, body: bytes, record: Record, signed: SignedRecord) -> list[str]:
@@ -155,15 +156,24 @@ def _complete_problems(task: Task, record: Record) -> list[str]:
     return wrong
 
 
-def _remake(row: Row, task: Task, record: Record | None) -> Row:
-    """Only the scheduler's own account is taken over: why it believed the worker, and how a task ended that did not succeed."""
+def _remake(row: Row, task: Task, record: Record | None, testimony: WitnessAccount | None) -> Row:
+    """Only the scheduler's own account is taken over: why it believed the worker, what it witnessed, and how a task ended that did not
+    succeed."""
     state = _STATES[row.status]
     if row.status is RowStatus.COMPLETE:
-        return make_row(task, state, record, trust=row.trust)
+        return make_row(task, state, record, trust=row.trust, testimony=testimony)
     reason = next((word for word in Reason if word == row.reason), None)
     device = row.device_name if record is None else ""
-    own = {"detail": row.detail, "device": device, "trust": row.trust}
-    return make_row(task, state, record, reason=reason, attempt=row.attempt, **own)
+    return make_row(
+        task,
+        state,
+        record,
+        reason=reason,
+        detail=row.detail,
+        attempt=row.attempt,
+        device=device,
+        trust=row.trust,
+    )
 
 
 def _bytes(text: str, what: str) -> bytes:

@@ -17,6 +17,7 @@ from protocol.errors import RemoteProtocolError, ResourceError
 from protocol.values.record import RunFacts, SignedRecord, read_record
 from results.row.record import observe
 from results.row.row import Row
+from results.row.witness import WitnessAccount
 from swarm.base.durable import replacing
 from swarm.base.text import safe_text
 
@@ -55,6 +56,8 @@ class RawResult(BaseModel):
     """The record's canonical bytes as the worker signed them, in base64."""
     signature: str = ""
     """Ed25519, by the key of the row's WorkerId, in hexadecimal."""
+    testimony: WitnessAccount | None = None
+    """What the scheduler witnessed of a stranger's run: its own account, which no worker signed."""
 
     @property
     def launches(self) -> tuple[tuple[int, ...], ...]:
@@ -75,9 +78,11 @@ def _split(times: tuple[int, ...], counts: Sequence[int]) -> tuple[tuple[int, ..
     return tuple(times[start:end] for start, end in pairwise(ends))
 
 
-def raw_result(row: Row, task_body: bytes, signed: SignedRecord | None) -> RawResult:
+def raw_result(
+    row: Row, task_body: bytes, signed: SignedRecord | None, testimony: WitnessAccount | None = None
+) -> RawResult:
     """`row` with its raw samples. A record that cannot be read goes out as its bytes alone."""
-    base = RawResult(row=row, task=base64.b64encode(task_body).decode())
+    base = RawResult(row=row, task=base64.b64encode(task_body).decode(), testimony=testimony)
     if signed is None:
         return base
     update: dict[str, object] = {

@@ -9,8 +9,10 @@ from typing import Final, Literal
 from protocol.values.record import Accelerator, LoadSample, Record, Timing
 from protocol.values.task import Measure
 from results.row.record import SERVED, RecordLaunch, RecordView
+from results.row.sketches import show
 from results.row.stats import centre, median, outliers, summarise
 from results.row.verdict import Finding, findings, mean_share, stall_share
+from results.row.witness import WitnessAccount, doubts, unexplained_s
 
 MB: Final = 1024 * 1024
 TICKS_S: Final = 0.2
@@ -41,14 +43,21 @@ Access = Literal["white", "gray", "black"]
 
 
 def measure_figures(
-    record: Record, observed: RecordView, measure: Measure, simulated: bool = False
+    record: Record,
+    observed: RecordView,
+    measure: Measure,
+    simulated: bool = False,
+    testimony: WitnessAccount | None = None,
 ) -> dict[str, object]:
-    """All that was measured of a complete task, by field of its row, and the verdict on it. `simulated`: nothing was measured at all."""
+    """All that was measured of a complete task, by field of its row, and the verdict on it. `simulated`: nothing was measured at all.
+    `testimony`: what the scheduler witnessed, if a stranger measured it."""
     ran = record.ran
-    reasons = judge(record, observed, measure, simulated=simulated)
+    reasons = judge(record, observed, measure, simulated=simulated, testimony=testimony)
     verdict, why = reasons[0][0], "; ".join(why for _, why in reasons)
     figures: dict[str, object] = {"verdict": str(verdict), "verdict_reason": why}
-    figures |= _loads(record, observed) | _series(record, observed)
+    figures |= _loads(record, observed) | _series(record, observed) | _witnessed(observed, testimony)
+    if record.timings and record.timings[0].output is not None:
+        figures["output_sketch"] = show(record.timings[0].output)
     if ran is not None:
         figures |= {
             "output_sha256": ran.output_sha256 or "",
@@ -64,7 +73,12 @@ def measure_figures(
 
 
 def judge(
-    record: Record, observed: RecordView, measure: Measure, *, simulated: bool = False
+    record: Record,
+    observed: RecordView,
+    measure: Measure,
+    *,
+    simulated: bool = False,
+    testimony: WitnessAccount | None = None,
 ) -> list[Finding]:
     """What the numbers of a complete record are worth: each reason, the gravest first."""
     return findings(
@@ -74,7 +88,19 @@ def judge(
         accelerator=record.accelerator,
         crowded=crowded(record, observed),
         simulated=simulated,
+        doubts=doubts(observed, testimony),
     )
+
+
+def _witnessed(observed: RecordView, testimony: WitnessAccount | None) -> dict[str, object]:
+    if testimony is None:
+        return {}
+    unexplained = unexplained_s(observed, testimony)
+    return {
+        "witnessed_s": testimony.result_s,
+        "unexplained_percent": _percent(unexplained, testimony.result_s or 0.0),
+        "canary": testimony.canary,
+    }
 
 
 def crowded(record: Record, observed: RecordView) -> bool:

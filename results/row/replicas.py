@@ -1,8 +1,8 @@
 """Do replicas of one task agree? The same model on the same unit, on several devices of one class. Pure.
 
 Two complete replicas disagree
-    in their outputs  when the outputs differ and either no reference says by how much, or their distances from it (MaxError) are
-                      further apart than the tolerance: then the outputs themselves are, too;
+    in their outputs  when their sketches are further apart than the tolerance; without a sketch of both, when the outputs differ and either
+                      no reference says by how much, or their distances from it (MaxError) are further apart than the tolerance;
     in their times    when the 95 % intervals of their medians do not overlap and the medians differ by more than 5 % of the smaller one.
 """
 
@@ -13,6 +13,7 @@ from enum import StrEnum
 from typing import Final
 
 from results.row.row import Row, RowStatus
+from results.row.sketches import distance, read, tolerance_of
 
 APART: Final = 0.05
 
@@ -64,15 +65,7 @@ def _compared(row: Row, siblings: Iterable[Row]) -> dict[str, str]:
 
 def differences(one: Row, other: Row) -> list[str]:
     """In what two replicas disagree, in words; empty when they agree as far as is known."""
-    texts = []
-    if one.output_sha256 and other.output_sha256 and one.output_sha256 != other.output_sha256:
-        if one.max_error is None or other.max_error is None:
-            texts.append("the outputs differ, and no reference says by how much")
-        else:
-            tolerance = min(item.tolerance or 0.0 for item in (one, other))
-            apart = abs(one.max_error - other.max_error)
-            if apart > tolerance:
-                texts.append(f"the outputs differ by {apart:.3g} or more, {tolerance:.3g} is tolerated")
+    texts = [text] if (text := _outputs_differ(one, other)) else []
     low, high = sorted((one, other), key=lambda row: row.inference_ms_median or 0.0)
     if _apart(low, high) and low.inference_ms_median and high.inference_ms_median:
         share = high.inference_ms_median / low.inference_ms_median - 1
@@ -80,6 +73,30 @@ def differences(one: Row, other: Row) -> list[str]:
             text = f"{one.inference_ms_median:.4g} ms, there {other.inference_ms_median:.4g} ms"
             texts.append(f"the median is {text} ({share:.0%} apart)")
     return texts
+
+
+def _outputs_differ(one: Row, other: Row) -> str:
+    """In words; empty: they do not, or they are of different inputs."""
+    same_inputs = one.seed == other.seed
+    if (
+        not (one.output_sha256 and other.output_sha256 and same_inputs)
+        or one.output_sha256 == other.output_sha256
+    ):
+        return ""
+    outputs = [read(row.output_sha256, row.output_sketch) for row in (one, other)]
+    apart = distance(outputs[0], outputs[1]) if outputs[0] and outputs[1] else None
+    if outputs[0] and apart is not None:
+        tolerance = tolerance_of(outputs[0])
+    elif one.max_error is None or other.max_error is None:
+        return "the outputs differ, and no reference says by how much"
+    else:
+        tolerance = min(item.tolerance or 0.0 for item in (one, other))
+        apart = abs(one.max_error - other.max_error)
+    return (
+        f"the outputs differ by {apart:.3g} or more, {tolerance:.3g} is tolerated"
+        if apart > tolerance
+        else ""
+    )
 
 
 def _apart(low: Row, high: Row) -> bool:

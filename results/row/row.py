@@ -23,6 +23,7 @@ from protocol.words import Reason
 from results.row.figures import measure_figures
 from results.row.record import observe
 from results.row.verdict import RowVerdict
+from results.row.witness import WitnessAccount
 
 GB: Final = 1024**3
 
@@ -163,7 +164,8 @@ class Row(BaseModel):
     tolerance: float | None = None
     """The largest MaxError that counts as agreeing."""
     verdict: str = ""
-    """valid, simulated, unchecked, few-runs, throttled, busy-host, drift, bimodal, noisy or unreadable; empty unless Complete."""
+    """valid, simulated, unwitnessed, unchecked, few-runs, throttled, busy-host, drift, bimodal, noisy or unreadable; empty unless
+    Complete."""
     verdict_reason: str = ""
     """Why the verdict is what it is; all reasons, the gravest first."""
     reason: str = ""
@@ -300,6 +302,15 @@ class Row(BaseModel):
     server, which works on several at a time."""
     trust: str = ""
     """Why the submitter believed the worker when it gave it the task: own, pool NAME, listed or stranger. Empty: no worker had it."""
+    output_sketch: str = ""
+    """Of the outputs of the first launch: type, number of values, size and 16 signed sums of each, so that devices which round differently
+    can be compared."""
+    witnessed_s: float | None = None
+    """Of a stranger's run: seconds from the reveal of its inputs to its result, on the scheduler's clock."""
+    unexplained_percent: float | None = None
+    """Of these seconds, in which by the record nothing was loaded and no inference was made."""
+    canary: str = ""
+    """Of a stranger's run: which launch's outputs the scheduler computed again and found right, or why it did not."""
 
 
 CONTRACT: Final = 17
@@ -338,9 +349,11 @@ def make_row(
     attempt: int | None = None,
     device: str = "",
     trust: str = "",
+    testimony: WitnessAccount | None = None,
 ) -> Row:
     """The row of `task`. `record`: that of the attempt that decided it, if one did; `reason`, `detail`, `attempt` and `device` (a name)
-    are the scheduler's own and stand where the record says nothing. `trust`: the scheduler's, in the worker.
+    are the scheduler's own and stand where the record says nothing. `trust`: the scheduler's, in the worker. `testimony`: what it witnessed
+    of a stranger's run.
     """
     row = Row(
         status=RowStatus.ADOPTED if reason is Reason.ADOPTED else _STATUS[state],
@@ -370,7 +383,8 @@ def make_row(
         observed = observe(record)
     except RemoteProtocolError as exc:
         return row.model_copy(update={"verdict": str(RowVerdict.UNREADABLE), "verdict_reason": str(exc)})
-    return row.model_copy(update=measure_figures(record, observed, task.measure, bool(row.simulated)))
+    figures = measure_figures(record, observed, task.measure, bool(row.simulated), testimony)
+    return row.model_copy(update=figures)
 
 
 def _context(record: Record) -> dict[str, object]:
@@ -424,7 +438,7 @@ def fingerprint(task: Task, record: Record) -> str:
         "threads": ran.threads,
         "shapes": {name: list(ran.shapes[name]) for name in sorted(ran.shapes)},
         "dtypes": {name: ran.dtypes[name] for name in sorted(ran.dtypes)},
-        "seed": ran.seed,
+        "seed": ran.seed if record.reveal is None else "revealed",
         "warmup": task.measure.warmup,
         "pre": [step.to_wire() for step in task.measure.pre],
         "post": [step.to_wire() for step in task.measure.post],

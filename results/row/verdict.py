@@ -1,6 +1,6 @@
 """What the numbers of a complete row are worth, and why: one word, the gravest, and all the reasons.
 
-    simulated > unchecked > few-runs > throttled > busy-host > drift > bimodal > noisy > valid
+    simulated > unwitnessed > unchecked > few-runs > throttled > busy-host > drift > bimodal > noisy > valid
 
 Thresholds are of two kinds. Those of statistics follow from what a reader takes from a number: a tenth is a difference that people act on.
 Those of the host were chosen with `benchmarks/flags.py`, which loads a device blindly and counts what is flagged.
@@ -48,6 +48,7 @@ class RowVerdict(StrEnum):
 
     VALID = "valid"
     SIMULATED = "simulated"
+    UNWITNESSED = "unwitnessed"
     UNCHECKED = "unchecked"
     FEW_RUNS = "few-runs"
     THROTTLED = "throttled"
@@ -67,6 +68,10 @@ MEANS: Final[dict[RowVerdict, tuple[str, str]]] = {
     RowVerdict.SIMULATED: (
         "These figures come from a script or a simulated device: they say nothing of any device or model.",
         "measure on a real unit, such as CPU (ONNX)",
+    ),
+    RowVerdict.UNWITNESSED: (
+        "A stranger measured it, and nobody knows how long it took: its run was not witnessed, or too much of the time is unaccounted for.",
+        "measure on a device of your own, of a pool or of your list, or again on another stranger's",
     ),
     RowVerdict.UNCHECKED: (
         "Nobody knows whether the device computed the right thing: the times are real, the outputs may not be.",
@@ -111,14 +116,16 @@ def findings(
     accelerator: Accelerator | None = None,
     crowded: bool = False,
     simulated: bool = False,
+    doubts: Sequence[str] = (),
 ) -> list[Finding]:
     """Each reason on its own, the gravest first; at least one, as `valid` has a reason too. `precision`: the share of the median that was
     asked for; None: a number of runs was. `crowded`: its threads wait for each other, being as many as there are cores or more: that
-    something waited says nothing of others.
+    something waited says nothing of others. `doubts`: of a stranger's row, why its times are not witnessed.
     """
     launches = [launch for launch in observed.launches if launch.samples]
     reasons = [
         *([(RowVerdict.SIMULATED, SIMULATION)] if simulated else []),
+        *((RowVerdict.UNWITNESSED, why) for why in doubts),
         *_unchecked(agrees),
         *_few_runs(launches),
         *_throttled(launches, accelerator),

@@ -13,17 +13,20 @@ What holds whatever crashes when:
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
 from protocol.errors import RemoteProtocolError, Unreachable
 from protocol.messages.work import (
     Accepted,
     Commit,
+    Denied,
+    LaunchEnded,
     Preempt,
     Progress,
     Ready,
     Result,
+    RevealRequest,
     Skip,
     Stale,
     Start,
@@ -31,10 +34,20 @@ from protocol.messages.work import (
 from protocol.values.attempt import TaskEvent
 from protocol.values.task import task_message
 from protocol.wire.base import Message
-from protocol.words import Reason
-from scheduler.conversation.effects import CheckedRecord, CheckRecord, FetchRecord, SearchIndex, WaitFor
+from protocol.words import Reason, RunOutcome
+from results.row.canary import CanaryOutcome
+from results.row.witness import WitnessAccount
+from scheduler.conversation.effects import (
+    CheckedRecord,
+    CheckRecord,
+    FetchRecord,
+    RepeatInference,
+    SearchIndex,
+    WaitFor,
+)
 from scheduler.conversation.links import Claims, Shell, WorkerLinks
 from scheduler.conversation.persist import CommandStore, CommandWriter
+from scheduler.conversation.witness import SERVED, WitnessBook
 from scheduler.core.commands import (
     CancelOn,
     Command,
@@ -96,6 +109,7 @@ class SchedulerConversation:
     ended: Callable[[str], None]
     """Called with each campaign that ends."""
     links_type = WorkerLinks
+    witness_type = WitnessBook
 
     def __post_init__(self) -> None:
         self.bodies: dict[str, bytes] = {}
@@ -104,6 +118,7 @@ class SchedulerConversation:
         """By task: not stored yet."""
         self._writer = CommandWriter(self._store, self.progress, self._log, self.ended)
         self.links = self.links_type(self.core, self._shell, self._claims, self._log, self.carry_out)
+        self.witness = self.witness_type(lambda message: self.sign(message))
         self._receiving: set[str] = set()
         """Tasks whose record is being fetched: one at a time, for each may be many megabytes."""
 
@@ -142,6 +157,7 @@ class SchedulerConversation:
             self._claims.forget(campaign.limits.campaign)
             for task in campaign.tasks:
                 self.bodies.pop(task, None)
+                self.witness.forget(task)
 
     # -- commands -----------------------------------------------------------------------------------------------------------------------
 
@@ -173,7 +189,11 @@ class SchedulerConversation:
 
     def _commit_message(self, command: CommitTo) -> Commit:
         """The same command makes the same message: a worker answers its key only once."""
-        campaign = self.core.state.tasks[command.task].task.campaign
+        task = self.core.state.tasks[command.task].task
+        campaign = task.campaign
+        witnessed = command.trust.stranger and not task.unit.startswith(SERVED)
+        if witnessed:
+            self.witness.commit(command.task, command.attempt)
         body, manifest = self.bodies[command.task], self.manifest(campaign)
         return Commit(
             key=command.key,
@@ -188,6 +208,14 @@ class SchedulerConversation:
             manifest=None if manifest is None else manifest[0],
             manifest_size=0 if manifest is None else manifest[1],
             proof=self._claims.proof(campaign),
+            witnessed=True if witnessed else None,
+        )
+
+    def _is_strange(self, entry: TaskEntry, attempt: int, peer: str) -> bool:
+        """Whether this attempt is, or was when it was committed, a stranger's."""
+        state = self.core.state
+        return (
+            self.witness.begun(entry.id, attempt) or state.trust_in(state.groups[entry.group], peer).stranger
         )
 
     async def _discover(self, command: Discover) -> None:
@@ -226,6 +254,13 @@ class SchedulerConversation:
                     self._log.info("task.yields", peer=peer, lease=lease, by=priority)
                     self.carry_out(commands)
                 return None
+            case LaunchEnded(lease=lease, fence=fence):
+                held = self.core.state.by_lease(peer, lease, fence)
+                if held is not None:
+                    self.witness.note(held[0].id, held[1].number, message, self._shell.now())
+                return None
+            case RevealRequest():
+                return await self._reveal(peer, message)
             case Ready():
                 return await self._ready(peer, message)
             case Result():
@@ -249,8 +284,20 @@ class SchedulerConversation:
             self.progress.setdefault(task, LiveAttempt(task, entry.attempt, None))
         return Start()
 
+    async def _reveal(self, peer: str, request: RevealRequest) -> Message:
+        await self.links.settled(peer)
+        held = self.core.state.by_lease(peer, request.lease, request.fence)
+        if held is None:
+            asked = any(attempt.lease is None for _, attempt in self.core.state.held_at(peer))
+            return Denied(reason=Reason.UNKNOWN, retry_s=RIVALS_S if asked else None)
+        entry, attempt = held
+        if not entry.counts(attempt) or not self._is_strange(entry, attempt.number, peer):
+            return Denied(reason=Reason.NOT_ALLOWED, detail="the run of this lease is not witnessed")
+        return self.witness.reveal(entry.id, attempt.number, entry.replica_set, self._shell.now())
+
     async def _result(self, peer: str, result: Result) -> Message:
         entry = self.core.state.tasks.get(result.task)
+        arrived = self._shell.now()
         if entry is not None and self._ungranted(entry, peer) is not None:
             await self.links.settled(peer)
             if self._ungranted(entry, peer) == result.attempt:  # it was quicker than the answer to its commit
@@ -258,6 +305,9 @@ class SchedulerConversation:
                 self.carry_out(self.core.reconciler.grant(peer, grant, self._shell.now()))
         if entry is None or not self.is_current(entry, peer, result):
             return self.answer_old(peer, result)
+        testimony: WitnessAccount | None = None
+        if self._is_strange(entry, result.attempt, peer):
+            self.witness.result_arrived(entry.id, result.attempt, arrived)
         await WaitFor(lambda: result.task not in self._receiving)
         if not self.is_current(entry, peer, result):
             return self.answer_old(peer, result)
@@ -266,7 +316,12 @@ class SchedulerConversation:
             body = await FetchRecord(peer, result)
             if not self.is_current(entry, peer, result):
                 return self.answer_old(peer, result)
-            checked = await CheckRecord(peer, result, body, entry.task, self.bodies[entry.id])
+            if self._is_strange(entry, result.attempt, peer):
+                about = (entry.id, result.attempt, entry.replica_set, entry.task.unit)
+                testimony = self.witness.testimony(*about)
+            checked = await CheckRecord(peer, result, body, entry.task, self.bodies[entry.id], testimony)
+            if testimony is not None:
+                checked, testimony = await self._repeat(entry, checked, testimony)
         except Unreachable as exc:  # no answer: the worker keeps the result and sends it again
             raise RemoteProtocolError(exc.what) from exc
         except RemoteProtocolError as exc:
@@ -279,7 +334,19 @@ class SchedulerConversation:
             self._shell.wake()
         if not self.is_current(entry, peer, result):  # it ended while the record was fetched and read
             return self.answer_old(peer, result)
-        return self.settle(entry, peer, result, body, checked)
+        return self.settle(entry, peer, result, body, checked, testimony)
+
+    @staticmethod
+    async def _repeat(
+        entry: TaskEntry, checked: CheckedRecord, testimony: WitnessAccount
+    ) -> tuple[CheckedRecord, WitnessAccount]:
+        """The record and what is known of it once an inference of it was repeated here."""
+        if checked.rejection is not None or checked.record.outcome is not RunOutcome.COMPLETE:
+            return checked, testimony
+        verdict = await RepeatInference(entry.task, checked.record)
+        if verdict.outcome is CanaryOutcome.REFUTED:
+            checked = replace(checked, rejection=(Reason.WRONG_OUTPUTS, verdict.why))
+        return checked, testimony.model_copy(update={"canary": verdict.text[:300]})
 
     @staticmethod
     def _ungranted(entry: TaskEntry, peer: str) -> int | None:
@@ -296,10 +363,16 @@ class SchedulerConversation:
         return (attempt.number, attempt.fence) == (result.attempt, result.fence)
 
     def settle(
-        self, entry: TaskEntry, peer: str, result: Result, body: bytes, checked: CheckedRecord
+        self,
+        entry: TaskEntry,
+        peer: str,
+        result: Result,
+        body: bytes,
+        checked: CheckedRecord,
+        testimony: WitnessAccount | None = None,
     ) -> Message:
         """Store the record, then move the task by it. Of two attempts the first good record decides; one without a measurement ends only
-        its own attempt, and is not kept.
+        its own attempt, and is not kept. `testimony`: of a stranger's run.
         """
         record, failures, now = checked.record, self.core.failures, self._shell.now()
         event, reason, detail = failures.judge(record, checked.rejection)
@@ -322,6 +395,7 @@ class SchedulerConversation:
             reason=reason,
             detail=detail,
             figures=checked.columns,
+            testimony=None if testimony is None else testimony.model_dump_json(),
         )
         if receipt.stale is not None:
             return Stale(reason=receipt.stale)

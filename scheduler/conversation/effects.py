@@ -20,6 +20,8 @@ from protocol.values.task import Task
 from protocol.values.trust import MINE, TrustScope
 from protocol.wire.base import Message
 from protocol.words import Reason
+from results.row.canary import CanaryVerdict
+from results.row.witness import WitnessAccount
 
 T = TypeVar("T")
 CALL_S: Final = 5.0
@@ -147,6 +149,16 @@ class CheckRecord(Effect[CheckedRecord]):
     body: bytes
     task: Task
     signed_task: bytes
+    testimony: WitnessAccount | None = None
+    """What was witnessed of it, if its worker is a stranger."""
+
+
+@dataclass(frozen=True, slots=True)
+class RepeatInference(Effect[CanaryVerdict]):
+    """Repeats an inference of a stranger's run on this machine and compares what it puts out. Does not fail."""
+
+    task: Task
+    record: Record
 
 
 async def drive(job: Coroutine[Any, Any, T], perform: Callable[[Any], Awaitable[Any]]) -> T:

@@ -25,7 +25,7 @@ from scheduler.core.state import LEASED, LIMITS, Attempt, CampaignRun, PendingOu
 MAX_ATTEMPTS: Final = 990
 """Attempts are numbered up to 1,000 on the wire; refusals use up numbers, but no tries."""
 _BLAMELESS: Final = (*LIMITS, Reason.CANCELLED, Reason.PREEMPTED)
-_DEVICES: Final = (Reason.WRONG_UNIT, Reason.CHECK_FAILED)
+_DEVICES: Final = (Reason.WRONG_UNIT, Reason.CHECK_FAILED, Reason.NOT_WITNESSED, Reason.WRONG_OUTPUTS)
 """The device's own: another one may do better."""
 MAX_RETURNED: Final = 3
 """A worker that queued a task and dropped it this often counts as one that has tried it."""

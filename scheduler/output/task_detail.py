@@ -24,9 +24,11 @@ from results.row.record import RecordBlock, RecordView, observe
 from results.row.row import Configuration, Row, RowStatus
 from results.row.stats import median
 from results.row.verdict import MEANS, RowVerdict
+from results.row.witness import WitnessAccount
 from scheduler.output.events import event_words
 from scheduler.output.schemas import InstantMs, TaskInfo, shown_as, task_info
 from scheduler.store.progress import attempt_words
+from scheduler.store.results import testimony_of
 from scheduler.store.rows import AttemptRow, AttemptState, EventRow, ResultRow
 
 MAX_BLOCKS: Final = 600
@@ -182,18 +184,26 @@ def task_detail(
         happened=tuple(shown_as(TimelineEntry, e, time=e.at, words=event_words(e)) for e in events),
         row=row,
         csv="" if row is None else "".join(csv_lines([row])),
-        judgement=_judged(row, record, observed, task) if row is not None and complete else None,
+        judgement=_judged(row, record, observed, task, testimony_of(item))
+        if row is not None and complete
+        else None,
         record=None if record is None else _record(item, record),
         launches=() if record is None or observed is None else tuple(_launches(record, observed)),
         unreadable=unreadable,
     )
 
 
-def _judged(row: Row, record: Record | None, observed: RecordView | None, task: Task) -> Judgement:
+def _judged(
+    row: Row,
+    record: Record | None,
+    observed: RecordView | None,
+    task: Task,
+    testimony: WitnessAccount | None,
+) -> Judgement:
     if record is None or observed is None:
         matches = [(RowVerdict.UNREADABLE, row.verdict_reason)]
     else:
-        matches = judge(record, observed, task.measure, simulated=bool(row.simulated))
+        matches = judge(record, observed, task.measure, simulated=bool(row.simulated), testimony=testimony)
     reasons = tuple(
         ReasonInfo(verdict=verdict, why=why, means=MEANS[verdict][0], help=MEANS[verdict][1])
         for verdict, why in matches

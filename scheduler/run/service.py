@@ -27,6 +27,7 @@ from scheduler.core.scheduler import SchedulerCore
 from scheduler.core.state import TaskLimits
 from scheduler.models.describe import by_devices
 from scheduler.planning.devices import DeviceFinder, fix_plan
+from scheduler.run.canaries import AnswerModel, Canaries, no_answers
 from scheduler.run.credentials import CredentialPresenter
 from scheduler.run.epochs import LeadershipClaims
 from scheduler.run.manifests import CampaignManifests
@@ -70,6 +71,8 @@ class SchedulerService:
     """Those of our pools."""
     stop_when_idle: bool = True
     aside: Aside = COMPUTING.run
+    answer: AnswerModel = no_answers
+    """Runs a model on this machine, to check what strangers say of it."""
 
     async def run(self) -> None:
         """Raises `ResourceError` when the store cannot be written; what was acknowledged is safe, and a new start carries on."""
@@ -105,6 +108,7 @@ class SchedulerService:
             reached=self._save_addresses,
             aside=self.aside,
             book=lambda: self._book,
+            canaries=Canaries(self.answer, self.spool),
         )
         self._conversation = SchedulerConversation(
             core,

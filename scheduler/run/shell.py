@@ -13,14 +13,17 @@ from protocol.errors import Refused, RemoteProtocolError
 from protocol.messages.work import WORK, Result
 from protocol.values.record import MAX_RECORD
 from protocol.wire.base import Message
-from protocol.words import ProtocolId
+from protocol.words import ProtocolId, RunOutcome
 from results.export.pivots import figures_of
 from results.row.acceptance import check, not_as_asked
+from results.row.record import observe
+from results.row.witness import refusal
 from scheduler.conversation import effects
 from scheduler.conversation.effects import CheckedRecord, LinkHandle, drive
 from scheduler.conversation.links import CONNECT_S
 from scheduler.core.scheduler import SchedulerCore
 from scheduler.planning.devices import DeviceFinder, find, survey
+from scheduler.run.canaries import Canaries
 from scheduler.run.credentials import CredentialPresenter
 from scheduler.trust.book import TrustBook
 from swarm.blobs.client import fetch_blob
@@ -48,6 +51,8 @@ class TrioShell:
     """Reads a record while everything else goes on: one may hold millions of numbers, which take seconds."""
     book: Callable[[], TrustBook]
     """Whom this submitter trusts now."""
+    canaries: Canaries
+    """Repeats inferences of strangers' runs."""
 
     def __post_init__(self) -> None:
         self._links = Links(self.network, ProtocolId.WORK, WORK, self.nursery, self._answer)
@@ -120,6 +125,8 @@ class TrioShell:
                     return await find(self.index, requirement, want, trust, self.book())
             case effects.FetchRecord(peer, result):
                 return await pull(self.network, peer, result)
+            case effects.RepeatInference(task, record):
+                return await self.canaries.check(task, record)
             case effects.CheckRecord():
                 async with self._reading:
                     return await self.aside(lambda: checked(effect))
@@ -147,7 +154,11 @@ def checked(effect: effects.CheckRecord) -> CheckedRecord:
     """Read and check a record. Raises `RemoteProtocolError`."""
     task = effect.task
     record = check(effect.result, effect.body, effect.peer, task, effect.signed_task)
-    return CheckedRecord(record, figures_of(task, record), not_as_asked(record, task))
+    rejection = not_as_asked(record, task)
+    testimony = effect.testimony
+    if testimony is not None and rejection is None and record.outcome is RunOutcome.COMPLETE:
+        rejection = refusal(record, observe(record), testimony)
+    return CheckedRecord(record, figures_of(task, record, testimony), rejection)
 
 
 def _own(handle: LinkHandle) -> Link:

@@ -233,9 +233,10 @@ class AttemptRepository:
         reason: Reason | None = None,
         detail: str = "",
         figures: Mapping[str, Any] | None = None,
+        testimony: str | None = None,
     ) -> ResultReceipt:
         """Store a verified record of the current attempt under the current fence, and move the task by `event`, in one transaction.
-        `figures`: of `results.export.pivots.figures_of`, for lists.
+        `figures`: of `results.export.pivots.figures_of`, for lists. `testimony`: what was witnessed of a stranger's run, as JSON.
 
         The same record again gets the same receipt. A stale one changes nothing.
         """
@@ -267,6 +268,7 @@ class AttemptRepository:
                     signature=signature,
                     decides=event in (TaskEvent.SUCCEED, TaskEvent.FAIL, TaskEvent.CANCEL),
                     accepted=self._database.wall(),
+                    testimony=testimony,
                 )
             )
             return ResultReceipt()

@@ -212,6 +212,8 @@ class ResultRow:
     record: bytes | None = None
     signature: bytes | None = None
     accepted: float | None = None
+    testimony: str | None = None
+    """What was witnessed of a stranger's run, as JSON."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,3 +56,5 @@ LAN: Final = ThreadPool("lan", 16)
 """mDNS and the router."""
 WAITING: Final = ThreadPool("waiting", 64)
 """Threads that wait for a process: runs, launches, probes, standard input."""
+CANARIES: Final = ThreadPool("canaries", 1)
+"""Inferences that check what strangers put out."""

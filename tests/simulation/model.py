@@ -25,6 +25,7 @@ from protocol.values.advert import Advert, UnitOffer
 from protocol.values.attempt import TaskState
 from protocol.values.requirement import Requirement, parse_clause
 from protocol.values.task import Measure, Model, Task, Timeouts
+from protocol.values.trust import OWN, STRANGER, Trust
 from scheduler.conversation.conversation import SchedulerConversation
 from scheduler.core.scheduler import SchedulerCore
 from tests.simulation.adapter import device_of
@@ -58,7 +59,7 @@ class Mutant:
     name: str = ""
     make_ledger: Callable[..., Ledger] = Ledger
     make_conversation: Callable[..., WorkerConversation] = WorkerConversation
-    make_core: Callable[[random.Random], SchedulerCore] = SchedulerCore
+    make_core: Callable[..., SchedulerCore] = SchedulerCore
     make_scheduler: Callable[..., SchedulerConversation] = SchedulerConversation
     store: type[SimStore] = SimStore
     switches: frozenset[str] = frozenset()
@@ -206,8 +207,14 @@ class World(Faults):
             "broke": self._disk_broke,
             "make_core": self.mutant.make_core,
             "make_conversation": self.mutant.make_scheduler,
+            "trust_of": self.trust_of,
             "mutant": self.mutant.switches,
         }
+
+    def trust_of(self, worker: str) -> Trust:
+        """In every third run some workers are strangers to all schedulers."""
+        drawn = random.Random(f"{self.seed} {worker}").random()
+        return STRANGER if self.seed % 3 == 0 and drawn < 0.7 else OWN
 
     def _tasks(self, scheduler: str, campaign: str, count: int) -> list[Task]:
         """Some of them are replicas of one, on as many devices."""

@@ -86,5 +86,9 @@ MUTANTS: Final = (
     Mutant("forgets failed probes", shows=1, make_core=scheduler.ForgetsFailedProbes),
     Mutant("disbelieves proofs", shows=2, make_scheduler=scheduler.DisbelievesProofs),
     Mutant("waits for silent workers", shows=1, make_scheduler=scheduler.NeverGivesUp),
+    Mutant("witnesses what it did not see", shows=15, make_scheduler=scheduler.WitnessesWhatItDidNotSee),
+    Mutant(
+        "reveals something else after a restart", shows=51, make_scheduler=scheduler.ForgetsWhatItRevealed
+    ),
     Mutant("does not take up campaigns after a restart", switches=frozenset({"forgets-campaigns"})),
 )

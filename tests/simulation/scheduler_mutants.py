@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from protocol.messages.work import (
@@ -21,9 +21,11 @@ from protocol.values.lease import Fence
 from protocol.wire.base import Message
 from protocol.wire.table import final
 from protocol.words import Reason
+from results.row.witness import WitnessAccount
 from scheduler.conversation.conversation import SchedulerConversation
 from scheduler.conversation.effects import CheckedRecord, LinkHandle, WaitFor
 from scheduler.conversation.links import WorkerLink, WorkerLinks
+from scheduler.conversation.witness import WitnessBook
 from scheduler.core.allocator import Allocator
 from scheduler.core.commands import CancelOn, Command, ReleaseOn
 from scheduler.core.deadlines import Deadlines
@@ -456,3 +458,35 @@ class AcceptsInMemory(SimStore):
             del self.campaigns[folder.id]
             for task in folder.tasks:
                 del self.tasks[task]
+
+
+# -- what is witnessed -----------------------------------------------------------------------------------------------------------
+
+
+class RevealsAnew(WitnessBook):
+    lives = 0
+
+    def __init__(self, sign: Callable[[bytes], bytes]) -> None:
+        RevealsAnew.lives += 1
+        life = str(RevealsAnew.lives).encode()
+        super().__init__(lambda message: sign(life + message))
+
+
+class ForgetsWhatItRevealed(SchedulerConversation):
+    """Reveals other inputs after a restart."""
+
+    witness_type = RevealsAnew
+
+
+class CountsFromTheRestart(WitnessBook):
+    def testimony(self, task: str, attempt: int, replica_set: str, unit: str) -> WitnessAccount:
+        run = self._run(task, attempt)
+        run.begun_here = True
+        run.since = run.result_at if run.since is None else run.since
+        return super().testimony(task, attempt, replica_set, unit)
+
+
+class WitnessesWhatItDidNotSee(SchedulerConversation):
+    """Takes what happened before a restart for witnessed."""
+
+    witness_type = CountsFromTheRestart

@@ -6,6 +6,7 @@ a higher epoch. All else here tells the history what happened. A disk that takes
 
 from __future__ import annotations
 
+import hashlib
 import random
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -20,13 +21,19 @@ from protocol.messages.work import (
     Ready,
     Release,
     Result,
+    Reveal,
+    RevealRequest,
     Start,
     Stopped,
 )
 from protocol.values.advert import Advert
 from protocol.values.record import read_record
+from protocol.values.trust import OWN, Trust, TrustScope
 from protocol.wire.base import Message
-from protocol.words import Reason
+from protocol.words import Reason, RunOutcome
+from results.row.canary import unchecked
+from results.row.record import observe
+from results.row.witness import refusal
 from scheduler.conversation import effects
 from scheduler.conversation.conversation import RestoredCampaign, SchedulerConversation
 from scheduler.conversation.effects import CheckedRecord, drive
@@ -84,9 +91,10 @@ class SimScheduler:
         store: SimStore,
         adverts: Callable[[], list[Advert]],
         broke: Callable[[SimScheduler], None],
-        make_core: Callable[[random.Random], SchedulerCore] = SchedulerCore,
+        make_core: Callable[..., SchedulerCore] = SchedulerCore,
         make_conversation: Callable[..., SchedulerConversation] = SchedulerConversation,
         peer: str = "",
+        trust_of: Callable[[str], Trust] = lambda peer: OWN,
         mutant: frozenset[str] = frozenset(),
     ) -> None:
         """`adverts`: what the index answers now. `broke`: called when the disk takes nothing more.
@@ -105,6 +113,7 @@ class SimScheduler:
         self._tell = tell
         self._adverts = adverts
         self._make_core = make_core
+        self._trust_of = trust_of
         self._make_conversation = make_conversation
         self._mutant = mutant
         air.stations[name] = self.station
@@ -128,14 +137,14 @@ class SimScheduler:
         self.claims = SimClaims(self.station.speaks)
         self.store.others = self._others
         self.conversation = self._make_conversation(
-            self._make_core(random.Random(self._rng.random())),
+            self._make_core(random.Random(self._rng.random()), self._trust_of),
             Shell(self),
             self.store.face(),
             self,
             self.claims,
             adapter.Silence(),
             peer=self.peer,
-            sign=lambda message: bytes(64),
+            sign=lambda message: hashlib.sha512(self.peer.encode() + message).digest(),
             manifest=lambda campaign: ("d" * 64, 1),
             ended=lambda campaign: None,
         )
@@ -180,6 +189,7 @@ class SimScheduler:
             wait_s=campaign.wait_s,
             priority=campaign.priority,
             epoch=epoch,
+            trust=TrustScope(anyone=True),
         )
         entries = [adapter.restored_entry(row, self.store.tries(row.id)) for row in rows]
         return RestoredCampaign(limits, entries, {row.id: row.body for row in rows})
@@ -213,6 +223,9 @@ class SimScheduler:
                 word = {"task": entry.id, "attempt": attempt.number, "fence": message.fence.key()}
                 rivals = self.store.open_besides(entry.id, attempt.number)
                 self._tell(Kind.WANTED, who=self.name, worker=end.peer, **word, number=rivals)
+        if isinstance(message, RevealRequest) and isinstance(reply, Reveal):
+            before = self.store.revealed.setdefault((end.peer, message.lease), reply)
+            assert before == reply, f"{end.peer} was told something else of {message.lease}"
         if isinstance(message, Result) and isinstance(reply, Accepted):
             word = {"task": message.task, "sha256": message.sha256}
             self._tell(Kind.ACKNOWLEDGED, who=self.name, worker=end.peer, **word)
@@ -346,12 +359,18 @@ class SimScheduler:
                 return self._adverts()
             case effects.FetchRecord(_, result):
                 return result.body
-            case effects.CheckRecord(peer, result, body):
+            case effects.CheckRecord(peer, result, body, testimony=testimony):
                 record = read_record(body)
                 lines = (record.task, record.attempt, record.fence, record.worker)
                 if lines != (result.task, result.attempt, result.fence, peer):
                     raise RemoteProtocolError("the record is of another attempt")
+                if testimony is not None and record.outcome is RunOutcome.COMPLETE:
+                    refused = refusal(record, observe(record), testimony)
+                    assert refused is None, f"an honest record of {record.task} is refused: {refused}"
                 return CheckedRecord(record, {})
+            case effects.RepeatInference():
+                await self.process.sleep(self._rng.uniform(0.05, 5.0))
+                return unchecked("nothing runs here")
             case effects.Reintroduce():
                 return False
             case effects.Introduce():

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any, Final
 
 from protocol.errors import LocalProtocolError
+from protocol.messages.work import Reveal
 from protocol.values.attempt import TASK, TaskEvent, TaskState
 from protocol.values.lease import Fence
 from protocol.values.task import Task, task_body
@@ -112,6 +113,8 @@ class SimStore:
         self.campaigns: dict[str, SimCampaign] = {}
         self.tasks: dict[str, Row] = {}
         self.attempts: dict[tuple[str, int], Try] = {}
+        self.revealed: dict[tuple[str, str], Reveal] = {}
+        """By worker and lease: what was answered, whichever life did."""
         self.full = False
         """Nothing can be written."""
         self.others: Callable[[CommitTo], int] = lambda intent: 0
@@ -218,6 +221,7 @@ class SimStore:
             if not intent.hedge:
                 row.state = TaskState.COMMITTING
                 row.attempt, row.worker, row.lease, row.fence = intent.attempt, intent.peer, None, None
+                row.trust = intent.trust.text
             self.attempts[intent.task, intent.attempt] = Try(intent.task, intent.attempt, intent.peer)
             beside = "beside" if intent.hedge and row.state is not TaskState.QUEUED else ""
             values = {"attempt": intent.attempt, "worker": intent.peer, "word": beside}

@@ -20,6 +20,7 @@ from node.conversation.commands import (
     ControlDevice,
     DiskCommand,
     DropLink,
+    RevealRun,
     SendCall,
     SendNote,
     SendReply,
@@ -30,6 +31,7 @@ from node.conversation.outbox import Outbox
 from node.conversation.requests import WorkerContext
 from node.store.outbox_files import OutboxFiles
 from protocol.errors import ResourceError, Unreachable
+from protocol.formats.chain import launch_seed
 from protocol.formats.phase import Phase
 from protocol.messages.permission import CallPermission
 from protocol.messages.work import (
@@ -42,10 +44,20 @@ from protocol.messages.work import (
     Release,
     Renewed,
     Result,
+    Reveal,
 )
 from protocol.values.advert import Advert
 from protocol.values.lease import LeaseState
-from protocol.values.record import DeviceFacts, Record, read_record, record_body
+from protocol.values.record import (
+    DeviceFacts,
+    LaunchOutput,
+    Record,
+    RunFacts,
+    Timing,
+    pack_samples,
+    read_record,
+    record_body,
+)
 from protocol.wire.base import Message
 from protocol.words import Reason, RunOutcome
 from tests.simulation import adapter
@@ -93,6 +105,9 @@ class Run:
 
     stop: Flag = field(default_factory=Flag)
     why: Reason = Reason.CANCELLED
+    go_on: Flag = field(default_factory=Flag)
+    """It is to stop, or its inputs are revealed."""
+    revealed: Reveal | Denied | None = None
 
 
 @dataclass(frozen=True)
@@ -367,6 +382,12 @@ class SimWorker:
                     run = self._runs[command.lease]
                     run.why = command.reason
                     run.stop.set()
+                    run.go_on.set()
+                case RevealRun(lease, message) if lease in self._runs:
+                    self._runs[lease].revealed = self._runs[lease].revealed or message
+                    self._runs[lease].go_on.set()
+                case RevealRun():
+                    pass
                 case SendReply() | ControlDevice():
                     raise AssertionError("nobody here asks for that")
                 case _:
@@ -428,11 +449,24 @@ class SimWorker:
         crash = self._rng.random() < self.runs.crashes
         if self.runs.holds and self._rng.random() < self.runs.holds:
             await self._hold(lease, run)
+        witnessed = bool(place.request.commit.witnessed)
+        outputs: list[LaunchOutput] = []
         for phase, share in ((Phase.FETCH, 0.2), (Phase.LOAD, 0.2), (Phase.RUN, 0.5), (Phase.CHECK, 0.1)):
             self.conversation.report_progress(lease, phase)
             self._set_timing(lease, on=phase is Phase.RUN)
+            if witnessed and phase is Phase.LOAD:
+                self.conversation.ask_reveal(lease)
+                self._carry_out()
+                await run.go_on.wait(process)
+                if not isinstance(run.revealed, Reveal):
+                    break
             if await run.stop.wait(process, seconds * share) or (crash and phase is Phase.RUN):
                 break
+            if witnessed and phase in (Phase.LOAD, Phase.RUN):
+                outputs.append(LaunchOutput(sha256=hashlib.sha256(lease.encode()).hexdigest()))
+                self.conversation.report_launch(lease, len(outputs), outputs[-1].digest().hex())
+                self.conversation.ask_reveal(lease)  # once more: the same comes again
+                self._carry_out()
         if run.stop.is_set:
             await process.sleep(self._rng.uniform(0.006, KILL_S))
         self._set_timing(lease, on=False)
@@ -443,6 +477,9 @@ class SimWorker:
             outcome, reason, permanent = RunOutcome.FAILED, Reason.BROKEN_MODEL, True
         elif crash:
             outcome, reason = RunOutcome.FAILED, Reason.CRASHED
+        elif isinstance(run.revealed, Denied):
+            outcome, reason = RunOutcome.FAILED, run.revealed.reason
+        chain = _chain(run.revealed, outputs, seconds) if isinstance(run.revealed, Reveal) else {}
         record = Record(
             campaign=task.campaign,
             task=task.task,
@@ -455,6 +492,7 @@ class SimWorker:
             reason=reason,
             permanent=permanent,
             device=DeviceFacts(device=adapter.device_of(self.name), name=self.name[-2:]),
+            **chain,
         )
         self._tell(Kind.DEAD, lease=lease)
         del self._runs[lease]
@@ -546,6 +584,16 @@ class SimWorker:
             attempt=place.request.commit.attempt,
             peer=place.peer,
         )
+
+
+def _chain(told: Reveal, outputs: list[LaunchOutput], seconds: float) -> dict[str, Any]:
+    """What a record has of a witnessed run. It claims as much as its clock, which may be a tenth fast, shows another."""
+    nothing = pack_samples(())
+    timings = (
+        Timing(samples=nothing, warmup=nothing, cpu_s=0.0, wall_s=0.15 * seconds, output=o) for o in outputs
+    )
+    facts = RunFacts(unit="u", driver="d", runtime="r", seed=launch_seed(told.opening, 1))
+    return {"opening": told.opening, "reveal": told.reveal, "timings": tuple(timings), "ran": facts}
 
 
 def _settled(outbox: Outbox) -> dict[str, bool]:

@@ -1,0 +1,173 @@
+"""What a scheduler witnessed of a stranger's run, and what a record must show beside it. Pure.
+
+    reveal ──▶ launch 1 ──▶ its digest ──▶ launch 2 ──▶ its digest ──▶ … ──▶ result          on the scheduler's clock
+      0 s                     notes[0]                    notes[1]             result_s
+
+A worker knows the inputs of launch k + 1 only once it has the outputs of launch k, and nothing at all before the reveal: what it claims to
+have taken fits in between. Arrivals are later than what they tell of, never sooner: a claim that does not fit between the reveal and an
+arrival is a lie. One that does not fit between two arrivals may be honest, for a network delays notes: it is doubted.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from protocol.formats.chain import launch_seed
+from protocol.values.record import Record
+from protocol.words import Reason
+from results.row.record import RecordView
+from swarm.base.text import count
+
+CLOCKS: Final = 0.002
+"""By which two honest clocks may differ in speed."""
+CLOCK_S: Final = 0.001
+NOTE_S: Final = 1.0
+"""A note may have been on its way for so much longer than the next one before that is doubted."""
+FIXED_S: Final = 0.5
+LAUNCH_S: Final = 0.25
+"""What a run takes besides loads and inferences: so much in all, so much for each launch …"""
+UNEXPLAINED: Final = 0.2
+"""… and this share of the witnessed time. Above it a row is `unwitnessed`. `benchmarks/measuring/witnessing.py` has the distribution."""
+
+Word = Annotated[str, Field(max_length=300)]
+
+
+class LaunchNote(BaseModel):
+    """A launch that a worker reported when it ended."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    launch: int
+    digest: str
+    at_s: float
+    """Seconds from the reveal to the note's arrival."""
+
+
+class WitnessAccount(BaseModel):
+    """What the scheduler witnessed of one attempt at a stranger's. Its own account: no worker signs it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    opening: str = ""
+    """In hexadecimal, as the reveal."""
+    reveal: str = ""
+    notes: tuple[LaunchNote, ...] = ()
+    result_s: float | None = None
+    """From the reveal to the result's arrival. None: not known."""
+    unwitnessed: Word = ""
+    """Why the run, or its time, was not witnessed."""
+    canary: Word = ""
+    """What came of the inference that the scheduler repeated."""
+    refuted: bool = False
+    """The worker was refuted later, by another task."""
+
+
+def refusal(record: Record, observed: RecordView, testimony: WitnessAccount) -> tuple[Reason, str] | None:
+    """Why a complete record cannot be what the scheduler witnessed. None: it can."""
+    if not testimony.reveal:
+        return None
+    why = _broken_chain(record, testimony) or _impossible_times(observed, testimony)
+    return (Reason.NOT_WITNESSED, why) if why else None
+
+
+def _broken_chain(record: Record, testimony: WitnessAccount) -> str:
+    opening, reveal = bytes.fromhex(testimony.opening), bytes.fromhex(testimony.reveal)
+    if (record.opening, record.reveal) != (opening, reveal):
+        return "its inputs do not follow from what was revealed"
+    if record.ran is None or record.ran.seed != launch_seed(opening, 1):
+        return "the inputs of its first launch do not follow from what was revealed"
+    outputs = [timing.output for timing in record.timings]
+    if None in outputs:
+        return f"it does not tell what launch {outputs.index(None) + 1} put out"
+    first = outputs[0] if outputs else None
+    if first is not None and record.ran.output_sha256 not in (None, first.sha256):
+        return "the outputs that it checked are not those of its first launch"
+    digests = {number: output.digest().hex() for number, output in enumerate(outputs, start=1) if output}
+    for note in testimony.notes:
+        if note.launch not in digests:
+            return f"it leaves out launch {note.launch}, which its worker reported"
+        if digests[note.launch] != note.digest:
+            return f"launch {note.launch} put out something else when it ended"
+    return ""
+
+
+def _impossible_times(observed: RecordView, testimony: WitnessAccount) -> str:
+    """Claimed times that do not fit into the time there was."""
+    claims = claimed_s(observed)
+    arrivals = {note.launch: note.at_s for note in testimony.notes}
+    for number in sorted(arrivals):
+        until, claimed = arrivals[number], sum(claims[:number])
+        if not _fits(claimed, until):
+            launches = count(number, "launch", "launches")
+            return f"{launches} with {claimed:.3g} s of loads and inferences ended {until:.3g} s after the reveal"
+    whole = sum(claims) + _other_loads_s(observed)
+    if testimony.result_s is not None and not _fits(whole, testimony.result_s):
+        return f"it claims {whole:.3g} s, and came {testimony.result_s:.3g} s after the reveal"
+    return ""
+
+
+def _hurried(observed: RecordView, testimony: WitnessAccount) -> str:
+    """A launch that claims more time than passed since the one before ended. A note that was delayed looks the same."""
+    arrivals = {note.launch: note.at_s for note in testimony.notes}
+    for number, claimed in enumerate(claimed_s(observed), start=1):
+        if number - 1 in arrivals and number in arrivals:
+            gap = arrivals[number] - arrivals[number - 1]
+            if not _fits(claimed, gap + NOTE_S):
+                return f"launch {number} claims {claimed:.3g} s, and ended {gap:.3g} s after the one before"
+    return ""
+
+
+def _fits(claimed_s: float, there_was_s: float) -> bool:
+    return claimed_s <= there_was_s * (1 + CLOCKS) + CLOCK_S
+
+
+def claimed_s(observed: RecordView) -> list[float]:
+    """Seconds of load, warm-up and timed inferences that each launch claims."""
+    loads = [*observed.loads, *[0] * len(observed.launches)]
+    return [
+        load / 1e9 + sum(launch.warmup) / 1e9 + launch.wall_s
+        for load, launch in zip(loads, observed.launches, strict=False)
+    ]
+
+
+def _other_loads_s(observed: RecordView) -> float:
+    """Of launches that only load, and the one in a warm process."""
+    return (sum(observed.loads[len(observed.launches) :]) + sum(observed.warm)) / 1e9
+
+
+def unexplained_s(observed: RecordView, testimony: WitnessAccount) -> float | None:
+    """Of the witnessed time that which the record explains by nothing; None where the time is not known."""
+    if testimony.result_s is None:
+        return None
+    return max(0.0, testimony.result_s - sum(claimed_s(observed)) - _other_loads_s(observed))
+
+
+def doubts(observed: RecordView, testimony: WitnessAccount | None) -> list[str]:
+    """Why a stranger's times are not believed, though nothing disproves them; empty where they are, and where nobody has to witness."""
+    if testimony is None:
+        return []
+    reasons = [testimony.unwitnessed] if testimony.unwitnessed else []
+    if testimony.refuted:
+        reasons.append("its worker was refuted by another task of this home")
+    if not testimony.reveal:
+        return reasons or ["nobody witnessed the run"]
+    launches = len(observed.launches)
+    missing = launches - len({note.launch for note in testimony.notes})
+    if missing > 0 and not testimony.unwitnessed:
+        reasons.append(
+            f"the ends of {missing} of {count(launches, 'launch', 'launches')} were not reported in time"
+        )
+    if hurried := _hurried(observed, testimony):
+        reasons.append(hurried)
+    unexplained = unexplained_s(observed, testimony)
+    if unexplained is None and not reasons:
+        reasons.append("the time that it took is not known")
+    if unexplained is not None and testimony.result_s:
+        starts = max(len(observed.loads), launches)
+        allowed = UNEXPLAINED * testimony.result_s + FIXED_S + LAUNCH_S * starts
+        if unexplained > allowed:
+            share = unexplained / testimony.result_s
+            reasons.append(f"nothing explains {share:.0%} of the {testimony.result_s:.3g} s that it took")
+    return reasons

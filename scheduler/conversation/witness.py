@@ -1,0 +1,103 @@
+"""What this scheduler reveals to strangers' runs and witnesses of them. Pure; nothing of it is stored.
+
+A reveal is a signature of the attempt, hashed: nobody else can know it before it is sent, and after a restart it is the same. When it was
+sent is known to this life alone; of an attempt that an earlier one or another scheduler committed the time is not witnessed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from protocol.messages.work import LaunchEnded, Reveal
+from results.row.witness import LaunchNote, WitnessAccount
+
+MAX_NOTES: Final = 200
+"""Launches of one run that are noted: twice what a record can hold."""
+SERVED: Final = "API "
+"""Prefix of units where a server has loaded the model: it answers as it likes, and nothing of it can be witnessed."""
+NO_SERVERS: Final = "a server's answers cannot be witnessed"
+BEFORE: Final = "another life of this scheduler, or another scheduler, began it"
+
+
+@dataclass(slots=True)
+class _Run:
+    """One attempt. Instants are monotonic seconds."""
+
+    begun_here: bool
+    """This life committed it, as one to be witnessed."""
+    since: float | None = None
+    """When its inputs were first revealed; None: not by this life."""
+    notes: dict[int, tuple[str, float]] = field(default_factory=dict)
+    """By launch: digest and arrival; the first one counts."""
+    result_at: float | None = None
+    """When its result first arrived."""
+
+
+class WitnessBook:
+    """Attempts at strangers', by task and number."""
+
+    def __init__(self, sign: Callable[[bytes], bytes]) -> None:
+        self._sign = sign
+        self._runs: dict[str, dict[int, _Run]] = {}
+
+    def commit(self, task: str, attempt: int) -> None:
+        """A stranger is asked to take this attempt: its inputs were not revealed before."""
+        self._runs.setdefault(task, {}).setdefault(attempt, _Run(True))
+
+    def begun(self, task: str, attempt: int) -> bool:
+        """Whether this life committed the attempt as one to be witnessed."""
+        return attempt in self._runs.get(task, {}) and self._runs[task][attempt].begun_here
+
+    def reveal(self, task: str, attempt: int, replica_set: str, now: float) -> Reveal:
+        """What the inputs of an attempt follow from: the same whenever it is asked for."""
+        run = self._run(task, attempt)
+        if run.begun_here and run.since is None:
+            run.since = now
+        return self._reveal(task, attempt, replica_set)
+
+    def _run(self, task: str, attempt: int) -> _Run:
+        return self._runs.setdefault(task, {}).setdefault(attempt, _Run(False))
+
+    def _reveal(self, task: str, attempt: int, replica_set: str) -> Reveal:
+        return Reveal(
+            opening=self._secret("opening", replica_set or f"{task}\n{attempt}"),
+            reveal=self._secret("reveal", f"{task}\n{attempt}"),
+        )
+
+    def _secret(self, what: str, about: str) -> bytes:
+        return hashlib.sha256(self._sign(f"sark {what} 1\n{about}".encode())).digest()
+
+    def note(self, task: str, attempt: int, note: LaunchEnded, now: float) -> None:
+        """A launch ended. What comes before the reveal says nothing, nor does what comes twice."""
+        run = self._run(task, attempt)
+        if run.since is not None and len(run.notes) < MAX_NOTES:
+            run.notes.setdefault(note.launch, (note.digest, now))
+
+    def result_arrived(self, task: str, attempt: int, now: float) -> None:
+        """It is about to be fetched and read, which takes time of ours."""
+        run = self._run(task, attempt)
+        run.result_at = now if run.result_at is None else run.result_at
+
+    def testimony(self, task: str, attempt: int, replica_set: str, unit: str) -> WitnessAccount:
+        """What was witnessed of an attempt whose result has arrived."""
+        if unit.startswith(SERVED):
+            return WitnessAccount(unwitnessed=NO_SERVERS)
+        run = self._run(task, attempt)
+        if not run.begun_here:
+            return WitnessAccount(unwitnessed=BEFORE)
+        secrets = self._reveal(task, attempt, replica_set)
+        chain = WitnessAccount(opening=secrets.opening.hex(), reveal=secrets.reveal.hex())
+        if run.since is None or run.result_at is None:
+            return chain
+        notes = tuple(
+            LaunchNote(launch=launch, digest=digest, at_s=at - run.since)
+            for launch, (digest, at) in sorted(run.notes.items())
+        )
+        return chain.model_copy(update={"notes": notes, "result_s": run.result_at - run.since})
+
+    def forget(self, task: str) -> None:
+        """It ended a while ago."""
+        self._runs.pop(task, None)
