@@ -69,6 +69,7 @@ async def run_gate(
             relay = RelayReservations(settings.relay_limits, policy.admits, policy.answers_for)
             node.network.serve_relay(relay)
         await nursery.start(policy.run)
+        node.network.governor.class_of = policy.class_of
         await nursery.start(pools.run)
         census = Census(
             node.network,

@@ -7,6 +7,7 @@
     ├─ Refused                     a peer said no, with a reason from `protocol.words.Reason`
     ├─ NotPermitted                a token does not show what it should, or a ticket cannot be used
     ├─ Unreachable                 no way to the peer, or it stopped answering; trying again may help
+    │   └─ Overloaded              it has no time for us now: it did nothing
     ├─ RunError                    a task could not be measured (broken model, crash, time limit)
     ├─ CampaignError               the campaign file is wrong: file, line, hint
     └─ ResourceError               this machine lacks something: port, disk, data folder, rights
@@ -82,6 +83,14 @@ class Unreachable(SarkError):
     def __init__(self, what: str, *, hint: str = "", refused: bool = False) -> None:
         super().__init__(what, hint=hint)
         self.refused = refused
+
+
+class Overloaded(Unreachable):
+    """The peer answers, but would not do what was asked before our deadline, and did nothing of it."""
+
+    def __init__(self, what: str, *, retry_after_s: float) -> None:
+        super().__init__(what)
+        self.retry_after_s = retry_after_s
 
 
 class RunError(SarkError):

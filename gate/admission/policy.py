@@ -29,18 +29,14 @@ from protocol.words import Reason, Right
 from swarm.base.home import Home
 from swarm.base.threads import DISK
 from swarm.net.addresses import PeerId, split_peer
+from swarm.net.cost import PeerClass
 from swarm.net.identity import load_or_create
-from swarm.net.limits import RateLimit
 from swarm.pools.manifests import live_members, revoked_peers
 from swarm.pools.owner import own_pools
 from swarm.pools.tokens import prove
 
 LOOK_S: Final = 5.0
 """How often the pools of the home are read; a peer that enrols here is admitted at once."""
-TOKENS_PER_S: Final = 2.0
-"""That one peer may show, on average; bursts up to twice that."""
-TOKENS_PER_S_OF_ALL: Final = 50.0
-"""Of all peers together: proving one takes a millisecond, and fresh keys cost nothing."""
 MAX_VISITORS: Final = 1_024
 VISIT_S: Final = 120.0
 """A visitor shows its token again after this long."""
@@ -93,8 +89,6 @@ class AdmissionPolicy:
         self.refused: Counter[str] = Counter()
         """Refusals, by service."""
         self._pauses: dict[PeerId, float] = {}
-        self._tokens = RateLimit.per_second(TOKENS_PER_S)
-        self._all_tokens = RateLimit.per_second(TOKENS_PER_S_OF_ALL)
         self._visitors: OrderedDict[PeerId, _Visitor] = OrderedDict()
         self._revoked: frozenset[PeerId] = frozenset()
         """In the pools of this home, and in those that it serves."""
@@ -113,6 +107,12 @@ class AdmissionPolicy:
     def knows(self, peer: PeerId) -> bool:
         """Whether the operator knows that peer, even at an open gate: the last connections are kept for those."""
         return peer in self._named or peer in self._operators or peer in self.members
+
+    def class_of(self, peer: PeerId) -> PeerClass:
+        """How much of the gate's processor it may use."""
+        if peer in self._operators:
+            return PeerClass.OWN
+        return PeerClass.KNOWN if self.knows(self.answers_for(peer)) else PeerClass.STRANGER
 
     def refusal(self, peer: PeerId, service: str) -> RefusedMessage | None:
         """The answer for a peer that is not admitted; None: it is. `service`: `index`, `pool` or `relay`, for the count."""
@@ -151,13 +151,8 @@ class AdmissionPolicy:
 
     # -- changes ---------------------------------------------------------------------------------------------------------
 
-    def authenticate(
-        self, peer: PeerId, message: ShowCredentials, now: float
-    ) -> CredentialsReply | RefusedMessage:
-        """Take a visitor's token. `now`: seconds of the monotonic clock."""
-        wait = self._tokens.wait(now, peer) or self._all_tokens.wait(now, "")
-        if wait:
-            return RefusedMessage(reason=Reason.OVERLOADED, detail="too many tokens", retry_after_s=wait)
+    def authenticate(self, peer: PeerId, message: ShowCredentials) -> CredentialsReply | RefusedMessage:
+        """Take a visitor's token."""
         operated = message.issuer in self._operators
         if self.admit is Admit.OPEN and not operated:  # it would change nothing: do not prove it
             return CredentialsReply(principal=peer, rights=(), priority=0)

@@ -26,6 +26,7 @@ from protocol.wire.base import Message
 from protocol.words import Reason, Right, Role
 from swarm.base.text import shorten
 from swarm.net.addresses import PeerId
+from swarm.net.cost import PeerClass
 from swarm.pools.manifests import DELEGATION_S, is_live
 from swarm.pools.tokens import LEEWAY_S, Grant, TokenProof, least
 
@@ -153,6 +154,13 @@ class Authorization:
     def knows(self, peer: PeerId) -> bool:
         """Whether `peer` has a permission of its own, not as anybody."""
         return any(not permit.stranger for permit in self._permits(peer))
+
+    def class_of(self, peer: PeerId) -> PeerClass:
+        """How much of this worker's processor `peer` may use."""
+        permit = self.permit_of(peer)
+        if permit is None or permit.stranger:
+            return PeerClass.STRANGER
+        return PeerClass.OWN if permit.owner else PeerClass.KNOWN
 
     def principals_of(self, peer: PeerId) -> frozenset[str]:
         """On whose behalf `peer` may run tasks here now."""

@@ -19,13 +19,10 @@ from protocol.messages.pool import ManifestMessage, PoolManifest, read_manifest
 from protocol.messages.work import CredentialsReply, Denied, ShowCredentials
 from protocol.words import Reason
 from swarm.net.addresses import PeerId
-from swarm.net.limits import RateLimit
 from swarm.pools.manifests import verified
 
 LOOK_S = 5.0
 """Permissions end by the wall clock, which may jump: it is read at least this often."""
-SHOWS_PER_S = 8.0
-"""Tokens and manifests that one peer may show, on average; bursts up to twice that."""
 
 log = structlog.get_logger("sark.permissions")
 
@@ -42,15 +39,11 @@ class Revocation:
     store: Callable[[ManifestMessage], object] = lambda signed: None
     """Gets each newer manifest that a peer shows, to be written and passed on."""
     _news: trio.Event = field(default_factory=trio.Event)
-    _shows: RateLimit = field(default_factory=lambda: RateLimit.per_second(SHOWS_PER_S))
 
     def authenticate(
         self, peer: PeerId, message: ShowCredentials | ManifestMessage
     ) -> CredentialsReply | Denied:
-        """Take a token, or a pool's manifest, that `peer` shows. Raises `RemoteProtocolError` for a forged manifest.
-
-        Proving one costs time, of which a stranger must not take much while runs are timed.
-        """
+        """Take a token, or a pool's manifest, that `peer` shows. Raises `RemoteProtocolError` for a forged manifest."""
         reply = self._authenticate(peer, message)
         if isinstance(reply, Denied):
             log.info("credentials.refused", peer=peer, why=reply.detail)
@@ -59,9 +52,6 @@ class Revocation:
     def _authenticate(
         self, peer: PeerId, message: ShowCredentials | ManifestMessage
     ) -> CredentialsReply | Denied:
-        wait = self._shows.wait(trio.current_time(), peer)
-        if wait:
-            return Denied(reason=Reason.OVERLOADED, detail="too many tokens and manifests", retry_s=wait)
         if isinstance(message, ManifestMessage):
             manifest = read_manifest(message.body)
             if not self.permits.follows(manifest.pool):

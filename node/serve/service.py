@@ -20,6 +20,7 @@ from node.conversation.conversation import WorkerConversation
 from node.conversation.outbox import Outbox
 from node.conversation.requests import WorkerContext
 from node.device.probe import build_advert
+from node.serve.costs import cost_us
 from node.serve.owner_control import OwnerControl, OwnerSenses, Pause
 from node.serve.run_manager import DeviceParts, Examiner, RunManager
 from node.serve.shell import ConversationShell
@@ -106,7 +107,8 @@ async def run_worker(
     worker = Worker(settings, network, parts)
     async with trio.open_nursery() as nursery:
         worker.nursery = worker.shell.nursery = nursery
-        serve_links(network, ProtocolId.WORK, WORK, worker.shell.answer, opened=worker.opened)
+        network.governor.class_of = worker.permits.class_of
+        serve_links(network, ProtocolId.WORK, WORK, worker.shell.answer, cost=cost_us, opened=worker.opened)
         serve_links(network, ProtocolId.HEALTH, HEALTH, worker.health)
         worker.sharing.serve(network)
         nursery.start_soon(worker.shell.keep_time)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import fnmatch
 import operator
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 from typing import Any, Final
 
 from protocol.values.advert import Advert
@@ -79,42 +81,144 @@ def match_clause(clause: Clause, advert: Advert) -> ClauseMatch:
         return ClauseMatch(clause, ClauseState.UNKNOWN, "attribute not known here", need)
     have = attribute.read(advert)
     if have is None:
-        absent = ClauseState.UNMET if clause.attribute.startswith("label.") else ClauseState.UNKNOWN
-        if absent is ClauseState.UNMET and clause.op is Op.NE:
-            absent = ClauseState.MET
+        absent = _absent(clause)
         return ClauseMatch(clause, absent, NOT_SET if absent is not ClauseState.UNKNOWN else NOT_KNOWN, need)
-    return ClauseMatch(clause, _compare(attribute.of, clause, have), show_value(attribute.of, have), need)
+    holds = _comparison(attribute.of, clause)
+    state = ClauseState.UNKNOWN
+    if holds is not None:
+        state = ClauseState.MET if holds(have) else ClauseState.UNMET
+    return ClauseMatch(clause, state, show_value(attribute.of, have), need)
 
 
-def _compare(of: Of, clause: Clause, have: Any) -> ClauseState:
-    met = _holds(of, clause.op, clause.value, have)
-    if met is None:
+def _absent(clause: Clause) -> ClauseState:
+    """How a clause stands with a device that does not say."""
+    if not clause.attribute.startswith("label."):
         return ClauseState.UNKNOWN
-    return ClauseState.MET if met else ClauseState.UNMET
+    return ClauseState.MET if clause.op is Op.NE else ClauseState.UNMET
 
 
-def _holds(of: Of, op: Op, value: Any, have: Any) -> bool | None:
-    """None: this version of ours does not know how to compare these."""
+def _comparison(of: Of, clause: Clause) -> Callable[[Any], bool] | None:
+    """Whether what a device says meets the clause. None: this version of ours does not know how to compare these."""
+    op, value = clause.op, clause.value
     if of in (Of.NUMBER, Of.SIZE):
-        return None if op not in _ORDER or isinstance(value, (str, tuple)) else _ORDER[op](have, value)
-    items = tuple(map(str, have)) if of is Of.LIST else (str(have),)
+        if op not in _ORDER or isinstance(value, (str, tuple)):
+            return None
+        compare = _ORDER[op]
+        return lambda have: compare(have, value)
+    text = str(value)
     match op:
         case Op.LIKE:
-            return any(_like(item, str(value)) for item in items)
+            like = _like(text)
+            return (lambda have: any(like(str(item)) for item in have)) if of is Of.LIST else like
         case Op.HAS if of is Of.LIST:
-            return str(value) in items
+            return lambda have: text in have
         case Op.EQ | Op.NE if of is Of.TEXT:
-            return _ORDER[op](items[0], str(value))
+            compare = _ORDER[op]
+            return lambda have: compare(have, text)
         case Op.IN if of is Of.TEXT and isinstance(value, tuple):
-            return items[0] in value
+            return frozenset(value).__contains__
     return None
 
 
-def _like(text: str, pattern: str) -> bool:
-    """A shell pattern, case ignored; a pattern without a wildcard may stand anywhere in the text."""
-    if not any(mark in pattern for mark in "*?["):
-        pattern = f"*{pattern}*"
-    return fnmatch.fnmatchcase(text.lower(), pattern.lower())
+@lru_cache(maxsize=1_024)
+def _like(pattern: str) -> Callable[[str], bool]:
+    """Whether a text fits a shell pattern, case ignored; a pattern without a wildcard may stand anywhere in the text.
+
+    Text between two stars is looked for with `find`: the usual case, and the fastest. Others go to `fnmatch`'s expression, which does
+    not come back to an earlier star: 200 characters in a text of 200 take 50 µs at most (measured).
+    """
+    pattern = pattern.lower()
+    if not _is_plain(pattern):
+        fits = re.compile(fnmatch.translate(pattern)).match
+        return lambda text: fits(text.lower()) is not None
+    if "*" not in pattern:
+        return lambda text: pattern in text.lower()
+    first, *between, last = pattern.split("*")
+    part = between[0] if between else ""
+
+    def find(text: str) -> bool:
+        text = text.lower()
+        start, end = len(first), len(text) - len(last)
+        return (
+            start <= end
+            and text.startswith(first)
+            and text.endswith(last)
+            and text.find(part, start, end) >= 0
+        )
+
+    return find
+
+
+def _is_plain(pattern: str) -> bool:
+    """Whether it has no wildcards but two stars at most."""
+    return pattern.count("*") <= 2 and not ("?" in pattern or "[" in pattern)
+
+
+# -- many devices -----------------------------------------------------------------------------------------------------------
+
+
+EXACT_US: Final = 0.4
+"""Processor time of one comparison with one device, in µs (measured)."""
+PLAIN_US: Final = 1.0
+"""Of a pattern with at most two stars and no other wildcards."""
+PATTERN_US: Final = 20.0
+"""Of any other pattern."""
+
+
+@dataclass(frozen=True, slots=True)
+class Predicate:
+    """`match(…).fits` of a requirement that is put to many devices: read once, the cheapest and most selective clauses first."""
+
+    conditions: tuple[Callable[[Advert], bool], ...]
+    cost_us: float
+    """For one device, at most."""
+
+    def __call__(self, advert: Advert) -> bool:
+        return all(condition(advert) for condition in self.conditions)
+
+
+def clause_cost_us(clause: Clause) -> float:
+    """Processor time of one clause with one device, in µs."""
+    if clause.op is not Op.LIKE:
+        return EXACT_US
+    return PLAIN_US if _is_plain(str(clause.value)) else PATTERN_US
+
+
+def requirement_cost_us(requirement: Requirement) -> float:
+    """Processor time of all clauses with one device, in µs."""
+    return sum(map(clause_cost_us, requirement.clauses))
+
+
+_SELECTS: Final = (Op.EQ, Op.HAS, Op.IN, Op.GE, Op.GT, Op.LE, Op.LT, Op.LIKE, Op.NE)
+"""Most selective first."""
+
+
+def compile_requirement(requirement: Requirement) -> Predicate:
+    """Its predicate. A clause that no device can meet is tried first, and alone."""
+    clauses = sorted(
+        requirement.clauses,
+        key=lambda clause: (clause_cost_us(clause), _SELECTS.index(clause.op)),
+    )
+    conditions = [_condition(clause) for clause in clauses]
+    if None in conditions:
+        return Predicate((lambda advert: False,), EXACT_US)
+    return Predicate(tuple(filter(None, conditions)), sum(map(clause_cost_us, clauses)))
+
+
+def _condition(clause: Clause) -> Callable[[Advert], bool] | None:
+    """None: no device meets it, as far as this version of ours knows."""
+    attribute = attribute_of(clause.attribute)
+    holds = None if attribute is None else _comparison(attribute.of, clause)
+    absent = _absent(clause) is ClauseState.MET
+    if attribute is None or (holds is None and not absent):
+        return None
+    read = attribute.read
+
+    def condition(advert: Advert) -> bool:
+        have = read(advert)
+        return absent if have is None else holds is not None and holds(have)
+
+    return condition
 
 
 def show_value(of: Of, have: Any) -> str:

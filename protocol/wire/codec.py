@@ -7,7 +7,7 @@ come in, the only error that goes out is `RemoteProtocolError`, and nothing abov
 from __future__ import annotations
 
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final, TypeVar
 
@@ -16,6 +16,7 @@ from pydantic import ValidationError
 
 from protocol.errors import LocalProtocolError, RemoteProtocolError
 from protocol.wire.base import MAX_DEPTH, MAX_ELEMENTS, MAX_FRAME, Message
+from protocol.wire.busy import Busy
 
 M = TypeVar("M", bound=Message)
 
@@ -37,6 +38,8 @@ class Frame:
     kind: FrameKind
     id: int
     message: Message
+    size: int = field(default=0, compare=False)
+    """Bytes that it was decoded from."""
 
 
 def pack(value: Any) -> bytes:
@@ -122,7 +125,10 @@ def _bound(value: Any, max_elements: int = MAX_ELEMENTS) -> None:
 
 
 class Vocabulary:
-    """The messages one family of exchanges may speak, by their `type`; `calls` and `notes`: which of them may come as what."""
+    """The messages one family of exchanges may speak, by their `type`; `calls` and `notes`: which of them may come as what.
+
+    `Busy` answers a call in every family.
+    """
 
     def __init__(
         self,
@@ -134,6 +140,7 @@ class Vocabulary:
         self.calls = frozenset(calls)
         self.notes = frozenset(notes)
         self._by_type = {message.type: message for message in messages}
+        self._by_type[Busy.type] = Busy
 
     def check_kind(self, frame: Frame) -> None:
         """Raises `RemoteProtocolError` for a call that comes as a note, and for a note or an answer that comes as a call."""
@@ -172,7 +179,7 @@ class Vocabulary:
             message = message_class.model_validate(fields)
         except ValidationError as exc:
             raise RemoteProtocolError(f"bad {name}: {_first_wrong(exc)}") from exc
-        return Frame(FrameKind(kind), id_, message)
+        return Frame(FrameKind(kind), id_, message, len(body))
 
 
 class Decoder:

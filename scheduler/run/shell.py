@@ -27,9 +27,12 @@ from scheduler.run.canaries import Canaries
 from scheduler.run.credentials import CredentialPresenter
 from scheduler.trust.book import TrustBook
 from swarm.blobs.client import fetch_blob
+from swarm.net.cost import BYTE_US, VERIFY_US, PeerClass
 from swarm.net.link import Link, Links
 from swarm.net.network import Network
 
+RESULT_US: Final = 3_000.0
+"""Processor time to read, check and store an ordinary record, in µs (measured)."""
 LOOKUPS: Final = 8
 """Searches of the index at once."""
 
@@ -55,7 +58,9 @@ class TrioShell:
     """Repeats inferences of strangers' runs."""
 
     def __post_init__(self) -> None:
-        self._links = Links(self.network, ProtocolId.WORK, WORK, self.nursery, self._answer)
+        self._links = Links(self.network, ProtocolId.WORK, WORK, self.nursery, self._answer, cost=cost_us)
+        self._class_before = self.network.governor.class_of
+        self.network.governor.class_of = self._class_of
         self._happened = trio.Event()
         self._lookups = trio.CapacityLimiter(LOOKUPS)
         self._reading = trio.Lock()
@@ -66,6 +71,11 @@ class TrioShell:
             link = self._links.peek(peer)
             if link is not None:
                 await link.aclose()
+
+    def _class_of(self, peer: str) -> PeerClass:
+        """How much of this scheduler's processor a worker may use."""
+        stranger = self.core.state.trust_of(peer).stranger
+        return self._class_before(peer) if stranger else PeerClass.KNOWN
 
     async def _answer(self, link: Link, message: Message) -> Message | None:
         return await drive(self.received(link.peer, message), self.perform)
@@ -159,6 +169,11 @@ def checked(effect: effects.CheckRecord) -> CheckedRecord:
     if testimony is not None and rejection is None and record.outcome is RunOutcome.COMPLETE:
         rejection = refusal(record, observe(record), testimony)
     return CheckedRecord(record, figures_of(task, record, testimony), rejection)
+
+
+def cost_us(message: Message) -> float:
+    """What a worker's call or note takes, besides reading and answering it, in µs of processor time."""
+    return VERIFY_US + RESULT_US + message.size * BYTE_US if isinstance(message, Result) else 0.0
 
 
 def _own(handle: LinkHandle) -> Link:

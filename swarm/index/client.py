@@ -9,13 +9,13 @@ import contextlib
 import math
 import statistics
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
 import trio
 
-from protocol.errors import Refused, RemoteProtocolError, Unreachable
+from protocol.errors import Overloaded, Refused, RemoteProtocolError, Unreachable
 from protocol.messages import index as say
 from protocol.wire.base import Message
 from protocol.words import Reason
@@ -54,7 +54,7 @@ class IndexClient:
     """Our own contact while we store adverts for others."""
     remote_address: Callable[[PeerId], Address | None]
     """Where a connected peer is seen, so that others only get its own addresses."""
-    answer_own: Callable[[Message], Message]
+    answer_own: Callable[[Message], Awaitable[Message]]
     """Answers a call to ourselves."""
     anchors: Callable[[], Sequence[Contact]]
     """Holders that the owner chose."""
@@ -110,7 +110,7 @@ class IndexClient:
     ) -> M:
         """One call. Raises `Unreachable` (silent, broken or talking nonsense) or `errors.Refused`."""
         if contact.peer == self.own_peer:
-            answer = self.answer_own(message)
+            answer = await self.answer_own(message)
             assert isinstance(answer, expected)
             return answer
         began = trio.current_time()
@@ -121,6 +121,8 @@ class IndexClient:
                 answer = await self.links.call(
                     contact.peer, contact.addresses, message, max_wait_s=max_wait_s
                 )
+        except Overloaded as exc:  # it is there: others are asked, and it is not forgotten
+            raise Refused(exc.what, reason=Reason.OVERLOADED, retry_after_s=exc.retry_after_s) from exc
         except (Unreachable, RemoteProtocolError, trio.TooSlowError) as exc:
             await self._failed(contact)
             raise Unreachable(f"{contact.peer} did not answer: {exc}") from exc

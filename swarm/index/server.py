@@ -9,7 +9,7 @@ from typing import Final
 
 import trio
 
-from protocol.errors import Refused, RemoteProtocolError, Unreachable
+from protocol.errors import Refused, Unreachable
 from protocol.messages import index as say
 from protocol.values.index_keys import shard_key, shard_prefix
 from protocol.wire.base import Message
@@ -18,13 +18,15 @@ from swarm.index.client import IndexClient, contact_infos
 from swarm.index.lookup import HOLDERS, sender_of
 from swarm.index.shard_store import ForgedAdvert, ShardStore, read_signed
 from swarm.net.addresses import Address, Contact, PeerId, is_private, parse_tcp, public_network, usable
+from swarm.net.cost import VERIFY_US
 from swarm.net.identity import routing_key
 from swarm.net.limits import RateLimit
 from swarm.net.link import Link
 from swarm.net.network import read_contacts
 
-CALLS_PER_S: Final = 200.0
-"""Calls of one peer."""
+FIND_US: Final = 50.0
+"""Processor time to find the nearest holders of a key, in µs (measured): at least, and for each one in the table."""
+FIND_EACH_US: Final = 0.6
 MAX_REFERRALS: Final = 4
 """Peers asked of those that a client names."""
 INTRODUCTIONS: Final = 8
@@ -35,6 +37,15 @@ KNOCKS: Final = 2
 """Checked addresses of a holder besides the one it is seen at."""
 KNOCK_RATE: Final = (4, 60.0)
 """Checks of one address: so many at once, then one in so many seconds, whoever names it."""
+
+Turn = Callable[[float], Awaitable[None]]
+"""Waits for a turn to use the processor for so many µs."""
+
+
+async def own_turn(cost_us: float) -> None:
+    """For calls of this node itself."""
+    await trio.lowlevel.checkpoint()
+
 
 Admit = Callable[[PeerId], say.RefusedMessage | None]
 """The refusal for a peer that may not store adverts here; None: they are."""
@@ -58,11 +69,24 @@ class IndexServer:
     meeting: set[PeerId] = field(default_factory=set)
     """Peers being introduced."""
     _knocks: RateLimit = field(default_factory=lambda: RateLimit(*KNOCK_RATE))
-    _calls: RateLimit = field(default_factory=lambda: RateLimit.per_second(CALLS_PER_S))
+
+    def cost_us(self, message: Message) -> float:
+        """What a call takes, in µs of processor time."""
+        match message:
+            case say.FindPeers():
+                return FIND_US + len(self.client.network.table) * FIND_EACH_US
+            case say.StoreAdverts():
+                return VERIFY_US + len(message.items) * (
+                    FIND_US + len(self.client.network.table) * FIND_EACH_US
+                )
+            case say.QueryShard():
+                closer = FIND_US + len(self.client.network.table) * FIND_EACH_US if message.have else 0.0
+                return self.holder.page_cost_us(message) + closer
+        return 0.0
 
     async def answer(self, link: Link, message: Message) -> Message:
         """Serve one call of a peer."""
-        answer = self._answer(link.peer, message)
+        answer = await self._answer(link, message)
         if isinstance(answer, say.RefusedMessage):
             self.refused[answer.reason] += 1
         elif isinstance(answer, say.StoreReply):
@@ -71,31 +95,27 @@ class IndexServer:
                     self.refused[f"store-{item.verdict}"] += 1
         return answer
 
-    def _answer(self, peer: PeerId, message: Message) -> Message:
+    async def _answer(self, link: Link, message: Message) -> Message:
+        peer = link.peer
         if self.leaving:
             return say.RefusedMessage(reason=Reason.NOT_SERVING, detail="this node is leaving")
-        wait = self._calls.wait(trio.current_time(), peer)
-        if wait:
-            return say.RefusedMessage(reason=Reason.OVERLOADED, detail="too many calls", retry_after_s=wait)
         if isinstance(message, say.FindPeers):
             return self._find(peer, message)
-        if not isinstance(message, (say.StoreAdverts, say.QueryShard, say.MarkSplit)):
-            raise RemoteProtocolError(f"a {type(message).__name__} is an answer, not a call")
         if self.client.me() is None:
             return say.RefusedMessage(
                 reason=Reason.NOT_A_HOLDER, detail="this node stores no adverts of others"
             )
         refusal = self.admit(peer) if isinstance(message, say.StoreAdverts) else None
-        return refusal or self.answer_as_holder(peer, message)
+        return refusal or await self.answer_as_holder(peer, message, link.turn)
 
-    def answer_as_holder(self, peer: PeerId, message: Message) -> Message:
-        """Store an advert of `peer`, which may be ourselves, or read the store for it."""
+    async def answer_as_holder(self, peer: PeerId, message: Message, turn: Turn = own_turn) -> Message:
+        """Store an advert of `peer`, which may be ourselves, or read the store for it. `turn`: awaited before each slice of long work."""
         now = trio.current_time()
         match message:
             case say.StoreAdverts():
                 return self._store(now, peer, message)
             case say.QueryShard():
-                return self._page(now, peer, message)
+                return await self._page(now, peer, message, turn)
             case say.MarkSplit():
                 key = shard_key(message.pool, message.attribute, message.depth, message.prefix)
                 return say.MarkReply(split=self.holder.split(key))
@@ -133,8 +153,15 @@ class IndexServer:
         observed = self.client.remote_address(sender)
         return RELAYED if observed is None else public_network([observed])
 
-    def _page(self, now: float, asker: PeerId, message: say.QueryShard) -> say.ShardPage:
-        page = self.holder.page(now, message)
+    async def _page(self, now: float, asker: PeerId, message: say.QueryShard, turn: Turn) -> say.ShardPage:
+        slices = self.holder.page(now, message)
+        while True:
+            try:
+                cost_us = next(slices)
+            except StopIteration as end:
+                page: say.ShardPage = end.value
+                break
+            await turn(cost_us)
         key = shard_key(message.pool, message.attribute, message.depth, message.prefix)
         closer = self._closer(key, message.have, asker) if message.have else []
         return page.model_copy(update={"closer": contact_infos(closer)}) if closer else page

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter, OrderedDict
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final
@@ -17,8 +17,9 @@ from protocol.errors import RemoteProtocolError
 from protocol.messages.index import ListedAdvert, QueryShard, ShardPage, StoredItem, StoreItem, StoreVerdict
 from protocol.values.advert import Advert, SignedAdvert, advert_message, read_advert
 from protocol.values.index_keys import MAX_CAMPAIGNS, MAX_SHARD_DEPTH, attributes_of, shard_key, shard_prefix
-from protocol.values.match import match
+from protocol.values.match import compile_requirement, requirement_cost_us
 from swarm.net.addresses import PeerId
+from swarm.net.cost import SLICE_US
 from swarm.net.identity import routing_key, verify
 from swarm.net.limits import decrement
 
@@ -36,6 +37,12 @@ MAX_GONE: Final = 8_192
 """Shards of which tombstones are shown."""
 TOMBSTONES_SHOWN: Final = 4
 """Newest tombstones of a shard that go with each page."""
+LOOK_US: Final = 3.0
+"""Processor time to look at one advert of a shard and give it its place in the reader's order, in µs (measured)."""
+SHOW_US: Final = 40.0
+"""To show one advert, in µs (measured)."""
+READ_KEPT: Final = 1_024
+"""Adverts that are kept as read, besides those in the store: as objects they take ten times their size."""
 _NO_ROOM: Final = "this holder is full"
 
 
@@ -62,6 +69,15 @@ class _NodeEntry:
     """Key → attribute."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    """A node that fits a reader's requirement."""
+
+    draw: bytes
+    posting: _Posting
+    signed: SignedAdvert
+
+
 class ForgedAdvert(RemoteProtocolError):
     """An advert that its node did not sign, or that is malformed."""
 
@@ -71,7 +87,7 @@ def read_signed(signed: SignedAdvert) -> Advert:
     return _read(signed.body, signed.signature)
 
 
-@lru_cache(maxsize=8_192)
+@lru_cache(maxsize=READ_KEPT)
 def _read(body: bytes, signature: bytes) -> Advert:
     try:
         advert = read_advert(body)
@@ -216,21 +232,39 @@ class ShardStore:
 
     # -- reading ---------------------------------------------------------------------------------------------------------
 
-    def page(self, now: float, ask: QueryShard) -> ShardPage:
-        """Up to `ask.limit` valid matching adverts, in the order of `ask.seed`, round robin over networks."""
+    def page_cost_us(self, ask: QueryShard) -> float:
+        """What `page` takes at most, in µs of processor time."""
+        size = len(self._shards.get(shard_key(ask.pool, ask.attribute, ask.depth, ask.prefix), ()))
+        return size * (LOOK_US + requirement_cost_us(ask.requirement)) + min(size, ask.limit) * SHOW_US
+
+    def page(self, now: float, ask: QueryShard) -> Generator[float, None, ShardPage]:
+        """Up to `ask.limit` valid matching adverts, in the order of `ask.seed`, round robin over networks.
+
+        In slices: yields what the next one takes, in µs. In between the store may change; the page is of what was there at first.
+        """
         key = shard_key(ask.pool, ask.attribute, ask.depth, ask.prefix)
         shard = self._shards.get(key, {})
-        alive = [(peer, posting) for peer, posting in shard.items() if posting.expires > now]
-        fits = [
-            (peer, posting)
-            for peer, posting in alive
-            if not ask.requirement.clauses or match(ask.requirement, self._nodes[peer].advert).fits
+        alive = [
+            (peer, posting, self._nodes[peer]) for peer, posting in shard.items() if posting.expires > now
         ]
-        order = _round_robin(fits, ask.seed)
+        each_us = LOOK_US + requirement_cost_us(ask.requirement)
+        step = max(1, int(SLICE_US / each_us))
+        predicate = compile_requirement(ask.requirement)
+        salt = ask.seed.to_bytes(4, "big")
+        fits: list[_Candidate] = []
+        for start in range(0, len(alive), step):
+            part = alive[start : start + step]
+            yield len(part) * each_us
+            fits += [
+                _Candidate(_draw(peer, salt), posting, entry.signed)
+                for peer, posting, entry in part
+                if predicate(entry.advert)
+            ]
+        order = _round_robin(fits)
         end = ask.cursor + ask.limit
         shown = [
-            ListedAdvert(advert=self._nodes[peer].signed, age_s=max(now - posting.published, 0.0))
-            for peer, posting in order[ask.cursor : end]
+            ListedAdvert(advert=each.signed, age_s=max(now - each.posting.published, 0.0))
+            for each in order[ask.cursor : end]
         ]
         if ask.cursor == 0:
             shown = (shown + self._tombstones(now, key))[: max(ask.limit, len(shown))]
@@ -289,16 +323,19 @@ def _size(signed: SignedAdvert) -> int:
     return len(signed.body) + len(signed.signature)
 
 
-def _round_robin(postings: list[tuple[PeerId, _Posting]], seed: int) -> list[tuple[PeerId, _Posting]]:
-    """A random order fixed by the reader's seed, round robin over public networks so that none crowds out the rest."""
-    salt = seed.to_bytes(4, "big")
-    shuffled = sorted(
-        postings, key=lambda item: hashlib.blake2b(item[0].encode(), digest_size=8, key=salt).digest()
-    )
+def _draw(peer: PeerId, salt: bytes) -> bytes:
+    """A random number fixed by the reader's seed."""
+    return hashlib.blake2b(peer.encode(), digest_size=8, key=salt).digest()
+
+
+def _round_robin(candidates: list[_Candidate]) -> list[_Candidate]:
+    """A random order, round robin over public networks so that none crowds out the rest."""
+    shuffled = sorted(candidates, key=lambda each: each.draw)
     before: Counter[str] = Counter()
     turns: list[int] = []
-    for _, posting in shuffled:
-        turns.append(before[posting.network] if posting.network else 0)
-        before[posting.network] += 1
+    for each in shuffled:
+        network = each.posting.network
+        turns.append(before[network] if network else 0)
+        before[network] += 1
     order = sorted(range(len(shuffled)), key=turns.__getitem__)
     return [shuffled[place] for place in order]

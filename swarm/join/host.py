@@ -36,8 +36,10 @@ from swarm.net.addresses import (
     dialled,
     gate_contacts,
     parse_tcp,
+    public_network,
     usable,
 )
+from swarm.net.governor import Governor
 from swarm.net.identity import Identity, peer_id_bytes
 from swarm.net.network import Handler, Path, Reservation
 from swarm.net.reservations import RelayReservations
@@ -71,6 +73,7 @@ class HostNetwork:
 
     def __post_init__(self) -> None:
         self.table = RoutingTable(self.identity.peer_id)
+        self.governor = Governor(self._network_of)
         self._relays = Relays(
             self.identity.peer_id, self.host, self.swarm, self.handle, lambda: self.addresses
         )
@@ -149,6 +152,11 @@ class HostNetwork:
         if connection is None:
             return None
         return next(iter(usable(connection.get_transport_addresses())), None)
+
+    def _network_of(self, peer: PeerId) -> str:
+        """The public network that it is connected from; empty on loopback, in a LAN and through a gate, which has limits of its own."""
+        observed = self.remote_address(peer)
+        return "" if observed is None else public_network([observed])
 
     async def knock(self, peer: PeerId, address: Address, *, max_wait_s: float = 3.0) -> bool:
         with trio.move_on_after(max_wait_s):

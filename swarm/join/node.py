@@ -34,6 +34,7 @@ from swarm.join.host import open_host
 from swarm.join.known_gates import local_gates, recent_gates, worker_addresses
 from swarm.join.presence import ANYWHERE, FallbackPeers, record_peers, run_presence
 from swarm.net.addresses import Address, Contact, gate_contacts
+from swarm.net.cost import PeerClass
 from swarm.net.identity import Identity, load_or_create, next_incarnation
 from swarm.net.link import Link, serve_links
 from swarm.net.network import Network
@@ -156,6 +157,11 @@ async def open_node(
                 wall=time.time,
                 exempt=gater.knows,
                 anchors=contacts,
+            )
+            network.governor.class_of = lambda peer: (
+                PeerClass.KNOWN
+                if gater.knows(peer) or any(contact.peer == peer for contact in contacts())
+                else PeerClass.STRANGER
             )
             if health:
                 _answer_health(network, Pong(role=role, incarnation=incarnation))

@@ -31,6 +31,7 @@ from protocol.errors import LocalProtocolError, SarkError, Unreachable
 from swarm.memory.parts import InboundStreams, MemoryGate
 from swarm.memory.streams import MemoryLink, MemoryStream, stream_pair
 from swarm.net.addresses import Address, Circuit, PeerId, circuits, dialled, parse_circuit, parse_tcp
+from swarm.net.governor import Governor
 from swarm.net.identity import Identity
 from swarm.net.network import Handler, Path, Reservation
 from swarm.net.reservations import RelayReservations
@@ -301,6 +302,7 @@ class MemoryNetwork:
         self.table = RoutingTable(identity.peer_id)
         self._given: set[Address] = set()
         self._rules = DialRules(networks=lambda: _EVERYWHERE, given=self._given.__contains__)
+        self.governor = Governor()
 
     @property
     def addresses(self) -> tuple[Address, ...]:

@@ -16,10 +16,20 @@ from typing import TypeVar
 import structlog
 import trio
 
-from protocol.errors import LocalProtocolError, ProtocolError, RemoteProtocolError, Unreachable, first_error
+from protocol.errors import (
+    LocalProtocolError,
+    Overloaded,
+    ProtocolError,
+    RemoteProtocolError,
+    Unreachable,
+    first_error,
+)
 from protocol.wire.base import Message
+from protocol.wire.busy import Busy
 from protocol.wire.codec import Decoder, Frame, FrameKind, Vocabulary
 from swarm.net.addresses import Address, PeerId
+from swarm.net.cost import BYTE_US, CALL_US, NOTE_US, READ_US, SLICE_US
+from swarm.net.governor import Payer
 from swarm.net.network import Network, Stream
 
 M = TypeVar("M", bound=Message)
@@ -33,6 +43,8 @@ FRAME_WITHIN_S = 60.0
 """Time limit of one frame, and of the first frame on a link that the peer opened."""
 WRITE_S = 10.0
 """A peer that reads no byte for so long is disconnected."""
+BUSY_PAUSE_S = 0.05
+"""The shortest wait after `Busy`."""
 LEAVE_CHECK_S = 1.0
 """A replaced link is closed when it was at rest at two checks in a row."""
 
@@ -40,6 +52,13 @@ log = structlog.get_logger("sark.link")
 
 Answer = Callable[["Link", Message], Awaitable[Message | None]]
 """Serves one call (the value is the reply) or one note (the value must be None)."""
+Cost = Callable[[Message], float]
+"""What serving a message takes, in µs of this process's processor time, besides reading it and answering."""
+
+
+def light(message: Message) -> float:
+    """For services whose calls cost no more than to read and answer them."""
+    return 0.0
 
 
 async def refuse_all(link: Link, message: Message) -> Message | None:
@@ -63,6 +82,9 @@ class Link:
     vocabulary: Vocabulary
     answer: Answer = refuse_all
     _: KW_ONLY
+    cost: Cost = light
+    payer: Payer | None = None
+    """To whom the peer's messages are charged; None: to nobody."""
     opened_by_peer: bool = False
     closed: trio.Event = field(default_factory=trio.Event)
     """Set once nothing more is sent or received."""
@@ -72,6 +94,8 @@ class Link:
     _unsent: int = 0
     _one_sent: trio.Event = field(default_factory=trio.Event)
     _sending: trio.Lock = field(default_factory=trio.Lock)
+    _retrying: trio.Lock = field(default_factory=trio.Lock)
+    """Calls to a busy peer are repeated one after the other: all at once, they would use up what it has for us."""
     _scope: trio.CancelScope = field(default_factory=trio.CancelScope)
 
     def __repr__(self) -> str:
@@ -89,14 +113,45 @@ class Link:
         return self.stream.relayed
 
     async def call(self, message: Message, *, max_wait_s: float = 5.0) -> Message:
-        """Send a call and wait for its reply. Raises `Unreachable` on silence or a broken link: the peer may have served the call."""
+        """Send a call and wait for its reply; a busy peer is asked again when it says so. Raises `Overloaded` where that would be too late,
+        and `Unreachable` on silence or a broken link: the peer may have served the call."""
+        deadline = trio.current_time() + max_wait_s
+        reply = await self._call(message, deadline, max_wait_s)
+        if isinstance(reply, Busy):
+            with trio.move_on_at(deadline):
+                async with self._retrying:
+                    reply = await self._retry(message, reply, deadline, max_wait_s)
+        if isinstance(reply, Busy):
+            wait = reply.retry_after_s
+            raise Overloaded(f"{self.peer} has no time for us for {wait:.1f} s", retry_after_s=wait)
+        return reply
+
+    async def _retry(self, message: Message, busy: Busy, deadline: float, max_wait_s: float) -> Message:
+        """Ask again until the answer is another, or the next try would be too late."""
+        reply: Message = busy
+        while isinstance(reply, Busy):
+            again = trio.current_time() + max(reply.retry_after_s, BUSY_PAUSE_S)
+            if again >= deadline:
+                return reply
+            await trio.sleep_until(again)
+            reply = await self._call(message, deadline, max_wait_s)
+        return reply
+
+    async def turn(self, cost_us: float) -> None:
+        """For long work in an answer: wait, before each slice of it, until it is the peer's turn."""
+        if self.payer is None:
+            await trio.lowlevel.checkpoint()
+        else:
+            await self.payer.turn(cost_us)
+
+    async def _call(self, message: Message, deadline: float, max_wait_s: float) -> Message:
         if self.closed.is_set():
             raise Unreachable(f"the link with {self.peer} is closed")
         self._next_id = self._next_id % 0xFFFF_FFFE + 1
         call_id = self._next_id
         call = self._pending[call_id] = _Call()
         try:
-            with trio.move_on_after(max_wait_s):
+            with trio.move_on_at(deadline):
                 await self._send(Frame(FrameKind.CALL, call_id, message))
                 await call.done.wait()
         finally:
@@ -148,7 +203,7 @@ class Link:
                             break
                         decoder.feed(data)
                         whole = False
-                        while (frame := decoder.next()) is not None:
+                        while (frame := await self._next(decoder)) is not None:
                             whole = True
                             await self._take(frame, nursery, slots)
                         if not decoder.partial:
@@ -168,10 +223,16 @@ class Link:
         self.vocabulary.check_kind(frame)
         if frame.kind is FrameKind.ANSWER:
             call = self._pending.get(frame.id)
-            if call is not None:  # else it has timed out
+            if call is not None:
                 call.reply = frame.message
                 call.done.set()
+            elif self.payer is not None:  # it has timed out, or was never asked for
+                self.payer.charge_refusal(NOTE_US + frame.size * BYTE_US)
         elif frame.kind is FrameKind.NOTE:
+            if self.payer is not None:
+                self.payer.charge(NOTE_US + frame.size * BYTE_US + self.cost(frame.message))
+                if owes := self.payer.owes_s():
+                    await trio.sleep(owes)
             await self.answer(self, frame.message)
         else:
             while self._unsent >= MAX_UNSENT:
@@ -181,9 +242,29 @@ class Link:
             self._answering += 1
             nursery.start_soon(self._serve, frame, slots, token)
 
+    async def _next(self, decoder: Decoder) -> Frame | None:
+        """The next frame that has arrived, when it is the peer's turn: until then it stays bytes."""
+        if self.payer is not None and decoder.held:
+            if pause := self.payer.unread_s():
+                await trio.sleep(pause)
+            await self.payer.turn(READ_US)
+        return decoder.next()
+
+    async def _answer(self, frame: Frame) -> Message | None:
+        """What the peer gets for its call."""
+        if self.payer is not None:
+            reading = CALL_US + frame.size * BYTE_US
+            serving = self.cost(frame.message)
+            wait = self.payer.admit(reading + serving)
+            if wait:
+                self.payer.charge_refusal(reading)
+                return Busy(retry_after_s=wait)
+            await self.payer.turn(min(CALL_US + serving, SLICE_US))
+        return await self.answer(self, frame.message)
+
     async def _serve(self, frame: Frame, slots: trio.CapacityLimiter, token: object) -> None:
         try:
-            answer = await self.answer(self, frame.message)
+            answer = await self._answer(frame)
             if answer is None:
                 raise LocalProtocolError(f"no answer to a {type(frame.message).__name__}")
             self._unsent += 1
@@ -244,6 +325,7 @@ class Links:
     nursery: trio.Nursery
     answer: Answer = refuse_all
     _: KW_ONLY
+    cost: Cost = light
     keep: float = math.inf
     """Links at most; the one used least lately goes first."""
     _links: dict[PeerId, Link] = field(default_factory=dict)
@@ -271,7 +353,8 @@ class Links:
                     if (link := self.peek(peer)) is not None:
                         return link
                     raise
-                link = Link(stream, self.vocabulary, self.answer)
+                payer = self.network.governor.payer(peer)
+                link = Link(stream, self.vocabulary, self.answer, cost=self.cost, payer=payer)
                 if peer not in self._links and len(self._links) >= self.keep:
                     await self.drop(next(iter(self._links)))
                 self._links[peer] = link
@@ -329,10 +412,12 @@ def serve_links(
     vocabulary: Vocabulary,
     answer: Answer,
     *,
+    cost: Cost = light,
     admit: Callable[[PeerId], bool] | None = None,
     opened: Callable[[Link], Awaitable[None]] | None = None,
 ) -> None:
-    """Serve links of `family` that peers open. `admit` decides before a byte is read; `opened` runs until the link ends.
+    """Serve links of `family` that peers open. `cost`: what a call costs besides reading and answering it; `admit` decides before a byte
+    is read; `opened` runs until the link ends.
 
     A peer that breaks the protocol is disconnected and logged in one line. Bugs are not caught.
     """
@@ -342,7 +427,8 @@ def serve_links(
             log.info("link.refused", peer=stream.peer, family=family)
             await stream.reset()
             return
-        link = Link(stream, vocabulary, answer, opened_by_peer=True)
+        payer = network.governor.payer(stream.peer)
+        link = Link(stream, vocabulary, answer, cost=cost, payer=payer, opened_by_peer=True)
         try:
             if opened is None:
                 await link.run()

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from protocol.messages import index as say
 from swarm.base.units import show_ms
 from swarm.net.addresses import Address, Contact, PeerId, circuits, parse_tcp, without_names
+from swarm.net.governor import Governor
 from swarm.net.identity import routing_key
 from swarm.net.routing_table import RoutingTable
 
@@ -101,6 +102,11 @@ class Network(Protocol):
     @property
     def table(self) -> RoutingTable:
         """The holders that this node knows."""
+        ...
+
+    @property
+    def governor(self) -> Governor:
+        """Bounds what peers may cost this node."""
         ...
 
     @property

@@ -37,6 +37,9 @@ class RoutingTable:
         self._waiting: dict[tuple[int, str], tuple[Contact, float]] = {}
         """The newest newcomer that found no room in a bucket, or in a network's share of it, and when it answered."""
 
+    def __len__(self) -> int:
+        return len(self._entries)
+
     def get(self, peer: PeerId) -> Contact | None:
         """The contact of a peer in the table."""
         entry = self._entries.get(peer)

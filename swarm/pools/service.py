@@ -37,7 +37,7 @@ from swarm.pools.membership import (
     stored_manifest,
 )
 from swarm.pools.owner import OwnPool, own_pools
-from swarm.pools.server import Admit, Enroller, ManifestRegistry, PoolServer
+from swarm.pools.server import Admit, Enroller, ManifestRegistry, PoolServer, cost_us
 from swarm.pools.tokens import LEEWAY_S
 
 POLL_S: Final = 60.0
@@ -114,7 +114,7 @@ class PoolNode:
 
     def serve(self) -> None:
         """Answer others from now on."""
-        serve_links(self.network, ProtocolId.POOL, POOL, self._server.answer)
+        serve_links(self.network, ProtocolId.POOL, POOL, self._server.answer, cost=cost_us)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Follow the pools until cancelled."""

@@ -18,6 +18,7 @@ from protocol.messages.pool import EnrolRequest, ManifestMessage, PoolManifest, 
 from protocol.messages.work import CredentialsReply, ShowCredentials
 from protocol.words import Reason, Right, Role
 from swarm.base.home import Home
+from swarm.net.cost import PeerClass
 from swarm.net.identity import Identity, load_or_create
 from swarm.pools.enrolment import PoolEnrolment, invite, invite_peer, revoke
 from swarm.pools.manifests import with_member, without
@@ -189,7 +190,7 @@ def test_nobody_joins_by_a_ticket_while_its_members_are_revoked(
 def test_an_operators_visitor_may_look_until_its_permission_ends(home: Home) -> None:
     now = START
     gate = policy(home, Admit.OPEN, lambda: now, operators=(ANN.peer_id,))
-    answer = gate.authenticate(EVE.peer_id, word(ANN, EVE), 0.0)
+    answer = gate.authenticate(EVE.peer_id, word(ANN, EVE))
     assert isinstance(answer, CredentialsReply)
     assert answer.rights == (Right.STATUS,)
     assert gate.operates(EVE.peer_id)
@@ -199,7 +200,7 @@ def test_an_operators_visitor_may_look_until_its_permission_ends(home: Home) -> 
 
 def test_a_visitor_of_somebody_who_is_let_in_is_let_in_and_operates_nothing(home: Home) -> None:
     gate = policy(home, Admit.LIST, allow=(BEN.peer_id,))
-    answer = gate.authenticate(EVE.peer_id, word(BEN, EVE), 0.0)
+    answer = gate.authenticate(EVE.peer_id, word(BEN, EVE))
     assert isinstance(answer, CredentialsReply)
     assert answer.rights == ()
     assert gate.admits(EVE.peer_id)
@@ -219,7 +220,7 @@ def test_a_visitor_of_somebody_who_is_let_in_is_let_in_and_operates_nothing(home
 )
 def test_a_permission_that_is_not_good_opens_nothing(home: Home, shown: ShowCredentials, by: str) -> None:
     gate = policy(home, Admit.LIST, operators=(ANN.peer_id,))
-    answer = gate.authenticate(EVE.peer_id, shown, 0.0)
+    answer = gate.authenticate(EVE.peer_id, shown)
     assert isinstance(answer, RefusedMessage), by
     assert answer.reason is Reason.NOT_ALLOWED
     assert not gate.admits(EVE.peer_id)
@@ -229,22 +230,15 @@ def test_a_permission_that_is_not_good_opens_nothing(home: Home, shown: ShowCred
 
 def test_a_visitor_cannot_introduce_another_visitor(home: Home) -> None:
     gate = policy(home, Admit.LIST, allow=(ANN.peer_id,))
-    assert isinstance(gate.authenticate(BEN.peer_id, word(ANN, BEN), 0.0), CredentialsReply)
-    assert isinstance(gate.authenticate(EVE.peer_id, word(BEN, EVE), 0.0), RefusedMessage)
+    assert isinstance(gate.authenticate(BEN.peer_id, word(ANN, BEN)), CredentialsReply)
+    assert isinstance(gate.authenticate(EVE.peer_id, word(BEN, EVE)), RefusedMessage)
     assert not gate.admits(EVE.peer_id)
 
 
-def test_permissions_in_a_flood_are_not_even_looked_at(home: Home) -> None:
-    gate = policy(home, Admit.LIST, operators=(ANN.peer_id,))
-    reasons = [gate.authenticate(EVE.peer_id, word(BEN, EVE), 0.0) for _ in range(6)]
-    assert [answer.reason for answer in reasons if isinstance(answer, RefusedMessage)] == [
-        *[Reason.NOT_ALLOWED] * 4,
-        *[Reason.OVERLOADED] * 2,
-    ]
-    fresh = [Identity.from_seed(f"flood-{number}").peer_id for number in range(120)]
-    last = [gate.authenticate(peer, word(BEN, EVE), 0.0) for peer in fresh][-1]
-    assert isinstance(last, RefusedMessage)
-    assert last.reason is Reason.OVERLOADED  # fresh keys cost nothing, so all together have a share
+def test_the_gates_own_keys_and_those_it_knows_may_cost_more_than_strangers(home: Home) -> None:
+    gate = policy(home, Admit.OPEN, operators=(ANN.peer_id,), allow=(BEN.peer_id,))
+    classes = [gate.class_of(who.peer_id) for who in (ANN, BEN, EVE)]
+    assert classes == [PeerClass.OWN, PeerClass.KNOWN, PeerClass.STRANGER]
 
 
 @pytest.mark.parametrize("served", [False, True], ids=["own", "served"])
@@ -266,7 +260,7 @@ async def test_a_revoked_peer_is_no_visitor_before_or_after_it_shows_its_token(
     async with trio.open_nursery() as nursery:
         await nursery.start(gate.run)
         for peer, message in shown.items():
-            assert isinstance(gate.authenticate(peer, message, 0.0), CredentialsReply)
+            assert isinstance(gate.authenticate(peer, message), CredentialsReply)
             assert gate.admits(peer)
         pool.change(lambda manifest: without(manifest, (EVE.peer_id,), START))
         nursery.cancel_scope.cancel()
@@ -274,7 +268,7 @@ async def test_a_revoked_peer_is_no_visitor_before_or_after_it_shows_its_token(
         await nursery.start(gate.run)  # it reads the pools again
         for peer, message in shown.items():
             assert not gate.admits(peer), "checked on use"
-            answer = gate.authenticate(peer, message, 9.0)
+            answer = gate.authenticate(peer, message)
             assert isinstance(answer, RefusedMessage)
             assert answer.reason is Reason.NOT_ALLOWED
         nursery.cancel_scope.cancel()
@@ -283,7 +277,7 @@ async def test_a_revoked_peer_is_no_visitor_before_or_after_it_shows_its_token(
 def test_a_visit_is_short_however_long_the_token_lives(home: Home) -> None:
     now = START
     gate = policy(home, Admit.LIST, lambda: now, allow=(BEN.peer_id,))
-    answer = gate.authenticate(EVE.peer_id, word(BEN, EVE, ttl_s=DAY), 0.0)
+    answer = gate.authenticate(EVE.peer_id, word(BEN, EVE, ttl_s=DAY))
     assert isinstance(answer, CredentialsReply)
     assert answer.left_s == VISIT_S
     now = START + VISIT_S + 1
@@ -293,8 +287,8 @@ def test_a_visit_is_short_however_long_the_token_lives(home: Home) -> None:
 def test_visitors_are_remembered_up_to_a_number(home: Home) -> None:
     gate = policy(home, Admit.OPEN, operators=(ANN.peer_id,))
     guests = [Identity.from_seed(f"guest-{number}") for number in range(MAX_VISITORS + 1)]
-    for number, guest in enumerate(guests):
-        assert isinstance(gate.authenticate(guest.peer_id, word(ANN, guest), float(number)), CredentialsReply)
+    for guest in guests:
+        assert isinstance(gate.authenticate(guest.peer_id, word(ANN, guest)), CredentialsReply)
     assert not gate.operates(guests[0].peer_id)
     assert all(gate.operates(guest.peer_id) for guest in guests[1:])
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import fnmatch
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.errors import CampaignError
 from protocol.values.advert import Advert, GpuInfo, UnitOffer
-from protocol.values.match import ClauseState, match, match_clause
+from protocol.values.match import ClauseState, compile_requirement, match, match_clause, requirement_cost_us
 from protocol.values.requirement import (
     ATTRIBUTES,
+    Attribute,
     Clause,
     Op,
     Requirement,
@@ -183,3 +187,89 @@ def test_no_clause_a_peer_can_send_breaks_the_match(attribute: str, op: Op, valu
     for advert in (LAPTOP, SERVER, SAYS_LITTLE):
         verdict = match_clause(clause, advert)
         assert len(str(verdict)) <= 200
+
+
+# -- compiled -------------------------------------------------------------------------------------------------------------------
+
+words = st.text(st.sampled_from("aAbB1 -."), max_size=6)
+patterns = st.text(st.sampled_from("aAbB1*?[]!-"), max_size=10)
+adverts = st.builds(
+    lambda soc, os, cores, gpus, label: LAPTOP.model_copy(
+        update={
+            "soc": soc,
+            "os": os,
+            "cores": cores,
+            "gpus": tuple(GpuInfo(name=name) for name in gpus),
+            "labels": {} if label is None else {"site": label},
+        }
+    ),
+    words,
+    words,
+    st.none() | st.integers(1, 4),
+    st.lists(words, max_size=3),
+    st.none() | words,
+)
+clauses = st.builds(
+    lambda attribute, op, value: Clause.model_validate({"attribute": attribute, "op": op, "value": value}),
+    st.sampled_from(["soc", "os", "cores", "gpu", "vram", "ram", "units", "label.site", "nonsense"]),
+    ops,
+    words
+    | patterns
+    | st.integers(0, 4)
+    | st.sampled_from([1.0, 2.5])
+    | st.lists(words, max_size=3).map(tuple),
+)
+
+
+def like(text: str, pattern: str) -> bool:
+    """What `~` has always meant."""
+    if not any(mark in pattern for mark in "*?["):
+        pattern = f"*{pattern}*"
+    return fnmatch.fnmatchcase(text.lower(), pattern.lower())
+
+
+@given(text=words, pattern=patterns)
+def test_a_pattern_means_what_fnmatch_means(text: str, pattern: str) -> None:
+    met = match_clause(
+        Clause(attribute="soc", op=Op.LIKE, value=pattern), LAPTOP.model_copy(update={"soc": text})
+    )
+    assert met.met is (
+        ClauseState.UNKNOWN if not text else ClauseState.MET if like(text, pattern) else ClauseState.UNMET
+    )
+
+
+@given(needs=st.lists(clauses, max_size=4).map(tuple), advert=adverts)
+def test_a_compiled_requirement_finds_the_devices_that_the_match_finds(
+    needs: tuple[Clause, ...], advert: Advert
+) -> None:
+    requirement = Requirement(clauses=needs)
+    assert compile_requirement(requirement)(advert) is match(requirement, advert).fits
+
+
+def test_a_compiled_requirement_stops_at_its_cheapest_unmet_clause(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+
+    def counted(attribute: Attribute) -> Attribute:
+        def counting(advert: Advert) -> object:
+            read.append(attribute.name)
+            return attribute.read(advert)
+
+        return replace(attribute, read=counting)  # type: ignore[arg-type]
+
+    for name in ("soc", "os", "arch", "cores"):
+        monkeypatch.setitem(ATTRIBUTES, name, counted(ATTRIBUTES[name]))
+    requirement = Requirement(
+        clauses=tuple(map(parse_clause, ("soc ~ [a-z]yzen", "os ~ linux", "cores >= 99", "arch == x86_64")))
+    )
+    predicate = compile_requirement(requirement)
+    assert not predicate(LAPTOP)
+    assert read == ["arch", "cores"]
+    assert predicate.cost_us == pytest.approx(requirement_cost_us(requirement))
+
+
+def test_a_requirement_that_no_device_meets_reads_no_advert() -> None:
+    clause = Clause(attribute="nonsense", op=Op.EQ, value="x")
+    costly = Clause(attribute="soc", op=Op.LIKE, value="[a-z]*")
+    predicate = compile_requirement(Requirement(clauses=(costly, clause)))
+    assert len(predicate.conditions) == 1
+    assert not predicate(LAPTOP)

@@ -13,8 +13,9 @@ from protocol.messages import index as say
 from protocol.messages.index import StoreVerdict
 from protocol.values.advert import Advert, SignedAdvert, UnitOffer, advert_body, advert_message, read_advert
 from protocol.values.index_keys import attributes_of, campaign_attribute, shard_key, shard_prefix
-from protocol.values.requirement import Requirement, parse_clause
+from protocol.values.requirement import Clause, Op, Requirement, parse_clause
 from swarm.index.shard_store import ForgedAdvert, ShardStore, read_signed
+from swarm.net.cost import SLICE_US
 from swarm.net.identity import Identity, routing_key
 
 IDS = [Identity.from_seed(number) for number in range(60)]
@@ -49,8 +50,19 @@ def put(
     return answers[0].verdict
 
 
+def page_of(holder: ShardStore, now: float, ask: say.QueryShard) -> say.ShardPage:
+    """All slices of it, one after the other."""
+    slices = holder.page(now, ask)
+    while True:
+        try:
+            next(slices)
+        except StopIteration as end:
+            page: say.ShardPage = end.value
+            return page
+
+
 def peers(holder: ShardStore, now: float = 0.0, **fields: object) -> list[str]:
-    page = holder.page(now, say.QueryShard.model_validate({"attribute": "node"} | fields))
+    page = page_of(holder, now, say.QueryShard.model_validate({"attribute": "node"} | fields))
     return [read_advert(listed.advert.body).peer for listed in page.adverts]
 
 
@@ -119,7 +131,7 @@ def test_an_older_advert_never_replaces_a_newer_one() -> None:
     assert put(holder, IDS[0], signed=sign(IDS[0], 5, name="new")) is StoreVerdict.OK
     assert put(holder, IDS[0], signed=sign(IDS[0], 4, name="old")) is StoreVerdict.REFUSED
     assert put(holder, IDS[0], signed=sign(IDS[0], 5, name="other")) is StoreVerdict.REFUSED
-    page = holder.page(0, say.QueryShard(attribute="node"))
+    page = page_of(holder, 0, say.QueryShard(attribute="node"))
     assert [read_advert(listed.advert.body).name for listed in page.adverts] == ["new"]
 
 
@@ -138,7 +150,7 @@ def test_an_advert_ends_with_its_lifetime_and_a_refresh_prolongs_it() -> None:
 def test_the_age_of_an_advert_is_returned() -> None:
     holder = ShardStore()
     put(holder, IDS[0], 100.0)
-    page = holder.page(160.0, say.QueryShard(attribute="node"))
+    page = page_of(holder, 160.0, say.QueryShard(attribute="node"))
     assert page.adverts[0].age_s == 60.0
 
 
@@ -155,7 +167,7 @@ def test_a_tombstone_ends_an_advert_and_keeps_older_ones_out() -> None:
     put(holder, IDS[0])
     answers, reason = holder.store(1, IDS[0].peer_id, "", sign(IDS[0], 2, gone=True), ())
     assert (answers, reason) == ((), "")
-    page = holder.page(1, say.QueryShard(attribute="node"))
+    page = page_of(holder, 1, say.QueryShard(attribute="node"))
     assert (page.count, page.matches) == (0, 0)
     assert [read_advert(listed.advert.body).gone for listed in page.adverts] == [True]
     assert put(holder, IDS[0], 2.0) is StoreVerdict.REFUSED
@@ -174,7 +186,7 @@ def test_a_shard_says_split_above_its_limit_and_takes_no_more_than_twice_as_many
     holder = ShardStore(soft=4)
     verdicts = [put(holder, identity) for identity in IDS[:10]]
     assert verdicts == [StoreVerdict.OK] * 4 + [StoreVerdict.SPLIT] * 6
-    page = holder.page(0, say.QueryShard(attribute="node"))
+    page = page_of(holder, 0, say.QueryShard(attribute="node"))
     assert (page.count, page.split) == (8, True)
     assert put(holder, IDS[0], 1.0) is StoreVerdict.SPLIT
     assert holder.split(shard_key("", "node", 0, 0))
@@ -196,7 +208,7 @@ def test_a_page_holds_what_fits_and_says_how_many_there_are() -> None:
     for number, identity in enumerate(IDS[:40]):
         put(holder, identity, signed=sign(identity, ram=(8 if number % 2 else 64) * 2**30))
     needs = Requirement(clauses=(parse_clause("ram >= 32 GiB"),))
-    page = holder.page(0, say.QueryShard(attribute="node", requirement=needs))
+    page = page_of(holder, 0, say.QueryShard(attribute="node", requirement=needs))
     assert (len(page.adverts), page.matches, page.count, page.cursor) == (20, 20, 40, None)
     assert {read_advert(listed.advert.body).ram for listed in page.adverts} == {64 * 2**30}
 
@@ -205,9 +217,9 @@ def test_pages_follow_each_other_without_gap_or_repeat() -> None:
     holder = ShardStore()
     for identity in IDS:
         put(holder, identity)
-    first = holder.page(0, say.QueryShard(attribute="node", seed=7))
+    first = page_of(holder, 0, say.QueryShard(attribute="node", seed=7))
     assert first.cursor == 32
-    second = holder.page(0, say.QueryShard(attribute="node", seed=7, cursor=32))
+    second = page_of(holder, 0, say.QueryShard(attribute="node", seed=7, cursor=32))
     assert second.cursor is None
     observed = [read_advert(listed.advert.body).peer for listed in (*first.adverts, *second.adverts)]
     assert sorted(observed) == sorted(identity.peer_id for identity in IDS)
@@ -274,8 +286,8 @@ class HolderMachine(RuleBasedStateMachine):
     def each_shard_is_in_order(self) -> None:
         for depth, prefix in ((0, 0), (1, 0), (1, 1)):
             for attribute in ("node", CPU):
-                page = self.holder.page(
-                    self.now, say.QueryShard(attribute=attribute, depth=depth, prefix=prefix)
+                page = page_of(
+                    self.holder, self.now, say.QueryShard(attribute=attribute, depth=depth, prefix=prefix)
                 )
                 adverts = [read_advert(listed.advert.body) for listed in page.adverts]
                 living = [advert for advert in adverts if not advert.gone]
@@ -291,7 +303,7 @@ class HolderMachine(RuleBasedStateMachine):
 
     @invariant()
     def no_network_has_more_than_its_share(self) -> None:
-        page = self.holder.page(self.now, say.QueryShard(attribute=CPU))
+        page = page_of(self.holder, self.now, say.QueryShard(attribute=CPU))
         numbers = [
             number
             for number, one in enumerate(IDS[:15])
@@ -314,7 +326,43 @@ def test_paging_shows_each_advert_exactly_once(members: list[int], seed: int, li
     observed: list[str] = []
     cursor: int | None = 0
     while cursor is not None:
-        page = holder.page(0, say.QueryShard(attribute="node", seed=seed, limit=limit, cursor=cursor))
+        page = page_of(holder, 0, say.QueryShard(attribute="node", seed=seed, limit=limit, cursor=cursor))
         observed += [read_advert(listed.advert.body).peer for listed in page.adverts]
         cursor = page.cursor
     assert sorted(observed) == sorted({IDS[number].peer_id for number in members})
+
+
+def test_a_page_is_made_in_slices_and_shows_what_was_there_at_first() -> None:
+    """Thirty-two patterns against a full shard are seconds of work: others have their turn in between."""
+    holder = ShardStore()
+    for identity in IDS:
+        put(holder, identity)
+    pattern = Clause(attribute="name", op=Op.LIKE, value="[!x]*")
+    ask = say.QueryShard(attribute="node", requirement=Requirement(clauses=(pattern,) * 32))
+    slices = holder.page(0, ask)
+    costs = [next(slices)]
+    put(holder, IDS[-1], signed=sign(IDS[-1], 2, gone=True))
+    holder.expire(10_000.0)
+    try:
+        while True:
+            costs.append(next(slices))
+    except StopIteration as end:
+        page: say.ShardPage = end.value
+    assert len(costs) > 2
+    assert max(costs) <= SLICE_US
+    assert page.matches == page.count == len(IDS)
+
+
+def test_what_a_page_costs_follows_the_shard_and_the_clauses() -> None:
+    holder = ShardStore()
+    empty = say.QueryShard(attribute="node")
+    assert holder.page_cost_us(empty) == 0.0
+    for identity in IDS:
+        put(holder, identity)
+    plain = say.QueryShard(attribute="node", requirement=Requirement(clauses=(parse_clause("ram >= 1 GiB"),)))
+    pattern = Clause(attribute="name", op=Op.LIKE, value="[!x]*")
+    bomb = say.QueryShard(attribute="node", requirement=Requirement(clauses=(pattern,) * 32))
+    costs = [holder.page_cost_us(ask) for ask in (empty, plain, bomb)]
+    assert costs == sorted(costs)
+    assert costs[2] >= sum(slice_us for slice_us in holder.page(0, bomb))
+    assert costs[2] > 10 * costs[1]

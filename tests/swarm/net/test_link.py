@@ -21,6 +21,7 @@ from protocol.wire.codec import Frame, FrameKind, Vocabulary
 from protocol.words import ProtocolId
 from swarm.memory.network import MemorySwarm
 from swarm.memory.streams import WINDOW
+from swarm.net.cost import PeerClass
 from swarm.net.identity import Identity
 from swarm.net.link import MAX_ANSWERING, MAX_UNSENT, Link, Links, serve_links
 from swarm.net.network import Network
@@ -98,6 +99,7 @@ async def test_who_asks_and_takes_no_answers_is_not_asked_what_else_it_wants(
 
     async with MemorySwarm(random.Random(1), latency_s=0.001) as swarm:
         here, there = swarm.node(Identity.from_seed(1)), swarm.node(Identity.from_seed(2))
+        there.governor.class_of = lambda peer: PeerClass.OWN  # whose calls are answered whatever they cost
         serve_links(there, ProtocolId.HEALTH, TALK, answer)
         stream = await here.open(there.peer_id, ProtocolId.HEALTH, there.addresses)
         question = TALK.encode(Frame(FrameKind.CALL, 1, Ping()))

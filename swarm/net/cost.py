@@ -1,0 +1,128 @@
+"""What work for peers costs, and who may cause how much of it. Pure: time is an argument.
+
+Costs are µs of this process's processor time, estimated. Each service declares what a call costs; it is charged to a bucket of the peer and
+one of its network. `swarm.net.governor` applies it.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final, Generic, TypeVar
+
+T = TypeVar("T")
+
+CALL_US: Final = 150.0
+"""Reading any call and sending a short answer (measured)."""
+NOTE_US: Final = 60.0
+"""Reading any note, or an answer that nobody waits for."""
+READ_US: Final = 30.0
+"""Of these, decoding: before it nothing is known of the message."""
+VERIFY_US: Final = 100.0
+"""Checking one signature (measured)."""
+TOKEN_US: Final = 2_000.0
+"""Proving a token with the longest chain (measured)."""
+MANIFEST_BYTE_US: Final = 0.2
+"""Reading one byte of a pool's manifest (measured)."""
+BYTE_US: Final = 0.02
+"""Decoding, hashing or sending one byte."""
+SLICE_US: Final = 2_000.0
+"""Work is cut into slices of about this; between two of them others have their turn."""
+
+
+class PeerClass(StrEnum):
+    """How well this node knows a peer."""
+
+    STRANGER = "stranger"
+    KNOWN = "known"
+    """Allowed by the owner, a member of a pool, or a gate of one's own."""
+    OWN = "own"
+    """The owner's keys."""
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What a peer may cause: µs a second on average, µs at once, and its weight among peers that wait for their turn."""
+
+    per_s: float
+    burst: float
+    weight: float = 1.0
+
+    def times(self, factor: float) -> Share:
+        return Share(self.per_s * factor, self.burst * factor, self.weight)
+
+
+SHARES: Final[Mapping[PeerClass, Share]] = {
+    PeerClass.STRANGER: Share(200_000, 500_000, 1),
+    PeerClass.KNOWN: Share(600_000, 3_000_000, 4),
+    PeerClass.OWN: Share(math.inf, math.inf, 16),
+}
+REFUSALS: Final = Share(50_000, 100_000)
+"""What a peer may cause besides by calls that are answered `Busy` and by answers that nobody waits for; above it, it is not read."""
+NETWORK_TIMES: Final = 4.0
+"""The share of one network (/24, IPv6 /48), in shares of a stranger."""
+
+
+@dataclass(slots=True)
+class Bucket:
+    """The µs that a peer, or a network, may still cause. Below zero it owes: what is too large for a bucket needs a full one."""
+
+    spent: float = 0.0
+    """µs below full."""
+    at: float = -math.inf
+
+    def left(self, now: float, share: Share) -> float:
+        """What is in it now."""
+        if self.spent and now > self.at:
+            self.spent = (
+                max(0.0, self.spent - (now - self.at) * share.per_s) if share.per_s < math.inf else 0.0
+            )
+        self.at = max(now, self.at)
+        return share.burst - self.spent
+
+    def wait_s(self, now: float, share: Share, cost: float) -> float:
+        """Seconds until `cost` may be taken."""
+        missing = min(cost, share.burst) - self.left(now, share)
+        return 0.0 if share.burst == math.inf or missing <= 1e-6 else missing / share.per_s
+
+    def charge(self, now: float, share: Share, cost: float) -> None:
+        """Take `cost`, whether or not it is there."""
+        self.left(now, share)
+        self.spent += cost
+
+
+class FairQueue(Generic[T]):
+    """Who is next, so that the backlog of one peer delays that peer and not others (start-time fair queueing).
+
+    Each item starts when the peer's last one would have ended, had the peer had a share of the processor by its weight.
+    """
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[float, int, str, float, T]] = []
+        self._ends: dict[str, float] = {}
+        """The virtual time at which each peer's last item ends."""
+        self._now = 0.0
+        self._count = 0
+
+    def __len__(self) -> int:
+        return len(self._heap)
+
+    def push(self, peer: str, weight: float, cost: float, item: T) -> None:
+        """`item` waits."""
+        start = max(self._now, self._ends.get(peer, 0.0))
+        self._ends[peer] = start + cost / weight
+        self._count += 1
+        heapq.heappush(self._heap, (start, self._count, peer, cost, item))
+
+    def pop(self) -> tuple[float, T]:
+        """The cost of the next one, and itself."""
+        self._now, _, peer, cost, item = heapq.heappop(self._heap)
+        if self._ends.get(peer, math.inf) <= self._now:
+            del self._ends[peer]
+        if not self._heap:
+            self._ends.clear()
+            self._now = 0.0
+        return cost, item

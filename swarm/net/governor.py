@@ -1,0 +1,155 @@
+"""Lets peers use the processor in turns, and each within its share. One `Governor` for each node; `swarm.net.cost` is its pure part."""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+import trio
+
+from swarm.net.addresses import PeerId
+from swarm.net.cost import NETWORK_TIMES, REFUSALS, SHARES, SLICE_US, Bucket, FairQueue, PeerClass, Share
+
+AHEAD_S: Final = 0.002
+"""Work that may begin without waiting for a turn, as long as nobody waits."""
+CLASS_S: Final = 1.0
+"""How long a peer's class is cached."""
+MAX_PEERS: Final = 4_096
+"""Buckets kept; the one used least lately is forgotten first."""
+MAX_NETWORKS: Final = 4_096
+
+
+@dataclass(eq=False)
+class Payer:
+    """One peer, to whom work is charged."""
+
+    peer: PeerId
+    governor: Governor
+    bucket: Bucket = field(default_factory=Bucket)
+    share: Share = SHARES[PeerClass.STRANGER]
+    refusals: Bucket = field(default_factory=Bucket)
+    network: Bucket | None = None
+    """None: the peer has no public network."""
+    _looked_at: float = -math.inf
+
+    def admit(self, cost_us: float) -> float:
+        """Charge `cost_us`; returns 0, or the seconds after which there will be enough for it: nothing is charged then."""
+        now = self._look()
+        wait = self.bucket.wait_s(now, self.share, cost_us)
+        if self.network is not None:
+            wait = max(wait, self.network.wait_s(now, self.governor.network_share, cost_us))
+        if wait:
+            self.governor.busy += 1
+            return wait
+        self.charge(cost_us)
+        return 0.0
+
+    def charge(self, cost_us: float) -> None:
+        """Charge what was done already."""
+        now = self._look()
+        self.bucket.charge(now, self.share, cost_us)
+        if self.network is not None:
+            self.network.charge(now, self.governor.network_share, cost_us)
+
+    def charge_refusal(self, cost_us: float) -> None:
+        """Charge what was in vain."""
+        self.refusals.charge(trio.current_time(), REFUSALS, cost_us)
+
+    def unread_s(self) -> float:
+        """Seconds for which nothing is to be read of a peer that goes on although it was refused."""
+        return self.refusals.wait_s(trio.current_time(), REFUSALS, 0.0) if self.refusals.spent else 0.0
+
+    def owes_s(self) -> float:
+        """Seconds until the peer has paid what it owes."""
+        now = self._look()
+        wait = self.bucket.wait_s(now, self.share, 0.0)
+        if self.network is not None:
+            wait = max(wait, self.network.wait_s(now, self.governor.network_share, 0.0))
+        return wait
+
+    async def turn(self, cost_us: float) -> None:
+        """Wait for this peer's turn to use the processor for `cost_us`. At once, and no checkpoint, while nobody waits."""
+        governor = self.governor
+        if not governor.begins(cost_us):
+            await governor.wait(self, cost_us)
+
+    def _look(self) -> float:
+        now = trio.current_time()
+        if now - self._looked_at >= CLASS_S:
+            self._looked_at = now
+            kind = self.governor.class_of(self.peer)
+            self.share = self.governor.shares[kind]
+            name = self.governor.network_of(self.peer) if kind is PeerClass.STRANGER else ""
+            self.network = self.governor.network(name) if name else None
+        return now
+
+
+class Governor:
+    """Buckets and turns of one node."""
+
+    def __init__(
+        self,
+        network_of: Callable[[PeerId], str] = lambda peer: "",
+        *,
+        shares: Mapping[PeerClass, Share] = SHARES,
+    ) -> None:
+        """`network_of`: the public network from which a peer is connected; empty for none."""
+        self.class_of: Callable[[PeerId], PeerClass] = lambda peer: PeerClass.STRANGER
+        """How well the role knows a peer."""
+        self.network_of = network_of
+        self.shares = shares
+        self.network_share = shares[PeerClass.STRANGER].times(NETWORK_TIMES)
+        self.busy = 0
+        """Calls that were answered `Busy`."""
+        self._payers: OrderedDict[PeerId, Payer] = OrderedDict()
+        self._networks: OrderedDict[str, Bucket] = OrderedDict()
+        self._waiting: FairQueue[trio.Event] = FairQueue()
+        self._dispatching = False
+        self._until = -math.inf
+        """When what has begun will have been done, by its costs."""
+
+    def payer(self, peer: PeerId) -> Payer:
+        """The one for that peer, however many links it has."""
+        payer = self._payers.pop(peer, None) or Payer(peer, self)
+        self._payers[peer] = payer
+        if len(self._payers) > MAX_PEERS:
+            self._payers.popitem(last=False)
+        return payer
+
+    def network(self, name: str) -> Bucket:
+        bucket = self._networks.pop(name, None) or Bucket()
+        self._networks[name] = bucket
+        if len(self._networks) > MAX_NETWORKS:
+            self._networks.popitem(last=False)
+        return bucket
+
+    def begins(self, cost_us: float) -> bool:
+        """Whether work may begin now, nobody else waiting."""
+        now = trio.current_time()
+        if self._waiting or self._until - now > AHEAD_S:
+            return False
+        self._until = max(self._until, now) + cost_us * 1e-6
+        return True
+
+    async def wait(self, payer: Payer, cost_us: float) -> None:
+        turn = trio.Event()
+        self._waiting.push(payer.peer, payer.share.weight, cost_us, turn)
+        if not self._dispatching:
+            self._dispatching = True
+            trio.lowlevel.spawn_system_task(self._dispatch)
+        await turn.wait()
+
+    async def _dispatch(self) -> None:
+        """Let one slice's worth begin, then everything else run once, and so on until nobody waits."""
+        while self._waiting:
+            await trio.lowlevel.checkpoint()
+            given = 0.0
+            while self._waiting and given < SLICE_US:
+                cost, turn = self._waiting.pop()
+                given += cost
+                turn.set()
+        self._dispatching = False
+        self._until = trio.current_time()

@@ -1,0 +1,166 @@
+"""Peers use the processor in turns and within their shares: links over the simulated network."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import pytest
+import trio
+import trio.testing
+
+from protocol.errors import Overloaded
+from protocol.messages.health import Ping, Pong
+from protocol.wire.base import Message
+from protocol.wire.busy import Busy
+from protocol.wire.codec import Frame, FrameKind, Vocabulary
+from protocol.words import ProtocolId
+from swarm.memory.network import MemorySwarm
+from swarm.net.cost import CALL_US, NOTE_US, REFUSALS, SHARES, SLICE_US, PeerClass, Share
+from swarm.net.governor import Governor, Payer
+from swarm.net.identity import Identity
+from swarm.net.link import MAX_ANSWERING, Link, Links, serve_links
+from swarm.net.network import Network
+
+PONG = Pong(role="worker", incarnation=1)
+TALK = Vocabulary(Ping, Pong, calls=(Ping,), notes=(Pong,))
+COST_US = 10_000.0
+SMALL = {**SHARES, PeerClass.STRANGER: Share(per_s=100_000, burst=50_000)}
+
+
+@dataclass
+class Stage:
+    swarm: MemorySwarm
+    server: Network
+    nursery: trio.Nursery
+    served: list[str] = field(default_factory=list)
+
+    async def answer(self, link: Link, message: Message) -> Message | None:
+        self.served.append(link.peer)
+        return PONG if isinstance(message, Ping) else None
+
+    def links(self, seed: int) -> Links:
+        return Links(self.swarm.node(Identity.from_seed(seed)), ProtocolId.HEALTH, TALK, self.nursery)
+
+
+@asynccontextmanager
+async def stage(governor: Governor, cost: Callable[[Message], float]) -> AsyncIterator[Stage]:
+    async with MemorySwarm(random.Random(1), latency_s=0.001) as swarm, trio.open_nursery() as nursery:
+        server = swarm.node(Identity.from_seed(0))
+        server.governor = governor
+        here = Stage(swarm, server, nursery)
+        serve_links(server, ProtocolId.HEALTH, TALK, here.answer, cost=cost)
+        yield here
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_call_above_the_bucket_is_answered_busy_and_asked_again(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    governor = Governor(shares=SMALL)
+    async with stage(governor, lambda message: COST_US) as here:
+        link = await here.links(1).get(here.server.peer_id, here.server.addresses)
+        began = trio.current_time()
+        for _ in range(20):
+            assert await link.call(Ping()) == PONG
+        assert len(here.served) == 20
+        assert governor.busy
+        assert trio.current_time() - began >= (20 * (COST_US + CALL_US) - 50_000) / 100_000
+
+
+async def test_a_caller_without_time_is_told_that_the_peer_is_busy(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with stage(Governor(shares=SMALL), lambda message: 1e6) as here:
+        link = await here.links(1).get(here.server.peer_id, here.server.addresses)
+        assert (
+            await link.call(Ping()) == PONG
+        )  # more than a bucket holds: the full one is enough, and then owes
+        with pytest.raises(Overloaded) as caught:
+            await link.call(Ping(), max_wait_s=5)
+        assert 9 < caught.value.retry_after_s < 11
+        assert not link.closed.is_set()
+        assert await link.call(Ping(), max_wait_s=30) == PONG
+
+
+async def test_busy_is_an_answer_of_every_family_and_no_call(autojump_clock: trio.testing.MockClock) -> None:
+    """A peer that says it as a call breaks the protocol."""
+    async with stage(Governor(), lambda message: 0.0) as here:
+        client = here.swarm.node(Identity.from_seed(1))
+        stream = await client.open(here.server.peer_id, ProtocolId.HEALTH, here.server.addresses)
+        await stream.send_all(TALK.encode(Frame(FrameKind.CALL, 1, Busy(retry_after_s=1))))
+        with pytest.raises(trio.BrokenResourceError), trio.fail_after(10):
+            await stream.receive_some()
+
+
+async def test_one_peers_backlog_is_not_anothers(autojump_clock: trio.testing.MockClock) -> None:
+    """Thirty calls of one peer are in before the other's only one: it has the next turn but one."""
+    async with stage(Governor(), lambda message: SLICE_US) as here:
+        greedy, modest = here.links(1), here.links(2)
+        where = here.server.peer_id, here.server.addresses
+        for links in (greedy, modest):
+            await links.call(*where, Ping())
+        here.served.clear()
+        async with trio.open_nursery() as nursery:
+            for _ in range(30):
+                nursery.start_soon(greedy.call, *where, Ping())
+            nursery.start_soon(modest.call, *where, Ping())
+        assert here.served.index(modest.network.peer_id) <= 3
+
+
+async def test_a_known_peer_has_its_turn_more_often() -> None:
+    governor, order = Governor(), list[str]()
+    governor.class_of = PeerClass  # each peer is called by its class
+
+    async def work(payer: Payer) -> None:
+        await payer.turn(SLICE_US)
+        order.append(payer.peer)
+
+    async with trio.open_nursery() as nursery:
+        for peer in ("stranger", "known"):
+            payer = governor.payer(peer)
+            payer.charge(0.0)
+            for _ in range(20):
+                nursery.start_soon(work, payer)
+    assert order[:16].count("known") >= 10
+
+
+async def test_notes_are_charged_and_others_are_served_in_between(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """They are answered in the reader's task: without a turn each, a read of 64 KiB was one long wait for everybody else."""
+    async with stage(Governor(shares=SMALL), lambda message: 0.0) as here:
+        flooding, honest = here.links(1), here.links(2)
+        where = here.server.peer_id, here.server.addresses
+        link = await flooding.get(*where)
+        began = trio.current_time()
+        note = TALK.encode(Frame(FrameKind.NOTE, 0, PONG))
+        await link.stream.send_all(note * 2_000)
+        assert await honest.call(*where, Ping()) == PONG
+        assert trio.current_time() - began < 0.1
+        while here.served.count(link.peer) < 0 or len(here.served) < 2_001:
+            await trio.sleep(0.05)
+        assert trio.current_time() - began >= (2_000 * NOTE_US - 50_000) / 100_000
+
+
+async def test_who_goes_on_when_asked_to_wait_is_not_read_any_more(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """Saying `Busy` costs too."""
+    governor = Governor(shares=SMALL)
+    async with stage(governor, lambda message: 1e9) as here:
+        client = here.swarm.node(Identity.from_seed(1))
+        stream = await client.open(here.server.peer_id, ProtocolId.HEALTH, here.server.addresses)
+        await stream.send_all(TALK.encode(Frame(FrameKind.CALL, 1, Ping())) * 10_000)
+        await trio.sleep(10)
+        assert 1_000 < governor.busy <= (REFUSALS.burst + 10 * REFUSALS.per_s) / CALL_US + MAX_ANSWERING
+
+
+async def test_a_network_pays_together_and_loopback_does_not(autojump_clock: trio.testing.MockClock) -> None:
+    """The peers of one /24 have four strangers' shares between them."""
+    for network, most in (("192.0.2.0/24", 4), ("", 10)):
+        governor = Governor(lambda peer, name=network: name, shares=SMALL)  # type: ignore[misc]
+        admitted = sum(governor.payer(f"peer-{n}").admit(50_000) == 0.0 for n in range(10))
+        assert admitted == most
