@@ -43,6 +43,7 @@ class ServeOptions:
     """Additional host names of this server."""
     token_file: Path | None = None
     allow_paths: bool = False
+    no_token: bool = False
 
 
 def add_serve(app: typer.Typer, routers: MakeRouters, send_action: MakeSendAction) -> None:
@@ -65,10 +66,17 @@ def add_serve(app: typer.Typer, routers: MakeRouters, send_action: MakeSendActio
         token_file: Annotated[
             Path | None,
             typer.Option(
-                help="Require the token in this file.  \\[default: beyond loopback, a token that is generated once]",
+                help="Require the token in this file, of your own processes too.  \\[default: the home's own, of everybody else]",
                 dir_okay=False,
             ),
         ] = None,
+        no_token: Annotated[
+            bool,
+            typer.Option(
+                "--no-token",
+                help="Require no token: every user and program of this machine can then read and submit as you. On loopback only.",
+            ),
+        ] = False,
         allow_paths: Annotated[
             bool,
             typer.Option(
@@ -81,7 +89,9 @@ def add_serve(app: typer.Typer, routers: MakeRouters, send_action: MakeSendActio
         """Serve the dashboard and the HTTP API for this home, on loopback by default."""
         import trio
 
-        options = ServeOptions(tuple(host or LOOPBACK), port, tuple(name or ()), token_file, allow_paths)
+        options = ServeOptions(
+            tuple(host or LOOPBACK), port, tuple(name or ()), token_file, allow_paths, no_token
+        )
 
         async def run() -> None:
             async with serving(ctx, routers, send_action, options, gate):
@@ -120,11 +130,12 @@ async def serving(
     from web.app import make_app
     from web.http.context import ApiContext
     from web.http.middleware import AccessRules
+    from web.http.peer_user import is_own
     from web.http.server import bind, serve
 
     home: Home = ctx.obj
     public = not all(map(_is_loopback, options.hosts))
-    token, token_file = _token(home, options.token_file, required=public)
+    token, token_file = _token(home, options, public)
 
     def gates() -> tuple[str, ...]:
         return gates_of(ctx, gate)
@@ -137,7 +148,11 @@ async def serving(
         reach=FOR_OWNER if options.allow_paths else FOR_OTHERS,
         send_action=send_action(home, gates),
     )
-    rules = AccessRules(names=_names(options.hosts, options.names), token=token)
+    rules = AccessRules(
+        names=_names(options.hosts, options.names),
+        token=token,
+        is_own=None if public or options.token_file else is_own,
+    )
     app = make_app(context, rules, routers(home, gates))
     sockets = bind(options.hosts, options.port)
     schedules = Schedules(home, context.open_store, fetching(home))
@@ -175,20 +190,28 @@ def _names(hosts: Sequence[str], names: Sequence[str]) -> frozenset[str]:
     return frozenset(accepted)
 
 
-def _token(home: Home, file: Path | None, *, required: bool) -> tuple[str | None, Path]:
-    """The token in `file`, else this home's own if one is required; and its file. Raises `ResourceError`, `CampaignError`."""
+def _token(home: Home, options: ServeOptions, public: bool) -> tuple[str | None, Path]:
+    """The token in the options' file, else this home's own, unless none is wanted; and its file. Raises `ResourceError`, `CampaignError`."""
     from web.http.middleware import own_token, read_token
 
-    if file is not None:
-        return read_token(file), file
     own = home.folder("scheduler") / "api-token"
-    return (own_token(own) if required else None), own
+    if options.no_token and (public or options.token_file):
+        raise CampaignError(
+            "--no-token is for loopback, and not together with --token-file",
+            hint="sark-node serve --no-token, or sark-node serve --host ADDRESS with the token that it prints",
+        )
+    if options.no_token:
+        return None, own
+    file = options.token_file
+    return (read_token(file), file) if file is not None else (own_token(own), own)
 
 
 def _announce(url: str, token: str | None, token_file: Path) -> None:
     """Print the addresses; the token itself only on a terminal, because other output may be a log."""
     show = token is not None and sys.stdout.isatty()
     print(f"Dashboard  {url}{'#token=' + quote(token or '', safe='') if show else ''}", flush=True)
-    if token is not None and not show:
+    if token is None:
+        print("No token   every user and program of this machine can read and submit as you", flush=True)
+    elif not show:
         print(f"Token      in {token_file}", flush=True)
     print(f"API        {url}docs", flush=True)

@@ -2,7 +2,7 @@
 
 Host     must name this server: DNS rebinding is refused. (Starlette's TrustedHostMiddleware reads no IPv6 address.)
 Origin   must be this server's own: pages of other sites cannot submit
-token    required beyond loopback, except for the static pages
+token    required, except for the static pages, and over loopback for this user's own processes
 body     limited in size, also when chunked, and in time
 """
 
@@ -15,7 +15,7 @@ import re
 import secrets
 import stat
 import sys
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from http import HTTPStatus
 from ipaddress import IPv6Address
@@ -29,6 +29,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from protocol.errors import CampaignError, ResourceError
 from swarm.base.durable import write_durably
+from web.http.peer_user import Address
 from web.http.problems import problem
 
 MIN_TOKEN: Final = 16
@@ -70,6 +71,8 @@ class AccessRules:
 
     names: Collection[str] = LOOPBACK_NAMES
     token: str | None = None
+    is_own: Callable[[Address, Address], bool] | None = None
+    """Whether a connection, by client and server, comes from this user's own process, which needs no token. None: nobody does without."""
     open_paths: Collection[str] = ("/", "/docs")
     """Pages that need no token: they ask for it."""
     open_folders: Collection[str] = ("/static/",)
@@ -80,8 +83,12 @@ class AccessRules:
     stall_s: float = STALL_S
 
 
-def refusal(rules: AccessRules, path: str, headers: Headers, query: bytes = b"") -> Refusal | None:
-    """Why a request with these headers is refused, or None. `path` is decoded, `query` raw."""
+def refusal(
+    rules: AccessRules, path: str, headers: Headers, query: bytes = b"", *, is_own: Callable[[], bool] = bool
+) -> Refusal | None:
+    """Why a request with these headers is refused, or None. `path` is decoded, `query` raw. `is_own`: whether it comes from this user's
+    own process.
+    """
     if _host(headers.get("host", "")) not in rules.names:
         return (
             HTTPStatus.MISDIRECTED_REQUEST,
@@ -106,7 +113,7 @@ def refusal(rules: AccessRules, path: str, headers: Headers, query: bytes = b"")
     if rules.token is not None and not is_open:
         scheme, _, token = headers.get("authorization", "").partition(" ")
         valid = hmac.compare_digest(token.strip().encode(), rules.token.encode())
-        if scheme.lower() != "bearer" or not valid:
+        if (scheme.lower() != "bearer" or not valid) and (scheme or not is_own()):
             return (
                 HTTPStatus.UNAUTHORIZED,
                 "this server requires its token",
@@ -140,7 +147,9 @@ class AccessMiddleware:
             await send({"type": "websocket.close", "code": 1000})
             return
         headers, path = Headers(scope=scope), scope["path"]
-        refused = refusal(self._rules, path, headers, scope.get("query_string", b""))
+        refused = refusal(
+            self._rules, path, headers, scope.get("query_string", b""), is_own=lambda: self._is_own(scope)
+        )
         large = path in self._rules.large
         length = headers.get("content-length", "0")
         if refused is None and not large and (not length.isdecimal() or int(length) > self._rules.max_body):
@@ -162,6 +171,12 @@ class AccessMiddleware:
             await problem(*refused, headers=extra)(scope, receive, send_hardened)
             return
         await self._app(scope, self._limited(receive, large=large), send_hardened)
+
+    def _is_own(self, scope: Scope) -> bool:
+        client, server = scope.get("client"), scope.get("server")
+        if self._rules.is_own is None or client is None or server is None:
+            return False
+        return self._rules.is_own(tuple(client), tuple(server))
 
     def _limited(self, receive: Receive, *, large: bool) -> Receive:
         """`receive` within the limits of size and time."""

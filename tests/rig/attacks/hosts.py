@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 import subprocess
-import urllib.error
-import urllib.request
+import sys
 from collections import Counter
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import Final
 
@@ -33,15 +32,27 @@ LEASES: Final = 8
 """Asked for at a time at each worker."""
 
 
+NOBODY: Final = 65534
+ASK: Final = f"""
+import os, sys, urllib.error, urllib.request
+if os.geteuid() == 0:
+    os.setgroups([]); os.setresgid({NOBODY}, {NOBODY}, {NOBODY}); os.setresuid({NOBODY}, {NOBODY}, {NOBODY})
+try:
+    with urllib.request.urlopen(sys.argv[1], timeout=5) as answer:
+        print(answer.status, len(answer.read()))
+except urllib.error.HTTPError as exc:
+    print(exc.code, 0)
+except OSError:
+    print(0, 0)
+"""
+"""Asks as another user, which only root can become."""
+
+
 def _get(url: str) -> tuple[int, int]:
     """Status and size of what another user of this machine gets, without a token."""
-    with suppress(urllib.error.URLError, OSError):
-        try:
-            with urllib.request.urlopen(url, timeout=5) as answer:  # noqa: S310
-                return answer.status, len(answer.read())
-        except urllib.error.HTTPError as exc:
-            return exc.code, 0
-    return 0, 0
+    done = subprocess.run([sys.executable, "-c", ASK, url], capture_output=True, text=True, check=True)
+    status, size = map(int, done.stdout.split())
+    return status, size
 
 
 @asynccontextmanager
@@ -65,7 +76,7 @@ async def local_user(target: Target) -> AsyncIterator[Facts]:
                 status, _ = await trio.to_thread.run_sync(partial(_get, f"http://127.0.0.1:{port}/"))
                 facts["answers"] += bool(status)
                 await trio.sleep(0.3)
-        for path in PATHS[:-1]:
+        for path in PATHS[:-1] if os.geteuid() == 0 else ():  # a user cannot become another one
             status, size = await trio.to_thread.run_sync(partial(_get, f"http://127.0.0.1:{port}{path}"))
             facts["pages without a token"] += status == 200 and size > 0
         yield facts

@@ -1,4 +1,4 @@
-"""The token that a server wants beyond loopback."""
+"""The token that a server wants."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from protocol.errors import CampaignError, ResourceError
-from web.cli import _announce
+from swarm.base.home import Home
+from web.cli import ServeOptions, _announce, _token
 from web.http.middleware import own_token, read_token
 
 
@@ -60,3 +61,20 @@ def test_what_stands_in_a_log_holds_no_token(tmp_path: Path, capsys: pytest.Capt
     result = capsys.readouterr().out
     assert "shown-to-nobody" not in result
     assert str(tmp_path / "api-token") in result
+
+
+def test_a_server_on_loopback_has_a_token_too_unless_its_owner_says_no_and_reads_what_that_opens(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    home = Home.at(tmp_path)
+    token, file = _token(home, ServeOptions(), public=False)
+    assert token == read_token(file)
+    token, file = _token(home, ServeOptions(no_token=True), public=False)
+    assert token is None
+    _announce("http://127.0.0.1:5000/", token, file)
+    assert "every user and program of this machine can read and submit as you" in capsys.readouterr().out
+
+
+def test_beyond_loopback_no_server_goes_without_a_token(tmp_path: Path) -> None:
+    with pytest.raises(CampaignError, match="--no-token is for loopback"):
+        _token(Home.at(tmp_path), ServeOptions(("0.0.0.0",), no_token=True), public=True)  # noqa: S104
