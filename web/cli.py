@@ -66,7 +66,7 @@ def add_serve(app: typer.Typer, routers: MakeRouters, send_action: MakeSendActio
         token_file: Annotated[
             Path | None,
             typer.Option(
-                help="Require the token in this file, of your own processes too.  \\[default: the home's own, of everybody else]",
+                help="Require the token in this file, of your own processes too.  \\[default: one of the home's own]",
                 dir_okay=False,
             ),
         ] = None,
@@ -191,7 +191,10 @@ def _names(hosts: Sequence[str], names: Sequence[str]) -> frozenset[str]:
 
 
 def _token(home: Home, options: ServeOptions, public: bool) -> tuple[str | None, Path]:
-    """The token in the options' file, else this home's own, unless none is wanted; and its file. Raises `ResourceError`, `CampaignError`."""
+    """The token in the options' file, else this home's own, unless none is wanted; and its file.
+
+    Raises `ResourceError`, `CampaignError`.
+    """
     from web.http.middleware import own_token, read_token
 
     own = home.folder("scheduler") / "api-token"
