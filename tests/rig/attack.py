@@ -22,6 +22,10 @@ STRANGERS: Final = {"devices": {"trust": "anyone"}}
 """Added to a campaign: its submitter admits strangers."""
 
 
+OWN_DEVICE: Final = "OWN-DEVICE"
+"""In a campaign: the id of the submitter's own device."""
+
+
 @dataclass(frozen=True)
 class Node:
     """A node of the swarm: as much of a `swarm.net.network.Network` as `tests.swarm.attacker` needs of its victim."""

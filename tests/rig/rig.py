@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from tests.rig.attack import Attack
+from tests.rig.attack import OWN_DEVICE, Attack
 from tests.rig.swarm import a_swarm
 from tests.rig.verdict import Result, Window, honest_rows
 
@@ -27,10 +28,16 @@ def attempt(attack: Attack, folder: Path) -> Result:
         wrong = [f"without the attack: {each}" for each in honest_rows(rows, swarm.models, workers)]
         before = {name: size for name, size in swarm.memory.now().items() if name != "scheduler"}
         with swarm.attacked(attack) as facts:
-            beside, rows = swarm.window(attack.campaign, attack.during_s)
+            own = next(iter(devices.values()), "")
+            beside, rows = swarm.window(for_device(attack.campaign, own), attack.during_s)
         observed = honest_rows(rows, swarm.models, workers, strangers=attack.strangers)
         wrong += [*observed, *attack.check(rows, facts)]
     return Result(attack.name, attack.shows, without, beside, before, tuple(wrong), facts)
+
+
+def for_device(campaign: Mapping[str, Any], device: str) -> dict[str, Any]:
+    """The options with `OWN_DEVICE` replaced by the id of the submitter's own device."""
+    return dict(json.loads(json.dumps(dict(campaign)).replace(OWN_DEVICE, device)))
 
 
 def run(attack: Attack, say: Callable[[str], object] = lambda line: None, tries: int = TRIES) -> Result:

@@ -244,8 +244,9 @@ async def strangers_verbs(target: Target) -> AsyncIterator[Facts]:
                         message = calls[number % len(calls)]
                         number += 1
                         await link.data(stream, call(work.WORK, message))
+                        answer = await replies.next()
                         facts["calls"] += 1
-                        facts["served"] += not isinstance(await replies.next(), work.Denied)
+                        facts["served"] += not isinstance(answer, work.Denied)
             except* BROKEN:
                 await trio.sleep(0.05)
 

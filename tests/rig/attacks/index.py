@@ -197,9 +197,8 @@ async def store_flood(target: Target) -> AsyncIterator[Facts]:
     async def more() -> None:
         while True:
             key = Identity.fresh()
-            facts["adverts stored"] += await publish_many(
-                [target.gate], [(key, invented(key, labels=labels))]
-            )
+            stored = await publish_many([target.gate], [(key, invented(key, labels=labels))])
+            facts["adverts stored"] += stored
 
     async with trio.open_nursery() as nursery:
         for _ in range(6):

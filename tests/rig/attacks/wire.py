@@ -15,10 +15,10 @@ from libp2p.stream_muxer.yamux import yamux
 
 from protocol.errors import SarkError
 from protocol.messages import index as say
-from protocol.values.advert import Advert, SignedAdvert, UnitOffer, advert_body, advert_message
+from protocol.values.advert import Advert, SignedAdvert, UnitOffer, advert_body, advert_message, read_advert
 from protocol.values.index_keys import attributes_of
 from protocol.wire.base import Message
-from protocol.wire.codec import Decoder, Frame, FrameKind, Vocabulary
+from protocol.wire.codec import PREFIX, Frame, FrameKind, Vocabulary
 from swarm.index.index import Index
 from swarm.join.host import HostNetwork, open_host
 from swarm.net.identity import Identity
@@ -106,7 +106,8 @@ class Replies:
 
     def __init__(self, link: RawLink, stream: int, vocabulary: Vocabulary, protocol: str) -> None:
         self._link, self._stream = link, stream
-        self._decoder = Decoder(vocabulary)
+        self._vocabulary = vocabulary
+        self._buffer = b""
         self._negotiation = NEGOTIATED + len(line(protocol.encode()))
         self._ready: list[Message] = []
 
@@ -119,8 +120,17 @@ class Replies:
             if number == self._stream and kind == yamux.TYPE_DATA:
                 skip = min(self._negotiation, len(body))
                 self._negotiation -= skip
-                self._ready += [frame.message for frame in self._decoder.feed(body[skip:])]
+                self._buffer += body[skip:]
+                self._decode()
         return self._ready.pop(0)
+
+    def _decode(self) -> None:
+        while len(self._buffer) >= PREFIX:
+            end = PREFIX + int.from_bytes(self._buffer[:PREFIX], "big")
+            if len(self._buffer) < end:
+                return
+            self._ready.append(self._vocabulary.decode(self._buffer[PREFIX:end]).message)
+            self._buffer = self._buffer[end:]
 
 
 def invented(identity: Identity, **fields: object) -> Advert:
@@ -161,12 +171,22 @@ async def publish_many(
     async def one() -> None:
         nonlocal stored
         while todo:
-            stored += await publish(*todo.pop())
+            was_stored = await publish(*todo.pop())
+            stored += was_stored
 
     async with trio.open_nursery() as nursery:
         for _ in range(at_once):
             nursery.start_soon(one)
     return stored
+
+
+async def listed(node: Node) -> set[str]:
+    """Peers whose adverts a holder shows, as far as one page has room."""
+    async with connect(node) as link:
+        stream = await link.speak(say.FAMILY, call(say.INDEX, say.QueryShard(attribute=EVERYBODY)))
+        page = await Replies(link, stream, say.INDEX, say.FAMILY).next()
+    adverts = page.adverts if isinstance(page, say.ShardPage) else ()
+    return {read_advert(each.advert.body).peer for each in adverts}
 
 
 @asynccontextmanager

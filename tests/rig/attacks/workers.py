@@ -31,8 +31,8 @@ from protocol.wire.base import Message
 from protocol.words import ProtocolId, Reason, Right, RunOutcome, WorkerState
 from swarm.blobs.client import fetch_blob
 from swarm.net.link import Link, serve_links
-from tests.rig.attack import STRANGERS, Attack, Facts, Target
-from tests.rig.attacks.wire import a_peer, honest_adverts
+from tests.rig.attack import OWN_DEVICE, STRANGERS, Attack, Facts, Target
+from tests.rig.attacks.wire import a_peer, honest_adverts, listed
 
 FORGED_NS: Final = 1_234_567
 FAKES: Final = 3
@@ -201,7 +201,10 @@ async def fake_workers(target: Target) -> AsyncIterator[Facts]:
             act = ACTS[options.get("act", "forge")]
             fake = FakeWorker(network, nursery, clone, act, facts, refuses=number < options.get("refuse", 0))
             serve_links(network, ProtocolId.WORK, say.WORK, fake.answer)
-            facts["advertised"] += bool(await index.publish(clone))
+            await index.publish(clone)
+            while network.peer_id not in await listed(target.gate):  # the gate is asked by every scheduler
+                await trio.sleep(0.2)
+            facts["advertised"] += 1
         yield facts
 
 
@@ -245,6 +248,14 @@ ATTACKS: Final = (
         campaign=STRANGERS,
         check=no_forgery,
         strangers=True,
+    ),
+    Attack(
+        "fake-device",
+        "1",
+        "the same, in a campaign that is pinned to the submitter's own device, whose id they have copied",
+        fake_workers,
+        campaign={"devices": {"where": [f"device == {OWN_DEVICE}"], "spread": "device"}},
+        check=nothing_for_strangers,
     ),
     Attack(
         "hold",
