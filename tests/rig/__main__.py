@@ -19,7 +19,7 @@ from typing import Final
 
 from tests.rig.catalogue import ATTACKS
 from tests.rig.covered import COVERED
-from tests.rig.rig import TRIES, run
+from tests.rig.rig import TRIES, Rig
 from tests.rig.verdict import HEADINGS, Result, line, shorten, table
 
 OUT: Final = Path("build/rig.json")
@@ -57,17 +57,13 @@ def main() -> int:
     ]
     results: list[Result] = []
     began = time.monotonic()
-    for attack in chosen:
-        at = time.monotonic()
-        results.append(run(attack, lambda words: print(words, file=sys.stderr, flush=True), options.tries))
-        if not options.json:
-            last = results[-1]
-            print(
-                f"{attack.name}: {last.words} ({time.monotonic() - at:.0f} s) {'; '.join(shorten(last.failures))}",
-                flush=True,
-            )
-            print(f"    {json.dumps(dict(last.facts))}", flush=True)
-        _write(options.out, results)
+    with Rig(lambda words: print(words, file=sys.stderr, flush=True), options.tries) as rig:
+        for attack in chosen:
+            at = time.monotonic()
+            results.append(rig.run(attack))
+            if not options.json:
+                tell(results[-1], time.monotonic() - at)
+            _write(options.out, results)
     failed = [result for result in results if not result.held]
     if options.json:
         print(options.out.read_text("utf-8"))
@@ -79,6 +75,14 @@ def main() -> int:
             f"\n{len(results) - len(failed)} of {len(results)} held, {time.monotonic() - began:.0f} s; figures in {options.out}"
         )
     return 1 if failed else 0
+
+
+def tell(result: Result, seconds: float) -> None:
+    """One line as it ends, and what the attackers saw."""
+    print(
+        f"{result.name}: {result.words} ({seconds:.0f} s) {'; '.join(shorten(result.failures))}", flush=True
+    )
+    print(f"    {json.dumps(dict(result.facts))}", flush=True)
 
 
 def _write(path: Path, results: list[Result]) -> None:

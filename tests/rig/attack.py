@@ -93,8 +93,10 @@ class Attack:
     """The campaign admits strangers: their rows need not be there, and must say so where they are."""
     short: bool = False
     """In the short form, which `make test` runs."""
-    during_s: float = 8.0
+    during_s: float = 6.0
     """The least time that the attack lasts, campaign included."""
+    leaves: bool = False
+    """Something of it stays in the swarm for a while, such as adverts: the next attack gets another one."""
     schedulers: tuple[str, ...] = ()
     """Homes that the honest workers serve besides, whose keys the attackers have."""
 

@@ -16,7 +16,6 @@ from typing import Any, Final
 
 import psutil
 
-from scheduler.campaign.model import Devices
 from swarm.net.identity import load_or_create
 from tests.real.lab import Done, Lab, campaign, free_port, kill_marked, script, until
 from tests.rig.attack import Attack, Facts, Node, Target
@@ -167,8 +166,6 @@ class Swarm:
         plain = {"measure": {"runs": 5, "loads": 1}, "timeouts": {"campaign": f"{CAMPAIGN_S:g}s"}} | dict(
             more
         )
-        if "trust" not in Devices.model_fields:
-            plain.pop("devices", None)
         file = campaign(self.folder, name, paths, **plain)
         began = time.monotonic()
         done = self.lab.submit(SCHEDULER, file, within=CAMPAIGN_S + 60)
@@ -216,10 +213,10 @@ def start(lab: Lab, name: str, module: str, *arguments: str) -> Helper:
 
 
 @contextlib.contextmanager
-def a_swarm(folder: Path, attack: Attack) -> Iterator[Swarm]:
-    """A fresh one, with the promise that nothing of it is left afterwards."""
+def a_swarm(folder: Path, schedulers: tuple[str, ...] = ()) -> Iterator[Swarm]:
+    """A fresh one, with the promise that nothing of it is left afterwards. `schedulers`: homes that its workers serve besides."""
     ports = {name: free_port() for name in WORKERS}
-    lab = Lab(folder / "honest", (SCHEDULER, *attack.schedulers), workers=WORKERS)
+    lab = Lab(folder / "honest", (SCHEDULER, *schedulers), workers=WORKERS)
     lab.more = {name: ("--listen", f"/ip4/127.0.0.1/tcp/{port}") for name, port in ports.items()}
     helpers: list[Helper] = []
     memory: Memory | None = None

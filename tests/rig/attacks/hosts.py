@@ -61,7 +61,7 @@ async def local_user(target: Target) -> AsyncIterator[Facts]:
     facts: Counter[str] = Counter()
     port = free_port()
     home = target.folder / "served"
-    home.mkdir()
+    home.mkdir(exist_ok=True)
     with (target.folder / "serve.log").open("ab") as out:
         process = subprocess.Popen(  # noqa: ASYNC220
             [*SARK, "--home", str(home), "serve", "--port", str(port)],

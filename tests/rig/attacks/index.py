@@ -58,7 +58,7 @@ PAGE: Final = say.QueryShard(
 
 @asynccontextmanager
 async def page_bomb(target: Target) -> AsyncIterator[Facts]:
-    """Options: `node`, the victim: `gate` or `worker`."""
+    """Options: `node`, the victim: `gate` or `worker`; `keys`: so many peers ask at a time."""
     facts: Counter[str] = Counter()
     victim = target.gate if target.options.get("node", "gate") == "gate" else target.workers[0]
     facts["adverts stored"] = await publish_many([victim], crowd_of(CROWD))  # type: ignore[arg-type]
@@ -78,7 +78,8 @@ async def page_bomb(target: Target) -> AsyncIterator[Facts]:
                 await trio.sleep(0.1)
 
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(ask)
+        for _ in range(target.options.get("keys", 1)):
+            nursery.start_soon(ask)
         yield facts
         nursery.cancel_scope.cancel()
 
@@ -235,8 +236,19 @@ ATTACKS: Final = (
         "pages with 32 patterns over 300 adverts, asked of the gate again and again",
         page_bomb,
         short=True,
+        leaves=True,
     ),
-    Attack("page-bomb-worker", "3", "the same, asked of a worker", page_bomb, {"node": "worker"}),
+    Attack(
+        "page-bomb-worker", "3", "the same, asked of a worker", page_bomb, {"node": "worker"}, leaves=True
+    ),
+    Attack(
+        "page-bomb-crowd",
+        "3",
+        "the same, asked of the gate under 16 keys at a time",
+        page_bomb,
+        {"keys": 16},
+        leaves=True,
+    ),
     Attack(
         "black-holes",
         "7, D5",
@@ -244,6 +256,7 @@ ATTACKS: Final = (
         black_holes,
         campaign=STRANGERS,
         strangers=True,
+        leaves=True,
     ),
     Attack(
         "lying-holders",
@@ -252,9 +265,18 @@ ATTACKS: Final = (
         lying_holders,
         campaign=STRANGERS,
         strangers=True,
+        leaves=True,
     ),
-    Attack("slow-names", "8", "contacts whose addresses are names that do not resolve", slow_names),
-    Attack("store-flood", "D6", "large adverts under fresh keys, as fast as they are taken", store_flood),
+    Attack(
+        "slow-names", "8", "contacts whose addresses are names that do not resolve", slow_names, leaves=True
+    ),
+    Attack(
+        "store-flood",
+        "D6",
+        "large adverts under fresh keys, as fast as they are taken",
+        store_flood,
+        leaves=True,
+    ),
     Attack(
         "forged-adverts",
         "D2",

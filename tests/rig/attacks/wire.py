@@ -16,7 +16,7 @@ from libp2p.stream_muxer.yamux import yamux
 from protocol.errors import SarkError
 from protocol.messages import index as say
 from protocol.values.advert import Advert, SignedAdvert, UnitOffer, advert_body, advert_message, read_advert
-from protocol.values.index_keys import attributes_of
+from protocol.values.index_keys import EVERYBODY, attributes_of
 from protocol.wire.base import Message
 from protocol.wire.codec import PREFIX, Frame, FrameKind, Vocabulary
 from swarm.index.index import Index
@@ -47,6 +47,11 @@ class FlowLink(RawLink):
         super().__init__(secure)
         self._room: dict[int, int] = {}
         self._more = trio.Event()
+        self._writing = trio.Lock()
+
+    async def frame(self, kind: int, flags: int, stream_id: int, body: bytes = b"") -> None:
+        async with self._writing:  # streams are written by several tasks
+            await super().frame(kind, flags, stream_id, body)
 
     async def open(self) -> int:
         number = await super().open()
@@ -72,9 +77,9 @@ class FlowLink(RawLink):
                 _, kind, flags, stream_id, size = struct.unpack(yamux.YAMUX_HEADER_FORMAT, header)
                 if kind == yamux.TYPE_PING:
                     if flags & yamux.FLAG_SYN:
-                        await self._secure.write(
-                            struct.pack(yamux.YAMUX_HEADER_FORMAT, 0, kind, yamux.FLAG_ACK, 0, size)
-                        )
+                        pong = struct.pack(yamux.YAMUX_HEADER_FORMAT, 0, kind, yamux.FLAG_ACK, 0, size)
+                        async with self._writing:
+                            await self._secure.write(pong)
                     continue
                 if kind == yamux.TYPE_WINDOW_UPDATE and stream_id in self._room:
                     self._room[stream_id] += size

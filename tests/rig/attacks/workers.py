@@ -239,6 +239,7 @@ ATTACKS: Final = (
         fake_workers,
         check=nothing_for_strangers,
         short=True,
+        leaves=True,
     ),
     Attack(
         "fake-workers-admitted",
@@ -248,6 +249,7 @@ ATTACKS: Final = (
         campaign=STRANGERS,
         check=no_forgery,
         strangers=True,
+        leaves=True,
     ),
     Attack(
         "fake-device",
@@ -256,6 +258,7 @@ ATTACKS: Final = (
         fake_workers,
         campaign={"devices": {"where": [f"device == {OWN_DEVICE}"], "spread": "device"}},
         check=nothing_for_strangers,
+        leaves=True,
     ),
     Attack(
         "hold",
@@ -264,6 +267,7 @@ ATTACKS: Final = (
         fake_workers,
         {"act": "hold"},
         check=nothing_for_strangers,
+        leaves=True,
     ),
     Attack(
         "hold-admitted",
@@ -273,6 +277,7 @@ ATTACKS: Final = (
         {"act": "hold"},
         STRANGERS,
         strangers=True,
+        leaves=True,
     ),
     Attack(
         "record-bomb",
@@ -282,6 +287,7 @@ ATTACKS: Final = (
         {"act": "bomb"},
         STRANGERS,
         strangers=True,
+        leaves=True,
     ),
     Attack(
         "silent-and-refusing",
@@ -289,5 +295,6 @@ ATTACKS: Final = (
         "of three strangers two fall silent and one refuses",
         fake_workers,
         {"act": "hold", "refuse": 1},
+        leaves=True,
     ),
 )
