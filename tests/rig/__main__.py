@@ -57,7 +57,9 @@ def main() -> int:
     ]
     results: list[Result] = []
     began = time.monotonic()
-    with Rig(lambda words: print(words, file=sys.stderr, flush=True), options.tries) as rig:
+    with Rig(
+        lambda words: print(words, file=sys.stderr, flush=True), options.tries, brief=options.short
+    ) as rig:
         for attack in chosen:
             at = time.monotonic()
             results.append(rig.run(attack))

@@ -93,6 +93,8 @@ class Attack:
     """The campaign admits strangers: their rows need not be there, and must say so where they are."""
     short: bool = False
     """In the short form, which `make test` runs."""
+    brief: Mapping[str, Any] = field(default_factory=dict)
+    """Options there, to be quicker."""
     during_s: float = 6.0
     """The least time that the attack lasts, campaign included."""
     leaves: bool = False

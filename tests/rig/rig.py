@@ -6,9 +6,9 @@ import json
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,16 +18,24 @@ from tests.rig.verdict import MIB, Result, Window, honest_rows
 
 TRIES: Final = 3
 """A limit of time that was passed may be a busy machine's fault: the attack is tried again, and fails if none of its tries holds."""
+BRIEF_S: Final = 3.0
 LITTLE: Final = 16 * MIB
 """Memory that an attack may leave behind for the next one to run on the same swarm."""
 
 
 class Rig:
-    """Keeps a swarm for the next attack as long as nothing of the last one is left in it."""
+    """Keeps a swarm for the next attack as long as nothing of the last one is left in it.
 
-    def __init__(self, say: Callable[[str], object] = lambda line: None, tries: int = TRIES) -> None:
+    `brief`: one swarm for all that hold, and one campaign without an attack to hold them against: half the time, rougher figures.
+    """
+
+    def __init__(
+        self, say: Callable[[str], object] = lambda line: None, tries: int = TRIES, *, brief: bool = False
+    ) -> None:
         self._say = say
         self._tries = tries
+        self._brief = brief
+        self._quiet: Quiet | None = None
         self._stack = ExitStack()
         self._swarm: Swarm | None = None
         self._of: tuple[str, ...] = ()
@@ -42,12 +50,13 @@ class Rig:
         """Its verdict; tried again, on another swarm, while only limits of time were passed."""
         for number in range(1, self._tries + 1):
             try:
-                result = replace(attempt(attack, self._swarm_for(attack)), tries=number)
+                result = replace(self._attempt(attack), tries=number)
             except (AssertionError, OSError, subprocess.SubprocessError) as exc:  # the other attacks go on
                 self._renew()
                 nothing = Window((0.0,), campaign_s=0.0)
                 return Result(attack.name, attack.shows, nothing, nothing, {}, (f"the rig: {exc}",))
-            if attack.leaves or not result.held or max(result.growth.values(), default=0) > LITTLE:
+            left = attack.leaves or max(result.growth.values(), default=0) > LITTLE
+            if not result.held or (left and not self._brief):
                 self._renew()
             if result.held or result.failures != result.slow or number == self._tries:
                 return result
@@ -67,23 +76,45 @@ class Rig:
 
     def _renew(self) -> None:
         """The next attack gets another swarm."""
-        self._swarm = None
+        self._swarm = self._quiet = None
         self._stack.close()
 
+    def _attempt(self, attack: Attack) -> Result:
+        swarm = self._swarm_for(attack)
+        least_s = BRIEF_S if self._brief else attack.during_s
+        if self._quiet is None or not self._brief:
+            self._quiet = without_attack(swarm, least_s)
+        options = attack.options | (attack.brief if self._brief else {})
+        return attempt(replace(attack, options=options, during_s=least_s), swarm, self._quiet)
 
-def attempt(attack: Attack, swarm: Swarm) -> Result:
-    """Once: the campaign without the attack, then the same with it, on one swarm."""
-    without, rows = swarm.window({}, attack.during_s)
-    devices = {str(row["WorkerId"]): str(row["DeviceId"]) for row in rows}
-    workers = {peer: devices.get(peer, "") for peer in swarm.worker_ids}
-    wrong = [f"without the attack: {each}" for each in honest_rows(rows, swarm.models, workers)]
+
+@dataclass(frozen=True)
+class Quiet:
+    """The campaign without an attack."""
+
+    window: Window
+    devices: Mapping[str, str]
+    """Worker id → id of its device."""
+    wrong: Sequence[str]
+
+
+def without_attack(swarm: Swarm, least_s: float) -> Quiet:
+    window, rows = swarm.window({}, least_s)
+    observed = {str(row["WorkerId"]): str(row["DeviceId"]) for row in rows}
+    devices = {peer: observed.get(peer, "") for peer in swarm.worker_ids}
+    wrong = [f"without the attack: {each}" for each in honest_rows(rows, swarm.models, devices)]
+    return Quiet(window, devices, wrong)
+
+
+def attempt(attack: Attack, swarm: Swarm, quiet: Quiet) -> Result:
+    """Once: the same campaign with the attack, on the same swarm."""
     before = {name: size for name, size in swarm.memory.now().items() if name != "scheduler"}
     with swarm.attacked(attack) as facts:
-        own = next(iter(devices.values()), "")
+        own = next(filter(None, quiet.devices.values()), "")
         beside, rows = swarm.window(for_device(attack.campaign, own), attack.during_s)
-    wrong += honest_rows(rows, swarm.models, workers, strangers=attack.strangers)
+    wrong = [*quiet.wrong, *honest_rows(rows, swarm.models, quiet.devices, strangers=attack.strangers)]
     wrong += attack.check(rows, facts)
-    return Result(attack.name, attack.shows, without, beside, before, tuple(wrong), facts)
+    return Result(attack.name, attack.shows, quiet.window, beside, before, tuple(wrong), facts)
 
 
 def for_device(campaign: Mapping[str, Any], device: str) -> dict[str, Any]:

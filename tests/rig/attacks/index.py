@@ -61,7 +61,8 @@ async def page_bomb(target: Target) -> AsyncIterator[Facts]:
     """Options: `node`, the victim: `gate` or `worker`; `keys`: so many peers ask at a time."""
     facts: Counter[str] = Counter()
     victim = target.gate if target.options.get("node", "gate") == "gate" else target.workers[0]
-    facts["adverts stored"] = await publish_many([victim], crowd_of(CROWD))  # type: ignore[arg-type]
+    crowd = crowd_of(target.options.get("crowd", CROWD))
+    facts["adverts stored"] = await publish_many([victim], crowd)  # type: ignore[arg-type]
 
     async def ask() -> None:
         while True:
@@ -236,6 +237,7 @@ ATTACKS: Final = (
         "pages with 32 patterns over 300 adverts, asked of the gate again and again",
         page_bomb,
         short=True,
+        brief={"crowd": 100},
         leaves=True,
     ),
     Attack(
