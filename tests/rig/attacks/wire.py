@@ -32,6 +32,7 @@ BROKEN: Final = (
     trio.ClosedResourceError,
     AssertionError,
     trio.TooSlowError,
+    SarkError,
 )
 """How a connection that the victim has closed may show."""
 UNIT: Final = "Fake (Simulation)"
