@@ -18,11 +18,12 @@ from swarm.net.addresses import parse_tcp
 from swarm.net.identity import Identity, peer_id_bytes
 from swarm.relay.wire import OWN_HOP
 from tests.rig.attack import Attack, Facts, Node, Target
-from tests.rig.attacks.wire import BROKEN, Replies, call, connect
+from tests.rig.attacks.wire import BROKEN, Replies, a_peer, call, connect
 from tests.swarm.attacker import MSS, line
 
 LOCKOUT: Final = 1_020
 """Of the 1,024 connections that libp2p accepts."""
+RESERVE_BURST: Final = 8
 VARINTS: Final = (2**20, 2**31, 2**32, 2**40, 2**63)
 
 
@@ -185,34 +186,49 @@ def none_accepted(rows: object, facts: Facts) -> list[str]:
 
 @asynccontextmanager
 async def reservations(target: Target) -> AsyncIterator[Facts]:
-    """Reservations for foreign peer ids and for ever, from fresh keys."""
+    """Reservations for foreign peer ids and for ever, from fresh keys; an honest node makes one each second."""
     facts: Counter[str] = Counter()
 
     async def one() -> None:
         while True:
             try:
                 async with connect(target.gate) as link:
-                    for _ in range(8):
+                    for _ in range(RESERVE_BURST):
                         named = PeerMessage(id=peer_id_bytes(Identity.fresh().peer_id))
                         forged = Reservation(expire=2**62, voucher=b"signed by nobody", addrs=[b"\xff" * 30])
-                        body = HopMessage(
-                            type=HopMessage.RESERVE, peer=named, reservation=forged
-                        ).SerializeToString()
+                        message = HopMessage(type=HopMessage.RESERVE, peer=named, reservation=forged)
+                        body = message.SerializeToString()
                         await link.speak(OWN_HOP, encode_uvarint(len(body)) + body)
                         facts["reservations asked"] += 1
-                    with trio.move_on_after(2):
+                    with trio.move_on_after(0.2):
                         while (await link.next())[0] != -1:
                             pass
             except* BROKEN:
                 pass
             await trio.sleep(0.02)
 
+    async def honest() -> None:
+        while True:
+            try:
+                async with a_peer(target) as (network, _, _):
+                    await network.reserve(target.gate.peer_id, target.gate.addresses)
+                    facts["honest reservations"] += 1
+            except* BROKEN:
+                facts["honest reservations refused"] += 1
+            await trio.sleep(1)
+
     async with trio.open_nursery() as nursery:
-        for _ in range(8):
+        for _ in range(16):
             nursery.start_soon(one)
-        await trio.sleep(1)
+        await trio.sleep(3)
+        nursery.start_soon(honest)
         yield facts
         nursery.cancel_scope.cancel()
+
+
+def room_for_the_honest(rows: object, facts: Facts) -> list[str]:
+    refused = facts.get("honest reservations refused", 0)
+    return [f"{refused} honest reservations were refused"] if refused else []
 
 
 # -- strangers that call workers -----------------------------------------------------------------------------------------------------------
@@ -286,7 +302,11 @@ ATTACKS: Final = (
         check=none_accepted,
     ),
     Attack(
-        "forged-reservations", "N11, P10", "reservations for foreign peer ids from fresh keys", reservations
+        "forged-reservations",
+        "N11, P10",
+        "reservations for foreign peer ids from fresh keys",
+        reservations,
+        check=room_for_the_honest,
     ),
     Attack(
         "strangers-verbs",

@@ -156,8 +156,10 @@ async def log_flood(target: Target) -> AsyncIterator[Facts]:
 
 # -- bombs ----------------------------------------------------------------------------------------------------------------------------
 
+CLAIMED: Final = 8 * 1024 * 1024
+"""Sent of the 4 GiB that a length claims."""
 BOMBS: Final = (
-    b"\xff" * 4,
+    b"\xff" * 4 + bytes(CLAIMED),
     (65_537).to_bytes(4, "big") + bytes(100),
     framed(b"\x91" * 60_000 + b"\x90"),
     framed(b"\xdc\xea\x60" + b"\x90" * 60_000),
@@ -171,11 +173,15 @@ BOMBS: Final = (
 async def _bombs(link: FlowLink, facts: Counter[str]) -> None:
     """Lengths, nesting and numbers of elements that claim more than there is."""
 
+    async def one(protocol: str, bomb: bytes) -> None:
+        await link.speak(protocol, bomb)
+        facts["bombs"] += 1
+
     async def write() -> None:
-        for protocol, bomb in itertools.product((say.FAMILY, ProtocolId.HEALTH, ProtocolId.WORK), BOMBS):
-            await link.speak(protocol, bomb)
-            facts["bombs"] += 1
-            await trio.sleep(0.01)
+        async with trio.open_nursery() as nursery:
+            for protocol, bomb in itertools.product((say.FAMILY, ProtocolId.HEALTH, ProtocolId.WORK), BOMBS):
+                nursery.start_soon(one, protocol, bomb)
+                await trio.sleep(0.01)
 
     await _with_reader(link, write)
 
@@ -190,14 +196,15 @@ async def frame_bombs(target: Target) -> AsyncIterator[Facts]:
 
 
 async def _overrun(link: FlowLink, facts: Counter[str]) -> None:
-    """16 MiB to a stream whose window is 256 KiB."""
+    """16 MiB to a stream whose window is 256 KiB, and whose reader waits for answers to be read."""
+    body = call(HEALTH, Ping())
+    chunk = body * (CHUNK // len(body))
 
     async def write() -> None:
-        stream = await link.speak(ProtocolId.WORK)
+        stream = await link.speak(ProtocolId.HEALTH)
         for _ in range(256):
-            await RawLink.data(link, stream, bytes(CHUNK))
-            facts["MiB past the window"] = facts["KiB"] // 1024
-            facts["KiB"] += CHUNK // 1024
+            await RawLink.data(link, stream, chunk)
+            facts["KiB sent"] += len(chunk) // 1024
 
     await _with_reader(link, write)
 

@@ -27,6 +27,7 @@ from tests.rig.attacks.wire import (
     connect,
     honest_adverts,
     invented,
+    listed,
     publish_many,
     signed,
 )
@@ -202,7 +203,16 @@ async def store_flood(target: Target) -> AsyncIterator[Facts]:
             stored = await publish_many([target.gate], [(key, invented(key, labels=labels))])
             facts["adverts stored"] += stored
 
+    async def look() -> None:
+        honest = {node.peer_id for node in target.workers}
+        while True:
+            with suppress(*BROKEN):
+                found = await listed(target.gate, honest)
+                facts["honest adverts gone"] = max(facts["honest adverts gone"], len(honest - found))
+            await trio.sleep(1)
+
     async with trio.open_nursery() as nursery:
+        nursery.start_soon(look)
         for _ in range(6):
             nursery.start_soon(more)
         await trio.sleep(2)
@@ -228,6 +238,11 @@ async def forged_adverts(target: Target) -> AsyncIterator[Facts]:
 def none_stored(rows: object, facts: Facts) -> list[str]:
     stored = facts.get("forged adverts stored", 0)
     return [f"{stored} forged adverts were stored"] if stored else []
+
+
+def none_gone(rows: object, facts: Facts) -> list[str]:
+    gone = facts.get("honest adverts gone", 0)
+    return [f"{gone} honest adverts were evicted"] if gone else []
 
 
 ATTACKS: Final = (
@@ -277,6 +292,7 @@ ATTACKS: Final = (
         "D6",
         "large adverts under fresh keys, as fast as they are taken",
         store_flood,
+        check=none_gone,
         leaves=True,
     ),
     Attack(

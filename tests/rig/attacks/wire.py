@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import struct
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Final
 
@@ -17,6 +17,7 @@ from protocol.errors import SarkError
 from protocol.messages import index as say
 from protocol.values.advert import Advert, SignedAdvert, UnitOffer, advert_body, advert_message, read_advert
 from protocol.values.index_keys import EVERYBODY, attributes_of
+from protocol.values.requirement import Clause, Op, Requirement
 from protocol.wire.base import Message
 from protocol.wire.codec import PREFIX, Frame, FrameKind, Vocabulary
 from swarm.index.index import Index
@@ -186,10 +187,12 @@ async def publish_many(
     return stored
 
 
-async def listed(node: Node) -> set[str]:
-    """Peers whose adverts a holder shows, as far as one page has room."""
+async def listed(node: Node, peers: Collection[str] = ()) -> set[str]:
+    """Peers whose adverts a holder shows, as far as one page has room. `peers`: these alone."""
+    clauses = (Clause(attribute="peer", op=Op.IN, value=tuple(peers)),) if peers else ()
+    question = say.QueryShard(attribute=EVERYBODY, requirement=Requirement(clauses=clauses))
     async with connect(node) as link:
-        stream = await link.speak(say.FAMILY, call(say.INDEX, say.QueryShard(attribute=EVERYBODY)))
+        stream = await link.speak(say.FAMILY, call(say.INDEX, question))
         page = await Replies(link, stream, say.INDEX, say.FAMILY).next()
     adverts = page.adverts if isinstance(page, say.ShardPage) else ()
     return {read_advert(each.advert.body).peer for each in adverts}
