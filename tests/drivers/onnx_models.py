@@ -43,11 +43,11 @@ class OnnxModels:
         path.write_bytes(model.SerializeToString())
         return str(path)
 
-    def nano(self) -> str:
+    def nano(self, name: str = "nano", weight: float = 0.1) -> str:
         """An 8 × 8 product."""
-        weights = helper.make_tensor("w", FLOAT, [8, 8], [0.1] * 64)
+        weights = helper.make_tensor("w", FLOAT, [8, 8], [weight] * 64)
         return self.put(
-            "nano",
+            name,
             [node("MatMul", ["x", "w"], ["y"])],
             [value("x", FLOAT, [1, 8])],
             [value("y", FLOAT, [1, 8])],

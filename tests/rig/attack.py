@@ -87,7 +87,7 @@ class Attack:
     options: Mapping[str, Any] = field(default_factory=dict)
     """For `start`: two attacks may share one."""
     campaign: Mapping[str, Any] = field(default_factory=dict)
-    """What the honest campaign file says besides."""
+    """What the honest campaign file says besides. `models`: others than the scripted ones, in the swarm's folder."""
     check: Check = lambda rows, facts: []
     strangers: bool = False
     """The campaign admits strangers: their rows need not be there, and must say so where they are."""

@@ -112,7 +112,9 @@ def attempt(attack: Attack, swarm: Swarm, quiet: Quiet) -> Result:
     with swarm.attacked(attack) as facts:
         own = next(filter(None, quiet.devices.values()), "")
         beside, rows = swarm.window(for_device(attack.campaign, own), attack.during_s)
-    wrong = [*quiet.wrong, *honest_rows(rows, swarm.models, quiet.devices, strangers=attack.strangers)]
+    names: Sequence[str] = attack.campaign.get("models", ())
+    expected = dict.fromkeys(names) if names else swarm.models
+    wrong = [*quiet.wrong, *honest_rows(rows, expected, quiet.devices, strangers=attack.strangers)]
     wrong += attack.check(rows, facts)
     return Result(attack.name, attack.shows, quiet.window, beside, before, tuple(wrong), facts)
 

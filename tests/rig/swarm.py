@@ -17,6 +17,7 @@ from typing import Any, Final
 import psutil
 
 from swarm.net.identity import load_or_create
+from tests.drivers.onnx_models import OnnxModels
 from tests.real.lab import Done, Lab, campaign, free_port, kill_marked, script, until
 from tests.rig.attack import Attack, Facts, Node, Target
 from tests.rig.verdict import Window
@@ -162,11 +163,11 @@ class Swarm:
         """Submit and wait; cancelled after `CAMPAIGN_S`."""
         self.campaigns += 1
         name = f"honest-{self.campaigns}"
-        paths = [self.folder / model for model in self.models]
         plain = {"measure": {"runs": 5, "loads": 1}, "timeouts": {"campaign": f"{CAMPAIGN_S:g}s"}} | dict(
             more
         )
-        file = campaign(self.folder, name, paths, **plain)
+        names = plain.pop("models", list(self.models))
+        file = campaign(self.folder, name, [self.folder / model for model in names], **plain)
         began = time.monotonic()
         done = self.lab.submit(SCHEDULER, file, within=CAMPAIGN_S + 60)
         took = time.monotonic() - began
@@ -232,6 +233,8 @@ def a_swarm(folder: Path, schedulers: tuple[str, ...] = ()) -> Iterator[Swarm]:
         target = Target(nodes[0], tuple(nodes[1:]), lab.peer(SCHEDULER), away)
         honest = start(lab, "honest-caller", "tests.rig.honest", target.write())
         helpers.append(honest)
+        for number in range(MODELS):
+            OnnxModels(lab.folder).nano(f"nano-{number}", 0.1 + number)
         models = {f"m{n}.json": LATENCY_MS + n for n in range(MODELS)}
         for name, median in models.items():
             script(lab.folder, name, load_ms=1.0, latencies_ms=[median], sleep=True)

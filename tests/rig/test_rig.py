@@ -88,6 +88,7 @@ def test_the_rows_of_an_honest_campaign_are_one_for_each_model_with_its_own_figu
         ([row("m0.json"), row("m1.json", InferenceMsMedian=1.234567)], "forged row: m1.json took 1.23457 ms, in truth 21"),
         ([row("m0.json"), row("m1.json", WorkerId="eve")], "row of an unmarked stranger: m1.json"),
         ([row("m0.json"), row("m1.json", WorkerId="eve", Trust="stranger")], "row of a stranger: m1.json"),
+        ([row("m0.json"), row("m1.json", Trust="stranger")], "an honest device as a stranger: m1.json on d-1"),
         ([row("m0.json"), row("m1.json", DeviceId="d-9")], "wrong device: m1.json on d-9"),
         ([row("m0.json"), row("m1.json"), row("m9.json")], "row of nothing submitted: m9.json"),
         ([row("m0.json"), row("m1.json"), row("m1.json")], "missing row: m1.json"),

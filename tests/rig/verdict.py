@@ -185,14 +185,14 @@ def table(rows: Sequence[Sequence[str]]) -> str:
 
 def honest_rows(
     rows: Sequence[Mapping[str, Any]],
-    expected: Mapping[str, float],
+    expected: Mapping[str, float | None],
     workers: Mapping[str, str],
     *,
     strangers: bool = False,
 ) -> list[str]:
     """What is wrong with the rows of an honest campaign: one complete row for each model with its scripted median, by one of the honest
-    workers, on its device. `expected`: median in ms by model; `workers`: worker id → device id, empty where unknown yet. `strangers`:
-    the campaign admits them, and their rows say so.
+    workers, on its device. `expected`: median in ms by model, None where unknown; `workers`: worker id → device id, empty where unknown
+    yet. `strangers`: the campaign admits them, and their rows say so.
     """
     wrong = []
     by_model: dict[str, list[Mapping[str, Any]]] = {}
@@ -214,9 +214,11 @@ def honest_rows(
                 f"row of a{'' if marked else 'n unmarked'} stranger: {model} by …{str(row['WorkerId'])[-8:]}"
             )
             continue
+        if str(row.get("Trust", "")) == "stranger":
+            wrong.append(f"an honest device as a stranger: {model} on {row['DeviceId']}")
         if workers[row["WorkerId"]] not in ("", row["DeviceId"]):
             wrong.append(f"wrong device: {model} on {row['DeviceId']}")
-        if row["InferenceMsMedian"] != median:
+        if median is not None and row["InferenceMsMedian"] != median:
             wrong.append(f"forged row: {model} took {row['InferenceMsMedian']:g} ms, in truth {median:g}")
     return wrong + [f"row of nothing submitted: {model}" for model in by_model]
 

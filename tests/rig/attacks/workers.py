@@ -226,6 +226,14 @@ def no_forgery(rows: list[dict[str, Any]], facts: Facts) -> list[str]:
     return [f"forged row that looks good: {name}" for name in clean]
 
 
+MEASURED: Final = {
+    "models": [f"nano-{n}.onnx" for n in range(6)],
+    "units": ["CPU (ONNX)"],
+    "measure": {"runs": 20, "loads": 2},
+}
+"""A campaign that measures: rows of the simulated unit are marked as simulated whoever made them."""
+
+
 def _flagged(row: dict[str, Any]) -> bool:
     """Whether its verdict says that the time was not witnessed, and that a stranger measured it."""
     return "unwitnessed" in str(row["Verdict"]) and "stranger" in str(row.get("Trust", ""))
@@ -246,7 +254,7 @@ ATTACKS: Final = (
         "1, S8, D9",
         "the same, in a campaign that admits strangers",
         fake_workers,
-        campaign=STRANGERS,
+        campaign=STRANGERS | MEASURED,
         check=no_forgery,
         strangers=True,
         leaves=True,
