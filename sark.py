@@ -76,6 +76,7 @@ except KeyboardInterrupt:  # Ctrl-C during the imports
 if TYPE_CHECKING:
     from fastapi import APIRouter
 
+    from node.run.answer import LocalAnswers
     from node.run.local import LocalDevice
     from protocol.messages.work import Action
     from protocol.words import WorkerState
@@ -104,6 +105,13 @@ def _this_device(home: Home, simulate: bool) -> LocalDevice:
     settings = WorkerSettings.load(home.config_file, os.environ, {})
     private = private_of(settings, os.environ)
     return LocalDevice(home, simulate=simulate, private=private, max_wait_s=settings.max_wait_s)
+
+
+def _answers() -> LocalAnswers:
+    """What checks strangers' outputs on this machine."""
+    from node.run.answer import LocalAnswers
+
+    return LocalAnswers()
 
 
 def _routers(home: Home, gates: Callable[[], tuple[str, ...]]) -> Sequence[APIRouter]:
@@ -233,6 +241,7 @@ def common(
     ctx.meta["environment"] = dict(os.environ)
     ctx.meta["home_flag"] = home
     ctx.meta["serving"] = partial(_serving, ctx)
+    ctx.meta["answers"] = _answers
     level = logging.getLevelNamesMapping().get(log_level.upper())
     if level is None:
         raise typer.BadParameter("must be debug, info, warning or error", param_hint="--log-level")

@@ -157,7 +157,8 @@ class Launch:
         """`idle_wait`: waits for an idle host before the first launch; None: begins at once. `sampler`: reads the accelerator meanwhile;
         None: NVML, for units on GPUs. `reveal`: the run is witnessed; asked once, when nothing is left to wait for.
         """
-        self._order = replace(order, model=str(Path(order.model).absolute()), witnessed=reveal is not None)
+        witnessed = order.witnessed or reveal is not None
+        self._order = replace(order, model=str(Path(order.model).absolute()), witnessed=witnessed)
         self._limits = limits
         self._zygote = zygote
         self._idle_wait = idle_wait

@@ -218,7 +218,7 @@ class RunObservations:
             peak=report.peak_bytes,
             timer_ns=report.timer_overhead_ns,
             switches=report.involuntary_switches,
-            output=None if output is None else _launch_output(output),
+            output=None if output is None else launch_output(output),
         )
 
     def _accelerator(self) -> records.Accelerator | None:
@@ -263,7 +263,7 @@ class RunObservations:
         )
 
 
-def _launch_output(report: driver.OutputReport) -> records.LaunchOutput:
+def launch_output(report: driver.OutputReport) -> records.LaunchOutput:
     sketches = tuple(
         records.OutputSketch(
             dtype=one.dtype, count=one.count, norm=float(one.norm), sums=bytes.fromhex(one.sums)

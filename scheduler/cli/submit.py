@@ -229,4 +229,6 @@ def schedule(
 
     from scheduler.run.process import run_process
 
-    trio.run(run_process, ctx.obj, scheduler_settings(ctx, gates=gate, listen=listen), stay, stop_with_stdin)
+    settings = scheduler_settings(ctx, gates=gate, listen=listen)
+    with ctx.meta["answers"]() as answer:
+        trio.run(run_process, ctx.obj, settings, stay, stop_with_stdin, answer)

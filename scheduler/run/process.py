@@ -16,6 +16,7 @@ from scheduler.experiments.schedule import Schedules
 from scheduler.models.fetch import DownloadProgress, downloader
 from scheduler.models.spool import tidy
 from scheduler.planning.devices import VerifiedIndex
+from scheduler.run.canaries import AnswerModel, no_answers
 from scheduler.run.service import SchedulerService
 from scheduler.store.settings import SchedulerSettings
 from scheduler.store.store import delete_old_daily, open_store
@@ -38,8 +39,15 @@ LOCK_TRY_S: Final = 0.1
 log = structlog.get_logger("sark.scheduler")
 
 
-async def run_process(home: Home, settings: SchedulerSettings, stay: bool, stop_with_stdin: bool) -> None:
-    """Run every unfinished campaign of `home`; `stay`: and wait for more. Raises `ResourceError` when another process does that.
+async def run_process(
+    home: Home,
+    settings: SchedulerSettings,
+    stay: bool,
+    stop_with_stdin: bool,
+    answer: AnswerModel = no_answers,
+) -> None:
+    """Run every unfinished campaign of `home`; `stay`: and wait for more. `answer`: runs a model here, to check what strangers say of it.
+    Raises `ResourceError` when another process does that.
 
     The store is looked at once more when the lock of the home has been given back: who submits while we are leaving sees the lock
     still held, starts no other process, and relies on us.
@@ -49,13 +57,15 @@ async def run_process(home: Home, settings: SchedulerSettings, stay: bool, stop_
             if not is_running(home):
                 break
             await trio.sleep(LOCK_TRY_S)
-        stopped = await _run_once(home, settings, stay, stop_with_stdin)
+        stopped = await _run_once(home, settings, stay, stop_with_stdin, answer)
         with open_store(home) as store:
             if stopped or not store.campaigns.unfinished():
                 return
 
 
-async def _run_once(home: Home, settings: SchedulerSettings, stay: bool, stop_with_stdin: bool) -> bool:
+async def _run_once(
+    home: Home, settings: SchedulerSettings, stay: bool, stop_with_stdin: bool, answer: AnswerModel
+) -> bool:
     """Onto the network, until no campaign is left; gives whether a signal stopped it before."""
     stopped, trust = False, HomeTrust(home)
     async with open_node("scheduler", home, settings, holder=False) as here, trio.open_nursery() as nursery:
@@ -109,6 +119,7 @@ async def _run_once(home: Home, settings: SchedulerSettings, stay: bool, stop_wi
                     signed for _, signed in signed_manifests(home, Role.SUBMIT) if signed is not None
                 ],
                 stop_when_idle=not stay,
+                answer=answer,
             )
             await service.run()
         nursery.cancel_scope.cancel()
