@@ -289,7 +289,10 @@ def revoke(
             nodes = count(result.called, "node")
             print(f"sent to {result.stored} of {nodes}; the others ask within 90 seconds")
         else:
-            print("no node could be reached now; the pool's gate sends it when it runs", file=sys.stderr)
+            print(
+                "no node could be reached now; this home's gate or scheduler sends it when it runs",
+                file=sys.stderr,
+            )
 
 
 @pool.command("join")

@@ -5,7 +5,7 @@
         │ ◀──────────── ManifestMessage, NoManifest │
         │ ManifestMessage ───────────────────────▶ │   stored if its signature holds and its number is higher
         │ ◀────────────────────────── ManifestStored │
-    a newcomer or a member                      the gate that has the pool's key
+    a newcomer or a member                      a node that has the pool's key
         │ EnrolRequest ──────────────────────────▶ │   with a ticket's secret, or without one to renew
         │ ◀────────── ManifestMessage, RefusedMessage │   the manifest that lists the sender
 

@@ -141,7 +141,7 @@ class PoolClient:
         Raises `NotPermitted` when one refuses and none admits, `Unreachable` when nobody answers who has its key.
         """
         member = find_member(manifest, self._me, joined.role, now)
-        self._network.owner_gave(joined.admits)
+        self._network.owner_gave(joined.admitters)
         everywhere = (*joined.admitters, *joined.gates, *gates)
         tries: list[tuple[bytes | None, Sequence[str]]] = (
             [(joined.ticket, joined.admitters)] if joined.unused else []

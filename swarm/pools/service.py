@@ -45,7 +45,7 @@ JITTER: Final = 0.2
 LOOK_S: Final = 5.0
 """How often the home is read again, which other processes change, and due calls are made."""
 RESPREAD_S: Final = 600.0
-"""How often a gate brings its own pools' manifests to their holders again, which keep them in memory only."""
+"""How often the manifests of the home's own pools are brought to their holders again, which keep them in memory only."""
 DOUBT_S: Final = 10.0
 """A doubted manifest is asked for this long after the last poll."""
 ENROL_RETRY_S: Final = (2.0, 300.0)
@@ -148,9 +148,9 @@ class PoolNode:
     def _look(self) -> None:
         """Read what the home's other processes made or joined. Each damaged file is logged once."""
         try:
-            if self.role is None:
+            if self.role is not Role.WORKER:
                 self._own = {pool.id: pool for pool in own_pools(self.home, self._warn)}
-            else:
+            if self.role is not None:
                 joined = joined_pools(self.home, self.role, self._warn)
                 self._joined = {each.pool: each for each in joined}
                 self._follow(self._joined)

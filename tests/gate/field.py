@@ -133,6 +133,10 @@ class Field:
             )
         return node
 
+    async def scheduler(self, name: str, home: Home) -> Node:
+        """The scheduler of a home that has pools of its own."""
+        return await self._start(name, home, Role.SUBMIT, None)
+
     async def passer_by(self, name: str, enrol: Enroller | None = None) -> Node:
         """A node that is in no pool."""
         return await self._start(name, Home.at(self._folder / name), Role.WORKER, enrol)

@@ -26,10 +26,13 @@ from protocol.messages.work import Denied, StatusRequest
 from protocol.values.requirement import Requirement, parse_clause
 from protocol.words import Reason, Right, Role
 from swarm.base.durable import write_durably
-from swarm.net.identity import Identity, distance, routing_key
-from swarm.pools.enrolment import revoke
+from swarm.base.home import Home
+from swarm.net.identity import Identity, distance, load_or_create, routing_key
+from swarm.pools.enrolment import invite_peer, revoke
+from swarm.pools.home_pool import home_pool
 from swarm.pools.manifests import find_member, sign_manifest, verified, without
 from swarm.pools.membership import joined_pools, membership_of, stored_manifest
+from swarm.pools.owner import MemberTerms
 from swarm.pools.server import MAX_FOREIGN, ManifestRegistry, PoolServer
 from swarm.pools.service import POLL_S
 from swarm.pools.tokens import prove
@@ -449,3 +452,21 @@ async def test_a_ticket_with_a_gate_that_makes_no_sense_harms_nobody(
         await field.join("worker", odd)
         await trio.sleep(SOON_S)
         assert [m.name for m in field.pool.manifest().members] == ["worker"]
+
+
+async def test_the_scheduler_of_a_home_without_a_gate_spreads_what_its_pool_revoked(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with pool_field(tmp_path) as field:
+        home = Home.at(tmp_path / "ada")
+        load_or_create(home.key("scheduler"))
+        pool, terms = home_pool(home, wall()), MemberTerms(role=Role.WORKER)
+        ann = Identity.from_seed("ann").peer_id
+        invite_peer(pool, (), MemberTerms(role=Role.SUBMIT), ann, now=wall())
+        ticket = invite_peer(pool, field.gates, terms, Identity.from_seed("shed").peer_id, now=wall())
+        shed = await field.join("shed", ticket)
+        await field.scheduler("ada", home)
+        await trio.sleep(SOON_S)
+        revoked = pool.change(lambda m: without(m, (ann,), wall()))
+        await trio.sleep(ONE_POLL_S)
+        assert shed.manifests[-1] == revoked
