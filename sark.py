@@ -66,6 +66,7 @@ try:
     import scheduler.cli.experiments
     import scheduler.cli.fleet
     import scheduler.cli.submit
+    import scheduler.cli.trust
     import web.cli
     from drivers.contract.base import Driver, Unfit, UnitInfo, WorkOrder
     from protocol.errors import SarkError
@@ -195,6 +196,7 @@ for commands in (
     scheduler.cli.adopt,
     scheduler.cli.analysis,
     scheduler.cli.fleet,
+    scheduler.cli.trust,
     node.cli.main,
     node.cli.device,
     node.cli.models,

@@ -14,6 +14,7 @@ from results.report.page import Block, Bullets, ReportPage, Section, Warn, code,
 from results.row.replicas import disagreements
 from results.row.row import Row, RowStatus
 from results.row.simulated import counting, marked
+from results.row.strangers import strangers_line
 from results.row.verdict import RowVerdict
 from swarm.base.text import count
 from swarm.base.units import show_duration
@@ -69,6 +70,8 @@ def summary(report: Report) -> Section:
                 "stand apart from what was measured."
             )
         blocks.insert(0, Warn(text, "bad"))
+    if line := strangers_line(report.rows):
+        blocks.insert(0, Warn(line, "bad"))
     return Section("summary", "Summary", blocks)
 
 

@@ -49,11 +49,10 @@ def peers(
     from protocol.values.requirement import Requirement, parse_clause
     from scheduler.output.fleet import device_info, observe_fleet
     from scheduler.output.tables import peer_remarks, peers_table
-    from swarm.net.identity import load_or_create
 
     requirement = Requirement(clauses=tuple(map(parse_clause, where or ())))
-    signer = load_or_create(ctx.obj.key("scheduler"))
-    devices = trio.run(partial(observe_fleet, gates_of(ctx, gate, check=True), requirement, signer=signer))
+    gates = gates_of(ctx, gate, check=True)
+    devices = trio.run(partial(observe_fleet, gates, requirement, home=ctx.obj))
     if as_json:
         print_json({"count": len(devices), "peers": list(map(device_info, devices))})
     elif not devices:
@@ -86,16 +85,14 @@ def top(
 
     from scheduler.output.fleet import FleetWatcher, open_observer
     from swarm.base.screen import can_live
-    from swarm.net.identity import load_or_create
 
     home: Home = ctx.obj
     every_s = duration_option("--every", every)
-    signer = load_or_create(home.key("scheduler"))
 
     @asynccontextmanager
     async def observer_of_gates() -> AsyncIterator[SwarmObserver]:
         gates = await LAN.run(gates_of, ctx, gate)  # may search the LAN
-        async with open_observer(gates, signer=signer) as observer:
+        async with open_observer(gates, home=home) as observer:
             yield observer
 
     watcher = FleetWatcher(observer_of_gates, interval_s=max(MIN_INTERVAL_S, every_s))

@@ -127,6 +127,9 @@ def submit(
             autocompletion=completion.experiments,
         ),
     ] = None,
+    yes: Annotated[
+        bool, typer.Option("--yes", "-y", help="Ask nothing: devices that are not trusted yet stay so.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Submit a campaign and watch it.
@@ -137,8 +140,10 @@ def submit(
     """
     from results.export.raw import check_folder
     from scheduler.campaign.load import load_campaign
+    from scheduler.cli.trust import ask_to_trust
     from scheduler.models.describe import unseen
     from scheduler.submit.submit import submit_campaign
+    from scheduler.trust.serving import OPEN_LINE
     from swarm.join.known_gates import save_gates
 
     home: Home = ctx.obj
@@ -154,8 +159,10 @@ def submit(
     gates = answering_gates(ctx, gate)
     if plan is not None:
         _require_plan(home, file, gates, plan)
-    for note in unseen(campaign):
+    for note in (*unseen(campaign), *((OPEN_LINE,) if campaign.trust.anyone else ())):
         print(note, file=sys.stderr)
+    if not (yes or as_json or campaign.trust.anyone) and sys.stdin.isatty() and sys.stderr.isatty():
+        ask_to_trust(home, campaign, gates)
     if experiment is not None:
         campaign_id = experiments.submit_version(ctx, file, experiment, wait_s)
     else:

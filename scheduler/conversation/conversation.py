@@ -64,6 +64,8 @@ from scheduler.core.scheduler import SchedulerCore
 from scheduler.core.state import TaskEntry, TaskLimits
 from swarm.base.event_log import EventLog
 
+SURVEY_S: Final = 15.0
+"""Between two looks at which devices would fit if they were trusted, while none that is does."""
 RIVALS_S: Final = 2.0
 """How long a ticket that is up waits for another worker's answer about the same task. It keeps its slot for longer."""
 
@@ -220,7 +222,13 @@ class SchedulerConversation:
 
     async def _discover(self, command: Discover) -> None:
         adverts = await SearchIndex(command.requirement, command.want, command.trust)
-        self.carry_out(self.core.workers.add_adverts(command.group, adverts, self._shell.now()))
+        now = self._shell.now()
+        self.carry_out(self.core.workers.add_adverts(command.group, adverts, now))
+        group = self.core.state.groups.get(command.group)
+        if group is not None and not group.fits and now - group.surveyed_at >= SURVEY_S:
+            group.surveyed_at = now
+            everybody = await SearchIndex(command.requirement, None)
+            self.carry_out(self.core.workers.count_untrusted(command.group, everybody))
 
     async def _explain(self, command: Explain) -> None:
         adverts = await SearchIndex(command.requirement, None)
@@ -230,7 +238,14 @@ class SchedulerConversation:
             return
         declined = [f"{state.device(peer)}: {denied.detail}" for peer, denied in group.declined.items()]
         fits = [state.worker(peer) for peer in sorted(group.fits)]
-        reason, text = why_none(command.requirement, adverts, fits, declined, scheduler=self.peer)
+        reason, text = why_none(
+            command.requirement,
+            adverts,
+            fits,
+            declined,
+            scheduler=self.peer,
+            untrusted=state.untrusted_in(group, adverts),
+        )
         tasks = [state.tasks[task].task for task in group.tasks]
         if reason is Reason.NOTHING_FITS and any(task.replica is not None and task.note for task in tasks):
             text = "\n".join(dict.fromkeys([*(task.note for task in tasks if task.note), LACKS_SIBLING]))

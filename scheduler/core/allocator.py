@@ -13,6 +13,7 @@ from typing import Final
 from protocol.messages.work import MAX_PREEMPTIONS
 from protocol.values.attempt import TaskEvent, TaskState
 from scheduler.core.commands import Command, CommitTo, Discover, ProbeWorker, RecordWaitReason
+from scheduler.core.explain import why_untrusted
 from scheduler.core.ranking import WorkerView, choose
 from scheduler.core.run_times import FETCH_RATE
 from scheduler.core.state import LEASED, Attempt, RequirementGroup, State, TaskEntry
@@ -281,7 +282,7 @@ class Allocator:
             if group.fits:
                 words = why_waiting([workers[peer] for peer in sorted(group.fits)])
             elif group.searched_at is not None and not group.searching:
-                words = "no device that fits is up yet"
+                words = why_untrusted(group.untrusted) if group.untrusted else "no device that fits is up yet"
         else:
             taken = self.taken(self._state.tasks[next(iter(group.pending))])
             if taken and all(workers[peer].device_id() in taken for peer in group.fits):

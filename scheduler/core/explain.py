@@ -110,10 +110,12 @@ def why_none(
     declined: Iterable[str],
     *,
     scheduler: str,
+    untrusted: Sequence[Advert] = (),
 ) -> tuple[Reason, str]:
-    """Why tasks found no worker in time: none fits, or those that fit refuse or cannot be reached.
+    """Why tasks found no worker in time: none fits, or those that fit refuse, cannot be reached, or are not trusted.
 
-    `scheduler`: its peer id, for the advice to owners, given once below what each worker says.
+    `scheduler`: its peer id, for the advice to owners, given once below what each worker says. `untrusted`: devices that fit, of those that
+    the campaign does not admit.
     """
     refusing = [view for view in fits if view.refused is not None]
     away = [view for view in fits if view.refused is None]
@@ -130,7 +132,20 @@ def why_none(
     refusals = list(declined)
     if refusals:
         return Reason.DOES_NOT_FIT, f"every device that was asked said no: {'; '.join(refusals[:3])}"
+    if untrusted:
+        lines = [
+            f"  {shown_name(advert, 40)}: sark-node trust {advert.peer}"
+            for advert in sorted(untrusted, key=lambda advert: (advert.name, advert.peer))[:3]
+        ]
+        more = [f"  and {len(untrusted) - 3} more: sark-node peers"] if len(untrusted) > 3 else []
+        return Reason.NOT_TRUSTED, "\n".join([why_untrusted(len(untrusted)), *lines, *more])
     return Reason.NOTHING_FITS, explain(requirement, adverts)
+
+
+def why_untrusted(devices: int) -> str:
+    """Of a task that only devices fit that are not trusted."""
+    verb = "fits, and is" if devices == 1 else "fit, and are"
+    return f"{count(devices, 'device')} {verb} not trusted: sark-node peers says which serve you"
 
 
 def _fitting(views: Sequence[WorkerView]) -> str:

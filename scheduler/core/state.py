@@ -9,7 +9,7 @@ import heapq
 import math
 import random
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -307,6 +307,9 @@ class RequirementGroup:
     """When a task last got a lease or ended."""
     explaining: bool = False
     wait_reason: str = ""
+    untrusted: int = 0
+    """Devices that fit and that the campaign does not admit, when that was last looked at."""
+    surveyed_at: float = -math.inf
     device: str | None = None
     """The only device that it can be, if the requirement names one."""
     trust: TrustScope = MINE
@@ -511,6 +514,10 @@ class State:
     def admits(self, group: RequirementGroup, peer: str) -> bool:
         """Whether a worker may have the group's tasks and models, now."""
         return group.trust.admits(peer, self.trust_of(peer))
+
+    def untrusted_in(self, group: RequirementGroup, adverts: Iterable[Advert]) -> list[Advert]:
+        """Those of devices that fit, and that the campaign does not admit."""
+        return [advert for advert in adverts if group.met_by(advert) and not self.admits(group, advert.peer)]
 
     def may_use(self, group: RequirementGroup, advert: Advert) -> bool:
         """Whether a worker fits, has not refused these tasks, and is admitted."""

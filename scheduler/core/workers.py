@@ -50,6 +50,14 @@ class Workers:
                     each.fits.discard(advert.peer)
         return []
 
+    def count_untrusted(self, group: str, adverts: Sequence[Advert]) -> list[Command]:
+        """No device that may be used was found for the group; these are there. Whether any of them would fit, were it trusted."""
+        waiting = self._state.groups.get(group)
+        if waiting is not None:
+            waiting.untrusted = len(self._state.untrusted_in(waiting, adverts))
+            self._state.unsettled = True
+        return []
+
     def review_trust(self, now: float) -> list[Command]:
         """Trust in workers changed: whom a campaign admits no more gets nothing of it, and what it runs is stopped and tried elsewhere."""
         state = self._state

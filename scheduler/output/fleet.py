@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
@@ -15,24 +16,37 @@ from pydantic import BaseModel, ConfigDict
 from protocol.errors import SarkError, Unreachable, first_error
 from protocol.formats.phase import Phase
 from protocol.messages.health import HEALTH, Ping, Pong
+from protocol.messages.pool import ManifestMessage
+from protocol.messages.work import ShowCredentials
 from protocol.values.advert import Advert
 from protocol.values.match import Match, match
 from protocol.values.requirement import Requirement
-from protocol.words import ProtocolId, WorkerState
+from protocol.values.trust import MINE, Trust
+from protocol.words import ProtocolId, Right, Role, WorkerState
 from scheduler.output.schemas import shown_as
 from scheduler.store.rows import TaskRow
+from scheduler.trust.book import TrustBook
+from scheduler.trust.home import HomeTrust
+from scheduler.trust.search import find_admitted
+from scheduler.trust.serving import MAX_ASKED, serving_peers
+from swarm.base.home import Home
 from swarm.base.text import safe_text
 from swarm.index.index import Index
 from swarm.join.ephemeral import GateVisitor, open_ephemeral_node
-from swarm.net.identity import Identity
+from swarm.net.identity import load_or_create
 from swarm.net.link import Links
 from swarm.net.network import Network, Path, gate_name
+from swarm.pools.membership import signed_manifests
+from swarm.pools.tokens import Grant, issue
 
 MAX_CONCURRENT_PINGS: Final = 32
 MAX_DEVICES: Final = 256
 INTERVAL_S: Final = 3.0
 LINGER_S: Final = 20.0
 """How long the visitor stays without readers: whoever comes back sees the swarm at once."""
+ASK_S: Final = 60.0
+"""How often a device that is not trusted is asked whether it serves this home."""
+TOKEN_S: Final = 86_400.0
 MIN_REST: Final = 3.0
 """Least wait between two observations, as a multiple of how long one takes: a large swarm is asked less often."""
 
@@ -50,6 +64,10 @@ class ObservedDevice:
     fit: Match
     path: Path | None = None
     """By which path it answered."""
+    trust: Trust | None = None
+    """This home's, in it; None: nobody asked."""
+    serves: bool = False
+    """It is not trusted, and allows this home's scheduler."""
 
     def matched(self, requirement: Requirement) -> ObservedDevice:
         """The same device with its fit for `requirement`."""
@@ -61,6 +79,44 @@ def by_fit(devices: Sequence[ObservedDevice]) -> tuple[ObservedDevice, ...]:
     return tuple(sorted(devices, key=lambda item: (not item.fit.fits, item.advert.name, item.advert.peer)))
 
 
+@dataclass(eq=False)
+class FleetTrust:
+    """Whom this home trusts, and which others serve it; asked of each at most every `ASK_S`."""
+
+    book: Callable[[], TrustBook]
+    token: ShowCredentials
+    """By which a visitor asks as the home's scheduler does."""
+    manifests: Sequence[tuple[str, ManifestMessage | None]] = ()
+    _asked: dict[str, float] = field(default_factory=dict)
+    _serving: set[str] = field(default_factory=set)
+
+    async def judge(self, network: Network, devices: Iterable[ObservedDevice]) -> tuple[ObservedDevice, ...]:
+        """The same devices with the trust in them."""
+        book, now = self.book(), trio.current_time()
+        judged = tuple(
+            replace(device, trust=book.trust_of(device.advert.peer, device.advert.addresses))
+            for device in devices
+        )
+        due = [
+            device.advert
+            for device in judged
+            if device.pong is not None
+            and device.trust is not None
+            and device.trust.stranger
+            and now - self._asked.get(device.advert.peer, -math.inf) >= ASK_S
+        ][:MAX_ASKED]
+        if due:
+            self._serving.difference_update(advert.peer for advert in due)
+            self._serving |= await serving_peers(network, due, self.token, self.manifests)
+            self._asked.update({advert.peer: now for advert in due})
+        return tuple(
+            replace(device, serves=device.advert.peer in self._serving)
+            if device.trust is not None and device.trust.stranger
+            else device
+            for device in judged
+        )
+
+
 @dataclass(frozen=True)
 class SwarmObserver:
     """A visitor with a key of its own that stays for a while and pings all devices as often as it is asked."""
@@ -69,12 +125,17 @@ class SwarmObserver:
     index: Index
     links: Links
     visitor: GateVisitor | None
+    trust: FleetTrust | None = None
 
     async def observe(self) -> tuple[ObservedDevice, ...]:
         """Every device that can be found. Raises `Unreachable` once no gate is connected any more."""
         if not self.network.connected():
             raise Unreachable("no gate answers any more", hint="is it running? sark-node gate status")
-        adverts = [sighting.advert for sighting in (await self.index.everybody(MAX_DEVICES)).devices]
+        found = {each.advert.peer: each.advert for each in (await self.index.everybody(MAX_DEVICES)).devices}
+        if self.trust is not None:  # the home's devices are found among any number of strangers
+            mine, _ = await find_admitted(self.index, Requirement(), MAX_DEVICES, MINE, self.trust.book())
+            found |= {advert.peer: advert for advert in mine}
+        adverts = list(found.values())
         if self.visitor is not None:
             await self.visitor.announce(address for advert in adverts for address in advert.addresses)
         slots = trio.CapacityLimiter(MAX_CONCURRENT_PINGS)
@@ -87,7 +148,9 @@ class SwarmObserver:
         async with trio.open_nursery() as nursery:
             for advert in adverts:
                 nursery.start_soon(ping, advert)
-        return by_fit(tuple(devices.values()))
+        if self.trust is None:
+            return by_fit(tuple(devices.values()))
+        return by_fit(await self.trust.judge(self.network, devices.values()))
 
     async def _ping(self, advert: Advert) -> ObservedDevice:
         fit = match(Requirement(), advert)
@@ -107,20 +170,31 @@ OpenObserver = Callable[[], AbstractAsyncContextManager[SwarmObserver]]
 
 
 @asynccontextmanager
-async def open_observer(
-    gates: Sequence[str], *, signer: Identity | None = None
-) -> AsyncIterator[SwarmObserver]:
-    """In the swarm for a while, to observe it. `signer`: shows us to the gates on the way. Raises `Unreachable` when no gate answers."""
+async def open_observer(gates: Sequence[str], *, home: Home | None = None) -> AsyncIterator[SwarmObserver]:
+    """In the swarm for a while, to observe it. `home`: its scheduler's key shows us to the gates on the way and to devices, and its trust
+    is told of each device. Raises `Unreachable` when no gate answers, `ResourceError` when the home's list of trusted keys is damaged.
+    """
     async with open_ephemeral_node(gates) as (network, index, nursery):
         links = Links(network, ProtocolId.HEALTH, HEALTH, nursery)
-        yield SwarmObserver(network, index, links, None if signer is None else GateVisitor(network, signer))
+        if home is None:
+            yield SwarmObserver(network, index, links, None)
+            return
+        signer = load_or_create(home.key("scheduler"))
+        grant = Grant(frozenset({Right.STATUS}), ttl_s=TOKEN_S)
+        token = issue(signer, network.peer_id, grant, now=time.time())
+        trust = FleetTrust(
+            HomeTrust(home).book,
+            ShowCredentials(issuer=signer.peer_id, token=token),
+            signed_manifests(home, Role.SUBMIT),
+        )
+        yield SwarmObserver(network, index, links, GateVisitor(network, signer), trust)
 
 
 async def observe_fleet(
-    gates: Sequence[str], requirement: Requirement, *, signer: Identity | None = None
+    gates: Sequence[str], requirement: Requirement, *, home: Home | None = None
 ) -> tuple[ObservedDevice, ...]:
     """Every device that can be found, those that fit first. Arguments and errors as of `open_observer`."""
-    async with open_observer(gates, signer=signer) as observer:
+    async with open_observer(gates, home=home) as observer:
         return by_fit([device.matched(requirement) for device in await observer.observe()])
 
 
@@ -241,6 +315,10 @@ class DeviceInfo(Advert):
     """Clauses that it does not meet, each in words."""
     why: str = ""
     """Why it takes no work, as it says."""
+    trust: str | None = None
+    """Why this home trusts it: own, pool NAME or listed; stranger: it does not. Null: nobody asked."""
+    serves: bool = False
+    """It is not trusted and allows this home: `sark-node trust PEER_ID` is all that is missing."""
     via: str | None = None
     """Where the gate is that it was reached through, else the end of that gate's id; null where it answered directly."""
 
@@ -322,5 +400,7 @@ def _state(device: ObservedDevice) -> dict[str, Any]:
         "fits": device.fit.fits,
         "unmet": tuple(map(str, device.fit.missing)),
         "why": safe_text(pong.why) if pong else "",
+        "trust": device.trust.text if device.trust is not None else None,
+        "serves": device.serves,
         "via": None if path is None or path.direct else gate_name(path.via, device.advert.addresses),
     }

@@ -14,12 +14,14 @@ from rich.text import Text
 
 from protocol.values.attempt import TaskState
 from protocol.values.requirement import show_size
+from protocol.values.trust import TrustKind
 from protocol.words import Reason, WorkerState, asks_for_it
 from results.export.csv import csv_lines
 from results.export.raw import json_lines, write_lines
 from results.row.replicas import disagreements
 from results.row.row import Row, RowStatus
 from results.row.simulated import marked, shown_name
+from results.row.strangers import strangers_line
 from results.row.verdict import RowVerdict
 from scheduler.output.fleet import ObservedDevice
 from scheduler.output.terminal import local_time, name, number, print_lines, short, shrinking, table, wrapped
@@ -116,10 +118,10 @@ def finish(
 
 
 def exit_code(campaign: CampaignRow, rows: Sequence[Row]) -> int:
-    """0: every task succeeded; 3: none ran because nothing fits; 5: because no device allows us; 1: anything else."""
+    """0: every task succeeded; 3: none ran because nothing trusted fits; 5: because no device allows us; 1: anything else."""
     if campaign.outcome is CampaignStatus.SUCCEEDED:
         return 0
-    for reason, code in ((Reason.NOTHING_FITS, 3), (Reason.NOT_ALLOWED, 5)):
+    for reason, code in ((Reason.NOTHING_FITS, 3), (Reason.NOT_TRUSTED, 3), (Reason.NOT_ALLOWED, 5)):
         if rows and all(row.reason == reason for row in rows):
             return code
     return 1
@@ -142,6 +144,7 @@ def peers_table(devices: Sequence[ObservedDevice], width: int = 80) -> Table:
         (wrapped("device"), lambda item: Text(shown_name(item.advert), "" if item.fit.fits else "dim")),
         (name("peer", 9), lambda item: f"…{item.advert.peer[-8:]}"),
         (name("id", 18), lambda item: safe_text(item.advert.device, 40)) if roomy else None,  # to be copied
+        (wrapped("trust"), device_trust) if any(item.trust is not None for item in devices) else None,
         (wrapped("state"), device_state),
         (wrapped("soc"), lambda item: safe_text(item.advert.soc, 28)) if roomy else None,
         (name("cores", 5), lambda item: str(item.advert.cores or "")),
@@ -153,6 +156,15 @@ def peers_table(devices: Sequence[ObservedDevice], width: int = 80) -> Table:
         (wrapped("path", max(map(len, direct), default=4)), device_path),
         gap=2 if roomy else 1,
     )
+
+
+def device_trust(device: ObservedDevice) -> Text:
+    """Why it is trusted, or what is missing."""
+    if device.trust is None:
+        return Text("")
+    if not device.trust.stranger:
+        return Text(safe_text(device.trust.text, 40))
+    return Text("serves you", "yellow") if device.serves else Text("stranger", "dim")
 
 
 def device_path(device: ObservedDevice) -> Text:
@@ -184,6 +196,11 @@ def peer_remarks(devices: Sequence[ObservedDevice]) -> list[str]:
         for item in devices
         if not item.fit.fits
     ]
+    lines += [
+        f"{shown_name(item.advert)} serves you, not trusted yet: sark-node trust {item.advert.peer}"
+        for item in devices
+        if item.serves
+    ]
     if simulated := sum(bool(item.advert.simulated) for item in devices):
         lines.append(f"{simulated} of {len(devices)} are simulations: these devices are not there")
     shared = Counter(item.advert.device for item in devices)
@@ -209,6 +226,8 @@ _STYLES: Final = {
 
 def show_results(rows: Sequence[Row], console: Console) -> None:
     """Print `rows` and, below them, the legend, remarks, and why each failed one failed."""
+    if line := strangers_line(rows):
+        console.print(line, style="yellow", highlight=False, soft_wrap=True)
     if console.is_terminal:
         console.print(results_table(rows))
     else:
@@ -300,10 +319,12 @@ def plain_lines(rows: Sequence[Row]) -> list[str]:
 
 def _columns(rows: Sequence[Row]) -> list[tuple[Column, Callable[[Row], str | Text]]]:
     """The task by its number, times as medians, ± how well they are known. The number of threads is shown where it tells rows apart,
-    inputs in a second where a batch was asked for; the last column is the verdict if every row has one.
+    trust where a device is not this home's, inputs in a second where a batch was asked for; the last column is the verdict if every row has
+    one.
     """
     threads = len({row.threads for row in rows if row.threads is not None}) > 1
     batches = any(row.batch is not None for row in rows)
+    trust = any(row.trust not in ("", TrustKind.OWN) for row in rows)
     complete = bool(rows) and all(row.status is RowStatus.COMPLETE for row in rows)
 
     def unit(row: Row) -> str:
@@ -325,6 +346,7 @@ def _columns(rows: Sequence[Row]) -> list[tuple[Column, Callable[[Row], str | Te
         (shrinking("Model"), lambda row: short(safe_text(row.file_name, 40))),
         (shrinking("Unit"), lambda row: short(unit(row))),
         (shrinking("Device"), lambda row: short(safe_text(row.device_name, 40) or "-")),
+        *([(name("Trust"), lambda row: safe_text(row.trust, 40) or "-")] if trust else []),
         (number("Load ms"), lambda row: _time(row.load_ms_median, None)),
         (number("Inference ms"), lambda row: _time(row.inference_ms_median, row.half_width_percent)),
         *([(number("Per s"), per_s)] if batches else []),

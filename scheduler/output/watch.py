@@ -19,6 +19,7 @@ from protocol.values.attempt import TaskState
 from protocol.words import asks_for_it
 from results.row.row import Configuration, configuration_of
 from results.row.simulated import marked
+from results.row.strangers import of_stranger
 from scheduler.output.terminal import name, print_lines, table
 from scheduler.output.top import bar
 from scheduler.store.progress import BUSY, STATE_WORDS, fraction, progress_text
@@ -178,7 +179,7 @@ def render(
         (Column("task", no_wrap=True), lambda task: styled(task, f"{_VIEWS[task.state].mark} {task.n}")),
         (name("model", most=model), lambda task: safe_text(task.model)),
         None if narrow else (name("unit", most=unit), lambda task: safe_text(task.unit)),
-        (name("device", 6, device), lambda task: safe_text(task.device)),
+        (name("device", 6, device), _device),
         (Column("", no_wrap=True, width=8), progress) if wide else None,
         (name("phase", 20, ratio=1), lambda task: styled(task, progress_text(task))),
         expand=True,
@@ -205,3 +206,9 @@ def _most_interesting(tasks: Sequence[TaskRow], room: int) -> list[TaskRow]:
         return list(tasks)
     chosen = sorted(tasks, key=lambda task: (_VIEWS[task.state].rank, -(task.ended or 0), task.n))[:room]
     return sorted(chosen, key=lambda task: task.n)
+
+
+def _device(task: TaskRow) -> str:
+    """The device's name; a stranger's is marked."""
+    name = safe_text(task.device)
+    return f"{name} (stranger)" if name and of_stranger(task) else name

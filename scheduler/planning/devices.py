@@ -14,17 +14,16 @@ import trio
 from protocol.errors import CampaignError, SarkError
 from protocol.messages.pool import PoolManifest
 from protocol.values.advert import Advert
-from protocol.values.index_keys import named_peers
-from protocol.values.match import match
-from protocol.values.requirement import Clause, Op, Requirement
+from protocol.values.requirement import Requirement
 from protocol.values.task import Model, Task
 from protocol.values.trust import TrustScope
 from protocol.words import Role
 from scheduler.campaign.text import read_spec
-from scheduler.planning.tasks import MAX_CLAUSES, derive_cells, requirements, tasks_of
+from scheduler.planning.tasks import derive_cells, requirements, tasks_of
 from scheduler.store.rows import CampaignRow, NewModel
 from scheduler.store.store import Store
 from scheduler.trust.book import TrustBook
+from scheduler.trust.search import find_admitted
 from swarm.index.query import QueryResult, Sighting
 from swarm.pools.manifests import find_member
 
@@ -33,12 +32,6 @@ EVERY_DEVICE: Final = 10_000
 """Devices that a campaign spread over devices or classes is planned on."""
 POOL_QUERY: Final = 256
 """Devices to query at least when a pool is required: devices that falsely claim it must not crowd out its members."""
-KEYS: Final = 32
-"""Devices that one query names: as many values as a clause holds."""
-DIRECT: Final = 512
-"""Trusted devices that are asked for by name in one search."""
-LOOKUPS: Final = 8
-"""Queries at once."""
 SEARCH_INTERVAL_S: Final = 2.0
 CONFIRM_INTERVAL_S: Final = 1.0
 """Between the two queries that must agree before a campaign spread over devices is planned."""
@@ -69,64 +62,6 @@ async def find(
 ) -> tuple[Advert, ...]:
     """Adverts of devices that fit and that `trust` admits; none when the index cannot be reached now, which is logged."""
     return (await find_admitted(index, requirement, want, trust, book, rng))[0]
-
-
-async def find_admitted(
-    index: DeviceFinder,
-    requirement: Requirement,
-    want: int,
-    trust: TrustScope,
-    book: TrustBook,
-    rng: random.Random | None = None,
-) -> tuple[tuple[Advert, ...], bool]:
-    """The adverts, and whether they are complete.
-
-    Trusted devices are asked for by their keys, so that no number of strangers crowds them out: all of them where every device is wanted,
-    else at most `DIRECT`, drawn anew each time. The index is asked in general only for strangers, or when there are more keys.
-    """
-    named = named_peers(requirement)
-    trust = trust.naming(named)
-    keys = [] if named else list(dict.fromkeys((*sorted(trust.named), *book.peers())))
-    every = want >= EVERY_DEVICE or len(keys) <= DIRECT
-    if not every:
-        keys = (rng or random.Random()).sample(keys, DIRECT)
-    questions = [
-        (_among(keys[first : first + KEYS], requirement), KEYS) for first in range(0, len(keys), KEYS)
-    ]
-    if named or trust.anyone or not every:
-        questions.append((requirement, want))
-    adverts: dict[str, Advert] = {}
-    complete: list[bool] = []
-    slots = trio.CapacityLimiter(LOOKUPS)
-
-    async def ask(question: Requirement, most: int) -> None:
-        async with slots:
-            try:
-                result = await index.query(question, most)
-            except SarkError as exc:
-                log.warning("index.unreachable", why=exc.what)
-                complete.append(False)
-                return
-        complete.append(result.complete)
-        adverts.update(
-            {
-                each.advert.peer: each.advert
-                for each in result.devices
-                if trust.admits(each.advert.peer, book.trust_of(each.advert.peer))
-                and match(requirement, each.advert).fits
-            }
-        )
-
-    async with trio.open_nursery() as nursery:
-        for question in questions:
-            nursery.start_soon(ask, *question)
-    return tuple(adverts.values()), all(complete)
-
-
-def _among(keys: Sequence[str], requirement: Requirement) -> Requirement:
-    """The requirement for these peers only. The index may read fewer clauses: whatever it answers is checked again."""
-    among = Clause(attribute="peer", op=Op.IN, value=tuple(keys))
-    return Requirement(clauses=(among, *requirement.clauses)[:MAX_CLAUSES])
 
 
 async def survey(index: DeviceFinder, requirement: Requirement) -> tuple[Advert, ...]:
@@ -179,7 +114,9 @@ async def _plan_on_devices(
     adverts: dict[str, Advert] = {}
     complete = True
     for requirement in requirements(campaign):
-        fitting, all_of_them = await find_admitted(index, requirement, EVERY_DEVICE, campaign.trust, book)
+        fitting, all_of_them = await find_admitted(
+            index, requirement, EVERY_DEVICE, campaign.trust, book, every=True
+        )
         adverts |= {advert.peer: advert for advert in fitting}
         complete = complete and all_of_them
     described = {m.name: (None, Model(name=m.facts or m.name, sha256=m.sha256, size=m.size)) for m in models}

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from typing import Final
 
 import trio
 from pydantic import ValidationError
@@ -19,17 +20,23 @@ from protocol.values.requirement import Requirement
 from protocol.values.task import Task, read_task
 from scheduler.campaign.load import load_campaign
 from scheduler.campaign.model import Campaign
+from scheduler.campaign.text import trust_of_spec
 from scheduler.models.describe import Fetch, Models, describe_models, no_fetch
 from scheduler.planning.tasks import PlannedCell, derive_cells, requirements, tasks_of
 from scheduler.preview.plan import LivePlan, make_plan
-from scheduler.preview.survey import VISIT, find_all_devices, visit
+from scheduler.preview.survey import VISIT, visit
 from scheduler.preview.why import LiveFacts, WhyReport, why_report
 from scheduler.store.rows import CampaignRow
 from scheduler.store.store import Store, has_store, open_store
 from scheduler.submit.daemon import is_running
+from scheduler.trust.home import read_book
+from scheduler.trust.serving import UntrustedDevice
 from swarm.base.home import Home
 from swarm.base.text import safe_text
 from swarm.net.identity import load_or_create
+
+MAX_NEEDS: Final = 16
+"""Kinds of waiting tasks for which devices are looked up."""
 
 
 def plan_file(home: Home, file: Path, gates: Sequence[str], fetch: Fetch = no_fetch) -> LivePlan:
@@ -45,12 +52,29 @@ def plan_campaign(home: Home, campaign: Campaign, models: Models, gates: Sequenc
     def cells_on(devices: Sequence[Advert]) -> Sequence[tuple[PlannedCell, Sequence[Task]]]:
         return derive_cells(campaign, models, campaign_id=VISIT, scheduler=scheduler, devices=devices)
 
-    survey = partial(visit, priority=campaign.priority, now=time.time())
+    now = time.time()
+    survey = partial(
+        visit, priority=campaign.priority, now=now, trust=campaign.trust, book=read_book(home, now)
+    )
     result = trio.run(
         survey, gates, home, requirements(campaign), lambda devices: tasks_of(cells_on(devices))
     )
     past = run_history(home, {model.sha256 for _, model in models.values()})
     return make_plan(campaign, models, cells_on(result.adverts), result, past)
+
+
+def serving_devices(home: Home, campaign: Campaign, gates: Sequence[str]) -> tuple[UntrustedDevice, ...]:
+    """Devices that fit the campaign and serve this submitter, and that it does not trust; none when no gate answers. Blocking."""
+    now = time.time()
+    look = partial(
+        visit, priority=campaign.priority, now=now, trust=campaign.trust, book=read_book(home, now)
+    )
+    untrusted: tuple[UntrustedDevice, ...] = ()
+    try:
+        untrusted = trio.run(look, gates, home, requirements(campaign), lambda devices: ()).untrusted
+    except* SarkError:
+        pass
+    return tuple(each for each in untrusted if each.serves)
 
 
 def run_history(home: Home, models: set[str]) -> list[tuple[Task, float]]:
@@ -78,17 +102,25 @@ def explain_campaign(home: Home, store: Store, campaign: str, number: str, gates
         )
     ids = {task.id for task in tasks}
     waiting = {task.id for task in tasks if task.state is TaskState.PENDING}
-    adverts, unreachable = None, ""
+    bodies = {task: read_task(body) for task, body in store.tasks.bodies(campaign).items() if task in waiting}
+    unplanned = () if row.planned else _requirements(row)
+    found, unreachable = None, ""
     if row.ended is None and (waiting or not row.planned):
+        needs = tuple(dict.fromkeys((*(body.requirement for body in bodies.values()), *unplanned)))[
+            :MAX_NEEDS
+        ]
+        now = time.time()
+        look = partial(
+            visit, priority=row.priority, now=now, trust=trust_of_spec(row.spec), book=read_book(home, now)
+        )
         try:
-            adverts = trio.run(find_all_devices, gates)
+            found = trio.run(look, gates, home, needs, lambda devices: ())
         except* SarkError as group:
             unreachable = first_error(group).what
-    bodies = {task: read_task(body) for task, body in store.tasks.bodies(campaign).items() if task in waiting}
     attempts = [attempt for attempt in store.attempts.all(campaign) if attempt.task in ids]
     scheduling = row.ended is not None or is_running(home)
-    live = LiveFacts(adverts, unreachable, _busy(store), scheduling)
-    events, unplanned = store.events.all(campaign), () if row.planned else _requirements(row)
+    live = LiveFacts(found, unreachable, _busy(store), scheduling)
+    events = store.events.all(campaign)
     return why_report(row, tasks, bodies, attempts, events, live, time.time(), unplanned=unplanned)
 
 

@@ -66,6 +66,17 @@ class PlanCell(JsonModel):
     """Why it is not covered: lines for people."""
 
 
+class PlanUntrusted(JsonModel):
+    """A device that fits and is not trusted."""
+
+    peer: str
+    device: str
+    name: str
+    """As it calls itself."""
+    serves: bool
+    """It allows this submitter: `sark-node trust PEER_ID` is all that is missing."""
+
+
 class LivePlan(JsonModel):
     """The whole plan."""
 
@@ -89,6 +100,10 @@ class LivePlan(JsonModel):
     total_s: float | None
     """Until all tasks would have ended; None: not known."""
     fetch: int
+    open: bool = False
+    """Strangers may take these tasks and get the model."""
+    untrusted: tuple[PlanUntrusted, ...] = ()
+    """Devices that fit and are not trusted; those that serve this submitter first."""
     notes: tuple[str, ...] = ()
     """What cannot be known here of models that devices fetch themselves."""
 
@@ -124,7 +139,14 @@ def make_plan(
         cells=planned,
         covered=sum(cell.covered for cell in planned),
         devices={a.device: safe_text(a.name, 40) for a in visit.adverts if a.device in fit},
-        seen=len({advert.device for advert in visit.adverts}),
+        seen=len({advert.device for advert in (*visit.adverts, *visit.others)}),
+        open=campaign.trust.anyone,
+        untrusted=tuple(
+            PlanUntrusted(
+                peer=each.peer, device=each.device, name=safe_text(each.name, 40), serves=each.serves
+            )
+            for each in visit.untrusted
+        ),
         complete=visit.complete,
         total_s=planner.ends_s if whole and planner.complete else None,
         fetch=planner.fetch,
@@ -213,7 +235,9 @@ class _Planner:
 
     def _fitting(self, requirement: Requirement) -> tuple[Advert, ...]:
         if requirement not in self._fits:
-            self._fits[requirement] = tuple(a for a in self.visit.adverts if match(requirement, a).fits)
+            self._fits[requirement] = tuple(
+                a for a in self.visit.adverts if self.visit.may_have(requirement, a)
+            )
         return self._fits[requirement]
 
     def _start_s(self, peer: str, kind: Kind) -> float | None:
@@ -261,7 +285,10 @@ def _why_not(task: Task, fit: Sequence[Advert], visit: SwarmVisit) -> str:
     note = f"{safe_text(task.note)}\n" if task.note else ""
     if not fit:  # the clauses that keep replicas apart are the scheduler's
         of_replica = task.replica is not None and note
-        return note + (LACKS_SIBLING if of_replica else explain(task.requirement, visit.adverts))
+        everybody = (*visit.adverts, *visit.others)
+        if any(match(task.requirement, advert).fits for advert in visit.others):
+            return f"{note}none of the devices that fit is trusted"
+        return note + (LACKS_SIBLING if of_replica else explain(task.requirement, everybody))
     refusals = [refusal(visit.answers.get(advert.peer), kind_of(task)) for advert in fit]
     lines = [
         f"  {shown_name(advert, 40)}: {safe_text(why.partition(ADVICE)[0], 200)}"

@@ -15,6 +15,7 @@ from protocol.values.requirement import show_size
 from scheduler.output.tables import safe_columns
 from scheduler.output.terminal import name, number, short, shrinking, table
 from scheduler.preview.plan import HASH_DIGITS, LivePlan, PlanCell
+from scheduler.trust.serving import OPEN_LINE, UntrustedDevice, untrusted_lines
 from swarm.base.durable import write_atomically
 from swarm.base.home import Home
 from swarm.base.text import count, safe_text
@@ -70,6 +71,11 @@ def plan_lines(plan: LivePlan) -> list[str]:
     lines.append(f"Expected: {total}{source}, {fetch}.")
     runs = list(dict.fromkeys(run for cell in plan.cells for run in cell.gives_way))
     lines += [f"Would give way: {safe_columns(run)}" for run in runs[:MAX_RUNS]]
+    if plan.open:
+        lines.append(OPEN_LINE)
+    lines += untrusted_lines(
+        [UntrustedDevice(each.peer, each.device, each.name, each.serves) for each in plan.untrusted]
+    )
     if not plan.complete:
         lines.append("There are more devices than can be looked up: this holds for those that were.")
     if len(runs) > MAX_RUNS:

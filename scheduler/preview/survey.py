@@ -7,7 +7,7 @@ for a minute with the right to ask, delegated from the credentials of this home'
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -17,14 +17,19 @@ from protocol.errors import SarkError
 from protocol.messages.pool import ManifestMessage
 from protocol.messages.work import WORK, Denied, Quote, ShapeQuote, ShowCredentials
 from protocol.values.advert import Advert
+from protocol.values.index_keys import named_peers
 from protocol.values.match import match
 from protocol.values.requirement import Requirement
 from protocol.values.task import Task
+from protocol.values.trust import TrustScope
 from protocol.wire.codec import pack
 from protocol.words import ProtocolId, Right, Role
 from scheduler.conversation.effects import drive
 from scheduler.conversation.requests import probe, shapes_of
 from scheduler.run.shell import perform_call
+from scheduler.trust.book import TrustBook
+from scheduler.trust.search import find_admitted
+from scheduler.trust.serving import UntrustedDevice, serving_peers
 from swarm.base.home import Home
 from swarm.index.index import Index
 from swarm.index.query import QueryResult
@@ -73,6 +78,16 @@ class SwarmVisit:
     """By peer: only those that fit one of the tasks were asked."""
     complete: bool = True
     """No device that may fit was left out."""
+    untrusted: tuple[UntrustedDevice, ...] = ()
+    """Devices that fit and that the campaign does not admit: those that serve this submitter first."""
+    others: tuple[Advert, ...] = ()
+    """All devices of the swarm that the campaign does not admit."""
+    named: frozenset[str] = frozenset()
+    """Devices that are admitted to the tasks alone that name them."""
+
+    def may_have(self, requirement: Requirement, advert: Advert) -> bool:
+        """Whether a device fits, and is admitted to such a task."""
+        return fits_admitted(requirement, advert, self.named)
 
 
 async def visit(
@@ -83,8 +98,11 @@ async def visit(
     *,
     priority: int,
     now: float,
+    trust: TrustScope,
+    book: TrustBook,
 ) -> SwarmVisit:
-    """Find the devices, derive the tasks, ask those that fit. `requirements`: what the tasks need at least; `now`: wall seconds.
+    """Find the devices, derive the tasks, ask those that fit and that `trust` admits. `requirements`: what the tasks need at least; `now`:
+    wall seconds. Others that fit are only asked whether they serve this submitter: no task is named to them.
 
     Raises `Unreachable` when no gate answers.
     """
@@ -92,17 +110,35 @@ async def visit(
     token = visitor_token(scheduler, visitor.peer_id, now=now)
     manifests = signed_manifests(home, Role.SUBMIT)
     async with open_ephemeral_node(gates, visitor) as (network, index, _):
-        adverts, complete = await find_devices(index, requirements)
+        everybody, complete = await find_devices(index, requirements)
+        found = {advert.peer: advert for advert in everybody}
+        admitted: dict[str, Advert] = {}
+        for need in dict.fromkeys(requirements):
+            direct, _ = await find_admitted(index, need, MAX_DEVICES, trust, book)
+            found |= {advert.peer: advert for advert in direct}
+            scope = trust.naming(named_peers(need))
+            admitted |= {
+                peer: advert for peer, advert in found.items() if scope.admits(peer, book.trust_of(peer))
+            }
+        others = tuple(advert for peer, advert in found.items() if peer not in admitted)
+        fitting = [advert for advert in others if any(match(need, advert).fits for need in requirements)]
         gate_visitor = GateVisitor(network, scheduler)
-        await gate_visitor.announce(address for advert in adverts for address in advert.addresses)
-        answers = await ask_devices(network, adverts, tasks_on(adverts), token, manifests, priority=priority)
-    return SwarmVisit(adverts, answers, complete)
+        await gate_visitor.announce(address for advert in found.values() for address in advert.addresses)
+        devices = tuple(admitted.values())
+        named = frozenset(peer for peer in admitted if not trust.admits(peer, book.trust_of(peer)))
+        answers = await ask_devices(
+            network, devices, tasks_on(devices), token, manifests, priority=priority, named=named
+        )
+        serving = await serving_peers(network, fitting, token, manifests)
+    untrusted = [UntrustedDevice(a.peer, a.device, a.name, a.peer in serving) for a in fitting]
+    untrusted.sort(key=lambda each: (not each.serves, each.name, each.peer))
+    return SwarmVisit(devices, answers, complete, tuple(untrusted), others, named)
 
 
-async def find_all_devices(gates: Sequence[str]) -> tuple[Advert, ...]:
-    """The devices in the swarm now; none of them is asked anything. Raises `Unreachable` when no gate answers."""
-    async with open_ephemeral_node(gates) as (_, index, _):
-        return (await find_devices(index, ()))[0]
+def fits_admitted(requirement: Requirement, advert: Advert, named: Collection[str]) -> bool:
+    """Whether a device fits a task, and names it if it is admitted by that alone."""
+    admitted = advert.peer not in named or advert.peer in named_peers(requirement)
+    return admitted and match(requirement, advert).fits
 
 
 async def find_devices(index: Index, requirements: Sequence[Requirement]) -> tuple[tuple[Advert, ...], bool]:
@@ -143,8 +179,9 @@ async def ask_devices(
     manifests: Sequence[tuple[str, ManifestMessage | None]] = (),
     *,
     priority: int,
+    named: Collection[str] = (),
 ) -> dict[str, DeviceAnswer]:
-    """Ask each worker about the tasks that it fits."""
+    """Ask each worker about the tasks that it fits; those in `named` about the tasks alone that name them."""
     alike: dict[Kind, Task] = {}
     for task in tasks:
         alike.setdefault(kind_of(task), task)
@@ -175,7 +212,7 @@ async def ask_devices(
                 fitting = {
                     kind: alike[kind]
                     for requirement, some in kinds.items()
-                    if match(requirement, advert).fits
+                    if fits_admitted(requirement, advert, named)
                     for kind in some
                 }
                 if fitting:

@@ -25,9 +25,10 @@ from protocol.words import asks_for_it
 from results.row.form import JsonModel
 from results.row.simulated import marked, shown_name
 from scheduler.core.allocator import ELSEWHERE_S
-from scheduler.core.explain import LACKS_SIBLING, explain
+from scheduler.core.explain import LACKS_SIBLING, explain, why_untrusted
 from scheduler.core.ranking import LEAST_AHEAD
 from scheduler.output.tables import safe_columns
+from scheduler.preview.survey import SwarmVisit
 from scheduler.store.progress import ADOPTED, attempt_words, nobody_line, progress_text
 from scheduler.store.rows import (
     ENDED,
@@ -38,6 +39,7 @@ from scheduler.store.rows import (
     EventRow,
     TaskRow,
 )
+from scheduler.trust.serving import untrusted_lines
 from swarm.base.text import count, ordinal, safe_text
 from swarm.base.units import show_elapsed, show_estimate
 
@@ -91,13 +93,18 @@ class WhyReport(JsonModel):
 class LiveFacts:
     """What is known now apart from what is stored."""
 
-    adverts: tuple[Advert, ...] | None
+    found: SwarmVisit | None
     """Devices in the swarm; None: not looked up, or `unreachable` says why not."""
     unreachable: str = ""
     busy: Mapping[str, int] = field(default_factory=dict)
     """Tasks of this home that devices have now, by the device's name."""
     scheduling: bool = True
     """A scheduler process runs on this home."""
+
+    @property
+    def adverts(self) -> tuple[Advert, ...] | None:
+        """All of them, trusted or not."""
+        return None if self.found is None else (*self.found.adverts, *self.found.others)
 
 
 def why_report(
@@ -129,6 +136,8 @@ def why_report(
         remarks.append(_priority_line(campaign.priority))
     if campaign.ended is None and not live.scheduling:
         remarks.insert(0, nobody_line(campaign.id))
+    if live.found is not None and campaign.ended is None:
+        remarks += untrusted_lines(live.found.untrusted)
     if live.unreachable and any(task.state is TaskState.PENDING for task in tasks):
         remarks.append(f"The swarm cannot be reached: {safe_text(live.unreachable)}")
     return WhyReport(
@@ -254,12 +263,16 @@ class _StoryWriter:
 
     def _fitting(self, requirement: Requirement, adverts: Sequence[Advert]) -> tuple[str, ...]:
         if requirement not in self._fits:
-            fits = [advert for advert in adverts if match(requirement, advert).fits]
+            strangers = {advert.peer for advert in self.live.found.others} if self.live.found else set()
+            fitting = [advert for advert in adverts if match(requirement, advert).fits]
+            fits = [advert for advert in fitting if advert.peer not in strangers]
             shown = {safe_text(advert.name, 40): shown_name(advert, 40) for advert in fits}
             names = [f"{shown_as}{self._load(name)}" for name, shown_as in shown.items()]
             more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
-            fitting = f"{_FITTING}: {', '.join(names[:MAX_NAMES])}{more}"
-            lines = [fitting] if fits else explain(requirement, adverts).splitlines()
+            there = f"{_FITTING}: {', '.join(names[:MAX_NAMES])}{more}"
+            lines = [there] if fits else [why_untrusted(len(fitting))]
+            if not fitting:
+                lines = explain(requirement, adverts).splitlines()
             self._fits[requirement] = tuple(lines)
         return self._fits[requirement]
 

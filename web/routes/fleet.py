@@ -26,8 +26,7 @@ from scheduler.output.fleet import (
     open_observer,
 )
 from scheduler.store.store import Store
-from swarm.base.threads import DISK, LAN
-from swarm.net.identity import load_or_create
+from swarm.base.threads import LAN
 from web.http.context import ApiContext, Context
 from web.http.feeds import MAX_FOLLOWERS
 from web.http.parameters import AFTER, PAGE, Limit, page_of
@@ -115,8 +114,7 @@ async def watch_fleet(context: Context, watcher: Watcher, required: Required) ->
 async def observer(context: ApiContext) -> AsyncIterator[SwarmObserver]:
     """Observes this home's swarm as a visitor."""
     gates = await LAN.run(context.gates)  # may search the LAN
-    signer = await DISK.run(load_or_create, context.home.key("scheduler"))
-    async with open_observer(gates, signer=signer) as observer:
+    async with open_observer(gates, home=context.home) as observer:
         yield observer
 
 

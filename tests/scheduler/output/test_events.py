@@ -161,7 +161,7 @@ def test_no_key_and_no_token_is_in_an_event(place: Location) -> None:
     assert "token" not in text
     assert fields <= {
         "name", "tasks", "attempt", "worker", "device", "lease", "fence", "reason", "detail", "peer", "seconds", "why",
-        "outcome", "failed", "cancelled", "succeeded",
+        "outcome", "failed", "cancelled", "succeeded", "trust",
     }  # fmt: skip
 
 

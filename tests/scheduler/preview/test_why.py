@@ -18,6 +18,7 @@ from protocol.values.requirement import Requirement, parse_clause
 from protocol.values.task import Measure, Model, Task, Timeouts, read_task
 from protocol.words import Reason
 from scheduler.core.commands import CommitTo, EndAttempt, EndPending, LiveAttempt, QueuePosition, RecordGrant
+from scheduler.preview.survey import SwarmVisit
 from scheduler.preview.why import LiveFacts, WhyReport, preemption_line, ranges, why_lines, why_report
 from scheduler.store.database import Location as StorePlace
 from scheduler.store.progress import clipped
@@ -108,7 +109,7 @@ def report_of(
         bodies,
         attempts,
         store.events.all("c-one"),
-        seen or LiveFacts(adverts=(advert("one"),)),
+        seen or LiveFacts(SwarmVisit((advert("one"),), {})),
         clock.now,
         unplanned=more.get("unplanned", ()),
     )
@@ -163,7 +164,7 @@ def test_queued_leases_are_shown_together_with_the_position_of_each(store: Store
 
 def test_devices_that_fit_say_how_much_of_ours_they_have(store: Store, clock: Clock) -> None:
     submit(store, [a_task(1)])
-    live_facts = LiveFacts(adverts=(advert("one"), advert("two")), busy={"one": 3})
+    live_facts = LiveFacts(SwarmVisit((advert("one"), advert("two")), {}), busy={"one": 3})
     assert report_of(store, clock, seen=live_facts).stories[0].why == (
         "there now and fit: one (has 3 tasks of yours: no more are queued there at a time), two",
     )
@@ -287,7 +288,7 @@ def test_workers_set_aside_are_shown_with_the_reason_and_until_when(store: Store
 
 def test_remarks_state_when_nobody_schedules_or_the_swarm_was_not_seen(store: Store, clock: Clock) -> None:
     submit(store, [a_task(1)])
-    blind = LiveFacts(adverts=None, unreachable="no gate answers: x", scheduling=False)
+    blind = LiveFacts(None, unreachable="no gate answers: x", scheduling=False)
     result = report_of(store, clock, seen=blind)
     assert result.remarks == (
         "No scheduler runs c-one now: sark-node watch c-one",
@@ -318,7 +319,7 @@ def test_every_state_of_a_task_has_a_story(store: Store, clock: Clock) -> None:
     assert row is not None
     for state in TaskState:
         result = why_report(
-            row, [replace(task, state=state, cancel=True)], {}, (), (), LiveFacts(adverts=None), clock.now
+            row, [replace(task, state=state, cancel=True)], {}, (), (), LiveFacts(None), clock.now
         )
         assert result.stories[0].head.startswith("Task 1 ")
         assert "waiting" not in " ".join(why_lines(result))
@@ -360,5 +361,5 @@ def test_a_replica_without_a_device_of_its_own_is_explained_without_our_own_clau
     note = "2 devices of one class are needed, 1 is there"
     apart = Requirement(clauses=(parse_clause("device != d-1"), parse_clause("ram >= 900 TiB")))
     submit(store, [a_task(1).model_copy(update={"replica": 2, "note": note, "requirement": apart})])
-    (story,) = report_of(store, clock, seen=LiveFacts(adverts=(advert("one"),))).stories
+    (story,) = report_of(store, clock, seen=LiveFacts(SwarmVisit((advert("one"),), {}))).stories
     assert story.why == (note, "join another device of that class, or ask for fewer replicas")

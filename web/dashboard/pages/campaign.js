@@ -164,6 +164,8 @@ export async function show(main, parts, { signal, query }) {
     for (const task of tasks.values()) sums[part(task)] += 1;
     retry.hidden = !campaign.ended || campaign.status === "adopted" || !(sums.failed + sums.cancelled);
     const parts = PARTS.filter(([name]) => sums[name]).map(([name, label]) => `${sums[name]} ${label}`);
+    const strange = [...tasks.values()].filter((task) => task.trust === "stranger").length;
+    if (strange) parts.push(`${strange} on the word of strangers`);
     setText(counts, tasks.size ? `${count(tasks.size, "task")}: ${parts.join(", ")}` : campaign.ended ? "no tasks" : "waiting for devices");
     PARTS.forEach(([name], index) => {
       const grow = String(sums[name]);
@@ -280,6 +282,7 @@ function list(cancelOne, simulated, variants) {
       { name: "Model", width: "minmax(7rem, 1.2fr)", value: (task) => task.model },
       { name: "Unit", width: variants ? "minmax(18rem, 2fr)" : "minmax(6rem, 1fr)", value: (task) => configuration(task.unit, task.threads, task.batch) },
       { name: "Device", width: "minmax(5rem, 1fr)", value: (task) => task.device },
+      { name: "Trust", width: "5rem", value: (task) => task.trust },
       { name: "State", width: "7.5rem", value: (task) => task.state, cell: (task) => badge(task.state) },
       { name: "Progress", sort: false, width: "minmax(10rem, 2.4fr)", value: (task) => task.progress },
       { name: "Progress bar", hidden: true, width: "5rem", value: (task) => (ENDED.has(task.state) ? null : task.fraction), cell: (task) => bar(ENDED.has(task.state) ? null : task.fraction) },

@@ -36,6 +36,12 @@ export async function show(main, parts, { signal, query }) {
         cell: (one) => [badge(stateOf(one)), (one.why || one.unreachable) && h("div", { class: "small quiet" }, one.why || one.unreachable)],
       },
       {
+        name: "Trust",
+        value: (one) => (one.serves ? "serves you" : one.trust || ""),
+        sign: (one) => `${one.trust} ${one.serves}`,
+        cell: (one) => [one.serves ? "serves you, not trusted yet" : one.trust, one.serves && h("div", { class: "small" }, h("code", {}, `sark-node trust ${one.peer}`))],
+      },
+      {
         name: "Work",
         value: (one) => (one.running ?? -1) * 1000 + (one.queue ?? 0),
         sign: (one) => JSON.stringify([one.running, one.queue, one.tasks]),

@@ -1,0 +1,92 @@
+"""The command `trust`: whose devices the campaigns of this home use."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from protocol.errors import CampaignError
+from scheduler.cli.options import SWARM, AsJson
+from swarm.base.home import Home
+from swarm.base.screen import new_console, print_json
+from swarm.base.text import safe_text
+
+if TYPE_CHECKING:
+    from scheduler.campaign.model import Campaign
+
+app = typer.Typer()
+
+
+def ask_to_trust(home: Home, campaign: Campaign, gates: tuple[str, ...]) -> None:
+    """Ask, once for each, about devices that serve this submitter, fit the campaign and are not trusted yet. A no is remembered."""
+    from scheduler.preview.look import serving_devices
+    from scheduler.trust.listed import decline_peer, read_listed, trust_peer
+
+    declined = read_listed(home).declined
+    for device in serving_devices(home, campaign, gates):
+        if device.peer in declined:
+            continue
+        if typer.confirm(f"Trust {device.title} for your campaigns?", default=False, err=True):
+            trust_peer(home, device.peer, safe_text(device.name, 40), now=time.time())
+        else:
+            decline_peer(home, device.peer)
+
+
+@app.command(rich_help_panel=SWARM)
+def trust(
+    ctx: typer.Context,
+    peer: Annotated[
+        str,
+        typer.Argument(
+            help="The device's worker, by its peer id.  \\[default: list them]", metavar="PEER_ID"
+        ),
+    ] = "",
+    name: Annotated[str, typer.Option(help="What to call it in this list.", metavar="NAME")] = "",
+    forget: Annotated[bool, typer.Option("--forget", help="Trust it no longer.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Trust a device: campaigns give it tasks and models, and believe its results. Without PEER_ID, list the trusted ones.
+
+    Devices of this home and of its pools are trusted without this. The key is what is trusted, whatever the device calls itself. A campaign
+    under way stops what runs on a device that is forgotten.
+    """
+    from scheduler.output.trusted import trusted_devices, trusted_table
+    from scheduler.trust.listed import forget_peer, trust_peer
+
+    home: Home = ctx.obj
+    if not peer:
+        if forget or name:
+            raise CampaignError(
+                f"{'--forget' if forget else '--name'} needs a peer id",
+                hint="sark-node trust PEER_ID; sark-node trust lists them",
+            )
+        devices = trusted_devices(home, time.time())
+        if as_json:
+            print_json({"count": len(devices), "trusted": list(devices)})
+        elif not devices:
+            print(
+                "No device is trusted yet. A device of your own: sark-node join\nAnother one: sark-node trust PEER_ID"
+            )
+        else:
+            console = new_console()
+            console.print(trusted_table(devices))
+        return
+    if forget:
+        if name:
+            raise CampaignError(
+                "--forget and --name cannot be used together", hint=f"sark-node trust {peer} --forget"
+            )
+        forgotten = forget_peer(home, peer)
+        kept = next((each for each in trusted_devices(home, time.time()) if each.peer == peer), None)
+        words = "is trusted no longer" if forgotten else "was not listed"
+        if kept is not None:
+            words += f", but stays trusted: {kept.kind}"
+    else:
+        trust_peer(home, peer, name, now=time.time())
+        words = "is trusted from now on"
+    if as_json:
+        print_json({"peer": peer, "trusted": not forget})
+    else:
+        print(f"{peer} {words}.")

@@ -1,0 +1,98 @@
+"""Which workers serve this submitter without its trusting them: they are asked how they stand, which they tell only those they allow.
+
+No task and no model is named to them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import trio
+
+from protocol.errors import SarkError
+from protocol.messages.pool import ManifestMessage
+from protocol.messages.work import WORK, Denied, ShowCredentials, StatusRequest, WorkerStatus
+from protocol.values.advert import Advert
+from protocol.words import ProtocolId
+from swarm.base.text import count, safe_text
+from swarm.net.link import Links
+from swarm.net.network import Network
+
+MAX_ASKED: Final = 64
+CONCURRENT: Final = 32
+ANSWER_S: Final = 3.0
+MAX_NAMED: Final = 3
+MAX_NAME: Final = 40
+
+
+async def serving_peers(
+    network: Network,
+    adverts: Iterable[Advert],
+    token: ShowCredentials,
+    manifests: Sequence[tuple[str, ManifestMessage | None]] = (),
+) -> frozenset[str]:
+    """Those of the workers that serve whom the token speaks for. At most `MAX_ASKED` are asked; one that does not answer does not."""
+    serving: set[str] = set()
+    slots = trio.CapacityLimiter(CONCURRENT)
+
+    async def ask(links: Links, advert: Advert) -> None:
+        async with slots:
+            try:
+                link = await links.get(advert.peer, advert.addresses, max_wait_s=ANSWER_S)
+                if isinstance(await link.call(token, max_wait_s=ANSWER_S), Denied):
+                    for name, manifest in manifests:  # the worker's copy may be older than our membership
+                        if name in advert.pools and manifest is not None:
+                            await link.call(manifest, max_wait_s=ANSWER_S)
+                    await link.call(token, max_wait_s=ANSWER_S)
+                if isinstance(await link.call(StatusRequest(), max_wait_s=ANSWER_S), WorkerStatus):
+                    serving.add(advert.peer)
+            except SarkError:
+                return
+
+    async with trio.open_nursery() as nursery:
+        links = Links(network, ProtocolId.WORK, WORK, nursery)
+        async with trio.open_nursery() as asking:
+            for advert in list(adverts)[:MAX_ASKED]:
+                asking.start_soon(ask, links, advert)
+        nursery.cancel_scope.cancel()
+    return frozenset(serving)
+
+
+@dataclass(frozen=True, slots=True)
+class UntrustedDevice:
+    """A device that fits, of somebody whom the submitter does not trust."""
+
+    peer: str
+    device: str
+    name: str
+    """As it calls itself."""
+    serves: bool
+    """It allows this submitter."""
+
+    @property
+    def title(self) -> str:
+        """`laptop-7 (12D3Koo…)`, with the whole key: names can be cloned."""
+        return f"{safe_text(self.name, MAX_NAME)} ({self.peer})"
+
+
+OPEN_LINE: Final = "Strangers may take these tasks and get the model: devices: {trust: anyone}."
+"""Of a campaign that is open to strangers."""
+
+
+def untrusted_lines(devices: Sequence[UntrustedDevice]) -> list[str]:
+    """What to do about devices that fit and are not trusted: those that serve this submitter first, each with its command."""
+    serving = [each for each in devices if each.serves]
+    lines = [
+        f"{safe_text(each.name, MAX_NAME)} serves you, not trusted yet: sark-node trust {each.peer}"
+        for each in serving[:MAX_NAMED]
+    ]
+    if len(serving) > MAX_NAMED:
+        lines.append(f"and {len(serving) - MAX_NAMED} more serve you, not trusted yet: sark-node peers")
+    if strangers := len(devices) - len(serving):
+        fit = "fits" if strangers == 1 else "fit"
+        lines.append(
+            f"{count(strangers, 'stranger')} {fit} too: trust one with sark-node trust PEER_ID, or all with devices: {{trust: anyone}}"
+        )
+    return lines
