@@ -120,6 +120,8 @@ class ListedAdvert(Message):
 
     advert: SignedAdvert
     age_s: Seconds
+    present: bool = False
+    """Its node published it to this holder itself, and is connected with it now."""
 
 
 class QueryShard(Message, type="query-shard"):

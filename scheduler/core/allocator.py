@@ -23,6 +23,8 @@ SEEK_S: Final = 2.0
 LOOK_S: Final = 15.0
 """Between searches for more workers while tasks wait and some worker serves."""
 MAX_PROBING: Final = 16
+MAX_HEARSAY: Final = 4
+"""Probes at a time, beside those, of strangers that have never answered and that only other strangers say to be there."""
 AGAIN_S: Final = 2.0
 """While tasks wait, a worker that was busy with others' work is probed this often."""
 ELSEWHERE_S: Final = 30.0
@@ -90,26 +92,37 @@ class Allocator:
     # -- probes and searches ------------------------------------------------------------------------------------------------------------
 
     def _probe(self, now: float) -> list[Command]:
-        """Probe workers that some task waits for, in random order, so that schedulers do not all begin with the same."""
+        """Probe workers that some task waits for, in random order, so that schedulers do not all begin with the same. Hearsay comes beside
+        those that are known, a few at a time: invented devices keep nobody waiting.
+        """
         state = self._state
-        if not state.unquoted:
-            return []
-        budget = MAX_PROBING - sum(state.workers[peer].probing for peer in state.unquoted)
-        if budget <= 0:
-            return []
         groups = [group for group in state.ranked if group.pending or group.queued]
-        due = [peer for peer in state.unquoted if _due(state.workers[peer], now)] if groups else []
+        if not state.unquoted or not groups:
+            return []
+        due = [peer for peer in state.unquoted if _due(state.workers[peer], now)]
         if len(due) > MAX_PROBING * MAX_PROBING:
-            due = state.rng.sample(due, MAX_PROBING * MAX_PROBING)
+            met = [peer for peer in due if state.workers[peer].incarnation is not None]
+            due = met[:MAX_PROBING] + state.rng.sample(due, MAX_PROBING * MAX_PROBING)
         else:
             state.rng.shuffle(due)
-        commands: list[Command] = []
-        for peer in due:
-            if len(commands) >= budget:
-                break
-            if any(peer in group.fits for group in groups):
-                commands.append(_probe(state.workers[peer]))
-        return commands
+        fitting = [peer for peer in dict.fromkeys(due) if any(peer in group.fits for group in groups)]
+        hearsay = [peer for peer in fitting if self._hearsay(state.workers[peer])]
+        known = [peer for peer in fitting if peer not in set(hearsay)]
+        probing = [view for peer in state.unquoted if (view := state.workers[peer]).probing]
+        beside = sum(self._hearsay(view) for view in probing)
+        known = known[: max(0, MAX_PROBING - len(probing) + beside)]
+        some = bool(known) or any(
+            view.hopeful() and not self._hearsay(view)
+            for group in groups
+            for view in map(state.workers.__getitem__, group.fits)
+        )
+        hearsay = hearsay[: max(0, (MAX_HEARSAY if some else MAX_PROBING) - beside)]
+        return [_probe(state.workers[peer]) for peer in (*known, *hearsay)]
+
+    def _hearsay(self, view: WorkerView) -> bool:
+        """Whether nothing but other strangers' word says that this stranger is there."""
+        state = self._state
+        return view.incarnation is None and state.trust_of(view.peer).stranger and state.hearsay(view.peer)
 
     def _serving(self, now: float, *, whole: bool) -> dict[str, WorkerView]:
         """Workers that serve now; for a partial decision without reopened groups, only those that changed."""

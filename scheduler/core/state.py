@@ -363,6 +363,8 @@ class State:
     def __init__(self, rng: random.Random, trust_of: Callable[[str], Trust] = lambda peer: OWN) -> None:
         self.rng = rng
         self.trust_of = trust_of
+        self.hearsay: Callable[[str], bool] = lambda peer: False
+        """Whether only nodes that the owner did not choose say that a worker is there."""
         self.run_times = RunTimes(MAX_LAUNCHES)
         self.tasks: dict[str, TaskEntry] = {}
         self.groups: dict[str, RequirementGroup] = {}

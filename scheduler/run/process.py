@@ -110,6 +110,7 @@ async def _run_once(
             service = SchedulerService(
                 network=here.network,
                 index=VerifiedIndex(here.index, lambda: known_manifests(home, Role.SUBMIT), pools.doubt),
+                hearsay=here.index.hearsay,
                 identity=here.identity,
                 trust=trust,
                 store=store,

@@ -69,6 +69,8 @@ class SchedulerService:
     """The tokens to show to workers now."""
     manifests: Callable[[], Sequence[ManifestMessage]] = tuple
     """Those of our pools."""
+    hearsay: Callable[[str], bool] = lambda peer: False
+    """Whether only nodes that the owner did not choose say that a worker is there."""
     stop_when_idle: bool = True
     aside: Aside = COMPUTING.run
     answer: AnswerModel = no_answers
@@ -89,6 +91,7 @@ class SchedulerService:
         self._nursery = nursery
         self._book = self.trust.book()
         self._core = core = SchedulerCore(self.rng, self._trust_of)
+        core.state.hearsay = self.hearsay
         self._claims = LeadershipClaims(self.identity, self.credentials)
         self._manifests = CampaignManifests(self.spool)
         self._manifests.tidy([row.id for row in self.store.campaigns.unfinished()])

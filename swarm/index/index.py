@@ -201,6 +201,10 @@ class Index:
         """Unfiltered devices, to explain clause by clause why nothing matches."""
         return await self._query.survey(requirement, limit)
 
+    def hearsay(self, peer: PeerId) -> bool:
+        """Whether only nodes that the owner did not choose say that this device is there."""
+        return self._query.hearsay(peer)
+
     async def nearest(self, key: bytes) -> list[Contact]:
         """Up to eight holders nearest to a 32-byte key that just answered, ourselves among them if we are one."""
         return await self._lookups.find(key)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
@@ -48,6 +48,9 @@ LARGEST_WAVE: Final = 32
 MANY: Final = 2_000
 """An attribute of fewer devices is read rather than split up by RAM."""
 MAX_COUNTS: Final = 8_192
+FIRST_HAND_S: Final = 900.0
+"""How long a device counts as known at first hand after it was seen so."""
+MAX_FIRST_HAND: Final = 16_384
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +145,14 @@ class Query:
     rng: random.Random
     _totals: dict[str, tuple[int, float]] = field(default_factory=dict)
     """Attribute → its devices, and when they were counted."""
+    _present: OrderedDict[PeerId, float] = field(default_factory=OrderedDict)
+    """Devices that were connected with this node, or with a holder that its owner chose, and when that was read."""
+
+    def hearsay(self, peer: PeerId) -> bool:
+        """Whether only nodes that the owner did not choose say that this device is there."""
+        if self.client.network.path(peer) is not None:
+            return False
+        return trio.current_time() - self._present.get(peer, -math.inf) > FIRST_HAND_S
 
     async def query(self, requirement: Requirement, want: int) -> QueryResult:
         """About `want` devices that meet all clauses; more when a page had more. Never raises network errors."""
@@ -204,6 +215,19 @@ class Query:
         if answers:
             self._note(attribute, max(counts[0], counts[-1]))
 
+    def _note_present(self, adverts: Iterable[say.ListedAdvert]) -> None:
+        for listed in adverts:
+            if not listed.present:
+                continue
+            try:
+                peer = read_signed(listed.advert).peer
+            except ForgedAdvert:
+                continue
+            self._present[peer] = trio.current_time()
+            self._present.move_to_end(peer)
+            if len(self._present) > MAX_FIRST_HAND:
+                self._present.popitem(last=False)
+
     def _note(self, attribute: str, count: int) -> None:
         self._totals.pop(attribute, None)
         if len(self._totals) >= MAX_COUNTS:
@@ -261,7 +285,10 @@ class Query:
         sure = {contact.peer for contact in self.client.anchors()}
 
         def add(contact: Contact, answer: say.ShardPage) -> None:
-            merged.add(leaf.attribute, answer.adverts, sure=contact.peer in sure)
+            chosen = contact.peer in sure
+            merged.add(leaf.attribute, answer.adverts, sure=chosen)
+            if chosen or contact.peer == self.client.own_peer:
+                self._note_present(answer.adverts)
 
         answers = await self._ask(page, READERS)
         for contact, answer in answers:

@@ -162,9 +162,16 @@ class IndexServer:
                 page: say.ShardPage = end.value
                 break
             await turn(cost_us)
+        adverts = tuple(self._with_presence(listed) for listed in page.adverts)
+        page = page.model_copy(update={"adverts": adverts}) if adverts else page
         key = shard_key(message.pool, message.attribute, message.depth, message.prefix)
         closer = self._closer(key, message.have, asker) if message.have else []
         return page.model_copy(update={"closer": contact_infos(closer)}) if closer else page
+
+    def _with_presence(self, listed: say.ListedAdvert) -> say.ListedAdvert:
+        peer = read_signed(listed.advert).peer
+        present = peer == self.client.own_peer or self.client.network.path(peer) is not None
+        return listed.model_copy(update={"present": True}) if present else listed
 
     def _closer(self, key: bytes, have: bytes, asker: PeerId) -> list[Contact]:
         """The nearest holders of `key` without those that `asker` named by fingerprint."""

@@ -409,3 +409,39 @@ def test_a_flood_of_identities_from_one_network_leaves_room_for_others() -> None
     assert holder.nodes == MAX_OF_NETWORK + 1
     assert holder.expire(10_000) == MAX_OF_NETWORK + 1
     assert (holder.nodes, holder.size, +holder._sources) == (0, 0, {})
+
+
+# -- hearsay: who says that a device is there --------------------------------------------------------------------------
+
+
+async def test_a_device_counts_as_present_by_a_chosen_holder_that_sees_it_and_by_nobody_elses_word(
+    autojump_clock: Jumping,
+) -> None:
+    """A liar that says that its invented devices are present is believed as little as its adverts."""
+    invented = [Identity.from_seed(f"invented {number}") for number in range(8)]
+    listed = tuple(say.ListedAdvert(advert=signed(each), age_s=1.0, present=True) for each in invented)
+
+    async def lie(link: Link, message: Message) -> Message:
+        match message:
+            case say.FindPeers():
+                return say.FoundPeers()
+            case _:
+                return say.ShardPage(adverts=listed, matches=len(listed), count=len(listed))
+
+    async with field(4) as grown:
+        liar = grown.swarm.node(Identity.from_seed("liar"))
+        serve_links(liar, say.FAMILY, say.INDEX, lie)
+        gate = Contact(grown.networks[0].peer_id, grown.networks[0].addresses)
+        reader = grown.swarm.node(Identity.from_seed("reader"), False)
+        for known in (gate, Contact(liar.peer_id, liar.addresses)):
+            reader.table.learn(known)
+        index = Index(reader, rng=random.Random(5), anchors=lambda: [gate])
+        await grown.nursery.start(index.run)
+        found = {each.advert.peer for each in (await index.query(EVERY_CPU, 64)).devices}
+        honest = {network.peer_id for network in grown.networks}
+        assert found >= honest | {each.peer_id for each in invented}
+        assert {peer for peer in found if not index.hearsay(peer)} == honest
+        grown.swarm.kill(grown.networks[3].peer_id)
+        await trio.sleep(1000)
+        await index.query(EVERY_CPU, 64)
+        assert index.hearsay(grown.networks[3].peer_id)

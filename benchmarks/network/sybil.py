@@ -1,0 +1,223 @@
+"""An active Sybil attack on the index, in the in-memory network: how many devices honest nodes still find, and what that costs.
+
+    python benchmarks/network/sybil.py                          # 200 honest nodes, 20 % attackers, 5 seeds
+    python benchmarks/network/sybil.py --honest 320 --seeds 10 --layout packed
+
+The attacker of arXiv 2505.01139: identities ground until they lie nearest to the keys under attack, which join before anybody publishes and
+make themselves known to every honest node. They answer at once and correctly in form: other attackers as the nearest peers of a key under
+attack, `ok` for adverts that they drop, empty pages. `spread` gives each of four keys a quarter of them, `packed` one key all of them,
+`region` strews a quarter over the neighbourhood of each of four keys. For each key ten devices publish a label, and five honest nodes that
+publish something else query it. No node has an anchor: gates would only help. Found: pairs of query and device, in per cent.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import trio
+import trio.testing
+
+from protocol.messages import index as say
+from protocol.messages.index import StoreVerdict
+from protocol.values.advert import Advert, UnitOffer
+from protocol.values.index_keys import shard_key
+from protocol.values.requirement import Requirement, parse_clause
+from protocol.wire.base import Message
+from swarm.index.index import Index
+from swarm.memory.network import MemoryNetwork, MemorySwarm
+from swarm.net.addresses import Contact, PeerId
+from swarm.net.identity import Identity, distance, routing_key
+from swarm.net.link import Link, Links, serve_links
+
+LAYOUTS = ("spread", "packed", "region")
+CPU = "CPU (ONNX)"
+DEVICES = 10
+READERS = 5
+GROUND = 40
+"""Identities that an attacker makes for each that it uses."""
+SETTLE_S = 60.0
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one fleet gave."""
+
+    found: float
+    """Share of the pairs of query and device."""
+    publish_calls: float
+    """Calls of one node from its first publication until all is settled."""
+    query_calls: float
+
+
+@dataclass
+class Attackers:
+    """All identities of one adversary, which knows everybody's."""
+
+    identities: Sequence[Identity]
+    keys: Sequence[bytes]
+    honest: Sequence[Contact] = ()
+    contacts: dict[PeerId, Contact] = field(default_factory=dict)
+
+    def nearest(self, key: bytes, *, lie: bool) -> tuple[say.ContactInfo, ...]:
+        known = list(self.contacts.values()) if lie else [*self.contacts.values(), *self.honest]
+        near = sorted(known, key=lambda each: distance(each.peer, key))[: say.MAX_CONTACTS]
+        return tuple(say.ContactInfo(peer=each.peer, addresses=each.addresses) for each in near)
+
+    async def answer(self, link: Link, message: Message) -> Message:
+        match message:
+            case say.FindPeers(key=key, count=count):
+                return say.FoundPeers(contacts=self.nearest(key, lie=self._hides(key))[:count])
+            case say.StoreAdverts(items=items):
+                stored = tuple(say.StoredItem(verdict=StoreVerdict.OK, count=1) for _ in items)
+                return say.StoreReply(items=stored, closer=self._others())
+            case say.QueryShard():
+                return say.ShardPage(closer=self._others())
+            case _:
+                return say.MarkReply(split=False)
+
+    def _hides(self, key: bytes) -> bool:
+        """Whether the key lies in the neighbourhood of one under attack."""
+        return any(_apart(key, target) < _NEIGHBOURHOOD for target in self.keys)
+
+    def _others(self) -> tuple[say.ContactInfo, ...]:
+        return self.nearest(self.keys[0], lie=True)
+
+
+_NEIGHBOURHOOD = 2**256 // 8
+
+
+def _apart(one: bytes, other: bytes) -> int:
+    return int.from_bytes(one, "big") ^ int.from_bytes(other, "big")
+
+
+def grind(keys: Sequence[bytes], count: int, layout: str, honest: int, seed: int) -> list[Identity]:
+    """The identities nearest to the keys, among many."""
+    pool = [Identity.from_seed(f"sybil {seed} {number}") for number in range(GROUND * count)]
+    chosen: dict[PeerId, Identity] = {}
+    targets = keys[:1] if layout == "packed" else keys
+    rng = random.Random(seed)
+    for place in range(count):
+        key = targets[place % len(targets)]
+        if layout == "region":  # strewn over where the nearest two dozen honest nodes are
+            offset = rng.randrange(2**256 * 24 // honest)
+            key = (int.from_bytes(key, "big") ^ offset).to_bytes(32, "big")
+        free = (each for each in pool if each.peer_id not in chosen)
+        best = min(free, key=lambda each: distance(each.peer_id, key))
+        chosen[best.peer_id] = best
+    return list(chosen.values())
+
+
+async def fleet(honest: int, share: float, layout: str, seed: int) -> Outcome:
+    """One fleet under attack. `share`: of attackers among all nodes; 0: none."""
+    labels = [f"{seed}-{number}" for number in range(1 if layout == "packed" else 4)]
+    keys = [shard_key("", f"label:team={label}", 0, 0) for label in labels]
+    count = round(honest * share / (1 - share))
+    async with (
+        MemorySwarm(random.Random(seed), latency_s=0.02) as swarm,
+        trio.open_nursery() as nursery,
+    ):
+        networks: list[MemoryNetwork] = []
+        indexes: list[Index] = []
+        for number in range(honest):
+            network = swarm.node(Identity.from_seed(f"honest {seed} {number}"))
+            if networks:
+                network.table.learn(Contact(networks[0].peer_id, networks[0].addresses))
+            networks.append(network)
+            indexes.append(Index(network, rng=random.Random(number), incarnation=1))
+            await nursery.start(indexes[-1].run)
+        await trio.sleep(SETTLE_S)
+        await _join(swarm, nursery, Attackers(grind(keys, count, layout, honest, seed), keys), networks)
+        await trio.sleep(SETTLE_S)
+        calls = sum(index.calls for index in indexes)
+        async with trio.open_nursery() as publishing:
+            for number, index in enumerate(indexes):
+                team = labels[number // DEVICES] if number < DEVICES * len(labels) else "another"
+                publishing.start_soon(index.publish, _advert(index, number, team))
+        await trio.sleep(SETTLE_S)
+        publish_calls = (sum(index.calls for index in indexes) - calls) / honest
+        found, asked = 0, 0
+        for label in labels:
+            wanted = Requirement(clauses=(parse_clause(f'label.team == "{label}"'),))
+            for index in indexes[-READERS:]:
+                before = index.calls
+                result = await index.query(wanted, 2 * DEVICES)
+                found += len(result.devices)
+                asked += index.calls - before
+        nursery.cancel_scope.cancel()
+    pairs = len(labels) * READERS
+    return Outcome(found / (pairs * DEVICES), publish_calls, asked / pairs)
+
+
+async def _join(
+    swarm: MemorySwarm, nursery: trio.Nursery, attackers: Attackers, honest: Sequence[MemoryNetwork]
+) -> None:
+    """The attackers' nodes come up, and each makes itself known to every honest node."""
+    attackers.honest = [Contact(each.peer_id, each.addresses) for each in honest]
+
+    async def introduce(network: MemoryNetwork) -> None:
+        links = Links(network, say.FAMILY, say.INDEX, nursery)
+        me = say.ContactInfo(peer=network.peer_id, addresses=network.addresses)
+        for each in honest:
+            question = say.FindPeers(key=routing_key(each.peer_id), sender=me)
+            await links.call(each.peer_id, each.addresses, question)
+
+    networks = [swarm.node(identity) for identity in attackers.identities]
+    for network in networks:
+        attackers.contacts[network.peer_id] = Contact(network.peer_id, network.addresses)
+        serve_links(network, say.FAMILY, say.INDEX, attackers.answer)
+    async with trio.open_nursery() as joining:
+        for network in networks:
+            joining.start_soon(introduce, network)
+
+
+def _advert(index: Index, number: int, team: str) -> Advert:
+    return Advert(
+        peer=index.network.peer_id,
+        seq=0,
+        device=f"device-{number}",
+        name=f"node-{number}",
+        ram=16 * 2**30,
+        units=(UnitOffer(unit=CPU, runtime="onnxruntime"),),
+        labels={"team": team},
+    )
+
+
+def measure(honest: int, share: float, layout: str, seed: int) -> Outcome:
+    """One fleet, on virtual time."""
+    return trio.run(fleet, honest, share, layout, seed, clock=trio.testing.MockClock(autojump_threshold=0))
+
+
+def show(name: str, outcomes: Iterable[Outcome]) -> None:
+    """One line."""
+    some = list(outcomes)
+    found = [each.found for each in some]
+    print(
+        f"{name:24} found {100 * statistics.fmean(found):6.2f} %, worst seed {100 * min(found):6.2f} %;"
+        f" calls: {statistics.fmean(each.publish_calls for each in some):6.1f} a publisher,"
+        f" {statistics.fmean(each.query_calls for each in some):5.1f} a query",
+        flush=True,
+    )
+
+
+def main() -> None:
+    """Measure without and with attackers."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--honest", type=int, default=200)
+    parser.add_argument("--share", type=float, default=0.2, help="of attackers among all nodes")
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--first", type=int, default=0, help="first seed")
+    parser.add_argument("--layout", choices=LAYOUTS, action="append")
+    arguments = parser.parse_args()
+    seeds = range(arguments.first, arguments.first + arguments.seeds)
+    show("no attack", (measure(arguments.honest, 0.0, "spread", seed) for seed in seeds))
+    for layout in arguments.layout or LAYOUTS:
+        outcomes = (measure(arguments.honest, arguments.share, layout, seed) for seed in seeds)
+        show(f"{arguments.share:.0%} {layout}", outcomes)
+
+
+if __name__ == "__main__":
+    main()
