@@ -87,6 +87,8 @@ class Runs:
     """It sends results twice, late, and some that are not its own."""
     holds: float = 0.0
     """Share of runs that never begin: it grants and renews, and nothing comes of it."""
+    steps: int = 1
+    """Reports of progress in the timed part of a run."""
     pretends: bool = False
     """Of these it reports one step after the other."""
 
@@ -460,7 +462,12 @@ class SimWorker:
                 await run.go_on.wait(process)
                 if not isinstance(run.revealed, Reveal):
                     break
-            if await run.stop.wait(process, seconds * share) or (crash and phase is Phase.RUN):
+            for step in range(1, self.runs.steps if phase is Phase.RUN else 1):
+                if not await run.stop.wait(process, seconds * share / self.runs.steps):
+                    self.conversation.report_progress(lease, phase, step, self.runs.steps)
+                    self._carry_out()
+            left = share / self.runs.steps if phase is Phase.RUN else share
+            if await run.stop.wait(process, seconds * left) or (crash and phase is Phase.RUN):
                 break
             if witnessed and phase in (Phase.LOAD, Phase.RUN):
                 outputs.append(LaunchOutput(sha256=hashlib.sha256(lease.encode()).hexdigest()))
