@@ -70,6 +70,7 @@ async def run_gate(
             node.network.serve_relay(relay)
         await nursery.start(policy.run)
         node.network.governor.class_of = policy.class_of
+        node.network.governor.memory.limits = settings.memory_limits
         await nursery.start(pools.run)
         census = Census(
             node.network,

@@ -11,6 +11,7 @@ from pydantic import AfterValidator, BeforeValidator, Field
 from protocol.values.requirement import parse_size
 from protocol.wire.base import AddressText
 from swarm.net.identity import peer_id_bytes
+from swarm.net.memory import MemoryLimits
 from swarm.net.reservations import RelayLimits
 from swarm.net.settings import RoleSettings, can_be_dialled
 from swarm.p2p.connection_gater import ConnectionLimits
@@ -18,6 +19,7 @@ from swarm.p2p.connection_gater import ConnectionLimits
 DEFAULT_PORT: Final = 4101
 LIMITS: Final = RelayLimits()
 ARRIVALS: Final = ConnectionLimits()
+MEMORY: Final = MemoryLimits()
 
 
 def _is_a_peer(text: str) -> str:
@@ -91,6 +93,10 @@ class GateSettings(RoleSettings):
     """Connections from one network: an IPv4 /24, an IPv6 /48."""
     connections_per_s: Annotated[float, Field(gt=0)] = ARRIVALS.per_s
     """New connections from one network each second, after a burst of 256."""
+    memory: Annotated[Size, Field(ge=2**20)] = MEMORY.most
+    """What peers may take in buffers, calls and answers: `64 MiB`. Above it the connections of the peer that takes most are closed."""
+    memory_per_peer: Annotated[Size, Field(ge=2**16)] = MEMORY.most_of_peer
+    """What one peer's calls and answers may take: `4 MiB`. Above it the gate reads no more of that peer until some are done."""
     relay: bool = True
     """Relay for nodes that cannot be dialled."""
     relay_reservations: Annotated[int, Field(ge=1, le=65_536)] = LIMITS.reservations
@@ -116,6 +122,11 @@ class GateSettings(RoleSettings):
     def arrival_limits(self) -> ConnectionLimits:
         """Limits of inbound connections."""
         return replace(ARRIVALS, per_network=self.connections_per_network, per_s=self.connections_per_s)
+
+    @property
+    def memory_limits(self) -> MemoryLimits:
+        """Limits of the memory that peers take."""
+        return MemoryLimits(self.memory, self.memory_per_peer)
 
     @property
     def relay_limits(self) -> RelayLimits | None:

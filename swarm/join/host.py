@@ -51,6 +51,7 @@ from swarm.p2p.dialler import STREAM_ERRORS, NobodyListens, NodeSwarm
 from swarm.p2p.node_host import NodeHost
 from swarm.p2p.peerstore import BoundedPeerStore
 from swarm.p2p.stream import NodeStream
+from swarm.p2p.yamux import BoundedYamux
 from swarm.relay.service import Relays
 
 ADDRESS_TTL_S: Final = 7200
@@ -59,6 +60,8 @@ MAX_DIALLED: Final = 8
 OWN_ADDRESSES_S: Final = 1.0
 """How long the list of this machine's own addresses is cached."""
 CLOSE_WITHIN_S: Final = 0.6
+ENDED_EVERY_S: Final = 10.0
+"""Between two lines in the log about peers that took too much memory."""
 
 log = structlog.get_logger(__name__)
 
@@ -73,7 +76,9 @@ class HostNetwork:
 
     def __post_init__(self) -> None:
         self.table = RoutingTable(self.identity.peer_id)
-        self.governor = Governor(self._network_of)
+        self.governor = Governor(self._network_of, hardening.memory_of(self.swarm.upgrader))
+        self.governor.memory.end = self._end
+        self._ended_at = -math.inf
         self._relays = Relays(
             self.identity.peer_id, self.host, self.swarm, self.handle, lambda: self.addresses
         )
@@ -152,6 +157,17 @@ class HostNetwork:
         if connection is None:
             return None
         return next(iter(usable(connection.get_transport_addresses())), None)
+
+    def _end(self, peer: PeerId, size: int) -> None:
+        """Close all connections of a peer that takes too much memory; logged once in a while."""
+        now = trio.current_time()
+        if now - self._ended_at >= ENDED_EVERY_S:
+            self._ended_at = now
+            log.warning("memory.full", peer=peer, took=size)
+        for connection in self.swarm.connections.get(_peer(peer), ()):
+            muxed = connection.muxed_conn
+            if isinstance(muxed, BoundedYamux):
+                muxed.later(muxed.cut)
 
     def _network_of(self, peer: PeerId) -> str:
         """The public network that it is connected from; empty on loopback, in a LAN and through a gate, which has limits of its own."""

@@ -303,6 +303,7 @@ class MemoryNetwork:
         self._given: set[Address] = set()
         self._rules = DialRules(networks=lambda: _EVERYWHERE, given=self._given.__contains__)
         self.governor = Governor()
+        self.governor.memory.end = lambda peer, size: self._end(peer)
 
     @property
     def addresses(self) -> tuple[Address, ...]:
@@ -407,6 +408,10 @@ class MemoryNetwork:
 
     def owner_gave(self, addresses: Iterable[Address]) -> None:
         self._given.update(dialled(addresses))
+
+    def _end(self, peer: PeerId) -> None:
+        while (link := self._swarm.link(self.peer_id, peer)) is not None:
+            link.sever()
 
     async def disconnect(self, peer: PeerId) -> None:
         while (link := self._swarm.link(self.peer_id, peer)) is not None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -12,11 +13,14 @@ import trio
 
 from swarm.net.addresses import PeerId
 from swarm.net.cost import NETWORK_TIMES, REFUSALS, SHARES, SLICE_US, Bucket, FairQueue, PeerClass, Share
+from swarm.net.memory import MemoryAccount
 
 AHEAD_S: Final = 0.002
 """Work that may begin without waiting for a turn, as long as nobody waits."""
 CLASS_S: Final = 1.0
 """How long a peer's class is cached."""
+LOOK_S: Final = 1.0
+"""A link that waits for memory looks again after this."""
 MAX_PEERS: Final = 4_096
 """Buckets kept; the one used least lately is forgotten first."""
 MAX_NETWORKS: Final = 4_096
@@ -34,6 +38,8 @@ class Payer:
     network: Bucket | None = None
     """None: the peer has no public network."""
     _looked_at: float = -math.inf
+    _waits: int = 0
+    _lighter: trio.Event = field(default_factory=trio.Event)
 
     def admit(self, cost_us: float) -> float:
         """Charge `cost_us`; returns 0, or the seconds after which there will be enough for it: nothing is charged then."""
@@ -70,6 +76,30 @@ class Payer:
             wait = max(wait, self.network.wait_s(now, self.governor.network_share, 0.0))
         return wait
 
+    @contextlib.contextmanager
+    def holding(self, size: int) -> Iterator[None]:
+        """Work for the peer that takes `size` bytes of memory."""
+        memory = self.governor.memory
+        memory.hold(self.peer, size)
+        try:
+            yield
+        finally:
+            memory.release(self.peer, size)
+            if self._waits and not memory.full(self.peer):
+                self._lighter.set()
+
+    async def room(self) -> None:
+        """Wait until the peer takes less memory than it may. At once, and no checkpoint, while it does."""
+        while self.governor.memory.full(self.peer):
+            if self._lighter.is_set():
+                self._lighter = trio.Event()
+            self._waits += 1
+            try:
+                with trio.move_on_after(LOOK_S):
+                    await self._lighter.wait()
+            finally:
+                self._waits -= 1
+
     async def turn(self, cost_us: float) -> None:
         """Wait for this peer's turn to use the processor for `cost_us`. At once, and no checkpoint, while nobody waits."""
         governor = self.governor
@@ -93,6 +123,7 @@ class Governor:
     def __init__(
         self,
         network_of: Callable[[PeerId], str] = lambda peer: "",
+        memory: MemoryAccount | None = None,
         *,
         shares: Mapping[PeerClass, Share] = SHARES,
     ) -> None:
@@ -100,6 +131,7 @@ class Governor:
         self.class_of: Callable[[PeerId], PeerClass] = lambda peer: PeerClass.STRANGER
         """How well the role knows a peer."""
         self.network_of = network_of
+        self.memory = memory or MemoryAccount()
         self.shares = shares
         self.network_share = shares[PeerClass.STRANGER].times(NETWORK_TIMES)
         self.busy = 0

@@ -8,6 +8,7 @@ it is open. A relayed link is replaced by a direct one as soon as there is a dir
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import KW_ONLY, dataclass, field
@@ -30,6 +31,7 @@ from protocol.wire.codec import Decoder, Frame, FrameKind, Vocabulary
 from swarm.net.addresses import Address, PeerId
 from swarm.net.cost import BYTE_US, CALL_US, NOTE_US, READ_US, SLICE_US
 from swarm.net.governor import Payer
+from swarm.net.memory import CALL_BYTES, DECODED_TIMES
 from swarm.net.network import Network, Stream
 
 M = TypeVar("M", bound=Message)
@@ -91,6 +93,7 @@ class Link:
     _pending: dict[int, _Call] = field(default_factory=dict)
     _next_id: int = 0
     _answering: int = 0
+    _held: int = 0
     _unsent: int = 0
     _one_sent: trio.Event = field(default_factory=trio.Event)
     _sending: trio.Lock = field(default_factory=trio.Lock)
@@ -105,6 +108,11 @@ class Link:
 
     @property
     def peer(self) -> PeerId:
+        return self.stream.peer
+
+    @property
+    def owner(self) -> PeerId:
+        """To whom memory is charged."""
         return self.stream.peer
 
     @property
@@ -202,10 +210,13 @@ class Link:
                                 raise RemoteProtocolError("the stream ended in the middle of a frame")
                             break
                         decoder.feed(data)
+                        self._note(decoder.held)
                         whole = False
                         while (frame := await self._next(decoder)) is not None:
                             whole = True
+                            self._held = decoder.held
                             await self._take(frame, nursery, slots)
+                        self._note(decoder.held)
                         if not decoder.partial:
                             until = math.inf
                         elif whole or until == math.inf:
@@ -216,8 +227,19 @@ class Link:
             raise first_error(group) from None
         finally:
             self._finish()
+            self._note(0)
             with trio.CancelScope(shield=True, deadline=trio.current_time() + 1.0):
                 await self.stream.aclose()
+
+    def _note(self, held: int) -> None:
+        """Count what has arrived and is not decoded."""
+        self._held = held
+        if self.payer is not None:
+            self.payer.governor.memory.buffer(self, held)
+
+    def waiting(self) -> int:
+        """Bytes that have arrived and are not decoded."""
+        return self._held
 
     async def _take(self, frame: Frame, nursery: trio.Nursery, slots: trio.CapacityLimiter) -> None:
         self.vocabulary.check_kind(frame)
@@ -247,6 +269,7 @@ class Link:
         if self.payer is not None and decoder.held:
             if pause := self.payer.unread_s():
                 await trio.sleep(pause)
+            await self.payer.room()
             await self.payer.turn(READ_US)
         return decoder.next()
 
@@ -262,7 +285,14 @@ class Link:
             await self.payer.turn(min(CALL_US + serving, SLICE_US))
         return await self.answer(self, frame.message)
 
+    def _holding(self, size: int) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext() if self.payer is None else self.payer.holding(size)
+
     async def _serve(self, frame: Frame, slots: trio.CapacityLimiter, token: object) -> None:
+        with self._holding(CALL_BYTES + DECODED_TIMES * frame.size):
+            await self._serve_held(frame, slots, token)
+
+    async def _serve_held(self, frame: Frame, slots: trio.CapacityLimiter, token: object) -> None:
         try:
             answer = await self._answer(frame)
             if answer is None:
@@ -282,6 +312,10 @@ class Link:
 
     async def _send(self, frame: Frame) -> None:
         data = self.vocabulary.encode(frame)
+        with self._holding(2 * len(data) if frame.kind is FrameKind.ANSWER else 0):
+            await self._send_bytes(data)
+
+    async def _send_bytes(self, data: bytes) -> None:
         async with self._sending:
             try:
                 with trio.fail_after(WRITE_S):

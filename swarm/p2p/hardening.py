@@ -35,7 +35,8 @@ from libp2p.transport.upgrader import TransportUpgrader
 from protocol.errors import LocalProtocolError
 from swarm.base.logs import tame_libraries
 from swarm.net.identity import peer_id_text
-from swarm.p2p.yamux import BoundedYamux, Buffered, PatientStream
+from swarm.net.memory import MemoryAccount
+from swarm.p2p.yamux import BoundedYamux, PatientStream
 
 LIBP2P: Final = "0.8.1"
 MAX_NEGOTIATION_BYTES: Final = 1024
@@ -119,14 +120,20 @@ class GivenMuxers(MuxerMultistream):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        self.buffered = Buffered()
+        self.memory = MemoryAccount()
 
     async def new_conn(self, conn: ISecureConn, peer_id: ID) -> IMuxedConn:
         _, muxer = await self._selector.select(conn, conn.is_initiator, self.negotiate_timeout)
         made = muxer(conn, peer_id)
         if isinstance(made, BoundedYamux):
-            made.buffered = self.buffered
+            made.memory = self.memory
         return made
+
+
+def memory_of(upgrader: TransportUpgrader) -> MemoryAccount:
+    """The account that the connections of a node share."""
+    assert isinstance(upgrader.muxer_multistream, GivenMuxers)
+    return upgrader.muxer_multistream.memory
 
 
 def assert_closed(upgrader: TransportUpgrader) -> None:

@@ -19,6 +19,7 @@ from libp2p.network.connection.exceptions import RawConnError
 from libp2p.stream_muxer.exceptions import MuxedStreamEOF, MuxedStreamError, MuxedStreamReset
 from libp2p.stream_muxer.yamux import yamux
 
+from swarm.net.memory import MemoryAccount
 from swarm.p2p.connection_value import ConnectionUse
 
 MAX_FRAME: Final = 65_507
@@ -27,8 +28,6 @@ MAX_WINDOW: Final = 4 * 1024 * 1024
 """How far one stream's receive window may grow, in bytes: memory for one stalled reader, 335 Mbit/s at 100 ms."""
 MAX_BUFFERED: Final = 8 * 1024 * 1024
 """Bytes one connection may hold for readers of ours that have not come yet."""
-MAX_BUFFERED_IN_ALL: Final = 128 * 1024 * 1024
-"""Bytes all connections of a node may hold so; above it the one that holds most is closed. Circuits are bounded by their number."""
 MAX_STREAMS: Final = 512
 """Streams one connection may hold, ours and the peer's."""
 PING_EVERY_S: Final = 4.0
@@ -63,36 +62,6 @@ class Overrun(trio.TooSlowError):
 
 class LinkLost(trio.TooSlowError):
     """The connection ended within a frame. Of the class that makes libp2p close the connection at once."""
-
-
-class Buffered:
-    """What all connections of a node hold for readers that have not come yet, and who holds most."""
-
-    def __init__(self, most: int = MAX_BUFFERED_IN_ALL) -> None:
-        self._most = most
-        self._held: dict[BoundedYamux, int] = {}
-        self.total = 0
-        """Bytes, as of the last look at each connection: at least what there is."""
-
-    def note(self, conn: BoundedYamux, size: int) -> None:
-        """The connection is about to hold that many bytes. Raises `Overrun` when there is no room and it holds most."""
-        self._set(conn, size)
-        if self.total <= self._most:
-            return
-        for other in list(self._held):
-            if other is not conn:
-                self._set(other, 0 if other.event_closed.is_set() else other.waiting())
-        while self.total > self._most:
-            largest = max(self._held, key=self._held.__getitem__)
-            self._set(largest, 0)
-            if largest is conn:
-                raise Overrun(f"more than {self._most} bytes wait, most of them on this connection")
-            largest.later(largest.cut)
-
-    def _set(self, conn: BoundedYamux, size: int) -> None:
-        self.total += size - self._held.pop(conn, 0)
-        if size:
-            self._held[conn] = size
 
 
 class _Buffer(bytearray):
@@ -228,8 +197,9 @@ class BoundedYamux(yamux.Yamux):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.stream_buffers = _Buffers(self)
-        self.buffered = Buffered()
-        """Shared by the connections of a node."""
+        self.memory = MemoryAccount()
+        """Shared by the connections of a node. Circuits are bounded by their number."""
+        self.owner = str(self.peer_id)
         self.heard_at = 0.0
         """When the peer was last heard, on trio's clock."""
         self.watched = False
@@ -265,11 +235,14 @@ class BoundedYamux(yamux.Yamux):
             waiting = size + self.waiting()
             if waiting > MAX_BUFFERED:
                 raise Overrun(f"more than {MAX_BUFFERED} bytes wait on one connection")
-            self.buffered.note(self, waiting)
+            if not self.memory.buffer(self, waiting):
+                raise Overrun("no memory is left, and this peer takes most of it")
         return True
 
     def waiting(self) -> int:
         """Bytes for readers that have not come yet."""
+        if self.event_closed.is_set():
+            return 0
         return sum(len(buffer) for place, buffer in self.stream_buffers.items() if place not in self.carriers)
 
     def carry(self, stream: PatientStream) -> None:
@@ -310,7 +283,7 @@ class BoundedYamux(yamux.Yamux):
 
     async def _cleanup_on_error(self) -> None:
         """Close everything; what had arrived of finished streams stays readable."""
-        self.buffered.note(self, 0)
+        self.memory.buffer(self, 0)
         for stream_id, stream in self.streams.items():
             if isinstance(stream, PatientStream) and stream.finished:
                 stream.rest = bytes(self.stream_buffers.get(stream_id, b""))

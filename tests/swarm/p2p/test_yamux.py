@@ -16,8 +16,9 @@ from libp2p.stream_muxer.exceptions import MuxedStreamEOF, MuxedStreamError, Mux
 from libp2p.stream_muxer.yamux import yamux
 
 from swarm.net.identity import Identity, peer_id_bytes
+from swarm.net.memory import MemoryAccount, MemoryLimits
 from swarm.p2p.hardening import harden
-from swarm.p2p.yamux import MAX_BUFFERED, MAX_STREAMS, MAX_WINDOW, BoundedYamux, Buffered, PatientStream
+from swarm.p2p.yamux import MAX_BUFFERED, MAX_STREAMS, MAX_WINDOW, BoundedYamux, PatientStream
 
 PEER = ID(peer_id_bytes(Identity.from_seed("attacker").peer_id))
 WINDOW = 256 * 1024
@@ -74,10 +75,10 @@ class Pipe:
 class Rig:
     """A victim's connection, the attacker's end of it, and the streams that the victim accepted and never reads."""
 
-    def __init__(self, nursery: trio.Nursery, buffered: Buffered | None = None) -> None:
+    def __init__(self, nursery: trio.Nursery, memory: MemoryAccount | None = None, peer: ID = PEER) -> None:
         self.pipe = Pipe()
-        self.conn = BoundedYamux(cast(Any, self.pipe), PEER)
-        self.conn.buffered = buffered or self.conn.buffered
+        self.conn = BoundedYamux(cast(Any, self.pipe), peer)
+        self.conn.memory = memory or self.conn.memory
         self.accepted: list[PatientStream] = []
         nursery.start_soon(self.conn.start)
         nursery.start_soon(self._accept)
@@ -200,9 +201,12 @@ async def test_a_peer_that_sends_on_and_reads_nothing_is_reset_once(rig: Rig) ->
 
 async def test_all_connections_of_a_node_together_hold_so_much_and_who_holds_most_goes() -> None:
     harden()
-    shared = Buffered(most=4 * WINDOW)
+    shared = MemoryAccount(MemoryLimits(most=4 * WINDOW))
     async with trio.open_nursery() as nursery:
-        modest, greedy, late = (Rig(nursery, shared) for _ in range(3))
+        rigs = {name: Rig(nursery, shared, ID(name.encode())) for name in ("modest", "greedy", "late")}
+        by_owner = {rig.conn.owner: rig.conn for rig in rigs.values()}
+        shared.end = lambda peer, size: by_owner[peer].later(by_owner[peer].cut)
+        modest, greedy, late = rigs.values()
         for rig, streams in ((modest, 1), (greedy, 3), (late, 1)):
             await rig.settled()
             for number in range(streams):
