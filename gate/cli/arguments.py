@@ -10,6 +10,7 @@ import typer
 from gate.settings import GateSettings
 from swarm.base.settings import SettingsError
 from swarm.base.units import DAY_S, DurationError, parse_duration
+from swarm.join.known_gates import any_answers, recent_gates, worker_addresses
 
 MAX_VALIDITY_S: Final = 3_650 * DAY_S
 
@@ -31,6 +32,16 @@ def given_gates(ctx: typer.Context, gates: Sequence[str] | None) -> tuple[str, .
     if not gates:
         return ()
     return GateSettings.load(ctx.obj.config_file, ctx.meta["environment"], {"gates": tuple(gates)}).gates
+
+
+def ways_out(ctx: typer.Context, gates: Sequence[str]) -> tuple[str, ...]:
+    """Through whom to call others: these gates, else those used last, and this home's worker; the LAN too where none of them answers."""
+    known = (*(gates or recent_gates(ctx.obj)), *worker_addresses(ctx.obj))
+    if any_answers(known) or not GateSettings.load(ctx.obj.config_file, ctx.meta["environment"], {}).lan:
+        return known
+    from swarm.reach.mdns import ways_on_lan
+
+    return (*known, *ways_on_lan())
 
 
 def listed_gates(gates: Sequence[str]) -> tuple[str, ...]:

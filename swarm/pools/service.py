@@ -36,7 +36,7 @@ from swarm.pools.membership import (
     store_membership,
     stored_manifest,
 )
-from swarm.pools.owner import OwnPool, own_pools
+from swarm.pools.owner import HOME_POOL, OwnPool, own_pools
 from swarm.pools.server import Admit, Enroller, ManifestRegistry, PoolServer, cost_us
 from swarm.pools.tokens import LEEWAY_S
 
@@ -227,7 +227,8 @@ class PoolNode:
             return
         self._retries.pop(joined.pool, None)
         if joined.pool in self.must and joined.unused:
-            self.tell(f"pool {joined.name} lists this device now")
+            who = "the home that invited this device" if joined.name == HOME_POOL else f"pool {joined.name}"
+            self.tell(f"{who} lists it as a member now")
         await self._write(store_membership, fresh)
         log.info("pool.enrolled", pool=joined.pool, name=joined.name, role=str(joined.role))
         self.registry.store(signed)

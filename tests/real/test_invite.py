@@ -65,7 +65,10 @@ def test_one_ticket_makes_trust_mutual_and_nobody_runs_a_gate(homes: Lab, tmp_pa
     assert "waiting for it; Ctrl-C withdraws the ticket" in err
     assert f"shed joined: {worker}" in err
     homes.await_up("shed")
-    until(lambda: "pool home lists this device now" in homes.log("shed"), "the device knows it")
+    until(
+        lambda: "the home that invited this device lists it as a member now" in homes.log("shed"),
+        "the device knows it",
+    )
     listed = homes.run("ada", "pool", "members", "home", "--json").json()
     assert [(m["name"], m["role"], m["until"]) for m in listed["members"]] == [
         ("owner", "submit", None),
