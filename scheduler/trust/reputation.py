@@ -1,0 +1,125 @@
+"""What a home has learned of strangers, by key: results that its own repetition confirmed, and the one that was a lie.
+
+A key that was refuted gets no task of this home until it is forgiven. It costs nothing to make another key: a reputation says whom to prefer,
+never whom to trust.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Annotated, Final, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from protocol.errors import ResourceError
+from protocol.wire.base import PeerName
+from swarm.base.durable import unusable, write_durably
+from swarm.base.home import Home
+from swarm.base.locks import lock_folder
+
+MAX_KEYS: Final = 10_000
+"""Those of which nothing was heard for longest go first, never refuted ones before others."""
+MAX_FILE: Final = 8 * 1024 * 1024
+LOCK_WAIT_S: Final = 2.0
+
+
+class Reputation(BaseModel):
+    """Of one stranger's key."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    peer: PeerName
+    confirmed: Annotated[int, Field(ge=0)] = 0
+    """Results of which an inference was repeated and was right."""
+    refuted: Annotated[int, Field(ge=0)] = 0
+    """Results that cannot be true."""
+    why: Annotated[str, Field(max_length=500)] = ""
+    """Of the last one."""
+    at: Annotated[float, Field(ge=0)] = 0.0
+    """When it last changed, in wall seconds."""
+
+
+class ReputationBook(BaseModel):
+    """All that a home has learned."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    format: Literal[1] = 1
+    keys: Annotated[tuple[Reputation, ...], Field(max_length=MAX_KEYS, strict=False)] = ()
+
+    @property
+    def refuted(self) -> frozenset[str]:
+        """Keys that get no task."""
+        return frozenset(each.peer for each in self.keys if each.refuted)
+
+    @property
+    def confirmed(self) -> dict[str, int]:
+        """Confirmed results by key, of those that were not refuted."""
+        return {each.peer: each.confirmed for each in self.keys if each.confirmed and not each.refuted}
+
+    def of(self, peer: str) -> Reputation:
+        return next((each for each in self.keys if each.peer == peer), Reputation(peer=peer))
+
+    def confirm(self, peer: str, now: float) -> ReputationBook:
+        """One more result was right."""
+        known = self.of(peer)
+        return self._with(known.model_copy(update={"confirmed": known.confirmed + 1, "at": now}))
+
+    def refute(self, peer: str, why: str, now: float) -> ReputationBook:
+        """A result was a lie."""
+        known = self.of(peer)
+        return self._with(
+            known.model_copy(update={"refuted": known.refuted + 1, "why": why[:500], "at": now})
+        )
+
+    def forgive(self, peer: str) -> ReputationBook:
+        """As if nothing was known of it."""
+        return self.model_copy(update={"keys": tuple(each for each in self.keys if each.peer != peer)})
+
+    def _with(self, changed: Reputation) -> ReputationBook:
+        others = [each for each in self.keys if each.peer != changed.peer]
+        kept = sorted(others, key=lambda each: (each.refuted > 0, each.at))[-(MAX_KEYS - 1) :]
+        return self.model_copy(update={"keys": _in_order((*kept, changed))})
+
+
+def _in_order(keys: Iterable[Reputation]) -> tuple[Reputation, ...]:
+    return tuple(sorted(keys, key=lambda each: each.peer))
+
+
+# -- in the home -------------------------------------------------------------------------------------------------------------
+
+
+def reputation_file(home: Home) -> Path:
+    """Where it is kept."""
+    return home.folder("scheduler") / "trust" / "reputation.json"
+
+
+def read_reputation(home: Home) -> ReputationBook:
+    """What is kept; nothing where there is no file. Raises `ResourceError` for one that is damaged."""
+    path = reputation_file(home)
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return ReputationBook()
+    except OSError as exc:
+        raise unusable(path, exc) from exc
+    try:
+        if len(data) > MAX_FILE:
+            raise ValueError("it is too large")
+        return ReputationBook.model_validate_json(data)
+    except (ValidationError, ValueError) as exc:
+        raise ResourceError(
+            f"{path} is damaged: {str(exc).splitlines()[0][:200]}",
+            hint="move it away: what was learned of strangers is then forgotten, refuted ones included",
+        ) from None
+
+
+def change_reputation(home: Home, how: Callable[[ReputationBook], ReputationBook]) -> ReputationBook:
+    """Change it durably. Raises `ResourceError`."""
+    with lock_folder(reputation_file(home).parent, wait_s=LOCK_WAIT_S):
+        before = read_reputation(home)
+        after = how(before)
+        if after != before:
+            write_durably(reputation_file(home), after.model_dump_json(indent=1).encode() + b"\n")
+    return after
