@@ -31,6 +31,10 @@ class Trust:
     root: str = ""
     """Who answers for the worker: workers with one root can agree on a lie, so a quorum counts them once. The scheduler's peer id, a
     pool's id, the worker's own peer id, or a stranger's public network."""
+    refuted: bool = False
+    """A stranger that has lied to this home: it gets no task of it."""
+    confirmed: int = 0
+    """Results of a stranger that this home found right."""
 
     @property
     def text(self) -> str:
@@ -65,7 +69,7 @@ class TrustScope:
 
     def admits(self, peer: str, trust: Trust) -> bool:
         """Whether this worker may have its tasks and its models."""
-        return self.anyone or not trust.stranger or peer in self.named
+        return (self.anyone and not trust.refuted) or not trust.stranger or peer in self.named
 
 
 MINE: Final = TrustScope()

@@ -26,7 +26,7 @@ CLOCK_S: Final = 0.001
 NOTE_S: Final = 1.0
 """A note may have been on its way for so much longer than the next one before that is doubted."""
 FIXED_S: Final = 0.5
-LAUNCH_S: Final = 0.25
+LAUNCH_S: Final = 0.4
 """What a run takes besides loads and inferences: so much in all, so much for each launch …"""
 UNEXPLAINED: Final = 0.2
 """… and this share of the witnessed time. Above it a row is `unwitnessed`. `benchmarks/measuring/witnessing.py` has the distribution."""
@@ -60,6 +60,8 @@ class WitnessAccount(BaseModel):
     """Why the run, or its time, was not witnessed."""
     canary: Word = ""
     """What came of the inference that the scheduler repeated."""
+    confirmed: bool = False
+    """That inference had the outputs that the worker said."""
     refuted: bool = False
     """The worker was refuted later, by another task."""
 

@@ -45,6 +45,12 @@ def trust(
     ] = "",
     name: Annotated[str, typer.Option(help="What to call it in this list.", metavar="NAME")] = "",
     forget: Annotated[bool, typer.Option("--forget", help="Trust it no longer.")] = False,
+    forgive: Annotated[
+        bool,
+        typer.Option(
+            "--forgive", help="Forget what is known of it as a stranger: a refuted one gets tasks again."
+        ),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Trust a device: campaigns give it tasks and models, and believe its results. Without PEER_ID, list the trusted ones.
@@ -53,18 +59,20 @@ def trust(
     under way stops what runs on a device that is forgotten.
     """
     from scheduler.output.trusted import trusted_devices, trusted_table
-    from scheduler.trust.listed import forget_peer, trust_peer
+    from scheduler.trust.listed import check_peer, forget_peer, trust_peer
+    from scheduler.trust.reputation import change_reputation, read_reputation, reputation_words
 
     home: Home = ctx.obj
     if not peer:
-        if forget or name:
+        if forget or name or forgive:
             raise CampaignError(
-                f"{'--forget' if forget else '--name'} needs a peer id",
+                f"{'--forget' if forget else '--forgive' if forgive else '--name'} needs a peer id",
                 hint="sark-node trust PEER_ID; sark-node trust lists them",
             )
-        devices = trusted_devices(home, time.time())
+        devices, strangers = trusted_devices(home, time.time()), read_reputation(home).keys
         if as_json:
-            print_json({"count": len(devices), "trusted": list(devices)})
+            others = [each.model_dump(mode="json") for each in strangers]
+            print_json({"count": len(devices), "trusted": list(devices), "strangers": others})
         elif not devices:
             print(
                 "No device is trusted yet. A device of your own: sark-node join\nAnother one: sark-node trust PEER_ID"
@@ -72,6 +80,18 @@ def trust(
         else:
             console = new_console()
             console.print(trusted_table(devices))
+        if strangers and not as_json:
+            print("\nStrangers, by their results for this home:")
+            for each in strangers:
+                print(f"  {each.peer}  {reputation_words(each)}")
+        return
+    if forgive:
+        known = read_reputation(home).of(check_peer(peer))
+        change_reputation(home, lambda book: book.forgive(peer))
+        if as_json:
+            print_json({"peer": peer, "forgiven": bool(known.refuted)})
+        else:
+            print(f"{peer} {'is forgiven' if known.refuted else 'was not refuted'}.")
         return
     if forget:
         if name:

@@ -66,6 +66,8 @@ from swarm.base.event_log import EventLog
 
 SURVEY_S: Final = 15.0
 """Between two looks at which devices would fit if they were trusted, while none that is does."""
+LIES: Final = (Reason.NOT_WITNESSED, Reason.WRONG_OUTPUTS)
+"""What no honest worker's result ends with."""
 RIVALS_S: Final = 2.0
 """How long a ticket that is up waits for another worker's answer about the same task. It keeps its slot for longer."""
 
@@ -110,6 +112,8 @@ class SchedulerConversation:
     """Hash and size of a campaign's manifest, if there is one."""
     ended: Callable[[str], None]
     """Called with each campaign that ends."""
+    learned: Callable[[str, bool, str], None] = lambda peer, right, why: None
+    """Called with a stranger of which a result was found right, or cannot be true, and why."""
     links_type = WorkerLinks
     witness_type = WitnessBook
 
@@ -361,7 +365,8 @@ class SchedulerConversation:
         verdict = await RepeatInference(entry.task, checked.record)
         if verdict.outcome is CanaryOutcome.REFUTED:
             checked = replace(checked, rejection=(Reason.WRONG_OUTPUTS, verdict.why))
-        return checked, testimony.model_copy(update={"canary": verdict.text[:300]})
+        confirmed = verdict.outcome is CanaryOutcome.CONFIRMED
+        return checked, testimony.model_copy(update={"canary": verdict.text[:300], "confirmed": confirmed})
 
     @staticmethod
     def _ungranted(entry: TaskEntry, peer: str) -> int | None:
@@ -391,6 +396,8 @@ class SchedulerConversation:
         """
         record, failures, now = checked.record, self.core.failures, self._shell.now()
         event, reason, detail = failures.judge(record, checked.rejection)
+        if testimony is not None and reason in LIES:
+            self.learned(peer, False, f"{entry.id}: {detail}")
         attempt = entry.at(peer)
         if entry.hedge is not None and attempt is not None:
             if event is not TaskEvent.SUCCEED:
@@ -415,6 +422,8 @@ class SchedulerConversation:
         if receipt.stale is not None:
             return Stale(reason=receipt.stale)
         if not receipt.duplicate:
+            if testimony is not None and testimony.confirmed and event is TaskEvent.SUCCEED:
+                self.learned(peer, True, "")
             self.progress.pop(entry.id, None)
             self.carry_out(failures.settle(entry.id, event, reason, now, permanent=record.permanent))
             self._log.info(

@@ -14,7 +14,7 @@ from protocol.messages.work import MAX_PREEMPTIONS
 from protocol.values.attempt import TaskEvent, TaskState
 from scheduler.core.commands import Command, CommitTo, Discover, ProbeWorker, RecordWaitReason
 from scheduler.core.explain import why_untrusted
-from scheduler.core.ranking import WorkerView, choose
+from scheduler.core.ranking import WorkerView, choose, most_proven
 from scheduler.core.run_times import FETCH_RATE
 from scheduler.core.state import LEASED, Attempt, RequirementGroup, State, TaskEntry
 
@@ -188,9 +188,10 @@ class Allocator:
             if not pools.idle and not pools.busy:
                 break
             entry = self._state.tasks[task]
+            trust_of = self._state.trust_of
             view = choose(
-                self.candidates(entry, group, pools.idle, now),
-                self.candidates(entry, group, pools.busy, now),
+                most_proven(self.candidates(entry, group, pools.idle, now), trust_of),
+                most_proven(self.candidates(entry, group, pools.busy, now), trust_of),
                 sha256=entry.task.model.sha256,
                 size=entry.task.model.size,
                 rng=self._state.rng,

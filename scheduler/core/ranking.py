@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from protocol.values.advert import Advert
+from protocol.values.trust import Trust
 from protocol.words import Reason, WorkerState
 from scheduler.core.run_times import FETCH_RATE
 
@@ -169,6 +170,21 @@ class WorkerView:
 def depth(mean_s: float) -> int:
     """Tasks to keep at a worker whose runs take so long."""
     return max(LEAST_AHEAD, min(MOST_AHEAD, 1 + math.ceil(AHEAD_S / max(mean_s, 0.001))))
+
+
+PROVEN: Final = 3
+"""Results found right, from which on a stranger is preferred to one with fewer."""
+
+
+def most_proven(views: Sequence[WorkerView], trust_of: Callable[[str], Trust]) -> list[WorkerView]:
+    """Of a campaign's workers those that are known best: strangers without a name come only where nobody else can be had."""
+
+    def rank(view: WorkerView) -> int:
+        trust = trust_of(view.peer)
+        return min(trust.confirmed, PROVEN) if trust.stranger else PROVEN
+
+    best = max(map(rank, views), default=0)
+    return [view for view in views if rank(view) == best]
 
 
 def choose(

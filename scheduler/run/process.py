@@ -21,7 +21,7 @@ from scheduler.run.service import SchedulerService
 from scheduler.store.settings import SchedulerSettings
 from scheduler.store.store import delete_old_daily, open_store
 from scheduler.submit.daemon import is_running
-from scheduler.trust.home import HomeTrust
+from scheduler.trust.home import HomeTrust, learn
 from swarm.base.home import Home
 from swarm.join.node import open_node, wait_for_stop
 from swarm.pools.membership import (
@@ -121,6 +121,7 @@ async def _run_once(
                 ],
                 stop_when_idle=not stay,
                 answer=answer,
+                learn=lambda peer, right, why: learn(home, peer, right, why, time.time()),
             )
             await service.run()
         nursery.cancel_scope.cancel()

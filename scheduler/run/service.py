@@ -73,6 +73,8 @@ class SchedulerService:
     """Whether only nodes that the owner did not choose say that a worker is there."""
     stop_when_idle: bool = True
     aside: Aside = COMPUTING.run
+    learn: Callable[[str, bool, str], None] = lambda peer, right, why: None
+    """Keeps what is learned of a stranger's key."""
     answer: AnswerModel = no_answers
     """Runs a model on this machine, to check what strangers say of it."""
 
@@ -124,6 +126,7 @@ class SchedulerService:
             sign=self.identity.sign,
             manifest=self._manifests.of,
             ended=self._manifests.forget,
+            learned=self._learn,
         )
         sources = ModelSources(
             core,
@@ -227,6 +230,16 @@ class SchedulerService:
     def _trust_of(self, peer: str) -> Trust:
         view = self._core.state.workers.get(peer)
         return self._book.trust_of(peer, () if view is None else view.addresses)
+
+    def _learn(self, peer: str, right: bool, why: str) -> None:
+        """A refuted key gets nothing more from the next beat on, and what it measured for campaigns under way is doubted."""
+        log.info("stranger.judged", peer=peer, right=right, why=why)
+        if not right:
+            self.store.attempts.doubt_results(peer)
+        try:
+            self.learn(peer, right, why)
+        except ResourceError as exc:
+            log.warning("reputation.not_kept", peer=peer, why=exc.what)
 
     def _review_trust(self) -> None:
         """A revocation, or a key that was listed, counts from the next beat."""

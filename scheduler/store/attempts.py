@@ -13,6 +13,8 @@ from protocol.values.lease import Fence
 from protocol.wire.table import final, step
 from protocol.words import Reason
 from results.export.pivots import without_figures
+from results.row.verdict import RowVerdict
+from results.row.witness import WitnessAccount
 from scheduler.core.commands import (
     CommitTo,
     EndAttempt,
@@ -28,6 +30,8 @@ from scheduler.store.database import Database, read
 from scheduler.store.events import EventRepository
 from scheduler.store.rows import ENDED, AttemptRow, AttemptState, ResultReceipt, TaskRow, stale_reason
 
+_GRAVER: Final = ("", str(RowVerdict.SIMULATED), str(RowVerdict.UNREADABLE))
+"""Verdicts that a doubt does not change."""
 _EVENTS: Final[dict[TaskEvent, tuple[str, AttemptState]]] = {
     TaskEvent.COMMIT: ("task.committing", AttemptState.INTENDED),
     TaskEvent.REFUSE: ("task.refused", AttemptState.REFUSED),
@@ -272,6 +276,24 @@ class AttemptRepository:
                 )
             )
             return ResultReceipt()
+
+    def doubt_results(self, worker: str) -> None:
+        """Mark the results of a stranger for campaigns that have not ended: it was refuted."""
+        r = t.records.c
+        unfinished = sa.select(t.tasks.c.id).join(t.campaigns, t.campaigns.c.id == t.tasks.c.campaign)
+        where = (
+            r.worker == worker,
+            r.testimony.is_not(None),
+            r.task.in_(unfinished.where(t.campaigns.c.ended.is_(None))),
+        )
+        with self._database.transaction() as c:
+            for row in c.execute(sa.select(r.task, r.attempt, r.testimony).where(*where)).all():
+                account = WitnessAccount.model_validate_json(row.testimony)
+                refuted = account.model_copy(update={"refuted": True}).model_dump_json()
+                key = (r.task == row.task, r.attempt == row.attempt)
+                c.execute(t.records.update().where(*key).values(testimony=refuted))
+                judged = (t.results.c.task == row.task, t.results.c.verdict.not_in(_GRAVER))
+                c.execute(t.results.update().where(*judged).values(verdict=str(RowVerdict.UNWITNESSED)))
 
     def end(self, end: EndAttempt) -> None:
         """End the current attempt (0: none has begun) without a record: refused, given back, lost, failed or cancelled."""

@@ -32,6 +32,10 @@ class TrustBook:
     """Workers of other pools, each with its pool."""
     listed: frozenset[str] = frozenset()
     """Keys that it listed."""
+    refuted: frozenset[str] = frozenset()
+    """Strangers' keys that have lied to it."""
+    confirmed: Mapping[str, int] = field(default_factory=dict)
+    """Results of strangers' keys that it found right."""
 
     def trust_of(self, peer: str, addresses: tuple[Address, ...] = ()) -> Trust:
         """Why this worker is believed. `addresses`: where a stranger is; strangers of one public network count as one."""
@@ -42,7 +46,12 @@ class TrustBook:
             return Trust(TrustKind.POOL, pool.name, pool.id)
         if peer in self.listed:
             return Trust(TrustKind.LISTED, root=peer)
-        return Trust(TrustKind.STRANGER, root=_network(addresses) or peer)
+        return Trust(
+            TrustKind.STRANGER,
+            root=_network(addresses) or peer,
+            refuted=peer in self.refuted,
+            confirmed=self.confirmed.get(peer, 0),
+        )
 
     def peers(self) -> tuple[str, ...]:
         """All trusted keys, those believed most first."""

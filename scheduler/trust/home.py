@@ -14,6 +14,7 @@ import structlog
 from protocol.errors import ResourceError
 from scheduler.trust.book import PoolName, TrustBook
 from scheduler.trust.listed import listed_file, read_listed
+from scheduler.trust.reputation import change_reputation, read_reputation, reputation_file
 from swarm.base.home import Home
 from swarm.net.identity import load_or_create
 from swarm.pools.owner import JOINED, pools_folder
@@ -35,7 +36,8 @@ def read_book(home: Home, now: float) -> TrustBook:
         else:
             pools |= dict.fromkeys(pool.peers - pools.keys(), PoolName(pool.name, pool.id))
     key = home.key("scheduler")  # a home that adopts a campaign by its owner's key has none yet
-    return TrustBook(load_or_create(key).peer_id if key.exists() else "", own, pools, read_listed(home).peers)
+    peer, learned = load_or_create(key).peer_id if key.exists() else "", read_reputation(home)
+    return TrustBook(peer, own, pools, read_listed(home).peers, learned.refuted, learned.confirmed)
 
 
 @dataclass(eq=False)
@@ -69,11 +71,16 @@ class HomeTrust:
         return self._book
 
 
+def learn(home: Home, peer: str, right: bool, why: str, now: float) -> None:
+    """A result of a stranger was found right, or cannot be true: it counts for or against its key. Raises `ResourceError`."""
+    change_reputation(home, lambda book: book.confirm(peer, now) if right else book.refute(peer, why, now))
+
+
 def _stamps(home: Home) -> Iterator[tuple[str, int, int, int]]:
     """Name, time, size and inode of every file that trust comes from."""
     folders = [pools_folder(home)]
     folders += [Path(entry.path) for entry in _entries(folders[0]) if entry.is_dir(follow_symlinks=False)]
-    for path in (home.key("worker"), listed_file(home)):
+    for path in (home.key("worker"), listed_file(home), reputation_file(home)):
         yield from _stamp(path)
     for folder in folders[1:]:
         for name in (

@@ -1,7 +1,7 @@
 """What a home has learned of strangers, by key: results that its own repetition confirmed, and the one that was a lie.
 
-A key that was refuted gets no task of this home until it is forgiven. It costs nothing to make another key: a reputation says whom to prefer,
-never whom to trust.
+A key that was refuted gets no task of this home until it is forgiven. It costs nothing to make another key: a reputation says whom to
+prefer, never whom to trust.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from protocol.wire.base import PeerName
 from swarm.base.durable import unusable, write_durably
 from swarm.base.home import Home
 from swarm.base.locks import lock_folder
+from swarm.base.text import count, safe_text
 
 MAX_KEYS: Final = 10_000
 """Those of which nothing was heard for longest go first, never refuted ones before others."""
@@ -85,6 +86,13 @@ class ReputationBook(BaseModel):
 
 def _in_order(keys: Iterable[Reputation]) -> tuple[Reputation, ...]:
     return tuple(sorted(keys, key=lambda each: each.peer))
+
+
+def reputation_words(known: Reputation) -> str:
+    """`refuted 1 time: why`, or `3 results confirmed`."""
+    if known.refuted:
+        return f"refuted {count(known.refuted, 'time')}, gets no tasks: {safe_text(known.why, 200)}"
+    return f"{count(known.confirmed, 'result')} confirmed"
 
 
 # -- in the home -------------------------------------------------------------------------------------------------------------
