@@ -172,7 +172,7 @@ OpenObserver = Callable[[], AbstractAsyncContextManager[SwarmObserver]]
 @asynccontextmanager
 async def open_observer(gates: Sequence[str], *, home: Home | None = None) -> AsyncIterator[SwarmObserver]:
     """In the swarm for a while, to observe it. `home`: its scheduler's key shows us to the gates on the way and to devices, and its trust
-    is told of each device. Raises `Unreachable` when no gate answers, `ResourceError` when the home's list of trusted keys is damaged.
+    goes into each device. Raises `Unreachable` when no gate answers, `ResourceError` when the home's list of trusted keys is damaged.
     """
     async with open_ephemeral_node(gates) as (network, index, nursery):
         links = Links(network, ProtocolId.HEALTH, HEALTH, nursery)

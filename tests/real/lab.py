@@ -125,6 +125,10 @@ class Lab:
         """Peer id of a scheduler's home."""
         return load_or_create(self.home(name).key("scheduler")).peer_id
 
+    def worker_peer(self, name: str) -> str:
+        """Peer id of a worker."""
+        return load_or_create(self.home(name).key("worker")).peer_id
+
     @property
     def gate(self) -> str:
         """The gate's address."""
@@ -183,7 +187,7 @@ class Lab:
 
     def trust(self, worker: str) -> None:
         """The lab's schedulers trust this worker, as `sark-node trust PEER_ID` has it."""
-        peer = load_or_create(self.home(worker).key("worker")).peer_id
+        peer = self.worker_peer(worker)
         for scheduler in self.schedulers:
             if peer not in read_listed(self.home(scheduler)).peers:
                 trust_peer(self.home(scheduler), peer, worker, now=time.time())

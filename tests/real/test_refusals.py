@@ -26,6 +26,8 @@ def test_when_nothing_fits_the_clause_and_the_nearest_miss_are_named(lab: Lab, t
 
 def test_a_stranger_is_refused_and_nothing_runs(lab: Lab, tmp_path: Path) -> None:
     file = campaign(tmp_path, "strange", [script(tmp_path, "m.json")])
+    for worker in lab.workers:
+        assert lab.run("stranger", "trust", lab.worker_peer(worker)).code == 0
     done = lab.submit("stranger", file, "--wait", "1s")
     assert done.code == 5, done
     (row,) = done.json()["results"]
