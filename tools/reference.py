@@ -67,8 +67,13 @@ EXAMPLES: Final[dict[str, Sequence[tuple[str, str]]]] = {
     "gate status": (("gate status --live", "watched until Ctrl-C"),),
     "info": (("info", "this device, its units, and this home's ids"),),
     "init": (("init campaign.yaml", "a commented campaign to start from"),),
+    "invite": (
+        ("invite", "a ticket for one device; waits until that has joined"),
+        ("invite --to WORKER_ID", "for this worker alone; nobody has to wait"),
+    ),
     "join": (
         ("join", "a worker for the scheduler of this home"),
+        ("join TICKET", "a worker for the home that printed it with: sark-node invite"),
         ("join --gate ADDRESS --allow SCHEDULER_ID", "through a gate, for that scheduler"),
         ("join --install - < ticket.txt", "at each start of the system, for a pool"),
     ),

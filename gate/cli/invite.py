@@ -170,6 +170,16 @@ def _reach_note(addresses: Sequence[str], why: str = "") -> tuple[str, ...]:
     return (f"{why}: the device must be on a network where it reaches this machine",)
 
 
+def some_address(addresses: tuple[str, ...]) -> tuple[str, ...]:
+    """The addresses. Raises `ResourceError` when there is none to put into a ticket."""
+    if addresses:
+        return addresses
+    raise ResourceError(
+        "a ticket must say where this home is reached, and this machine has no address",
+        hint=f"connect it to a network\nor name a gate that both use: sark-node invite --gate ADDRESS\n{NOBODY}",
+    )
+
+
 async def _admit(
     home: Home,
     own: OwnPool,
@@ -188,12 +198,7 @@ async def _admit(
     from swarm.join.node import watch_stop_requests
 
     async with open_admission(home, gates, listen) as node, trio.open_nursery() as nursery:
-        addresses = node.addresses
-        if not addresses:
-            raise ResourceError(
-                "a ticket must say where this home is reached, and this machine has no address",
-                hint=f"connect it to a network\nor name a gate that both use: sark-node invite --gate ADDRESS\n{NOBODY}",
-            )
+        addresses = some_address(node.addresses)
         code = 130
 
         async def watch() -> None:

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from gate.cli.invite import some_address
+from protocol.errors import ResourceError
 from protocol.words import Role
 from swarm.base.home import Home
 from swarm.join.known_gates import save_gates, write_addresses
@@ -91,6 +93,13 @@ def test_what_cannot_be_is_said_in_a_line(typed: Typed, words: list[str], messag
     assert (done.code, done.out) == (2, "")
     assert message in done.err
     assert hint in done.err
+
+
+def test_a_machine_without_an_address_makes_no_ticket_that_leads_nowhere() -> None:
+    with pytest.raises(ResourceError, match="this machine has no address") as caught:
+        some_address(())
+    assert "sark-node invite --gate ADDRESS" in caught.value.hint
+    assert "sark-node invite --to WORKER_ID" in caught.value.hint
 
 
 def test_the_pool_of_a_home_is_shown_and_revoked_like_any_other(typed: Typed) -> None:
