@@ -198,28 +198,29 @@ def skipping(order: WorkOrder, zygote: Zygote) -> Witnessed:
 
 
 def overhead(model: str, rounds: int, zygote: Zygote) -> None:
-    """Seconds of both, and the difference as a share, with the interval of its median."""
+    """Seconds that neither loads nor inferences explain, of both: what witnessing adds is among them, and other programs' noise is less."""
     order = sized(model, zygote, 5.0)
-    shares_, plain = [], []
+    rest: dict[bool, list[float]] = {False: [], True: []}
+    whole: list[float] = []
     for number in range(rounds):
-        took = {}
         for witnessed in (number % 2 == 0, number % 2 == 1):
-            reveal = (lambda: SECRETS) if witnessed else None
+            own = 0.0
             began = time.monotonic()
+            reveal = (lambda: SECRETS) if witnessed else None
             for event in Launch(order, LIMITS, zygote, reveal=reveal).events():
-                if witnessed and isinstance(event, OutputReport):
-                    digest_of(event)
-            took[witnessed] = time.monotonic() - began
-        plain.append(took[False])
-        shares_.append(took[True] / took[False] - 1)
-        print(
-            f"{number + 1:3}  plain {took[False]:.3f} s  witnessed {took[True]:.3f} s  {shares_[-1]:+.2%}",
-            flush=True,
-        )
-    low, high = interval(shares_)
-    print(
-        f"overhead {statistics.median(shares_):+.2%} ({low:+.2%} … {high:+.2%}) of {statistics.median(plain):.2f} s"
-    )
+                if isinstance(event, LoadReport):
+                    own += event.load_ns / 1e9
+                if isinstance(event, MeasureReport):
+                    own += sum(event.warmup_ns) / 1e9 + event.wall_s
+            whole.append(time.monotonic() - began)
+            rest[witnessed].append(whole[-1] - own)
+    seconds = statistics.median(whole)
+    added = [a - b for a, b in zip(rest[True], rest[False], strict=True)]
+    low, high = interval(added)
+    for witnessed, values in rest.items():
+        print(f"{'witnessed' if witnessed else 'plain':9} {statistics.median(values):.3f} s besides, least {min(values):.3f} s")
+    print(f"adds {statistics.median(added) * 1e3:+.1f} ms ({low * 1e3:+.1f} … {high * 1e3:+.1f}) to {seconds:.2f} s")
+    print(f"   = {statistics.median(added) / seconds:+.2%} ({low / seconds:+.2%} … {high / seconds:+.2%})")
 
 
 def interval(values: list[float]) -> tuple[float, float]:

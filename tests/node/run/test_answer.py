@@ -8,10 +8,16 @@ from pathlib import Path
 
 import pytest
 
+from drivers.contract.base import Limits, WorkOrder
+from drivers.launch.launch import Launch, Zygote
 from drivers.testing.fake import UNIT as SIMULATED
 from node.run.answer import LocalAnswers
+from node.run.record_builder import COMPLETE, RunObservations
 from protocol.errors import ResourceError
-from tests.node.run.test_runner import task
+from protocol.values.record import DeviceFacts
+from results.row.canary import CanaryOutcome, judge_canary, seed_of
+from tests.drivers.onnx_models import OnnxModels
+from tests.node.run.test_runner import job, task
 
 
 @pytest.fixture
@@ -52,3 +58,22 @@ def test_a_server_is_not_asked(answers: LocalAnswers, script: Path, unit: str) -
 def test_a_model_that_is_gone_is_a_reason(answers: LocalAnswers, tmp_path: Path) -> None:
     with pytest.raises(ResourceError, match="the model is not here"):
         answers(tmp_path / "none", task(unit=SIMULATED), 1)
+
+
+def test_a_real_models_outputs_are_confirmed_launch_by_launch_and_invented_ones_refuted(
+    answers: LocalAnswers, tmp_path: Path
+) -> None:
+    model = Path(OnnxModels(tmp_path).nano())
+    order = WorkOrder(str(model), "CPU (ONNX)", runs=8, loads=2, warmup=1)
+    observations = RunObservations(opening=b"o" * 32, reveal=b"r" * 32)
+    with Zygote("onnx") as zygote:
+        for event in Launch(order, Limits(), zygote, reveal=lambda: (b"o" * 32, b"r" * 32)).events():
+            observations.add(event, 0.0)
+    record = observations.record(job(task()), COMPLETE, "1" * 52, DeviceFacts(device="d", name="d"))
+    for launch in (1, 2):
+        seed, said = seed_of(record, launch), record.timings[launch - 1].output
+        assert seed is not None
+        assert said is not None
+        own, decoy = answers(model, task(), seed), answers(model, task(), seed ^ 1)
+        assert judge_canary(launch, said, own, decoy).outcome is CanaryOutcome.CONFIRMED
+        assert judge_canary(launch, decoy, own, said).outcome is CanaryOutcome.REFUTED
