@@ -218,8 +218,12 @@ def overhead(model: str, rounds: int, zygote: Zygote) -> None:
     added = [a - b for a, b in zip(rest[True], rest[False], strict=True)]
     low, high = interval(added)
     for witnessed, values in rest.items():
-        print(f"{'witnessed' if witnessed else 'plain':9} {statistics.median(values):.3f} s besides, least {min(values):.3f} s")
-    print(f"adds {statistics.median(added) * 1e3:+.1f} ms ({low * 1e3:+.1f} … {high * 1e3:+.1f}) to {seconds:.2f} s")
+        print(
+            f"{'witnessed' if witnessed else 'plain':9} {statistics.median(values):.3f} s besides, least {min(values):.3f} s"
+        )
+    print(
+        f"adds {statistics.median(added) * 1e3:+.1f} ms ({low * 1e3:+.1f} … {high * 1e3:+.1f}) to {seconds:.2f} s"
+    )
     print(f"   = {statistics.median(added) / seconds:+.2%} ({low / seconds:+.2%} … {high / seconds:+.2%})")
 
 
