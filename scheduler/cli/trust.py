@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -14,7 +15,10 @@ from swarm.base.screen import new_console, print_json
 from swarm.base.text import safe_text
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
     from scheduler.campaign.model import Campaign
+    from scheduler.trust.serving import UntrustedDevice
 
 app = typer.Typer()
 
@@ -22,13 +26,19 @@ app = typer.Typer()
 def ask_to_trust(home: Home, campaign: Campaign, gates: tuple[str, ...]) -> None:
     """Ask, once for each, about devices that serve this submitter, fit the campaign and are not trusted yet. A no is remembered."""
     from scheduler.preview.look import serving_devices
+
+    ask_about(home, serving_devices(home, campaign, gates), partial(typer.confirm, default=False, err=True))
+
+
+def ask_about(home: Home, devices: Iterable[UntrustedDevice], confirm: Callable[[str], bool]) -> None:
+    """Ask about each that nobody was asked about before."""
     from scheduler.trust.listed import decline_peer, read_listed, trust_peer
 
-    declined = read_listed(home).declined
-    for device in serving_devices(home, campaign, gates):
-        if device.peer in declined:
+    listed = read_listed(home)
+    for device in devices:
+        if device.peer in listed.declined or device.peer in listed.peers:
             continue
-        if typer.confirm(f"Trust {device.title} for your campaigns?", default=False, err=True):
+        if confirm(f"Trust {device.title} for your campaigns?"):
             trust_peer(home, device.peer, safe_text(device.name, 40), now=time.time())
         else:
             decline_peer(home, device.peer)

@@ -228,7 +228,13 @@ class SchedulerService:
     # -- trust --------------------------------------------------------------------------------------------------------------------------
 
     def _trust_of(self, peer: str) -> Trust:
-        view = self._core.state.workers.get(peer)
+        """A stranger's root is the network that it is seen in; only of one that is not connected, where it says that it is."""
+        trust = self._book.trust_of(peer)
+        if not trust.stranger:
+            return trust
+        seen, view = self.network.remote_address(peer), self._core.state.workers.get(peer)
+        if seen is not None:
+            return self._book.trust_of(peer, (seen,))
         return self._book.trust_of(peer, () if view is None else view.addresses)
 
     def _learn(self, peer: str, right: bool, why: str) -> None:

@@ -14,6 +14,7 @@ from scheduler.store.results import campaign_rows
 from scheduler.store.rows import AttemptState
 from swarm.blobs.client import fetch_blob
 from tests.scheduler.conftest import UNIT, World
+from tests.scheduler.run.test_service import over_devices
 
 
 def spec(**devices: object) -> str:
@@ -114,3 +115,37 @@ async def test_no_model_goes_to_a_worker_whose_trust_ended_while_it_holds_a_task
                 worker.network, world.network.peer_id, world.network.addresses, world.sha256, sink=len
             )
         assert caught.value.reason is Reason.NOT_ALLOWED
+
+
+async def test_a_stranger_with_an_own_devices_name_id_and_chip_gets_nothing(
+    world: World, autojump_clock: MockClock
+) -> None:
+    own, clone = world.worker("own"), world.worker("clone")
+    clone.advert = own.advert.model_copy(
+        update={"peer": clone.peer, "addresses": clone.advert.addresses, "pools": ("home",)}
+    )
+    world.strangers.add(clone.peer)
+    world.submit(2)
+    world.submit(2, f"device == {own.advert.device}", campaign="c-pinned")
+    over_devices(world)
+    await world.run()
+    assert clone.commits == []
+    for campaign in ("c-one", "c-pinned", "c-all"):
+        assert world.states(campaign) == {TaskState.SUCCEEDED}
+        assert {row.worker_id for row in campaign_rows(world.store.results.rows(campaign))} == {own.peer}
+
+
+async def test_a_strangers_root_is_where_it_is_seen_and_not_where_it_says_that_it_is(
+    world: World, autojump_clock: MockClock
+) -> None:
+    liar = world.worker("liar")
+    liar.advert = liar.advert.model_copy(
+        update={"addresses": (*liar.advert.addresses, "/ip4/198.51.99.7/tcp/4102")}
+    )
+    world.strangers.add(liar.peer)
+    world.submit(1, spec=spec(trust="anyone"))
+    service = world.service()
+    await service.run()
+    assert liar.commits
+    trust = service._core.state.trust_of(liar.peer)
+    assert (trust.text, trust.root) == ("stranger", liar.peer)
