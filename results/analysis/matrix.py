@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from results.analysis.pairs import stem, unlike
+from results.row.names import told_apart
 from results.row.row import Row, RowStatus
 from results.row.simulated import counting
 from results.row.verdict import RowVerdict
@@ -91,7 +92,9 @@ def make_matrix(
             f"no model, variant, device or unit is called {base!r} there"
             + (f"; {near}" if (near := did_you_mean(base, names)) else "")
         )
-    return tuple(_cell(row, _base_of(row, ordered, base), base, prices or {}) for row in ordered)
+    cells = (_cell(row, _base_of(row, ordered, base), base, prices or {}) for row in ordered)
+    named = zip(cells, told_apart(ordered), strict=True)
+    return tuple(replace(cell, device=row.device_name) for cell, row in named)
 
 
 def _is_base(row: Row, base: str) -> bool:

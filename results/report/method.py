@@ -172,14 +172,14 @@ def fingerprints(report: Report) -> Section:
         blocks.append(Table("Runtimes", ["unit", "driver", "runtime", "execution providers"], lines))
     lines = [
         [
-            task_number(result.row),
-            quote(result.row.file_name),
-            device_name(result.row),
-            code(result.row.fingerprint),
-            code(result.row.task_sha256),
+            task_number(row),
+            quote(row.file_name),
+            device_name(row),
+            code(row.fingerprint),
+            code(row.task_sha256),
             code(result.signature[:32]),
         ]
-        for result in report.results
+        for row, result in zip(report.rows, report.results, strict=True)
     ]
     note = (
         "Rows that share a fingerprint were made alike: it is one hash over device, system, runtime, unit, threads, shapes, seed, steps "

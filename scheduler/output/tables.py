@@ -18,6 +18,7 @@ from protocol.values.trust import TrustKind
 from protocol.words import Reason, WorkerState, asks_for_it
 from results.export.csv import csv_lines
 from results.export.raw import json_lines, write_lines
+from results.row.names import told_apart
 from results.row.replicas import disagreements
 from results.row.row import Row, RowStatus
 from results.row.simulated import marked, shown_name
@@ -292,6 +293,7 @@ def safe_columns(line: str) -> str:
 
 def results_table(rows: Sequence[Row]) -> Table:
     """A table in which numbers stand whole, names are shortened, nothing is wrapped."""
+    rows = told_apart(rows)
     lines = table(rows, *_columns(rows), gap=1)
     lines.box, lines.pad_edge, lines.show_edge, lines.header_style = (
         box.SIMPLE_HEAD,
@@ -304,6 +306,7 @@ def results_table(rows: Sequence[Row]) -> Table:
 
 def plain_lines(rows: Sequence[Row]) -> list[str]:
     """The same cells in full, in columns of spaces."""
+    rows = told_apart(rows)
     columns = _columns(rows)
     lines = [[str(head.header) for head, _ in columns]]
     lines += [[str(cell(row)) for _, cell in columns] for row in rows]
@@ -345,7 +348,7 @@ def _columns(rows: Sequence[Row]) -> list[tuple[Column, Callable[[Row], str | Te
         (name("Task"), lambda row: row.job_id.rpartition("/")[2]),
         (shrinking("Model"), lambda row: short(safe_text(row.file_name, 40))),
         (shrinking("Unit"), lambda row: short(unit(row))),
-        (shrinking("Device"), lambda row: short(safe_text(row.device_name, 40) or "-")),
+        (shrinking("Device"), lambda row: short(safe_text(row.device_name, 60) or "-")),
         *([(name("Trust"), lambda row: safe_text(row.trust, 40) or "-")] if trust else []),
         (number("Load ms"), lambda row: _time(row.load_ms_median, None)),
         (number("Inference ms"), lambda row: _time(row.inference_ms_median, row.half_width_percent)),

@@ -20,6 +20,7 @@ from scheduler.output.tables import campaign_name, campaign_state, device_path, 
 from scheduler.output.terminal import name, number, table
 from scheduler.store.progress import progress_text
 from scheduler.store.rows import ENDED, CampaignSummary, TaskRow
+from swarm.base.names import tell_apart
 from swarm.base.screen import PIPE_WIDTH
 from swarm.base.text import count, safe_text
 from swarm.base.units import show_elapsed
@@ -144,6 +145,7 @@ def bar(share: float, columns: int) -> str:
 
 
 def _devices(items: Sequence[ObservedDevice], now: TopSnapshot, width: int) -> Table:
+    labels = tell_apart({item.advert.peer: shown_name(item.advert, 80) for item in items})
     by_worker: dict[str, list[TaskRow]] = {}
     for task in now.tasks:
         by_worker.setdefault(task.worker or "", []).append(task)
@@ -163,7 +165,7 @@ def _devices(items: Sequence[ObservedDevice], now: TopSnapshot, width: int) -> T
 
     return table(
         items,
-        (name("device", 8, _most(width, 24, 16)), lambda item: shown_name(item.advert, 80)),
+        (name("device", 8, _most(width, 24, 16)), lambda item: labels[item.advert.peer]),
         (name("state", 9, _most(width, 28, 12)), device_state),
         (name("runs", 16, ratio=1), work),
         (number("queue", 5), lambda item: "" if item.pong is None else str(item.pong.queue)),

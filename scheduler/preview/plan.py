@@ -28,6 +28,7 @@ from scheduler.core.run_times import FETCH_RATE, past_run_s
 from scheduler.models.describe import Models, unseen
 from scheduler.planning.tasks import PlannedCell
 from scheduler.preview.survey import DeviceAnswer, Kind, SwarmVisit, kind_of
+from swarm.base.names import tell_apart
 from swarm.base.text import count, safe_text
 
 HASH_DIGITS: Final = 12
@@ -129,6 +130,9 @@ def make_plan(
     serving = [sorted(cell.serve) if visit.complete else cell.covered for cell in planned]
     substance = [content, sorted(hashes.items()), bodies, serving]
     fit = {device for cell in planned for device in cell.fit}
+    shown = [advert for advert in visit.adverts if advert.device in fit]
+    names = {each.peer: safe_text(each.name, 40) for each in (*shown, *visit.untrusted)}
+    labels = tell_apart(names)
     whole = all(cell.covered and cell.run_s is not None for cell in planned)
     return LivePlan(
         plan=_digest(substance)[:HASH_DIGITS],
@@ -138,13 +142,11 @@ def make_plan(
         tasks=len(bodies),
         cells=planned,
         covered=sum(cell.covered for cell in planned),
-        devices={a.device: safe_text(a.name, 40) for a in visit.adverts if a.device in fit},
+        devices={a.device: labels[a.peer] for a in shown},
         seen=len({advert.device for advert in (*visit.adverts, *visit.others)}),
         open=campaign.trust.anyone,
         untrusted=tuple(
-            PlanUntrusted(
-                peer=each.peer, device=each.device, name=safe_text(each.name, 40), serves=each.serves
-            )
+            PlanUntrusted(peer=each.peer, device=each.device, name=labels[each.peer], serves=each.serves)
             for each in visit.untrusted
         ),
         complete=visit.complete,

@@ -40,6 +40,7 @@ from scheduler.store.rows import (
     TaskRow,
 )
 from scheduler.trust.serving import untrusted_lines
+from swarm.base.names import tell_apart
 from swarm.base.text import count, ordinal, safe_text
 from swarm.base.units import show_elapsed, show_estimate
 
@@ -266,8 +267,8 @@ class _StoryWriter:
             strangers = {advert.peer for advert in self.live.found.others} if self.live.found else set()
             fitting = [advert for advert in adverts if match(requirement, advert).fits]
             fits = [advert for advert in fitting if advert.peer not in strangers]
-            shown = {safe_text(advert.name, 40): shown_name(advert, 40) for advert in fits}
-            names = [f"{shown_as}{self._load(name)}" for name, shown_as in shown.items()]
+            labels = tell_apart({advert.peer: shown_name(advert, 40) for advert in fits})
+            names = [f"{labels[advert.peer]}{self._load(safe_text(advert.name, 40))}" for advert in fits]
             more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
             there = f"{_FITTING}: {', '.join(names[:MAX_NAMES])}{more}"
             lines = [there] if fits else [why_untrusted(len(fitting))]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 from statistics import median
 from typing import Any, Final
 
@@ -23,8 +24,11 @@ from results.row.witness import WitnessAccount
 from scheduler.store import schema as t
 from scheduler.store.database import Database, columns_of
 from scheduler.store.rows import ResultRow, TaskRow
+from swarm.base.names import tell_apart
 
 MAX_PAGE: Final = 1000
+_BY_ID: Final = {Dimension.DEVICE: "device_id"}
+"""Dimensions that stand for something else than their own column: devices of one name are not one device."""
 _EXACT: Final = ("campaign", "model", "sha256", "unit", "soc", "state", "verdict")
 
 
@@ -74,7 +78,8 @@ class ResultRepository:
         """The median of `value` over all succeeded tasks that have it, for each pair of `rows` and `columns`. Simulations are left out
         when anything was measured.
         """
-        row, column, figure = (t.results.c[str(name)] for name in (rows, columns, value))
+        row, column = (t.results.c[_BY_ID.get(name, str(name))] for name in (rows, columns))
+        figure = t.results.c[str(value)]
         where = [
             t.results.c.state == TaskState.SUCCEEDED,
             figure.is_not(None),
@@ -84,12 +89,24 @@ class ResultRepository:
         cells = self._cells(row, column, figure, [*where, measured]) or self._cells(
             row, column, figure, where
         )
+        names = self._device_names() if Dimension.DEVICE in (rows, columns) else {}
+        if rows is Dimension.DEVICE:
+            cells = [replace(cell, row=names.get(cell.row, cell.row)) for cell in cells]
+        if columns is Dimension.DEVICE:
+            cells = [replace(cell, column=names.get(cell.column, cell.column)) for cell in cells]
         cells.sort(key=lambda cell: (_order(cell.row), _order(cell.column)))
         return Pivot(
             rows=tuple(sorted({cell.row for cell in cells}, key=_order)),
             columns=tuple(sorted({cell.column for cell in cells}, key=_order)),
             cells=tuple(cells),
         )
+
+    def _device_names(self) -> dict[str, str]:
+        """Device id → how it is shown: its latest name, told apart from others."""
+        r = t.results.c
+        latest = sa.func.max(r.ended)
+        query = sa.select(r.device_id, r.device, latest).group_by(r.device_id, r.device).order_by(latest)
+        return tell_apart({device: name for device, name, _ in self._database.tuples(query)})
 
     def _cells(
         self,

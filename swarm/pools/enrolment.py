@@ -18,6 +18,7 @@ from protocol.messages.index import RefusedMessage
 from protocol.messages.pool import EnrolRequest, ManifestMessage, PoolManifest, PoolMember
 from protocol.words import Reason, Role
 from swarm.base.home import Home
+from swarm.base.names import skeleton
 from swarm.base.settings import SettingsError
 from swarm.net.addresses import PeerId
 from swarm.net.identity import peer_id_bytes
@@ -158,9 +159,9 @@ def _name(manifest: PoolManifest, peer: PeerId, message: EnrolRequest, now: floa
             f"nobody can be called {message.name!r}: it looks like an id; choose another: --name"
         )
     tail = f"-{peer[-TAIL:]}"
-    taken = {member.name for member in manifest.members if member.peer != peer}
+    taken = {skeleton(member.name) for member in manifest.members if member.peer != peer}
     for name in (message.name, message.name[: MAX_NAME - len(tail)] + tail):
-        if name not in taken:
+        if skeleton(name) not in taken:
             return name
     raise NotPermitted(
         f"another member of pool {manifest.name} is called {message.name!r}; choose another name: --name"

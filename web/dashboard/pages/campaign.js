@@ -6,7 +6,7 @@ import { h, replace, replaceChanged } from "../dom.js";
 import { configuration, count, duration, time } from "../format.js";
 import { matrix } from "../matrix.js";
 import { table } from "../table.js";
-import { act, announce, badge, bar, batch, confirm, facts, instant, lines, setText, simulation, SIMULATED } from "../widgets.js";
+import { act, announce, badge, bar, batch, confirm, facts, instant, lines, setText, shortId, simulation, SIMULATED } from "../widgets.js";
 import { statusOf } from "./campaigns.js";
 
 export const title = "Campaign";
@@ -281,7 +281,7 @@ function list(cancelOne, simulated, variants) {
       { name: "Task", head: true, number: false, width: "3.5rem", value: (task) => task.n, sign: (task) => task.n, cell: (task) => h("a", { href: `#/tasks/${task.task}` }, task.n) },
       { name: "Model", width: "minmax(7rem, 1.2fr)", value: (task) => task.model },
       { name: "Unit", width: variants ? "minmax(18rem, 2fr)" : "minmax(6rem, 1fr)", value: (task) => configuration(task.unit, task.threads, task.batch) },
-      { name: "Device", width: "minmax(5rem, 1fr)", value: (task) => task.device },
+      { name: "Device", width: "minmax(5rem, 1fr)", value: (task) => task.device, cell: (task) => [task.device, task.worker && [" ", shortId(task.worker)]] },
       { name: "Trust", width: "5rem", value: (task) => task.trust },
       { name: "State", width: "7.5rem", value: (task) => task.state, cell: (task) => badge(task.state) },
       { name: "Progress", sort: false, width: "minmax(10rem, 2.4fr)", value: (task) => task.progress },

@@ -1,0 +1,111 @@
+"""Odd frames over real links to nodes that run: by strangers and by a scheduler that the workers serve."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Final
+
+import trio
+
+from protocol.errors import Unreachable
+from protocol.words import ProtocolId
+from swarm.join.host import open_host
+from swarm.net.identity import Identity
+from swarm.net.network import Network
+from tests.fuzz.mutations import FAMILIES, plan
+from tests.rig.attack import Node
+
+PER_KEY: Final = 250
+"""Frames under one key, before another is taken: a peer's budget must not end the fuzz."""
+PER_STREAM: Final = 4
+JOBS: Final = 8
+WAIT_S: Final = 0.05
+"""For an answer; what comes later is not counted."""
+BROKEN: Final = (OSError, trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSlowError, Unreachable)
+
+
+async def fuzz_nodes(
+    rng: random.Random, nodes: Sequence[Node], count: int, served: Sequence[Identity] = (), jobs: int = JOBS
+) -> Counter[str]:
+    """Send so many frames to the nodes in turn; what came of them. `served`: keys that the workers serve, used every other time."""
+    outcomes: Counter[str] = Counter()
+    runs = _by_family(rng, count)
+    keys = 0
+
+    async def send() -> None:
+        nonlocal keys
+        while runs:
+            keys += 1
+            identity = served[keys % len(served)] if served and keys % 2 else Identity.fresh()
+            async with open_host(identity) as network:
+                for _ in range(PER_KEY // PER_STREAM):
+                    if not runs:
+                        return
+                    protocol, frames = runs.pop()
+                    left = await _send(
+                        network, rng.choice(_speakers(nodes, protocol)), protocol, frames, outcomes
+                    )
+                    if left:
+                        runs.append((protocol, left))
+                    if len(left) == len(frames):
+                        break  # refused: on with another key
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(jobs):
+            nursery.start_soon(send)
+    return outcomes
+
+
+def _speakers(nodes: Sequence[Node], protocol: ProtocolId) -> list[Node]:
+    gates = [node for node in nodes if node.name == "gate"]
+    workers = [node for node in nodes if node not in gates]
+    only = {
+        ProtocolId.WORK: workers,
+        ProtocolId.BLOB: workers,
+        ProtocolId.GATE: gates,
+        ProtocolId.POOL: gates,
+    }
+    return only.get(protocol, list(nodes))
+
+
+def _by_family(rng: random.Random, count: int) -> list[tuple[ProtocolId, list[bytes]]]:
+    """Frames in runs of one family each, for one stream; families mixed."""
+    runs = []
+    for protocol in FAMILIES:
+        frames = [data for _, _, data in plan(rng, -(-count // len(FAMILIES)), [protocol])]
+        runs += [(protocol, frames[at : at + PER_STREAM]) for at in range(0, len(frames), PER_STREAM)]
+    rng.shuffle(runs)
+    return runs
+
+
+async def _send(
+    network: Network, node: Node, protocol: ProtocolId, frames: list[bytes], outcomes: Counter[str]
+) -> list[bytes]:
+    """Send them on one stream; those that were not sent because it ended."""
+    left = list(frames)
+    try:
+        stream = await network.open(node.peer_id, protocol, node.addresses)
+    except BROKEN as exc:
+        outcomes["no stream"] += 1
+        outcomes[f"no stream {protocol} {node.name} {str(exc)[:90]}"] += 1
+        return left
+    try:
+        while left:
+            await stream.send_all(left[0])
+            left.pop(0)
+            outcomes["sent"] += 1
+            with trio.move_on_after(WAIT_S) as waited:
+                if not await stream.receive_some():
+                    outcomes["ended"] += 1
+                    break
+                outcomes["answered"] += 1
+            outcomes["no answer"] += waited.cancelled_caught
+    except BROKEN:
+        outcomes["reset"] += 1
+    finally:
+        with trio.move_on_after(1, shield=True), suppress(*BROKEN):
+            await stream.reset()
+    return left
