@@ -131,8 +131,10 @@ def make_plan(
     substance = [content, sorted(hashes.items()), bodies, serving]
     fit = {device for cell in planned for device in cell.fit}
     shown = [advert for advert in visit.adverts if advert.device in fit]
-    names = {each.peer: safe_text(each.name, 40) for each in (*shown, *visit.untrusted)}
-    labels = tell_apart(names)
+    known = {advert.peer: advert.name for advert in shown} | {
+        each.peer: each.name for each in visit.untrusted
+    }
+    labels = tell_apart({peer: safe_text(name, 40) for peer, name in known.items()})
     whole = all(cell.covered and cell.run_s is not None for cell in planned)
     return LivePlan(
         plan=_digest(substance)[:HASH_DIGITS],

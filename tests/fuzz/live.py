@@ -28,11 +28,15 @@ BROKEN: Final = (OSError, trio.BrokenResourceError, trio.ClosedResourceError, tr
 
 
 async def fuzz_nodes(
-    rng: random.Random, nodes: Sequence[Node], count: int, served: Sequence[Identity] = (), jobs: int = JOBS
+    rng: random.Random,
+    nodes: Sequence[Node],
+    count: int,
+    served: Sequence[Identity] = (),
+    protocols: Sequence[ProtocolId] = tuple(FAMILIES),
 ) -> Counter[str]:
     """Send so many frames to the nodes in turn; what came of them. `served`: keys that the workers serve, used every other time."""
     outcomes: Counter[str] = Counter()
-    runs = _by_family(rng, count)
+    runs = _by_family(rng, count, protocols)
     keys = 0
 
     async def send() -> None:
@@ -54,7 +58,7 @@ async def fuzz_nodes(
                         break  # refused: on with another key
 
     async with trio.open_nursery() as nursery:
-        for _ in range(jobs):
+        for _ in range(JOBS):
             nursery.start_soon(send)
     return outcomes
 
@@ -71,11 +75,13 @@ def _speakers(nodes: Sequence[Node], protocol: ProtocolId) -> list[Node]:
     return only.get(protocol, list(nodes))
 
 
-def _by_family(rng: random.Random, count: int) -> list[tuple[ProtocolId, list[bytes]]]:
+def _by_family(
+    rng: random.Random, count: int, protocols: Sequence[ProtocolId]
+) -> list[tuple[ProtocolId, list[bytes]]]:
     """Frames in runs of one family each, for one stream; families mixed."""
     runs = []
-    for protocol in FAMILIES:
-        frames = [data for _, _, data in plan(rng, -(-count // len(FAMILIES)), [protocol])]
+    for protocol in protocols:
+        frames = [data for _, _, data in plan(rng, -(-count // len(protocols)), [protocol])]
         runs += [(protocol, frames[at : at + PER_STREAM]) for at in range(0, len(frames), PER_STREAM)]
     rng.shuffle(runs)
     return runs

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
@@ -120,7 +121,7 @@ def _value(rng: random.Random, body: bytes) -> bytes:
             break
         act = rng.random()
         if act < 0.75:
-            place[key] = rng.choice(ODD)
+            place[key] = deepcopy(rng.choice(ODD))
         elif act < 0.85 and isinstance(place, dict):
             place[str(rng.choice(ODD))[:50]] = place.pop(key)
         elif act < 0.95 and isinstance(place, list):
