@@ -184,6 +184,14 @@ def test_a_pivot_shows_the_median_of_each_pair(store: Store) -> None:
     assert store.results.pivot(Dimension.DEVICE, Dimension.UNIT, FigureColumn.TOKENS).cells == ()
 
 
+def test_two_devices_that_look_alike_are_two_in_a_pivot(store: Store) -> None:
+    campaign(store, "c-one", 2)
+    finish(store, "c-one", 1, "lab-1", 4)
+    finish(store, "c-one", 2, "lab-l", 8)
+    pivot = store.results.pivot(Dimension.DEVICE, Dimension.MODEL, FigureColumn.INFERENCE)
+    assert pivot.rows == ("lab-1 …-lab-1", "lab-l …-lab-l")
+
+
 def test_simulations_are_in_a_pivot_only_where_nothing_was_measured(store: Store) -> None:
     campaign(store, "c-one", 3)
     finish(store, "c-one", 1, "mini", 5)
