@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import stat
 import tempfile
 import threading
 from collections.abc import Generator
@@ -29,6 +30,8 @@ DRIVERS: Final = {
 """By the end of a unit's name: the driver, and its unit on the processor."""
 MOST_S: Final = 20.0
 """For the load, and for the inferences."""
+READABLE: Final = 0o444
+"""The child of a node run by root is nobody. Who may enter the folder is said by the folder."""
 MEMORY: Final = 8 * 1024**3
 
 
@@ -98,6 +101,7 @@ def _outputs(order: WorkOrder, allowed: Limits, zygote: Zygote) -> Generator[Out
 def _on_disk(model: Path, scratch: Path) -> Path:
     """The model as its driver reads it: a bundle is unpacked."""
     if not bundles.is_bundle(model):
+        model.chmod(stat.S_IMODE(model.stat().st_mode) | READABLE)
         return model
     bundles.unpack(model, scratch / "model")
     return scratch / "model"

@@ -42,6 +42,11 @@ def test_the_same_inputs_have_the_same_outputs_and_others_have_others(
     assert first.sketches
 
 
+def test_a_model_that_only_its_owner_may_read_is_answered_too(answers: LocalAnswers, script: Path) -> None:
+    script.chmod(0o600)
+    assert answers(script, task(unit=SIMULATED), 1).sketches
+
+
 def test_a_unit_of_other_hardware_is_answered_by_the_processor(answers: LocalAnswers, tmp_path: Path) -> None:
     model = tmp_path / "model"
     model.write_bytes(b"no model")
