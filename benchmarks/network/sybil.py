@@ -6,8 +6,8 @@
 The attacker of arXiv 2505.01139: identities ground until they lie nearest to the keys under attack, which join before anybody publishes and
 make themselves known to every honest node. They answer at once and correctly in form: other attackers as the nearest peers of a key under
 attack, `ok` for adverts that they drop, empty pages. `spread` gives each of four keys a quarter of them, `packed` one key all of them,
-`region` strews a quarter over the neighbourhood of each of four keys. For each key ten devices publish a label, and five honest nodes that
-publish something else query it. No node has an anchor: gates would only help. Found: pairs of query and device, in per cent.
+`region` strews a quarter over the neighbourhood of each of four keys. For each key ten devices publish a label, and five honest nodes
+query it. No node has an anchor: gates would only help. Found: pairs of query and device, in per cent.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import trio.testing
 
 from protocol.messages import index as say
 from protocol.messages.index import StoreVerdict
-from protocol.values.advert import Advert, UnitOffer
+from protocol.values.advert import Advert
 from protocol.values.index_keys import shard_key
 from protocol.values.requirement import Requirement, parse_clause
 from protocol.wire.base import Message
@@ -34,7 +34,6 @@ from swarm.net.identity import Identity, distance, routing_key
 from swarm.net.link import Link, Links, serve_links
 
 LAYOUTS = ("spread", "packed", "region")
-CPU = "CPU (ONNX)"
 DEVICES = 10
 READERS = 5
 GROUND = 40
@@ -113,7 +112,8 @@ def grind(keys: Sequence[bytes], count: int, layout: str, honest: int, seed: int
 
 async def fleet(honest: int, share: float, layout: str, seed: int) -> Outcome:
     """One fleet under attack. `share`: of attackers among all nodes; 0: none."""
-    labels = [f"{seed}-{number}" for number in range(1 if layout == "packed" else 4)]
+    most = 1 if layout == "packed" else min(4, (honest - READERS) // DEVICES)
+    labels = [f"{seed}-{number}" for number in range(most)]
     keys = [shard_key("", f"label:team={label}", 0, 0) for label in labels]
     count = round(honest * share / (1 - share))
     async with (
@@ -134,11 +134,10 @@ async def fleet(honest: int, share: float, layout: str, seed: int) -> Outcome:
         await trio.sleep(SETTLE_S)
         calls = sum(index.calls for index in indexes)
         async with trio.open_nursery() as publishing:
-            for number, index in enumerate(indexes):
-                team = labels[number // DEVICES] if number < DEVICES * len(labels) else "another"
-                publishing.start_soon(index.publish, _advert(index, number, team))
+            for number, index in enumerate(indexes[: DEVICES * len(labels)]):
+                publishing.start_soon(index.publish, _advert(index, number, labels[number // DEVICES]))
         await trio.sleep(SETTLE_S)
-        publish_calls = (sum(index.calls for index in indexes) - calls) / honest
+        publish_calls = (sum(index.calls for index in indexes) - calls) / (DEVICES * len(labels))
         found, asked = 0, 0
         for label in labels:
             wanted = Requirement(clauses=(parse_clause(f'label.team == "{label}"'),))
@@ -180,8 +179,6 @@ def _advert(index: Index, number: int, team: str) -> Advert:
         seq=0,
         device=f"device-{number}",
         name=f"node-{number}",
-        ram=16 * 2**30,
-        units=(UnitOffer(unit=CPU, runtime="onnxruntime"),),
         labels={"team": team},
     )
 

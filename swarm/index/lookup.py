@@ -172,7 +172,7 @@ class Lookups:
         event = self._running[key] = trio.Event()
         try:
             shortlist = await self._find(key, patient=False)
-            contacts = shortlist.answered()
+            contacts = self._with_region(key, shortlist.answered())
             # by the next time slow ones have answered, or are recorded as silent
             hurried = len(contacts) < HOLDERS and shortlist.slow
             holder_set = HolderSet(contacts, trio.current_time(), stale=hurried or not contacts)
@@ -183,6 +183,10 @@ class Lookups:
         finally:
             del self._running[key]
             event.set()
+
+    def _with_region(self, key: bytes, nearest: list[Contact]) -> list[Contact]:
+        peers = {contact.peer for contact in nearest}
+        return [*nearest, *(each for each in self.client.region(key) if each.peer not in peers)]
 
     def failed(self, key: bytes, peer: PeerId) -> None:
         """A holder did not answer: the next reader of `key` looks again."""
@@ -197,7 +201,7 @@ class Lookups:
         if stored is None or trio.current_time() - stored.found_at < SETTLE_S:
             return
         mine = {contact.peer for contact in stored.contacts}
-        farthest = max((distance(peer, key) for peer in mine), default=0)
+        farthest = max(sorted(distance(peer, key) for peer in mine)[:HOLDERS], default=0)
         for peer in {contact.peer for contact in read_contacts(closer)} - mine - {self.client.own_peer}:
             nearer = len(mine) < HOLDERS or distance(peer, key) < farthest
             stored.stale = stored.stale or (nearer and self.client.usable(peer))

@@ -55,6 +55,8 @@ class _Shard:
     holders: dict[PeerId, Contact] = field(default_factory=dict)
     replies: dict[PeerId, tuple[int, StoreVerdict]] = field(default_factory=dict)
     """Holder → the cycle of its last reply, and the verdict."""
+    region: set[PeerId] = field(default_factory=set)
+    """Known holders around the key."""
     look: bool = True
     """The holders have to be looked up."""
     count: int = 0
@@ -74,6 +76,7 @@ class _Shard:
 
     def move(self, depth: int) -> None:
         self.depth, self.holders, self.replies, self.look, self.count = depth, {}, {}, True, 0
+        self.region = set()
 
 
 @dataclass
@@ -183,8 +186,10 @@ class Publisher:
                 near[me.peer] = me
             best = sorted({*near, *shard.stored_by()}, key=lambda peer: distance(peer, key))[:HOLDERS]
             new = [near[peer] for peer in best if peer in near]
-            # anchors get the advert in any case, since holders near a key may lie
-            for contact in (*new, *(each for each in anchors if self.client.usable(each.peer))):
+            # anchors and the region get the advert in any case, since holders near a key may lie
+            around = self.client.region(key)
+            shard.region = {contact.peer for contact in around}
+            for contact in (*new, *around, *(each for each in anchors if self.client.usable(each.peer))):
                 if contact.peer not in shard.replies:
                     shard.holders[contact.peer] = contact
                     result = True
@@ -274,7 +279,9 @@ class Publisher:
         key = shard.key()
         near = sorted(shard.holders, key=lambda peer: distance(peer, key))[: HOLDERS + SPARE]
         anchors = [each.peer for each in self.client.anchors()[:MAX_ANCHORS]]
-        shard.holders = {peer: c for peer, c in shard.holders.items() if peer in near or peer in anchors}
+        shard.holders = {
+            peer: c for peer, c in shard.holders.items() if peer in (*near, *anchors, *shard.region)
+        }
         shard.replies = {peer: reply for peer, reply in shard.replies.items() if peer in shard.holders}
 
     def _settle(self, shard: _Shard) -> None:

@@ -51,6 +51,10 @@ class RoutingTable:
         near = heapq.nsmallest(count, self._entries.values(), key=lambda entry: entry.position ^ target)
         return [entry.contact for entry in near]
 
+    def contacts(self) -> list[Contact]:
+        """All of them."""
+        return [entry.contact for entry in self._entries.values()]
+
     def oldest(self, before: float, count: int) -> list[Contact]:
         """Up to `count` contacts that have not answered since `before`, the longest silent first."""
         old = (entry for entry in self._entries.values() if entry.answered_at < before)
