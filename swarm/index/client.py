@@ -202,11 +202,18 @@ class IndexClient:
             outcomes.send_nowait((contact, answer))
 
     async def race(
-        self, contacts: list[Contact], message: Message, expected: type[M], need: int
+        self,
+        contacts: list[Contact],
+        message: Message,
+        expected: type[M],
+        need: int,
+        *,
+        grace_s: float = 0.0,
     ) -> tuple[list[tuple[Contact, M]], list[Contact]]:
         """Ask `need` of `contacts`, with a hedged request for each that fails or is slow, until `need` have answered.
 
-        Returns the answers and the peers that failed. Ends early when only slow peers are left and there is any answer.
+        Returns the answers and the peers that failed. Ends early when only slow peers are left and there is any answer; slow ones get
+        `grace_s` more: else liars, which answer at once, would end it before a first connection is up.
         """
         send, receive = trio.open_memory_channel[tuple[Contact, M | None]](math.inf)
         answers: list[tuple[Contact, M]] = []
@@ -223,9 +230,11 @@ class IndexClient:
                     pending[contact.peer] = now
                     self.nursery.start_soon(self.ask_into, send, contact, message, expected)
                 in_time = [since for peer, since in pending.items() if peer not in slow]
-                if not pending or (answers and not in_time):
+                late = [end for since in pending.values() if (end := since + self.hedge_s + grace_s) > now]
+                if not pending or (answers and not in_time and not late):
                     break
-                with trio.move_on_at(min(in_time) + self.hedge_s if in_time else math.inf):
+                wake = min(late) if answers and late else math.inf
+                with trio.move_on_at(min(in_time) + self.hedge_s if in_time else wake):
                     contact, answer = await receive.receive()
                     del pending[contact.peer]
                     slow.discard(contact.peer)

@@ -38,6 +38,8 @@ from swarm.net.identity import routing_key
 
 READERS: Final = 2
 """Holders asked first; all of them when these do not have enough."""
+GRACE_S: Final = 0.5
+"""How much longer than the hedging delay all holders are waited for, once two do not have enough."""
 SPARE: Final = 4
 """Adverts requested beyond those wanted, since some may be useless."""
 LEAST_PAGE: Final = 8
@@ -337,7 +339,8 @@ class Query:
             anchors = [c for c in client.anchors() if c.peer not in out and client.usable(c.peer)]
             if anchors:
                 others, count = [self.rng.choice(anchors), *others], count + 1
-            more, failed = await client.race(others, page, say.ShardPage, count)
+            grace_s = GRACE_S if need is None else 0.0
+            more, failed = await client.race(others, page, say.ShardPage, count, grace_s=grace_s)
             answers += more
             done |= {contact.peer for contact, _ in more}
             for contact in failed:
