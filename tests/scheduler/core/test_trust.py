@@ -9,7 +9,7 @@ from protocol.values.attempt import TaskState
 from protocol.values.lease import Fence
 from protocol.values.trust import OWN, STRANGER, Trust, TrustKind, TrustScope
 from protocol.words import Reason
-from scheduler.core.commands import CancelOn, CommitTo, EndAttempt, ProbeWorker
+from scheduler.core.commands import CancelOn, CommitTo, EndAttempt, ProbeWorker, RecordWaitReason
 from scheduler.core.scheduler import SchedulerCore
 from tests.scheduler.core_parts import PEERS, SHA, Story, a_live_task, advert, of, quote
 
@@ -155,3 +155,12 @@ def test_a_core_that_is_told_nothing_of_trust_takes_all_workers_for_its_own() ->
     assert [each.trust for each in Story().commits] == [OWN]
     assert isinstance(Story().core, SchedulerCore)
     assert [type(each) for each in Story().commits] == [CommitTo]
+
+
+def test_a_task_that_only_untrusted_devices_fit_says_so_while_it_waits() -> None:
+    story = a_story(Judgement(), workers=0)
+    story.tell(story.core.workers.add_adverts(story.group, [], story.now))
+    orders = story.tell(story.core.workers.count_untrusted(story.group, [advert(0), advert(1)]))
+    assert [each.words for each in of(orders, RecordWaitReason)] == [
+        "2 devices fit, and are not trusted: sark-node peers says which serve you"
+    ]
