@@ -7,6 +7,7 @@ from __future__ import annotations
 from typing import Final
 
 COVERED: Final[dict[str, str]] = {
+    "also: an input of 300 dimensions": "tests/drivers/sandbox/test_hostile.py",
     "N8 replay of a signed message": "tests/node/capacity/test_ledger.py tests/swarm/index/test_attacks.py",
     "N9 clock skew": "tests/simulation/kernel.py tests/node/capacity/test_run_time.py",
     "N10 a relay reads or alters traffic": "tests/swarm/relay/test_real.py",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import struct
 import zlib
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
@@ -13,12 +14,15 @@ from typing import Any, Final
 import trio
 
 from protocol.errors import RemoteProtocolError, SarkError
+from protocol.formats.chain import launch_seed
 from protocol.messages import work as say
 from protocol.values.advert import Advert
 from protocol.values.lease import Fence
 from protocol.values.record import (
     DeviceFacts,
+    LaunchOutput,
     LoadSample,
+    OutputSketch,
     Record,
     RunFacts,
     Timing,
@@ -164,6 +168,45 @@ async def forge(
     await _send(fake, link, _record(fake, task, commit, fence, samples), commit, fence, lease)
 
 
+async def forge_chain(
+    fake: FakeWorker, link: Link, task: Task, lease: str, commit: say.Commit, fence: Fence
+) -> None:
+    """An invention that keeps to the form of a witnessed run: it asks for the reveal, follows the chain, notes each launch, and takes as
+    long as it claims. Only its outputs are wrong, for it never runs the model."""
+    await _pull(fake, link, task)
+    with suppress(SarkError, RemoteProtocolError):
+        reveal = await link.ask(say.RevealRequest(lease=lease, fence=fence), say.Reveal)
+        fake.facts["reveals"] += 1
+        launches, runs = task.measure.loads or 1, task.measure.runs or 1
+        shares = [runs // launches + (n < runs % launches) for n in range(launches)]
+        timings = []
+        for number, share in enumerate(shares, start=1):
+            sums = struct.pack(">16f", *([0.25] * 16))
+            output = LaunchOutput(
+                sha256=hashlib.sha256(bytes([number])).hexdigest(),
+                sketches=(OutputSketch(dtype="float32", count=8, norm=1.0, sums=sums),),
+            )
+            inferences_s = FORGED_NS * share / 1e9
+            await trio.sleep(0.05 + 2 * inferences_s)
+            digest = output.digest().hex()
+            await link.tell(say.LaunchEnded(lease=lease, fence=fence, launch=number, digest=digest))
+            timings.append(
+                Timing(
+                    samples=pack_samples([FORGED_NS] * share), warmup=pack_samples([FORGED_NS]), output=output,
+                    cpu_s=inferences_s, wall_s=1.01 * inferences_s,
+                )
+            )  # fmt: skip
+        record = _record(fake, task, commit, fence, b"", timings=tuple(timings))
+        assert record.ran is not None
+        first = timings[0].output
+        assert first is not None
+        ran = record.ran.model_copy(
+            update={"seed": launch_seed(reveal.opening, 1), "output_sha256": first.sha256}
+        )
+        chained = record.model_copy(update={"ran": ran, "opening": reveal.opening, "reveal": reveal.reveal})
+        await _send(fake, link, chained, commit, fence, lease)
+
+
 async def hold(
     fake: FakeWorker, link: Link, task: Task, lease: str, commit: say.Commit, fence: Fence
 ) -> None:
@@ -181,7 +224,7 @@ async def bomb(
     )
 
 
-ACTS: Final = {"forge": forge, "hold": hold, "bomb": bomb}
+ACTS: Final = {"forge": forge, "chain": forge_chain, "hold": hold, "bomb": bomb}
 
 
 @asynccontextmanager
@@ -235,8 +278,8 @@ MEASURED: Final = {
 
 
 def _flagged(row: dict[str, Any]) -> bool:
-    """Whether its verdict says that the time was not witnessed, and that a stranger measured it."""
-    return "unwitnessed" in str(row["Verdict"]) and "stranger" in str(row.get("Trust", ""))
+    """Whether it says that a stranger measured it and that its time or its outputs were not witnessed."""
+    return row["Verdict"] in ("unwitnessed", "unchecked") and row["Trust"] == "stranger"
 
 
 ATTACKS: Final = (
@@ -256,6 +299,17 @@ ATTACKS: Final = (
         fake_workers,
         campaign=STRANGERS | MEASURED,
         check=no_forgery,
+        strangers=True,
+        leaves=True,
+    ),
+    Attack(
+        "fake-chain-admitted",
+        "1, S8",
+        "the same strangers keep to the form of a witnessed run, chain and times, and only invent the outputs",
+        fake_workers,
+        {"act": "chain"},
+        STRANGERS | MEASURED,
+        no_forgery,
         strangers=True,
         leaves=True,
     ),
