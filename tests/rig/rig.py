@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from tests.rig.attack import OWN_DEVICE, Attack
-from tests.rig.swarm import Swarm, a_swarm
+from tests.rig.swarm import MODELS, Swarm, a_swarm
 from tests.rig.verdict import MIB, Result, Window, honest_rows
 
 TRIES: Final = 3
 """A limit of time that was passed may be a busy machine's fault: the attack is tried again, and fails if none of its tries holds."""
 BRIEF_S: Final = 3.0
+BRIEF_MODELS: Final = 4
 LITTLE: Final = 16 * MIB
 """Memory that an attack may leave behind for the next one to run on the same swarm."""
 
@@ -69,7 +70,9 @@ class Rig:
             folder = Path(tempfile.mkdtemp(prefix="sark-rig-"))
             self._stack.callback(shutil.rmtree, folder, ignore_errors=True)
             self._swarm, self._of = (
-                self._stack.enter_context(a_swarm(folder, attack.schedulers)),
+                self._stack.enter_context(
+                    a_swarm(folder, attack.schedulers, BRIEF_MODELS if self._brief else MODELS)
+                ),
                 attack.schedulers,
             )
         return self._swarm

@@ -214,7 +214,7 @@ def start(lab: Lab, name: str, module: str, *arguments: str) -> Helper:
 
 
 @contextlib.contextmanager
-def a_swarm(folder: Path, schedulers: tuple[str, ...] = ()) -> Iterator[Swarm]:
+def a_swarm(folder: Path, schedulers: tuple[str, ...] = (), models: int = MODELS) -> Iterator[Swarm]:
     """A fresh one, with the promise that nothing of it is left afterwards. `schedulers`: homes that its workers serve besides."""
     ports = {name: free_port() for name in WORKERS}
     lab = Lab(folder / "honest", (SCHEDULER, *schedulers), workers=WORKERS)
@@ -235,11 +235,11 @@ def a_swarm(folder: Path, schedulers: tuple[str, ...] = ()) -> Iterator[Swarm]:
         helpers.append(honest)
         for number in range(MODELS):
             OnnxModels(lab.folder).nano(f"nano-{number}", 0.1 + number)
-        models = {f"m{n}.json": LATENCY_MS + n for n in range(MODELS)}
-        for name, median in models.items():
+        scripts = {f"m{n}.json": LATENCY_MS + n for n in range(models)}
+        for name, median in scripts.items():
             script(lab.folder, name, load_ms=1.0, latencies_ms=[median], sleep=True)
         until(lambda: honest.lines or honest.process.poll() is not None, "the honest caller calls")
-        yield Swarm(lab, lab.folder, target, memory, honest, models)
+        yield Swarm(lab, lab.folder, target, memory, honest, scripts)
     finally:
         for helper in helpers:
             helper.end()
