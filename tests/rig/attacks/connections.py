@@ -288,7 +288,6 @@ ATTACKS: Final = (
         "1,020 keys are connected to the gate, idle, and answer pings",
         lockout,
         check=was_full,
-        short=True,
     ),
     Attack("half-open", "N4, N6", "400 connections that never prove a key", half_open),
     Attack(

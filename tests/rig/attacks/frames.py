@@ -265,7 +265,6 @@ ATTACKS: Final = (
         "4, N7",
         "64 KiB of the smallest calls at a time on all streams, and no answer is read",
         tiny_frames,
-        short=True,
     ),
     Attack("note-flood", "6", "calls sent as notes, which carry no number and get no answer", note_flood),
     Attack("log-flood", "12, T11", "one stream after the other that ends in nonsense", log_flood),

@@ -262,7 +262,7 @@ def nothing_for_strangers(rows: list[dict[str, Any]], facts: Facts) -> list[str]
 def no_forgery(rows: list[dict[str, Any]], facts: Facts) -> list[str]:
     """Strangers may take tasks; what they invent is never a clean row."""
     clean = [
-        row["FileName"]
+        f"{row['FileName']} ({row['Verdict']}: {row['VerdictReason'][:100]})"
         for row in rows
         if row["Status"] == "Complete" and row["InferenceMsMedian"] == FORGED_NS / 1e6 and not _flagged(row)
     ]
