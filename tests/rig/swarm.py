@@ -101,6 +101,8 @@ class Helper:
             self.process.kill()
             self.process.wait()
         self._reader.join(5)
+        if self.process.stdout is not None:
+            self.process.stdout.close()
 
 
 @dataclass
