@@ -1,5 +1,7 @@
 """Do replicas of one task agree? The same model on the same unit, on several devices of one class. Pure.
 
+Where a stranger has one of them, two count only if different owners answer for them: workers of one root can agree on a lie.
+
 Two complete replicas disagree
     in their outputs  when their sketches are further apart than the tolerance; without a sketch of both, when the outputs differ and either
                       no reference says by how much, or their distances from it (MaxError) are further apart than the tolerance;
@@ -12,6 +14,8 @@ from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from typing import Final
 
+from protocol.values.trust import TrustKind
+from results.row.identity import trust_root
 from results.row.row import Row, RowStatus
 from results.row.sketches import distance, read, tolerance_of
 
@@ -48,12 +52,16 @@ def _groups(rows: Iterable[Row]) -> list[list[Row]]:
     return list(groups.values())
 
 
-def _compared(row: Row, siblings: Iterable[Row]) -> dict[str, str]:
+def _compared(row: Row, siblings: Sequence[Row]) -> dict[str, str]:
     others = [
         other for other in siblings if other.replica != row.replica and other.device_id != row.device_id
     ]
+    why = "no other device has a result of it"
+    if others and any(each.trust == TrustKind.STRANGER for each in siblings):
+        others = [other for other in others if trust_root(other) != trust_root(row)]
+        why = f"no device that somebody else answers for has a result of it; this one's: {row.trust}"
     if not others:
-        return {"agreement": str(Agreement.ALONE), "agreement_reason": "no other device has a result of it"}
+        return {"agreement": str(Agreement.ALONE), "agreement_reason": why}
     matches = [
         f"against replica {other.replica}: {why}" for other in others for why in differences(row, other)
     ]

@@ -37,6 +37,10 @@ FEW: Final = 8
 """If there are this many times more workers than fit, those that fit are visited on their own, in order."""
 WANT: Final = (8, 64)
 REPLICAS_WAIT: Final = "its other replicas have every device that fits"
+ROOTS_WAIT: Final = (
+    "its other replicas have a device of each owner that fits, and this campaign admits strangers, so that replicas count only where "
+    "different owners answer for them: a device of another pool, a listed one, or a stranger of another network is needed"
+)
 
 
 @dataclass(slots=True)
@@ -222,13 +226,14 @@ class Allocator:
     def candidates(
         self, entry: TaskEntry, group: RequirementGroup, serving: list[WorkerView], now: float
     ) -> list[WorkerView]:
-        """Those of `serving` that may have the task: no device of a replica of it, and none that has tried it while another that has not
-        can be had, even a busy one, or before the backoff is over.
+        """Those of `serving` that may have the task: no device of a replica of it (and where strangers are admitted, none that the same
+        root answers for), and none that has tried it while another that has not can be had, even a busy one, or before the backoff is over.
         """
         if not (entry.tried or entry.replica_set):
             return serving
         taken = self.taken(entry)
-        serving = [view for view in serving if view.device_id() not in taken]
+        apart = self._state.apart
+        serving = [view for view in serving if taken.isdisjoint(apart(group, view))]
         if not entry.tried:
             return serving
         fresh = [view for view in serving if view.peer not in entry.tried]
@@ -237,20 +242,26 @@ class Allocator:
         if now >= entry.not_before + ELSEWHERE_S:
             return serving
         others = (self._state.workers[peer] for peer in group.fits - entry.tried)
-        return fresh if any(view.hopeful() and view.device_id() not in taken for view in others) else serving
+        return (
+            fresh
+            if any(view.hopeful() and taken.isdisjoint(apart(group, view)) for view in others)
+            else serving
+        )
 
     def taken(self, entry: TaskEntry) -> set[str]:
-        """Devices that other replicas of the task are at, or have their result from."""
+        """Devices that other replicas of the task are at, or have their result from; and who answers for these (`State.apart`)."""
         state, taken = self._state, set[str]()
+        group = state.groups[entry.group]
         for task in state.replicas.get(entry.replica_set, ()) if entry.replica_set else ():
             other = state.tasks[task]
             if other is entry:
                 continue
-            taken |= {state.worker(each.worker).device_id() for each in other.attempts()}
+            for each in other.attempts():
+                taken |= state.apart(group, state.worker(each.worker))
             if other.state is TaskState.SUCCEEDED:
                 taken.add(other.ran_on)
                 if other.worker is not None:  # its device was perhaps not known when the result came
-                    taken.add(state.worker(other.worker).device_id())
+                    taken |= state.apart(group, state.worker(other.worker))
         return taken
 
     def commit(self, entry: TaskEntry, view: WorkerView, now: float, *, hedge: bool = False) -> CommitTo:
@@ -299,8 +310,11 @@ class Allocator:
                 words = why_untrusted(group.untrusted) if group.untrusted else "no device that fits is up yet"
         else:
             taken = self.taken(self._state.tasks[next(iter(group.pending))])
-            if taken and all(workers[peer].device_id() in taken for peer in group.fits):
-                words = REPLICAS_WAIT
+            if taken and not any(
+                taken.isdisjoint(self._state.apart(group, workers[peer])) for peer in group.fits
+            ):
+                free = any(self._state.device_of(workers[peer]) not in taken for peer in group.fits)
+                words = ROOTS_WAIT if free else REPLICAS_WAIT
         if not words or words == group.wait_reason:
             return []
         group.wait_reason = words

@@ -76,14 +76,14 @@ class Deadlines:
         state, model = self._state, entry.task.model
         group, taken = state.groups[entry.group], self._allocator.taken(entry)
         waits = entry.hedge is not None and not entry.runs(entry.hedge)
-        taken |= {state.worker(attempt.worker).device_id() for attempt in entry.attempts()}
+        taken |= {state.device_of(state.worker(attempt.worker)) for attempt in entry.attempts()}
         fitting = [
             view
             for view in free
             if view.peer in group.fits
             and state.admits(group, view.peer)
             and view.peer not in entry.tried
-            and view.device_id() not in taken
+            and taken.isdisjoint(state.apart(group, view))
             and (view.peer in state.idle or not waits)
         ]
         return min(

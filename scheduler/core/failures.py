@@ -74,13 +74,13 @@ class Failures:
     def _agreed(self, entry: TaskEntry, peer: str) -> bool:
         """Whether another device says too that the model can run nowhere, and none has run it: a single one may be at fault itself."""
         evidence = self._state.evidence(entry)
-        return not evidence.good and bool(evidence.broken - {self._state.worker(peer).device_id()})
+        return not evidence.good and bool(evidence.broken - {self._state.device_of(self._state.worker(peer))})
 
     def _hope_elsewhere(self, entry: TaskEntry, peer: str) -> bool:
         """Whether another device may do better."""
-        doubted = {self._state.worker(other).device_id() for other in entry.doubted | {peer}}
+        doubted = {self._state.device_of(self._state.worker(other)) for other in entry.doubted | {peer}}
         views = (self._state.worker(other) for other in self._state.groups[entry.group].fits)
-        return any(view.hopeful() and view.device_id() not in doubted for view in views)
+        return any(view.hopeful() and self._state.device_of(view) not in doubted for view in views)
 
     def _preempted(self, entry: TaskEntry) -> str:
         priority = None if entry.current is None else entry.current.yields_to
@@ -200,8 +200,8 @@ class Failures:
         if reason in _DEVICES:
             return hope
         evidence = self._state.evidence(entry)
-        first = view.device_id() not in evidence.broken
-        evidence.broken.add(view.device_id())
+        first = self._state.device_of(view) not in evidence.broken
+        evidence.broken.add(self._state.device_of(view))
         return hope and not self._agreed(entry, view.peer) and (first or evidence.good)
 
     def _blame(self, view: WorkerView, attempt: Attempt, reason: Reason | None, now: float) -> list[Command]:

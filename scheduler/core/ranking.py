@@ -95,10 +95,6 @@ class WorkerView:
         """Whether it may be given work now or later: it answers, does not refuse, and is neither faulty nor draining."""
         return self.refused is None and self.unreachable == 0 and self.state not in RESTING
 
-    def device_id(self) -> str:
-        """Id of its device; its peer id while that is unknown."""
-        return self.advert.device if self.advert is not None else self.peer
-
     def space(self) -> int:
         """How many more tasks to hand it now."""
         return self.depth - len(self.held)

@@ -36,6 +36,7 @@ from scheduler.core.run_times import RunTimes, deadline
 LIVE: Final = frozenset({TaskState.COMMITTING, TaskState.QUEUED, TaskState.LEASED, TaskState.RUNNING})
 LEASED: Final = frozenset({TaskState.LEASED, TaskState.RUNNING})
 _UNHEARD: Final = (AttemptStatus.GRANTED, AttemptStatus.RESTORED)
+ROOT: Final = "root "
 LIMITS: Final = (Reason.TIMED_OUT, Reason.OUT_OF_MEMORY)
 SLACK_S: Final = 60.0
 """Beyond the limits that the worker itself enforces; after it the scheduler stops the run."""
@@ -312,12 +313,15 @@ class RequirementGroup:
     surveyed_at: float = -math.inf
     device: str | None = None
     """The only device that it can be, if the requirement names one."""
+    names_device: bool = False
+    """The requirement names devices, whichever way."""
     trust: TrustScope = MINE
     """The campaign's, with the peers that the requirement names."""
 
     def __post_init__(self) -> None:
         self.trust = self.trust.naming(named_peers(self.requirement))
         for clause in self.requirement.clauses:
+            self.names_device = self.names_device or clause.attribute == "device"
             if clause.attribute == "device" and clause.op is Op.EQ:
                 self.device = str(clause.value)
 
@@ -363,6 +367,8 @@ class State:
     def __init__(self, rng: random.Random, trust_of: Callable[[str], Trust] = lambda peer: OWN) -> None:
         self.rng = rng
         self.trust_of = trust_of
+        self.clash: Callable[[str, str], str] = lambda device, peer: ""
+        """Why this key's claim to a device id does not count, in words; empty: the device is its own."""
         self.hearsay: Callable[[str], bool] = lambda peer: False
         """Whether only nodes that the owner did not choose say that a worker is there."""
         self.run_times = RunTimes(MAX_LAUNCHES)
@@ -472,7 +478,7 @@ class State:
             if entry.replica_set:
                 self.replicas.setdefault(entry.replica_set, []).append(entry.id)
             if entry.state is TaskState.SUCCEEDED and entry.worker is not None:
-                entry.ran_on = entry.ran_on or self.worker(entry.worker).device_id()
+                entry.ran_on = entry.ran_on or self.device_of(self.worker(entry.worker))
                 self.evidence(entry).good = True
             if entry.over:
                 continue
@@ -507,6 +513,29 @@ class State:
         group.fits = {advert.peer for advert in adverts if self.may_use(group, advert)}
         return group
 
+    # -- identity ---------------------------------------------------------------------------------------------------------------------
+
+    def device_of(self, view: WorkerView) -> str:
+        """Identity of a worker's device: the device id, or that with the worker's key if the id belongs to another key; its peer id while
+        unknown.
+        """
+        if view.advert is None:
+            return view.peer
+        device = view.advert.device
+        return f"{device} {view.peer}" if self.clash(device, view.peer) else device
+
+    def apart(self, group: RequirementGroup, view: WorkerView) -> set[str]:
+        """What no two replicas may share: the device; in a campaign that admits strangers also who answers for it, since workers of one
+        root can agree on a lie.
+        """
+        marks = {self.device_of(view)}
+        return marks | {self.root_of(group, view.peer)} if group.trust.anyone else marks
+
+    def root_of(self, group: RequirementGroup, peer: str) -> str:
+        """Who answers for a worker."""
+        trust = self.trust_in(group, peer)
+        return f"{ROOT}{trust.root or trust.text}"
+
     # -- trust --------------------------------------------------------------------------------------------------------------------------
 
     def trust_in(self, group: RequirementGroup, peer: str) -> Trust:
@@ -514,7 +543,13 @@ class State:
         return group.trust.judge(peer, self.trust_of(peer))
 
     def admits(self, group: RequirementGroup, peer: str) -> bool:
-        """Whether a worker may have the group's tasks and models, now."""
+        """Whether a worker may have the group's tasks and models, now. One that claims the device id of another key has no task for which
+        the device is named.
+        """
+        view = self.workers.get(peer)
+        advert = view.advert if view is not None and group.names_device else None
+        if advert is not None and self.clash(advert.device, peer):
+            return False
         return group.trust.admits(peer, self.trust_of(peer))
 
     def untrusted_in(self, group: RequirementGroup, adverts: Iterable[Advert]) -> list[Advert]:
@@ -630,7 +665,7 @@ class State:
             return
         self.campaign_of(entry).open -= 1
         if event is TaskEvent.SUCCEED and peer is not None and not entry.ran_on:
-            entry.ran_on = self.worker(peer).device_id()
+            entry.ran_on = self.device_of(self.worker(peer))
 
     @staticmethod
     def end_if_done(campaign: CampaignRun) -> list[Command]:

@@ -69,11 +69,12 @@ def _check_task(state: State, entry: TaskEntry, holders: list[str]) -> None:
 
 def _check_replicas(state: State, replicas: list[str]) -> None:
     unknown = (AttemptStatus.RESTORED, AttemptStatus.REPORTING)  # runs that may be long over
-    devices = [
-        state.worker(attempt.worker).device_id()
-        for entry in map(state.tasks.__getitem__, replicas)
-        for attempt in entry.attempts()
-        if attempt.status not in unknown
-    ]
-    if len(set(devices)) != len(devices):
-        raise LocalProtocolError(f"replicas of {replicas[0]} meet on one device")
+    seen: set[str] = set()
+    for entry in map(state.tasks.__getitem__, replicas):
+        group, marks = state.groups[entry.group], set[str]()
+        for attempt in entry.attempts():
+            if attempt.status not in unknown:
+                marks |= state.apart(group, state.worker(attempt.worker))
+        if seen & marks:
+            raise LocalProtocolError(f"replicas of {replicas[0]} meet on one device, or with one owner of it")
+        seen |= marks

@@ -8,6 +8,7 @@ from math import comb
 import pytest
 from rich.console import Console
 
+from results.row.identity import device_identity
 from results.row.replicas import compare_replicas, differences, disagreements
 from results.row.row import Row, RowStatus
 from results.row.stats import median_interval
@@ -45,6 +46,52 @@ def row(
 
 def words(*rows: Row) -> list[str]:
     return [item.agreement for item in compare_replicas(rows)]
+
+
+def of(row: Row, trust: str, worker: str) -> Row:
+    return row.model_copy(update={"trust": trust, "worker_id": worker})
+
+
+@pytest.mark.parametrize(
+    ("trusts", "agreements"),
+    [
+        (("own", "own"), ["agrees", "agrees"]),
+        (("pool lab", "pool lab"), ["agrees", "agrees"]),
+        (("stranger", "stranger"), ["alone", "alone"]),
+        (("own", "stranger"), ["agrees", "agrees"]),
+        (("own", "own", "stranger"), ["agrees", "agrees", "agrees"]),
+        (("pool lab", "pool lab", "stranger"), ["agrees", "agrees", "agrees"]),
+        (("listed", "listed", "stranger"), ["agrees", "agrees", "agrees"]),
+    ],
+)
+def test_where_a_stranger_measured_only_results_that_others_answer_for_count(
+    trusts: tuple[str, ...], agreements: list[str]
+) -> None:
+    rows = [of(row(n, n), trust, f"key {n}") for n, trust in enumerate(trusts, 1)]
+    assert words(*rows) == agreements
+    counts = [item.agreement_reason for item in compare_replicas(rows)]
+    if trusts == ("pool lab", "pool lab", "stranger"):
+        assert counts[:2] == ["with 1 other replica"] * 2
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        (("own", "a"), ("own", "b"), True),
+        (("own", "a"), ("", "b"), True),
+        (("pool lab", "a"), ("pool lab", "b"), True),
+        (("pool lab", "a"), ("pool den", "b"), False),
+        (("own", "a"), ("stranger", "b"), False),
+        (("stranger", "a"), ("stranger", "b"), False),
+        (("stranger", "a"), ("stranger", "a"), True),
+        (("listed", "a"), ("listed", "b"), False),
+    ],
+)
+def test_rows_of_two_keys_are_of_one_device_only_where_one_signer_answers_for_both(
+    one: tuple[str, str], other: tuple[str, str], same: bool
+) -> None:
+    ids = [device_identity(of(row(1, None, device="d"), *each)) for each in (one, other)]
+    assert (ids[0] == ids[1]) is same
 
 
 def test_replicas_that_agree_say_with_how_many() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 
 import pytest
 
@@ -11,8 +12,9 @@ from protocol.formats.phase import Phase
 from protocol.messages.work import Denied, LiveLease, Renewed
 from protocol.values.attempt import TaskEvent, TaskState
 from protocol.values.lease import Fence
+from protocol.values.trust import MINE, OWN, Trust, TrustKind, TrustScope
 from protocol.words import Reason, RunOutcome, WorkerState
-from scheduler.core.allocator import REPLICAS_WAIT
+from scheduler.core.allocator import REPLICAS_WAIT, ROOTS_WAIT
 from scheduler.core.commands import (
     CancelOn,
     Command,
@@ -105,13 +107,19 @@ def test_a_worker_that_says_preempted_more_often_than_is_allowed_has_lost_the_ta
 # -- replicas ------------------------------------------------------------------------------------------------------------------------
 
 
-def replicas(count: int, workers: int, **hosts: int) -> Story:
+def replicas(
+    count: int,
+    workers: int,
+    trust_of: Callable[[str], Trust] = lambda peer: OWN,
+    scope: TrustScope = MINE,
+    **hosts: int,
+) -> Story:
     """A task `count` times, on so many workers; `hosts`: where two of them are on one device."""
     story = Story(tasks=0, workers=0, looks=False)
+    story.core.state.trust_of = trust_of
     tasks = [a_task(n, campaign="c-two", replica=n) for n in range(1, count + 1)]
-    story.tell(
-        story.core.add(TaskLimits("c-two", backoff_s=0.0), [TaskEntry(task) for task in tasks], story.now)
-    )
+    limits = TaskLimits("c-two", backoff_s=0.0, trust=scope)
+    story.tell(story.core.add(limits, [TaskEntry(task) for task in tasks], story.now))
     adverts = [advert(n).model_copy(update={"device": f"d{hosts.get(f'w{n}', n)}"}) for n in range(workers)]
     story.tell(story.core.workers.add_adverts("", adverts, story.now))
     for n in range(workers):
@@ -136,6 +144,51 @@ def test_replicas_go_to_different_devices_and_wait_when_there_are_too_few() -> N
 def test_two_workers_of_one_device_do_not_stand_in_for_two_devices() -> None:
     story = replicas(2, 2, w0=7, w1=7)
     assert len(story.commits) == 1
+
+
+ANYONE = TrustScope(anyone=True)
+
+
+def two_roots(peer: str) -> Trust:
+    """Of four workers two are of one pool, and two are strangers of one network."""
+    if PEERS.index(peer) < 2:
+        return Trust(TrustKind.POOL, "lab", "pool-1")
+    return Trust(TrustKind.STRANGER, root="192.0.2.0/24")
+
+
+def test_where_strangers_are_admitted_replicas_go_to_different_owners_and_wait_for_one_more() -> None:
+    story = replicas(3, 4, two_roots, ANYONE)
+    places = [PEERS.index(commit.peer) // 2 for commit in story.commits]
+    assert sorted(places) == [0, 1]
+    story.after(1.0)
+    assert [note.words for note in of(story.orders, RecordWaitReason)] == [ROOTS_WAIT]
+    for commit in tuple(story.commits):
+        story.grant(commit)
+        story.succeed(commit.task)
+    story.after(1.0)
+    assert len(story.commits) == 2, "nor when the others have ended"
+
+
+def test_among_trusted_devices_replicas_repeat_the_measurement_on_devices_of_one_owner() -> None:
+    story = replicas(2, 2, two_roots)
+    assert len(story.commits) == 2
+
+
+def test_a_key_that_claims_the_device_id_of_another_is_another_device_and_has_no_task_that_names_it() -> None:
+    def clash(device: str, peer: str) -> str:
+        return "it is another's" if (device, peer) == ("d7", PEERS[1]) else ""
+
+    story = replicas(0, 0)
+    story.core.state.clash = clash
+    pinned = [TaskEntry(a_task(n, "device == d7", campaign="c-pin")) for n in range(1, 4)]
+    story.tell(story.core.add(TaskLimits("c-pin"), pinned, story.now))
+    adverts = [advert(n).model_copy(update={"device": "d7"}) for n in range(2)]
+    story.tell(story.core.workers.add_adverts("", adverts, story.now))
+    for n in range(2):
+        story.tell(story.core.workers.add_quote(PEERS[n], quote(), story.now))
+    assert {commit.peer for commit in story.commits} == {PEERS[0]}
+    devices = {story.core.state.device_of(story.core.state.worker(PEERS[n])) for n in range(2)}
+    assert devices == {"d7", f"d7 {PEERS[1]}"}
 
 
 def test_a_replica_is_not_tried_again_where_its_sibling_is() -> None:
