@@ -61,22 +61,46 @@ def trust(
             "--forgive", help="Forget what is known of it as a stranger: a refuted one gets tasks again."
         ),
     ] = False,
+    same_device_as: Annotated[
+        str,
+        typer.Option(
+            help="It is a worker of the same device as this other one.", metavar="PEER_ID", show_default=False
+        ),
+    ] = "",
     as_json: AsJson = False,
 ) -> None:
     """Trust a device: campaigns give it tasks and models, and believe its results. Without PEER_ID, list the trusted ones.
 
     Devices of this home and of its pools are trusted without this. The key is what is trusted, whatever the device calls itself. A campaign
-    under way stops what runs on a device that is forgotten.
+    under way stops what runs on a device that is forgotten. A device id belongs to the key that it was first used with: another worker of
+    that machine, with a key of its own, needs --same-device-as unless one pool lists both.
     """
     from scheduler.output.trusted import trusted_devices, trusted_table
     from scheduler.trust.listed import check_peer, forget_peer, trust_peer
+    from scheduler.trust.pinned import bind_keys
     from scheduler.trust.reputation import change_reputation, read_reputation, reputation_words
 
     home: Home = ctx.obj
+    if same_device_as and (forget or forgive):
+        option = "--forget" if forget else "--forgive"
+        raise CampaignError(
+            f"{option} and --same-device-as cannot be used together",
+            hint=f"sark-node trust {peer or 'PEER_ID'} {option}",
+        )
     if not peer:
-        if forget or name or forgive:
+        if forget or name or forgive or same_device_as:
+            option = next(
+                word
+                for given, word in (
+                    (forget, "--forget"),
+                    (forgive, "--forgive"),
+                    (name, "--name"),
+                    (same_device_as, "--same-device-as"),
+                )
+                if given
+            )
             raise CampaignError(
-                f"{'--forget' if forget else '--forgive' if forgive else '--name'} needs a peer id",
+                f"{option} needs a peer id",
                 hint="sark-node trust PEER_ID; sark-node trust lists them",
             )
         devices, strangers = trusted_devices(home, time.time()), read_reputation(home).keys
@@ -114,8 +138,9 @@ def trust(
         if kept is not None:
             words += f", but stays trusted: {kept.kind}"
     else:
+        device = bind_keys(home, peer, same_device_as) if same_device_as else ""
         trust_peer(home, peer, name, now=time.time())
-        words = "is trusted from now on"
+        words = "is trusted from now on" + (f", as a worker of device {device}" if device else "")
     if as_json:
         print_json({"peer": peer, "trusted": not forget})
     else:

@@ -304,7 +304,9 @@ class Allocator:
         if not group.pending:
             pass
         elif group.fits.isdisjoint(serving):
-            if group.fits:
+            if clash := self._clash(group):
+                words = clash
+            elif group.fits:
                 words = why_waiting([workers[peer] for peer in sorted(group.fits)])
             elif group.searched_at is not None and not group.searching:
                 words = why_untrusted(group.untrusted) if group.untrusted else "no device that fits is up yet"
@@ -319,6 +321,19 @@ class Allocator:
             return []
         group.wait_reason = words
         return [RecordWaitReason(tuple(group.pending), words)]
+
+    def _clash(self, group: RequirementGroup) -> str:
+        """That a worker claims the device that the group names, and is not it; empty: none does."""
+        state = self._state
+        if not group.names_device:
+            return ""
+        adverts = (view.advert for view in state.workers.values())
+        words = (
+            state.clash(advert.device, advert.peer)
+            for advert in adverts
+            if advert is not None and group.met_by(advert)
+        )
+        return next(filter(None, words), "")
 
 
 def _due(view: WorkerView, now: float) -> bool:

@@ -23,6 +23,7 @@ from scheduler.planning.tasks import derive_cells, requirements, tasks_of
 from scheduler.store.rows import CampaignRow, NewModel
 from scheduler.store.store import Store
 from scheduler.trust.book import TrustBook
+from scheduler.trust.identities import clashes
 from scheduler.trust.search import find_admitted
 from swarm.index.query import QueryResult, Sighting
 from swarm.pools.manifests import find_member
@@ -119,6 +120,9 @@ async def _plan_on_devices(
         )
         adverts |= {advert.peer: advert for advert in fitting}
         complete = complete and all_of_them
+    for peer, clash in clashes(book, adverts.values()).items():
+        log.warning("device.clash", why=str(clash))
+        del adverts[peer]
     described = {m.name: (None, Model(name=m.facts or m.name, sha256=m.sha256, size=m.size)) for m in models}
     tasks = tasks_of(
         derive_cells(

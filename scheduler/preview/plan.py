@@ -154,7 +154,7 @@ def make_plan(
         complete=visit.complete,
         total_s=planner.ends_s if whole and planner.complete else None,
         fetch=planner.fetch,
-        notes=unseen(campaign),
+        notes=(*unseen(campaign), *visit.clashes),
     )
 
 

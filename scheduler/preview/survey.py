@@ -28,6 +28,7 @@ from scheduler.conversation.effects import drive
 from scheduler.conversation.requests import probe, shapes_of
 from scheduler.run.shell import perform_call
 from scheduler.trust.book import TrustBook
+from scheduler.trust.identities import clashes
 from scheduler.trust.search import find_admitted
 from scheduler.trust.serving import UntrustedDevice, serving_peers
 from swarm.base.home import Home
@@ -84,6 +85,8 @@ class SwarmVisit:
     """All devices of the swarm that the campaign does not admit."""
     named: frozenset[str] = frozenset()
     """Devices that are admitted to the tasks alone that name them."""
+    clashes: tuple[str, ...] = ()
+    """Workers left out because they claim the device id of another key, in words."""
 
     def may_have(self, requirement: Requirement, advert: Advert) -> bool:
         """Whether a device fits, and is admitted to such a task."""
@@ -120,7 +123,11 @@ async def visit(
             admitted |= {
                 peer: advert for peer, advert in found.items() if scope.admits(peer, book.trust_of(peer))
             }
-        others = tuple(advert for peer, advert in found.items() if peer not in admitted)
+        clashing = clashes(book, found.values())
+        admitted = {peer: advert for peer, advert in admitted.items() if peer not in clashing}
+        others = tuple(
+            advert for peer, advert in found.items() if peer not in admitted and peer not in clashing
+        )
         fitting = [advert for advert in others if any(match(need, advert).fits for need in requirements)]
         gate_visitor = GateVisitor(network, scheduler)
         await gate_visitor.announce(address for advert in found.values() for address in advert.addresses)
@@ -132,7 +139,8 @@ async def visit(
         serving = await serving_peers(network, fitting, token, manifests)
     untrusted = [UntrustedDevice(a.peer, a.device, a.name, a.peer in serving) for a in fitting]
     untrusted.sort(key=lambda each: (not each.serves, each.name, each.peer))
-    return SwarmVisit(devices, answers, complete, tuple(untrusted), others, named)
+    words = tuple(str(clash) for _, clash in sorted(clashing.items()))
+    return SwarmVisit(devices, answers, complete, tuple(untrusted), others, named, words)
 
 
 def fits_admitted(requirement: Requirement, advert: Advert, named: Collection[str]) -> bool:

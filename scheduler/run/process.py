@@ -22,6 +22,7 @@ from scheduler.store.settings import SchedulerSettings
 from scheduler.store.store import delete_old_daily, open_store
 from scheduler.submit.daemon import is_running
 from scheduler.trust.home import HomeTrust, learn
+from scheduler.trust.pinned import pin_devices
 from swarm.base.home import Home
 from swarm.join.node import open_node, wait_for_stop
 from swarm.pools.membership import (
@@ -113,6 +114,7 @@ async def _run_once(
                 hearsay=here.index.hearsay,
                 identity=here.identity,
                 trust=trust,
+                pin=partial(pin_devices, home),
                 store=store,
                 spool=home.spool,
                 credentials=can_present,

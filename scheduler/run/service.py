@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -16,7 +16,7 @@ from typing import Final
 import structlog
 import trio
 
-from protocol.errors import RemoteProtocolError, ResourceError, first_error
+from protocol.errors import RemoteProtocolError, ResourceError, SarkError, first_error
 from protocol.messages.pool import ManifestMessage
 from protocol.values.task import read_task
 from protocol.values.trust import Trust
@@ -37,6 +37,7 @@ from scheduler.run.shell import Aside, TrioShell
 from scheduler.store.rows import CampaignRow
 from scheduler.store.store import Store
 from scheduler.trust.book import TrustSource
+from scheduler.trust.identities import DeviceClaims
 from swarm.base.threads import COMPUTING
 from swarm.blobs.server import serve_blobs
 from swarm.net.identity import Identity
@@ -69,6 +70,8 @@ class SchedulerService:
     """The tokens to show to workers now."""
     manifests: Callable[[], Sequence[ManifestMessage]] = tuple
     """Those of our pools."""
+    pin: Callable[[Mapping[str, str]], None] = lambda used: None
+    """Keeps which key was used as which device, by device id."""
     hearsay: Callable[[str], bool] = lambda peer: False
     """Whether only nodes that the owner did not choose say that a worker is there."""
     stop_when_idle: bool = True
@@ -94,6 +97,9 @@ class SchedulerService:
         self._book = self.trust.book()
         self._core = core = SchedulerCore(self.rng, self._trust_of)
         core.state.hearsay = self.hearsay
+        self._claims_of_devices = DeviceClaims(lambda: self._book)
+        core.state.clash = lambda device, peer: str(self._claims_of_devices.clash(device, peer) or "")
+        self._used: dict[str, str] = {}
         self._claims = LeadershipClaims(self.identity, self.credentials)
         self._manifests = CampaignManifests(self.spool)
         self._manifests.tidy([row.id for row in self.store.campaigns.unfinished()])
@@ -249,6 +255,12 @@ class SchedulerService:
 
     def _review_trust(self) -> None:
         """A revocation, or a key that was listed, counts from the next beat."""
+        if self._used:
+            used, self._used = self._used, {}
+            try:
+                self.pin(used)
+            except SarkError as exc:
+                log.warning("device.unpinned", devices=sorted(used), why=exc.what)
         book = self.trust.book()
         if book is not self._book:
             self._book = book
@@ -259,6 +271,10 @@ class SchedulerService:
 
     def _save_addresses(self, peer: str) -> None:
         view = self._core.state.worker(peer)
+        device = "" if view.advert is None else view.advert.device
+        keys = self._book.pinned.get(device, ())
+        if device and peer not in keys and self._claims_of_devices.holder(device) == peer:
+            self._used[device] = peer
         if view.addresses and self._addresses.get(peer) != view.addresses:
             self._addresses[peer] = view.addresses
             self.store.workers.save(peer, view.device, view.addresses)

@@ -36,6 +36,16 @@ class TrustBook:
     """Strangers' keys that have lied to it."""
     confirmed: Mapping[str, int] = field(default_factory=dict)
     """Results of strangers' keys that it found right."""
+    own_devices: Mapping[str, str | None] = field(default_factory=dict)
+    """Its own workers that the home's pool lists, each with the device id of its line."""
+    signed: Mapping[str, Mapping[str, frozenset[str]]] = field(default_factory=dict)
+    """Device id → pool → the keys that it lists with that id; see `scheduler.trust.identities`."""
+    pinned: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Device id → the keys that it belongs to: the one that was used first, and those that the user bound to it."""
+
+    def knows(self, peer: str) -> bool:
+        """Whether the key is no stranger's."""
+        return peer in self.own or peer in self.pools or peer in self.listed
 
     def trust_of(self, peer: str, addresses: tuple[Address, ...] = ()) -> Trust:
         """Why this worker is believed. `addresses`: where a stranger is; strangers of one public network count as one."""

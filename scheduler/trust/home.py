@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -14,6 +14,7 @@ import structlog
 from protocol.errors import ResourceError
 from scheduler.trust.book import PoolName, TrustBook
 from scheduler.trust.listed import listed_file, read_listed
+from scheduler.trust.pinned import pinned_file, read_pinned
 from scheduler.trust.reputation import change_reputation, read_reputation, reputation_file
 from swarm.base.home import Home
 from swarm.net.identity import load_or_create
@@ -29,15 +30,32 @@ log = structlog.get_logger("sark.trust")
 def read_book(home: Home, now: float) -> TrustBook:
     """Whom this home trusts. `now`: wall seconds. Raises `ResourceError` when its list is damaged. Blocking."""
     own: frozenset[str] = frozenset()
+    own_devices: Mapping[str, str | None] = {}
     pools: dict[str, PoolName] = {}
+    signed: dict[str, dict[str, frozenset[str]]] = {}
     for pool in trusted_workers(home, now):
+        for peer, device in pool.devices.items():
+            if device is not None:
+                by_pool = signed.setdefault(device, {})
+                by_pool[pool.id] = by_pool.get(pool.id, frozenset()) | {peer}
         if pool.own:
             own |= pool.peers
+            own_devices = pool.devices
         else:
             pools |= dict.fromkeys(pool.peers - pools.keys(), PoolName(pool.name, pool.id))
     key = home.key("scheduler")  # a home that adopts a campaign by its owner's key has none yet
-    peer, learned = load_or_create(key).peer_id if key.exists() else "", read_reputation(home)
-    return TrustBook(peer, own, pools, read_listed(home).peers, learned.refuted, learned.confirmed)
+    learned = read_reputation(home)
+    return TrustBook(
+        root=load_or_create(key).peer_id if key.exists() else "",
+        own=own,
+        pools=pools,
+        listed=read_listed(home).peers,
+        refuted=learned.refuted,
+        confirmed=learned.confirmed,
+        own_devices=own_devices,
+        signed=signed,
+        pinned=read_pinned(home),
+    )
 
 
 @dataclass(eq=False)
@@ -80,7 +98,7 @@ def _stamps(home: Home) -> Iterator[tuple[str, int, int, int]]:
     """Name, time, size and inode of every file that trust comes from."""
     folders = [pools_folder(home)]
     folders += [Path(entry.path) for entry in _entries(folders[0]) if entry.is_dir(follow_symlinks=False)]
-    for path in (home.key("worker"), listed_file(home), reputation_file(home)):
+    for path in (home.key("worker"), listed_file(home), reputation_file(home), pinned_file(home)):
         yield from _stamp(path)
     for folder in folders[1:]:
         for name in (

@@ -1,0 +1,100 @@
+"""Whose a device id is. Pure.
+
+A device id is what a worker says of itself. It belongs to the key that this home first used it with, and to other keys only where one
+signer says so: this home, whose own workers may share a machine; one pool, whose manifest lists the keys with that id; or the user, with
+`sark-node trust KEY --same-device-as KEY`. A key that is trusted takes the id from a stranger's, and never the reverse.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from protocol.values.advert import Advert
+from protocol.values.trust import TrustKind
+from scheduler.trust.book import TrustBook
+from swarm.base.text import safe_text
+
+_RANK: Final = (TrustKind.OWN, TrustKind.POOL, TrustKind.LISTED, TrustKind.STRANGER)
+MAX_CLAIMS: Final = 100_000
+"""Device ids whose first claim is remembered."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceClash:
+    """A key claims the device id of another."""
+
+    device: str
+    holder: str
+    claimant: str
+
+    def __str__(self) -> str:
+        return (
+            f"device {safe_text(self.device, 80)} belongs to the key {self.holder}, and {self.claimant} claims it too. "
+            f"Only if it is another worker of that machine: sark-node trust {self.claimant} --same-device-as {self.holder}"
+        )
+
+
+def bound(book: TrustBook, device: str, one: str, other: str) -> bool:
+    """Whether one signer says that both keys are workers of this device."""
+    if one == other:
+        return True
+    keys = {one, other}
+    if keys <= book.own:
+        return all(book.own_devices.get(key) in (None, device) for key in keys)
+    vouched = (frozenset(book.pinned.get(device, ())), *book.signed.get(device, {}).values())
+    return any(keys <= those for those in vouched)
+
+
+def better(book: TrustBook, one: str, other: str) -> bool:
+    """Whether the claim of `one` comes before the earlier claim of `other`: it is trusted, and the other is a stranger's."""
+    return book.knows(one) and not book.knows(other)
+
+
+@dataclass(slots=True)
+class DeviceClaims:
+    """Who claims which device id, as far as was seen; and who holds it."""
+
+    book: Callable[[], TrustBook]
+    _first: dict[str, str] = field(default_factory=dict)
+    """Device id → the best claim that was seen, the earlier one of equals."""
+
+    def clash(self, device: str, peer: str) -> DeviceClash | None:
+        """Why this key's claim does not count; None: it does. Notes the claim."""
+        book = self.book()
+        before = self._first.get(device)
+        if (before is None and len(self._first) < MAX_CLAIMS) or (
+            before is not None and better(book, peer, before)
+        ):
+            self._first[device] = peer
+        holder = self.holder(device)
+        return (
+            None if holder is None or bound(book, device, holder, peer) else DeviceClash(device, holder, peer)
+        )
+
+    def holder(self, device: str) -> str | None:
+        """The key that the id belongs to: the pinned one, else the best claim; but a trusted one rather than a stranger's."""
+        book = self.book()
+        pinned = book.pinned.get(device, ())
+        signed = (min(keys) for keys in book.signed.get(device, {}).values())
+        claims = [*pinned[:1], *signed, *([self._first[device]] if device in self._first else [])]
+        holder: str | None = None
+        for key in claims:
+            if holder is None or better(book, key, holder):
+                holder = key
+        return holder
+
+
+def clashes(book: TrustBook, adverts: Iterable[Advert]) -> dict[str, DeviceClash]:
+    """The clashes among these adverts and with what is pinned, by the peer id of the key whose claim does not count."""
+    claims = DeviceClaims(lambda: book)
+    ranked = sorted(adverts, key=lambda advert: (_RANK.index(book.trust_of(advert.peer).kind), advert.peer))
+    found = {advert.peer: claims.clash(advert.device, advert.peer) for advert in ranked}
+    return {peer: clash for peer, clash in found.items() if clash is not None}
+
+
+def pins_with(pinned: Mapping[str, tuple[str, ...]], device: str, key: str) -> dict[str, tuple[str, ...]]:
+    """The pins after this key was used: it holds the id from now on, alone unless it was one of its keys before."""
+    keys = pinned.get(device, ())
+    return {**pinned, device: keys if key in keys else (key,)}

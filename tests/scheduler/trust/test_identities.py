@@ -1,0 +1,114 @@
+"""A device id belongs to the key that it was first used with, and to others only where one signer says so."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from protocol.errors import NotPermitted, ResourceError
+from scheduler.trust.book import PoolName, TrustBook
+from scheduler.trust.identities import DeviceClaims, clashes
+from scheduler.trust.pinned import bind_keys, pin_devices, pinned_file, read_pinned
+from swarm.base.home import Home
+from swarm.net.identity import Identity
+from tests.scheduler.core_parts import advert
+
+A, B, C = (Identity.from_seed(f"key {letter}").peer_id for letter in "abc")
+LAB = {A: PoolName("lab", "pool-1"), B: PoolName("lab", "pool-1")}
+
+
+def claims(book: TrustBook) -> DeviceClaims:
+    return DeviceClaims(lambda: book)
+
+
+def test_a_device_id_belongs_to_the_key_that_was_pinned_and_the_clash_names_both_and_the_command() -> None:
+    book = TrustBook("me", listed=frozenset({A, B}), pinned={"d1": (A,)})
+    assert claims(book).clash("d1", A) is None
+    clash = claims(book).clash("d1", B)
+    assert clash is not None
+    assert (clash.holder, clash.claimant) == (A, B)
+    assert f"sark-node trust {B} --same-device-as {A}" in str(clash)
+
+
+def test_without_a_pin_the_first_claim_counts() -> None:
+    seen = claims(TrustBook("me", listed=frozenset({A, B})))
+    assert seen.clash("d1", B) is None
+    assert seen.clash("d1", A) is not None
+    assert seen.clash("d2", A) is None, "another device"
+
+
+@pytest.mark.parametrize("pinned", [{"d1": (C,)}, {}])
+def test_a_trusted_key_takes_the_id_from_a_strangers_whoever_came_first(
+    pinned: dict[str, tuple[str, ...]],
+) -> None:
+    seen = claims(TrustBook("me", own=frozenset({A}), pinned=pinned))
+    assert seen.clash("d1", C) is None, "nobody else claims it"
+    assert seen.clash("d1", A) is None
+    assert seen.clash("d1", C) is not None
+
+
+def test_a_stranger_never_takes_the_id_from_a_trusted_key() -> None:
+    seen = claims(TrustBook("me", own=frozenset({A}), pinned={"d1": (A,)}))
+    assert seen.clash("d1", C) is not None
+    assert seen.holder("d1") == A
+
+
+def test_a_stranger_has_no_id_that_a_pool_lists_although_that_worker_was_never_seen() -> None:
+    book = TrustBook("me", pools=LAB, signed={"d1": {"pool-1": frozenset({A})}})
+    assert claims(book).clash("d1", C) is not None
+
+
+@pytest.mark.parametrize(
+    ("book", "bound"),
+    [
+        (TrustBook("me", own=frozenset({A, B}), own_devices={A: None, B: "d1"}), True),
+        (TrustBook("me", own=frozenset({A, B}), own_devices={A: None, B: "d2"}), False),
+        (TrustBook("me", pools=LAB, signed={"d1": {"pool-1": frozenset({A, B})}}), True),
+        (
+            TrustBook("me", pools=LAB, signed={"d1": {"pool-1": frozenset({A}), "pool-2": frozenset({B})}}),
+            False,
+        ),
+        (TrustBook("me", pools=LAB, signed={"d1": {"pool-1": frozenset({A})}}), False),
+        (TrustBook("me", listed=frozenset({A, B}), pinned={"d1": (A, B)}), True),
+        (TrustBook("me", listed=frozenset({A, B})), False),
+    ],
+)
+def test_several_keys_are_one_device_only_when_one_signer_says_so(book: TrustBook, bound: bool) -> None:
+    seen = claims(book)
+    assert seen.clash("d1", A) is None
+    assert (seen.clash("d1", B) is None) is bound
+
+
+def test_among_adverts_the_trusted_claim_counts_in_whatever_order_they_come() -> None:
+    book = TrustBook("me", own=frozenset({A}))
+    adverts = [advert(0).model_copy(update={"peer": peer, "device": "d1"}) for peer in (C, A, B)]
+    for order in (adverts, adverts[::-1]):
+        assert set(clashes(book, order)) == {B, C}
+
+
+def test_pins_are_kept_and_a_trusted_key_replaces_a_strangers(tmp_path: Path) -> None:
+    home = Home.at(tmp_path)
+    assert read_pinned(home) == {}
+    pin_devices(home, {"d1": A, "d2": B})
+    pin_devices(home, {"d1": C})
+    assert read_pinned(home) == {"d1": (C,), "d2": (B,)}
+
+
+def test_a_user_binds_another_key_to_a_device_that_was_used(tmp_path: Path) -> None:
+    home = Home.at(tmp_path)
+    with pytest.raises(NotPermitted, match="used by this home yet"):
+        bind_keys(home, B, A)
+    pin_devices(home, {"d1": A})
+    assert bind_keys(home, B, A) == "d1"
+    pin_devices(home, {"d1": A})
+    assert read_pinned(home) == {"d1": (A, B)}, "using it again changes nothing"
+
+
+@pytest.mark.parametrize("text", ["{", '{"format": 2}', '{"devices": {"d1": []}}'])
+def test_a_damaged_file_is_an_error(tmp_path: Path, text: str) -> None:
+    home = Home.at(tmp_path)
+    pinned_file(home).parent.mkdir(parents=True)
+    pinned_file(home).write_text(text)
+    with pytest.raises(ResourceError, match="is damaged"):
+        read_pinned(home)
