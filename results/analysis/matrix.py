@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from results.analysis.pairs import stem, unlike
+from results.row.identity import device_identity
 from results.row.names import told_apart
 from results.row.row import Row, RowStatus
 from results.row.simulated import counting
@@ -111,7 +112,9 @@ def _base_of(row: Row, rows: Sequence[Row], base: str) -> Row | None:
             continue
         model = base == other.file_name or other.file_name == row.file_name
         model = model or (base == other.variant and stem(other) == stem(row))
-        device = base in (other.device_name, other.device_id) or other.device_id == row.device_id
+        device = base in (other.device_name, other.device_id) or device_identity(other) == device_identity(
+            row
+        )
         unit = base == other.compute_units or other.compute_units == row.compute_units
         if model and device and unit and other.batch == row.batch and other.status is RowStatus.COMPLETE:
             bases.append(other)

@@ -23,13 +23,13 @@ from results.analysis.compare import (
     compare_through,
 )
 from results.export.raw import ResultEntry
+from results.row.identity import device_identity
 from results.row.row import Row, RowStatus
 from results.row.verdict import RowVerdict
 
 OTHERS_APART: Final = 10.0
 STALL_APART: Final = 20.0
 """Percentage points by which two hosts may differ before a difference of the times may be theirs."""
-_PLACE: Final = ("device_id", "compute_units", "threads")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ def pair_up(
             row.threads,
             row.batch,
             row.replica,
-            row.device_id if devices else "",
+            device_identity(row) if devices else "",
         )
 
     left, right = ([entry for entry in side if entry.row.file_name != reference] for side in (a, b))
@@ -101,7 +101,7 @@ def _once(side: Sequence[ResultEntry], key: Callable[[Row], tuple[object, ...]])
 
 
 def _devices(side: Sequence[ResultEntry]) -> set[str]:
-    return {entry.row.device_id for entry in side if entry.row.device_id}
+    return {device_identity(entry.row) for entry in side if entry.row.device_id}
 
 
 def _pair(a: Row, b: Row, compare: Callable[[], Comparison]) -> Pair:
@@ -195,10 +195,14 @@ def _through(
     return compare_through(a.launches, b.launches, left.launches, right.launches, seed=seed)
 
 
+def _place(row: Row) -> tuple[object, ...]:
+    return device_identity(row), row.compute_units, row.threads
+
+
 def _reference(row: Row, side: Sequence[ResultEntry], name: str) -> ResultEntry | None:
     for entry in side:
         other = entry.row
-        same = all(getattr(other, field) == getattr(row, field) for field in _PLACE)
+        same = _place(other) == _place(row)
         if other.file_name == name and other.status is RowStatus.COMPLETE and same:
             return entry
     return None

@@ -21,6 +21,7 @@ from protocol.words import Reason
 from results.analysis.compare import MARGIN, MAX_P_VALUE, ComparisonVerdict
 from results.analysis.pairs import pair_up
 from results.export.raw import ResultEntry
+from results.row.identity import device_identity
 from results.row.row import Row, RowStatus
 from results.row.stats import MIN_LAUNCHES, mann_whitney, median
 from results.row.verdict import RowVerdict
@@ -115,6 +116,7 @@ class RegressionCell(CellOutcome):
     unit: str
     device: str
     device_id: str = ""
+    """Identity of the device (`results.row.identity`)."""
     threads: int | None = None
     batch: int | None = None
     shapes: str = ""
@@ -135,7 +137,7 @@ def key_of(row: Row) -> str:
         row.threads,
         row.shapes,
         row.dtypes,
-        row.device_id,
+        device_identity(row),
         row.soc,
         row.cores,
         row.arch,
@@ -186,7 +188,7 @@ def _cell(
         model=row.file_name,
         unit=row.compute_units,
         device=row.device_name,
-        device_id=row.device_id,
+        device_id=device_identity(row),
         threads=row.threads,
         batch=row.batch,
         shapes=row.shapes,

@@ -17,6 +17,7 @@ from results.analysis.regression import (
     key_of,
 )
 from results.export.raw import RawResult, ResultEntry
+from results.row.identity import device_identity
 from results.row.row import Row, RowStatus
 from scheduler.store.results import raw_results
 from scheduler.store.rows import CampaignRow, CampaignStatus, RunRow
@@ -60,7 +61,7 @@ def judge_run(
 
     def last_good(row: Row, key: str) -> KnownGood | None:
         complete = row.status is RowStatus.COMPLETE
-        subject = (row.file_name, row.compute_units, row.batch, row.device_id)
+        subject = (row.file_name, row.compute_units, row.batch, device_identity(row))
         for other, cells in earlier:
             for cell in cells:
                 same = (cell.model, cell.unit, cell.batch, cell.device_id) == subject

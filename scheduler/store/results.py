@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from statistics import median
 from typing import Any, Final
@@ -14,6 +14,7 @@ from protocol.errors import CampaignError, RemoteProtocolError
 from protocol.values.attempt import TaskState
 from protocol.values.record import SignedRecord, read_record
 from protocol.values.task import read_task
+from protocol.values.trust import TrustKind
 from protocol.words import UNIT
 from results.export.pivots import Dimension, FigureColumn, Filters, Pivot, PivotCell, ResultLine, ResultsPage
 from results.export.raw import RawResult, raw_result
@@ -27,8 +28,6 @@ from scheduler.store.rows import ResultRow, TaskRow
 from swarm.base.names import tell_apart
 
 MAX_PAGE: Final = 1000
-_BY_ID: Final = {Dimension.DEVICE: "device_id"}
-"""Dimensions that stand for something else than their own column: devices of one name are not one device."""
 _EXACT: Final = ("campaign", "model", "sha256", "unit", "soc", "state", "verdict")
 
 
@@ -78,8 +77,7 @@ class ResultRepository:
         """The median of `value` over all succeeded tasks that have it, for each pair of `rows` and `columns`. Simulations are left out
         when anything was measured.
         """
-        row, column = (t.results.c[_BY_ID.get(name, str(name))] for name in (rows, columns))
-        figure = t.results.c[str(value)]
+        row, column, figure = _dimension(rows), _dimension(columns), t.results.c[str(value)]
         where = [
             t.results.c.state == TaskState.SUCCEEDED,
             figure.is_not(None),
@@ -91,9 +89,9 @@ class ResultRepository:
         )
         names = self._device_names() if Dimension.DEVICE in (rows, columns) else {}
         if rows is Dimension.DEVICE:
-            cells = [replace(cell, row=names.get(cell.row, cell.row)) for cell in cells]
+            cells = [replace(cell, row=_named(cell.row, names)) for cell in cells]
         if columns is Dimension.DEVICE:
-            cells = [replace(cell, column=names.get(cell.column, cell.column)) for cell in cells]
+            cells = [replace(cell, column=_named(cell.column, names)) for cell in cells]
         cells.sort(key=lambda cell: (_order(cell.row), _order(cell.column)))
         return Pivot(
             rows=tuple(sorted({cell.row for cell in cells}, key=_order)),
@@ -128,6 +126,23 @@ class ResultRepository:
             PivotCell(_text(r), _text(c), len(cell), median(cell), min(cell), max(cell))
             for (r, c), cell in values.items()
         ]
+
+
+def _dimension(name: Dimension) -> sa.ColumnElement[Any]:
+    """A column; of devices their ids, since those of one name are not one device, nor is one that is not the submitter's own with an id of
+    its own devices.
+    """
+    r = t.results.c
+    if name is not Dimension.DEVICE:
+        return r[str(name)]
+    own = r.trust.in_(["", str(TrustKind.OWN)])
+    return sa.case((own, r.device_id), else_=r.device_id + " (" + r.trust + ")")
+
+
+def _named(device: str, names: Mapping[str, str]) -> str:
+    """The name for a device's id, and whose it is."""
+    device_id, bracket, trust = device.partition(" (")
+    return names.get(device_id, device_id) + bracket + trust
 
 
 def campaign_rows(stored: Sequence[ResultRow]) -> list[Row]:
