@@ -32,8 +32,9 @@ from protocol.messages.blobs import (
     TransferGrant,
 )
 from protocol.wire.base import Message
+from protocol.wire.busy import Busy
 from protocol.wire.codec import Frame, FrameKind
-from protocol.words import ProtocolId
+from protocol.words import ProtocolId, Reason
 from swarm.base.threads import DISK
 from swarm.blobs.pieces import count_of, from_bits, span
 from swarm.blobs.wire import STALL_S, FrameReader
@@ -104,6 +105,9 @@ class BlobClient:
                         f"{peer} does not give {self.sha256[:12]}…: {absent.detail or absent.reason}",
                         reason=absent.reason,
                     )
+                case Busy(retry_after_s=wait):
+                    why = f"{peer} has no time for us for {wait:.1f} s"
+                    raise Refused(why, reason=Reason.OVERLOADED, retry_after_s=wait)
                 case PieceFollows(size=size) | HavePieces(size=size) if self.size not in (None, size):
                     raise RemoteProtocolError(f"{peer} has {size} bytes under this hash, not {self.size}")
                 case _ if frame.kind is not FrameKind.ANSWER or frame.id != call:

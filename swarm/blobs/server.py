@@ -41,12 +41,16 @@ from swarm.base.threads import HASHING, SERVING
 from swarm.blobs.pieces import count_of, covered, divides, from_bits, hashes_of, span, to_bits
 from swarm.blobs.wire import BURST, STALL_S, FrameReader
 from swarm.net.addresses import PeerId
+from swarm.net.cost import BYTE_US, CALL_US
+from swarm.net.governor import Payer
 from swarm.net.network import Network, Stream
 
 IDLE_S: Final = 60.0
 """A taker may think for so long between two pieces."""
 READ_SIZE: Final = 2 * BURST
 """Bytes read at once, about a MiB."""
+PIECE_US: Final = 0.2
+"""Processor time to look at one piece of a file, in µs (measured)."""
 MAX_COUNTED: Final = 64
 """Files of which it is known what was sent to somebody."""
 MAX_HASHED: Final = 16
@@ -93,7 +97,7 @@ def serve_blobs(
 
     async def handler(stream: Stream) -> None:
         try:
-            await holder.serve(stream)
+            await holder.serve(stream, network.governor.payer(stream.peer))
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             log.debug("blob.gone", peer=stream.peer)
         except trio.TooSlowError:
@@ -146,8 +150,8 @@ class BlobServer:
         while self._sharing:
             await self._settled.wait()
 
-    async def serve(self, stream: Stream) -> None:
-        """One taker, until it has gone."""
+    async def serve(self, stream: Stream, payer: Payer) -> None:
+        """One taker, until it has gone. Its requests are served one after the other, so a taker that owes just waits for its answer."""
         reader = FrameReader(stream)
         opened: _Open | None = None
         try:
@@ -158,6 +162,10 @@ class BlobServer:
                     return
                 if frame.kind is not FrameKind.CALL:
                     raise RemoteProtocolError(f"a {type(frame.message).__name__} that is no call")
+                payer.charge(CALL_US + frame.size * BYTE_US + self._cost_us(frame.message, opened))
+                if owes := payer.owes_s():
+                    await trio.sleep(owes)
+                await payer.turn(CALL_US)
                 try:
                     match frame.message:
                         case FetchPiece() | AskPieces() as ask:
@@ -188,6 +196,15 @@ class BlobServer:
         finally:
             if opened is not None:
                 opened.file.close()
+
+    def _cost_us(self, message: Message, opened: _Open | None) -> float:
+        """What finding pieces takes, in µs of processor time. Bytes are not charged: who may have them takes them as fast as they go."""
+        match message:
+            case FetchPiece(missing=bytes() as missing):
+                return 8 * len(missing) * PIECE_US
+            case AskPieces() if opened is not None:
+                return count_of(opened.size) * PIECE_US
+        return 0.0
 
     # -- what there is ---------------------------------------------------------------------------------------------------
 
