@@ -33,7 +33,7 @@ from swarm.net.network import Network
 from swarm.net.reservations import RelayReservations
 
 STATUS_US: Final = 10_000.0
-"""Processor time of one `GateSnapshot`, in µs (measured at 1,000 peers)."""
+"""Processor time of one `GateSnapshot`, in µs (an estimate)."""
 LOG_EVERY_S: Final = 300.0
 LAG_EVERY_S: Final = 1.0
 LAG_KEPT: Final = 60

@@ -1,4 +1,4 @@
-"""What a worker's calls cost it, in µs of its processor time (measured, rounded up). Pure."""
+"""What a worker's calls cost it, in µs of its processor time (estimates). Pure."""
 
 from __future__ import annotations
 

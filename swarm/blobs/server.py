@@ -50,7 +50,7 @@ IDLE_S: Final = 60.0
 READ_SIZE: Final = 2 * BURST
 """Bytes read at once, about a MiB."""
 PIECE_US: Final = 0.2
-"""Processor time to look at one piece of a file, in µs (measured)."""
+"""Processor time to look at one piece of a file, in µs (an estimate)."""
 MAX_COUNTED: Final = 64
 """Files of which it is known what was sent to somebody."""
 MAX_HASHED: Final = 16

@@ -25,7 +25,7 @@ from swarm.net.link import Link
 from swarm.net.network import read_contacts
 
 FIND_US: Final = 50.0
-"""Processor time to find the nearest holders of a key, in µs (measured): at least, and for each one in the table."""
+"""Processor time to find the nearest holders of a key, in µs (an estimate): at least, and for each one in the table."""
 FIND_EACH_US: Final = 0.6
 MAX_REFERRALS: Final = 4
 """Peers asked of those that a client names."""

@@ -38,9 +38,9 @@ MAX_GONE: Final = 8_192
 TOMBSTONES_SHOWN: Final = 4
 """Newest tombstones of a shard that go with each page."""
 LOOK_US: Final = 3.0
-"""Processor time to look at one advert of a shard and give it its place in the reader's order, in µs (measured)."""
+"""Processor time to look at one advert of a shard and give it its place in the reader's order, in µs (an estimate)."""
 SHOW_US: Final = 40.0
-"""To show one advert, in µs (measured)."""
+"""To show one advert, in µs (an estimate)."""
 READ_KEPT: Final = 1_024
 """Adverts that are kept as read, besides those in the store: as objects they take ten times their size."""
 _NO_ROOM: Final = "this holder is full"

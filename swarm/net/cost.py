@@ -16,17 +16,17 @@ from typing import Final, Generic, TypeVar
 T = TypeVar("T")
 
 CALL_US: Final = 150.0
-"""Reading any call and sending a short answer (measured)."""
+"""Reading any call and sending a short answer (an estimate)."""
 NOTE_US: Final = 60.0
 """Reading any note, or an answer that nobody waits for."""
 READ_US: Final = 30.0
 """Of these, decoding: before it nothing is known of the message."""
 VERIFY_US: Final = 100.0
-"""Checking one signature (measured)."""
+"""Checking one signature (an estimate)."""
 TOKEN_US: Final = 2_000.0
-"""Proving a token with the longest chain (measured)."""
+"""Proving a token with the longest chain (an estimate)."""
 MANIFEST_BYTE_US: Final = 0.2
-"""Reading one byte of a pool's manifest (measured)."""
+"""Reading one byte of a pool's manifest (an estimate)."""
 BYTE_US: Final = 0.02
 """Decoding, hashing or sending one byte."""
 SLICE_US: Final = 2_000.0

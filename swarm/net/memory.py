@@ -10,9 +10,9 @@ from typing import Final, Protocol
 from swarm.net.addresses import PeerId
 
 CALL_BYTES: Final = 10_000
-"""A call being answered: its task and its message, besides what the message carries (measured)."""
+"""A call being answered: its task and its message, besides what the message carries (an estimate)."""
 DECODED_TIMES: Final = 8
-"""A decoded message takes up to so many times its bytes (measured)."""
+"""A decoded message takes up to so many times its bytes (an estimate)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,7 @@ MAX_FOREIGN: Final = 64
 """Manifests stored of pools this node is not in. The first to go was never asked for, and is farthest from this node's key:
 its members look for it elsewhere."""
 ENROL_US: Final = 20_000.0
-"""Processor time to admit a member: a manifest is read, signed and written. In µs, measured."""
+"""Processor time to admit a member: a manifest is read, signed and written. In µs, an estimate."""
 
 log = structlog.get_logger("sark.pools")
 

@@ -32,6 +32,7 @@ from swarm.blobs.server import serve_blobs
 from swarm.blobs.swarm_download import DownloadRequest, Mirror, pull
 from swarm.blobs.wire import FrameReader
 from swarm.memory.network import MemoryNetwork, MemorySwarm
+from swarm.net.governor import Governor
 from swarm.net.identity import Identity
 from swarm.net.network import Stream
 
@@ -150,6 +151,10 @@ class Counted:
         self.node, self.sent = node, sent
         self.silent = False
         """It answers, but sends no piece."""
+
+    @property
+    def governor(self) -> Governor:
+        return self.node.governor
 
     def handle(self, protocol: str, handler: Callable[[Stream], object]) -> None:
         async def counting(stream: Stream) -> None:
