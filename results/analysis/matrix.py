@@ -14,7 +14,7 @@ from typing import Final
 
 from results.analysis.pairs import stem, unlike
 from results.row.identity import device_identity
-from results.row.names import told_apart
+from results.row.names import with_distinct_names
 from results.row.row import Row, RowStatus
 from results.row.simulated import counting
 from results.row.verdict import RowVerdict
@@ -94,7 +94,7 @@ def make_matrix(
             + (f"; {near}" if (near := did_you_mean(base, names)) else "")
         )
     cells = (_cell(row, _base_of(row, ordered, base), base, prices or {}) for row in ordered)
-    named = zip(cells, told_apart(ordered), strict=True)
+    named = zip(cells, with_distinct_names(ordered), strict=True)
     return tuple(replace(cell, device=row.device_name) for cell, row in named)
 
 

@@ -17,7 +17,7 @@ from results.analysis.pairs import Pair, pair_up
 from results.analysis.verify import VerifyFinding, check_results
 from results.export.raw import RawResult, ResultEntry, json_lines
 from results.report.charts import complete, names_of
-from results.row.names import told_apart
+from results.row.names import with_distinct_names
 from results.row.row import Row
 from results.row.simulated import counting
 
@@ -68,8 +68,8 @@ class Report:
 
     @cached_property
     def rows(self) -> list[Row]:
-        """In the campaign's order, devices told apart."""
-        return told_apart([result.row for result in self.results])
+        """In the campaign's order, with distinct names of devices."""
+        return with_distinct_names([result.row for result in self.results])
 
     @cached_property
     def done(self) -> list[Row]:

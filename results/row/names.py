@@ -1,24 +1,27 @@
-"""Names of devices in rows, told apart by their workers' keys. Pure."""
+"""Distinct names of devices in rows, by their workers' keys. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from results.row.identity import device_identity
 from results.row.row import Row
 from swarm.base.names import tell_apart
 
 
-def told_apart(rows: Sequence[Row]) -> list[Row]:
-    """The rows for people: where devices of different keys are called the same or look alike, each name ends with its key."""
-    labels = tell_apart({key: row.device_name for row in rows if row.device_name and (key := _key(row))})
+def with_distinct_names(rows: Sequence[Row]) -> list[Row]:
+    """The rows for people: where different devices are called the same or look alike, each name ends with a key of its device."""
+    keys: dict[str, str] = {}
+    names: dict[str, str] = {}
+    for row in rows:
+        if row.device_name:
+            device = device_identity(row)
+            key = keys.setdefault(device, f"{device} {row.worker_id or row.device_id}")
+            names.setdefault(key, row.device_name)
+    labels = tell_apart(names)
+    shown = [labels.get(keys.get(device_identity(row), ""), row.device_name) for row in rows]
     return [
-        row
-        if (label := labels.get(_key(row), row.device_name)) == row.device_name
         # unchecked: a label may be longer than a name
-        else row.model_copy(update={"device_name": label})
-        for row in rows
+        row if label == row.device_name else row.model_copy(update={"device_name": label})
+        for row, label in zip(rows, shown, strict=True)
     ]
-
-
-def _key(row: Row) -> str:
-    return row.worker_id or row.device_id

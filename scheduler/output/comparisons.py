@@ -17,7 +17,7 @@ from results.analysis.matrix import Axis, MatrixCell, Price, fronts, make_matrix
 from results.analysis.pairs import Pair, pair_up
 from results.export.raw import ResultEntry, ResultSource, read_raw
 from results.row.form import JsonModel
-from results.row.names import told_apart
+from results.row.names import with_distinct_names
 from results.row.row import COLUMNS, CONTRACT, Row
 from results.row.simulated import marked
 from scheduler.output.schemas import shown_as
@@ -113,7 +113,7 @@ def pair_name(pair: Pair) -> str:
 
 def pair_places(pair: Pair) -> tuple[str, str, str]:
     """Model, unit and device of both rows, each once where they share it. A simulated device is marked."""
-    rows = told_apart([row for row in (pair.a, pair.b) if row is not None])
+    rows = with_distinct_names([row for row in (pair.a, pair.b) if row is not None])
     units = [unit_words(row.compute_units, row.threads, row.batch) for row in rows]
     devices = [marked(row.device_name, bool(row.simulated)) for row in rows]
     models = [row.file_name for row in rows]

@@ -18,7 +18,7 @@ from protocol.values.trust import TrustKind
 from protocol.words import Reason, WorkerState, asks_for_it
 from results.export.csv import csv_lines
 from results.export.raw import json_lines, write_lines
-from results.row.names import told_apart
+from results.row.names import with_distinct_names
 from results.row.replicas import disagreements
 from results.row.row import Row, RowStatus
 from results.row.simulated import marked, shown_name
@@ -293,7 +293,7 @@ def safe_columns(line: str) -> str:
 
 def results_table(rows: Sequence[Row]) -> Table:
     """A table in which numbers stand whole, names are shortened, nothing is wrapped."""
-    rows = told_apart(rows)
+    rows = with_distinct_names(rows)
     lines = table(rows, *_columns(rows), gap=1)
     lines.box, lines.pad_edge, lines.show_edge, lines.header_style = (
         box.SIMPLE_HEAD,
@@ -306,7 +306,7 @@ def results_table(rows: Sequence[Row]) -> Table:
 
 def plain_lines(rows: Sequence[Row]) -> list[str]:
     """The same cells in full, in columns of spaces."""
-    rows = told_apart(rows)
+    rows = with_distinct_names(rows)
     columns = _columns(rows)
     lines = [[str(head.header) for head, _ in columns]]
     lines += [[str(cell(row)) for _, cell in columns] for row in rows]

@@ -100,7 +100,7 @@ class ResultRepository:
         )
 
     def _device_names(self) -> dict[str, str]:
-        """Device id → how it is shown: its latest name, told apart from others."""
+        """Device id → how it is shown: its latest name, distinct from others."""
         r = t.results.c
         latest = sa.func.max(r.ended)
         query = sa.select(r.device_id, r.device, latest).group_by(r.device_id, r.device).order_by(latest)

@@ -1,4 +1,4 @@
-"""Names told apart wherever several are shown: what two keys call alike gets the end of the key. Pure."""
+"""Distinct names wherever several are shown: what two keys call alike gets the end of the key. Pure."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def tell_apart(names: Mapping[str, str]) -> dict[str, str]:
 
 
 def _labelled(name: str, tail: str) -> str:
-    """Once, however often it is told apart."""
+    """Once, however often it is asked for."""
     return name if name.endswith(f" …{tail}") else f"{name} …{tail}"
 
 

@@ -22,7 +22,7 @@ ESTABLISHED, CLOSE_WAIT = "01", "08"
 
 
 def is_own(client: Address, server: Address) -> bool:
-    """Whether this process's user holds the client's end. False where that cannot be told."""
+    """Whether this process's user holds the client's end. False where that is not known."""
     if sys.platform != "linux":
         return False
     return owner(client, server, lambda name: Path("/proc/self/net", name).read_text()) == os.geteuid()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from results.analysis.matrix import make_matrix
-from results.row.names import told_apart
+from results.row.names import with_distinct_names
 from results.row.row import Row, RowStatus
 from scheduler.output.tables import plain_lines
 
@@ -25,9 +25,9 @@ LABELS = ["lab-1 …aaaaaa", "lab-l …bbbbbb", "mini", "lab-1 …aaaaaa"]
 
 
 def test_a_name_that_another_key_took_ends_with_the_key_and_others_stay_as_they_are() -> None:
-    assert [one.device_name for one in told_apart(ROWS)] == LABELS
-    assert [one.device_name for one in told_apart(told_apart(ROWS))] == LABELS
-    assert told_apart(ROWS[2:3]) == ROWS[2:3]
+    assert [one.device_name for one in with_distinct_names(ROWS)] == LABELS
+    assert [one.device_name for one in with_distinct_names(with_distinct_names(ROWS))] == LABELS
+    assert with_distinct_names(ROWS[2:3]) == ROWS[2:3]
 
 
 def test_tables_and_matrices_show_two_devices_as_two() -> None:
