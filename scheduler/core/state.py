@@ -460,7 +460,7 @@ class State:
         return leases, sum(each.lease is not None and not entry.runs(each) for entry, each in held)
 
     def deadline(self, entry: TaskEntry, attempt: Attempt) -> float:
-        """Until when a result of this attempt, which runs, is waited for alone: this scheduler's own value, which nobody is told."""
+        """Until when a result of this attempt, which runs, is waited for alone: this scheduler's own value, which no message carries."""
         warm = entry.task.model.sha256 in self.worker(attempt.worker).warm
         allowance_s = self.run_times.allowance_s(entry.task, attempt.worker, warm=warm, hedged=attempt.hedged)
         return deadline(attempt.leased_at, attempt.since, attempt.advanced_at, allowance_s)

@@ -43,8 +43,8 @@ def bound(book: TrustBook, device: str, one: str, other: str) -> bool:
     keys = {one, other}
     if keys <= book.own:
         return all(book.own_devices.get(key) in (None, device) for key in keys)
-    vouched = (frozenset(book.pinned.get(device, ())), *book.signed.get(device, {}).values())
-    return any(keys <= those for those in vouched)
+    signers = (frozenset(book.pinned.get(device, ())), *book.signed.get(device, {}).values())
+    return any(keys <= those for those in signers)
 
 
 def better(book: TrustBook, one: str, other: str) -> bool:

@@ -84,5 +84,5 @@ async def test_of_more_keys_than_are_asked_for_at_once_some_are_drawn_and_a_plan
     book = TrustBook("me", frozenset(each.peer for each in members))
     index = CrowdedIndex(*STRANGERS, *members)
     assert len(await found(index, book=book)) == DIRECT
-    assert index.asked[-1] == NEED, "and in general"
+    assert NEED in index.asked, "and in general"
     assert len(await found(CrowdedIndex(*STRANGERS, *members), book=book, every=True)) == DIRECT + 40
