@@ -21,8 +21,8 @@ from tests.rig.attack import Node
 PER_KEY: Final = 250
 """Frames under one key, before another is taken: a peer's budget must not end the fuzz."""
 PER_STREAM: Final = 4
-JOBS: Final = 8
-WAIT_S: Final = 0.05
+JOBS: Final = 12
+WAIT_S: Final = 0.02
 """For an answer; what comes later is not counted."""
 BROKEN: Final = (OSError, trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSlowError, Unreachable)
 
@@ -100,9 +100,8 @@ async def _send(
         return left
     try:
         while left:
-            await stream.send_all(left[0])
-            left.pop(0)
             outcomes["sent"] += 1
+            await stream.send_all(left.pop(0))  # of a frame above the cap only the beginning is taken
             with trio.move_on_after(WAIT_S) as waited:
                 if not await stream.receive_some():
                     outcomes["ended"] += 1
