@@ -94,9 +94,8 @@ async def _send(
     left = list(frames)
     try:
         stream = await network.open(node.peer_id, protocol, node.addresses)
-    except BROKEN as exc:
+    except BROKEN:
         outcomes["no stream"] += 1
-        outcomes[f"no stream {protocol} {node.name} {str(exc)[:90]}"] += 1
         return left
     try:
         while left:
