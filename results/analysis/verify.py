@@ -122,9 +122,9 @@ def _check_one(result: RawResult, model_sha256: str | None) -> tuple[Row, RawRes
         wrong += _complete_problems(task, record)
     if model_sha256 is not None and record.model_sha256 != model_sha256:
         wrong.append(f"the model has sha256 {model_sha256}, it was measured with {record.model_sha256}")
-    row = _remake(result.row, task, record, result.testimony)
+    row = _remake(result.row, task, record, result.account)
     finding = VerifyFinding(task=name, wrong=tuple(wrong), worker=record.worker or None)
-    return row, raw_result(row, body, signed, result.testimony), finding
+    return row, raw_result(row, body, signed, result.account), finding
 
 
 def _record_problems(task: Task, body: bytes, record: Record, signed: SignedRecord) -> list[str]:
@@ -156,12 +156,12 @@ def _complete_problems(task: Task, record: Record) -> list[str]:
     return wrong
 
 
-def _remake(row: Row, task: Task, record: Record | None, testimony: WitnessAccount | None) -> Row:
+def _remake(row: Row, task: Task, record: Record | None, account: WitnessAccount | None) -> Row:
     """Only the scheduler's own account is taken over: why it believed the worker, what it witnessed, and how a task ended that did not
     succeed."""
     state = _STATES[row.status]
     if row.status is RowStatus.COMPLETE:
-        return make_row(task, state, record, trust=row.trust, testimony=testimony)
+        return make_row(task, state, record, trust=row.trust, account=account)
     reason = next((word for word in Reason if word == row.reason), None)
     device = row.device_name if record is None else ""
     return make_row(

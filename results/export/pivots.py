@@ -66,12 +66,12 @@ _FACTS: Final[dict[str, str]] = {
 """Columns, and the field of the row that each has."""
 
 
-def figures_of(task: Task, record: Record, testimony: WitnessAccount | None = None) -> dict[str, Any]:
+def figures_of(task: Task, record: Record, account: WitnessAccount | None = None) -> dict[str, Any]:
     """The columns that follow from a record, by name; no figures where it does not say that it is complete."""
     complete = record.outcome is RunOutcome.COMPLETE
     try:
         state = TaskState.SUCCEEDED if complete else TaskState.FAILED
-        return columns_of(make_row(task, state, record, testimony=testimony))
+        return columns_of(make_row(task, state, record, account=account))
     except ArithmeticError:  # a stranger's numbers: a list without them is no reason not to record the result
         return {}
 

@@ -56,7 +56,7 @@ class RawResult(BaseModel):
     """The record's canonical bytes as the worker signed them, in base64."""
     signature: str = ""
     """Ed25519, by the key of the row's WorkerId, in hexadecimal."""
-    testimony: WitnessAccount | None = None
+    account: WitnessAccount | None = None
     """What the scheduler witnessed of a stranger's run: its own account, which no worker signed."""
 
     @property
@@ -79,10 +79,10 @@ def _split(times: tuple[int, ...], counts: Sequence[int]) -> tuple[tuple[int, ..
 
 
 def raw_result(
-    row: Row, task_body: bytes, signed: SignedRecord | None, testimony: WitnessAccount | None = None
+    row: Row, task_body: bytes, signed: SignedRecord | None, account: WitnessAccount | None = None
 ) -> RawResult:
     """`row` with its raw samples. A record that cannot be read goes out as its bytes alone."""
-    base = RawResult(row=row, task=base64.b64encode(task_body).decode(), testimony=testimony)
+    base = RawResult(row=row, task=base64.b64encode(task_body).decode(), account=account)
     if signed is None:
         return base
     update: dict[str, object] = {

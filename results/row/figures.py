@@ -12,7 +12,7 @@ from results.row.record import SERVED, RecordLaunch, RecordView
 from results.row.sketches import show
 from results.row.stats import centre, median, outliers, summarise
 from results.row.verdict import Finding, findings, mean_share, stall_share
-from results.row.witness import WitnessAccount, doubts, unexplained_s
+from results.row.witness import WitnessAccount, doubts, unexplained_s, witnessed_max_ms
 
 MB: Final = 1024 * 1024
 TICKS_S: Final = 0.2
@@ -47,15 +47,15 @@ def measure_figures(
     observed: RecordView,
     measure: Measure,
     simulated: bool = False,
-    testimony: WitnessAccount | None = None,
+    account: WitnessAccount | None = None,
 ) -> dict[str, object]:
     """All that was measured of a complete task, by field of its row, and the verdict on it. `simulated`: nothing was measured at all.
-    `testimony`: what the scheduler witnessed, if a stranger measured it."""
+    `account`: what the scheduler witnessed, if a stranger measured it."""
     ran = record.ran
-    reasons = judge(record, observed, measure, simulated=simulated, testimony=testimony)
+    reasons = judge(record, observed, measure, simulated=simulated, account=account)
     verdict, why = reasons[0][0], "; ".join(why for _, why in reasons)
     figures: dict[str, object] = {"verdict": str(verdict), "verdict_reason": why}
-    figures |= _loads(record, observed) | _series(record, observed) | _witnessed(observed, testimony)
+    figures |= _loads(record, observed) | _series(record, observed) | _witnessed(observed, account)
     if record.timings and record.timings[0].output is not None:
         figures["output_sketch"] = show(record.timings[0].output)
     if ran is not None:
@@ -78,7 +78,7 @@ def judge(
     measure: Measure,
     *,
     simulated: bool = False,
-    testimony: WitnessAccount | None = None,
+    account: WitnessAccount | None = None,
 ) -> list[Finding]:
     """What the numbers of a complete record are worth: each reason, the gravest first."""
     return findings(
@@ -88,18 +88,19 @@ def judge(
         accelerator=record.accelerator,
         crowded=crowded(record, observed),
         simulated=simulated,
-        doubts=doubts(observed, testimony),
+        doubts=doubts(observed, account),
     )
 
 
-def _witnessed(observed: RecordView, testimony: WitnessAccount | None) -> dict[str, object]:
-    if testimony is None:
+def _witnessed(observed: RecordView, account: WitnessAccount | None) -> dict[str, object]:
+    if account is None:
         return {}
-    unexplained = unexplained_s(observed, testimony)
+    unexplained = unexplained_s(observed, account)
     return {
-        "witnessed_s": testimony.result_s,
-        "unexplained_percent": _percent(unexplained, testimony.result_s or 0.0),
-        "canary": testimony.canary,
+        "witnessed_s": account.result_s,
+        "inference_ms_witnessed_max": witnessed_max_ms(observed, account),
+        "unexplained_percent": _percent(unexplained, account.result_s or 0.0),
+        "canary": account.canary,
     }
 
 

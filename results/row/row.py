@@ -309,6 +309,8 @@ class Row(BaseModel):
     """Of a stranger's run: seconds from the reveal of its inputs to its result, on the scheduler's clock."""
     unexplained_percent: float | None = None
     """Of these seconds, in which by the record nothing was loaded and no inference was made."""
+    inference_ms_witnessed_max: float | None = None
+    """WitnessedS by the timed inferences: the most that one can have taken on average, if the worker made all that it claims."""
     canary: str = ""
     """Of a stranger's run: which launch's outputs the scheduler computed again and found right, or why it did not."""
 
@@ -349,10 +351,10 @@ def make_row(
     attempt: int | None = None,
     device: str = "",
     trust: str = "",
-    testimony: WitnessAccount | None = None,
+    account: WitnessAccount | None = None,
 ) -> Row:
     """The row of `task`. `record`: that of the attempt that decided it, if one did; `reason`, `detail`, `attempt` and `device` (a name)
-    are the scheduler's own and stand where the record says nothing. `trust`: the scheduler's, in the worker. `testimony`: what it witnessed
+    are the scheduler's own and stand where the record says nothing. `trust`: the scheduler's, in the worker. `account`: what it witnessed
     of a stranger's run.
     """
     row = Row(
@@ -383,7 +385,7 @@ def make_row(
         observed = observe(record)
     except RemoteProtocolError as exc:
         return row.model_copy(update={"verdict": str(RowVerdict.UNREADABLE), "verdict_reason": str(exc)})
-    figures = measure_figures(record, observed, task.measure, bool(row.simulated), testimony)
+    figures = measure_figures(record, observed, task.measure, bool(row.simulated), account)
     return row.model_copy(update=figures)
 
 

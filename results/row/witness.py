@@ -66,16 +66,16 @@ class WitnessAccount(BaseModel):
     """The worker was refuted later, by another task."""
 
 
-def refusal(record: Record, observed: RecordView, testimony: WitnessAccount) -> tuple[Reason, str] | None:
+def refusal(record: Record, observed: RecordView, account: WitnessAccount) -> tuple[Reason, str] | None:
     """Why a complete record cannot be what the scheduler witnessed. None: it can."""
-    if not testimony.reveal:
+    if not account.reveal:
         return None
-    why = _broken_chain(record, testimony) or _impossible_times(observed, testimony)
+    why = _broken_chain(record, account) or _impossible_times(observed, account)
     return (Reason.NOT_WITNESSED, why) if why else None
 
 
-def _broken_chain(record: Record, testimony: WitnessAccount) -> str:
-    opening, reveal = bytes.fromhex(testimony.opening), bytes.fromhex(testimony.reveal)
+def _broken_chain(record: Record, account: WitnessAccount) -> str:
+    opening, reveal = bytes.fromhex(account.opening), bytes.fromhex(account.reveal)
     if (record.opening, record.reveal) != (opening, reveal):
         return "its inputs do not follow from what was revealed"
     if record.ran is None or record.ran.seed != launch_seed(opening, 1):
@@ -87,7 +87,7 @@ def _broken_chain(record: Record, testimony: WitnessAccount) -> str:
     if first is not None and record.ran.output_sha256 not in (None, first.sha256):
         return "the outputs that it checked are not those of its first launch"
     digests = {number: output.digest().hex() for number, output in enumerate(outputs, start=1) if output}
-    for note in testimony.notes:
+    for note in account.notes:
         if note.launch not in digests:
             return f"it leaves out launch {note.launch}, which its worker reported"
         if digests[note.launch] != note.digest:
@@ -95,24 +95,24 @@ def _broken_chain(record: Record, testimony: WitnessAccount) -> str:
     return ""
 
 
-def _impossible_times(observed: RecordView, testimony: WitnessAccount) -> str:
+def _impossible_times(observed: RecordView, account: WitnessAccount) -> str:
     """Claimed times that do not fit into the time there was."""
     claims = claimed_s(observed)
-    arrivals = {note.launch: note.at_s for note in testimony.notes}
+    arrivals = {note.launch: note.at_s for note in account.notes}
     for number in sorted(arrivals):
         until, claimed = arrivals[number], sum(claims[:number])
         if not _fits(claimed, until):
             launches = count(number, "launch", "launches")
             return f"{launches} with {claimed:.3g} s of loads and inferences ended {until:.3g} s after the reveal"
     whole = sum(claims) + _other_loads_s(observed)
-    if testimony.result_s is not None and not _fits(whole, testimony.result_s):
-        return f"it claims {whole:.3g} s, and came {testimony.result_s:.3g} s after the reveal"
+    if account.result_s is not None and not _fits(whole, account.result_s):
+        return f"it claims {whole:.3g} s, and came {account.result_s:.3g} s after the reveal"
     return ""
 
 
-def _hurried(observed: RecordView, testimony: WitnessAccount) -> str:
+def _hurried(observed: RecordView, account: WitnessAccount) -> str:
     """A launch that claims more time than passed since the one before ended. A note that was delayed looks the same."""
-    arrivals = {note.launch: note.at_s for note in testimony.notes}
+    arrivals = {note.launch: note.at_s for note in account.notes}
     for number, claimed in enumerate(claimed_s(observed), start=1):
         if number - 1 in arrivals and number in arrivals:
             gap = arrivals[number] - arrivals[number - 1]
@@ -139,37 +139,46 @@ def _other_loads_s(observed: RecordView) -> float:
     return (sum(observed.loads[len(observed.launches) :]) + sum(observed.warm)) / 1e9
 
 
-def unexplained_s(observed: RecordView, testimony: WitnessAccount) -> float | None:
+def unexplained_s(observed: RecordView, account: WitnessAccount) -> float | None:
     """Of the witnessed time that which the record explains by nothing; None where the time is not known."""
-    if testimony.result_s is None:
+    if account.result_s is None:
         return None
-    return max(0.0, testimony.result_s - sum(claimed_s(observed)) - _other_loads_s(observed))
+    return max(0.0, account.result_s - sum(claimed_s(observed)) - _other_loads_s(observed))
 
 
-def doubts(observed: RecordView, testimony: WitnessAccount | None) -> list[str]:
+def witnessed_max_ms(observed: RecordView, account: WitnessAccount) -> float | None:
+    """The most milliseconds that a timed inference can have taken on average: whatever the record says of loads and warm-up, all of them
+    fitted into the witnessed time. None where that is not known.
+    """
+    if account.result_s is None or not observed.inferences:
+        return None
+    return 1000 * account.result_s / observed.inferences
+
+
+def doubts(observed: RecordView, account: WitnessAccount | None) -> list[str]:
     """Why a stranger's times are not believed, though nothing disproves them; empty where they are, and where nobody has to witness."""
-    if testimony is None:
+    if account is None:
         return []
-    reasons = [testimony.unwitnessed] if testimony.unwitnessed else []
-    if testimony.refuted:
+    reasons = [account.unwitnessed] if account.unwitnessed else []
+    if account.refuted:
         reasons.append("its worker was refuted by another task of this home")
-    if not testimony.reveal:
+    if not account.reveal:
         return reasons or ["nobody witnessed the run"]
     launches = len(observed.launches)
-    missing = launches - len({note.launch for note in testimony.notes})
-    if missing > 0 and not testimony.unwitnessed:
+    missing = launches - len({note.launch for note in account.notes})
+    if missing > 0 and not account.unwitnessed:
         reasons.append(
             f"the ends of {missing} of {count(launches, 'launch', 'launches')} were not reported in time"
         )
-    if hurried := _hurried(observed, testimony):
+    if hurried := _hurried(observed, account):
         reasons.append(hurried)
-    unexplained = unexplained_s(observed, testimony)
+    unexplained = unexplained_s(observed, account)
     if unexplained is None and not reasons:
         reasons.append("the time that it took is not known")
-    if unexplained is not None and testimony.result_s:
+    if unexplained is not None and account.result_s:
         starts = max(len(observed.loads), launches)
-        allowed = UNEXPLAINED * testimony.result_s + FIXED_S + LAUNCH_S * starts
+        allowed = UNEXPLAINED * account.result_s + FIXED_S + LAUNCH_S * starts
         if unexplained > allowed:
-            share = unexplained / testimony.result_s
-            reasons.append(f"nothing explains {share:.0%} of the {testimony.result_s:.3g} s that it took")
+            share = unexplained / account.result_s
+            reasons.append(f"nothing explains {share:.0%} of the {account.result_s:.3g} s that it took")
     return reasons

@@ -324,7 +324,7 @@ class SchedulerConversation:
                 self.carry_out(self.core.reconciler.grant(peer, grant, self._shell.now()))
         if entry is None or not self.is_current(entry, peer, result):
             return self.answer_old(peer, result)
-        testimony: WitnessAccount | None = None
+        account: WitnessAccount | None = None
         if self._is_strange(entry, result.attempt, peer):
             self.witness.result_arrived(entry.id, result.attempt, arrived)
         await WaitFor(lambda: result.task not in self._receiving)
@@ -337,10 +337,10 @@ class SchedulerConversation:
                 return self.answer_old(peer, result)
             if self._is_strange(entry, result.attempt, peer):
                 about = (entry.id, result.attempt, entry.replica_set, entry.task.unit)
-                testimony = self.witness.testimony(*about)
-            checked = await CheckRecord(peer, result, body, entry.task, self.bodies[entry.id], testimony)
-            if testimony is not None:
-                checked, testimony = await self._repeat(entry, checked, testimony)
+                account = self.witness.account(*about)
+            checked = await CheckRecord(peer, result, body, entry.task, self.bodies[entry.id], account)
+            if account is not None:
+                checked, account = await self._repeat(entry, checked, account)
         except Unreachable as exc:  # no answer: the worker keeps the result and sends it again
             raise RemoteProtocolError(exc.what) from exc
         except RemoteProtocolError as exc:
@@ -353,20 +353,20 @@ class SchedulerConversation:
             self._shell.wake()
         if not self.is_current(entry, peer, result):  # it ended while the record was fetched and read
             return self.answer_old(peer, result)
-        return self.settle(entry, peer, result, body, checked, testimony)
+        return self.settle(entry, peer, result, body, checked, account)
 
     @staticmethod
     async def _repeat(
-        entry: TaskEntry, checked: CheckedRecord, testimony: WitnessAccount
+        entry: TaskEntry, checked: CheckedRecord, account: WitnessAccount
     ) -> tuple[CheckedRecord, WitnessAccount]:
         """The record and what is known of it once an inference of it was repeated here."""
         if checked.rejection is not None or checked.record.outcome is not RunOutcome.COMPLETE:
-            return checked, testimony
+            return checked, account
         verdict = await RepeatInference(entry.task, checked.record)
         if verdict.outcome is CanaryOutcome.REFUTED:
             checked = replace(checked, rejection=(Reason.WRONG_OUTPUTS, verdict.why))
         confirmed = verdict.outcome is CanaryOutcome.CONFIRMED
-        return checked, testimony.model_copy(update={"canary": verdict.text[:300], "confirmed": confirmed})
+        return checked, account.model_copy(update={"canary": verdict.text[:300], "confirmed": confirmed})
 
     @staticmethod
     def _ungranted(entry: TaskEntry, peer: str) -> int | None:
@@ -389,14 +389,14 @@ class SchedulerConversation:
         result: Result,
         body: bytes,
         checked: CheckedRecord,
-        testimony: WitnessAccount | None = None,
+        account: WitnessAccount | None = None,
     ) -> Message:
         """Store the record, then move the task by it. Of two attempts the first good record decides; one without a measurement ends only
-        its own attempt, and is not kept. `testimony`: of a stranger's run.
+        its own attempt, and is not kept. `account`: of a stranger's run.
         """
         record, failures, now = checked.record, self.core.failures, self._shell.now()
         event, reason, detail = failures.judge(record, checked.rejection)
-        if testimony is not None and reason in LIES:
+        if account is not None and reason in LIES:
             self.learned(peer, False, f"{entry.id}: {detail}")
         attempt = entry.at(peer)
         if entry.hedge is not None and attempt is not None:
@@ -417,12 +417,12 @@ class SchedulerConversation:
             reason=reason,
             detail=detail,
             figures=checked.columns,
-            testimony=None if testimony is None else testimony.model_dump_json(),
+            account=None if account is None else account.model_dump_json(),
         )
         if receipt.stale is not None:
             return Stale(reason=receipt.stale)
         if not receipt.duplicate:
-            if testimony is not None and testimony.confirmed and event is TaskEvent.SUCCEED:
+            if account is not None and account.confirmed and event is TaskEvent.SUCCEED:
                 self.learned(peer, True, "")
             self.progress.pop(entry.id, None)
             self.carry_out(failures.settle(entry.id, event, reason, now, permanent=record.permanent))

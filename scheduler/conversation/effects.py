@@ -149,7 +149,7 @@ class CheckRecord(Effect[CheckedRecord]):
     body: bytes
     task: Task
     signed_task: bytes
-    testimony: WitnessAccount | None = None
+    account: WitnessAccount | None = None
     """What was witnessed of it, if its worker is a stranger."""
 
 

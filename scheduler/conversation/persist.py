@@ -59,7 +59,7 @@ class AttemptStore(Protocol):
         reason: Reason | None,
         detail: str,
         figures: Any,
-        testimony: str | None,
+        account: str | None,
     ) -> Receipt: ...
 
     def known_result(self, *, task: str, attempt: int, worker: str, sha256: str) -> Receipt: ...

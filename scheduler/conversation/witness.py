@@ -81,7 +81,7 @@ class WitnessBook:
         run = self._run(task, attempt)
         run.result_at = now if run.result_at is None else run.result_at
 
-    def testimony(self, task: str, attempt: int, replica_set: str, unit: str) -> WitnessAccount:
+    def account(self, task: str, attempt: int, replica_set: str, unit: str) -> WitnessAccount:
         """What was witnessed of an attempt whose result has arrived."""
         if unit.startswith(SERVED):
             return WitnessAccount(unwitnessed=NO_SERVERS)

@@ -28,7 +28,7 @@ from results.row.witness import WitnessAccount
 from scheduler.output.events import event_words
 from scheduler.output.schemas import InstantMs, TaskInfo, shown_as, task_info
 from scheduler.store.progress import attempt_words
-from scheduler.store.results import testimony_of
+from scheduler.store.results import account_of
 from scheduler.store.rows import AttemptRow, AttemptState, EventRow, ResultRow
 
 MAX_BLOCKS: Final = 600
@@ -184,7 +184,7 @@ def task_detail(
         happened=tuple(shown_as(TimelineEntry, e, time=e.at, words=event_words(e)) for e in events),
         row=row,
         csv="" if row is None else "".join(csv_lines([row])),
-        judgement=_judged(row, record, observed, task, testimony_of(item))
+        judgement=_judged(row, record, observed, task, account_of(item))
         if row is not None and complete
         else None,
         record=None if record is None else _record(item, record),
@@ -198,12 +198,12 @@ def _judged(
     record: Record | None,
     observed: RecordView | None,
     task: Task,
-    testimony: WitnessAccount | None,
+    account: WitnessAccount | None,
 ) -> Judgement:
     if record is None or observed is None:
         matches = [(RowVerdict.UNREADABLE, row.verdict_reason)]
     else:
-        matches = judge(record, observed, task.measure, simulated=bool(row.simulated), testimony=testimony)
+        matches = judge(record, observed, task.measure, simulated=bool(row.simulated), account=account)
     reasons = tuple(
         ReasonInfo(verdict=verdict, why=why, means=MEANS[verdict][0], help=MEANS[verdict][1])
         for verdict, why in matches

@@ -165,10 +165,10 @@ def checked(effect: effects.CheckRecord) -> CheckedRecord:
     task = effect.task
     record = check(effect.result, effect.body, effect.peer, task, effect.signed_task)
     rejection = not_as_asked(record, task)
-    testimony = effect.testimony
-    if testimony is not None and rejection is None and record.outcome is RunOutcome.COMPLETE:
-        rejection = refusal(record, observe(record), testimony)
-    return CheckedRecord(record, figures_of(task, record, testimony), rejection)
+    account = effect.account
+    if account is not None and rejection is None and record.outcome is RunOutcome.COMPLETE:
+        rejection = refusal(record, observe(record), account)
+    return CheckedRecord(record, figures_of(task, record, account), rejection)
 
 
 def cost_us(message: Message) -> float:

@@ -237,10 +237,10 @@ class AttemptRepository:
         reason: Reason | None = None,
         detail: str = "",
         figures: Mapping[str, Any] | None = None,
-        testimony: str | None = None,
+        account: str | None = None,
     ) -> ResultReceipt:
         """Store a verified record of the current attempt under the current fence, and move the task by `event`, in one transaction.
-        `figures`: of `results.export.pivots.figures_of`, for lists. `testimony`: what was witnessed of a stranger's run, as JSON.
+        `figures`: of `results.export.pivots.figures_of`, for lists. `account`: what was witnessed of a stranger's run, as JSON.
 
         The same record again gets the same receipt. A stale one changes nothing.
         """
@@ -272,7 +272,7 @@ class AttemptRepository:
                     signature=signature,
                     decides=event in (TaskEvent.SUCCEED, TaskEvent.FAIL, TaskEvent.CANCEL),
                     accepted=self._database.wall(),
-                    testimony=testimony,
+                    account=account,
                 )
             )
             return ResultReceipt()
@@ -283,15 +283,15 @@ class AttemptRepository:
         unfinished = sa.select(t.tasks.c.id).join(t.campaigns, t.campaigns.c.id == t.tasks.c.campaign)
         where = (
             r.worker == worker,
-            r.testimony.is_not(None),
+            r.account.is_not(None),
             r.task.in_(unfinished.where(t.campaigns.c.ended.is_(None))),
         )
         with self._database.transaction() as c:
-            for row in c.execute(sa.select(r.task, r.attempt, r.testimony).where(*where)).all():
-                account = WitnessAccount.model_validate_json(row.testimony)
+            for row in c.execute(sa.select(r.task, r.attempt, r.account).where(*where)).all():
+                account = WitnessAccount.model_validate_json(row.account)
                 refuted = account.model_copy(update={"refuted": True}).model_dump_json()
                 key = (r.task == row.task, r.attempt == row.attempt)
-                c.execute(t.records.update().where(*key).values(testimony=refuted))
+                c.execute(t.records.update().where(*key).values(account=refuted))
                 judged = (t.results.c.task == row.task, t.results.c.verdict.not_in(_GRAVER))
                 c.execute(t.results.update().where(*judged).values(verdict=str(RowVerdict.UNWITNESSED)))
 

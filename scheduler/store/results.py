@@ -41,7 +41,7 @@ class ResultRepository:
         """The tasks of a campaign with numbers `low` to `high`, each with the record that decided it."""
         r, own = t.records.c, columns_of(TaskRow)
         query = (
-            sa.select(*own, t.tasks.c.body, r.worker, r.attempt, r.body, r.signature, r.accepted, r.testimony)
+            sa.select(*own, t.tasks.c.body, r.worker, r.attempt, r.body, r.signature, r.accepted, r.account)
             .join_from(t.tasks, t.records, (r.task == t.tasks.c.id) & r.decides, isouter=True)
             .where(t.tasks.c.campaign == campaign, t.tasks.c.n >= low)
             .order_by(t.tasks.c.n)
@@ -154,7 +154,7 @@ def raw_results(stored: Sequence[ResultRow]) -> list[RawResult]:
     """The same with everything that was observed."""
     ended = [item for item in stored if item.task.ended is not None]
     return [
-        raw_result(row, item.body, _signed(item), testimony_of(item))
+        raw_result(row, item.body, _signed(item), account_of(item))
         for item, row in zip(ended, campaign_rows(ended), strict=True)
     ]
 
@@ -174,13 +174,13 @@ def _row(item: ResultRow) -> Row:
         attempt=item.attempt or item.task.attempt or None,
         device=item.task.device,
         trust=item.task.trust,
-        testimony=testimony_of(item),
+        account=account_of(item),
     )
 
 
-def testimony_of(item: ResultRow) -> WitnessAccount | None:
+def account_of(item: ResultRow) -> WitnessAccount | None:
     """What was witnessed of the run, if a stranger made it."""
-    return None if item.testimony is None else WitnessAccount.model_validate_json(item.testimony)
+    return None if item.account is None else WitnessAccount.model_validate_json(item.account)
 
 
 def _signed(item: ResultRow) -> SignedRecord | None:

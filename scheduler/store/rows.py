@@ -212,7 +212,7 @@ class ResultRow:
     record: bytes | None = None
     signature: bytes | None = None
     accepted: float | None = None
-    testimony: str | None = None
+    account: str | None = None
     """What was witnessed of a stranger's run, as JSON."""
 
 

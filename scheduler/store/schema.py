@@ -160,7 +160,7 @@ records = sa.Table(
     sa.Column("signature", sa.LargeBinary, nullable=False),
     sa.Column("decides", sa.Boolean, nullable=False),
     sa.Column("accepted", Real, nullable=False),
-    sa.Column("testimony", Text),
+    sa.Column("account", Text),
     sa.Index(
         "one_result_for_each_task",
         "task",

@@ -359,13 +359,13 @@ class SimScheduler:
                 return self._adverts()
             case effects.FetchRecord(_, result):
                 return result.body
-            case effects.CheckRecord(peer, result, body, testimony=testimony):
+            case effects.CheckRecord(peer, result, body, account=account):
                 record = read_record(body)
                 lines = (record.task, record.attempt, record.fence, record.worker)
                 if lines != (result.task, result.attempt, result.fence, peer):
                     raise RemoteProtocolError("the record is of another attempt")
-                if testimony is not None and record.outcome is RunOutcome.COMPLETE:
-                    refused = refusal(record, observe(record), testimony)
+                if account is not None and record.outcome is RunOutcome.COMPLETE:
+                    refused = refusal(record, observe(record), account)
                     assert refused is None, f"an honest record of {record.task} is refused: {refused}"
                 return CheckedRecord(record, {})
             case effects.RepeatInference():

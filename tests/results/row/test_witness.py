@@ -10,7 +10,7 @@ from protocol.values.record import LoadSample, Record
 from protocol.words import Reason
 from results.row.record import RecordView, observe
 from results.row.verdict import RowVerdict, findings
-from results.row.witness import NOTE_S, WitnessAccount, doubts, refusal, unexplained_s
+from results.row.witness import NOTE_S, WitnessAccount, doubts, refusal, unexplained_s, witnessed_max_ms
 from tests.results.row.witness_parts import (
     EACH_S,
     LAUNCHES,
@@ -125,7 +125,14 @@ def test_doubts_are_graver_than_all_but_a_simulation() -> None:
     assert verdicts[:3] == [RowVerdict.SIMULATED, RowVerdict.UNWITNESSED, RowVerdict.UNCHECKED]
 
 
-def test_a_testimony_comes_back_from_its_text() -> None:
+def test_an_account_comes_back_from_its_text() -> None:
     seen = account(canary="launch 2 confirmed")
     assert WitnessAccount.model_validate_json(seen.model_dump_json()) == seen
     assert seen.opening == OPENING.hex()
+
+
+def test_the_most_that_an_inference_can_have_taken_rests_on_the_schedulers_clock_alone() -> None:
+    observed = view()
+    assert observed.inferences > 0
+    assert witnessed_max_ms(observed, account(result_s=4.0)) == pytest.approx(4000 / observed.inferences)
+    assert witnessed_max_ms(observed, account(result_s=None)) is None

@@ -46,7 +46,7 @@ def test_times_count_from_the_first_reveal() -> None:
     witness.note("c-1/1", 1, ended(1, "b" * 64), 111.0)
     witness.result_arrived("c-1/1", 1, 120.0)
     witness.result_arrived("c-1/1", 1, 130.0)
-    account = witness.testimony("c-1/1", 1, "", UNIT)
+    account = witness.account("c-1/1", 1, "", UNIT)
     assert account.notes == (LaunchNote(launch=1, digest="a" * 64, at_s=10.0),)
     assert (account.result_s, account.unwitnessed) == (20.0, "")
     assert (account.opening, account.reveal) == (told.opening.hex(), told.reveal.hex())
@@ -58,7 +58,7 @@ def test_notes_before_the_reveal_say_nothing() -> None:
     witness.note("c-1/1", 1, ended(1), 1.0)
     witness.reveal("c-1/1", 1, "", 2.0)
     witness.result_arrived("c-1/1", 1, 3.0)
-    assert witness.testimony("c-1/1", 1, "", UNIT).notes == ()
+    assert witness.account("c-1/1", 1, "", UNIT).notes == ()
 
 
 def test_what_an_earlier_life_began_is_not_witnessed() -> None:
@@ -66,19 +66,19 @@ def test_what_an_earlier_life_began_is_not_witnessed() -> None:
     witness.reveal("c-1/1", 1, "", 100.0)
     witness.note("c-1/1", 1, ended(1), 101.0)
     witness.result_arrived("c-1/1", 1, 102.0)
-    account = witness.testimony("c-1/1", 1, "", UNIT)
+    account = witness.account("c-1/1", 1, "", UNIT)
     assert (account.unwitnessed, account.notes, account.result_s) == (BEFORE, (), None)
 
 
 def test_a_server_cannot_be_witnessed() -> None:
-    assert book().testimony("c-1/1", 1, "", "API (OpenAI)").unwitnessed == NO_SERVERS
+    assert book().account("c-1/1", 1, "", "API (OpenAI)").unwitnessed == NO_SERVERS
 
 
 def test_a_worker_that_never_asked_has_a_chain_that_it_cannot_meet() -> None:
     witness = book()
     witness.commit("c-1/1", 1)
     witness.result_arrived("c-1/1", 1, 3.0)
-    account = witness.testimony("c-1/1", 1, "", UNIT)
+    account = witness.account("c-1/1", 1, "", UNIT)
     assert account.reveal
     assert account.result_s is None
 
@@ -87,4 +87,4 @@ def test_a_forgotten_task_takes_no_room() -> None:
     witness = book()
     witness.commit("c-1/1", 1)
     witness.forget("c-1/1")
-    assert witness.testimony("c-1/1", 1, "", UNIT).unwitnessed == BEFORE
+    assert witness.account("c-1/1", 1, "", UNIT).unwitnessed == BEFORE

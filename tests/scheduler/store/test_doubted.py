@@ -9,7 +9,7 @@ import pytest
 
 from protocol.values.attempt import TaskEvent
 from results.row.witness import WitnessAccount
-from scheduler.store.results import testimony_of as account_of
+from scheduler.store.results import account_of as account_of
 from scheduler.store.store import Store
 from tests.scheduler.store.test_store import FENCE, WORKER, begin, fill, grant
 
@@ -35,7 +35,7 @@ def measured(store: Store, task: str, worker: str, account: WitnessAccount | Non
         signature=b"s" * 64,
         event=TaskEvent.SUCCEED,
         figures={"verdict": "valid"},
-        testimony=None if account is None else account.model_dump_json(),
+        account=None if account is None else account.model_dump_json(),
     )
 
 
