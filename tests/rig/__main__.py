@@ -48,7 +48,9 @@ def main() -> int:
         ]
         print(table(rows))
         print("\nRows of the threat table that an existing test shows:\n")
-        print(table([("row", "shown by"), *COVERED.items()]))
+        print(
+            table([("row", "shown by"), *((row, name) for row, names in COVERED.items() for name in names)])
+        )
         return 0
     chosen = [
         each

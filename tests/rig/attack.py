@@ -89,6 +89,8 @@ class Attack:
     campaign: Mapping[str, Any] = field(default_factory=dict)
     """What the honest campaign file says besides. `models`: others than the scripted ones, in the swarm's folder."""
     check: Check = lambda rows, facts: []
+    evidence: Mapping[str, int] = field(default_factory=dict)
+    """Facts that must be at least so many: an attack that did less has shown nothing, and has not held."""
     strangers: bool = False
     """The campaign admits strangers: their rows need not be there, and must say so where they are."""
     short: bool = False

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from tests.rig.attack import OWN_DEVICE, Attack
+from tests.rig.attack import OWN_DEVICE, Attack, Facts
 from tests.rig.swarm import MODELS, Swarm, a_swarm
 from tests.rig.verdict import MIB, Result, Window, honest_rows
 
@@ -87,7 +87,7 @@ class Rig:
         least_s = BRIEF_S if self._brief else attack.during_s
         if self._quiet is None or not self._brief:
             self._quiet = without_attack(swarm, least_s)
-        options = attack.options | (attack.brief if self._brief else {})
+        options = {**attack.options, **(attack.brief if self._brief else {})}
         return attempt(replace(attack, options=options, during_s=least_s), swarm, self._quiet)
 
 
@@ -118,8 +118,17 @@ def attempt(attack: Attack, swarm: Swarm, quiet: Quiet) -> Result:
     names: Sequence[str] = attack.campaign.get("models", ())
     expected = dict.fromkeys(names) if names else swarm.models
     wrong = [*quiet.wrong, *honest_rows(rows, expected, quiet.devices, strangers=attack.strangers)]
-    wrong += attack.check(rows, facts)
+    wrong += [*attack.check(rows, facts), *missing_evidence(attack, facts)]
     return Result(attack.name, attack.shows, quiet.window, beside, before, tuple(wrong), facts)
+
+
+def missing_evidence(attack: Attack, facts: Facts) -> list[str]:
+    """What the attackers did too little of for the rest to mean anything."""
+    return [
+        f"the rig: {facts.get(name, 0)} {name}, at least {least}"
+        for name, least in attack.evidence.items()
+        if facts.get(name, 0) < least
+    ]
 
 
 def for_device(campaign: Mapping[str, Any], device: str) -> dict[str, Any]:

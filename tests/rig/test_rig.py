@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 
-from tests.rig.attack import Node, Target
+from tests.rig.attack import Attack, Node, Target, nothing
 from tests.rig.catalogue import ATTACKS
 from tests.rig.covered import COVERED
+from tests.rig.rig import missing_evidence
 from tests.rig.verdict import MIB, Result, Window, honest_rows, line, table
+from tests.rig.weakened import Weakness, weaken
 
 QUIET = Window(
     latencies_ms=tuple(range(1, 101)),
@@ -104,6 +106,28 @@ def test_a_campaign_that_admits_strangers_may_have_their_rows_if_they_say_so() -
     assert "unmarked" in "; ".join(wrong(row("m0.json"), strange, strangers=True))
 
 
+def test_an_attack_that_did_too_little_has_shown_nothing() -> None:
+    attack = Attack("calm", "1", "…", nothing, evidence={"answers": 2, "KiB sent": 10})
+    assert missing_evidence(attack, {"answers": 2, "KiB sent": 10}) == []
+    assert missing_evidence(attack, {"answers": 1, "KiB sent": 11}) == ["the rig: 1 answers, at least 2"]
+    assert missing_evidence(attack, {}) == [
+        "the rig: 0 answers, at least 2",
+        "the rig: 0 KiB sent, at least 10",
+    ]
+
+
+def test_every_attack_but_none_says_what_it_must_have_done() -> None:
+    assert [attack.name for attack in ATTACKS.values() if not attack.evidence] == ["quiet"]
+
+
+def test_a_defence_that_is_no_longer_there_to_be_taken_out_is_named(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text("if good:\n")
+    weaken(tmp_path, (Weakness("a.py", "if good:", "if True:"),))
+    assert (tmp_path / "a.py").read_text() == "if True:\n"
+    with pytest.raises(SystemExit, match=r"a\.py has 0 times what stands in WEAKNESSES: 'if good:'"):
+        weaken(tmp_path, (Weakness("a.py", "if good:", "if True:"),))
+
+
 def test_every_row_of_the_references_is_shown_by_an_attack_or_a_test_that_exists() -> None:
     shown = {row for attack in ATTACKS.values() for row in re.findall(r"[A-Z]?\d+|also", attack.shows)}
     shown |= {row.split()[0].rstrip(":") for row in COVERED}
@@ -111,7 +135,8 @@ def test_every_row_of_the_references_is_shown_by_an_attack_or_a_test_that_exists
         [f"N{n}" for n in range(1, 18)] + [f"D{n}" for n in range(1, 11)] + [f"S{n}" for n in range(1, 15)]
     )
     assert [row for row in (*map(str, range(1, 13)), "also", *threats) if row not in shown] == []
-    assert [path for paths in COVERED.values() for path in paths.split() if not Path(path).is_file()] == []
+    named = [name.split("::") for names in COVERED.values() for name in names]
+    assert [name for path, name in named if f"def {name}(" not in Path(path).read_text("utf-8")] == []
 
 
 def test_the_attackers_are_told_what_the_rig_knows() -> None:

@@ -6,9 +6,11 @@ import itertools
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Final
 
 import trio
+from libp2p.stream_muxer.yamux import yamux
 
 from protocol.messages import index as say
 from protocol.messages.health import HEALTH, Ping
@@ -40,7 +42,8 @@ async def _again_and_again(node: Node, flood: Flood, facts: Counter[str]) -> Non
                 facts["connections"] += 1
                 await flood(link, facts)
         except* BROKEN:
-            facts["closed"] += 1
+            pass
+        facts["closed"] += 1
         await trio.sleep(0.05)
 
 
@@ -62,11 +65,18 @@ async def _drain(link: FlowLink) -> None:
         pass
 
 
-async def _with_reader(link: FlowLink, write: Callable[[], Awaitable[None]]) -> None:
+async def _then(act: Callable[[], Awaitable[None]], after: Callable[[], None]) -> None:
+    await act()
+    after()
+
+
+async def _with_reader(
+    link: FlowLink, write: Callable[[], Awaitable[None]], read: Callable[[], Awaitable[None]] | None = None
+) -> None:
+    """Until all is written, or the victim closes the connection."""
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(write)
-        await _drain(link)
-        nursery.cancel_scope.cancel()
+        for side in (write, read or partial(_drain, link)):
+            nursery.start_soon(_then, side, nursery.cancel_scope.cancel)
 
 
 # -- tiny frames ----------------------------------------------------------------------------------------------------------------
@@ -156,6 +166,8 @@ async def log_flood(target: Target) -> AsyncIterator[Facts]:
 
 # -- bombs ----------------------------------------------------------------------------------------------------------------------------
 
+AGAIN_S: Final = 5.0
+"""After which the bombs come again, on another connection."""
 CLAIMED: Final = 8 * 1024 * 1024
 """Sent of the 4 GiB that a length claims."""
 BOMBS: Final = (
@@ -174,14 +186,20 @@ async def _bombs(link: FlowLink, facts: Counter[str]) -> None:
     """Lengths, nesting and numbers of elements that claim more than there is."""
 
     async def one(protocol: str, bomb: bytes) -> None:
-        await link.speak(protocol, bomb)
+        stream = await link.speak(protocol)
         facts["bombs"] += 1
+        for start in range(0, len(bomb), CHUNK):
+            piece = bomb[start : start + CHUNK]
+            await link.data(stream, piece)
+            facts["KiB sent"] += len(piece) // 1024
 
     async def write() -> None:
         async with trio.open_nursery() as nursery:
             for protocol, bomb in itertools.product((say.FAMILY, ProtocolId.HEALTH, ProtocolId.WORK), BOMBS):
                 nursery.start_soon(one, protocol, bomb)
                 await trio.sleep(0.01)
+            await trio.sleep(AGAIN_S)
+            nursery.cancel_scope.cancel()
 
     await _with_reader(link, write)
 
@@ -195,6 +213,9 @@ async def frame_bombs(target: Target) -> AsyncIterator[Facts]:
 # -- yamux ----------------------------------------------------------------------------------------------------------------------------
 
 
+OVERRUN: Final = 16 * 1024 * 1024
+
+
 async def _overrun(link: FlowLink, facts: Counter[str]) -> None:
     """16 MiB to a stream whose window is 256 KiB, and whose reader waits for answers to be read."""
     body = call(HEALTH, Ping())
@@ -202,9 +223,10 @@ async def _overrun(link: FlowLink, facts: Counter[str]) -> None:
 
     async def write() -> None:
         stream = await link.speak(ProtocolId.HEALTH)
-        for _ in range(256):
+        for _ in range(OVERRUN // CHUNK):
             await RawLink.data(link, stream, chunk)
             facts["KiB sent"] += len(chunk) // 1024
+        await trio.sleep_forever()  # nothing closed it: what was sent stays there
 
     await _with_reader(link, write)
 
@@ -218,6 +240,10 @@ async def window_overrun(target: Target) -> AsyncIterator[Facts]:
 async def _opens(link: FlowLink, facts: Counter[str]) -> None:
     """Streams, as fast as they can be opened."""
 
+    async def read() -> None:
+        while (heard := await link.next())[0] != -1:
+            facts["refused"] += bool(heard[1] & yamux.FLAG_RST)
+
     async def write() -> None:
         while True:
             await link.open()
@@ -225,7 +251,7 @@ async def _opens(link: FlowLink, facts: Counter[str]) -> None:
             if not facts["streams"] % 200:
                 await trio.sleep(0.02)
 
-    await _with_reader(link, write)
+    await _with_reader(link, write, read)
 
 
 @asynccontextmanager
@@ -243,6 +269,7 @@ async def _slow(link: FlowLink, facts: Counter[str]) -> None:
         while True:
             await trio.sleep(1)
             await link.data(stream, b"\x00")
+            facts["bytes"] += 1
 
     async def write() -> None:
         async with trio.open_nursery() as nursery:
@@ -265,18 +292,48 @@ ATTACKS: Final = (
         "4, N7",
         "64 KiB of the smallest calls at a time on all streams, and no answer is read",
         tiny_frames,
+        evidence={"KiB sent": 1_000},
     ),
-    Attack("note-flood", "6", "calls sent as notes, which carry no number and get no answer", note_flood),
-    Attack("log-flood", "12, T11", "one stream after the other that ends in nonsense", log_flood),
+    Attack(
+        "note-flood",
+        "6",
+        "calls sent as notes, which carry no number and get no answer",
+        note_flood,
+        evidence={"KiB sent": 1_000},
+    ),
+    Attack(
+        "log-flood",
+        "12, T11",
+        "one stream after the other that ends in nonsense",
+        log_flood,
+        evidence={"broken links": 200},
+    ),
     Attack(
         "frame-bombs",
         "N7",
         "lengths, nesting and counts that claim more than there is, on every protocol",
         frame_bombs,
+        evidence={"bombs": 100, "KiB sent": 4_000},
     ),
-    Attack("window-overrun", "N3", "16 MiB on streams whose window is 256 KiB", window_overrun),
-    Attack("stream-flood", "N5", "streams opened as fast as they can be written", stream_flood),
     Attack(
-        "slow-streams", "N6, D1", "long messages that come a byte a second, on all protocols", slow_streams
+        "window-overrun",
+        "N3",
+        "16 MiB on streams whose window is 256 KiB",
+        window_overrun,
+        evidence={"KiB sent": 4_000, "closed": 8},
+    ),
+    Attack(
+        "stream-flood",
+        "N5",
+        "streams opened as fast as they can be written",
+        stream_flood,
+        evidence={"streams": 2_000, "refused": 1_000},
+    ),
+    Attack(
+        "slow-streams",
+        "N6, D1",
+        "long messages that come a byte a second, on all protocols",
+        slow_streams,
+        evidence={"slow streams": 100, "bytes": 300},
     ),
 )

@@ -83,6 +83,7 @@ async def local_user(target: Target) -> AsyncIterator[Facts]:
                 await trio.sleep(0.3)
         for path in PATHS[:-1] if os.geteuid() == 0 else ():  # a user cannot become another one
             status, size = await trio.to_thread.run_sync(partial(_get, port, path))
+            facts["asked"] += bool(status)
             facts["pages without a token"] += status == 200 and size > 0
         yield facts
     finally:
@@ -149,6 +150,7 @@ ATTACKS: Final = (
         "also, U1",
         "another user of the machine asks the API of `serve` on loopback, without a token",
         local_user,
+        evidence={"asked": len(PATHS) - 1 if os.geteuid() == 0 else 0},
         check=needs_a_token,
     ),
     Attack(
@@ -156,6 +158,7 @@ ATTACKS: Final = (
         "S6",
         "a scheduler that is served commits task after task and starts none",
         starving,
+        evidence={say.Granted.type: 1},
         schedulers=(INSIDER,),
     ),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
@@ -28,6 +29,7 @@ from tests.rig.attacks.wire import (
     honest_adverts,
     invented,
     listed,
+    publish,
     publish_many,
     signed,
 )
@@ -37,6 +39,8 @@ CLAUSES: Final = 32
 CROWD: Final = 300
 """Adverts, each under a key of its own, that make a page long to read."""
 BLACK_HOLES: Final = 100
+SILENT: Final = {"addresses": ("/ip4/127.0.0.1/tcp/9",)}
+"""Where nobody listens."""
 
 
 def crowd_of(count: int, **fields: object) -> list[tuple[Identity, object]]:
@@ -73,6 +77,7 @@ async def page_bomb(target: Target) -> AsyncIterator[Facts]:
                     replies = Replies(link, stream, say.INDEX, say.FAMILY)
                     while True:
                         await link.data(stream, call(say.INDEX, PAGE) * PAGES_AT_ONCE)
+                        facts["asked"] += PAGES_AT_ONCE
                         for _ in range(PAGES_AT_ONCE):
                             page = await replies.next()
                             facts["pages" if isinstance(page, say.ShardPage) else "refused"] += 1
@@ -111,8 +116,7 @@ async def black_holes(target: Target) -> AsyncIterator[Facts]:
 async def lying_holders(target: Target) -> AsyncIterator[Facts]:
     """Holders that answer every question with invented devices, and with themselves as the nearest holders."""
     facts: Counter[str] = Counter()
-    silent = {"addresses": ("/ip4/127.0.0.1/tcp/9",)}
-    crowd = crowd_of(64, **silent)
+    crowd = crowd_of(64, **SILENT)
     pages = tuple(say.ListedAdvert(advert=signed(*each), age_s=1.0) for each in crowd)  # type: ignore[arg-type]
     liars: list[Node] = []
 
@@ -208,7 +212,8 @@ async def store_flood(target: Target) -> AsyncIterator[Facts]:
         while True:
             with suppress(*BROKEN):
                 found = await listed(target.gate, honest)
-                facts["honest adverts gone"] = max(facts["honest adverts gone"], len(honest - found))
+                facts["looks"] += 1
+                facts["honest adverts gone"] = max(facts["honest adverts gone"], len(honest - found.keys()))
             await trio.sleep(1)
 
     async with trio.open_nursery() as nursery:
@@ -227,17 +232,29 @@ async def forged_adverts(target: Target) -> AsyncIterator[Facts]:
     async with a_peer(target) as (_, index, nursery):
         await nursery.start(index.run)
         honest = await honest_adverts(index, target)
-        for advert in honest:
-            for update in ({"gone": True}, {"addresses": ("/ip4/127.0.0.1/tcp/9",)}):
-                forged = advert.model_copy(update={"seq": advert.seq + 2**40, **update})
-                for key in (Identity.fresh(), Identity.fresh()):
-                    facts["forged adverts stored"] += await publish_many([target.gate], [(key, forged)])
+
+        async def forge() -> None:
+            for seq in itertools.count(max(advert.seq for advert in honest) + 2**40):
+                for advert, update in itertools.product(honest, (SILENT, {"gone": True})):
+                    forged = advert.model_copy(update={"seq": seq, **update})
+                    stored = await publish(target.gate, Identity.fresh(), forged)
+                    facts["unanswered" if stored is None else "stored" if stored else "refused"] += 1
+                facts["own adverts stored"] += await publish_many([target.gate], crowd_of(1))  # type: ignore[arg-type]
+                shown = await listed(target.gate, [advert.peer for advert in honest])
+                facts["looks"] += 1
+                facts["replaced"] += sum(
+                    advert.peer not in shown or shown[advert.peer].seq >= 2**40 for advert in honest
+                )
+                await trio.sleep(0.2)
+
+        nursery.start_soon(forge)
         yield facts
+        nursery.cancel_scope.cancel()
 
 
 def none_stored(rows: object, facts: Facts) -> list[str]:
-    stored = facts.get("forged adverts stored", 0)
-    return [f"{stored} forged adverts were stored"] if stored else []
+    words = {"stored": "forged adverts were stored", "replaced": "times an honest advert was replaced"}
+    return [f"{facts[name]} {what}" for name, what in words.items() if facts.get(name)]
 
 
 def none_gone(rows: object, facts: Facts) -> list[str]:
@@ -251,12 +268,19 @@ ATTACKS: Final = (
         "3",
         "pages with 32 patterns over 300 adverts, asked of the gate again and again",
         page_bomb,
+        evidence={"adverts stored": 80, "asked": 20},
         short=True,
         brief={"crowd": 100},
         leaves=True,
     ),
     Attack(
-        "page-bomb-worker", "3", "the same, asked of a worker", page_bomb, {"node": "worker"}, leaves=True
+        "page-bomb-worker",
+        "3",
+        "the same, asked of a worker",
+        page_bomb,
+        {"node": "worker"},
+        leaves=True,
+        evidence={"adverts stored": 200, "asked": 20},
     ),
     Attack(
         "page-bomb-crowd",
@@ -264,6 +288,7 @@ ATTACKS: Final = (
         "the same, asked of the gate under 16 keys at a time",
         page_bomb,
         {"keys": 16},
+        evidence={"adverts stored": 200, "asked": 20},
         leaves=True,
     ),
     Attack(
@@ -271,6 +296,7 @@ ATTACKS: Final = (
         "7, D5",
         "100 invented devices at an address that takes connections and says nothing; the campaign admits strangers",
         black_holes,
+        evidence={"adverts stored": 90},
         campaign=STRANGERS,
         strangers=True,
         leaves=True,
@@ -280,18 +306,25 @@ ATTACKS: Final = (
         "7, D3, D4",
         "four holders answer every question with invented devices and with one another",
         lying_holders,
+        evidence={say.QueryShard.type: 1},
         campaign=STRANGERS,
         strangers=True,
         leaves=True,
     ),
     Attack(
-        "slow-names", "8", "contacts whose addresses are names that do not resolve", slow_names, leaves=True
+        "slow-names",
+        "8",
+        "contacts whose addresses are names that do not resolve",
+        slow_names,
+        leaves=True,
+        evidence={"names": 200},
     ),
     Attack(
         "store-flood",
         "D6",
         "large adverts under fresh keys, as fast as they are taken",
         store_flood,
+        evidence={"adverts stored": 60, "looks": 1},
         check=none_gone,
         leaves=True,
     ),
@@ -300,6 +333,8 @@ ATTACKS: Final = (
         "D2",
         "an honest worker's advert and tombstone, signed by somebody else",
         forged_adverts,
+        evidence={"refused": 8, "own adverts stored": 1, "looks": 1},
         check=none_stored,
+        leaves=True,
     ),
 )

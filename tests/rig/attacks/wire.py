@@ -155,9 +155,9 @@ def signed(identity: Identity, advert: Advert) -> SignedAdvert:
     return SignedAdvert(body=body, signature=identity.sign(advert_message(body)))
 
 
-async def publish(node: Node, identity: Identity, advert: Advert) -> bool:
-    """Store one's own advert at a holder over a raw connection that is closed then."""
-    items = tuple(say.StoreItem(attribute=name) for name in attributes_of(advert))
+async def publish(node: Node, identity: Identity, advert: Advert) -> bool | None:
+    """Have a holder store an advert, over a raw connection that is closed then; returns whether it did, None without an answer."""
+    items = tuple(say.StoreItem(attribute=name) for name in attributes_of(advert) or (EVERYBODY,))
     message = say.StoreAdverts(advert=signed(identity, advert), items=items)
     with trio.move_on_after(10), suppress(*BROKEN):
         async with connect(node, identity) as link:
@@ -165,7 +165,7 @@ async def publish(node: Node, identity: Identity, advert: Advert) -> bool:
             answer = await Replies(link, stream, say.INDEX, say.FAMILY).next()
             verdicts = [item.verdict for item in getattr(answer, "items", ())]
             return say.StoreVerdict.OK in verdicts
-    return False
+    return None
 
 
 async def publish_many(
@@ -178,8 +178,7 @@ async def publish_many(
     async def one() -> None:
         nonlocal stored
         while todo:
-            was_stored = await publish(*todo.pop())
-            stored += was_stored
+            stored += await publish(*todo.pop()) or 0
 
     async with trio.open_nursery() as nursery:
         for _ in range(at_once):
@@ -187,15 +186,15 @@ async def publish_many(
     return stored
 
 
-async def listed(node: Node, peers: Collection[str] = ()) -> set[str]:
-    """Peers whose adverts a holder shows, as far as one page has room. `peers`: these alone."""
+async def listed(node: Node, peers: Collection[str] = ()) -> dict[str, Advert]:
+    """The adverts that a holder shows, as far as one page has room, by peer. `peers`: theirs alone."""
     clauses = (Clause(attribute="peer", op=Op.IN, value=tuple(peers)),) if peers else ()
     question = say.QueryShard(attribute=EVERYBODY, requirement=Requirement(clauses=clauses))
     async with connect(node) as link:
         stream = await link.speak(say.FAMILY, call(say.INDEX, question))
         page = await Replies(link, stream, say.INDEX, say.FAMILY).next()
     adverts = page.adverts if isinstance(page, say.ShardPage) else ()
-    return {read_advert(each.advert.body).peer for each in adverts}
+    return {advert.peer: advert for advert in (read_advert(each.advert.body) for each in adverts)}
 
 
 @asynccontextmanager

@@ -52,7 +52,7 @@ class FakeWorker:
     network: Any
     nursery: trio.Nursery
     clone: Advert
-    act: Callable[[FakeWorker, Link, Task, bytes, say.Commit, Fence], Any]
+    act: Callable[[FakeWorker, Link, Task, str, say.Commit, Fence], Any]
     facts: Counter[str]
     refuses: bool = False
     leases: dict[str, Fence] = field(default_factory=dict)
@@ -155,6 +155,7 @@ async def _send(
         sha256=hashlib.sha256(body).hexdigest(), size=len(body), signature=fake.network.sign(record_message(body)),
     )  # fmt: skip
     with suppress(SarkError, RemoteProtocolError):
+        fake.facts["results"] += 1
         reply = await link.call(result, max_wait_s=60)
         fake.facts["accepted" if isinstance(reply, say.Accepted) else "refused results"] += 1
 
@@ -290,6 +291,7 @@ ATTACKS: Final = (
         fake_workers,
         check=nothing_for_strangers,
         short=True,
+        evidence={"advertised": FAKES},
         leaves=True,
     ),
     Attack(
@@ -300,6 +302,7 @@ ATTACKS: Final = (
         campaign=STRANGERS | MEASURED,
         check=no_forgery,
         strangers=True,
+        evidence={"tasks": 1, "models": 1, "results": 1},
         leaves=True,
     ),
     Attack(
@@ -311,6 +314,7 @@ ATTACKS: Final = (
         STRANGERS | MEASURED,
         no_forgery,
         strangers=True,
+        evidence={"tasks": 1, "reveals": 1, "results": 1},
         leaves=True,
     ),
     Attack(
@@ -320,6 +324,7 @@ ATTACKS: Final = (
         fake_workers,
         campaign={"devices": {"where": [f"device == {OWN_DEVICE}"], "spread": "device"}},
         check=nothing_for_strangers,
+        evidence={"advertised": FAKES},
         leaves=True,
     ),
     Attack(
@@ -329,6 +334,7 @@ ATTACKS: Final = (
         fake_workers,
         {"act": "hold"},
         check=nothing_for_strangers,
+        evidence={"advertised": FAKES},
         leaves=True,
     ),
     Attack(
@@ -339,6 +345,7 @@ ATTACKS: Final = (
         {"act": "hold"},
         STRANGERS,
         strangers=True,
+        evidence={"tasks": 1},
         leaves=True,
     ),
     Attack(
@@ -349,14 +356,18 @@ ATTACKS: Final = (
         {"act": "bomb"},
         STRANGERS,
         strangers=True,
+        evidence={"tasks": 1, "results": 1},
         leaves=True,
     ),
     Attack(
         "silent-and-refusing",
         "also",
-        "of three strangers two fall silent and one refuses",
+        "of three strangers two fall silent and one refuses, in a campaign that admits strangers",
         fake_workers,
         {"act": "hold", "refuse": 1},
+        STRANGERS,
+        strangers=True,
+        evidence={"tasks": 1, "refused": 1},
         leaves=True,
     ),
 )

@@ -14,6 +14,7 @@ from swarm.join.host import HostNetwork, open_host
 from swarm.net.identity import Identity
 from swarm.net.network import Stream
 from swarm.net.reservations import CircuitEnd, RelayLimits, RelayReservations
+from swarm.p2p.stream import NodeStream
 
 ECHO = "/sark/echo/1"
 LOOPBACK = "/ip4/127.0.0.1/tcp/0"
@@ -110,6 +111,40 @@ async def test_a_node_without_a_port_is_reached_by_its_circuit_alone(field: Fiel
         assert one.remote_address(other.peer_id) is None
     assert server.bytes > 4_000_000
     assert [slot.peer for slot in server.reservations(trio.current_time())] == [node.peer_id]
+
+
+async def test_a_gate_neither_reads_nor_alters_what_it_carries(
+    field: Field, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen, evil = bytearray(), trio.Event()
+    carries = NodeStream.carries
+
+    def tap(stream: NodeStream) -> None:
+        carries(stream)
+        receive = stream.receive_some
+
+        async def heard(max_bytes: int = 65_536) -> bytes:
+            data = await receive(max_bytes)
+            seen.extend(data)
+            return bytes([*data[:-1], data[-1] ^ 1]) if data and evil.is_set() else data
+
+        monkeypatch.setattr(stream, "receive_some", heard)
+
+    monkeypatch.setattr(NodeStream, "carries", tap)
+    gate, _ = await field.gate()
+    node, caller = await field.start("node"), await field.start("caller")
+    place = await node.reserve(gate.peer_id, gate.addresses)
+    stream = await caller.open(node.peer_id, ECHO, [place.address])
+    assert await round_trip(stream, 1000 * b"a model of ours")
+    assert len(seen) > 2 * 15_000
+    assert b"of ours" not in seen
+
+    evil.set()
+    try:
+        came_back = await round_trip(stream, b"altered")
+    except* trio.BrokenResourceError:
+        came_back = False
+    assert not came_back
 
 
 async def test_several_nodes_are_called_and_call_each_other_at_once(field: Field) -> None:
