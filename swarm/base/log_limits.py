@@ -25,7 +25,9 @@ class LineLimits(NamedTuple):
 
 
 TROUBLE: Final = LineLimits(peer=LineRate(5, 0.1), event=LineRate(60, 1.0))
-"""Warnings and errors."""
+"""Warnings, errors and refusals."""
+REFUSED: Final = ".refused"
+"""How the kinds of lines end that say what somebody may not do, which anybody can cause."""
 NEWS: Final = LineLimits(peer=LineRate(100, 2.0), event=LineRate(1000, 20.0))
 """Lower levels that name a peer."""
 REPORT_S: Final = 60.0
@@ -48,7 +50,7 @@ class LineLimiter:
         """Whether a line is written. `peer`: empty for none; lines without one are limited only when they are trouble."""
         if not (peer or trouble):
             return True
-        limits = TROUBLE if trouble else NEWS
+        limits = TROUBLE if trouble or event.endswith(REFUSED) else NEWS
         wanted = [((event, ""), limits.event), *([((event, peer), limits.peer)] if peer else [])]
         left = [(key, self._left(key, rate, now)) for key, rate in wanted]
         admitted = all(tokens >= 1 for _, tokens in left)

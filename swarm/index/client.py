@@ -91,7 +91,7 @@ class IndexClient:
         until = self._silent.get(peer)
         if until is None:
             return True
-        if until > trio.current_time() and not (peer in self._gone and peer in self.network.connected()):
+        if until > trio.current_time() and not (peer in self._gone and self.network.path(peer) is not None):
             return False
         del self._silent[peer]
         self._gone.discard(peer)
@@ -285,7 +285,7 @@ class IndexClient:
     async def _failed(self, contact: Contact) -> None:
         first, longest = SILENT_S
         pause = min(2 * self._pauses.get(contact.peer, first / 2), longest)
-        if contact.peer not in self.network.connected():
+        if self.network.path(contact.peer) is None:
             self._gone.add(contact.peer)
             pause = longest
         if len(self._pauses) >= MAX_LOST:

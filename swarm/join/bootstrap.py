@@ -129,8 +129,7 @@ class BootstrapKeeper:
 
     def _live(self, contacts: Sequence[Contact]) -> list[Contact]:
         """Those that are connected."""
-        live = set(self._network.connected())
-        return [contact for contact in contacts if contact.peer in live]
+        return [contact for contact in contacts if self._network.path(contact.peer) is not None]
 
     def _linked(self) -> bool:
         return bool(self._live(self._contacts))

@@ -286,6 +286,7 @@ def _new_host(
         connection_config=hardening.connection_config(),
         gater=gater,
     )
+    hardening.guard(upgrader, swarm.gater)
     store.connected = lambda peer: peer in swarm.connections
     fixed = [Multiaddr(address) for address in announce]
 

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import heapq
 import math
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, Generic, TypeVar
+
+from swarm.net.limits import decrement
 
 T = TypeVar("T")
 
@@ -60,8 +63,20 @@ SHARES: Final[Mapping[PeerClass, Share]] = {
     PeerClass.KNOWN: Share(600_000, 3_000_000, 4),
     PeerClass.OWN: Share(math.inf, math.inf, 16),
 }
-REFUSALS: Final = Share(50_000, 100_000)
+REFUSALS: Final = Share(10_000, 50_000)
 """What a peer may cause besides by calls that are answered `Busy` and by answers that nobody waits for; above it, it is not read."""
+LIGHT_US: Final = 10_000.0
+"""A peer that has caused no more than this, less what its share gives it back, has its turn at once."""
+MOST_REST_S: Final = 0.01
+"""The longest rest after a slice."""
+
+
+def rest_s(given_us: float, took_s: float) -> float:
+    """How long strangers rest after a slice that was estimated at `given_us` and took `took_s`: so long that they, together, leave half of
+    the processor to what takes no turns, such as reading from connections."""
+    return min(max(given_us * 1e-6, took_s), MOST_REST_S)
+
+
 NETWORK_TIMES: Final = 4.0
 """The share of one network (/24, IPv6 /48), in shares of a stranger."""
 
@@ -102,6 +117,7 @@ class FairQueue(Generic[T]):
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, str, float, T]] = []
+        self._waiting: Counter[str] = Counter()
         self._ends: dict[str, float] = {}
         """The virtual time at which each peer's last item ends."""
         self._now = 0.0
@@ -115,11 +131,18 @@ class FairQueue(Generic[T]):
         start = max(self._now, self._ends.get(peer, 0.0))
         self._ends[peer] = start + cost / weight
         self._count += 1
+        self._waiting[peer] += 1
         heapq.heappush(self._heap, (start, self._count, peer, cost, item))
+
+    @property
+    def peers(self) -> int:
+        """How many have items here."""
+        return len(self._waiting)
 
     def pop(self) -> tuple[float, T]:
         """The cost of the next one, and itself."""
         self._now, _, peer, cost, item = heapq.heappop(self._heap)
+        decrement(self._waiting, peer)
         if self._ends.get(peer, math.inf) <= self._now:
             del self._ends[peer]
         if not self._heap:

@@ -12,7 +12,19 @@ from typing import Final
 import trio
 
 from swarm.net.addresses import PeerId
-from swarm.net.cost import NETWORK_TIMES, REFUSALS, SHARES, SLICE_US, Bucket, FairQueue, PeerClass, Share
+from swarm.net.cost import (
+    CALL_US,
+    LIGHT_US,
+    NETWORK_TIMES,
+    REFUSALS,
+    SHARES,
+    SLICE_US,
+    Bucket,
+    FairQueue,
+    PeerClass,
+    Share,
+    rest_s,
+)
 from swarm.net.memory import MemoryAccount
 
 AHEAD_S: Final = 0.002
@@ -40,6 +52,7 @@ class Payer:
     _looked_at: float = -math.inf
     _waits: int = 0
     _lighter: trio.Event = field(default_factory=trio.Event)
+    _reading: trio.Lock = field(default_factory=trio.Lock)
 
     def admit(self, cost_us: float) -> float:
         """Charge `cost_us`; returns 0, or the seconds after which there will be enough for it: nothing is charged then."""
@@ -65,16 +78,34 @@ class Payer:
         self.refusals.charge(trio.current_time(), REFUSALS, cost_us)
 
     def unread_s(self) -> float:
-        """Seconds for which nothing is to be read of a peer that goes on although it was refused."""
-        return self.refusals.wait_s(trio.current_time(), REFUSALS, 0.0) if self.refusals.spent else 0.0
+        """Seconds for which nothing is to be read of a peer that goes on although it was refused: until it would be served."""
+        wait = self.refusals.wait_s(trio.current_time(), REFUSALS, 0.0) if self.refusals.spent else 0.0
+        return max(wait, self.owes_s(CALL_US)) if wait else 0.0
 
-    def owes_s(self) -> float:
-        """Seconds until the peer has paid what it owes."""
+    def owes_s(self, cost_us: float = 0.0) -> float:
+        """Seconds until the peer has paid what it owes, and has `cost_us` left."""
         now = self._look()
-        wait = self.bucket.wait_s(now, self.share, 0.0)
+        wait = self.bucket.wait_s(now, self.share, cost_us)
         if self.network is not None:
-            wait = max(wait, self.network.wait_s(now, self.governor.network_share, 0.0))
+            wait = max(wait, self.network.wait_s(now, self.governor.network_share, cost_us))
         return wait
+
+    @property
+    def light(self) -> bool:
+        """Whether it has caused so little lately that it does not wait behind those that cause much."""
+        return self.bucket.left(trio.current_time(), self.share) >= self.share.burst - LIGHT_US
+
+    async def read_turn(self) -> None:
+        """Wait until one more message of this peer is to be decoded. Its links wait one behind the other, so that many have no more turns
+        than one. At once, and no checkpoint, while nobody waits."""
+        free = not (self._reading.locked() or self.unread_s() or self.governor.memory.full(self.peer))
+        if free and self.governor.begins(CALL_US, light=self.light):
+            return
+        async with self._reading:
+            if pause := self.unread_s():
+                await trio.sleep(pause)
+            await self.room()
+            await self.turn(CALL_US)
 
     @contextlib.contextmanager
     def holding(self, size: int) -> Iterator[None]:
@@ -103,7 +134,7 @@ class Payer:
     async def turn(self, cost_us: float) -> None:
         """Wait for this peer's turn to use the processor for `cost_us`. At once, and no checkpoint, while nobody waits."""
         governor = self.governor
-        if not governor.begins(cost_us):
+        if not governor.begins(cost_us, light=self.light):
             await governor.wait(self, cost_us)
 
     def _look(self) -> float:
@@ -138,7 +169,8 @@ class Governor:
         """Calls that were answered `Busy`."""
         self._payers: OrderedDict[PeerId, Payer] = OrderedDict()
         self._networks: OrderedDict[str, Bucket] = OrderedDict()
-        self._waiting: FairQueue[trio.Event] = FairQueue()
+        self._waiting: FairQueue[tuple[trio.Event, bool]] = FairQueue()
+        """Turns, and whether a stranger waits for it."""
         self._dispatching = False
         self._until = -math.inf
         """When what has begun will have been done, by its costs."""
@@ -158,30 +190,34 @@ class Governor:
             self._networks.popitem(last=False)
         return bucket
 
-    def begins(self, cost_us: float) -> bool:
-        """Whether work may begin now, nobody else waiting."""
+    def begins(self, cost_us: float, *, light: bool = False) -> bool:
+        """Whether work may begin now: nobody else waits, or it is for a peer that has caused little."""
         now = trio.current_time()
-        if self._waiting or self._until - now > AHEAD_S:
+        if (self._dispatching and not light) or self._until - now > AHEAD_S:
             return False
         self._until = max(self._until, now) + cost_us * 1e-6
         return True
 
     async def wait(self, payer: Payer, cost_us: float) -> None:
         turn = trio.Event()
-        self._waiting.push(payer.peer, payer.share.weight, cost_us, turn)
+        stranger = payer.share is self.shares[PeerClass.STRANGER]
+        self._waiting.push(payer.peer, payer.share.weight, cost_us, (turn, stranger))
         if not self._dispatching:
             self._dispatching = True
             trio.lowlevel.spawn_system_task(self._dispatch)
         await turn.wait()
 
     async def _dispatch(self) -> None:
-        """Let one slice's worth begin, then everything else run once, and so on until nobody waits."""
+        """Let one slice's worth begin, then everything else run once, and so on until nobody waits. Several strangers rest in between."""
         while self._waiting:
             await trio.lowlevel.checkpoint()
-            given = 0.0
+            began, crowd, given = trio.current_time(), self._waiting.peers > 1, 0.0
             while self._waiting and given < SLICE_US:
-                cost, turn = self._waiting.pop()
-                given += cost
+                cost, (turn, rests) = self._waiting.pop()
+                given, crowd = given + cost, crowd and rests
                 turn.set()
+            if crowd:
+                await trio.lowlevel.checkpoint()
+                await trio.sleep(rest_s(given, trio.current_time() - began))
         self._dispatching = False
         self._until = trio.current_time()

@@ -29,7 +29,7 @@ from protocol.wire.base import Message
 from protocol.wire.busy import Busy
 from protocol.wire.codec import Decoder, Frame, FrameKind, Vocabulary
 from swarm.net.addresses import Address, PeerId
-from swarm.net.cost import BYTE_US, CALL_US, NOTE_US, READ_US, SLICE_US
+from swarm.net.cost import BYTE_US, CALL_US, NOTE_US, SLICE_US
 from swarm.net.governor import Payer
 from swarm.net.memory import CALL_BYTES, DECODED_TIMES
 from swarm.net.network import Network, Stream
@@ -267,10 +267,7 @@ class Link:
     async def _next(self, decoder: Decoder) -> Frame | None:
         """The next frame that has arrived, when it is the peer's turn: until then it stays bytes."""
         if self.payer is not None and decoder.held:
-            if pause := self.payer.unread_s():
-                await trio.sleep(pause)
-            await self.payer.room()
-            await self.payer.turn(READ_US)
+            await self.payer.read_turn()
         return decoder.next()
 
     async def _answer(self, frame: Frame) -> Message | None:
@@ -282,7 +279,8 @@ class Link:
             if wait:
                 self.payer.charge_refusal(reading)
                 return Busy(retry_after_s=wait)
-            await self.payer.turn(min(CALL_US + serving, SLICE_US))
+            if serving:
+                await self.payer.turn(min(serving, SLICE_US))
         return await self.answer(self, frame.message)
 
     def _holding(self, size: int) -> contextlib.AbstractContextManager[None]:

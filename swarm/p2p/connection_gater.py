@@ -12,7 +12,7 @@ everybody.
 from __future__ import annotations
 
 import ipaddress
-from collections import Counter, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
@@ -20,6 +20,7 @@ from typing import Final
 from swarm.net.addresses import PeerId, network_of
 from swarm.net.limits import RateLimit, decrement
 from swarm.p2p.connection_value import ConnectionUse, ConnectionValue, least_useful
+from swarm.p2p.handshakes import WORKED_WEIGHT, EvictedKeys
 
 MAX_RATED: Final = 8_192
 """Networks tracked for their rate; the least recently seen goes first."""
@@ -91,6 +92,10 @@ class ConnectionGater:
     reserved: Callable[[PeerId], bool] = lambda peer: False
     """Whether a peer has a reservation or circuits here."""
     sharing: Callable[[str], str] = network_or_home
+    away: EvictedKeys = field(default_factory=EvictedKeys)
+    _worked: OrderedDict[str, None] = field(default_factory=OrderedDict)
+    """Addresses from which a connection was used, the latest last."""
+    _others: int = 0
     _unauthenticated: dict[InboundConnection, None] = field(default_factory=dict)
     """Oldest first."""
     _pending: Counter[str] = field(default_factory=Counter)
@@ -149,6 +154,7 @@ class ConnectionGater:
         """It authenticated as `peer`; returns whether to keep it. `others`: connections of this node that did not arrive here; `use`: kept
         up to date by whoever serves the connection."""
         self._authenticate(arrival)
+        self._others = others
         arrival.peer, arrival.since, arrival.use = peer, now, use or arrival.use
         excess = len(self._staying) + 1 + others - self.limits.strangers
         closed = sum(self._evict(now) for _ in range(min(excess, MAX_CLOSED)))
@@ -157,6 +163,18 @@ class ConnectionGater:
             return False
         self._staying[arrival] = None
         return True
+
+    def welcome(self, peer: PeerId, now: float) -> bool:
+        """Whether to go on with an inbound connection of that key: it was not evicted lately, or there is room."""
+        full = len(self._staying) + self._others >= self.limits.strangers
+        if full and self.away.too_soon(peer, now) and not self.knows(peer):
+            self.refused["too-soon"] += 1
+            return False
+        return True
+
+    def weight(self, ip: str) -> float:
+        """Of an address whose handshake waits for its turn."""
+        return WORKED_WEIGHT if ip in self._worked else 1.0
 
     def _evict(self, now: float) -> bool:
         """Close the least useful connection of a stranger; returns whether there was one."""
@@ -168,6 +186,8 @@ class ConnectionGater:
                 if gone in self._staying and gone.use.used_at == used_at and not self.knows(gone.peer):
                     del self._staying[gone]
                     self.evicted += 1
+                    if self._value(gone).unused:
+                        self.away.evicted(gone.peer, now)
                     gone.cut()
                     return True
         return False
@@ -189,6 +209,12 @@ class ConnectionGater:
         """The connection ended."""
         self._authenticate(arrival)
         self._staying.pop(arrival, None)
+        if arrival.peer and not self._value(arrival).unused:
+            self.away.used(arrival.peer)
+            self._worked[arrival.ip] = None
+            self._worked.move_to_end(arrival.ip)
+            if len(self._worked) > MAX_RATED:
+                self._worked.popitem(last=False)
         decrement(self._held, arrival.network)
 
     def _authenticate(self, arrival: InboundConnection) -> None:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import importlib
 import ipaddress
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib.metadata import version
 from typing import Any, Final
 
+import trio
 from libp2p.abc import IMuxedConn, INetStream, IRawConnection, ISecureConn
 from libp2p.crypto.keys import KeyPair
 from libp2p.crypto.x25519 import create_new_key_pair as new_noise_keys
@@ -26,16 +27,19 @@ from libp2p.network.stream.exceptions import StreamEOF
 from libp2p.peer.id import ID
 from libp2p.protocol_muxer import multiselect_communicator
 from libp2p.security.noise.transport import PROTOCOL_ID as NOISE
-from libp2p.security.noise.transport import Transport as NoiseTransport
 from libp2p.stream_muxer.muxer_multistream import MuxerMultistream
 from libp2p.stream_muxer.yamux import yamux
+from libp2p.tools.anyio_service.trio_manager import TrioManager
 from libp2p.transport.exceptions import SecurityUpgradeFailure
 from libp2p.transport.upgrader import TransportUpgrader
 
 from protocol.errors import LocalProtocolError
 from swarm.base.logs import tame_libraries
+from swarm.net.addresses import PeerId
 from swarm.net.identity import peer_id_text
 from swarm.net.memory import MemoryAccount
+from swarm.p2p.connection_gater import ConnectionGater
+from swarm.p2p.handshakes import CrowdedError, HandshakeTurns, PacedNoise
 from swarm.p2p.yamux import BoundedYamux, PatientStream
 
 LIBP2P: Final = "0.8.1"
@@ -76,6 +80,8 @@ def _patches() -> Iterator[tuple[object, str, object]]:
     yield yamux, "YamuxStream", PatientStream
     # what a peer says of itself is 1 MiB of names and addresses, each looked at
     yield basic_host, "read_length_prefixed_protobuf", read_identity
+    # every connection looks through the tasks of all others for a parent that it never has
+    yield TrioManager, "_find_parent_task", no_parent
     # an IPv6 connection comes from nowhere: it escapes every limit of its network, and AutoNAT cannot dial its node
     yield TrioTCPStream, "get_remote_address", get_remote_address
 
@@ -90,9 +96,7 @@ def noise_and_yamux(keys: KeyPair) -> TransportUpgrader:
     """
     muxers: dict[TProtocol, type[IMuxedConn]] = {TProtocol(yamux.PROTOCOL_ID): BoundedYamux}
     upgrader = KnownKeys(
-        secure_transports_by_protocol={
-            NOISE: NoiseTransport(keys, noise_privkey=new_noise_keys().private_key)
-        },
+        secure_transports_by_protocol={NOISE: PacedNoise(keys, noise_privkey=new_noise_keys().private_key)},
         muxer_transports_by_protocol=muxers,
     )
     upgrader.muxer_multistream = GivenMuxers(muxers, 10)
@@ -102,16 +106,22 @@ def noise_and_yamux(keys: KeyPair) -> TransportUpgrader:
 class KnownKeys(TransportUpgrader):
     """Only peers with Ed25519 keys, which everything here reads from their ids. libp2p takes RSA, secp256k1 and ECDSA as well."""
 
+    welcome: Callable[[PeerId], bool] = staticmethod(lambda peer: True)
+    """Whether an inbound connection of a key is gone on with, at the cost of a muxer and its tasks."""
+
     async def upgrade_security(
         self, raw_conn: IRawConnection, is_initiator: bool, peer_id: ID | None = None
     ) -> ISecureConn:
         """As libp2p's, and SecurityUpgradeFailure for a peer with another kind of key."""
         secured = await super().upgrade_security(raw_conn, is_initiator, peer_id)
         try:
-            peer_id_text(secured.get_remote_peer().to_bytes())
+            peer = peer_id_text(secured.get_remote_peer().to_bytes())
         except ValueError as error:
             await secured.close()
             raise SecurityUpgradeFailure("the peer's key is no Ed25519 key") from error
+        if not (is_initiator or self.welcome(peer)):
+            await secured.close()
+            raise SecurityUpgradeFailure("the peer is back too soon")
         return secured
 
 
@@ -128,6 +138,23 @@ class GivenMuxers(MuxerMultistream):
         if isinstance(made, BoundedYamux):
             made.memory = self.memory
         return made
+
+
+def guard(upgrader: TransportUpgrader, gater: ConnectionGater) -> None:
+    """Inbound handshakes wait for their turn, and keys that are back too soon get no further than to prove themselves."""
+    noise, turns = upgrader.security_multistream.transports[NOISE], HandshakeTurns()
+    assert isinstance(noise, PacedNoise)
+    assert isinstance(upgrader, KnownKeys)
+
+    async def may_begin(ip: str) -> None:
+        try:
+            await turns.turn(gater.sharing(ip) or ip, gater.weight(ip))
+        except CrowdedError:
+            gater.refused["crowded"] += 1
+            raise
+
+    noise.may_begin = may_begin  # type: ignore[method-assign]
+    upgrader.welcome = lambda peer: gater.welcome(peer, trio.current_time())
 
 
 def memory_of(upgrader: TransportUpgrader) -> MemoryAccount:
@@ -159,6 +186,10 @@ def connection_config() -> ConnectionConfig:
         outbound_stream_protocol_negotiation_timeout=5.0,
         inbound_stream_protocol_negotiation_timeout=10.0,
     )
+
+
+def no_parent(manager: TrioManager, task: trio.lowlevel.Task) -> None:
+    """The parent of a task that libp2p starts for a connection: none, for listeners and dials are no tasks of its manager."""
 
 
 # -- replacements ------------------------------------------------------------------------------------------------------------

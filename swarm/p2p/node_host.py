@@ -47,6 +47,12 @@ class NodeHost(BasicHost):
         # peers identify themselves when asked, and push nothing
         self.multiselect.remove_handler(IDENTIFY_PUSH)
 
+    def _schedule_identify(self, peer_id: ID, *, reason: str) -> None:
+        """Ask who a peer is that we dialled; one that dialled us is asked once it opens a stream of ours: it may be idle for ever."""
+        conn = self._swarm.live(peer_id)
+        if peer_id in self._opened or conn is None or conn.muxed_conn.is_initiator:
+            super()._schedule_identify(peer_id, reason=reason)
+
     def opened(self, peer: ID, prefix: str) -> bool:
         """Whether `peer` opened a stream of a protocol with this prefix lately."""
         return self._opened.get(peer, "").startswith(prefix)
@@ -85,6 +91,8 @@ class NodeHost(BasicHost):
     def _note(self, peer: ID, protocol: str) -> None:
         """Remember that the peer uses our protocols; libp2p's, which every peer uses, tell nothing."""
         if protocol.startswith("/sark/"):
+            if peer not in self._opened:
+                super()._schedule_identify(peer, reason="used")
             self._opened[peer] = protocol
             self._opened.move_to_end(peer)
             if len(self._opened) > MAX_OPENED:

@@ -167,8 +167,7 @@ class ReachKeeper:
         if self.network.called_at > self._called_at:
             self._called_at = self.network.called_at
             self.state = reachability.called(self.state, now)
-        gates = {gate.peer for gate in self.gates()}
-        linked = frozenset(gates.intersection(self.network.connected()))
+        linked = frozenset(gate.peer for gate in self.gates() if self.network.path(gate.peer) is not None)
         if linked - self._linked and not self._asking:
             self.state = replace(self.state, ask_at=now)
         if linked or self._linked_at is None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarm.net.cost import SHARES, Bucket, FairQueue, PeerClass, Share
+from swarm.net.cost import MOST_REST_S, SHARES, Bucket, FairQueue, PeerClass, Share, rest_s
 
 SHARE = Share(per_s=1_000, burst=5_000)
 
@@ -109,3 +109,28 @@ def test_nothing_is_lost_and_each_peer_is_served_in_order(steps: list[tuple[str,
     assert sorted(popped) == sorted(pushed)
     for peer in "abcd":
         assert [item for item in popped if item[0] == peer] == [item for item in pushed if item[0] == peer]
+
+
+@pytest.mark.parametrize(
+    ("given_us", "took_s", "rest"),
+    [
+        (2_000, 0.0, 0.002),
+        (2_000, 0.005, 0.005),
+        (0, 0.0, 0.0),
+        (2_000, 3.0, MOST_REST_S),
+        (1e9, 0.0, MOST_REST_S),
+    ],
+)
+def test_the_rest_after_a_slice(given_us: float, took_s: float, rest: float) -> None:
+    assert rest_s(given_us, took_s) == pytest.approx(rest)
+
+
+def test_a_queue_knows_how_many_peers_wait() -> None:
+    queue = FairQueue[str]()
+    for peer in "aab":
+        queue.push(peer, 1.0, 1.0, peer)
+    counts = []
+    while queue:
+        counts.append(queue.peers)
+        queue.pop()
+    assert (counts, queue.peers) == ([2, 2, 1], 0)

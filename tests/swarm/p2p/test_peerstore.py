@@ -14,8 +14,10 @@ from libp2p.peer.peerstore import PeerStoreError, create_signed_peer_record
 from libp2p.utils.varint import encode_uvarint
 from multiaddr import Multiaddr
 
+from protocol.words import ProtocolId
 from swarm.join.host import open_host
 from swarm.net.identity import Identity, peer_id_bytes
+from swarm.net.network import Stream
 from swarm.p2p.hardening import MAX_IDENTIFY
 from swarm.p2p.peerstore import (
     MAX_ADDRESSES,
@@ -103,12 +105,28 @@ async def test_a_peer_that_says_too_much_of_itself_has_said_nothing(names: int, 
             event.set()
             await stream.write(encode_uvarint(len(message)) + message)  # type: ignore[attr-defined]
 
+        async def listen(stream: Stream) -> None:
+            await stream.receive_some()
+
         liar.host.set_stream_handler(TProtocol(IDENTIFY), lie)
+        victim.handle(ProtocolId.HEALTH, listen)
         with trio.fail_after(10):
-            await liar.connect(victim.peer_id, victim.addresses)
+            await liar.open(victim.peer_id, ProtocolId.HEALTH, victim.addresses)
             await event.wait()
             peer = ID(peer_id_bytes(ATTACKER.peer_id))
             while peer in victim.host._identify_inflight:
                 await trio.sleep(0.01)
         book = victim.host.get_peerstore()
         assert (book.has_peer(peer) and book.get_protocols(peer) == ["/a", "/b", "/c"]) is accepted
+
+
+async def test_who_dialled_and_says_nothing_is_not_asked_who_it_is() -> None:
+    """The answer may never come: a task and a stream for each idle key."""
+    async with open_host(ME, listen=[LOOPBACK]) as victim, attack(victim):
+        peer = ID(peer_id_bytes(ATTACKER.peer_id))
+        with trio.fail_after(10):
+            while (conn := victim.swarm.live(peer)) is None:
+                await trio.sleep(0.01)
+            await conn.event_started.wait()
+            await victim.host._on_notifee_connected(conn)
+        assert not victim.host._identify_inflight

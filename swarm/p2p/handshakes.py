@@ -1,0 +1,124 @@
+"""Inbound handshakes in turns and within a share of the processor, and keys that come back too soon after they were evicted.
+
+A handshake costs milliseconds before anything is known of the peer. Who waits has its turn by network, so a flood from one delays that one;
+what is beyond a short queue is closed at once.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from typing import Final
+
+import trio
+from libp2p.abc import IRawConnection, ISecureConn
+from libp2p.exceptions import BaseLibp2pError
+from libp2p.security.noise.transport import Transport as NoiseTransport
+
+from swarm.net.addresses import PeerId
+from swarm.net.cost import Bucket, FairQueue, Share
+from swarm.net.limits import decrement
+
+HANDSHAKE_US: Final = 5_000.0
+"""Proving both keys and setting up the muxer and its tasks (an estimate)."""
+HANDSHAKES: Final = Share(250_000, 250_000)
+"""A quarter of a core: 50 handshakes at once, then 50 a second."""
+MOST_WAITING: Final = 256
+MOST_WAITING_OF_ONE: Final = 32
+"""Of one network; fewer where many networks wait."""
+WORKED_WEIGHT: Final = 4.0
+"""Of an address from which a connection was used before, among those that wait."""
+AWAY_S: Final = (30.0, 900.0)
+"""How long a key that was evicted unused is refused while there is no room: the first time, and at most. It doubles each time."""
+MAX_AWAY: Final = 8_192
+"""Keys remembered; the one evicted least lately is forgotten first."""
+
+
+class CrowdedError(BaseLibp2pError):
+    """Too many handshakes of one network wait."""
+
+
+class EvictedKeys:
+    """Keys whose connections were evicted without having been used. Pure."""
+
+    def __init__(self, most: int = MAX_AWAY) -> None:
+        self._most = most
+        self._away: OrderedDict[PeerId, tuple[int, float]] = OrderedDict()
+        """How often, and until when it is refused."""
+
+    def evicted(self, peer: PeerId, now: float) -> None:
+        """It has to wait, longer each time."""
+        times = self._away.pop(peer, (0, now))[0]
+        first, longest = AWAY_S
+        self._away[peer] = (times + 1, now + min(first * 2 ** min(times, 16), longest))
+        if len(self._away) > self._most:
+            self._away.popitem(last=False)
+
+    def used(self, peer: PeerId) -> None:
+        """It is of use after all."""
+        self._away.pop(peer, None)
+
+    def too_soon(self, peer: PeerId, now: float) -> bool:
+        """Whether it is back before its time."""
+        return now < self._away.get(peer, (0, now))[1]
+
+
+class HandshakeTurns:
+    """Lets handshakes begin, at the rate of `share`."""
+
+    def __init__(self, share: Share = HANDSHAKES) -> None:
+        self.share = share
+        self._bucket = Bucket()
+        self._queue: FairQueue[trio.Event] = FairQueue()
+        self._waiting: Counter[str] = Counter()
+        self._left: set[trio.Event] = set()
+        """Those in the queue that wait no more."""
+        self._dispatching = False
+
+    async def turn(self, network: str, weight: float = 1.0) -> None:
+        """Wait until a handshake with somebody of this network may begin. At once, and no checkpoint, while nobody waits. CrowdedError
+        where too many of it wait."""
+        if not self._dispatching and not self._bucket.wait_s(trio.current_time(), self.share, HANDSHAKE_US):
+            self._bucket.charge(trio.current_time(), self.share, HANDSHAKE_US)
+            return
+        networks = len(self._waiting) + (network not in self._waiting)
+        if self._waiting[network] >= min(MOST_WAITING_OF_ONE, max(1, MOST_WAITING // networks)):
+            raise CrowdedError(f"too many handshakes with {network} wait")
+        self._waiting[network] += 1
+        begins = trio.Event()
+        self._queue.push(network, weight, HANDSHAKE_US, begins)
+        if not self._dispatching:
+            self._dispatching = True
+            trio.lowlevel.spawn_system_task(self._dispatch)
+        try:
+            await begins.wait()
+        finally:
+            decrement(self._waiting, network)
+            if not begins.is_set():
+                self._left.add(begins)
+
+    async def _dispatch(self) -> None:
+        while self._queue:
+            if wait := self._bucket.wait_s(trio.current_time(), self.share, HANDSHAKE_US):
+                await trio.sleep(wait)
+                continue
+            _, begins = self._queue.pop()
+            if begins in self._left:
+                self._left.discard(begins)
+                continue
+            self._bucket.charge(trio.current_time(), self.share, HANDSHAKE_US)
+            begins.set()
+        self._dispatching = False
+
+
+class PacedNoise(NoiseTransport):
+    """Noise, of which inbound handshakes wait for their turn once the peer has asked for one."""
+
+    async def secure_inbound(self, conn: IRawConnection) -> ISecureConn:
+        """As libp2p's."""
+        remote = conn.get_remote_address()
+        if remote is not None:
+            await self.may_begin(remote[0])
+        return await super().secure_inbound(conn)
+
+    async def may_begin(self, ip: str) -> None:
+        """Waits for the turn of an address; a node sets it."""
