@@ -67,14 +67,16 @@ REFUSALS: Final = Share(10_000, 50_000)
 """What a peer may cause besides by calls that are answered `Busy` and by answers that nobody waits for; above it, it is not read."""
 LIGHT_US: Final = 10_000.0
 """A peer that has caused no more than this, less what its share gives it back, has its turn at once."""
-MOST_REST_S: Final = 0.01
+RESTS: Final = 3.0
+"""Lengths of a slice that strangers who cause much rest after each, if there are several."""
+MOST_REST_S: Final = 0.02
 """The longest rest after a slice."""
 
 
 def rest_s(given_us: float, took_s: float) -> float:
-    """How long strangers rest after a slice that was estimated at `given_us` and took `took_s`: so long that they, together, leave half of
-    the processor to what takes no turns, such as reading from connections."""
-    return min(max(given_us * 1e-6, took_s), MOST_REST_S)
+    """How long strangers rest after a slice that was estimated at `given_us` and took `took_s`: together they leave three quarters of the
+    processor to others, and to what takes no turns, such as reading from connections."""
+    return min(RESTS * max(given_us * 1e-6, took_s), MOST_REST_S)
 
 
 NETWORK_TIMES: Final = 4.0

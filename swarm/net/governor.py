@@ -171,6 +171,10 @@ class Governor:
         self._networks: OrderedDict[str, Bucket] = OrderedDict()
         self._waiting: FairQueue[tuple[trio.Event, bool]] = FairQueue()
         """Turns, and whether a stranger waits for it."""
+        self._known = 0
+        """How many of them do not wait for a stranger's."""
+        self._woken = trio.Event()
+        """Set when one of those comes, which ends the strangers' rest."""
         self._dispatching = False
         self._until = -math.inf
         """When what has begun will have been done, by its costs."""
@@ -201,6 +205,9 @@ class Governor:
     async def wait(self, payer: Payer, cost_us: float) -> None:
         turn = trio.Event()
         stranger = payer.share is self.shares[PeerClass.STRANGER]
+        if not stranger:
+            self._known += 1
+            self._woken.set()
         self._waiting.push(payer.peer, payer.share.weight, cost_us, (turn, stranger))
         if not self._dispatching:
             self._dispatching = True
@@ -213,11 +220,16 @@ class Governor:
             await trio.lowlevel.checkpoint()
             began, crowd, given = trio.current_time(), self._waiting.peers > 1, 0.0
             while self._waiting and given < SLICE_US:
-                cost, (turn, rests) = self._waiting.pop()
-                given, crowd = given + cost, crowd and rests
+                cost, (turn, stranger) = self._waiting.pop()
+                given += cost
+                self._known -= not stranger
                 turn.set()
             if crowd:
                 await trio.lowlevel.checkpoint()
-                await trio.sleep(rest_s(given, trio.current_time() - began))
+                self._woken = trio.Event()
+                if self._known:
+                    continue
+                with trio.move_on_after(rest_s(given, trio.current_time() - began)):
+                    await self._woken.wait()
         self._dispatching = False
         self._until = trio.current_time()
