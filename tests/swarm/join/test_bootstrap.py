@@ -14,6 +14,7 @@ from protocol.errors import ResourceError, Unreachable
 from swarm.join.bootstrap import BootstrapKeeper, Gates
 from swarm.net.addresses import Address, PeerId
 from swarm.net.identity import Identity
+from swarm.net.network import Path
 from swarm.net.routing_table import RoutingTable
 from swarm.p2p.dialler import AnotherAnswers
 
@@ -33,6 +34,9 @@ class Swarm:
 
     def connected(self) -> tuple[PeerId, ...]:
         return tuple(self.live)
+
+    def path(self, peer: PeerId) -> Path | None:
+        return Path(True, None, None) if peer in self.connected() else None
 
     async def connect(self, peer: PeerId, addresses: Sequence[Address]) -> None:
         await trio.lowlevel.checkpoint()
