@@ -47,6 +47,8 @@ class TaskEvent(StrEnum):
     CANCEL = "cancel"
     PREEMPT = "preempt"
     """It gave way to a higher priority: not a try, and nobody's fault."""
+    DISCOUNT = "discount"
+    """A stranger failed at it, and a trusted worker has not tried yet: not a try."""
 
 
 _S, _E = TaskState, TaskEvent
@@ -58,6 +60,7 @@ _ENDS: Final[dict[TaskEvent, TaskState]] = {
     _E.LOSE: _S.PENDING,
     _E.CANCEL: _S.CANCELLED,
     _E.PREEMPT: _S.PENDING,
+    _E.DISCOUNT: _S.PENDING,
 }
 
 _HEDGED: Final[dict[TaskEvent, TaskState]] = {

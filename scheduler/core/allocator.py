@@ -236,6 +236,8 @@ class Allocator:
         serving = [view for view in serving if taken.isdisjoint(apart(group, view))]
         if not entry.tried:
             return serving
+        if self._strangers_had_it(entry, group):
+            serving = [view for view in serving if not self._state.trust_in(group, view.peer).stranger]
         fresh = [view for view in serving if view.peer not in entry.tried]
         if fresh or now < entry.not_before:
             return fresh
@@ -247,6 +249,14 @@ class Allocator:
             if any(view.hopeful() and taken.isdisjoint(apart(group, view)) for view in others)
             else serving
         )
+
+    def _strangers_had_it(self, entry: TaskEntry, group: RequirementGroup) -> bool:
+        """Whether as many strangers have tried the task as it has tries, while a trusted worker has not."""
+        if not group.trust.anyone or len(entry.tried) < self._state.campaign_of(entry).limits.attempts:
+            return False
+        strangers = sum(self._state.trust_in(group, peer).stranger for peer in entry.tried)
+        attempts = self._state.campaign_of(entry).limits.attempts
+        return strangers >= attempts and self._state.trusted_may_try(entry)
 
     def taken(self, entry: TaskEntry) -> set[str]:
         """Devices that other replicas of the task are at, or have their result from; and who answers for these (`State.apart`)."""

@@ -48,9 +48,20 @@ class Failures:
     ) -> tuple[TaskEvent, Reason | None, str]:
         """What a verified record does to its task; `settle` does it, once the record is stored.
 
-        `rejection`: why a complete record is no measurement of what was asked for.
+        `rejection`: why a complete record is no measurement of what was asked for. A stranger's failure costs no try while a trusted worker
+        can still try: else a few liars could end a task that one's own devices can run.
         """
         entry = self._state.tasks[record.task]
+        event, reason, detail = self._judge(entry, record, rejection)
+        if event in (TaskEvent.FAIL, TaskEvent.RETRY) and entry.outcome is None:
+            group = self._state.groups[entry.group]
+            if self._state.trust_in(group, record.worker).stranger and self._state.trusted_may_try(entry):
+                return TaskEvent.DISCOUNT, reason, detail
+        return event, reason, detail
+
+    def _judge(
+        self, entry: TaskEntry, record: Record, rejection: tuple[Reason, str] | None
+    ) -> tuple[TaskEvent, Reason | None, str]:
         attempt = entry.at(record.worker)
         reason, detail = rejection or (record.reason or Reason.CRASHED, record.detail)
         if record.outcome is RunOutcome.COMPLETE and rejection is None:
@@ -179,9 +190,12 @@ class Failures:
         permanent: bool,
     ) -> list[Command]:
         """Count a failed run against its worker."""
+        view, commands = self._state.worker(attempt.worker), list[Command]()
+        if event is TaskEvent.DISCOUNT:  # what it says of the model is not evidence
+            entry.doubted.add(view.peer)
+            return self._blame(view, attempt, reason, now)
         if event not in (TaskEvent.RETRY, TaskEvent.FAIL) or entry.outcome is not None:
             return []
-        view, commands = self._state.worker(attempt.worker), list[Command]()
         if self._is_its_fault(entry, view, reason, permanent=permanent):
             commands = self._blame(view, attempt, reason, now)
         if permanent or reason in _DEVICES:

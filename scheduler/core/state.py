@@ -542,6 +542,14 @@ class State:
         """Why this group's campaign believes a worker, now."""
         return group.trust.judge(peer, self.trust_of(peer))
 
+    def trusted_may_try(self, entry: TaskEntry) -> bool:
+        """Whether a worker that is no stranger fits, has not tried the task and may come to serve."""
+        group = self.groups[entry.group]
+        return any(
+            self.workers[peer].hopeful() and not self.trust_in(group, peer).stranger
+            for peer in group.fits - entry.tried
+        )
+
     def admits(self, group: RequirementGroup, peer: str) -> bool:
         """Whether a worker may have the group's tasks and models, now. One that claims the device id of another key has no task for which
         the device is named.
@@ -657,6 +665,8 @@ class State:
                 entry.not_before = now + retry_delay_s(self.campaign_of(entry).limits.backoff_s, entry.tries)
             elif event is TaskEvent.PREEMPT:
                 entry.preempted += 1
+            elif event is TaskEvent.DISCOUNT:
+                entry.tried.add(peer)
             if before in LEASED:
                 group = self.groups[entry.group]
                 group.moved_at = max(group.moved_at, now)

@@ -25,6 +25,7 @@ TEMPLATES: Final[dict[str, str]] = {
     "task.late": "takes longer than expected at {device} (attempt {attempt}), so another device is asked too",
     "task.yields": "asked to give way at {device} to priority {priority}",
     "task.preempted": "preempted by a higher priority at {device}",
+    "task.discounted": "failed at {device}, a stranger; a trusted device tries it: {detail}",
     "task.lost": "lost at {device} (attempt {attempt})",
     "task.retried": "failed at {device} (attempt {attempt}), to be retried",
     "task.failed": "failed",

@@ -43,6 +43,7 @@ _EVENTS: Final[dict[TaskEvent, tuple[str, AttemptState]]] = {
     TaskEvent.SUCCEED: ("task.succeeded", AttemptState.SUCCEEDED),
     TaskEvent.CANCEL: ("task.cancelled", AttemptState.CANCELLED),
     TaskEvent.PREEMPT: ("task.preempted", AttemptState.PREEMPTED),
+    TaskEvent.DISCOUNT: ("task.discounted", AttemptState.FAILED),
 }
 """The stored event for what happens to a task, and what its attempt is then."""
 

@@ -45,6 +45,7 @@ ENDS_AS: Final = {
     TaskEvent.SUCCEED: AttemptState.SUCCEEDED,
     TaskEvent.CANCEL: AttemptState.CANCELLED,
     TaskEvent.PREEMPT: AttemptState.PREEMPTED,
+    TaskEvent.DISCOUNT: AttemptState.FAILED,
 }
 _OPEN: Final = (AttemptState.INTENDED, AttemptState.QUEUED)
 _HEDGEABLE: Final = (TaskState.QUEUED, TaskState.LEASED, TaskState.RUNNING)

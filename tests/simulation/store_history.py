@@ -66,6 +66,7 @@ def from_store(path: Path, who: str, history: History, *, began: float = 0.0) ->
                         | "task.failed"
                         | "task.retried"
                         | "task.preempted"
+                        | "task.discounted"
                         | "task.cancelled"
                     ) if record is not None:
                         history.add(

@@ -7,6 +7,7 @@ import pytest
 from protocol.messages.work import LiveLease, Renewed
 from protocol.values.attempt import TaskEvent, TaskState
 from protocol.values.lease import Fence
+from protocol.values.trust import OWN, STRANGER, TrustScope
 from protocol.words import Reason, WorkerState
 from scheduler.core.commands import CommitTo, RecordEvent, SetAside
 from scheduler.core.reconciler import MAX_WARNINGS
@@ -176,3 +177,48 @@ def test_a_worker_that_says_queued_and_ended_at_once_ends_no_scheduler(claim: st
             story.core.reconciler.reconcile(commit.peer, "c-one", 1, (lease,), story.now, expected=expected)
         )
     assert entry.state is TaskState.QUEUED
+
+
+@pytest.mark.parametrize(
+    ("reason", "permanent"),
+    [(Reason.NOT_WITNESSED, False), (Reason.BROKEN_MODEL, True), (Reason.OUT_OF_MEMORY, False)],
+)
+def test_whatever_strangers_say_they_end_no_task_that_a_device_of_ones_own_can_run(
+    reason: Reason, permanent: bool
+) -> None:
+    own = PEERS[3]
+    story = Story(
+        tasks=8,
+        workers=4,
+        attempts=2,
+        trust=TrustScope(anyone=True),
+        trust_of=lambda peer: OWN if peer == own else STRANGER,
+    )
+    waiting = list(story.commits)
+    while waiting:
+        commit, before = waiting.pop(0), len(story.commits)
+        story.grant(commit)
+        story.now += 0.05
+        if commit.peer == own:
+            story.succeed(commit.task)
+        else:
+            assert story.fail(commit.task, reason, permanent=permanent)[0] is TaskEvent.DISCOUNT
+        waiting += story.commits[before:]
+        if not waiting:
+            before = len(story.commits)
+            story.after(40.0)
+            waiting += story.commits[before:]
+    entries = list(story.core.state.tasks.values())
+    assert [entry.state for entry in entries] == [TaskState.SUCCEEDED] * 8
+    assert max(entry.tries for entry in entries) == 0
+    tried = [entry.tried - {own} for entry in entries]
+    assert max(map(len, tried)) <= 2, "as many strangers as a task has tries, then only trusted ones"
+
+
+def test_where_only_strangers_fit_their_failures_are_tries() -> None:
+    story = Story(
+        tasks=1, workers=3, attempts=2, trust=TrustScope(anyone=True), trust_of=lambda peer: STRANGER
+    )
+    (first,) = story.commits
+    story.grant(first)
+    assert story.fail(first.task, Reason.CRASHED)[0] is TaskEvent.RETRY
