@@ -65,11 +65,13 @@ SHARES: Final[Mapping[PeerClass, Share]] = {
 }
 REFUSALS: Final = Share(10_000, 50_000)
 """What a peer may cause besides by calls that are answered `Busy` and by answers that nobody waits for; above it, it is not read."""
-LIGHT_US: Final = 10_000.0
-"""A peer that has caused no more than this, less what its share gives it back, has its turn at once."""
+FEW_TURNS: Final = 16
+"""A peer that had so few turns lately, and no more than so many a second on average, has its turn at once."""
+SETTLES: Final = 4
+"""Passes of the event loop in which a call is decoded, served and answered."""
 RESTS: Final = 3.0
 """Lengths of a slice that strangers who cause much rest after each, if there are several."""
-MOST_REST_S: Final = 0.02
+MOST_REST_S: Final = 0.05
 """The longest rest after a slice."""
 
 
@@ -77,6 +79,11 @@ def rest_s(given_us: float, took_s: float) -> float:
     """How long strangers rest after a slice that was estimated at `given_us` and took `took_s`: together they leave three quarters of the
     processor to others, and to what takes no turns, such as reading from connections."""
     return min(RESTS * max(given_us * 1e-6, took_s), MOST_REST_S)
+
+
+def next_slice_us(given_us: float, took_s: float) -> float:
+    """What the slice after that one may cost, so that it takes no longer than a slice: costs are estimates, and machines are busy."""
+    return SLICE_US * min(1.0, given_us * 1e-6 / took_s) if took_s > 0 else SLICE_US
 
 
 NETWORK_TIMES: Final = 4.0

@@ -14,15 +14,17 @@ import trio
 from swarm.net.addresses import PeerId
 from swarm.net.cost import (
     CALL_US,
-    LIGHT_US,
+    FEW_TURNS,
     NETWORK_TIMES,
     REFUSALS,
+    SETTLES,
     SHARES,
     SLICE_US,
     Bucket,
     FairQueue,
     PeerClass,
     Share,
+    next_slice_us,
     rest_s,
 )
 from swarm.net.memory import MemoryAccount
@@ -33,6 +35,8 @@ CLASS_S: Final = 1.0
 """How long a peer's class is cached."""
 LOOK_S: Final = 1.0
 """A link that waits for memory looks again after this."""
+LIGHT: Final = Share(FEW_TURNS, FEW_TURNS)
+"""In turns."""
 MAX_PEERS: Final = 4_096
 """Buckets kept; the one used least lately is forgotten first."""
 MAX_NETWORKS: Final = 4_096
@@ -47,6 +51,8 @@ class Payer:
     bucket: Bucket = field(default_factory=Bucket)
     share: Share = SHARES[PeerClass.STRANGER]
     refusals: Bucket = field(default_factory=Bucket)
+    turns: Bucket = field(default_factory=Bucket)
+    """Its turns, however little they cost."""
     network: Bucket | None = None
     """None: the peer has no public network."""
     _looked_at: float = -math.inf
@@ -92,20 +98,21 @@ class Payer:
 
     @property
     def light(self) -> bool:
-        """Whether it has caused so little lately that it does not wait behind those that cause much."""
-        return self.bucket.left(trio.current_time(), self.share) >= self.share.burst - LIGHT_US
+        """Whether it had so few turns lately that it does not wait behind those that have many."""
+        return not self.turns.wait_s(trio.current_time(), LIGHT, 1.0)
 
     async def read_turn(self) -> None:
         """Wait until one more message of this peer is to be decoded. Its links wait one behind the other, so that many have no more turns
         than one. At once, and no checkpoint, while nobody waits."""
+        light = self._takes_turn()
         free = not (self._reading.locked() or self.unread_s() or self.governor.memory.full(self.peer))
-        if free and self.governor.begins(CALL_US, light=self.light):
+        if free and self.governor.begins(CALL_US, light=light):
             return
         async with self._reading:
             if pause := self.unread_s():
                 await trio.sleep(pause)
             await self.room()
-            await self.turn(CALL_US)
+            await self._wait(CALL_US, light)
 
     @contextlib.contextmanager
     def holding(self, size: int) -> Iterator[None]:
@@ -133,9 +140,17 @@ class Payer:
 
     async def turn(self, cost_us: float) -> None:
         """Wait for this peer's turn to use the processor for `cost_us`. At once, and no checkpoint, while nobody waits."""
-        governor = self.governor
-        if not governor.begins(cost_us, light=self.light):
-            await governor.wait(self, cost_us)
+        await self._wait(cost_us, self.light)
+
+    async def _wait(self, cost_us: float, light: bool) -> None:
+        if not self.governor.begins(cost_us, light=light):
+            await self.governor.wait(self, cost_us)
+
+    def _takes_turn(self) -> bool:
+        """Count one; returns whether it is a light peer's."""
+        light = self.light
+        self.turns.charge(trio.current_time(), LIGHT, 1.0 if light else 0.0)
+        return light
 
     def _look(self) -> float:
         now = trio.current_time()
@@ -216,20 +231,25 @@ class Governor:
 
     async def _dispatch(self) -> None:
         """Let one slice's worth begin, then everything else run once, and so on until nobody waits. Several strangers rest in between."""
+        most = SLICE_US
         while self._waiting:
             await trio.lowlevel.checkpoint()
             began, crowd, given = trio.current_time(), self._waiting.peers > 1, 0.0
-            while self._waiting and given < SLICE_US:
+            while self._waiting and given < most:
                 cost, (turn, stranger) = self._waiting.pop()
                 given += cost
                 self._known -= not stranger
                 turn.set()
-            if crowd:
+            most = SLICE_US
+            if not crowd:
+                continue
+            for _ in range(SETTLES):
                 await trio.lowlevel.checkpoint()
-                self._woken = trio.Event()
-                if self._known:
-                    continue
-                with trio.move_on_after(rest_s(given, trio.current_time() - began)):
+            took = trio.current_time() - began
+            most = next_slice_us(given, took)
+            self._woken = trio.Event()
+            if not self._known:
+                with trio.move_on_after(rest_s(given, took)):
                     await self._woken.wait()
         self._dispatching = False
         self._until = trio.current_time()

@@ -8,7 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarm.net.cost import MOST_REST_S, SHARES, Bucket, FairQueue, PeerClass, Share, rest_s
+from swarm.net.cost import (
+    MOST_REST_S,
+    SHARES,
+    SLICE_US,
+    Bucket,
+    FairQueue,
+    PeerClass,
+    Share,
+    next_slice_us,
+    rest_s,
+)
 
 SHARE = Share(per_s=1_000, burst=5_000)
 
@@ -134,3 +144,18 @@ def test_a_queue_knows_how_many_peers_wait() -> None:
         counts.append(queue.peers)
         queue.pop()
     assert (counts, queue.peers) == ([2, 2, 1], 0)
+
+
+@pytest.mark.parametrize(
+    ("given_us", "took_s", "most"),
+    [
+        (2_000, 0.0, SLICE_US),
+        (2_000, 0.001, SLICE_US),
+        (2_000, 0.02, SLICE_US / 10),
+        (150, 0.015, SLICE_US / 100),
+    ],
+)
+def test_a_slice_that_took_longer_than_estimated_is_followed_by_a_smaller_one(
+    given_us: float, took_s: float, most: float
+) -> None:
+    assert next_slice_us(given_us, took_s) == pytest.approx(most)

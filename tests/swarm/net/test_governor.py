@@ -18,8 +18,8 @@ from protocol.wire.busy import Busy
 from protocol.wire.codec import Frame, FrameKind, Vocabulary
 from protocol.words import ProtocolId
 from swarm.memory.network import MemorySwarm
-from swarm.net.cost import CALL_US, LIGHT_US, NOTE_US, REFUSALS, RESTS, SHARES, SLICE_US, PeerClass, Share
-from swarm.net.governor import Governor, Payer
+from swarm.net.cost import CALL_US, NOTE_US, REFUSALS, RESTS, SHARES, SLICE_US, PeerClass, Share
+from swarm.net.governor import LIGHT, Governor, Payer
 from swarm.net.identity import Identity
 from swarm.net.link import MAX_ANSWERING, Link, Links, serve_links
 from swarm.net.network import Network
@@ -169,7 +169,8 @@ async def test_strangers_that_cause_much_leave_most_of_the_processor(
     governor.class_of = lambda peer: classes[int(peer)]
 
     async def work(payer: Payer) -> None:
-        payer.charge(100 * LIGHT_US)
+        payer.charge(0.0)
+        payer.turns.charge(trio.current_time(), LIGHT, 1e6)
         for _ in range(turns):
             await payer.turn(SLICE_US)
 
@@ -188,7 +189,7 @@ async def test_who_has_caused_little_does_not_wait_behind_those_that_cause_much(
     governor = Governor()
 
     async def work(payer: Payer) -> None:
-        payer.charge(100 * LIGHT_US)
+        payer.turns.charge(trio.current_time(), LIGHT, 1e6)
         while True:
             await payer.turn(SLICE_US)
 
@@ -197,11 +198,15 @@ async def test_who_has_caused_little_does_not_wait_behind_those_that_cause_much(
             nursery.start_soon(work, governor.payer(str(number)))
         modest = governor.payer("modest")
         for _ in range(50):
-            await trio.sleep(0.05)
+            await trio.sleep(0.1)
             began = trio.current_time()
             await modest.read_turn()
             assert trio.current_time() == began
             assert modest.admit(CALL_US) == 0.0
+        began = trio.current_time()
+        for _ in range(200):
+            await modest.read_turn()
+        assert trio.current_time() > began
         nursery.cancel_scope.cancel()
 
 
