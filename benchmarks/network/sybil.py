@@ -1,13 +1,14 @@
 """An active Sybil attack on the index, in the in-memory network: how many devices honest nodes still find, and what that costs.
 
     python benchmarks/network/sybil.py                          # 200 honest nodes, 20 % attackers, 5 seeds
-    python benchmarks/network/sybil.py --honest 320 --seeds 10 --layout packed
+    python benchmarks/network/sybil.py --honest 300 --seeds 10 --layout packed
 
 The attacker of arXiv 2505.01139: identities ground until they lie nearest to the keys under attack, which join before anybody publishes and
 make themselves known to every honest node. They answer at once and correctly in form: other attackers as the nearest peers of a key under
 attack, `ok` for adverts that they drop, empty pages. `spread` gives each of four keys a quarter of them, `packed` one key all of them,
-`region` strews a quarter over the neighbourhood of each of four keys. For each key ten devices publish a label, and five honest nodes
-query it. No node has an anchor: gates would only help. Found: pairs of query and device, in per cent.
+`region` strews a quarter over the neighbourhood of each of four keys. For each key ten devices publish a label; five honest nodes query it,
+and three fresh ones, which know one honest node. No node has an anchor: gates would only help. Found: pairs of query and device, in
+per cent. Deterministic: time is virtual, trio's scheduler is seeded, and calls are handed over without frames and streams.
 """
 
 from __future__ import annotations
@@ -17,10 +18,15 @@ import random
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+from unittest.mock import patch
 
 import trio
 import trio.testing
+from trio._core import _run as scheduler  # what makes the order of its tasks repeatable is not public
 
+from protocol.errors import Unreachable
 from protocol.messages import index as say
 from protocol.messages.index import StoreVerdict
 from protocol.values.advert import Advert
@@ -31,11 +37,13 @@ from swarm.index.index import Index
 from swarm.memory.network import MemoryNetwork, MemorySwarm
 from swarm.net.addresses import Contact, PeerId
 from swarm.net.identity import Identity, distance, routing_key
-from swarm.net.link import Link, Links, serve_links
+from swarm.net.link import Answer
 
 LAYOUTS = ("spread", "packed", "region")
 DEVICES = 10
 READERS = 5
+FRESH = 3
+LATENCY_S = 0.02
 GROUND = 40
 """Identities that an attacker makes for each that it uses."""
 SETTLE_S = 60.0
@@ -50,6 +58,66 @@ class Outcome:
     publish_calls: float
     """Calls of one node from its first publication until all is settled."""
     query_calls: float
+    fresh_found: float
+    """What nodes found that know but one honest node."""
+    fresh_calls: float
+
+
+# -- calls without frames and streams -------------------------------------------------------------------------------------
+
+
+@dataclass
+class Caller:
+    """The end of a link at which a call is answered."""
+
+    peer: PeerId
+
+    async def turn(self, cost_us: float) -> None:
+        await trio.lowlevel.checkpoint()
+
+
+@dataclass
+class Wires:
+    """Hands calls from node to node: a connection as of the memory swarm, then one round trip for each call."""
+
+    answers: dict[PeerId, Answer] = field(default_factory=dict)
+
+    def serve(
+        self, network: MemoryNetwork, family: str, vocabulary: object, answer: Answer, **more: object
+    ) -> None:
+        """As `serve_links`."""
+        self.answers[network.peer_id] = answer
+
+
+class WireLinks:
+    """As `Links`."""
+
+    def __init__(self, wires: Wires, network: MemoryNetwork, *more: object, **named: object) -> None:
+        self.wires = wires
+        self.network = network
+        self.open: set[PeerId] = set()
+
+    def peek(self, peer: PeerId) -> PeerId | None:
+        return peer if peer in self.open else None
+
+    async def drop(self, peer: PeerId) -> None:
+        self.open.discard(peer)
+
+    async def call(
+        self, peer: PeerId, addresses: Sequence[str], message: Message, *, max_wait_s: float = 5.0
+    ) -> Message:
+        if peer not in self.open:
+            await self.network.connect(peer, addresses, max_wait_s=max_wait_s)
+            self.open.add(peer)
+        await trio.sleep(2 * LATENCY_S)
+        link: Any = Caller(self.network.peer_id)
+        answer = await self.wires.answers[peer](link, message)
+        if answer is None:
+            raise Unreachable(f"{peer} has no answer")
+        return answer
+
+
+# -- the attack -----------------------------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -66,7 +134,7 @@ class Attackers:
         near = sorted(known, key=lambda each: distance(each.peer, key))[: say.MAX_CONTACTS]
         return tuple(say.ContactInfo(peer=each.peer, addresses=each.addresses) for each in near)
 
-    async def answer(self, link: Link, message: Message) -> Message:
+    async def answer(self, link: object, message: Message) -> Message:
         match message:
             case say.FindPeers(key=key, count=count):
                 return say.FoundPeers(contacts=self.nearest(key, lie=self._hides(key))[:count])
@@ -110,27 +178,31 @@ def grind(keys: Sequence[bytes], count: int, layout: str, honest: int, seed: int
     return list(chosen.values())
 
 
-async def fleet(honest: int, share: float, layout: str, seed: int) -> Outcome:
+async def fleet(wires: Wires, honest: int, share: float, layout: str, seed: int) -> Outcome:
     """One fleet under attack. `share`: of attackers among all nodes; 0: none."""
     most = 1 if layout == "packed" else min(4, (honest - READERS) // DEVICES)
     labels = [f"{seed}-{number}" for number in range(most)]
     keys = [shard_key("", f"label:team={label}", 0, 0) for label in labels]
     count = round(honest * share / (1 - share))
     async with (
-        MemorySwarm(random.Random(seed), latency_s=0.02) as swarm,
+        MemorySwarm(random.Random(seed), latency_s=LATENCY_S) as swarm,
         trio.open_nursery() as nursery,
     ):
         networks: list[MemoryNetwork] = []
         indexes: list[Index] = []
-        for number in range(honest):
-            network = swarm.node(Identity.from_seed(f"honest {seed} {number}"))
+
+        async def join(name: str, *, holder: bool = True) -> Index:
+            network = swarm.node(Identity.from_seed(f"{name} {seed}"), holder)
             if networks:
                 network.table.learn(Contact(networks[0].peer_id, networks[0].addresses))
             networks.append(network)
-            indexes.append(Index(network, rng=random.Random(number), incarnation=1))
-            await nursery.start(indexes[-1].run)
+            index = Index(network, rng=random.Random(f"{name} {seed}"), incarnation=1)
+            await nursery.start(index.run)
+            return index
+
+        indexes = [await join(f"honest {number}") for number in range(honest)]
         await trio.sleep(SETTLE_S)
-        await _join(swarm, nursery, Attackers(grind(keys, count, layout, honest, seed), keys), networks)
+        await _join(swarm, wires, Attackers(grind(keys, count, layout, honest, seed), keys), networks)
         await trio.sleep(SETTLE_S)
         calls = sum(index.calls for index in indexes)
         async with trio.open_nursery() as publishing:
@@ -138,27 +210,35 @@ async def fleet(honest: int, share: float, layout: str, seed: int) -> Outcome:
                 publishing.start_soon(index.publish, _advert(index, number, labels[number // DEVICES]))
         await trio.sleep(SETTLE_S)
         publish_calls = (sum(index.calls for index in indexes) - calls) / (DEVICES * len(labels))
-        found, asked = 0, 0
-        for label in labels:
-            wanted = Requirement(clauses=(parse_clause(f'label.team == "{label}"'),))
-            for index in indexes[-READERS:]:
-                before = index.calls
-                result = await index.query(wanted, 2 * DEVICES)
-                found += len(result.devices)
-                asked += index.calls - before
+        found, query_calls = await _read(indexes[-READERS:], labels)
+        fresh = [await join(f"fresh {number}", holder=False) for number in range(FRESH)]
+        fresh_found, fresh_calls = await _read(fresh, labels)
         nursery.cancel_scope.cancel()
-    pairs = len(labels) * READERS
-    return Outcome(found / (pairs * DEVICES), publish_calls, asked / pairs)
+    return Outcome(found, publish_calls, query_calls, fresh_found, fresh_calls)
+
+
+async def _read(readers: Sequence[Index], labels: Sequence[str]) -> tuple[float, float]:
+    """The share of the devices that the readers find, and their calls for one query."""
+    found, calls = 0, 0
+    for label in labels:
+        wanted = Requirement(clauses=(parse_clause(f'label.team == "{label}"'),))
+        for index in readers:
+            before = index.calls
+            result = await index.query(wanted, 2 * DEVICES)
+            found += len(result.devices)
+            calls += index.calls - before
+    pairs = len(labels) * len(readers)
+    return found / (pairs * DEVICES), calls / pairs
 
 
 async def _join(
-    swarm: MemorySwarm, nursery: trio.Nursery, attackers: Attackers, honest: Sequence[MemoryNetwork]
+    swarm: MemorySwarm, wires: Wires, attackers: Attackers, honest: Sequence[MemoryNetwork]
 ) -> None:
     """The attackers' nodes come up, and each makes itself known to every honest node."""
     attackers.honest = [Contact(each.peer_id, each.addresses) for each in honest]
 
     async def introduce(network: MemoryNetwork) -> None:
-        links = Links(network, say.FAMILY, say.INDEX, nursery)
+        links = WireLinks(wires, network)
         me = say.ContactInfo(peer=network.peer_id, addresses=network.addresses)
         for each in honest:
             question = say.FindPeers(key=routing_key(each.peer_id), sender=me)
@@ -167,7 +247,7 @@ async def _join(
     networks = [swarm.node(identity) for identity in attackers.identities]
     for network in networks:
         attackers.contacts[network.peer_id] = Contact(network.peer_id, network.addresses)
-        serve_links(network, say.FAMILY, say.INDEX, attackers.answer)
+        wires.serve(network, say.FAMILY, say.INDEX, attackers.answer)
     async with trio.open_nursery() as joining:
         for network in networks:
             joining.start_soon(introduce, network)
@@ -184,18 +264,30 @@ def _advert(index: Index, number: int, team: str) -> Advert:
 
 
 def measure(honest: int, share: float, layout: str, seed: int) -> Outcome:
-    """One fleet, on virtual time."""
-    return trio.run(fleet, honest, share, layout, seed, clock=trio.testing.MockClock(autojump_threshold=0))
+    """One fleet, on virtual time. The same arguments, the same outcome."""
+    wires = Wires()
+    scheduler._r.seed(seed)
+    with (
+        patch.object(scheduler, "_ALLOW_DETERMINISTIC_SCHEDULING", True),
+        patch("swarm.index.index.Links", partial(WireLinks, wires)),
+        patch("swarm.index.index.serve_links", wires.serve),
+    ):
+        clock = trio.testing.MockClock(autojump_threshold=0)
+        return trio.run(fleet, wires, honest, share, layout, seed, clock=clock)
 
 
 def show(name: str, outcomes: Iterable[Outcome]) -> None:
     """One line."""
     some = list(outcomes)
-    found = [each.found for each in some]
+
+    def mean(what: str) -> float:
+        return statistics.fmean(getattr(each, what) for each in some)
+
     print(
-        f"{name:24} found {100 * statistics.fmean(found):6.2f} %, worst seed {100 * min(found):6.2f} %;"
-        f" calls: {statistics.fmean(each.publish_calls for each in some):6.1f} a publisher,"
-        f" {statistics.fmean(each.query_calls for each in some):5.1f} a query",
+        f"{name:12} found {100 * mean('found'):6.2f} %, worst seed {100 * min(each.found for each in some):6.2f} %;"
+        f" fresh {100 * mean('fresh_found'):6.2f} %, worst {100 * min(each.fresh_found for each in some):6.2f} %;"
+        f" calls: {mean('publish_calls'):6.1f} a publisher, {mean('query_calls'):5.1f} a query,"
+        f" {mean('fresh_calls'):5.1f} a fresh one's",
         flush=True,
     )
 

@@ -19,12 +19,10 @@ from protocol.errors import Overloaded, Refused, RemoteProtocolError, Unreachabl
 from protocol.messages import index as say
 from protocol.wire.base import Message
 from protocol.words import Reason
-from swarm.index import region
 from swarm.net.addresses import Address, Contact, PeerId, observed_addresses
 from swarm.net.identity import routing_key
 from swarm.net.link import Links
 from swarm.net.network import Network
-from swarm.net.routing_table import BUCKET_SIZE
 
 M = TypeVar("M", bound=Message)
 
@@ -37,8 +35,6 @@ NO_HOLDER_S: Final = 300.0
 HEDGE_S: Final = (0.1, 0.15, 0.5)
 """Shortest, initial and longest wait before a hedged request; in between, three times the median round trip."""
 MAX_LOST: Final = 256
-COUNT_S: Final = 10.0
-"""Between two estimates of the size of the network."""
 UNLISTED_S: Final = 300.0
 """How long a peer that answered, and found no room in the table, is not asked just to get to know it."""
 MAX_UNLISTED: Final = 1_024
@@ -73,14 +69,8 @@ class IndexClient:
     """Silent peers that were not connected any more: asked again as soon as they are."""
     _round_trips: deque[float] = field(default_factory=lambda: deque(maxlen=31))
     _lost: OrderedDict[PeerId, Contact] = field(default_factory=OrderedDict)
-    _counted_at: float = -math.inf
-    _radius: int = 0
-    """Of a region, as of `_counted_at`."""
     _unlisted: OrderedDict[PeerId, float] = field(default_factory=OrderedDict)
     """Peers that are not in the table although they answered, and when they did."""
-
-    def __post_init__(self) -> None:
-        self._own_key = routing_key(self.own_peer)
 
     @property
     def own_peer(self) -> PeerId:
@@ -114,15 +104,6 @@ class IndexClient:
         """Known usable holders nearest to `key`, ourselves left out. No I/O."""
         near = self.network.table.closest(key, count + len(self._silent))
         return [contact for contact in near if self.usable(contact.peer)][:count]
-
-    def region(self, key: bytes) -> list[Contact]:
-        """Known usable holders from all parts of the region of `key`, ourselves left out. No I/O."""
-        if trio.current_time() >= self._counted_at + COUNT_S:
-            self._counted_at = trio.current_time()
-            contacts = self.network.table.contacts()
-            self._radius = region.radius_of(region.nodes_of(self._own_key, contacts, BUCKET_SIZE))
-        near = region.members(key, self._radius, self.network.table.contacts(), self._own_key[:16])
-        return [contact for contact in near if self.usable(contact.peer)]
 
     async def ask(
         self, contact: Contact, message: Message, expected: type[M], *, max_wait_s: float = GIVE_UP_S

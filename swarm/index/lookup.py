@@ -7,6 +7,7 @@ hedging delay no longer blocks the others; one that is silent for 1.5 s is not a
 from __future__ import annotations
 
 import math
+import random
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
@@ -15,8 +16,9 @@ import trio
 
 from protocol.messages import index as say
 from swarm.index.client import IndexClient
+from swarm.index.sweep import FRESH_S, MAX_SETS, SMALL_SWARM, Keep, Sweeps
 from swarm.net.addresses import Contact, PeerId
-from swarm.net.identity import distance
+from swarm.net.identity import distance, routing_key
 from swarm.net.network import read_contacts
 
 HOLDERS: Final = 8
@@ -25,13 +27,8 @@ ALPHA: Final = 8
 SHORTLIST: Final = 16
 FEW: Final = 4
 """A lookup that has fewer answers waits for slow peers too."""
-SMALL_SWARM: Final = 32
-"""Up to so many candidates, the swarm is small and the nearest eight suffice."""
-FRESH_S: Final = 300.0
-"""How long readers use a set of holders before they look it up again."""
 SETTLE_S: Final = 5.0
 """A set this young is not looked up again when somebody names other holders."""
-MAX_SETS: Final = 2_048
 
 
 class _State(StrEnum):
@@ -48,6 +45,8 @@ class _Candidate:
     distance: int
     state: _State = _State.NEW
     asked_at: float = math.inf
+    first: bool = False
+    """It is asked, however far it is."""
 
 
 @dataclass
@@ -55,12 +54,15 @@ class _Shortlist:
     """The state of one lookup. Pure: time is an argument."""
 
     key: bytes
+    width: int | None = None
+    """How many of the nearest have to answer; None: by the size of the swarm."""
     candidates: dict[PeerId, _Candidate] = field(default_factory=dict)
     """Nearest first."""
 
-    def add(self, contact: Contact, state: _State = _State.NEW) -> None:
+    def add(self, contact: Contact, state: _State = _State.NEW, *, first: bool = False) -> None:
         if contact.peer not in self.candidates:
-            self.candidates[contact.peer] = _Candidate(contact, distance(contact.peer, self.key), state)
+            apart = distance(contact.peer, self.key)
+            self.candidates[contact.peer] = _Candidate(contact, apart, state, first=first)
             self.candidates = dict(sorted(self.candidates.items(), key=lambda item: item[1].distance))
 
     def next(self, now: float) -> Contact | None:
@@ -97,13 +99,14 @@ class _Shortlist:
         enough = len(near) >= FEW or not self.slow
         return bool(near) and enough and all(c.state is _State.ANSWERED for c in near)
 
-    def answered(self) -> list[Contact]:
+    def answered(self, count: int = HOLDERS) -> list[Contact]:
         """The nearest peers that answered, nearest first."""
-        return [c.contact for c in self.candidates.values() if c.state is _State.ANSWERED][:HOLDERS]
+        return [c.contact for c in self.candidates.values() if c.state is _State.ANSWERED][:count]
 
     def _near(self) -> list[_Candidate]:
-        width = HOLDERS if len(self.candidates) <= SMALL_SWARM else SHORTLIST
-        return [c for c in self.candidates.values() if c.state is not _State.FAILED][:width]
+        width = self.width or (HOLDERS if len(self.candidates) <= SMALL_SWARM else SHORTLIST)
+        near = [c for c in self.candidates.values() if c.state is not _State.FAILED]
+        return near[:width] + [c for c in near[width:] if c.first]
 
 
 @dataclass(slots=True)
@@ -120,24 +123,41 @@ class Lookups:
     """Finds and caches the holders of keys."""
 
     client: IndexClient
+    rng: random.Random
     _sets: dict[bytes, HolderSet] = field(default_factory=dict)
     _running: dict[bytes, trio.Event] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.sweeps = Sweeps(self.client, self.rng, self._find)
+        self._own_key = routing_key(self.client.own_peer)
 
     async def find(self, key: bytes, *, patient: bool = False) -> list[Contact]:
         """Up to eight peers nearest to `key` that just answered, nearest first, ourselves among them.
 
         `patient`: wait for slow peers until they fail, as publishers do. Readers do not.
         """
-        return (await self._find(key, patient)).answered()
+        shortlist = await self._find(key, patient)
+        if key == self._own_key:
+            self.sweeps.note(shortlist)
+        return shortlist.answered()
 
-    async def _find(self, key: bytes, patient: bool) -> _Shortlist:
-        client, shortlist = self.client, _Shortlist(key)
+    async def _find(
+        self,
+        key: bytes,
+        patient: bool,
+        *,
+        starts: list[Contact] | None = None,
+        width: int | None = None,
+        keep: Keep = list,
+    ) -> _Shortlist:
+        client, shortlist = self.client, _Shortlist(key, width)
         me = client.me()
         if me is not None:
             shortlist.add(me, _State.ANSWERED)
-        for contact in client.nearest(key, SHORTLIST):
-            shortlist.add(contact)
-        question = say.FindPeers(key=key, count=HOLDERS, sender=sender_of(me))
+        for contact in client.nearest(key, SHORTLIST) if starts is None else starts:
+            shortlist.add(contact, first=starts is not None)
+        count = HOLDERS if starts is None else say.MAX_CONTACTS
+        question = say.FindPeers(key=key, count=count, sender=sender_of(me))
         send, receive = trio.open_memory_channel[tuple[Contact, say.FoundPeers | None]](math.inf)
         with receive:
             while True:
@@ -154,7 +174,7 @@ class Lookups:
                     contact, answer = await receive.receive()
                     good = answer is not None and not answer.client
                     shortlist.candidates[contact.peer].state = _State.ANSWERED if good else _State.FAILED
-                    for named in read_contacts(answer.contacts if answer is not None else ()):
+                    for named in keep(read_contacts(answer.contacts if answer is not None else ())):
                         if named.peer != client.own_peer and named.addresses and client.usable(named.peer):
                             shortlist.add(named)
         return shortlist
@@ -186,7 +206,17 @@ class Lookups:
 
     def _with_region(self, key: bytes, nearest: list[Contact]) -> list[Contact]:
         peers = {contact.peer for contact in nearest}
-        return [*nearest, *(each for each in self.client.region(key) if each.peer not in peers)]
+        return [*nearest, *(each for each in self.sweeps.region(key) if each.peer not in peers)]
+
+    async def widen(self, key: bytes) -> bool:
+        """Learn the region of `key`, since those nearest to it have too little and may hide the rest; whether that gave further holders."""
+        stored = self._sets.get(key)
+        if stored is None:
+            return False
+        before = {contact.peer for contact in stored.contacts}
+        await self.sweeps.sweep(key)
+        stored.contacts = self._with_region(key, stored.contacts)
+        return any(contact.peer not in before for contact in stored.contacts)
 
     def failed(self, key: bytes, peer: PeerId) -> None:
         """A holder did not answer: the next reader of `key` looks again."""

@@ -31,6 +31,9 @@ CHECK_S: Final = (1.0, 5.0)
 """Between two checks, without messages, whether holders were lost or came: at first, and later."""
 LOOK_S: Final = (2.0, 300.0)
 """Between two searches for more holders while there are fewer than eight: at first, and at most."""
+SWEEP_S: Final = 1_800.0
+"""How long a publisher uses a region before it learns it again."""
+SWEEP_PAUSE_S: Final = 2.0
 MAX_ROUNDS: Final = 8
 SPARE: Final = 4
 """Holders kept beyond the nearest eight."""
@@ -147,6 +150,13 @@ class Publisher:
                 async with self._busy:
                     await self._rounds()
 
+    async def learn_regions(self) -> None:
+        """Learn the regions of our shards, one after the other, for ever: `run` stores the advert at nodes that are new there."""
+        while True:
+            await trio.sleep(SWEEP_PAUSE_S * self.rng.uniform(0.8, 1.2))
+            for shard in list(self._shards.values()):
+                await self.lookups.sweeps.sweep(shard.key(), SWEEP_S)
+
     async def withdraw(self, tombstone: SignedAdvert) -> int:
         """Store a tombstone at every holder, within a second; returns how many replied.
 
@@ -187,7 +197,7 @@ class Publisher:
             best = sorted({*near, *shard.stored_by()}, key=lambda peer: distance(peer, key))[:HOLDERS]
             new = [near[peer] for peer in best if peer in near]
             # anchors and the region get the advert in any case, since holders near a key may lie
-            around = self.client.region(key)
+            around = self.lookups.sweeps.region(key, store=True)
             shard.region = {contact.peer for contact in around}
             for contact in (*new, *around, *(each for each in anchors if self.client.usable(each.peer))):
                 if contact.peer not in shard.replies:

@@ -49,6 +49,8 @@ BUDGET: Final = 128
 LARGEST_WAVE: Final = 32
 MANY: Final = 2_000
 """An attribute of fewer devices is read rather than split up by RAM."""
+MAX_WIDENED: Final = 4
+"""Regions learned for one query."""
 MAX_COUNTS: Final = 8_192
 FIRST_HAND_S: Final = 900.0
 """How long a device counts as known at first hand after it was seen so."""
@@ -89,6 +91,16 @@ class _Merged:
     fits: dict[PeerId, Sighting] = field(default_factory=dict)
     sure: set[PeerId] = field(default_factory=set)
     """Devices by adverts from a holder that the owner chose, or that the requirement names: the network quota does not hold for them."""
+
+    widened: int = 0
+    """Regions learned, or looked for in vain."""
+
+    def may_widen(self) -> bool:
+        """Whether to learn one more region for this query: a liar that says that shards are split does not make it learn many."""
+        if self.enough:
+            return False
+        self.widened += 1
+        return self.widened <= MAX_WIDENED
 
     @property
     def enough(self) -> bool:
@@ -292,14 +304,20 @@ class Query:
             if chosen or contact.peer == self.client.own_peer:
                 self._note_present(answer.adverts)
 
-        answers = await self._ask(page, READERS)
-        for contact, answer in answers:
-            add(contact, answer)
-        if not merged.enough and not any(answer.cursor for _, answer in answers):
-            more = await self._ask(page, None, leave_out={contact.peer for contact, _ in answers})
+        key = shard_key("", leaf.attribute, leaf.depth, leaf.prefix)
+        answers: list[tuple[Contact, say.ShardPage]] = []
+
+        async def ask(need: int | None) -> None:
+            more = await self._ask(page, need, leave_out={contact.peer for contact, _ in answers})
             for contact, answer in more:
                 add(contact, answer)
-            answers += more
+            answers.extend(more)
+
+        await ask(READERS)
+        if not merged.enough and not any(answer.cursor for _, answer in answers):
+            await ask(None)
+            if merged.may_widen() and await self.lookups.widen(key):
+                await ask(None)
         leaf.count = max((answer.count for _, answer in answers), default=0)
         leaf.split = any(answer.split for _, answer in answers)
         fullest = sorted(answers, key=lambda item: item[1].matches, reverse=True)

@@ -10,9 +10,9 @@ to nodes from all parts of the region, a few from each, and readers ask there wh
 from __future__ import annotations
 
 import hashlib
-import statistics
-from collections import Counter, defaultdict
-from collections.abc import Iterable
+import random
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from swarm.net.addresses import Contact
@@ -20,30 +20,31 @@ from swarm.net.identity import distance
 
 EXPECTED: Final = 16
 """Nodes of a region without an attack, on average."""
+STORED: Final = 24
+"""Nodes on average of the region that a publisher uses once it has learned it: readers may take the network to be smaller than it does."""
 SLICES: Final = 16
 OF_SLICE: Final = 4
 """Nodes of one slice that are used."""
-FEWEST: Final = 6
-"""Contacts of a bucket from which it says how dense the network is."""
+PARTS: Final = ((0.75, 1.0), (0.5, 0.75), (0.25, 0.5), (0.125, 0.25))
+"""Shares of the radius from each of which a sweep looks up one point: a dozen nodes lie there, and four nearer to the key."""
 SPACE: Final = 2**256
 
 
-def nodes_of(own_key: bytes, contacts: Iterable[Contact], full: int) -> float:
-    """About how many nodes there are, by the buckets of a routing table that have some contacts and fewer than `full`.
-
-    The median of the buckets: a crowd of identities around one key lies in one or two of them.
-    """
-    buckets = Counter(distance(contact.peer, own_key).bit_length() for contact in contacts)
-    total = sum(buckets.values()) + 1
-    estimates = [
-        count * SPACE / 2 ** (bits - 1) for bits, count in buckets.items() if FEWEST <= count < full and bits
-    ]
-    return max(statistics.median(estimates), total / 2) if estimates else float(total)
+def nodes_by(distances: Sequence[int]) -> float:
+    """About how many nodes there are, by the distances of the nearest ones to a random point."""
+    return len(distances) * SPACE / max(distances)
 
 
-def radius_of(nodes: float) -> int:
+def radius_of(nodes: float, expected: int = EXPECTED) -> int:
     """XOR distance within which a key's region lies."""
-    return min(SPACE, int(SPACE * EXPECTED / max(nodes, 1.0)))
+    return min(SPACE, int(SPACE * expected / max(nodes, 1.0)))
+
+
+def points(key: bytes, radius: int, rng: random.Random) -> list[bytes]:
+    """Random points in the parts of the region, which nobody can foresee."""
+    origin = int.from_bytes(key, "big")
+    offsets = [rng.randrange(int(low * radius), int(high * radius)) for low, high in PARTS]
+    return [(origin ^ offset).to_bytes(32, "big") for offset in offsets]
 
 
 def members(key: bytes, radius: int, contacts: Iterable[Contact], salt: bytes) -> list[Contact]:
