@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from results.analysis.pairs import stem, unlike
-from results.row.identity import device_identity
+from results.row.identity import device_identity, names_device
 from results.row.names import with_distinct_names
 from results.row.row import Row, RowStatus
 from results.row.simulated import counting
@@ -99,7 +99,7 @@ def make_matrix(
 
 
 def _is_base(row: Row, base: str) -> bool:
-    return base in (row.file_name, row.variant, row.device_name, row.device_id, row.compute_units)
+    return base in (row.file_name, row.variant, row.compute_units) or names_device(base, row)
 
 
 def _base_of(row: Row, rows: Sequence[Row], base: str) -> Row | None:
@@ -112,9 +112,7 @@ def _base_of(row: Row, rows: Sequence[Row], base: str) -> Row | None:
             continue
         model = base == other.file_name or other.file_name == row.file_name
         model = model or (base == other.variant and stem(other) == stem(row))
-        device = base in (other.device_name, other.device_id) or device_identity(other) == device_identity(
-            row
-        )
+        device = names_device(base, other) or device_identity(other) == device_identity(row)
         unit = base == other.compute_units or other.compute_units == row.compute_units
         if model and device and unit and other.batch == row.batch and other.status is RowStatus.COMPLETE:
             bases.append(other)

@@ -98,7 +98,7 @@ class Filters:
     sha256: str | None = None
     unit: str | None = None
     device: str | None = None
-    """Name or id."""
+    """Name, id, key, or id and key with a space between."""
     soc: str | None = None
     state: TaskState | None = None
     verdict: str | None = None
@@ -126,6 +126,8 @@ class ResultLine:
     reason: str = ""
     device: str = ""
     device_id: str = ""
+    device_key: str = ""
+    """Whose the device id is: results are of one device only if they share both."""
     soc: str = ""
     system: str = ""
     runtime: str = ""

@@ -30,6 +30,7 @@ from results.report.drawing import (
     scale_over,
     text_width,
 )
+from results.row.names import with_distinct_names
 from results.row.row import Row, RowStatus
 from results.row.simulated import counting, marked
 from results.row.stats import middle, nearest_rank
@@ -72,6 +73,7 @@ def names_of(rows: Sequence[Row], *, model: bool = True) -> list[str]:
     """What tells each of `rows` from the others: of model, device, unit, threads and batch those in which they differ; the task if none
     do. A simulation is marked. `model`: it is named, even if there is one only.
     """
+    rows = with_distinct_names(rows)
     parts: list[Callable[[Row], str]] = [
         lambda row: row.device_name or "no device",
         lambda row: row.compute_units,

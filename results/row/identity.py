@@ -1,7 +1,8 @@
 """Which device a row is of, and who answers for it. Pure.
 
-A device id, a name and a processor are what a worker says of itself, and anybody can say the same. Rows of different keys are of one device
-only where one signer answers for both keys: the home, or a pool. So a row's device is its id together with who answers for it.
+A device id, a name and a processor are what a worker says of itself, and anybody can say the same. So a row's device is its id together
+with a key: that of its worker, or where the submitter knows several keys as workers of one machine (`scheduler.trust.identities`), the
+first of them. Rows of other keys are never of that device.
 """
 
 from __future__ import annotations
@@ -15,19 +16,29 @@ class FromDevice(Protocol):
     """The part of a row that says where it is from."""
 
     @property
+    def device_name(self) -> str: ...
+
+    @property
     def device_id(self) -> str: ...
 
     @property
     def worker_id(self) -> str: ...
 
     @property
+    def device_key(self) -> str: ...
+
+    @property
     def trust(self) -> str: ...
 
 
 def device_identity(row: FromDevice) -> str:
-    """Equal for rows of one device only: `d1`, `d1 pool lab`, or the id with the key of a listed worker or a stranger."""
-    signer = _signer(row)
-    return f"{row.device_id} {signer}" if row.device_id and signer else row.device_id
+    """Equal for rows of one device only: the device id and its key. Empty where no worker said on which device it was."""
+    return f"{row.device_id} {row.device_key or row.worker_id}".rstrip() if row.device_id else ""
+
+
+def names_device(name: str, row: FromDevice) -> bool:
+    """Whether the user means the row's device by `name`: what it is called, its id, its key, or both."""
+    return bool(name) and name in (row.device_name, row.device_id, row.device_key, device_identity(row))
 
 
 def trust_root(row: FromDevice) -> str:

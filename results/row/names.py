@@ -11,15 +11,12 @@ from swarm.base.names import tell_apart
 
 def with_distinct_names(rows: Sequence[Row]) -> list[Row]:
     """The rows for people: where different devices are called the same or look alike, each name ends with a key of its device."""
-    keys: dict[str, str] = {}
     names: dict[str, str] = {}
     for row in rows:
-        if row.device_name:
-            device = device_identity(row)
-            key = keys.setdefault(device, f"{device} {row.worker_id or row.device_id}")
-            names.setdefault(key, row.device_name)
+        if row.device_name and (device := device_identity(row)):
+            names.setdefault(device, row.device_name)
     labels = tell_apart(names)
-    shown = [labels.get(keys.get(device_identity(row), ""), row.device_name) for row in rows]
+    shown = [labels.get(device_identity(row), row.device_name) for row in rows]
     return [
         # unchecked: a label may be longer than a name
         row if label == row.device_name else row.model_copy(update={"device_name": label})

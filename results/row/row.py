@@ -313,6 +313,9 @@ class Row(BaseModel):
     """WitnessedS by the timed inferences: the most that one can have taken on average, if the worker made all that it claims."""
     canary: str = ""
     """Of a stranger's run: which launch's outputs the scheduler computed again and found right, or why it did not."""
+    device_key: str = ""
+    """Peer id of the key that DeviceId belongs to: WorkerId, or the first of several keys that the submitter knows as workers of that
+    device. Rows are of one device only if they share DeviceId and DeviceKey."""
 
 
 CONTRACT: Final = 17
@@ -351,11 +354,12 @@ def make_row(
     attempt: int | None = None,
     device: str = "",
     trust: str = "",
+    device_key: str = "",
     account: WitnessAccount | None = None,
 ) -> Row:
     """The row of `task`. `record`: that of the attempt that decided it, if one did; `reason`, `detail`, `attempt` and `device` (a name)
-    are the scheduler's own and stand where the record says nothing. `trust`: the scheduler's, in the worker. `account`: what it witnessed
-    of a stranger's run.
+    are the scheduler's own and stand where the record says nothing. `trust`: the scheduler's, in the worker; `device_key`: whose it holds
+    the device id to be, by default the worker's. `account`: what it witnessed of a stranger's run.
     """
     row = Row(
         status=RowStatus.ADOPTED if reason is Reason.ADOPTED else _STATUS[state],
@@ -377,7 +381,8 @@ def make_row(
     )
     if record is None:
         return row
-    row = row.model_copy(update=_context(record) | {"fingerprint": fingerprint(task, record)})
+    told = {"fingerprint": fingerprint(task, record), "device_key": device_key or record.worker}
+    row = row.model_copy(update=_context(record) | told)
     if row.status is not RowStatus.COMPLETE:
         why = {"reason": row.reason or str(record.reason or ""), "detail": row.detail or record.detail}
         return row.model_copy(update=why)

@@ -418,6 +418,7 @@ class SchedulerConversation:
             detail=detail,
             figures=checked.columns,
             account=None if account is None else account.model_dump_json(),
+            device_key=self.core.state.device_key(record.device.device, peer),
         )
         if receipt.stale is not None:
             return Stale(reason=receipt.stale)

@@ -60,6 +60,7 @@ class AttemptStore(Protocol):
         detail: str,
         figures: Any,
         account: str | None,
+        device_key: str,
     ) -> Receipt: ...
 
     def known_result(self, *, task: str, attempt: int, worker: str, sha256: str) -> Receipt: ...

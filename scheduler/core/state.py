@@ -369,6 +369,8 @@ class State:
         self.trust_of = trust_of
         self.clash: Callable[[str, str], str] = lambda device, peer: ""
         """Why this key's claim to a device id does not count, in words; empty: the device is its own."""
+        self.device_key: Callable[[str, str], str] = lambda device, peer: peer
+        """The one key that stands for a worker's device in results, by the device id and the worker's key."""
         self.hearsay: Callable[[str], bool] = lambda peer: False
         """Whether only nodes that the owner did not choose say that a worker is there."""
         self.run_times = RunTimes(MAX_LAUNCHES)

@@ -17,6 +17,7 @@ from results.analysis.matrix import Axis, MatrixCell, Price, fronts, make_matrix
 from results.analysis.pairs import Pair, pair_up
 from results.export.raw import ResultEntry, ResultSource, read_raw
 from results.row.form import JsonModel
+from results.row.identity import device_identity, names_device
 from results.row.names import with_distinct_names
 from results.row.row import COLUMNS, CONTRACT, Row
 from results.row.simulated import marked
@@ -232,11 +233,15 @@ def read_table(text: str, name: str) -> tuple[Row, ...]:
 
 
 def one_device(source: ResultSource, device: str) -> ResultSource:
-    """Only what one device measured, by its name or id."""
-    results = tuple(
-        result for result in source.results if device in (result.row.device_name, result.row.device_id)
-    )
-    rows = tuple(row for row in source.rows if device in (row.device_name, row.device_id))
+    """Only what one device measured, by its name, id or key. Raises `CampaignError` if there is none, or several."""
+    results = tuple(result for result in source.results if names_device(device, result.row))
+    rows = tuple(row for row in source.rows if names_device(device, row))
+    keys = dict.fromkeys(filter(None, map(device_identity, (*(result.row for result in results), *rows))))
+    if len(keys) > 1:
+        raise CampaignError(
+            f"{len(keys)} devices in {safe_text(source.name)} are {safe_text(device, 60)!r}",
+            hint=f"name one by its key: {', '.join(safe_text(key.rpartition(' ')[2]) for key in keys)}",
+        )
     if not results and not rows:
         devices = sorted({entry.row.device_name for entry in source.entries() if entry.row.device_name})
         raise CampaignError(

@@ -99,6 +99,7 @@ class SchedulerService:
         core.state.hearsay = self.hearsay
         self._claims_of_devices = DeviceClaims(lambda: self._book)
         core.state.clash = lambda device, peer: str(self._claims_of_devices.clash(device, peer) or "")
+        core.state.device_key = self._claims_of_devices.key_of
         self._used: dict[str, str] = {}
         self._claims = LeadershipClaims(self.identity, self.credentials)
         self._manifests = CampaignManifests(self.spool)
@@ -272,9 +273,13 @@ class SchedulerService:
     def _save_addresses(self, peer: str) -> None:
         view = self._core.state.worker(peer)
         device = "" if view.advert is None else view.advert.device
-        keys = self._book.pinned.get(device, ())
-        if device and peer not in keys and self._claims_of_devices.holder(device) == peer:
-            self._used[device] = peer
+        key = self._claims_of_devices.key_of(device, peer)
+        if (
+            device
+            and key not in self._book.pinned.get(device, ())
+            and key == self._claims_of_devices.holder(device)
+        ):
+            self._used[device] = key
         if view.addresses and self._addresses.get(peer) != view.addresses:
             self._addresses[peer] = view.addresses
             self.store.workers.save(peer, view.device, view.addresses)

@@ -239,12 +239,16 @@ class AttemptRepository:
         detail: str = "",
         figures: Mapping[str, Any] | None = None,
         account: str | None = None,
+        device_key: str = "",
     ) -> ResultReceipt:
         """Store a verified record of the current attempt under the current fence, and move the task by `event`, in one transaction.
         `figures`: of `results.export.pivots.figures_of`, for lists. `account`: what was witnessed of a stranger's run, as JSON.
+        `device_key`: whose the device id is, if not the worker's.
 
         The same record again gets the same receipt. A stale one changes nothing.
         """
+        device_key = device_key or worker
+        figures = {**figures, "device_key": device_key} if figures else None
         with self._database.transaction() as c:
             row = _find_task(c, task)
             if row is None:
@@ -274,6 +278,7 @@ class AttemptRepository:
                     decides=event in (TaskEvent.SUCCEED, TaskEvent.FAIL, TaskEvent.CANCEL),
                     accepted=self._database.wall(),
                     account=account,
+                    device_key=device_key,
                 )
             )
             return ResultReceipt()

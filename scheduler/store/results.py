@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from statistics import median
 from typing import Any, Final
@@ -28,6 +28,8 @@ from scheduler.store.rows import ResultRow, TaskRow
 from swarm.base.names import tell_apart
 
 MAX_PAGE: Final = 1000
+_DEVICE: Final = t.results.c.device_id + " " + t.results.c.device_key
+"""As `results.row.identity.device_identity`."""
 _EXACT: Final = ("campaign", "model", "sha256", "unit", "soc", "state", "verdict")
 
 
@@ -42,6 +44,7 @@ class ResultRepository:
         r, own = t.records.c, columns_of(TaskRow)
         query = (
             sa.select(*own, t.tasks.c.body, r.worker, r.attempt, r.body, r.signature, r.accepted, r.account)
+            .add_columns(sa.func.coalesce(r.device_key, ""))
             .join_from(t.tasks, t.records, (r.task == t.tasks.c.id) & r.decides, isouter=True)
             .where(t.tasks.c.campaign == campaign, t.tasks.c.n >= low)
             .order_by(t.tasks.c.n)
@@ -89,9 +92,9 @@ class ResultRepository:
         )
         names = self._device_names() if Dimension.DEVICE in (rows, columns) else {}
         if rows is Dimension.DEVICE:
-            cells = [replace(cell, row=_named(cell.row, names)) for cell in cells]
+            cells = [replace(cell, row=names.get(cell.row, cell.row)) for cell in cells]
         if columns is Dimension.DEVICE:
-            cells = [replace(cell, column=_named(cell.column, names)) for cell in cells]
+            cells = [replace(cell, column=names.get(cell.column, cell.column)) for cell in cells]
         cells.sort(key=lambda cell: (_order(cell.row), _order(cell.column)))
         return Pivot(
             rows=tuple(sorted({cell.row for cell in cells}, key=_order)),
@@ -100,11 +103,16 @@ class ResultRepository:
         )
 
     def _device_names(self) -> dict[str, str]:
-        """Device id → how it is shown: its latest name, distinct from others."""
+        """Device → how it is shown: its latest name, distinct from others, and whose it is."""
         r = t.results.c
-        latest = sa.func.max(r.ended)
-        query = sa.select(r.device_id, r.device, latest).group_by(r.device_id, r.device).order_by(latest)
-        return tell_apart({device: name for device, name, _ in self._database.tuples(query)})
+        latest, facts = sa.func.max(r.ended), (_DEVICE, r.device, r.trust)
+        query = sa.select(*facts, latest).group_by(*facts).order_by(latest)
+        known = {device: (name, trust) for device, name, trust, _ in self._database.tuples(query)}
+        labels = tell_apart({device: name for device, (name, _) in known.items()})
+        return {
+            device: labels[device] + ("" if trust in ("", TrustKind.OWN) else f" ({trust})")
+            for device, (_, trust) in known.items()
+        }
 
     def _cells(
         self,
@@ -129,20 +137,8 @@ class ResultRepository:
 
 
 def _dimension(name: Dimension) -> sa.ColumnElement[Any]:
-    """A column; of devices their ids, since those of one name are not one device, nor is one that is not the submitter's own with an id of
-    its own devices.
-    """
-    r = t.results.c
-    if name is not Dimension.DEVICE:
-        return r[str(name)]
-    own = r.trust.in_(["", str(TrustKind.OWN)])
-    return sa.case((own, r.device_id), else_=r.device_id + " (" + r.trust + ")")
-
-
-def _named(device: str, names: Mapping[str, str]) -> str:
-    """The name for a device's id, and whose it is."""
-    device_id, bracket, trust = device.partition(" (")
-    return names.get(device_id, device_id) + bracket + trust
+    """A column; of devices their ids with their keys, since those of one name or of one id are not one device."""
+    return _DEVICE if name is Dimension.DEVICE else t.results.c[str(name)]
 
 
 def campaign_rows(stored: Sequence[ResultRow]) -> list[Row]:
@@ -174,6 +170,7 @@ def _row(item: ResultRow) -> Row:
         attempt=item.attempt or item.task.attempt or None,
         device=item.task.device,
         trust=item.task.trust,
+        device_key=item.device_key,
         account=account_of(item),
     )
 
@@ -193,7 +190,9 @@ def _where(filters: Filters) -> list[sa.ColumnElement[bool]]:
     r = t.results.c
     where = [r[name] == getattr(filters, name) for name in _EXACT if getattr(filters, name) is not None]
     if filters.device is not None:
-        where.append(sa.or_(r.device == filters.device, r.device_id == filters.device))
+        where.append(
+            sa.or_(*(column == filters.device for column in (r.device, r.device_id, r.device_key, _DEVICE)))
+        )
     if filters.simulated is not None:
         where.append(r.unit == UNIT if filters.simulated else r.unit != UNIT)
     if filters.since is not None:

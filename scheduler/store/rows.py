@@ -214,6 +214,8 @@ class ResultRow:
     accepted: float | None = None
     account: str | None = None
     """What was witnessed of a stranger's run, as JSON."""
+    device_key: str = ""
+    """Peer id of the key that the device id belonged to when the result came; empty: the worker's own."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -161,6 +161,7 @@ records = sa.Table(
     sa.Column("decides", sa.Boolean, nullable=False),
     sa.Column("accepted", Real, nullable=False),
     sa.Column("account", Text),
+    sa.Column("device_key", Text, nullable=False, default=""),
     sa.Index(
         "one_result_for_each_task",
         "task",

@@ -73,6 +73,17 @@ class DeviceClaims:
             None if holder is None or bound(book, device, holder, peer) else DeviceClash(device, holder, peer)
         )
 
+    def key_of(self, device: str, peer: str) -> str:
+        """The one key that stands for all workers of this worker's device in results: the first that it is pinned to, else its holder's;
+        of a key that has no right to the id, itself.
+        """
+        book = self.book()
+        pinned = book.pinned.get(device, ())
+        if peer in pinned:
+            return pinned[0]
+        holder = self.holder(device)
+        return holder if holder is not None and bound(book, device, holder, peer) else peer
+
     def holder(self, device: str) -> str | None:
         """The key that the id belongs to: the pinned one, else the best claim; but a trusted one rather than a stranger's."""
         book = self.book()

@@ -77,20 +77,22 @@ def test_where_a_stranger_measured_only_results_that_others_answer_for_count(
 @pytest.mark.parametrize(
     ("one", "other", "same"),
     [
-        (("own", "a"), ("own", "b"), True),
-        (("own", "a"), ("", "b"), True),
-        (("pool lab", "a"), ("pool lab", "b"), True),
-        (("pool lab", "a"), ("pool den", "b"), False),
-        (("own", "a"), ("stranger", "b"), False),
-        (("stranger", "a"), ("stranger", "b"), False),
-        (("stranger", "a"), ("stranger", "a"), True),
-        (("listed", "a"), ("listed", "b"), False),
+        (("own", "a", "a"), ("own", "b", "b"), False),
+        (("own", "a", "a"), ("own", "b", "a"), True),
+        (("listed", "a", "a"), ("listed", "b", "a"), True),
+        (("own", "a", "a"), ("stranger", "b", "b"), False),
+        (("stranger", "a", "a"), ("stranger", "b", "b"), False),
+        (("stranger", "a", "a"), ("listed", "a", "a"), True),
+        (("own", "a", ""), ("own", "a", "a"), True),
     ],
 )
-def test_rows_of_two_keys_are_of_one_device_only_where_one_signer_answers_for_both(
-    one: tuple[str, str], other: tuple[str, str], same: bool
+def test_rows_of_two_keys_are_of_one_device_only_where_the_submitter_knows_both_as_its_workers(
+    one: tuple[str, str, str], other: tuple[str, str, str], same: bool
 ) -> None:
-    ids = [device_identity(of(row(1, None, device="d"), *each)) for each in (one, other)]
+    ids = [
+        device_identity(of(row(1, None, device="d"), trust, worker).model_copy(update={"device_key": key}))
+        for trust, worker, key in (one, other)
+    ]
     assert (ids[0] == ids[1]) is same
 
 

@@ -16,7 +16,7 @@ from protocol.values.attempt import TaskState
 from protocol.values.record import RunFacts, Timing, pack_samples
 from protocol.wire.base import MAX_INLINE, Message
 from protocol.words import Reason, RunOutcome
-from scheduler.campaign.model import Campaign, Devices, ModelEntry
+from scheduler.campaign.model import Campaign, Devices, ModelEntry, TrustText
 from scheduler.core.commands import CommitTo
 from scheduler.store.rows import AttemptState, NewCampaign, NewModel
 from scheduler.store.rows import CampaignStatus as CampaignStatus
@@ -404,13 +404,19 @@ async def test_outputs_that_differ_from_the_reference_are_a_failure(
     assert (world.task().state, world.task().reason) == (TaskState.FAILED, Reason.CHECK_FAILED)
 
 
-def over_devices(world: World, *where: str, wait_s: float = 60.0, limit_s: float | None = None) -> None:
+def over_devices(
+    world: World,
+    *where: str,
+    wait_s: float = 60.0,
+    limit_s: float | None = None,
+    trust: TrustText = "mine",
+) -> None:
     """A campaign whose tasks are fixed once the devices are seen."""
     spec = Campaign(
         campaign="everywhere",
         models=(ModelEntry(path="tiny.onnx"),),
         units=("CPU (ONNX)",),
-        devices=Devices(spread="device", where=where),
+        devices=Devices(spread="device", where=where, trust=trust),
     )
     label = spec.models[0].label
     new = NewCampaign(

@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
+import csv
+import io
+
 import pytest
 import trio
 from trio.testing import MockClock
 
-from protocol.errors import Refused
+from protocol.errors import CampaignError, Refused
 from protocol.values.attempt import TaskState
+from protocol.values.record import DeviceFacts
 from protocol.words import Reason
+from results.analysis.matrix import make_matrix
+from results.export.csv import csv_lines
+from results.export.pivots import Filters
+from results.export.raw import ResultSource
+from results.report.charts import names_of
+from results.report.document import make_page
+from results.report.facts import Report
+from results.report.markdown import markdown_report
 from scheduler.campaign.model import Campaign, Devices, ModelEntry
-from scheduler.store.results import campaign_rows
+from scheduler.output.comparisons import one_device
+from scheduler.output.tables import plain_lines
+from scheduler.store.results import campaign_rows, raw_results
 from scheduler.store.rows import AttemptState
 from swarm.blobs.client import fetch_blob
 from tests.scheduler.conftest import UNIT, World
@@ -149,3 +163,46 @@ async def test_a_strangers_root_is_where_it_is_seen_and_not_where_it_says_that_i
     assert liar.commits
     trust = service._core.state.trust_of(liar.peer)
     assert (trust.text, trust.root) == ("stranger", liar.peer)
+
+
+async def test_a_stranger_with_an_own_devices_name_id_and_chip_is_another_device_wherever_results_are_shown(
+    world: World, autojump_clock: MockClock
+) -> None:
+    own, clone, liar = (world.worker(name) for name in ("own", "clone", "liar"))
+    clone.advert = own.advert.model_copy(update={"peer": clone.peer, "addresses": clone.advert.addresses})
+    facts = DeviceFacts(device=own.advert.device, name="own", soc="chip")
+    for worker in (own, clone, liar):
+        worker.outcome = lambda task: {"device": facts}
+    world.strangers |= {clone.peer, liar.peer}
+    over_devices(world, f"device == {own.advert.device}", trust="anyone")
+    world.submit(1, f"device == {liar.advert.device}", spec=spec(trust="anyone"))
+    await world.run()
+    (row,) = campaign_rows(world.store.results.rows("c-all"))
+    assert (row.worker_id, row.device_key, row.trust) == (own.peer, own.peer, "own")
+    assert clone.commits == []
+    (forged,) = campaign_rows(world.store.results.rows("c-one"))
+    assert (forged.worker_id, forged.device_key, forged.trust) == (liar.peer, liar.peer, "stranger")
+    assert (forged.device_id, forged.device_name, forged.soc) == (row.device_id, row.device_name, row.soc)
+    labels = [f"own …{own.peer[-6:]}", f"own …{liar.peer[-6:]}"]
+    assert {cell.device for cell in make_matrix([row, forged])} == set(labels)
+    assert all(label in "\n".join(plain_lines([row, forged])) for label in labels)
+    assert names_of([row, forged], model=False) == labels
+    heads = csv_lines([row, forged])
+    cells = list(csv.DictReader(io.StringIO("".join(heads), newline="")))
+    assert [line["DeviceKey"] for line in cells] == [own.peer, liar.peer]
+    lines = world.store.results.page().results
+    assert {(line.task, line.device_key) for line in lines} == {
+        (row.job_id, own.peer),
+        (forged.job_id, liar.peer),
+    }
+    both = ResultSource("both", "c-one", (), rows=(row, forged))
+    assert one_device(both, own.peer).rows == (row,)
+    with pytest.raises(CampaignError, match="2 devices") as caught:
+        one_device(both, row.device_id)
+    assert all(key in str(caught.value) + caught.value.hint for key in (own.peer, liar.peer))
+    assert [line.task for line in world.store.results.page(filters=Filters(device=own.peer)).results] == [
+        row.job_id
+    ]
+    stored = raw_results(world.store.results.rows("c-all")) + raw_results(world.store.results.rows("c-one"))
+    text = markdown_report(make_page(Report(stored, "c-one", "both", 0.0, "1")))
+    assert all(label in text for label in labels)

@@ -17,6 +17,7 @@ from results.row.verdict import RowVerdict
 from scheduler.core.commands import CommitTo, EndPending, RecordGrant
 from scheduler.store import schema
 from scheduler.store.database import Location
+from scheduler.store.results import campaign_rows
 from scheduler.store.rows import NewCampaign
 from scheduler.store.store import Store
 from tests.scheduler.core_parts import PEERS, SCHEDULER, SHA, UNIT, a_task
@@ -66,7 +67,13 @@ def campaign(store: Store, name: str, tasks: int) -> None:
 
 
 def finish(
-    store: Store, name: str, n: int, device: str, ms: int, event: TaskEvent = TaskEvent.SUCCEED
+    store: Store,
+    name: str,
+    n: int,
+    device: str,
+    ms: int,
+    event: TaskEvent = TaskEvent.SUCCEED,
+    device_key: str = "",
 ) -> None:
     task = a_task(n, campaign=name)
     record = a_record(
@@ -86,6 +93,7 @@ def finish(
         event=event,
         reason=record.reason,
         figures=figures_of(task, record),
+        device_key=device_key,
     )
     assert stored.stale is None
 
@@ -186,10 +194,26 @@ def test_a_pivot_shows_the_median_of_each_pair(store: Store) -> None:
 
 def test_two_devices_that_look_alike_are_two_in_a_pivot(store: Store) -> None:
     campaign(store, "c-one", 2)
-    finish(store, "c-one", 1, "lab-1", 4)
-    finish(store, "c-one", 2, "lab-l", 8)
+    finish(store, "c-one", 1, "lab-1", 4, device_key="key-aaaaaa")
+    finish(store, "c-one", 2, "lab-l", 8, device_key="key-bbbbbb")
     pivot = store.results.pivot(Dimension.DEVICE, Dimension.MODEL, FigureColumn.INFERENCE)
-    assert pivot.rows == ("lab-1 …-lab-1", "lab-l …-lab-l")
+    assert pivot.rows == ("lab-1 …aaaaaa", "lab-l …bbbbbb")
+
+
+def test_devices_of_two_keys_with_one_id_and_one_name_are_two_and_keys_of_one_device_are_one(
+    store: Store,
+) -> None:
+    campaign(store, "c-one", 3)
+    for n, key in enumerate(("key-aaaaaa", "key-bbbbbb", "key-aaaaaa"), start=1):
+        finish(store, "c-one", n, "mini", n, device_key=key)
+    pivot = store.results.pivot(Dimension.DEVICE, Dimension.MODEL, FigureColumn.INFERENCE)
+    assert [(cell.row, cell.count) for cell in pivot.cells] == [("mini …aaaaaa", 2), ("mini …bbbbbb", 1)]
+    for device, count in (("id-mini", 3), ("key-aaaaaa", 2), ("id-mini key-bbbbbb", 1)):
+        assert len(store.results.page(filters=Filters(device=device)).results) == count
+    assert {row.device_key for row in campaign_rows(store.results.rows("c-one"))} == {
+        "key-aaaaaa",
+        "key-bbbbbb",
+    }
 
 
 def test_simulations_are_in_a_pivot_only_where_nothing_was_measured(store: Store) -> None:

@@ -31,6 +31,16 @@ def test_a_device_id_belongs_to_the_key_that_was_pinned_and_the_clash_names_both
     assert f"sark-node trust {B} --same-device-as {A}" in str(clash)
 
 
+def test_in_results_one_key_stands_for_all_workers_of_a_device_and_a_copied_id_changes_nothing() -> None:
+    bound = claims(TrustBook("me", listed=frozenset({A, B}), pinned={"d1": (A, B)}))
+    assert [bound.key_of("d1", key) for key in (A, B, C)] == [A, A, C]
+    own = claims(TrustBook("me", own=frozenset({A, B})))
+    assert own.key_of("d1", B) == B, "nobody else claimed it"
+    own.clash("d1", A)
+    assert [own.key_of("d1", key) for key in (A, B, C)] == [A, A, C]
+    assert own.key_of("d2", B) == B
+
+
 def test_without_a_pin_the_first_claim_counts() -> None:
     seen = claims(TrustBook("me", listed=frozenset({A, B})))
     assert seen.clash("d1", B) is None
