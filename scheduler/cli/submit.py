@@ -61,14 +61,19 @@ def init(
 def validate(ctx: typer.Context, file: CampaignFile, as_json: AsJson = False) -> None:
     """Check a campaign file and its models, and show what it would measure.
 
-    Uses the network only for models by URL.
+    Uses the network only for models by URL, and to see whether two keys claim a device that the file names.
     """
     from scheduler.campaign.load import load_campaign
     from scheduler.models.describe import describe_models
+    from scheduler.planning.tasks import requirements
+    from scheduler.preview.look import check_devices
     from scheduler.preview.validate import valid, valid_table
+    from scheduler.trust.identities import named_devices
 
     campaign = load_campaign(file)
     models = describe_models(campaign, file.absolute().parent, fetching(ctx.obj))
+    if named_devices(requirements(campaign)):
+        check_devices(ctx.obj, campaign, gates_of(ctx, None))
     report = valid(campaign, models)
     if as_json:
         print_json(report)
@@ -142,6 +147,7 @@ def submit(
     from scheduler.campaign.load import load_campaign
     from scheduler.cli.trust import ask_to_trust
     from scheduler.models.describe import unseen
+    from scheduler.preview.look import check_devices
     from scheduler.submit.submit import submit_campaign
     from scheduler.trust.serving import OPEN_LINE
     from swarm.join.known_gates import save_gates
@@ -157,6 +163,7 @@ def submit(
         check_folder(csv)
     campaign = load_campaign(file)  # its errors come before those of the network
     gates = answering_gates(ctx, gate)
+    check_devices(home, campaign, gates)
     if plan is not None:
         _require_plan(home, file, gates, plan)
     for note in (*unseen(campaign), *((OPEN_LINE,) if campaign.trust.anyone else ())):

@@ -67,6 +67,12 @@ def trust(
             help="It is a worker of the same device as this other one.", metavar="PEER_ID", show_default=False
         ),
     ] = "",
+    device: Annotated[
+        str,
+        typer.Option(
+            help="This device id is its, whoever else claims it.", metavar="DEVICE_ID", show_default=False
+        ),
+    ] = "",
     as_json: AsJson = False,
 ) -> None:
     """Trust a device: campaigns give it tasks and models, and believe its results. Without PEER_ID, list the trusted ones.
@@ -77,18 +83,26 @@ def trust(
     """
     from scheduler.output.trusted import trusted_devices, trusted_table
     from scheduler.trust.listed import check_peer, forget_peer, trust_peer
-    from scheduler.trust.pinned import bind_keys
+    from scheduler.trust.pinned import bind_keys, claim_device
     from scheduler.trust.reputation import change_reputation, read_reputation, reputation_words
 
     home: Home = ctx.obj
-    if same_device_as and (forget or forgive):
-        option = "--forget" if forget else "--forgive"
+    if (same_device_as or device) and (forget or forgive):
+        option, other = (
+            ("--forget" if forget else "--forgive"),
+            ("--same-device-as" if same_device_as else "--device"),
+        )
         raise CampaignError(
-            f"{option} and --same-device-as cannot be used together",
+            f"{option} and {other} cannot be used together",
             hint=f"sark-node trust {peer or 'PEER_ID'} {option}",
         )
+    if same_device_as and device:
+        raise CampaignError(
+            "--same-device-as and --device cannot be used together",
+            hint=f"sark-node trust {same_device_as} --device {safe_text(device, 80)}, then --same-device-as",
+        )
     if not peer:
-        if forget or name or forgive or same_device_as:
+        if forget or name or forgive or same_device_as or device:
             option = next(
                 word
                 for given, word in (
@@ -96,6 +110,7 @@ def trust(
                     (forgive, "--forgive"),
                     (name, "--name"),
                     (same_device_as, "--same-device-as"),
+                    (device, "--device"),
                 )
                 if given
             )
@@ -138,9 +153,14 @@ def trust(
         if kept is not None:
             words += f", but stays trusted: {kept.kind}"
     else:
-        device = bind_keys(home, peer, same_device_as) if same_device_as else ""
+        if same_device_as:
+            device = bind_keys(home, peer, same_device_as)
+        elif device:
+            claim_device(home, peer, device)
         trust_peer(home, peer, name, now=time.time())
-        words = "is trusted from now on" + (f", as a worker of device {device}" if device else "")
+        words = "is trusted from now on" + (
+            f", as a worker of device {safe_text(device, 80)}" if device else ""
+        )
     if as_json:
         print_json({"peer": peer, "trusted": not forget})
     else:

@@ -27,6 +27,7 @@ from scheduler.output.schemas import shown_as
 from scheduler.store.rows import TaskRow
 from scheduler.trust.book import TrustBook
 from scheduler.trust.home import HomeTrust
+from scheduler.trust.identities import clashes
 from scheduler.trust.search import find_admitted
 from scheduler.trust.serving import MAX_ASKED, serving_peers
 from swarm.base.home import Home
@@ -68,6 +69,8 @@ class ObservedDevice:
     """This home's, in it; None: nobody asked."""
     serves: bool = False
     """It is not trusted, and allows this home's scheduler."""
+    clash: str = ""
+    """Why its claim to its device id does not count, with both keys; empty: it does."""
 
     def matched(self, requirement: Requirement) -> ObservedDevice:
         """The same device with its fit for `requirement`."""
@@ -93,9 +96,15 @@ class FleetTrust:
     async def judge(self, network: Network, devices: Iterable[ObservedDevice]) -> tuple[ObservedDevice, ...]:
         """The same devices with the trust in them."""
         book, now = self.book(), trio.current_time()
+        seen = tuple(devices)
+        clashing = clashes(book, (device.advert for device in seen))
         judged = tuple(
-            replace(device, trust=book.trust_of(device.advert.peer, device.advert.addresses))
-            for device in devices
+            replace(
+                device,
+                trust=book.trust_of(device.advert.peer, device.advert.addresses),
+                clash=str(clashing.get(device.advert.peer, "")),
+            )
+            for device in seen
         )
         due = [
             device.advert
@@ -319,6 +328,8 @@ class DeviceInfo(Advert):
     """Why this home trusts it: own, pool NAME or listed; stranger: it does not. Null: nobody asked."""
     serves: bool = False
     """It is not trusted and allows this home: `sark-node trust PEER_ID` is all that is missing."""
+    clash: str = ""
+    """Why it is not the device that it says it is, with both keys and the command for another worker of that machine."""
     via: str | None = None
     """Where the gate is that it was reached through, else the end of that gate's id; null where it answered directly."""
 
@@ -402,5 +413,6 @@ def _state(device: ObservedDevice) -> dict[str, Any]:
         "why": safe_text(pong.why) if pong else "",
         "trust": device.trust.text if device.trust is not None else None,
         "serves": device.serves,
+        "clash": device.clash,
         "via": None if path is None or path.direct else gate_name(path.via, device.advert.addresses),
     }

@@ -204,7 +204,8 @@ def peer_remarks(devices: Sequence[ObservedDevice]) -> list[str]:
     ]
     if simulated := sum(bool(item.advert.simulated) for item in devices):
         lines.append(f"{simulated} of {len(devices)} are simulations: these devices are not there")
-    shared = Counter(item.advert.device for item in devices)
+    lines += [item.clash for item in devices if item.clash]
+    shared = Counter(item.advert.device for item in devices if not item.clash)
     return lines + [
         f"{workers} workers share the device {safe_text(device, 40)}: spread: device measures it once"
         for device, workers in shared.items()

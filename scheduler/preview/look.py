@@ -24,12 +24,13 @@ from scheduler.campaign.text import trust_of_spec
 from scheduler.models.describe import Fetch, Models, describe_models, no_fetch
 from scheduler.planning.tasks import PlannedCell, derive_cells, requirements, tasks_of
 from scheduler.preview.plan import LivePlan, make_plan
-from scheduler.preview.survey import VISIT, visit
+from scheduler.preview.survey import VISIT, find_disputed, visit
 from scheduler.preview.why import LiveFacts, WhyReport, why_report
 from scheduler.store.rows import CampaignRow
 from scheduler.store.store import Store, has_store, open_store
 from scheduler.submit.daemon import is_running
 from scheduler.trust.home import read_book
+from scheduler.trust.identities import DisputedDevice, named_devices
 from scheduler.trust.serving import UntrustedDevice
 from swarm.base.home import Home
 from swarm.base.text import safe_text
@@ -45,8 +46,25 @@ def plan_file(home: Home, file: Path, gates: Sequence[str], fetch: Fetch = no_fe
     return plan_campaign(home, campaign, describe_models(campaign, file.absolute().parent, fetch), gates)
 
 
+def check_devices(home: Home, campaign: Campaign, gates: Sequence[str]) -> None:
+    """Raises `CampaignError` if the campaign names a device that two keys claim, as far as the swarm tells now. Blocking."""
+    now, needs = time.time(), requirements(campaign)
+    if not gates or not named_devices(needs):
+        return
+    found: DisputedDevice | None = None
+    try:
+        found = trio.run(find_disputed, gates, needs, campaign.trust, read_book(home, now))
+    except* SarkError:
+        pass
+    if found is not None:
+        raise found.error()
+
+
 def plan_campaign(home: Home, campaign: Campaign, models: Models, gates: Sequence[str]) -> LivePlan:
-    """The plan of a campaign with its described models. Raises `Unreachable` when no gate answers. Blocking."""
+    """The plan of a campaign with its described models. Raises `Unreachable` when no gate answers, `CampaignError` for a device that it
+    names and that two keys claim. Blocking.
+    """
+    check_devices(home, campaign, gates)
     scheduler = load_or_create(home.key("scheduler")).peer_id
 
     def cells_on(devices: Sequence[Advert]) -> Sequence[tuple[PlannedCell, Sequence[Task]]]:

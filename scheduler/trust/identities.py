@@ -9,9 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from shlex import quote
 from typing import Final
 
+from protocol.errors import CampaignError
 from protocol.values.advert import Advert
+from protocol.values.requirement import Op, Requirement
 from protocol.values.trust import TrustKind
 from scheduler.trust.book import TrustBook
 from swarm.base.text import safe_text
@@ -33,6 +36,23 @@ class DeviceClash:
         return (
             f"device {safe_text(self.device, 80)} belongs to the key {self.holder}, and {self.claimant} claims it too. "
             f"Only if it is another worker of that machine: sark-node trust {self.claimant} --same-device-as {self.holder}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class DisputedDevice:
+    """Two keys claim a device id, and nothing says whose it is."""
+
+    device: str
+    one: str
+    other: str
+
+    def error(self) -> CampaignError:
+        """For a campaign that names the device."""
+        device = safe_text(self.device, 80)
+        return CampaignError(
+            f"the campaign names device {device}, which two keys claim: {self.one} and {self.other}",
+            hint=f"say whose it is: sark-node trust {self.one} --device {quote(device)}, or the same with the other key",
         )
 
 
@@ -103,6 +123,32 @@ def clashes(book: TrustBook, adverts: Iterable[Advert]) -> dict[str, DeviceClash
     ranked = sorted(adverts, key=lambda advert: (_RANK.index(book.trust_of(advert.peer).kind), advert.peer))
     found = {advert.peer: claims.clash(advert.device, advert.peer) for advert in ranked}
     return {peer: clash for peer, clash in found.items() if clash is not None}
+
+
+def named_devices(requirements: Iterable[Requirement]) -> frozenset[str]:
+    """The device ids that these name."""
+    values = (
+        clause.value
+        for requirement in requirements
+        for clause in requirement.clauses
+        if clause.attribute == "device" and clause.op in (Op.EQ, Op.IN)
+    )
+    return frozenset(id for value in values for id in (value if isinstance(value, tuple) else (str(value),)))
+
+
+def disputed(book: TrustBook, device: str, adverts: Iterable[Advert]) -> DisputedDevice | None:
+    """The first two of these that claim the device with equal right; None: it is known whose it is, or that of one alone."""
+    claimants = sorted(advert.peer for advert in adverts if advert.device == device)
+    known = [peer for peer in claimants if book.knows(peer)]
+    settled = [
+        *book.pinned.get(device, ())[:1],
+        *(min(keys) for keys in book.signed.get(device, {}).values()),
+    ]
+    if any(book.knows(key) or not known for key in settled):
+        return None
+    first, *others = known or claimants or [""]
+    other = next((peer for peer in others if not bound(book, device, first, peer)), None)
+    return None if other is None else DisputedDevice(device, first, other)
 
 
 def pins_with(pinned: Mapping[str, tuple[str, ...]], device: str, key: str) -> dict[str, tuple[str, ...]]:

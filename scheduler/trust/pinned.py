@@ -15,6 +15,8 @@ from scheduler.trust.listed import LOCK_WAIT_S, check_peer
 from swarm.base.durable import unusable, write_durably
 from swarm.base.home import Home
 from swarm.base.locks import lock_folder
+from swarm.base.settings import SettingsError
+from swarm.base.text import safe_text
 
 MAX_PINNED: Final = 50_000
 MAX_FILE: Final = 16 * 1024 * 1024
@@ -78,6 +80,19 @@ def pin_devices(home: Home, used: Mapping[str, str]) -> None:
         return pinned
 
     _change(home, pin)
+
+
+def claim_device(home: Home, peer: str, device: str) -> None:
+    """This device id belongs to this key from now on, whoever else claims it. Raises `SettingsError` for what is no peer or device id."""
+    check_peer(peer)
+    try:
+        PinnedDevices(devices={device: (peer,)})
+    except ValidationError:
+        raise SettingsError(
+            f"{safe_text(device, 80)!r} is no device id",
+            hint="sark-node peers --json shows the id of each device",
+        ) from None
+    _change(home, lambda pinned: pins_with(pinned, device, peer))
 
 
 def bind_keys(home: Home, peer: str, other: str) -> str:

@@ -28,7 +28,7 @@ from scheduler.output.schemas import (
     campaign_info,
     task_info,
 )
-from scheduler.preview.look import explain_campaign, plan_campaign
+from scheduler.preview.look import check_devices, explain_campaign, plan_campaign
 from scheduler.preview.plan import LivePlan
 from scheduler.preview.plan_table import save_plan
 from scheduler.preview.validate import ValidationReport, check
@@ -345,6 +345,7 @@ def creation(
             uploads = context.uploads
             campaign = placed(parse_campaign(body, file), uploads, allow_paths=context.allow_paths)
             models = describe_models(campaign, uploads.folder, context.fetch_model())
+            check_devices(context.home, campaign, context.gates())
             folder = str(uploads.folder)
             store_campaign(
                 context.home, store, campaign, models, folder=folder, wait_s=wait_s, campaign_id=new

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import random
 from dataclasses import replace
 
 from rich.console import Console
@@ -10,8 +11,11 @@ from rich.console import Console
 from protocol.values.advert import Advert, UnitOffer
 from protocol.values.match import match
 from protocol.values.requirement import Requirement, parse_clause
-from scheduler.output.fleet import ObservedDevice, device_info
+from scheduler.output.fleet import FleetTrust, ObservedDevice, device_info
 from scheduler.output.tables import peer_remarks, peers_table
+from scheduler.preview.survey import visitor_token
+from scheduler.trust.book import TrustBook
+from swarm.memory.network import MemorySwarm
 from swarm.net.identity import Identity
 from swarm.net.network import Path
 
@@ -58,6 +62,19 @@ def test_workers_that_share_a_device_are_shown_as_measured_once() -> None:
     items = [seen("a", "d-one"), seen("b", "d-one"), seen("c", "d-two")]
     assert peer_remarks(items) == ["2 workers share the device d-one: spread: device measures it once"]
     assert peer_remarks(items[1:]) == []
+
+
+async def test_a_stranger_that_claims_an_own_device_is_named_and_shares_nothing() -> None:
+    own, clone = seen("own", "d-1"), seen("clone", "d-1")
+    book = TrustBook("me", own=frozenset({own.advert.peer}))
+    token = visitor_token(Identity.from_seed("scheduler"), own.advert.peer, now=0.0)
+    one, other = await FleetTrust(lambda: book, token).judge(
+        MemorySwarm(random.Random(1)).node(Identity.from_seed("me")), [own, clone]
+    )
+    assert (one.clash, device_info(one).clash) == ("", "")
+    assert own.advert.peer in device_info(other).clash
+    assert f"sark-node trust {clone.advert.peer} --same-device-as {own.advert.peer}" in other.clash
+    assert peer_remarks([one, other]) == [other.clash]
 
 
 def test_at_80_columns_a_direct_way_stands_on_one_line_beside_a_long_name() -> None:

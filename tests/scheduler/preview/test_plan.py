@@ -17,6 +17,7 @@ from protocol.values.advert import Advert, SignedAdvert, UnitOffer
 from protocol.values.match import match
 from protocol.values.requirement import Requirement, parse_clause
 from protocol.values.task import Model, Task
+from protocol.values.trust import MINE, TrustScope
 from protocol.wire.base import Message
 from protocol.words import ProtocolId, Reason, Right, WorkerState
 from scheduler.campaign.load import parse_campaign
@@ -28,10 +29,12 @@ from scheduler.preview.survey import (
     DeviceAnswer,
     SwarmVisit,
     ask_devices,
+    disputed_by,
     find_devices,
     kind_of,
     visitor_token,
 )
+from scheduler.trust.book import TrustBook
 from swarm.base.home import Home
 from swarm.index.query import QueryResult, Sighting
 from swarm.memory.network import MemorySwarm
@@ -361,6 +364,21 @@ async def test_the_few_devices_that_fit_are_found_in_a_crowd_of_others() -> None
     assert rare in observed
     assert not complete
     assert await find_devices(Crowd(crowd[:9]), [gpu]) == (tuple(crowd[:9]), True)
+
+
+async def test_a_device_that_a_campaign_names_and_two_admitted_keys_claim_is_found() -> None:
+    one = device("one")
+    other = device("other").model_copy(update={"device": one.device})
+    crowd = Crowd([one, other, device("third")])
+    need = Requirement(clauses=(parse_clause(f"device == {one.device}"),))
+    mine = TrustBook("me", listed=frozenset({one.peer, other.peer}))
+    found = await disputed_by(crowd, [need], MINE, mine)
+    assert found is not None
+    assert {found.one, found.other} == {one.peer, other.peer}
+    assert await disputed_by(crowd, [Requirement()], MINE, mine) is None
+    wary = TrustBook("me", listed=frozenset({one.peer}))
+    assert await disputed_by(crowd, [need], MINE, wary) is None, "a stranger's word counts for nothing"
+    assert await disputed_by(crowd, [need], TrustScope(anyone=True), TrustBook("me")) is not None
 
 
 async def test_each_worker_is_shown_who_asks_and_asked_once_about_what_it_fits() -> None:

@@ -8,9 +8,10 @@ import pytest
 
 from protocol.errors import NotPermitted, ResourceError
 from scheduler.trust.book import PoolName, TrustBook
-from scheduler.trust.identities import DeviceClaims, clashes
-from scheduler.trust.pinned import bind_keys, pin_devices, pinned_file, read_pinned
+from scheduler.trust.identities import DeviceClaims, clashes, disputed
+from scheduler.trust.pinned import bind_keys, claim_device, pin_devices, pinned_file, read_pinned
 from swarm.base.home import Home
+from swarm.base.settings import SettingsError
 from swarm.net.identity import Identity
 from tests.scheduler.core_parts import advert
 
@@ -39,6 +40,51 @@ def test_in_results_one_key_stands_for_all_workers_of_a_device_and_a_copied_id_c
     own.clash("d1", A)
     assert [own.key_of("d1", key) for key in (A, B, C)] == [A, A, C]
     assert own.key_of("d2", B) == B
+
+
+@pytest.mark.parametrize(
+    ("book", "claimants", "pair"),
+    [
+        (TrustBook("me", listed=frozenset({A, B})), (A, B), (A, B)),
+        (TrustBook("me"), (A, B), (A, B)),
+        (TrustBook("me", pinned={"d1": (C,)}, listed=frozenset({A, B})), (A, B, C), (A, B)),
+        (TrustBook("me", own=frozenset({A}), listed=frozenset({B})), (A, B), (A, B)),
+        (TrustBook("me", listed=frozenset({A})), (A, B, C), None),
+        (TrustBook("me", listed=frozenset({A, B}), pinned={"d1": (B,)}), (A, B), None),
+        (TrustBook("me", pinned={"d1": (B,)}), (A, B), None),
+        (TrustBook("me", own=frozenset({A, B})), (A, B), None),
+        (TrustBook("me", pools=LAB, signed={"d1": {"pool-1": frozenset({A})}}), (A, B), None),
+        (TrustBook("me", listed=frozenset({A, B})), (A,), None),
+    ],
+)
+def test_a_device_is_disputed_where_two_keys_have_equal_right_to_it(
+    book: TrustBook, claimants: tuple[str, ...], pair: tuple[str, str] | None
+) -> None:
+    first, second = sorted((A, B))
+    adverts = [advert(1).model_copy(update={"peer": peer, "device": "d1"}) for peer in claimants]
+    found = disputed(book, "d1", adverts)
+    assert (None if found is None else (found.one, found.other)) == (
+        None if pair is None else (first, second)
+    )
+    assert disputed(book, "d2", adverts) is None
+    if found is not None:
+        words = str(found.error()) + found.error().hint
+        assert A in words
+        assert B in words
+        assert f"sark-node trust {first} --device d1" in words
+
+
+def test_the_user_says_whose_a_device_is(tmp_path: Path) -> None:
+    home = Home.at(tmp_path)
+    claim_device(home, A, "d1")
+    assert read_pinned(home) == {"d1": (A,)}
+    assert bind_keys(home, B, A) == "d1"
+    claim_device(home, B, "d1")
+    assert read_pinned(home) == {"d1": (A, B)}
+    claim_device(home, C, "d1")
+    assert read_pinned(home) == {"d1": (C,)}
+    with pytest.raises(SettingsError, match="no device id"):
+        claim_device(home, A, "d/1")
 
 
 def test_without_a_pin_the_first_claim_counts() -> None:
