@@ -381,8 +381,8 @@ def make_row(
     )
     if record is None:
         return row
-    told = {"fingerprint": fingerprint(task, record), "device_key": device_key or record.worker}
-    row = row.model_copy(update=_context(record) | told)
+    facts = {"fingerprint": fingerprint(task, record), "device_key": device_key or record.worker}
+    row = row.model_copy(update=_context(record) | facts)
     if row.status is not RowStatus.COMPLETE:
         why = {"reason": row.reason or str(record.reason or ""), "detail": row.detail or record.detail}
         return row.model_copy(update=why)
