@@ -100,7 +100,7 @@ class Attack:
     during_s: float = 6.0
     """The least time that the attack lasts, campaign included."""
     leaves: bool = False
-    """Something of it stays in the swarm for a while, such as adverts: the next attack gets another one."""
+    """Something of it stays in the swarm for a while, such as adverts."""
     schedulers: tuple[str, ...] = ()
     """Homes that the honest workers serve besides, whose keys the attackers have."""
 

@@ -25,9 +25,10 @@ LITTLE: Final = 16 * MIB
 
 
 class Rig:
-    """Keeps a swarm for the next attack as long as nothing of the last one is left in it.
+    """Keeps a swarm, and the campaign without an attack that was run on it, for the next attack. After one that left something a
+    campaign that admits strangers gets another swarm, and others are held against another campaign without an attack.
 
-    `brief`: one swarm for all that hold, and one campaign without an attack to hold them against: half the time, rougher figures.
+    `brief`: one swarm for all that hold, and one campaign without an attack: half the time, rougher figures.
     """
 
     def __init__(
@@ -40,6 +41,7 @@ class Rig:
         self._stack = ExitStack()
         self._swarm: Swarm | None = None
         self._of: tuple[str, ...] = ()
+        self._left = False
 
     def __enter__(self) -> Rig:
         return self
@@ -56,16 +58,17 @@ class Rig:
                 self._renew()
                 nothing = Window((0.0,), campaign_s=0.0)
                 return Result(attack.name, attack.shows, nothing, nothing, {}, (f"the rig: {exc}",))
-            left = attack.leaves or max(result.growth.values(), default=0) > LITTLE
-            if not result.held or (left and not self._brief):
+            if not result.held or (max(result.growth.values(), default=0) > LITTLE and not self._brief):
                 self._renew()
+            elif attack.leaves and not self._brief:
+                self._left, self._quiet = True, None
             if result.held or result.failures != result.slow or number == self._tries:
                 return result
             self._say(f"{attack.name}: {'; '.join(result.failures)}; once more")
         raise AssertionError(self._tries)
 
     def _swarm_for(self, attack: Attack) -> Swarm:
-        if self._swarm is None or self._of != attack.schedulers:
+        if self._swarm is None or self._of != attack.schedulers or (self._left and attack.strangers):
             self._renew()
             folder = Path(tempfile.mkdtemp(prefix="sark-rig-"))
             self._stack.callback(shutil.rmtree, folder, ignore_errors=True)
@@ -80,12 +83,13 @@ class Rig:
     def _renew(self) -> None:
         """The next attack gets another swarm."""
         self._swarm = self._quiet = None
+        self._left = False
         self._stack.close()
 
     def _attempt(self, attack: Attack) -> Result:
         swarm = self._swarm_for(attack)
         least_s = BRIEF_S if self._brief else attack.during_s
-        if self._quiet is None or not self._brief:
+        if self._quiet is None:
             self._quiet = without_attack(swarm, least_s)
         options = {**attack.options, **(attack.brief if self._brief else {})}
         return attempt(replace(attack, options=options, during_s=least_s), swarm, self._quiet)

@@ -81,6 +81,7 @@ WEAKNESSES: Final[dict[str, tuple[Weakness, ...]]] = {
             "MAX_NEGOTIATION_BYTES: Final = 1024",
             "MAX_NEGOTIATION_BYTES: Final = 2**64",
         ),
+        Weakness("swarm/p2p/hardening.py", "if shift > 21:", "if False:"),
     ),
     "downgrade": (
         Weakness(
@@ -101,6 +102,7 @@ WEAKNESSES: Final[dict[str, tuple[Weakness, ...]]] = {
             "        held = self._reservations.get(peer)\n        if held is None and len",
         ),
     ),
+    "local-user": (Weakness("web/http/middleware.py", "(scheme or not is_own())", "scheme"),),
     "strangers-verbs": (Weakness("node/serve/service.py", "anyone=settings.accept_anyone", "anyone=True"),),
 }
 """Attack → defences to take out."""
