@@ -178,7 +178,8 @@ async def publish_many(
     async def one() -> None:
         nonlocal stored
         while todo:
-            stored += await publish(*todo.pop()) or 0
+            was_stored = await publish(*todo.pop())
+            stored += bool(was_stored)
 
     async with trio.open_nursery() as nursery:
         for _ in range(at_once):
