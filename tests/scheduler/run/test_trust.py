@@ -206,3 +206,16 @@ async def test_a_stranger_with_an_own_devices_name_id_and_chip_is_another_device
     stored = raw_results(world.store.results.rows("c-all")) + raw_results(world.store.results.rows("c-one"))
     text = markdown_report(make_page(Report(stored, "c-one", "both", 0.0, "1")))
     assert all(label in text for label in labels)
+
+
+async def test_rows_of_two_own_workers_of_one_machine_are_of_one_device(
+    world: World, autojump_clock: MockClock
+) -> None:
+    one, other = world.worker("one"), world.worker("other")
+    other.advert = other.advert.model_copy(update={"device": one.advert.device})
+    world.submit(1, f"peer == {one.peer}")
+    world.submit(1, f"peer == {other.peer}", campaign="c-two")
+    await world.run()
+    rows = [row for name in ("c-one", "c-two") for row in campaign_rows(world.store.results.rows(name))]
+    assert [row.worker_id for row in rows] == [one.peer, other.peer]
+    assert len({row.device_key for row in rows}) == 1
