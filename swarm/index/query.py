@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import random
 from collections import Counter, OrderedDict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -32,7 +32,7 @@ from protocol.wire.base import MAX_ELEMENTS, MAX_FRAME
 from protocol.wire.codec import pack
 from swarm.index.client import IndexClient, fingerprints
 from swarm.index.lookup import Lookups
-from swarm.index.shard_store import NETWORK_QUOTA, ForgedAdvert, read_signed
+from swarm.index.shard_store import NETWORK_QUOTA, SOFT_LIMIT, ForgedAdvert, read_signed
 from swarm.net.addresses import Contact, PeerId, public_network
 from swarm.net.identity import routing_key
 
@@ -52,6 +52,8 @@ MANY: Final = 2_000
 MAX_WIDENED: Final = 4
 """Regions learned for one query."""
 MAX_COUNTS: Final = 8_192
+MOST_OF_SHARD: Final = 2 * SOFT_LIMIT
+"""Adverts that one holder is asked for of one shard."""
 FIRST_HAND_S: Final = 900.0
 """How long a device counts as known at first hand after it was seen so."""
 MAX_FIRST_HAND: Final = 16_384
@@ -320,20 +322,37 @@ class Query:
                 await ask(None)
         leaf.count = max((answer.count for _, answer in answers), default=0)
         leaf.split = any(answer.split for _, answer in answers)
-        fullest = sorted(answers, key=lambda item: item[1].matches, reverse=True)
-        leaf.whole = bool(answers) and not fullest[0][1].cursor
-        for contact, answer in fullest:
-            cursor = answer.cursor
-            while cursor and not merged.enough:
-                further = page.model_copy(update={"cursor": cursor})
-                replies, _ = await self.client.race([contact], further, say.ShardPage, 1)
-                if not replies:
-                    break
-                add(*replies[0])
-                cursor = replies[0][1].cursor
-                leaf.whole = cursor is None
+        for contact, answer in sorted(answers, key=lambda item: item[1].matches, reverse=True):
+            leaf.whole = await self._read_on(contact, page, answer, merged, add)
             if leaf.whole or merged.enough:
-                break
+                return
+        if answers and not merged.enough and any(answer.cursor for _, answer in answers):
+            await ask(None)  # whoever said that there is more did not show it
+
+    async def _read_on(
+        self,
+        contact: Contact,
+        page: say.QueryShard,
+        answer: say.ShardPage,
+        merged: _Merged,
+        add: Callable[[Contact, say.ShardPage], None],
+    ) -> bool:
+        """The further pages of one holder, until there is enough. Whether it was read to its end.
+
+        A holder whose pages do not follow on each other, or come to more than a shard holds, is left: it would be read for ever.
+        """
+        end = page.limit
+        while answer.cursor is not None and not merged.enough:
+            if answer.cursor != end or end > MOST_OF_SHARD:
+                return False
+            further = page.model_copy(update={"cursor": answer.cursor})
+            replies, _ = await self.client.race([contact], further, say.ShardPage, 1)
+            if not replies:
+                return False
+            ((_, answer),) = replies
+            add(contact, answer)
+            end += page.limit
+        return answer.cursor is None
 
     async def _ask(
         self, page: say.QueryShard, need: int | None, leave_out: Iterable[PeerId] = ()
