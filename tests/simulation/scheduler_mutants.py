@@ -214,9 +214,15 @@ class AcceptsEarly(SchedulerConversation):
     """Accepts a result before it is stored."""
 
     def settle(
-        self, entry: TaskEntry, peer: str, result: Result, body: bytes, checked: CheckedRecord
+        self,
+        entry: TaskEntry,
+        peer: str,
+        result: Result,
+        body: bytes,
+        checked: CheckedRecord,
+        account: WitnessAccount | None = None,
     ) -> Message:
-        self._shell.start(self._settle(entry, peer, result, body, checked))
+        self._shell.start(self._settle(entry, peer, result, body, checked, account))
         return Accepted()
 
     async def _settle(self, entry: TaskEntry, peer: str, *rest: Any) -> None:

@@ -40,8 +40,13 @@ class World(trio.abc.HostnameResolver, trio.abc.SocketFactory):
     def edge(self) -> Edge:
         """The real one, but for the authority that signs its servers' certificates."""
         return Edge(
-            transport=lambda proxy: httpx.AsyncHTTPTransport(verify=self.papers.client, trust_env=False)
+            resolve=self.look_up,
+            transport=lambda proxy: httpx.AsyncHTTPTransport(verify=self.papers.client, trust_env=False),
         )
+
+    async def look_up(self, host: str, port: int) -> Sequence[str]:
+        """As `swarm.download.download.look_up`."""
+        return [str(entry[4][0]) for entry in await self.getaddrinfo(host.encode("idna"), port)]
 
     async def getaddrinfo(
         self,

@@ -437,7 +437,7 @@ def test_only_the_steps_of_a_run_are_notes() -> None:
     notes = {
         message for vocabulary in (WORK, BLOB, HEALTH, POOL, REACH, GATE) for message in vocabulary.notes
     }
-    assert notes == {Progress, Preempt}
+    assert notes == {Progress, LaunchEnded, Preempt}
 
 
 def test_what_was_not_asked_for_yet_is_not_decoded() -> None:
