@@ -253,6 +253,8 @@ class AnyAttemptCounts(SchedulerConversation):
             event=TaskEvent.SUCCEED,
             reason=None,
             detail="",
+            account=None,
+            device_key=peer,
             figures={},
         )
         return Accepted() if receipt.stale is None else super().answer_old(peer, result)
