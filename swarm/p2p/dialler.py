@@ -124,8 +124,6 @@ class NodeSwarm(Swarm):
         self.called_at = -math.inf
         """When a peer last connected to this node directly."""
         self._full_logged_at = -math.inf
-        self._arrived = 0
-        """Connections that peers dialled, directly."""
 
     def get_connections(self, peer_id: ID | None = None) -> list[INetConn]:
         """As libp2p's, which takes ten times as long for all of a thousand peers. It asks for each that arrives."""
@@ -135,7 +133,10 @@ class NodeSwarm(Swarm):
 
     def _not_arrived(self) -> int:
         """Connections that this node dialled, and those through gates."""
-        return max(0, sum(map(len, self.connections.values())) - self._arrived)
+        return sum(
+            not (isinstance(conn.muxed_conn, BoundedYamux) and conn.muxed_conn.arrived)
+            for conn in self.get_connections()
+        )
 
     def _log_full(self, now: float) -> None:
         """One line a minute, however many knock."""
@@ -338,7 +339,6 @@ class NodeSwarm(Swarm):
             with trio.CancelScope() as staying:
                 arrival.cut = staying.cancel
                 muxed.arrived = True
-                self._arrived += 1
                 if self.gater.stays(arrival, str(muxed.peer_id), self._not_arrived(), now, muxed.use):
                     await muxed.event_closed.wait()
                     return
@@ -348,8 +348,6 @@ class NodeSwarm(Swarm):
         finally:
             if arrival is not None:
                 self.gater.leave(arrival)
-            if isinstance(muxed, BoundedYamux):
-                self._arrived -= muxed.arrived
             with trio.move_on_after(1.0, shield=True):
                 await raw.close()
 

@@ -30,10 +30,11 @@ def reached() -> sandbox.TierProbe:
 
 def waiting_below(zygote: Zygote, reached: sandbox.TierProbe, reapers: int = 1) -> list[psutil.Process]:
     """Reapers forked in advance and their inits, once they are there; nobody where none are."""
-    until = time.monotonic() + 10
-    while reached.tier is Tier.FULL and len(below(zygote)) < 2 * reapers and time.monotonic() < until:
+    until = time.monotonic() + 20
+    wanted = 2 * reapers if reached.tier is Tier.FULL else 0
+    while len(found := below(zygote)) != wanted and time.monotonic() < until:
         threading.Event().wait(0.01)
-    return below(zygote)
+    return found
 
 
 def below(zygote: Zygote) -> list[psutil.Process]:
