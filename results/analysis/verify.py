@@ -22,14 +22,17 @@ from protocol.errors import RemoteProtocolError
 from protocol.values.attempt import TaskState
 from protocol.values.record import Record, SignedRecord, read_record, record_message
 from protocol.values.task import Task, read_task
+from protocol.values.trust import TrustKind
 from protocol.words import Reason, RunOutcome
 from results.export.csv import csv_lines
 from results.export.raw import RawResult, json_lines, raw_result
 from results.row.acceptance import check_whole, not_as_asked
 from results.row.form import JsonModel
+from results.row.record import observe
 from results.row.replicas import compare_replicas
 from results.row.row import COLUMNS, CONTRACT, Row, RowStatus, column_name, make_row
-from results.row.witness import WitnessAccount
+from results.row.strangers import of_stranger
+from results.row.witness import WitnessAccount, refusal
 from swarm.base.text import count
 from swarm.net.identity import verify
 
@@ -118,8 +121,7 @@ def _check_one(result: RawResult, model_sha256: str | None) -> tuple[Row, RawRes
     except (ValueError, RemoteProtocolError) as exc:
         return result.row, None, VerifyFinding(task=name, wrong=(f"its record cannot be read: {exc}",))
     wrong = _record_problems(task, body, record, signed)
-    if result.row.status is RowStatus.COMPLETE:
-        wrong += _complete_problems(task, record)
+    wrong += _judgement_problems(result, task, record)
     if model_sha256 is not None and record.model_sha256 != model_sha256:
         wrong.append(f"the model has sha256 {model_sha256}, it was measured with {record.model_sha256}")
     row = _remake(result.row, task, record, result.account)
@@ -142,18 +144,35 @@ def _record_problems(task: Task, body: bytes, record: Record, signed: SignedReco
     return wrong
 
 
-def _complete_problems(task: Task, record: Record) -> list[str]:
-    """Why a row may not be Complete."""
-    if record.outcome is not RunOutcome.COMPLETE:
-        return [f"it is Complete, and its record says {record.outcome}"]
+def _judgement_problems(result: RawResult, task: Task, record: Record) -> list[str]:
+    """Where the row's status, or why its worker was believed, does not follow from the record and from what was witnessed of it."""
+    row, account = result.row, result.account
     wrong = []
+    if record.reveal is not None and row.trust != TrustKind.STRANGER:
+        wrong.append(
+            f"its run was witnessed, as only those of strangers are, and Trust is {row.trust or 'empty'}"
+        )
+    complete = record.outcome is RunOutcome.COMPLETE
+    if row.status is RowStatus.COMPLETE and not complete:
+        return [*wrong, f"it is Complete, and its record says {record.outcome}"]
+    refused = _refusals(task, record, account) if complete else []
+    if row.status is RowStatus.COMPLETE:
+        wrong += refused
+    elif complete and not refused and not (account is not None and row.reason == Reason.WRONG_OUTPUTS):
+        wrong.append(f"it is {row.status}, and its record is a whole measurement of what was asked for")
+    return wrong
+
+
+def _refusals(task: Task, record: Record, account: WitnessAccount | None) -> list[str]:
+    """Why a record of a complete measurement may not be accepted."""
     try:
         check_whole(record, task)
     except RemoteProtocolError as exc:
-        wrong.append(exc.what)
-    if refused := not_as_asked(record, task):
-        wrong.append(f"it is Complete, and should not be: {refused[1]}")
-    return wrong
+        return [exc.what]
+    refused = not_as_asked(record, task)
+    if refused is None and account is not None:
+        refused = refusal(record, observe(record), account)
+    return [f"it is Complete, and should not be: {refused[1]}"] if refused else []
 
 
 def _remake(row: Row, task: Task, record: Record | None, account: WitnessAccount | None) -> Row:
@@ -242,8 +261,12 @@ def _check_lines(reader: csv.DictReader[str], rows: Sequence[Row]) -> list[Verif
     heads = tuple(reader.fieldnames or ())
     if heads[:CONTRACT] != COLUMNS[:CONTRACT]:
         return _whole(f"the CSV does not begin with the {CONTRACT} columns of results")
+    if twice := [head for head, times in Counter(heads).items() if times > 1]:
+        return _whole(f"the CSV has the column {twice[0]} more than once")
     if strange := [head for head in heads if head not in COLUMNS]:
         return _whole(f"the CSV has a column that results have not: {strange[0]}")
+    if "Trust" not in heads and any(map(of_stranger, rows)):
+        return _whole("the CSV leaves out the column Trust, and results of strangers are among these")
     remade = csv.DictReader(io.StringIO("".join(csv_lines(rows)), newline=""))
     expected = {line["JobId"]: line for line in remade}
     findings, read = list[VerifyFinding](), set[str]()

@@ -15,6 +15,7 @@ from protocol.values.record import Record
 from protocol.values.task import Task
 from protocol.words import RunOutcome
 from results.row.row import Row, make_row
+from results.row.verdict import GRAVITY, RowVerdict
 from results.row.witness import WitnessAccount
 
 
@@ -74,6 +75,13 @@ def figures_of(task: Task, record: Record, account: WitnessAccount | None = None
         return columns_of(make_row(task, state, record, account=account))
     except ArithmeticError:  # a stranger's numbers: a list without them is no reason not to record the result
         return {}
+
+
+def unconfirmed(columns: Mapping[str, Any]) -> dict[str, Any]:
+    """The same of a stranger's record of which no inference was confirmed: `unchecked`, or what is graver."""
+    verdict = columns.get("verdict", "")
+    milder = verdict == RowVerdict.VALID or verdict in GRAVITY[GRAVITY.index(RowVerdict.UNCHECKED) :]
+    return {**columns, "verdict": str(RowVerdict.UNCHECKED)} if milder else dict(columns)
 
 
 def columns_of(row: Row) -> dict[str, Any]:

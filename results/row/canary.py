@@ -54,6 +54,8 @@ def seed_of(record: Record, launch: int) -> int | None:
 
 def judge_canary(launch: int, said: LaunchOutput, own: LaunchOutput, decoy: LaunchOutput) -> CanaryVerdict:
     """`said`: what the worker put out; `own`: what this home puts out for the same inputs; `decoy`: for others."""
+    if own.sketches and not said.sketches and said.sha256 != own.sha256:
+        return CanaryVerdict(CanaryOutcome.REFUTED, f"launch {launch} does not tell what it put out")
     apart, other = distance(said, own), distance(own, decoy)
     if apart is None or other is None:
         return unchecked("its outputs are no numbers, so that only equal ones could be compared")

@@ -12,7 +12,7 @@ from results.row.record import SERVED, RecordLaunch, RecordView
 from results.row.sketches import show
 from results.row.stats import centre, median, outliers, summarise
 from results.row.verdict import Finding, findings, mean_share, stall_share
-from results.row.witness import WitnessAccount, doubts, unexplained_s, witnessed_max_ms
+from results.row.witness import WitnessAccount, doubts, unexplained_s, unrepeated, witnessed_max_ms
 
 MB: Final = 1024 * 1024
 TICKS_S: Final = 0.2
@@ -89,6 +89,7 @@ def judge(
         crowded=crowded(record, observed),
         simulated=simulated,
         doubts=doubts(observed, account),
+        unrepeated=unrepeated(account),
     )
 
 

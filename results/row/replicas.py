@@ -15,7 +15,7 @@ from enum import StrEnum
 from typing import Final
 
 from protocol.values.trust import TrustKind
-from results.row.identity import trust_root
+from results.row.identity import device_identity, trust_root
 from results.row.row import Row, RowStatus
 from results.row.sketches import distance, read, tolerance_of
 
@@ -54,7 +54,9 @@ def _groups(rows: Iterable[Row]) -> list[list[Row]]:
 
 def _compared(row: Row, siblings: Sequence[Row]) -> dict[str, str]:
     others = [
-        other for other in siblings if other.replica != row.replica and other.device_id != row.device_id
+        other
+        for other in siblings
+        if other.replica != row.replica and device_identity(other) != device_identity(row)
     ]
     why = "no other device has a result of it"
     if others and any(each.trust == TrustKind.STRANGER for each in siblings):

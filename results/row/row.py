@@ -17,6 +17,7 @@ from protocol.errors import RemoteProtocolError
 from protocol.values.attempt import TaskState
 from protocol.values.record import Record
 from protocol.values.task import Task, read_task
+from protocol.values.trust import TrustKind
 from protocol.wire.codec import pack
 from protocol.words import UNIT as SIMULATED_UNIT
 from protocol.words import Reason
@@ -359,7 +360,7 @@ def make_row(
 ) -> Row:
     """The row of `task`. `record`: that of the attempt that decided it, if one did; `reason`, `detail`, `attempt` and `device` (a name)
     are the scheduler's own and stand where the record says nothing. `trust`: the scheduler's, in the worker; `device_key`: whose it holds
-    the device id to be, by default the worker's. `account`: what it witnessed of a stranger's run.
+    the device id to be, by default the worker's. `account`: what it witnessed of a stranger's run; without one nobody did.
     """
     row = Row(
         status=RowStatus.ADOPTED if reason is Reason.ADOPTED else _STATUS[state],
@@ -390,6 +391,8 @@ def make_row(
         observed = observe(record)
     except RemoteProtocolError as exc:
         return row.model_copy(update={"verdict": str(RowVerdict.UNREADABLE), "verdict_reason": str(exc)})
+    if account is None and trust == TrustKind.STRANGER:
+        account = WitnessAccount()
     figures = measure_figures(record, observed, task.measure, bool(row.simulated), account)
     return row.model_copy(update=figures)
 

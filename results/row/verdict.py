@@ -117,15 +117,18 @@ def findings(
     crowded: bool = False,
     simulated: bool = False,
     doubts: Sequence[str] = (),
+    unrepeated: str = "",
 ) -> list[Finding]:
     """Each reason on its own, the gravest first; at least one, as `valid` has a reason too. `precision`: the share of the median that was
     asked for; None: a number of runs was. `crowded`: its threads wait for each other, being as many as there are cores or more: that
-    something waited says nothing of others. `doubts`: of a stranger's row, why its times are not witnessed.
+    something waited says nothing of others. `doubts`, `unrepeated`: of a stranger's row, why its times are not witnessed, and its outputs
+    only claimed.
     """
     launches = [launch for launch in observed.launches if launch.samples]
     reasons = [
         *([(RowVerdict.SIMULATED, SIMULATION)] if simulated else []),
         *((RowVerdict.UNWITNESSED, why) for why in doubts),
+        *([(RowVerdict.UNCHECKED, unrepeated)] if unrepeated else []),
         *_unchecked(agrees),
         *_few_runs(launches),
         *_throttled(launches, accelerator),

@@ -134,6 +134,15 @@ def claimed_s(observed: RecordView) -> list[float]:
     ]
 
 
+def explained_s(observed: RecordView) -> float:
+    """Seconds in which by the record something was loaded, or an inference made. Of a launch's window the samples count, and not how long
+    it says that it was: else shorter samples than there were would leave nothing unexplained."""
+    inferences = sum(
+        sum(launch.samples) * launch.per_sample + sum(launch.warmup) for launch in observed.launches
+    )
+    return (inferences + sum(observed.loads) + sum(observed.warm)) / 1e9
+
+
 def _other_loads_s(observed: RecordView) -> float:
     """Of launches that only load, and the one in a warm process."""
     return (sum(observed.loads[len(observed.launches) :]) + sum(observed.warm)) / 1e9
@@ -143,7 +152,14 @@ def unexplained_s(observed: RecordView, account: WitnessAccount) -> float | None
     """Of the witnessed time that which the record explains by nothing; None where the time is not known."""
     if account.result_s is None:
         return None
-    return max(0.0, account.result_s - sum(claimed_s(observed)) - _other_loads_s(observed))
+    return max(0.0, account.result_s - explained_s(observed))
+
+
+def unrepeated(account: WitnessAccount | None) -> str:
+    """Why nobody but a stranger says that its outputs are right; empty where an inference of it was repeated here, or it is no stranger."""
+    if account is None or account.confirmed:
+        return ""
+    return f"no inference was confirmed here{f' ({account.canary})' if account.canary else ''}"
 
 
 def witnessed_max_ms(observed: RecordView, account: WitnessAccount) -> float | None:

@@ -35,6 +35,7 @@ from protocol.values.attempt import TaskEvent
 from protocol.values.task import task_message
 from protocol.wire.base import Message
 from protocol.words import Reason, RunOutcome
+from results.export.pivots import unconfirmed
 from results.row.canary import CanaryOutcome
 from results.row.witness import WitnessAccount
 from scheduler.conversation.effects import (
@@ -366,6 +367,8 @@ class SchedulerConversation:
         if verdict.outcome is CanaryOutcome.REFUTED:
             checked = replace(checked, rejection=(Reason.WRONG_OUTPUTS, verdict.why))
         confirmed = verdict.outcome is CanaryOutcome.CONFIRMED
+        if not confirmed:
+            checked = replace(checked, columns=unconfirmed(checked.columns))
         return checked, account.model_copy(update={"canary": verdict.text[:300], "confirmed": confirmed})
 
     @staticmethod

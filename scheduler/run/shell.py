@@ -166,6 +166,8 @@ def checked(effect: effects.CheckRecord) -> CheckedRecord:
     record = check(effect.result, effect.body, effect.peer, task, effect.signed_task)
     rejection = not_as_asked(record, task)
     account = effect.account
+    if account is not None:  # an inference is repeated later: what lists show follows then
+        account = account.model_copy(update={"confirmed": True})
     if account is not None and rejection is None and record.outcome is RunOutcome.COMPLETE:
         rejection = refusal(record, observe(record), account)
     return CheckedRecord(record, figures_of(task, record, account), rejection)

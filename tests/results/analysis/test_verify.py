@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import base64
+import csv
 import hashlib
+import io
 import json
 import random
 from pathlib import Path
@@ -12,16 +14,19 @@ import pytest
 from typer.testing import CliRunner
 
 from protocol.errors import CampaignError
+from protocol.formats.chain import launch_seed
 from protocol.values.attempt import TaskEvent, TaskState
 from protocol.values.lease import Fence
 from protocol.values.record import (
     DeviceFacts,
+    LaunchOutput,
     LoadSample,
     Record,
     RunFacts,
     SignedRecord,
     Timing,
     pack_samples,
+    read_record,
     record_body,
     record_message,
 )
@@ -33,6 +38,7 @@ from results.export.csv import csv_lines
 from results.export.raw import RawResult, json_lines, raw_result, read_raw
 from results.row.replicas import compare_replicas
 from results.row.row import make_row
+from results.row.witness import LaunchNote, WitnessAccount
 from scheduler.cli.analysis import app
 from scheduler.core.commands import CommitTo, RecordGrant
 from scheduler.models.describe import sha256_of
@@ -209,6 +215,83 @@ def test_a_record_that_is_not_whole_cannot_be_complete() -> None:
         assert words in wrongs(result(TASK, record(**changes)))[0]
     naked = result().model_copy(update={"record": "", "signature": ""})
     assert wrongs(naked) == ["it is Complete, and no worker signed a record of it"]
+
+
+OPENING, REVEAL = b"o" * 32, b"r" * 32
+
+
+def stranger(seen: WitnessAccount | None, state: TaskState = TaskState.SUCCEEDED) -> RawResult:
+    """A stranger's witnessed run, as its scheduler stores it."""
+    outputs = [LaunchOutput(sha256=f"{n:064x}") for n in range(6)]
+    timings = tuple(
+        timing.model_copy(update={"output": output})
+        for timing, output in zip(record().timings, outputs, strict=True)
+    )
+    ran = RunFacts(unit=TASK.unit, driver="onnx", runtime="r 1", agrees=True, seed=launch_seed(OPENING, 1))
+    found = record(ran=ran, timings=timings, opening=OPENING, reveal=REVEAL)
+    body = record_body(found)
+    signed = SignedRecord(body=body, signature=WORKER.sign(record_message(body)))
+    reason = None if state is TaskState.SUCCEEDED else Reason.WRONG_OUTPUTS
+    row = make_row(TASK, state, found, trust="stranger", account=seen, reason=reason)
+    return raw_result(row, task_body(TASK), signed, seen)
+
+
+def witnessed(**changes: object) -> WitnessAccount:
+    notes = tuple(
+        LaunchNote(launch=n, digest=LaunchOutput(sha256=f"{n - 1:064x}").digest().hex(), at_s=n)
+        for n in range(1, 7)
+    )
+    facts = {"opening": OPENING.hex(), "reveal": REVEAL.hex(), "notes": notes, "result_s": 7.0}
+    return WitnessAccount.model_validate(facts | changes)
+
+
+def test_what_was_witnessed_is_held_against_the_record_again() -> None:
+    assert wrongs(stranger(witnessed())) == []
+    assert "came 0.1 s after the reveal" in wrongs(stranger(witnessed(notes=(), result_s=0.1)))[0]
+    assert "do not follow from what was revealed" in wrongs(stranger(witnessed(reveal="00" * 32)))[0]
+    other = LaunchNote(launch=1, digest="0" * 64, at_s=1.0)
+    assert "launch 1 put out something else" in wrongs(stranger(witnessed(notes=(other,))))[0]
+
+
+def test_a_stranger_does_not_become_ones_own_by_a_word_in_the_file() -> None:
+    good = stranger(witnessed())
+    row = make_row(TASK, TaskState.SUCCEEDED, read_record(base64.b64decode(good.record)), trust="own")
+    cleaned = good.model_copy(update={"row": row, "account": None})
+    assert wrongs(cleaned) == ["its run was witnessed, as only those of strangers are, and Trust is own"]
+
+
+def test_without_what_was_witnessed_a_strangers_row_is_unwitnessed() -> None:
+    good = stranger(witnessed())
+    assert any("Verdict" in wrong for wrong in wrongs(good.model_copy(update={"account": None})))
+    assert (stranger(None).row.verdict, wrongs(stranger(None))) == ("unwitnessed", [])
+
+
+def test_a_whole_measurement_is_not_made_a_failure() -> None:
+    found = record()
+    signed = SignedRecord(body=record_body(found), signature=WORKER.sign(record_message(record_body(found))))
+    row = make_row(TASK, TaskState.FAILED, found, reason=Reason.CRASHED, detail="it crashed")
+    words = "it is Failed, and its record is a whole measurement of what was asked for"
+    assert wrongs(raw_result(row, task_body(TASK), signed)) == [words]
+    assert (
+        wrongs(stranger(witnessed(), TaskState.FAILED)) == []
+    )  # its outputs were wrong: that is the scheduler's word
+
+
+def test_a_csv_with_a_column_twice_or_without_trust_does_not_hold() -> None:
+    """A reader may take either of the two, and strangers' rows would look like one's own."""
+    table = list(csv.reader(io.StringIO("".join(csv_lines([result().row])))))
+    at = table[0].index("InferenceMsMedian")
+    shown = io.StringIO()
+    csv.writer(shown).writerows(
+        [[*table[0], table[0][at]], [*table[1][:at], "0.5", *table[1][at + 1 :], table[1][at]]]
+    )
+    assert wrongs(result(), table=shown.getvalue()) == [
+        "the CSV has the column InferenceMsMedian more than once"
+    ]
+    good = stranger(witnessed())
+    cut = io.StringIO()
+    csv.writer(cut).writerows(line[:17] for line in csv.reader(io.StringIO("".join(csv_lines([good.row])))))
+    assert "leaves out the column Trust" in wrongs(good, table=cut.getvalue())[0]
 
 
 def test_a_csv_is_held_against_the_rows_cell_by_cell() -> None:

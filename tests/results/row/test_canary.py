@@ -92,6 +92,12 @@ def test_texts_refute_nobody() -> None:
     assert judge_canary(1, said(), put_out(), DECOY).outcome is CanaryOutcome.UNCHECKED
 
 
+def test_outputs_that_are_left_out_refute() -> None:
+    """Else a liar would have no more to do than to leave them out."""
+    verdict = judge_canary(2, said(), OWN, DECOY)
+    assert (verdict.outcome, verdict.why) == (CanaryOutcome.REFUTED, "launch 2 does not tell what it put out")
+
+
 def test_the_inputs_of_a_launch_follow_from_the_record() -> None:
     assert seed_of(record(), 1) == launch_seed(OPENING, 1)
     assert seed_of(record(), 3) == launch_seed(REVEAL, 3, output(2).digest())

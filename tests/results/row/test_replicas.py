@@ -96,6 +96,13 @@ def test_rows_of_two_keys_are_of_one_device_only_where_the_submitter_knows_both_
     assert (ids[0] == ids[1]) is same
 
 
+def test_a_stranger_that_names_anothers_device_does_not_escape_the_comparison() -> None:
+    """Its record may name any device: the id alone would make its row and the honest one two of one device."""
+    honest = of(row(1, 1, device="mini"), "own", "key 1")
+    liar = of(row(2, 2, device="mini", median=1.0), "stranger", "key 2")
+    assert words(honest, liar) == ["disagrees", "disagrees"]
+
+
 def test_replicas_that_agree_say_with_how_many() -> None:
     compared = compare_replicas([row(1, 1), row(2, 2, median=10.05), row(3, 3)])
     assert {item.agreement for item in compared} == {"agrees"}

@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
-from protocol.values.record import LoadSample, Record
+from protocol.values.record import LoadSample, Record, pack_samples
+from protocol.values.task import Measure
 from protocol.words import Reason
+from results.row.figures import judge
 from results.row.record import RecordView, observe
 from results.row.verdict import RowVerdict, findings
 from results.row.witness import NOTE_S, WitnessAccount, doubts, refusal, unexplained_s, witnessed_max_ms
@@ -103,6 +105,25 @@ def test_time_that_nothing_explains_is_a_doubt() -> None:
     seen = account(result_s=60.0)
     assert doubts(view(), seen) == ["nothing explains 90% of the 60 s that it took"]
     assert unexplained_s(view(), seen) == pytest.approx(54.0)
+
+
+def test_a_window_that_is_longer_than_its_samples_explains_no_more_than_they_do() -> None:
+    """All the work, and times of a tenth: the windows are as long as they were, and only the samples lie."""
+    lie = tuple(timing(number, samples=pack_samples([10**7] * 10), wall_s=10.0) for number in (1, 2, 3))
+    seen = account(notes=tuple(note(n, n * 11.1) for n in (1, 2, 3)), result_s=33.4)
+    assert why_refused(record(timings=lie), seen) == ""
+    assert doubts(view(timings=lie), seen) == ["nothing explains 90% of the 33.4 s that it took"]
+
+
+def test_outputs_that_were_not_repeated_here_are_unchecked_whatever_their_worker_says_of_them() -> None:
+    observed = view()
+    sure = account(canary="launch 2 confirmed", confirmed=True)
+    unsure = account(canary="unchecked: this home had too many others to repeat")
+    verdicts = [
+        {verdict for verdict, _ in judge(record(ran=facts(agrees=True)), observed, Measure(), account=seen)}
+        for seen in (sure, unsure, None)
+    ]
+    assert [RowVerdict.UNCHECKED in each for each in verdicts] == [False, True, False]
 
 
 def test_a_run_that_another_life_began_is_not_witnessed_and_not_refused() -> None:
