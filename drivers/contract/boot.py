@@ -53,8 +53,10 @@ def folder(environ: Mapping[str, str] = os.environ) -> Path:
 INHERITED: Final = (
     *("PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH"),
     *("SYSTEMROOT", "SYSTEMDRIVE", "HOME", "USERPROFILE", "APPDATA"),
+    *("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"),
 )
-"""Variables a runtime may need to find its libraries (HOME: packages installed for one user). No others reach a driver."""
+"""Variables a runtime may need to find its libraries (HOME: packages installed for one user), and those by which an owner or a batch system
+gives it some GPUs alone. No others reach a driver."""
 
 
 FIXED: Final = {

@@ -1,4 +1,4 @@
-"""The GPUs of this device, by NVML, else torch: the first that finds any.
+"""The GPUs that runs on this device may use, by NVML, else torch: the first that finds any.
 
 torch runs in a process of its own (importing it takes seconds and starts threads), and only if its build supports a GPU.
 """
@@ -12,13 +12,13 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from drivers.contract.boot import boot_command, clean_environment
+from drivers.measure.nvml import VARIABLE, NvmlDevice, decoded, devices, initialised, query, visible
 
 MAX_GPUS: Final = 8
 TORCH_S: Final = 30.0
@@ -86,60 +86,39 @@ def find_gpus(sources: Sequence[tuple[str, Callable[[], tuple[Gpu, ...]]]] | Non
 # -- NVML ----------------------------------------------------------------------------------------------------------------
 
 
-@contextmanager
-def initialised(nvml: Any) -> Iterator[None]:
-    """NVML between its start and its end. Raises its errors."""
-    nvml.nvmlInit()
-    try:
-        yield
-    finally:
-        with suppress(nvml.NVMLError):
-            nvml.nvmlShutdown()
-
-
-def from_nvml(library: Any = None) -> tuple[Gpu, ...]:
-    """NVIDIA GPUs; empty if NVML is not installed. `library`: pynvml, or a double."""
+def from_nvml(library: Any = None, environ: Mapping[str, str] = os.environ) -> tuple[Gpu, ...]:
+    """NVIDIA GPUs that CUDA shows; empty if NVML is not installed. `library`: pynvml, or a double."""
     nvml: Any = library or importlib.import_module("pynvml")
     try:
         with initialised(nvml):
             driver = decoded(nvml.nvmlSystemGetDriverVersion())
-            count = min(MAX_GPUS, nvml.nvmlDeviceGetCount())
-            return tuple(_nvml_gpu(nvml, index, driver) for index in range(count))
+            present = devices(nvml)
+            shown = visible(present, environ)
+            gpus = tuple(_nvml_gpu(nvml, one, driver) for one in shown[:MAX_GPUS])
     except nvml.NVMLError_LibraryNotFound:
         return ()
     except nvml.NVMLError as exc:
         raise Unreadable(f"NVIDIA driver: {exc}") from exc
+    if present and not gpus:
+        raise Unreadable(
+            f"{VARIABLE}={environ[VARIABLE][:60]!r} shows none of this host's {len(present)} GPUs"
+        )
+    return gpus
 
 
-def _nvml_gpu(nvml: Any, index: int, driver: str) -> Gpu:
-    handle = nvml.nvmlDeviceGetHandleByIndex(index)
-    memory = query(nvml, "nvmlDeviceGetMemoryInfo", handle)
-    compute = query(nvml, "nvmlDeviceGetCudaComputeCapability", handle)
-    limit = query(nvml, "nvmlDeviceGetPowerManagementLimit", handle)
+def _nvml_gpu(nvml: Any, device: NvmlDevice, driver: str) -> Gpu:
+    whole = device.whole or device.handle
+    memory = query(nvml, "nvmlDeviceGetMemoryInfo", device.handle)
+    compute = query(nvml, "nvmlDeviceGetCudaComputeCapability", whole)
+    limit = query(nvml, "nvmlDeviceGetPowerManagementLimit", device.handle)
     return Gpu(
-        name=decoded(nvml.nvmlDeviceGetName(handle)),
+        name=decoded(nvml.nvmlDeviceGetName(device.handle)),
         vram=int(memory.total) if memory is not None else None,
         driver=driver,
-        uuid=decoded(query(nvml, "nvmlDeviceGetUUID", handle) or ""),
+        uuid=device.uuid,
         compute=(int(compute[0]), int(compute[1])) if compute is not None else None,
         power_limit_w=limit / 1000 if limit is not None else None,
     )
-
-
-def query(nvml: Any, function: str, *arguments: Any) -> Any:
-    """The result of one function of NVML; None if this library, driver or GPU does not support it."""
-    call = getattr(nvml, function, None)
-    if call is None:
-        return None
-    try:
-        return call(*arguments)
-    except nvml.NVMLError:
-        return None
-
-
-def decoded(value: str | bytes) -> str:
-    """Older bindings of NVML return bytes."""
-    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
 
 
 # -- torch ---------------------------------------------------------------------------------------------------------------

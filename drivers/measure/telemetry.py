@@ -31,7 +31,7 @@ from typing import IO, Any, Final
 
 from drivers.contract.base import MeasureReport, Telemetry
 from drivers.contract.boot import boot_command, clean_environment
-from drivers.measure.gpu import decoded, query
+from drivers.measure.nvml import decoded, devices, query, visible
 
 INTERVAL_S: Final = 0.03
 IDLE_READINGS: Final = 5
@@ -116,7 +116,7 @@ def main(arguments: Sequence[str]) -> None:
         nvml.nvmlInit()
         handle = _handle(nvml, which)
         name = decoded(nvml.nvmlDeviceGetName(handle))
-    except nvml.NVMLError:
+    except (nvml.NVMLError, LookupError):
         return
     ended = threading.Event()
     threading.Thread(target=_set_at_end, args=(ended,), daemon=True).start()
@@ -161,10 +161,10 @@ def _library(path: str) -> Any:
 
 
 def _handle(nvml: Any, which: str) -> Any:
-    """The GPU by UUID or index; empty: the first."""
+    """The GPU by UUID, or by its index among those that CUDA shows; empty: the first. Raises LookupError, or NVML's errors."""
     if which and not which.isdigit():
         return nvml.nvmlDeviceGetHandleByUUID(which)
-    return nvml.nvmlDeviceGetHandleByIndex(int(which or 0))
+    return visible(devices(nvml), os.environ)[int(which or 0)].handle
 
 
 # -- its parent ----------------------------------------------------------------------------------------------------------

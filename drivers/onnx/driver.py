@@ -46,6 +46,7 @@ def _runs(unit: str, place: ProviderPlacement) -> bool:
 
     from drivers.onnx import session as edge
 
+    edge.load_libraries(place.provider)
     try:
         session = edge.open_session(edge.TINY_MODEL, place, edge.options(1, optimise=True))
         edge.verify_provider(unit, place.provider, session.get_providers())

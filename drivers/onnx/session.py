@@ -18,7 +18,7 @@ from typing import Any, Final
 from drivers.contract.base import DriverError, OutOfMemory, Unfit, WrongUnit
 from drivers.inputs.made import Input, element_type
 from drivers.native import library
-from drivers.onnx.units import CPU, UNITS, ProviderPlacement, placement_for, visible_devices
+from drivers.onnx.units import CPU, CUDA, TENSORRT, UNITS, ProviderPlacement, placement_for, visible_devices
 
 PRIVATE_NAME: Final = "model.onnx"
 MAX_PORTS: Final = 2048
@@ -58,7 +58,16 @@ def placement_of(unit: str, gpu: str = "") -> ProviderPlacement:
     """Where this onnxruntime runs a unit; hides all other GPUs from this process. Raises `WrongUnit`."""
     provider = provider_for(unit, runtime().get_available_providers())
     os.environ.update(visible_devices(provider, gpu))
+    load_libraries(provider)
     return placement_for(next(one for one in UNITS if one.unit == unit), provider, gpu)
+
+
+def load_libraries(provider: str, ort: Any = None) -> None:
+    """Load CUDA's libraries from NVIDIA's Python packages, where the system's linker does not look; else from the system. Before a session
+    is opened: that is timed. `ort`: the runtime's package, or a double."""
+    preload = getattr(ort or runtime(), "preload_dlls", None)
+    if provider in (CUDA, TENSORRT) and preload is not None:
+        preload()
 
 
 def verify_provider(unit: str, provider: str, live: Sequence[str]) -> None:
@@ -157,7 +166,8 @@ def runtime_errors() -> tuple[type[Exception], ...]:
 
 
 _NO_MEMORY: Final = re.compile(
-    r"bad_alloc|fail(ed|ure) to allocate|out of memory|cannot allocate|available memory", re.IGNORECASE
+    r"bad_alloc|ALLOC_FAILED|fail(ed|ure) to allocate|out of memory|cannot allocate|available memory",
+    re.IGNORECASE,
 )
 _NO_OPERATOR: Final = re.compile(r"(\S+):(\w+)\(\S*\) is not a registered function/op")
 _EXTERNAL: Final = re.compile(r"external data", re.IGNORECASE)

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import psutil
 
-from drivers.measure.gpu import initialised
+from drivers.measure.nvml import initialised
 
 MAX_PROCESSES: Final = 256
 MAX_LINES: Final = 50_000

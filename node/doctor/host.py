@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from drivers.measure import host
+from drivers.measure.nvml import VARIABLE
 from drivers.measure.timing import timer_overhead_ns
 from drivers.sandbox.enter import Tier
 from node.device.calibration import StoredCalibration, headline, read_calibration
@@ -34,6 +35,11 @@ SET_CLOCK: Final = {
     "darwin": "System Settings, General, Date & Time: set it automatically; or: sudo sntp -sS time.apple.com",
     "win32": "in a prompt of an administrator: w32tm /resync",
 }.get(sys.platform, "sudo timedatectl set-ntp true")
+
+GPU_RUNTIMES: Final = (
+    "pip install 'sark-node[torch]' for Torch; for ONNX: pip install 'sark-node[cuda]', and then"
+    " pip install --force-reinstall --no-deps onnxruntime-gpu, since the plain onnxruntime overwrites it"
+)
 
 
 class CheckState(StrEnum):
@@ -183,7 +189,7 @@ def _units(profile: Profile) -> list[Check]:
 
 def _gpus(profile: Profile) -> list[Check]:
     result = profile.gpu_report
-    lines = [bad("GPU", line, "reinstall the driver, or restart after updating it") for line in result.notes]
+    lines = [_gpu_trouble(line) for line in result.notes]
     if not result.gpus:
         return lines or [ok("GPU", "none found by NVML or torch")]
     names = ", ".join(gpu.name for gpu in result.gpus)
@@ -193,8 +199,14 @@ def _gpus(profile: Profile) -> list[Check]:
         lines.append(note("GPU", what, "for NVIDIA: install the driver with its libnvidia-ml"))
     if not any("GPU" in offer.unit or "DirectML" in offer.unit for offer in profile.units):
         what = "no unit runs on this GPU"
-        lines.append(note("GPU", what, "install a runtime for it: pip install 'sark-node[cuda]'"))
+        lines.append(note("GPU", what, GPU_RUNTIMES))
     return lines
+
+
+def _gpu_trouble(line: str) -> Check:
+    if line.startswith(VARIABLE):
+        return note("GPU", line, f"unset {VARIABLE}, or name one that `nvidia-smi -L` lists")
+    return bad("GPU", line, "reinstall the driver, or restart after updating it")
 
 
 def _calibration(stored: StoredCalibration) -> Check:

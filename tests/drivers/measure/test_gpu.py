@@ -38,6 +38,7 @@ class Nvml:
             "nvmlSystemGetDriverVersion": b"550.54",
             "nvmlDeviceGetCount": 1,
             "nvmlDeviceGetHandleByIndex": "h",
+            "nvmlDeviceGetMigMode": [0, 0],
             "nvmlDeviceGetName": "NVIDIA H100 80GB HBM3",
             "nvmlDeviceGetMemoryInfo": SimpleNamespace(total=80 << 30),
             "nvmlDeviceGetUUID": b"GPU-1",
@@ -59,7 +60,8 @@ class Nvml:
         def answer(*arguments: Any) -> Any:
             if name in self.silent:
                 raise self.NVMLError("Not Supported")
-            return self.answers[name]
+            result = self.answers[name]
+            return result(*arguments) if callable(result) else result
 
         return answer
 

@@ -145,6 +145,17 @@ def test_a_process_apart_reads_while_something_runs() -> None:
     assert sampler.stop(windows) is None
 
 
+@pytest.mark.parametrize(("shown", "device"), [("1,0", "Double gpu 1"), ("0", "Double gpu 0"), ("", None)])
+def test_what_is_read_is_the_gpu_that_cuda_shows_first(
+    monkeypatch: pytest.MonkeyPatch, shown: str, device: str | None
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", shown)
+    sampler = Sampler(every_s=0.005, module=str(DOUBLE))
+    assert sampler.start() is (device is not None)
+    observed = sampler.stop(((0, time.perf_counter_ns()),))
+    assert (observed.device.partition(",")[0] if observed else None) == device
+
+
 def test_without_nvml_or_without_that_gpu_nothing_is_reported(tmp_path: Path) -> None:
     elsewhere = Path(shutil.copy(DOUBLE, tmp_path))
     (tmp_path / "no_gpu").touch()

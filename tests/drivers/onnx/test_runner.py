@@ -10,14 +10,23 @@ from typing import Any
 import numpy as np
 import pytest
 
-from drivers.contract.base import WrongUnit
+from drivers.contract.base import OutOfMemory, WrongUnit
 from drivers.contract.boot import folder
 from drivers.inputs.made import Input, make
 from drivers.native import library
 from drivers.native.ort_api import Runtime
 from drivers.onnx import session as edge
 from drivers.onnx.runner import NativeRunner, Runner
-from drivers.onnx.units import CPU, CUDA, DML, UNITS, ProviderPlacement, placement_for, visible_devices
+from drivers.onnx.units import (
+    CPU,
+    CUDA,
+    DML,
+    TENSORRT,
+    UNITS,
+    ProviderPlacement,
+    placement_for,
+    visible_devices,
+)
 from tests.drivers import zoo
 from tests.drivers.onnx_models import OnnxModels
 
@@ -118,6 +127,19 @@ def test_the_asked_gpu_is_the_only_one_that_a_child_sees() -> None:
     assert placement_for(GPU, CUDA, "GPU-1234").index == 0
     directml = next(one for one in UNITS if one.unit == "DirectML (ONNX)")
     assert placement_for(directml, DML, "1") == ProviderPlacement(DML, {"device_id": "1"}, "dml", 1)
+
+
+def test_cudas_libraries_are_loaded_for_its_providers_alone() -> None:
+    loaded: list[str] = []
+    for provider in (CPU, DML, CUDA, TENSORRT):
+        edge.load_libraries(provider, SimpleNamespace(preload_dlls=lambda name=provider: loaded.append(name)))
+        edge.load_libraries(provider, SimpleNamespace())  # builds from before 1.21
+    assert loaded == [CUDA, TENSORRT]
+
+
+def test_a_gpu_without_memory_for_a_handle_of_a_library_is_out_of_memory() -> None:
+    for text in ("CUBLAS failure 3: CUBLAS_STATUS_ALLOC_FAILED", "CUDA failure 2: out of memory"):
+        assert isinstance(edge.to_driver_error(RuntimeError(text)), OutOfMemory)
 
 
 def test_one_provider_may_be_several_units() -> None:

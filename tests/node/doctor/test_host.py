@@ -54,6 +54,12 @@ def test_on_a_device_that_is_well_every_line_is_ok_and_asks_for_nothing() -> Non
             "mismatch",
         ),
         (
+            with_profile(gpu_report=GpuReport(notes=("CUDA_VISIBLE_DEVICES='' shows none of 2 GPUs",))),
+            "GPU",
+            CheckState.NOTE,
+            "shows none of 2 GPUs",
+        ),
+        (
             with_profile(gpu_report=H100, gpus=read_gpus(H100)),
             "GPU",
             CheckState.NOTE,
