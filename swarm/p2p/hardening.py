@@ -40,6 +40,7 @@ from swarm.net.identity import peer_id_text
 from swarm.net.memory import MemoryAccount
 from swarm.p2p.connection_gater import ConnectionGater
 from swarm.p2p.handshakes import CrowdedError, HandshakeTurns, PacedNoise
+from swarm.p2p.looks import Looks
 from swarm.p2p.yamux import BoundedYamux, PatientStream
 
 LIBP2P: Final = "0.8.1"
@@ -126,17 +127,18 @@ class KnownKeys(TransportUpgrader):
 
 
 class GivenMuxers(MuxerMultistream):
-    """libp2p makes its own Yamux whatever class it was given; this makes the given one, and all of a node share one count."""
+    """libp2p makes its own Yamux whatever class it was given; this makes the given one, and all of a node share one count and one task."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self.memory = MemoryAccount()
+        self.looks = Looks()
 
     async def new_conn(self, conn: ISecureConn, peer_id: ID) -> IMuxedConn:
         _, muxer = await self._selector.select(conn, conn.is_initiator, self.negotiate_timeout)
         made = muxer(conn, peer_id)
         if isinstance(made, BoundedYamux):
-            made.memory = self.memory
+            made.memory, made.looks = self.memory, self.looks
         return made
 
 

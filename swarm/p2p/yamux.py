@@ -21,6 +21,7 @@ from libp2p.stream_muxer.yamux import yamux
 
 from swarm.net.memory import MemoryAccount
 from swarm.p2p.connection_value import ConnectionUse
+from swarm.p2p.looks import Looks
 
 MAX_FRAME: Final = 65_507
 """Payload that fills exactly one Noise message behind the 12-byte frame header; the fastest size (measured)."""
@@ -46,6 +47,8 @@ RELAYED_FRAME: Final = MAX_FRAME - 30
 RELAYED_WRITE_WITHIN_S: Final = 20.0
 """On a circuit: it waits for the stream that carries it, and that for a gate and for a link beyond it."""
 
+SWEEP_S: Final = 30.0
+"""Between two looks for streams that ended with bytes that nobody read."""
 GROW_WITHIN_S: Final = 0.5
 """A reader that uses up half its window faster than this gets a larger one."""
 
@@ -199,6 +202,9 @@ class BoundedYamux(yamux.Yamux):
         self.stream_buffers = _Buffers(self)
         self.memory = MemoryAccount()
         """Shared by the connections of a node. Circuits are bounded by their number."""
+        self.looks = Looks()
+        """The same."""
+        self._swept_at = 0.0
         self.owner = str(self.peer_id)
         self.heard_at = 0.0
         """When the peer was last heard, on trio's clock."""
@@ -295,30 +301,45 @@ class BoundedYamux(yamux.Yamux):
         return self.watched or self.expected > 0
 
     async def _measure_rtt_loop(self) -> None:
-        """Ask a quiet peer whether it is there (libp2p asks too, and ignores that nothing comes back)."""
+        """Ask at once, to know how far the peer is; it is waited for if it is slow to begin. From then on the node's `Looks` look."""
         self.heard_at = trio.current_time()
-        begun = False
-        while not self.event_shutting_down.is_set():
-            pause = self._quiet_for()
-            if pause > 0 and begun:
-                await trio.sleep(min(pause, PING_EVERY_S))  # what is quiet now may be watched soon
-                continue
-            self._ping_id += 1
-            request = trio.current_time()
-            self._ping_sent_time = request
-            self._ping_event = trio.Event()
-            within = PONG_WITHIN_S if self.matters or not begun else CASUAL_PONG_WITHIN_S
-            with trio.move_on_after(within):
-                try:
-                    await self._write_frame(_header(yamux.TYPE_PING, yamux.FLAG_SYN, 0, self._ping_id))
-                except _LINK_ERRORS:
-                    return  # the reader of the connection sees it too and cleans up
-                await self._ping_event.wait()
-            late = trio.current_time() - request - within
-            if self.heard_at < request and begun and late < LATE_S:
-                await self.cut()
-                return
-            begun = True  # the first is sent at once, to know how far the peer is, and one that is slow to begin is waited for
+        with contextlib.suppress(*_LINK_ERRORS):
+            await self._ask(first=True)
+
+    async def _stale_stream_sweeper(self) -> None:
+        """`look` sweeps: a task for each idle connection takes memory."""
+
+    def look(self) -> float | None:
+        """Whether the peer is there has to be asked now (None: it is being asked), or is looked at again at the time returned."""
+        now = trio.current_time()
+        if self.streams and now >= self._swept_at + SWEEP_S:
+            self._swept_at = now
+            self.later(self._sweep)
+        pause = self._quiet_for()
+        if pause > 0:
+            return now + min(pause, PING_EVERY_S)  # what is quiet now may be watched soon
+        self.later(self._ask)
+        return None
+
+    async def _sweep(self) -> None:
+        async with self.streams_lock:
+            self._sweep_stale_streams()
+
+    async def _ask(self, first: bool = False) -> None:
+        """Cut a peer that says nothing (libp2p asks too, and ignores that nothing comes back)."""
+        self._ping_id += 1
+        request = trio.current_time()
+        self._ping_sent_time = request
+        self._ping_event = trio.Event()
+        within = PONG_WITHIN_S if self.matters or first else CASUAL_PONG_WITHIN_S
+        with trio.move_on_after(within):
+            await self._write_frame(_header(yamux.TYPE_PING, yamux.FLAG_SYN, 0, self._ping_id))
+            await self._ping_event.wait()
+        late = trio.current_time() - request - within
+        if self.heard_at < request and not first and late < LATE_S:
+            await self.cut()
+        else:
+            self.looks.add(self, trio.current_time())
 
     def _quiet_for(self) -> float:
         """Seconds until the peer is asked, unless it is heard before: soon where somebody waits, or where it owes an answer."""

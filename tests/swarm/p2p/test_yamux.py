@@ -18,7 +18,18 @@ from libp2p.stream_muxer.yamux import yamux
 from swarm.net.identity import Identity, peer_id_bytes
 from swarm.net.memory import MemoryAccount, MemoryLimits
 from swarm.p2p.hardening import harden
-from swarm.p2p.yamux import MAX_BUFFERED, MAX_STREAMS, MAX_WINDOW, BoundedYamux, PatientStream
+from swarm.p2p.looks import Looks
+from swarm.p2p.yamux import (
+    CASUAL_PING_EVERY_S,
+    CASUAL_PONG_WITHIN_S,
+    MAX_BUFFERED,
+    MAX_STREAMS,
+    MAX_WINDOW,
+    PING_EVERY_S,
+    PONG_WITHIN_S,
+    BoundedYamux,
+    PatientStream,
+)
 
 PEER = ID(peer_id_bytes(Identity.from_seed("attacker").peer_id))
 WINDOW = 256 * 1024
@@ -328,6 +339,70 @@ async def test_a_quiet_peer_that_answers_pings_is_kept(
         await trio.sleep(600)
         assert not rig.pipe.closed
         nursery.cancel_scope.cancel()
+
+
+async def test_an_idle_connection_takes_one_task_and_its_node_one_for_all(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """1,020 idle keys are held against 64 MiB."""
+    harden()
+    looks = Looks()
+    async with trio.open_nursery() as nursery:
+        rigs = [Rig(nursery) for _ in range(3)]
+        for rig in rigs:
+            rig.conn.looks = looks
+        await trio.sleep(PONG_WITHIN_S + 0.1)
+        for rig in rigs:
+            assert rig.conn._nursery is not None
+            assert len(rig.conn._nursery.child_tasks) == 1
+        assert len(looks._due) == 3
+        await rigs[0].conn.close()
+        await trio.sleep(CASUAL_PING_EVERY_S + CASUAL_PONG_WITHIN_S + 1)
+        assert all(rig.pipe.closed for rig in rigs)  # nobody answered
+        await trio.sleep(PING_EVERY_S + 0.1)
+        assert not looks._due
+        assert not looks._running
+        nursery.cancel_scope.cancel()
+
+
+async def test_who_is_due_sooner_than_all_others_is_looked_at_in_time(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    looks, seen = Looks(), list[tuple[str, float]]()
+
+    class Due:
+        event_shutting_down = trio.Event()
+
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def look(self) -> None:
+            seen.append((self.name, trio.current_time() - began))
+
+    began = trio.current_time()
+    looks.add(Due("late"), began + 10)
+    await trio.testing.wait_all_tasks_blocked()
+    looks.add(Due("soon"), began + 1)
+    await trio.sleep(11)
+    assert seen == [("soon", pytest.approx(1)), ("late", pytest.approx(10))]
+
+
+async def test_bytes_that_nobody_reads_of_a_stream_that_ended_are_forgotten(
+    autojump_clock: trio.testing.MockClock, rig: Rig
+) -> None:
+    await trio.sleep(1)  # libp2p takes 0 for: not closed
+    await rig.pipe.open(1)
+    await rig.settled()
+    await rig.pipe.data(1, b"unread", yamux.FLAG_FIN)
+    await rig.settled()
+    await rig.accepted[0].close()
+    assert rig.conn.stream_buffers
+    for number in range(40):  # it goes on answering
+        await rig.pipe.frame(yamux.TYPE_PING, yamux.FLAG_ACK, 0, number)
+        await trio.sleep(3)
+    assert not rig.pipe.closed
+    assert not rig.conn.stream_buffers
+    assert not rig.conn.streams
 
 
 async def test_a_socket_that_takes_no_bytes_is_given_up(
