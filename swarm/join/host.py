@@ -76,7 +76,9 @@ class HostNetwork:
 
     def __post_init__(self) -> None:
         self.table = RoutingTable(self.identity.peer_id)
-        self.governor = Governor(self._network_of, hardening.memory_of(self.swarm.upgrader))
+        shared = hardening.muxers_of(self.swarm.upgrader)
+        self.governor = Governor(self._network_of, shared.memory)
+        shared.stream_turn = lambda peer: self.governor.payer(peer).stream_turn()
         self.governor.memory.end = self._end
         self._ended_at = -math.inf
         self._relays = Relays(

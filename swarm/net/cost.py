@@ -65,6 +65,10 @@ SHARES: Final[Mapping[PeerClass, Share]] = {
 }
 REFUSALS: Final = Share(10_000, 50_000)
 """What a peer may cause besides by calls that are answered `Busy` and by answers that nobody waits for; above it, it is not read."""
+STREAM_US: Final = 1_000.0
+"""Taking a stream, agreeing on its protocol, or refusing it (an estimate)."""
+STREAMS: Final = Share(100, 256)
+"""In streams: so many a second a peer may open on average, and so many at once. Above it, its connection is not read."""
 FEW_TURNS: Final = 16
 """A peer that had so few turns lately, and no more than so many a second on average, has its turn at once."""
 SETTLES: Final = 4

@@ -20,6 +20,8 @@ from swarm.net.cost import (
     SETTLES,
     SHARES,
     SLICE_US,
+    STREAM_US,
+    STREAMS,
     Bucket,
     FairQueue,
     PeerClass,
@@ -53,6 +55,8 @@ class Payer:
     refusals: Bucket = field(default_factory=Bucket)
     turns: Bucket = field(default_factory=Bucket)
     """Its turns, however little they cost."""
+    streams: Bucket = field(default_factory=Bucket)
+    """Those that it opened."""
     network: Bucket | None = None
     """None: the peer has no public network."""
     _looked_at: float = -math.inf
@@ -113,6 +117,15 @@ class Payer:
                 await trio.sleep(pause)
             await self.room()
             await self._wait(CALL_US, light)
+
+    async def stream_turn(self) -> None:
+        """Wait until one more stream that this peer opens is to be taken. At once, and no checkpoint, while nobody waits."""
+        light = self._takes_turn()
+        self._look()
+        self.streams.charge(trio.current_time(), STREAMS, 1.0)
+        if pause := self.streams.wait_s(trio.current_time(), STREAMS, 0.0):
+            await trio.sleep(pause)
+        await self._wait(STREAM_US, light)
 
     @contextlib.contextmanager
     def holding(self, size: int) -> Iterator[None]:

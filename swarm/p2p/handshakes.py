@@ -21,7 +21,7 @@ from swarm.net.limits import decrement
 HANDSHAKE_US: Final = 5_000.0
 """Proving both keys and setting up the muxer and its tasks (an estimate)."""
 HANDSHAKES: Final = Share(250_000, 50_000)
-"""A quarter of a core: 10 handshakes at once, then 50 a second. What begins at once keeps everybody else waiting until all of it is done."""
+"""A quarter of a core: 10 handshakes at once, then 50 a second. All others wait until those that began together are done."""
 MOST_WAITING: Final = 256
 MOST_WAITING_OF_ONE: Final = 32
 """Of one network; fewer where many networks wait."""

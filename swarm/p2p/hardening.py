@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import importlib
 import ipaddress
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
 from importlib.metadata import version
 from typing import Any, Final
 
@@ -133,12 +134,16 @@ class GivenMuxers(MuxerMultistream):
         super().__init__(*args)
         self.memory = MemoryAccount()
         self.looks = Looks()
+        self.stream_turn: Callable[[PeerId], Awaitable[None]] | None = None
+        """Waits until a peer's stream is to be taken; a node sets it."""
 
     async def new_conn(self, conn: ISecureConn, peer_id: ID) -> IMuxedConn:
         _, muxer = await self._selector.select(conn, conn.is_initiator, self.negotiate_timeout)
         made = muxer(conn, peer_id)
         if isinstance(made, BoundedYamux):
             made.memory, made.looks = self.memory, self.looks
+            if self.stream_turn is not None:
+                made.stream_turn = partial(self.stream_turn, made.owner)
         return made
 
 
@@ -159,10 +164,10 @@ def guard(upgrader: TransportUpgrader, gater: ConnectionGater) -> None:
     upgrader.welcome = lambda peer: gater.welcome(peer, trio.current_time())
 
 
-def memory_of(upgrader: TransportUpgrader) -> MemoryAccount:
-    """The account that the connections of a node share."""
+def muxers_of(upgrader: TransportUpgrader) -> GivenMuxers:
+    """What the connections of a node share."""
     assert isinstance(upgrader.muxer_multistream, GivenMuxers)
-    return upgrader.muxer_multistream.memory
+    return upgrader.muxer_multistream
 
 
 def assert_closed(upgrader: TransportUpgrader) -> None:

@@ -90,6 +90,7 @@ class _Buffers(dict[int, bytearray]):
     def __setitem__(self, stream_id: int, buffer: bytearray) -> None:
         if len(self) >= MAX_STREAMS:
             raise Overrun(f"more than {MAX_STREAMS} streams")
+        self._conn.opening(stream_id)
         super().__setitem__(stream_id, _Buffer(self._conn, stream_id))
 
 
@@ -205,6 +206,10 @@ class BoundedYamux(yamux.Yamux):
         self.looks = Looks()
         """The same."""
         self._swept_at = 0.0
+        self.stream_turn: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint
+        """Waits until a stream that the peer opened is to be taken."""
+        self._opened = 0
+        """Streams of the peer's since the last look."""
         self.owner = str(self.peer_id)
         self.heard_at = 0.0
         """When the peer was last heard, on trio's clock."""
@@ -225,6 +230,10 @@ class BoundedYamux(yamux.Yamux):
         """Streams that carry circuits: what waits on them is bounded by their own windows."""
         self._secured_read = self.secured_conn.read
         self.secured_conn.read = self._read_and_note  # type: ignore[method-assign]
+
+    def opening(self, stream_id: int) -> None:
+        """A stream begins. No more is read of a peer that opens many."""
+        self._opened += stream_id % 2 != self.next_stream_id % 2
 
     def admit(self, stream_id: int, size: int) -> bool:
         """Buffer `size` more bytes for the stream? Raises `Overrun` when the peer was not granted them."""
@@ -275,6 +284,9 @@ class BoundedYamux(yamux.Yamux):
             await action(*arguments)
 
     async def _read_and_note(self, n: int | None = None) -> bytes:
+        while self._opened:
+            self._opened -= 1
+            await self.stream_turn()
         data = await self._secured_read(n)
         self.heard_at = trio.current_time()
         return data

@@ -18,7 +18,7 @@ from protocol.wire.busy import Busy
 from protocol.wire.codec import Frame, FrameKind, Vocabulary
 from protocol.words import ProtocolId
 from swarm.memory.network import MemorySwarm
-from swarm.net.cost import CALL_US, NOTE_US, REFUSALS, RESTS, SHARES, SLICE_US, PeerClass, Share
+from swarm.net.cost import CALL_US, NOTE_US, REFUSALS, RESTS, SHARES, SLICE_US, STREAMS, PeerClass, Share
 from swarm.net.governor import LIGHT, Governor, Payer
 from swarm.net.identity import Identity
 from swarm.net.link import MAX_ANSWERING, Link, Links, serve_links
@@ -213,20 +213,40 @@ async def test_who_has_caused_little_does_not_wait_behind_those_that_cause_much(
 async def test_many_links_of_a_peer_have_no_more_turns_than_one(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """Eight links full of calls, and one of another peer."""
-    governor = Governor()
-    async with stage(governor, lambda message: 0.0) as here:
-        where = here.server.peer_id, here.server.addresses
-        greedy = here.swarm.node(Identity.from_seed(1))
-        modest = await here.links(2).get(*where)
-        most = 0
+    """Eight links full of calls wait one behind the other, beside another peer's long work."""
+    governor, served, most = Governor(), 0, 0
+    greedy, busy = governor.payer("greedy"), governor.payer("busy")
+    for payer in (greedy, busy):
+        payer.turns.charge(trio.current_time(), LIGHT, 1e6)
+
+    async def work() -> None:
+        while True:
+            await busy.turn(SLICE_US)
+
+    async def read() -> None:
+        nonlocal served, most
+        while True:
+            await greedy.read_turn()
+            served += 1
+            most = max(most, governor._waiting._waiting["greedy"])
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(work)
         for _ in range(8):
-            stream = await greedy.open(here.server.peer_id, ProtocolId.HEALTH, here.server.addresses)
-            await stream.send_all(TALK.encode(Frame(FrameKind.CALL, 1, Ping())) * 500)
-        for _ in range(20):
-            assert await modest.call(Ping()) == PONG
-            most = max(most, len(governor._waiting))
-    assert most <= 2
+            nursery.start_soon(read)
+        await trio.sleep(1)
+        nursery.cancel_scope.cancel()
+    assert served > 100
+    assert most <= 1
+
+
+async def test_a_peer_opens_so_many_streams_a_second_and_no_more(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    payer, began = Governor().payer("peer"), trio.current_time()
+    for _ in range(int(STREAMS.burst + 10 * STREAMS.per_s)):
+        await payer.stream_turn()
+    assert trio.current_time() - began == pytest.approx(10, rel=0.05)
 
 
 async def test_notes_are_charged_and_others_are_served_in_between(

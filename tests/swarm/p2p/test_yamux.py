@@ -166,6 +166,28 @@ async def test_one_connection_holds_no_more_than_512_streams(rig: Rig) -> None:
     assert rig.pipe.closed
 
 
+async def test_no_more_is_read_of_a_peer_until_a_stream_that_it_opened_had_its_turn(rig: Rig) -> None:
+    turns, may = 0, trio.Event()
+
+    async def turn() -> None:
+        nonlocal turns
+        turns += 1
+        await may.wait()
+
+    rig.conn.stream_turn = turn
+    mine = await rig.conn.open_stream()
+    await rig.pipe.frame(yamux.TYPE_WINDOW_UPDATE, yamux.FLAG_ACK, mine.stream_id, 0)
+    await rig.settled()
+    assert turns == 0
+    for number in (1, 3, 5):
+        await rig.pipe.open(number)
+    await rig.settled()
+    assert (len(rig.accepted), turns) == (1, 1)
+    may.set()
+    await rig.settled()
+    assert (len(rig.accepted), turns) == (3, 3)
+
+
 async def test_windows_grow_only_while_all_of_them_together_fit(rig: Rig) -> None:
     streams = 24
     for number in range(streams):
