@@ -236,7 +236,7 @@ async def test_many_links_of_a_peer_have_no_more_turns_than_one(
             nursery.start_soon(read)
         await trio.sleep(1)
         nursery.cancel_scope.cancel()
-    assert served > 100
+    assert served > 50
     assert most <= 1
 
 
