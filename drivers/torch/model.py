@@ -13,13 +13,14 @@ from typing import Any, Final
 from drivers.contract import memory
 from drivers.contract.base import DriverError, MeasureReport, ProgressReport, Unfit, WorkOrder
 from drivers.contract.hardware import threads_notes
-from drivers.inputs.feeds import make_feeds
-from drivers.inputs.made import Shapes
+from drivers.inputs.feeds import find_runnable, make_feeds
+from drivers.inputs.made import Shapes, id_bounds
 from drivers.local.model import LocalModel, Prepared, RanOn
 from drivers.measure.timing import TimedCalls
 from drivers.torch.archive import check_model
 from drivers.torch.models import ModelGraph, as_arrays, flat_outputs, load, runtime, to_tensor, torch_errors
-from drivers.torch.units import device_for, provider, verify_device
+from drivers.torch.placement import unit_that_ran, watch
+from drivers.torch.units import device_for, precision_note, provider, verify_device
 from protocol.formats.model_files import ModelFormat
 
 HALF: Final = 2e-2
@@ -28,6 +29,8 @@ HALF: Final = 2e-2
 
 class TorchModel(LocalModel):
     _graph: ModelGraph
+    _infer: Callable[[], object]
+    """One inference with the inputs of the last attempt."""
 
     def __init__(self, order: WorkOrder) -> None:
         self._torch = torch = runtime()
@@ -45,13 +48,15 @@ class TorchModel(LocalModel):
         elif device != "cpu":
             self._wait = lambda: torch.cuda.synchronize(device)
         if device != "cpu":
-            torch.zeros(1, device=device)  # the device's own start-up is no part of a load
-            self._wait()
+            with torch_errors():
+                torch.zeros(1, device=device)  # the device's own start-up is no part of a load
+                self._wait()
 
     def load(self) -> int:
         began = time.perf_counter_ns()
         self._graph = load(self._kind, self.order, self._device)
-        self._wait()
+        with torch_errors():
+            self._wait()
         took_ns = time.perf_counter_ns() - began
         self.inputs = self._graph.inputs
         return took_ns
@@ -66,10 +71,30 @@ class TorchModel(LocalModel):
         mode: AbstractContextManager[object] = self._torch.inference_mode()
         return mode
 
+    def prepare(self) -> Prepared:
+        """The first inputs that run. Made integers are tried on the CPU before: a row that a table does not have ends a GPU's context, and
+        with it every further attempt in this process."""
+        if self._device == "cpu" or len(id_bounds(self.inputs)) == 1:
+            return super().prepare()
+        plain = load(self._kind, self.order, "cpu")
+
+        def on_cpu(shapes: Shapes, bound: int) -> tuple[Shapes, int]:
+            feeds, _ = make_feeds(self.order, self.inputs, shapes, bound)
+            with torch_errors():
+                plain.call(*(to_tensor(feeds[one.name], one, "cpu") for one in self.inputs))
+            return shapes, bound
+
+        try:
+            runnable = find_runnable(self.order, self.inputs, {}, on_cpu)
+        except DriverError:  # such as types that only the GPU computes
+            return super().prepare()
+        return self.attempt(*runnable)
+
     def attempt(self, shapes: Shapes, bound: int) -> Prepared:
         feeds, pre_ns = make_feeds(self.order, self.inputs, shapes, bound)
         fed = tuple(to_tensor(feeds[one.name], one, self._device) for one in self.inputs)
         call = self._caller()
+        self._infer = lambda: call(fed)
         was_reset = memory.reset_peak()
         if self._device.startswith("cuda"):
             self._torch.cuda.reset_peak_memory_stats(self._device)
@@ -121,12 +146,17 @@ class TorchModel(LocalModel):
         return {"gpu_peak_bytes": float(self._torch.cuda.max_memory_allocated(self._device))}
 
     def ran_on(self, prepared: Prepared) -> RanOn:
-        return RanOn(self.order.unit, (provider(self._torch, self._device),))
+        shown = provider(self._torch, self._device)
+        if self._device == "cpu":
+            return RanOn(self.order.unit, (shown,))
+        return unit_that_ran(self.order.unit, self._device, shown, watch(self._torch, self._infer))
 
     def notes(self, prepared: Prepared) -> list[str]:
         notes = [*threads_notes(self.order.threads), *self._graph.notes, f"format: {self._kind}"]
         if self._device != "cpu":
             notes.append("each inference includes waiting until the device has finished it")
+        if note := precision_note(self._torch, self._device):
+            notes.append(note)
         return notes
 
     def reference(self, prepared: Prepared) -> Mapping[str, Any]:

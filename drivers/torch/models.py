@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from drivers.contract.base import OutOfMemory, Unfit, WorkOrder
+from drivers.contract.base import Crashed, OutOfMemory, Unfit, WorkOrder
 from drivers.contract.registry import BREAKAGE
 from drivers.inputs.feeds import NAMES, read_declared
 from drivers.inputs.made import Input
@@ -32,6 +32,15 @@ NO_INPUTS: Final = (
     "a TorchScript model does not store the types and shapes of its inputs ({names}): declare them in the campaign, under "
     "the model: inputs: {{{first}: 'float32[1, 3, 224, 224]'}}"
 )
+
+_NO_MEMORY: Final = re.compile(
+    r"bad_alloc|ALLOC_FAILED|not enough memory|out of memory|can't allocate|Cannot allocate"
+)
+
+_ADVICE: Final = re.compile(
+    r"Search for `|(CUDA|HIP) kernel errors might|For debugging consider|Compile with `|Device-side assertion tracking"
+)
+"""What torch says after every error of a GPU, whatever it was."""
 
 
 def runtime() -> Any:
@@ -62,13 +71,18 @@ def torch_errors() -> Any:
     except torch.OutOfMemoryError as why:
         raise OutOfMemory(f"out of memory: {_short(why)}") from why
     except (*BREAKAGE, AssertionError) as why:
-        if re.search(r"bad_alloc|not enough memory|out of memory|can't allocate|Cannot allocate", str(why)):
+        if _NO_MEMORY.search(str(why)):
             raise OutOfMemory(f"out of memory: {_short(why)}") from why
+        if isinstance(
+            why, getattr(torch, "AcceleratorError", ())
+        ) and "device-side assert triggered" not in str(why):
+            raise Crashed(f"torch: {_short(why)}") from why  # a GPU that is busy or broken: another may do
         raise Unfit(f"torch: {_short(why)}") from why
 
 
 def _short(why: Exception) -> str:
-    lines = [line.strip() for line in str(why).splitlines() if line.strip()]
+    lines = [line.strip() for line in str(why).splitlines()]
+    lines = [line for line in lines if line and not _ADVICE.match(line)]
     return f"{type(why).__name__}: {' '.join(lines[-2:] if len(lines) > 3 else lines)[:500]}"
 
 

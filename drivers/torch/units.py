@@ -51,5 +51,18 @@ def provider(torch: Any, device: str) -> str:
 def verify_device(unit: str, device: str, tensors: dict[str, str]) -> None:
     """Raise `WrongUnit` if a tensor is not on the unit's device. `tensors`: name → device."""
     for name, where in tensors.items():
-        if where.partition(":")[0] != device.partition(":")[0]:
+        if device not in (where, where.partition(":")[0]):  # `mps` has one device, `mps:0`
             raise WrongUnit(f"asked for {unit}, but {name} was on {where}")
+
+
+def precision_note(torch: Any, device: str) -> str:
+    """Where a GPU computes in float32 with fewer digits than that, by torch's settings; empty: nowhere."""
+    if (
+        not device.startswith("cuda")
+        or backend(torch) != "cuda"
+        or torch.cuda.get_device_capability(device) < (8, 0)
+    ):
+        return ""
+    kinds = {"products": torch.backends.cuda.matmul, "convolutions": torch.backends.cudnn}
+    lossy = " and ".join(kind for kind, settings in kinds.items() if settings.allow_tf32)
+    return f"float32 {lossy} may use TF32, with 10 bits of mantissa (torch's setting)" if lossy else ""

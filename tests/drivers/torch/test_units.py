@@ -8,17 +8,22 @@ from typing import Any
 import pytest
 
 from drivers.contract.base import WrongUnit
-from drivers.torch.units import CPU, GPU, backend, device_for, provider, verify_device
+from drivers.torch.units import CPU, GPU, backend, device_for, precision_note, provider, verify_device
 
 
 def torch(cuda: int = 0, hip: str | None = None, mps: bool = False) -> Any:
     return SimpleNamespace(
         __version__="2",
         version=SimpleNamespace(hip=hip),
-        backends=SimpleNamespace(mps=SimpleNamespace(is_available=lambda: mps)),
+        backends=SimpleNamespace(
+            mps=SimpleNamespace(is_available=lambda: mps),
+            cuda=SimpleNamespace(matmul=SimpleNamespace(allow_tf32=False)),
+            cudnn=SimpleNamespace(allow_tf32=True),
+        ),
         cuda=SimpleNamespace(
             is_available=lambda: cuda > 0,
             device_count=lambda: cuda,
+            get_device_capability=lambda device: (8, 0) if device == "cuda:0" else (7, 5),
             get_device_name=lambda device: f"card {device}",
             get_device_properties=lambda index: SimpleNamespace(uuid=f"aaaa-{index}"),
         ),
@@ -59,5 +64,22 @@ def test_a_unit_that_is_not_here_is_never_replaced_by_another() -> None:
 def test_a_model_of_which_something_was_elsewhere_ran_on_the_wrong_unit() -> None:
     verify_device(GPU, "cuda:0", {"w": "cuda:0", "output": "cuda:0"})
     verify_device(CPU, "cpu", {})
+    verify_device(GPU, "mps", {"w": "mps:0"})
+    with pytest.raises(WrongUnit, match="the weight w was on cuda:0"):
+        verify_device(GPU, "cuda:1", {"the weight w": "cuda:0"})
     with pytest.raises(WrongUnit, match=r"asked for GPU \(Torch\), but output y was on cpu"):
         verify_device(GPU, "cuda:0", {"output y": "cpu"})
+
+
+def test_where_a_gpu_computes_with_fewer_digits_than_float32_the_row_says_so() -> None:
+    two = torch(cuda=2)
+    assert precision_note(two, "cuda:0").startswith("float32 convolutions may use TF32")
+    two.backends.cuda.matmul.allow_tf32 = True
+    assert precision_note(two, "cuda:0").startswith("float32 products and convolutions may")
+    for has, device in (
+        (two, "cuda:1"),
+        (two, "cpu"),
+        (torch(cuda=1, hip="6"), "cuda:0"),
+        (torch(mps=True), "mps"),
+    ):
+        assert precision_note(has, device) == ""
