@@ -44,6 +44,7 @@ from scheduler.conversation.effects import (
     FetchRecord,
     RepeatInference,
     SearchIndex,
+    SleepUntil,
     WaitFor,
 )
 from scheduler.conversation.links import Claims, Shell, WorkerLinks
@@ -126,6 +127,7 @@ class SchedulerConversation:
         self._writer = CommandWriter(self._store, self.progress, self._log, self.ended)
         self.links = self.links_type(self.core, self._shell, self._claims, self._log, self.carry_out)
         self.witness = self.witness_type(lambda message: self.sign(message))
+        self._going_on = False
         self._receiving: set[str] = set()
         """Tasks whose record is being fetched: one at a time, for each may be many megabytes."""
 
@@ -136,7 +138,9 @@ class SchedulerConversation:
         for campaign in self._campaigns.unfinished():
             if campaign not in self.core.state.campaigns:
                 self._take_up(campaign)
-        self.carry_out(self.core.cancel(self._store.tasks.cancel_requests(), self._shell.now()))
+        now, core, store = self._shell.now(), self.core, self._store
+        cancels = core.cancel_campaigns(store.campaigns.cancel_requests(), now)
+        self.carry_out(cancels + core.cancel(store.tasks.cancel_requests(), now))
 
     def _take_up(self, campaign: str) -> None:
         """Lead it from now on, under a higher epoch than anybody before."""
@@ -177,6 +181,24 @@ class SchedulerConversation:
         for command in commands:
             self._send(command)
         self._shell.wake()
+        if self._rests and not self._going_on:
+            self._going_on = True
+            self._shell.start(self._go_on())
+
+    @property
+    def _rests(self) -> bool:
+        """Whether tasks are still to end, or notes to be stored."""
+        return bool(self.core.state.withdrawn or self._writer.notes)
+
+    async def _go_on(self) -> None:
+        """What is too much for one step, in portions: between two of them everything else has its turn."""
+        try:
+            while self._rests:
+                await SleepUntil(self._shell.now())
+                self._writer.write_notes()
+                self.carry_out(())
+        finally:
+            self._going_on = False
 
     def _send(self, command: Command) -> None:
         start = self._shell.start

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, Final, Protocol
 
 from protocol.values.attempt import TaskEvent
@@ -28,6 +29,8 @@ from swarm.base.event_log import EventLog
 
 MOVES: Final = (RecordGrant, SwitchAttempt, EndHedge, EndAttempt, EndPending, EndCampaign)
 """Commands that move a task in the store, or rely on that none is open."""
+MAX_NOTES: Final = 500
+"""Notes that are stored in one transaction."""
 
 
 class AttemptStore(Protocol):
@@ -87,6 +90,8 @@ class TaskStore(Protocol):
 
 
 class CampaignStore(Protocol):
+    def cancel_requests(self) -> Sequence[str]: ...
+
     def next_epoch(self, campaign: str) -> int: ...
 
     def end(self, campaign: str, *, detail: str) -> object: ...
@@ -122,6 +127,14 @@ class CommandWriter:
     log: EventLog
     ended: Callable[[str], None]
     """Called with each campaign that ends."""
+    notes: dict[str, str] = field(default_factory=dict)
+    """Why tasks wait, by task: not stored yet."""
+
+    def write_notes(self) -> None:
+        """Store some of the notes: there may be one for each of very many tasks."""
+        some = [(task, self.notes.pop(task)) for task in tuple(islice(self.notes, MAX_NOTES))]
+        if some:
+            self.store.tasks.set_notes(some)
 
     def write(self, commands: Sequence[Command]) -> None:
         """Intents that follow each other are written together; whatever else moves a task finds there what was decided before it."""
@@ -153,7 +166,7 @@ class CommandWriter:
             case EndPending():
                 store.attempts.end_pending(command)
             case RecordWaitReason(tasks, words):
-                store.tasks.set_notes([(task, words) for task in tasks])
+                self.notes.update(dict.fromkeys(tasks, words))
             case EndCampaign(campaign, detail):
                 outcome = store.campaigns.end(campaign, detail=detail)
                 self.ended(campaign)

@@ -13,7 +13,6 @@ from scheduler.core.commands import (
     CancelOn,
     Command,
     EndAttempt,
-    EndCampaign,
     EndPending,
     RecordEvent,
     SetAside,
@@ -27,6 +26,8 @@ MAX_ATTEMPTS: Final = 990
 _BLAMELESS: Final = (*LIMITS, Reason.CANCELLED, Reason.PREEMPTED)
 _DEVICES: Final = (Reason.WRONG_UNIT, Reason.CHECK_FAILED, Reason.NOT_WITNESSED, Reason.WRONG_OUTPUTS)
 """The device's own: another one may do better."""
+PORTION: Final = 200
+"""Pending tasks that end in one step, and in one transaction."""
 MAX_RETURNED: Final = 3
 """A worker that queued a task and dropped it this often counts as one that has tried it."""
 RETURNED_S: Final = 0.5
@@ -353,20 +354,16 @@ class Failures:
     # -- cancels and stops --------------------------------------------------------------------------------------------------------------
 
     def end_tasks(self, tasks: Iterable[str], outcome: PendingOutcome, now: float) -> list[Command]:
-        """End these tasks: the pending ones at once, the others when their worker has let go of them."""
+        """End these tasks: the pending ones in portions (`end_portion`), the others when their worker has let go of them."""
         state = self._state
-        pending: list[str] = []
         stops: dict[str, list[HeldLease]] = {}
-        campaigns: dict[str, CampaignRun] = {}
         commands: list[Command] = []
         for task in tasks:
             entry = state.tasks.get(task)
             if entry is None or entry.over or entry.outcome is not None:
                 continue
             if entry.state is TaskState.PENDING:
-                pending.append(task)
-                state.end_attempt(entry, outcome.event, outcome.reason, now)
-                campaigns[entry.task.campaign] = state.campaign_of(entry)
+                state.withdraw(entry, outcome)
                 continue
             commands += self._hedging.release(entry, "the task is not wanted any more")
             entry.outcome = outcome
@@ -375,9 +372,23 @@ class Failures:
                 entry.current.stop_at = entry.current.stop_sent_at = now
                 state.watch(entry)
                 stops.setdefault(entry.current.worker, []).append(held)
-        if pending:
-            commands.append(EndPending(tuple(pending), outcome.event, outcome.reason, outcome.detail))
-        commands += [CancelOn(peer, tuple(held), outcome.reason) for peer, held in stops.items()]
+        return commands + [CancelOn(peer, tuple(held), outcome.reason) for peer, held in stops.items()]
+
+    def end_portion(self, now: float) -> list[Command]:
+        """End some of the pending tasks that nobody is to have any more. However many there are, everything else goes on meanwhile."""
+        state = self._state
+        ends: dict[PendingOutcome, list[str]] = {}
+        campaigns: dict[str, CampaignRun] = {}
+        for task in state.take_withdrawn(PORTION):
+            entry = state.tasks[task]
+            assert entry.outcome is not None, "it was withdrawn with its outcome"
+            ends.setdefault(entry.outcome, []).append(task)
+            state.end_attempt(entry, entry.outcome.event, entry.outcome.reason, now)
+            campaigns[entry.task.campaign] = state.campaign_of(entry)
+        commands: list[Command] = [
+            EndPending(tuple(tasks), outcome.event, outcome.reason, outcome.detail)
+            for outcome, tasks in ends.items()
+        ]
         for campaign in campaigns.values():
             commands += state.end_if_done(campaign)
         return commands
@@ -428,21 +439,18 @@ class Failures:
         if run is None or run.done:
             return []
         commands: list[Command] = []
-        pending: list[str] = []
+        run.detail = ELSEWHERE
         for task in run.tasks:
             entry = state.tasks[task]
             if entry.over:
                 continue
             commands += self._hedging.drop(entry, Reason.ADOPTED, ELSEWHERE)
             if entry.state is TaskState.PENDING:
-                pending.append(task)
+                state.withdraw(entry, PendingOutcome(TaskEvent.CANCEL, Reason.ADOPTED, ELSEWHERE))
             else:
                 commands.append(EndAttempt(task, entry.attempt, TaskEvent.CANCEL, Reason.ADOPTED, ELSEWHERE))
-            state.end_attempt(entry, TaskEvent.CANCEL, Reason.ADOPTED, now)
-        if pending:
-            commands.append(EndPending(tuple(pending), TaskEvent.CANCEL, Reason.ADOPTED, ELSEWHERE))
-        run.done = True
-        return [*commands, EndCampaign(campaign, ELSEWHERE)]
+                state.end_attempt(entry, TaskEvent.CANCEL, Reason.ADOPTED, now)
+        return commands + state.end_if_done(run)
 
     def exclude(self, peer: str, campaign: str, now: float) -> list[Command]:
         """A worker says without a proof that another scheduler leads the campaign: it gets no more of it, and the campaign goes on."""

@@ -64,10 +64,11 @@ class SchedulerCore:
 
     def decide(self, now: float) -> list[Command]:
         """What follows from the state; to be called after every event, of which most change nothing that matters here."""
+        commands = self.failures.end_portion(now) if self.state.withdrawn else []
         if not (self.state.unsettled or self.state.changed or self.state.reopened):
-            return []
+            return commands
         whole = self.state.unsettled
-        commands = self.allocator.decide(now) + self.hedging.decide(now)
+        commands += self.allocator.decide(now) + self.hedging.decide(now)
         return commands + self.deadlines.decide(now) if whole else commands
 
     # -- campaigns ----------------------------------------------------------------------------------------------------------------------
@@ -94,8 +95,18 @@ class SchedulerCore:
                 group.pending[entry.id] = self.state.reopened[group.id] = None
 
     def cancel(self, tasks: Iterable[str], now: float) -> list[Command]:
-        """A user wants these cancelled."""
+        """A user wants these tasks cancelled."""
         return self.failures.end_tasks(tasks, CANCELLED, now)
+
+    def cancel_campaigns(self, campaigns: Iterable[str], now: float) -> list[Command]:
+        """A user wants all of their tasks cancelled."""
+        commands: list[Command] = []
+        for name in campaigns:
+            run = self.state.campaigns.get(name)
+            if run is not None and not run.cancelled:
+                run.cancelled = True
+                commands += self.failures.end_tasks(run.tasks, CANCELLED, now)
+        return commands
 
     def tick(self, now: float) -> list[Command]:
         """Time passed; to be called a few times each second."""

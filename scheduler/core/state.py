@@ -11,6 +11,7 @@ import random
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Final
 
 from protocol.formats.model_files import has_program_suffix
@@ -341,6 +342,9 @@ class CampaignRun:
     done_at: float | None = None
     """When `forget` noticed that."""
     timed_out: bool = False
+    cancelled: bool = False
+    detail: str = ""
+    """Why it ends as a whole."""
     evidence: dict[tuple[str, str, int | None], ModelEvidence] = field(default_factory=dict)
     """By model, unit and batch."""
 
@@ -400,6 +404,8 @@ class State:
         """The next decision looks at everything, not only at what changed."""
         self.due: list[tuple[float, str]] = []
         """A heap of tasks by when they may exceed a limit in time; see `watch`."""
+        self.withdrawn: dict[str, None] = {}
+        """Pending tasks with an outcome, that nobody gets any more and that are still to end."""
         self.positions: dict[str, QueuePosition] = {}
         """Queue positions since the shell last took them."""
 
@@ -621,6 +627,21 @@ class State:
             group.without_model.pop(entry.id, None)
             group.pending.pop(entry.id, None)
 
+    def withdraw(self, entry: TaskEntry, outcome: PendingOutcome) -> None:
+        """Nobody is to have this pending task any more: it ends like this."""
+        group = self.groups[entry.group]
+        group.pending.pop(entry.id, None)
+        group.without_model.pop(entry.id, None)
+        entry.outcome = outcome
+        self.withdrawn[entry.id] = None
+
+    def take_withdrawn(self, most: int) -> list[str]:
+        """At most so many of them, the longest first."""
+        taken = list(islice(self.withdrawn, most))
+        for task in taken:
+            del self.withdrawn[task]
+        return taken
+
     def watch(self, entry: TaskEntry) -> None:
         """To be called when its next limit may have become an earlier one."""
         at = entry.next_limit()
@@ -684,7 +705,7 @@ class State:
         if campaign.open or campaign.done:
             return []
         campaign.done = True
-        return [EndCampaign(campaign.limits.campaign)]
+        return [EndCampaign(campaign.limits.campaign, campaign.detail)]
 
     def users_of(self, peer: str) -> tuple[str, ...]:
         """Running campaigns that would use this worker."""

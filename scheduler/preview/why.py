@@ -213,7 +213,7 @@ class _StoryWriter:
     def reasons(self, task: TaskRow) -> tuple[str, ...]:
         """Lines that say why this task is in its state; tasks with the same lines are one story."""
         lines: list[str] = []
-        if task.cancel and task.state not in ENDED:
+        if (task.cancel or self.campaign.cancel) and task.state not in ENDED:
             lines.append("it is being cancelled")
         match task.state:
             case TaskState.PENDING:

@@ -26,7 +26,7 @@ from scheduler.core.commands import (
     SwitchAttempt,
 )
 from scheduler.store import schema as t
-from scheduler.store.database import Database, read
+from scheduler.store.database import Database, batched, read
 from scheduler.store.events import EventRepository
 from scheduler.store.rows import ENDED, AttemptRow, AttemptState, ResultReceipt, TaskRow, stale_reason
 
@@ -316,11 +316,31 @@ class AttemptRepository:
     def end_pending(self, end: EndPending) -> None:
         """End many pending tasks for one reason: failed or cancelled."""
         with self._database.transaction() as c:
-            for task in end.tasks:
-                row = _step(c, task, end.event)
-                if row.state is not TaskState.PENDING:
-                    raise LocalProtocolError(f"{task} is {row.state}, not pending")
-                self._end(c, row, end.event, end.reason, end.detail, tries=False)
+            for tasks in batched(end.tasks):
+                self._end_pending(c, tasks, end)
+
+    def _end_pending(self, c: sa.Connection, tasks: Sequence[str], end: EndPending) -> None:
+        """The same as `_end` for each, in one statement for each table."""
+        state = step(TASK, TaskState.PENDING, end.event, story="pending tasks")
+        rows = {row.id: row for row in read(c, TaskRow, t.tasks.c.id.in_(tasks))}
+        for task in tasks:
+            if task not in rows or rows[task].state is not TaskState.PENDING:
+                raise LocalProtocolError(
+                    f"{task} is {rows[task].state if task in rows else 'gone'}, not pending"
+                )
+        now, why = self._database.wall(), {"reason": end.reason, "detail": end.detail}
+        values = {"state": state, "ended": now, "note": "", **_NO_POSITION, **why}
+        c.execute(t.tasks.update().where(t.tasks.c.id.in_(tasks)).values(**values))
+        results = [_result_columns(rows[task], state, now, end.reason) for task in tasks]
+        c.execute(t.results.insert(), results)
+        told = {key: value for key, value in why.items() if value}
+        events: dict[str, list[tuple[str | None, dict[str, Any]]]] = {}
+        for task in tasks:
+            row = rows[task]
+            current = {"attempt": row.attempt, "worker": row.worker, "device": row.device}
+            events.setdefault(row.campaign, []).append((task, {**current, **told}))
+        for campaign, each in events.items():
+            self._events.append_many(c, campaign, _EVENTS[end.event][0], each)
 
     def _end(
         self,
@@ -351,10 +371,7 @@ class AttemptRepository:
             **why,
         )
         if ended:
-            columns = {name: getattr(row, name) for name in _RESULT_COLUMNS}
-            columns |= {"task": row.id, "ended": now, "state": state, "reason": reason or ""}
-            columns |= figures or {} if state is TaskState.SUCCEEDED else without_figures(figures or {})
-            c.execute(t.results.insert().values(**columns))
+            c.execute(t.results.insert().values(**_result_columns(row, state, now, reason, figures)))
         if row.attempt and row.state is not TaskState.PENDING:
             _update_attempt(c, row.id, row.attempt, state=_EVENTS[event][1], ended=now, **why)
         current = {"attempt": row.attempt, "worker": row.worker, "device": row.device}
@@ -374,6 +391,19 @@ _NO_LEASE: Final[dict[str, Any]] = {"lease": None, "incarnation": None, "number"
 _NO_POSITION: Final[dict[str, Any]] = {"position": None, "start_s": None}
 _NO_PROGRESS: Final[dict[str, Any]] = {"phase": None, "done": 0, "total": None, "median_ms": None}
 _RESULT_COLUMNS: Final = ("campaign", "n", "model", "sha256", "unit", "device", "replica", "trust")
+
+
+def _result_columns(
+    row: TaskRow,
+    state: TaskState,
+    now: float,
+    reason: Reason | None,
+    figures: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    columns = {name: getattr(row, name) for name in _RESULT_COLUMNS}
+    columns |= {"task": row.id, "ended": now, "state": state, "reason": reason or ""}
+    columns |= figures or {} if state is TaskState.SUCCEEDED else without_figures(figures or {})
+    return columns
 
 
 def _find_task(c: sa.Connection, task: str) -> TaskRow | None:

@@ -152,27 +152,29 @@ class CampaignRepository:
             return outcome
 
     def request_cancel(self, target: str) -> int:
-        """Request the cancellation of a campaign or of one task. How many open tasks that concerns; 0: nothing to do."""
+        """Request the cancellation of a campaign or of one task. How many open tasks that concerns; 0: nothing to do. A
+        campaign's request stays until its last task has ended.
+        """
+        c_, t_ = t.campaigns.c, t.tasks.c
         with self._database.transaction() as c:
-            whole = c.execute(
-                t.campaigns.update()
-                .where(t.campaigns.c.id == target, t.campaigns.c.ended.is_(None))
-                .values(cancel=True)
-            ).rowcount
-            tasks = c.execute(
-                t.tasks.update()
-                .where(
-                    t.tasks.c.campaign == target if whole else t.tasks.c.id == target,
-                    t.tasks.c.state.not_in(ENDED),
+            unended = (c_.id == target, c_.ended.is_(None))
+            if c.execute(t.campaigns.update().where(*unended).values(cancel=True)).rowcount:
+                open_tasks = (t_.campaign == target, t_.state.not_in(ENDED))
+                tasks = int(
+                    c.execute(sa.select(sa.func.count()).select_from(t.tasks).where(*open_tasks)).scalar_one()
                 )
-                .values(cancel=True)
-                .returning(t.tasks.c.campaign)
-            ).all()
-            if whole:
-                self._events.append(c, target, "cancel.requested", tasks=len(tasks))
-            elif tasks:
-                self._events.append(c, tasks[0].campaign, "cancel.requested", target, tasks=len(tasks))
-            return max(len(tasks), whole)
+                self._events.append(c, target, "cancel.requested", tasks=tasks)
+                return max(tasks, 1)
+            one = t.tasks.update().where(t_.id == target, t_.state.not_in(ENDED)).values(cancel=True)
+            campaign = c.execute(one.returning(t_.campaign)).scalar()
+            if campaign is not None:
+                self._events.append(c, campaign, "cancel.requested", target, tasks=1)
+            return int(campaign is not None)
+
+    def cancel_requests(self) -> tuple[str, ...]:
+        """Ids of campaigns that have not ended and whose cancellation was requested."""
+        query = sa.select(t.campaigns.c.id).where(t.campaigns.c.ended.is_(None), t.campaigns.c.cancel)
+        return tuple(row.id for row in self._database.all(query))
 
     def delete(self, campaign: str) -> bool:
         """Delete an ended campaign and all that belongs to it. False: it has not ended, or is not stored."""

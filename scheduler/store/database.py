@@ -18,6 +18,8 @@ from scheduler.store import schema as t
 R = TypeVar("R")
 BUSY_MS: Final = 5000
 """How long to wait for another process's transaction."""
+MAX_PARAMETERS: Final = 500
+"""Rows that one statement names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,6 +268,12 @@ def read(
     """The rows of a table as `row`, its dataclass."""
     query = sa.select(*columns_of(row)).where(*where).order_by(*order).limit(limit)
     return tuple(row(*values) for values in c.execute(query))
+
+
+def batched(items: Sequence[R]) -> Iterator[Sequence[R]]:
+    """In portions that one statement takes."""
+    for first in range(0, len(items), MAX_PARAMETERS):
+        yield items[first : first + MAX_PARAMETERS]
 
 
 def values_of(row: Any) -> dict[str, Any]:

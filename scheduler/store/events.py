@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -31,17 +31,31 @@ class EventRepository:
         self, c: sa.Connection, campaign: str, event: str, task: str | None = None, /, **fields: Any
     ) -> None:
         """Append an event inside the open transaction `c`."""
+        self.append_many(c, campaign, event, [(task, fields)])
+
+    def append_many(
+        self,
+        c: sa.Connection,
+        campaign: str,
+        event: str,
+        each: Sequence[tuple[str | None, Mapping[str, Any]]],
+    ) -> None:
+        """Append an event for each of these tasks with its fields, inside the open transaction `c`."""
         next_seq = c.execute(
             t.campaigns.update()
             .where(t.campaigns.c.id == campaign)
-            .values(next_seq=t.campaigns.c.next_seq + 1)
+            .values(next_seq=t.campaigns.c.next_seq + len(each))
             .returning(t.campaigns.c.next_seq)
         ).scalar_one()
-        before = (t.events.c.campaign == campaign, t.events.c.seq == next_seq - 2)
-        previous = c.execute(sa.select(t.events.c.hash).where(*before)).scalar()
-        row = EventRow(campaign, next_seq - 1, self._database.wall(), event, task, fields)
-        row = replace(row, hash=chain_hash(previous or "", row))
-        c.execute(t.events.insert().values(**values_of(row)))
+        seq, at, rows = next_seq - len(each), self._database.wall(), list[dict[str, Any]]()
+        before = (t.events.c.campaign == campaign, t.events.c.seq == seq - 1)
+        previous = c.execute(sa.select(t.events.c.hash).where(*before)).scalar() or ""
+        for task, fields in each:
+            row = EventRow(campaign, seq, at, event, task, fields)
+            previous = chain_hash(previous, row)
+            rows.append(values_of(replace(row, hash=previous)))
+            seq += 1
+        c.execute(t.events.insert(), rows)
 
     def add(self, campaigns: Sequence[str], event: str, /, *, task: str | None = None, **fields: Any) -> None:
         """Add an event that changes no other table to each of these campaigns."""

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from protocol.values.attempt import TaskState
 from scheduler.store import schema as t
-from scheduler.store.database import Database
+from scheduler.store.database import Database, batched
 from scheduler.store.rows import ENDED, TaskRow, WaitingTasks, WorkerRow
 
 _WAITING: Final = (TaskState.PENDING, TaskState.COMMITTING, TaskState.QUEUED)
@@ -87,24 +87,29 @@ class TaskRepository:
         return tuple((row.body, row.ended - row.begun) for row in self._database.all(query))
 
     def cancel_requests(self) -> tuple[str, ...]:
-        """Ids of open tasks whose cancellation, or whose campaign's, was requested."""
+        """Ids of open tasks whose own cancellation was requested; see `CampaignRepository.cancel_requests`."""
         query = (
             sa.select(t.tasks.c.id)
             .join(t.campaigns)
             .where(
-                t.tasks.c.cancel | t.campaigns.c.cancel,  # a campaign may be cancelled before it is planned
-                t.tasks.c.state.not_in(ENDED),
                 t.campaigns.c.ended.is_(None),
+                sa.not_(t.campaigns.c.cancel),
+                t.tasks.c.state.not_in(ENDED),
+                t.tasks.c.cancel,
             )
         )
         return tuple(row.id for row in self._database.all(query))
 
     def set_notes(self, notes: Sequence[tuple[str, str]]) -> None:
         """Why pending tasks wait, for people: (task, note)."""
+        by_note: dict[str, list[str]] = {}
+        for task, note in notes:
+            by_note.setdefault(note, []).append(task)
         with self._database.transaction() as c:
-            for task, note in notes:
-                pending = (t.tasks.c.id == task, t.tasks.c.state == TaskState.PENDING)
-                c.execute(t.tasks.update().where(*pending).values(note=note))
+            for note, tasks in by_note.items():
+                for portion in batched(tasks):
+                    pending = (t.tasks.c.id.in_(portion), t.tasks.c.state == TaskState.PENDING)
+                    c.execute(t.tasks.update().where(*pending).values(note=note))
 
 
 class WorkerRepository:

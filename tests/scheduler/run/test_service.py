@@ -17,7 +17,8 @@ from protocol.values.record import RunFacts, Timing, pack_samples
 from protocol.wire.base import MAX_INLINE, Message
 from protocol.words import Reason, RunOutcome
 from scheduler.campaign.model import Campaign, Devices, ModelEntry, TrustText
-from scheduler.core.commands import CommitTo
+from scheduler.core.commands import CommitTo, EndPending
+from scheduler.core.failures import PORTION
 from scheduler.store.rows import AttemptState, NewCampaign, NewModel
 from scheduler.store.rows import CampaignStatus as CampaignStatus
 from scheduler.store.store import Store
@@ -214,6 +215,33 @@ async def test_a_cancel_ends_running_queued_and_pending_tasks(
     assert world.states() == {TaskState.CANCELLED}
     assert worker.ran[0][0] in worker.cancelled
     assert world.store.campaigns.summaries()[0].campaign.outcome is CampaignStatus.CANCELLED
+
+
+async def test_a_cancel_of_very_many_tasks_goes_on_where_a_crash_left_it_and_others_have_their_turn(
+    world: World, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.submit(2 * PORTION + 50)
+    ends: list[int] = []
+    write = world.store.attempts.end_pending
+
+    def write_twice(end: EndPending) -> None:
+        if len(ends) == 2:
+            raise ResourceError("the disk is full")
+        ends.append(len(end.tasks))
+        write(end)
+
+    monkeypatch.setattr(world.store.attempts, "end_pending", write_twice)
+    with Store(world.store_path) as other:
+        other.campaigns.request_cancel("c-one")
+    with pytest.raises(ResourceError):
+        await world.run()
+    assert ends == [PORTION, PORTION]
+    assert world.states() == {TaskState.PENDING, TaskState.CANCELLED}
+    world.new_process()
+    await world.run()
+    assert world.states() == {TaskState.CANCELLED}
+    (summary,) = world.store.campaigns.summaries()
+    assert summary.campaign.outcome is CampaignStatus.CANCELLED
 
 
 async def test_a_cancel_of_a_task_on_a_vanished_worker_ends_when_its_lease_does(

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ from protocol.words import Reason
 from scheduler.core.commands import CommitTo, EndAttempt, EndPending, LiveAttempt, RecordGrant
 from scheduler.core.commands import QueuePosition as Seat
 from scheduler.store.database import Location
+from scheduler.store.events import check_chain
 from scheduler.store.rows import AttemptState, CampaignStatus, NewCampaign, NewModel
 from scheduler.store.store import Store
 from swarm.net.identity import Identity
@@ -207,12 +209,15 @@ def test_progress_of_an_attempt_that_is_over_is_passed_over(store: Store) -> Non
 def test_a_cancel_is_asked_for_by_campaign_or_by_task(store: Store) -> None:
     assert store.campaigns.request_cancel("c-one/2") == 1
     assert store.tasks.cancel_requests() == ("c-one/2",)
+    assert store.campaigns.cancel_requests() == ()
     assert store.campaigns.request_cancel("c-one") == 3
-    store.attempts.end_pending(
-        EndPending(["c-one/1", "c-one/2", "c-one/3"], TaskEvent.CANCEL, reason=Reason.CANCELLED)
-    )
+    assert store.campaigns.cancel_requests() == ("c-one",)
+    store.attempts.end_pending(EndPending(["c-one/1"], TaskEvent.CANCEL, reason=Reason.CANCELLED))
+    assert store.campaigns.cancel_requests() == ("c-one",)  # until the last of its tasks has ended
+    store.attempts.end_pending(EndPending(["c-one/2", "c-one/3"], TaskEvent.CANCEL, reason=Reason.CANCELLED))
     assert store.tasks.cancel_requests() == ()
     assert store.campaigns.end("c-one") is CampaignStatus.CANCELLED
+    assert store.campaigns.cancel_requests() == ()
     assert store.campaigns.unfinished() == ()
     assert store.campaigns.request_cancel("c-one") == 0
     assert store.campaigns.request_cancel("c-nobody") == 0
@@ -325,3 +330,26 @@ def test_the_position_of_a_queued_lease_is_kept_while_it_waits_and_gone_when_it_
     row = store.tasks.get("c-one/1")
     assert row is not None
     assert (row.position, row.start_s) == (None, None)
+
+
+def test_tasks_that_end_together_leave_the_same_rows_and_an_intact_chain_as_one_by_one(store: Store) -> None:
+    fill(store, "c-two")
+    why = (Reason.NOTHING_FITS, "no device fits")
+    store.attempts.end_pending(EndPending([f"c-one/{n}" for n in (1, 2, 3)], TaskEvent.FAIL, *why))
+    for n in (1, 2, 3):
+        store.attempts.end(EndAttempt(f"c-two/{n}", 0, TaskEvent.FAIL, *why))
+    tasks = [
+        [(t.n, t.state, t.reason, t.detail, t.ended, t.tries) for t in store.tasks.all(campaign)]
+        for campaign in ("c-one", "c-two")
+    ]
+    assert tasks[0] == tasks[1]
+    lines = store.results.page().results
+    assert len(lines) == 6
+    alike = [replace(line, campaign="", task="") for line in sorted(lines, key=lambda line: line.task)]
+    assert alike[:3] == alike[3:]
+    events = [
+        [(e.seq, e.name, e.task and e.task[6:], e.fields) for e in store.events.all(campaign)]
+        for campaign in ("c-one", "c-two")
+    ]
+    assert events[0] == events[1]
+    assert check_chain(store.events.all("c-one"), store.events.count("c-one")) is None
