@@ -7,6 +7,7 @@ import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 from urllib.parse import quote
@@ -126,6 +127,7 @@ async def serving(
     import trio
 
     from scheduler.experiments.schedule import Schedules
+    from scheduler.preview.look import check_devices
     from swarm.download.urls import FOR_OTHERS, FOR_OWNER
     from web.app import make_app
     from web.http.context import ApiContext
@@ -155,7 +157,8 @@ async def serving(
     )
     app = make_app(context, rules, routers(home, gates))
     sockets = bind(options.hosts, options.port)
-    schedules = Schedules(home, context.open_store, fetching(home))
+    check = partial(check_devices, home, gates=gates)
+    schedules = Schedules(home, context.open_store, fetching(home), check)
     host, port = sockets[0].getsockname()[:2]
     try:
         async with trio.open_nursery() as nursery:

@@ -6,6 +6,7 @@ import difflib
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, NoReturn
 
@@ -226,8 +227,10 @@ def submit_version(ctx: typer.Context, file: Path, name: str, wait_s: float) -> 
 
 def _begin(ctx: typer.Context, store: Store, title: str, wait_s: float) -> tuple[str, VersionRow]:
     from scheduler.experiments.service import begin
+    from scheduler.preview.look import check_devices
 
-    started = begin(ctx.obj, store, title, fetch=fetching(ctx.obj), wait_s=wait_s)
+    check = partial(check_devices, ctx.obj, gates=lambda: gates_of(ctx, None))
+    started = begin(ctx.obj, store, title, check=check, fetch=fetching(ctx.obj), wait_s=wait_s)
     assert started is not None, "only scheduled runs can be started by another process"
     return started
 
@@ -408,9 +411,11 @@ def _step_schedules(ctx: typer.Context, *, begin: bool) -> list[str]:
     import trio
 
     from scheduler.experiments.schedule import Schedules
+    from scheduler.preview.look import check_devices
 
     async def step() -> list[str]:
-        schedules = Schedules(ctx.obj, lambda: opened(ctx), fetching(ctx.obj))
+        check = partial(check_devices, ctx.obj, gates=lambda: gates_of(ctx, None))
+        schedules = Schedules(ctx.obj, lambda: opened(ctx), fetching(ctx.obj), check)
         try:
             return await schedules.step(begin=begin)
         finally:

@@ -65,15 +65,12 @@ def validate(ctx: typer.Context, file: CampaignFile, as_json: AsJson = False) ->
     """
     from scheduler.campaign.load import load_campaign
     from scheduler.models.describe import describe_models
-    from scheduler.planning.tasks import requirements
     from scheduler.preview.look import check_devices
     from scheduler.preview.validate import valid, valid_table
-    from scheduler.trust.identities import named_devices
 
     campaign = load_campaign(file)
     models = describe_models(campaign, file.absolute().parent, fetching(ctx.obj))
-    if named_devices(requirements(campaign)):
-        check_devices(ctx.obj, campaign, gates_of(ctx, None))
+    check_devices(ctx.obj, campaign, lambda: gates_of(ctx, None))
     report = valid(campaign, models)
     if as_json:
         print_json(report)
@@ -163,7 +160,7 @@ def submit(
         check_folder(csv)
     campaign = load_campaign(file)  # its errors come before those of the network
     gates = answering_gates(ctx, gate)
-    check_devices(home, campaign, gates)
+    check_devices(home, campaign, lambda: gates)
     if plan is not None:
         _require_plan(home, file, gates, plan)
     for note in (*unseen(campaign), *((OPEN_LINE,) if campaign.trust.anyone else ())):

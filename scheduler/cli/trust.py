@@ -79,7 +79,7 @@ def trust(
 
     Devices of this home and of its pools are trusted without this. The key is what is trusted, whatever the device calls itself. A campaign
     under way stops what runs on a device that is forgotten. A device id belongs to the key that it was first used with: another worker of
-    that machine, with a key of its own, needs --same-device-as unless one pool lists both.
+    that machine, with a key of its own, needs --same-device-as.
     """
     from scheduler.output.trusted import trusted_devices, trusted_table
     from scheduler.trust.listed import check_peer, forget_peer, trust_peer

@@ -29,7 +29,7 @@ from protocol.errors import ResourceError, SarkError
 from results.analysis.regression import WORSE
 from results.row.form import utc
 from scheduler.experiments.judge import alarm_lines, judge_ended, read_cells, why_not_started
-from scheduler.experiments.service import begin_due
+from scheduler.experiments.service import CheckDevices, begin_due
 from scheduler.models.describe import Fetch
 from scheduler.store.experiments import SENT
 from scheduler.store.rows import RunRow
@@ -54,11 +54,12 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class Schedules:
-    """Owns its store, for one task at a time. `fetch` brings models by URL; it blocks, as all work on the store does."""
+    """Owns its store, for one task at a time. `fetch` brings models by URL; it blocks, as `check` and all work on the store do."""
 
     home: Home
     open_store: Callable[[], Store]
     fetch: Fetch
+    check: CheckDevices
     _store: Store | None = None
 
     async def run(self, wake: Callable[[], Awaitable[None]], *, begin: bool = True) -> None:
@@ -84,7 +85,9 @@ class Schedules:
                 log.warning("experiment.regression", experiment=run.experiment, what=line)
         now, started = time.time(), list[str]()
         if begin:
-            started = await self._with(lambda store: begin_due(self.home, store, now=now, fetch=self.fetch))
+            started = await self._with(
+                lambda store: begin_due(self.home, store, now=now, check=self.check, fetch=self.fetch)
+            )
         for campaign in started:
             log.info("experiment.started", campaign=campaign)
         for run in await self._with(lambda store: store.experiments.take_hooks()):

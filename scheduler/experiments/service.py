@@ -12,7 +12,7 @@ import json
 import math
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -31,9 +31,15 @@ from swarm.base.home import Home
 from swarm.base.text import safe_text
 from swarm.base.units import DAY_S
 
+CheckDevices = Callable[[Campaign], None]
+"""Raises `CampaignError` for a campaign that names a device which two keys claim. Blocks."""
 WAIT_S: Final = 60.0
 """How long a run looks for devices that fit, by default."""
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._-]{0,63}")
+
+
+def undisputed(campaign: Campaign) -> None:
+    """Of a home that asks no swarm."""
 
 
 def parse_title(text: str) -> tuple[str, int | None]:
@@ -171,6 +177,7 @@ def begin(
     title: str,
     *,
     fetch: Fetch = no_fetch,
+    check: CheckDevices = undisputed,
     wait_s: float = WAIT_S,
     due: tuple[float, float] | None = None,
     campaign_id: str | None = None,
@@ -190,6 +197,7 @@ def begin(
             f"{version.title}: the file of model {safe_text(changed[0], 60)!r} has changed",
             hint=f"restore the file with sha256 {hashes.get(changed[0], '')[:12]}…, or run the latest version: {version.experiment}",
         )
+    check(campaign)
     if changed:
         version, _ = _save_version(store, version.experiment, campaign, models, version.folder)
     claim = RunClaim(version.experiment, version.version, *(due or (None, None)))
@@ -206,7 +214,9 @@ def begin(
     return None if started is None else (started, version)
 
 
-def begin_due(home: Home, store: Store, *, now: float, fetch: Fetch = no_fetch) -> list[str]:
+def begin_due(
+    home: Home, store: Store, *, now: float, fetch: Fetch = no_fetch, check: CheckDevices = undisputed
+) -> list[str]:
     """Start every run that is due, unless the run before it goes on; gives their campaigns. Blocking."""
     started = []
     for row in store.experiments.all():
@@ -222,7 +232,7 @@ def begin_due(home: Home, store: Store, *, now: float, fetch: Fetch = no_fetch) 
             store.experiments.move_due(row.name, row.due, then)
             continue
         try:
-            run = begin(home, store, row.name, fetch=fetch, due=(row.due, then))
+            run = begin(home, store, row.name, check=check, fetch=fetch, due=(row.due, then))
             started += [run[0]] if run is not None else []
         except SarkError as exc:
             if store.experiments.move_due(row.name, row.due, then):

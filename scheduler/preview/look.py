@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -46,14 +46,15 @@ def plan_file(home: Home, file: Path, gates: Sequence[str], fetch: Fetch = no_fe
     return plan_campaign(home, campaign, describe_models(campaign, file.absolute().parent, fetch), gates)
 
 
-def check_devices(home: Home, campaign: Campaign, gates: Sequence[str]) -> None:
-    """Raises `CampaignError` if the campaign names a device that two keys claim, as far as the swarm tells now. Blocking."""
+def check_devices(home: Home, campaign: Campaign, gates: Callable[[], Sequence[str]]) -> None:
+    """Raises `CampaignError` if the campaign names a device that two keys claim, as far as the swarm tells now. `gates`: asked where it
+    names one. Blocking."""
     now, needs = time.time(), requirements(campaign)
-    if not gates or not named_devices(needs):
+    if not named_devices(needs) or not (entries := gates()):
         return
     found: DisputedDevice | None = None
     try:
-        found = trio.run(find_disputed, gates, needs, campaign.trust, read_book(home, now))
+        found = trio.run(find_disputed, entries, needs, campaign.trust, read_book(home, now))
     except* SarkError:
         pass
     if found is not None:
@@ -64,7 +65,7 @@ def plan_campaign(home: Home, campaign: Campaign, models: Models, gates: Sequenc
     """The plan of a campaign with its described models. Raises `Unreachable` when no gate answers, `CampaignError` for a device that it
     names and that two keys claim. Blocking.
     """
-    check_devices(home, campaign, gates)
+    check_devices(home, campaign, lambda: gates)
     scheduler = load_or_create(home.key("scheduler")).peer_id
 
     def cells_on(devices: Sequence[Advert]) -> Sequence[tuple[PlannedCell, Sequence[Task]]]:

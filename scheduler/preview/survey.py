@@ -28,8 +28,8 @@ from scheduler.conversation.effects import drive
 from scheduler.conversation.requests import probe, shapes_of
 from scheduler.run.shell import perform_call
 from scheduler.trust.book import TrustBook
-from scheduler.trust.identities import DisputedDevice, clashes, disputed, named_devices
-from scheduler.trust.search import Searchable, find_admitted
+from scheduler.trust.identities import DisputedDevice, clashes
+from scheduler.trust.search import disputed_by, find_admitted
 from scheduler.trust.serving import UntrustedDevice, serving_peers
 from swarm.base.home import Home
 from swarm.index.index import Index
@@ -155,19 +155,6 @@ async def find_disputed(
     """As `disputed_by`, of the swarm behind `gates`. Raises `Unreachable` when none answers."""
     async with open_ephemeral_node(gates, Identity.fresh()) as (_, index, _):
         return await disputed_by(index, requirements, trust, book)
-
-
-async def disputed_by(
-    index: Searchable, requirements: Sequence[Requirement], trust: TrustScope, book: TrustBook
-) -> DisputedDevice | None:
-    """A device that one of these names, and that two keys claim which `trust` admits."""
-    adverts: dict[str, Advert] = {}
-    for need in dict.fromkeys(requirements):
-        if named_devices([need]):
-            found, _ = await find_admitted(index, need, MAX_DEVICES, trust, book)
-            adverts |= {advert.peer: advert for advert in found}
-    disputes = (disputed(book, device, adverts.values()) for device in sorted(named_devices(requirements)))
-    return next(filter(None, disputes), None)
 
 
 async def find_devices(index: Index, requirements: Sequence[Requirement]) -> tuple[tuple[Advert, ...], bool]:

@@ -12,10 +12,12 @@ import trio
 
 from protocol.errors import ResourceError
 from protocol.words import Role
+from scheduler.campaign.model import Campaign
 from scheduler.experiments.schedule import Schedules
 from scheduler.models.fetch import DownloadProgress, downloader
 from scheduler.models.spool import tidy
 from scheduler.planning.devices import VerifiedIndex
+from scheduler.planning.tasks import requirements
 from scheduler.run.canaries import AnswerModel, no_answers
 from scheduler.run.service import SchedulerService
 from scheduler.store.settings import SchedulerSettings
@@ -23,6 +25,7 @@ from scheduler.store.store import delete_old_daily, open_store
 from scheduler.submit.daemon import is_running
 from scheduler.trust.home import HomeTrust, learn
 from scheduler.trust.pinned import pin_devices
+from scheduler.trust.search import disputed_by
 from swarm.base.home import Home
 from swarm.join.node import open_node, wait_for_stop
 from swarm.pools.membership import (
@@ -97,7 +100,16 @@ async def _run_once(
         )
         nursery.start_soon(signals)
         nursery.start_soon(pools.run)
-        schedules = Schedules(home, lambda: open_store(home), downloader(home, DownloadProgress(sys.stderr)))
+
+        def check(campaign: Campaign) -> None:
+            needs = requirements(campaign)
+            ask = partial(disputed_by, here.index, needs, campaign.trust, trust.book())
+            dispute = trio.from_thread.run(ask)
+            if dispute is not None:
+                raise dispute.error()
+
+        fetch = downloader(home, DownloadProgress(sys.stderr))
+        schedules = Schedules(home, lambda: open_store(home), fetch, check)
         nursery.start_soon(partial(schedules.run, trio.lowlevel.checkpoint, begin=stay))
         if settings.keep is not None:
             nursery.start_soon(delete_old_daily, partial(open_store, home), settings.keep)

@@ -36,8 +36,8 @@ class TrustBook:
     """Strangers' keys that have lied to it."""
     confirmed: Mapping[str, int] = field(default_factory=dict)
     """Results of strangers' keys that it found right."""
-    own_devices: Mapping[str, str | None] = field(default_factory=dict)
-    """Its own workers that the home's pool lists, each with the device id of its line."""
+    home: str = ""
+    """The worker of the submitter's home, if it has one: on this machine, so that nobody knows its device better."""
     signed: Mapping[str, Mapping[str, frozenset[str]]] = field(default_factory=dict)
     """Device id → pool → the keys that it lists with that id; see `scheduler.trust.identities`."""
     pinned: Mapping[str, tuple[str, ...]] = field(default_factory=dict)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -19,7 +19,7 @@ from scheduler.trust.reputation import change_reputation, read_reputation, reput
 from swarm.base.home import Home
 from swarm.net.identity import load_or_create
 from swarm.pools.owner import JOINED, pools_folder
-from swarm.pools.trusted import trusted_workers
+from swarm.pools.trusted import peer_of, trusted_workers
 
 REVIEW_S: Final = 30.0
 """Memberships end by the clock too: the book is made anew this often."""
@@ -30,7 +30,6 @@ log = structlog.get_logger("sark.trust")
 def read_book(home: Home, now: float) -> TrustBook:
     """Whom this home trusts. `now`: wall seconds. Raises `ResourceError` when its list is damaged. Blocking."""
     own: frozenset[str] = frozenset()
-    own_devices: Mapping[str, str | None] = {}
     pools: dict[str, PoolName] = {}
     signed: dict[str, dict[str, frozenset[str]]] = {}
     for pool in trusted_workers(home, now):
@@ -40,7 +39,6 @@ def read_book(home: Home, now: float) -> TrustBook:
                 by_pool[pool.id] = by_pool.get(pool.id, frozenset()) | {peer}
         if pool.own:
             own |= pool.peers
-            own_devices = pool.devices
         else:
             pools |= dict.fromkeys(pool.peers - pools.keys(), PoolName(pool.name, pool.id))
     key = home.key("scheduler")  # a home that adopts a campaign by its owner's key has none yet
@@ -52,7 +50,7 @@ def read_book(home: Home, now: float) -> TrustBook:
         listed=read_listed(home).peers,
         refuted=learned.refuted,
         confirmed=learned.confirmed,
-        own_devices=own_devices,
+        home=peer_of(home, "worker") or "",
         signed=signed,
         pinned=read_pinned(home),
     )

@@ -1,8 +1,9 @@
 """Whose a device id is. Pure.
 
 A device id is what a worker says of itself. It belongs to the key that this home first used it with, and to other keys only where one
-signer says so: this home, whose own workers may share a machine; one pool, whose manifest lists the keys with that id; or the user, with
-`sark-node trust KEY --same-device-as KEY`. A key that is trusted takes the id from a stranger's, and never the reverse.
+signer says so: one pool, whose manifest lists the keys with that id, or the user, with `sark-node trust KEY --same-device-as KEY`. A key
+that is trusted takes the id from a stranger's, and never the reverse; an id that was not used yet is that of the home's own worker, if
+this claims it.
 """
 
 from __future__ import annotations
@@ -61,8 +62,6 @@ def bound(book: TrustBook, device: str, one: str, other: str) -> bool:
     if one == other:
         return True
     keys = {one, other}
-    if keys <= book.own:
-        return all(book.own_devices.get(key) in (None, device) for key in keys)
     signers = (frozenset(book.pinned.get(device, ())), *book.signed.get(device, {}).values())
     return any(keys <= those for those in signers)
 
@@ -85,7 +84,7 @@ class DeviceClaims:
         book = self.book()
         before = self._first.get(device)
         if (before is None and len(self._first) < MAX_CLAIMS) or (
-            before is not None and better(book, peer, before)
+            before is not None and (peer == book.home or better(book, peer, before))
         ):
             self._first[device] = peer
         holder = self.holder(device)
@@ -105,11 +104,13 @@ class DeviceClaims:
         return holder if holder is not None and bound(book, device, holder, peer) else peer
 
     def holder(self, device: str) -> str | None:
-        """The key that the id belongs to: the pinned one, else the best claim; but a trusted one rather than a stranger's."""
+        """The key that the id belongs to: the pinned one, else the home's own, else the best claim; but a trusted one rather than a
+        stranger's."""
         book = self.book()
         pinned = book.pinned.get(device, ())
         signed = (min(keys) for keys in book.signed.get(device, {}).values())
-        claims = [*pinned[:1], *signed, *([self._first[device]] if device in self._first else [])]
+        first = [self._first[device]] if device in self._first else []
+        claims = [*pinned[:1], *(first if first == [book.home] else []), *signed, *first]
         holder: str | None = None
         for key in claims:
             if holder is None or better(book, key, holder):
@@ -144,7 +145,7 @@ def disputed(book: TrustBook, device: str, adverts: Iterable[Advert]) -> Dispute
         *book.pinned.get(device, ())[:1],
         *(min(keys) for keys in book.signed.get(device, {}).values()),
     ]
-    if any(book.knows(key) or not known for key in settled):
+    if book.home in claimants or any(book.knows(key) or not known for key in settled):
         return None
     first, *others = known or claimants or [""]
     other = next((peer for peer in others if not bound(book, device, first, peer)), None)

@@ -16,6 +16,7 @@ from protocol.values.match import match
 from protocol.values.requirement import Clause, Op, Requirement
 from protocol.values.trust import TrustScope
 from scheduler.trust.book import TrustBook
+from scheduler.trust.identities import DisputedDevice, disputed, named_devices
 from swarm.index.query import QueryResult
 
 KEYS: Final = 32
@@ -88,6 +89,19 @@ async def find_admitted(
         for question in questions:
             nursery.start_soon(ask, *question)
     return tuple(adverts.values()), all(complete)
+
+
+async def disputed_by(
+    index: Searchable, requirements: Sequence[Requirement], trust: TrustScope, book: TrustBook
+) -> DisputedDevice | None:
+    """A device that one of these names, and that two keys claim which `trust` admits."""
+    adverts: dict[str, Advert] = {}
+    for need in dict.fromkeys(requirements):
+        if named_devices([need]):
+            found, _ = await find_admitted(index, need, DIRECT, trust, book)
+            adverts |= {advert.peer: advert for advert in found}
+    disputes = (disputed(book, device, adverts.values()) for device in sorted(named_devices(requirements)))
+    return next(filter(None, disputes), None)
 
 
 def _among(keys: Sequence[str], requirement: Requirement) -> Requirement:

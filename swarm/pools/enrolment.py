@@ -80,14 +80,15 @@ class PoolEnrolment:
 
         def admit(manifest: PoolManifest) -> PoolManifest:
             member = find_member(manifest, peer, message.role, now)
+            device = None if _device_taken(manifest, peer, message.device) else message.device
             if ticket is None:
                 if member is None:
                     raise NotPermitted(f"pool {pool.name} has no {message.role} {peer}")
-                return with_member(manifest, _on_device(_renewed(member, now), message.device), now)
-            line = _on_device(ticket.member(peer, _name(manifest, peer, message, now), now), message.device)
+                return with_member(manifest, _on_device(_renewed(member, now), device), now)
+            line = _on_device(ticket.member(peer, _name(manifest, peer, message, now), now), device)
             stored = _line(manifest, peer, message.role)
             if stored is not None and not fresh:  # the ticket does not undo what the owner lowered since
-                line = _least(_on_device(_renewed(stored, now), message.device), line)
+                line = _least(_on_device(_renewed(stored, now), device), line)
                 if not is_live(line, now):
                     raise NotPermitted(f"the membership of {peer} in pool {pool.name} has ended")
             return with_member(manifest, _on_device(line, stored.device if stored else None), now)
@@ -120,6 +121,12 @@ def enroller(
 def _line(manifest: PoolManifest, peer: PeerId, role: Role) -> PoolMember | None:
     """The line of a peer in that role, ended or not."""
     return next((m for m in manifest.members if (m.peer, m.role) == (peer, role)), None)
+
+
+def _device_taken(manifest: PoolManifest, peer: PeerId, device: str | None) -> bool:
+    """Whether the line of another peer has this device. A ticket does not say whose a device is: the second worker of a machine is one
+    where a submitter says so."""
+    return any(m.device == device and m.peer != peer for m in manifest.members if m.device is not None)
 
 
 def _on_device(member: PoolMember, device: str | None) -> PoolMember:

@@ -40,7 +40,7 @@ def trusted_workers(home: Home, now: float) -> tuple[PoolWorkers, ...]:
 
     `now`: wall seconds; only memberships that have not ended count. A damaged file is logged, and its pool left out.
     """
-    worker, scheduler = _peer(home, "worker"), _peer(home, "scheduler")
+    worker, scheduler = peer_of(home, "worker"), peer_of(home, "scheduler")
     mine: dict[str, str | None] = {} if worker is None else {worker: None}
     first = PoolWorkers(HOME_POOL, "", True, mine)
     others: list[PoolWorkers] = []
@@ -69,7 +69,7 @@ def _devices(manifest: PoolManifest, now: float) -> dict[str, str | None]:
     return {m.peer: m.device for m in members if m.role is Role.WORKER and is_live(m, now)}
 
 
-def _peer(home: Home, role: HomeRole) -> str | None:
+def peer_of(home: Home, role: HomeRole) -> str | None:
     """The peer id of a role of this home, if it has a key."""
     path = home.key(role)
     try:

@@ -461,6 +461,8 @@ class World:
     """Workers that this scheduler does not trust, as it does all others."""
     awaited: set[str] = field(default_factory=set)
     """Those that it trusts before they are there."""
+    signed: dict[str, dict[str, frozenset[str]]] = field(default_factory=dict)
+    """Device id → pool → the workers that this one lists with it."""
     read_aside: int = 0
     """Records that were read beside everything else."""
 
@@ -512,7 +514,8 @@ class World:
             index=self.index,
             identity=SCHEDULER,
             trust=OwnWorkers(
-                lambda: {worker.peer for worker in self.index.workers} - self.strangers | self.awaited
+                lambda: {worker.peer for worker in self.index.workers} - self.strangers | self.awaited,
+                self.signed,
             ),
             store=self.store,
             spool=self.spool,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from scheduler.trust.book import FixedTrust, TrustBook
@@ -12,16 +12,20 @@ ME: Final = Identity.from_seed("somebody who trusts").peer_id
 
 
 class OwnWorkers:
-    """A `TrustSource`: the workers that `peers` gives are the submitter's own."""
+    """A `TrustSource`: the workers that `peers` gives are the submitter's own. `signed`: as the book has it."""
 
-    def __init__(self, peers: Callable[[], Iterable[str]]) -> None:
-        self._peers = peers
+    def __init__(
+        self,
+        peers: Callable[[], Iterable[str]],
+        signed: Mapping[str, Mapping[str, frozenset[str]]] | None = None,
+    ) -> None:
+        self._peers, self._signed = peers, {} if signed is None else signed
         self._book = TrustBook(ME)
 
     def book(self) -> TrustBook:
         own = frozenset(self._peers())
         if own != self._book.own:
-            self._book = TrustBook(ME, own)
+            self._book = TrustBook(ME, own, signed=self._signed)
         return self._book
 
 

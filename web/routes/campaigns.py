@@ -16,9 +16,10 @@ from results.row.form import JsonModel
 from results.row.row import configuration_of
 from scheduler.campaign.fields import MAX_DURATION_S
 from scheduler.campaign.load import parse_campaign
+from scheduler.campaign.model import Campaign
 from scheduler.campaign.text import campaign_schema
 from scheduler.experiments.clone import campaign_clone
-from scheduler.models.describe import describe_models
+from scheduler.models.describe import Models, describe_models
 from scheduler.models.uploads import placed
 from scheduler.output.schemas import (
     CampaignDetail,
@@ -284,11 +285,21 @@ async def retry_campaign_(
 async def validate_campaign(
     context: Context,
     text: CampaignText,
-    models: Annotated[bool, Query(description="Also check its models, which fetches those by URL.")] = True,
+    models: Annotated[
+        bool,
+        Query(
+            description="Also check its models, which fetches those by URL, and the devices that it names."
+        ),
+    ] = True,
 ) -> ValidationReport:
     """Validate a campaign's text: all errors with line and hint, or what the campaign would measure."""
     place = partial(placed, uploads=context.uploads, allow_paths=context.allow_paths)
-    describe = partial(describe_models, base_dir=context.uploads.folder, fetch=context.fetch_model())
+
+    def describe(campaign: Campaign) -> Models:
+        models = describe_models(campaign, context.uploads.folder, context.fetch_model())
+        check_devices(context.home, campaign, context.gates)
+        return models
+
     return await context.isolated(
         lambda store: check(*text, place, describe if models else None), fetching=True
     )
@@ -345,7 +356,7 @@ def creation(
             uploads = context.uploads
             campaign = placed(parse_campaign(body, file), uploads, allow_paths=context.allow_paths)
             models = describe_models(campaign, uploads.folder, context.fetch_model())
-            check_devices(context.home, campaign, context.gates())
+            check_devices(context.home, campaign, context.gates)
             folder = str(uploads.folder)
             store_campaign(
                 context.home, store, campaign, models, folder=folder, wait_s=wait_s, campaign_id=new

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query, Response
@@ -18,6 +19,7 @@ from scheduler.experiments.view import (
     history_view,
     version_view,
 )
+from scheduler.preview.look import check_devices
 from scheduler.store.rows import ExperimentRow, VersionRow
 from scheduler.store.store import Store
 from swarm.download.urls import FOR_OWNER
@@ -127,7 +129,11 @@ async def run_experiment(
         if version is not None:
             _require_version(store, experiment, version)
         try:
-            begun = begin(context.home, store, title, fetch=context.fetch_model(FOR_OWNER), campaign_id=new)
+            check, fetch = (
+                partial(check_devices, context.home, gates=context.gates),
+                context.fetch_model(FOR_OWNER),
+            )
+            begun = begin(context.home, store, title, check=check, fetch=fetch, campaign_id=new)
         except CampaignError as exc:
             raise conflict(exc) from None
         assert begun is not None, "only scheduled runs can be started by somebody else"

@@ -22,7 +22,7 @@ from results.analysis.regression import (
 from results.export.raw import ResultEntry
 from results.row.row import Row, RowStatus
 from scheduler.campaign.load import load_campaign, parse_campaign
-from scheduler.campaign.model import Schedule
+from scheduler.campaign.model import Campaign, Schedule
 from scheduler.campaign.text import campaign_text, read_spec
 from scheduler.cli.experiments import show_history
 from scheduler.experiments.service import (
@@ -40,6 +40,7 @@ from scheduler.experiments.service import (
 from scheduler.experiments.view import CellHistory, History, HistoryPoint, experiment_view, history_view
 from scheduler.store.rows import ExperimentRow
 from scheduler.store.store import Store
+from scheduler.trust.identities import DisputedDevice
 from swarm.base.home import Home
 from swarm.base.units import DAY_S
 
@@ -212,6 +213,22 @@ def test_a_run_that_cannot_begin_stands_in_the_history_and_is_not_tried_again_at
         assert store.experiments.take_hooks() == ()
         clock.now += 601.0
         assert len(store.experiments.take_hooks()) == 1, "who took it was not heard of again"
+
+
+def test_a_run_of_a_device_that_two_keys_claim_does_not_begin(
+    tmp_path: Path, home: Home, clock: Clock
+) -> None:
+    def check(campaign: Campaign) -> None:
+        raise DisputedDevice("d1", "one", "other").error()
+
+    with Store(home.store, wall=clock) as store:
+        save(store, write(tmp_path, schedule={"every": "1d"}), now=clock.now)
+        with pytest.raises(CampaignError, match="two keys claim"):
+            begin(home, store, "nightly", check=check)
+        assert begin_due(home, store, now=clock.now, check=check) == []
+        (run,) = history_view(store, "nightly").runs
+        assert (run.finding, "two keys claim" in run.why) == ("not-started", True)
+        assert store.campaigns.summaries() == ()
 
 
 def test_a_schedule_that_is_saved_again_keeps_the_instant_that_is_due(

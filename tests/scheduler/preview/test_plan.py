@@ -29,12 +29,12 @@ from scheduler.preview.survey import (
     DeviceAnswer,
     SwarmVisit,
     ask_devices,
-    disputed_by,
     find_devices,
     kind_of,
     visitor_token,
 )
 from scheduler.trust.book import TrustBook
+from scheduler.trust.search import disputed_by
 from swarm.base.home import Home
 from swarm.index.query import QueryResult, Sighting
 from swarm.memory.network import MemorySwarm

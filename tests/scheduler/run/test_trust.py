@@ -213,6 +213,7 @@ async def test_rows_of_two_own_workers_of_one_machine_are_of_one_device(
 ) -> None:
     one, other = world.worker("one"), world.worker("other")
     other.advert = other.advert.model_copy(update={"device": one.advert.device})
+    world.signed[one.advert.device] = {"home": frozenset({one.peer, other.peer})}
     world.submit(1, f"peer == {one.peer}")
     world.submit(1, f"peer == {other.peer}", campaign="c-two")
     await world.run()

@@ -35,10 +35,8 @@ def test_a_device_id_belongs_to_the_key_that_was_pinned_and_the_clash_names_both
 def test_in_results_one_key_stands_for_all_workers_of_a_device_and_a_copied_id_changes_nothing() -> None:
     bound = claims(TrustBook("me", listed=frozenset({A, B}), pinned={"d1": (A, B)}))
     assert [bound.key_of("d1", key) for key in (A, B, C)] == [A, A, C]
-    own = claims(TrustBook("me", own=frozenset({A, B})))
-    assert own.key_of("d1", B) == B, "nobody else claimed it"
-    own.clash("d1", A)
-    assert [own.key_of("d1", key) for key in (A, B, C)] == [A, A, C]
+    own = claims(TrustBook("me", own=frozenset({A, B}), signed={"d1": {"home": frozenset({A, B})}}))
+    assert [own.key_of("d1", key) for key in (A, B, C)] == [min(A, B), min(A, B), C]
     assert own.key_of("d2", B) == B
 
 
@@ -52,7 +50,8 @@ def test_in_results_one_key_stands_for_all_workers_of_a_device_and_a_copied_id_c
         (TrustBook("me", listed=frozenset({A})), (A, B, C), None),
         (TrustBook("me", listed=frozenset({A, B}), pinned={"d1": (B,)}), (A, B), None),
         (TrustBook("me", pinned={"d1": (B,)}), (A, B), None),
-        (TrustBook("me", own=frozenset({A, B})), (A, B), None),
+        (TrustBook("me", own=frozenset({A, B})), (A, B), (A, B)),
+        (TrustBook("me", own=frozenset({A, B}), home=B), (A, B), None),
         (TrustBook("me", pools=LAB, signed={"d1": {"pool-1": frozenset({A})}}), (A, B), None),
         (TrustBook("me", listed=frozenset({A, B})), (A,), None),
     ],
@@ -72,6 +71,17 @@ def test_a_device_is_disputed_where_two_keys_have_equal_right_to_it(
         assert A in words
         assert B in words
         assert f"sark-node trust {first} --device d1" in words
+
+
+def test_whoever_has_a_ticket_of_the_homes_pool_does_not_get_the_id_of_the_homes_own_machine() -> None:
+    """The list has what the joiner said of itself."""
+    book = TrustBook("me", home=A, own=frozenset({A, B}), signed={"d1": {"home": frozenset({B})}})
+    seen = claims(book)
+    for key in (B, A, B):
+        seen.clash("d1", key)
+    assert seen.holder("d1") == A
+    assert seen.clash("d1", B) is not None
+    assert (seen.key_of("d1", A), seen.key_of("d1", B)) == (A, B)
 
 
 def test_the_user_says_whose_a_device_is(tmp_path: Path) -> None:
@@ -118,8 +128,9 @@ def test_a_stranger_has_no_id_that_a_pool_lists_although_that_worker_was_never_s
 @pytest.mark.parametrize(
     ("book", "bound"),
     [
-        (TrustBook("me", own=frozenset({A, B}), own_devices={A: None, B: "d1"}), True),
-        (TrustBook("me", own=frozenset({A, B}), own_devices={A: None, B: "d2"}), False),
+        (TrustBook("me", own=frozenset({A, B}), signed={"d1": {"home": frozenset({A, B})}}), True),
+        (TrustBook("me", own=frozenset({A, B}), signed={"d1": {"home": frozenset({A})}}), False),
+        (TrustBook("me", own=frozenset({A, B})), False),
         (TrustBook("me", pools=LAB, signed={"d1": {"pool-1": frozenset({A, B})}}), True),
         (
             TrustBook("me", pools=LAB, signed={"d1": {"pool-1": frozenset({A}), "pool-2": frozenset({B})}}),

@@ -75,6 +75,15 @@ def test_a_member_of_before_names_its_device_once_and_changes_it_with_a_ticket_a
     assert owner.line.device == "d-of-another"
 
 
+def test_nobody_joins_as_the_device_of_another_member(owner: Owner) -> None:
+    thief = Identity.from_seed("thief").peer_id
+    owner.ask(owner.ticket(), DEVICE)
+    assert isinstance(owner.ask(owner.ticket(), DEVICE, thief), ManifestMessage)
+    owner.ask(None, DEVICE, thief)
+    devices = {m.peer: m.device for m in owner.pool.manifest().members if m.role is Role.WORKER}
+    assert devices == {SHED: DEVICE, thief: None}
+
+
 def test_a_submitter_has_no_device(owner: Owner) -> None:
     terms = MemberTerms(role=Role.SUBMIT)
     secret = invite(owner.pool, (), terms, now=NOW, for_s=60, uses=1)[0].secret
