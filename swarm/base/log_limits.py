@@ -1,4 +1,5 @@
-"""How many log lines a peer may cause: lines of one kind by one peer, and lines of one kind in all. Those above are counted.
+"""How many log lines a peer may cause: lines of one kind by one peer, and lines of one kind in all; of strangers also all lines of one
+network, and of all of them together. Those above are counted.
 
 Pure: the time is an argument. `swarm.base.logs` puts it before every line of a process.
 """
@@ -30,6 +31,12 @@ REFUSED: Final = ".refused"
 """How the kinds of lines end that say what somebody may not do, which anybody can cause."""
 NEWS: Final = LineLimits(peer=LineRate(100, 2.0), event=LineRate(1000, 20.0))
 """Lower levels that name a peer."""
+STRANGERS: Final = LineLimits(peer=LineRate(3, 1 / 60), event=LineRate(10, 1 / 30))
+"""Of peers that this node does not know."""
+STRANGERS_NETWORK: Final = LineRate(10, 1 / 30)
+"""Of all kinds, by strangers of one network."""
+STRANGERS_IN_ALL: Final = LineRate(30, 1 / 10)
+"""Of all kinds, by all of them."""
 REPORT_S: Final = 60.0
 """Between two lines that say how many were left out."""
 MAX_KEPT: Final = 4096
@@ -46,12 +53,23 @@ class LineLimiter:
     """Kind and peer (empty: all) → lines left, at a time."""
     _reported: float | None = None
 
-    def admits(self, event: str, peer: str, trouble: bool, now: float) -> bool:
-        """Whether a line is written. `peer`: empty for none; lines without one are limited only when they are trouble."""
+    def admits(
+        self, event: str, peer: str, trouble: bool, now: float, stranger_from: str | None = None
+    ) -> bool:
+        """Whether a line is written. `peer`: empty for none; lines without one are limited only when they are trouble. `stranger_from`: the
+        network of a peer that is a stranger, empty for none; None: it is not."""
         if not (peer or trouble):
             return True
         limits = TROUBLE if trouble or event.endswith(REFUSED) else NEWS
         wanted = [((event, ""), limits.event), *([((event, peer), limits.peer)] if peer else [])]
+        if peer and stranger_from is not None:
+            # all under keys of their own: strangers use up none of what is there for others
+            wanted = [
+                ((event, "strangers"), STRANGERS.event),
+                ((event, peer), STRANGERS.peer),
+                (("", "strangers"), STRANGERS_IN_ALL),
+                *([(("", stranger_from), STRANGERS_NETWORK)] if stranger_from else []),
+            ]
         left = [(key, self._left(key, rate, now)) for key, rate in wanted]
         admitted = all(tokens >= 1 for _, tokens in left)
         if not admitted:

@@ -1,16 +1,17 @@
 """Logging of a process: plain lines for commands, else readable lines on a terminal and JSON lines elsewhere.
 
 Values are cut at 512 characters, control characters (terminal escapes, bidirectional overrides, newlines) are escaped, and fields named
-like a secret are left out. Lines that a peer can cause are limited (`swarm.base.log_limits`).
+like a secret are left out. Lines that a peer can cause are limited (`swarm.base.log_limits`), those of strangers most.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import re
 import time
-from collections.abc import Callable, MutableMapping
-from typing import Any, Final, TextIO
+from collections.abc import Callable, Iterator, MutableMapping
+from typing import Any, ClassVar, Final, TextIO
 
 import structlog
 
@@ -81,8 +82,15 @@ def set_up_logs(
     )
 
 
+def _no_stranger(_peer: str) -> str | None:
+    return None
+
+
 class LimitLines:
     """A structlog processor: drops what is above the limits, and says once a minute how many lines that were."""
+
+    stranger_from: ClassVar[Callable[[str], str | None]] = staticmethod(_no_stranger)
+    """The network of a peer that is a stranger to this process's node, empty for none; None: it is not. The node sets it."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -92,12 +100,25 @@ class LimitLines:
         name, now = str(event.get("event", "")), self._clock()
         if name == LEFT_OUT:
             return event
-        admitted = self._limiter.admits(name, str(event.get("peer") or ""), method not in _NEWS, now)
+        peer = str(event.get("peer") or "")
+        network = LimitLines.stranger_from(peer) if peer else None
+        admitted = self._limiter.admits(name, peer, method not in _NEWS, now, network)
         if counts := self._limiter.report(now):
             structlog.get_logger("logs").warning(LEFT_OUT, lines=counts)
         if not admitted:
             raise structlog.DropEvent
         return event
+
+
+@contextlib.contextmanager
+def strangers_known(stranger_from: Callable[[str], str | None]) -> Iterator[None]:
+    """Limits the lines about strangers while a node runs; of several nodes in a process, the last one's."""
+    LimitLines.stranger_from = staticmethod(stranger_from)
+    try:
+        yield
+    finally:
+        if LimitLines.stranger_from is stranger_from:
+            LimitLines.stranger_from = staticmethod(_no_stranger)
 
 
 def plain_line(_logger: Any, _method: str, event: Event) -> str:

@@ -26,6 +26,7 @@ from libp2p.transport.tcp.tcp import TCP
 from multiaddr import Multiaddr
 
 from protocol.errors import LocalProtocolError, ResourceError, Unreachable
+from swarm.base.logs import strangers_known
 from swarm.join.bootstrap import BootstrapKeeper, Gates
 from swarm.net.addresses import (
     Address,
@@ -39,6 +40,7 @@ from swarm.net.addresses import (
     public_network,
     usable,
 )
+from swarm.net.cost import PeerClass
 from swarm.net.governor import Governor
 from swarm.net.identity import Identity, peer_id_bytes
 from swarm.net.network import Handler, Path, Reservation
@@ -176,6 +178,15 @@ class HostNetwork:
         observed = self.remote_address(peer)
         return "" if observed is None else public_network([observed])
 
+    def stranger_from(self, peer: PeerId) -> str | None:
+        """The public network of a stranger, empty for none; None for a peer that the role knows."""
+        if peer == self.peer_id or self.governor.class_of(peer) is not PeerClass.STRANGER:
+            return None
+        try:
+            return self._network_of(peer)
+        except Unreachable:  # no peer id
+            return ""
+
     async def knock(self, peer: PeerId, address: Address, *, max_wait_s: float = 3.0) -> bool:
         with trio.move_on_after(max_wait_s):
             try:
@@ -263,7 +274,8 @@ async def open_host(
         async with trio.open_nursery() as nursery:
             network: HostNetwork = await nursery.start(run)
             try:
-                yield network
+                with strangers_known(network.stranger_from):
+                    yield network
             finally:
                 stop.set()
     except BaseExceptionGroup as group:

@@ -14,6 +14,7 @@ from libp2p.stream_muxer.yamux import yamux
 from libp2p.utils.varint import encode_uvarint
 
 from protocol.messages import work
+from protocol.wire.busy import Busy
 from protocol.words import ProtocolId
 from swarm.net.addresses import parse_tcp
 from swarm.net.identity import Identity, peer_id_bytes
@@ -263,7 +264,8 @@ async def strangers_verbs(target: Target) -> AsyncIterator[Facts]:
                         await link.data(stream, call(work.WORK, message))
                         answer = await replies.next()
                         facts["calls"] += 1
-                        facts["served"] += not isinstance(answer, work.Denied)
+                        facts[answer.type] += 1
+                        facts["served"] += not isinstance(answer, work.Denied | Busy)
             except* BROKEN:
                 await trio.sleep(0.05)
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swarm.base.log_limits import MAX_KEPT, REPORT_S, LineLimiter
-from swarm.base.logs import LEFT_OUT, make_safe, plain_line, set_up_logs
+from swarm.base.logs import LEFT_OUT, make_safe, plain_line, set_up_logs, strangers_known
 from swarm.base.text import escape_text
 
 
@@ -55,6 +55,37 @@ def test_a_flood_of_warnings_is_a_trickle_of_lines_however_many_keys_send_it(
     written = flood([0.0], lines, peers, seconds=60)
     assert len(written) / 60 < 700
     assert written.count("link.broken") <= 130
+
+
+@pytest.mark.parametrize(("kinds", "peers", "most"), [(1, 1, 4), (1, 10_000, 12), (30, 10_000, 36)])
+@pytest.mark.parametrize("level", ["info", "warning"])
+def test_strangers_write_a_few_lines_a_minute_whatever_they_do(
+    lines: io.StringIO, level: str, kinds: int, peers: int, most: int
+) -> None:
+    clock = [0.0]
+    set_up_logs(lines, clock=lambda: clock[0])
+    log = structlog.get_logger("ours")
+    with strangers_known(lambda peer: None if peer == "friend" else ""):
+        for number in range(6_000):
+            getattr(log, level)(f"kind-{number % kinds}", peer=f"peer-{number % peers}", why="x" * 100)
+            clock[0] += 0.01
+        for _ in range(5):
+            log.warning("kind-0", peer="friend")
+        clock[0] += REPORT_S
+        log.info("idle")
+    records = [json.loads(line) for line in lines.getvalue().splitlines()]
+    written = [record for record in records if str(record.get("peer", "")).startswith("peer-")]
+    assert len(written) <= most
+    assert sum(record.get("peer") == "friend" for record in records) == 5
+    reports = [record["lines"] for record in records if record["event"] == LEFT_OUT]
+    assert sum(map(sum, (report.values() for report in reports))) + len(written) == 6_000
+
+
+def test_one_network_of_strangers_leaves_lines_to_others() -> None:
+    limiter = LineLimiter()
+    for number in range(1_000):
+        limiter.admits(f"kind-{number}", f"peer-{number}", True, 0.0, "192.0.2.0/24")
+    assert limiter.admits("kind", "another", True, 0.0, "198.51.100.0/24")
 
 
 def test_what_was_left_out_is_counted_in_one_line_a_minute(lines: io.StringIO) -> None:

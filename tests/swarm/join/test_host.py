@@ -13,8 +13,10 @@ import trio.testing
 from libp2p.peer.id import ID
 
 from protocol.errors import ResourceError, Unreachable
+from swarm.base.logs import LimitLines
 from swarm.join.host import HostNetwork, open_host
 from swarm.net.addresses import concrete, parse_tcp, split_peer, usable
+from swarm.net.cost import PeerClass
 from swarm.net.identity import Identity, peer_id_bytes
 from swarm.net.network import Stream
 from swarm.p2p.dialler import AnotherAnswers
@@ -321,3 +323,14 @@ async def test_a_caller_that_gives_up_on_a_dial_does_not_end_it_for_others() -> 
                 impatient.cancel()
                 await trio.testing.wait_all_tasks_blocked(0.05)
                 await node.connect(peer.peer_id, peer.addresses, max_wait_s=5.0)
+
+
+async def test_the_log_knows_a_nodes_strangers_while_it_runs() -> None:
+    friend, stranger = (Identity.from_seed(n).peer_id for n in (901, 902))
+    async with open_host(Identity.fresh()) as network:
+        network.governor.class_of = lambda peer: PeerClass.KNOWN if peer == friend else PeerClass.STRANGER
+        assert LimitLines.stranger_from(stranger) == ""
+        assert LimitLines.stranger_from("no peer id") == ""
+        assert LimitLines.stranger_from(friend) is None
+        assert LimitLines.stranger_from(network.peer_id) is None
+    assert LimitLines.stranger_from(stranger) is None
