@@ -28,7 +28,7 @@ from drivers.measure.timing import TimedCalls, TimedLoop
 from drivers.native import library, loop, ort_api
 from drivers.onnx import session as edge
 from drivers.onnx.profile import profile, unit_that_ran
-from drivers.onnx.units import CPU, ProviderPlacement
+from drivers.onnx.units import CPU, ProviderPlacement, precision_note
 from protocol.formats.onnx import read_table_rows
 from protocol.formats.steps import POST
 
@@ -164,6 +164,11 @@ class OnnxModel(LocalModel):
 
     def notes(self, prepared: Prepared) -> list[str]:
         notes = [*threads_notes(self.order.threads), *self._runner.notes, "intra-op threads do not spin"]
+        provider = self._place.provider
+        if provider != CPU and (
+            note := precision_note(self._session.get_provider_options().get(provider, {}))
+        ):
+            notes.append(note)
         if any("int" in one.dtype and not one.rows for one in self.inputs):
             notes.append(f"made integers are below {prepared.bound}")
         tables = [one for one in self.inputs if one.rows]

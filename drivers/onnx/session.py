@@ -15,7 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
-from drivers.contract.base import DriverError, OutOfMemory, Unfit, WrongUnit
+from drivers.contract.base import Crashed, DriverError, OutOfMemory, Unfit, WrongUnit
 from drivers.inputs.made import Input, element_type
 from drivers.native import library
 from drivers.onnx.units import CPU, CUDA, TENSORRT, UNITS, ProviderPlacement, placement_for, visible_devices
@@ -130,13 +130,12 @@ def options(threads: int, optimise: bool) -> Any:
     return chosen
 
 
-def open_session(model: str | bytes, place: ProviderPlacement, chosen: Any) -> Any:
-    """Create a session, which is what load times measure. Raises `Unfit` or `OutOfMemory`."""
-    ort = runtime()
+def open_session(model: str | bytes, place: ProviderPlacement, chosen: Any, ort: Any = None) -> Any:
+    """Create a session, which is what load times measure. If its provider fails, so does it: the runtime's own answer would be a session on
+    the CPU. `ort`: the runtime's package, or a double. Raises `Unfit`, `OutOfMemory` or `Crashed`."""
+    ort = ort or runtime()
     requested = [CPU] if place.provider == CPU else [(place.provider, dict(place.options)), CPU]
-    session = translated(lambda: ort.InferenceSession(model, chosen, providers=requested))
-    session.disable_fallback()
-    return session
+    return translated(lambda: ort.InferenceSession(model, chosen, providers=requested, enable_fallback=0))
 
 
 def translated(call: Callable[[], Any]) -> Any:
@@ -169,6 +168,10 @@ _NO_MEMORY: Final = re.compile(
     r"bad_alloc|ALLOC_FAILED|fail(ed|ure) to allocate|out of memory|cannot allocate|available memory",
     re.IGNORECASE,
 )
+_GPU_FAILURE: Final = re.compile(
+    r"\b(CUDA|HIP|CUDNN|CUBLAS\w*|CUFFT|CURAND|ROCBLAS|MIOPEN) failure \d+: [^;]+"
+)
+"""The cause in an error of a GPU, which stands between functions, files and this host's name."""
 _NO_OPERATOR: Final = re.compile(r"(\S+):(\w+)\(\S*\) is not a registered function/op")
 _EXTERNAL: Final = re.compile(r"external data", re.IGNORECASE)
 
@@ -176,8 +179,12 @@ _EXTERNAL: Final = re.compile(r"external data", re.IGNORECASE)
 def to_driver_error(why: Exception) -> DriverError:
     """An error of onnxruntime in one sentence: what it means for the model, and whether another device may do better."""
     text = " ".join(re.sub(r"\[ONNXRuntimeError\] : \d+ : (\w+) : ", "", str(why)).split())
+    failure = _GPU_FAILURE.search(text)
+    shown = failure[0].strip() if failure else text
     if _NO_MEMORY.search(text):
-        return OutOfMemory(f"out of memory: {text[:300]}")
+        return OutOfMemory(f"out of memory: {shown[:300]}")
+    if failure and failure[1] in ("CUDA", "HIP"):  # the GPU is busy, broken or gone: another may do
+        return Crashed(f"onnxruntime: {shown[:600]}")
     if (operator := _NO_OPERATOR.search(text)) is not None:
         return Unfit(
             f"the model needs the operator {operator[1]}:{operator[2]}, which this onnxruntime does not have; "
@@ -187,7 +194,7 @@ def to_driver_error(why: Exception) -> DriverError:
         return Unfit("the model keeps weights in another file; send its folder instead of the one file")
     if type(why).__name__ == "InvalidProtobuf":
         return Unfit("the model file is corrupt or cut short: it is not a readable ONNX graph")
-    return Unfit(f"onnxruntime: {text[:600]}")
+    return Unfit(f"onnxruntime: {shown[:600]}")
 
 
 def inputs_of(session: Any) -> tuple[Input, ...]:

@@ -72,3 +72,10 @@ def visible_devices(provider: str, gpu: str) -> dict[str, str]:
     """The environment variable that shows a provider's libraries one GPU alone; to be set before they are loaded."""
     variable = DEVICES.get(provider, ("cpu", ""))[1]
     return {variable: gpu} if gpu and variable else {}
+
+
+def precision_note(options: Mapping[str, str]) -> str:
+    """Where a session's provider computes in float32 with fewer digits than that, by its live options; empty: nowhere."""
+    if options.get("use_tf32") != "1":
+        return ""
+    return "float32 products and convolutions may use TF32, with 10 bits of mantissa, where the GPU has it"

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from drivers.contract.base import OutOfMemory, WrongUnit
+from drivers.contract.base import Crashed, DriverError, OutOfMemory, Unfit, WrongUnit
 from drivers.contract.boot import folder
 from drivers.inputs.made import Input, make
 from drivers.native import library
@@ -25,6 +25,7 @@ from drivers.onnx.units import (
     UNITS,
     ProviderPlacement,
     placement_for,
+    precision_note,
     visible_devices,
 )
 from tests.drivers import zoo
@@ -137,9 +138,51 @@ def test_cudas_libraries_are_loaded_for_its_providers_alone() -> None:
     assert loaded == [CUDA, TENSORRT]
 
 
-def test_a_gpu_without_memory_for_a_handle_of_a_library_is_out_of_memory() -> None:
-    for text in ("CUBLAS failure 3: CUBLAS_STATUS_ALLOC_FAILED", "CUDA failure 2: out of memory"):
-        assert isinstance(edge.to_driver_error(RuntimeError(text)), OutOfMemory)
+OF_ORT = (
+    "/onnxruntime_src/onnxruntime/core/providers/cuda/cuda_call.cc:146 std::conditional_t<THRW, void, onnxruntime::common::Status> "
+    "onnxruntime::CudaCall(ERRTYPE, const char*, const char*, SUCCTYPE, const char*, const char*, int) [with ERRTYPE = cudaError; "
+    "bool THRW = true; SUCCTYPE = cudaError; std::conditional_t<THRW, void, common::Status> = void] {} ; GPU=-1 ; hostname=lab ; "
+    "file=/onnxruntime_src/onnxruntime/core/providers/cuda/cuda_execution_provider.cc ; line=355 ; expr=cudaSetDevice(info_.device_id); "
+)
+"""As onnxruntime-gpu 1.31.1 words it."""
+
+
+@pytest.mark.parametrize(
+    ("cause", "kind"),
+    [
+        ("CUDA failure 100: no CUDA-capable device is detected", Crashed),
+        ("CUDA failure 2: out of memory", OutOfMemory),
+        ("CUBLAS failure 3: CUBLAS_STATUS_ALLOC_FAILED", OutOfMemory),
+        ("CUDNN failure 3000: CUDNN_STATUS_NOT_SUPPORTED", Unfit),
+    ],
+)
+def test_an_error_of_a_gpu_is_reported_by_its_cause_and_only_a_librarys_refusal_is_the_models(
+    cause: str, kind: type[DriverError]
+) -> None:
+    error = edge.to_driver_error(RuntimeError(OF_ORT.format(cause)))
+    assert type(error) is kind
+    assert str(error).endswith(f": {cause}")
+
+
+def test_a_provider_that_fails_opens_no_session_on_the_cpu_instead() -> None:
+    ort = edge.runtime()
+
+    class Session(ort.InferenceSession):  # type: ignore[misc, name-defined]
+        """As with a GPU that is gone: its provider cannot be made, the CPU's can."""
+
+        def _create_inference_session(self, providers: Any, *rest: Any, **more: Any) -> None:
+            if any(isinstance(one, tuple) for one in providers):
+                raise RuntimeError(OF_ORT.format("CUDA failure 2: out of memory"))
+            super()._create_inference_session(providers, *rest, **more)
+
+    package, place = SimpleNamespace(InferenceSession=Session), placement_for(GPU, CUDA, "")
+    with pytest.raises(OutOfMemory, match="CUDA failure 2"):
+        edge.open_session(edge.TINY_MODEL, place, edge.options(1, optimise=True), package)
+
+
+def test_where_cuda_computes_with_fewer_digits_than_float32_the_row_says_so() -> None:
+    assert "TF32" in precision_note({"use_tf32": "1"})
+    assert precision_note({"use_tf32": "0"}) == precision_note({}) == ""
 
 
 def test_one_provider_may_be_several_units() -> None:
