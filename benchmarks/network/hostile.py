@@ -90,7 +90,7 @@ async def honest(peer: str, address: str, seconds: float) -> None:
     from protocol.values.requirement import Requirement, parse_clause
     from swarm.join.host import open_host
     from swarm.net.identity import Identity
-    from swarm.net.link import Links
+    from swarm.net.links import Links
 
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
     ask = say.QueryShard(

@@ -28,7 +28,8 @@ from protocol.wire.base import Message
 from protocol.words import ProtocolId, Reason
 from swarm.index.shard_store import ShardStore
 from swarm.net.cost import TOKEN_US
-from swarm.net.link import Link, serve_links
+from swarm.net.link import Link
+from swarm.net.links import serve_links
 from swarm.net.network import Network
 from swarm.net.reservations import RelayReservations
 

@@ -20,7 +20,7 @@ from swarm.base.home import Home
 from swarm.join.host import open_host
 from swarm.net.addresses import Contact, PeerId, gate_contacts
 from swarm.net.identity import Identity, load_or_create
-from swarm.net.link import Links
+from swarm.net.links import Links
 from swarm.net.network import Network
 from swarm.p2p.dialler import AnotherAnswers
 from swarm.pools.tokens import Grant, issue

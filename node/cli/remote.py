@@ -35,7 +35,7 @@ from swarm.join.ephemeral import GateVisitor
 from swarm.join.host import open_host
 from swarm.join.known_gates import read_addresses
 from swarm.net.identity import Identity, load_or_create
-from swarm.net.link import Links
+from swarm.net.links import Links
 from swarm.net.network import Network, Path, path_json, path_words
 from swarm.pools.tokens import Grant, issue
 

@@ -28,7 +28,8 @@ from swarm.base.units import show_ms
 from swarm.join.host import open_host
 from swarm.net.addresses import Address, Contact, gate_contacts, own_ips, parse_tcp, split_peer
 from swarm.net.identity import Identity
-from swarm.net.link import Link, Links, serve_links
+from swarm.net.link import Link
+from swarm.net.links import Links, serve_links
 from swarm.net.network import Network
 from swarm.p2p.dialler import AnotherAnswers
 from swarm.pools.membership import Membership

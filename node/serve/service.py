@@ -41,7 +41,8 @@ from swarm.blobs.client import fetch_blob
 from swarm.download.download import EDGE, Edge
 from swarm.net.addresses import PeerId
 from swarm.net.identity import verify
-from swarm.net.link import Link, serve_links
+from swarm.net.link import Link
+from swarm.net.links import serve_links
 from swarm.net.network import Network
 from swarm.pools.tokens import prove
 

@@ -73,7 +73,7 @@ class ConversationShell:
         self._notes: dict[object, trio.MemorySendChannel[Progress | LaunchEnded | Preempt]] = {}
 
     async def answer(self, link: Link, message: Message) -> Message | None:
-        """For `swarm.net.link.serve_links`."""
+        """For `swarm.net.links.serve_links`."""
         request = _Request()
         self.conversation.received(link, message, request)
         self.carry_out()

@@ -35,7 +35,8 @@ from swarm.blobs.client import fetch_blob
 from swarm.index.index import Index
 from swarm.net.addresses import Address
 from swarm.net.identity import verify
-from swarm.net.link import Link, Links
+from swarm.net.link import Link
+from swarm.net.links import Links
 from swarm.net.network import Network
 
 ROUNDS: Final = 8

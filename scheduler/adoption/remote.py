@@ -22,7 +22,7 @@ from scheduler.adoption.token import passed_on
 from scheduler.run.credentials import CredentialPresenter
 from swarm.join.ephemeral import GateVisitor, open_ephemeral_node
 from swarm.net.identity import Identity
-from swarm.net.link import Links
+from swarm.net.links import Links
 from swarm.pools.membership import Credential
 
 VISIT_S: Final = 900.0

@@ -35,7 +35,7 @@ from swarm.base.text import safe_text
 from swarm.index.index import Index
 from swarm.join.ephemeral import GateVisitor, open_ephemeral_node
 from swarm.net.identity import load_or_create
-from swarm.net.link import Links
+from swarm.net.links import Links
 from swarm.net.network import Network, Path, gate_name
 from swarm.pools.membership import signed_manifests
 from swarm.pools.tokens import Grant, issue

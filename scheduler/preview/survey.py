@@ -36,7 +36,8 @@ from swarm.index.index import Index
 from swarm.index.query import QueryResult
 from swarm.join.ephemeral import GateVisitor, open_ephemeral_node
 from swarm.net.identity import Identity, load_or_create
-from swarm.net.link import Link, Links
+from swarm.net.link import Link
+from swarm.net.links import Links
 from swarm.net.network import Network
 from swarm.pools.membership import signed_manifests
 from swarm.pools.tokens import Grant, issue

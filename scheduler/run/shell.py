@@ -28,7 +28,8 @@ from scheduler.run.credentials import CredentialPresenter
 from scheduler.trust.book import TrustBook
 from swarm.blobs.client import fetch_blob
 from swarm.net.cost import BYTE_US, VERIFY_US, PeerClass
-from swarm.net.link import Link, Links
+from swarm.net.link import Link
+from swarm.net.links import Links
 from swarm.net.network import Network
 
 RESULT_US: Final = 3_000.0

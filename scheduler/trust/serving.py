@@ -17,7 +17,7 @@ from protocol.messages.work import WORK, Denied, ShowCredentials, StatusRequest,
 from protocol.values.advert import Advert
 from protocol.words import ProtocolId
 from swarm.base.text import count, safe_text
-from swarm.net.link import Links
+from swarm.net.links import Links
 from swarm.net.network import Network
 
 MAX_ASKED: Final = 64

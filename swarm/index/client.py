@@ -21,7 +21,7 @@ from protocol.wire.base import Message
 from protocol.words import Reason
 from swarm.net.addresses import Address, Contact, PeerId, observed_addresses
 from swarm.net.identity import routing_key
-from swarm.net.link import Links
+from swarm.net.links import Links
 from swarm.net.network import Network
 
 M = TypeVar("M", bound=Message)

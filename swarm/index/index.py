@@ -33,7 +33,7 @@ from swarm.index.server import Admit, IndexServer
 from swarm.index.shard_store import SOFT_LIMIT, ShardStore
 from swarm.net.addresses import Address, Contact, PeerId, without_names
 from swarm.net.identity import routing_key
-from swarm.net.link import Links, serve_links
+from swarm.net.links import Links, serve_links
 from swarm.net.network import Network
 
 EXPIRE_S: Final = 60.0

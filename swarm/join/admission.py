@@ -26,7 +26,7 @@ from swarm.join.host import open_host
 from swarm.join.presence import ANYWHERE
 from swarm.net.addresses import Address, Contact, PeerId, gate_contacts, is_loopback
 from swarm.net.identity import Identity, load_or_create
-from swarm.net.link import serve_links
+from swarm.net.links import serve_links
 from swarm.net.network import Network
 from swarm.pools.enrolment import enroller
 from swarm.pools.server import ManifestRegistry, PoolServer

@@ -25,7 +25,7 @@ from swarm.index.index import Index
 from swarm.join.host import open_host
 from swarm.net.addresses import Address, Circuit, PeerId, parse_circuit
 from swarm.net.identity import Identity
-from swarm.net.link import Links
+from swarm.net.links import Links
 from swarm.net.network import Network
 from swarm.pools.tokens import Grant, issue
 

@@ -36,7 +36,8 @@ from swarm.join.presence import ANYWHERE, FallbackPeers, record_peers, run_prese
 from swarm.net.addresses import Address, Contact, gate_contacts
 from swarm.net.cost import PeerClass
 from swarm.net.identity import Identity, load_or_create, next_incarnation
-from swarm.net.link import Link, serve_links
+from swarm.net.link import Link
+from swarm.net.links import serve_links
 from swarm.net.network import Network
 from swarm.net.settings import RoleSettings
 from swarm.p2p.connection_gater import ConnectionGater

@@ -1,16 +1,14 @@
-"""Links: streams of one message family, with calls and their replies in both directions.
+"""One end of a link: a stream of one message family, with calls and their replies in both directions.
 
-A call on an open link costs a third of one on a new stream, so `Links` keeps one link for each peer and family. Both ends are alike once
-it is open. A relayed link is replaced by a direct one as soon as there is a direct connection; pending calls end on the old one.
-
-    async with nursery: links = Links(network, vocabulary, nursery, answer);  reply = await links.call(peer, addresses, message)
+A call on an open link costs a third of one on a new stream; `swarm.net.links` keeps one for each peer and family. Both ends are alike once
+it is open.
 """
 
 from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import KW_ONLY, dataclass, field
 from typing import TypeVar
 
@@ -28,11 +26,11 @@ from protocol.errors import (
 from protocol.wire.base import Message
 from protocol.wire.busy import Busy
 from protocol.wire.codec import Decoder, Frame, FrameKind, Vocabulary
-from swarm.net.addresses import Address, PeerId
+from swarm.net.addresses import PeerId
 from swarm.net.cost import BYTE_US, CALL_US, NOTE_US, SLICE_US
 from swarm.net.governor import Payer
 from swarm.net.memory import CALL_BYTES, DECODED_TIMES
-from swarm.net.network import Network, Stream
+from swarm.net.network import Stream
 
 M = TypeVar("M", bound=Message)
 
@@ -47,8 +45,6 @@ WRITE_S = 10.0
 """A peer that reads no byte for so long is disconnected."""
 BUSY_PAUSE_S = 0.05
 """The shortest wait after `Busy`."""
-LEAVE_CHECK_S = 1.0
-"""A replaced link is closed when it was at rest at two checks in a row."""
 
 log = structlog.get_logger("sark.link")
 
@@ -329,6 +325,11 @@ class Link:
                     await self.reset()
                 raise
 
+    @property
+    def at_rest(self) -> bool:
+        """Whether no call waits on either side."""
+        return not (self._pending or self._answering)
+
     def _finish(self) -> None:
         self.closed.set()
         for call in self._pending.values():
@@ -345,132 +346,3 @@ class Link:
         self._finish()
         self._scope.cancel()
         await self.stream.aclose()
-
-
-@dataclass
-class Links:
-    """Links of one family that we dial: one for each peer, opened on first use, dropped when broken."""
-
-    network: Network
-    family: str
-    vocabulary: Vocabulary
-    nursery: trio.Nursery
-    answer: Answer = refuse_all
-    _: KW_ONLY
-    cost: Cost = light
-    keep: float = math.inf
-    """Links at most; the one used least lately goes first."""
-    _links: dict[PeerId, Link] = field(default_factory=dict)
-    _opening: dict[PeerId, trio.Lock] = field(default_factory=dict)
-
-    def peek(self, peer: PeerId) -> Link | None:
-        """The open link with `peer`, if there is one. No I/O."""
-        link = self._links.get(peer)
-        return link if link is not None and not link.closed.is_set() else None
-
-    async def get(self, peer: PeerId, addresses: Sequence[Address] = (), *, max_wait_s: float = 5.0) -> Link:
-        """The open link with `peer`, or a new one; a relayed link is replaced where it can be. Raises `Unreachable`."""
-        link = self.peek(peer)
-        if link is not None and not self.detours(link):
-            return link
-        lock = self._opening.setdefault(peer, trio.Lock())
-        try:
-            async with lock:
-                old = self.peek(peer)
-                if old is not None and not self.detours(old):
-                    return old
-                try:
-                    stream = await self.network.open(peer, self.family, addresses, max_wait_s=max_wait_s)
-                except Unreachable:
-                    if (link := self.peek(peer)) is not None:
-                        return link
-                    raise
-                payer = self.network.governor.payer(peer)
-                link = Link(stream, self.vocabulary, self.answer, cost=self.cost, payer=payer)
-                if peer not in self._links and len(self._links) >= self.keep:
-                    await self.drop(next(iter(self._links)))
-                self._links[peer] = link
-                await self.nursery.start(self._run, link)
-                if old is not None:
-                    log.info("link.direct", peer=peer, family=self.family)
-                    self.nursery.start_soon(self._leave, old)
-                return link
-        finally:
-            if not lock.statistics().tasks_waiting and not lock.locked():
-                self._opening.pop(peer, None)
-
-    def detours(self, link: Link) -> bool:
-        """Whether a link is relayed although its peer is connected directly by now. No I/O."""
-        if not link.relayed:
-            return False
-        path = self.network.path(link.peer)
-        return path is not None and path.direct
-
-    async def call(
-        self, peer: PeerId, addresses: Sequence[Address], message: Message, *, max_wait_s: float = 5.0
-    ) -> Message:
-        """One call, opening a link where needed. Raises `Unreachable`, `RemoteProtocolError`."""
-        link = await self.get(peer, addresses, max_wait_s=max_wait_s)
-        self._links[peer] = self._links.pop(peer, link)  # most recently used last
-        return await link.call(message, max_wait_s=max_wait_s)
-
-    async def drop(self, peer: PeerId) -> None:
-        """Close the link with `peer`, if any."""
-        link = self._links.pop(peer, None)
-        if link is not None:
-            await link.reset()
-
-    async def _leave(self, link: Link) -> None:
-        """Close a replaced link once it is at rest."""
-        silent = 0
-        while silent < 2 and not link.closed.is_set():
-            await trio.sleep(LEAVE_CHECK_S)
-            silent = 0 if link._pending or link._answering else silent + 1
-        await link.aclose()
-
-    async def _run(self, link: Link, *, task_status: trio.TaskStatus[None]) -> None:
-        try:
-            await link.run(task_status=task_status)
-        except RemoteProtocolError as exc:
-            log.warning("link.broken", peer=link.peer, family=self.family, why=exc.what)
-        finally:
-            if self._links.get(link.peer) is link:
-                del self._links[link.peer]
-
-
-def serve_links(
-    network: Network,
-    family: str,
-    vocabulary: Vocabulary,
-    answer: Answer,
-    *,
-    cost: Cost = light,
-    admit: Callable[[PeerId], bool] | None = None,
-    opened: Callable[[Link], Awaitable[None]] | None = None,
-) -> None:
-    """Serve links of `family` that peers open. `cost`: what a call costs besides reading and answering it; `admit` decides before a byte
-    is read; `opened` runs until the link ends.
-
-    A peer that breaks the protocol is disconnected and logged in one line. Bugs are not caught.
-    """
-
-    async def handler(stream: Stream) -> None:
-        if admit is not None and not admit(stream.peer):
-            log.info("link.refused", peer=stream.peer, family=family)
-            await stream.reset()
-            return
-        payer = network.governor.payer(stream.peer)
-        link = Link(stream, vocabulary, answer, cost=cost, payer=payer, opened_by_peer=True)
-        try:
-            if opened is None:
-                await link.run()
-            else:
-                async with trio.open_nursery() as nursery:
-                    await nursery.start(link.run)
-                    nursery.start_soon(opened, link)
-                    await link.closed.wait()
-                    nursery.cancel_scope.cancel()
-        except* RemoteProtocolError as group:
-            log.warning("link.broken", peer=link.peer, family=family, why=first_error(group).what)
-
-    network.handle(family, handler)

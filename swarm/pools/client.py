@@ -34,7 +34,7 @@ from protocol.words import ProtocolId, Reason
 from swarm.index.query import QueryResult
 from swarm.net.addresses import Contact, peer_contacts
 from swarm.net.identity import routing_key
-from swarm.net.link import Links
+from swarm.net.links import Links
 from swarm.net.network import Network
 from swarm.pools.manifests import caught_up, find_member, verified
 from swarm.pools.membership import Membership

@@ -24,7 +24,7 @@ from protocol.messages.pool import POOL, ManifestMessage, PoolManifest
 from protocol.words import ProtocolId, Role
 from swarm.base.home import Home
 from swarm.base.threads import DISK
-from swarm.net.link import serve_links
+from swarm.net.links import serve_links
 from swarm.net.network import Network
 from swarm.pools.client import ManifestDirectory, PoolClient, is_due
 from swarm.pools.manifests import find_member

@@ -21,7 +21,8 @@ from protocol.wire.base import Message
 from protocol.words import ProtocolId, Reason
 from swarm.net.addresses import Address, Contact, PeerId, is_private, parse_tcp, public_network, usable
 from swarm.net.limits import RateLimit
-from swarm.net.link import Link, Links, serve_links
+from swarm.net.link import Link
+from swarm.net.links import Links, serve_links
 from swarm.net.network import Network, read_contacts
 
 KNOCK_WITHIN_S: Final = 2.5

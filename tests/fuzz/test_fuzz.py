@@ -18,7 +18,7 @@ from swarm.base.home import Home
 from swarm.join.host import open_host
 from swarm.join.node import RunningNode
 from swarm.net.identity import Identity
-from swarm.net.link import Links
+from swarm.net.links import Links
 from tests.fuzz.decoding import decode, fuzz_decoders
 from tests.fuzz.live import fuzz_nodes
 from tests.fuzz.mutations import CHANGES, FAMILIES, examples, plan

@@ -19,7 +19,7 @@ from swarm.index.index import Index
 from swarm.memory.network import MemoryNetwork, MemorySwarm
 from swarm.net.addresses import Contact
 from swarm.net.identity import Identity
-from swarm.net.link import Links
+from swarm.net.links import Links
 from swarm.net.network import Network
 from swarm.pools.client import PoolClient
 from swarm.pools.enrolment import PoolEnrolment, invite, invite_peer

@@ -31,7 +31,7 @@ from protocol.words import ProtocolId, Reason, Right
 from swarm.join.host import open_host
 from swarm.join.known_gates import read_addresses
 from swarm.net.identity import Identity, load_or_create
-from swarm.net.link import Links
+from swarm.net.links import Links
 from swarm.pools.tokens import Grant, issue
 from tests.real.lab import Lab, until
 

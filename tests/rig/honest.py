@@ -26,7 +26,7 @@ from protocol.wire.base import Message
 from protocol.words import ProtocolId
 from swarm.join.host import open_host
 from swarm.net.identity import Identity
-from swarm.net.link import Links
+from swarm.net.links import Links
 from tests.rig.attack import Node, Target
 
 EVERY_S: Final = 0.05

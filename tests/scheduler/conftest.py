@@ -78,7 +78,8 @@ from swarm.blobs.server import serve_blobs
 from swarm.index.query import QueryResult, Sighting
 from swarm.memory.network import MemoryNetwork, MemorySwarm
 from swarm.net.identity import Identity, verify
-from swarm.net.link import Link, serve_links
+from swarm.net.link import Link
+from swarm.net.links import serve_links
 from tests.scheduler.trusting import OwnWorkers
 
 SCHEDULER = Identity.from_seed("scheduler")

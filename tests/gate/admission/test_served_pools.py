@@ -18,7 +18,7 @@ from swarm.index.index import Index
 from swarm.memory.network import MemoryNetwork, MemorySwarm
 from swarm.net.addresses import Contact
 from swarm.net.identity import Identity
-from swarm.net.link import Links
+from swarm.net.links import Links
 from swarm.pools.manifests import with_member
 from swarm.pools.membership import stored_manifest
 from swarm.pools.owner import OwnPool, create_pool

@@ -27,7 +27,8 @@ from swarm.blobs.server import serve_blobs
 from swarm.join.host import HostNetwork, open_host
 from swarm.join.node import RunningNode
 from swarm.net.identity import Identity
-from swarm.net.link import Link, Links, serve_links
+from swarm.net.link import Link
+from swarm.net.links import Links, serve_links
 from swarm.relay.wire import DCUTR, HOP, MAX_MESSAGE, OWN_HOP, STOP
 from tests.swarm.attacker import LOOPBACK, RawLink, attack
 

@@ -23,7 +23,7 @@ from swarm.join.host import HostNetwork, open_host
 from swarm.join.node import RunningNode
 from swarm.net.addresses import PeerId
 from swarm.net.identity import Identity
-from swarm.net.link import Links
+from swarm.net.links import Links
 from swarm.net.network import Stream
 from swarm.pools.enrolment import revoke
 from swarm.pools.manifests import with_member

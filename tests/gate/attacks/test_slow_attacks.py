@@ -27,7 +27,8 @@ from swarm.base.home import Home
 from swarm.blobs.server import IDLE_S, serve_blobs
 from swarm.join.node import RunningNode
 from swarm.net.identity import Identity
-from swarm.net.link import FRAME_WITHIN_S, refuse_all, serve_links
+from swarm.net.link import FRAME_WITHIN_S, refuse_all
+from swarm.net.links import serve_links
 from swarm.relay.wire import DCUTR, HOP, OWN_HOP
 from tests.swarm.attacker import LOOPBACK, MSS, RawLink, attack, ended, line, tcp
 

@@ -43,7 +43,7 @@ from swarm.index.index import Index
 from swarm.memory.network import MemoryNetwork, MemorySwarm
 from swarm.net.addresses import Contact
 from swarm.net.identity import Identity
-from swarm.net.link import Links, serve_links
+from swarm.net.links import Links, serve_links
 from swarm.net.network import Stream
 from swarm.net.reservations import RelayLimits, RelayReservations
 from swarm.pools.owner import create_pool

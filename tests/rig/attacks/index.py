@@ -18,7 +18,8 @@ from protocol.values.requirement import Clause, Op, Requirement
 from protocol.wire.base import Message
 from protocol.words import ProtocolId
 from swarm.net.identity import Identity, routing_key
-from swarm.net.link import Link, Links, serve_links
+from swarm.net.link import Link
+from swarm.net.links import Links, serve_links
 from tests.rig.attack import STRANGERS, Attack, Facts, Node, Target
 from tests.rig.attacks.wire import (
     BROKEN,

@@ -34,7 +34,8 @@ from protocol.values.task import Task, read_task
 from protocol.wire.base import Message
 from protocol.words import ProtocolId, Reason, Right, RunOutcome, WorkerState
 from swarm.blobs.client import fetch_blob
-from swarm.net.link import Link, serve_links
+from swarm.net.link import Link
+from swarm.net.links import serve_links
 from tests.rig.attack import OWN_DEVICE, STRANGERS, Attack, Facts, Target
 from tests.rig.attacks.wire import a_peer, honest_adverts, listed
 

@@ -16,7 +16,8 @@ from scheduler.adoption.adopt import LEAP
 from scheduler.adoption.recovery import HIGHEST, UNPROVEN
 from scheduler.store.rows import CampaignStatus
 from swarm.net.identity import Identity
-from swarm.net.link import Link, serve_links
+from swarm.net.link import Link
+from swarm.net.links import serve_links
 from tests.scheduler.adoption.test_adoption import TASKS, end, midway, records, states
 from tests.scheduler.adoption.world import CAMPAIGN, World
 

@@ -53,7 +53,7 @@ from scheduler.store.store import Store
 from swarm.index.query import QueryResult, Sighting
 from swarm.memory.network import MemorySwarm
 from swarm.net.identity import Identity
-from swarm.net.link import Links
+from swarm.net.links import Links
 from swarm.pools.membership import Credential
 from tests.scheduler.trusting import OwnWorkers
 

@@ -39,7 +39,8 @@ from swarm.base.home import Home
 from swarm.index.query import QueryResult, Sighting
 from swarm.memory.network import MemorySwarm
 from swarm.net.identity import Identity
-from swarm.net.link import Link, serve_links
+from swarm.net.link import Link
+from swarm.net.links import serve_links
 from swarm.pools.tokens import prove
 
 GIB = 1024**3

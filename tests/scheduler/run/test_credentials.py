@@ -19,7 +19,8 @@ from protocol.words import ProtocolId, Reason, Right
 from scheduler.run.credentials import MAX_SHOWN, RETRY_S, CredentialPresenter
 from swarm.memory.network import MemoryNetwork, MemorySwarm
 from swarm.net.identity import Identity
-from swarm.net.link import Link, Links, serve_links
+from swarm.net.link import Link
+from swarm.net.links import Links, serve_links
 from swarm.pools.membership import Credential
 from tests.scheduler.conftest import FakeWorker, World
 

@@ -25,7 +25,8 @@ from scheduler.trust.serving import UntrustedDevice, serving_peers, untrusted_li
 from swarm.base.home import Home
 from swarm.memory.network import MemorySwarm
 from swarm.net.identity import Identity
-from swarm.net.link import Link, serve_links
+from swarm.net.link import Link
+from swarm.net.links import serve_links
 
 ANN, EVE = (Identity.from_seed(name) for name in ("ann", "eve"))
 

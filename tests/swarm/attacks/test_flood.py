@@ -24,7 +24,7 @@ from protocol.words import ProtocolId
 from swarm.join.host import HostNetwork, open_host
 from swarm.net.addresses import network_of
 from swarm.net.identity import Identity, peer_id_bytes
-from swarm.net.link import Links
+from swarm.net.links import Links
 from swarm.net.network import Stream
 from swarm.net.reservations import RelayLimits, RelayReservations
 from swarm.p2p.connection_gater import ConnectionGater, ConnectionLimits

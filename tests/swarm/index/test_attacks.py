@@ -24,7 +24,8 @@ from swarm.join.host import open_host
 from swarm.memory.network import MemoryNetwork, MemorySwarm
 from swarm.net.addresses import Contact
 from swarm.net.identity import Identity, routing_key
-from swarm.net.link import Link, Links, serve_links
+from swarm.net.link import Link
+from swarm.net.links import Links, serve_links
 from swarm.net.network import Network
 from swarm.p2p.dial_rules import DialRules
 

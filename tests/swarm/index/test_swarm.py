@@ -21,7 +21,8 @@ from swarm.memory.network import Latency, MemoryNetwork, MemorySwarm
 from swarm.net.addresses import Contact, PeerId
 from swarm.net.cost import CALL_US, SHARES, PeerClass, Share
 from swarm.net.identity import Identity, routing_key
-from swarm.net.link import Link, Links, serve_links
+from swarm.net.link import Link
+from swarm.net.links import Links, serve_links
 
 GIB = 2**30
 CPU = "CPU (ONNX)"

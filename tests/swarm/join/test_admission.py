@@ -23,7 +23,8 @@ from swarm.join.admission import open_admission
 from swarm.join.host import HostNetwork, open_host
 from swarm.net.addresses import Contact
 from swarm.net.identity import Identity
-from swarm.net.link import Link, serve_links
+from swarm.net.link import Link
+from swarm.net.links import serve_links
 from swarm.net.reservations import RelayReservations
 from swarm.pools.client import PoolClient
 from swarm.pools.enrolment import invite

@@ -17,7 +17,8 @@ from protocol.words import ProtocolId, Reason
 from swarm.join.ephemeral import TTL_S, GateVisitor
 from swarm.memory.network import MemoryNetwork, MemorySwarm
 from swarm.net.identity import Identity
-from swarm.net.link import Link, serve_links
+from swarm.net.link import Link
+from swarm.net.links import serve_links
 from swarm.pools.tokens import prove
 
 START = 1_800_000_000.0

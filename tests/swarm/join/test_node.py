@@ -22,7 +22,7 @@ from swarm.base.home import Home
 from swarm.base.locks import lock_folder
 from swarm.join.known_gates import local_gates, recent_gates, save_gates, worker_addresses, write_addresses
 from swarm.join.node import LOCK_WAIT_S, RunningNode, open_node
-from swarm.net.link import Links
+from swarm.net.links import Links
 from swarm.net.settings import RoleSettings
 
 LOOPBACK = ("/ip4/127.0.0.1/tcp/0",)

@@ -21,7 +21,7 @@ from swarm.join.node import RunningNode, open_node
 from swarm.join.presence import FallbackPeers, listens_beyond_loopback
 from swarm.net.addresses import Contact
 from swarm.net.identity import Identity, load_or_create, routing_key
-from swarm.net.link import Links
+from swarm.net.links import Links
 from swarm.net.settings import RoleSettings
 from swarm.reach.mdns import Lan
 from swarm.reach.reachability import Reach

@@ -21,7 +21,8 @@ from swarm.memory.network import MemorySwarm
 from swarm.net.cost import CALL_US, NOTE_US, REFUSALS, RESTS, SHARES, SLICE_US, STREAMS, PeerClass, Share
 from swarm.net.governor import LIGHT, Governor, Payer
 from swarm.net.identity import Identity
-from swarm.net.link import MAX_ANSWERING, Link, Links, serve_links
+from swarm.net.link import MAX_ANSWERING, Link
+from swarm.net.links import Links, serve_links
 from swarm.net.network import Network
 
 PONG = Pong(role="worker", incarnation=1)

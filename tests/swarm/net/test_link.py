@@ -23,7 +23,8 @@ from swarm.memory.network import MemorySwarm
 from swarm.memory.streams import WINDOW
 from swarm.net.cost import PeerClass
 from swarm.net.identity import Identity
-from swarm.net.link import MAX_ANSWERING, MAX_UNSENT, Link, Links, serve_links
+from swarm.net.link import MAX_ANSWERING, MAX_UNSENT, Link
+from swarm.net.links import Links, serve_links
 from swarm.net.network import Network
 from swarm.net.reservations import RelayReservations
 

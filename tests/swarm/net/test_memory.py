@@ -17,7 +17,8 @@ from protocol.wire.codec import Frame, FrameKind, Vocabulary
 from protocol.words import ProtocolId
 from swarm.memory.network import MemorySwarm
 from swarm.net.identity import Identity
-from swarm.net.link import MAX_ANSWERING, Link, Links, serve_links
+from swarm.net.link import MAX_ANSWERING, Link
+from swarm.net.links import Links, serve_links
 from swarm.net.memory import CALL_BYTES, MemoryAccount, MemoryLimits
 
 TALK = Vocabulary(Ping, Pong, calls=(Ping,), notes=(Pong,))

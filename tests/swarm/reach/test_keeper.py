@@ -22,7 +22,8 @@ from swarm.index.index import Index
 from swarm.memory.network import MemoryNetwork, MemorySwarm
 from swarm.net.addresses import Contact
 from swarm.net.identity import Identity, routing_key
-from swarm.net.link import Link, Links, serve_links
+from swarm.net.link import Link
+from swarm.net.links import Links, serve_links
 from swarm.net.reservations import RelayLimits, RelayReservations
 from swarm.reach.autonat import AutoNatServer
 from swarm.reach.keeper import ALONE_S, ReachKeeper

@@ -18,7 +18,8 @@ from protocol.wire.base import Message
 from protocol.words import ProtocolId
 from swarm.join.host import HostNetwork, open_host
 from swarm.net.identity import Identity, peer_id_bytes
-from swarm.net.link import Link, Links, serve_links
+from swarm.net.link import Link
+from swarm.net.links import Links, serve_links
 from swarm.net.network import Stream
 from swarm.net.reservations import RelayReservations
 from swarm.relay.hole_punch import ANSWER_WITHIN_S, MAX_AT_ONCE, MAX_TARGETS, candidates, targets
