@@ -1,4 +1,4 @@
-"""An honest stranger beside an attack: `python -m tests.rig.honest TARGET` calls the gate and a worker every 50 ms until its standard input
+"""An honest stranger beside an attack: `python -m tests.rig.honest TARGET` calls the gate and a worker every 20 ms until its standard input
 ends, and prints one JSON line for each call: when it was due, what it was, its milliseconds, whether an answer came.
 
 A call is due whether or not the one before it was answered, so that a node which stalls is seen to stall. Once a second a newcomer with
@@ -29,11 +29,11 @@ from swarm.net.identity import Identity
 from swarm.net.links import Links
 from tests.rig.attack import Node, Target
 
-EVERY_S: Final = 0.05
+EVERY_S: Final = 0.02
 NEWCOMER_S: Final = 1.0
 WITHIN_S: Final = 5.0
 PAGE: Final = say.QueryShard(attribute=EVERYBODY, limit=8)
-MOST: Final = 40
+MOST: Final = 250
 """Calls that may wait at a time; none is made above it, and that is a call without an answer."""
 
 

@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 import tempfile
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -14,10 +15,10 @@ from typing import Any, Final
 
 from tests.rig.attack import OWN_DEVICE, Attack, Facts
 from tests.rig.swarm import MODELS, Swarm, a_swarm
-from tests.rig.verdict import MIB, Result, Window, honest_rows
+from tests.rig.verdict import MIB, RIG, Result, Window, honest_rows
 
 TRIES: Final = 3
-"""A limit of time that was passed may be a busy machine's fault: the attack is tried again, and fails if none of its tries holds."""
+"""Windows beside an attack while limits of time are passed: a busy machine may be at fault. Between two of them comes one without it."""
 BRIEF_S: Final = 3.0
 BRIEF_MODELS: Final = 4
 LITTLE: Final = 16 * MIB
@@ -25,7 +26,7 @@ LITTLE: Final = 16 * MIB
 
 
 class Rig:
-    """Keeps a swarm, and the campaign without an attack that was run on it, for the next attack. After one that left something a
+    """Keeps a swarm, and the campaigns without an attack that were run on it, for the next attack. After one that left something a
     campaign that admits strangers gets another swarm, and others are held against another campaign without an attack.
 
     `brief`: one swarm for all that hold, and one campaign without an attack: half the time, rougher figures.
@@ -38,6 +39,8 @@ class Rig:
         self._tries = tries
         self._brief = brief
         self._quiet: Quiet | None = None
+        self._windows: deque[Window] = deque(maxlen=TRIES)
+        """The last ones without an attack, on this swarm or another one."""
         self._stack = ExitStack()
         self._swarm: Swarm | None = None
         self._of: tuple[str, ...] = ()
@@ -50,22 +53,28 @@ class Rig:
         self._renew()
 
     def run(self, attack: Attack) -> Result:
-        """Its verdict; tried again, on another swarm, while only limits of time were passed."""
-        for number in range(1, self._tries + 1):
+        """Its verdict."""
+        attacked: list[Window] = []
+        while True:
             try:
-                result = replace(self._attempt(attack), tries=number)
+                window, wrong, facts = self._attempt(attack)
             except (AssertionError, OSError, subprocess.SubprocessError) as exc:  # the other attacks go on
                 self._renew()
-                nothing = Window((0.0,), campaign_s=0.0)
-                return Result(attack.name, attack.shows, nothing, nothing, {}, (f"the rig: {exc}",))
-            if not result.held or (max(result.growth.values(), default=0) > LITTLE and not self._brief):
+                window, wrong, facts = Window((0.0,), campaign_s=0.0), [f"{RIG}{exc}"], {}
+            attacked.append(window)
+            quiet = tuple(self._windows) or (Window((0.0,), campaign_s=0.0),)
+            result = Result(attack.name, attack.shows, quiet, tuple(attacked), wrong, facts)
+            much = max(result.growth.values(), default=0) > LITTLE and not self._brief
+            if much or not (result.held or result.slow == result.failures):
                 self._renew()
             elif attack.leaves and not self._brief:
                 self._left, self._quiet = True, None
-            if result.held or result.failures != result.slow or number == self._tries:
+            if not result.may_be_the_machine or len(attacked) >= self._tries:
                 return result
+            self._quiet = None
+            if attack.leaves:
+                self._renew()
             self._say(f"{attack.name}: {'; '.join(result.failures)}; once more")
-        raise AssertionError(self._tries)
 
     def _swarm_for(self, attack: Attack) -> Swarm:
         if self._swarm is None or self._of != attack.schedulers or (self._left and attack.strangers):
@@ -86,11 +95,12 @@ class Rig:
         self._left = False
         self._stack.close()
 
-    def _attempt(self, attack: Attack) -> Result:
+    def _attempt(self, attack: Attack) -> tuple[Window, list[str], Facts]:
         swarm = self._swarm_for(attack)
         least_s = BRIEF_S if self._brief else attack.during_s
         if self._quiet is None:
             self._quiet = without_attack(swarm, least_s)
+            self._windows.append(self._quiet.window)
         options = {**attack.options, **(attack.brief if self._brief else {})}
         return attempt(replace(attack, options=options, during_s=least_s), swarm, self._quiet)
 
@@ -113,23 +123,25 @@ def without_attack(swarm: Swarm, least_s: float) -> Quiet:
     return Quiet(window, devices, wrong)
 
 
-def attempt(attack: Attack, swarm: Swarm, quiet: Quiet) -> Result:
-    """Once: the same campaign with the attack, on the same swarm."""
+def attempt(attack: Attack, swarm: Swarm, quiet: Quiet) -> tuple[Window, list[str], Facts]:
+    """Once: the same campaign with the attack, on the same swarm. The window, what is wrong, the attackers' facts."""
     before = {name: size for name, size in swarm.memory.now().items() if name != "scheduler"}
     with swarm.attacked(attack) as facts:
         own = next(filter(None, quiet.devices.values()), "")
-        beside, rows = swarm.window(for_device(attack.campaign, own), attack.during_s)
+        window, rows = swarm.window(
+            for_device(attack.campaign, own), attack.during_s, quiet.window.campaign_s
+        )
     names: Sequence[str] = attack.campaign.get("models", ())
     expected = dict.fromkeys(names) if names else swarm.models
     wrong = [*quiet.wrong, *honest_rows(rows, expected, quiet.devices, strangers=attack.strangers)]
     wrong += [*attack.check(rows, facts), *missing_evidence(attack, facts)]
-    return Result(attack.name, attack.shows, quiet.window, beside, before, tuple(wrong), facts)
+    return replace(window, before=before), wrong, facts
 
 
 def missing_evidence(attack: Attack, facts: Facts) -> list[str]:
     """What the attackers did too little of for the rest to mean anything."""
     return [
-        f"the rig: {facts.get(name, 0)} {name}, at least {least}"
+        f"{RIG}{facts.get(name, 0)} {name}, at least {least}"
         for name, least in attack.evidence.items()
         if facts.get(name, 0) < least
     ]

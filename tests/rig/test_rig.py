@@ -22,7 +22,8 @@ QUIET = Window(
     campaign_s=5.0,
     peak={"gate": 100 * MIB, "scheduler": 90 * MIB},
 )
-HELD = Result("calm", "1", QUIET, QUIET, {"gate": 95 * MIB})
+BESIDE = replace(QUIET, before={"gate": 95 * MIB})
+HELD = Result("calm", "1", (QUIET,), (BESIDE,))
 EXPECTED = {"m0.json": 20.0, "m1.json": 21.0}
 WORKERS = {"alice": "d-1", "bob": "d-2"}
 
@@ -41,7 +42,8 @@ def wrong(*rows: dict[str, Any], **options: Any) -> list[str]:
 
 def test_an_attack_that_changes_nothing_has_held() -> None:
     assert HELD.words == "held"
-    assert replace(HELD, tries=2).words == "held (try 2)"
+    assert replace(HELD, attacked=(BESIDE, BESIDE)).words == "held (try 2)"
+    assert replace(HELD, facts={"adverts refused": 9}).words == "held (9 adverts refused)"
     assert "held" in table([line(HELD)])
 
 
@@ -60,10 +62,49 @@ def test_an_attack_that_changes_nothing_has_held() -> None:
     ],
 )  # fmt: skip
 def test_each_limit_that_is_passed_is_named(beside: dict[str, Any], word: str, says: str) -> None:
-    result = replace(HELD, beside=replace(QUIET, **beside))
+    result = replace(HELD, attacked=(replace(BESIDE, **beside),))
     assert result.words == word
     assert says in "; ".join(result.failures)
     assert result.held == (word == "held")
+
+
+def calls(*p99s: float) -> tuple[Window, ...]:
+    return tuple(replace(BESIDE, latencies_ms=(*range(1, 99), p99, p99)) for p99 in p99s)
+
+
+@pytest.mark.parametrize(
+    ("quiet", "attacked", "says"),
+    [
+        ((99,), (150,), "p99 150 ms, at most 149"),
+        ((99,), (150, 100), ""),  # a burst of other work beside the attack
+        ((99, 99), (150, 150), "p99 150, 150 ms, at most 149"),
+        ((99, 2_000, 99), (150, 150, 150), "p99 150, 150, 150 ms, at most 149"),  # one without it hides nothing
+        ((99, 200, 200), (290, 290, 290), ""),  # a machine that became slower
+    ],
+)  # fmt: skip
+def test_a_slowdown_is_one_in_every_window_against_the_usual_one_without(
+    quiet: tuple[float, ...], attacked: tuple[float, ...], says: str
+) -> None:
+    assert "; ".join(replace(HELD, quiet=calls(*quiet), attacked=calls(*attacked)).failures) == says
+
+
+def test_newcomers_are_held_against_those_without_the_attack() -> None:
+    half = replace(BESIDE, refused=5)
+    assert replace(HELD, quiet=(half,), attacked=(half,)).held
+    assert replace(HELD, attacked=(half,)).words == "broken"
+
+
+def test_memory_is_that_of_the_worst_try() -> None:
+    tries = tuple(replace(BESIDE, peak={"gate": (95 + mib) * MIB}) for mib in (1, 65, 2))
+    assert replace(HELD, attacked=tries).failures == ["gate grew by 65 MiB, at most 64"]
+
+
+def test_an_attack_that_was_starved_is_tried_again_and_one_that_broke_something_is_not() -> None:
+    starved = replace(HELD, wrong=("the rig: 0 answers, at least 2",))
+    assert starved.words == "not shown"
+    assert starved.may_be_the_machine
+    assert not replace(HELD, wrong=("the rig: 0 answers, at least 2", "forged row")).may_be_the_machine
+    assert not HELD.may_be_the_machine
 
 
 def test_what_an_attacker_read_is_a_leak_and_what_it_changed_is_broken() -> None:
@@ -72,7 +113,7 @@ def test_what_an_attacker_read_is_a_leak_and_what_it_changed_is_broken() -> None
 
 
 def test_figures_can_be_compared_as_json() -> None:
-    plain = replace(HELD, beside=replace(QUIET, campaign_s=float("inf"))).to_json()
+    plain = replace(HELD, attacked=(replace(BESIDE, campaign_s=float("inf")),)).to_json()
     assert plain["with"]["campaign_s"] is None
     assert plain["with"]["p99_ms"] == 99
     assert plain["growth_mib"] == {"gate": 5.0, "scheduler": 0.0}

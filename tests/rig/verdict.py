@@ -3,23 +3,32 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+import statistics
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, Final
+from functools import cached_property
+from typing import Any, Final, TypeVar
+
+N = TypeVar("N", int, float)
 
 MIB: Final = 2**20
 GROWTH: Final = 64 * MIB
 """Memory of any honest process, peak minus before."""
 SLOWER: Final = 1.5
 SLOWER_MS: Final = 50.0
-"""The p99 of honest calls may be `SLOWER` times as long or this much longer, whichever is more."""
+"""The p99 of honest calls may be `SLOWER` times as long or this much longer, whichever is more. Exceeded: in every window beside the
+attack, held against the median of the windows without it that were taken in between, so that one burst of other work is not it."""
 CAMPAIGN: Final = 3.0
 CAMPAIGN_S: Final = 10.0
-"""The campaign may take `CAMPAIGN` times as long or this much longer, whichever is more."""
+"""The campaign may take `CAMPAIGN` times as long or this much longer, whichever is more; likewise."""
 LOG_KB_S: Final = 4.0
 """By which the log of any honest process may grow faster."""
 NEWCOMERS: Final = 0.8
-"""Share of newcomers that must be served."""
+"""Share of newcomers that must be served, of those that are without the attack."""
+REFUSED: Final = "adverts refused"
+"""A fact: adverts that the product did not take, so that less of the attack was under way."""
+RIG: Final = "the rig: "
+"""Begins what says that an attack has shown nothing."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +43,8 @@ class Window:
     """Newcomers that got no answer."""
     campaign_s: float = math.inf
     """From `submit` to its end; infinite: it did not end in time."""
+    before: Mapping[str, int] = field(default_factory=dict)
+    """Resident bytes of each process as it began."""
     peak: Mapping[str, int] = field(default_factory=dict)
     """Highest resident bytes of each process."""
     log_kb_s: Mapping[str, float] = field(default_factory=dict)
@@ -46,6 +57,30 @@ class Window:
     @property
     def p99(self) -> float:
         return rank(self.latencies_ms, 0.99)
+
+    @property
+    def served(self) -> float:
+        """Share of newcomers that got an answer."""
+        return 1 - self.refused / self.newcomers if self.newcomers else 1.0
+
+
+def together(windows: Sequence[Window]) -> Window:
+    """All calls as one window's; the median campaign."""
+    return Window(
+        latencies_ms=[call for window in windows for call in window.latencies_ms],
+        unanswered=sum(window.unanswered for window in windows),
+        newcomers=sum(window.newcomers for window in windows),
+        refused=sum(window.refused for window in windows),
+        campaign_s=statistics.median_high(window.campaign_s for window in windows),
+        before=_merged(min, [window.before for window in windows]),
+        peak=_merged(max, [window.peak for window in windows]),
+        log_kb_s=_merged(max, [window.log_kb_s for window in windows]),
+    )
+
+
+def _merged(choose: Callable[[list[N]], N], figures: Sequence[Mapping[str, N]]) -> dict[str, N]:
+    names = {name: None for each in figures for name in each}
+    return {name: choose([each[name] for each in figures if name in each]) for name in names}
 
 
 def rank(values: Sequence[float], share: float) -> float:
@@ -60,37 +95,58 @@ class Result:
 
     name: str
     shows: str
-    without: Window
-    beside: Window
-    before: Mapping[str, int]
-    """Resident bytes of each process as the attack began."""
+    quiet: Sequence[Window]
+    """Windows without the attack, taken before it and between its tries."""
+    attacked: Sequence[Window]
+    """Windows beside it: one for each try."""
     wrong: Sequence[str] = ()
     """What was broken or leaked, in words: rows that are not the honest ones, what an attacker got."""
     facts: Mapping[str, Any] = field(default_factory=dict)
-    tries: int = 1
+
+    @cached_property
+    def without(self) -> Window:
+        return together(self.quiet)
+
+    @cached_property
+    def beside(self) -> Window:
+        return together(self.attacked)
+
+    @property
+    def tries(self) -> int:
+        return len(self.attacked)
 
     @property
     def growth(self) -> dict[str, int]:
-        """Bytes by process. A process that was not there before is held against its peak without the attack."""
-        return {
-            name: peak - self.before.get(name, self.without.peak.get(name, peak))
-            for name, peak in self.beside.peak.items()
-        }
+        """Most bytes by process. One that was not there before is held against its peak without the attack."""
+        usual = self.without.peak
+        grown = [
+            {name: peak - each.before.get(name, usual.get(name, peak)) for name, peak in each.peak.items()}
+            for each in self.attacked
+        ]
+        return _merged(max, grown)
 
-    @property
+    @cached_property
     def slow(self) -> list[str]:
-        """Limits of time that were passed: a busy machine may have been at fault."""
-        without, beside = self.without, self.beside
+        """Limits of time that were passed in every window: a busy machine may have been at fault."""
         failures = []
-        limit = max(SLOWER * without.p99, without.p99 + SLOWER_MS)
-        if not beside.p99 <= limit:
-            failures.append(f"p99 {beside.p99:.0f} ms, at most {limit:.0f}")
-        longest = max(CAMPAIGN * without.campaign_s, without.campaign_s + CAMPAIGN_S)
-        if not beside.campaign_s <= longest:
-            failures.append(f"campaign {show_s(beside.campaign_s)}, at most {longest:.0f} s")
+        p99 = statistics.median(window.p99 for window in self.quiet)
+        limit = max(SLOWER * p99, p99 + SLOWER_MS)
+        calls = [window.p99 for window in self.attacked]
+        if not min(calls) <= limit:
+            failures.append(f"p99 {', '.join(f'{each:.0f}' for each in calls)} ms, at most {limit:.0f}")
+        campaign = statistics.median_high(window.campaign_s for window in self.quiet)
+        longest = max(CAMPAIGN * campaign, campaign + CAMPAIGN_S)
+        campaigns = [window.campaign_s for window in self.attacked]
+        if not min(campaigns) <= longest:
+            failures.append(f"campaign {', '.join(map(show_s, campaigns))}, at most {longest:.0f} s")
         return failures
 
     @property
+    def unshown(self) -> list[str]:
+        """Why the attack has shown nothing."""
+        return [failure for failure in self.wrong if failure.startswith(RIG)]
+
+    @cached_property
     def failures(self) -> list[str]:
         """All limits that were passed, in words; none: it held."""
         failures = list(self.wrong)
@@ -104,8 +160,7 @@ class Result:
             for name, rate in self.beside.log_kb_s.items()
             if rate > self.without.log_kb_s.get(name, 0.0) + LOG_KB_S
         ]
-        served = 1 - self.beside.refused / self.beside.newcomers if self.beside.newcomers else 1.0
-        if served < NEWCOMERS:
+        if self.beside.served < NEWCOMERS * self.without.served:
             failures.append(f"{self.beside.refused} of {self.beside.newcomers} newcomers refused")
         return failures + self.slow
 
@@ -114,12 +169,21 @@ class Result:
         return not self.failures
 
     @property
+    def may_be_the_machine(self) -> bool:
+        """Nothing but time has run out: worth another try."""
+        return not self.held and self.failures == [*self.unshown, *self.slow]
+
+    @property
     def words(self) -> str:
         """The result column."""
         if self.held:
-            return "held" if self.tries == 1 else f"held (try {self.tries})"
+            refused = self.facts.get(REFUSED, 0)
+            notes = [f"try {self.tries}"] * (self.tries > 1) + [f"{refused} {REFUSED}"] * bool(refused)
+            return f"held ({', '.join(notes)})" if notes else "held"
         if self.failures == self.slow:
             return "slowed"
+        if self.failures == [*self.unshown, *self.slow]:
+            return "not shown"
         return "leak" if all(failure.startswith("leak:") for failure in self.failures) else "broken"
 
     def to_json(self) -> dict[str, Any]:
@@ -134,6 +198,10 @@ class Result:
             "grew_most": most,
             "tries": self.tries,
             "facts": dict(self.facts),
+            "p99_ms_of_each": {
+                "without": [round(window.p99, 1) for window in self.quiet],
+                "with": [round(window.p99, 1) for window in self.attacked],
+            },
             "without": _window_json(self.without),
             "with": _window_json(self.beside),
         }
@@ -141,7 +209,7 @@ class Result:
 
 def _window_json(window: Window) -> dict[str, Any]:
     plain = asdict(window) | {"calls": len(window.latencies_ms), "p50_ms": window.p50, "p99_ms": window.p99}
-    del plain["latencies_ms"], plain["peak"]
+    del plain["latencies_ms"], plain["peak"], plain["before"]
     return {
         name: None if isinstance(value, float) and not math.isfinite(value) else value
         for name, value in plain.items()
