@@ -1,5 +1,6 @@
-"""An honest stranger beside an attack: `python -m tests.rig.honest TARGET` calls the gate and a worker every 20 ms until its standard input
-ends, and prints one JSON line for each call: when it was due, what it was, its milliseconds, whether an answer came.
+"""Honest strangers beside an attack: `python -m tests.rig.honest TARGET` calls the gate and a worker every 20 ms until its standard input
+ends, and prints one JSON line for each call: when it was due, what it was, its milliseconds, whether an answer came. Its three keys
+take turns: none calls more often than an eager reader.
 
 A call is due whether or not the one before it was answered, so that a node which stalls is seen to stall. Once a second a newcomer with
 a fresh key connects to the gate.
@@ -7,6 +8,7 @@ a fresh key connects to the gate.
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
 import sys
@@ -31,41 +33,47 @@ from tests.rig.attack import Node, Target
 
 EVERY_S: Final = 0.02
 NEWCOMER_S: Final = 1.0
+KEYS: Final = 3
 WITHIN_S: Final = 5.0
 PAGE: Final = say.QueryShard(attribute=EVERYBODY, limit=8)
 MOST: Final = 250
 """Calls that may wait at a time; none is made above it, and that is a call without an answer."""
 
 
+Call = tuple[str, Links, Node, Message]
+
+
 class Honest:
-    """The calls of one client, in turn."""
+    """The calls of a few clients, in turn."""
 
     def __init__(self, target: Target, nursery: trio.Nursery) -> None:
         self.target, self.nursery = target, nursery
         self.waiting = 0
 
     async def run(self, stack: AsyncExitStack) -> None:
+        clients = [await self._client(stack) for _ in range(KEYS)]
+        due = trio.current_time()
+        for name, links, node, message in itertools.cycle(itertools.chain(*zip(*clients, strict=True))):
+            await trio.sleep_until(due)
+            if self.waiting < MOST:
+                self.nursery.start_soon(self._call, name, links, node, message, due)
+            else:
+                say_line(name, due, WITHIN_S, False)
+            due += EVERY_S
+
+    async def _client(self, stack: AsyncExitStack) -> list[Call]:
         network = await stack.enter_async_context(
             open_host(Identity.fresh(), bootstrap=(self.target.gate.gate,))
         )
         index = Links(network, say.FAMILY, say.INDEX, self.nursery)
         health = Links(network, ProtocolId.HEALTH, HEALTH, self.nursery)
         work = Links(network, ProtocolId.WORK, WORK, self.nursery)
-        calls: list[tuple[str, Links, Node, Message]] = [
+        return [
             ("query gate", index, self.target.gate, PAGE),
             ("ping gate", health, self.target.gate, Ping()),
             ("query worker", index, self.target.workers[0], PAGE),
             ("ask worker", work, self.target.workers[0], StatusRequest()),
         ]
-        due, turn = trio.current_time(), 0
-        while True:
-            await trio.sleep_until(due)
-            name, links, node, message = calls[turn % len(calls)]
-            if self.waiting < MOST:
-                self.nursery.start_soon(self._call, name, links, node, message, due)
-            else:
-                say_line(name, due, WITHIN_S, False)
-            due, turn = due + EVERY_S, turn + 1
 
     async def _call(self, name: str, links: Links, node: Node, message: Message, due: float) -> None:
         self.waiting += 1

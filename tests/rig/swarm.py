@@ -28,7 +28,7 @@ MODELS: Final = 8
 LATENCY_MS: Final = 20.0
 """Of the first model; each further one takes a millisecond more."""
 CAMPAIGN_S: Final = 60.0
-"""After which a campaign is cancelled, or after `PATIENCE` times what it took without an attack: what is not measured by then is missing."""
+"""After which a campaign is cancelled, or after `PATIENCE` times what it took without an attack: what is not there by then is missing."""
 PATIENCE: Final = 5.0
 SAMPLE_S: Final = 0.05
 UP_S: Final = 90.0
