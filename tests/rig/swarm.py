@@ -24,7 +24,7 @@ from tests.rig.verdict import Window
 
 SCHEDULER: Final = "ada"
 WORKERS: Final = ("one", "two")
-MODELS: Final = 8
+MODELS: Final = 6
 LATENCY_MS: Final = 20.0
 """Of the first model; each further one takes a millisecond more."""
 CAMPAIGN_S: Final = 60.0

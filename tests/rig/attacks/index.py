@@ -288,9 +288,9 @@ ATTACKS: Final = (
     Attack(
         "page-bomb-crowd",
         "3",
-        "the same, asked of the gate under 64 keys at a time",
+        "the same, asked of the gate under 16 keys at a time",
         page_bomb,
-        {"keys": 64},
+        {"keys": 16},
         evidence={"adverts offered": 400, "asked": 20},
         leaves=True,
     ),
