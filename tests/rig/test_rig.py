@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +15,7 @@ from tests.rig.catalogue import ATTACKS
 from tests.rig.covered import COVERED
 from tests.rig.rig import missing_evidence
 from tests.rig.verdict import MIB, Result, Window, honest_rows, line, table
-from tests.rig.weakened import Weakness, weaken
+from tests.rig.weakened import WEAKNESSES, Weakness, weaken
 
 QUIET = Window(
     latencies_ms=tuple(range(1, 101)),
@@ -167,6 +168,13 @@ def test_a_defence_that_is_no_longer_there_to_be_taken_out_is_named(tmp_path: Pa
     assert (tmp_path / "a.py").read_text() == "if True:\n"
     with pytest.raises(SystemExit, match=r"a\.py has 0 times what stands in WEAKNESSES: 'if good:'"):
         weaken(tmp_path, (Weakness("a.py", "if good:", "if True:"),))
+
+
+def test_each_defence_is_where_the_weakened_trees_take_it_out() -> None:
+    root = Path(__file__).parents[2]
+    for each in itertools.chain(*WEAKNESSES.values()):
+        assert (root / each.path).read_text("utf-8").count(each.old) == 1, f"{each.path}: {each.old}"
+    assert WEAKNESSES.keys() <= ATTACKS.keys()
 
 
 def test_every_row_of_the_references_is_shown_by_an_attack_or_a_test_that_exists() -> None:

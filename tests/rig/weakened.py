@@ -30,6 +30,18 @@ class Weakness:
 
 
 WEAKNESSES: Final[dict[str, tuple[Weakness, ...]]] = {
+    "fake-workers": (
+        Weakness("scheduler/campaign/model.py", 'TrustScope(trust == "anyone", ', "TrustScope(True, "),
+    ),
+    "page-bomb": (
+        Weakness("swarm/index/server.py", "return self.holder.page_cost_us(message) + closer", "return 0.0"),
+        Weakness("swarm/index/server.py", "            await turn(cost_us)\n", ""),
+    ),
+    "lying-holders": (
+        Weakness(
+            "swarm/index/query.py", "if answer.cursor != end or end > MOST_OF_SHARD:", "if end < page.limit:"
+        ),
+    ),
     "store-flood": (
         Weakness(
             "swarm/index/shard_store.py",
@@ -86,9 +98,8 @@ WEAKNESSES: Final[dict[str, tuple[Weakness, ...]]] = {
     "downgrade": (
         Weakness(
             "swarm/p2p/hardening.py",
-            "            NOISE: NoiseTransport(keys",
-            '            "/tls/1.0.0": NoiseTransport(keys, noise_privkey=new_noise_keys().private_key),\n'
-            "            NOISE: NoiseTransport(keys",
+            "secure_transports_by_protocol={NOISE",
+            'secure_transports_by_protocol={"/tls/1.0.0": PacedNoise(keys, noise_privkey=new_noise_keys().private_key), NOISE',
         ),
         Weakness(
             "swarm/p2p/hardening.py", "    if security != [str(NOISE)] or muxers", "    if False and muxers"
