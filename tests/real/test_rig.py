@@ -1,4 +1,4 @@
-"""The short form of the attack rig: see `tests/rig`. `make rig` runs all of it."""
+"""The short form of the attack rig: see `tests/rig`. `make rig` runs all of it, and holds times against limits as well."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ SHORT = [attack for attack in ATTACKS.values() if attack.short]
 
 @pytest.fixture(scope="module")
 def rig() -> Iterator[Rig]:
-    with Rig(brief=True) as one:
+    with Rig(brief=True, tries=1) as one:
         yield one
 
 
 @pytest.mark.smoke
 @pytest.mark.parametrize("attack", SHORT, ids=[attack.name for attack in SHORT])
 def test_an_attack_changes_nothing_for_an_honest_campaign_beside_it(rig: Rig, attack: Attack) -> None:
-    assert rig.run(attack).failures == []
+    result = rig.run(attack)
+    assert [failure for failure in result.failures if failure not in result.slow] == []

@@ -25,6 +25,8 @@ LOG_KB_S: Final = 4.0
 """By which the log of any honest process may grow faster."""
 NEWCOMERS: Final = 0.8
 """Share of newcomers that must be served, of those that are without the attack."""
+UNANSWERED: Final = 0.05
+"""Share of honest calls that may get no answer within five seconds, beyond those that get none without the attack."""
 REFUSED: Final = "adverts refused"
 """A fact: adverts that the product did not take, so that less of the attack was under way."""
 RIG: Final = "the rig: "
@@ -62,6 +64,11 @@ class Window:
     def served(self) -> float:
         """Share of newcomers that got an answer."""
         return 1 - self.refused / self.newcomers if self.newcomers else 1.0
+
+    @property
+    def unheard(self) -> float:
+        """Share of calls that got none."""
+        return self.unanswered / max(1, len(self.latencies_ms))
 
 
 def together(windows: Sequence[Window]) -> Window:
@@ -160,6 +167,8 @@ class Result:
             for name, rate in self.beside.log_kb_s.items()
             if rate > self.without.log_kb_s.get(name, 0.0) + LOG_KB_S
         ]
+        if self.beside.unheard > self.without.unheard + UNANSWERED:
+            failures.append(f"{self.beside.unanswered} of {len(self.beside.latencies_ms)} calls unanswered")
         if self.beside.served < NEWCOMERS * self.without.served:
             failures.append(f"{self.beside.refused} of {self.beside.newcomers} newcomers refused")
         return failures + self.slow
