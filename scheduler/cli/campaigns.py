@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from protocol.errors import CampaignError
+from protocol.errors import CampaignError, Unreachable
 from scheduler.cli import adopt, completion
 from scheduler.cli.options import (
     CAMPAIGNS,
@@ -293,8 +293,11 @@ def cancel(
     ],
     gate: Gates = None,
 ) -> None:
-    """Cancel campaigns or tasks, and wait until the devices have confirmed it."""
-    from scheduler.submit.submit import cancel_and_wait
+    """Cancel campaigns or tasks, and wait until the devices have confirmed it.
+
+    Exit code 6 if a device has not: it is told again as soon as it is back, and without that its run ends with its lease.
+    """
+    from scheduler.submit.submit import CancelRequest
 
     with opened(ctx) as store:
         resolved: list[str] = []  # all ids are checked before anything is cancelled
@@ -306,5 +309,12 @@ def cancel(
                 adopt.refuse_elsewhere(campaign)
             resolved.append(store.campaigns.resolve(campaign) + (slash + number if number else ""))
         keep_alive = keeper(ctx, gates_of(ctx, gate))
-        for target in dict.fromkeys(resolved):
-            print(cancel_and_wait(store, target, keep_alive=keep_alive), flush=True)
+        requests = [CancelRequest(store, target) for target in dict.fromkeys(resolved)]
+        unconfirmed: list[Unreachable] = []
+        for request in requests:
+            try:
+                print(request.wait(keep_alive=keep_alive), flush=True)
+            except Unreachable as exc:
+                unconfirmed.append(exc)
+        if unconfirmed:
+            raise Unreachable("\n".join(exc.what for exc in unconfirmed), hint=unconfirmed[0].hint)

@@ -64,6 +64,7 @@ from scheduler.core.commands import (
 from scheduler.core.explain import LACKS_SIBLING, why_none
 from scheduler.core.scheduler import SchedulerCore
 from scheduler.core.state import TaskEntry, TaskLimits
+from scheduler.core.stops import OwedStop
 from swarm.base.event_log import EventLog
 
 SURVEY_S: Final = 15.0
@@ -86,6 +87,10 @@ class RestoredCampaign:
 
 class CampaignSource(Protocol):
     """The campaigns of this scheduler's store."""
+
+    def owed_stops(self) -> Sequence[OwedStop]:
+        """Stops that an earlier scheduler asked for and that were not confirmed."""
+        ...
 
     def unfinished(self) -> Sequence[str]:
         """Those that can be taken up."""
@@ -127,6 +132,7 @@ class SchedulerConversation:
         self._writer = CommandWriter(self._store, self.progress, self._log, self.ended)
         self.links = self.links_type(self.core, self._shell, self._claims, self._log, self.carry_out)
         self.witness = self.witness_type(lambda message: self.sign(message))
+        self._loaded = False
         self._going_on = False
         self._receiving: set[str] = set()
         """Tasks whose record is being fetched: one at a time, for each may be many megabytes."""
@@ -135,6 +141,10 @@ class SchedulerConversation:
 
     def load(self) -> None:
         """Take up campaigns that are not under way yet, and requests to cancel."""
+        if not self._loaded:
+            self._loaded = True
+            self.core.state.stops.restore(self._campaigns.owed_stops())
+            self.links.tell_owed()
         for campaign in self._campaigns.unfinished():
             if campaign not in self.core.state.campaigns:
                 self._take_up(campaign)
@@ -463,7 +473,10 @@ class SchedulerConversation:
         return Accepted()
 
     def answer_old(self, peer: str, result: Result) -> Message:
-        """What became of a result that is not of the current attempt."""
+        """What became of a result that is not of the current attempt. Its run is over, whether it was to be stopped or not."""
+        over = self.core.state.stops.confirm(peer, (result.lease,))
+        if over:
+            self.carry_out(over)
         receipt = self._store.attempts.known_result(
             task=result.task, attempt=result.attempt, worker=peer, sha256=result.sha256
         )

@@ -40,6 +40,7 @@ from scheduler.conversation.effects import (
 from scheduler.conversation.requests import shapes_of
 from scheduler.core.commands import CancelOn, Command, CommitTo, RecordGrant, ReleaseOn
 from scheduler.core.scheduler import SchedulerCore
+from scheduler.core.state import STOP_AGAIN_S
 from swarm.base.event_log import EventLog
 
 CONNECT_S: Final = 3.0
@@ -119,6 +120,8 @@ class WorkerLink:
     refused_since: float | None = None
     """Since when its machine has refused every connection; None: the last attempt said otherwise."""
     tried_at: float = -math.inf
+    told_at: float = -math.inf
+    """When it was last told to stop what it has not confirmed."""
     adopted: LinkHandle | None = None
     """The link over which its leases were adopted."""
     adrift: tuple[str, ...] = ()
@@ -161,6 +164,11 @@ class WorkerLinks:
         """
         self._of(peer).unadopted = True
         self._keep_up(peer)
+
+    def tell_owed(self) -> None:
+        """Reach the workers that owe the confirmation of a stop, and tell them again."""
+        for peer in self._core.state.stops.workers():
+            self._keep_up(peer)
 
     async def settled(self, peer: str) -> None:
         """Wait until no answer to a commit is on its way from this worker: it may speak of a lease that is not known yet."""
@@ -318,8 +326,10 @@ class WorkerLinks:
             handle = shell.peek(peer)
             if handle is not None and shell.detours(handle):
                 handle = await self._move_to_direct(peer)
+            owes = self._core.state.stops.at(peer)
             if handle is None:
-                if not view.held and not link.adrift:
+                link.told_at = -math.inf
+                if not view.held and not link.adrift and not owes:
                     link.keeper = None
                     shell.wake()
                     return
@@ -329,6 +339,10 @@ class WorkerLinks:
                 if (view.held or link.adrift) and not await self.adopt(handle, link):
                     continue
                 link.adopted = handle
+            if owes and now >= link.told_at + STOP_AGAIN_S:
+                link.told_at = now
+                for command in self._core.state.stops.tell(peer):
+                    shell.start(self.stop(command))
             if await WaitClosed(handle, shell.now() + RENEW_EVERY_S):
                 self._carry_out(self._core.workers.close_link(peer))  # reconnect at once, and adopt anew
             elif view.held and not link.unadopted:
@@ -355,10 +369,12 @@ class WorkerLinks:
             link.refused_since = since if exc.refused else None
             self._carry_out(self._core.allocator.search_for(peer, now))
             if exc.refused and now - since >= GONE_S and view.held:
-                self.give_up(peer, link, now, "its process is gone")
+                self.give_up(peer, link, now, "its process is gone", gone=True)
             await SleepUntil(self._shell.now() + (RETRY_S if view.held else LATER_S))
 
-    def give_up(self, peer: str, link: WorkerLink, now: float, what: str, *, silent: bool = False) -> None:
+    def give_up(
+        self, peer: str, link: WorkerLink, now: float, what: str, *, silent: bool = False, gone: bool = False
+    ) -> None:
         """What the worker holds of ours is lost."""
         core = self._core
         why = f"{core.state.device(peer)}: {what}: {link.trouble}"
@@ -366,7 +382,8 @@ class WorkerLinks:
         link.heard_at, link.adopted = now, None
         link.adrift, link.adrift_until = core.campaigns_on(peer), now + ADRIFT_S
         # it needs a new quote: else it would get its tasks back unasked
-        self._carry_out(core.workers.close_link(peer) + core.failures.lose_all(peer, why, now, silent=silent))
+        lost = core.failures.lose_all(peer, why, now, silent=silent, gone=gone)
+        self._carry_out(core.workers.close_link(peer) + lost)
 
     async def adopt(self, handle: LinkHandle, link: WorkerLink) -> bool:
         """Reconcile with what the worker holds, campaign by campaign. False: the link broke on the way."""

@@ -17,6 +17,7 @@ from scheduler.core.commands import (
     EndCampaign,
     EndHedge,
     EndPending,
+    EndStop,
     LiveAttempt,
     QueuePosition,
     RecordEvent,
@@ -45,6 +46,8 @@ class AttemptStore(Protocol):
     def end_hedge(self, end: EndHedge) -> None: ...
 
     def end(self, end: EndAttempt) -> None: ...
+
+    def end_stop(self, end: EndStop) -> None: ...
 
     def end_pending(self, end: EndPending) -> None: ...
 
@@ -163,6 +166,9 @@ class CommandWriter:
                 self.progress.pop(task, None)
                 store.attempts.end(command)
                 self.log.info("attempt.ended", task=task, attempt=attempt, end=str(event), why=detail)
+            case EndStop(task, attempt, confirmed):
+                store.attempts.end_stop(command)
+                self.log.info("stop.ended", task=task, attempt=attempt, confirmed=confirmed)
             case EndPending():
                 store.attempts.end_pending(command)
             case RecordWaitReason(tasks, words):

@@ -92,6 +92,14 @@ class EndHedge:
 
 
 @dataclass(frozen=True, slots=True)
+class Unconfirmed:
+    """A worker was told to stop a run `since_s` ago, and has not confirmed it. The run is over in `left_s` at the latest."""
+
+    since_s: float
+    left_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class EndAttempt:
     """Store that the current attempt ended without a record."""
 
@@ -100,6 +108,17 @@ class EndAttempt:
     event: TaskEvent
     reason: Reason | None = None
     detail: str = ""
+    stop: Unconfirmed | None = None
+    """Its run may go on for a while."""
+
+
+@dataclass(frozen=True, slots=True)
+class EndStop:
+    """Store that a run, which was told to stop, is over: its worker confirmed it, or its time is up."""
+
+    task: str
+    attempt: int
+    confirmed: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +203,7 @@ Command = (
     | SwitchAttempt
     | EndHedge
     | EndAttempt
+    | EndStop
     | EndPending
     | RecordWaitReason
     | CancelOn

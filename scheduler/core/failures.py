@@ -16,10 +16,12 @@ from scheduler.core.commands import (
     EndPending,
     RecordEvent,
     SetAside,
+    Unconfirmed,
 )
 from scheduler.core.hedging import Hedging
 from scheduler.core.ranking import QUICK_S, WorkerView
 from scheduler.core.state import LEASED, LIMITS, Attempt, CampaignRun, PendingOutcome, State, TaskEntry
+from scheduler.core.stops import OWED_S, OwedStop
 
 MAX_ATTEMPTS: Final = 990
 """Attempts are numbered up to 1,000 on the wire; refusals use up numbers, but no tries."""
@@ -275,21 +277,32 @@ class Failures:
             view.back_off(now, RETURNED_S)
         return [] if now - attempt.since > QUICK_S else self.count_failure(view, RETURNED, now, once=True)
 
-    def lose_all(self, peer: str, detail: str, now: float, *, silent: bool = False) -> list[Command]:
-        """The worker was not heard of for a lease's time: what it has of ours is lost. `silent`: it accepts links and does not answer."""
+    def lose_all(
+        self, peer: str, detail: str, now: float, *, silent: bool = False, gone: bool = False
+    ) -> list[Command]:
+        """The worker was not heard of for a lease's time: what it has of ours is lost. `silent`: it accepts links and does not answer.
+        `gone`: its process has ended, and its runs with it.
+        """
         commands: list[Command] = []
         if silent:
             view = self._state.worker(peer)
             commands = self.count_failure(view, "being silent about what it had taken", now, silent=True)
         for entry, attempt in self._state.held_at(peer):
             if attempt.status is not AttemptStatus.ASKED:  # a commit on its way has its own deadline
-                commands += self.lose(entry, attempt, Reason.LOST, detail, now)
+                commands += self.lose(entry, attempt, Reason.LOST, detail, now, goes_on=not gone)
         return commands
 
     def lose(
-        self, entry: TaskEntry, attempt: Attempt, reason: Reason, detail: str, now: float
+        self,
+        entry: TaskEntry,
+        attempt: Attempt,
+        reason: Reason,
+        detail: str,
+        now: float,
+        *,
+        goes_on: bool = False,
     ) -> list[Command]:
-        """This attempt is lost."""
+        """This attempt is lost. `goes_on`: its run may go on."""
         commands: list[Command] = []
         if reason is Reason.BAD_REQUEST and entry.counts(attempt):  # what it sent was no result
             commands = self._blame(self._state.worker(attempt.worker), attempt, reason, now)
@@ -302,7 +315,7 @@ class Failures:
             event = TaskEvent.REFUSE  # nothing ran, or it was never asked for, or is not asked for again
         elif reason is Reason.PREEMPTED and entry.state in LEASED and _may_yield(entry):
             event, detail = TaskEvent.PREEMPT, self._preempted(entry)
-        return commands + self._end_current(entry, event, reason, detail, now)
+        return commands + self._end_current(entry, event, reason, detail, now, goes_on=goes_on)
 
     def end_untrusted(self, peer: str, now: float) -> list[Command]:
         """End what a worker has of campaigns that do not admit it any more: what it still sends of that is stale."""
@@ -319,15 +332,30 @@ class Failures:
         return commands
 
     def turn_down(
-        self, entry: TaskEntry, attempt: Attempt, event: TaskEvent, reason: Reason, detail: str, now: float
+        self,
+        entry: TaskEntry,
+        attempt: Attempt,
+        event: TaskEvent,
+        reason: Reason,
+        detail: str,
+        now: float,
+        *,
+        goes_on: bool = False,
     ) -> list[Command]:
-        """The worker did not take this attempt."""
+        """The worker did not take this attempt, or did not say (`goes_on`: it may run there)."""
         if attempt is entry.hedge:
             return self._hedging.drop(entry, reason, detail)
-        return self._end_current(entry, event, reason, detail, now)
+        return self._end_current(entry, event, reason, detail, now, goes_on=goes_on)
 
     def _end_current(
-        self, entry: TaskEntry, event: TaskEvent, reason: Reason, detail: str, now: float
+        self,
+        entry: TaskEntry,
+        event: TaskEvent,
+        reason: Reason,
+        detail: str,
+        now: float,
+        *,
+        goes_on: bool = False,
     ) -> list[Command]:
         """The current attempt ended without a record. The hedge takes its place, if there is one; else a pending outcome comes true, and
         a task that used all its tries fails.
@@ -335,19 +363,37 @@ class Failures:
         if entry.hedge is not None and entry.current is not None:
             end = TaskEvent.LOSE if event is TaskEvent.LOSE else TaskEvent.REFUSE
             return self._hedging.end(entry, entry.current, end, reason, detail)
+        stop = None
         if entry.outcome is not None:
+            stop = self._owe_stop(entry, now) if goes_on else None
             event, reason, detail = entry.outcome.event, entry.outcome.reason, entry.outcome.detail
         elif event is TaskEvent.LOSE and entry.worker is not None:
             verdict, reason, detail = self.after_failure(entry, entry.worker, reason, detail)
             event = TaskEvent.FAIL if verdict is TaskEvent.FAIL else event
         elif entry.last >= MAX_ATTEMPTS:
             event, reason, detail = TaskEvent.FAIL, Reason.GAVE_UP, f"refused too often, last: {detail}"
-        return self._end(entry, event, reason, detail, now)
+        return self._end(entry, event, reason, detail, now, stop)
+
+    def _owe_stop(self, entry: TaskEntry, now: float) -> Unconfirmed | None:
+        """The task is over, and its worker has not said that its run is. A ticket alone runs nothing."""
+        attempt = entry.current
+        if attempt is None or (attempt.lease is not None and not entry.runs(attempt)):
+            return None
+        since = now if attempt.stop_at is None else attempt.stop_at
+        held = attempt.held(None)
+        stop = OwedStop(entry.id, attempt.number, attempt.worker, held, since + OWED_S)
+        return self._state.stops.add(stop, since, now)
 
     def _end(
-        self, entry: TaskEntry, event: TaskEvent, reason: Reason, detail: str, now: float
+        self,
+        entry: TaskEntry,
+        event: TaskEvent,
+        reason: Reason,
+        detail: str,
+        now: float,
+        stop: Unconfirmed | None = None,
     ) -> list[Command]:
-        command = EndAttempt(entry.id, entry.attempt, event, reason, detail)
+        command = EndAttempt(entry.id, entry.attempt, event, reason, detail, stop)
         self._state.end_attempt(entry, event, reason, now)
         return [command, *self._state.end_if_done(self._state.campaign_of(entry))]
 
@@ -396,7 +442,7 @@ class Failures:
     def confirm_stop(self, peer: str, leases: Iterable[str], now: float) -> list[Command]:
         """The worker confirms that nothing runs under these leases any more."""
         gone, device = set(leases), self._state.device(peer)
-        commands: list[Command] = []
+        commands = self._state.stops.confirm(peer, gone)
         for entry, attempt in self._state.held_at(peer):
             if attempt.lease not in gone:
                 continue
@@ -407,15 +453,18 @@ class Failures:
                 commands += self.end_stopped(entry, attempt, f"{device} gave it up", now)
         return commands
 
-    def end_stopped(self, entry: TaskEntry, attempt: Attempt, detail: str, now: float) -> list[Command]:
-        """A run that was to be stopped is over, or is not waited for any more."""
+    def end_stopped(
+        self, entry: TaskEntry, attempt: Attempt, detail: str, now: float, *, goes_on: bool = False
+    ) -> list[Command]:
+        """A run that was to be stopped is over, or is not waited for any more (`goes_on`)."""
         stopping = attempt.status is AttemptStatus.STOPPING
         if not stopping or entry.outcome is not None or attempt.inherited:
-            return self.lose(entry, attempt, Reason.LOST, detail, now)
+            return self.lose(entry, attempt, Reason.LOST, detail, now, goes_on=goes_on)
         if entry.state is not TaskState.RUNNING:
             words = f"{self._state.device(attempt.worker)} took it and never began"
             return self.lose(entry, attempt, Reason.LOST, words, now)
-        words = "it ran far beyond its limits and was stopped"
+        words = f"it ran far beyond its limits and was {'told to stop' if goes_on else 'stopped'}"
+        words = f"{words}: {detail}" if goes_on else words
         return self._end(entry, *self.after_failure(entry, attempt.worker, Reason.TIMED_OUT, words), now)
 
     def send_stop(self, entry: TaskEntry, now: float) -> list[Command]:

@@ -130,7 +130,7 @@ class Reconciler:
         if sent:
             commands = self._failures.count_failure(view, "being asked and not answering", now, silent=True)
         event = TaskEvent.LOSE if sent else TaskEvent.REFUSE
-        return commands + self._failures.turn_down(entry, attempt, event, Reason.LOST, why, now)
+        return commands + self._failures.turn_down(entry, attempt, event, Reason.LOST, why, now, goes_on=sent)
 
     # -- runs ---------------------------------------------------------------------------------------------------------------------------
 

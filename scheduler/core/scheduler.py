@@ -111,7 +111,7 @@ class SchedulerCore:
     def tick(self, now: float) -> list[Command]:
         """Time passed; to be called a few times each second."""
         self.state.unsettled = True
-        return self.timeouts.enforce(now)
+        return self.timeouts.enforce(now) + self.state.stops.lapse(now)
 
     def forget(self, now: float) -> list[CampaignRun]:
         """Drop campaigns that ended a while ago, and give them."""
@@ -127,8 +127,8 @@ class SchedulerCore:
 
     @property
     def idle(self) -> bool:
-        """Every campaign has ended."""
-        return all(campaign.done for campaign in self.state.campaigns.values())
+        """Every campaign has ended, and no worker owes the confirmation of a stop."""
+        return not self.state.stops and all(campaign.done for campaign in self.state.campaigns.values())
 
     # -- what a worker has --------------------------------------------------------------------------------------------------------------
 

@@ -33,6 +33,7 @@ from scheduler.core.commands import Command, EndCampaign, QueuePosition
 from scheduler.core.ranking import WorkerView
 from scheduler.core.retry import retry_delay_s
 from scheduler.core.run_times import RunTimes, deadline
+from scheduler.core.stops import OwedStops
 
 LIVE: Final = frozenset({TaskState.COMMITTING, TaskState.QUEUED, TaskState.LEASED, TaskState.RUNNING})
 LEASED: Final = frozenset({TaskState.LEASED, TaskState.RUNNING})
@@ -406,6 +407,7 @@ class State:
         """A heap of tasks by when they may exceed a limit in time; see `watch`."""
         self.withdrawn: dict[str, None] = {}
         """Pending tasks with an outcome, that nobody gets any more and that are still to end."""
+        self.stops = OwedStops()
         self.positions: dict[str, QueuePosition] = {}
         """Queue positions since the shell last took them."""
 

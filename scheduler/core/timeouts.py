@@ -49,7 +49,7 @@ class TimeLimits:
             if attempt.stop_at is not None and now < attempt.stop_at + STOP_S:
                 return failures.send_stop(entry, now)
             words = f"{device} did not say within {STOP_S:g} s that it was stopped"
-            return failures.end_stopped(entry, attempt, words, now)
+            return failures.end_stopped(entry, attempt, words, now, goes_on=True)
         if attempt.status is AttemptStatus.REPORTING:
             blame = failures.count_failure(view, NOT_SENT, now, silent=True)
             words = f"{device} ran it, but did not send its result"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from protocol.messages.work import HeldLease
 from protocol.values.attempt import TASK, AttemptStatus, TaskEvent, TaskState
 from protocol.values.record import read_record
 from protocol.values.task import read_task
@@ -12,6 +13,7 @@ from protocol.wire.table import final
 from protocol.words import Reason
 from scheduler.core.commands import EndAttempt, EndPending
 from scheduler.core.state import LIMITS, Attempt, TaskEntry
+from scheduler.core.stops import OWED_S, OwedStop
 from scheduler.store.rows import UNOBSERVED_EPOCH, AttemptRow, AttemptState, TaskRow
 from scheduler.store.store import Store
 
@@ -74,6 +76,20 @@ def entries_of(store: Store, campaign: str, bodies: Mapping[str, bytes]) -> list
         if entry is not None and row.record is not None:
             entry.ran_on = read_record(row.record).device.device
     return entries
+
+
+def owed_stops(store: Store, now: float, wall: float) -> list[OwedStop]:
+    """Stops that were not confirmed, as the core knows them. `now`, `wall`: the same instant, monotonic and since 1970."""
+    return [
+        OwedStop(
+            row.task,
+            row.attempt,
+            row.worker,
+            None if row.lease is None or row.fence is None else HeldLease(lease=row.lease, fence=row.fence),
+            now + min(max((row.ended or wall) - wall, 0.0), OWED_S),  # the clock may have been set meanwhile
+        )
+        for row in store.attempts.unconfirmed()
+    ]
 
 
 def end_unreadable(store: Store, campaign: str, why: str) -> None:

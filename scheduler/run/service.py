@@ -25,6 +25,7 @@ from scheduler.campaign.text import trust_of_spec
 from scheduler.conversation.conversation import RestoredCampaign, SchedulerConversation
 from scheduler.core.scheduler import SchedulerCore
 from scheduler.core.state import TaskLimits
+from scheduler.core.stops import OwedStop
 from scheduler.models.describe import by_devices
 from scheduler.planning.devices import DeviceFinder, fix_plan
 from scheduler.run.canaries import AnswerModel, Canaries, no_answers
@@ -32,7 +33,7 @@ from scheduler.run.credentials import CredentialPresenter
 from scheduler.run.epochs import LeadershipClaims
 from scheduler.run.manifests import CampaignManifests
 from scheduler.run.models import MissingModels, ModelSources
-from scheduler.run.restore import end_unreadable, entries_of
+from scheduler.run.restore import end_unreadable, entries_of, owed_stops
 from scheduler.run.shell import Aside, TrioShell
 from scheduler.store.rows import CampaignRow
 from scheduler.store.store import Store
@@ -189,6 +190,19 @@ class SchedulerService:
         """See `CampaignSource`."""
         return [row.id for row in self.store.campaigns.unfinished() if row.planned]
 
+    def owed_stops(self) -> list[OwedStop]:
+        """See `CampaignSource`. Their workers are reached where they were last."""
+        stops = owed_stops(self.store, trio.current_time(), self.wall())
+        if stops:
+            self._remember_workers()
+        return stops
+
+    def _remember_workers(self) -> None:
+        for worker in self.store.workers.all():
+            view = self._core.state.worker(worker.peer)
+            if not view.addresses:
+                view.addresses, view.device = worker.addresses, worker.device
+
     def restore(self, campaign: str, epoch: int) -> RestoredCampaign | None:
         """See `CampaignSource`."""
         store, row = self.store, self.store.campaigns.get(campaign)
@@ -201,10 +215,7 @@ class SchedulerService:
             log.warning("campaign.unreadable", campaign=row.id, why=exc.what)
             end_unreadable(store, row.id, exc.what)
             return None
-        for worker in store.workers.all():
-            view = self._core.state.worker(worker.peer)
-            if not view.addresses:
-                view.addresses, view.device = worker.addresses, worker.device
+        self._remember_workers()
         in_order = {entry.id: bodies[entry.id] for entry in entries}
         for body, seconds in reversed(store.tasks.run_times({entry.task.model.sha256 for entry in entries})):
             with contextlib.suppress(RemoteProtocolError):  # of another version

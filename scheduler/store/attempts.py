@@ -20,6 +20,7 @@ from scheduler.core.commands import (
     EndAttempt,
     EndHedge,
     EndPending,
+    EndStop,
     LiveAttempt,
     QueuePosition,
     RecordGrant,
@@ -28,6 +29,7 @@ from scheduler.core.commands import (
 from scheduler.store import schema as t
 from scheduler.store.database import Database, batched, read
 from scheduler.store.events import EventRepository
+from scheduler.store.progress import unconfirmed_text
 from scheduler.store.rows import ENDED, AttemptRow, AttemptState, ResultReceipt, TaskRow, stale_reason
 
 _GRAVER: Final = ("", str(RowVerdict.SIMULATED), str(RowVerdict.UNREADABLE))
@@ -73,6 +75,13 @@ class AttemptRepository:
             return ResultReceipt(duplicate=True)
         row = self._database.row(TaskRow, t.tasks.c.id == task)
         return ResultReceipt(Reason.UNKNOWN if row is None else stale_reason(row.state, row.reason))
+
+    def unconfirmed(self, target: str = "") -> tuple[AttemptRow, ...]:
+        """Attempts whose stop was not confirmed: all, or those of a campaign or task."""
+        a = t.attempts.c
+        of_target = (a.task == target) | a.task.startswith(f"{target}/", autoescape=True)
+        where = (a.state == AttemptState.UNCONFIRMED, *([of_target] if target else []))
+        return self._database.rows(AttemptRow, *where, order=[a.task, a.attempt])
 
     # -- writing --------------------------------------------------------------------------------------------------------------------
 
@@ -311,7 +320,35 @@ class AttemptRepository:
                     f"{event} for attempt {end.attempt} of {end.task}, which is at {row.attempt}"
                 )
             tries = event in (TaskEvent.LOSE, TaskEvent.RETRY)
-            self._end(c, row, event, end.reason, end.detail, tries=tries)
+            if end.stop is None:
+                self._end(c, row, event, end.reason, end.detail, tries=tries)
+                return
+            told, until = self._database.wall() - end.stop.since_s, self._database.wall() + end.stop.left_s
+            words = unconfirmed_text(row.device, told, until)
+            detail = "; ".join(filter(None, (end.detail, words)))
+            self._end(c, row, event, end.reason, detail, tries=tries)
+            unconfirmed = {"state": AttemptState.UNCONFIRMED, "ended": until, "detail": words}
+            _update_attempt(c, end.task, end.attempt, **unconfirmed)
+            fields = {"attempt": end.attempt, "device": row.device, "told": told, "until": until}
+            self._events.append(c, row.campaign, "stop.unconfirmed", row.id, **fields)
+
+    def end_stop(self, end: EndStop) -> None:
+        """A run whose stop was not confirmed is over. Does nothing if the campaign was deleted meanwhile."""
+        with self._database.transaction() as c:
+            task = _find_task(c, end.task)
+            where = (*_is(end.task, end.attempt), t.attempts.c.state == AttemptState.UNCONFIRMED)
+            attempt = next(iter(read(c, AttemptRow, *where)), None)
+            if task is None or attempt is None:
+                return
+            state = AttemptState.FAILED if task.state is TaskState.FAILED else AttemptState.CANCELLED
+            now, over = self._database.wall(), _CONFIRMED if end.confirmed else _LAPSED
+            _update_attempt(c, end.task, end.attempt, state=state, ended=now, detail=over)
+            told = task.detail.removesuffix(attempt.detail).removesuffix("; ")
+            detail = told if end.confirmed else "; ".join(filter(None, (told, over)))
+            _update_task(c, end.task, detail=detail)
+            name = "stop.confirmed" if end.confirmed else "stop.lapsed"
+            fields = {"attempt": end.attempt, "device": attempt.device}
+            self._events.append(c, task.campaign, name, end.task, **fields)
 
     def end_pending(self, end: EndPending) -> None:
         """End many pending tasks for one reason: failed or cancelled."""
@@ -379,6 +416,8 @@ class AttemptRepository:
         self._add_event(c, row, event, **current, **fields)
 
 
+_CONFIRMED: Final = "its device confirmed that it was stopped"
+_LAPSED: Final = "its device never confirmed that it was stopped, and its lease is over"
 _HEDGEABLE: Final = (TaskState.QUEUED, TaskState.LEASED, TaskState.RUNNING)
 """Where a task may have a hedge."""
 _AS_CURRENT: Final = {

@@ -6,6 +6,7 @@ queued 3rd, starts in ~40 s · fetch 43 % (12.1 of 28.0 MB) · load 2/5 · warm-
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime
 from typing import Final
 
 from protocol.formats.phase import Phase
@@ -35,7 +36,9 @@ def progress_text(task: TaskRow) -> str:
             why = task.detail.splitlines() or [str(task.reason)]
             return safe_text(f"failed: {why[0]}", 300)
         case TaskState.CANCELLED:
-            return ADOPTED if task.reason is Reason.ADOPTED else "cancelled"
+            if task.reason is Reason.ADOPTED:
+                return ADOPTED
+            return safe_text(f"cancelled: {task.detail}", 300) if task.detail else "cancelled"
         case TaskState.PENDING:
             return safe_text(task.note, 200) or preemption_text(task) or "looking for a device"
         case TaskState.COMMITTING:
@@ -44,6 +47,12 @@ def progress_text(task: TaskRow) -> str:
             return queued_text(task)
         case _:
             return _running(task)
+
+
+def unconfirmed_text(device: str, told: float, until: float) -> str:
+    """`told to stop at 19:21:08 UTC, not confirmed by mini-7; its run ends by 19:31:33 UTC at the latest`, from wall seconds."""
+    first, last = (f"{datetime.fromtimestamp(at, UTC):%H:%M:%S} UTC" for at in (told, until))
+    return f"told to stop at {first}, not confirmed by {device or 'its device'}; its run ends by {last} at the latest"
 
 
 def queued_text(task: TaskRow) -> str:
@@ -118,6 +127,7 @@ _ATTEMPT_WORDS: Final[dict[AttemptState, str]] = {
     AttemptState.SUCCEEDED: "succeeded",
     AttemptState.CANCELLED: "was cancelled",
     AttemptState.PREEMPTED: "was preempted",
+    AttemptState.UNCONFIRMED: "may still run it",
 }
 
 

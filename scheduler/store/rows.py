@@ -36,6 +36,8 @@ class AttemptState(StrEnum):
     CANCELLED = "cancelled"
     PREEMPTED = "preempted"
     """It gave way to a higher priority."""
+    UNCONFIRMED = "unconfirmed"
+    """Its task is over, and its worker has not confirmed that the run was stopped."""
 
 
 class CampaignStatus(StrEnum):
@@ -172,6 +174,7 @@ class AttemptRow(_Fenced):
     state: AttemptState
     begun: float
     ended: float | None = None
+    """Of an unconfirmed stop, when its run is over at the latest."""
     lease: str | None = None
     incarnation: int | None = None
     number: int | None = None

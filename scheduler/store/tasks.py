@@ -38,6 +38,21 @@ class TaskRepository:
         where = [c.campaign == campaign, c.n > after, *([c.state == state] if state is not None else [])]
         return self._database.rows(TaskRow, *where, order=[c.n], limit=limit)
 
+    def counts(self, target: str) -> dict[TaskState, int]:
+        """How many tasks of a campaign stand where; `target` may also be one task."""
+        c = t.tasks.c
+        query = sa.select(c.state, sa.func.count().label("tasks")).where(_of(target)).group_by(c.state)
+        return {row.state: int(row.tasks) for row in self._database.all(query)}
+
+    def devices_of_open(self, target: str) -> tuple[str, ...]:
+        """Names of the devices that have open tasks of a campaign, or have this task."""
+        c = t.tasks.c
+        where = (_of(target), c.state.not_in((*ENDED, TaskState.PENDING)))
+        query = sa.select(sa.func.coalesce(sa.func.nullif(c.device, ""), c.worker).label("device")).where(
+            *where
+        )
+        return tuple(row.device for row in self._database.all(query.distinct().order_by("device")))
+
     def active(self) -> tuple[TaskRow, ...]:
         """Leased and running tasks of unfinished campaigns."""
         c = t.tasks.c
@@ -110,6 +125,11 @@ class TaskRepository:
                 for portion in batched(tasks):
                     pending = (t.tasks.c.id.in_(portion), t.tasks.c.state == TaskState.PENDING)
                     c.execute(t.tasks.update().where(*pending).values(note=note))
+
+
+def _of(target: str) -> sa.ColumnElement[bool]:
+    """The tasks of a campaign, or one task, by its id."""
+    return t.tasks.c.id == target if "/" in target else t.tasks.c.campaign == target
 
 
 class WorkerRepository:

@@ -193,53 +193,79 @@ def _respool(
             ) from None
 
 
-WAIT_S = 20.0
+# -- cancels ----------------------------------------------------------------------------------------------------------------------
+
+WAIT_S: Final = 20.0
+POLL_S: Final = 0.05
+KEEP_ALIVE_EVERY: Final = 20
 
 
-POLL_S = 0.05
+class CancelRequest:
+    """The request to cancel `target`, a campaign or a task. It is on disk once this was made. Raises as `request_cancel`."""
 
+    def __init__(self, store: Store, target: str) -> None:
+        self._store, self._target = store, target
+        self._cancelled = store.tasks.counts(target).get(TaskState.CANCELLED, 0)
+        self._asked = request_cancel(store, target)
 
-KEEP_ALIVE_EVERY = 20
+    def wait(
+        self,
+        *,
+        keep_alive: Callable[[], None],
+        pause: Callable[[float], None] = time.sleep,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> str:
+        """Wait until its tasks have ended; gives the outcome in a line. `keep_alive` starts a scheduler process when none runs.
 
-
-def cancel_and_wait(
-    store: Store,
-    target: str,
-    *,
-    keep_alive: Callable[[], None],
-    pause: Callable[[float], None] = time.sleep,
-    clock: Callable[[], float] = time.monotonic,
-) -> str:
-    """Cancel `target`, a campaign or a task; gives the outcome in a line. `keep_alive` starts a scheduler process when none runs.
-
-    Raises `CampaignError` when there is no such task, `Unreachable` when the scheduler does not confirm in time: the request
-    stays on disk, for the next scheduler process.
-    """
-    ended = {task.id for task in _tasks(store, target) if task.state in ENDED}
-    if not request_cancel(store, target):
-        return f"{target} had ended already."
-    deadline = clock() + WAIT_S
-    for polls in itertools.count():
-        if _has_ended(store, target):
-            break
-        if polls % KEEP_ALIVE_EVERY == 0:
-            keep_alive()
-        if clock() > deadline:
-            raise Unreachable(
-                f"{target}: the cancellation is on disk, but was not confirmed within {WAIT_S:g} s",
-                hint="a device that cannot be reached stops by itself when its lease ends",
+        Raises `Unreachable` when the scheduler does not say in time that they have, and when a device did not confirm that its run was
+        stopped: it is told again, also by the next scheduler process.
+        """
+        target = self._target
+        if not self._asked:
+            return f"{target} had ended already."
+        deadline = clock() + WAIT_S
+        for polls in itertools.count():
+            if _has_ended(self._store, target):
+                break
+            if polls % KEEP_ALIVE_EVERY == 0:
+                keep_alive()
+            if clock() > deadline:
+                raise Unreachable(
+                    f"{target}: the cancellation is on disk, but was not confirmed within {WAIT_S:g} s{self._awaited()}",
+                    hint="a device that cannot be reached is told as soon as it is back",
+                )
+            pause(POLL_S)
+        counts = self._store.tasks.counts(target)
+        ended = counts.get(TaskState.CANCELLED, 0) - self._cancelled
+        open_stops = self._store.attempts.unconfirmed(target)
+        if open_stops:
+            first = open_stops[0]
+            devices = ", ".join(
+                dict.fromkeys(safe_text(stop.device or stop.worker[-8:]) for stop in open_stops)
             )
-        pause(POLL_S)
-    tasks = _tasks(store, target)
-    stopped = sum(task.state is TaskState.CANCELLED and task.id not in ended for task in tasks)
-    return f"{target} is cancelled: {stopped} stopped, {len(tasks) - stopped} had ended before."
+            raise Unreachable(
+                f"{target} is cancelled: {ended - len(open_stops)} stopped, {len(open_stops)} told to stop but not confirmed by {devices}: "
+                f"{first.task} {safe_text(first.detail)}",
+                hint="it is told again as soon as it is back: sark-node events " + target.partition("/")[0],
+            )
+        return f"{target} is cancelled: {ended} stopped, {sum(counts.values()) - ended} had ended before."
+
+    def _awaited(self) -> str:
+        """Whose word is missing."""
+        devices = self._store.tasks.devices_of_open(self._target)
+        return f" by {', '.join(safe_text(device) for device in devices[:5])}" if devices else ""
+
+
+def cancel_and_wait(store: Store, target: str, *, keep_alive: Callable[[], None]) -> str:
+    """Cancel one target; see `CancelRequest`."""
+    return CancelRequest(store, target).wait(keep_alive=keep_alive)
 
 
 def request_cancel(store: Store, target: str) -> int:
     """Store the request to cancel `target`, a campaign or a task; gives the number of open tasks, at least 1, or 0 when it had ended.
     Raises `CampaignError` when there is no such task, or another machine runs the campaign.
     """
-    if "/" in target and not _tasks(store, target):
+    if "/" in target and store.tasks.get(target) is None:
         raise CampaignError(f"no task {target!r}", hint="list a campaign's tasks: sark-node results CAMPAIGN")
     if _has_ended(store, target):
         row = store.campaigns.get(target.partition("/")[0])
@@ -253,12 +279,5 @@ def _has_ended(store: Store, target: str) -> bool:
     campaign = store.campaigns.get(target.partition("/")[0])
     if campaign is not None and campaign.ended is not None:
         return True
-    tasks = _tasks(store, target)
-    return "/" in target and bool(tasks) and all(task.state in ENDED for task in tasks)
-
-
-def _tasks(store: Store, target: str) -> tuple[TaskRow, ...]:
-    if "/" not in target:
-        return store.tasks.all(target)
-    task = store.tasks.get(target)
-    return () if task is None else (task,)
+    task = store.tasks.get(target) if "/" in target else None
+    return task is not None and task.state in ENDED

@@ -83,7 +83,9 @@ class StartsTwice(SchedulerCore):
 
 
 class NothingLost(Failures):
-    def lose_all(self, peer: str, detail: str, now: float, *, silent: bool = False) -> list[Command]:
+    def lose_all(
+        self, peer: str, detail: str, now: float, *, silent: bool = False, gone: bool = False
+    ) -> list[Command]:
         return []
 
 
@@ -283,7 +285,9 @@ class RenewsUnadopted(SchedulerConversation):
 
 
 class PatientLinks(WorkerLinks):
-    def give_up(self, peer: str, link: WorkerLink, now: float, what: str, *, silent: bool = False) -> None:
+    def give_up(
+        self, peer: str, link: WorkerLink, now: float, what: str, *, silent: bool = False, gone: bool = False
+    ) -> None:
         link.heard_at = now
 
 

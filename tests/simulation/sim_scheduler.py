@@ -43,6 +43,7 @@ from scheduler.core.commands import CommitTo
 from scheduler.core.run_times import MOST
 from scheduler.core.scheduler import SchedulerCore
 from scheduler.core.state import TaskEntry, TaskLimits
+from scheduler.core.stops import OwedStop
 from scheduler.run.epochs import FIRST
 from tests.scheduler.core_invariants import check
 from tests.simulation import adapter
@@ -176,6 +177,10 @@ class SimScheduler:
         """See `CampaignSource`."""
         forgets = "forgets-campaigns" in self._mutant
         return [each.id for each in self.store.unfinished() if not (forgets and each.epoch)]
+
+    def owed_stops(self) -> list[OwedStop]:
+        """See `CampaignSource`. They are not kept here: their workers end the runs by themselves."""
+        return []
 
     def restore(self, name: str, epoch: int) -> RestoredCampaign:
         """See `CampaignSource`."""

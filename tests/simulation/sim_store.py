@@ -373,6 +373,7 @@ class SimStore:
             end_hedge=self.end_second,
             end=self.end_attempt,
             end_pending=self.end_pending,
+            end_stop=lambda end: None,
             record_result=self.record_result,
             known_result=self.known_result,
             set_progress=self.set_progress,
