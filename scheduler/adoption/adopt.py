@@ -13,7 +13,6 @@ import random
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final
 
 import structlog
 
@@ -28,15 +27,13 @@ from scheduler.models.describe import by_devices, sha256_of
 from scheduler.models.fetch import fetch_adopted
 from scheduler.models.spool import is_spooled
 from scheduler.models.spool import spool as copy_in
+from scheduler.run.epochs import LEAP
 from scheduler.run.manifests import CampaignManifests
 from scheduler.store.rows import NewCampaign, NewModel, WorkerTask
 from scheduler.store.store import Store
 from swarm.base.text import count
 from swarm.base.threads import DISK
 from swarm.download.download import EDGE, Edge
-
-LEAP: Final = 1_000
-"""Epochs left to the scheduler before us, which may be started again with the same key: it must not reach ours."""
 
 log = structlog.get_logger("sark.adopt")
 

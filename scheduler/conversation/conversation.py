@@ -38,6 +38,7 @@ from protocol.words import Reason, RunOutcome
 from results.export.pivots import unconfirmed
 from results.row.canary import CanaryOutcome
 from results.row.witness import WitnessAccount
+from scheduler.conversation.claims import Claims
 from scheduler.conversation.effects import (
     CheckedRecord,
     CheckRecord,
@@ -47,7 +48,7 @@ from scheduler.conversation.effects import (
     SleepUntil,
     WaitFor,
 )
-from scheduler.conversation.links import Claims, Shell, WorkerLinks
+from scheduler.conversation.links import Shell, WorkerLinks
 from scheduler.conversation.persist import CommandStore, CommandWriter
 from scheduler.conversation.witness import SERVED, WitnessBook
 from scheduler.core.commands import (
@@ -121,6 +122,8 @@ class SchedulerConversation:
     """Called with each campaign that ends."""
     learned: Callable[[str, bool, str], None] = lambda peer, right, why: None
     """Called with a stranger of which a result was found right, or cannot be true, and why."""
+    stride: Callable[[], int] = lambda: 1
+    """How far a new epoch is above the last. By chance, where copies of a home may run: they must not both lead under one."""
     links_type = WorkerLinks
     witness_type = WitnessBook
 
@@ -154,7 +157,7 @@ class SchedulerConversation:
 
     def _take_up(self, campaign: str) -> None:
         """Lead it from now on, under a higher epoch than anybody before."""
-        restored = self._campaigns.restore(campaign, self._store.campaigns.next_epoch(campaign))
+        restored = self._campaigns.restore(campaign, self.next_epoch(campaign, 0))
         if restored is None:
             return
         self.bodies |= restored.bodies
@@ -162,6 +165,10 @@ class SchedulerConversation:
         held = (attempt.worker for entry in restored.entries for attempt in entry.attempts())
         for peer in dict.fromkeys(held):
             self.links.adopt_on(peer)
+
+    def next_epoch(self, campaign: str, above: int) -> int:
+        """Store and give its new epoch, above its own and this one."""
+        return self._store.campaigns.next_epoch(campaign, above=above, step=self.stride())
 
     def beat(self) -> None:
         """Time passed; to be called a few times each second."""
@@ -174,11 +181,14 @@ class SchedulerConversation:
             positions.clear()
         self.links.beat(now)
         self.carry_out(self.core.tick(now))
-        for campaign in self.core.forget(now):
+        forgotten = self.core.forget(now)
+        for campaign in forgotten:
             self._claims.forget(campaign.limits.campaign)
             for task in campaign.tasks:
                 self.bodies.pop(task, None)
                 self.witness.forget(task)
+        if forgotten:
+            self.load()  # one of them may have been taken back meanwhile
 
     # -- commands -----------------------------------------------------------------------------------------------------------------------
 

@@ -28,6 +28,7 @@ from protocol.messages.work import (
 from protocol.values.lease import LEASE_TTL_S, RENEW_EVERY_S
 from protocol.words import Reason
 from scheduler.conversation import requests
+from scheduler.conversation.claims import Claims, Rival, RivalKind
 from scheduler.conversation.effects import (
     Connect,
     Drop,
@@ -39,6 +40,7 @@ from scheduler.conversation.effects import (
 )
 from scheduler.conversation.requests import shapes_of
 from scheduler.core.commands import CancelOn, Command, CommitTo, RecordGrant, ReleaseOn
+from scheduler.core.failures import COPIED, ELSEWHERE
 from scheduler.core.scheduler import SchedulerCore
 from scheduler.core.state import STOP_AGAIN_S
 from swarm.base.event_log import EventLog
@@ -63,22 +65,6 @@ STOOD_STILL_S: Final = 2.0
 RESULTS_FIRST_S: Final = 0.25
 """A worker sends the results in its outbox as soon as a link is up. They are taken before it is asked what it still holds, for after
 that answer they would be stale."""
-
-
-class Claims(Protocol):
-    """What proves which scheduler leads a campaign; see `scheduler.run.epochs`."""
-
-    def proof(self, campaign: str) -> bytes | None:
-        """That this scheduler does."""
-        ...
-
-    def superseded(self, campaign: str, denied: Denied) -> bool:
-        """Whether a denial proves that another one does."""
-        ...
-
-    def forget(self, campaign: str) -> None:
-        """It ended a while ago."""
-        ...
 
 
 class Shell(Protocol):
@@ -265,6 +251,10 @@ class WorkerLinks:
                 await SleepUntil(now() + RETRY_S)
         if not core.held_on(peer):
             link.heard_at = asked_at
+        campaign = entry.task.campaign
+        if isinstance(answer, Granted | Queued):
+            self._claims.accepted(campaign, peer, message.epoch)
+        rival = self._claims.rival(campaign, peer, answer) if isinstance(answer, Denied) else None
         match answer:
             case Granted(lease=lease, fence=fence):
                 grant = RecordGrant(command.task, command.attempt, lease, fence, queued=False)
@@ -274,8 +264,10 @@ class WorkerLinks:
                 commands = core.reconciler.grant(peer, grant, now())
             case Conflict():
                 commands = core.reconciler.conflict(command.task, command.attempt, answer, now())
-            case Denied() if self._claims.superseded(entry.task.campaign, answer):
-                commands = core.failures.end_superseded(entry.task.campaign, now())
+            case Denied() if rival is not None:
+                ended = self._meet(campaign, rival)
+                args = (command.task, command.attempt, answer.detail, now())
+                commands = core.reconciler.fail_commit(*args, sent=False) if ended is None else ended
             case Denied():
                 commands = core.reconciler.deny(command.task, command.attempt, answer, now())
         self._carry_out(commands)
@@ -411,25 +403,46 @@ class WorkerLinks:
         """
         core, peer = self._core, handle.peer
         expected = frozenset(held.lease for held in core.held_on(peer))
-        answer = await self._ask_leases(handle, campaign, deadline)
+        epoch = core.state.campaigns[campaign].limits.epoch or 0
+        answer = await self._ask_leases(handle, campaign, epoch, deadline)
         now = self._shell.now()
         if isinstance(answer, AdoptReply):
+            self._claims.accepted(campaign, peer, epoch)
             args = (campaign, answer.incarnation, answer.leases, now)
             self._carry_out(core.reconciler.reconcile(peer, *args, expected=expected))
             return
+        rival = self._claims.rival(campaign, peer, answer)
+        commands = [] if rival is None else self._meet(campaign, rival)
+        if commands is None:
+            await self.adopt_campaign(handle, campaign, deadline)
+            return
         self._log.warning("adopt.denied", peer=peer, campaign=campaign, reason=str(answer.reason))
-        commands: list[Command] = []
-        if self._claims.superseded(campaign, answer):
-            commands += core.failures.end_superseded(campaign, now)
-        elif answer.reason is Reason.STALE_EPOCH:
+        if rival is None and answer.reason is Reason.STALE_EPOCH:
             commands += core.failures.exclude(peer, campaign, now)
         incarnation = core.state.worker(peer).incarnation or 0
         commands += core.reconciler.reconcile(peer, campaign, incarnation, (), now, expected=expected)
         self._carry_out(commands)
 
-    async def _ask_leases(self, handle: LinkHandle, campaign: str, deadline: float) -> AdoptReply | Denied:
-        epoch, proof = self._core.state.campaigns[campaign].limits.epoch or 0, self._claims.proof(campaign)
-        request = AdoptRequest(campaign=campaign, epoch=epoch, proof=proof)
+    def _meet(self, campaign: str, rival: Rival) -> list[Command] | None:
+        """A rival leads this campaign: it ends here by these commands. None: it goes on, under a higher epoch than the rival's."""
+        core = self._core
+        run = core.state.campaigns.get(campaign)
+        if run is None or run.done or run.detail:  # it is ending already
+            return []
+        if rival.kind is not RivalKind.FORMER:
+            copy = rival.kind is RivalKind.COPY
+            self._log.warning("campaign.led-elsewhere", campaign=campaign, epoch=rival.epoch, copy=copy)
+            return core.failures.end_superseded(campaign, self._shell.now(), COPIED if copy else ELSEWHERE)
+        epoch = self._claims.outdo(campaign, rival)
+        self._log.warning("campaign.epoch-raised", campaign=campaign, known=rival.epoch, epoch=epoch)
+        for peer in core.lead_under(campaign, epoch):
+            self.adopt_on(peer)
+        return None
+
+    async def _ask_leases(
+        self, handle: LinkHandle, campaign: str, epoch: int, deadline: float
+    ) -> AdoptReply | Denied:
+        request = AdoptRequest(campaign=campaign, epoch=epoch, proof=self._claims.proof(campaign))
 
         def left_s() -> float:
             return deadline - self._shell.now()

@@ -37,6 +37,7 @@ RETURNED_S: Final = 0.5
 RETURNED: Final = "taking tasks into its queue and dropping them"
 HELD: Final = "holding tasks past their deadline"
 ELSEWHERE: Final = "carried on elsewhere (adopted)"
+COPIED: Final = "led by a copy of this home: the same key runs it elsewhere"
 
 
 class Failures:
@@ -481,23 +482,23 @@ class Failures:
 
     # -- campaigns led elsewhere --------------------------------------------------------------------------------------------------------
 
-    def end_superseded(self, campaign: str, now: float) -> list[Command]:
+    def end_superseded(self, campaign: str, now: float, words: str = ELSEWHERE) -> list[Command]:
         """It is proven that another scheduler leads this campaign. It ends here, and nothing is touched at any worker."""
         state = self._state
         run = state.campaigns.get(campaign)
         if run is None or run.done:
             return []
         commands: list[Command] = []
-        run.detail = ELSEWHERE
+        run.detail = words
         for task in run.tasks:
             entry = state.tasks[task]
             if entry.over:
                 continue
-            commands += self._hedging.drop(entry, Reason.ADOPTED, ELSEWHERE)
+            commands += self._hedging.drop(entry, Reason.ADOPTED, words)
             if entry.state is TaskState.PENDING:
-                state.withdraw(entry, PendingOutcome(TaskEvent.CANCEL, Reason.ADOPTED, ELSEWHERE))
+                state.withdraw(entry, PendingOutcome(TaskEvent.CANCEL, Reason.ADOPTED, words))
             else:
-                commands.append(EndAttempt(task, entry.attempt, TaskEvent.CANCEL, Reason.ADOPTED, ELSEWHERE))
+                commands.append(EndAttempt(task, entry.attempt, TaskEvent.CANCEL, Reason.ADOPTED, words))
                 state.end_attempt(entry, TaskEvent.CANCEL, Reason.ADOPTED, now)
         return commands + state.end_if_done(run)
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Collection, Iterable
+from dataclasses import replace
 from itertools import islice
 from typing import Final
 
@@ -124,6 +125,16 @@ class SchedulerCore:
         for campaign in ended:
             self.state.drop(campaign)
         return ended
+
+    def lead_under(self, campaign: str, epoch: int) -> tuple[str, ...]:
+        """Lead a campaign under a higher epoch from now on; gives the workers that hold something of it, to adopt it there anew."""
+        run = self.state.campaigns[campaign]
+        run.limits = replace(run.limits, epoch=epoch)
+        peers: dict[str, None] = {}
+        for entry in (self.state.tasks[task] for task in run.tasks):
+            entry.epoch = epoch
+            peers |= dict.fromkeys(attempt.worker for attempt in entry.attempts())
+        return tuple(peers)
 
     @property
     def idle(self) -> bool:

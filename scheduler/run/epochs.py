@@ -7,7 +7,7 @@ A proof counts if it is signed with the campaign's own key or ours, or by a toke
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import structlog
@@ -16,6 +16,7 @@ from protocol.errors import NotPermitted, RemoteProtocolError
 from protocol.messages.work import Denied
 from protocol.values.lease import make_proof, read_proof
 from protocol.words import Reason, Right
+from scheduler.conversation.claims import Rival, RivalKind
 from swarm.net.identity import Identity, verify
 from swarm.pools.membership import Credential
 from swarm.pools.tokens import prove
@@ -24,6 +25,10 @@ _NEVER_OVER: Final = 86_400.0
 """Wall seconds at which no token has expired: who adopted a campaign rightly leads it after the token has expired too."""
 FIRST: Final = 1
 """The epoch of a campaign's first scheduler, which needs no proof."""
+STRIDE: Final = 2**16
+"""A new epoch is at most so far above the last."""
+LEAP: Final = 2**32
+"""Epochs between a scheduler and the home that adopts from it: no restart and no restored backup of one home gets so far."""
 
 log = structlog.get_logger("sark.adopt")
 
@@ -79,17 +84,30 @@ def own_proof(
 
 
 class LeadershipClaims:
-    """Proofs for this scheduler's campaigns, and the check of others'."""
+    """Proofs for this scheduler's campaigns, and the check of others'.
 
-    def __init__(self, identity: Identity, credentials: Callable[[], Sequence[Credential]]) -> None:
+    A higher epoch under one's own key is another home's if it is `LEAP` higher. Else it is this home's own: of the time after the backup
+    that it was restored from, or of a copy that runs. Whoever starts later leads: it finds the epoch at a worker that has not accepted
+    it yet. From one that has, it is believed only the second time, for this process may come from a snapshot itself.
+    """
+
+    def __init__(
+        self,
+        identity: Identity,
+        credentials: Callable[[], Sequence[Credential]],
+        next_epoch: Callable[[str, int], int],
+    ) -> None:
+        """`next_epoch`: stores and gives a campaign's new epoch, above the one given."""
         self._identity = identity
         self._credentials = credentials
+        self._next_epoch = next_epoch
         self._claims: dict[str, _Claim] = {}
 
     def take_up(self, campaign: str, owner: str, epoch: int) -> None:
         """Lead it under this epoch. `owner`: the scheduler that its tasks name."""
         proof = own_proof(self._identity, campaign, epoch, owner, self._credentials())
-        self._claims[campaign] = _Claim(owner, epoch, proof)
+        contested = campaign in self._claims and self._claims[campaign].contested
+        self._claims[campaign] = _Claim(owner, epoch, proof, contested)
 
     def forget(self, campaign: str) -> None:
         """It has ended."""
@@ -100,17 +118,42 @@ class LeadershipClaims:
         claim = self._claims.get(campaign)
         return None if claim is None else claim.proof
 
-    def superseded(self, campaign: str, denied: Denied) -> bool:
-        """Whether a denial proves that another scheduler leads the campaign."""
+    def accepted(self, campaign: str, peer: str, epoch: int) -> None:
+        """A worker took this scheduler for the campaign's leader."""
         claim = self._claims.get(campaign)
-        if claim is None or denied.reason is not Reason.STALE_EPOCH:
-            return False
-        epoch = proven_epoch(denied.proof, campaign, {claim.owner, self._identity.peer_id})
-        return epoch is not None and epoch > claim.epoch
+        if claim is not None and claim.epoch == epoch:
+            claim.accepted.add(peer)
+
+    def rival(self, campaign: str, peer: str, denied: Denied) -> Rival | None:
+        """Who leads the campaign under a higher epoch, if a worker's denial proves that somebody does."""
+        claim = self._claims.get(campaign)
+        if claim is None or denied.reason is not Reason.STALE_EPOCH or denied.proof is None:
+            return None
+        me = self._identity.peer_id
+        epoch = proven_epoch(denied.proof, campaign, {claim.owner, me})
+        if epoch is None or epoch <= claim.epoch:
+            return None
+        if read_proof(denied.proof).peer != me or epoch - claim.epoch >= LEAP:
+            return Rival(RivalKind.ADOPTER, epoch)
+        if peer not in claim.accepted:
+            return Rival(RivalKind.FORMER, epoch)
+        kind = RivalKind.COPY if claim.contested else RivalKind.FORMER
+        claim.contested = True
+        return Rival(kind, epoch)
+
+    def outdo(self, campaign: str, rival: Rival) -> int:
+        """Lead it under a higher epoch than a rival's, which is stored."""
+        epoch = self._next_epoch(campaign, rival.epoch)
+        self.take_up(campaign, self._claims[campaign].owner, epoch)
+        return epoch
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Claim:
     owner: str
     epoch: int
     proof: bytes | None
+    contested: bool
+    """A worker that had accepted this process, under this epoch or one before, knew a higher one of the same key."""
+    accepted: set[str] = field(default_factory=set)
+    """Workers that accepted this epoch."""

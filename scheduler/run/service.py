@@ -30,7 +30,7 @@ from scheduler.models.describe import by_devices
 from scheduler.planning.devices import DeviceFinder, fix_plan
 from scheduler.run.canaries import AnswerModel, Canaries, no_answers
 from scheduler.run.credentials import CredentialPresenter
-from scheduler.run.epochs import LeadershipClaims
+from scheduler.run.epochs import STRIDE, LeadershipClaims
 from scheduler.run.manifests import CampaignManifests
 from scheduler.run.models import MissingModels, ModelSources
 from scheduler.run.restore import end_unreadable, entries_of, owed_stops
@@ -66,6 +66,8 @@ class SchedulerService:
     spool: Path
     """The models, named by their hash."""
     rng: random.Random = field(default_factory=random.Random)
+    chance: random.Random = field(default_factory=random.SystemRandom)
+    """The system's: a copy of this process, as in a snapshot of a machine, draws other numbers."""
     wall: Callable[[], float] = time.time
     credentials: Callable[[], Sequence[Credential]] = tuple
     """The tokens to show to workers now."""
@@ -102,7 +104,11 @@ class SchedulerService:
         core.state.clash = lambda device, peer: str(self._claims_of_devices.clash(device, peer) or "")
         core.state.device_key = self._claims_of_devices.key_of
         self._used: dict[str, str] = {}
-        self._claims = LeadershipClaims(self.identity, self.credentials)
+        self._claims = LeadershipClaims(
+            self.identity,
+            self.credentials,
+            lambda campaign, above: self._conversation.next_epoch(campaign, above),
+        )
         self._manifests = CampaignManifests(self.spool)
         self._manifests.tidy([row.id for row in self.store.campaigns.unfinished()])
         self._missing_models = MissingModels(self.spool)
@@ -135,6 +141,7 @@ class SchedulerService:
             manifest=self._manifests.of,
             ended=self._manifests.forget,
             learned=self._learn,
+            stride=lambda: 1 + self.chance.randrange(STRIDE),
         )
         sources = ModelSources(
             core,

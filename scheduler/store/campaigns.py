@@ -110,18 +110,17 @@ class CampaignRepository:
                 c.execute(t.tasks.insert(), stored)
                 c.execute(t.attempts.insert(), old)
 
-    def next_epoch(self, campaign: str) -> int:
-        """Raise the campaign's epoch, up to `MAX_EPOCH`; workers refuse older ones from now on."""
-        current = t.campaigns.c.epoch
+    def next_epoch(self, campaign: str, *, above: int = 0, step: int = 1) -> int:
+        """Raise the campaign's epoch above what it is and `above`, by `step`, up to `MAX_EPOCH`; workers refuse older ones from now on.
+        The first is 1.
+        """
+        this = t.campaigns.c.id == campaign
         with self._database.transaction() as c:
-            epoch = c.execute(
-                t.campaigns.update()
-                .where(t.campaigns.c.id == campaign)
-                .values(epoch=sa.case((current < MAX_EPOCH, current + 1), else_=MAX_EPOCH))
-                .returning(t.campaigns.c.epoch)
-            ).scalar_one()
+            known = max(above, int(c.execute(sa.select(t.campaigns.c.epoch).where(this)).scalar_one()))
+            epoch = min(known + step, MAX_EPOCH) if known else 1
+            c.execute(t.campaigns.update().where(this).values(epoch=epoch))
             self._events.append(c, campaign, "campaign.adopted", epoch=epoch)
-            return int(epoch)
+            return epoch
 
     def end(self, campaign: str, *, detail: str = "") -> CampaignStatus:
         """End a campaign whose tasks have all ended. Raises `LocalProtocolError` while one is open."""

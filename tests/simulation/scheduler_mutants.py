@@ -22,6 +22,7 @@ from protocol.wire.base import Message
 from protocol.wire.table import final
 from protocol.words import Reason
 from results.row.witness import WitnessAccount
+from scheduler.conversation.claims import Rival
 from scheduler.conversation.conversation import SchedulerConversation
 from scheduler.conversation.effects import CheckedRecord, LinkHandle, WaitFor
 from scheduler.conversation.links import WorkerLink, WorkerLinks
@@ -393,8 +394,8 @@ class ForgetsFailedProbes(SchedulerCore):
 
 
 class Disbelief(SimClaims):
-    def superseded(self, campaign: str, denied: Denied) -> bool:
-        return False
+    def rival(self, campaign: str, peer: str, denied: Denied) -> Rival | None:
+        return None
 
 
 class DisbelievesProofs(SchedulerConversation):

@@ -35,6 +35,7 @@ from results.row.canary import unchecked
 from results.row.record import observe
 from results.row.witness import refusal
 from scheduler.conversation import effects
+from scheduler.conversation.claims import Rival, RivalKind
 from scheduler.conversation.conversation import RestoredCampaign, SchedulerConversation
 from scheduler.conversation.effects import CheckedRecord, drive
 from scheduler.conversation.links import CONNECT_S, SILENT_S, STOOD_STILL_S
@@ -69,10 +70,17 @@ class SimClaims:
         epoch = self.epochs[campaign]
         return str(epoch).encode() if epoch > FIRST else None
 
-    def superseded(self, campaign: str, denied: Denied) -> bool:
+    def accepted(self, campaign: str, peer: str, epoch: int) -> None:
+        pass
+
+    def rival(self, campaign: str, peer: str, denied: Denied) -> Rival | None:
         if denied.reason is not Reason.STALE_EPOCH or denied.proof is None:
-            return False
-        return int(denied.proof) > self.epochs.get(campaign, 0)
+            return None
+        epoch = int(denied.proof)
+        return Rival(RivalKind.ADOPTER, epoch) if epoch > self.epochs.get(campaign, 0) else None
+
+    def outdo(self, campaign: str, rival: Rival) -> int:
+        raise AssertionError("whoever has a higher epoch in the model has adopted the campaign")
 
     def forget(self, campaign: str) -> None:
         self.epochs.pop(campaign, None)
@@ -264,7 +272,7 @@ class SimScheduler:
             campaign = adapter.task_of(message).campaign
         else:
             return
-        if isinstance(reply, Denied) and self.claims.superseded(campaign, reply):
+        if isinstance(reply, Denied) and self.claims.rival(campaign, "", reply) is not None:
             self._tell(Kind.STEPPED_DOWN, who=self.name, campaign=campaign)
 
     def _look_for_silence(self) -> None:

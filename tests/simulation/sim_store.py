@@ -197,11 +197,12 @@ class SimStore:
 
     # -- writing ------------------------------------------------------------------------------------------------------------------------
 
-    def next_epoch(self, campaign: str, least: int = 0) -> int:
-        """A higher one than any before."""
+    def next_epoch(self, campaign: str, *, above: int = 0, step: int = 1) -> int:
+        """A higher one than any before; the first is 1."""
         self._open()
         folder = self.campaigns[campaign]
-        folder.epoch = max(folder.epoch, least) + 1
+        known = max(folder.epoch, above)
+        folder.epoch = known + step if known else 1
         return folder.epoch
 
     def request_cancel(self, tasks: Iterable[str]) -> None:

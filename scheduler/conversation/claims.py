@@ -1,0 +1,52 @@
+"""Who leads a campaign: what the conversation asks of proofs; see `scheduler.run.epochs`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Protocol
+
+from protocol.messages.work import Denied
+
+
+class RivalKind(Enum):
+    """Who leads a campaign under a higher epoch."""
+
+    ADOPTER = auto()
+    """A home that adopted it."""
+    FORMER = auto()
+    """Nobody any more, as far as is known: this home did, after the backup or snapshot that it was restored from."""
+    COPY = auto()
+    """A copy of this home, which runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rival:
+    """A proven higher epoch, and whose it is."""
+
+    kind: RivalKind
+    epoch: int
+
+
+class Claims(Protocol):
+    """What proves which scheduler leads a campaign."""
+
+    def proof(self, campaign: str) -> bytes | None:
+        """That this scheduler does."""
+        ...
+
+    def accepted(self, campaign: str, peer: str, epoch: int) -> None:
+        """A worker took this scheduler for its leader."""
+        ...
+
+    def rival(self, campaign: str, peer: str, denied: Denied) -> Rival | None:
+        """Who leads it under a higher epoch, if a denial proves that somebody does."""
+        ...
+
+    def outdo(self, campaign: str, rival: Rival) -> int:
+        """Lead it under a new epoch, above the rival's; gives that."""
+        ...
+
+    def forget(self, campaign: str) -> None:
+        """It ended a while ago."""
+        ...
