@@ -78,7 +78,7 @@ class ResultRepository:
         self, rows: Dimension, columns: Dimension, value: FigureColumn, filters: Filters | None = None
     ) -> Pivot:
         """The median of `value` over all succeeded tasks that have it, for each pair of `rows` and `columns`. Simulations are left out
-        when anything was measured.
+        when anything was measured; strangers' results, unless each device has cells of its own, when anybody else measured something.
         """
         row, column, figure = _dimension(rows), _dimension(columns), t.results.c[str(value)]
         where = [
@@ -87,9 +87,14 @@ class ResultRepository:
             *_where(filters or Filters()),
         ]
         measured = t.results.c.verdict != str(RowVerdict.SIMULATED)
-        cells = self._cells(row, column, figure, [*where, measured]) or self._cells(
-            row, column, figure, where
+        believed = t.results.c.trust != str(TrustKind.STRANGER)
+        apart = Dimension.DEVICE in (rows, columns)  # whose cells say whose they are
+        choices = (
+            ([*where, measured], where)
+            if apart
+            else ([*where, measured, believed], [*where, measured], where)
         )
+        cells = next(filter(None, (self._cells(row, column, figure, each) for each in choices)), [])
         names = self._device_names() if Dimension.DEVICE in (rows, columns) else {}
         if rows is Dimension.DEVICE:
             cells = [replace(cell, row=names.get(cell.row, cell.row)) for cell in cells]

@@ -17,6 +17,7 @@ from scheduler.trust.listed import listed_file, read_listed
 from scheduler.trust.pinned import pinned_file, read_pinned
 from scheduler.trust.reputation import change_reputation, read_reputation, reputation_file
 from swarm.base.home import Home
+from swarm.base.names import tell_apart
 from swarm.net.identity import load_or_create
 from swarm.pools.owner import JOINED, pools_folder
 from swarm.pools.trusted import peer_of, trusted_workers
@@ -32,7 +33,9 @@ def read_book(home: Home, now: float) -> TrustBook:
     own: frozenset[str] = frozenset()
     pools: dict[str, PoolName] = {}
     signed: dict[str, dict[str, frozenset[str]]] = {}
-    for pool in trusted_workers(home, now):
+    known = trusted_workers(home, now)
+    names = tell_apart({pool.id: pool.name for pool in known})
+    for pool in known:
         for peer, device in pool.devices.items():
             if device is not None:
                 by_pool = signed.setdefault(device, {})
@@ -40,7 +43,7 @@ def read_book(home: Home, now: float) -> TrustBook:
         if pool.own:
             own |= pool.peers
         else:
-            pools |= dict.fromkeys(pool.peers - pools.keys(), PoolName(pool.name, pool.id))
+            pools |= dict.fromkeys(pool.peers - pools.keys(), PoolName(names[pool.id], pool.id))
     key = home.key("scheduler")  # a home that adopts a campaign by its owner's key has none yet
     learned = read_reputation(home)
     return TrustBook(

@@ -171,10 +171,17 @@ async def forge(
 
 
 async def forge_chain(
-    fake: FakeWorker, link: Link, task: Task, lease: str, commit: say.Commit, fence: Fence
+    fake: FakeWorker,
+    link: Link,
+    task: Task,
+    lease: str,
+    commit: say.Commit,
+    fence: Fence,
+    *,
+    bare: bool = False,
 ) -> None:
     """An invention that keeps to the form of a witnessed run: it asks for the reveal, follows the chain, notes each launch, and takes as
-    long as it claims. Only its outputs are wrong, for it never runs the model."""
+    long as it claims. Only its outputs are wrong, for it never runs the model. `bare`: it says of them nothing that can be compared."""
     await _pull(fake, link, task)
     with suppress(SarkError, RemoteProtocolError):
         reveal = await link.ask(say.RevealRequest(lease=lease, fence=fence), say.Reveal)
@@ -186,7 +193,7 @@ async def forge_chain(
             sums = struct.pack(">16f", *([0.25] * 16))
             output = LaunchOutput(
                 sha256=hashlib.sha256(bytes([number])).hexdigest(),
-                sketches=(OutputSketch(dtype="float32", count=8, norm=1.0, sums=sums),),
+                sketches=() if bare else (OutputSketch(dtype="float32", count=8, norm=1.0, sums=sums),),
             )
             inferences_s = FORGED_NS * share / 1e9
             await trio.sleep(0.05 + 2 * inferences_s)
@@ -209,6 +216,13 @@ async def forge_chain(
         await _send(fake, link, chained, commit, fence, lease)
 
 
+async def forge_bare_chain(
+    fake: FakeWorker, link: Link, task: Task, lease: str, commit: say.Commit, fence: Fence
+) -> None:
+    """The same without sketches of its outputs."""
+    await forge_chain(fake, link, task, lease, commit, fence, bare=True)
+
+
 async def hold(
     fake: FakeWorker, link: Link, task: Task, lease: str, commit: say.Commit, fence: Fence
 ) -> None:
@@ -226,7 +240,7 @@ async def bomb(
     )
 
 
-ACTS: Final = {"forge": forge, "chain": forge_chain, "hold": hold, "bomb": bomb}
+ACTS: Final = {"forge": forge, "chain": forge_chain, "bare": forge_bare_chain, "hold": hold, "bomb": bomb}
 
 
 @asynccontextmanager
@@ -313,6 +327,18 @@ ATTACKS: Final = (
         fake_workers,
         {"act": "chain"},
         STRANGERS | MEASURED,
+        no_forgery,
+        strangers=True,
+        evidence={"tasks": 1, "reveals": 1, "results": 1},
+        leaves=True,
+    ),
+    Attack(
+        "fake-bare-chain-admitted",
+        "1, S8",
+        "the same, but they leave out what the outputs would be compared by",
+        fake_workers,
+        {"act": "bare"},
+        STRANGERS | MEASURED | {"measure": {"runs": 24, "loads": 6}},
         no_forgery,
         strangers=True,
         evidence={"tasks": 1, "reveals": 1, "results": 1},

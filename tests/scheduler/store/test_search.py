@@ -231,3 +231,19 @@ def test_simulations_are_in_a_pivot_only_where_nothing_was_measured(store: Store
 
 def test_every_figure_has_a_column() -> None:
     assert {str(figure) for figure in FigureColumn} <= {column.name for column in schema.results.c}
+
+
+def test_a_strangers_time_moves_no_median_of_ones_own(store: Store) -> None:
+    campaign(store, "c-one", 3)
+    for n, ms in enumerate((9, 11, 1), start=1):
+        finish(store, "c-one", n, f"mini-{n}", ms)
+    with store.database.transaction() as c:
+        c.execute(schema.results.update().where(schema.results.c.n > 1).values(trust="stranger"))
+    (cell,) = store.results.pivot(Dimension.UNIT, Dimension.MODEL, FigureColumn.INFERENCE).cells
+    assert (cell.count, cell.median) == (1, 9.0)
+    by_device = store.results.pivot(Dimension.DEVICE, Dimension.MODEL, FigureColumn.INFERENCE)
+    assert len(by_device.cells) == 3
+    with store.database.transaction() as c:
+        c.execute(schema.results.update().values(trust="stranger"))
+    (cell,) = store.results.pivot(Dimension.UNIT, Dimension.MODEL, FigureColumn.INFERENCE).cells
+    assert cell.count == 3

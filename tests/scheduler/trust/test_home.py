@@ -48,6 +48,15 @@ def test_a_homes_own_worker_and_its_own_pool_are_own_and_other_pools_have_their_
     }
 
 
+def test_pools_of_two_keys_that_are_called_alike_are_told_apart(home: Home) -> None:
+    """Whoever makes a pool names it: the trust of its rows must not read as that of another."""
+    for name, peer in (("lab", ANN), ("Iab", BEN)):
+        create_pool(home, name).change(lambda m, peer=peer: with_member(m, worker(peer), NOW))
+    texts = [read_book(home, NOW).trust_of(peer).text for peer in (ANN, BEN)]
+    assert [text.partition(" …")[0] for text in texts] == ["pool lab", "pool Iab"]
+    assert len({text.partition("…")[2] for text in texts} - {""}) == 2
+
+
 def test_a_revocation_a_new_key_and_a_forgotten_one_count_at_the_next_look(home: Home) -> None:
     pool = create_pool(home, "lab")
     pool.change(lambda m: with_member(m, worker(ANN), NOW))
