@@ -83,7 +83,8 @@ async def adopt_campaign(
 ) -> Adoption:
     """Take over a campaign of `owner` into the store. `models`: a folder to look for models in that no worker has. `keep`: stores what
     lets this home speak for the campaign; called when all has been gathered, before the campaign is in the store. `trust_of`: this home's
-    own trust, with which the results of what runs already are recorded.
+    own trust, with which the results of what runs already are recorded. Whom the campaign does not admit is believed only if it has the
+    manifest, which comes with a task.
 
     Raises `CampaignError` when it is here already, or its manifest cannot be had; then nothing was stored.
     """
@@ -94,11 +95,14 @@ async def adopt_campaign(
     ids = {task.task for task in opened.tasks}
     if ids - recovery.places().keys():
         await scan.widen(recovery)
-    reports = recovery.places(hashlib.sha256(data).hexdigest())
-    scope = trust_of_spec(manifest.spec)
+    scope, known = trust_of_spec(manifest.spec), hashlib.sha256(data).hexdigest()
+    for peer, report in tuple(recovery.reports.items()):
+        if report.manifest != known and not scope.admits(peer, trust_of(peer)):
+            log.warning("look.stranger", peer=peer, leases=len(report.leases))
+            del recovery.reports[peer]
     reports = {
         task: replace(report, trust=scope.judge(report.worker, trust_of(report.worker)).text)
-        for task, report in reports.items()
+        for task, report in recovery.places(known).items()
         if task in ids
     }
     missing = await _bring_models(scan, opened, reports, spool, models)

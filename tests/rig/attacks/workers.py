@@ -338,7 +338,7 @@ ATTACKS: Final = (
         "the same, but they leave out what the outputs would be compared by",
         fake_workers,
         {"act": "bare"},
-        STRANGERS | MEASURED | {"measure": {"runs": 24, "loads": 6}},
+        STRANGERS | MEASURED,
         no_forgery,
         strangers=True,
         evidence={"tasks": 1, "reveals": 1, "results": 1},

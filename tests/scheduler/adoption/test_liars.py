@@ -87,6 +87,17 @@ async def test_a_strangers_device_neither_stops_an_adoption_nor_takes_tasks_away
     assert world.launched == TASKS, "what honest workers had was not run again"
 
 
+async def test_a_stranger_that_says_it_has_run_a_task_gets_none_of_a_campaign_that_admits_none(
+    world: World,
+) -> None:
+    await midway(world)
+    liar(world, claims(1))
+    world.strangers.add(LIAR.peer_id)
+    await world.adopt("home-b")
+    with world.store("home-b") as store:
+        assert LIAR.peer_id not in {task.worker for task in store.tasks.all(CAMPAIGN)}
+
+
 async def test_an_epoch_that_is_proven_is_gone_beyond(world: World) -> None:
     await midway(world)
     await world.adopt("home-b")

@@ -169,6 +169,11 @@ class World:
     folder: Path
     board: Board = field(default_factory=Board)
     workers: dict[str, Worker] = field(default_factory=dict)
+    strangers: set[str] = field(default_factory=set)
+
+    def trusted(self) -> set[str]:
+        """All workers that are advertised, but these."""
+        return self.board.adverts.keys() - self.strangers
 
     # -- workers -----------------------------------------------------------------------------------------------------------
 
@@ -267,7 +272,7 @@ class World:
                     network=network,
                     index=self.board,
                     identity=identity,
-                    trust=OwnWorkers(lambda: self.board.adverts),
+                    trust=OwnWorkers(self.trusted),
                     store=mine,
                     spool=self.folder / home / "spool",
                     rng=random.Random(3),
@@ -321,7 +326,7 @@ class World:
                         spool=self.folder / home / "spool",
                         models=models,
                         wall=wall,
-                        trust_of=lambda peer: OWN if peer in self.board.adverts else STRANGER,
+                        trust_of=lambda peer: OWN if peer in self.trusted() else STRANGER,
                         keep=keep,
                     )
                 except CampaignError as exc:
