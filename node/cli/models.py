@@ -14,6 +14,7 @@ from rich.text import Text
 
 from protocol.errors import SarkError
 from protocol.values.requirement import show_size
+from swarm.base.durable import make_folder
 from swarm.base.home import Home
 from swarm.base.screen import new_console, print_json
 from swarm.base.settings import SettingsError
@@ -108,7 +109,7 @@ def add(
     home: Home = ctx.obj
     folder = _folder(ctx)
     settings = WorkerSettings.load(home.config_file, ctx.meta["environment"], {})
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_folder(folder)
     for path in file:
         _refuse_unknown(path.expanduser())
         used = sum(each.size for each in model_files.listing(folder))

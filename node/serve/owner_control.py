@@ -25,7 +25,7 @@ from protocol.errors import ResourceError
 from protocol.messages.work import Action, Control, Denied
 from protocol.values.lease import LeaseState
 from protocol.words import Reason, WorkerState
-from swarm.base.durable import write_durably
+from swarm.base.durable import remove_durably, write_durably
 from swarm.base.threads import DISK
 
 CHECK_S: Final = 15.0
@@ -60,7 +60,7 @@ class Pause:
             write_durably(self._path, b"paused by its owner; sark-node resume ends it\n")
             return
         try:
-            self._path.unlink(missing_ok=True)
+            remove_durably(self._path)
         except OSError as exc:
             raise ResourceError(
                 f"cannot remove {self._path}: {exc.strerror}",

@@ -31,7 +31,7 @@ from protocol.errors import ProtocolError, Refused, RemoteProtocolError, RunErro
 from protocol.values.requirement import show_size
 from protocol.values.task import Model
 from protocol.words import Reason
-from swarm.base.durable import unusable, write_atomically
+from swarm.base.durable import make_folder, unusable, write_atomically
 from swarm.base.threads import DISK, HASHING
 
 DEFAULT_CAP: Final = 20 * 1024**3
@@ -80,7 +80,7 @@ class ModelCache:
         """By model that was downloaded in this life: the principal for whom all of it was fetched."""
         self.access = ModelAccess(folder / "access.json", self.has)
         try:
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_folder(folder)
             self._states = self._read_index()
             self._cap = cap if cap is not None else default_cap(self._free(folder) + self.used_bytes)
         except OSError as exc:

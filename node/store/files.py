@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final, Protocol
 
-from swarm.base.durable import UNFINISHED, unusable, write_durably
+from swarm.base.durable import UNFINISHED, make_folder, unusable, write_durably
 
 AS_ROOT: Final = hasattr(os, "geteuid") and os.geteuid() == 0
 MODEL_FILE, MODEL_FOLDER = (0o444, 0o555) if AS_ROOT else (0o400, 0o500)
@@ -40,7 +40,7 @@ class FileFolder:
         """Removes what a kill left half-written. Raises `ResourceError`."""
         self.folder = path
         with self.usable():
-            path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_folder(path)
             for part in path.glob(".*"):
                 if UNFINISHED.fullmatch(part.name):
                     part.unlink()

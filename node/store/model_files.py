@@ -26,7 +26,14 @@ from node.store.files import MODEL_FILE
 from node.store.partial import remove_partial
 from protocol.errors import ResourceError
 from protocol.values.requirement import show_size
-from swarm.base.durable import unusable, write_atomically
+from swarm.base.durable import (
+    make_folder,
+    remove_durably,
+    sync_folder,
+    unusable,
+    write_atomically,
+    write_durably,
+)
 from swarm.base.locks import lock_open_file
 from swarm.base.settings import SettingsError
 from swarm.base.text import ascii_line
@@ -158,7 +165,7 @@ def add(folder: Path, source: Path, *, room: int) -> ModelFile:
     fresh = folder / f".adding.{os.getpid()}.{secrets.token_hex(4)}"
     digest, size = hashlib.sha256(), 0
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_folder(folder)
         with fresh.open("xb") as writer:
             for piece in contents(source):
                 size += len(piece)
@@ -178,6 +185,7 @@ def add(folder: Path, source: Path, *, room: int) -> ModelFile:
         if not file_of(folder, sha256).exists():
             fresh.chmod(MODEL_FILE)
             fresh.replace(file_of(folder, sha256))
+            sync_folder(folder)
         return _read_model(folder, file_of(folder, sha256))
     except ValueError as exc:
         raise SettingsError(f"{source}: {exc}", hint="give a model's file or folder") from None
@@ -204,6 +212,7 @@ def remove(folder: Path, model: ModelFile) -> None:
         if not POSIX:  # an open file cannot be removed there, which is a lock too
             forget(folder, model.sha256)
         file_of(folder, model.sha256, "pin").unlink(missing_ok=True)
+        sync_folder(folder)
     except OSError as exc:
         raise unusable(folder, exc) from exc
 
@@ -213,9 +222,9 @@ def set_pin(folder: Path, model: ModelFile, on: bool) -> None:
     path = file_of(folder, model.sha256, "pin")
     try:
         if on:
-            path.touch(mode=0o600)
+            write_durably(path, b"")
         else:
-            path.unlink(missing_ok=True)
+            remove_durably(path)
     except OSError as exc:
         raise unusable(folder, exc) from exc
 

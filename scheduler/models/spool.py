@@ -12,7 +12,7 @@ from typing import Final
 
 from protocol.errors import CampaignError, ResourceError
 from protocol.values.task import Model
-from swarm.base.durable import replacing
+from swarm.base.durable import make_folder, replacing, sync_folder
 from swarm.base.threads import DISK
 from swarm.blobs.bundles import contents
 from swarm.download.response import FileChanged
@@ -33,7 +33,7 @@ def spool(source: Path, model: Model, folder: Path) -> Path:
             return target
     digest = hashlib.sha256()
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder, mode=0o777)
         with replacing(target) as writer:
             for piece in contents(source):
                 digest.update(piece)
@@ -74,6 +74,7 @@ async def receive(
                 raise FileChanged("its content has another hash")
             file.flush()
             await DISK.run(os.fsync, file.fileno())
+        await DISK.run(sync_folder, folder)
     except OSError as exc:
         raise ResourceError(
             f"cannot write a model to {folder}: {exc.strerror or exc}",

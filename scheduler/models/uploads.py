@@ -23,6 +23,7 @@ from protocol.wire.base import Sha256
 from results.row.form import JsonModel, utc
 from scheduler.campaign.model import Campaign, ModelEntry
 from scheduler.models.describe import package_spec
+from swarm.base.durable import make_folder, sync_folder, write_durably
 from swarm.base.home import Home
 from swarm.base.text import safe_text
 from swarm.download.urls import FOR_OTHERS, read_url, scheme_of
@@ -66,7 +67,7 @@ class Incoming:
         self._folder, self._name, self._wall = folder, name, wall
         self._digest, self.size = hashlib.sha256(), 0
         with _storing(folder):
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_folder(folder)
             self._part = folder / f".part-{uuid4().hex}"
             self._file = self._part.open("xb")
 
@@ -90,19 +91,17 @@ class Incoming:
             self._file.flush()
             os.fsync(self._file.fileno())
             self._file.close()
-            note = self._part.with_suffix(".json")
-            note.write_text(upload.model_dump_json(), encoding="utf-8")
+            write_durably(self._folder / f"{upload.sha256}.json", upload.model_dump_json().encode())
             self._part.replace(self._folder / upload.sha256)
-            note.replace(self._folder / f"{upload.sha256}.json")
+            sync_folder(self._folder)
         return upload
 
     def drop(self) -> None:
         """Leave nothing of it, unless it was kept."""
         with contextlib.suppress(OSError):  # on a full disk it cannot write what it still holds
             self._file.close()
-        for left in (self._part, self._part.with_suffix(".json")):
-            with contextlib.suppress(OSError):
-                left.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            self._part.unlink(missing_ok=True)
 
 
 class Uploads:

@@ -25,7 +25,7 @@ from protocol.errors import CampaignError, ResourceError
 from scheduler.store import schema as t
 from scheduler.store.sqlite import APPLICATION_ID
 from scheduler.store.store import Store
-from swarm.base.durable import replacing
+from swarm.base.durable import replacing, sync_folder
 
 PAGE: Final = 200
 """Rows that are read and written at once: each record has kilobytes, or megabytes."""
@@ -145,6 +145,7 @@ def write_copy(path: Path, store: Store, *, packed: bool = False) -> None:
                     rows.copy_to(copy)
             if not packed:
                 copy.replace(path)
+                sync_folder(path.parent)
                 return
             with (
                 copy.open("rb") as data,

@@ -12,6 +12,7 @@ from sqlalchemy.exc import DBAPIError
 
 from protocol.errors import ResourceError
 from scheduler.store.database import BUSY_MS, Backend
+from swarm.base.durable import make_folder
 
 APPLICATION_ID: Final = int.from_bytes(b"Sark")
 
@@ -23,7 +24,7 @@ class SQLite(Backend):
         self.location = self.path = path
 
     def engine(self) -> sa.Engine:
-        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_folder(self.path.parent)
         return sa.create_engine(
             f"sqlite:///{self.path}",
             isolation_level="AUTOCOMMIT",

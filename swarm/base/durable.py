@@ -50,11 +50,26 @@ def write_atomically(path: Path, data: bytes, *, mode: int = 0o600) -> None:
 def write_durably(path: Path, data: bytes) -> None:
     """Replace `path` by `data`, mode 0600: after a crash it has the old content or the new. Makes its folder. Raises `ResourceError`."""
     try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_folder(path.parent)
         with replacing(path) as file:
             file.write(data)
     except OSError as error:
         raise unusable(path, error) from error
+
+
+def make_folder(path: Path, *, mode: int = 0o700) -> None:
+    """A folder, with those above it, for what has to last: the names of new ones are on the disk when this returns. Raises `OSError`."""
+    if not path.is_dir():
+        make_folder(path.parent, mode=0o777)
+        path.mkdir(mode=mode, exist_ok=True)
+        sync_folder(path.parent)
+
+
+def remove_durably(path: Path) -> None:
+    """Remove a file; it does not come back after a power cut. One that is not there is fine. Raises `OSError`."""
+    with contextlib.suppress(FileNotFoundError):
+        path.unlink()
+        sync_folder(path.parent)
 
 
 def sync_folder(folder: Path) -> None:

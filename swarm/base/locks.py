@@ -15,7 +15,7 @@ from typing import BinaryIO
 from filelock import FileLock, Timeout, lock_descriptor
 
 from protocol.errors import ResourceError
-from swarm.base.durable import unusable
+from swarm.base.durable import make_folder, unusable
 
 
 @contextlib.contextmanager
@@ -26,7 +26,7 @@ def lock_folder(folder: Path, *, wait_s: float = 0.0) -> Iterator[None]:
     """
     path = folder / "lock"
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_folder(folder)
         lock = FileLock(path, mode=0o600, thread_local=False)
         lock.acquire(timeout=wait_s, poll_interval=0.02)
     except Timeout as error:

@@ -24,7 +24,7 @@ from protocol.messages.pool import ManifestMessage, PoolManifest, PoolMember, Ti
 from protocol.wire.base import AddressText, Count, Message, Name, PeerName, Token
 from protocol.wire.codec import pack
 from protocol.words import Role
-from swarm.base.durable import write_durably
+from swarm.base.durable import remove_durably, write_durably
 from swarm.base.home import Home
 from swarm.base.locks import lock_folder
 from swarm.pools.manifests import find_member, verified
@@ -116,7 +116,7 @@ def store_membership(home: Home, joined: Membership) -> None:
 
 def leave_pool(home: Home, pool: str, role: Role) -> None:
     """Forget a joined pool in one role."""
-    (pools_folder(home) / JOINED / f"{pool}.{role}").unlink(missing_ok=True)
+    remove_durably(pools_folder(home) / JOINED / f"{pool}.{role}")
 
 
 def host_name() -> str:

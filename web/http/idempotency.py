@@ -22,7 +22,7 @@ from pydantic import ValidationError
 from protocol.errors import ResourceError, SarkError
 from results.row.form import JsonModel
 from scheduler.submit.submit import new_campaign_id
-from swarm.base.durable import unusable, write_durably
+from swarm.base.durable import make_folder, unusable, write_durably
 from swarm.base.locks import try_lock
 from swarm.base.threads import DISK
 from web.http.problems import HttpProblem
@@ -82,7 +82,7 @@ class IdempotencyStore:
     def _lock(self, path: Path) -> Iterator[None]:
         with contextlib.ExitStack() as stack:
             try:
-                self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+                make_folder(self.folder)
                 locked = stack.enter_context(try_lock(path.with_suffix(".lock")))
             except OSError as exc:
                 raise unusable(self.folder, exc) from None

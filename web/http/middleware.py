@@ -28,7 +28,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from protocol.errors import CampaignError, ResourceError
-from swarm.base.durable import write_durably
+from swarm.base.durable import sync_folder, write_durably
 from web.http.peer_user import Address
 from web.http.problems import problem
 
@@ -247,6 +247,7 @@ def _generate(path: Path) -> None:
         fresh.replace(path)
     finally:
         fresh.unlink(missing_ok=True)
+        sync_folder(path.parent)
 
 
 def _unreadable(path: Path, error: OSError) -> ResourceError:

@@ -1,0 +1,268 @@
+"""What a home still knows after a power cut, read by the product's own code.
+
+    facts_of(tree, home, folder)      kind → key → value, as in `promises.py`
+
+A home falls into groups of files that are read together; the facts of one that has not changed since are not read again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import sqlalchemy as sa
+
+from node.serve.owner_control import Pause
+from node.store import model_files
+from node.store.cache import ModelCache
+from node.store.manifests import ManifestStore
+from node.store.outbox_files import open_outbox
+from protocol.words import Role
+from scheduler.store.events import check_chain
+from scheduler.store.rows import AttemptState
+from scheduler.store.store import Store
+from scheduler.trust.listed import read_listed
+from scheduler.trust.pinned import read_pinned
+from scheduler.trust.reputation import read_reputation
+from swarm.base.home import Home
+from swarm.net.identity import load_or_create, next_incarnation
+from swarm.pools.manifests import revoked_peers
+from swarm.pools.membership import credentials, joined_pools
+from swarm.pools.owner import own_pools
+from tests.durability.disk import Tree, write_tree
+from web.http.middleware import own_token
+
+SCHEDULER: Final = "ann"
+WORKERS: Final = ("w1", "w2")
+Facts = Mapping[str, Mapping[str, Any]]
+
+
+class Damaged(AssertionError):
+    """What was read contradicts itself."""
+
+
+def _store(home: Home) -> Facts:
+    if not home.store.exists():
+        return {}
+    with Store(home.store) as store:
+        _check_store(store)
+
+        def rows(query: str) -> Sequence[sa.Row[Any]]:
+            return store.database.call(lambda c: c.exec_driver_sql(query).all())
+
+        campaigns = rows("SELECT id, epoch, cancel OR ended IS NOT NULL AS gone FROM campaigns")
+        models = rows("SELECT campaign, sha256 FROM models ORDER BY sha256")
+        gone = rows("SELECT id FROM tasks WHERE cancel OR ended IS NOT NULL")
+        attempts = rows("SELECT task, attempt, key, lease, state FROM attempts")
+        records = rows("SELECT task, attempt, sha256, body FROM records")
+    for record in records:
+        if hashlib.sha256(record.body).hexdigest() != record.sha256:
+            raise Damaged(f"the record of {record.task}#{record.attempt} is not what its hash says")
+    of_campaign: dict[str, list[str]] = {row.id: [] for row in campaigns}
+    for model in models:
+        of_campaign[model.campaign].append(model.sha256)
+    return {
+        "campaign": of_campaign,
+        "epoch": {row.id: row.epoch for row in campaigns},
+        "cancel": dict.fromkeys([*(row.id for row in campaigns if row.gone), *(row.id for row in gone)]),
+        "intent": {f"{row.task}#{row.attempt}": row.key for row in attempts},
+        "started": {row.lease: None for row in attempts if row.lease and row.state != AttemptState.INTENDED},
+        "result": {f"{row.task}#{row.attempt}": row.sha256 for row in records},
+    }
+
+
+def _check_store(store: Store) -> None:
+    """SQLite's own check, and the chain of each campaign's events."""
+    check = store.database.call(lambda c: c.exec_driver_sql("PRAGMA quick_check(1)").scalar_one())
+    if check != "ok":
+        raise Damaged(f"the store is damaged: {check}")
+    for campaign in store.campaigns.unfinished():
+        broken = check_chain(store.events.all(campaign.id), store.events.count(campaign.id))
+        if broken is not None:
+            raise Damaged(f"the events of {campaign.id}: {broken.why}")
+
+
+def _backup(home: Home) -> Facts:
+    path = home.data.parent / "backup.db"
+    if not path.exists():
+        return {}
+    with Store(path) as store:
+        return {"backup": {path.name: len(store.campaigns.summaries())}}
+
+
+def _whole(folder: Path) -> dict[str, None]:
+    """Files that are what their names say."""
+    files = [path for path in folder.iterdir() if len(path.name) == 64] if folder.is_dir() else []
+    return {path.name: None for path in files if hashlib.sha256(path.read_bytes()).hexdigest() == path.name}
+
+
+def _spool(home: Home) -> Facts:
+    return {"spooled": _whole(home.spool)}
+
+
+def _uploads(home: Home) -> Facts:
+    from scheduler.models.uploads import Uploads
+
+    uploads = {upload.sha256 for upload in Uploads(home).all()}
+    return {"upload": {sha: None for sha in _whole(home.folder("scheduler") / "uploads") if sha in uploads}}
+
+
+def _trust(home: Home) -> Facts:
+    listed = read_listed(home).peers
+    return {
+        "listed": _Switch(listed),
+        "pinned": {device: keys[0] for device, keys in read_pinned(home).items()},
+        "refuted": dict.fromkeys(read_reputation(home).refuted),
+    }
+
+
+class _Switch(dict[str, bool]):
+    """Whatever is not in it is off."""
+
+    def __init__(self, on: Any) -> None:
+        super().__init__(dict.fromkeys(on, True))
+
+    def __missing__(self, key: str) -> bool:
+        return False
+
+
+def _pools(home: Home) -> Facts:
+    pools = own_pools(home)
+    return {
+        "pool": {pool.name: None for pool in pools},
+        "tickets": {pool.name: len(pool.tickets()) for pool in pools},
+        "admitted": {
+            f"{pool.name} {peer}": None for pool in pools for ticket in pool.tickets() for peer in ticket.used
+        },
+        "revoked": {f"{pool.name} {peer}": None for pool in pools for peer in revoked_peers(pool.manifest())},
+        "joined": _Switch(
+            joined.pool for role in (Role.WORKER, Role.SUBMIT) for joined in joined_pools(home, role)
+        ),
+    }
+
+
+def _tokens(home: Home) -> Facts:
+    return {"credential": {each.issuer: None for each in credentials(home, now=0.0)}}
+
+
+def _server(home: Home) -> Facts:
+    path = home.data / "server" / "token"
+    return {"token": {"": own_token(path)}} if path.exists() else {}
+
+
+def _keys(home: Home) -> Facts:
+    roles = [role for role in ("scheduler", "worker") if home.key(role).exists()]  # type: ignore[arg-type]
+    return {"identity": {role: load_or_create(home.key(role)).peer_id for role in roles}}  # type: ignore[arg-type]
+
+
+def _models(home: Home) -> Facts:
+    folder = home.cache / "models"
+    cache = ModelCache(folder, 10**9, free=lambda path: 10**12)
+    hashes = {path.stem: path for path in folder.glob("*.model")}
+    whole = {
+        sha: None for sha, path in hashes.items() if hashlib.sha256(path.read_bytes()).hexdigest() == sha
+    }
+    for sha in hashes:
+        if cache.has(sha) and sha not in whole:
+            raise Damaged(f"the cache takes {sha} for verified, and its bytes are others")
+    return {"model": whole, "pin": _Switch(sha for sha in hashes if model_files.pinned(folder, sha))}
+
+
+def _outbox(home: Home) -> Facts:
+    outbox = open_outbox(home.folder("worker") / "outbox")
+    return {"record": {item.sha256: None for item in (*outbox.waiting, *outbox.settled)}}
+
+
+def _manifests(home: Home) -> Facts:
+    folder = home.folder("worker") / "manifests"
+    store = ManifestStore(folder, _never, lambda: 0.0)
+    shas = [path.stem for path in folder.glob("*.manifest")]
+    return {
+        "manifest": {
+            sha: None for sha in shas if store.find(sha) is not None and _is(folder / f"{sha}.manifest", sha)
+        }
+    }
+
+
+def _is(path: Path, sha256: str) -> bool:
+    return hashlib.sha256(path.read_bytes()).hexdigest() == sha256
+
+
+async def _never(*_: object) -> None:
+    raise AssertionError("nothing is fetched here")
+
+
+def _incarnation(home: Home) -> Facts:
+    return {"incarnation": {"": next_incarnation(home.folder("worker") / "incarnation") - 1}}
+
+
+def _paused(home: Home) -> Facts:
+    return {"paused": _Switch([""] if Pause(home.folder("worker") / "paused").on else [])}
+
+
+GROUPS: Final[Mapping[str, tuple[tuple[str, ...], Callable[[Home], Facts]]]] = {
+    "store": (("data/scheduler/store.db",), _store),
+    "spool": (("data/scheduler/models/",), _spool),
+    "uploads": (("data/scheduler/uploads/",), _uploads),
+    "trust": (("data/scheduler/trust/",), _trust),
+    "tokens": (("data/scheduler/tokens/",), _tokens),
+    "pools": (("data/pools/",), _pools),
+    "server": (("data/server/",), _server),
+    "backup": (("backup.db",), _backup),
+    "keys": (("data/keys/",), _keys),
+    "models": (("cache/models/",), _models),
+    "outbox": (("data/worker/outbox/",), _outbox),
+    "manifests": (("data/worker/manifests/",), _manifests),
+    "incarnation": (("data/worker/incarnation",), _incarnation),
+    "paused": (("data/worker/paused",), _paused),
+}
+"""Name → what its files begin with, and what reads them."""
+AT_LEAST: Final = frozenset({"epoch", "incarnation", "tickets"})
+"""Kinds whose values only rise."""
+
+
+@dataclass
+class Reader:
+    """Reads homes as they are after cuts, in `folder`."""
+
+    folder: Path
+    read: int = 0
+    """States of a group that were opened."""
+    _stored: dict[tuple[str, bytes], tuple[Facts, str]] = field(default_factory=dict)
+
+    def facts(self, group: str, files: Tree) -> tuple[bytes, Facts, str]:
+        """A digest of these files of one home, by paths below it, what they say, and why they cannot be read (empty: they can)."""
+        digest = _digest(files)
+        stored = self._stored.get((group, digest))
+        if stored is None:
+            stored = self._stored[group, digest] = self._read(group, files)
+        return digest, *stored
+
+    def _read(self, group: str, files: Tree) -> tuple[Facts, str]:
+        self.read += 1
+        folder = self.folder / f"{self.read}"
+        folder.mkdir()
+        try:
+            write_tree(files, folder)
+            return GROUPS[group][1](Home.at(folder)), ""
+        except Exception as exc:  # noqa: BLE001  (whatever the product fails with is a breach)
+            return {}, f"{type(exc).__name__}: {str(exc).splitlines()[0] if str(exc) else ''}"
+        finally:
+            shutil.rmtree(folder)
+
+
+def _digest(files: Tree) -> bytes:
+    whole = hashlib.blake2b(digest_size=16)
+    for path in sorted(files):
+        whole.update(path.encode() + b"\0" + len(files[path]).to_bytes(8, "big"))
+        whole.update(files[path])
+    return whole.digest()
+
+
+def group_of(path: str) -> str | None:
+    """The group that a file of a home belongs to."""
+    return next((name for name, (starts, _) in GROUPS.items() if path.startswith(starts)), None)

@@ -1,0 +1,51 @@
+"""Records one run: the log of its writes, and the folder that it wrote."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from tests.durability.journal import build, environment
+
+WITHIN_S: Final = 900.0
+
+
+@dataclass(frozen=True)
+class Recording:
+    """`root`: as the run left it."""
+
+    log: Path
+    root: Path
+
+
+def record(folder: Path, *, tasks: int, seed: int) -> Recording:
+    """Run `tests.durability.recorded` in a process of its own. Raises `AssertionError` when it fails, `RuntimeError` without gcc."""
+    folder = folder.resolve()
+    library = build(folder)
+    root, log = folder / "root", folder / "log"
+    root.mkdir()
+    words = [
+        sys.executable,
+        "-m",
+        "tests.durability.recorded",
+        str(root),
+        "--tasks",
+        str(tasks),
+        "--seed",
+        str(seed),
+    ]
+    stored = {key: value for key, value in os.environ.items() if not key.startswith("SARK_")}
+    done = subprocess.run(
+        words,
+        env=stored | environment(library, root, log) | {"SARK_LAN": "false"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=WITHIN_S,
+    )
+    assert done.returncode == 0, f"the recorded run ended with {done.returncode}:\n{done.stderr[-4000:]}"
+    return Recording(log, root)

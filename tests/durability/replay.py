@@ -1,0 +1,188 @@
+"""Cuts the power at the operations of a recorded run, and holds what is left against every promise made before."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from tests.durability.disk import Disk, Loss, Tree, read_tree
+from tests.durability.facts import AT_LEAST, GROUPS, Facts, Reader, group_of
+from tests.durability.journal import Operation, Step
+from tests.durability.promises import FILE, Promise
+
+KINDS: Final = {
+    "campaign": "store", "epoch": "store", "cancel": "store", "intent": "store", "started": "store", "result": "store",
+    "spooled": "spool", "upload": "uploads", "listed": "trust", "pinned": "trust", "refuted": "trust",
+    "credential": "tokens", "pool": "pools", "tickets": "pools", "admitted": "pools", "revoked": "pools",
+    "joined": "pools", "token": "server", "backup": "backup", "identity": "keys", "model": "models",
+    "pin": "models", "record": "outbox", "manifest": "manifests", "incarnation": "incarnation", "paused": "paused",
+}  # fmt: skip
+"""Kind of promise → the group of files that it lies in."""
+
+
+@dataclass(frozen=True, slots=True)
+class Breach:
+    """A promise that a power cut breaks, or files that cannot be read after it."""
+
+    cut: int
+    """The operation after which the power went."""
+    loss: Loss
+    home: str
+    group: str
+    what: str
+
+    def __str__(self) -> str:
+        return f"after operation {self.cut} ({self.loss}): {self.home}, {self.group}: {self.what}"
+
+
+@dataclass
+class Figures:
+    """What a replay amounts to."""
+
+    operations: int = 0
+    cuts: int = 0
+    """Places at which the power was cut."""
+    states: int = 0
+    """Disks that were left: several for each cut."""
+    checks: int = 0
+    """Promises that were held against one of these."""
+    promises: Counter[str] = field(default_factory=Counter)
+    breaches: list[Breach] = field(default_factory=list)
+    """The first of each."""
+    seen: set[str] = field(default_factory=set)
+
+
+class Promised:
+    """What has been promised so far, by home and group of files."""
+
+    def __init__(self) -> None:
+        self.live: dict[tuple[str, str], dict[str, dict[str, Any]]] = {}
+        self.number = 0
+
+    def take(self, line: bytes) -> Promise:
+        made = Promise(*json.loads(line))
+        kind = self.live.setdefault((made.home, KINDS[made.kind]), {}).setdefault(made.kind, {})
+        if made.ends:
+            kind.pop(made.key, None)
+        elif made.kind not in AT_LEAST or made.value > kind.get(made.key, -1):
+            kind[made.key] = made.value
+        self.number += 1
+        return made
+
+
+def replay(
+    steps: Iterable[Step],
+    folder: Path,
+    cut_here: Callable[[int], Sequence[Loss]],
+    *,
+    seed: int = 1,
+    enough: int = 20,
+    final: Path | None = None,
+) -> Figures:
+    """`cut_here`: the losses to try after that many operations; `enough`: breaches after which it ends; `final`: the recorded folder, which
+    the model of the disk has to end with, byte for byte.
+    """
+    disk, promised, figures, rng = Disk(), Promised(), Figures(), random.Random(seed)
+    reader, checked = Reader(folder), _Checked()
+    promises_inode, rest = -1, b""
+    for step in steps:
+        if step.operation is Operation.CREATE and str(step.path) == FILE:
+            promises_inode = step.inode
+        disk.do(step)
+        if step.operation is Operation.WRITE and step.inode == promises_inode:
+            *lines, rest = (rest + step.data).split(b"\n")
+            for line in lines:
+                made = promised.take(line)
+                figures.promises[made.kind] += not made.ends
+        figures.operations += 1
+        losses = cut_here(figures.operations)
+        figures.cuts += bool(losses)
+        for loss in losses:
+            figures.states += 1
+            _check(disk.after(loss, rng), loss, promised, reader, checked, figures)
+        if len(figures.breaches) >= enough:
+            return figures
+    if final is not None:
+        left, real = disk.after(Loss.KEPT, rng), read_tree(final)
+        wrong = sorted(path for path in {*left, *real} if left.get(path) != real.get(path))
+        if wrong:
+            raise AssertionError(f"the recorded run has written what the library did not see: {wrong[:5]}")
+    return figures
+
+
+class _Checked:
+    """Which promises were held against which files already: the same ones say the same again."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, str, bytes], int] = {}
+
+    def needed(self, home: str, group: str, digest: bytes, number: int) -> bool:
+        key = (home, group, digest)
+        needed = self._known.get(key) != number
+        self._known[key] = number
+        return needed
+
+
+def _check(
+    tree: Tree, loss: Loss, promised: Promised, reader: Reader, checked: _Checked, figures: Figures
+) -> None:
+    by_group: dict[tuple[str, str], Tree] = {key: {} for key in promised.live}
+    for path, content in tree.items():
+        home, _, below = path.partition("/")
+        group = group_of(below)
+        if group is not None:
+            by_group.setdefault((home, group), {})[below] = content
+    for (home, group), files in by_group.items():
+        live = promised.live.get((home, group), {})
+        figures.checks += sum(map(len, live.values()))
+        digest, facts, why = reader.facts(group, files)
+        if not checked.needed(home, group, digest, promised.number):
+            continue
+        broken = [why] if why else list(_broken(live, facts))
+        for what in broken:
+            if what not in figures.seen:
+                figures.seen.add(what)
+                figures.breaches.append(Breach(figures.operations, loss, home, group, what))
+
+
+def _broken(live: dict[str, dict[str, Any]], facts: Facts) -> Iterable[str]:
+    for kind, promises in live.items():
+        known = facts.get(kind, {})
+        if kind in AT_LEAST:
+            wrong = [key for key, value in promises.items() if not known.get(key, -1) >= value]
+        elif promises.items() <= _plain(known).items() if _hashable(promises) else False:
+            continue
+        else:
+            wrong = [key for key, value in promises.items() if not _has(known, key, value)]
+        for key in wrong:
+            yield f"{kind} {key}: {promises[key]!r} was promised, {_get(known, key)!r} is there"
+
+
+def _has(known: Any, key: str, value: Any) -> bool:
+    try:
+        return bool(known[key] == value)
+    except KeyError:
+        return False
+
+
+def _get(known: Any, key: str) -> Any:
+    try:
+        return known[key]
+    except KeyError:
+        return "nothing"
+
+
+def _plain(known: Any) -> dict[str, Any]:
+    return dict(known)
+
+
+def _hashable(promises: dict[str, Any]) -> bool:
+    return not any(isinstance(value, list) for value in promises.values())
+
+
+assert set(KINDS.values()) == set(GROUPS)
