@@ -2,9 +2,10 @@
 
     python benchmarks/network/governor.py [--pairs 30] [--calls 400]
 
-Two links of one libp2p connection, served alike; only one of them charges its messages, to peers that know each other. A pair is one stretch of calls on each, in random
-order, and its ratio is processor time with by without, of both ends together. Printed: the median ratio with a 95 % interval of the median
-(goal: at most 1.05), the same for two links without (which must be 1), and µs of processor time for a call.
+Two links of one libp2p connection, served alike; only one of them charges its messages, to peers that know each other. A pair is one
+stretch of calls on each, in random order, and its ratio is processor time with by without, of both ends together. Printed: the median
+ratio with a 95 % interval of the median (goal: at most 1.05), the same for two links without (which must be 1), and µs of processor time
+for a call.
 """
 
 from __future__ import annotations
