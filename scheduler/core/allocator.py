@@ -76,12 +76,13 @@ class Allocator:
         for group in [group for group in state.ranked if group.pending]:
             if whole:
                 commands += self._look(group, stale, now)
-            if group.explaining:
-                pass
-            elif whole or group.id in state.reopened:
-                commands += self._hand_out(group, now, self._pools(group, able))
-            elif changed:
-                commands += self._hand_out(group, now, self._pools(group, changed))
+            views = able if whole or group.id in state.reopened else changed
+            if views and not group.explaining:
+                handed_out = self._hand_out(group, now, self._pools(group, views))
+                commands += handed_out
+                if handed_out:
+                    able = {peer: view for peer, view in able.items() if view.space() > 0}
+                    changed = {peer: view for peer, view in changed.items() if view.space() > 0}
             if whole:
                 commands += self._explain_wait(group, serving)
         for group in state.ranked if whole else ():

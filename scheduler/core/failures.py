@@ -312,7 +312,8 @@ class Failures:
             end = event if entry.runs(attempt) else TaskEvent.REFUSE
             return commands + self._hedging.end(entry, attempt, end, reason, detail)
         blameless = reason in (Reason.STALE_EPOCH, Reason.NOT_TRUSTED)
-        if entry.state is TaskState.QUEUED or attempt.inherited or blameless:
+        waited = entry.state is TaskState.QUEUED or attempt.status is AttemptStatus.WAITING
+        if waited or attempt.inherited or blameless:
             event = TaskEvent.REFUSE  # nothing ran, or it was never asked for, or is not asked for again
         elif reason is Reason.PREEMPTED and entry.state in LEASED and _may_yield(entry):
             event, detail = TaskEvent.PREEMPT, self._preempted(entry)

@@ -73,6 +73,8 @@ class WorkerView:
     """Times in a row that it could not be reached."""
     mean_s: float | None = None
     """Seconds from start to result, a moving mean."""
+    slots: int = 1
+    """At least: as many as were free or ours at once."""
     depth: int = LEAST_AHEAD
     """Tasks to keep there, including the running one."""
     failures: list[float] = field(default_factory=list)
@@ -106,13 +108,19 @@ class WorkerView:
     def start_s(self, sha256: str, size: int) -> float:
         """Estimated seconds until a task given now would start to measure."""
         each = self.mean_s if self.mean_s is not None else self.run_s if self.run_s is not None else 1.0
-        wait = (len(self.held) + self.others) * each
+        wait = (len(self.held) + self.others) // self.slots * each
         return wait + (0.0 if sha256 in self.warm else 0.05 + size / FETCH_RATE)
 
     def add_duration(self, seconds: float) -> None:
         """A task took this long from lease to result."""
         self.mean_s = seconds if self.mean_s is None else 0.7 * self.mean_s + 0.3 * seconds
-        self.depth = depth(self.mean_s)
+        self.depth = depth(self.mean_s, self.slots)
+
+    def add_slots(self, slots: int) -> None:
+        """It has so many at least."""
+        if slots > self.slots:
+            self.slots = slots
+            self.depth = slots - 1 + LEAST_AHEAD if self.mean_s is None else depth(self.mean_s, slots)
 
     def mark_unreachable(self, now: float, why: str) -> None:
         """Try again in 1, 2, 4 … 30 s."""
@@ -163,9 +171,10 @@ class WorkerView:
         return True
 
 
-def depth(mean_s: float) -> int:
-    """Tasks to keep at a worker whose runs take so long."""
-    return max(LEAST_AHEAD, min(MOST_AHEAD, 1 + math.ceil(AHEAD_S / max(mean_s, 0.001))))
+def depth(mean_s: float, slots: int = 1) -> int:
+    """Tasks to keep at a worker whose runs take so long: one in each slot, and those behind them."""
+    ahead = math.ceil(slots * AHEAD_S / max(mean_s, 0.001))
+    return slots + max(LEAST_AHEAD - 1, min(max(MOST_AHEAD - 1, slots), ahead))
 
 
 PROVEN: Final = 3

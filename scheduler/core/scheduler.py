@@ -38,6 +38,8 @@ FORGET_S: Final = 60.0
 """An ended campaign is kept for so long: by then no answer for it is outstanding."""
 MAX_ASKED: Final = 16
 """Tasks of one group that a probe asks about."""
+MOST_ASKED: Final = 16 * MAX_ASKED
+"""Tasks of all groups: more kinds than these do not fit into a probe."""
 CANCELLED: Final = PendingOutcome(TaskEvent.CANCEL, Reason.CANCELLED)
 
 
@@ -165,6 +167,8 @@ class SchedulerCore:
             if peer in group.fits:
                 waiting = islice(group.pending or group.queued, MAX_ASKED)
                 tasks += [self.state.tasks[task].task for task in waiting]
+            if len(tasks) >= MOST_ASKED:
+                break
         return tasks
 
     def campaigns_on(self, peer: str, leases: Collection[str] | None = None) -> tuple[str, ...]:

@@ -96,6 +96,9 @@ class Workers:
         """Count others' work: what the quote says, less what we have there ourselves."""
         view.state, view.state_why, view.quoted_at, view.run_s = quote.state, quote.why, now, quote.run_s
         leases, tickets = self._state.leases_at(view)
+        held = self._state.held_at(view.peer)
+        running = sum(entry.runs(each) and each.status is not AttemptStatus.REPORTING for entry, each in held)
+        view.add_slots(running + quote.free)
         taken = 1 if quote.free == 0 else 0
         view.others = max(0, taken - leases) + max(0, quote.queue - tickets)
         self._rest(view, now)
@@ -185,7 +188,7 @@ class Workers:
                 return self._failures.count_failure(
                     view, "saying again and again that it was restarted", now, once=True
                 )
-            view.restarted = True
+            view.restarted, view.slots = True, 1
         view.incarnation = incarnation
         commands: list[Command] = []
         for entry, attempt in self._state.held_at(view.peer):

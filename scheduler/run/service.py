@@ -97,6 +97,7 @@ class SchedulerService:
 
     def _open(self, nursery: trio.Nursery) -> None:
         self._nursery = nursery
+        self.store.wait_while_busy(lambda seconds: log.warning("store.busy", waited_s=round(seconds, 1)))
         self._book = self.trust.book()
         self._core = core = SchedulerCore(self.rng, self._trust_of)
         core.state.hearsay = self.hearsay

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -18,6 +19,8 @@ from scheduler.store import schema as t
 R = TypeVar("R")
 BUSY_MS: Final = 5000
 """How long to wait for another process's transaction."""
+PATIENCE_S: Final = 600.0
+"""For so long at most, where `Database.waits` is set."""
 MAX_PARAMETERS: Final = 500
 """Rows that one statement names."""
 
@@ -124,6 +127,10 @@ class Backend(ABC):
     def explain(self, error: DBAPIError) -> ResourceError | None:
         """What an error of the driver means; None: a bug, such as a violated constraint."""
 
+    @abstractmethod
+    def is_busy(self, error: DBAPIError) -> bool:
+        """Whether another process keeps the store locked."""
+
     @contextmanager
     def errors(self) -> Iterator[None]:
         """Turn driver errors of a full, locked, damaged or unreachable store into a `ResourceError`."""
@@ -147,6 +154,8 @@ class Database:
     def __init__(self, location: Location, wall: Callable[[], float]) -> None:
         """Open the store, or create it. Raises `ResourceError`."""
         self.location, self.wall = location, wall
+        self.waits: Callable[[float], None] | None = None
+        """Called with the seconds so far whenever another process has kept the store locked for long; None: that is an error at once."""
         self.backend = backend_of(location)
         self._connection = self.backend.connect()
         try:
@@ -202,12 +211,25 @@ class Database:
         with self.backend.errors():
             c = self.connection
             try:
-                self.backend.begin(c)
+                self._begin(c)
                 yield c
                 self.backend.commit(c)
             except BaseException:
                 self.backend.roll_back(c)
                 raise
+
+    def _begin(self, c: sa.Connection) -> None:
+        began = time.monotonic()
+        while True:
+            try:
+                self.backend.begin(c)
+                return
+            except DBAPIError as exc:
+                waited = time.monotonic() - began
+                if self.waits is None or waited >= PATIENCE_S or not self.backend.is_busy(exc):
+                    raise
+                self.backend.roll_back(c)
+                self.waits(waited)
 
     @contextmanager
     def snapshot(self) -> Iterator[sa.Connection]:

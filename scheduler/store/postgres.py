@@ -146,6 +146,9 @@ class PostgreSQL(Backend):
             "flushes": c.exec_driver_sql("SHOW fsync").scalar_one() == "on",
         }
 
+    def is_busy(self, error: DBAPIError) -> bool:
+        return getattr(error.orig, "sqlstate", None) == "55P03"
+
     def explain(self, error: DBAPIError) -> ResourceError | None:
         state = getattr(error.orig, "sqlstate", None)
         message = _first_line(str(error.orig), self._server.url.password)

@@ -90,6 +90,10 @@ class SQLite(Backend):
             ) from None
         return True
 
+    def is_busy(self, error: DBAPIError) -> bool:
+        code: Any = getattr(error.orig, "sqlite_errorcode", None)
+        return isinstance(code, int) and code & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+
     def explain(self, error: DBAPIError) -> ResourceError | None:
         code: Any = getattr(error.orig, "sqlite_errorcode", None)
         if not isinstance(code, int) or code & 0xFF not in _ERRORS:

@@ -55,6 +55,10 @@ class Store:
         """Be the one that runs this store's campaigns until it is closed. Raises `ResourceError` when another machine does."""
         self.database.call(self.database.backend.claim)
 
+    def wait_while_busy(self, waits: Callable[[float], None]) -> None:
+        """From now on another process's long transaction is waited for, and is no error. `waits` is called with the seconds so far."""
+        self.database.waits = waits
+
     def changes_by_others(self) -> int:
         """A number that changes when another process writes. Cheap enough to poll."""
         return self.database.call(self.database.backend.changes)

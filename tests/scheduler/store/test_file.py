@@ -47,6 +47,24 @@ def test_a_locked_store_is_one_clear_line(store: Store) -> None:
     assert store.campaigns.request_cancel("c-one") == 3
 
 
+def test_a_scheduler_waits_for_a_store_that_another_process_keeps_locked(store: Store) -> None:
+    waits: list[float] = []
+    with Store(store.location) as other:
+        store.database.connection.exec_driver_sql("PRAGMA busy_timeout = 1")
+        held = other.database.transaction()
+        held.__enter__()
+
+        def wait(seconds: float) -> None:
+            waits.append(seconds)
+            if len(waits) == 3:
+                held.__exit__(None, None, None)
+
+        store.wait_while_busy(wait)
+        assert store.campaigns.request_cancel("c-one") == 3
+    assert len(waits) == 3
+    assert waits == sorted(waits)
+
+
 def test_a_store_is_opened_and_read_while_another_process_writes(store: Store) -> None:
     with store.database.transaction(), Store(store.location) as other:
         assert len(other.tasks.all("c-one")) == 3
