@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from tests.rig.attack import OWN_DEVICE, Attack, Facts
 from tests.rig.swarm import MODELS, Swarm, a_swarm
-from tests.rig.verdict import MIB, RIG, Result, Window, honest_rows
+from tests.rig.verdict import MIB, RIG, STEADY_MS, Result, Window, honest_rows
 
 TRIES: Final = 3
 """Windows beside an attack while limits of time are passed: a busy machine may be at fault. Between two of them comes one without it."""
@@ -101,6 +101,8 @@ class Rig:
         if self._quiet is None:
             self._quiet = without_attack(swarm, least_s)
             self._windows.append(self._quiet.window)
+            while self._tries > 1 and self._quiet.window.p99 > STEADY_MS and len(self._windows) < TRIES:
+                self._windows.append(without_attack(swarm, least_s).window)
         options = {**attack.options, **(attack.brief if self._brief else {})}
         return attempt(replace(attack, options=options, during_s=least_s), swarm, self._quiet)
 

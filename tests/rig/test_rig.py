@@ -91,6 +91,10 @@ def test_a_slowdown_is_one_in_every_window_against_the_usual_one_without(
     assert "; ".join(replace(HELD, quiet=calls(*quiet), attacked=calls(*attacked)).failures) == says
 
 
+def test_a_machine_too_busy_for_limits_of_time_is_said() -> None:
+    assert replace(HELD, quiet=calls(501)).words == "held (machine too busy to see a slowdown)"
+
+
 def test_newcomers_are_held_against_those_without_the_attack() -> None:
     half = replace(BESIDE, refused=5)
     assert replace(HELD, quiet=(half,), attacked=(half,)).held

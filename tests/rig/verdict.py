@@ -18,6 +18,10 @@ SLOWER: Final = 1.5
 SLOWER_MS: Final = 50.0
 """The p99 of honest calls may be `SLOWER` times as long or this much longer, whichever is more. Exceeded: in every window beside the
 attack, held against the median of the windows without it that were taken in between, so that one burst of other work is not it."""
+STEADY_MS: Final = 100.0
+"""p99 without an attack, above which one such window says little of the machine."""
+BLIND_MS: Final = 500.0
+"""p99 without an attack, above which a slowdown would not be seen."""
 CAMPAIGN: Final = 3.0
 CAMPAIGN_S: Final = 10.0
 """The campaign may take `CAMPAIGN` times as long or this much longer, whichever is more; likewise."""
@@ -132,11 +136,16 @@ class Result:
         ]
         return _merged(max, grown)
 
+    @property
+    def usual_p99(self) -> float:
+        """Without the attack, in ms."""
+        return statistics.median(window.p99 for window in self.quiet)
+
     @cached_property
     def slow(self) -> list[str]:
         """Limits of time that were passed in every window: a busy machine may have been at fault."""
         failures = []
-        p99 = statistics.median(window.p99 for window in self.quiet)
+        p99 = self.usual_p99
         limit = max(SLOWER * p99, p99 + SLOWER_MS)
         calls = [window.p99 for window in self.attacked]
         if not min(calls) <= limit:
@@ -187,7 +196,8 @@ class Result:
         """The result column."""
         if self.held:
             refused = self.facts.get(REFUSED, 0)
-            notes = [f"try {self.tries}"] * (self.tries > 1) + [f"{refused} {REFUSED}"] * bool(refused)
+            notes = ["machine too busy to see a slowdown"] * (self.usual_p99 > BLIND_MS)
+            notes += [f"try {self.tries}"] * (self.tries > 1) + [f"{refused} {REFUSED}"] * bool(refused)
             return f"held ({', '.join(notes)})" if notes else "held"
         if self.failures == self.slow:
             return "slowed"
